@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum
 
-from steptime.advice.evidence import Case, LoaderUse
+from steptime.advice.evidence import Case
 from steptime.advice.rule import KEBAB_CASE, Page, as_tuple, read_page
-from steptime.changes import Change, Scalar
+from steptime.changes import Change
 from steptime.quantities import Estimate, SourceLine
 
 SECTIONS = ("What it changes", "What it promises", "What it should gain", "When to leave it")
@@ -236,13 +236,6 @@ def fix(
         return Fix(code, name, frozenset(addresses), promise, risk, function, page, low_precision, frees)
 
     return make
-
-
-def loader_change(loader: LoaderUse, arguments: tuple[tuple[str, Scalar], ...], kind: str = "loader") -> Change:
-    """A change of that loader: shuffled ones are known to train, others by their line only."""
-    site = loader.site
-    place = ((("site", f"{site.file}:{site.line}"),)) if site is not None else ()
-    return Change(kind, arguments=(*arguments, *place))
 
 
 @dataclass(frozen=True, slots=True)

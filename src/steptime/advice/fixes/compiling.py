@@ -8,11 +8,11 @@ from steptime.advice.evidence import Case, OperatorUse
 from steptime.advice.fix import CallEdit, Option, Promise, Snippet, fix, model_edit
 from steptime.advice.kernels import moving, plain_name
 from steptime.advice.line_evidence import AT_WORK, steady_time
-from steptime.advice.savings import modelled, named, ratio, scaled
+from steptime.advice.savings import modelled, named, partly, ratio
 from steptime.changes import Change
 from steptime.quantities import Estimate
 
-LIKELY_COMPILED_MODEL, SURE_COMPILED_MODEL = 2 / 3, 0.0
+LIKELY_COMPILED_MODEL = 2 / 3
 """Of the dispatching: fused code still launches, and a graph break leaves all of it. And of the pointwise operators:
 three in one save two writes and two reads of six (the optimiser's stay outside). By the profiler, 0.65 and 0.72 of what
 they took went on a CPU (the planted jobs `pointwise_chain` and `large_tensors`, torch 2.13); a job that compiles each
@@ -31,6 +31,29 @@ MODEL = ("forward", "backward")
 """Phases that are compiled; operators of theirs by name have one of these, too."""
 STATEMENT_COMPILED_MODEL = "{model} = {torch}.compile({model})"
 EXAMPLE_COMPILED_MODEL = "model = torch.compile(model)  # before the optimiser is made from its parameters"
+LIKELY_CHANNELS_LAST = 0.2
+"""Of the convolutions' time: 14 to 25 % were measured on networks of images on CPUs."""
+LEAST_SHARE = 0.2
+"""Of the step: with fewer convolutions the layout does not matter."""
+STATEMENT_CHANNELS_LAST = "{model} = {model}.to(memory_format={torch}.channels_last)"
+BATCH = "{batch} = {batch}.to(memory_format={torch}.channels_last)"
+EXAMPLE_CHANNELS_LAST = "model = model.to(memory_format=torch.channels_last)"
+IMAGES = "images = images.to(memory_format=torch.channels_last)"
+LIKELY_CUDA_GRAPHS = 0.6
+"""Of what a step in one launch would save by the replay: the optimiser and the loss stay outside."""
+STATEMENT_CUDA_GRAPHS = '{model} = {torch}.compile({model}, mode="reduce-overhead")'
+IN_PLACE = '{model}.compile(mode="reduce-overhead")'
+HALF = frozenset({"float16", "bfloat16", "half"})
+"""Formats that the flash kernel takes; the memory-efficient one takes float32, too."""
+PINNED = """from torch.nn.attention import SDPBackend, sdpa_kernel
+
+with sdpa_kernel(SDPBackend.{backend}):
+    output = model(batch)"""
+WRITTEN = """# softmax(q @ k.transpose(-2, -1) / sqrt(d) + mask) @ v  ->
+torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)"""
+BACKENDS = {"efficient": "EFFICIENT_ATTENTION", "flash": "FLASH_ATTENTION"}
+LIKELY_DYNAMIC_SHAPES, SURE_DYNAMIC_SHAPES = 0.8, 0.3
+"""Of the compilations after warm-up: each is paid a last time for a size of its own, and some reasons are no sizes."""
 
 
 @fix(
@@ -76,10 +99,9 @@ def _saving(case: Case) -> tuple[Estimate | None, float]:
     around = min(dispatching, _between(case)) if case.step.device == "cpu" else 0.0
     fused = _in_chains(case) + around
     gain = dispatching + fused
-    likely = (
-        LIKELY_ON_CPU if case.step.device == "cpu" else LIKELY_COMPILED_MODEL
-    ) * dispatching + LIKELY_COMPILED_MODEL * fused
-    return modelled(likely - _slower(case), SURE_COMPILED_MODEL * gain, gain, case.step.steady) if gain else None, gain
+    share = LIKELY_ON_CPU if case.step.device == "cpu" else LIKELY_COMPILED_MODEL
+    likely = share * dispatching + LIKELY_COMPILED_MODEL * fused - _slower(case)
+    return modelled(likely, 0.0, gain, case.step.steady) if gain else None, gain
 
 
 def _in_chains(case: Case) -> float:
@@ -113,16 +135,6 @@ def _between(case: Case) -> float:
     at_work -= _steady(case, elsewhere)
     host = named(case.categories, "python")
     return min(max(0.0, inside - at_work), host.duration.value if host is not None else 0.0)
-
-
-LIKELY_CHANNELS_LAST = 0.2
-"""Of the convolutions' time: 14 to 25 % were measured on networks of images on CPUs."""
-LEAST_SHARE = 0.2
-"""Of the step: with fewer convolutions the layout does not matter."""
-STATEMENT_CHANNELS_LAST = "{model} = {model}.to(memory_format={torch}.channels_last)"
-BATCH = "{batch} = {batch}.to(memory_format={torch}.channels_last)"
-EXAMPLE_CHANNELS_LAST = "model = model.to(memory_format=torch.channels_last)"
-IMAGES = "images = images.to(memory_format=torch.channels_last)"
 
 
 @fix("RM304", "channels-last", addresses={"ST402", "ST403", "ST407"}, promise=Promise.SAME_CURVE, risk=2)
@@ -170,13 +182,7 @@ def no_checkpointing(case: Case) -> Option | None:
         return None
     snippet = Snippet("block(x)  # instead of checkpoint(block, x, …)", case.recompute.source)
     change = Change("checkpointing", arguments=(("enabled", False),))
-    return Option("no activation checkpointing", (change,), scaled(case.recompute.duration, 1.0), snippet)
-
-
-LIKELY_CUDA_GRAPHS, SURE_CUDA_GRAPHS = 0.6, 0.0
-"""Of what a step in one launch would save by the replay: the optimiser and the loss stay outside."""
-STATEMENT_CUDA_GRAPHS = '{model} = {torch}.compile({model}, mode="reduce-overhead")'
-IN_PLACE = '{model}.compile(mode="reduce-overhead")'
+    return Option("no activation checkpointing", (change,), case.recompute.duration, snippet)
 
 
 @fix("RM307", "cuda-graphs", addresses={"ST301", "ST302", "ST305"}, promise=Promise.SAME_CURVE, risk=5)
@@ -202,35 +208,15 @@ def cuda_graphs(case: Case) -> Option | None:
     """
     if not case.step.device.startswith("cuda") or case.compilations or any(root.compiled for root in case.roots):
         return None
-    gain = _gain(case)
-    saving = (
-        modelled(LIKELY_CUDA_GRAPHS * gain.value, SURE_CUDA_GRAPHS * gain.low, gain.high, case.step.steady)
-        if gain is not None
-        else None
-    )
+    predictions = case.replay.predictions if case.replay is not None else ()
+    replayed = next((each.saved for each in predictions if each.change == "one launch"), None)
+    launch = named(case.categories, "overhead")
+    gain = replayed or (launch.duration if launch is not None else None)
+    saving = modelled(LIKELY_CUDA_GRAPHS * gain.value, 0.0, gain.high, case.step.steady) if gain is not None else None
     change = Change("compile", arguments=(("mode", "reduce-overhead"),))
     example = 'model = torch.compile(model, mode="reduce-overhead")'
     edit = model_edit(case, STATEMENT_CUDA_GRAPHS, example, in_place=IN_PLACE)
     return Option(example.partition("= ")[2], (change,), saving, edit, "dropout masks")
-
-
-def _gain(case: Case) -> Estimate | None:
-    """By the replay where there is one, else the launch account."""
-    predictions = case.replay.predictions if case.replay is not None else ()
-    replayed = next((each.saved for each in predictions if each.change == "one launch"), None)
-    launch = named(case.categories, "overhead")
-    return replayed or (launch.duration if launch is not None else None)
-
-
-HALF = frozenset({"float16", "bfloat16", "half"})
-"""Formats that the flash kernel takes; the memory-efficient one takes float32, too."""
-PINNED = """from torch.nn.attention import SDPBackend, sdpa_kernel
-
-with sdpa_kernel(SDPBackend.{backend}):
-    output = model(batch)"""
-WRITTEN = """# softmax(q @ k.transpose(-2, -1) / sqrt(d) + mask) @ v  ->
-torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)"""
-BACKENDS = {"efficient": "EFFICIENT_ATTENTION", "flash": "FLASH_ATTENTION"}
 
 
 @fix("RM308", "attention-backend", addresses={"ST405"}, promise=Promise.SAME_CURVE, risk=3, low_precision=True)
@@ -263,10 +249,6 @@ def attention_backend(case: Case) -> Iterator[Option]:
     yield Option("scaled_dot_product_attention", edit=Snippet(WRITTEN), advice=advice)
 
 
-LIKELY_DYNAMIC_SHAPES, SURE_DYNAMIC_SHAPES = 0.8, 0.3
-"""Of the compilations after warm-up: each is paid a last time for a size of its own, and some reasons are no sizes."""
-
-
 @fix("RM309", "dynamic-shapes", addresses={"ST304"}, promise=Promise.SAME_CURVE, risk=2)
 def dynamic_shapes(case: Case) -> Option | None:
     """Code that is compiled once for all sizes
@@ -289,6 +271,6 @@ def dynamic_shapes(case: Case) -> Option | None:
     if not late:
         return None
     spent = sum(each.duration for each in late) / max(1, case.step.steady)
-    saving = modelled(LIKELY_DYNAMIC_SHAPES * spent, SURE_DYNAMIC_SHAPES * spent, spent, case.step.steady)
+    saving = partly(spent, LIKELY_DYNAMIC_SHAPES, SURE_DYNAMIC_SHAPES, case.step)
     edit = CallEdit("torch.compile", (("dynamic", "True"),))
     return Option("torch.compile(dynamic=True)", (Change("dynamic-shapes"),), saving, edit)

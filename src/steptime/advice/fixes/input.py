@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from steptime.advice.evidence import Case, LoaderUse
@@ -16,12 +17,12 @@ from steptime.advice.fix import (
     Snippet,
     StatementEdit,
     fix,
-    loader_change,
     training_lines,
 )
 from steptime.advice.loader_model import Supply, opening, supply
-from steptime.advice.savings import less, modelled, more, named, scaled
+from steptime.advice.savings import less, more, named, partly, scaled
 from steptime.changes import Change, Scalar
+from steptime.quantities import Estimate
 
 SURE_FITTING_WORKERS = 0.6
 """Of the predicted saving: what is left of it where items vary and the CPUs are not idle (the lower bound)."""
@@ -31,18 +32,60 @@ benchmarks/results/remedies-epyc-2cpu.md); another number of workers that is pre
 quarter of its rounds."""
 NEIGHBOUR = 4
 """Of so many workers, one: the step to the other number that is tried."""
-WITHOUT_WORKERS = (
+Arguments = tuple[tuple[str, Scalar], ...]
+WITHOUT_WORKERS: Arguments = (
     ("num_workers", 0),
     ("persistent_workers", False),
     ("prefetch_factor", None),
     ("timeout", 0),
     ("multiprocessing_context", None),
 )
-STREAMS = "the workers' random numbers (augmentation), and the order from the second epoch on"
+"""The options that need workers are taken back."""
+STREAMS, ORDER = "the workers' random numbers", "the order from the second epoch on"
+USUAL = 2
+"""Batches that each worker keeps ready where the job says nothing (torch.utils.data.DataLoader)."""
+FACTOR = 4
+"""Times as many: a batch that takes four times the mean then delays nobody."""
+DEEPEST = 16
+"""Batches of a worker in store, beyond which memory is all that grows."""
+ENOUGH = 0.95
+"""Of the step: workers whose mean production takes longer are too few, and a store runs empty whatever its size."""
+LIKELY_DEEPER_PREFETCH = 0.5
+EXAMPLE_PINNED_MEMORY = "DataLoader(…, pin_memory=True), and batch.to(device, non_blocking=True)"
+LIKELY_PINNED_MEMORY = 0.7
+"""Of the exposed copies: the first one of a step cannot be hidden behind anything."""
+EXAMPLE_BATCHED_FETCH = """def __getitems__(self, indices: list[int]):
+    return [(self.images[i], self.labels[i]) for i in indices]  # one vectorised read for the whole batch"""
+EXAMPLE_DEFERRED_ITEM = """total = torch.zeros((), device=device)
+for step, (images, labels) in enumerate(loader):
+    ...
+    total += loss.detach()          # stays on the device
+    if step % 50 == 0:
+        print(total.item() / 50)    # one wait in 50 steps
+        total.zero_()"""
+LIKELY_FROZEN_OBJECTS, SURE_FROZEN_OBJECTS = 1.0, 0.2
+"""Of the collector's time. Objects that live on are passed over, and young ones are looked at seventy times less often
+(700 to 50 000): in seven trials of the planted job, which spends nine tenths of a step on them, 96 to 103 % went, as
+the training finds its caches warm, too (benchmarks/results/). Only a job whose every step makes cycles keeps most of
+it: they have to be taken apart all the same."""
+STATEMENTS = ("gc.collect()", "gc.freeze()", "gc.set_threshold(50_000)")
+"""As the change does it, which waits for the first steps."""
+EXAMPLE_FROZEN_OBJECTS = "\n".join(("import gc", "", *STATEMENTS)) + "  # before the training loop"
+EXAMPLE_WHOLE_TENSOR = """# for i in range(len(x)): y[i] = x[i] @ w          ->  y = x @ w
+# for t in range(T): h = cell(x[:, t], h)          ->  y, h = torch.nn.GRU(…, batch_first=True)(x)
+# sum(int(p[i] == t[i]) for i in range(n))         ->  (p == t).sum()
+# for t in range(T): h = step(x[:, t], h)          ->  for part in x.unbind(1): h = step(part, h)
+# torch.tensor([row.tolist() for row in rows])     ->  torch.stack(rows), torch.from_numpy(numpy.stack(rows))
+# [[table[c] for c in text] for text in batch]     ->  table_tensor[codes]  (an index of a whole batch)"""
+STRATEGY = "file_system"
+LIKELY_FILE_SYSTEM_SHARING = 0.5
+"""Of the wait that the making of batches does not explain. By hand, on two CPUs, with one worker, items of 20 ms in
+pure Python and 18 ms of training beside them, a wait of 10.5 ms became one of 4.3 ms; with items that let the lock go
+(zlib), 2.5 to 3.5 ms became 1.1 to 1.5 ms."""
 
 
 @fix("RM101", "fitting-workers", addresses={"ST101", "ST102", "ST103", "ST106"}, promise=Promise.SAME_BITS, risk=2)
-def fitting_workers(case: Case) -> tuple[Option, ...]:
+def fitting_workers(case: Case) -> Iterator[Option]:
     """As many loader workers as the items need
 
     What it changes
@@ -74,14 +117,39 @@ def fitting_workers(case: Case) -> tuple[Option, ...]:
         a job that turns warnings into errors must let that one pass.
     """
     loader = case.loader
-    if loader is None:
-        return ()
-    model = supply(case.step, loader, case.settings, case.contention)
-    if model is None or model.best == loader.workers or (loader.iterable and not loader.workers):
-        return ()
-    if model.best > loader.workers and loader.in_memory_tensors:
-        return ()
-    return tuple(_option(case, loader, model, workers) for workers in _worth_trying(loader, model))
+    model = supply(case.step, loader, case.settings, case.contention) if loader is not None else None
+    if loader is None or model is None or model.best == loader.workers:
+        return
+    if (loader.iterable and not loader.workers) or (model.best > loader.workers and loader.in_memory_tensors):
+        return
+    for workers in _worth_trying(loader, model):
+        most = loader.wait.value + (0.0 if workers else model.beside)
+        gain = min(case.step.duration.value - model.step(workers), most)
+        saving = partly(gain, 1.0, SURE_FITTING_WORKERS, case.step)
+        if not workers:
+            yield _option(loader, (("num_workers", 0),), saving, STREAMS, WITHOUT_WORKERS)
+            continue
+        kept = loader.workers and loader.persistent_workers
+        streams = STREAMS if kept else f"{STREAMS} (augmentation), and {ORDER}"
+        yield _option(loader, (("num_workers", workers), ("persistent_workers", True)), saving, streams)
+
+
+def _option(
+    loader: LoaderUse, arguments: Arguments, saving: Estimate, streams: str = "", keywords: Arguments = ()
+) -> Option:
+    """Arguments of that loader, changed. streams: see `Option`; they decide the batches. keywords: the arguments as the
+    source has them, where they are more."""
+    label = ", ".join(f"{name}={value}" for name, value in arguments)
+    source = tuple((name, str(value)) for name, value in keywords or arguments)
+    edit = CallEdit("DataLoader", source, loader.site) if loader.site else Snippet(f"DataLoader(…, {label})")
+    return Option(label, (_change(loader, arguments),), saving, edit, streams, other_data=bool(streams))
+
+
+def _change(loader: LoaderUse, arguments: Arguments, kind: str = "loader") -> Change:
+    """A change of that loader: shuffled ones are known to train, others by their line only."""
+    site = loader.site
+    place = (("site", f"{site.file}:{site.line}"),) if site is not None else ()
+    return Change(kind, arguments=(*arguments, *place))
 
 
 def _worth_trying(loader: LoaderUse, model: Supply) -> tuple[int, ...]:
@@ -92,31 +160,6 @@ def _worth_trying(loader: LoaderUse, model: Supply) -> tuple[int, ...]:
     near = min(model.best + far, model.limit) if model.best < model.limit else model.best - far
     as_good = near > loader.workers and model.step(near) <= AS_GOOD * model.step(model.best)
     return (model.best, near) if as_good else (model.best,)
-
-
-def _option(case: Case, loader: LoaderUse, model: Supply, workers: int) -> Option:
-    arguments: tuple[tuple[str, Scalar], ...] = (("num_workers", workers),)
-    if workers:
-        arguments += (("persistent_workers", True),)
-    most = loader.wait.value + (0.0 if workers else model.beside)
-    gain = min(case.step.duration.value - model.step(workers), most)
-    edit = CallEdit("DataLoader", _keywords(workers), loader.site) if loader.site is not None else None
-    label = ", ".join(f"{name}={value}" for name, value in arguments)
-    return Option(
-        label,
-        (loader_change(loader, arguments),),
-        modelled(gain, SURE_FITTING_WORKERS * gain, gain, case.step.steady),
-        edit or Snippet(f"DataLoader(…, {label})"),
-        STREAMS if workers and (not loader.workers or not loader.persistent_workers) else "the workers' random numbers",
-        other_data=True,
-    )
-
-
-def _keywords(workers: int) -> tuple[tuple[str, str], ...]:
-    """As source; without workers the options that need some are taken back."""
-    if workers:
-        return (("num_workers", str(workers)), ("persistent_workers", "True"))
-    return tuple((name, str(value)) for name, value in WITHOUT_WORKERS)
 
 
 @fix("RM102", "persistent-workers", addresses={"ST104"}, promise=Promise.SAME_BITS, risk=1)
@@ -143,24 +186,9 @@ def persistent_workers(case: Case) -> Option | None:
         return None
     if loader.start is None or not loader.steps_per_start or not loader.starts:
         return None
-    change = loader_change(loader, (("persistent_workers", True),))
-    label = "persistent_workers=True"
-    edit = CallEdit("DataLoader", (("persistent_workers", "True"),), loader.site) if loader.site else None
-    restart = more(loader.start, loader.settling)
-    saving = scaled(less(restart, opening(loader)), 1 / loader.steps_per_start)
-    streams = "the order from the second epoch on"
-    return Option(label, (change,), saving, edit or Snippet(f"DataLoader(…, {label})"), streams, other_data=True)
-
-
-USUAL = 2
-"""Batches that each worker keeps ready where the job says nothing (torch.utils.data.DataLoader)."""
-FACTOR = 4
-"""Times as many: a batch that takes four times the mean then delays nobody."""
-DEEPEST = 16
-"""Batches of a worker in store, beyond which memory is all that grows."""
-ENOUGH = 0.95
-"""Of the step: workers whose mean production takes longer are too few, and a store runs empty whatever its size."""
-LIKELY_DEEPER_PREFETCH = 0.5
+    restart = less(more(loader.start, loader.settling), opening(loader))
+    saving = scaled(restart, 1 / loader.steps_per_start)
+    return _option(loader, (("persistent_workers", True),), saving, ORDER)
 
 
 @fix("RM103", "deeper-prefetch", addresses={"ST101", "ST102"}, promise=Promise.SAME_BITS, risk=1)
@@ -183,27 +211,13 @@ def deeper_prefetch(case: Case) -> Option | None:
     loader = case.loader
     if loader is None or not loader.workers:
         return None
-    deeper = min(DEEPEST, FACTOR * (loader.prefetch_factor or USUAL))
+    now, step = loader.prefetch_factor or USUAL, case.step.duration.value
+    deeper = min(DEEPEST, FACTOR * now)
     model = supply(case.step, loader, case.settings, case.contention)
-    if deeper <= (loader.prefetch_factor or USUAL) or model is None:
-        return None
-    step = case.step.duration.value
-    if model.production / loader.workers > ENOUGH * step or model.processor > ENOUGH * step:
+    if deeper <= now or model is None or max(model.production / loader.workers, model.processor) > ENOUGH * step:
         return None
     gain = min(step - model.step(loader.workers), loader.wait.value)
-    label = f"prefetch_factor={deeper}"
-    edit = CallEdit("DataLoader", (("prefetch_factor", str(deeper)),), loader.site) if loader.site else None
-    return Option(
-        label,
-        (loader_change(loader, (("prefetch_factor", deeper),)),),
-        modelled(LIKELY_DEEPER_PREFETCH * gain, 0.0, gain, case.step.steady),
-        edit or Snippet(f"DataLoader(…, {label})"),
-    )
-
-
-EXAMPLE_PINNED_MEMORY = "DataLoader(…, pin_memory=True), and batch.to(device, non_blocking=True)"
-LIKELY_PINNED_MEMORY = 0.7
-"""Of the exposed copies: the first one of a step cannot be hidden behind anything."""
+    return _option(loader, (("prefetch_factor", deeper),), partly(gain, LIKELY_DEEPER_PREFETCH, 0.0, case.step))
 
 
 @fix("RM104", "pinned-memory", addresses={"ST107", "ST406"}, promise=Promise.SAME_BITS, risk=1)
@@ -228,8 +242,8 @@ def pinned_memory(case: Case) -> Option | None:
         return None
     copies = named(case.categories, "copy")
     exposed = copies.recoverable.value if copies is not None else 0.0
-    saving = modelled(LIKELY_PINNED_MEMORY * exposed, 0.0, exposed, case.step.steady) if exposed else None
-    change = loader_change(loader, (("pin_memory", True), ("non_blocking", True)))
+    saving = partly(exposed, LIKELY_PINNED_MEMORY, 0.0, case.step) if exposed else None
+    change = _change(loader, (("pin_memory", True), ("non_blocking", True)))
     return Option("pin_memory=True, non_blocking=True", (change,), saving, _edit(case, loader))
 
 
@@ -241,10 +255,6 @@ def _edit(case: Case, loader: LoaderUse) -> Edit:
         return Snippet(EXAMPLE_PINNED_MEMORY)
     pinned = CallEdit("DataLoader", (("pin_memory", "True"),), loader.site)
     return JointEdit((pinned, *waiting), Snippet(EXAMPLE_PINNED_MEMORY, loader.site))
-
-
-EXAMPLE_BATCHED_FETCH = """def __getitems__(self, indices: list[int]):
-    return [(self.images[i], self.labels[i]) for i in indices]  # one vectorised read for the whole batch"""
 
 
 @fix("RM105", "batched-fetch", addresses={"ST105"}, promise=Promise.SAME_BITS, risk=3)
@@ -269,15 +279,6 @@ def batched_fetch(case: Case) -> Option | None:
         return None
     advice = "Give the dataset a __getitems__ that reads the whole batch."
     return Option("__getitems__", edit=Snippet(EXAMPLE_BATCHED_FETCH, loader.item_site), advice=advice)
-
-
-EXAMPLE_DEFERRED_ITEM = """total = torch.zeros((), device=device)
-for step, (images, labels) in enumerate(loader):
-    ...
-    total += loss.detach()          # stays on the device
-    if step % 50 == 0:
-        print(total.item() / 50)    # one wait in 50 steps
-        total.zero_()"""
 
 
 @fix("RM106", "deferred-item", addresses={"ST303"}, promise=Promise.SAME_BITS, risk=2)
@@ -305,16 +306,6 @@ def deferred_item(case: Case) -> Option | None:
     return Option(f"{site.name}() deferred", edit=Snippet(EXAMPLE_DEFERRED_ITEM, site.source), advice=advice)
 
 
-LIKELY_FROZEN_OBJECTS, SURE_FROZEN_OBJECTS = 1.0, 0.2
-"""Of the collector's time. Objects that live on are passed over, and young ones are looked at seventy times less often
-(700 to 50 000): in seven trials of the planted job, which spends nine tenths of a step on them, 96 to 103 % went, as
-the training finds its caches warm, too (benchmarks/results/). Only a job whose every step makes cycles keeps most of
-it: they have to be taken apart all the same."""
-STATEMENTS = ("gc.collect()", "gc.freeze()", "gc.set_threshold(50_000)")
-"""As the change does it, which waits for the first steps."""
-EXAMPLE_FROZEN_OBJECTS = "\n".join(("import gc", "", *STATEMENTS)) + "  # before the training loop"
-
-
 @fix("RM107", "frozen-objects", addresses={"ST202"}, promise=Promise.SAME_BITS, risk=1)
 def frozen_objects(case: Case) -> Option | None:
     """Long-lived objects out of the garbage collector's sight
@@ -336,22 +327,10 @@ def frozen_objects(case: Case) -> Option | None:
     if garbage is None or not garbage.duration.value:
         return None
     spent = garbage.duration.value
-    saving = modelled(LIKELY_FROZEN_OBJECTS * spent, SURE_FROZEN_OBJECTS * spent, spent, case.step.steady)
-    lines = training_lines(case)
-    edit = (
-        LoopEdit(STATEMENTS, "gc", lines.forward, EXAMPLE_FROZEN_OBJECTS)
-        if lines is not None
-        else Snippet(EXAMPLE_FROZEN_OBJECTS)
-    )
+    saving = partly(spent, LIKELY_FROZEN_OBJECTS, SURE_FROZEN_OBJECTS, case.step)
+    lines, example = training_lines(case), EXAMPLE_FROZEN_OBJECTS
+    edit = LoopEdit(STATEMENTS, "gc", lines.forward, example) if lines is not None else Snippet(example)
     return Option("gc.freeze()", (Change("gc-freeze"),), saving, edit)
-
-
-EXAMPLE_WHOLE_TENSOR = """# for i in range(len(x)): y[i] = x[i] @ w          ->  y = x @ w
-# for t in range(T): h = cell(x[:, t], h)          ->  y, h = torch.nn.GRU(…, batch_first=True)(x)
-# sum(int(p[i] == t[i]) for i in range(n))         ->  (p == t).sum()
-# for t in range(T): h = step(x[:, t], h)          ->  for part in x.unbind(1): h = step(part, h)
-# torch.tensor([row.tolist() for row in rows])     ->  torch.stack(rows), torch.from_numpy(numpy.stack(rows))
-# [[table[c] for c in text] for text in batch]     ->  table_tensor[codes]  (an index of a whole batch)"""
 
 
 @fix(
@@ -389,13 +368,6 @@ def whole_tensor(case: Case) -> Option:
     )
 
 
-STRATEGY = "file_system"
-LIKELY_FILE_SYSTEM_SHARING, SURE_FILE_SYSTEM_SHARING = 0.5, 0.0
-"""Of the wait that the making of batches does not explain. By hand, on two CPUs, with one worker, items of 20 ms in
-pure Python and 18 ms of training beside them, a wait of 10.5 ms became one of 4.3 ms; with items that let the lock go
-(zlib), 2.5 to 3.5 ms became 1.1 to 1.5 ms."""
-
-
 @fix("RM109", "file-system-sharing", addresses={"ST101", "ST102"}, promise=Promise.SAME_BITS, risk=2)
 def file_system_sharing(case: Case) -> Option | None:
     """Batches handed over by name
@@ -418,24 +390,16 @@ def file_system_sharing(case: Case) -> Option | None:
         where that is killed too, the memory stays in /dev/shm.
     """
     loader = case.loader
-    if loader is None or not loader.workers:
-        return None
-    model = supply(case.step, loader, case.settings, case.contention)
-    if model is None:
+    model = supply(case.step, loader, case.settings, case.contention) if loader is not None else None
+    if loader is None or model is None or not loader.workers:
         return None
     at_once = replace(model, handover=0.0, lateness=0.0).step(loader.workers)
     unexplained = min(case.step.duration.value - at_once, loader.wait.value)
     if unexplained <= 0:
         return None
     statement = f'torch.multiprocessing.set_sharing_strategy("{STRATEGY}")'
+    change = _change(loader, (("strategy", STRATEGY),), "sharing-strategy")
+    saving = partly(unexplained, LIKELY_FILE_SYSTEM_SHARING, 0.0, case.step)
     return Option(
-        statement.removeprefix("torch.multiprocessing."),
-        (loader_change(loader, (("strategy", STRATEGY),), "sharing-strategy"),),
-        modelled(
-            LIKELY_FILE_SYSTEM_SHARING * unexplained,
-            SURE_FILE_SYSTEM_SHARING * unexplained,
-            unexplained,
-            case.step.steady,
-        ),
-        StatementEdit(statement, "torch"),
+        statement.removeprefix("torch.multiprocessing."), (change,), saving, StatementEdit(statement, "torch")
     )

@@ -9,9 +9,28 @@ from collections.abc import Iterator
 from steptime.advice.evidence import Case, OperatorUse, SettingsUse
 from steptime.advice.fix import EnvironmentEdit, Option, Promise, StatementEdit, SwitchEdit, fix
 from steptime.advice.models import fitting_threads, idle_cpus
-from steptime.advice.savings import modelled
+from steptime.advice.savings import modelled, partly
 from steptime.changes import Change
 from steptime.launcher.launch import PRELOAD, find_library
+
+LARGEST_KEPT = 32 << 20
+"""Bytes: glibc asks the system for every larger block, and gives it back when it is freed, whatever it has learned from
+earlier ones (DEFAULT_MMAP_THRESHOLD_MAX of malloc/malloc.c on 64 bits)."""
+TENSORS = 3.0
+"""Read and written by a pointwise operator, at most, of one size: its result has a third of its bytes at least."""
+LEAST_SHARE_KEPT_MEMORY = 0.1
+"""Of the step in operators with such results."""
+VARIABLES = (("MALLOC_MMAP_MAX_", "0"), ("MALLOC_TRIM_THRESHOLD_", "68719476736"))
+"""No block comes from the system directly, and the heap is not trimmed below 64 GiB (mallopt(3))."""
+LIBRARIES = ("jemalloc", "tcmalloc")
+NAME, VALUE = "PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True"
+UNCACHED = 100.0
+"""Calls a step, from which on nothing is cached at all (ST306): segments cannot help there."""
+LIKELY_EXPANDABLE_SEGMENTS = 0.5
+LEAST_SHARE_CUDNN_BENCHMARK = 0.2
+"""Of the step in convolutions."""
+LIKELY_CUDNN_BENCHMARK, MOST = 0.1, 0.4
+"""Of their time: the heuristic is mostly right, and now and then far off."""
 
 
 @fix("RM401", "fitting-threads", addresses={"ST801", "ST808"}, promise=Promise.SAME_CURVE, risk=1)
@@ -51,18 +70,6 @@ def _edit(settings: SettingsUse, best: int) -> EnvironmentEdit | SwitchEdit:
     return EnvironmentEdit((("OMP_NUM_THREADS", str(best)),))
 
 
-LARGEST_KEPT = 32 << 20
-"""Bytes: glibc asks the system for every larger block, and gives it back when it is freed, whatever it has learned from
-earlier ones (DEFAULT_MMAP_THRESHOLD_MAX of malloc/malloc.c on 64 bits)."""
-TENSORS = 3.0
-"""Read and written by a pointwise operator, at most, of one size: its result has a third of its bytes at least."""
-LEAST_SHARE_KEPT_MEMORY = 0.1
-"""Of the step in operators with such results."""
-VARIABLES = (("MALLOC_MMAP_MAX_", "0"), ("MALLOC_TRIM_THRESHOLD_", "68719476736"))
-"""No block comes from the system directly, and the heap is not trimmed below 64 GiB (mallopt(3))."""
-LIBRARIES = ("jemalloc", "tcmalloc")
-
-
 @fix("RM402", "kept-memory", addresses={"ST401", "ST402", "ST501"}, promise=Promise.SAME_BITS, risk=3)
 def kept_memory(case: Case) -> Iterator[Option]:
     """Memory of the CPU that is kept instead of given back
@@ -97,18 +104,8 @@ def kept_memory(case: Case) -> Iterator[Option]:
 
 
 def _makes_large_tensors(use: OperatorUse) -> bool:
-    return use.bound == "memory" and bool(use.bytes) and use.calls > 0 and _result(use) > LARGEST_KEPT
-
-
-def _result(use: OperatorUse) -> float:
-    """Bytes of what one call writes, at least."""
-    return (use.bytes or 0.0) / use.calls / TENSORS
-
-
-NAME, VALUE = "PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True"
-UNCACHED = 100.0
-"""Calls a step, from which on nothing is cached at all (ST306): segments cannot help there."""
-LIKELY_EXPANDABLE_SEGMENTS = 0.5
+    """By the bytes of what one call writes, at least."""
+    return use.bound == "memory" and use.calls > 0 and (use.bytes or 0.0) / use.calls / TENSORS > LARGEST_KEPT
 
 
 @fix("RM403", "expandable-segments", addresses={"ST306", "ST703", "ST705"}, promise=Promise.SAME_BITS, risk=1)
@@ -139,16 +136,8 @@ def expandable_segments(case: Case) -> Option | None:
         return None
     idle = sum(use.idle.value for use in case.allocations)
     value = ",".join(filter(None, (present, VALUE)))
-    saving = modelled(LIKELY_EXPANDABLE_SEGMENTS * idle, 0.0, idle, case.step.steady)
-    return Option(
-        VALUE, (Change("environment", arguments=((NAME, value),)),), saving, EnvironmentEdit(((NAME, value),))
-    )
-
-
-LEAST_SHARE_CUDNN_BENCHMARK = 0.2
-"""Of the step in convolutions."""
-LIKELY_CUDNN_BENCHMARK, MOST = 0.1, 0.4
-"""Of their time: the heuristic is mostly right, and now and then far off."""
+    saving, variables = partly(idle, LIKELY_EXPANDABLE_SEGMENTS, 0.0, case.step), ((NAME, value),)
+    return Option(VALUE, (Change("environment", arguments=variables),), saving, EnvironmentEdit(variables))
 
 
 @fix("RM404", "cudnn-benchmark", addresses={"ST402", "ST403", "ST404", "ST407"}, promise=Promise.SAME_CURVE, risk=1)

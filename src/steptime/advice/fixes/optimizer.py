@@ -7,13 +7,16 @@ from collections.abc import Sequence
 from steptime.advice.evidence import Case, OptimizerUse
 from steptime.advice.fix import CallEdit, Edit, JointEdit, Option, Promise, Snippet, fix
 from steptime.advice.models import FOREACH, FUSABLE, floor, zeroing
-from steptime.advice.savings import modelled
+from steptime.advice.savings import modelled, partly
 from steptime.changes import Change
 
 LIKELY, LIKELY_ON_CPU, SURE = 0.6, 1.0, 0.2
 """Of what a single pass at full bandwidth would save: a device's kernels reach half of the bandwidth on small tensors.
 On a CPU six trials of planted jobs reached 0.6, 0.9, 1.0, 1.2, 1.4 and 1.6 times all of it, as the rest of the step is
 quicker, too, where no temporary tensors are made (benchmarks/results/)."""
+CLASSES = frozenset({"Adam", "AdamW"})
+SMALL = 1_000_000
+"""Elements: below a million the state is no matter of memory or bandwidth."""
 
 
 @fix("RM201", "fused-optimizer", addresses={"ST501", "ST503"}, promise=Promise.SAME_CURVE, risk=1, frees=0.03)
@@ -44,7 +47,7 @@ def fused_optimizer(case: Case) -> Option | None:
     label = f"{use.type}({name}=True)"
     edit = _edit_fused_optimizer([each for each in known if _better(each, case.step.device) == name], name, label)
     likely = LIKELY_ON_CPU if case.step.device == "cpu" else LIKELY
-    saving = modelled(likely * gain, SURE * gain, gain, case.step.steady)
+    saving = partly(gain, likely, SURE, case.step)
     return Option(label, (Change("optimizer", arguments=((name, True),)),), saving, edit)
 
 
@@ -66,11 +69,6 @@ def _better(use: OptimizerUse, device: str) -> str:
     if use.type in FUSABLE:
         return "fused"
     return "foreach" if use.type in FOREACH and device != "cpu" and use.foreach is False else ""
-
-
-CLASSES = frozenset({"Adam", "AdamW"})
-SMALL = 1_000_000
-"""Elements: below a million the state is no matter of memory or bandwidth."""
 
 
 @fix(

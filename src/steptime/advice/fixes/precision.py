@@ -6,7 +6,7 @@ from steptime.advice.evidence import Case
 from steptime.advice.fix import AutocastEdit, Option, Promise, Snippet, StatementEdit, fix, training_lines
 from steptime.advice.kernels import moving
 from steptime.advice.line_evidence import steady_time
-from steptime.advice.savings import modelled, named
+from steptime.advice.savings import modelled, named, partly
 from steptime.changes import Change
 from steptime.quantities import Estimate
 
@@ -22,6 +22,19 @@ EXAMPLE_BFLOAT_AUTOCAST = """with torch.autocast("{device}", dtype=torch.bfloat1
     output = model(batch)
     loss = criterion(output, target)
 loss.backward()  # outside"""
+LIKELY_TENSOR_FLOAT, SURE_TENSOR_FLOAT = 0.5, 0.1
+"""As for bfloat16: products reach less of a higher upper bound."""
+LIKELY_HALF_AUTOCAST, SURE_HALF_AUTOCAST = 0.4, 0.0
+"""As for bfloat16, less the pass over all gradients that scaling them back costs."""
+WORTH_IT = 1.1
+"""Times the rate of bfloat16: as long as that is about as fast, its range makes it the better choice."""
+EXAMPLE_HALF_AUTOCAST = """scaler = torch.amp.GradScaler()  # once, before the loop
+with torch.autocast("cuda", dtype=torch.float16):
+    output = model(batch)
+    loss = criterion(output, target)
+scaler.scale(loss).backward()
+scaler.step(optimizer)
+scaler.update()"""
 
 
 @fix(
@@ -72,7 +85,7 @@ def _products(case: Case) -> bool:
 def _by_category(case: Case, faster: float, compute: float) -> tuple[Estimate, float]:
     """(saving, what is acted on), ns a step. faster: the share of a product that a higher upper bound makes less of."""
     gain = faster * compute
-    return modelled(LIKELY_BFLOAT_AUTOCAST * gain, SURE_BFLOAT_AUTOCAST * gain, gain, case.step.steady), compute
+    return partly(gain, LIKELY_BFLOAT_AUTOCAST, SURE_BFLOAT_AUTOCAST, case.step), compute
 
 
 def _by_operators(case: Case, faster: float) -> tuple[Estimate, float] | None:
@@ -96,10 +109,6 @@ def _edit(case: Case) -> AutocastEdit | Snippet:
     return AutocastEdit(lines.forward, lines.backward, device, "bfloat16", example)
 
 
-LIKELY_TENSOR_FLOAT, SURE_TENSOR_FLOAT = 0.5, 0.1
-"""As for bfloat16: products reach less of a higher upper bound."""
-
-
 @fix("RM302", "tensor-float", addresses={"ST403"}, promise=Promise.SAME_CURVE, risk=1, low_precision=True)
 def tensor_float(case: Case) -> Option | None:
     """TensorFloat-32 for products in float32
@@ -121,31 +130,19 @@ def tensor_float(case: Case) -> Option | None:
         return None
     if case.settings is not None and case.settings.matmul_precision != "highest":
         return None
-    rates = dict(case.machine.rates) if case.machine is not None else {}
-    fast, full = rates.get("tf32"), rates.get("float32")
-    compute = named(case.categories, "compute")
-    gain = compute.duration.value * (1 - full / fast) if compute and fast and full and fast > full else None
-    saving = (
-        modelled(LIKELY_TENSOR_FLOAT * gain, SURE_TENSOR_FLOAT * gain, gain, case.step.steady)
-        if gain is not None
-        else None
-    )
+    saving = _by_rate(case, "tf32", LIKELY_TENSOR_FLOAT, SURE_TENSOR_FLOAT)
     statement = 'torch.set_float32_matmul_precision("high")'
     change = Change("matmul-precision", arguments=(("precision", "high"),))
     return Option(statement.removeprefix("torch."), (change,), saving, StatementEdit(statement, "torch"))
 
 
-LIKELY_HALF_AUTOCAST, SURE_HALF_AUTOCAST = 0.4, 0.0
-"""As for bfloat16, less the pass over all gradients that scaling them back costs."""
-WORTH_IT = 1.1
-"""Times the rate of bfloat16: as long as that is about as fast, its range makes it the better choice."""
-EXAMPLE_HALF_AUTOCAST = """scaler = torch.amp.GradScaler()  # once, before the loop
-with torch.autocast("cuda", dtype=torch.float16):
-    output = model(batch)
-    loss = criterion(output, target)
-scaler.scale(loss).backward()
-scaler.step(optimizer)
-scaler.update()"""
+def _by_rate(case: Case, dtype: str, likely: float, sure: float) -> Estimate | None:
+    """Of the computing, by the rates of products in a format and in float32; None where the format is no faster."""
+    rates = dict(case.machine.rates) if case.machine is not None else {}
+    fast, full, compute = rates.get(dtype), rates.get("float32"), named(case.categories, "compute")
+    if compute is None or not fast or not full or fast <= full:
+        return None
+    return partly(compute.duration.value * (1 - full / fast), likely, sure, case.step)
 
 
 @fix(
@@ -179,12 +176,6 @@ def half_autocast(case: Case) -> Option | None:
     half, brain, full = rates.get("float16"), rates.get("bfloat16", 0.0), rates.get("float32")
     if not case.step.device.startswith("cuda") or not half or not full or half <= max(full, WORTH_IT * brain):
         return None
-    compute = named(case.categories, "compute")
-    gain = compute.duration.value * (1 - full / half) if compute is not None else None
-    saving = (
-        modelled(LIKELY_HALF_AUTOCAST * gain, SURE_HALF_AUTOCAST * gain, gain, case.step.steady)
-        if gain is not None
-        else None
-    )
+    saving = _by_rate(case, "float16", LIKELY_HALF_AUTOCAST, SURE_HALF_AUTOCAST)
     change = Change("autocast", arguments=(("dtype", "float16"), ("device", "cuda")))
     return Option("float16 autocast, scaled loss", (change,), saving, Snippet(EXAMPLE_HALF_AUTOCAST))

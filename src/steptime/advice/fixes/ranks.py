@@ -18,7 +18,19 @@ MANY = 4.0
 """Collectives a step, from which on there is something to put together."""
 LIKELY = 0.25
 """Of what perfect overlap would save."""
-VIEWS: tuple[tuple[str, Scalar], ...] = (("static_graph", True), ("gradient_as_bucket_view", True))
+ONCE = 1.5
+"""Exchanges a step, or times the model's size in bytes that is exchanged: below it, that is done once already."""
+EXAMPLE_FEWER_EXCHANGES = """last = (micro_batch + 1) % accumulation == 0
+with contextlib.nullcontext() if last else model.no_sync():
+    loss = criterion(model(batch), target)
+    loss.backward()"""
+EXAMPLE_FEWER_UPDATES = """for number, (batch, target) in enumerate(loader, 1):
+    last = number % accumulation == 0
+    with contextlib.nullcontext() if last else model.no_sync():   # no_sync: DistributedDataParallel only
+        (criterion(model(batch), target) / accumulation).backward()
+    if last:
+        optimizer.step()
+        optimizer.zero_grad()"""
 
 
 @fix("RM701", "data-parallel-settings", addresses={"ST805", "ST812", "ST813"}, promise=Promise.SAME_CURVE, risk=2)
@@ -43,34 +55,22 @@ def data_parallel_settings(case: Case) -> Iterator[Option]:
     used = case.gradients
     if used is None and not any(root.type == WRAPPER for root in case.roots):
         return
-    calls = used.buckets if used is not None else sum(use.calls for use in case.collectives)
-    if used is not None and used.search.value > 0:
-        yield _option(case, (("find_unused_parameters", False),), used.search)
-    yield _option(case, VIEWS)
-    size = FIRST_MEGABYTES if calls >= MANY else LAST_MEGABYTES
-    yield _option(case, (("bucket_cap_mb", size),))
-
-
-def _option(case: Case, arguments: tuple[tuple[str, Scalar], ...], saving: Estimate | None = None) -> Option:
-    edit = CallEdit(WRAPPER, tuple((name, str(value)) for name, value in arguments))
-    label = ", ".join(f"{name}={value}" for name, value in arguments)
-    return Option(label, (Change("ddp", arguments=arguments),), saving or _saving(case), edit)
-
-
-def _saving(case: Case) -> Estimate | None:
     predictions = case.replay.predictions if case.replay is not None else ()
     hidden = next((each.saved for each in predictions if each.change == "communication overlapped"), None)
     category = named(case.categories, "communication")
     most = hidden or (category.recoverable if category is not None else None)
-    return modelled(LIKELY * most.value, 0.0, most.high, case.step.steady) if most is not None else None
+    saving = modelled(LIKELY * most.value, 0.0, most.high, case.step.steady) if most is not None else None
+    if used is not None and used.search.value > 0:
+        yield _option((("find_unused_parameters", False),), used.search)
+    yield _option((("static_graph", True), ("gradient_as_bucket_view", True)), saving)
+    calls = used.buckets if used is not None else sum(use.calls for use in case.collectives)
+    yield _option((("bucket_cap_mb", FIRST_MEGABYTES if calls >= MANY else LAST_MEGABYTES),), saving)
 
 
-ONCE = 1.5
-"""Exchanges a step, or times the model's size in bytes that is exchanged: below it, that is done once already."""
-EXAMPLE_FEWER_EXCHANGES = """last = (micro_batch + 1) % accumulation == 0
-with contextlib.nullcontext() if last else model.no_sync():
-    loss = criterion(model(batch), target)
-    loss.backward()"""
+def _option(arguments: tuple[tuple[str, Scalar], ...], saving: Estimate | None) -> Option:
+    edit = CallEdit(WRAPPER, tuple((name, str(value)) for name, value in arguments))
+    label = ", ".join(f"{name}={value}" for name, value in arguments)
+    return Option(label, (Change("ddp", arguments=arguments),), saving, edit)
 
 
 @fix("RM702", "fewer-exchanges", addresses={"ST805", "ST811"}, promise=Promise.SAME_CURVE, risk=2)
@@ -110,15 +110,6 @@ def _each_time(case: Case) -> bool:
     exchanged = [use.bytes for use in case.collectives if use.bytes is not None]
     once = sum(root.parameter_bytes for root in wrapped)
     return bool(wrapped) and not (exchanged and sum(exchanged) < ONCE * once)
-
-
-EXAMPLE_FEWER_UPDATES = """for number, (batch, target) in enumerate(loader, 1):
-    last = number % accumulation == 0
-    with contextlib.nullcontext() if last else model.no_sync():   # no_sync: DistributedDataParallel only
-        (criterion(model(batch), target) / accumulation).backward()
-    if last:
-        optimizer.step()
-        optimizer.zero_grad()"""
 
 
 @fix("RM703", "fewer-updates", addresses={"ST501", "ST805"}, promise=Promise.NEW_TRAINING, risk=5)

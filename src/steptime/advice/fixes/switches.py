@@ -7,6 +7,15 @@ from steptime.advice.fix import EnvironmentEdit, Option, Promise, Snippet, Switc
 from steptime.changes import Change
 from steptime.debug_switches import acting
 
+EXAMPLE = """from torch.utils.checkpoint import checkpoint
+
+for block in self.blocks:
+    x = checkpoint(block, x, use_reentrant=False)"""
+FREES = "Free"
+"""In the name of a call to the driver: memory was given back in order to be asked for again, so it is nearly full."""
+NEARLY = 0.9
+"""Of the device's memory: little is left for a larger batch."""
+
 
 @fix("RM501", "no-anomaly-detection", addresses={"ST601"}, promise=Promise.SAME_BITS, risk=1)
 def no_anomaly_detection(case: Case) -> Option | None:
@@ -107,16 +116,6 @@ def no_debug_switches(case: Case) -> Option | None:
         return None
     label = " ".join(f"{name}={value}" for name, value in variables)
     return Option(label, (Change("environment", arguments=variables),), None, EnvironmentEdit(variables))
-
-
-EXAMPLE = """from torch.utils.checkpoint import checkpoint
-
-for block in self.blocks:
-    x = checkpoint(block, x, use_reentrant=False)"""
-FREES = "Free"
-"""In the name of a call to the driver: memory was given back in order to be asked for again, so it is nearly full."""
-NEARLY = 0.9
-"""Of the device's memory: little is left for a larger batch."""
 
 
 @fix(
