@@ -14,7 +14,7 @@ from steptime.changes import Change
 from steptime.quantities import Estimate, SourceLine
 
 SECTIONS = ("What it changes", "What it promises", "What it should gain", "When to leave it")
-"""The sections of a fix's docstring, in order, each heading on a line of its own."""
+"""The sections of a fix's docstring, in order."""
 
 
 class Promise(Enum):

@@ -23,18 +23,13 @@ class Page:
 
 
 def read_page(function: Callable[..., object], owner: str, headings: Sequence[str]) -> Page:
-    """The page in a docstring: a first line, then each heading on a line of its own with its text below. owner: as a
-    sentence names it ("rule input-wait"). Raises ValueError naming the sections that are missing or empty."""
-    lines = (inspect.getdoc(function) or "").splitlines()
-    places = {line.strip(): number for number, line in enumerate(lines) if line.strip() in headings}
-    ends = [*sorted(places.values())[1:], len(lines)]
-    spans = dict(zip(sorted(places.values()), ends, strict=False))
-    texts = {
-        heading: inspect.cleandoc("\n".join(["", *lines[start + 1 : spans[start]]])).strip()
-        for heading, start in places.items()
-    }
+    """The page in a docstring: a title, then each heading at the start of a line, with its text behind a colon or
+    indented below. owner: as a sentence names it ("rule input-wait"). Raises ValueError naming the sections that are
+    missing or empty."""
+    title, _, body = (inspect.getdoc(function) or "").partition("\n")
+    parts = re.split(rf"^({'|'.join(headings)})(?:: |:?\n)", body, flags=re.MULTILINE)
+    texts = {heading: inspect.cleandoc(text) for heading, text in zip(parts[1::2], parts[2::2], strict=True)}
     missing = [heading for heading in headings if not texts.get(heading)]
-    title = lines[0].strip() if lines else ""
     if missing or not title or title in headings:
         raise ValueError(f"the docstring of {owner} lacks: {', '.join(missing) or 'its first line'}")
     return Page(title, tuple((heading, texts[heading]) for heading in headings))
@@ -91,7 +86,7 @@ Outcome = Iterable[Finding] | Finding | None
 Function = Callable[[Signals], Outcome]
 
 SECTIONS = ("What it means", "How we know", "What helps", "When to ignore it")
-"""The sections of a rule's docstring, in order, each heading on a line of its own."""
+"""The sections of a rule's docstring, in order."""
 
 KEBAB_CASE = re.compile(r"[a-z]+(-[a-z]+)*")
 """Names of rules and fixes."""

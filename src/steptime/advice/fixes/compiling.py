@@ -66,24 +66,20 @@ LIKELY_DYNAMIC_SHAPES, SURE_DYNAMIC_SHAPES = 0.8, 0.3
 def compiled_model(case: Case) -> Option | None:
     """The model compiled by torch.compile
 
-    What it changes
-        The module that your loop calls is compiled (TorchInductor, default mode). The first steps take seconds to
-        minutes; they are kept apart and reported.
+    What it changes: The module that your loop calls is compiled (TorchInductor, default mode). The first steps take
+    seconds to minutes; they are kept apart and reported.
 
-    What it promises
-        A curve as another seed would give: dropout masks come from another generator. The gradients of the first step
-        are compared parameter by parameter, with dropout off, because compilers have returned zero gradients beside a
-        right loss.
+    What it promises: A curve as another seed would give: dropout masks come from another generator. The gradients of
+    the first step are compared parameter by parameter, with dropout off, because compilers have returned zero gradients
+    beside a right loss.
 
-    What it should gain
-        Two thirds of the time that goes into dispatching small operators (nine tenths on a CPU), and two thirds of what
-        chains of pointwise operators take: fused, they read and write memory once. On a CPU also two thirds of the
-        Python and autograd between the model's operators, at most as much as goes into dispatching, less what tanh
-        takes longer there. Nothing is predicted where the profiled steps differ in shapes or in the number of
-        operators: what is compiled anew, and how often, shows only in the trial.
+    What it should gain: Two thirds of the time that goes into dispatching small operators (nine tenths on a CPU), and
+    two thirds of what chains of pointwise operators take: fused, they read and write memory once. On a CPU also two
+    thirds of the Python and autograd between the model's operators, at most as much as goes into dispatching, less what
+    tanh takes longer there. Nothing is predicted where the profiled steps differ in shapes or in the number of
+    operators: what is compiled anew, and how often, shows only in the trial.
 
-    When to leave it
-        When shapes change all the time, or runs are shorter than the compilation.
+    When to leave it: When shapes change all the time, or runs are shorter than the compilation.
     """
     if case.compilations or any(root.compiled for root in case.roots):
         return None
@@ -141,18 +137,16 @@ def _between(case: Case) -> float:
 def channels_last(case: Case) -> Option | None:
     """Images with their channels innermost in memory
 
-    What it changes
-        Weights of 2-D convolutions and the batches that enter the model are stored as channels_last; parameters stay
-        the same objects, shapes stay what they are.
+    What it changes: Weights of 2-D convolutions and the batches that enter the model are stored as channels_last;
+    parameters stay the same objects, shapes stay what they are.
 
-    What it promises
-        A curve as another seed would give: sums are taken in another order, dropout masks land on other elements.
+    What it promises: A curve as another seed would give: sums are taken in another order, dropout masks land on other
+    elements.
 
-    What it should gain
-        About a fifth of the time of convolutions, as measured on CPUs; more with half precision on an accelerator.
+    What it should gain: About a fifth of the time of convolutions, as measured on CPUs; more with half precision on an
+    accelerator.
 
-    When to leave it
-        When the model reshapes its features with view(), which asks for the usual order.
+    When to leave it: When the model reshapes its features with view(), which asks for the usual order.
     """
     spent = sum(use.duration for use in case.operators if "convolution" in use.name or "conv2d" in use.name)
     if spent < LEAST_SHARE * case.step.duration.value:
@@ -166,17 +160,15 @@ def channels_last(case: Case) -> Option | None:
 def no_checkpointing(case: Case) -> Option | None:
     """Activations kept instead of computed twice
 
-    What it changes
-        The job's own calls of torch.utils.checkpoint become plain calls.
+    What it changes: The job's own calls of torch.utils.checkpoint become plain calls.
 
-    What it promises
-        Equal losses: checkpointing restores the random numbers of the forward that it repeats.
+    What it promises: Equal losses: checkpointing restores the random numbers of the forward that it repeats.
 
-    What it should gain
-        The measured time of the operators that run again inside backward, and of the Python around them.
+    What it should gain: The measured time of the operators that run again inside backward, and of the Python around
+    them.
 
-    When to leave it
-        When memory does not suffice without it: the trial then fails, and says so. Peak memory is told either way.
+    When to leave it: When memory does not suffice without it: the trial then fails, and says so. Peak memory is told
+    either way.
     """
     if case.recompute is None:
         return None
@@ -189,22 +181,18 @@ def no_checkpointing(case: Case) -> Option | None:
 def cuda_graphs(case: Case) -> Option | None:
     """The model's kernels launched as one graph
 
-    What it changes
-        The module that your loop calls is compiled with mode="reduce-overhead": forward and backward are recorded as
-        CUDA graphs and launched by one call each. The compiler decides what can be recorded, and keeps to plain
-        launches where it cannot (changing shapes, copies to the host).
+    What it changes: The module that your loop calls is compiled with mode="reduce-overhead": forward and backward are
+    recorded as CUDA graphs and launched by one call each. The compiler decides what can be recorded, and keeps to plain
+    launches where it cannot (changing shapes, copies to the host).
 
-    What it promises
-        A curve as another seed would give: dropout masks come from another generator. Gradients of the first step are
-        compared parameter by parameter.
+    What it promises: A curve as another seed would give: dropout masks come from another generator. Gradients of the
+    first step are compared parameter by parameter.
 
-    What it should gain
-        Of the time in which the device waits for launches, what the replay of the step as one launch saves; three
-        fifths of that are likely, because optimiser and loss stay outside.
+    What it should gain: Of the time in which the device waits for launches, what the replay of the step as one launch
+    saves; three fifths of that are likely, because optimiser and loss stay outside.
 
-    When to leave it
-        When memory is short (graphs keep their own), when shapes change, or when outputs of a step are kept beyond the
-        next one without a copy.
+    When to leave it: When memory is short (graphs keep their own), when shapes change, or when outputs of a step are
+    kept beyond the next one without a copy.
     """
     if not case.step.device.startswith("cuda") or case.compilations or any(root.compiled for root in case.roots):
         return None
@@ -223,20 +211,18 @@ def cuda_graphs(case: Case) -> Option | None:
 def attention_backend(case: Case) -> Iterator[Option]:
     """Attention in a fused kernel
 
-    What it changes
-        scaled_dot_product_attention may use one fused kernel only (memory-efficient; flash where the job computes in
-        half precision), instead of choosing, which ends at the slow path when an argument does not fit. Where the
-        attention is written out (a product, a softmax, a product), only you can replace it by that function.
+    What it changes: scaled_dot_product_attention may use one fused kernel only (memory-efficient; flash where the job
+    computes in half precision), instead of choosing, which ends at the slow path when an argument does not fit. Where
+    the attention is written out (a product, a softmax, a product), only you can replace it by that function.
 
-    What it promises
-        A curve as another seed would give: sums are taken in another order, and dropout masks land elsewhere.
+    What it promises: A curve as another seed would give: sums are taken in another order, and dropout masks land
+    elsewhere.
 
-    What it should gain
-        Most of the passes over the weights, which the finding has as its savings; it is not predicted closer.
+    What it should gain: Most of the passes over the weights, which the finding has as its savings; it is not predicted
+    closer.
 
-    When to leave it
-        When the weights themselves are needed. When the kernel refuses an argument (a mask of its own, a head size),
-        the trial fails and says so.
+    When to leave it: When the weights themselves are needed. When the kernel refuses an argument (a mask of its own, a
+    head size), the trial fails and says so.
     """
     if not case.step.device.startswith("cuda"):
         return
@@ -253,19 +239,16 @@ def attention_backend(case: Case) -> Iterator[Option]:
 def dynamic_shapes(case: Case) -> Option | None:
     """Code that is compiled once for all sizes
 
-    What it changes
-        torch.compile of the job gets dynamic=True: sizes are symbols from the first compilation on, and a new length
-        of a batch or of a sequence compiles nothing.
+    What it changes: torch.compile of the job gets dynamic=True: sizes are symbols from the first compilation on, and a
+    new length of a batch or of a sequence compiles nothing.
 
-    What it promises
-        A curve as another seed would give: the code for symbolic sizes may sum in another order.
+    What it promises: A curve as another seed would give: the code for symbolic sizes may sum in another order.
 
-    What it should gain
-        The measured time of compilations behind the warm-up, four fifths of which are likely to go. Where their reason
-        is no size (a flag, a Python value), nothing.
+    What it should gain: The measured time of compilations behind the warm-up, four fifths of which are likely to go.
+    Where their reason is no size (a flag, a Python value), nothing.
 
-    When to leave it
-        When there are few sizes: code for a fixed one is faster. Padding to a few lengths is the other way.
+    When to leave it: When there are few sizes: code for a fixed one is faster. Padding to a few lengths is the other
+    way.
     """
     late = [each for each in case.compilations if each.after_warm_up]
     if not late:

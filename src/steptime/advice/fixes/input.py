@@ -88,33 +88,29 @@ pure Python and 18 ms of training beside them, a wait of 10.5 ms became one of 4
 def fitting_workers(case: Case) -> Iterator[Option]:
     """As many loader workers as the items need
 
-    What it changes
-        num_workers of the training DataLoader, up or down, and persistent_workers=True where there are any. An iterable
-        dataset without workers is left alone: each worker would yield all of it.
+    What it changes: num_workers of the training DataLoader, up or down, and persistent_workers=True where there are
+    any. An iterable dataset without workers is left alone: each worker would yield all of it.
 
-    What it promises
-        Equal losses: indices are drawn in the training process, whatever the number of workers. Where the dataset draws
-        random numbers (augmentation), each worker draws its own, and persistent workers leave out one draw an epoch:
-        then another random stream is in force, and losses are compared with the band that other seeds span.
+    What it promises: Equal losses: indices are drawn in the training process, whatever the number of workers. Where the
+    dataset draws random numbers (augmentation), each worker draws its own, and persistent workers leave out one draw an
+    epoch: then another random stream is in force, and losses are compared with the band that other seeds span.
 
-    What it should gain
-        The step without its wait, but with receiving a batch from a worker, or the making of its batches divided by the
-        workers, or the CPU time of the whole job divided by the usable CPUs, whichever is longest, against the step as
-        it is; and the first batch of each epoch is waited for all the same. All of these are measured. A job that
-        trains on the CPU with a thread on each waits for the slowest of them: what a worker does on one of these CPUs
-        is added to the step. A worker that is at its next batch hands one over later, where making it takes a CPU: as
-        if it held the interpreter's lock, which pure Python does (expect a little more where it does not). The number
-        tried is the smallest that comes within 3 % of the best prediction, with its neighbour where that is predicted
-        to be nearly as good. There may be more workers than CPUs where items wait (disk, network, sleep): the CPU time
-        of making a batch is measured, each worker counts with its share, and no more are tried than 64 on a host, or
-        than leaves eight batches of an epoch for each. Without workers a quarter of what receiving a batch takes is
-        saved, too: by so much they slow the training and their own collating. Expect less where an item's own operators
-        use several threads: a worker has one.
+    What it should gain: The step without its wait, but with receiving a batch from a worker, or the making of its
+    batches divided by the workers, or the CPU time of the whole job divided by the usable CPUs, whichever is longest,
+    against the step as it is; and the first batch of each epoch is waited for all the same. All of these are measured.
+    A job that trains on the CPU with a thread on each waits for the slowest of them: what a worker does on one of these
+    CPUs is added to the step. A worker that is at its next batch hands one over later, where making it takes a CPU: as
+    if it held the interpreter's lock, which pure Python does (expect a little more where it does not). The number tried
+    is the smallest that comes within 3 % of the best prediction, with its neighbour where that is predicted to be
+    nearly as good. There may be more workers than CPUs where items wait (disk, network, sleep): the CPU time of making
+    a batch is measured, each worker counts with its share, and no more are tried than 64 on a host, or than leaves
+    eight batches of an epoch for each. Without workers a quarter of what receiving a batch takes is saved, too: by so
+    much they slow the training and their own collating. Expect less where an item's own operators use several threads:
+    a worker has one.
 
-    When to leave it
-        When memory is short (each worker holds its own copy of what the dataset touches, and 25 MB of its own at
-        least), or when making the item itself cheaper is easy. torch warns of more workers than CPUs whatever they do:
-        a job that turns warnings into errors must let that one pass.
+    When to leave it: When memory is short (each worker holds its own copy of what the dataset touches, and 25 MB of its
+    own at least), or when making the item itself cheaper is easy. torch warns of more workers than CPUs whatever they
+    do: a job that turns warnings into errors must let that one pass.
     """
     loader = case.loader
     model = supply(case.step, loader, case.settings, case.contention) if loader is not None else None
@@ -166,20 +162,17 @@ def _worth_trying(loader: LoaderUse, model: Supply) -> tuple[int, ...]:
 def persistent_workers(case: Case) -> Option | None:
     """Workers that outlive an epoch
 
-    What it changes
-        persistent_workers=True of the training DataLoader, which has workers already.
+    What it changes: persistent_workers=True of the training DataLoader, which has workers already.
 
-    What it promises
-        Equal losses in the first epoch. From the second on, the order of a shuffled dataset is another one, because
-        one random number fewer is drawn for each epoch: another seed, not another training.
+    What it promises: Equal losses in the first epoch. From the second on, the order of a shuffled dataset is another
+    one, because one random number fewer is drawn for each epoch: another seed, not another training.
 
-    What it should gain
-        The time that the workers take to end, and from the making of an iterator to its first batch, and what the two
-        steps behind that take longer than others, divided by the steps between two such starts. All are measured. The
-        making of that batch is left out: a worker that lives on begins with it no sooner.
+    What it should gain: The time that the workers take to end, and from the making of an iterator to its first batch,
+    and what the two steps behind that take longer than others, divided by the steps between two such starts. All are
+    measured. The making of that batch is left out: a worker that lives on begins with it no sooner.
 
-    When to leave it
-        When the dataset must be made anew in the workers for each epoch, or when the workers' memory is needed between.
+    When to leave it: When the dataset must be made anew in the workers for each epoch, or when the workers' memory is
+    needed between.
     """
     loader = case.loader
     if loader is None or not loader.workers or loader.persistent_workers:
@@ -195,18 +188,16 @@ def persistent_workers(case: Case) -> Option | None:
 def deeper_prefetch(case: Case) -> Option | None:
     """More batches in store
 
-    What it changes
-        prefetch_factor of the training DataLoader, which has workers: each keeps four times as many batches ready.
+    What it changes: prefetch_factor of the training DataLoader, which has workers: each keeps four times as many
+    batches ready.
 
-    What it promises
-        Equal losses: the batches and their order stay.
+    What it promises: Equal losses: the batches and their order stay.
 
-    What it should gain
-        What the step still waits although the workers' mean production keeps up: items that vary, so that a slow batch
-        finds the store empty. Half of that is likely. Where the workers are too few in the mean, it is not proposed.
+    What it should gain: What the step still waits although the workers' mean production keeps up: items that vary, so
+    that a slow batch finds the store empty. Half of that is likely. Where the workers are too few in the mean, it is
+    not proposed.
 
-    When to leave it
-        When memory is short: every batch in store takes its size of shared memory.
+    When to leave it: When memory is short: every batch in store takes its size of shared memory.
     """
     loader = case.loader
     if loader is None or not loader.workers:
@@ -224,18 +215,14 @@ def deeper_prefetch(case: Case) -> Option | None:
 def pinned_memory(case: Case) -> Option | None:
     """Batches in pinned memory, copied while the device computes
 
-    What it changes
-        pin_memory=True of the training DataLoader, and copies of pinned tensors to the device do not wait for their
-        end (non_blocking=True). Only with an accelerator.
+    What it changes: pin_memory=True of the training DataLoader, and copies of pinned tensors to the device do not wait
+    for their end (non_blocking=True). Only with an accelerator.
 
-    What it promises
-        Equal losses: the same numbers arrive, in the order of the stream.
+    What it promises: Equal losses: the same numbers arrive, in the order of the stream.
 
-    What it should gain
-        Up to the exposed time of copies, and of the host that waits for them while they are staged.
+    What it should gain: Up to the exposed time of copies, and of the host that waits for them while they are staged.
 
-    When to leave it
-        When the host's memory is short: pinned memory is never swapped out.
+    When to leave it: When the host's memory is short: pinned memory is never swapped out.
     """
     loader = case.loader
     if loader is None or loader.pin_memory or case.step.device == "cpu":
@@ -261,18 +248,15 @@ def _edit(case: Case, loader: LoaderUse) -> Edit:
 def batched_fetch(case: Case) -> Option | None:
     """A batch that is fetched at once
 
-    What it changes
-        Nothing by itself: only you know how your dataset reads many items together. torch calls a dataset's
-        `__getitems__(indices)` once for a batch where there is one, instead of `__getitem__` for every item.
+    What it changes: Nothing by itself: only you know how your dataset reads many items together. torch calls a
+    dataset's `__getitems__(indices)` once for a batch where there is one, instead of `__getitem__` for every item.
 
-    What it promises
-        Equal losses, as long as it returns the items that `__getitem__` would.
+    What it promises: Equal losses, as long as it returns the items that `__getitem__` would.
 
-    What it should gain
-        At most the time of the items that is not the reading itself: the finding states it as its savings.
+    What it should gain: At most the time of the items that is not the reading itself: the finding states it as its
+    savings.
 
-    When to leave it
-        When items are files of their own and reading them dominates: workers help there.
+    When to leave it: When items are files of their own and reading them dominates: workers help there.
     """
     loader = case.loader
     if loader is None or loader.batched_fetch:
@@ -285,18 +269,14 @@ def batched_fetch(case: Case) -> Option | None:
 def deferred_item(case: Case) -> Option | None:
     """Values read from the device less often
 
-    What it changes
-        Nothing by itself: only you know what the value is needed for. Add it up on the device and read it every so many
-        steps.
+    What it changes: Nothing by itself: only you know what the value is needed for. Add it up on the device and read it
+    every so many steps.
 
-    What it promises
-        Equal losses.
+    What it promises: Equal losses.
 
-    What it should gain
-        At most the idle time of the device that the call caused: the finding states it.
+    What it should gain: At most the idle time of the device that the call caused: the finding states it.
 
-    When to leave it
-        When a decision of the next step depends on the value (skipping a step, a search).
+    When to leave it: When a decision of the next step depends on the value (skipping a step, a search).
     """
     waiting = [site for site in case.sites if site.device != "cpu"]
     if not waiting:
@@ -310,18 +290,14 @@ def deferred_item(case: Case) -> Option | None:
 def frozen_objects(case: Case) -> Option | None:
     """Long-lived objects out of the garbage collector's sight
 
-    What it changes
-        gc.freeze() behind the first steps: what is alive then is never looked at again; and the youngest generation is
-        collected less often.
+    What it changes: gc.freeze() behind the first steps: what is alive then is never looked at again; and the youngest
+    generation is collected less often.
 
-    What it promises
-        Equal losses: nothing of the training depends on it.
+    What it promises: Equal losses: nothing of the training depends on it.
 
-    What it should gain
-        Most of the collector's measured time. A gc.collect() that the loop calls itself stays.
+    What it should gain: Most of the collector's measured time. A gc.collect() that the loop calls itself stays.
 
-    When to leave it
-        When cycles hold large tensors and memory is short.
+    When to leave it: When cycles hold large tensors and memory is short.
     """
     garbage = case.garbage
     if garbage is None or not garbage.duration.value:
@@ -343,25 +319,20 @@ def frozen_objects(case: Case) -> Option | None:
 def whole_tensor(case: Case) -> Option:
     """One operator on the whole tensor instead of a loop over its elements
 
-    What it changes
-        Nothing by itself: only you know what the loop means. Each round of a Python loop costs microseconds whatever it
-        computes; one operator on the whole tensor (a product, an index, a comparison and a sum, torch.stack,
-        torch.nn.GRU in place of a loop over cells) pays them once.
+    What it changes: Nothing by itself: only you know what the loop means. Each round of a Python loop costs
+    microseconds whatever it computes; one operator on the whole tensor (a product, an index, a comparison and a sum,
+    torch.stack, torch.nn.GRU in place of a loop over cells) pays them once.
 
-            # for i in range(len(x)): y[i] = x[i] @ w      ->  y = x @ w
-            # for t in range(T): h = cell(x[:, t], h)      ->  y, h = torch.nn.GRU(…, batch_first=True)(x)
-            # sum(int(p[i] == t[i]) for i in range(n))     ->  (p == t).sum()
-            # for t in range(T): h = step(x[:, t], h)      ->  for part in x.unbind(1): h = step(part, h)
+        # for i in range(len(x)): y[i] = x[i] @ w      ->  y = x @ w
+        # for t in range(T): h = cell(x[:, t], h)      ->  y, h = torch.nn.GRU(…, batch_first=True)(x)
+        # sum(int(p[i] == t[i]) for i in range(n))     ->  (p == t).sum()
+        # for t in range(T): h = step(x[:, t], h)      ->  for part in x.unbind(1): h = step(part, h)
 
-    What it promises
-        A curve as another seed would give: sums may be taken in another order.
+    What it promises: A curve as another seed would give: sums may be taken in another order.
 
-    What it should gain
-        At most the savings of the finding, which is told with the advice
-        (Amdahl's upper bound).
+    What it should gain: At most the savings of the finding, which is told with the advice (Amdahl's upper bound).
 
-    When to leave it
-        When each round needs a decision that Python took on the result of the last.
+    When to leave it: When each round needs a decision that Python took on the result of the last.
     """
     return Option(
         "one operator for the loop", edit=Snippet(EXAMPLE_WHOLE_TENSOR), advice="Replace the loop by one operator."
@@ -372,22 +343,18 @@ def whole_tensor(case: Case) -> Option:
 def file_system_sharing(case: Case) -> Option | None:
     """Batches handed over by name
 
-    What it changes
-        torch.multiprocessing.set_sharing_strategy("file_system") before training: a loader's worker tells the training
-        process the name of each tensor's shared memory. By default, on Linux, it passes an open file for each of them,
-        through a connection that it must answer itself; where it makes the next item in pure Python meanwhile, it holds
-        the interpreter's lock and answers late, five milliseconds at a time (sys.getswitchinterval).
+    What it changes: torch.multiprocessing.set_sharing_strategy("file_system") before training: a loader's worker tells
+    the training process the name of each tensor's shared memory. By default, on Linux, it passes an open file for each
+    of them, through a connection that it must answer itself; where it makes the next item in pure Python meanwhile, it
+    holds the interpreter's lock and answers late, five milliseconds at a time (sys.getswitchinterval).
 
-    What it promises
-        Equal losses: the batches are the same.
+    What it promises: Equal losses: the batches are the same.
 
-    What it should gain
-        About half of what the training still waits although batches are made quickly enough: what is left of the wait
-        beside the making of batches by so many workers. Less where the items let the lock go.
+    What it should gain: About half of what the training still waits although batches are made quickly enough: what is
+    left of the wait beside the making of batches by so many workers. Less where the items let the lock go.
 
-    When to leave it
-        Where jobs are often killed: torch's manager process (torch_shm_manager) frees what a dead process shared, and
-        where that is killed too, the memory stays in /dev/shm.
+    When to leave it: Where jobs are often killed: torch's manager process (torch_shm_manager) frees what a dead process
+    shared, and where that is killed too, the memory stays in /dev/shm.
     """
     loader = case.loader
     model = supply(case.step, loader, case.settings, case.contention) if loader is not None else None

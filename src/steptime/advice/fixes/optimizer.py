@@ -23,20 +23,17 @@ SMALL = 1_000_000
 def fused_optimizer(case: Case) -> Option | None:
     """An optimiser that updates in one pass
 
-    What it changes
-        fused=True of the torch optimiser where it has that (Adam, AdamW, SGD, Adagrad), else foreach=True.
+    What it changes: fused=True of the torch optimiser where it has that (Adam, AdamW, SGD, Adagrad), else foreach=True.
 
-    What it promises
-        A curve as another seed would give: the update is the same formula in another order of operations, and differs
-        in the last bits.
+    What it promises: A curve as another seed would give: the update is the same formula in another order of operations,
+    and differs in the last bits.
 
-    What it should gain
-        The optimiser's measured time, less one pass over parameters, gradients and state at the machine's bandwidth. On
-        a CPU less what Python spends on each tensor all the same; on a device, whose kernels reach half of the
-        bandwidth on small tensors, 0.6 of that.
+    What it should gain: The optimiser's measured time, less one pass over parameters, gradients and state at the
+    machine's bandwidth. On a CPU less what Python spends on each tensor all the same; on a device, whose kernels reach
+    half of the bandwidth on small tensors, 0.6 of that.
 
-    When to leave it
-        When memory is short on an accelerator and foreach is all there is: it needs a copy of the gradients' size.
+    When to leave it: When memory is short on an accelerator and foreach is all there is: it needs a copy of the
+    gradients' size.
     """
     known = [use for use in case.optimizers if _better(use, case.step.device)]
     if not known:
@@ -83,19 +80,16 @@ def _better(use: OptimizerUse, device: str) -> str:
 def eight_bit_optimizer(case: Case) -> Option | None:
     """Optimiser state in 8 bits
 
-    What it changes
-        Adam and AdamW of torch become those of bitsandbytes or torchao whose two moments take a byte each, where one of
-        the two is installed, on a CUDA device.
+    What it changes: Adam and AdamW of torch become those of bitsandbytes or torchao whose two moments take a byte each,
+    where one of the two is installed, on a CUDA device.
 
-    What it promises
-        A curve as another seed would give: the moments are rounded block by block.
+    What it promises: A curve as another seed would give: the moments are rounded block by block.
 
-    What it should gain
-        Six of the sixteen bytes for each parameter, and the traffic of reading and writing them; how much of a step
-        that is depends on the kernels of the package, so that it is not predicted.
+    What it should gain: Six of the sixteen bytes for each parameter, and the traffic of reading and writing them; how
+    much of a step that is depends on the kernels of the package, so that it is not predicted.
 
-    When to leave it
-        When parameters are few, or embeddings train badly with it (both packages keep those in 32 bits on request).
+    When to leave it: When parameters are few, or embeddings train badly with it (both packages keep those in 32 bits on
+    request).
     """
     settings = case.settings
     if settings is None or not settings.packages or not case.step.device.startswith("cuda"):
@@ -113,19 +107,15 @@ def eight_bit_optimizer(case: Case) -> Option | None:
 def dropped_gradients(case: Case) -> Option | None:
     """Gradients that are dropped instead of filled with zeros
 
-    What it changes
-        zero_grad(set_to_none=False) of optimisers and modules becomes zero_grad(): the gradients are let go, and the
-        next backward puts its result in their place.
+    What it changes: zero_grad(set_to_none=False) of optimisers and modules becomes zero_grad(): the gradients are let
+    go, and the next backward puts its result in their place.
 
-    What it promises
-        Equal losses, unless a parameter gets no gradient in some step: an optimiser with momentum or weight decay
-        skips it then, where it would have moved it by a zero gradient.
+    What it promises: Equal losses, unless a parameter gets no gradient in some step: an optimiser with momentum or
+    weight decay skips it then, where it would have moved it by a zero gradient.
 
-    What it should gain
-        The measured time of filling with zeros, and of adding to them in backward.
+    What it should gain: The measured time of filling with zeros, and of adding to them in backward.
 
-    When to leave it
-        When the loop reads gradients of parameters that the loss does not reach.
+    When to leave it: When the loop reads gradients of parameters that the loss does not reach.
     """
     elements = sum(use.elements for use in case.optimizers)
     filling, adding = zeroing(case.operators, case.categories, elements, case.step.micro_batches)

@@ -49,21 +49,19 @@ scaler.update()"""
 def bfloat_autocast(case: Case) -> Option | None:
     """Matrix products in bfloat16
 
-    What it changes
-        Forward and loss run under torch.autocast with bfloat16; parameters, gradients and the optimiser stay in
-        float32.
+    What it changes: Forward and loss run under torch.autocast with bfloat16; parameters, gradients and the optimiser
+    stay in float32.
 
-    What it promises
-        A curve as another seed would give: products are rounded to 8 bits of mantissa, sums are kept in float32.
+    What it promises: A curve as another seed would give: products are rounded to 8 bits of mantissa, sums are kept in
+    float32.
 
-    What it should gain
-        The compute account by the ratio of the machine's measured matrix rates, where it has bfloat16 and is faster
-        with it; half of that is likely. On a CPU, whose operators are known, nine tenths of what the products gain by
-        that ratio, and a fifth or so of the pointwise operators that move bytes (half of the bytes, but casts cost).
-        Without products, or units for bfloat16, it is not proposed there.
+    What it should gain: The compute account by the ratio of the machine's measured matrix rates, where it has bfloat16
+    and is faster with it; half of that is likely. On a CPU, whose operators are known, nine tenths of what the products
+    gain by that ratio, and a fifth or so of the pointwise operators that move bytes (half of the bytes, but casts
+    cost). Without products, or units for bfloat16, it is not proposed there.
 
-    When to leave it
-        When the job is not limited by matrix products, or its loss is sensitive (then keep that part in float32).
+    When to leave it: When the job is not limited by matrix products, or its loss is sensitive (then keep that part in
+    float32).
     """
     rates = dict(case.machine.rates) if case.machine is not None else {}
     low, full = rates.get("bfloat16"), rates.get("float32") or (case.machine.matrix_flops if case.machine else None)
@@ -113,18 +111,14 @@ def _edit(case: Case) -> AutocastEdit | Snippet:
 def tensor_float(case: Case) -> Option | None:
     """TensorFloat-32 for products in float32
 
-    What it changes
-        torch.set_float32_matmul_precision("high") before training: matrix units take float32 products with 10 bits of
-        mantissa. CUDA devices from Ampere on.
+    What it changes: torch.set_float32_matmul_precision("high") before training: matrix units take float32 products with
+    10 bits of mantissa. CUDA devices from Ampere on.
 
-    What it promises
-        A curve as another seed would give: range and storage stay those of float32, products lose bits.
+    What it promises: A curve as another seed would give: range and storage stay those of float32, products lose bits.
 
-    What it should gain
-        The compute account by the ratio of the two rates of the device; half of that is likely.
+    What it should gain: The compute account by the ratio of the two rates of the device; half of that is likely.
 
-    When to leave it
-        When products must be exact to float32 (physics, solvers).
+    When to leave it: When products must be exact to float32 (physics, solvers).
     """
     if not case.step.device.startswith("cuda"):
         return None
@@ -157,20 +151,17 @@ def _by_rate(case: Case, dtype: str, likely: float, sure: float) -> Estimate | N
 def half_autocast(case: Case) -> Option | None:
     """Matrix products in float16, with a scaled loss
 
-    What it changes
-        Forward and loss run under torch.autocast with float16, and the loss is scaled so that small gradients do not
-        vanish. CUDA devices only, and only those whose matrix units are slower in bfloat16 or lack it (before Ampere).
+    What it changes: Forward and loss run under torch.autocast with float16, and the loss is scaled so that small
+    gradients do not vanish. CUDA devices only, and only those whose matrix units are slower in bfloat16 or lack it
+    (before Ampere).
 
-    What it promises
-        A curve as another seed would give: products are rounded to 11 bits of mantissa. A step whose gradients overflow
-        is lost, which happens in the first steps until the scale has settled.
+    What it promises: A curve as another seed would give: products are rounded to 11 bits of mantissa. A step whose
+    gradients overflow is lost, which happens in the first steps until the scale has settled.
 
-    What it should gain
-        The compute account by the ratio of the device's matrix rates; two fifths of that are likely.
+    What it should gain: The compute account by the ratio of the device's matrix rates; two fifths of that are likely.
 
-    When to leave it
-        When bfloat16 is as fast (RM301): it needs no scaling. When gradients are used otherwise between backward and
-        step (clipping must unscale first).
+    When to leave it: When bfloat16 is as fast (RM301): it needs no scaling. When gradients are used otherwise between
+    backward and step (clipping must unscale first).
     """
     rates = dict(case.machine.rates) if case.machine is not None else {}
     half, brain, full = rates.get("float16"), rates.get("bfloat16", 0.0), rates.get("float32")

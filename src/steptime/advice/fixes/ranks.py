@@ -37,20 +37,16 @@ EXAMPLE_FEWER_UPDATES = """for number, (batch, target) in enumerate(loader, 1):
 def data_parallel_settings(case: Case) -> Iterator[Option]:
     """DistributedDataParallel set up for what the model is
 
-    What it changes
-        static_graph=True and gradient_as_bucket_view=True (the order of gradients is learned once, and they are not
-        copied into the buckets); another size of the buckets: larger where there are many collectives, smaller where
-        there are few and they begin late; and find_unused_parameters=False where each step looks for them.
+    What it changes: static_graph=True and gradient_as_bucket_view=True (the order of gradients is learned once, and
+    they are not copied into the buckets); another size of the buckets: larger where there are many collectives, smaller
+    where there are few and they begin late; and find_unused_parameters=False where each step looks for them.
 
-    What it promises
-        A curve as another seed would give: gradients are summed in other groups.
+    What it promises: A curve as another seed would give: gradients are summed in other groups.
 
-    What it should gain
-        A quarter of what hiding all communication would save is likely.
+    What it should gain: A quarter of what hiding all communication would save is likely.
 
-    When to leave it
-        static_graph, and no search: when parameters are left unused in some steps (torch raises an error then, and
-        the trial says so). The view: when gradients are replaced instead of written to.
+    When to leave it: static_graph, and no search: when parameters are left unused in some steps (torch raises an error
+    then, and the trial says so). The view: when gradients are replaced instead of written to.
     """
     used = case.gradients
     if used is None and not any(root.type == WRAPPER for root in case.roots):
@@ -77,19 +73,16 @@ def _option(arguments: tuple[tuple[str, Scalar], ...], saving: Estimate | None) 
 def fewer_exchanges(case: Case) -> Option | None:
     """Gradients exchanged once for each update
 
-    What it changes
-        A job that accumulates gradients over several backwards under DistributedDataParallel exchanges them with the
-        last one only (no_sync()). Where an update comes earlier than usual, the gradients are exchanged right before
-        it, so that no rank ever updates by its own ones alone.
+    What it changes: A job that accumulates gradients over several backwards under DistributedDataParallel exchanges
+    them with the last one only (no_sync()). Where an update comes earlier than usual, the gradients are exchanged right
+    before it, so that no rank ever updates by its own ones alone.
 
-    What it promises
-        A curve as another seed would give: the ranks' gradients are added in another order.
+    What it promises: A curve as another seed would give: the ranks' gradients are added in another order.
 
-    What it should gain
-        The exposed communication of all backwards of a step but one.
+    What it should gain: The exposed communication of all backwards of a step but one.
 
-    When to leave it
-        When memory is short: gradients are kept unsharded, and with FSDP its no_sync keeps them so between backwards.
+    When to leave it: When memory is short: gradients are kept unsharded, and with FSDP its no_sync keeps them so
+    between backwards.
     """
     backwards = round(case.gradients.micro_batches if case.gradients is not None else case.step.micro_batches)
     if backwards < 2 or not _each_time(case):
@@ -116,18 +109,14 @@ def _each_time(case: Case) -> bool:
 def fewer_updates(case: Case) -> Option | None:
     """Gradients accumulated over several batches
 
-    What it changes
-        Nothing by itself: one update for several batches is a larger batch, and the learning rate belongs to that. What
-        is paid for each update (the optimiser, the exchange of gradients) is then paid less often.
+    What it changes: Nothing by itself: one update for several batches is a larger batch, and the learning rate belongs
+    to that. What is paid for each update (the optimiser, the exchange of gradients) is then paid less often.
 
-    What it promises
-        Nothing: it is another training, for you to decide on.
+    What it promises: Nothing: it is another training, for you to decide on.
 
-    What it should gain
-        Over two batches, at most half of the optimiser's time and of the exposed communication.
+    What it should gain: Over two batches, at most half of the optimiser's time and of the exposed communication.
 
-    When to leave it
-        When the batch must not grow, or the loss does not bear it.
+    When to leave it: When the batch must not grow, or the loss does not bear it.
     """
     if case.step.micro_batches > 1.5:
         return None

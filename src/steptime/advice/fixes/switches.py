@@ -21,18 +21,14 @@ NEARLY = 0.9
 def no_anomaly_detection(case: Case) -> Option | None:
     """Autograd's anomaly detection switched off
 
-    What it changes
-        torch.autograd.set_detect_anomaly(True) and the context manager of that name switch nothing on.
+    What it changes: torch.autograd.set_detect_anomaly(True) and the context manager of that name switch nothing on.
 
-    What it promises
-        Equal losses: it only watches.
+    What it promises: Equal losses: it only watches.
 
-    What it should gain
-        Half to nine tenths of the step, on models of many small operators; it is not predicted closer than the finding
-        does.
+    What it should gain: Half to nine tenths of the step, on models of many small operators; it is not predicted closer
+    than the finding does.
 
-    When to leave it
-        While you are hunting a NaN.
+    When to leave it: While you are hunting a NaN.
     """
     if case.settings is None or not case.settings.detect_anomaly:
         return None
@@ -44,17 +40,14 @@ def no_anomaly_detection(case: Case) -> Option | None:
 def not_deterministic(case: Case) -> Option | None:
     """Deterministic algorithms switched off
 
-    What it changes
-        Requests for torch.use_deterministic_algorithms and cudnn.deterministic are passed over.
+    What it changes: Requests for torch.use_deterministic_algorithms and cudnn.deterministic are passed over.
 
-    What it promises
-        A curve as another seed would give: sums are taken in another order, which may differ from run to run.
+    What it promises: A curve as another seed would give: sums are taken in another order, which may differ from run to
+    run.
 
-    What it should gain
-        Part of the time of the operators that take a slower way under it; the finding names them.
+    What it should gain: Part of the time of the operators that take a slower way under it; the finding names them.
 
-    When to leave it
-        When the run must repeat bit by bit.
+    When to leave it: When the run must repeat bit by bit.
     """
     if case.settings is None or not case.settings.deterministic:
         return None
@@ -68,19 +61,16 @@ def not_deterministic(case: Case) -> Option | None:
 def no_profiler(case: Case) -> Option | None:
     """The job's own profiler records nothing
 
-    What it changes
-        torch.profiler.profile and torch.autograd.profiler.profile of the job are entered and left, and record nothing;
-        handlers of finished traces are not called.
+    What it changes: torch.profiler.profile and torch.autograd.profiler.profile of the job are entered and left, and
+    record nothing; handlers of finished traces are not called.
 
-    What it promises
-        Equal losses: it only watches.
+    What it promises: Equal losses: it only watches.
 
-    What it should gain
-        A tenth to two thirds of the step on models of many small operators; more with stacks and memory. It is not
-        predicted closer than the finding does.
+    What it should gain: A tenth to two thirds of the step on models of many small operators; more with stacks and
+    memory. It is not predicted closer than the finding does.
 
-    When to leave it
-        While you are looking at its traces. A schedule (wait, warmup, active, repeat) records a few steps of a run.
+    When to leave it: While you are looking at its traces. A schedule (wait, warmup, active, repeat) records a few steps
+    of a run.
     """
     if case.settings is None or not case.settings.profiler:
         return None
@@ -92,20 +82,16 @@ def no_profiler(case: Case) -> Option | None:
 def no_debug_switches(case: Case) -> Option | None:
     """Debugging variables of the environment switched off
 
-    What it changes
-        CUDA_LAUNCH_BLOCKING, TORCH_DISTRIBUTED_DEBUG, ONEDNN_VERBOSE, PYTHONDEVMODE and others that are on get the
-        value that switches them off, before the job starts. What the script sets through os.environ stays as it is:
-        then the change is not in force, and said to be so.
+    What it changes: CUDA_LAUNCH_BLOCKING, TORCH_DISTRIBUTED_DEBUG, ONEDNN_VERBOSE, PYTHONDEVMODE and others that are on
+    get the value that switches them off, before the job starts. What the script sets through os.environ stays as it is:
+    then the change is not in force, and said to be so.
 
-    What it promises
-        Equal losses: they only watch, wait or print.
+    What it promises: Equal losses: they only watch, wait or print.
 
-    What it should gain
-        It is not predicted: a switch that checks every block or waits for every kernel may take most of a step, or
-        nothing that can be measured.
+    What it should gain: It is not predicted: a switch that checks every block or waits for every kernel may take most
+    of a step, or nothing that can be measured.
 
-    When to leave it
-        While the fault is being looked for, and where the switch works around one.
+    When to leave it: While the fault is being looked for, and where the switch works around one.
     """
     settings = case.settings
     if settings is None:
@@ -129,20 +115,16 @@ def no_debug_switches(case: Case) -> Option | None:
 def activation_checkpointing(case: Case) -> Option | None:
     """Activations computed again instead of kept
 
-    What it changes
-        Each of the model's repeated blocks (children of one class in a ModuleList or Sequential) keeps only its input;
-        backward computes the rest again.
+    What it changes: Each of the model's repeated blocks (children of one class in a ModuleList or Sequential) keeps
+    only its input; backward computes the rest again.
 
-    What it promises
-        Equal losses: the random numbers of the forward are restored when it is repeated.
+    What it promises: Equal losses: the random numbers of the forward are restored when it is repeated.
 
-    What it should gain
-        Memory, not time: the activations of all blocks but one. It costs the forward of the blocks a second time, about
-        a quarter of a step. Time is gained only where memory that is nearly full stalls the allocator, or where the
-        room is used for a larger batch. The trial tells peak memory and time.
+    What it should gain: Memory, not time: the activations of all blocks but one. It costs the forward of the blocks a
+    second time, about a quarter of a step. Time is gained only where memory that is nearly full stalls the allocator,
+    or where the room is used for a larger batch. The trial tells peak memory and time.
 
-    When to leave it
-        When memory is to spare (then see RM305).
+    When to leave it: When memory is to spare (then see RM305).
     """
     if case.recompute is not None:
         return None

@@ -48,26 +48,22 @@ SCALING = ("forward", "backward")
 def input_wait(signals: Signals) -> Finding | None:
     """The training step waits for the next batch
 
-    What it means
-        The training thread stands in the loader's next() and does nothing else. No faster model, no lower precision
-        and no better device shortens this time.
+    What it means: The training thread stands in the loader's next() and does nothing else. No faster model, no lower
+    precision and no better device shortens this time.
 
-    How we know
-        The wait inside the training loader's next() is timed in every step; the time per item and per collated batch is
-        timed where it happens, in the workers if there are any, with the CPU time that it takes: the rest is waiting
-        (disk, network, sleep), which needs no CPU. The savings is the wait, without the time that it takes to
-        receive a batch that is ready from a worker (measured once on a machine, else a millisecond). A bare
-        trace shows the loader's next() as an annotation: there the breakdown's input account is to be saved, on an
-        accelerator the time that it idled meanwhile.
+    How we know: The wait inside the training loader's next() is timed in every step; the time per item and per collated
+    batch is timed where it happens, in the workers if there are any, with the CPU time that it takes: the rest is
+    waiting (disk, network, sleep), which needs no CPU. The savings is the wait, without the time that it takes to
+    receive a batch that is ready from a worker (measured once on a machine, else a millisecond). A bare trace shows the
+    loader's next() as an annotation: there the breakdown's input account is to be saved, on an accelerator the time
+    that it idled meanwhile.
 
-    What helps
-        First whatever is the largest part: the reading of an item (decode less, cache what never changes, store the
-        data in the form that training needs), the collating (stack once, not item by item), or the number of workers.
-        The summary tells these apart; rules ST102 to ST106 fire instead of this one where a particular cause is
-        certain.
+    What helps: First whatever is the largest part: the reading of an item (decode less, cache what never changes, store
+    the data in the form that training needs), the collating (stack once, not item by item), or the number of workers.
+    The summary tells these apart; rules ST102 to ST106 fire instead of this one where a particular cause is certain.
 
-    When to ignore it
-        When the data really arrives at this pace (a stream, a simulator), or in a job that will run on a slower device.
+    When to ignore it: When the data really arrives at this pace (a stream, a simulator), or in a job that will run on a
+    slower device.
     """
     if not signals.has(Signal.LOADER):
         return None if signals.has(Signal.PHASES) else _from_trace(signals)
@@ -154,29 +150,24 @@ def _advice_on_wait(signals: Signals) -> str:
 def too_few_workers(signals: Signals) -> Finding | None:
     """The loader has too few workers for its items
 
-    What it means
-        Making the batches of a step takes longer than the step itself, and there are idle CPUs that could make them
-        at the same time.
+    What it means: Making the batches of a step takes longer than the step itself, and there are idle CPUs that could
+    make them at the same time.
 
-    How we know
-        Workers needed = (time per item x batch size + collating) x batches per step / (step - wait), all measured. The
-        predicted step is the largest of: the step without its wait, the making of the batches divided by the workers,
-        the CPU time of the whole job divided by the usable CPUs, and, where the training's own threads leave the
-        workers no CPU of their own, the step without its wait and what the workers do there. The number advised is the
-        smallest that comes within 3 % of the best prediction. The CPU time of making a batch is measured beside its
-        time: where items wait (disk, network, sleep), a worker needs only a part of a CPU, and so many workers are
-        considered as the usable CPUs have parts, 64 on a host and one for every eight batches of an epoch at most. A
-        recording without CPU times (of an older version) gives each worker a CPU of its own. The savings is what the
-        prediction saves.
+    How we know: Workers needed = (time per item x batch size + collating) x batches per step / (step - wait), all
+    measured. The predicted step is the largest of: the step without its wait, the making of the batches divided by the
+    workers, the CPU time of the whole job divided by the usable CPUs, and, where the training's own threads leave the
+    workers no CPU of their own, the step without its wait and what the workers do there. The number advised is the
+    smallest that comes within 3 % of the best prediction. The CPU time of making a batch is measured beside its time:
+    where items wait (disk, network, sleep), a worker needs only a part of a CPU, and so many workers are considered as
+    the usable CPUs have parts, 64 on a host and one for every eight batches of an epoch at most. A recording without
+    CPU times (of an older version) gives each worker a CPU of its own. The savings is what the prediction saves.
 
-    What helps
-        Set num_workers as advised, with persistent_workers=True when there are several epochs. If the dataset draws
-        random numbers, its augmentation will differ from the run without workers (each worker has its own seed).
-        torch warns of more workers than CPUs whatever they do; for items that wait the warning may be ignored.
+    What helps: Set num_workers as advised, with persistent_workers=True when there are several epochs. If the dataset
+    draws random numbers, its augmentation will differ from the run without workers (each worker has its own seed).
+    torch warns of more workers than CPUs whatever they do; for items that wait the warning may be ignored.
 
-    When to ignore it
-        When memory is short (each worker holds its own copy of what the dataset touches), or when making the item
-        itself cheaper is easy: that helps with any number of workers.
+    When to ignore it: When memory is short (each worker holds its own copy of what the dataset touches), or when making
+    the item itself cheaper is easy: that helps with any number of workers.
     """
     step, loader, model = signals.step.duration.value, signals.loader, _supply(signals)
     if model is None or loader.in_memory_tensors or model.best <= loader.workers:
@@ -228,23 +219,19 @@ def _room(loader: LoaderUse, model: Supply) -> str:
 def too_many_workers(signals: Signals) -> Finding | None:
     """The loader's workers cost more than they bring
 
-    What it means
-        A batch from a worker has to be put into shared memory, announced through a queue and rebuilt; for cheap or
-        in-memory items that takes longer than making the batch on the spot. Or there are more workers than CPUs, and
-        they take turns with the training thread.
+    What it means: A batch from a worker has to be put into shared memory, announced through a queue and rebuilt; for
+    cheap or in-memory items that takes longer than making the batch on the spot. Or there are more workers than CPUs,
+    and they take turns with the training thread.
 
-    How we know
-        The time to make a step's batches is measured inside the workers. If it is shorter than the wait of the training
-        thread, no workers at all would be faster; to be saved is the difference, and a quarter of what receiving a
-        batch takes on this machine, by which workers slow the training itself (a thread feeds their queues) and their
-        own collating (into shared memory). If there are more workers than the usable CPUs have room for (a worker whose
-        items wait needs only a part of a CPU) and the model of rule ST102 asks for fewer, the wait is to be saved.
+    How we know: The time to make a step's batches is measured inside the workers. If it is shorter than the wait of the
+    training thread, no workers at all would be faster; to be saved is the difference, and a quarter of what receiving a
+    batch takes on this machine, by which workers slow the training itself (a thread feeds their queues) and their own
+    collating (into shared memory). If there are more workers than the usable CPUs have room for (a worker whose items
+    wait needs only a part of a CPU) and the model of rule ST102 asks for fewer, the wait is to be saved.
 
-    What helps
-        num_workers=0 for in-memory and cheap items, or the smaller number that the advice names.
+    What helps: num_workers=0 for in-memory and cheap items, or the smaller number that the advice names.
 
-    When to ignore it
-        When the training device is so much faster elsewhere that the items become the bottleneck there.
+    When to ignore it: When the training device is so much faster elsewhere that the items become the bottleneck there.
     """
     loader, model = signals.loader, _supply(signals)
     if model is None or loader.workers == 0:
@@ -286,22 +273,19 @@ def _more_than_processors(loader: LoaderUse, model: Supply) -> Finding | None:
 def workers_restarted(signals: Signals) -> Finding | None:
     """Workers are started again for every epoch
 
-    What it means
-        At the end of an epoch all workers of the DataLoader are ended. Its next iterator starts new ones, which import
-        the program again or copy it, and the first batches come late. With short epochs that is a good part of the run.
+    What it means: At the end of an epoch all workers of the DataLoader are ended. Its next iterator starts new ones,
+    which import the program again or copy it, and the first batches come late. With short epochs that is a good part of
+    the run.
 
-    How we know
-        The end of an iterator whose batches are used up is measured each time, and the time from the making of the next
-        one to its first batch, and the number of steps between two; and how much longer than others the two steps
-        behind a start train (forked workers share the memory of the training, which copies each page that it writes
-        to next). The savings is all of these, divided by the steps between two starts.
+    How we know: The end of an iterator whose batches are used up is measured each time, and the time from the making of
+    the next one to its first batch, and the number of steps between two; and how much longer than others the two steps
+    behind a start train (forked workers share the memory of the training, which copies each page that it writes to
+    next). The savings is all of these, divided by the steps between two starts.
 
-    What helps
-        persistent_workers=True keeps the workers for the next epoch. The order of a shuffled dataset changes from
-        the second epoch on (one random number fewer is drawn), which is another seed, not another training.
+    What helps: persistent_workers=True keeps the workers for the next epoch. The order of a shuffled dataset changes
+    from the second epoch on (one random number fewer is drawn), which is another seed, not another training.
 
-    When to ignore it
-        When an epoch takes minutes, or when the dataset must be made anew each epoch in the workers.
+    When to ignore it: When an epoch takes minutes, or when the dataset must be made anew each epoch in the workers.
     """
     loader, start, steps = signals.loader, signals.loader.start, signals.loader.steps_per_start
     if not loader.workers or loader.persistent_workers or start is None or not steps or not loader.starts:
@@ -322,22 +306,18 @@ def workers_restarted(signals: Signals) -> Finding | None:
 def per_sample_fetch(signals: Signals) -> Finding | None:
     """Tensors that are already in memory are read one sample at a time
 
-    What it means
-        The dataset is a tensor in memory, yet each batch is made by indexing it once per sample and stacking the
-        pieces: hundreds of tiny operators where one would do.
+    What it means: The dataset is a tensor in memory, yet each batch is made by indexing it once per sample and stacking
+    the pieces: hundreds of tiny operators where one would do.
 
-    How we know
-        The dataset holds its data as tensors and has no __getitems__; the time per item and per collated batch
-        is measured, without garbage collection. Indexing a whole batch at once still copies its bytes, which is taken
-        for the collating (twice that for the lower bound); the rest of the wait is to be saved.
+    How we know: The dataset holds its data as tensors and has no __getitems__; the time per item and per collated batch
+    is measured, without garbage collection. Indexing a whole batch at once still copies its bytes, which is taken for
+    the collating (twice that for the lower bound); the rest of the wait is to be saved.
 
-    What helps
-        Index whole batches: give the dataset a __getitems__(indices) with a collate_fn that takes the batch as it is,
-        or drop the DataLoader: for index in torch.randperm(n).split(batch_size): x, y = data[index], labels[index].
-        Workers do not help: they add the hand-over of each batch.
+    What helps: Index whole batches: give the dataset a __getitems__(indices) with a collate_fn that takes the batch as
+    it is, or drop the DataLoader: for index in torch.randperm(n).split(batch_size): x, y = data[index], labels[index].
+    Workers do not help: they add the hand-over of each batch.
 
-    When to ignore it
-        When each sample is transformed by Python code that cannot take a batch.
+    When to ignore it: When each sample is transformed by Python code that cannot take a batch.
     """
     loader, samples = signals.loader, signals.loader.batch_size or 1
     produced = production(loader)
@@ -362,21 +342,17 @@ def per_sample_fetch(signals: Signals) -> Finding | None:
 def slow_collate(signals: Signals) -> Finding | None:
     """Collating a batch takes longer than reading its items
 
-    What it means
-        The function that puts items together (collate_fn) is the slow part of the input: padding in Python, lists of
-        numbers, conversions item by item.
+    What it means: The function that puts items together (collate_fn) is the slow part of the input: padding in Python,
+    lists of numbers, conversions item by item.
 
-    How we know
-        Reading and collating are timed apart, in the process that does them. The rule fires when collating is at
-        least half of the two; the savings is its share of the wait, and at most the collating of a step.
+    How we know: Reading and collating are timed apart, in the process that does them. The rule fires when collating is
+    at least half of the two; the savings is its share of the wait, and at most the collating of a step.
 
-    What helps
-        Make one array or tensor for the whole batch (torch.nn.utils.rnn.pad_sequence, np.stack, one torch.from_numpy)
-        instead of one per item; pad into a preallocated tensor; sort by length so that there is less padding; tokenise
-        and convert once, before training.
+    What helps: Make one array or tensor for the whole batch (torch.nn.utils.rnn.pad_sequence, np.stack, one
+    torch.from_numpy) instead of one per item; pad into a preallocated tensor; sort by length so that there is less
+    padding; tokenise and convert once, before training.
 
-    When to ignore it
-        When workers already hide it: then there is no wait, and the rule does not fire.
+    When to ignore it: When workers already hide it: then there is no wait, and the rule does not fire.
     """
     loader, collate, produced = signals.loader, signals.loader.collate, production(signals.loader)
     if produced is None or collate is None:
@@ -405,21 +381,18 @@ def slow_collate(signals: Signals) -> Finding | None:
 def slow_transfer(signals: Signals) -> Finding | None:
     """Moving the batch to the device takes time
 
-    What it means
-        The copy of each batch from the host's to the device's memory stands in the way of training: it is blocking,
-        it comes from pageable memory, or it carries more bytes than the model needs.
+    What it means: The copy of each batch from the host's to the device's memory stands in the way of training: it is
+    blocking, it comes from pageable memory, or it carries more bytes than the model needs.
 
-    How we know
-        The lines that move the batch are timed in the steps; where a device trace exists, the copies that no kernel
-        hides are to be saved, and the time that the device idles while the host stages pageable memory for it. On a CPU
-        there is nothing to move.
+    How we know: The lines that move the batch are timed in the steps; where a device trace exists, the copies that no
+    kernel hides are to be saved, and the time that the device idles while the host stages pageable memory for it. On a
+    CPU there is nothing to move.
 
-    What helps
-        Pinned memory in the loader together with non_blocking=True; sending bytes (uint8 pixels, int32 tokens) and
-        converting on the device; one copy per batch in place of one per tensor.
+    What helps: Pinned memory in the loader together with non_blocking=True; sending bytes (uint8 pixels, int32 tokens)
+    and converting on the device; one copy per batch in place of one per tensor.
 
-    When to ignore it
-        When the copy overlaps with kernels of the step before: then its duration is long and nothing is to be saved.
+    When to ignore it: When the copy overlaps with kernels of the step before: then its duration is long and nothing is
+    to be saved.
     """
     if signals.step.device == "cpu":
         return None
@@ -485,19 +458,16 @@ def _advice_on_copies(signals: Signals, line: SourceLine | None) -> str:
 def batch_preparation(signals: Signals) -> Finding | None:
     """The training loop prepares its batches itself
 
-    What it means
-        Lines of the loop make the next batch (slicing, tokenising, augmenting, converting) while the model waits.
+    What it means: Lines of the loop make the next batch (slicing, tokenising, augmenting, converting) while the model
+    waits.
 
-    How we know
-        The lines of the loop that make what the model is then called with are timed one by one, in a few
-        steps. Their sum is to be saved; where the lines were too many to time, the step's input phase is.
+    How we know: The lines of the loop that make what the model is then called with are timed one by one, in a few
+    steps. Their sum is to be saved; where the lines were too many to time, the step's input phase is.
 
-    What helps
-        Do once, before the loop, what is the same in every step; prepare whole batches with one array operation; move
-        the work into a Dataset and let workers do it during the step; on a device, do it there.
+    What helps: Do once, before the loop, what is the same in every step; prepare whole batches with one array
+    operation; move the work into a Dataset and let workers do it during the step; on a device, do it there.
 
-    When to ignore it
-        When the batch depends on the model's last output (reinforcement learning, self-play).
+    When to ignore it: When the batch depends on the model's last output (reinforcement learning, self-play).
     """
     times = [time for time in line_times(signals.lines, signals.phases) if time.line.role == "input"]
     lines = [time for time in times if time.line.host.value >= OWN * time.line.duration.value]
@@ -527,24 +497,20 @@ def _line(time: LineTime) -> str:
 def padding(signals: Signals) -> Finding | None:
     """Much of a batch is padding
 
-    What it means
-        Rows of tokens are filled up to one length. The filler is embedded, multiplied and attended to like words, and
-        its gradients are computed: all for nothing.
+    What it means: Rows of tokens are filled up to one length. The filler is embedded, multiplied and attended to like
+    words, and its gradients are computed: all for nothing.
 
-    How we know
-        The first steps' batches are looked at: the share of the numbers at the ends (or fronts) of rows that stand
-        nowhere else in them. The rule fires from a quarter on. To be saved is that share of the computing in forward
-        and backward; an update costs the same. Sorting by length leaves some of the padding, and attention grows with
-        the square of the length, so the interval is wide.
+    How we know: The first steps' batches are looked at: the share of the numbers at the ends (or fronts) of rows that
+    stand nowhere else in them. The rule fires from a quarter on. To be saved is that share of the computing in forward
+    and backward; an update costs the same. Sorting by length leaves some of the padding, and attention grows with the
+    square of the length, so the interval is wide.
 
-    What helps
-        Pad to the longest row of the batch, not to a fixed length; draw rows of like length together
-        (group_by_length=True in Hugging Face's Trainer, a bucketing sampler); or pack rows end to end, with a mask or
-        position ids that keep them apart, or nested tensors (torch.nested with the jagged layout).
+    What helps: Pad to the longest row of the batch, not to a fixed length; draw rows of like length together
+    (group_by_length=True in Hugging Face's Trainer, a bucketing sampler); or pack rows end to end, with a mask or
+    position ids that keep them apart, or nested tensors (torch.nested with the jagged layout).
 
-    When to ignore it
-        When shapes must stay fixed: for a compiler without dynamic shapes, or CUDA graphs. A few fixed lengths keep
-        most of the gain then.
+    When to ignore it: When shapes must stay fixed: for a compiler without dynamic shapes, or CUDA graphs. A few fixed
+    lengths keep most of the gain then.
     """
     use, compute = signals.padding, named(signals.categories, "compute")
     if use.share < LEAST_PADDING or compute is None:

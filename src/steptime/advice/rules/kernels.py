@@ -135,27 +135,23 @@ NEEDED = 3.0
 def memory_bound_pointwise(signals: Signals) -> Finding | None:
     """Chains of pointwise operators move bytes and compute nothing
 
-    What it means
-        Activations, norms, masks and arithmetic between the matrix products read a whole tensor and write a whole
-        tensor each; the memory is busy, the arithmetic units are idle.
+    What it means: Activations, norms, masks and arithmetic between the matrix products read a whole tensor and write a
+    whole tensor each; the memory is busy, the arithmetic units are idle.
 
-    How we know
-        Each operator's floating-point operations and bytes are computed from its shapes and set against the peaks
-        of this machine. Those that are pointwise and below the machine's balance are added up, without the optimiser.
-        Fusing a chain of k keeps one of k passes over memory; half of the time is the promise, 30 % to all of it the
-        interval. A transcendental function (tanh, exp, gelu) or random numbers (dropout) that a processor makes at less
-        than a quarter of its bandwidth, or of what plain operators reach beside it, are bound by arithmetic, which
-        fusing leaves, and do not count. A device's trace shows the chains themselves: kernels in a row on tensors of
-        one size. There the bytes of the tensors in between, which a fused kernel neither writes nor reads, are at
-        saving.
+    How we know: Each operator's floating-point operations and bytes are computed from its shapes and set against the
+    peaks of this machine. Those that are pointwise and below the machine's balance are added up, without the optimiser.
+    Fusing a chain of k keeps one of k passes over memory; half of the time is the promise, 30 % to all of it the
+    interval. A transcendental function (tanh, exp, gelu) or random numbers (dropout) that a processor makes at less
+    than a quarter of its bandwidth, or of what plain operators reach beside it, are bound by arithmetic, which fusing
+    leaves, and do not count. A device's trace shows the chains themselves: kernels in a row on tensors of one size.
+    There the bytes of the tensors in between, which a fused kernel neither writes nor reads, are at saving.
 
-    What helps
-        torch.compile fuses such chains; so do ready-made operators (scaled_dot_product_attention, layer_norm, a gelu
-        in place of its formula), in-place operators where autograd allows them, and lower precision, which halves the
-        bytes.
+    What helps: torch.compile fuses such chains; so do ready-made operators (scaled_dot_product_attention, layer_norm, a
+    gelu in place of its formula), in-place operators where autograd allows them, and lower precision, which halves the
+    bytes.
 
-    When to ignore it
-        When the tensors are small enough to stay in the cache: then dispatch is the price, see ST301 and ST302.
+    When to ignore it: When the tensors are small enough to stay in the cache: then dispatch is the price, see ST301 and
+    ST302.
     """
     if signals.has(Signal.CHAINS):
         return _from_chains(signals)
@@ -221,20 +217,17 @@ def _wasted(chain: ChainUse) -> float:
 def copies_and_casts(signals: Signals) -> Finding | None:
     """Copies and type conversions take part of the step
 
-    What it means
-        Tensors are copied to another layout or type between the operators that use them: contiguous() after a
-        transpose, float64 from NumPy, half and single precision in turns.
+    What it means: Tensors are copied to another layout or type between the operators that use them: contiguous() after
+    a transpose, float64 from NumPy, half and single precision in turns.
 
-    How we know
-        The profile times the copying operators in forward and backward (not the optimiser, not the move to the device);
-        on a device, their kernels.
+    How we know: The profile times the copying operators in forward and backward (not the optimiser, not the move to the
+    device); on a device, their kernels.
 
-    What helps
-        Convert once, at the input; keep one type and one layout through the model; use reshape and views; let autocast
-        keep its cache; take data that is float32 already.
+    What helps: Convert once, at the input; keep one type and one layout through the model; use reshape and views; let
+    autocast keep its cache; take data that is float32 already.
 
-    When to ignore it
-        When they belong to autocast on large matrix products: the products gain more than the copies cost.
+    When to ignore it: When they belong to autocast on large matrix products: the products gain more than the copies
+    cost.
     """
     if signals.has(Signal.KERNELS):
         return _copy_kernels(signals)
@@ -291,22 +284,18 @@ def _about(made: Rule, kernels: Sequence[KernelUse], summary: str, advice: str, 
 def idle_matrix_units(signals: Signals) -> Finding | None:
     """Matrix products run in single precision beside idle matrix units
 
-    What it means
-        The device has units that multiply matrices eight to sixteen times as fast as its ordinary ones do, but they
-        take other dtypes than float32; products in float32 leave them idle.
+    What it means: The device has units that multiply matrices eight to sixteen times as fast as its ordinary ones do,
+    but they take other dtypes than float32; products in float32 leave them idle.
 
-    How we know
-        The kernels of matrix products and convolutions with float32 arguments, whose names are those of kernels that
-        do not use the matrix units; kernels whose names do not tell are left out. The prediction sets the ratio of the
-        two peaks against the kernels' time, but never below what moving their bytes takes.
+    How we know: The kernels of matrix products and convolutions with float32 arguments, whose names are those of
+    kernels that do not use the matrix units; kernels whose names do not tell are left out. The prediction sets the
+    ratio of the two peaks against the kernels' time, but never below what moving their bytes takes.
 
-    What helps
-        torch.set_float32_matmul_precision("high") lets float32 products use TF32 where the device has it (convolutions
-        do so by default); torch.autocast with bfloat16 halves the memory traffic besides; with float16 a GradScaler
-        is needed.
+    What helps: torch.set_float32_matmul_precision("high") lets float32 products use TF32 where the device has it
+    (convolutions do so by default); torch.autocast with bfloat16 halves the memory traffic besides; with float16 a
+    GradScaler is needed.
 
-    When to ignore it
-        When the numbers need all 24 bits (linear solvers, physics, some losses): then only those parts.
+    When to ignore it: When the numbers need all 24 bits (linear solvers, physics, some losses): then only those parts.
     """
     machine = signals.machine
     plainly = (use for use in signals.kernels if use.matrix_unit is False and use.dtype == "float32")
@@ -333,20 +322,16 @@ def _at_units(use: KernelUse, machine: MachineUse, faster: float) -> float:
 def awkward_dimensions(signals: Signals) -> Finding | None:
     """Dimensions of matrix products miss the tiles of the matrix units
 
-    What it means
-        A matrix unit works on tiles, and loads 16 bytes at once: dimensions that are no multiple of 8 numbers of 16
-        bits (4 of 32 bits) fall back to slower kernels or to padding on the way.
+    What it means: A matrix unit works on tiles, and loads 16 bytes at once: dimensions that are no multiple of 8
+    numbers of 16 bits (4 of 32 bits) fall back to slower kernels or to padding on the way.
 
-    How we know
-        The shapes of the products are in the trace. Products of formats that the matrix units take, with a dimension
-        that is no multiple, are set against their roofline; part of the difference is to be saved.
+    How we know: The shapes of the products are in the trace. Products of formats that the matrix units take, with a
+    dimension that is no multiple, are set against their roofline; part of the difference is to be saved.
 
-    What helps
-        Round sizes up: a vocabulary of 50257 to 50304, classes of 1001 to 1008, hidden sizes to multiples of 64, the
-        batch or the sequence to multiples of 8.
+    What helps: Round sizes up: a vocabulary of 50257 to 50304, classes of 1001 to 1008, hidden sizes to multiples of
+    64, the batch or the sequence to multiples of 8.
 
-    When to ignore it
-        When the dimension is the data's own and padding it would cost more products than it saves.
+    When to ignore it: When the dimension is the data's own and padding it would cost more products than it saves.
     """
     for_units = (use for use in signals.kernels if use.dtype in HALF or use.matrix_unit is True)
     poor = [use for use in for_units if use.dimensions and use.at_roofline is not None]
@@ -369,22 +354,18 @@ def awkward_dimensions(signals: Signals) -> Finding | None:
 def unflashed_attention(signals: Signals) -> Finding | None:
     """Attention writes its weights to memory and reads them back
 
-    What it means
-        A product, a softmax and another product compute attention step by step: the matrix of weights, a row per query
-        and a column per key, goes to memory and back several times. It grows with the square of the sequence.
+    What it means: A product, a softmax and another product compute attention step by step: the matrix of weights, a row
+    per query and a column per key, goes to memory and back several times. It grows with the square of the sequence.
 
-    How we know
-        A softmax over a tensor whose last two dimensions are those of the result of a batched matrix product in the
-        same step, and every pointwise operator on tensors of just that size. The shapes are in the trace; without
-        them (record_shapes) this is not seen. To be saved is the time of these passes; the products stay.
+    How we know: A softmax over a tensor whose last two dimensions are those of the result of a batched matrix product
+    in the same step, and every pointwise operator on tensors of just that size. The shapes are in the trace; without
+    them (record_shapes) this is not seen. To be saved is the time of these passes; the products stay.
 
-    What helps
-        torch.nn.functional.scaled_dot_product_attention, which picks a fused kernel; in transformers
-        attn_implementation="sdpa" or "flash_attention_2". It falls back to the slow path for float32 masks of some
-        shapes, for head sizes above 256, and on old devices.
+    What helps: torch.nn.functional.scaled_dot_product_attention, which picks a fused kernel; in transformers
+    attn_implementation="sdpa" or "flash_attention_2". It falls back to the slow path for float32 masks of some shapes,
+    for head sizes above 256, and on old devices.
 
-    When to ignore it
-        When the weights themselves are needed (to look at them, or for a loss on them).
+    When to ignore it: When the weights themselves are needed (to look at them, or for a loss on them).
     """
     weights = _weights(signals.kernels)
     passes = [use for use in signals.kernels if _passes_over(use, weights)]
@@ -434,21 +415,17 @@ def _passes_over(use: KernelUse, weights: frozenset[tuple[int, int]]) -> bool:
 def exposed_copies(signals: Signals) -> Finding | None:
     """Copies run while nothing else does
 
-    What it means
-        The device's copy engines move data while its arithmetic units idle: results on their way to the host, tensors
-        that are laid out anew, memory that is filled.
+    What it means: The device's copy engines move data while its arithmetic units idle: results on their way to the
+    host, tensors that are laid out anew, memory that is filled.
 
-    How we know
-        The copies are in the trace with their direction and size; exposed is the time in which nothing but copies ran
-        on any stream.
+    How we know: The copies are in the trace with their direction and size; exposed is the time in which nothing but
+    copies ran on any stream.
 
-    What helps
-        For copies to the host: fewer of them, pinned memory and non_blocking=True, a stream of their own. For copies
-        within the device: one layout through the model, views, a compiled model. For fills:
-        zero_grad(set_to_none=True), which is the default since torch 2.0.
+    What helps: For copies to the host: fewer of them, pinned memory and non_blocking=True, a stream of their own. For
+    copies within the device: one layout through the model, views, a compiled model. For fills:
+    zero_grad(set_to_none=True), which is the default since torch 2.0.
 
-    When to ignore it
-        When it is a checkpoint or an evaluation that happened to fall into the trace.
+    When to ignore it: When it is a checkpoint or an evaluation that happened to fall into the trace.
     """
     shown = [use for use in signals.copies if use.kind in COPIES_OF and use.exposed.value > 0]
     if not shown:
@@ -467,20 +444,17 @@ def exposed_copies(signals: Signals) -> Finding | None:
 def dominant_operator(signals: Signals) -> Finding | None:
     """One operator takes most of the time
 
-    What it means
-        Whatever else is made faster, this operator decides how long the step is.
+    What it means: Whatever else is made faster, this operator decides how long the step is.
 
-    How we know
-        The kernels' times are added by the operator that launched them. Where its arithmetic and bytes are known, what
-        lies above the machine's peaks is to be saved, as far as good kernels come near them; else nothing is
-        promised and this is a note.
+    How we know: The kernels' times are added by the operator that launched them. Where its arithmetic and bytes are
+    known, what lies above the machine's peaks is to be saved, as far as good kernels come near them; else nothing is
+    promised and this is a note.
 
-    What helps
-        Another implementation of this one operator: another layout (channels_last), another dtype, a fused
-        form, another algorithm (torch.backends.cudnn.benchmark for convolutions of fixed size), a smaller size.
+    What helps: Another implementation of this one operator: another layout (channels_last), another dtype, a fused
+    form, another algorithm (torch.backends.cudnn.benchmark for convolutions of fixed size), a smaller size.
 
-    When to ignore it
-        When it is the matrix product that the model is made of, near its upper bound: then it is the work itself.
+    When to ignore it: When it is the matrix product that the model is made of, near its upper bound: then it is the
+    work itself.
     """
     groups: dict[str, list[KernelUse]] = defaultdict(list)
     for use in signals.kernels:
@@ -513,26 +487,21 @@ def dominant_operator(signals: Signals) -> Finding | None:
 def slow_arithmetic(signals: Signals) -> Finding | None:
     """Simple arithmetic takes many times as long as its bytes
 
-    What it means
-        Additions, products and roots should take as long as memory needs to bring their tensors. Two things make a
-        processor ten to a hundred times slower: numbers so near to zero that they are denormal (below 1.2e-38 in
-        float32: squares of faint activations, an optimiser's averages of vanished gradients), and operands whose
-        layouts differ (x + y.t()), which are read element by element.
+    What it means: Additions, products and roots should take as long as memory needs to bring their tensors. Two things
+    make a processor ten to a hundred times slower: numbers so near to zero that they are denormal (below 1.2e-38 in
+    float32: squares of faint activations, an optimiser's averages of vanished gradients), and operands whose layouts
+    differ (x + y.t()), which are read element by element.
 
-    How we know
-        The operator's bytes, computed from its shapes, at the copy bandwidth of this machine with as many threads:
-        it took more than ten times that, with 20 us a call at least and 16 MB at most. A small tensor, which torch
-        gives to fewer threads, has their part of the bandwidth. What lies above three times is the upper bound of what
-        is to be saved. Processors differ: a Zen 4 is slow in roots and quotients of denormals only,
-        others in products, too.
+    How we know: The operator's bytes, computed from its shapes, at the copy bandwidth of this machine with as many
+    threads: it took more than ten times that, with 20 us a call at least and 16 MB at most. A small tensor, which torch
+    gives to fewer threads, has their part of the bandwidth. What lies above three times is the upper bound of what is
+    to be saved. Processors differ: a Zen 4 is slow in roots and quotients of denormals only, others in products, too.
 
-    What helps
-        torch.set_flush_denormal(True) at the start of the script takes denormals for zero; `try` measures it. Better:
-        keep values away from zero (an epsilon inside of the root, a larger eps of the optimiser, normalised inputs).
-        Where layouts differ, .contiguous() once, outside of the loop.
+    What helps: torch.set_flush_denormal(True) at the start of the script takes denormals for zero; `try` measures it.
+    Better: keep values away from zero (an epsilon inside of the root, a larger eps of the optimiser, normalised
+    inputs). Where layouts differ, .contiguous() once, outside of the loop.
 
-    When to ignore it
-        When the values below 1.2e-38 matter.
+    When to ignore it: When the values below 1.2e-38 matter.
     """
     machine, step = signals.machine, signals.step
     if signals.has(Signal.KERNELS) or not machine.measured or not machine.copy_bytes:

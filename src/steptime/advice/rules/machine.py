@@ -54,23 +54,19 @@ before it is tried."""
 def thread_oversubscription(signals: Signals) -> Finding | None:
     """The job itself runs more threads than it has CPUs
 
-    What it means
-        Each training process computes with its own threads, and the loader's workers come on top. When they are more
-        than the CPUs, threads of one operator wait for each other while others run: steps become slow and irregular.
+    What it means: Each training process computes with its own threads, and the loader's workers come on top. When they
+    are more than the CPUs, threads of one operator wait for each other while others run: steps become slow and
+    irregular.
 
-    How we know
-        intra-op threads x training processes on this host + workers (of one whose items wait, the part of its time in
-        which it needs a CPU), against the CPUs that the process may use
-        (affinity and container limits counted); and the CPUs were in fact busy, or tasks waited for them. The upper
-        bound is the share of the threads that have no CPU; how much of it is real only a trial tells, so the interval
-        is wide.
+    How we know: intra-op threads x training processes on this host + workers (of one whose items wait, the part of its
+    time in which it needs a CPU), against the CPUs that the process may use (affinity and container limits counted);
+    and the CPUs were in fact busy, or tasks waited for them. The upper bound is the share of the threads that have no
+    CPU; how much of it is real only a trial tells, so the interval is wide.
 
-    What helps
-        OMP_NUM_THREADS (or torch.set_num_threads) = CPUs / training processes, minus what the workers need; fewer
-        workers.
+    What helps: OMP_NUM_THREADS (or torch.set_num_threads) = CPUs / training processes, minus what the workers need;
+    fewer workers.
 
-    When to ignore it
-        When a device computes and the host's threads mostly sleep.
+    When to ignore it: When a device computes and the host's threads mostly sleep.
     """
     settings, contention = signals.settings, signals.contention
     loader = signals.loader if signals.has(Signal.LOADER) and signals.loader.workers else None
@@ -114,22 +110,17 @@ def _advice(signals: Signals, loader: LoaderUse | None) -> str:
 def background_load(signals: Signals) -> Finding | None:
     """Other processes used the CPUs while this was measured
 
-    What it means
-        The machine was shared. Times of the host, of the loader and of CPU operators contain waiting for a CPU, and
-        the largest category may be the one that suffered most, not the one to mend. The verdict is called likely where
-        the steps stayed even all the same, and unclear where they did not.
+    What it means: The machine was shared. Times of the host, of the loader and of CPU operators contain waiting for a
+    CPU, and the largest category may be the one that suffered most, not the one to mend. The verdict is called likely
+    where the steps stayed even all the same, and unclear where they did not.
 
-    How we know
-        CPU time of the job's processes and of everything else is read once or twice a second, and the kernel's
-        pressure figure where it exists. The rule fires when others took a tenth of the CPUs or more and CPUs were
-        short.
+    How we know: CPU time of the job's processes and of everything else is read once or twice a second, and the kernel's
+    pressure figure where it exists. The rule fires when others took a tenth of the CPUs or more and CPUs were short.
 
-    What helps
-        Measure again when the machine is quiet, or on CPUs of its own (taskset, a cgroup, an exclusive job in the
-        queue).
+    What helps: Measure again when the machine is quiet, or on CPUs of its own (taskset, a cgroup, an exclusive job in
+    the queue).
 
-    When to ignore it
-        When that load is always there in production too: then it is part of what is measured.
+    When to ignore it: When that load is always there in production too: then it is part of what is measured.
     """
     contention = signals.contention
     usable = max(1, contention.usable_cpus)
@@ -150,21 +141,17 @@ def background_load(signals: Signals) -> Finding | None:
 def unstable_steps(signals: Signals) -> Finding | None:
     """Steps vary more than equal work explains
 
-    What it means
-        Some steps take much longer than others, or they grow from the beginning of the run to its end. Averages hide
-        both.
+    What it means: Some steps take much longer than others, or they grow from the beginning of the run to its end.
+    Averages hide both.
 
-    How we know
-        The spread is the interquartile range of the steady steps over their median; the drift compares the ends of
-        the run.
+    How we know: The spread is the interquartile range of the steady steps over their median; the drift compares the
+    ends of the run.
 
-    What helps
-        For spread: look at the series of steps in the report; variable shapes, a loader that delivers in bursts, and
-        other load on the machine are the usual causes. For drift: something grows (a list of losses that keeps its
-        graphs, a log, a replay buffer).
+    What helps: For spread: look at the series of steps in the report; variable shapes, a loader that delivers in
+    bursts, and other load on the machine are the usual causes. For drift: something grows (a list of losses that keeps
+    its graphs, a log, a replay buffer).
 
-    When to ignore it
-        When batches differ in size by design.
+    When to ignore it: When batches differ in size by design.
     """
     contention = signals.contention
     if contention.drift > DRIFT:
@@ -180,18 +167,14 @@ def unstable_steps(signals: Signals) -> Finding | None:
 def few_steps(signals: Signals) -> Finding | None:
     """Too few steady steps were measured
 
-    What it means
-        The run ended before enough undisturbed steps were seen. The verdict is likely, not certain.
+    What it means: The run ended before enough undisturbed steps were seen. The verdict is likely, not certain.
 
-    How we know
-        Steps of the warm-up, and those that the profiler or another measurement slowed, are left out; the rest is
-        counted.
+    How we know: Steps of the warm-up, and those that the profiler or another measurement slowed, are left out; the rest
+    is counted.
 
-    What helps
-        Let the job run longer, or give it more batches. Thirty steps after the warm-up are enough as a rule.
+    What helps: Let the job run longer, or give it more batches. Thirty steps after the warm-up are enough as a rule.
 
-    When to ignore it
-        Never; but the findings with a source line may still be worth a look.
+    When to ignore it: Never; but the findings with a source line may still be worth a look.
     """
     step = signals.step
     if step.steady >= (FEWEST_IN_TRACE if step.mode == "trace" else FEWEST):
@@ -209,21 +192,17 @@ def few_steps(signals: Signals) -> Finding | None:
 def device_not_traced(signals: Signals) -> Finding | None:
     """The trace shows that kernels were launched, and none of them
 
-    What it means
-        The job ran on a device, but the profiler recorded the host only. What looks like computing here is the host
-        that launches; whether the device was busy meanwhile is not known.
+    What it means: The job ran on a device, but the profiler recorded the host only. What looks like computing here is
+    the host that launches; whether the device was busy meanwhile is not known.
 
-    How we know
-        The trace holds calls that launch kernels (cudaLaunchKernel, hipLaunchKernel, graphs) and no kernel, copy or
-        fill.
+    How we know: The trace holds calls that launch kernels (cudaLaunchKernel, hipLaunchKernel, graphs) and no kernel,
+    copy or fill.
 
-    What helps
-        Profile with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA] (also for AMD). When that was asked for,
-        the device's tracer did not start: another profiler or a monitoring daemon holds it (CUPTI serves one at a
-        time), or the driver does not allow it.
+    What helps: Profile with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA] (also for AMD). When that was
+    asked for, the device's tracer did not start: another profiler or a monitoring daemon holds it (CUPTI serves one at
+    a time), or the driver does not allow it.
 
-    When to ignore it
-        When only the host's side was meant to be looked at.
+    When to ignore it: When only the host's side was meant to be looked at.
     """
     if not signals.step.untraced:
         return None
@@ -242,22 +221,19 @@ def device_not_traced(signals: Signals) -> Finding | None:
 def too_few_threads(signals: Signals) -> Finding | None:
     """Operators are held to fewer threads than there are CPUs idle
 
-    What it means
-        OMP_NUM_THREADS limits the threads that one operator computes with. torchrun sets it to 1 for every process
-        where the user has not, which suits training on devices; a job that computes on the CPU then leaves the others
-        idle.
+    What it means: OMP_NUM_THREADS limits the threads that one operator computes with. torchrun sets it to 1 for every
+    process where the user has not, which suits training on devices; a job that computes on the CPU then leaves the
+    others idle.
 
-    How we know
-        The variable is set, and torch follows it; at least twice as many threads would fit the CPUs that the process
-        may use (its share of them where several training processes run on this host, one left to a loader's workers);
-        and that many CPUs were idle in fact. To be saved is the time of the operators that arithmetic or memory
-        bounds, which spreads over threads; how much of it is real only a trial tells, so the interval is wide.
+    How we know: The variable is set, and torch follows it; at least twice as many threads would fit the CPUs that the
+    process may use (its share of them where several training processes run on this host, one left to a loader's
+    workers); and that many CPUs were idle in fact. To be saved is the time of the operators that arithmetic or memory
+    bounds, which spreads over threads; how much of it is real only a trial tells, so the interval is wide.
 
-    What helps
-        OMP_NUM_THREADS = CPUs / training processes.
+    What helps: OMP_NUM_THREADS = CPUs / training processes.
 
-    When to ignore it
-        When the idle CPUs belong to somebody else, or the step consists of operators too small to be shared.
+    When to ignore it: When the idle CPUs belong to somebody else, or the step consists of operators too small to be
+    shared.
     """
     settings, contention = signals.settings, signals.contention
     loader = signals.loader if signals.has(Signal.LOADER) else None

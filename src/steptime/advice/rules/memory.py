@@ -28,20 +28,16 @@ LEAST_OPTIMIZER, LEAST_BYTES_OPTIMIZER = 0.35, 256 << 20
 def recompute(signals: Signals) -> Finding | None:
     """Activation checkpointing computes the forward twice though memory is to spare
 
-    What it means
-        torch.utils.checkpoint drops activations and computes them again in backward: less memory, about a third more
-        time.
+    What it means: torch.utils.checkpoint drops activations and computes them again in backward: less memory, about a
+    third more time.
 
-    How we know
-        Forward operators that run again inside backward are summed, on a CPU with the Python around them. The rule
-        fires when the peak of memory is not known or leaves at least 30 % of the device free.
+    How we know: Forward operators that run again inside backward are summed, on a CPU with the Python around them. The
+    rule fires when the peak of memory is not known or leaves at least 30 % of the device free.
 
-    What helps
-        Checkpoint fewer blocks (every second one), or only what is cheap to compute again (selective checkpointing),
-        until memory is used; or use the free memory for a larger batch.
+    What helps: Checkpoint fewer blocks (every second one), or only what is cheap to compute again (selective
+    checkpointing), until memory is used; or use the free memory for a larger batch.
 
-    When to ignore it
-        When other runs of the same code need the memory (longer sequences, a larger batch).
+    When to ignore it: When other runs of the same code need the memory (longer sequences, a larger batch).
     """
     use = signals.recompute
     if use.memory_share is not None and use.memory_share >= SPARE_MEMORY:
@@ -59,23 +55,19 @@ def recompute(signals: Signals) -> Finding | None:
 def memory_leak(signals: Signals) -> Finding | None:
     """Memory grows with every step
 
-    What it means
-        Each step leaves something behind: a list of outputs or losses, a running sum that drags its graph along, a hook
-        or a closure that keeps activations. The job ends when memory does.
+    What it means: Each step leaves something behind: a list of outputs or losses, a running sum that drags its graph
+    along, a hook or a closure that keeps activations. The job ends when memory does.
 
-    How we know
-        Memory is sampled about five times a second. Its slope over the steps is the median of all pairs' (Theil and
-        Sen), with an interval from a bootstrap of blocks; the first quarter of the run and the windows of our own
-        profiler are left out. The rule fires when the interval lies above zero, a megabyte has come together, and the
-        series keeps rising: a sawtooth does not, nor does a cache that fills up. Who keeps it is asked of Python's
-        garbage collector at three boundaries of steps, a few steps apart.
+    How we know: Memory is sampled about five times a second. Its slope over the steps is the median of all pairs'
+    (Theil and Sen), with an interval from a bootstrap of blocks; the first quarter of the run and the windows of our
+    own profiler are left out. The rule fires when the interval lies above zero, a megabyte has come together, and the
+    series keeps rising: a sawtooth does not, nor does a cache that fills up. Who keeps it is asked of Python's garbage
+    collector at three boundaries of steps, a few steps apart.
 
-    What helps
-        Keep numbers, not tensors: `total += loss.detach()`, `losses.append(loss.item())` now and then. Remove hooks
-        when they have served; empty what is collected.
+    What helps: Keep numbers, not tensors: `total += loss.detach()`, `losses.append(loss.item())` now and then. Remove
+    hooks when they have served; empty what is collected.
 
-    When to ignore it
-        When something is meant to grow: a replay buffer that is filling up, a cache with a limit.
+    When to ignore it: When something is meant to grow: a replay buffer that is filling up, a cache with a limit.
     """
     use = signals.memory
     if not use.grows or use.growth is None:
@@ -112,19 +104,15 @@ def _advice(keeper: KeeperUse | None) -> str:
 def memory_fragmentation(signals: Signals) -> Finding | None:
     """The device's allocator holds much more than tensors ever needed
 
-    What it means
-        What was freed lies in pieces that new requests do not fit into, so that more is asked of the driver. The job
-        runs out of memory although much of it is free.
+    What it means: What was freed lies in pieces that new requests do not fit into, so that more is asked of the driver.
+    The job runs out of memory although much of it is free.
 
-    How we know
-        The most that was reserved is compared with the most that tensors held at once. The rule fires when at least
-        30 % of it, and a gigabyte, was never needed. On a CPU there is no such allocator.
+    How we know: The most that was reserved is compared with the most that tensors held at once. The rule fires when at
+    least 30 % of it, and a gigabyte, was never needed. On a CPU there is no such allocator.
 
-    What helps
-        PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True; a few shapes instead of many (padding, bucketing).
+    What helps: PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True; a few shapes instead of many (padding, bucketing).
 
-    When to ignore it
-        When memory is plentiful: a cache costs nothing.
+    When to ignore it: When memory is plentiful: a cache costs nothing.
     """
     peak, needed = signals.memory.peak, signals.memory.allocated_peak
     if needed is None or not peak or peak - needed < max(LEAST_BYTES_FRAGMENTED, LEAST_FRAGMENTED * peak):
@@ -140,19 +128,15 @@ def memory_fragmentation(signals: Signals) -> Finding | None:
 def memory_near_capacity(signals: Signals) -> Finding | None:
     """The peak of memory is close to what there is
 
-    What it means
-        A longer sequence, a larger batch or a fragment more ends the job with "out of memory".
+    What it means: A longer sequence, a larger batch or a fragment more ends the job with "out of memory".
 
-    How we know
-        The most that the process held (reserved on a device, resident on a CPU) is compared with what it may have: the
-        device's memory, its container's limit, or the machine's memory. The rule fires from 92 % on.
+    How we know: The most that the process held (reserved on a device, resident on a CPU) is compared with what it may
+    have: the device's memory, its container's limit, or the machine's memory. The rule fires from 92 % on.
 
-    What helps
-        Activation checkpointing, bfloat16, a smaller micro-batch with accumulation, an optimiser with less state.
-        `steptime memory` says how much each would free.
+    What helps: Activation checkpointing, bfloat16, a smaller micro-batch with accumulation, an optimiser with less
+    state. `steptime memory` says how much each would free.
 
-    When to ignore it
-        When all steps are of one size and the job has run for long: then it fits.
+    When to ignore it: When all steps are of one size and the job has run for long: then it fits.
     """
     peak, capacity = signals.memory.peak, signals.memory.capacity
     if not capacity or peak < NEAR * capacity:
@@ -166,19 +150,15 @@ def memory_near_capacity(signals: Signals) -> Finding | None:
 def allocator_retries(signals: Signals) -> Finding | None:
     """The device's allocator gives its cache back to serve requests
 
-    What it means
-        A request did not fit: the allocator waited for the device, gave everything that was cached back to the driver,
-        and asked again. That takes milliseconds, and the next failure is one that ends the job.
+    What it means: A request did not fit: the allocator waited for the device, gave everything that was cached back to
+    the driver, and asked again. That takes milliseconds, and the next failure is one that ends the job.
 
-    How we know
-        The allocator counts its retries (num_alloc_retries); those of the steps behind the warm-up are divided by the
-        steps.
+    How we know: The allocator counts its retries (num_alloc_retries); those of the steps behind the warm-up are divided
+    by the steps.
 
-    What helps
-        Less memory at the peak, or PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.
+    What helps: Less memory at the peak, or PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.
 
-    When to ignore it
-        When they come from the evaluation or a checkpoint between the steps.
+    When to ignore it: When they come from the evaluation or a checkpoint between the steps.
     """
     retries = signals.memory.retries
     if retries is None or retries < LEAST_RETRIES:
@@ -191,20 +171,16 @@ def allocator_retries(signals: Signals) -> Finding | None:
 def optimizer_memory(signals: Signals) -> Finding | None:
     """The optimiser's state is a large part of the memory
 
-    What it means
-        Adam keeps two numbers for each parameter. With small activations they are most of the memory, and what a
-        smaller batch would save is little.
+    What it means: Adam keeps two numbers for each parameter. With small activations they are most of the memory, and
+    what a smaller batch would save is little.
 
-    How we know
-        The elements of the optimisers' parameters times the tensors that their type keeps, in float32, against the
-        peak. The rule fires from 35 % and a quarter of a gigabyte on.
+    How we know: The elements of the optimisers' parameters times the tensors that their type keeps, in float32, against
+    the peak. The rule fires from 35 % and a quarter of a gigabyte on.
 
-    What helps
-        An 8-bit optimiser, one without second moments per parameter (Adafactor, Lion, SGD), or sharding over ranks
-        (ZeroRedundancyOptimizer, FSDP).
+    What helps: An 8-bit optimiser, one without second moments per parameter (Adafactor, Lion, SGD), or sharding over
+    ranks (ZeroRedundancyOptimizer, FSDP).
 
-    When to ignore it
-        When memory is plentiful.
+    When to ignore it: When memory is plentiful.
     """
     state, peak = signals.memory.optimizer_state, signals.memory.peak
     if state < max(LEAST_BYTES_OPTIMIZER, LEAST_OPTIMIZER * peak):

@@ -29,22 +29,18 @@ LEAST_SHARE_OF_ZEROS = 0.03
 def optimizer_share(signals: Signals) -> Finding | None:
     """The optimiser takes a large part of the step
 
-    What it means
-        Updating the parameters takes long in comparison with forward and backward: the batch is small for the number of
-        parameters, or the update is done tensor by tensor.
+    What it means: Updating the parameters takes long in comparison with forward and backward: the batch is small for
+    the number of parameters, or the update is done tensor by tensor.
 
-    How we know
-        The optimiser's step() is timed in every step. What remains at best is reading and writing parameters,
-        gradients and state once at the measured bandwidth, and on a CPU what Python spends on each tensor; the rest is
-        to be saved.
+    How we know: The optimiser's step() is timed in every step. What remains at best is reading and writing parameters,
+    gradients and state once at the measured bandwidth, and on a CPU what Python spends on each tensor; the rest is to
+    be saved.
 
-    What helps
-        fused=True (one pass over memory), foreach=True (fewer dispatches); stepping less often by accumulating
-        gradients; a larger batch; freezing what does not train; an optimiser with less state.
+    What helps: fused=True (one pass over memory), foreach=True (fewer dispatches); stepping less often by accumulating
+    gradients; a larger batch; freezing what does not train; an optimiser with less state.
 
-    When to ignore it
-        When the batch size is fixed by the method and the optimiser is fused already: then this is its price. LBFGS,
-        which iterates over its history, is left out: no floor of it is known.
+    When to ignore it: When the batch size is fixed by the method and the optimiser is fused already: then this is its
+    price. LBFGS, which iterates over its history, is left out: no floor of it is known.
     """
     optimizers = signals.optimizers
     duration = total(use.duration for use in optimizers)
@@ -77,22 +73,18 @@ def _above_floor(duration: Estimate, optimizers: Iterable[OptimizerUse], signals
 def dense_embedding_gradient(signals: Signals) -> Finding | None:
     """The gradient of a large embedding is dense, and almost all of it is zero
 
-    What it means
-        Only a few rows of the table were looked up, but the gradient has the size of the whole table: it is filled
-        with zeros, and the optimiser updates every row, every step.
+    What it means: Only a few rows of the table were looked up, but the gradient has the size of the whole table: it is
+    filled with zeros, and the optimiser updates every row, every step.
 
-    How we know
-        Embedding weights with a dense gradient are counted among the optimiser's elements; their part of the
-        optimiser's time is to be saved (making the zeros in backward comes on top).
+    How we know: Embedding weights with a dense gradient are counted among the optimiser's elements; their part of the
+    optimiser's time is to be saved (making the zeros in backward comes on top).
 
-    What helps
-        Embedding(..., sparse=True) with SparseAdam, SGD or Adagrad for that table (the moments of untouched rows then
-        stay as they are, which changes Adam's curve slightly); or the table in an optimiser of its own that steps
-        less often.
+    What helps: Embedding(..., sparse=True) with SparseAdam, SGD or Adagrad for that table (the moments of untouched
+    rows then stay as they are, which changes Adam's curve slightly); or the table in an optimiser of its own that steps
+    less often.
 
-    When to ignore it
-        When most rows are looked up in each batch (a small vocabulary), or when the output layer shares the table:
-        then the gradient is really dense.
+    When to ignore it: When most rows are looked up in each batch (a small vocabulary), or when the output layer shares
+    the table: then the gradient is really dense.
     """
 
     def spent(use: OptimizerUse) -> float:
@@ -119,23 +111,19 @@ def dense_embedding_gradient(signals: Signals) -> Finding | None:
 def single_tensor_optimizer(signals: Signals) -> Finding | None:
     """The optimiser updates its parameters one tensor at a time
 
-    What it means
-        Each parameter tensor is updated by a dozen small operators of its own. With hundreds of tensors that is
-        thousands of dispatches a step, and several passes over memory where one would do.
+    What it means: Each parameter tensor is updated by a dozen small operators of its own. With hundreds of tensors that
+    is thousands of dispatches a step, and several passes over memory where one would do.
 
-    How we know
-        The optimiser was made with foreach=False, or on a CPU, where torch does not choose foreach by itself, and
-        without fused. Its step() is timed; one pass over parameters, gradients and state at the machine's bandwidth
-        is what would remain, and on a CPU what Python spends on each tensor all the same. A trace shows it by the
-        operators inside the optimiser's annotation (none of foreach, none fused); there its time is the device's, from
-        its first kernel to the end of its last.
+    How we know: The optimiser was made with foreach=False, or on a CPU, where torch does not choose foreach by itself,
+    and without fused. Its step() is timed; one pass over parameters, gradients and state at the machine's bandwidth is
+    what would remain, and on a CPU what Python spends on each tensor all the same. A trace shows it by the operators
+    inside the optimiser's annotation (none of foreach, none fused); there its time is the device's, from its first
+    kernel to the end of its last.
 
-    What helps
-        fused=True where the optimiser has it (Adam, AdamW, SGD, Adagrad), else foreach=True on CUDA. The numbers
-        change in the last bits.
+    What helps: fused=True where the optimiser has it (Adam, AdamW, SGD, Adagrad), else foreach=True on CUDA. The
+    numbers change in the last bits.
 
-    When to ignore it
-        When memory is short on CUDA: foreach needs a temporary copy of the gradients' size.
+    When to ignore it: When memory is short on CUDA: foreach needs a temporary copy of the gradients' size.
     """
     slow = [use for use in signals.optimizers if _single_tensor(use, signals.step.device)]
     if not slow:
@@ -172,21 +160,17 @@ def _single_tensor(use: OptimizerUse, device: str) -> bool:
 def zeroed_gradients(signals: Signals) -> Finding | None:
     """Gradients are filled with zeros and then added to
 
-    What it means
-        zero_grad(set_to_none=False) writes zeros into every gradient, and backward then reads them, adds its result and
-        writes the sum. Dropped gradients (the default since torch 2.0) are simply put in place.
+    What it means: zero_grad(set_to_none=False) writes zeros into every gradient, and backward then reads them, adds its
+    result and writes the sum. Dropped gradients (the default since torch 2.0) are simply put in place.
 
-    How we know
-        Outside of forward and backward, operators fill as many bytes with zeros as the gradients have. They are timed
-        in the profiled steps, and so are as many additions in backward, which dropped gradients would not need, unless
-        an update has several backwards.
+    How we know: Outside of forward and backward, operators fill as many bytes with zeros as the gradients have. They
+    are timed in the profiled steps, and so are as many additions in backward, which dropped gradients would not need,
+    unless an update has several backwards.
 
-    What helps
-        optimizer.zero_grad() without set_to_none=False; model.zero_grad() likewise.
+    What helps: optimizer.zero_grad() without set_to_none=False; model.zero_grad() likewise.
 
-    When to ignore it
-        When the loop reads gradients of parameters that the loss does not reach, or relies on momentum and weight decay
-        moving parameters without a gradient.
+    When to ignore it: When the loop reads gradients of parameters that the loss does not reach, or relies on momentum
+    and weight decay moving parameters without a gradient.
     """
     if signals.has(Signal.SETTINGS) and signals.settings.deterministic:
         return None  # it fills new memory, too

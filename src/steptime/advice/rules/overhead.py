@@ -91,24 +91,21 @@ class _Site:
 def dispatch_loop(signals: Signals) -> Iterator[Finding]:
     """A Python loop calls many tiny operators
 
-    What it means
-        One line of Python calls hundreds of operators in each step (a loop over time steps, samples, parameters or
-        heads), each too small to be worth the microseconds that its dispatch costs, forward and again in backward.
+    What it means: One line of Python calls hundreds of operators in each step (a loop over time steps, samples,
+    parameters or heads), each too small to be worth the microseconds that its dispatch costs, forward and again in
+    backward.
 
-    How we know
-        The profile counts the operators of each line of the loop that runs several times a step, and of each function
-        that the loop calls, and their mean duration. To be saved is the part of the line or function of all operators,
-        of the breakdown's launch account; on a CPU the loop's own Python, too, and the time of operators whose
-        arithmetic takes no longer than their dispatch (bound by latency), which is where the interval ends. The work of
-        larger operators is not.
+    How we know: The profile counts the operators of each line of the loop that runs several times a step, and of each
+    function that the loop calls, and their mean duration. To be saved is the part of the line or function of all
+    operators, of the breakdown's launch account; on a CPU the loop's own Python, too, and the time of operators whose
+    arithmetic takes no longer than their dispatch (bound by latency), which is where the interval ends. The work of
+    larger operators is not.
 
-    What helps
-        One operator on the whole tensor (a matrix product, einsum, cumsum, torch.nn.LSTM in place of a loop over
-        cells, a torch._foreach operator over parameters); else torch.compile, which fuses the loop; on CUDA a graph
-        (mode="reduce-overhead").
+    What helps: One operator on the whole tensor (a matrix product, einsum, cumsum, torch.nn.LSTM in place of a loop
+    over cells, a torch._foreach operator over parameters); else torch.compile, which fuses the loop; on CUDA a graph
+    (mode="reduce-overhead").
 
-    When to ignore it
-        When each round of the loop depends on a decision taken on the host from the last.
+    When to ignore it: When each round of the loop depends on a decision taken on the host from the last.
     """
     launch, on_device = named(signals.categories, "overhead"), signals.step.device != "cpu"
     if launch is None:
@@ -196,21 +193,18 @@ def _looping(lines: list[LineUse], uses: list[OperatorUse]) -> Iterator[_Site]:
 def overhead_bound(signals: Signals) -> Finding | None:
     """The step is bound by dispatching its operators
 
-    What it means
-        The host cannot hand out the operators as fast as they are computed: Python, the dispatcher, autograd and (on
-        CUDA) the launches take the time. Such a step stays as long with a larger batch or a faster device.
+    What it means: The host cannot hand out the operators as fast as they are computed: Python, the dispatcher, autograd
+    and (on CUDA) the launches take the time. Such a step stays as long with a larger batch or a faster device.
 
-    How we know
-        The breakdown's launch account: on a CPU the time of the training thread around and between small operators; on
-        an accelerator the time that it idles while the host is dispatching, with the operators and modules that it was
-        dispatching in the largest gaps.
+    How we know: The breakdown's launch account: on a CPU the time of the training thread around and between small
+    operators; on an accelerator the time that it idles while the host is dispatching, with the operators and modules
+    that it was dispatching in the largest gaps.
 
-    What helps
-        torch.compile; on CUDA its mode "reduce-overhead" (graphs); a larger batch, which carries more work per
-        dispatch; fused optimisers; fewer, larger operators.
+    What helps: torch.compile; on CUDA its mode "reduce-overhead" (graphs); a larger batch, which carries more work per
+    dispatch; fused optimisers; fewer, larger operators.
 
-    When to ignore it
-        When the batch is small for a reason (online learning, reinforcement learning) and the step is fast enough.
+    When to ignore it: When the batch is small for a reason (online learning, reinforcement learning) and the step is
+    fast enough.
     """
     launch, step = named(signals.categories, "overhead"), signals.step
     if launch is None or ratio(launch.recoverable.value, step.duration.value) < LEAST_OVERHEAD:
@@ -262,22 +256,18 @@ def _stall(signals: Signals, gap: GapUse, launch: Estimate) -> Finding:
 def host_sync(signals: Signals) -> Iterator[Finding]:
     """The host waits for the device, and then the device for the host
 
-    What it means
-        A value is read from the device (item, cpu, tolist, nonzero, a boolean mask, a print): the host stands until
-        the queue is empty, and the device idles until the next operators arrive.
+    What it means: A value is read from the device (item, cpu, tolist, nonzero, a boolean mask, a print): the host
+    stands until the queue is empty, and the device idles until the next operators arrive.
 
-    How we know
-        The price is not the duration of the call but the device's idle time from the moment it ran dry to the next
-        launch. A trace has that for each gap, with the operator that held the thread; the calls on device tensors are
-        recorded with their lines in a few steps. Without a trace the breakdown's sync account is the upper bound of all
-        of them together.
+    How we know: The price is not the duration of the call but the device's idle time from the moment it ran dry to the
+    next launch. A trace has that for each gap, with the operator that held the thread; the calls on device tensors are
+    recorded with their lines in a few steps. Without a trace the breakdown's sync account is the upper bound of all of
+    them together.
 
-    What helps
-        Read values every n-th step; keep running sums on the device (loss.detach()); use where and masks of fixed size
-        in place of nonzero and boolean indexing; copy with non_blocking=True from pinned memory.
+    What helps: Read values every n-th step; keep running sums on the device (loss.detach()); use where and masks of
+    fixed size in place of nonzero and boolean indexing; copy with non_blocking=True from pinned memory.
 
-    When to ignore it
-        When the device has enough work queued: then no idle time follows and the rule does not fire.
+    When to ignore it: When the device has enough work queued: then no idle time follows and the rule does not fire.
     """
     staging = staging_operators(signals.copies)  # the matter of ST107
     gaps = [gap for gap in _gaps(signals, "sync") if gap.cause and gap.cause not in staging]
@@ -328,21 +318,18 @@ def _at_site(signals: Signals, site: SiteUse, saving: Estimate) -> Finding:
 def recompilation(signals: Signals) -> Finding | None:
     """torch.compile compiles again in the middle of training
 
-    What it means
-        A guard of the compiled code failed (another shape, another Python value, another set of gradients), so the
-        function is traced and compiled anew. After eight times it is given up and runs uncompiled.
+    What it means: A guard of the compiled code failed (another shape, another Python value, another set of gradients),
+    so the function is traced and compiled anew. After eight times it is given up and runs uncompiled.
 
-    How we know
-        TorchDynamo records each compilation with its time and the guard that failed. Those after the warm-up count,
-        spread over the steps of the run; the time lies between or inside steps that statistics leave out. A bare trace
-        shows the parts of a compilation as annotations: there the breakdown's compile account is to be saved.
+    How we know: TorchDynamo records each compilation with its time and the guard that failed. Those after the warm-up
+    count, spread over the steps of the run; the time lies between or inside steps that statistics leave out. A bare
+    trace shows the parts of a compilation as annotations: there the breakdown's compile account is to be saved.
 
-    What helps
-        Pad or bucket to a few shapes; torch._dynamo.mark_dynamic or dynamic=True for a dimension that varies; keep
-        Python numbers that change (step counters, schedules) out of compiled code or make them tensors; drop_last=True.
+    What helps: Pad or bucket to a few shapes; torch._dynamo.mark_dynamic or dynamic=True for a dimension that varies;
+    keep Python numbers that change (step counters, schedules) out of compiled code or make them tensors;
+    drop_last=True.
 
-    When to ignore it
-        When it happens once per stage (first evaluation, last batch of an epoch) in a long run.
+    When to ignore it: When it happens once per stage (first evaluation, last batch of an epoch) in a long run.
     """
     if not signals.has(Signal.COMPILATIONS):
         return _compiling_in_trace(signals) if signals.step.mode == "trace" else None
@@ -380,21 +367,18 @@ def _compiling_in_trace(signals: Signals) -> Finding | None:
 def tiny_kernels(signals: Signals) -> Finding | None:
     """The device is busy with kernels that are too small for it
 
-    What it means
-        Hundreds of kernels of a few microseconds each follow one another. Each one fills the device, works for a
-        moment and drains it again; starting and ending costs more than the work, and no larger device makes it faster.
+    What it means: Hundreds of kernels of a few microseconds each follow one another. Each one fills the device, works
+    for a moment and drains it again; starting and ending costs more than the work, and no larger device makes it
+    faster.
 
-    How we know
-        Kernels that take less than ten microseconds on average are added up. To be saved is the part that a kernel
-        without any work takes too, for as many kernels as fusing usually removes. The rule is silent where the host
-        cannot launch them fast enough anyhow, which is ST302.
+    How we know: Kernels that take less than ten microseconds on average are added up. To be saved is the part that a
+    kernel without any work takes too, for as many kernels as fusing usually removes. The rule is silent where the host
+    cannot launch them fast enough anyhow, which is ST302.
 
-    What helps
-        torch.compile, which fuses neighbours; foreach and fused optimisers; one batched operator for a loop over
-        small ones; a larger batch, which makes kernels longer and not more.
+    What helps: torch.compile, which fuses neighbours; foreach and fused optimisers; one batched operator for a loop
+    over small ones; a larger batch, which makes kernels longer and not more.
 
-    When to ignore it
-        When the batch is small by design (inference for one request, reinforcement learning).
+    When to ignore it: When the batch is small by design (inference for one request, reinforcement learning).
     """
     launch = named(signals.categories, "overhead")
     if launch is not None and ratio(launch.duration.value, signals.step.duration.value) >= HELD_BACK:
@@ -422,22 +406,18 @@ def tiny_kernels(signals: Signals) -> Finding | None:
 def allocator_stalls(signals: Signals) -> Finding:
     """The device's memory is asked for and given back in the middle of steps
 
-    What it means
-        PyTorch keeps the memory that it once got from the driver. When a steady step still calls cudaMalloc or
-        cudaFree (hipMalloc, hipFree), the cache does not fit the job: shapes that change, fragmentation, memory that is
-        nearly full (it frees everything and tries again), or a call of empty_cache(). Freeing waits for the
-        device to finish.
+    What it means: PyTorch keeps the memory that it once got from the driver. When a steady step still calls cudaMalloc
+    or cudaFree (hipMalloc, hipFree), the cache does not fit the job: shapes that change, fragmentation, memory that is
+    nearly full (it frees everything and tries again), or a call of empty_cache(). Freeing waits for the device to
+    finish.
 
-    How we know
-        The calls are in the trace, with the time that the host spent in them. To be saved is the time that the
-        device idled meanwhile, not the duration of the calls.
+    How we know: The calls are in the trace, with the time that the host spent in them. To be saved is the time that the
+    device idled meanwhile, not the duration of the calls.
 
-    What helps
-        Take torch.cuda.empty_cache() out of the loop; PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True against
-        fragmentation; a few shapes instead of many (padding, bucketing); less memory, so that no retry is needed.
+    What helps: Take torch.cuda.empty_cache() out of the loop; PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True against
+    fragmentation; a few shapes instead of many (padding, bucketing); less memory, so that no retry is needed.
 
-    When to ignore it
-        In the first steps, and when the trace covers nothing else.
+    When to ignore it: In the first steps, and when the trace covers nothing else.
     """
     uses = signals.allocations
     idle, calls = total(use.idle for use in uses), sum(use.calls for use in uses)
@@ -467,23 +447,19 @@ def allocator_stalls(signals: Signals) -> Finding:
 def indexing_in_loop(signals: Signals) -> Finding | None:
     """A loop indexes a tensor, and backward pays for all of it in each round
 
-    What it means
-        The loop takes x[:, t] (or x[a:b]) of a tensor that needs a gradient. The derivative of each such slice is a
-        tensor as large as x, all zeros but for the slice, and these are added up one by one: with T rounds, T times
-        the memory traffic of x, where one pass would do.
+    What it means: The loop takes x[:, t] (or x[a:b]) of a tensor that needs a gradient. The derivative of each such
+    slice is a tensor as large as x, all zeros but for the slice, and these are added up one by one: with T rounds, T
+    times the memory traffic of x, where one pass would do.
 
-    How we know
-        The profile counts the derivatives of slices in backward, and as many operators there that fill with zeros and
-        that add (one fewer), and times them. Their part of all operators in backward is the part of the measured
-        backward that is to be saved, but for one pass; on a CPU, where operators are timed one by one. The interval is
-        from none to all of the filling: new memory may take far longer in the profiled steps than in the others.
+    How we know: The profile counts the derivatives of slices in backward, and as many operators there that fill with
+    zeros and that add (one fewer), and times them. Their part of all operators in backward is the part of the measured
+    backward that is to be saved, but for one pass; on a CPU, where operators are timed one by one. The interval is from
+    none to all of the filling: new memory may take far longer in the profiled steps than in the others.
 
-    What helps
-        Take the tensor apart once, before the loop: `parts = x.unbind(1)` (or x.split(size)), and use parts[t]. Its
-        derivative is one stack. The results are the same.
+    What helps: Take the tensor apart once, before the loop: `parts = x.unbind(1)` (or x.split(size)), and use parts[t].
+    Its derivative is one stack. The results are the same.
 
-    When to ignore it
-        When the loop itself can be replaced by one operator on the whole tensor: then do that.
+    When to ignore it: When the loop itself can be replaced by one operator on the whole tensor: then do that.
     """
     slices = [use for use in signals.operators if use.name.removeprefix("aten::") in TAKEN_APART]
     count = sum(use.calls for use in slices)

@@ -36,22 +36,19 @@ LEAST_CONVERSION = 200_000.0
 def python_time(signals: Signals) -> Iterator[Finding]:
     """Python code in the step keeps the model waiting
 
-    What it means
-        The training thread runs Python or a library that is not torch: no operator, no kernel, no loader.
+    What it means: The training thread runs Python or a library that is not torch: no operator, no kernel, no loader.
 
-    How we know
-        The lines of the training loop are timed exactly in a few steps; what lies outside torch's operators,
-        the loader and the phases of the step is the line's own Python. Where no step was profiled, what lies in
-        operators is not known, and the lines are said to be outside of forward, backward and optimiser. Where lines
-        could not be timed, the breakdown's Python stands for all of them; a trace with stacks names the functions that
-        ran while the device idled.
+    How we know: The lines of the training loop are timed exactly in a few steps; what lies outside torch's operators,
+    the loader and the phases of the step is the line's own Python. Where no step was profiled, what lies in operators
+    is not known, and the lines are said to be outside of forward, backward and optimiser. Where lines could not be
+    timed, the breakdown's Python stands for all of them; a trace with stacks names the functions that ran while the
+    device idled.
 
-    What helps
-        Move it out of the loop, do it every n-th step, do it on whole arrays instead of item by item, or hand it to
-        another thread or process.
+    What helps: Move it out of the loop, do it every n-th step, do it on whole arrays instead of item by item, or hand
+    it to another thread or process.
 
-    When to ignore it
-        When the device is still busy meanwhile: then the breakdown has no host time and the rule does not fire.
+    When to ignore it: When the device is still busy meanwhile: then the breakdown has no host time and the rule does
+    not fire.
     """
     times = [time for time in line_times(signals.lines, signals.phases) if time.line.role in LOOP_ROLES]
     unprofiled = named(signals.categories, UNPROFILED)
@@ -121,21 +118,17 @@ def _whole_breakdown(signals: Signals) -> Iterator[Finding]:
 def garbage_collection(signals: Signals) -> Finding:
     """Python's garbage collector runs inside the step
 
-    What it means
-        A collection walks every container object of the process. With millions of objects alive (a list of samples, a
-        vocabulary, a graph of Python objects) each one takes tens of milliseconds, at moments that nothing in the
-        loop shows.
+    What it means: A collection walks every container object of the process. With millions of objects alive (a list of
+    samples, a vocabulary, a graph of Python objects) each one takes tens of milliseconds, at moments that nothing in
+    the loop shows.
 
-    How we know
-        Python calls back at the begin and end of each collection; those in the training thread are timed.
+    How we know: Python calls back at the begin and end of each collection; those in the training thread are timed.
 
-    What helps
-        gc.freeze() after set-up takes the long-lived objects out of every later collection; keep data in arrays instead
-        of lists of objects; or gc.disable() and a gc.collect() every few hundred steps. A gc.collect() that stands in
-        the loop can nearly always go: tensors are freed by reference counts.
+    What helps: gc.freeze() after set-up takes the long-lived objects out of every later collection; keep data in arrays
+    instead of lists of objects; or gc.disable() and a gc.collect() every few hundred steps. A gc.collect() that stands
+    in the loop can nearly always go: tensors are freed by reference counts.
 
-    When to ignore it
-        When cycles hold large tensors and memory is short: then the collector is what frees them.
+    When to ignore it: When cycles hold large tensors and memory is short: then the collector is what frees them.
     """
     garbage = signals.garbage
     lines = [line for line in signals.lines if line.garbage > 0 and line.role != "evaluation"]
@@ -159,19 +152,16 @@ def garbage_collection(signals: Signals) -> Finding:
 def logging_in_step(signals: Signals) -> Iterator[Finding]:
     """Logging takes part of every step
 
-    What it means
-        Printing, writing to a file or sending to a tracker happens in the training thread, in every step or nearly so.
+    What it means: Printing, writing to a file or sending to a tracker happens in the training thread, in every step or
+    nearly so.
 
-    How we know
-        The lines of the loop are timed exactly; the line is told from its text (print, logging, a writer, a tracker,
-        a file).
+    How we know: The lines of the loop are timed exactly; the line is told from its text (print, logging, a writer, a
+    tracker, a file).
 
-    What helps
-        Log every n-th step; keep running sums on the device and read them only when they are logged; let the
-        handler write from a queue in another thread; do not flush each line.
+    What helps: Log every n-th step; keep running sums on the device and read them only when they are logged; let the
+    handler write from a queue in another thread; do not flush each line.
 
-    When to ignore it
-        When steps are so rare that each of them is worth a line.
+    When to ignore it: When steps are so rare that each of them is worth a line.
     """
     for time in line_times(signals.lines, signals.phases):
         if time.line.role != "evaluation" and line_kind(time.line.source.text) is LineKind.LOGGING:
@@ -194,21 +184,17 @@ def _line(made: Rule, line: LineUse, does: str, advice: str, saving: Estimate, c
 def checkpoint_in_step(signals: Signals) -> Finding | None:
     """A checkpoint is written every few steps
 
-    What it means
-        torch.save serialises parameters and optimiser state in the training thread and writes them to disk, so often
-        that every step pays for it.
+    What it means: torch.save serialises parameters and optimiser state in the training thread and writes them to disk,
+    so often that every step pays for it.
 
-    How we know
-        Each torch.save in the training thread is timed as a segment of its own; their total, spread over the steps, is
-        to be saved. Where every step saves, the time in torch.save of its line is. The line is the one of the loop that
-        holds the call.
+    How we know: Each torch.save in the training thread is timed as a segment of its own; their total, spread over the
+    steps, is to be saved. Where every step saves, the time in torch.save of its line is. The line is the one of the
+    loop that holds the call.
 
-    What helps
-        Save less often; copy the state to the host and write it from another thread or process
-        (torch.distributed.checkpoint.async_save does both); save the optimiser's state less often than the parameters.
+    What helps: Save less often; copy the state to the host and write it from another thread or process
+    (torch.distributed.checkpoint.async_save does both); save the optimiser's state less often than the parameters.
 
-    When to ignore it
-        When the machine may vanish at any time and a step is expensive.
+    When to ignore it: When the machine may vanish at any time and a step is expensive.
     """
     use = next((use for use in signals.segments if use.kind == "checkpoint"), None)
     steps = max(1, signals.step.total - signals.step.warm_up)
@@ -252,21 +238,16 @@ def _saving(line: LineUse) -> float:
 def metrics_in_step(signals: Signals) -> Iterator[Finding]:
     """Metrics are computed in every step
 
-    What it means
-        Accuracy, scores or running statistics are taken from each batch in Python, element by element or by a library
-        that works on the host.
+    What it means: Accuracy, scores or running statistics are taken from each batch in Python, element by element or by
+    a library that works on the host.
 
-    How we know
-        The lines of the loop are timed exactly; the line is told from its text (item, tolist, numpy, metric,
-        accuracy, a score). On an accelerator only its Python counts here: waiting for the device is the matter of
-        ST303.
+    How we know: The lines of the loop are timed exactly; the line is told from its text (item, tolist, numpy, metric,
+    accuracy, a score). On an accelerator only its Python counts here: waiting for the device is the matter of ST303.
 
-    What helps
-        Compute them every n-th step or at evaluation; accumulate tensors with torch operations and read them once;
-        replace loops over elements by one comparison of whole tensors.
+    What helps: Compute them every n-th step or at evaluation; accumulate tensors with torch operations and read them
+    once; replace loops over elements by one comparison of whole tensors.
 
-    When to ignore it
-        When the training itself depends on the value (early stopping within an epoch, curriculum).
+    When to ignore it: When the training itself depends on the value (early stopping within an epoch, curriculum).
     """
     advice = "Compute it every n-th step, with whole-tensor operations, and read the value only when it is shown."
     for time in line_times(signals.lines, signals.phases):
@@ -287,19 +268,17 @@ def metrics_in_step(signals: Signals) -> Iterator[Finding]:
 def list_conversion(signals: Signals) -> Iterator[Finding]:
     """A tensor is made of lists or of a list of arrays
 
-    What it means
-        torch.tensor(list) reads every element as a Python object; given a list of NumPy arrays it does so too, and is
-        some hundred times slower than a copy.
+    What it means: torch.tensor(list) reads every element as a Python object; given a list of NumPy arrays it does so
+    too, and is some hundred times slower than a copy.
 
-    How we know
-        The lines of the loop are timed exactly; the line calls torch.tensor (or a tensor type) on what is, by its
-        text, not one NumPy array, and takes longer than copying an array would.
+    How we know: The lines of the loop are timed exactly; the line calls torch.tensor (or a tensor type) on what is, by
+    its text, not one NumPy array, and takes longer than copying an array would.
 
-    What helps
-        torch.from_numpy(np.stack(arrays)) for a list of arrays; keep the data as one array from the start and index it.
+    What helps: torch.from_numpy(np.stack(arrays)) for a list of arrays; keep the data as one array from the start and
+    index it.
 
-    When to ignore it
-        When the argument is one large array and the time is that of its copy: then torch.from_numpy saves the copy.
+    When to ignore it: When the argument is one large array and the time is that of its copy: then torch.from_numpy
+    saves the copy.
     """
     advice = "Use torch.from_numpy(np.stack(arrays)), or keep the data as one array."
     for time in line_times(signals.lines, signals.phases):

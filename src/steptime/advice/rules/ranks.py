@@ -40,22 +40,18 @@ LEAST_SHARE_OF_BUBBLE = 0.05
 def exposed_communication(signals: Signals) -> Finding | None:
     """Collectives run while nothing hides them
 
-    What it means
-        The ranks exchange gradients, weights or activations, and no computation runs meanwhile. A collective also waits
-        inside its kernel for the rank that arrives last, so this is the network's time and the others' lateness
-        together; traces of all ranks tell them apart (ST806).
+    What it means: The ranks exchange gradients, weights or activations, and no computation runs meanwhile. A collective
+    also waits inside its kernel for the rank that arrives last, so this is the network's time and the others' lateness
+    together; traces of all ranks tell them apart (ST806).
 
-    How we know
-        On a device the kernels of the collectives are in the trace, and exposed is the time in which nothing but
-        communication ran; on a CPU it is the time that the training thread was blocked in a collective.
+    How we know: On a device the kernels of the collectives are in the trace, and exposed is the time in which nothing
+    but communication ran; on a CPU it is the time that the training thread was blocked in a collective.
 
-    What helps
-        Exchange less often (no_sync() under gradient accumulation) or less (bfloat16 gradients through a
-        communication hook, sharding that fits the network); begin earlier (smaller first buckets, static_graph=True);
-        a larger batch per rank, which computes longer for the same exchange.
+    What helps: Exchange less often (no_sync() under gradient accumulation) or less (bfloat16 gradients through a
+    communication hook, sharding that fits the network); begin earlier (smaller first buckets, static_graph=True); a
+    larger batch per rank, which computes longer for the same exchange.
 
-    When to ignore it
-        When the ranks share one machine for a test that will run elsewhere.
+    When to ignore it: When the ranks share one machine for a test that will run elsewhere.
     """
     category = named(signals.categories, "communication")
     if category is None:
@@ -83,24 +79,20 @@ def _collective(use: CollectiveUse) -> str:
 def late_rank(signals: Signals) -> Finding | None:
     """One rank arrives last and all others wait for it
 
-    What it means
-        Collectives end together. Ranks that are there first wait inside the collective's kernel, which looks like
-        slow communication; the rank that waits least is the one that is late. Where all ranks of one host are late
-        together, it is the node.
+    What it means: Collectives end together. Ranks that are there first wait inside the collective's kernel, which looks
+    like slow communication; the rank that waits least is the one that is late. Where all ranks of one host are late
+    together, it is the node.
 
-    How we know
-        The collectives are matched across all ranks, one by one within each process group. In each collective a rank
-        waits as much longer as it lasts there than on the last rank to come; clocks of different hosts need not agree
-        for that. A rank that came last because it had waited elsewhere itself is not counted: the one that it waited
-        for is. The excess is the late rank's account beyond the median of the others'. The gain is a replay of
-        the job from its collectives, with the late rank's own times at the median of the others'.
+    How we know: The collectives are matched across all ranks, one by one within each process group. In each collective
+    a rank waits as much longer as it lasts there than on the last rank to come; clocks of different hosts need not
+    agree for that. A rank that came last because it had waited elsewhere itself is not counted: the one that it waited
+    for is. The excess is the late rank's account beyond the median of the others'. The gain is a replay of the job from
+    its collectives, with the late rank's own times at the median of the others'.
 
-    What helps
-        What helps the late rank alone: the line that is named, its input, its share of the work (uneven batches, an
-        embedding table), its own host or device (thermal limits, another job).
+    What helps: What helps the late rank alone: the line that is named, its input, its share of the work (uneven
+    batches, an embedding table), its own host or device (thermal limits, another job).
 
-    When to ignore it
-        When the work is uneven by design (pipeline stages) and balanced elsewhere.
+    When to ignore it: When the work is uneven by design (pipeline stages) and balanced elsewhere.
     """
     evidence = tuple(
         f"rank {rank.rank}: waits {format_duration(rank.waiting)}, computes {format_duration(rank.compute)}"
@@ -172,20 +164,17 @@ def _what_to_do(late: LateRank) -> str:
 def missing_no_sync(signals: Signals) -> Finding | None:
     """Accumulation exchanges the gradients in every micro-batch
 
-    What it means
-        The step adds up the gradients of several micro-batches, and only their sum is needed on the other ranks. But
-        each backward exchanges them, so the same gradients travel once for each micro-batch.
+    What it means: The step adds up the gradients of several micro-batches, and only their sum is needed on the other
+    ranks. But each backward exchanges them, so the same gradients travel once for each micro-batch.
 
-    How we know
-        The trace marks each forward of the model in DistributedDataParallel, and behind most of them gradients are
-        all-reduced before the next one. With no_sync() only the last of a step would be.
+    How we know: The trace marks each forward of the model in DistributedDataParallel, and behind most of them gradients
+    are all-reduced before the next one. With no_sync() only the last of a step would be.
 
-    What helps
-        Run all but the last micro-batch in model.no_sync() (Accelerate: accelerator.accumulate(model); Lightning:
-        accumulate_grad_batches does it).
+    What helps: Run all but the last micro-batch in model.no_sync() (Accelerate: accelerator.accumulate(model);
+    Lightning: accumulate_grad_batches does it).
 
-    When to ignore it
-        When memory forbids to keep unreduced gradients (sharded strategies reduce in every micro-batch by design).
+    When to ignore it: When memory forbids to keep unreduced gradients (sharded strategies reduce in every micro-batch
+    by design).
     """
     use, category = signals.gradients, named(signals.categories, "communication")
     if category is None or min(use.micro_batches, use.synchronised) < ACCUMULATES:
@@ -217,19 +206,15 @@ def _backward_line(signals: Signals) -> SourceLine | None:
 def small_buckets(signals: Signals) -> Finding | None:
     """Gradients are exchanged in many small buckets
 
-    What it means
-        Each bucket of gradients is a collective of its own, and each collective has a cost that does not depend on its
-        size: launching it, and a round trip between the ranks. Many small ones pay it many times.
+    What it means: Each bucket of gradients is a collective of its own, and each collective has a cost that does not
+    depend on its size: launching it, and a round trip between the ranks. Many small ones pay it many times.
 
-    How we know
-        The all-reduces behind each backward are counted, and their sizes are in the trace. The gain is modelled: the
-        exposed communication times the share of collectives that buckets of 25 MiB would do without.
+    How we know: The all-reduces behind each backward are counted, and their sizes are in the trace. The gain is
+    modelled: the exposed communication times the share of collectives that buckets of 25 MiB would do without.
 
-    What helps
-        Leave bucket_cap_mb at its default of 25 or raise it; too large buckets begin late, so try some sizes.
+    What helps: Leave bucket_cap_mb at its default of 25 or raise it; too large buckets begin late, so try some sizes.
 
-    When to ignore it
-        When communication hides behind backward anyway.
+    When to ignore it: When communication hides behind backward anyway.
     """
     use, category = signals.gradients, named(signals.categories, "communication")
     size = 4 * use.elements  # gradients are float32 unless the whole model is in half precision
@@ -250,19 +235,16 @@ def small_buckets(signals: Signals) -> Finding | None:
 def unused_parameter_search(signals: Signals) -> Finding | None:
     """Every step searches the graph for unused parameters
 
-    What it means
-        find_unused_parameters=True makes DistributedDataParallel walk the whole autograd graph before each backward, on
-        the host, and exchange which parameters were used.
+    What it means: find_unused_parameters=True makes DistributedDataParallel walk the whole autograd graph before each
+    backward, on the host, and exchange which parameters were used.
 
-    How we know
-        The search is an operator of its own in the trace (search_unused_parameters); its time is what is to be saved.
+    How we know: The search is an operator of its own in the trace (search_unused_parameters); its time is what is to be
+    saved.
 
-    What helps
-        Leave find_unused_parameters out where all parameters get gradients (torch warns where it was not needed), or
-        use static_graph=True where it is always the same ones that do not.
+    What helps: Leave find_unused_parameters out where all parameters get gradients (torch warns where it was not
+    needed), or use static_graph=True where it is always the same ones that do not.
 
-    When to ignore it
-        When branches of the model really change from step to step.
+    When to ignore it: When branches of the model really change from step to step.
     """
     search = signals.gradients.search
     if search.value <= 0:
@@ -276,20 +258,16 @@ def unused_parameter_search(signals: Signals) -> Finding | None:
 def rank_imbalance(signals: Signals) -> Finding | None:
     """The ranks wait for one another in turns
 
-    What it means
-        All ranks wait much in collectives, and each of them is now and then the last: their shares of the work differ
-        from step to step. Batches of texts or images of different sizes do that, and so does work that depends on the
-        data.
+    What it means: All ranks wait much in collectives, and each of them is now and then the last: their shares of the
+    work differ from step to step. Batches of texts or images of different sizes do that, and so does work that depends
+    on the data.
 
-    How we know
-        The waiting of each rank in each collective is known, and no single rank or node is behind most of it.
+    How we know: The waiting of each rank in each collective is known, and no single rank or node is behind most of it.
 
-    What helps
-        Batches of one cost on all ranks: sort by length and deal out, fill batches by tokens instead of samples, pad to
-        few sizes. Let ranks differ less often: accumulate over several micro-batches.
+    What helps: Batches of one cost on all ranks: sort by length and deal out, fill batches by tokens instead of
+    samples, pad to few sizes. Let ranks differ less often: accumulate over several micro-batches.
 
-    When to ignore it
-        When other jobs on the same machines make the ranks uneven.
+    When to ignore it: When other jobs on the same machines make the ranks uneven.
     """
     ranks = list(signals.ranks)
     if signals.has(Signal.LATENESS) or late_of(signals.ranks) is not None:
@@ -307,19 +285,16 @@ def rank_imbalance(signals: Signals) -> Finding | None:
 def pipeline_bubble(signals: Signals) -> Finding | None:
     """A pipeline stage waits for the activations of another
 
-    What it means
-        The model's layers lie on several ranks, and this one waits in a receive while it has nothing to compute: at the
-        begin and the end of each step (the bubble), or for a slower stage.
+    What it means: The model's layers lie on several ranks, and this one waits in a receive while it has nothing to
+    compute: at the begin and the end of each step (the bubble), or for a slower stage.
 
-    How we know
-        Sends and receives between two ranks are in the trace; exposed is the time in which nothing but them ran.
+    How we know: Sends and receives between two ranks are in the trace; exposed is the time in which nothing but them
+    ran.
 
-    What helps
-        More micro-batches per step: with p equal stages and m micro-batches the bubble is (p - 1) / (m + p - 1) of the
-        step. Interleaved or zero-bubble schedules; stages of equal time, where one waits longer than the bubble.
+    What helps: More micro-batches per step: with p equal stages and m micro-batches the bubble is (p - 1) / (m + p - 1)
+    of the step. Interleaved or zero-bubble schedules; stages of equal time, where one waits longer than the bubble.
 
-    When to ignore it
-        When memory allows no more micro-batches.
+    When to ignore it: When memory allows no more micro-batches.
     """
     between = [use for use in signals.collectives if BETWEEN_STAGES.match(use.name)]
     exposed = total(use.exposed for use in between)

@@ -20,20 +20,17 @@ LEAST_ROLLOUTS = 0.5
 def slow_evaluation(signals: Signals) -> Finding | None:
     """Evaluation takes a large part of the run
 
-    What it means
-        The run spends its time on validation between training steps. The steps themselves may be healthy: this is
-        never charged to them.
+    What it means: The run spends its time on validation between training steps. The steps themselves may be healthy:
+    this is never charged to them.
 
-    How we know
-        Forward calls without gradients, and the loaders that feed them, are their own segments of the run; their
-        total is compared with the run after the warm-up.
+    How we know: Forward calls without gradients, and the loaders that feed them, are their own segments of the run;
+    their total is compared with the run after the warm-up.
 
-    What helps
-        Evaluate less often or on a fixed part of the data; a larger batch without gradients (torch.inference_mode);
-        workers for the validation loader; evaluate checkpoints in another process.
+    What helps: Evaluate less often or on a fixed part of the data; a larger batch without gradients
+    (torch.inference_mode); workers for the validation loader; evaluate checkpoints in another process.
 
-    When to ignore it
-        When the measured piece of the run is too short to hold the usual number of training steps per evaluation.
+    When to ignore it: When the measured piece of the run is too short to hold the usual number of training steps per
+    evaluation.
     """
     use = _segment(signals, "evaluation", LEAST_EVALUATION)
     if use is None:
@@ -47,18 +44,15 @@ def slow_evaluation(signals: Signals) -> Finding | None:
 def slow_checkpoint(signals: Signals) -> Finding | None:
     """Writing checkpoints takes a good part of the run
 
-    What it means
-        Between training steps the job writes its state to disk and waits for it.
+    What it means: Between training steps the job writes its state to disk and waits for it.
 
-    How we know
-        Each torch.save between steps is a segment of its own; their total is compared with the run after the warm-up.
+    How we know: Each torch.save between steps is a segment of its own; their total is compared with the run after the
+    warm-up.
 
-    What helps
-        Save less often; write from another thread or process (torch.distributed.checkpoint.async_save); keep fewer
-        optimiser states.
+    What helps: Save less often; write from another thread or process (torch.distributed.checkpoint.async_save); keep
+    fewer optimiser states.
 
-    When to ignore it
-        When this run is short and the interval between checkpoints will be longer in production.
+    When to ignore it: When this run is short and the interval between checkpoints will be longer in production.
     """
     use = _segment(signals, "checkpoint", LEAST_CHECKPOINTS)
     steps = max(1, signals.step.total - signals.step.warm_up)
@@ -74,20 +68,16 @@ def slow_checkpoint(signals: Signals) -> Finding | None:
 def rollout_share(signals: Signals) -> Finding | None:
     """Collecting experience takes most of the run
 
-    What it means
-        In reinforcement learning the run alternates between rollouts (the model acts in an environment) and updates.
-        Here the rollouts dominate, so faster training steps change little.
+    What it means: In reinforcement learning the run alternates between rollouts (the model acts in an environment) and
+    updates. Here the rollouts dominate, so faster training steps change little.
 
-    How we know
-        Runs of forward calls without gradients before updates are segments of their own; their total is compared with
-        the run after the warm-up.
+    How we know: Runs of forward calls without gradients before updates are segments of their own; their total is
+    compared with the run after the warm-up.
 
-    What helps
-        Vectorised environments with one batched forward for all; environments in processes of their own;
-        inference_mode while acting.
+    What helps: Vectorised environments with one batched forward for all; environments in processes of their own;
+    inference_mode while acting.
 
-    When to ignore it
-        When the environment is the point (a real robot).
+    When to ignore it: When the environment is the point (a real robot).
     """
     use = _segment(signals, "rollout", LEAST_ROLLOUTS)
     if use is None:

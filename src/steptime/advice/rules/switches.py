@@ -51,20 +51,16 @@ def _by_slowdown(signals: Signals, factors: tuple[float, float, float]) -> Estim
 def detect_anomaly(signals: Signals) -> Finding | None:
     """Autograd's anomaly detection was left on
 
-    What it means
-        torch.autograd.set_detect_anomaly(True) notes a Python traceback for every forward operator and checks every
-        gradient for NaN. It is meant for finding one fault, not for training.
+    What it means: torch.autograd.set_detect_anomaly(True) notes a Python traceback for every forward operator and
+    checks every gradient for NaN. It is meant for finding one fault, not for training.
 
-    How we know
-        The switch is read while backward runs. What it costs is estimated from measured slow-downs of other models, so
-        the interval is wide.
+    How we know: The switch is read while backward runs. What it costs is estimated from measured slow-downs of other
+    models, so the interval is wide.
 
-    What helps
-        Switch it off, and on again only when a NaN appears; torch.autograd.detect_anomaly() as a context manager
-        around the suspicious steps is enough.
+    What helps: Switch it off, and on again only when a NaN appears; torch.autograd.detect_anomaly() as a context
+    manager around the suspicious steps is enough.
 
-    When to ignore it
-        While you are hunting a NaN.
+    When to ignore it: While you are hunting a NaN.
     """
     if not signals.settings.detect_anomaly:
         return None
@@ -77,19 +73,15 @@ def detect_anomaly(signals: Signals) -> Finding | None:
 def profiler_left_on(signals: Signals) -> Finding | None:
     """The job's own profiler records every step
 
-    What it means
-        The script runs torch.profiler (or autograd.profiler) around its training without a schedule that ends it.
-        Each operator is recorded, and memory grows until the recording is written.
+    What it means: The script runs torch.profiler (or autograd.profiler) around its training without a schedule that
+    ends it. Each operator is recorded, and memory grows until the recording is written.
 
-    How we know
-        A profiler that is not ours is active while backward runs, in most of the steps. The cost is estimated from
-        measured slow-downs of other models.
+    How we know: A profiler that is not ours is active while backward runs, in most of the steps. The cost is estimated
+    from measured slow-downs of other models.
 
-    What helps
-        Take it out, or give it a schedule (wait, warmup, active, repeat=1) so that it stops after a few steps.
+    What helps: Take it out, or give it a schedule (wait, warmup, active, repeat=1) so that it stops after a few steps.
 
-    When to ignore it
-        When this run is the one that is being profiled.
+    When to ignore it: When this run is the one that is being profiled.
     """
     if not signals.settings.profiler:
         return None
@@ -103,20 +95,16 @@ def profiler_left_on(signals: Signals) -> Finding | None:
 def deterministic_left_on(signals: Signals) -> Finding | None:
     """Deterministic algorithms were left on
 
-    What it means
-        torch.use_deterministic_algorithms(True) makes scatters, index writes and some convolutions take slower ways,
-        and fills every new tensor (torch.utils.deterministic.fill_uninitialized_memory).
+    What it means: torch.use_deterministic_algorithms(True) makes scatters, index writes and some convolutions take
+    slower ways, and fills every new tensor (torch.utils.deterministic.fill_uninitialized_memory).
 
-    How we know
-        The switch is read while backward runs. Where a profile exists, the time of the operators that it changes is
-        the upper bound of what is to be saved; without one this is only a note.
+    How we know: The switch is read while backward runs. Where a profile exists, the time of the operators that it
+    changes is the upper bound of what is to be saved; without one this is only a note.
 
-    What helps
-        Switch it off when the run need not repeat bit by bit; or keep it and set
-        torch.utils.deterministic.fill_uninitialized_memory = False.
+    What helps: Switch it off when the run need not repeat bit by bit; or keep it and set
+    torch.utils.deterministic.fill_uninitialized_memory = False.
 
-    When to ignore it
-        When bit-equal repetition is required.
+    When to ignore it: When bit-equal repetition is required.
     """
     if not signals.settings.deterministic:
         return None
@@ -141,21 +129,17 @@ def deterministic_left_on(signals: Signals) -> Finding | None:
 def overflow_skipped(signals: Signals) -> Finding | None:
     """The gradient scaler skips updates
 
-    What it means
-        torch.amp.GradScaler leaves an update out when a gradient has overflowed, and halves its scale. In the first
-        steps that is how it finds its scale; later each skipped update is a step that was computed for nothing, and
-        many of them mean that gradients overflow at any scale.
+    What it means: torch.amp.GradScaler leaves an update out when a gradient has overflowed, and halves its scale. In
+    the first steps that is how it finds its scale; later each skipped update is a step that was computed for nothing,
+    and many of them mean that gradients overflow at any scale.
 
-    How we know
-        A scaler's step without an optimiser's step inside of it is one that was skipped; the first 24 do not count.
-        Fused optimisers are called in any case and decide on the device: theirs are not seen.
+    How we know: A scaler's step without an optimiser's step inside of it is one that was skipped; the first 24 do not
+    count. Fused optimisers are called in any case and decide on the device: theirs are not seen.
 
-    What helps
-        Train in bfloat16, which needs no scaler, where the device has it. Otherwise steptime nan names the operator
-        that overflows; keep it out of autocast (torch.autocast(…, enabled=False)), or clip what goes in.
+    What helps: Train in bfloat16, which needs no scaler, where the device has it. Otherwise steptime nan names the
+    operator that overflows; keep it out of autocast (torch.autocast(…, enabled=False)), or clip what goes in.
 
-    When to ignore it
-        Where growth_interval was set to a few steps on purpose.
+    When to ignore it: Where growth_interval was set to a few steps on purpose.
     """
     step = signals.step
     share = ratio(step.skipped, step.scaled)
@@ -170,22 +154,18 @@ def overflow_skipped(signals: Signals) -> Finding | None:
 def exploding_gradient(signals: Signals) -> Finding | None:
     """The gradients explode
 
-    What it means
-        The norm of the gradients is a hundred times and more what it was, or it is not finite any more. The steps are
-        as fast as ever, and what they compute is lost: the loss soon is nan, if it is not yet.
+    What it means: The norm of the gradients is a hundred times and more what it was, or it is not finite any more. The
+    steps are as fast as ever, and what they compute is lost: the loss soon is nan, if it is not yet.
 
-    How we know
-        Now and then, for 0.02 % of the time, the norm of the gradients that an update has used is taken at the
-        end of a step, of up to a million elements, the smallest parameters first, which lie in all layers. The median
-        of the first third of the samples is compared with that of the last. Parameters on a device are not read, as
-        that would wait for it; steptime nan does so, in a run of its own.
+    How we know: Now and then, for 0.02 % of the time, the norm of the gradients that an update has used is taken at the
+    end of a step, of up to a million elements, the smallest parameters first, which lie in all layers. The median of
+    the first third of the samples is compared with that of the last. Parameters on a device are not read, as that would
+    wait for it; steptime nan does so, in a run of its own.
 
-    What helps
-        torch.nn.utils.clip_grad_norm_ before the update; a lower learning rate, or one that is warmed up; the sign of
-        the loss. steptime nan names the step, the operator and the line at which the first value was not finite.
+    What helps: torch.nn.utils.clip_grad_norm_ before the update; a lower learning rate, or one that is warmed up; the
+    sign of the loss. steptime nan names the step, the operator and the line at which the first value was not finite.
 
-    When to ignore it
-        Where the loss is scaled up on purpose while it runs, and the update undoes that.
+    When to ignore it: Where the loss is scaled up on purpose while it runs, and the update undoes that.
     """
     norm = signals.step.norm
     if norm is None:
@@ -214,23 +194,20 @@ def _plain(value: float) -> str:
 def debug_switch(signals: Signals) -> Finding | None:
     """A debugging variable was left on
 
-    What it means
-        A variable of the environment makes every step do more than train: CUDA_LAUNCH_BLOCKING=1 waits for each kernel,
-        TORCH_DISTRIBUTED_DEBUG=DETAIL checks each collective by further ones, ONEDNN_VERBOSE=1 prints each product,
-        PYTHONDEVMODE=1 and PYTHONMALLOC=debug check the interpreter, NCCL_P2P_DISABLE=1 sends what devices exchange
-        through the host. Such lines stay in scripts long after the fault is found.
+    What it means: A variable of the environment makes every step do more than train: CUDA_LAUNCH_BLOCKING=1 waits for
+    each kernel, TORCH_DISTRIBUTED_DEBUG=DETAIL checks each collective by further ones, ONEDNN_VERBOSE=1 prints each
+    product, PYTHONDEVMODE=1 and PYTHONMALLOC=debug check the interpreter, NCCL_P2P_DISABLE=1 sends what devices
+    exchange through the host. Such lines stay in scripts long after the fault is found.
 
-    How we know
-        The variables are read at the first steps, and told where they act: those of CUDA in a job on a device, those of
-        NCCL where it is the backend. What one costs depends on the job: this is a note, and steptime try measures it.
+    How we know: The variables are read at the first steps, and told where they act: those of CUDA in a job on a device,
+    those of NCCL where it is the backend. What one costs depends on the job: this is a note, and steptime try measures
+    it.
 
-    What helps
-        Take the variable out of the script, the launcher or the container. One that the script sets itself, through
-        os.environ, has to be taken out there.
+    What helps: Take the variable out of the script, the launcher or the container. One that the script sets itself,
+    through os.environ, has to be taken out there.
 
-    When to ignore it
-        While the fault is being looked for, or where the switch works around one: NCCL_P2P_DISABLE on a host whose
-        devices hang without it.
+    When to ignore it: While the fault is being looked for, or where the switch works around one: NCCL_P2P_DISABLE on a
+    host whose devices hang without it.
     """
     settings = signals.settings
     found = acting(settings.debug_switches, signals.step.device, settings.distributed_backend)
