@@ -253,25 +253,29 @@ class Growing:
 
     def skip(self, count: int) -> None:
         """Appends `count` rows without a value."""
-        if not self._pieces:
+        if self._pieces:
+            self._append(np.broadcast_to(np.asarray(self._absent, self._kind), (count,)))
+        else:
             self._skipped += count
-            return
-        while count:
-            room = self._room(count)
-            room[:] = self._absent
-            count -= len(room)
 
     def extend(self, values: Array) -> None:
         """Appends values, of any integer type that the column's type can hold."""
         if self._narrow and len(values) and not (NARROW.min <= values.min() and values.max() <= NARROW.max):
             self._widen()
         if not self._pieces:
-            self._begin()
+            self._pieces.append(np.empty(PIECE, self._kind))
+            self.skip(self._skipped)
+        self._append(values)
+
+    def _append(self, values: Array) -> None:
         done = 0
         while done < len(values):
-            room = self._room(len(values) - done)
-            room[:] = values[done : done + len(room)]
-            done += len(room)
+            if self._used == PIECE:
+                self._pieces.append(np.empty(PIECE, self._kind))
+                self._used = 0
+            part = values[done : done + PIECE - self._used]
+            self._pieces[-1][self._used : self._used + len(part)] = part
+            self._used, done = self._used + len(part), done + len(part)
 
     def finished(self) -> Array:
         """The column, writable where it has values; a constant of no size where it has none. It is given away."""
@@ -286,25 +290,11 @@ class Growing:
             filled += len(piece)
         return column
 
-    def _begin(self) -> None:
-        """The first value: what was skipped before it gets its place."""
-        skipped, self._skipped = self._skipped, 0
-        self._pieces.append(np.empty(PIECE, self._kind))
-        self.skip(skipped)
-
     def _widen(self) -> None:
         """From here on with 64 bits; the pieces before follow when they are joined."""
         self._kind, self._narrow = np.dtype(np.int64), False
         if self._pieces:
             self._pieces[-1] = self._pieces[-1].astype(np.int64)
-
-    def _room(self, count: int) -> Array:
-        """A view of at most `count` rows that follow, whatever they hold; at least one."""
-        if self._used == PIECE:
-            self._pieces.append(np.empty(PIECE, self._kind))
-            self._used = 0
-        begin, self._used = self._used, min(PIECE, self._used + count)
-        return self._pieces[-1][begin : self._used]
 
 
 DEVICE_WORK = 254

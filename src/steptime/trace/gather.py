@@ -89,9 +89,14 @@ def gather(paths: Sequence[str], *, max_size: int = DEFAULT_MAX_SIZE) -> Gathere
     heads = _doubted(heads)
     _check_one_job(heads)
     ranks = _by_rank(heads)
-    unknown = sum(rank.rank is None for rank in ranks)
-    guessed = (RANKS_UNKNOWN,) if len(ranks) > 1 and unknown else ()
-    return Gathered(ranks, (*_told(passed_over, len(heads)), *guessed))
+    problems = []
+    if passed_over:
+        names = ", ".join(passed_over[:NAMED_AT_MOST]) + (", …" if len(passed_over) > NAMED_AT_MOST else "")
+        files = len(passed_over) + len(heads)
+        problems.append(f"{len(passed_over)} of {files} files are no traces and were passed over: {names}.")
+    if len(ranks) > 1 and any(rank.rank is None for rank in ranks):
+        problems.append(RANKS_UNKNOWN)
+    return Gathered(ranks, tuple(problems))
 
 
 def _meant(path: str) -> list[tuple[Path, bool]]:
@@ -199,13 +204,6 @@ def _by_rank(heads: Sequence[_Head]) -> tuple[RankFiles, ...]:
         unknown = ("process", head.process) if head.process is not None else ("file", head.path)
         grouped.setdefault(("rank", head.rank) if head.rank is not None else unknown, []).append(head)
     return tuple(RankFiles(group[0].rank, tuple(head.path for head in group)) for group in grouped.values())
-
-
-def _told(passed_over: Sequence[str], read: int) -> tuple[str, ...]:
-    if not passed_over:
-        return ()
-    names = ", ".join(passed_over[:NAMED_AT_MOST]) + (", …" if len(passed_over) > NAMED_AT_MOST else "")
-    return (f"{len(passed_over)} of {len(passed_over) + read} files are no traces and were passed over: {names}.",)
 
 
 def mixed(difference: str) -> TraceError:

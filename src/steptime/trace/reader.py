@@ -16,7 +16,7 @@ from pathlib import Path
 from steptime.errors import TraceError
 from steptime.trace.columns import PRECISE_TIME, Columns, Event, decode_list, decode_one, lenient, needs_exactness
 from steptime.trace.source import TraceSource
-from steptime.trace.table import Damage, Trace, TraceDescription, closes, understand
+from steptime.trace.table import Damage, Trace, closes, facts_of
 
 BLOCK = 512 * 1024
 LARGEST_BLOCK = 64 * 1024 * 1024
@@ -90,17 +90,15 @@ class _Reading:
     def trace(self) -> Trace:
         """What was read. Raises TraceError when nothing in it was an event."""
         columns = self._columns
-        facts: TraceDescription = understand(self._header, self._trailer)
-        events = columns.table(facts.base_ns)
+        facts = facts_of(self._header, self._trailer)
+        events = columns.table(facts["base_ns"])
         damage = Damage(self._truncated, self._damaged, self._refused + columns.refused, columns.negative)
         if not len(events) and damage.sentences:
             raise self._not_a_trace("its list of events holds no event that can be read")
         return Trace(
-            path=self._path, size=self._source.size, events=events,
-            symbols=tuple(columns.names), lanes=columns.lanes,
+            path=self._path, size=self._source.size, events=events, symbols=tuple(columns.names), lanes=columns.lanes,
             shapes=columns.shapes.decoded(), dtypes=columns.dtypes.decoded(), inputs=columns.inputs.decoded(),
-            devices=facts.devices, rank=facts.rank, world_size=facts.world_size, backend=facts.backend,
-            base_ns=facts.base_ns, damage=damage,
+            damage=damage, **facts,
         )  # fmt: skip
 
     def _find_events(self) -> None:
@@ -197,8 +195,8 @@ class _Reading:
         whole, torn = (text[: boundaries[-1]], text[boundaries[-1] + 1 :]) if boundaries else (b"", text)
         if whole:
             self._salvage(whole)
-        kept = salvage(torn.rstrip().removesuffix(b","), exactly=bool(self._exactly))
-        self._columns.add(kept.events, exactly=bool(self._exactly))
+        events, _, _ = salvage(torn.rstrip().removesuffix(b","), exactly=bool(self._exactly))
+        self._columns.add(events, exactly=bool(self._exactly))
         return False
 
     def _salvage_block(self, cuts: list[int]) -> bool:
@@ -214,10 +212,10 @@ class _Reading:
     def _salvage(self, text: bytes) -> None:
         if self._exactly is None:
             self._exactly = PRECISE_TIME.search(text) is not None
-        kept = salvage(text, exactly=bool(self._exactly))
-        self._columns.add(kept.events, exactly=bool(self._exactly))
-        self._damaged += kept.damaged
-        self._refused += kept.refused
+        events, damaged, refused = salvage(text, exactly=bool(self._exactly))
+        self._columns.add(events, exactly=bool(self._exactly))
+        self._damaged += damaged
+        self._refused += refused
 
     def _fill(self) -> None:
         """Reads until the buffer is full or the file ends."""
@@ -254,56 +252,43 @@ LONGEST_JOIN = 16
 """An event that holds objects in a list is split at them; so many pieces are put together again before giving up."""
 
 
-class Salvaged:
-    """events: kept. damaged: stretches given up. refused: JSON, but without a usable time or name."""
+def salvage(text: bytes, *, exactly: bool) -> tuple[list[Event], int, int]:
+    """Reads events separated by commas one by one. `text` starts and ends with an event, brackets stripped.
 
-    def __init__(self) -> None:
-        self.events: list[Event] = []
-        self.damaged = 0
-        self.refused = 0
-
-
-def salvage(text: bytes, *, exactly: bool) -> Salvaged:
-    """Reads events separated by commas one by one. `text` starts and ends with an event, brackets stripped."""
-    found = Salvaged()
+    Returns those that could be kept, how many stretches were given up, and how many were JSON, but without a usable
+    time or name.
+    """
+    events: list[Event] = []
+    damaged = refused = piece = 0
     boundaries = [match.start(1) for match in SEPARATOR.finditer(text)]
     starts, stops = [0, *(boundary + 1 for boundary in boundaries)], [*boundaries, len(text)]
-    piece = 0
     while piece < len(starts):
-        piece += _take(text, starts, stops, piece, found, exactly=exactly)
-    return found
+        for joined in range(1, min(LONGEST_JOIN, len(starts) - piece) + 1):
+            part = text[starts[piece] : stops[piece + joined - 1]]
+            try:
+                event = decode_one(part, exactly=exactly)
+            except ValueError as error:
+                if "truncated" in str(error):
+                    continue
+                event, lost, useless = _leniently(part, exactly=exactly)
+                damaged, refused = damaged + lost, refused + useless
+            if event is not None:
+                events.append(event)
+            piece += joined
+            break
+        else:
+            damaged, piece = damaged + 1, piece + 1
+    return events, damaged, refused
 
 
-def _take(text: bytes, starts: list[int], stops: list[int], piece: int, found: Salvaged, *, exactly: bool) -> int:
-    """Takes one event; returns of how many pieces it consisted."""
-    for joined in range(1, min(LONGEST_JOIN, len(starts) - piece) + 1):
-        part = text[starts[piece] : stops[piece + joined - 1]]
-        try:
-            event = decode_one(part, exactly=exactly)
-        except ValueError as error:
-            if "truncated" in str(error):
-                continue
-            return _take_leniently(part, joined, found, exactly=exactly)
-        if event is not None:
-            found.events.append(event)
-        return joined
-    found.damaged += 1
-    return 1
-
-
-def _take_leniently(part: bytes, joined: int, found: Salvaged, *, exactly: bool) -> int:
-    """JSON that the typed parser refused (NaN, an odd type, invalid UTF-8), or no JSON at all."""
+def _leniently(part: bytes, *, exactly: bool) -> tuple[Event | None, bool, bool]:
+    """JSON that the typed parser refused (NaN, an odd type, invalid UTF-8), or none at all: the event, whether the
+    stretch is damaged, and whether it is useless."""
     try:
         value = json.loads(part.decode("utf-8", "replace"), parse_float=Decimal)
     except (ValueError, RecursionError):
-        found.damaged += 1
-        return joined
-    if not isinstance(value, dict) or value.get("ph", "X") != "X":
-        found.refused += not isinstance(value, dict)
-        return joined
-    event = lenient(value, exactly=exactly)
-    if event is None:
-        found.refused += 1
-    else:
-        found.events.append(event)
-    return joined
+        return None, True, False
+    if isinstance(value, dict) and value.get("ph", "X") != "X":
+        return None, False, False
+    event = lenient(value, exactly=exactly) if isinstance(value, dict) else None
+    return event, False, event is None

@@ -6,10 +6,11 @@ One law: times are integer nanoseconds, exact to the last digit that the file ho
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -135,20 +136,14 @@ class Damage:
     @property
     def sentences(self) -> tuple[str, ...]:
         """What to tell the user: nothing, or one sentence with all counts."""
-        said = []
-        if self.truncated:
-            said.append("it ends in the middle, as of a job killed while writing it")
-        if self.damaged:
-            said.append(f"{_counted(self.damaged, 'stretch', 'stretches')} could not be understood")
-        if self.refused:
-            said.append(f"{_counted(self.refused, 'event', 'events')} had no usable time or name")
-        if self.negative:
-            said.append(f"{_counted(self.negative, 'negative duration', 'negative durations')} became zero")
+        counted = (
+            (self.damaged, "stretch", "stretches", "could not be understood"),
+            (self.refused, "event", "events", "had no usable time or name"),
+            (self.negative, "negative duration", "negative durations", "became zero"),
+        )
+        said = ["it ends in the middle, as of a job killed while writing it"] if self.truncated else []
+        said += [f"{count} {one if count == 1 else many} {what}" for count, one, many, what in counted if count]
         return (f"The trace is damaged, and what is whole in it was kept: {'; '.join(said)}.",) if said else ()
-
-
-def _counted(count: int, one: str, many: str) -> str:
-    return f"{count} {one if count == 1 else many}"
 
 
 class _Referable:
@@ -185,29 +180,37 @@ class Trace(_Referable):
     parts: tuple[tuple[Path, int], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class TraceDescription:
-    """See `Trace` for the fields."""
-
-    devices: tuple[Device, ...] = ()
-    rank: int | None = None
-    world_size: int | None = None
-    backend: str = ""
-    base_ns: int = 0
-
-
-def understand(header: bytes, trailer: bytes) -> TraceDescription:
-    """Facts from the text before and after the list of events: header up to and with its "[", trailer from its "]".
+def facts_of(header: bytes, trailer: bytes) -> dict[str, Any]:
+    """Fields of `Trace` (devices, rank, world_size, backend, base_ns) from the text before and after the list of
+    events: header up to and with its "[", trailer from its "]".
 
     A trailer that is missing or damaged costs what it held; a damaged header likewise.
     """
+    document: object = None
     for text in (header + trailer, header + b"]}"):
-        try:
+        with suppress(ValueError, RecursionError):
             document = json.loads(text.decode("utf-8-sig", "replace"))
-        except (ValueError, RecursionError):
-            continue
-        return _facts(document) if isinstance(document, dict) else TraceDescription()
-    return TraceDescription()
+            break
+    document = document if isinstance(document, dict) else {}
+    distributed, listed = document.get("distributedInfo"), document.get("deviceProperties")
+    distributed = distributed if isinstance(distributed, dict) else {}
+    devices = [each for each in listed if isinstance(each, dict)] if isinstance(listed, list) else []
+    return {
+        "devices": tuple(
+            Device(
+                number=_count(each.get("id")) or 0,
+                name=_text(each.get("name")),
+                memory=_count(each.get("totalGlobalMem")) or 0,
+                compute_capability=(_count(each.get("computeMajor")) or 0, _count(each.get("computeMinor")) or 0),
+                multiprocessors=_count(each.get("numSms")) or 0,
+            )
+            for each in devices
+        ),
+        "rank": _count(distributed.get("rank")),
+        "world_size": _count(distributed.get("world_size")),
+        "backend": _text(distributed.get("backend")),
+        "base_ns": _count(document.get("baseTimeNanoseconds")) or 0,
+    }
 
 
 def closes(header: bytes, trailer: bytes) -> bool:
@@ -219,33 +222,10 @@ def closes(header: bytes, trailer: bytes) -> bool:
     return True
 
 
-def _facts(document: dict[str, object]) -> TraceDescription:
-    distributed = document.get("distributedInfo")
-    distributed = distributed if isinstance(distributed, dict) else {}
-    listed = document.get("deviceProperties")
-    backend = distributed.get("backend")
-    return TraceDescription(
-        devices=tuple(_device(each) for each in listed if isinstance(each, dict)) if isinstance(listed, list) else (),
-        rank=_count(distributed.get("rank")),
-        world_size=_count(distributed.get("world_size")),
-        backend=backend if isinstance(backend, str) else "",
-        base_ns=_count(document.get("baseTimeNanoseconds")) or 0,
-    )
-
-
-def _device(properties: dict[str, object]) -> Device:
-    name = properties.get("name")
-    return Device(
-        number=_count(properties.get("id")) or 0,
-        name=name if isinstance(name, str) else "",
-        memory=_count(properties.get("totalGlobalMem")) or 0,
-        compute_capability=(_count(properties.get("computeMajor")) or 0, _count(properties.get("computeMinor")) or 0),
-        multiprocessors=_count(properties.get("numSms")) or 0,
-    )
-
-
 def _count(value: object) -> int | None:
     """A non-negative integer below 2^62, or None."""
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**62:
-        return None
-    return value
+    return value if type(value) is int and 0 <= value < 2**62 else None
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else ""

@@ -124,7 +124,8 @@ def _own_cost(parts: Parts, waited: Tie, row: Int64) -> tuple[Int64, Bool]:
     """
     events, waits = parts.scope.trace.events, parts.waits
     last, own = events.begin[waits.row].copy(), np.full(len(events), NONE)
-    np.maximum.at(last, waited.target, parts.scope.activities.end[waited.source])
+    source, target = waited
+    np.maximum.at(last, target, parts.scope.activities.end[source])
     rest = np.maximum(events.end[waits.row] - last, 0)
     held = last > events.begin[waits.row]
     own[waits.row] = np.where(waits.frees, rest, np.minimum(events.duration[waits.row], parts.delays.call))
@@ -207,24 +208,26 @@ def _streams(parts: Parts) -> Edges:
 
 def _ties(parts: Parts, waited: Tie, events: Tie) -> tuple[Edges, Edges]:
     """Waits of the host for activities, and of streams for each other."""
-    points = len(parts.points)
-    returned = _points_by_row(parts, ThreadPoint.CALL_END)[parts.waits.row[waited.target]]
-    frees = parts.waits.frees[waited.target]
-    own, _ = _own_cost(parts, waited, parts.waits.row[waited.target])
+    points, (source, target) = len(parts.points), waited
+    returned = _points_by_row(parts, ThreadPoint.CALL_END)[parts.waits.row[target]]
+    frees = parts.waits.frees[target]
+    own, _ = _own_cost(parts, waited, parts.waits.row[target])
     weight = np.where(frees, np.maximum(own, 0), parts.delays.wait)
-    waits = edges_of(EdgeKind.WAIT, points + waited.source, returned, weight, blocking=frees.astype(np.int64))
-    full = parts.waits.full[waited.target]
+    waits = edges_of(EdgeKind.WAIT, points + source, returned, weight, blocking=frees.astype(np.int64))
+    full = parts.waits.full[target]
     waits = replace(waits, kind=np.where(full, int(EdgeKind.QUEUE), waits.kind))
-    return waits, edges_of(EdgeKind.EVENT, points + events.source, points + events.target, _event_delay(parts, events))
+    earlier, later = events
+    return waits, edges_of(EdgeKind.EVENT, points + earlier, points + later, _event_delay(parts, events))
 
 
 def _event_delay(parts: Parts, events: Tie) -> int:
     """From the end of an activity to the start of one that waited for it on another stream: the median where that one
     had long been launched, and its own stream was free."""
     activities, trace = parts.scope.activities, parts.scope.trace
-    call, ended = activities.call[events.target], activities.end[events.source]
-    apart = activities.begin[events.target] - ended
-    clear = (call != NONE) & (trace.events.end[call] + SURE < ended) & (parts.streams.ended[events.target] < ended)
+    source, target = events
+    call, ended = activities.call[target], activities.end[source]
+    apart = activities.begin[target] - ended
+    clear = (call != NONE) & (trace.events.end[call] + SURE < ended) & (parts.streams.ended[target] < ended)
     clear &= (apart >= 0) & (apart <= AT_ONCE)
     return int(np.median(apart[clear])) if clear.any() else parts.delays.gap[int(EventKind.KERNEL)]
 

@@ -1,11 +1,10 @@
-"""What of a trace is replayed: the activities, calls and threads of some consecutive steps.
+"""What of a trace is replayed (the activities, calls and threads of some consecutive steps), and the delays of a device
+that no event of the trace holds: from a launch to its activity, between activities, and from the end of what was waited
+for to the return of the wait.
 
-The delays of a device that no event of the trace holds: from a launch to its activity, between activities, and from
-the end of what was waited for to the return of the wait.
-
-They are the machine's, not an activity's own: one figure for each kind, from the cases in which nothing else can have
-delayed: the median, or the mean of the gaps between activities, which add up along a stream. So they are a model, and
-the replay's error says how good it is.
+The delays are the machine's, not an activity's own: one figure for each kind, from the cases in which nothing else can
+have delayed: the median, or the mean of the gaps between activities, which add up along a stream. So they are a model,
+and the replay's error says how good it is.
 """
 
 from __future__ import annotations
@@ -141,7 +140,10 @@ def waits_of(scope: Scope) -> Waits:
     frees = chosen & matching(scope.trace, FREEING.match)
     frees &= events.duration > WAITED
     copies = np.full(len(events), NONE)
-    of_copies = np.flatnonzero(_holding(scope, activities))
+    called = events.duration[activities.call]
+    lasted = matching(scope.trace, PAGEABLE.search)[activities.row] | (called > WAITED)
+    copying = (events.event_kind[activities.row] == EventKind.MEMCPY) & (activities.call != NONE) & lasted
+    of_copies = np.flatnonzero(copying & (events.end[activities.call] + ROUNDING >= activities.end))
     copies[activities.call[of_copies]] = of_copies
     full = np.zeros(len(events), np.bool_)
     full[_held_back(scope, activities)] = True
@@ -160,17 +162,6 @@ def _held_back(scope: Scope, activities: ReplayedActivities) -> Int64:
     queued = np.searchsorted(begins, events.begin[long]) - np.searchsorted(ends, events.begin[long])
     full: Int64 = long[queued >= FULL]
     return full
-
-
-def _holding(scope: Scope, activities: ReplayedActivities) -> Bool:
-    """Which activities are copies whose call returned only when they had ended."""
-    events = scope.trace.events
-    copy = (events.event_kind[activities.row] == EventKind.MEMCPY) & (activities.call != NONE)
-    returned = events.end[activities.call]
-    pageable = matching(scope.trace, PAGEABLE.search)[activities.row]
-    lasted = pageable | (events.duration[activities.call] > WAITED)
-    holding: Bool = copy & (returned + ROUNDING >= activities.end) & lasted
-    return holding
 
 
 def host_time(scope: Scope, lane: int) -> tuple[Intervals, Intervals, Intervals]:
@@ -257,31 +248,20 @@ def delays_of(scope: Scope, streams: Streams, waits: Waits, behind: Bool) -> Del
     for kind in (EventKind.KERNEL, EventKind.MEMCPY, EventKind.MEMSET):
         of_kind = event_kind == kind
         launch[int(kind)] = _median((activities.begin - end)[empty & of_kind], USUAL_LAUNCH)
-        gap[int(kind)] = _mean((activities.begin - streams.ended)[full & of_kind], USUAL_GAP)
+        gaps = (activities.begin - streams.ended)[full & of_kind]
+        gaps = gaps[gaps <= LONGEST_GAP]
+        gap[int(kind)] = round(float(gaps.mean())) if len(gaps) else USUAL_GAP
     copied = empty & (event_kind != EventKind.KERNEL)
     copy = _median((activities.begin - begin)[copied], 2 * USUAL_LAUNCH)
-    return Delays(launch, copy, gap, *_waiting(scope, waits))
-
-
-def _waiting(scope: Scope, waits: Waits) -> tuple[int, int]:
-    """The return of waits, and the cost of calls that waited for nothing."""
-    events, ends = scope.trace.events, np.sort(scope.activities.end)
-    begin, end = events.begin[waits.row], events.end[waits.row]
-    index = np.searchsorted(ends, end, side="right") - 1
-    last = np.where(index >= 0, ends[np.maximum(index, 0)], begin) if len(ends) else begin
-    waited = last > begin + SURE
-    pure = ~waits.frees & ~waits.full
-    call = _median((end - begin)[~waited & pure & (waits.copies == NONE)], USUAL_RETURN)
-    return _median((end - last)[waited & pure], USUAL_RETURN), call
-
-
-def _mean(values: Int64, usual: int) -> int:
-    """Without what is too long for a queue at work: a wait for another stream."""
-    short = values[values <= LONGEST_GAP]
-    return round(float(short.mean())) if len(short) else usual
+    ends, began, returned = np.sort(activities.end), events.begin[waits.row], events.end[waits.row]
+    index = np.searchsorted(ends, returned, side="right") - 1
+    last = np.where(index >= 0, ends[np.maximum(index, 0)], began) if len(ends) else began
+    waited, pure = last > began + SURE, ~waits.frees & ~waits.full
+    call = _median((returned - began)[~waited & pure & (waits.copies == NONE)], USUAL_RETURN)
+    return Delays(launch, copy, gap, _median((returned - last)[waited & pure], USUAL_RETURN), call)
 
 
 def _median(values: Int64, usual: int) -> int:
-    """Without what no machine takes: a wait for something else."""
+    """Without what no machine takes, a wait for something else; `usual` where nothing is left."""
     possible = values[values <= LONGEST_DELAY]
     return int(np.median(possible)) if len(possible) else usual

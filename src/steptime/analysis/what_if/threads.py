@@ -1,10 +1,8 @@
-"""The host's part of the graph: each thread as a chain of points, and how threads hand over to each other.
+"""The host's part of the graph: each thread as a chain of points, and what ties threads, device and streams together.
 
 A point is where a thread meets something outside itself: a launch, a wait, a boundary of a step, autograd's engine.
 Between two points lies the thread's own work, whatever it is. While autograd's engine works, the training thread has
 no event: such a stretch is the engine's, entered by a fork and left by a join.
-
-What ties the host to the device and streams to each other: who waited for which activity.
 
 A trace names the calls that wait and rarely what they wait for. What is certain is the order of the calls on the host
 and that a wait did not return before its activity had ended: the last activity that was launched before a wait, and
@@ -15,6 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -78,7 +77,11 @@ class Bursts:
 
 def bursts_of(scope: Scope) -> Bursts:
     """The bursts of all engine lanes, by begin."""
-    times = _training_times(scope)
+    events = scope.trace.events
+    # Python functions of the training thread stay open while the engine works.
+    listed = np.isin(events.event_kind, (EventKind.OPERATOR, EventKind.ANNOTATION, EventKind.RUNTIME))
+    own = listed & (events.lane == scope.training)
+    times = np.unique(np.concatenate((events.begin[own], events.end[own], scope.boundaries.reshape(-1))))
     found = [_bursts_on(scope, lane, times) for lane in scope.engines]
     table = np.concatenate([np.empty((0, 4), np.int64), *found])
     table = table[np.argsort(table[:, 1], kind="stable")]
@@ -125,14 +128,6 @@ def _part(
     return np.stack(columns).astype(np.int64)
 
 
-def _training_times(scope: Scope) -> Int64:
-    """When an event of the training thread begins or ends; Python functions stay open while the engine works."""
-    events = scope.trace.events
-    listed = np.isin(events.event_kind, (EventKind.OPERATOR, EventKind.ANNOTATION, EventKind.RUNTIME))
-    chosen = listed & (events.lane == scope.training)
-    return np.unique(np.concatenate((events.begin[chosen], events.end[chosen], scope.boundaries.reshape(-1))))
-
-
 def _bursts_on(scope: Scope, lane: int, times: Int64) -> Int64:
     """(n, 4): lane, begin, end, stretch. What overlaps an event of the training thread is no burst: it runs beside."""
     events = scope.trace.events
@@ -154,8 +149,7 @@ AT_ONCE = 50_000
 events between streams take 2 µs (NVIDIA) to 25 µs (AMD)."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Tie:
+class Tie(NamedTuple):
     """Pairs. source: index of the activity waited for. target: index of the wait, or of the activity that waits."""
 
     source: Int64
@@ -193,7 +187,9 @@ def event_ties(scope: Scope, streams: Streams) -> Tie:
     activities = scope.activities
     next_, later = behind_a_wait(scope, streams)
     queued = (activities.call == NONE) | (scope.trace.events.begin[activities.call] < scope.begin)
-    asking = np.flatnonzero(next_ | later | _inside_a_graph(scope) | queued)
+    _, number, count = np.unique(activities.call, return_inverse=True, return_counts=True)
+    in_a_graph = (count[number.reshape(-1)] > 1) & (activities.call != NONE)
+    asking = np.flatnonzero(next_ | later | in_a_graph | queued)
     behind = (next_ | later)[asking]
     before = np.where(behind, scope.trace.events.begin[activities.call[asking]], activities.begin[asking])
     begin, ended = activities.begin[asking], streams.ended[asking]
@@ -266,11 +262,3 @@ def behind_a_wait(scope: Scope, streams: Streams) -> tuple[Bool, Bool]:
         fresh = np.diff(activities.stream[mine][by_stream], prepend=NONE) != 0
         later[mine[by_stream]] = np.where(fresh, count[by_stream], since) > 0
     return next_, later
-
-
-def _inside_a_graph(scope: Scope) -> Bool:
-    """Activities that share their launch with others."""
-    call = scope.activities.call
-    _, number, count = np.unique(call, return_inverse=True, return_counts=True)
-    shared: Bool = (count[number.reshape(-1)] > 1) & (call != NONE)
-    return shared
