@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from steptime.analysis.breakdown import breakdown_of, has_kernels
+from steptime.analysis.breakdown import breakdown_of
 from steptime.analysis.step_context import step_context
 from steptime.analysis.threads import training_lane
 from steptime.analysis.trace_steps import steps_of
@@ -72,11 +72,11 @@ def row_of(path: Path, folder: Path) -> Row | None:
         trace = read(path)
     except SteptimeError:
         return None
-    boundaries = steps_of(trace)
-    if not len(boundaries) or not has_kernels(trace):
+    steps = step_context(trace, steps_of(trace))
+    if not len(steps) or not steps.on_device:
         return None
     begun = time.process_time()
-    replay = rerun(trace, boundaries, link(trace, boundaries), breakdown_of(step_context(trace, boundaries)))
+    replay = rerun(steps, breakdown_of(steps))
     if replay is None:
         return None
     median, high = misplaced(trace)

@@ -6,13 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from steptime.analysis.breakdown import breakdown_of
 from steptime.analysis.step_context import step_context
 from steptime.analysis.trace_steps import steps_of
 from steptime.analysis.what_if.what_if import Replay, rerun
-from steptime.trace.links import link
 from steptime.trace.reader import read
 from steptime.trace.table import Trace
 
@@ -64,8 +61,7 @@ def written(path: Path, events: list[Event]) -> Trace:
 
 def replayed(trace: Trace, **known: Any) -> Replay:
     """The replay of the steps of a trace that are found without help."""
-    boundaries = steps_of(trace)
-    breakdown = breakdown_of(step_context(trace, boundaries))
-    made = rerun(trace, np.asarray(boundaries), link(trace, boundaries), breakdown, **known)
+    steps = step_context(trace, steps_of(trace))
+    made = rerun(steps, breakdown_of(steps), **known)
     assert made is not None
     return made

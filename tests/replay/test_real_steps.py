@@ -60,9 +60,10 @@ def test_the_unchanged_replay_lands_near_the_measured_steps(shared_data: Path, f
 def test_a_replay_may_begin_with_any_step(shared_data: Path, first: int) -> None:
     """The device is two steps behind the host here: a later step begins with a full queue."""
     trace = read(shared_data / "tracelens/mi300/resnet_act_checkpoint.json.gz")
-    boundaries, whole = steps_of(trace), breakdown_of(step_context(trace, steps_of(trace)))
+    steps = step_context(trace, steps_of(trace))
+    whole = breakdown_of(steps)
     breakdown = Breakdown(whole.device, whole.wall[first:], whole.entries[first:])
-    replay = rerun(trace, boundaries[first:], link(trace, boundaries), breakdown)
+    replay = rerun(steps.without_first(first), breakdown)
     assert replay is not None
     assert replay.measured.tolist() == whole.wall[first:].tolist()
     assert replay.error < 0.02

@@ -320,15 +320,7 @@ def with_device(
     operator name, where the trace itself has no stacks."""
     trace, links = steps.trace, steps.links
     roofline = draw(steps, case.step.duration.value)
-    replay = rerun(
-        trace,
-        steps.boundaries,
-        links,
-        breakdown,
-        input_ranges=steps.input,
-        training_thread=steps.thread,
-        at_roofline=at_roofline(trace, links, roofline),
-    )
+    replay = rerun(steps, breakdown, at_roofline(trace, links, roofline))
     generated = {name: each.source for name, each in compiled_kernels(trace, links).items()}
     known = {**generated, **(sources or {})}
     kernels = [_kernel(group, trace, links) for group in roofline.groups[:MOST_KERNELS]]

@@ -208,7 +208,7 @@ def _slices(trace: Trace) -> Iterator[Slice]:
         raise NothingMeasuredError("trace-without-steps", f"{trace.path} holds no event that took time: no step.")
     machine = look_up(device_of(trace))
     steps = step_context(trace, boundaries, machine=machine)
-    replay = rerun(trace, boundaries, steps.links, breakdown_of(steps))
+    replay = rerun(steps, breakdown_of(steps))
     return chain(
         _breakdown(steps.windows, *stretches_of(steps.windows, claims_of(steps))),
         _idle(trace, gaps_of(steps)) if steps.on_device else (),

@@ -13,15 +13,14 @@ from functools import partial
 import numpy as np
 
 from steptime.analysis.categories import Breakdown, Category
-from steptime.analysis.threads import training_lane
+from steptime.analysis.step_context import StepContext
 from steptime.analysis.what_if.build import build
 from steptime.analysis.what_if.critical_path import NamedPath, PathKind, named, path_of
 from steptime.analysis.what_if.graph import NONE, EdgeKind, Graph, GraphRun, NodeKind, chosen, edges_of, joined, run
 from steptime.analysis.what_if.scope import DEVICE, Scope, scope_of
 from steptime.arrays import Bool, Int64
-from steptime.intervals import EMPTY, Intervals, contains, measure, union
+from steptime.intervals import contains, measure, union
 from steptime.quantities import Estimate, mean_of_series
-from steptime.trace.links import Links
 from steptime.trace.table import EventKind, EventTable, Trace
 from steptime.trace.vendors import ALLOCATION, OPTIMIZER_STEP, matching
 
@@ -197,27 +196,21 @@ def window_of(trace: Trace, boundaries: Int64, launch: Int64) -> ReplayWindow:
 
 
 def rerun(
-    trace: Trace,
-    boundaries: Int64,
-    links: Links,
-    breakdown: Breakdown,
-    *,
-    input_ranges: Intervals = EMPTY,
-    training_thread: int | None = None,
-    at_roofline: Mapping[str, Mapping[int, int]] | None = None,
+    steps: StepContext, breakdown: Breakdown, at_roofline: Mapping[str, Mapping[int, int]] | None = None
 ) -> Replay | None:
     """Replays up to five steady steps from the middle; None where nothing ran on a host, or without steps.
 
-    boundaries: (n, 2) ns as the host sees the steps, `breakdown` theirs. input_ranges: batch preparation that the
-    caller knows of. training_thread: the system's id. at_roofline: by the name of a group of kernels, what each of them
-    (rows of the table) would last at the machine's peaks, ns: a prediction for each group.
+    breakdown: of the steps. at_roofline: by the name of a group of kernels, what each of them (rows of the table) would
+    last at the machine's peaks, ns: a prediction for each group.
     """
-    lane = training_lane(trace, training_thread)
-    if lane is None or not len(boundaries):
+    if steps.lane is None or not len(steps):
         return None
-    window = window_of(trace, boundaries, links.launch.astype(np.int64))
+    boundaries = steps.boundaries
+    window = window_of(steps.trace, boundaries, steps.links.launch.astype(np.int64))
     measured = breakdown.wall[window.steps]
-    scope = scope_of(window.trace, boundaries[window.steps], window.launch, lane, input_ranges, wall=int(measured[0]))
+    scope = scope_of(
+        window.trace, boundaries[window.steps], window.launch, steps.lane, steps.input, wall=int(measured[0])
+    )
     graph = build(scope)
     found = run(graph)
     path = named(scope, graph, found, path_of(graph, found))
@@ -228,7 +221,7 @@ def rerun(
         modelled=run(graph, weight=graph.edges.weight - graph.edges.unexplained).duration,
         path=path,
         origin=scope.begin,
-        symbols=trace.symbols,
+        symbols=steps.trace.symbols,
     )
     place = {row: index for index, row in enumerate(window.rows.tolist())} if at_roofline else {}
     groups = {
