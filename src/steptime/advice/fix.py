@@ -238,25 +238,16 @@ def fix(
     return make
 
 
-@dataclass(frozen=True, slots=True)
-class TrainingLines:
-    """forward: the first line that calls a model; backward: the only line that calls backward. One function."""
-
-    forward: SourceLine
-    backward: SourceLine
-
-
-def training_lines(case: Case) -> TrainingLines | None:
-    """The lines of a case; None where they were not timed or are not certain: with several backwards, or the forward in
-    another function."""
+def training_lines(case: Case) -> tuple[SourceLine | None, SourceLine | None]:
+    """(the first line that calls a model, the only line that calls backward), in one function. None, both, where lines
+    were not timed or are not certain: with several backwards, or the forward in another function."""
     backwards = [use.source for use in case.lines if use.role == "backward"]
+    forwards = [use.source for use in case.lines if use.role == "forward"]
     if len(backwards) != 1:
-        return None
-    backward = backwards[0]
-    place = (backward.file, backward.function)
-    called = [use.source for use in case.lines if use.role == "forward"]
-    forwards = [each for each in called if (each.file, each.function) == place and each.line <= backward.line]
-    return TrainingLines(min(forwards, key=lambda each: each.line), backward) if forwards else None
+        return None, None
+    backward, place = backwards[0], (backwards[0].file, backwards[0].function)
+    forwards = [each for each in forwards if (each.file, each.function) == place and each.line <= backward.line]
+    return (min(forwards, key=lambda each: each.line), backward) if forwards else (None, None)
 
 
 def model_edit(
@@ -264,9 +255,9 @@ def model_edit(
 ) -> ModelEdit | Snippet:
     """A statement about the model where the loop that calls it is known; else its example. in_place: see `ModelEdit`;
     None where the statement keeps the parameters' names. A module of torch's own is not compiled in place."""
-    lines = training_lines(case)
-    if lines is None or sum(root.parameters > 0 for root in case.roots) > 1:  # the change acts on all of them
+    forward, _ = training_lines(case)
+    if forward is None or sum(root.parameters > 0 for root in case.roots) > 1:  # the change acts on all of them
         return Snippet(example)
     site = case.optimizers[0].site if case.optimizers else None
     usable = in_place if in_place and not any(root.own for root in case.roots) else ""
-    return ModelEdit(statement, lines.forward, site, example, batch, in_place is not None, usable)
+    return ModelEdit(statement, forward, site, example, batch, in_place is not None, usable)

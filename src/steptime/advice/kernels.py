@@ -1,9 +1,5 @@
-"""What kernels and operators are about: the same words for every rule that speaks of them.
-
-What kernels are about, told by the operator that launched them: the same words for every rule over kernels.
-
-One law: an operator that is in none of these sets is of no kind, and nothing is concluded about it.
-"""
+"""What kernels and operators are about, by the operator's name. One that is in none of these sets is of no kind, and
+nothing is concluded about it."""
 
 from __future__ import annotations
 
@@ -37,6 +33,9 @@ LABORIOUS = frozenset(
 )  # fmt: skip
 """Of these, functions that take tens of instructions an element, and random numbers (4.7 ns for each of dropout's on
 a CPU, by a profile): on a processor they may be bound by arithmetic."""
+ARITHMETIC = 0.25
+"""Of the bandwidth: below it an operator that takes tens of instructions an element waits for its own arithmetic, which
+fusing leaves."""
 MATRIX = frozenset(
     {
         "mm", "addmm", "bmm", "baddbmm", "addbmm", "matmul", "linear", "einsum", "_scaled_mm", "_addmm_activation",
@@ -104,7 +103,7 @@ def first_source(uses: Iterable[KernelUse]) -> SourceLine | None:
     return next((use.source for use in longest(uses, 1000) if use.source is not None), None)
 
 
-def told(use: KernelUse) -> str:
+def as_evidence(use: KernelUse) -> str:
     """A kernel group as evidence: "aten::mm [[64, 100], [100, 64]]: 1.20 ms in 24 calls, sgemm_128x64"."""
     shapes = f" {use.shapes}" if use.shapes else ""
     name = f", {short_kernel(use.name)}" if use.name else ""
@@ -117,30 +116,19 @@ def short_kernel(name: str) -> str:
     return plain.rsplit("::", 1)[-1][:60] or name[:60]
 
 
-ARITHMETIC = 0.25
-"""Of the bandwidth: below it an operator that takes tens of instructions an element waits for its own arithmetic, which
-fusing leaves."""
-
-
 def moving(operators: Iterable[OperatorUse], machine: MachineUse | None) -> list[OperatorUse]:
     """Those of the model that wait for memory. The optimiser's are not the model's.
 
     The bandwidth is that of a copy, or what the plain ones reach here, where that is less: tensors whose memory is new
     each time are slow to write (4 to 8 GB/s where a copy reached 41), whatever is computed.
     """
-    pointwise = [use for use in operators if _is_pointwise(use)]
+    waiting = (use for use in operators if use.bound == "memory" and use.phase != "optimizer")
+    pointwise = [use for use in waiting if plain_name(use.name) in POINTWISE]
     reached = _rate([use for use in pointwise if plain_name(use.name) not in LABORIOUS])
     bandwidth = min(filter(None, (machine.copy_bytes if machine is not None else None, reached)), default=0.0)
-    return [use for use in pointwise if not _computes(use, bandwidth)]
-
-
-def _is_pointwise(use: OperatorUse) -> bool:
-    return use.bound == "memory" and use.phase != "optimizer" and plain_name(use.name) in POINTWISE
-
-
-def _computes(use: OperatorUse, bandwidth: float) -> bool:
-    """Whether its own arithmetic is what it waits for."""
-    return plain_name(use.name) in LABORIOUS and bool(use.bytes) and _rate([use]) < ARITHMETIC * bandwidth
+    laborious = [use for use in pointwise if plain_name(use.name) in LABORIOUS and use.bytes]
+    computing = {id(use) for use in laborious if _rate([use]) < ARITHMETIC * bandwidth}
+    return [use for use in pointwise if id(use) not in computing]
 
 
 def _rate(operators: list[OperatorUse]) -> float:

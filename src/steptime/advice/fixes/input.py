@@ -304,8 +304,8 @@ def frozen_objects(case: Case) -> Option | None:
         return None
     spent = garbage.duration.value
     saving = partly(spent, LIKELY_FROZEN_OBJECTS, SURE_FROZEN_OBJECTS, case.step)
-    lines, example = training_lines(case), EXAMPLE_FROZEN_OBJECTS
-    edit = LoopEdit(STATEMENTS, "gc", lines.forward, example) if lines is not None else Snippet(example)
+    (forward, _), example = training_lines(case), EXAMPLE_FROZEN_OBJECTS
+    edit = LoopEdit(STATEMENTS, "gc", forward, example) if forward is not None else Snippet(example)
     return Option("gc.freeze()", (Change("gc-freeze"),), saving, edit)
 
 

@@ -66,29 +66,22 @@ def bfloat_autocast(case: Case) -> Option | None:
     rates = dict(case.machine.rates) if case.machine is not None else {}
     low, full = rates.get("bfloat16"), rates.get("float32") or (case.machine.matrix_flops if case.machine else None)
     faster = 1 - full / low if low and full and low > full else 0.0
-    if case.step.device == "cpu" and not (faster and _products(case)):
+    products = not case.operators or any(use.flops for use in case.operators)
+    if case.step.device == "cpu" and not (faster and products):
         return None
-    saving, reach = (None, 0.0)
+    saving, reach = None, 0.0
     if faster and (compute := named(case.categories, "compute")) is not None:
-        saving, reach = _by_operators(case, faster) or _by_category(case, faster, compute.duration.value)
+        reach = compute.duration.value
+        saving = partly(faster * reach, LIKELY_BFLOAT_AUTOCAST, SURE_BFLOAT_AUTOCAST, case.step)
+        saving, reach = _by_operators(case, faster) or (saving, reach)
     change = Change("autocast", arguments=(("dtype", "bfloat16"),))
     return Option("bfloat16 autocast", (change,), saving, _edit(case), reach=reach)
 
 
-def _products(case: Case) -> bool:
-    """Whether there is something that autocast casts, as far as operators are known."""
-    return not case.operators or any(use.flops for use in case.operators)
-
-
-def _by_category(case: Case, faster: float, compute: float) -> tuple[Estimate, float]:
-    """(saving, what is acted on), ns a step. faster: the share of a product that a higher upper bound makes less of."""
-    gain = faster * compute
-    return partly(gain, LIKELY_BFLOAT_AUTOCAST, SURE_BFLOAT_AUTOCAST, case.step), compute
-
-
 def _by_operators(case: Case, faster: float) -> tuple[Estimate, float] | None:
-    """The same on a CPU, None where its operators are not known. Products that wait for memory read weights in single
-    precision all the same, to cast them."""
+    """(saving, what is acted on) on a CPU, ns per step; None where its operators are not known. faster: the share of a
+    product that a higher upper bound makes less of. Products that wait for memory read weights in single precision all
+    the same, to cast them."""
     if case.step.device != "cpu" or not case.operators:
         return None
     at = (case.operators, case.categories, case.machine)
@@ -101,10 +94,11 @@ def _by_operators(case: Case, faster: float) -> tuple[Estimate, float] | None:
 
 def _edit(case: Case) -> AutocastEdit | Snippet:
     device = case.step.device.partition(":")[0]
-    example, lines = EXAMPLE_BFLOAT_AUTOCAST.format(device=device), training_lines(case)
-    if lines is None or lines.forward == lines.backward:
+    example = EXAMPLE_BFLOAT_AUTOCAST.format(device=device)
+    forward, backward = training_lines(case)
+    if forward is None or backward is None or forward == backward:
         return Snippet(example)
-    return AutocastEdit(lines.forward, lines.backward, device, "bfloat16", example)
+    return AutocastEdit(forward, backward, device, "bfloat16", example)
 
 
 @fix("RM302", "tensor-float", addresses={"ST403"}, promise=Promise.SAME_CURVE, risk=1, low_precision=True)

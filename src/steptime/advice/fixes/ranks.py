@@ -89,8 +89,8 @@ def fewer_exchanges(case: Case) -> Option | None:
         return None
     category = named(case.categories, "communication")
     saving = scaled(category.recoverable, 1 - 1 / backwards) if category is not None else None
-    lines = training_lines(case)
-    snippet = Snippet(EXAMPLE_FEWER_EXCHANGES, lines.backward if lines is not None else None)
+    _, backward = training_lines(case)
+    snippet = Snippet(EXAMPLE_FEWER_EXCHANGES, backward)
     return Option(f"no_sync() in {backwards - 1} of {backwards} backwards", (Change("no-sync"),), saving, snippet)
 
 
@@ -120,6 +120,6 @@ def fewer_updates(case: Case) -> Option | None:
     """
     if case.step.micro_batches > 1.5:
         return None
-    lines = training_lines(case)
-    snippet = Snippet(EXAMPLE_FEWER_UPDATES, lines.backward if lines is not None else None)
+    _, backward = training_lines(case)
+    snippet = Snippet(EXAMPLE_FEWER_UPDATES, backward)
     return Option("gradients of several batches", edit=snippet, advice="Update once for several batches.")

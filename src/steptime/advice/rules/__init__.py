@@ -3,23 +3,8 @@
 from __future__ import annotations
 
 from steptime.advice.rule import Rule
-from steptime.advice.rules import (
-    input,
-    kernels,
-    machine,
-    memory,
-    optimizer,
-    overhead,
-    python,
-    ranks,
-    run,
-    switches,
-)
+from steptime.advice.rules import input, kernels, machine, memory, optimizer, overhead, python, ranks, run, switches
 
-_FAMILIES = (input, python, overhead, kernels, optimizer, switches, memory, machine, ranks, run)
-CATALOGUE: tuple[Rule, ...] = tuple(
-    sorted(
-        {made for family in _FAMILIES for made in vars(family).values() if isinstance(made, Rule)},
-        key=lambda made: made.code,
-    )
-)
+_FAMILIES = (input, kernels, machine, memory, optimizer, overhead, python, ranks, run, switches)
+_MADE = {made for family in _FAMILIES for made in vars(family).values() if isinstance(made, Rule)}
+CATALOGUE: tuple[Rule, ...] = tuple(sorted(_MADE, key=lambda made: made.code))

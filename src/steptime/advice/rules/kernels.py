@@ -14,6 +14,7 @@ from steptime.advice.kernels import (
     POINTWISE,
     REACHABLE,
     above_peaks,
+    as_evidence,
     elements,
     first_source,
     is_matrix_product,
@@ -22,7 +23,6 @@ from steptime.advice.kernels import (
     plain_name,
     shapes_of,
     spent,
-    told,
 )
 from steptime.advice.line_evidence import profile_scale, steady_time
 from steptime.advice.rule import Finding, Rule, Weight, rule
@@ -270,7 +270,7 @@ def _copy_kernels(signals: Signals) -> Finding | None:
 
 def _about(made: Rule, kernels: Sequence[KernelUse], summary: str, advice: str, saving: Estimate) -> Finding:
     """A finding about kernels, the longest of which are its evidence."""
-    evidence = tuple(map(told, longest(kernels)))
+    evidence = tuple(map(as_evidence, longest(kernels)))
     source = first_source(kernels)
     return made.finding(summary, advice, saving, category="compute", source=source, evidence=evidence)
 
@@ -473,7 +473,7 @@ def dominant_operator(signals: Signals) -> Finding | None:
     advice = "It runs near its upper bound: only less work, or a cheaper dtype, makes it faster."
     if any(use.at_roofline is None for use in uses):
         advice = "Look at this operator first."
-    evidence = tuple(map(told, longest(uses)))
+    evidence = tuple(map(as_evidence, longest(uses)))
     return dominant_operator.finding(summary, advice, source=first_source(uses), evidence=evidence)
 
 

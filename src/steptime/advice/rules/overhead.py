@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from steptime.advice.evidence import GapUse, LineUse, OperatorUse, Signal, SiteUse
-from steptime.advice.kernels import first_source, longest, plain_name, spent, told
+from steptime.advice.kernels import as_evidence, first_source, longest, plain_name, spent
 from steptime.advice.line_evidence import function_of
 from steptime.advice.models import staging_operators
 from steptime.advice.rule import Finding, rule
@@ -398,7 +398,7 @@ def tiny_kernels(signals: Signals) -> Finding | None:
         partly(empty, FUSES, FUSES_AT_LEAST, signals.step),
         category="compute",
         source=first_source(longest(tiny)),
-        evidence=tuple(map(told, sorted(tiny, key=lambda use: use.calls, reverse=True)[:3])),
+        evidence=tuple(map(as_evidence, sorted(tiny, key=lambda use: use.calls, reverse=True)[:3])),
     )
 
 
