@@ -178,7 +178,7 @@ def _of_any_run(saving: Estimate, case: Case, most: float) -> Estimate:
 
 
 def _rests_on_few(case: Case) -> bool:
-    """In a bare trace, where nobody can let the job run longer."""
+    """In a bare trace, whose job is over and cannot run longer."""
     return case.step.mode == "trace" and case.step.steady < FEWEST_FOR_NOTHING
 
 

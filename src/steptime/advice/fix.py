@@ -81,7 +81,7 @@ class AutocastEdit:
 @dataclass(frozen=True, slots=True)
 class ModelEdit:
     """A statement about the model, behind its construction: before the optimiser is made of its parameters, or before
-    the training loop. forward: where the loop calls it, which tells its name; optimizer: where that is made.
+    the training loop. forward: where the loop calls it, which has its name; optimizer: where that is made.
 
     statement: with {model} for the name, and {torch} for that of torch. batch: a statement before the forward, with
     {batch} for what the model is called on ("" for none). prefixed: the statement puts a prefix before the names of the
@@ -148,8 +148,8 @@ class JointEdit:
 
 
 Edit = SingleEdit | JointEdit
-"""What is written into the user's source: all that the change has put in force, or nothing. A `Snippet` is what nobody
-writes for the user."""
+"""What is written into the user's source: all that the change has put in force, or nothing. A `Snippet` is written
+by the user alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +178,7 @@ Function = Callable[[Case], Outcome]
 class Fix:
     """addresses: codes of the rules whose findings it is an answer to. promise: about the numbers. risk: from 1 (cannot
     hurt) to 5. low_precision: gradients are rounded to a low format. frees: the share of a
-    training's memory that it may free (0: none), which nobody is told: it puts in order what is tried for memory."""
+    training's memory that it may free (0: none), by which what is tried for memory is ordered; it is not printed."""
 
     code: str
     name: str

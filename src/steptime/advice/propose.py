@@ -14,7 +14,7 @@ from steptime.quantities import format_duration
 
 UNKNOWN = 0.25
 """Of the savings, or of the step where that is not known: what a fix without a model is taken to gain when
-they are put in order; nobody is told."""
+they are put in order; it is not printed."""
 
 MEMORY_NOTES = frozenset({"ST703", "ST704", "ST705"})
 """Notes about memory: no time is to be saved that a trial could win, so that what answers them is advice."""

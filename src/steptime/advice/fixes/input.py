@@ -45,7 +45,7 @@ STREAMS, ORDER = "the workers' random numbers", "the order from the second epoch
 USUAL = 2
 """Batches that each worker keeps ready where the job says nothing (torch.utils.data.DataLoader)."""
 FACTOR = 4
-"""Times as many: a batch that takes four times the mean then delays nobody."""
+"""Times as many: a batch that takes four times the mean then delays no step."""
 DEEPEST = 16
 """Batches of a worker in store, beyond which memory is all that grows."""
 ENOUGH = 0.95

@@ -120,7 +120,7 @@ operator has fewer threads than the copy had that measured the bandwidth."""
 LEAST_SHARE_ARITHMETIC = 0.05
 """Of the step."""
 INPUT = ("input", "transfer")
-"""Phases whose time is told by the rules of the input."""
+"""Phases whose time the rules of the input report."""
 SURE_ARITHMETIC, LIKELY_ARITHMETIC = 0.3, 0.9
 """Of what lies above three times the copy: which of the two causes it is, and whether it can go, is not seen here."""
 NEEDED = 3.0

@@ -223,7 +223,7 @@ def checkpoint_in_step(signals: Signals) -> Finding | None:
 
 
 def _saving(line: LineUse) -> float:
-    """Time in torch.save; a line that was timed in steps without one is told from its text."""
+    """Time in torch.save; a line that was timed in steps without one is known by its text."""
     return line.checkpoint or float(line_kind(line.source.text) is LineKind.CHECKPOINT)
 
 
