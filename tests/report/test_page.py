@@ -20,9 +20,9 @@ from steptime.report import json
 from steptime.report.page import page
 from steptime.report.page.charts import roofline_chart, series
 from steptime.report.page.ranks import heat_map
-from steptime.report.page.tables import grids
 from steptime.report.page.waterfall import decades, even_ticks, waterfall
 from steptime.report.report import Report
+from steptime.report.tables import case_tables
 
 BUDGET = 2_500_000
 """Bytes of an ordinary page."""
@@ -202,8 +202,8 @@ def test_points_lie_where_their_figures_put_them(report: Report) -> None:
 
 
 def test_tables_have_texts_and_raw_values(report: Report) -> None:
-    kernels = next(grid for grid in grids(of_kernels(report).processes[0].case) if grid.identity == "kernels")
-    column = [heading.raw for heading in kernels.headings].index("duration_ns")
+    kernels = next(table for table in case_tables(of_kernels(report).processes[0].case) if table.identity == "kernels")
+    column = [heading.raw for heading in kernels.columns].index("duration_ns")
     assert [(row[column].text, row[column].value, row[column].bar) for row in kernels.rows] == [
         ("1 ms", 1e6, 100.0),
         ("250 µs", 25e4, 25.0),

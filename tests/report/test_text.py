@@ -14,7 +14,8 @@ from steptime.advice.rule import Finding
 from steptime.quantities import Estimate, SourceLine
 from steptime.report.printable import one_line, plain, printable
 from steptime.report.report import Report
-from steptime.report.text import COLUMNS, LINES, cost_text, render
+from steptime.report.sentences import cost_text
+from steptime.report.text import COLUMNS, LINES, render
 
 
 def with_process(report: Report, **changes: object) -> Report:

@@ -19,7 +19,7 @@ from steptime.analysis.step_context import step_context
 from steptime.analysis.trace_steps import steps_of
 from steptime.machine.machine import Machine, Rate
 from steptime.quantities import Estimate
-from steptime.report.tables import reached_text
+from steptime.report.sentences import reached_text
 from steptime.trace.reader import read
 from steptime.trace.table import Trace
 

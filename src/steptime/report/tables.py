@@ -1,244 +1,374 @@
-"""The tables of what a device and the ranks did, for Markdown."""
+"""Tables, each described once as columns over rows of one kind, and shown by Markdown, the page and its CSV alike."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Generic, TypeVar
 
-from steptime.advice.evidence import Case, MachineUse, Prediction, ReplayUse, RooflineUse
+from steptime.advice.evidence import Case, CategoryUse
 from steptime.advice.kernels import short_kernel
-from steptime.analysis.stragglers.comparison import CollectiveRow, RankComparison
-from steptime.quantities import Estimate, SourceLine, format_bytes, format_duration, format_share, format_source
-from steptime.report.report import Report
+from steptime.analysis.stragglers.comparison import RankComparison
+from steptime.quantities import SourceLine, format_bytes, format_duration, format_share, format_source
+from steptime.report.report import ProcessReport, Report
+from steptime.report.sentences import format_rate, interval_text, predictions
 
-SHOWN = 15
-"""Rows of kernels and gaps: what is behind them is in the JSON."""
-MENTIONED = 0.05
-"""Of the kernels' time: what is left out of the models for one reason is said from a twentieth on."""
+Row = TypeVar("Row")
+
+MOST_ROWS = 400
+"""What takes longer to scroll through than to filter in the JSON."""
 MOST_RANKS = 16
-"""Rows of ranks: the slowest of a large job; all are in the JSON."""
+"""Ranks of a large job that are listed one by one, the slowest ones; all are in the JSON."""
+LONGEST = 300
+"""Characters of a name: templates of C++ have kilobytes of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """text: for a reader. value: raw, for sorting and CSV, "" where it is unknown. short: the text where there is
+    little room, "" for the same. bar: percent of the column's largest value, None for no bar."""
+
+    text: str
+    value: float | str
+    short: str = ""
+    bar: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Column(Generic[Row]):
+    """raw: what the column is called in CSV, with its unit. number: aligned right, and sorted by value. kind: "code",
+    "category", "bound" or "". barred: the page draws a bar behind each value. detail: only where there is much room."""
+
+    title: str
+    raw: str
+    cell: Callable[[Row], Cell]
+    number: bool = True
+    kind: str = ""
+    barred: bool = False
+    detail: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table of words, with its title."""
+    """identity: unique on a page. note: a sentence under the title. hidden: rows that were left out."""
 
+    identity: str
     title: str
-    header: tuple[str, ...]
-    rows: Sequence[tuple[str, ...]]
+    note: str
+    columns: tuple[Column[Any], ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    hidden: int = 0
 
 
-def device_tables(case: Case) -> Iterator[Table]:
-    """All tables that have rows, in the order of the breakdown: what ran, why nothing ran, what a change would save."""
-    for table in (_kernels(case), _gaps(case), _copies(case), _collectives(case), _allocations(case), _chains(case)):
-        if table.rows:
-            yield table
-    yield from _replay(case)
+def table_of(
+    identity: str, title: str, note: str, rows: Iterable[Row], *columns: Column[Row], most: int = MOST_ROWS
+) -> Table:
+    """The table of the first `most` rows; columns without any text are left out."""
+    every = list(rows)
+    made = [(column, [column.cell(row) for row in every[:most]]) for column in columns]
+    kept = [(column, _barred(cells) if column.barred else cells) for column, cells in made
+            if any(cell.text for cell in cells)]  # fmt: skip
+    cells = tuple(zip(*(cells for _, cells in kept), strict=True))
+    return Table(identity, title, note, tuple(column for column, _ in kept), cells, max(len(every) - most, 0))
 
 
-def roofline_sentences(case: Case) -> list[str]:
-    """What the computing is bound by, what it reached, and whose peaks these are."""
-    roofline = case.roofline
-    if roofline is None:
-        return []
-    bounds = bounds_text(roofline, case.machine)
-    said = [
-        f"{bounds[:1].upper()}{bounds[1:]}." if bounds else "",
-        f"Reached: {reached_text(case)}." if reached_text(case) else "",
-    ]
-    if roofline.matrix_unit is not None:
-        said.append(f"Matrix units did {format_share(roofline.matrix_unit)} of the matrix products' time.")
-    if roofline.modelled < NEARLY_ALL:
-        said.append(f"{format_share(1 - roofline.modelled)} of the time has no model of its work.")
-    whole = sum(use.duration for use in case.kernels)
-    alone = sum(use.duration for use in case.kernels if not use.operator and use.bound != "communication")
-    if alone > MENTIONED * whole:
-        said.append(f"{format_share(alone / whole)} of it belongs to no operator (launched before the trace began?).")
-    if case.machine is not None:
-        source = f" ({case.machine.source})" if case.machine.source and not case.machine.measured else ""
-        said.append(f"Peaks of {case.machine.name}: {origin(case.machine)}{source}.")
-    return [sentence for sentence in said if sentence]
+def _barred(cells: list[Cell]) -> list[Cell]:
+    values = [cell.value if isinstance(cell.value, float | int) else 0.0 for cell in cells]
+    largest = max(values, default=0.0)
+    if largest <= 0:
+        return cells
+    return [replace(cell, bar=100 * max(value, 0.0) / largest) for cell, value in zip(cells, values, strict=True)]
 
 
-def rank_table(report: Report) -> Table:
-    """The ranks with the longest steps, and the late one among them."""
-    waits = {rank.rank: rank for process in report.processes for rank in process.case.ranks}
-    ordered = sorted(report.processes, key=lambda process: -process.case.step.duration.value)
-    late = max(waits.values(), key=lambda rank: rank.last, default=None)
-    shown = [process for process in ordered if late is not None and process.rank == late.rank][:1]
-    shown = (shown + [process for process in ordered if process not in shown])[:MOST_RANKS]
-    rows = []
-    for process in shown:
-        categories = {use.name: use.duration.value for use in process.case.categories}
-        rank = waits.get(process.rank) if process.rank is not None else None
-        rows.append(
-            (
-                process.name,
-                format_duration(process.case.step.duration.value),
-                format_duration(categories.get("compute", 0.0)),
-                format_duration(categories.get("communication", 0.0)),
-                format_duration(rank.waiting) if rank else "",
-                format_share(rank.last) if rank else "",
-                process.verdict.bottleneck,
-            )
-        )
-    title = "Ranks" if len(rows) == len(report.processes) else f"Ranks ({len(rows)} of {len(report.processes)})"
-    header = ("rank", "step", "computes", "communicates", "waits for others", "of the waiting for it", "bound by")
-    return Table(title, header, rows)
+def word(
+    title: str,
+    raw: str,
+    get: Callable[[Row], str],
+    kind: str = "",
+    *,
+    short: Callable[[str], str] | None = None,
+    detail: bool = False,
+) -> Column[Row]:
+    """A column of words. short: makes the text for where there is little room."""
+
+    def cell(row: Row) -> Cell:
+        text = " ".join(get(row).split())
+        shown = text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
+        return Cell(shown, text[:LONGEST], short(text)[:LONGEST] if short is not None else "")
+
+    return Column(title, raw, cell, number=False, kind=kind, detail=detail)
 
 
-def _kernels(case: Case) -> Table:
-    rows = [
-        (
-            short_kernel(use.name),
-            use.operator,
-            f"{use.calls:.4g}",
-            format_duration(use.duration),
-            use.bound,
-            format_duration(use.at_roofline) if use.at_roofline is not None else "",
-            use.dtype,
-            {True: "yes", False: "no", None: ""}[use.matrix_unit],
-            _place(use.source),
-        )
-        for use in sorted(case.kernels, key=lambda use: -use.duration)[:SHOWN]
-    ]
-    header = (
-        "kernel",
-        "operator",
-        "calls a step",
-        "a step",
-        "bound by",
-        "at the roofline",
-        "format",
-        "matrix unit",
-        "",
+def number(
+    title: str, raw: str, get: Callable[[Row], float | None], words: Callable[[float], str], *, barred: bool = False
+) -> Column[Row]:
+    """A column of numbers, empty where one is not known. words: of a number."""
+
+    def cell(row: Row) -> Cell:
+        value = get(row)
+        return Cell("", "") if value is None else Cell(words(value), value)
+
+    return Column(title, raw, cell, barred=barred)
+
+
+def duration(title: str, raw: str, get: Callable[[Row], float | None], *, barred: bool = False) -> Column[Row]:
+    """A column of ns."""
+    return number(title, raw, get, format_duration, barred=barred)
+
+
+def share(title: str, raw: str, get: Callable[[Row], float | None]) -> Column[Row]:
+    """A column of fractions, shown as percent."""
+    return number(title, raw, get, format_share)
+
+
+def count(title: str, raw: str, get: Callable[[Row], float | None]) -> Column[Row]:
+    """A column of counts, which may be means."""
+    return number(title, raw, get, lambda value: f"{value:.4g}")
+
+
+def integer(title: str, raw: str, get: Callable[[Row], int]) -> Column[Row]:
+    """A column of whole numbers."""
+    return number(title, raw, get, lambda value: f"{value:.0f}")
+
+
+def size(title: str, raw: str, get: Callable[[Row], float | None], *, barred: bool = False) -> Column[Row]:
+    """A column of bytes."""
+    return number(title, raw, get, format_bytes, barred=barred)
+
+
+def _rate(get: Callable[[Row], float | None]) -> Column[Row]:
+    return number("rate", "flop_per_s", get, lambda value: f"{format_rate(value)}FLOP/s")
+
+
+def _per_second(amount: float | None, nanoseconds: float) -> float | None:
+    return amount / nanoseconds * 1e9 if amount and nanoseconds > 0 else None
+
+
+def _place(get: Callable[[Row], SourceLine | None]) -> Column[Row]:
+    def words(row: Row) -> str:
+        source = get(row)
+        return format_source(source) if source is not None else ""
+
+    return word("line", "line", words)
+
+
+def _with_rows(*tables: Table) -> tuple[Table, ...]:
+    return tuple(table for table in tables if table.rows)
+
+
+def case_tables(case: Case) -> tuple[Table, ...]:
+    """The tables of a case that have rows, in the order in which a reader needs them."""
+    return _with_rows(
+        _gaps(case), _kernels(case), _operators(case), _lines(case), _copies(case), _collectives(case),
+        _allocations(case), _chains(case), _segments(case),
+    )  # fmt: skip
+
+
+def category_tables(case: Case) -> tuple[Table, ...]:
+    """Categories and phases with their intervals."""
+    return _with_rows(
+        _categories("categories", "Categories", "category", case.categories, case),
+        _categories("phases", "Phases", "phase", case.phases, case),
     )
-    return Table("Kernels", header, rows)
+
+
+def _categories(identity: str, title: str, name: str, uses: tuple[CategoryUse, ...], case: Case) -> Table:
+    step = case.step.duration.value or 1.0
+    return table_of(
+        identity, title, "", uses,
+        word(name, "name", lambda use: use.name),
+        duration("a step", "duration_ns", lambda use: use.duration.value, barred=True),
+        share("share", "share", lambda use: use.duration.value / step),
+        word("95 % interval", "interval", lambda use: interval_text(use.duration)),
+        duration("recoverable", "recoverable_ns", lambda use: use.recoverable.value),
+    )  # fmt: skip
+
+
+def replay_tables(case: Case) -> tuple[Table, ...]:
+    """What a change would save, and what the step's length hangs on."""
+    replay, step = case.replay, case.step.duration.value
+    if replay is None:
+        return ()
+    whole = sum(spent for _, spent in replay.critical_path) or 1.0
+    error = f"The unchanged replay misses the measured steps by {format_share(replay.error)}."
+    unnamed = {"input": "(the next batch)", "dispatch": "(between operators)"}
+    changes = table_of(
+        "what-if", "What a change would save", error, predictions(replay, step),
+        word("change", "change", lambda use: use.change),
+        duration("a step", "saved_ns", lambda use: use.saved.value, barred=True),
+        word("interval", "interval", lambda use: interval_text(use.saved)),
+        share("of the step", "share", lambda use: use.saved.value / step),
+        duration("at most", "cap_ns", lambda use: use.cap),
+    )  # fmt: skip
+    path = table_of(
+        "critical-path", "The critical path", "What the length of the step hangs on, by kind.", replay.critical_path,
+        word("kind", "kind", lambda use: use[0]),
+        duration("a step", "duration_ns", lambda use: use[1], barred=True),
+        share("share", "share", lambda use: use[1] / whole),
+    )  # fmt: skip
+    longest = table_of(
+        "longest", "Longest on the critical path", "", replay.longest,
+        word("what", "name", lambda use: use[1].removeprefix("void ") or unnamed.get(use[0], "–"), short=short_kernel),
+        word("kind", "kind", lambda use: use[0]),
+        duration("a step", "duration_ns", lambda use: use[2], barred=True),
+        share("share", "share", lambda use: use[2] / whole),
+    )  # fmt: skip
+    return _with_rows(changes, path, longest)
 
 
 def _gaps(case: Case) -> Table:
-    rows = [
-        (
-            use.category,
-            use.cause or "(between operators)",
-            format_duration(use.duration.value),
-            _interval(use.duration),
-            f"{use.count:.4g}",
-            format_duration(use.longest),
-            _place(use.source),
-        )
-        for use in sorted(case.gaps, key=lambda use: -use.duration.value)[:SHOWN]
-    ]
-    return Table(
-        "Why the device idled", ("category", "behind it", "a step", "95 % interval", "gaps", "longest", ""), rows
-    )
+    return table_of(
+        "gaps", "Why the device idled", "Idle time of the device by what held the thread that feeds it.",
+        sorted(case.gaps, key=lambda use: -use.duration.value),
+        word("category", "category", lambda use: use.category, kind="category"),
+        word("behind it", "cause", lambda use: use.cause or "(between operators)"),
+        duration("a step", "duration_ns", lambda use: use.duration.value, barred=True),
+        word("95 % interval", "interval", lambda use: interval_text(use.duration)),
+        count("gaps", "count", lambda use: use.count),
+        duration("longest", "longest_ns", lambda use: use.longest),
+        _place(lambda use: use.source),
+    )  # fmt: skip
+
+
+def _kernels(case: Case) -> Table:
+    step = case.step.duration.value or 1.0
+    return table_of(
+        "kernels", "Kernels", "Groups of one name, operator and shape.",
+        sorted(case.kernels, key=lambda use: -use.duration),
+        word("kernel", "kernel", lambda use: use.name.removeprefix("void "), kind="code", short=short_kernel),
+        word("operator", "operator", lambda use: use.operator),
+        count("calls", "calls", lambda use: use.calls),
+        duration("a step", "duration_ns", lambda use: use.duration, barred=True),
+        share("share", "share", lambda use: use.duration / step),
+        word("bound by", "bound", lambda use: use.bound, kind="bound"),
+        duration("at the roofline", "at_roofline_ns", lambda use: use.at_roofline),
+        _rate(lambda use: _per_second(use.flops, use.duration)),
+        word("format", "format", lambda use: use.dtype),
+        word("matrix unit", "matrix_unit", lambda use: {True: "yes", False: "no", None: ""}[use.matrix_unit]),
+        word("shapes", "shapes", lambda use: use.shapes, kind="code", detail=True),
+        _place(lambda use: use.source),
+    )  # fmt: skip
+
+
+def _operators(case: Case) -> Table:
+    step = case.step.duration.value or 1.0
+    return table_of(
+        "operators", "Operators", "Leaf operators, summed over the step.",
+        sorted(case.operators, key=lambda use: -use.duration),
+        word("operator", "operator", lambda use: use.name, kind="code"),
+        word("phase", "phase", lambda use: use.phase),
+        count("calls", "calls", lambda use: use.calls),
+        duration("a step", "duration_ns", lambda use: use.duration, barred=True),
+        share("share", "share", lambda use: use.duration / step),
+        word("bound by", "bound", lambda use: use.bound if case.machine is not None else "", kind="bound"),
+        number("FLOP", "flop", lambda use: use.flops, lambda value: f"{value:.3g}"),
+        _rate(lambda use: _per_second(use.flops, use.duration)),
+        size("bytes", "bytes", lambda use: use.bytes),
+        _place(lambda use: use.source),
+    )  # fmt: skip
+
+
+def _lines(case: Case) -> Table:
+    return table_of(
+        "lines", "Lines of the loop", "", sorted(case.lines, key=lambda use: -use.duration.value),
+        word("line", "line", lambda use: format_source(use.source)),
+        word("source", "source", lambda use: use.source.text, kind="code"),
+        word("role", "role", lambda use: use.role),
+        duration("a step", "duration_ns", lambda use: use.duration.value, barred=True),
+        duration("of it host", "host_ns", lambda use: use.host.value),
+        count("runs", "hits", lambda use: use.hits),
+    )  # fmt: skip
 
 
 def _copies(case: Case) -> Table:
-    rows = [
-        (
-            f"{use.kind} {use.memory}".strip(),
-            use.operator,
-            f"{use.calls:.4g}",
-            format_bytes(use.bytes),
-            format_duration(use.duration.value),
-            format_duration(use.exposed.value),
-            _place(use.source),
-        )
-        for use in sorted(case.copies, key=lambda use: -use.duration.value)[:SHOWN]
-    ]
-    return Table("Copies", ("copy", "operator", "calls a step", "bytes", "a step", "of it exposed", ""), rows)
+    return table_of(
+        "copies", "Copies", "Exposed: while nothing else ran.",
+        sorted(case.copies, key=lambda use: -use.duration.value),
+        word("copy", "copy", lambda use: f"{use.kind} {use.memory}".strip()),
+        word("operator", "operator", lambda use: use.operator),
+        count("calls", "calls", lambda use: use.calls),
+        size("bytes", "bytes", lambda use: use.bytes),
+        duration("a step", "duration_ns", lambda use: use.duration.value, barred=True),
+        duration("of it exposed", "exposed_ns", lambda use: use.exposed.value),
+        _place(lambda use: use.source),
+    )  # fmt: skip
 
 
 def _collectives(case: Case) -> Table:
-    rows = [
-        (
-            use.name,
-            use.group,
-            f"{use.calls:.4g}",
-            format_bytes(use.bytes) if use.bytes is not None else "",
-            format_duration(use.duration.value),
-            format_duration(use.exposed.value),
-        )
-        for use in sorted(case.collectives, key=lambda use: -use.duration.value)[:SHOWN]
-    ]
-    return Table("Collectives", ("collective", "group", "calls a step", "bytes", "a step", "of it exposed"), rows)
+    return table_of(
+        "collectives", "Collectives", "Exposed: while nothing else ran.",
+        sorted(case.collectives, key=lambda use: -use.duration.value),
+        word("collective", "collective", lambda use: use.name),
+        word("group", "group", lambda use: use.group),
+        count("calls", "calls", lambda use: use.calls),
+        size("bytes", "bytes", lambda use: use.bytes),
+        duration("a step", "duration_ns", lambda use: use.duration.value, barred=True),
+        duration("of it exposed", "exposed_ns", lambda use: use.exposed.value),
+    )  # fmt: skip
 
 
 def _allocations(case: Case) -> Table:
-    rows = [
-        (
-            use.name,
-            f"{use.calls:.4g}",
-            format_duration(use.duration.value),
-            format_duration(use.idle.value),
-            _place(use.source),
-        )
-        for use in case.allocations[:SHOWN]
-    ]
-    return Table("Calls to the driver's allocator", ("call", "a step", "host", "device idle", ""), rows)
+    return table_of(
+        "allocations", "Calls to the driver's allocator", "", case.allocations,
+        word("call", "call", lambda use: use.name),
+        count("calls", "calls", lambda use: use.calls),
+        duration("host", "host_ns", lambda use: use.duration.value, barred=True),
+        duration("device idle", "idle_ns", lambda use: use.idle.value),
+        _place(lambda use: use.source),
+    )  # fmt: skip
 
 
 def _chains(case: Case) -> Table:
-    rows = [
-        (
-            " → ".join(use.operators[:8]),
-            f"{use.calls:.4g}",
-            format_duration(use.duration),
-            format_bytes(use.bytes),
-            format_bytes(use.saved),
-            _place(use.source),
-        )
-        for use in sorted(case.chains, key=lambda use: -use.duration)[:SHOWN]
-    ]
-    return Table(
-        "Chains of pointwise kernels", ("chain", "times a step", "a step", "bytes", "of them in between", ""), rows
-    )
+    return table_of(
+        "chains", "Chains of pointwise kernels", "One kernel could do each of them.",
+        sorted(case.chains, key=lambda use: -use.duration),
+        word("chain", "chain", lambda use: " → ".join(use.operators), kind="code"),
+        count("times", "times", lambda use: use.calls),
+        duration("a step", "duration_ns", lambda use: use.duration, barred=True),
+        size("bytes", "bytes", lambda use: use.bytes),
+        size("of them in between", "saved_bytes", lambda use: use.saved),
+        _place(lambda use: use.source),
+    )  # fmt: skip
 
 
-def _replay(case: Case) -> Iterator[Table]:
-    replay, step = case.replay, case.step.duration.value
-    if replay is None:
-        return
-    error = f"the unchanged replay misses the measured steps by {format_share(replay.error)}"
-    rows = [
-        (each.change, format_share(each.saved.value / step), _interval(each.saved), format_duration(each.cap))
-        for each in predictions(replay, step)
-    ]
-    if rows:
-        yield Table(f"What a change would save ({error})", ("change", "of the step", "interval", "at most"), rows)
-    whole = sum(spent for _, spent in replay.critical_path)
-    path = [
-        (kind, format_duration(spent), format_share(spent / whole)) for kind, spent in replay.critical_path if whole
-    ]
-    if path:
-        yield Table("The critical path", ("kind", "a step", "share"), path)
-    longest = [
-        (_what(kind, name), kind, format_duration(spent), format_share(spent / whole))
-        for kind, name, spent in replay.longest
-        if whole
-    ]
-    if longest:
-        yield Table("Longest on the critical path", ("what", "kind", "a step", "share"), longest)
+def _segments(case: Case) -> Table:
+    return table_of(
+        "segments", "Between the steps", "Charged to no training step.", case.segments,
+        word("what", "what", lambda use: use.kind.replace("_", " ")),
+        count("times", "times", lambda use: use.count),
+        duration("in all", "total_ns", lambda use: use.duration, barred=True),
+        share("of the run", "share", lambda use: use.share),
+    )  # fmt: skip
 
 
-def _what(kind: str, name: str) -> str:
-    return short_kernel(name) if kind == "kernel" and name else name[:80] or unnamed(kind)
+def process_table(report: Report) -> Table:
+    """The processes with the longest steps, behind the one that the others wait for."""
+    waits = {rank.rank: rank for process in report.processes for rank in process.case.ranks}
+    late = max(waits.values(), key=lambda rank: rank.last, default=None)
 
+    def order(process: ProcessReport) -> tuple[bool, float]:
+        return late is None or process.rank != late.rank, -process.case.step.duration.value
 
-def unnamed(kind: str) -> str:
-    """What is told of time on the critical path that no event names."""
-    return {"input": "(the next batch)", "dispatch": "(between operators)"}.get(kind, "–")
+    def spent(process: ProcessReport, category: str) -> float:
+        return next((use.duration.value for use in process.case.categories if use.name == category), 0.0)
 
+    def waiting(process: ProcessReport) -> float | None:
+        return waits[process.rank].waiting if process.rank in waits else None
 
-def _place(source: SourceLine | None) -> str:
-    return format_source(source) if source is not None else ""
+    def last(process: ProcessReport) -> float | None:
+        return waits[process.rank].last if process.rank in waits else None
 
-
-def _interval(estimate: Estimate) -> str:
-    if estimate.samples < 2:
-        return "one step"
-    return f"{format_duration(estimate.low)} to {format_duration(estimate.high)}"
+    return table_of(
+        "processes", "Ranks", "", sorted(report.processes, key=order),
+        word("rank", "rank", lambda process: process.name),
+        duration("step", "step_ns", lambda process: process.case.step.duration.value),
+        duration("computes", "compute_ns", lambda process: spent(process, "compute")),
+        duration("communicates", "communication_ns", lambda process: spent(process, "communication")),
+        duration("waits for others", "waiting_ns", waiting),
+        share("of the waiting for it", "last", last),
+        word("bound by", "bound", lambda process: process.verdict.bottleneck, kind="category"),
+        most=MOST_RANKS,
+    )  # fmt: skip
 
 
 def rank_tables(ranks: RankComparison | None, shown: int) -> Iterator[Table]:
@@ -246,140 +376,51 @@ def rank_tables(ranks: RankComparison | None, shown: int) -> Iterator[Table]:
     if ranks is None:
         return
     if len(ranks.rows) > shown:
-        yield _waiting_least(ranks)
-    if ranks.collectives:
-        header = (
-            "collective", "group", "ranks", "calls a step", "bytes", "transfer a step", "waiting a step",
-            "of it exposed", "algorithm bandwidth", "bus bandwidth", "of the link", "waited for",
+        names = ranks.categories
+        communication = names.index("communication") if "communication" in names else None
+        yield table_of(
+            "waiting-least", "Ranks that wait least", "The others wait for them.",
+            sorted(ranks.rows, key=lambda row: row.waiting),
+            word("rank", "rank", lambda row: row.name),
+            word("host", "host", lambda row: row.host),
+            duration("step", "step_ns", lambda row: row.step),
+            duration("communicates", "communication_ns",
+                     lambda row: row.categories[communication] if communication is not None else 0.0),
+            duration("waits for others", "waiting_ns", lambda row: row.waiting),
+            share("of the waiting for it", "last", lambda row: row.last),
+            most=MOST_RANKS,
         )  # fmt: skip
-        yield Table("Collectives over all ranks", header, [_collective(row) for row in ranks.collectives[:SHOWN]])
-    if ranks.clocks:
-        rows = [
-            (clock.host, format_duration(clock.offset), f"± {format_duration(clock.uncertainty)}", str(clock.samples))
-            for clock in ranks.clocks[:SHOWN]
-        ]
-        yield Table("Clocks of hosts", ("host", "offset to the first", "uncertainty", "collectives"), rows)
+    yield from _with_rows(_collectives_over_ranks(ranks), _clocks(ranks))
 
 
-def _waiting_least(ranks: RankComparison) -> Table:
-    """The ranks of a large job that wait least, which the others wait for."""
-    rows = [
-        (
-            row.name,
-            row.host,
-            format_duration(row.step),
-            format_duration(dict(zip(ranks.categories, row.categories, strict=True)).get("communication", 0.0)),
-            format_duration(row.waiting),
-            format_share(row.last),
-        )
-        for row in sorted(ranks.rows, key=lambda row: row.waiting)[:SHOWN]
-    ]
-    header = ("rank", "host", "step", "communicates", "waits for others", "of the waiting for it")
-    return Table(f"Ranks that wait least ({len(rows)} of {len(ranks.rows)})", header, rows)
+def _collectives_over_ranks(ranks: RankComparison) -> Table:
+    def bandwidth(value: float) -> str:
+        return f"{format_bytes(value)}/s"
+
+    return table_of(
+        "rank-collectives", "Collectives over all ranks", "", ranks.collectives,
+        word("collective", "collective", lambda row: row.name),
+        word("group", "group", lambda row: row.group),
+        word("ranks", "ranks", lambda row: f"{row.ranks} of {row.size}" if row.size else str(row.ranks)),
+        count("calls", "calls", lambda row: row.calls),
+        size("bytes", "bytes", lambda row: row.bytes),
+        duration("transfer a step", "transfer_ns", lambda row: row.transfer),
+        duration("waiting a step", "waiting_ns", lambda row: row.waiting),
+        duration("of it exposed", "exposed_ns", lambda row: row.exposed or None),
+        number("algorithm bandwidth", "algorithm_bytes_per_s", lambda row: row.algorithm_bandwidth, bandwidth),
+        number("bus bandwidth", "bus_bytes_per_s", lambda row: row.bus_bandwidth, bandwidth),
+        share("of the link", "link_share", lambda row: row.link_share),
+        word("waited for", "late_rank",
+             lambda row: f"rank {row.late} ({format_share(row.late_share)})" if row.late is not None else ""),
+    )  # fmt: skip
 
 
-def _collective(row: CollectiveRow) -> tuple[str, ...]:
-    return (
-        row.name,
-        row.group,
-        f"{row.ranks} of {row.size}" if row.size else str(row.ranks),
-        f"{row.calls:.4g}",
-        format_bytes(row.bytes) if row.bytes is not None else "",
-        format_duration(row.transfer),
-        format_duration(row.waiting),
-        format_duration(row.exposed) if row.exposed else "",
-        _rate(row.algorithm_bandwidth),
-        _rate(row.bus_bandwidth),
-        format_share(row.link_share) if row.link_share is not None else "",
-        f"rank {row.late} ({format_share(row.late_share)})" if row.late is not None else "",
-    )
-
-
-def _rate(value: float | None) -> str:
-    return f"{format_bytes(value)}/s" if value is not None else ""
-
-
-BOUNDS = (
-    ("memory", "memory"),
-    ("compute", "arithmetic"),
-    ("latency", "latency"),
-    ("unmodelled", "unmodelled"),
-)
-"""Fields of `RooflineUse` and what they are called."""
-UNITS = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"))
-NEARLY_ALL = 0.95
-"""Of the kernels' time: where less has a model, the sum of what has one is a lower bound only."""
-SMALLEST = 0.005
-"""Half a percent, in predictions and shares: less is not shown."""
-
-
-def bounds_text(roofline: RooflineUse, machine: MachineUse | None) -> str:
-    """The compute account by what bounds it: "compute bound by memory 61 %, arithmetic 30 %, unmodelled 9 %"; ""
-    where no peaks are known."""
-    if not roofline.flops and not roofline.bytes:
-        return "kernels without a known work: no shapes in the trace (record_shapes=True)"
-    if machine is None:
-        return ""
-    parts = [(getattr(roofline, field), words) for field, words in BOUNDS]
-    whole = sum(part for part, _ in parts)
-    shown = sorted(((part, words) for part, words in parts if whole and part / whole >= SMALLEST), reverse=True)
-    return "compute bound by " + ", ".join(f"{words} {format_share(part / whole)}" for part, words in shown)
-
-
-def reached_text(case: Case) -> str:
-    """What the step reached: "12.3 TFLOP/s, 4 % of the bfloat16 peak (312 TFLOP/s, datasheet)"; "" where no kernel has
-    a model."""
-    roofline, step = case.roofline, case.step.duration.value
-    if roofline is None or not roofline.flops or not step:
-        return ""
-    least = "at least " if roofline.modelled < NEARLY_ALL else ""
-    rate = f"{least}{format_rate(roofline.flops / step * 1e9)}FLOP/s"
-    if roofline.peak is None or not roofline.dtype:
-        return f"{rate} over the whole step; no upper bound of this device is known"
-    peak = f"{format_rate(roofline.peak)}FLOP/s, {_peak_origin(case.machine, roofline.dtype)}"
-    if roofline.utilization is None:
-        return f"{rate} over the whole step ({roofline.dtype}: at most {peak})"
-    return f"{rate}, {format_share(roofline.utilization)} of the {roofline.dtype} peak ({peak})"
-
-
-def origin(machine: MachineUse | None) -> str:
-    """Where the peaks come from."""
-    if machine is None:
-        return "unknown"
-    if not machine.measured:
-        return "datasheet"
-    return "measured beside other load, so at least this" if machine.disturbed else "measured"
-
-
-def _peak_origin(machine: MachineUse | None, dtype: str) -> str:
-    """Where a peak comes from."""
-    if machine is None or dtype not in machine.reached:
-        return origin(machine)
-    source = "the datasheet's" if not machine.measured else "the one measured"
-    return f"reached by this job: above {source}{' beside other load' if machine.disturbed else ''}"
-
-
-def format_rate(rate: float) -> str:
-    """A rate with a decimal prefix, the unit to follow: "12.3 T"."""
-    size, prefix = next(((size, prefix) for size, prefix in UNITS if rate >= size), (1.0, ""))
-    return f"{rate / size:.3g} {prefix}"
-
-
-def prediction_text(prediction: Prediction, step: float) -> str:
-    """ "input free: 12 % shorter (10 to 14 %)"."""
-    saved = prediction.saved
-    if saved.samples < 2:
-        return f"{prediction.change}: {format_share(saved.value / step)} shorter (one step)"
-    low, high = (f"{100 * each / step:.0f}" for each in (saved.low, saved.high))
-    return f"{prediction.change}: {format_share(saved.value / step)} shorter ({low} to {high} %)"
-
-
-def predictions(replay: ReplayUse | None, step: float) -> list[Prediction]:
-    """Those that matter, the largest first; one whose interval reaches down to nothing is none."""
-    found = replay.predictions if replay is not None else ()
-    sure = [each for each in found if each.saved.value >= SMALLEST * step and _is_sure(each)]
-    return sorted(sure, key=lambda each: -each.saved.value)
-
-
-def _is_sure(prediction: Prediction) -> bool:
-    return prediction.saved.samples < 2 or prediction.saved.low > 0
+def _clocks(ranks: RankComparison) -> Table:
+    return table_of(
+        "clocks", "Clocks of hosts", "", ranks.clocks,
+        word("host", "host", lambda clock: clock.host),
+        duration("offset to the first", "offset_ns", lambda clock: clock.offset),
+        number("uncertainty", "uncertainty_ns", lambda clock: clock.uncertainty,
+               lambda value: f"± {format_duration(value)}"),
+        integer("collectives", "samples", lambda clock: clock.samples),
+    )  # fmt: skip

@@ -6,10 +6,17 @@ One law: what has the most savings is said first; what does not fit is in the re
 from __future__ import annotations
 
 from steptime.advice.rule import Finding, Weight
-from steptime.quantities import SourceLine, format_bytes, format_duration, format_share, format_source
+from steptime.quantities import format_duration, format_share
 from steptime.report.printable import one_line, printable, shorten, wrap
-from steptime.report.report import Cost, ProcessReport, Report
-from steptime.report.tables import bounds_text, prediction_text, predictions, reached_text
+from steptime.report.report import ProcessReport, Report
+from steptime.report.sentences import (
+    bounds_text,
+    cost_text,
+    prediction_text,
+    predictions,
+    reached_text,
+    source_text,
+)
 
 LINES = 25
 COLUMNS = 80
@@ -148,11 +155,6 @@ def _finding(finding: Finding, step: float, *, full: bool) -> list[str]:
     return [*lines, *(wrap(finding.advice, "  → ", 3, COLUMNS) if full else ())]
 
 
-def source_text(source: SourceLine) -> str:
-    """A source line for a reader: "train.py:12: loss.backward()"."""
-    return one_line(format_source(source) + (f": {source.text}" if source.text else ""))
-
-
 def _footnotes(report: Report, process: ProcessReport) -> list[str]:
     lines = []
     asides = [finding for finding in process.findings if finding.weight is not Weight.FINDING]
@@ -170,17 +172,3 @@ def _footnotes(report: Report, process: ProcessReport) -> list[str]:
         lines.append(shorten(cost_text(process.cost, process.case.step.duration.value), COLUMNS))
     lines.append(f"From:  {one_line(report.source)}")
     return lines
-
-
-def cost_text(cost: Cost, step: float) -> str:
-    """What the watch cost, and how long steptime held the job in all (starting and stopping the profiler, mostly)."""
-    watch = "not measured"
-    if cost.watch is not None and cost.watch.low > 0:
-        watch = f"{format_duration(cost.watch.value)} ({format_share(cost.watch.value / step)}, measured)"
-    elif cost.computed is not None:
-        bound = ""
-        if cost.watch is not None:
-            bound = f"; measured < {format_duration(cost.watch.high)}" if cost.watch.high > 0 else "; measured: none"
-        watch = f"about {format_duration(cost.computed)} ({format_share(cost.computed / step)}{bound})"
-    size = f" and {format_bytes(cost.bytes_per_step)}" if cost.bytes_per_step is not None else ""
-    return f"Cost:  {watch}{size} a step; held {format_duration(cost.pause_ns)}"

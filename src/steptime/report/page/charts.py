@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 
 from steptime.advice.evidence import Case, KernelUse, MachineUse, OperatorUse
 from steptime.quantities import format_bytes, format_duration, format_share, format_source
-from steptime.report.page.waterfall import Decades, Tick, decades, even_ticks, interval_text
+from steptime.report.page.waterfall import Decades, Tick, decades, even_ticks
 from steptime.report.printable import shorten
 from steptime.report.report import ProcessReport
+from steptime.report.sentences import format_rate, interval_text, origin
 from steptime.report.steps import StepSeries
-from steptime.report.tables import format_rate, origin
 
 MOST_BARS = 400
 """More would be narrower than a pixel: neighbours then share a bar, which shows their median and their slowest."""

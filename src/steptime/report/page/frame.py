@@ -41,16 +41,6 @@ def whole(template: str, *, title: str, data: str, **names: object) -> str:
     return page.encode("utf-8", "backslashreplace").decode()
 
 
-def document(title: str, body: Markup, data: str = "{}") -> str:
-    """A page of what others have drawn. body: markup made by `part`. data: JSON, offered for saving."""
-    return whole("frame.html", title=title, body=body, data=data)
-
-
-def part(template: str, **names: object) -> Markup:
-    """A piece of a page, from a template of this folder."""
-    return Markup(_environment().get_template(template).render(**names))
-
-
 @cache
 def _environment() -> jinja2.Environment:
     environment = jinja2.Environment(

@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from markupsafe import Markup
-
 from steptime.analysis.memory_samples import OverTime
 from steptime.quantities import format_bytes, format_duration
-from steptime.report.page.frame import part
 from steptime.report.page.waterfall import Tick
 
 BOX = 1000
@@ -75,11 +72,6 @@ def memory_chart(
         begin=_time(found, 0),
         end=_time(found, len(found.times) - 1),
     )
-
-
-def drawn(found: OverTime) -> Markup:
-    """The picture as markup for a page of `frame.document`; empty where there is nothing to draw."""
-    return part("memory.html", memory=memory_chart(found))
 
 
 def _outline(across: Sequence[float], below: Sequence[float], above: Sequence[float], top: float) -> str:

@@ -26,13 +26,12 @@ from steptime.report.page.forest import ForestPlot, forest
 from steptime.report.page.frame import whole
 from steptime.report.page.memory import MemoryChart, memory_chart
 from steptime.report.page.ranks import HeatMap, heat_map
-from steptime.report.page.tables import Grid, category_grids, grids, replay_grids
-from steptime.report.page.waterfall import BarSegment, Waterfall, interval_text, stacked, waterfall
+from steptime.report.page.waterfall import BarSegment, Waterfall, stacked, waterfall
 from steptime.report.printable import one_line
 from steptime.report.report import ProcessReport, Report
+from steptime.report.sentences import cost_text, interval_text, origin, roofline_sentences
 from steptime.report.step_view import StepView
-from steptime.report.tables import origin, roofline_sentences
-from steptime.report.text import cost_text
+from steptime.report.tables import Table, case_tables, category_tables, replay_tables
 from steptime.report.trace_files import TraceFile
 
 MARKUP = 1_000
@@ -131,9 +130,9 @@ class PageView:
     memory_command: str
     traces: tuple[ShownTrace, ...]
     roofline_sentences: tuple[str, ...]
-    categories: tuple[Grid, ...]
-    replay: tuple[Grid, ...]
-    grids: tuple[Grid, ...]
+    categories: tuple[Table, ...]
+    replay: tuple[Table, ...]
+    tables: tuple[Table, ...]
     heat: HeatMap | None
     facts: tuple[tuple[str, str], ...]
 
@@ -173,10 +172,10 @@ def view_of(report: Report) -> PageView:
         owners=_owners(process),
         memory_command=_memory_command(report),
         traces=shown_traces(process.traces, 0),
-        roofline_sentences=tuple(roofline_sentences(case)),
-        categories=category_grids(case),
-        replay=replay_grids(case),
-        grids=grids(case),
+        roofline_sentences=roofline_sentences(case),
+        categories=category_tables(case),
+        replay=replay_tables(case),
+        tables=case_tables(case),
         heat=heat_map(report),
         facts=tuple(_facts(report)),
     )

@@ -9,11 +9,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from markupsafe import Markup
-
 from steptime.advice.evidence import Case, CategoryUse
 from steptime.quantities import Estimate, format_duration, format_share
-from steptime.report.page.frame import part
+from steptime.report.sentences import interval_text
 
 _PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
@@ -154,13 +152,6 @@ def stacked(parts: list[tuple[str, float]], scale: float) -> tuple[BarSegment, .
     return tuple(segments)
 
 
-def interval_text(estimate: Estimate) -> str:
-    """ "95.1 ms to 97.3 ms"; what one value is, is said."""
-    if estimate.samples < 2:
-        return "one step, no spread"
-    return f"{format_duration(estimate.low)} to {format_duration(estimate.high)}"
-
-
 def _falls(categories: list[CategoryUse], whole: float, step: float, scale: float) -> list[Fall]:
     falls, remaining = [], whole
     for use in categories:
@@ -198,18 +189,9 @@ def _saved(use: CategoryUse) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class WaterfallChange:
-    """What an account's change did to the step. change: ns, after less before; its interval decides whether the row is
-    told as beyond noise."""
-
-    name: str
-    change: Estimate
-
-
-@dataclass(frozen=True, slots=True)
 class Move:
-    """A row as it is drawn. begin, width: percent of the plot; grown: the step became longer by it; certain: beyond
-    noise; low, high: percent, the interval of where the block ends."""
+    """What a category's change did to the step. begin, width: percent of the plot; grown: the step became longer by it;
+    certain: beyond noise; low, high: percent, the interval of where the block ends."""
 
     name: str
     begin: float
@@ -224,52 +206,42 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class Moves:
-    """The picture. before, after: widths of the first and the last bar, percent."""
+    """From a step before to one after. before, after: widths of the first and the last bar, percent."""
 
     before: float
     after: float
     before_words: str
     after_words: str
-    labels: tuple[str, str]
     rows: tuple[Move, ...]
     ticks: tuple[Tick, ...]
 
 
-def differences_waterfall(
-    rows: Sequence[WaterfallChange], before: float, after: float, labels: tuple[str, str] = ("before", "after")
-) -> Markup:
-    """The picture as markup for a page of `frame.document`. before, after: ns of the step. rows: in the order in which
-    they are shown; what they leave open between before and after is shown as the last row."""
-    return part("differences.html", moves=moves_of(rows, before, after, labels))
-
-
-def moves_of(rows: Sequence[WaterfallChange], before: float, after: float, labels: tuple[str, str]) -> Moves:
-    """Where everything lies."""
-    left = after - before - sum(row.change.value for row in rows)
+def moves_of(rows: Sequence[tuple[str, Estimate]], before: float, after: float) -> Moves:
+    """The picture of what categories changed. rows: name and change in ns, in the order in which they are shown; what
+    they leave open is the last row. before, after: ns of the step."""
+    left = after - before - sum(change.value for _, change in rows)
     if abs(left) > 0.001 * max(before, after, 1.0):
-        rows = (*rows, WaterfallChange("other", Estimate(left, left, left, 1)))
+        rows = (*rows, ("other", Estimate(left, left, left, 1)))
     heights = [before]
-    for row in rows:
-        heights.append(heights[-1] + row.change.value)
-    top = max(*heights, after, *(start + row.change.high for start, row in zip(heights, rows, strict=False)), 1.0)
+    for _, change in rows:
+        heights.append(heights[-1] + change.value)
+    top = max(*heights, after, *(start + change.high for start, (_, change) in zip(heights, rows, strict=False)), 1.0)
     scale = 100 / top
     return Moves(
         before=before * scale,
         after=after * scale,
         before_words=format_duration(before),
         after_words=format_duration(after),
-        labels=labels,
-        rows=tuple(_move(row, start, scale) for row, start in zip(rows, heights, strict=False)),
+        rows=tuple(_move(name, change, start, scale) for (name, change), start in zip(rows, heights, strict=False)),
         ticks=even_ticks(top),
     )
 
 
-def _move(row: WaterfallChange, start: float, scale: float) -> Move:
-    change = row.change
+def _move(name: str, change: Estimate, start: float, scale: float) -> Move:
     end = start + change.value
     known = change.samples > 1
     return Move(
-        name=row.name,
+        name=name,
         begin=max(min(start, end), 0.0) * scale,
         width=abs(change.value) * scale,
         grown=change.value > 0,

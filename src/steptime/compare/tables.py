@@ -1,0 +1,115 @@
+"""The tables of a comparison, for Markdown and the page."""
+
+from __future__ import annotations
+
+from steptime.compare.cause import relative, relative_interval
+from steptime.compare.comparison import ComparedRun, Comparison, Difference
+from steptime.quantities import Estimate, format_bytes, format_duration, format_share
+from steptime.report.printable import shorten
+from steptime.report.tables import Cell, Column, Table, count, duration, integer, size, table_of, word
+
+LONGEST = 100
+"""Characters of a name in Markdown."""
+
+
+def settings_table(comparison: Comparison) -> Table:
+    """What was set otherwise."""
+    return table_of(
+        "set-otherwise", "Set otherwise", "", comparison.settings,
+        word("", "name", lambda setting: setting.name),
+        word("before", "before", lambda setting: setting.before),
+        word("now", "now", lambda setting: setting.after),
+    )  # fmt: skip
+
+
+def runs_table(comparison: Comparison) -> Table:
+    """Every run, with its step against the first one's."""
+    return table_of(
+        "runs-table", "Runs", "In the order given.", list(enumerate(comparison.runs, 1)),
+        integer("", "number", lambda run: run[0]),
+        word("run", "run", lambda run: run[1].label),
+        word("commit", "commit", lambda run: run[1].commit),
+        duration("a step", "a_step", lambda run: run[1].step.value),
+        word("against the first", "against_the_first", lambda run: _against(run[1])),
+        word("bound by", "bound_by", lambda run: run[1].bottleneck),
+        size("memory", "memory", lambda run: run[1].peak_bytes),
+    )  # fmt: skip
+
+
+def difference_tables(comparison: Comparison) -> tuple[Table, ...]:
+    """What moved: the step with its categories, then its parts, then the findings; those that have rows."""
+    every = (_differences(comparison), _pieces(comparison), _findings(comparison))
+    return tuple(table for table in every if table.rows)
+
+
+def _differences(comparison: Comparison) -> Table:
+    every = (comparison.step, comparison.sample, *comparison.parts, comparison.memory)
+    return table_of(
+        "differences", f"Step, {comparison.by} and memory", "", [each for each in every if each is not None],
+        word("", "name", lambda each: each.name, kind="category"),
+        Column("before", "before", lambda each: _estimate(each.before)),
+        Column("now", "now", lambda each: _estimate(each.after)),
+        Column("change", "change", _change),
+        word("95 % interval", "95_%_interval", lambda each: _interval(each.change)),
+        Column("relative", "relative", _relative),
+        word("beyond noise?", "beyond_noise?",
+             lambda each: each.outcome.value if each.change is not None else "not measured on both sides"),
+    )  # fmt: skip
+
+
+def _pieces(comparison: Comparison) -> Table:
+    note = "What moved by a hundredth of a step or more, as means over the steps."
+    return table_of(
+        "pieces", "Parts of the step", note, comparison.pieces,
+        word("", "name", lambda piece: piece.fate.value),
+        word("kind", "kind", lambda piece: piece.kind),
+        word("name", "name", lambda piece: piece.name, kind="code", short=lambda name: shorten(name, LONGEST)),
+        duration("before", "before", lambda piece: piece.before),
+        duration("now", "now", lambda piece: piece.after),
+        Column("change", "change", lambda piece: Cell(signed(piece.change, "ns"), piece.change)),
+        count("calls before", "calls_before", lambda piece: piece.calls_before),
+        count("calls now", "calls_now", lambda piece: piece.calls_after),
+    )  # fmt: skip
+
+
+def _findings(comparison: Comparison) -> Table:
+    return table_of(
+        "findings-table", "Findings", "Of one side only.", comparison.findings,
+        word("", "name", lambda finding: finding.fate.value),
+        word("code", "code", lambda finding: finding.code),
+        word("name", "name", lambda finding: finding.name),
+        word("finding", "finding", lambda finding: finding.summary),
+    )  # fmt: skip
+
+
+def _against(run: ComparedRun) -> str:
+    against = run.against_first
+    return f"{relative_interval(against)}: {against.reason or against.outcome.value}" if against is not None else ""
+
+
+def _estimate(estimate: Estimate | None) -> Cell:
+    return Cell("", "") if estimate is None else Cell(amount(estimate.value, estimate.unit), estimate.value)
+
+
+def _change(difference: Difference) -> Cell:
+    change = difference.change
+    return Cell("", "") if change is None else Cell(signed(change.value, change.unit), change.value)
+
+
+def _interval(change: Estimate | None) -> str:
+    return f"{signed(change.low, change.unit)} to {signed(change.high, change.unit)}" if change is not None else ""
+
+
+def _relative(difference: Difference) -> Cell:
+    ratio = relative(difference)
+    return Cell("", "") if ratio is None else Cell(signed(ratio.value, "1"), ratio.value)
+
+
+def amount(value: float, unit: str) -> str:
+    """A quantity in the words of its unit: "1" as percent, "bytes" as a size, "ns" as a duration."""
+    return {"1": format_share, "bytes": format_bytes}.get(unit, format_duration)(value)
+
+
+def signed(value: float, unit: str) -> str:
+    """ "+1.2 ms", "-3.4 MiB", "0 %"."""
+    return f"{'+' if value > 0 else '-' if value < 0 else ''}{amount(abs(value), unit)}"

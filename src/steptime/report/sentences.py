@@ -1,0 +1,137 @@
+"""Figures of a report in words, as the terminal, Markdown and the page say them: lines of source, intervals, the
+roofline, predictions, and what steptime itself cost."""
+
+from __future__ import annotations
+
+from steptime.advice.evidence import Case, MachineUse, Prediction, ReplayUse, RooflineUse
+from steptime.quantities import Estimate, SourceLine, format_bytes, format_duration, format_share, format_source
+from steptime.report.printable import one_line
+from steptime.report.report import Cost
+
+MENTIONED = 0.05
+"""Of the kernels' time: what is left out of the models for one reason is said from a twentieth on."""
+NEARLY_ALL = 0.95
+"""Of the kernels' time: where less has a model, the sum of what has one is a lower bound only."""
+SMALLEST = 0.005
+"""Half a percent, in predictions and shares: less is not shown."""
+_BOUNDS = (("memory", "memory"), ("compute", "arithmetic"), ("latency", "latency"), ("unmodelled", "unmodelled"))
+"""Fields of `RooflineUse` and what they are called."""
+_UNITS = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"))
+
+
+def source_text(source: SourceLine) -> str:
+    """A source line for a reader: "train.py:12: loss.backward()"."""
+    return one_line(format_source(source) + (f": {source.text}" if source.text else ""))
+
+
+def interval_text(estimate: Estimate) -> str:
+    """ "95.1 ms to 97.3 ms", or that it is a single step's."""
+    if estimate.samples < 2:
+        return "one step, no spread"
+    return f"{format_duration(estimate.low)} to {format_duration(estimate.high)}"
+
+
+def format_rate(rate: float) -> str:
+    """A rate with a decimal prefix, the unit to follow: "12.3 T"."""
+    size, prefix = next(((size, prefix) for size, prefix in _UNITS if rate >= size), (1.0, ""))
+    return f"{rate / size:.3g} {prefix}"
+
+
+def cost_text(cost: Cost, step: float) -> str:
+    """What the instrumentation cost, and how long steptime held the job in all. step: ns."""
+    watch = "not measured"
+    if cost.watch is not None and cost.watch.low > 0:
+        watch = f"{format_duration(cost.watch.value)} ({format_share(cost.watch.value / step)}, measured)"
+    elif cost.computed is not None:
+        bound = ""
+        if cost.watch is not None:
+            bound = f"; measured < {format_duration(cost.watch.high)}" if cost.watch.high > 0 else "; measured: none"
+        watch = f"about {format_duration(cost.computed)} ({format_share(cost.computed / step)}{bound})"
+    size = f" and {format_bytes(cost.bytes_per_step)}" if cost.bytes_per_step is not None else ""
+    return f"Cost:  {watch}{size} a step; held {format_duration(cost.pause_ns)}"
+
+
+def roofline_sentences(case: Case) -> tuple[str, ...]:
+    """What the computing is bound by, what it reached, and whose peaks these are."""
+    roofline, machine = case.roofline, case.machine
+    if roofline is None:
+        return ()
+    bounds, reached = bounds_text(roofline, machine), reached_text(case)
+    sentences = [f"{bounds[:1].upper()}{bounds[1:]}."] if bounds else []
+    if reached:
+        sentences.append(f"Reached: {reached}.")
+    if roofline.matrix_unit is not None:
+        sentences.append(f"Matrix units did {format_share(roofline.matrix_unit)} of the matrix products' time.")
+    if roofline.modelled < NEARLY_ALL:
+        sentences.append(f"{format_share(1 - roofline.modelled)} of the time has no model of its work.")
+    whole = sum(use.duration for use in case.kernels)
+    alone = sum(use.duration for use in case.kernels if not use.operator and use.bound != "communication")
+    if alone > MENTIONED * whole:
+        share = format_share(alone / whole)
+        sentences.append(f"{share} of it belongs to no operator (launched before the trace began?).")
+    if machine is not None:
+        source = f" ({machine.source})" if machine.source and not machine.measured else ""
+        sentences.append(f"Peaks of {machine.name}: {origin(machine)}{source}.")
+    return tuple(sentences)
+
+
+def bounds_text(roofline: RooflineUse, machine: MachineUse | None) -> str:
+    """The compute category by what bounds it: "compute bound by memory 61 %, arithmetic 30 %, unmodelled 9 %"; ""
+    where no peaks are known."""
+    if not roofline.flops and not roofline.bytes:
+        return "kernels without a known work: no shapes in the trace (record_shapes=True)"
+    if machine is None:
+        return ""
+    parts = [(getattr(roofline, field), words) for field, words in _BOUNDS]
+    whole = sum(part for part, _ in parts)
+    shown = sorted(((part, words) for part, words in parts if whole and part / whole >= SMALLEST), reverse=True)
+    return "compute bound by " + ", ".join(f"{words} {format_share(part / whole)}" for part, words in shown)
+
+
+def reached_text(case: Case) -> str:
+    """What the step reached: "12.3 TFLOP/s, 4 % of the bfloat16 peak (312 TFLOP/s, datasheet)"; "" where no kernel has
+    a model."""
+    roofline, step = case.roofline, case.step.duration.value
+    if roofline is None or not roofline.flops or not step:
+        return ""
+    least = "at least " if roofline.modelled < NEARLY_ALL else ""
+    rate = f"{least}{format_rate(roofline.flops / step * 1e9)}FLOP/s"
+    if roofline.peak is None or not roofline.dtype:
+        return f"{rate} over the whole step; no upper bound of this device is known"
+    peak = f"{format_rate(roofline.peak)}FLOP/s, {_peak_origin(case.machine, roofline.dtype)}"
+    if roofline.utilization is None:
+        return f"{rate} over the whole step ({roofline.dtype}: at most {peak})"
+    return f"{rate}, {format_share(roofline.utilization)} of the {roofline.dtype} peak ({peak})"
+
+
+def origin(machine: MachineUse | None) -> str:
+    """Where the peaks come from."""
+    if machine is None:
+        return "unknown"
+    if not machine.measured:
+        return "datasheet"
+    return "measured beside other load, so at least this" if machine.disturbed else "measured"
+
+
+def _peak_origin(machine: MachineUse | None, dtype: str) -> str:
+    if machine is None or dtype not in machine.reached:
+        return origin(machine)
+    source = "the datasheet's" if not machine.measured else "the one measured"
+    return f"reached by this job: above {source}{' beside other load' if machine.disturbed else ''}"
+
+
+def predictions(replay: ReplayUse | None, step: float) -> list[Prediction]:
+    """Those that matter, the largest first; one whose interval reaches down to nothing is left out."""
+    found = replay.predictions if replay is not None else ()
+    sure = [each for each in found
+            if each.saved.value >= SMALLEST * step and (each.saved.samples < 2 or each.saved.low > 0)]  # fmt: skip
+    return sorted(sure, key=lambda each: -each.saved.value)
+
+
+def prediction_text(prediction: Prediction, step: float) -> str:
+    """ "input free: 12 % shorter (10 to 14 %)"."""
+    saved = prediction.saved
+    if saved.samples < 2:
+        return f"{prediction.change}: {format_share(saved.value / step)} shorter (one step)"
+    low, high = (f"{100 * each / step:.0f}" for each in (saved.low, saved.high))
+    return f"{prediction.change}: {format_share(saved.value / step)} shorter ({low} to {high} %)"
