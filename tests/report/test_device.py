@@ -112,7 +112,7 @@ def test_markdown_has_the_kernels_the_idle_time_and_the_path(report: Report, tra
     page = markdown.render(with_case(report, traced))
     assert "Peaks of NVIDIA A100: datasheet (its datasheet)." in page
     assert "The unchanged replay misses the measured steps by 1.3 %" in page
-    assert "| `sgemm_128x64` | aten::mm | 24 |" in page
+    assert "| sgemm_128x64 | aten::mm | 24 |" in page
     assert "| sync | aten::item | 4 ms |" in page
     assert "| kernel | 60 ms | 67 % |" in page
 

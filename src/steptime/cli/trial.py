@@ -35,7 +35,7 @@ from steptime.recording.load import load
 from steptime.recording.recording import Recording
 from steptime.report.output import Renderer, check, write_whole
 from steptime.report.printable import wrap
-from steptime.report.trial_text import COLUMNS_TRIAL_TEXT, render_trial
+from steptime.report.trial_text import COLUMNS, render_trial
 from steptime.trials.conduct import (
     MAX_ROUNDS,
     MIN_ROUNDS,
@@ -331,7 +331,7 @@ def _nothing_to_try(proposals: Sequence[Proposal], recording: Path, goal: Goal) 
     else:
         for proposal in (each for each in proposals if each.advice_only):
             edit = proposal.option.edit
-            lines += wrap(advice_of(proposal), "Yours: ", 3, COLUMNS_TRIAL_TEXT)
+            lines += wrap(advice_of(proposal), "Yours: ", 3, COLUMNS)
             lines += [f"    {line}" for line in edit.text.splitlines()] if isinstance(edit, Snippet) else []
         lines.append("Precision and compilation can be tried all the same:")
     return "\n".join([*lines, f"Next:  steptime {verb} {shlex.quote(str(recording))}"]) + "\n"

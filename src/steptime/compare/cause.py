@@ -1,6 +1,6 @@
 """The likely cause of a step's change, and the whole comparison in one sentence.
 
-The account that moved most with the step is looked at first; then what was set otherwise that can move that account,
+The category that moved most with the step is looked at first; then what was set otherwise that can move that category,
 what says most about it first; then the part of the step that changed most. A cause is a likely one: nothing was tried.
 """
 

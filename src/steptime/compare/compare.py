@@ -1,21 +1,13 @@
-"""From reports to a comparison: differences with intervals, what was set otherwise, and the likely cause. The room's
-main function.
+"""From reports to a comparison: differences with intervals, what was set otherwise, and the likely cause.
 
-One law: a difference is told only where it is beyond noise, the noise between runs included; else it is said that none
-was found, or that it cannot be known.
+A difference is reported only where it is beyond noise, the noise between runs included. A single run knows how its
+steps vary, and nothing of what another run would give: another place in memory, other neighbours on the machine,
+another temperature. So each interval of a difference has two parts: what varies within the runs, drift included
+(`difference_of_series`), and a floor for what varies between them. They are independent and add as variances do.
 
-What differs between two runs of one job though nothing changed, and what is left of a difference beyond it.
-
-A single run knows how its steps vary, and nothing of what another run would give: another place in memory, other
-neighbours on the machine, another temperature. So each interval of a difference has two parts: what varies within the
-runs, drift included (`estimates.difference_of_series`), and a floor for what varies between them. They are independent
-and add as variances do.
-
-Three runs or more in order: whether the step's time has a trend, and where its level changed.
-
-A change of level is found by a simple rule that a person can follow by hand (docs/history.md): a run opens a new level
-when it lies outside of the noise around the median of its level so far, and the median of it and the next ones does,
-too. A last run has nobody to confirm it; that is said.
+Of three runs or more: a run opens a new level when it lies outside of the noise around the median of its level so
+far, and the median of it and the next ones does, too (docs/history.md). No later run confirms the last one; that is
+said.
 """
 
 from __future__ import annotations

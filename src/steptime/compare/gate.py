@@ -1,12 +1,7 @@
-"""A gate: bounds on how much a quantity may grow, and what a comparison says of them.
+"""A gate: bounds on how much a quantity may grow, what a comparison says of them, and the comparison's output formats.
 
 A bound is breached when the whole interval lies beyond it, held when the whole interval lies within it, and undecided
 between: one noisy run never fails a build, and never proves that nothing happened.
-
-The gate as JUnit XML, which every CI system shows: one test for each bound.
-
-Format: the JUnit XML schema of Jenkins' xunit plugin, as far as all readers agree on it (testsuite, testcase, failure,
-skipped).
 """
 
 from __future__ import annotations

@@ -1,15 +1,11 @@
 """The recordings of a folder: their entries in the history, a SQLite index of them, and their removal.
 
-The index of a folder's recordings: a SQLite file in the cache, so that a list of thousands of them is instant.
+The index lies in the cache, so that a list of thousands of recordings is instant. Nothing in it is trusted or needed:
+it may be deleted at any time; where it is damaged it is made anew, and where it cannot be written the recordings are
+read.
 
-One law: nothing in it is trusted or needed. It may be deleted at any time; where it is damaged it is made anew, and
-where it cannot be written the recordings are read.
-
-Recordings that are old, or more than there is room for, and their removal.
-
-One law: nothing is touched but what steptime wrote. A folder is taken for a recording by its manifest; in it, and in
-the folders of its processes, the files of the format are removed by name. Whatever else lies there stays, with its
-folder.
+Removal touches only what steptime wrote. A folder is taken for a recording by its manifest; in it, and in the folders
+of its processes, the files of the format are removed by name. Whatever else lies there stays, with its folder.
 """
 
 from __future__ import annotations

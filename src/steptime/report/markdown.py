@@ -138,7 +138,7 @@ def _row(cells: Iterable[str]) -> str:
 
 def _cell(column: Column[Any], cell: Cell) -> str:
     text = cell.short or cell.text
-    return _code(text) if column.kind == "code" and text else prose(text)
+    return _code(text) if column.kind == "source" and text else prose(text)
 
 
 def prose(text: str) -> str:

@@ -1,9 +1,7 @@
 """One step, cut out of a trace or a recording to be looked at: what ran where and when.
 
-One step, cut out of a trace to be looked at: what ran where and when. The room's central type.
-
-Plain data that a report carries. Its columns are text, decimal numbers with a space between them, so that fifty
-thousand events are some strings and not a quarter of a million objects.
+Its columns are text, decimal numbers with a space between them, so that fifty thousand events are a few strings and not
+a quarter of a million objects.
 """
 
 from __future__ import annotations

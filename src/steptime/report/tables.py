@@ -36,8 +36,9 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Column(Generic[Row]):
-    """raw: what the column is called in CSV, with its unit. number: aligned right, and sorted by value. kind: "code",
-    "category", "bound" or "". barred: the page draws a bar behind each value. detail: only where there is much room."""
+    """raw: what the column is called in CSV, with its unit. number: aligned right, and sorted by value. kind: "code"
+    (names), "source" (the user's code), "category", "bound" or "". barred: the page draws a bar behind each value.
+    detail: only where there is much room."""
 
     title: str
     raw: str
@@ -272,7 +273,7 @@ def _lines(case: Case) -> Table:
     return table_of(
         "lines", "Lines of the loop", "", sorted(case.lines, key=lambda use: -use.duration.value),
         word("line", "line", lambda use: format_source(use.source)),
-        word("source", "source", lambda use: use.source.text, kind="code"),
+        word("source", "source", lambda use: use.source.text, kind="source"),
         word("role", "role", lambda use: use.role),
         duration("a step", "duration_ns", lambda use: use.duration.value, barred=True),
         duration("of it host", "host_ns", lambda use: use.host.value),

@@ -1,10 +1,7 @@
-"""The result of a trial in a terminal: a table of at most 25 lines, ending with the next command.
+"""Trials and the lab in a terminal: at most 25 lines each, ending with the next command.
 
-One law: a gain is shown with its interval, or not at all.
-
-The lab in a terminal: one table and its reading, at most 25 lines.
-
-One law: what trains something else (no input, other batches) is an upper bound or a throughput, never a win.
+A gain is shown with its interval, or not at all; what trains something else (no input, other batches) is an upper bound
+or a throughput, never a win.
 """
 
 from __future__ import annotations
@@ -21,8 +18,8 @@ from steptime.trials.plan import NO_INPUT, BatchSizePoint, batch_of, plateau, po
 from steptime.trials.results import Results
 from steptime.trials.trial import BASELINE, CONTROL, Judgement, Run, TrialVerdict
 
-LINES_TRIAL_TEXT = 25
-COLUMNS_TRIAL_TEXT = 80
+LINES = 25
+COLUMNS = 80
 ORDER = (
     TrialVerdict.ADOPT,
     TrialVerdict.UNDECIDED,
@@ -43,29 +40,28 @@ def render_trial(results: Results, advice: Sequence[str] = (), next_command: str
     """The whole text, with a line feed at its end. advice: sentences on what only the user can do."""
     goal = results.plan.goal
     singles = [judgement for stage, judgement in results.judgements if stage == 0]
-    ordered = sorted(singles, key=lambda each: (ORDER.index(each.verdict), -_value(each.gain(goal))))
+    ordered = sorted(singles, key=lambda each: (ORDER.index(each.verdict), -_gain(each, goal)))
     top = [
-        shorten(f"Trials of {' '.join(results.plan.command)}", COLUMNS_TRIAL_TEXT),
-        _baseline_trial_text(results.runs, goal),
+        shorten(f"Trials of {' '.join(results.plan.command)}", COLUMNS),
+        _baseline(results.runs, goal),
         "",
     ]
     bottom = [*_combined(results), *_patch(results), *_crowded(results.runs, goal)]
     if next_command:
         bottom.append(f"Next:  {one_line(next_command)}")
-    rows = [line for judgement in ordered[:_VARIANTS] for line in _row_trial_text(judgement, results.runs, goal)]
+    shown = [_variant(judgement, results.runs, goal) for judgement in ordered[:_VARIANTS]]
+    rows = [line for pair in shown for line in pair]
     if len(ordered) > _VARIANTS:
         rows.append(f"  … and {len(ordered) - _VARIANTS} more, in the results file")
-    room = LINES_TRIAL_TEXT - len(top) - len(bottom) - 1
+    room = LINES - len(top) - len(bottom) - 1
     if len(rows) > room:  # the reasons go before the figures do
-        rows = [
-            line for judgement in ordered[:_VARIANTS] for line in _row_trial_text(judgement, results.runs, goal)[:1]
-        ][:room]
+        rows = [line for line, _ in shown][:room]
     left = max(0, room - len(rows))
-    told = [line for each in advice for line in wrap(each, "Yours: ", 3, COLUMNS_TRIAL_TEXT)][:left]
+    told = [line for each in advice for line in wrap(each, "Yours: ", 3, COLUMNS)][:left]
     return "".join(f"{printable(line)}\n" for line in (*top, *rows, *told, "", *bottom))
 
 
-def _baseline_trial_text(runs: Sequence[Run], goal: Goal) -> str:
+def _baseline(runs: Sequence[Run], goal: Goal) -> str:
     first = [run for run in runs if run.stage == 0]
     step = usual_step(first)
     if step is None:
@@ -74,23 +70,18 @@ def _baseline_trial_text(runs: Sequence[Run], goal: Goal) -> str:
     processes = f"{len(runs)} processes, {rounds} round{'s' * (rounds != 1)}"
     peak = max((run.peak_bytes or 0 for run in first if run.variant in (BASELINE, CONTROL)), default=0)
     memory = f"peak memory {format_bytes(peak)}; " if goal is Goal.MEMORY and peak else ""
-    return f"As it is: {memory}step {format_duration(step.value)} ({processes}, {_seconds(runs)})"
+    spent = format_duration(sum(run.seconds for run in runs) * 1e9)
+    return f"As it is: {memory}step {format_duration(step.value)} ({processes}, {spent})"
 
 
-def _seconds(runs: Sequence[Run]) -> str:
-    return format_duration(sum(run.seconds for run in runs) * 1e9)
-
-
-def _row_trial_text(judgement: Judgement, runs: Sequence[Run], goal: Goal) -> list[str]:
+def _variant(judgement: Judgement, runs: Sequence[Run], goal: Goal) -> tuple[str, str]:
     """What was tried, what came out; and why, on a line of its own."""
     variant = judgement.variant
     label = shorten(f"{variant.proposal} {variant.label}".strip(), 41)
     line = f"{label:<41} {gain_text(judgement, goal) or '–':<19} {judgement.verdict.value}"
     pays = _pays_from(judgement, runs) if goal is Goal.SPEED else ""
-    return [
-        shorten(line, COLUMNS_TRIAL_TEXT),
-        shorten(f"    {_extra(judgement, goal)}{pays}{one_line(judgement.sentence)}", COLUMNS_TRIAL_TEXT),
-    ]
+    why = f"    {_extra(judgement, goal)}{pays}{one_line(judgement.sentence)}"
+    return shorten(line, COLUMNS), shorten(why, COLUMNS)
 
 
 def _extra(judgement: Judgement, goal: Goal) -> str:
@@ -139,11 +130,9 @@ def gain_text(judgement: Judgement, goal: Goal) -> str:
 def _combined(results: Results) -> list[str]:
     later = [judgement for stage, judgement in results.judgements if stage > 0 and judgement.variant.name != "patch"]
     gained = gain_text(later[-1], results.plan.goal) if later else ""
-    return (
-        [shorten(f"Together: {later[-1].variant.label}: {gained} {later[-1].verdict.value}", COLUMNS_TRIAL_TEXT)]
-        if gained
-        else []
-    )
+    if not gained:
+        return []
+    return [shorten(f"Together: {later[-1].variant.label}: {gained} {later[-1].verdict.value}", COLUMNS)]
 
 
 def _patch(results: Results) -> list[str]:
@@ -162,7 +151,7 @@ def _patch(results: Results) -> list[str]:
         lines.append("Environment: " + " ".join(f"{name}={value}" for name, value in patch.environment))
     if patch.snippets:
         lines.append(f"To write yourself{_of(patch.snippets)}: {one_line(patch.snippets[0])}")
-    lines = [shorten(line, COLUMNS_TRIAL_TEXT) for line in lines]
+    lines = [shorten(line, COLUMNS) for line in lines]
     if not patch.apply:
         return lines
     timed = not patch.diff or patch.judgement is not None
@@ -182,11 +171,11 @@ def _crowded(runs: Sequence[Run], goal: Goal) -> list[str]:
     return [*lines, f"Peak memory: {format_bytes(peak)}"] if peak and not lines and goal is Goal.SPEED else lines
 
 
-def _value(gain: Estimate | None) -> float:
+def _gain(judgement: Judgement, goal: Goal) -> float:
+    gain = judgement.gain(goal)
     return gain.value if gain is not None else 0.0
 
 
-LAB_LINES, LAB_COLUMNS = 25, 80
 _LABEL, _BAR = 31, 38
 _WORTH = 1.1
 """An upper bound below this is not worth looking for."""
@@ -197,45 +186,35 @@ def render_lab(results: Results, batch_size: int | None, next_command: str) -> s
     judgements = [each for stage, each in results.judgements if stage == 0 and batch_of(each.variant) is None]
     timed = [run for run in results.runs if not run.rehearsal and run.step_ns]
     head = f"{'':<{_LABEL}} {'median':>8} {'IQR':>8}  {'speed-up':<19} peak"
-    rows = [_baseline_lab_text(timed), *(_row_lab_text(each, timed) for each in judgements)]
-    reasons = [f"  {each.variant.label}: {_short(each)}" for each in judgements if each.verdict in _TOLD]
+    rows = [_line("as it is", timed, (BASELINE, CONTROL), "1")]
+    for each in judgements:
+        speed = speed_text(each.speed) if each.speed is not None else each.verdict.value
+        rows.append(_line(each.variant.label, timed, (each.variant.name,), speed))
+    reasons = [f"  {each.variant.label}: {each.verdict.value}: {one_line(each.sentence)}" for each in judgements
+               if each.verdict in _EXPLAINED]  # fmt: skip
     points = _points(results, timed, batch_size)
-    lines = [shorten(f"Lab of {' '.join(results.plan.command)}", LAB_COLUMNS), "", head, *rows, ""]
-    lines += [*(shorten(each, LAB_COLUMNS) for each in reasons), *_compilation(judgements, timed), *_curve(points)]
-    end = [*textwrap.wrap(reading(judgements, points), LAB_COLUMNS), f"Next:  {one_line(next_command)}"]
-    if len(lines) + len(end) > LAB_LINES:
+    lines = [shorten(f"Lab of {' '.join(results.plan.command)}", COLUMNS), "", head, *rows, ""]
+    lines += [*(shorten(each, COLUMNS) for each in reasons), *_compilation(judgements, timed), *_curve(points)]
+    end = [*textwrap.wrap(reading(judgements, points), COLUMNS), f"Next:  {one_line(next_command)}"]
+    if len(lines) + len(end) > LINES:
         lines = [line for line in lines if line]
-    return "".join(f"{printable(line)}\n" for line in (*lines[: LAB_LINES - len(end)], *end))
+    return "".join(f"{printable(line)}\n" for line in (*lines[: LINES - len(end)], *end))
 
 
-_TOLD = frozenset({TrialVerdict.BROKE_PROMISE, TrialVerdict.NOT_EXERCISED, TrialVerdict.FAILED})
+_EXPLAINED = frozenset({TrialVerdict.BROKE_PROMISE, TrialVerdict.NOT_EXERCISED, TrialVerdict.FAILED})
 
 
-def _short(judgement: Judgement) -> str:
-    return f"{judgement.verdict.value}: {one_line(judgement.sentence)}"
-
-
-def _baseline_lab_text(timed: Sequence[Run]) -> str:
-    own = [run for run in timed if run.variant in (BASELINE, CONTROL)]
-    return _line("as it is", own, "1")
-
-
-def _row_lab_text(judgement: Judgement, timed: Sequence[Run]) -> str:
-    own = [run for run in timed if run.variant == judgement.variant.name]
-    speed = speed_text(judgement.speed) if judgement.speed is not None else judgement.verdict.value
-    return _line(judgement.variant.label, own, speed)
-
-
-def _line(label: str, runs: Sequence[Run], speed: str) -> str:
+def _line(label: str, timed: Sequence[Run], variants: Sequence[str], speed: str) -> str:
+    """A row of the lab: step and spread are means over the runs of these variants, memory their largest peak."""
+    runs = [run for run in timed if run.variant in variants]
     if not runs:
         return f"{shorten(label, _LABEL):<{_LABEL}} {'–':>8} {'–':>8}  {speed}"
     step = fmean(median(run.step_ns) for run in runs)
     spread = fmean(_spread(run.step_ns) for run in runs)
     peak = max(run.peak_bytes or 0 for run in runs)
-    memory = format_bytes(peak) if peak else ""
     times = f"{format_duration(step):>8} {format_duration(spread):>8}"
-    text = f"{shorten(label, _LABEL):<{_LABEL}} {times}  {speed:<19} {memory}"
-    return shorten(text.rstrip(), LAB_COLUMNS)
+    text = f"{shorten(label, _LABEL):<{_LABEL}} {times}  {speed:<19} {format_bytes(peak) if peak else ''}"
+    return shorten(text.rstrip(), COLUMNS)
 
 
 def _spread(values: Sequence[int]) -> float:
@@ -260,7 +239,7 @@ def _compilation(judgements: Sequence[Judgement], timed: Sequence[Run]) -> list[
         spent = fmean(seconds)
         sure = judgement.speed.low > 1
         paid = f"paid back after {spent * 1e9 / saved:,.0f} steps" if sure else "not known ever to be paid back"
-        lines.append(shorten(f"  {judgement.variant.label}: compiles {spent:.1f} s, {paid}", LAB_COLUMNS))
+        lines.append(shorten(f"  {judgement.variant.label}: compiles {spent:.1f} s, {paid}", COLUMNS))
     return lines
 
 
@@ -277,7 +256,7 @@ def _curve(points: Sequence[BatchSizePoint]) -> list[str]:
     for point in points:
         if point.rate is None:
             why = "out of memory" if point.out_of_memory else one_line(point.failure) or "no time was left for it"
-            lines.append(shorten(f"  {point.size:>7,}  {why}", LAB_COLUMNS))
+            lines.append(shorten(f"  {point.size:>7,}  {why}", COLUMNS))
         else:
             bar = "█" * max(1, round(_BAR * point.rate.value / most))
             interval = f"({_rate(point.rate.low)}–{_rate(point.rate.high)})" if point.rate.samples > 1 else "(as it is)"

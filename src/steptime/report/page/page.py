@@ -21,17 +21,17 @@ from steptime.analysis.categories import Category
 from steptime.analysis.memory_samples import CPU_PLACE
 from steptime.quantities import format_bytes, format_duration, format_share, format_source
 from steptime.report import json
-from steptime.report.page.charts import RooflineChart, SeriesChart, roofline_chart, series
-from steptime.report.page.forest import ForestPlot, forest
+from steptime.report.page.charts import roofline_chart, series
+from steptime.report.page.forest import forest
 from steptime.report.page.frame import whole
 from steptime.report.page.memory import MemoryChart, memory_chart
-from steptime.report.page.ranks import HeatMap, heat_map
-from steptime.report.page.waterfall import BarSegment, Waterfall, stacked, waterfall
+from steptime.report.page.ranks import heat_map
+from steptime.report.page.waterfall import BarSegment, stacked, waterfall
 from steptime.report.printable import one_line
 from steptime.report.report import ProcessReport, Report
 from steptime.report.sentences import cost_text, interval_text, origin, roofline_sentences
 from steptime.report.step_view import StepView
-from steptime.report.tables import Table, case_tables, category_tables, replay_tables
+from steptime.report.tables import case_tables, category_tables, replay_tables
 from steptime.report.trace_files import TraceFile
 
 MARKUP = 1_000
@@ -111,78 +111,38 @@ class ShownStepView:
     device: bool
 
 
-@dataclass(frozen=True, slots=True)
-class PageView:
-    """Everything that the template shows of the process in front."""
-
-    report: Report
-    process: ProcessReport
-    told: tuple[FindingView, ...]
-    first: int
-    waterfall: Waterfall | None
-    phases: tuple[BarSegment, ...]
-    series: SeriesChart | None
-    timeline: ShownStepView | None
-    forest: ForestPlot | None
-    roofline: RooflineChart | None
-    memory: MemoryChart | None
-    owners: MemoryChart | None
-    memory_command: str
-    traces: tuple[ShownTrace, ...]
-    roofline_sentences: tuple[str, ...]
-    categories: tuple[Table, ...]
-    replay: tuple[Table, ...]
-    tables: tuple[Table, ...]
-    heat: HeatMap | None
-    facts: tuple[tuple[str, str], ...]
-
-
 def render(report: Report) -> str:
     """The whole page."""
-    view, data = view_of(report), _data(report)
-    page = _page(view, data)
-    traces = shown_traces(report.processes[0].traces, LARGEST - len(page.encode()))
-    return _page(replace(view, traces=traces), data) if traces != view.traces else page
-
-
-def _page(view: PageView, data: str) -> str:
-    process = view.process
-    return whole(
-        "page.html", title=_job(view.report), data=data, view=view, process=process, step=process.case.step,
-    )  # fmt: skip
-
-
-def view_of(report: Report) -> PageView:
-    """What the template needs, in words and in percent."""
     process = report.processes[0]
-    case = process.case
-    told = tuple(_tell(finding, case) for finding in process.findings)
-    return PageView(
-        report=report,
-        process=process,
-        told=told,
-        first=min(FIRST, len(told)),
-        waterfall=waterfall(case),
-        phases=_phases(case),
-        series=series(process),
-        timeline=_shown(process.step_view) if process.step_view is not None and process.step_view.events else None,
-        forest=forest(report.trials),
-        roofline=roofline_chart(case),
-        memory=memory_chart(process.memory),
-        owners=_owners(process),
-        memory_command=_memory_command(report),
-        traces=shown_traces(process.traces, 0),
-        roofline_sentences=roofline_sentences(case),
-        categories=category_tables(case),
-        replay=replay_tables(case),
-        tables=case_tables(case),
-        heat=heat_map(report),
-        facts=tuple(_facts(report)),
-    )
-
-
-def _job(report: Report) -> str:
-    return one_line(report.environment.command or report.source)
+    case, cut = process.case, process.step_view
+    findings = tuple(_tell(finding, case) for finding in process.findings)
+    fixed: dict[str, object] = {
+        "report": report,
+        "process": process,
+        "step": case.step,
+        "findings": findings,
+        "first": min(FIRST, len(findings)),
+        "waterfall": waterfall(case),
+        "phases": _phases(case),
+        "series": series(process),
+        "timeline": _shown(cut) if cut is not None and cut.events else None,
+        "forest": forest(report.trials),
+        "roofline": roofline_chart(case),
+        "memory": memory_chart(process.memory),
+        "owners": _owners(process),
+        "memory_command": _memory_command(report),
+        "roofline_sentences": roofline_sentences(case),
+        "categories": category_tables(case),
+        "replay": replay_tables(case),
+        "tables": case_tables(case),
+        "heat": heat_map(report),
+        "facts": _facts(report),
+    }
+    title, data = one_line(report.environment.command or report.source), _data(report)
+    traces = shown_traces(process.traces, 0)
+    page = whole("page.html", title=title, data=data, traces=traces, **fixed)
+    fitting = shown_traces(process.traces, LARGEST - len(page.encode()))
+    return page if fitting == traces else whole("page.html", title=title, data=data, traces=fitting, **fixed)
 
 
 def _owners(process: ProcessReport) -> MemoryChart | None:
