@@ -198,7 +198,7 @@ def _rare(found: Intervals, ends: Int64) -> Intervals:
 
 @dataclass(frozen=True, slots=True)
 class TrainingWork:
-    """What the training thread was in. updates: closures hoisted out (see `_updates`). Sets of instants.
+    """What the training thread was in. updates: closures hoisted out (see `_hoisted`). Sets of instants.
 
     top: the same as disjoint intervals in time order, kinds LOADER_NEXT, FORWARD, BACKWARD and OPTIMIZER_STEP: the
     gaps between them are what is not instrumented.

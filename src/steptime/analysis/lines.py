@@ -39,7 +39,7 @@ def find_preparing(codes: tuple[CodeFacts, ...], forwards: set[int], evaluating:
     """Identities of the lines that make the batch, by the names that flow to the lines that hold a forward.
 
     forwards, evaluating: lines that the clock saw in a training forward or an evaluation; known: all lines
-    whose role the clock has told; none of these is returned.
+    whose role the clock has shown; none of these is returned.
     """
     holding = [[line for line in code.lines if identity_of(code, line) in forwards] for code in codes]
     training = {_name(code) for code, lines in zip(codes, holding, strict=True) if lines}
@@ -175,7 +175,7 @@ TRANSFER_TEXT = re.compile(r"\.(?:to|cuda|copy_)\(")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LineTimes:
-    """Exclusive stretches of lines: identity, begin, end (columns). hit_identity, hit_begin: executions."""
+    """When each line was the innermost one: identity, begin, end (columns). hit_identity, hit_begin: executions."""
 
     identity: Int64
     begin: Int64
@@ -239,5 +239,5 @@ def _roles_by_clock(times: LineTimes, activity: Activity, work: TrainingWork) ->
     insides = (measure(instants, times.begin, times.end) for instants in parts.values())
     held = np.stack([np.bincount(number, weights=inside) for inside in insides])
     roles, largest = list(parts), held.argmax(axis=0).tolist()
-    told = held.max(axis=0) > SLIVER * whole
-    return {each: roles[row] for each, row, known in zip(identities.tolist(), largest, told, strict=True) if known}
+    known = held.max(axis=0) > SLIVER * whole
+    return {each: roles[row] for each, row, sure in zip(identities.tolist(), largest, known, strict=True) if sure}

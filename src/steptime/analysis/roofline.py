@@ -99,9 +99,9 @@ class Roofline:
     @property
     def matrix_unit(self) -> float | None:
         """Share of the time of matrix products on matrix units, of those whose names say; None where none does."""
-        told = [group for group in self.groups if group.flops and group.matrix_unit is not None]
-        spent = sum(group.duration for group in told)
-        return sum(group.duration for group in told if group.matrix_unit) / spent if spent else None
+        known = [group for group in self.groups if group.flops and group.matrix_unit is not None]
+        spent = sum(group.duration for group in known)
+        return sum(group.duration for group in known if group.matrix_unit) / spent if spent else None
 
 
 BOUNDS = (COMPUTE, MEMORY, LATENCY, UNMODELLED)
@@ -169,7 +169,7 @@ def draw(steps: StepContext, step: float | None = None) -> Roofline:
     """The roofline of the steps. Groups hold the kernels that the steps launched, and those without a launch in the
     trace that begin in a window; the split is about time, as the breakdown is: whatever ran in a window. Without a
     device, groups hold the calls of an operator with arguments of one kind, and what the caller knows beside the trace
-    counts for nothing. step: ns of the step that it is told of, which the profiler did not slow; None: of these.
+    counts for nothing. step: ns of the reported step, which the profiler did not slow; None: of these.
 
     The roofline's machine has peaks that are no lower than what was reached.
     """

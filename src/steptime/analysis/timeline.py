@@ -67,7 +67,7 @@ class Steps:
     micro_batches: backwards (forwards when inferring) in the step. warm_up: left out at the start.
     disturbed: the probe slowed it (discovery, profiler, lines, a pause) or an evaluation, a checkpoint or a compilation
     lies in it; a rollout or a loader's start is subtracted and does not disturb.
-    watched: False for steps taken with the watch off (their phases are all REST).
+    watched: False for steps without the always-on timers (their phases are all REST).
     steady: neither warm_up nor disturbed and watched: what statistics are made from.
     """
 

@@ -2,7 +2,7 @@
 reductions, normalisations, losses and pooling. FLOPs are zero, and torch's counter does not count them either.
 
 Elementwise operators read every input once at its own size (a broadcast one is small) and write every output once. A
-trace does not say the type of a list's tensors; `parse` is told what the kernel's name says.
+trace does not say the type of a list's tensors; `parse` gets what the kernel's name says.
 """
 
 from __future__ import annotations
