@@ -18,7 +18,6 @@ import numpy as np
 
 from steptime.analysis.device_activity import device_time
 from steptime.analysis.idle import outermost_operator
-from steptime.analysis.op_cost.call import ELEMENT_BYTES
 from steptime.analysis.operators import grouped, per_step, source_of, step_at, time_inside
 from steptime.analysis.step_context import StepContext
 from steptime.analysis.threads import during
@@ -145,8 +144,11 @@ RECORD = "record_param_comms"
 """The operator under which torch's process groups note the parameters of a collective."""
 FUNCTION = re.compile(r"(\w+)(?=[<(]|$)")
 """The name of a kernel without its namespaces, template arguments and parameters."""
-ELEMENT = {name.removeprefix("c10::").lower(): size for name, size in ELEMENT_BYTES.items()}
-ELEMENT |= {"byte": 1, "complexfloat": 8, "complexdouble": 16}
+ELEMENT = {
+    "double": 8, "long": 8, "long int": 8, "float": 4, "int": 4, "half": 2, "bfloat16": 2, "short": 2, "byte": 1,
+    "char": 1, "bool": 1, "float8_e4m3fn": 1, "float8_e5m2": 1, "float8_e4m3fnuz": 1, "float8_e5m2fnuz": 1,
+    "complexfloat": 8, "complexdouble": 16,
+}  # fmt: skip
 """Bytes of an element by torch's name of its type, in lower case without c10::."""
 
 
