@@ -60,9 +60,6 @@ torch.distributed, "Debugging torch.distributed applications"; NCCL, "Environmen
 mallopt(3); Python, "Command line and environment"."""
 
 
-_BY_NAME = {switch.name: switch for switch in DEBUG_SWITCHES}
-
-
 def switched_on(environment: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
     """(name, value) of the switches that an environment switches on; nothing else of it is looked at."""
     found = ((switch, environment.get(switch.name)) for switch in DEBUG_SWITCHES)
@@ -73,5 +70,6 @@ def acting(
     variables: Iterable[tuple[str, str]], device: str, backend: str | None
 ) -> tuple[tuple[DebugSwitch, str], ...]:
     """(switch, value) of those of the variables that make a difference to a job. Other names are passed over."""
-    known = ((_BY_NAME.get(name), value) for name, value in variables)
-    return tuple((switch, value) for switch, value in known if switch is not None and switch.acts(device, backend))
+    known = {switch.name: switch for switch in DEBUG_SWITCHES}
+    found = ((known.get(name), value) for name, value in variables)
+    return tuple((switch, value) for switch, value in found if switch is not None and switch.acts(device, backend))

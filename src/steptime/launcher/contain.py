@@ -220,7 +220,6 @@ def handle(path: str) -> int:
 
 
 def seen(own: int) -> str:
-    """The path of a handle."""
     return f"/proc/self/fd/{own}"
 
 

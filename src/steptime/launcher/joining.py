@@ -1,10 +1,9 @@
-"""One recording for several launchers: `srun steptime run …` starts one of us for each rank, and nodes of one job may
-each start their own.
+"""One recording for several launchers: `srun steptime run …` starts one of us for each rank.
 
 The first to come leads: it writes the manifest, takes telemetry, and accounts for the job. The others record into the
-same folder and leave a mark there until they have ended, which the leader waits for. A recording whose run has ended
-is never joined, nor one in which another launcher has taken this part of the job (the number of the task): that is an
-earlier run of the same script, and the next free name (runs/train-77.0-2) is for this one.
+same folder and leave a mark there until they have ended, which the leader waits for. A recording whose run has ended is
+never joined, nor one in which another launcher has this part of the job (the number of the task): that is an earlier
+run of the same script, and the next free name (runs/train-77.0-2) is for this one.
 """
 
 from __future__ import annotations

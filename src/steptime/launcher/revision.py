@@ -1,10 +1,8 @@
 """The commit that a job's folder has checked out, and whether its tracked files differ from it, as `git` itself says.
 
-Git is asked beside the running job, never before its start. It writes nothing (no lock, no refreshed index), runs no
-hook, no monitor and no pager, fetches nothing, and ends when its time is up; where it refuses (no repository, one that
-belongs to somebody else) or is not there, nothing is known. Filters that the repository's configuration names do run:
-only they can tell whether a file of theirs has changed. Standard library only and few modules: the job's start waits
-for this import.
+Git is asked beside the running job, never before its start. It writes nothing, runs no hook, monitor or pager, fetches
+nothing, and ends when its time is up; where it refuses or is not there, nothing is known. Filters that the repository's
+configuration names do run: only they can tell whether a file of theirs has changed.
 """
 
 from __future__ import annotations

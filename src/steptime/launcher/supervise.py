@@ -181,7 +181,6 @@ class Display:
         self.failed = False
 
     def look(self) -> None:
-        """Reads what is new in the journals and shows it."""
         self.due = time.monotonic() + PROGRESS_PERIOD
         with contextlib.suppress(OSError):  # the terminal was closed: the job goes on, and so do we
             elapsed = time.monotonic() - self._begin
@@ -243,7 +242,6 @@ def pack_recording(folder: Path) -> list[str]:
 
 
 def long_journals(folder: Path) -> Iterator[Path]:
-    """Those worth packing."""
     for journal in folder.glob("process-*/journal.bin"):
         with contextlib.suppress(OSError):
             if journal.stat().st_size >= LONG_JOURNAL:

@@ -56,7 +56,6 @@ class JobDeadline:
         self.ended = False
 
     def end(self) -> None:
-        """The job has been seen enough of."""
         self.ended = True
         end_session(self._job)
 

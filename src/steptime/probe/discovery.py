@@ -72,34 +72,9 @@ class _Use:
         self.holds = False
 
 
-class _Reads:
-    """Sees `if loss:`, `float(loss)`, `int(loss)`: descriptors on torch.Tensor that hand out the original method.
-
-    Left out once TorchDynamo has compiled something: it looks such methods up itself.
-    """
-
-    def __init__(self, seen: Callable[[str, Any, FrameType], None]) -> None:
-        self._seen = seen
-        self._placed: list[str] = []
-
-    def install(self) -> None:
-        """Places a descriptor where torch.Tensor inherits the method."""
-        if getattr(sys.modules.get("torch._dynamo.utils"), "counters", None):
-            return
-        for name in OPERATORS:
-            if name not in torch.Tensor.__dict__ and hasattr(torch.Tensor, name):
-                setattr(torch.Tensor, name, _Operator(name, getattr(torch.Tensor, name), self._seen))
-                self._placed.append(name)
-
-    def remove(self) -> None:
-        """Tensor inherits again."""
-        for name in self._placed:
-            if isinstance(torch.Tensor.__dict__.get(name), _Operator):
-                delattr(torch.Tensor, name)
-        self._placed.clear()
-
-
 class _Operator:
+    """Sees `if loss:`, `float(loss)`, `int(loss)`: a descriptor on torch.Tensor that hands out the original method."""
+
     def __init__(self, name: str, original: Any, seen: Callable[[str, Any, FrameType], None]) -> None:
         self._name, self._original, self._seen = name, original, seen
 
@@ -128,14 +103,17 @@ class Discovery:
         self._calls = 0
         self._padded: list[float] = []
         self._profile = self._make()
-        self._reads = _Reads(self._read)
 
     def start(self) -> bool:
         """False, and nothing is done, while somebody else's profiler or tracer is on."""
         if sys.getprofile() is not None or sys.gettrace() is not None:
             return False
         self._begin = now()
-        self._reads.install()
+        # TorchDynamo, once it has compiled something, looks such methods up itself.
+        compiled = getattr(sys.modules.get("torch._dynamo.utils"), "counters", None)
+        for name in () if compiled else OPERATORS:
+            if name not in torch.Tensor.__dict__ and hasattr(torch.Tensor, name):
+                setattr(torch.Tensor, name, _Operator(name, getattr(torch.Tensor, name), self._read))
         sys.setprofile(self._profile)
         return True
 
@@ -147,11 +125,12 @@ class Discovery:
     def _take_away(self) -> None:
         if sys.getprofile() is self._profile:
             sys.setprofile(None)
-        self._reads.remove()
+        for name in OPERATORS:
+            if isinstance(torch.Tensor.__dict__.get(name), _Operator):
+                delattr(torch.Tensor, name)
         self._end = self._end or now()
 
     def stop(self) -> Found:
-        """Takes everything away; what was found."""
         self._take_away()
         window = self._end - self._begin
         roots = [module for module in (reference() for reference in self._roots.values()) if module is not None]

@@ -195,7 +195,6 @@ def optimizer_facts(optimizer: Any, number: int) -> dict[str, Any]:
 
 
 def root_facts(module: torch.nn.Module, number: int) -> dict[str, Any]:
-    """`RootFacts`."""
     parameters = list(parameters_of(module))
     return {
         "identity": number,
@@ -276,13 +275,14 @@ def compilation_facts(after_us: int) -> tuple[list[dict[str, Any]], int]:
     if metrics_of is None:
         return [], after_us
     metrics = [metric for metric in metrics_of() if _started(metric) > after_us]
+    epoch, monotonic = clock_pair()
     facts = [
         {
             "function": str(getattr(metric, "co_name", "") or ""),
             "file": str(getattr(metric, "co_filename", "") or ""),
             "line": int(getattr(metric, "co_firstlineno", 0) or 0),
             "duration_ns": int(getattr(metric, "duration_us", 0) or 0) * 1000,
-            "begin": _monotonic(_started(metric) * 1000),
+            "begin": _started(metric) * 1000 - epoch + monotonic,
             "recompile_reason": str(getattr(metric, "recompile_reason", "") or ""),
             "graph_breaks": int(getattr(metric, "num_graph_breaks", 0) or 0),
         }
@@ -293,10 +293,3 @@ def compilation_facts(after_us: int) -> tuple[list[dict[str, Any]], int]:
 
 def _started(metric: Any) -> int:
     return int(getattr(metric, "start_time_us", 0) or 0)
-
-
-def _monotonic(epoch_ns: int) -> int | None:
-    if not epoch_ns:
-        return None
-    epoch, monotonic = clock_pair()
-    return epoch_ns - epoch + monotonic

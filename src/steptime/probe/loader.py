@@ -7,12 +7,9 @@ tracebacks stay as they are (torch 2.4 to 2.13; accelerate and torchdata's State
 A worker appends to loader.bin in the folder of the process that it was started by: forked ones know the iterator's
 number; spawned ones give SPAWNED + the loader's random base seed instead, which `LoaderFacts.seed` resolves.
 
-How much of the time in which a batch is made a CPU works for it is sampled, because the clock of CPU time costs more
-than the one of the wall: the rest is waiting (disk, network, sleep), which more workers share without more CPUs. A
-thread that is ready to run and has no CPU, because others have them all, does not wait in this sense: Linux tells that
-time (`schedstat`), and it counts as work. No descriptor is kept open for it: a job may close any number. In a worker
-the CPU time is the whole process's, so that threads of the items' own count; in the training process, whose other
-threads train, it is the thread's.
+How long a CPU works for a batch is sampled, as the clock of CPU time is slow: the rest is waiting, which more workers
+share without more CPUs. Being ready to run without a CPU is no such waiting: Linux tells that time (`schedstat`), and
+it counts as work. In a worker it is the CPU time of the whole process, in the training process that of the thread.
 """
 
 from __future__ import annotations
@@ -344,5 +341,4 @@ def ready(iterator: Any) -> int | None:
 
 
 def iterator_facts(iterator: Any, number: int) -> dict[str, Any]:
-    """`LoaderFacts` of an iterator."""
     return datasets.iterator_facts(iterator, number, _LoaderState.sites.pop(number, None))

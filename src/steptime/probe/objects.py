@@ -57,7 +57,6 @@ def updated_by(optimizer: Any) -> Iterator[Any]:
 
 
 def each_once(*several: Iterable[Any]) -> Iterator[Any]:
-    """What several have, each once."""
     seen: set[int] = set()
     for each in itertools.chain(*several):
         if id(each) not in seen:

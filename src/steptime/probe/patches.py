@@ -98,7 +98,6 @@ class Follower:
 
 
 def told(listener: Listener, method: Callable[..., Any], *arguments: Any) -> Any:
-    """Calls a method of the listener where a few more hundred nanoseconds do not matter."""
     try:
         return method(*arguments)
     except Exception as error:  # noqa: BLE001 - the probe's boundary: nothing of ours reaches the user
@@ -176,7 +175,6 @@ class _Passage:
         second: switches of a job stay as they are."""
 
     def around(self, inner: Callable[..., Any]) -> Callable[..., Any]:
-        """The wrapper of any function."""
         quiet, begins, ends, partial = self._listener.quiet, self._begins, self._ends, self._partial
 
         @functools.wraps(inner)
@@ -375,7 +373,6 @@ class RootPatch:
 
     @property
     def module(self) -> torch.nn.Module | None:
-        """The root, while it lives."""
         return self._module()
 
     @property

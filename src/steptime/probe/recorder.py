@@ -29,11 +29,9 @@ class ThreadNumbers(dict[int, int]):
 
 
 def append_facts(path: str, facts: Iterable[tuple[str, Mapping[str, Any]]]) -> None:
-    """Appends one JSON object a line to facts.jsonl: a killed job tears at most the last line. Raises OSError when they
-    cannot be written whole.
+    """Appends (kind, fields), one JSON object a line: a killed job tears at most the last. Raises OSError.
 
-    The kind of a fact names the type in `steptime.recording` without its ending Facts: "optimizer", "root", "loader",
-    …; and "note" with a `text`. A later fact of the same identity replaces the earlier one.
+    A kind names a type in `steptime.recording` without its ending Facts; a later fact of one identity replaces another.
     """
     lines = (json.dumps({"fact": kind, **fields}, default=str).encode() + b"\n" for kind, fields in facts)
     append_to(path, b"".join(lines))

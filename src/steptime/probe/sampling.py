@@ -1,10 +1,8 @@
 """Times of the lines in all functions of the user's that run below the training loop, for a few steps.
 
-The line timeline times the loop and its hot functions exactly, and gives up a function that runs thousands of lines a
-step. Here any function of the user's may run, wherever it is called from (a loader, a hook, a callback): of one that
-is called often every n-th call is timed and counts n times; of a long call its first lines tell how the rest is spent.
-
-One law: no frame of the user's is kept.
+The line timeline gives up a function that runs thousands of lines a step. Here any function may run, wherever it is
+called from (a loader, a hook): of one that is called often every n-th call is timed and counts n times; of a long call
+its first lines tell how the rest is spent. No frame of the user's is kept.
 """
 
 from __future__ import annotations

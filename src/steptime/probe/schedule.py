@@ -101,18 +101,23 @@ def _stages(session: Session) -> Stage:
     yield from _steps(UNTOUCHED_STEPS)
     exhausted.watch_device(session.recorder.folder)
     if session.plan.get("variant"):
-        yield from _variant(session)
+        # A process of a trial is watched at every boundary to its end, and nothing else: no window may slow its steps.
+        yield
+        session.recorder.fact("settings", **identity.settings_facts())
+        session.marks = device.make_marks(session.recorder.journal)
+        while True:
+            yield
     profiles = session.plan.get("profile", True)
     long = session.pace.usual() >= LONG_STEP
     discovered = 1 if long else DISCOVERY_STEPS
     found = yield from _discover(session, frames, discovered)
-    if profiles and long:
-        yield from _early_profile(session)
+    if profiles and long:  # a window that is there if the job ends soon
+        yield from _profiles(session, session.pace.usual(), EARLY_WINDOW, stacks=False)
     yield from _lines(session, frames, list(found.functions))
     session.recorder.fact("settings", **identity.settings_facts())
     session.marks = device.make_marks(session.recorder.journal)
     if profiles and not long and session.marks is None:  # on a device, what is steady comes before any profiler
-        yield from _early_profile(session)
+        yield from _profiles(session, session.pace.usual(), EARLY_WINDOW, stacks=False)
     yield from _sampled(session)
     yield from _until(session, PLAIN_STEPS, PLAIN_TIME, PLAIN_LIMIT)
     duration = session.pace.usual()
@@ -123,20 +128,6 @@ def _stages(session: Session) -> Stage:
     if profiles:
         yield from _turns(session, duration)
     yield from _keep_watching(session, duration, stacks)
-
-
-def _early_profile(session: Session) -> Stage:
-    """A window that is there if the job ends soon."""
-    yield from _profiles(session, session.pace.usual(), EARLY_WINDOW, stacks=False)
-
-
-def _variant(session: Session) -> Stage:
-    """A process of a trial is watched at every boundary to its end, and nothing else: no window may slow its steps."""
-    yield
-    session.recorder.fact("settings", **identity.settings_facts())
-    session.marks = device.make_marks(session.recorder.journal)
-    while True:
-        yield
 
 
 def _steps(count: int) -> Stage:
@@ -277,7 +268,6 @@ def _profiles(session: Session, duration: int, number: int, stacks: bool) -> Sta
 
 
 def _trained(session: Session) -> Iterator[Any]:
-    """The parameters of all roots and optimisers, each once."""
     modules = [module for root in session.roots if (module := root.module) is not None]
     return each_once(*map(parameters_of, modules), *map(updated_by, session.optimizers.living()))
 

@@ -132,7 +132,6 @@ class Session:
         switched_off(reason)
 
     def stop_listening(self) -> None:
-        """Restores torch as it was."""
         self.watch_off()
         for patch in (self._gradient, self._module_calls, self._constructions, self._garbage):
             patch.remove()
@@ -215,7 +214,7 @@ class Session:
 
     def backward_ends(self, begin: int, end: int, flags: int) -> None:
         self.recorder.append(BACKWARD, flags, 0, begin, end)
-        if get_ident() == self.quiet.trainer and self.counter.backward_ends(bool(flags & PARTIAL)):
+        if get_ident() == self.quiet.trainer and self.counter.backward_ends():
             self._boundary(end)
 
     def forward_begins(self, begin: int) -> None:

@@ -25,14 +25,9 @@ BUILT = ("python.data_loader", "python.optimizer")
 KNOWN_FILES = 8192
 """File names remembered; a job that makes code for ever must not grow our table."""
 
-_INNER_FOLDERS = tuple(
-    os.path.join(folder, "")
-    for folder in dict.fromkeys(
-        (
-            os.path.dirname(os.path.abspath(torch.__file__)),
-            os.path.dirname(os.path.dirname(os.path.abspath(__file__))),
-        )
-    )
+_INNER_FOLDERS = (
+    os.path.join(os.path.dirname(os.path.abspath(torch.__file__)), ""),
+    os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), ""),
 )
 _STANDARD = tuple(
     os.path.join(sysconfig.get_path(name), "") for name in ("stdlib", "platstdlib") if sysconfig.get_path(name)

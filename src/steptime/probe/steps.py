@@ -53,7 +53,6 @@ class StepCounter:
         self._cycle_length = 1
 
     def update_begins(self, optimizer: int) -> None:
-        """An optimiser's step, or the scaler's around it, begins."""
         if self._depth == 0:
             if optimizer in self._cycle:
                 self._cycle_length, self._updates = max(1, self._updates), 0
@@ -90,7 +89,7 @@ class StepCounter:
         self._backward_depth += 1
         self.backwards += 1
 
-    def backward_ends(self, partial: bool) -> bool:
+    def backward_ends(self) -> bool:
         """A backward pass, or a partial one (autograd.grad), has ended. One whose begin was not told is passed over."""
         if not self._backward_depth:
             return False

@@ -9,7 +9,7 @@ def backward(counter: StepCounter, *updates: int, partial: bool = False) -> bool
     counter.backward_begins()
     for optimizer in updates:
         update(counter, optimizer)
-    return counter.backward_ends(partial)
+    return counter.backward_ends()
 
 
 def update(counter: StepCounter, optimizer: int, *, nested: int = 0, backwards: int = 0) -> bool:
@@ -104,5 +104,5 @@ def test_ends_whose_begin_was_not_told_are_passed_over() -> None:
     counter = StepCounter()
     update(counter, 1)
     assert not counter.update_ends()
-    assert not counter.backward_ends(partial=False)
+    assert not counter.backward_ends()
     assert update(counter, 1)

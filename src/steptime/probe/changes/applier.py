@@ -51,7 +51,6 @@ class Applier:
         """After a training step; `steps`: how many there were."""
 
     def works(self, detail: str) -> None:
-        """It was seen at work."""
         self.exercised, self.detail = True, detail
 
     def failed(self, error: Exception) -> None:

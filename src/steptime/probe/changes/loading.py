@@ -292,7 +292,6 @@ class SharingStrategy(LoaderChange):
     _set = False
 
     def install(self) -> None:
-        """Sets it; the job may set it again."""
         self._strategy, before = str(self.arguments["strategy"]), multiprocessing.get_sharing_strategy()
         self._set = before != self._strategy
         if not self._set:

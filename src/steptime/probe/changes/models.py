@@ -28,7 +28,6 @@ class CudnnBenchmark(Applier):
     detail = UNTRAINED
 
     def install(self) -> None:
-        """Sets it; the job may set it again."""
         self._before = bool(torch.backends.cudnn.benchmark)
         torch.backends.cudnn.benchmark = True
         self.applied = True
@@ -162,7 +161,6 @@ class Checkpointing(Applier):
         self.applied = True
 
     def root(self, module: torch.nn.Module) -> None:
-        """Gives each block's instance a forward of its own."""
         if not self._on:
             return
         for block in _blocks(module):

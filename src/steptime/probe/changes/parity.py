@@ -112,7 +112,6 @@ class ParityRecorder:
             self._recorder.pause(begin)
 
     def write(self) -> None:
-        """Writes what is kept."""
         rows, self._rows = self._rows, []
         if not rows or self._recorder is None or not self._recorder.folder:
             return

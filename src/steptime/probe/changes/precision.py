@@ -165,7 +165,6 @@ class MatmulPrecision(Applier):
     detail = "no model has been trained"
 
     def install(self) -> None:
-        """Sets it; the job may set it again."""
         self._precision = str(self.arguments.get("precision", "high"))
         self._before = torch.get_float32_matmul_precision()
         torch.set_float32_matmul_precision(self._precision)

@@ -102,7 +102,6 @@ class FlushDenormal(Applier):
     """
 
     def install(self) -> None:
-        """Sets the mode; the job may set it again."""
         if flushes_denormals():
             self.detail = "denormals were flushed already"
             return

@@ -143,7 +143,6 @@ class ZeroGrad(Applier):
     _calls = 0
 
     def install(self) -> None:
-        """Wraps zero_grad of optimisers and modules."""
 
         def edit(bound: inspect.BoundArguments) -> None:
             if bound.arguments.get("set_to_none", True) is False:

@@ -110,7 +110,6 @@ def _is_module(entries: dict[Any, Any]) -> bool:
 
 
 def _variable(path: list[Any], entries: dict[Any, Any], frame: FrameType | None) -> Holder | None:
-    """A module's variable."""
     below = path[-2] if len(path) > 1 else None
     for name, value in list(entries.items()):
         if value is below and isinstance(name, str) and below is not None:
@@ -209,7 +208,6 @@ def _line(name: str, codes: list[CodeType]) -> tuple[dict[str, Any], CodeType] |
 
 
 def _with_inner(codes: list[CodeType]) -> Iterator[CodeType]:
-    """Each code with the functions that are defined in it."""
     waiting = list(codes)
     while waiting:
         code = waiting.pop(0)

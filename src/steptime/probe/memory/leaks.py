@@ -43,7 +43,6 @@ class LeakHunt:
 
     @property
     def done(self) -> bool:
-        """Whether the last look was taken."""
         return len(self._steps) == LOOKS
 
     def look(self, step: int, frame: FrameType | None) -> None:

@@ -200,7 +200,7 @@ class Job:
     def _backward_ends(self) -> None:
         if self._mine():
             self._roots.in_backward = False
-            ended = self._counter.backward_ends(partial=False)
+            ended = self._counter.backward_ends()
             # Before the first update every backward may look like a step (long accumulation); where there is an
             # optimiser, its update is waited for.
             waits = self._optimizers and self._counter.backwards < MOST_BACKWARDS

@@ -68,7 +68,6 @@ class FirstNonFinite:
 
     @property
     def deliberate(self) -> bool:
-        """Whether the user wrote it."""
         return self.kind == CONSTANT
 
 

@@ -57,7 +57,6 @@ def place_of(frame: FrameType | None) -> CallSite:
 
 
 def line_of(place: tuple[str, int, str] | None) -> dict[str, Any] | None:
-    """The `SourceLine` of a place."""
     return sites.line_at(place) if place is not None else None
 
 
@@ -69,7 +68,6 @@ class ModuleNames:
         self._names: dict[int, str] = {}
 
     def root(self, module: torch.nn.Module) -> None:
-        """A module that the job calls from outside of all others."""
         self._roots.append(weakref.ref(module))
         self._learn(module)
 
@@ -93,7 +91,6 @@ class ModuleNames:
 
 
 def _class_of(root: Any) -> str:
-    """Of the model inside of its wrappers."""
     inner = root
     while True:
         wrapped = getattr(inner, "_orig_mod", None)

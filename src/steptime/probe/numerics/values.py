@@ -14,7 +14,6 @@ MOST_DIMENSIONS = 12
 
 
 def tensors_in(value: Any) -> Iterator[Any]:
-    """The tensors in nested lists, tuples and dictionaries."""
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, dict):

@@ -217,7 +217,7 @@ class Watch(Role):
         self._in_a_row = self._skipped = self._found = 0
         self._gradient_stride = FIRST_STRIDE
         self._clipped = False
-        self._spent = self._looked = 0
+        self._spent = 0
         self._begin = 0
         account.facts.update(trigger=None, skipped_steps=0, steps_not_finite=0)
 
