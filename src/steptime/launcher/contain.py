@@ -269,7 +269,6 @@ def make_read_only(path: str) -> None:
 
 
 def mount(source: str, target: str, kind: str, flags: int, data: str = "") -> None:
-    """mount(2). Raises OSError."""
     given = [os.fsencode(text) or None for text in (source, target, kind)]
     _checked(_LIBRARY.mount(*given, ctypes.c_ulong(flags), os.fsencode(data) or None), target)
 
@@ -297,7 +296,6 @@ class _Mapper:
         os.close(ready)
 
     def map_all(self) -> bool:
-        """Whether all identities are there now."""
         os.write(self._go, b".")
         os.close(self._go)
         _, status = os.waitpid(self._pid, 0)

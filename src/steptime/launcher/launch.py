@@ -228,7 +228,6 @@ def ended(returncode: int) -> tuple[int, int | None]:
 
 
 def outcome_of(returncode: int, folder: Path, seconds: float) -> Outcome:
-    """How a job ended that has recorded into a folder."""
     status, number = ended(returncode)
     return Outcome(
         recording=folder,

@@ -113,7 +113,6 @@ def _is_entered(pid: int, entered: frozenset[int]) -> bool:
 
 
 def _stat(pid: int) -> tuple[int, int]:
-    """(its parent, where its stack begins); zeros where it is gone."""
     fields = _read(PROC / str(pid) / "stat").rpartition(b")")[2].split()
     return (int(fields[1]), int(fields[25])) if len(fields) > 25 else (0, 0)
 
@@ -152,7 +151,6 @@ def _reason(pid: int) -> str:
 
 
 def _options(words: list[str]) -> set[str]:
-    """Which of the isolating options stand before the script."""
     found: set[str] = set()
     for word in words[1:]:
         if word[:1] != "-" or word[:2] in ("-c", "-m"):

@@ -38,7 +38,6 @@ class Telemetry:
 
     @property
     def pids(self) -> frozenset[int]:
-        """The job's processes at the last look."""
         return self._load.pids
 
     def look(self) -> None:

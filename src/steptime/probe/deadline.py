@@ -35,7 +35,6 @@ class Deadline:
     is handed to `failed`. Does nothing in any other thread."""
 
     def __init__(self, limit: int, overdue: Callable[[], None], failed: Callable[[Exception], None]) -> None:
-        """limit: ns."""
         self._limit, self._overdue, self._failed = limit, overdue, failed
         self._process = os.getpid()
         self._over = self._asked = False

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import os
 import platform
 import socket
@@ -18,6 +17,7 @@ import torch
 from steptime.debug_switches import switched_on
 from steptime.probe import sites
 from steptime.probe.objects import parameters_of
+from steptime.probe.recorder import write_whole
 
 CGROUP_LIMIT = "/sys/fs/cgroup/memory.max"
 OWN_LIMITS = "/proc/self/limits"
@@ -172,10 +172,7 @@ def write_process(folder: str, device: str, device_name: str, changes: list[str]
         "device_name": device_name,
         "changes": changes or [],
     }
-    path = os.path.join(folder, "process.json")
-    with open(path + ".partial", "w", encoding="utf-8") as file:
-        json.dump(facts, file)
-    os.replace(path + ".partial", path)
+    write_whole(os.path.join(folder, "process.json"), facts)
 
 
 def optimizer_facts(optimizer: Any, number: int) -> dict[str, Any]:

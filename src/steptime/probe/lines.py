@@ -157,7 +157,6 @@ class LineClock:
         return [record for record in self.records if not any(record[0] in each for each in dropped)]
 
     def close(self) -> None:
-        """Ends all lines that are open."""
         time_now = now()
         while self._stack:
             self._close(self._stack.pop(), time_now)
@@ -262,7 +261,6 @@ class _Monitor:
             self._failed()
 
     def stop(self, frame: FrameType | None) -> None:
-        """Gives the tool number back."""
         monitoring: Any = sys.monitoring  # type: ignore[attr-defined,unused-ignore]
         if self._tool < 0:
             return
@@ -339,7 +337,6 @@ class LineTimeline:
         self._ended = self._ended or now()
 
     def stop(self) -> None:
-        """Ends and writes the records."""
         clock, self._clock = self._clock, None
         backend, self._backend = self._backend, None
         if backend is not None:

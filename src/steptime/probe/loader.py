@@ -64,7 +64,6 @@ def fetch_begins(thread: int, begin: int) -> None:
 
 
 def collate_begins(thread: int) -> None:
-    """Behind the stamp."""
     if thread in _at_fetch:
         _at_collate[thread] = _wanted()
 
@@ -158,7 +157,6 @@ class _Worker:
         return append_to(self._path, written)
 
     def finish(self) -> None:
-        """Writes the rest, where that can be done."""
         with contextlib.suppress(OSError):  # nobody is left who could be told
             self.flush()
 
@@ -191,7 +189,6 @@ class _Method:
 
     @classmethod
     def place(cls, owner: Any, name: str, stamp: Callable[[Any], None]) -> None:
-        """Replaces the method in the class that defines it."""
         setattr(owner, name, cls(owner.__dict__[name], stamp))
 
 

@@ -56,6 +56,12 @@ def updated_by(optimizer: Any) -> Iterator[Any]:
                 yield each
 
 
+def torch_optimizer(owner: Any) -> Any:
+    """The torch optimiser behind a wrapper such as Accelerate's, so that scaler and step agree on one."""
+    inner = getattr(owner, "optimizer", None)
+    return inner if isinstance(inner, torch.optim.Optimizer) else owner
+
+
 def each_once(*several: Iterable[Any]) -> Iterator[Any]:
     seen: set[int] = set()
     for each in itertools.chain(*several):
@@ -130,7 +136,6 @@ class ObjectNumbers:
         self._last = 0
 
     def of(self, owner: Any) -> tuple[int, bool]:
-        """The object's number, and whether it is new."""
         key = id(owner)
         known = self.known.get(key)
         if known is not None and known[1]() is owner:

@@ -89,6 +89,13 @@ class Recorder:
         self._facts = ""
 
 
+def write_whole(path: str, facts: dict[str, Any]) -> None:
+    """A JSON file in one piece. Raises OSError."""
+    with open(path + ".partial", "w", encoding="utf-8") as file:
+        json.dump(facts, file, default=str)
+    os.replace(path + ".partial", path)
+
+
 def finish_as_child(finish: Callable[[], None]) -> None:
     """Children of multiprocessing leave by os._exit: atexit never runs there, these finalizers do."""
     if multiprocessing.parent_process() is not None:

@@ -184,7 +184,6 @@ def _discover(session: Session, frames: LoopFrame, steps: int) -> Generator[None
 
 
 def _sampled(session: Session) -> Stage:
-    """Times the lines of whatever functions of the user's run below the loop."""
     sampler = LineSampler()
     if not sampler.start():
         return
@@ -201,7 +200,6 @@ def _sampled(session: Session) -> Stage:
 
 
 def _lines(session: Session, frames: LoopFrame, functions: list[Any]) -> Stage:
-    """Times the lines of the user's own loop and of its hot functions."""
     begin = now()
     timeline = LineTimeline(session.recorder.interval, session.recorder.fact, session.recorder.note)
     started = timeline.start(frames.code, functions, sys._getframe())

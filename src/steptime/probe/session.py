@@ -22,7 +22,7 @@ from steptime.journal import Flag, Kind
 from steptime.probe import device, identity, loader, switched_off
 from steptime.probe.garbage import GarbageWatch
 from steptime.probe.memory import exhausted
-from steptime.probe.objects import ConstructionWatch, ObjectNumbers, Owners
+from steptime.probe.objects import ConstructionWatch, ObjectNumbers, Owners, torch_optimizer
 from steptime.probe.patches import (
     Follower,
     FunctionPatch,
@@ -110,7 +110,6 @@ class Session:
         self._garbage.install()
 
     def watch_on(self) -> None:
-        """Puts every steady patch in place."""
         for patch in (*self._steady, *self.roots):
             patch.install()
         self.watching = True
@@ -164,7 +163,7 @@ class Session:
     def range_begins(self, kind: int, owner: Any, begin: int) -> int:
         if kind == LOADER_NEXT:
             return self._loader_next_begins(owner, begin)
-        optimizer = _optimizer(owner) if kind == SCALER_STEP else owner
+        optimizer = torch_optimizer(owner) if kind == SCALER_STEP else owner
         if (number := self.numbers.of(optimizer)[0]) not in self._described:
             self._described.add(number)
             self._open()
@@ -300,12 +299,6 @@ class Session:
         self.stop_listening()
 
 
-def _optimizer(owner: Any) -> Any:
-    """The torch optimiser behind a wrapper such as Accelerate's, so that scaler and step agree on one number."""
-    inner = getattr(owner, "optimizer", None)
-    return inner if isinstance(inner, torch.optim.Optimizer) else owner
-
-
 class Housekeeping:
     """Cheap duties at every boundary: memory samples, the compiler's callbacks, new compilations."""
 
@@ -337,7 +330,6 @@ class Housekeeping:
             self._begin = 0
 
     def write_compilations(self) -> None:
-        """Writes what was compiled since the last look."""
         self._dirty = False
         facts, self._compiled_us = identity.compilation_facts(self._compiled_us)
         for fact in facts:

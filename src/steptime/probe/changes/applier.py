@@ -86,7 +86,6 @@ def wrap_root(module: torch.nn.Module, wrap: Callable[[Callable[..., Any]], Call
 
 
 def count(number: int, what: str) -> str:
-    """As in: 1 block, 3 blocks."""
     return f"{number} {what}" + ("" if number == 1 else "s")
 
 

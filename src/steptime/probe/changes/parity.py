@@ -20,7 +20,7 @@ import torch
 from steptime.journal import append_to
 from steptime.probe.changes.applier import UNSCALED, keep_unscaled, losses_of
 from steptime.probe.changes.variant import ProcessVariant
-from steptime.probe.objects import local_values, parameters_of
+from steptime.probe.objects import each_once, local_values, parameters_of
 from steptime.probe.recorder import Recorder, json_number
 
 NORM_PERIOD = 16
@@ -59,7 +59,6 @@ class ParityRecorder:
     # -- what is told ----------------------------------------------------------------------------------------------
 
     def root(self, module: torch.nn.Module) -> None:
-        """Names of a root's parameters, as its state dict has them."""
         for name, parameter in module.named_parameters():
             # Without what wrappers put before a name (DistributedDataParallel, torch.compile).
             self._names.setdefault(id(parameter), name.removeprefix("module.").replace("_orig_mod.", ""))
@@ -75,7 +74,7 @@ class ParityRecorder:
     def after_backward(self, roots: list[torch.nn.Module]) -> None:
         """An outermost backward has ended. The last one of a step counts: gradients are whole, nothing is clipped."""
         if self._is_due():
-            parameters = list({id(each): each for root in roots for each in parameters_of(root)}.values())
+            parameters = list(each_once(*map(parameters_of, roots)))
             if any(parameter.grad is not None for parameter in parameters):
                 scale = float(self._scaler.get_scale()) if self._scaled and self._scaler is not None else 1.0
                 self._look(parameters, ROOTS, scale)

@@ -33,7 +33,6 @@ class LossScale:
         self._pending = False
 
     def scaled(self, tensors: Any) -> Any:
-        """What backward is called on, scaled."""
         self._multiply(self._scale)
         self._pending = True
         if isinstance(tensors, torch.Tensor):

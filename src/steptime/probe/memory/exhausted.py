@@ -111,7 +111,6 @@ def held(device: str) -> dict[str, int]:
 
 
 def _states() -> list[Any]:
-    """The tensors in the state of living optimisers."""
     objects = gc.get_objects()
     if len(objects) > MOST_OBJECTS:
         return []
@@ -125,7 +124,6 @@ def _states() -> list[Any]:
 
 
 def _site(traceback: TracebackType | None) -> dict[str, Any] | None:
-    """The innermost line of the user's in a traceback."""
     found = None
     while traceback is not None:
         if sites.whose_frame(traceback.tb_frame) == sites.USER:

@@ -72,7 +72,6 @@ def _common(objects: list[Any], referrers: list[Any]) -> list[Any]:
 
 
 def _named(current: list[Any], path: list[Any], frame: FrameType | None) -> Holder | None:
-    """The name of what `current` is, if it has one."""
     if len(current) > 1 and type(current[0]) is FunctionType:
         return _function(current[0], path)
     if len(current) != 1:
@@ -131,7 +130,6 @@ def _codes(entries: dict[Any, Any], frame: FrameType | None) -> Iterator[CodeTyp
 
 
 def _local(value: Any, frame: FrameType | None) -> tuple[str, CodeType] | None:
-    """A variable of a function that is running."""
     while frame is not None:
         if sites.whose_frame(frame) == sites.USER and frame.f_code.co_flags & 0x02:  # CO_NEWLOCALS: a function
             found = _variable_of(frame, value)

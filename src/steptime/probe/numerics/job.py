@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import json
 import os
 from collections.abc import Callable
 from threading import get_ident
@@ -19,8 +18,8 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from steptime.probe import identity, switched_off
 from steptime.probe.changes.applier import UNSCALED, RootWatch, keep_unscaled, losses_of
-from steptime.probe.objects import ConstructionWatch, ObjectNumbers
-from steptime.probe.recorder import finish_as_child
+from steptime.probe.objects import ConstructionWatch, ObjectNumbers, torch_optimizer
+from steptime.probe.recorder import finish_as_child, write_whole
 from steptime.probe.steps import StepCounter
 
 NAME = "numerics.json"
@@ -44,10 +43,7 @@ class GrowingNumerics:
     def write(self) -> None:
         """Writes what is known, if the process has trained. Raises OSError."""
         if self.folder:
-            path = os.path.join(self.folder, NAME)
-            with open(path + ".partial", "w", encoding="utf-8") as file:
-                json.dump(self.facts, file, default=str)
-            os.replace(path + ".partial", path)
+            write_whole(os.path.join(self.folder, NAME), self.facts)
 
     def note(self, text: str) -> None:
         if text not in self.facts["notes"]:
@@ -214,7 +210,7 @@ class Job:
             before = self._updates
             if mine:
                 self._tell(self.role.scaled_update, self.step, optimizer)
-                self._counter.update_begins(self._numbers.of(_inner(optimizer))[0])
+                self._counter.update_begins(self._numbers.of(torch_optimizer(optimizer))[0])
             try:
                 return inner(scaler, optimizer, *args, **kwargs)
             except BaseException as error:
@@ -223,7 +219,7 @@ class Job:
             finally:
                 if mine:
                     if self._updates == before:
-                        self._tell(self.role.skipped, self.step, _inner(optimizer))
+                        self._tell(self.role.skipped, self.step, torch_optimizer(optimizer))
                     if self._counter.update_ends():
                         self._tell(self._boundary)
 
@@ -250,9 +246,3 @@ class Job:
         self.step += 1
         if self.step > ROOT_STEPS:
             self._roots.remove()
-
-
-def _inner(optimizer: Any) -> Any:
-    """The torch optimiser behind a wrapper such as Accelerate's."""
-    inner = getattr(optimizer, "optimizer", None)
-    return inner if isinstance(inner, torch.optim.Optimizer) else optimizer

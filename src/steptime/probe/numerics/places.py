@@ -35,7 +35,6 @@ class CallSite:
 
 
 def place_of(frame: FrameType | None) -> CallSite:
-    """Of the operator that was called from `frame`, looked up outwards."""
     found, known = CallSite(), False
     while frame is not None:
         code = frame.f_code
