@@ -298,8 +298,7 @@ PLANTED_TRACES: dict[str, dict[str, Case]] = {
         "clean": replace(_NETWORK, categories=categories(communication=0.1 * MS, overhead=1 * MS)),
     },
     "late-rank": {
-        "fires": replace(_NETWORK, ranks=_RANKS, rank=0),
-        "fires-with-its-line": replace(_NETWORK, ranks=_RANKS, rank=0, lateness=_LATE),
+        "fires": replace(_NETWORK, ranks=_RANKS, rank=0, lateness=_LATE),
         "fires-where-profiled-steps-were-slower": replace(
             _NETWORK, ranks=_RANKS, rank=0, lateness=replace(_LATE, waiting=30 * MS, gain=about(29 * MS))
         ),

@@ -40,7 +40,6 @@ def finding(rule: str, name: str) -> Finding:
         ("allocator-stalls", "fires", "empty_cache()"),
         ("idle-matrix-units", "fires", 'set_float32_matmul_precision("high")'),
         ("idle-matrix-units", "fires-without-tf32", "float16 and a GradScaler"),
-        ("late-rank", "fires", "Rank 1 computes longer"),
         ("copies-and-casts", "fires-casts-on-a-device", "one dtype"),
         ("slow-transfer", "fires-from-a-trace", "pinned memory"),
         ("slow-transfer", "fires", "pin_memory=True"),

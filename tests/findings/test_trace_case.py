@@ -184,18 +184,18 @@ def summary(trace: Trace, rank: int) -> RankSummary:
 
 def test_the_rank_with_the_shortest_collectives_is_the_late_one(written: Written) -> None:
     lengths = {0: (500, 400, 30), 1: (20, 30, 35), 2: (510, 390, 25)}
-    ranks = rank_uses(
-        compare(
-            [
-                summary(written([step(0, 3000), *(collective(800 * k, each) for k, each in enumerate(lasts))]), rank)
-                for rank, lasts in lengths.items()
-            ]
-        )
+    comparison = compare(
+        [
+            summary(written([step(0, 3000), *(collective(800 * k, each) for k, each in enumerate(lasts))]), rank)
+            for rank, lasts in lengths.items()
+        ]
     )
+    assert comparison is not None
+    ranks = rank_uses(comparison)
     assert [rank.waiting for rank in ranks] == [855_000, 10_000, 850_000]
     assert ranks[1].last == pytest.approx(1.0, abs=0.02)
     case = look_at_trace(written([step(0, 3000), collective(0, 900)]), steps_of(written([step(0, 3000)])), A100).case
-    found = examine(type(case)(case.step, case.categories, ranks=ranks)).findings
+    found = examine(type(case)(case.step, case.categories, ranks=ranks, lateness=comparison.late)).findings
     late = next(finding for finding in found if finding.name == "late-rank")
     assert "rank 1" in late.summary
 

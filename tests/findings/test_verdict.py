@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from steptime.advice.evidence import Case, CategoryUse, Contention, RankUse, StepSummary
+from steptime.advice.evidence import Case, CategoryUse, Contention, LateRank, StepSummary
 from steptime.advice.rule import Finding, Weight
 from steptime.advice.verdict import verdict
 from steptime.quantities import Estimate, SourceLine
@@ -137,10 +137,10 @@ def test_without_a_profile_it_names_the_longest_phase_and_says_so() -> None:
 
 
 def test_a_rank_that_waits_for_another_says_so_and_the_late_one_says_that_it_is_late() -> None:
-    ranks = tuple(RankUse(number, 100, 60, wait, last) for number, wait, last in ((0, 50, 0), (1, 1, 1), (2, 49, 0)))
-    late = replace(case(use("communication", 60, 3), use("input", 5, 1)), ranks=ranks, rank=0)
+    straggler = LateRank((1,), "", 50, 1.0, "", 0.0, (), MUCH)
+    late = replace(case(use("communication", 60, 3), use("input", 5, 1)), lateness=straggler, rank=0)
     early = verdict(late)
     assert early.bottleneck == "communication"
     assert "waiting for rank 1" in early.sentence
     assert verdict(replace(late, rank=1)).sentence.startswith("The other ranks wait for rank 1.")
-    assert "rank" not in verdict(replace(late, ranks=())).sentence
+    assert "rank" not in verdict(replace(late, lateness=None)).sentence

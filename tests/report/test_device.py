@@ -11,6 +11,7 @@ from steptime.advice.evidence import (
     CategoryUse,
     GapUse,
     KernelUse,
+    LateRank,
     MachineUse,
     Prediction,
     RankUse,
@@ -122,9 +123,10 @@ def ranks_of(process: ProcessReport, count: int, late: int) -> tuple[ProcessRepo
         RankUse(rank, 96 * MS, 20 * MS, 1 * MS if rank == late else 19 * MS, 0.9 if rank == late else 0.0)
         for rank in range(count)
     )
+    straggler = LateRank((late,), "", 18 * MS, 0.9, "", 0.0, (), Estimate(18 * MS, 17 * MS, 19 * MS, 5))
+    case = replace(process.case, ranks=uses, lateness=straggler)
     return tuple(
-        replace(process, name=f"rank {rank}", rank=rank, case=replace(process.case, ranks=uses, rank=rank))
-        for rank in range(count)
+        replace(process, name=f"rank {rank}", rank=rank, case=replace(case, rank=rank)) for rank in range(count)
     )
 
 

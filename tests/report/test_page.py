@@ -14,8 +14,9 @@ import pytest
 from report_variants import HOSTILE, of_kernels, with_hostile_strings
 
 from steptime.advice.engine import all_rules
-from steptime.advice.evidence import Case, KernelUse, RankUse
+from steptime.advice.evidence import Case, KernelUse, LateRank, RankUse
 from steptime.diagnosis import diagnose_paths
+from steptime.quantities import Estimate
 from steptime.report import json
 from steptime.report.page import page
 from steptime.report.page.charts import roofline_chart, series
@@ -215,10 +216,10 @@ def test_several_ranks_make_a_heat_map_with_the_late_one_marked(report: Report) 
     ranks = tuple(
         RankUse(rank, 96e6, 40e6, 1e6 if rank == 3 else 30e6, 0.94 if rank == 3 else 0.02) for rank in range(4)
     )
+    straggler = LateRank((3,), "", 30e6, 0.94, "", 0.0, (), Estimate(29e6, 28e6, 30e6, 5))
+    case = replace(report.processes[0].case, ranks=ranks, lateness=straggler)
     processes = tuple(
-        replace(
-            report.processes[0], name=f"rank {rank}", rank=rank, case=replace(report.processes[0].case, ranks=ranks)
-        )
+        replace(report.processes[0], name=f"rank {rank}", rank=rank, case=replace(case, rank=rank))
         for rank in (3, 0, 1, 2)
     )
     heat = heat_map(replace(report, processes=processes))

@@ -18,7 +18,6 @@ from steptime.advice.evidence import (
     NormUse,
     OperatorUse,
     OptimizerUse,
-    RankUse,
     SettingsUse,
 )
 from steptime.advice.kernels import plain_name
@@ -26,7 +25,6 @@ from steptime.advice.line_evidence import profile_scale
 from steptime.advice.memory_evidence import memory_rate
 from steptime.analysis.operators import operator_events
 from steptime.analysis.stragglers.comparison import LateRank
-from steptime.analysis.stragglers.straggler import LEAST_WAITING, OFTEN, OFTEN_OF_TWO, RATHER_LATE
 from steptime.analysis.stragglers.summary import gradients_of
 from steptime.analysis.timeline import Steps
 from steptime.arrays import Float64, Int64
@@ -225,17 +223,6 @@ CATEGORIES = {
 }
 UNEVEN = 1.1
 """Times the others' arithmetic: a tenth more is another batch, not another device."""
-
-
-def late_of(ranks: tuple[RankUse, ...]) -> RankUse | None:
-    """The late rank; None where there is no one rank that is late, or nobody waits long for it."""
-    late = max(ranks, key=lambda rank: rank.last, default=None)
-    others = [rank for rank in ranks if late is not None and rank.rank != late.rank]
-    if late is None or not others or late.last < (OFTEN_OF_TWO if len(ranks) == 2 else OFTEN):
-        return None
-    waiting = sum(rank.waiting for rank in others) / len(others)
-    step = sum(rank.step for rank in ranks) / len(ranks)
-    return late if waiting >= max(RATHER_LATE * late.waiting, LEAST_WAITING * step) else None
 
 
 def late_name(late: LateRank) -> str:

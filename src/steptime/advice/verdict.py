@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 from steptime.advice.evidence import Case, CategoryUse
-from steptime.advice.models import late_name, late_of, late_reason
+from steptime.advice.models import late_name, late_reason
 from steptime.advice.rule import Finding, Weight
 from steptime.advice.rules import CATALOGUE
 from steptime.advice.savings import named, ratio
@@ -86,14 +86,12 @@ class Verdict:
 def verdict(case: Case, findings: Iterable[Finding] = ()) -> Verdict:
     """The category with the largest recoverable time; for a rank that the others wait for, that is said first."""
     found = _verdict(case, tuple(findings))
-    known, late = case.lateness, late_of(case.ranks)
-    if known is not None and case.rank in known.ranks:
-        reason = late_reason(known)
-        said = f"The other ranks wait for {late_name(known)}" + (f": {reason}." if reason else ".")
-        return replace(found, sentence=f"{said} {found.sentence}")
-    if late is None or late.rank != case.rank:
+    late = case.lateness
+    if late is None or case.rank not in late.ranks:
         return found
-    return replace(found, sentence=f"The other ranks wait for rank {late.rank}. {found.sentence}")
+    reason = late_reason(late)
+    said = f"The other ranks wait for {late_name(late)}" + (f": {reason}." if reason else ".")
+    return replace(found, sentence=f"{said} {found.sentence}")
 
 
 def _verdict(case: Case, findings: tuple[Finding, ...]) -> Verdict:
@@ -217,9 +215,6 @@ def _words(use: CategoryUse, case: Case) -> str:
     """What a category is called; communication of a rank that mostly waits for a straggler is that waiting."""
     if use.name == COMMUNICATION and case.lateness is not None and case.rank not in case.lateness.ranks:
         return f"waiting for {late_name(case.lateness)}"
-    late = late_of(case.ranks) if use.name == COMMUNICATION else None
-    if late is not None and late.rank != case.rank:
-        return f"waiting for rank {late.rank}"
     return WORDS.get(use.name, use.name)
 
 

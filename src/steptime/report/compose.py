@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 
-from steptime.advice.models import late_of
 from steptime.advice.propose import propose
 from steptime.advice.rule import Weight
 from steptime.analysis.stragglers.comparison import RankComparison
@@ -182,8 +181,7 @@ def compose(
     if _alike(processes):
         ordered = sorted(processes, key=lambda process: (process.rank is None, process.rank or 0))
     ordered = sorted(ordered, key=lambda process: process.rank is None and not process.traces)  # programs of one, too
-    late = late_of(ordered[0].case.ranks)
-    first = ranks.late.ranks if ranks is not None and ranks.late is not None else (late.rank,) if late else ()
+    first = next((each.case.lateness.ranks for each in processes if each.case.lateness is not None), ())
     ordered = sorted(ordered, key=lambda process: process.rank not in first) if first else ordered
     front = replace(ordered[0], traces=carried(ordered[0].traces))
     shown = (front, *(replace(process, step_view=None, traces=()) for process in ordered[1:]))

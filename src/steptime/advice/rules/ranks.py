@@ -5,15 +5,13 @@ from __future__ import annotations
 import re
 
 from steptime.advice.evidence import CollectiveUse, RankUse, Signal
-from steptime.advice.models import late_name, late_of, late_reason, uneven
+from steptime.advice.models import late_name, late_reason, uneven
 from steptime.advice.rule import Finding, rule
 from steptime.advice.savings import capped, in_step, modelled, named, ratio, scaled, share_of_step, total
 from steptime.advice.signals import Signals
 from steptime.analysis.stragglers.comparison import LateRank
 from steptime.quantities import Estimate, SourceLine, format_bytes, format_duration, format_share, format_source
 
-MORE_WORK = 1.1
-"""Times the computing of the others on average: a tenth more is beyond what equal devices differ by."""
 SURE_WAITING = 0.5
 """Of the waiting: other ranks may be the next late ones when this one is in time."""
 LONGEST_SUMMARY = 110
@@ -98,22 +96,7 @@ def late_rank(signals: Signals) -> Finding | None:
         f"rank {rank.rank}: waits {format_duration(rank.waiting)}, computes {format_duration(rank.compute)}"
         for rank in sorted(signals.ranks, key=lambda rank: rank.waiting)[:4]
     )
-    if signals.has(Signal.LATENESS):
-        return _known(signals, signals.lateness, evidence)
-    late = late_of(signals.ranks)
-    if late is None:
-        return None
-    others = [rank for rank in signals.ranks if rank.rank != late.rank]
-    waiting = sum(rank.waiting for rank in others) / len(others)
-    share = format_share(ratio(waiting, sum(rank.step for rank in others) / len(others)))
-    summary = (
-        f"The other ranks wait {format_duration(waiting)} a step ({share}) in collectives, {format_share(late.last)} "
-        f"of it for rank {late.rank}"
-    )
-    advice = f"Rank {late.rank} computes no longer than the others: look at its input and its host."
-    if late.compute > MORE_WORK * sum(rank.compute for rank in others) / len(others):
-        advice = f"Rank {late.rank} computes longer than the others: balance the work, or look at its device."
-    return late_rank.finding(summary, advice, _waiting(waiting, others, signals), evidence=evidence)
+    return _known(signals, signals.lateness, evidence) if signals.has(Signal.LATENESS) else None
 
 
 def _waiting(mean: float, ranks: list[RankUse], signals: Signals) -> Estimate:
@@ -270,7 +253,7 @@ def rank_imbalance(signals: Signals) -> Finding | None:
     When to ignore it: When other jobs on the same machines make the ranks uneven.
     """
     ranks = list(signals.ranks)
-    if signals.has(Signal.LATENESS) or late_of(signals.ranks) is not None:
+    if signals.has(Signal.LATENESS):
         return None
     waiting = sum(rank.waiting for rank in ranks) / len(ranks)
     share = ratio(waiting, sum(rank.step for rank in ranks) / len(ranks))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from steptime.advice.models import late_of
 from steptime.analysis.stragglers.comparison import LateSeries, RankComparison
 from steptime.quantities import format_duration, format_share
 from steptime.report.page.waterfall import Tick
@@ -163,7 +162,7 @@ def _averaged(row: Sequence[float], size: int) -> list[float]:
 
 def _row(report: Report, process: ProcessReport, names: tuple[str, ...], longest: float) -> RankRowView:
     waits = {rank.rank: rank for each in report.processes for rank in each.case.ranks}
-    late = late_of(tuple(waits.values()))
+    late = process.case.lateness
     categories = {use.name: use.duration.value for use in process.case.categories}
     rank = waits.get(process.rank) if process.rank is not None else None
     return RankRowView(
@@ -173,7 +172,7 @@ def _row(report: Report, process: ProcessReport, names: tuple[str, ...], longest
         waits=format_duration(rank.waiting) if rank is not None else "",
         last=format_share(rank.last) if rank is not None else "",
         bottleneck=process.verdict.bottleneck,
-        late=late is not None and rank is not None and late.rank == rank.rank,
+        late=late is not None and late.ranks == (process.rank,),
         finding=_most_savings(process),
     )
 
