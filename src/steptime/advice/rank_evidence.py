@@ -1,7 +1,4 @@
-"""The ranks of a job in the case of each of them: who waits for whom, and the line behind the late one's excess.
-
-One law: nothing is compared here; what the room `ranks` found is named as the case names it.
-"""
+"""The ranks of a job in the case of each of them: who waits for whom, and the line behind the late one's excess."""
 
 from __future__ import annotations
 
@@ -9,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from steptime.advice.engine import examine
-from steptime.advice.evidence import Case, LineUse, RankUse
-from steptime.analysis.stragglers.comparison import LateRank, RankComparison, RankRow
+from steptime.advice.evidence import Case, LineUse, RankUse, record_of
+from steptime.analysis.stragglers.comparison import LateRank, RankComparison
 from steptime.quantities import SourceLine
 
 ROLES = {"input": "input", "python": "python", "copy": "transfer"}
@@ -21,12 +18,19 @@ MOST_RANKS = 64
 
 
 def rank_uses(comparison: RankComparison | None) -> tuple[RankUse, ...]:
-    """The ranks in their order; empty where nobody waits for anybody, as far as is known."""
+    """The ranks in their order; empty where nobody waits for anybody, as far as is known. Where no rank is late beyond
+    chance, a share of the waiting says nothing about a rank: it is 0."""
     if comparison is None or not any(row.waiting > 0 or row.last > 0 for row in comparison.rows):
         return ()
-    names = comparison.categories
-    sure = comparison.late is not None
-    return tuple(_use(row, names, sure=sure) for row in _sample(comparison))
+    late = comparison.late.ranks if comparison.late is not None else ()
+    stride = -(-len(comparison.rows) // MOST_RANKS)
+    uses = []
+    for index, row in enumerate(comparison.rows):
+        if index % stride == 0 or row.rank in late:
+            categories = dict(zip(comparison.categories, row.categories, strict=True))
+            spent = {name: categories.get(name, 0.0) for name in ("communication", "compute")}
+            uses.append(record_of(RankUse, row, last=row.last if late else 0.0, **spent))
+    return tuple(uses)
 
 
 def beside(case: Case, rank: int, comparison: RankComparison | None) -> Case:
@@ -50,22 +54,6 @@ def located(comparison: RankComparison | None, cases: Mapping[int, Case]) -> Ran
         or _of_operators(late, own, others)
     )
     return replace(comparison, late=replace(late, source=source))
-
-
-def _use(row: RankRow, names: tuple[str, ...], *, sure: bool) -> RankUse:
-    """sure: whether some rank is late beyond chance; else a share of the waiting says nothing about a rank."""
-    categories = dict(zip(names, row.categories, strict=True))
-    communication, compute = categories.get("communication", 0.0), categories.get("compute", 0.0)
-    return RankUse(row.rank, row.step, communication, row.waiting, row.last if sure else 0.0, compute)
-
-
-def _sample(comparison: RankComparison) -> tuple[RankRow, ...]:
-    rows = comparison.rows
-    if len(rows) <= MOST_RANKS:
-        return rows
-    late = comparison.late.ranks if comparison.late is not None else ()
-    stride = -(-len(rows) // MOST_RANKS)
-    return tuple(row for index, row in enumerate(rows) if index % stride == 0 or row.rank in late)
 
 
 def _of_items(late: LateRank, own: Case) -> SourceLine | None:
