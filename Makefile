@@ -45,8 +45,8 @@ docs: .test/ready
 	.test/bin/python -m steptime.advice.explain docs
 	.test/bin/python -m steptime.cli.pages >docs/commands.md
 	.test/bin/python -c 'from steptime.report.json import schema_text; print(schema_text(), end="")' >docs/report-schema.json
-	.test/bin/python -c 'from steptime.compare.comparison import schema_text; print(schema_text(), end="")' >docs/comparison-schema.json
-	.test/bin/python -c 'from steptime.compare.history_text import schema_text; print(schema_text(), end="")' >docs/history-schema.json
+	.test/bin/python -c 'from steptime.compare.comparison import Comparison; from steptime.report.json import schema_text; print(schema_text(Comparison), end="")' >docs/comparison-schema.json
+	.test/bin/python -c 'from steptime.compare.history import History; from steptime.report.json import schema_text; print(schema_text(History), end="")' >docs/history-schema.json
 
 # make bench NAME=my-machine RIVALS="--rival slowai=PYTHON": other tools beside ours, each in an environment of its own.
 # A benchmark that finds a fault ends with 1; the page is made all the same.

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-import msgspec
-
 from steptime.quantities import Estimate
 from steptime.report.json import document
 
@@ -203,9 +201,3 @@ class Comparison:
 def render_json(comparison: Comparison) -> str:
     """One indented JSON document and a line feed. Halves of surrogate pairs, which no JSON can hold, are escaped."""
     return document(comparison)
-
-
-def schema_text() -> str:
-    """The JSON Schema (2020-12) as docs/comparison-schema.json has it."""
-    schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **msgspec.json.schema(Comparison)}
-    return msgspec.json.format(msgspec.json.encode(schema), indent=1).decode() + "\n"

@@ -8,8 +8,6 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-import msgspec
-
 from steptime.compare.history import Entry, History, JobHistory, slowed
 from steptime.compare.history_index import Doomed
 from steptime.quantities import Jump, format_bytes, format_duration, format_share
@@ -147,9 +145,3 @@ def render_doomed(doomed: Sequence[Doomed], *, done: bool) -> str:
 def render_json(history: History) -> str:
     """One indented JSON document and a line feed. Halves of surrogate pairs, which no JSON can hold, are escaped."""
     return document(history)
-
-
-def schema_text() -> str:
-    """The JSON Schema (2020-12) as docs/history-schema.json has it."""
-    schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **msgspec.json.schema(History)}
-    return msgspec.json.format(msgspec.json.encode(schema), indent=1).decode() + "\n"

@@ -140,14 +140,10 @@ def is_report(path: Path) -> bool:
         return False
 
 
-def schema() -> dict[str, Any]:
-    """The JSON Schema (2020-12) of the report."""
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **msgspec.json.schema(Report)}
-
-
-def schema_text() -> str:
-    """The JSON Schema as docs/report-schema.json has it."""
-    return msgspec.json.format(msgspec.json.encode(schema()), indent=1).decode() + "\n"
+def schema_text(document_type: type = Report) -> str:
+    """The JSON Schema (2020-12) of a document, as docs/report-schema.json has that of a report."""
+    schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **msgspec.json.schema(document_type)}
+    return msgspec.json.format(msgspec.json.encode(schema), indent=1).decode() + "\n"
 
 
 def _without_contents(report: Report) -> Report:

@@ -261,7 +261,7 @@ def _operators(case: Case) -> Table:
         count("calls", "calls", lambda use: use.calls),
         duration("a step", "duration_ns", lambda use: use.duration, barred=True),
         share("share", "share", lambda use: use.duration / step),
-        word("bound by", "bound", lambda use: use.bound if case.machine is not None else "", kind="bound"),
+        word("bound by", "bound", lambda use: use.bound, kind="bound"),
         number("FLOP", "flop", lambda use: use.flops, lambda value: f"{value:.3g}"),
         _rate(lambda use: _per_second(use.flops, use.duration)),
         size("bytes", "bytes", lambda use: use.bytes),

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from steptime.quantities import format_bytes, format_duration
 from steptime.report.page.waterfall import Tick
+from steptime.report.trial_text import speed_text
 from steptime.report.trials import Curve, TrialReport, Tried
 from steptime.trials.trial import BASELINE
 
@@ -131,7 +132,7 @@ class _Axis:
 
 def _row(variant: Tried, trials: TrialReport, axis: _Axis) -> ForestRow:
     speed, predicted = variant.speed, variant.predicted
-    told = f"{speed.value:.2f}× ({speed.low:.2f}–{speed.high:.2f})" if speed is not None else "–"
+    told = speed_text(speed) if speed is not None else "–"
     memory = format_bytes(variant.peak_bytes) if variant.peak_bytes else ""
     if variant.peak_bytes and trials.peak_bytes:
         memory += f" ({100 * (variant.peak_bytes / trials.peak_bytes - 1):+.0f} %)".replace("-", "−")
