@@ -9,7 +9,7 @@ import pytest
 
 from steptime.errors import OutputError
 from steptime.report import json, markdown, text
-from steptime.report.output import check, write
+from steptime.report.output import RENDERERS, check, write_as
 from steptime.report.page import page
 from steptime.report.report import Report
 
@@ -19,14 +19,14 @@ from steptime.report.report import Report
     [("a.md", markdown.render), ("b.TXT", text.render), ("c.json", json.render), ("d.html", page.render)],
 )
 def test_the_format_follows_from_the_extension(report: Report, tmp_path: Path, name: str, render: object) -> None:
-    write(report, str(tmp_path / name), force=False)
+    write_as(RENDERERS, report, str(tmp_path / name), force=False)
     assert (tmp_path / name).read_text(encoding="utf-8") == render(report)  # type: ignore[operator]
 
 
 def test_folders_on_the_way_are_made_and_the_file_is_as_open_as_any_other(report: Report, tmp_path: Path) -> None:
     plain = tmp_path / "plain"
     plain.touch()
-    write(report, str(tmp_path / "new" / "folder" / "r.md"), force=False)
+    write_as(RENDERERS, report, str(tmp_path / "new" / "folder" / "r.md"), force=False)
     made = tmp_path / "new" / "folder" / "r.md"
     assert stat.S_IMODE(made.stat().st_mode) == stat.S_IMODE(plain.stat().st_mode)
 
@@ -52,9 +52,9 @@ def test_nothing_is_overwritten_unasked(report: Report, tmp_path: Path) -> None:
     path = tmp_path / "r.md"
     path.write_text("mine", encoding="utf-8")
     with pytest.raises(OutputError, match=r"--force .*\(output-exists\)"):
-        write(report, str(path), force=False)
+        write_as(RENDERERS, report, str(path), force=False)
     assert path.read_text(encoding="utf-8") == "mine"
-    write(report, str(path), force=True)
+    write_as(RENDERERS, report, str(path), force=True)
     assert path.read_text(encoding="utf-8") == markdown.render(report)
 
 
@@ -67,12 +67,6 @@ def test_a_failing_disk_leaves_no_half_file(report: Report, tmp_path: Path, monk
 
     monkeypatch.setattr(Path, "replace", full)
     with pytest.raises(OutputError, match=r"No space left on device.*\(output-unwritable\)"):
-        write(report, str(path), force=True)
+        write_as(RENDERERS, report, str(path), force=True)
     assert [file.name for file in tmp_path.iterdir()] == ["r.md"]
     assert path.read_text(encoding="utf-8") == "old"
-
-
-def test_standard_output_gets_the_text(report: Report, capsys: pytest.CaptureFixture[str]) -> None:
-    check("-", force=False)
-    write(report, "-", force=False)
-    assert capsys.readouterr().out == text.render(report)

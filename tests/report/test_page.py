@@ -160,7 +160,8 @@ def test_the_series_shows_every_step_and_what_it_was(report: Report) -> None:
     process = replace(process, case=replace(process.case, step=replace(process.case.step, warm_up=1)))
     shown = series(process)
     assert shown is not None
-    assert (shown.warm_up, shown.steady, shown.aside, shown.cut) == (1, 78, 1, 2)
+    kinds = [bar.kind for bar in shown.bars]
+    assert (*map(kinds.count, ("warm-up", "steady", "aside")), shown.cut) == (1, 78, 1, 2)
     assert len(shown.bars) == len(steps)
     assert (shown.bars[0].kind, shown.bars[0].cut, shown.bars[0].height) == ("warm-up", True, 100)
     assert shown.bars[5].height / shown.mean == pytest.approx(96.0 / 96.2)

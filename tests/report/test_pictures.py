@@ -77,7 +77,7 @@ def test_a_png_is_drawn_twice_as_sharp(tmp_path: Path) -> None:
         pytest.skip("no fonts on this system")
     report = stored("quiet-1")
     path = tmp_path / "report.png"
-    output.write(report, str(path), force=False)
+    output.write_as(output.RENDERERS, report, str(path), force=False)
     data = path.read_bytes()
     assert data.startswith(b"\x89PNG\r\n\x1a\n")
     root = parsed(report)

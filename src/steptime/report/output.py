@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -91,14 +90,6 @@ def renderer_for(destination: str, renderers: Sequence[Renderer[Told]]) -> Rende
     raise OutputError(
         "output-format", f"No report format belongs to {destination!r}; its name must end in one of {known}."
     )
-
-
-def write(report: Report, destination: str, *, force: bool) -> None:
-    """Writes the report to a file, whole or not at all, or to standard output. Raises OutputError."""
-    if destination == STANDARD_OUTPUT:
-        sys.stdout.write(text.render(report))
-        return
-    write_as(RENDERERS, report, destination, force=force)
 
 
 def write_as(renderers: Sequence[Renderer[Told]], told: Told, destination: str, *, force: bool) -> None:

@@ -80,9 +80,6 @@ class SeriesChart:
     mean_words: str
     ticks: tuple[Tick, ...]
     numbers: tuple[Tick, ...]
-    warm_up: int
-    aside: int
-    steady: int
     cut: int
     kinds: tuple[tuple[str, str, int], ...] = ()
     layers: tuple[BarLayer, ...] = ()
@@ -116,9 +113,6 @@ def series(process: ProcessReport) -> SeriesChart | None:
         mean_words=f"{format_duration(step.duration.value)} ({interval_text(step.duration)})",
         ticks=even_ticks(top, 4),
         numbers=_numbers(len(steps)),
-        warm_up=kinds.count("warm-up"),
-        aside=kinds.count("aside"),
-        steady=kinds.count("steady"),
         cut=sum(spent > top for spent in steps),
         kinds=tuple(_counts(kinds, known)),
         layers=layers,
