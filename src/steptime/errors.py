@@ -1,17 +1,7 @@
-"""What steptime refuses, and in which words.
+"""What steptime refuses, and in which words: one clear sentence for the user, never a traceback.
 
-    SteptimeError             one clear sentence for the user, never a traceback
-    ├── UsageError            the command line cannot be followed (exit status 2)
-    ├── CommandError          the user's command cannot be started (exit status 1, or 126/127 as a shell has it)
-    ├── RecordingError        a recording is missing, damaged or of a newer format
-    ├── TraceError            a file is no Kineto trace, or too damaged or too large to read
-    ├── SnapshotError        a file is no snapshot of an allocator, or asks for what no data asks for
-    ├── NothingMeasuredError  the job ran, but there was nothing to account for
-    ├── OutputError           a report cannot be written where it was asked for
-    └── ImbalanceError        a breakdown does not sum to its wall clock: a bug of ours
-
-Every error carries a slug; each slug has a paragraph in docs/messages.md.
-The text says what was seen, what was expected, and what to run next.
+Every error carries a slug; each slug has a paragraph in docs/messages.md. The text says what was seen, what was
+expected, and what to run next.
 """
 
 from __future__ import annotations

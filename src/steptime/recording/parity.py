@@ -39,13 +39,13 @@ def read_parity(path: Path, problems: list[str]) -> Parity | None:
         return None
     return Parity(
         step=_column([row.step for row in rows], np.int64),
-        loss=_column([_value(row.loss) for row in rows], np.float64),
-        norm=_column([_value(row.gradient_norm) for row in rows], np.float64),
+        loss=_column([_number(row.loss) for row in rows], np.float64),
+        norm=_column([_number(row.gradient_norm) for row in rows], np.float64),
         normed=_column([row.gradient_norm is not None for row in rows], np.bool_),
         backwards=_column([row.backwards for row in rows], np.int64),
         peak_bytes=_column([row.peak_bytes for row in rows], np.int64),
         gradients=tuple(
-            tuple((name, None if norm is None else _value(norm)) for name, norm in row.gradients)
+            tuple((name, None if norm is None else _number(norm)) for name, norm in row.gradients)
             for row in rows
             if row.gradients
         ),
@@ -66,10 +66,8 @@ def _decode(data: bytes) -> _ParityLine:
     return line
 
 
-def _value(number: float | str | None) -> float:
-    if number is None:
-        return math.nan
-    return NOT_FINITE[number] if isinstance(number, str) else number
+def _number(written: float | str | None) -> float:
+    return NOT_FINITE[written] if isinstance(written, str) else math.nan if written is None else written
 
 
 def _column(values: list[Any], kind: type[Any]) -> Any:

@@ -1,9 +1,7 @@
-"""One rank in a few kilobytes: all that comparing it with others needs. What `summarise` makes and `compare` takes.
+"""One rank in a few kilobytes: all that comparing it with others needs. Traces are large and ranks are many, so each is
+reduced where it is read, and only this travels.
 
-Traces are large and ranks are many, so each is reduced where it is read, and only this travels.
-
-How a rank exchanges its gradients: in which micro-batches, in how many buckets, and what looking for unused
-parameters costs. From the annotations and operators of DistributedDataParallel, on any device.
+Also how a rank exchanges its gradients, by the annotations and operators of DistributedDataParallel, on any device.
 """
 
 from __future__ import annotations
@@ -147,7 +145,12 @@ def exchanges_of(steps: StepContext) -> tuple[Exchange, ...]:
         rows = _in_steps(trace, np.flatnonzero(chosen), windows)
         return _by_kind(trace, rows, parameters_of(trace, steps.links, rows), windows, device_time(trace).compute)
     rows = _in_steps(trace, np.flatnonzero(matching(trace, COLLECTIVE_ON_HOST.match)), windows)
-    return _by_kind(trace, rows, tuple(_span(trace, row) for row in rows.tolist()), windows, None)
+    names = [COLLECTIVE_ON_HOST.sub("", trace.symbols[name]) for name in trace.events.name[rows].tolist()]
+    spans = [
+        Parameters(name, size=trace.world_size or 0, bytes=argument_bytes(trace, row))
+        for name, row in zip(names, rows.tolist(), strict=True)
+    ]
+    return _by_kind(trace, rows, tuple(spans), windows, None)
 
 
 def _in_steps(trace: Trace, rows: Int64, windows: Int64) -> Int64:
@@ -155,12 +158,6 @@ def _in_steps(trace: Trace, rows: Int64, windows: Int64) -> Int64:
     inside = rows[step_at(windows, trace.events.begin[rows]) != UNKNOWN]
     ordered: Int64 = inside[np.argsort(trace.events.begin[inside], kind="stable")]
     return ordered
-
-
-def _span(trace: Trace, row: int) -> Parameters:
-    size = argument_bytes(trace, row)
-    name = COLLECTIVE_ON_HOST.sub("", trace.symbols[trace.events.name[row]])
-    return Parameters(name, size=trace.world_size or 0, bytes=size)
 
 
 def _by_kind(
@@ -310,6 +307,16 @@ def summarise_process(process: Process, layout: Layout, recorded: RecordedBreakd
     if window is not None:
         exchanges = exchanges_of(window)
         numbers = np.searchsorted(steps.end, window.boundaries[:, 1] - window.shift)
+    if window is not None and window.on_device:
+        own = steps.phases[:, SURELY_OWN].sum(axis=1)
+    else:  # without backward, and the phases in which a collective is begun: buffers and sharded weights are exchanged
+        held = window.phases if window is not None else {}
+        shared = [
+            phase
+            for phase in (Phase.FORWARD, Phase.OPTIMIZER)
+            if phase in held and any(contains(held[phase], each.begin).any() for each in exchanges)
+        ]
+        own = steps.duration - steps.phases[:, [Phase.BACKWARD, *shared]].sum(axis=1)
     breakdown, facts = recorded.breakdown, process.facts
     rank = facts.rank if facts.rank is not None else 0
     return RankSummary(
@@ -322,27 +329,6 @@ def summarise_process(process: Process, layout: Layout, recorded: RecordedBreakd
         exchanges=exchanges,
         numbers=tuple(numbers.tolist()),
         flops=sum(operator.flops or 0.0 for operator in recorded.operators),
-        series=_series(layout, window, exchanges),
+        series=blocks(own, steps.steady, 0),
         world=facts.world_size,
     )
-
-
-def _series(layout: Layout, window: StepContext | None, exchanges: tuple[Exchange, ...]) -> RankSeries | None:
-    """The rank's own time by step: what lies outside of the phases in which it waits for others."""
-    steps = layout.timeline.steps
-    if window is not None and window.on_device:
-        own = steps.phases[:, SURELY_OWN].sum(axis=1)
-    else:
-        own = steps.duration - steps.phases[:, _waiting_phases(window, exchanges)].sum(axis=1)
-    return blocks(own, steps.steady, 0)
-
-
-def _waiting_phases(window: StepContext | None, exchanges: tuple[Exchange, ...]) -> list[int]:
-    """Backward, and whatever other phase a collective is begun in: buffers are exchanged in forward, and sharded
-    weights too."""
-    found = {int(Phase.BACKWARD)}
-    for phase in (Phase.FORWARD, Phase.OPTIMIZER):
-        held = window.phases.get(phase) if window is not None else None
-        if held is not None and len(held):
-            found |= {int(phase)} if any(contains(held, each.begin).any() for each in exchanges) else set()
-    return sorted(found)
