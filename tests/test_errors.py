@@ -6,6 +6,7 @@ import pickle
 
 import pytest
 
+from steptime.cli.exit_codes import shield
 from steptime.errors import TraceError
 
 
@@ -14,3 +15,16 @@ def test_a_sentence_is_one_line(words: str) -> None:
     error = TraceError("trace-damaged", f"{words} cannot be read.")
     assert error.sentence == "a b cannot be read."
     assert pickle.loads(pickle.dumps(error)).sentence == error.sentence
+
+
+@pytest.mark.parametrize(("raised", "status"), [(ZeroDivisionError("0"), 70), (KeyboardInterrupt(), 130)])
+def test_a_bug_and_an_interruption_have_statuses_of_their_own(
+    raised: BaseException, status: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def action() -> int:
+        raise raised
+
+    assert shield(action) == status
+    said = capsys.readouterr().err
+    assert (said == "") == (status == 130)
+    assert "Traceback" not in said

@@ -66,3 +66,8 @@ class OutputError(SteptimeError):
 
 class ImbalanceError(SteptimeError):
     """The accounts of a breakdown do not sum to its wall clock; always a bug of ours."""
+
+
+def no_such_file(path: object, expected: str) -> RecordingError:
+    """The refusal of a path where nothing is. expected: what could be there."""
+    return RecordingError("no-such-file", f"No such file or directory: {path}. Expected {expected}.")

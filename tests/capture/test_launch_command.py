@@ -162,7 +162,7 @@ def test_a_full_disk_is_refused_before_the_job_starts(folder: Path, monkeypatch:
     with pytest.raises(OutputError) as refusal:
         make_recording(Path("recording"))
     assert (refusal.value.slug, refusal.value.exit_status) == ("no-room", 1)
-    assert list((folder / "recording").iterdir()) == []
+    assert list(folder.iterdir()) == [], "no empty folder is left"
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")

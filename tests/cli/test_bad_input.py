@@ -58,13 +58,18 @@ def sentence(run: subprocess.CompletedProcess[str], slug: str) -> str:
         (("run", "--trace-ranks", "²", "--", "true"), 2, "usage"),
         (("memory", "-o", "page.pdf", "nowhere"), 1, "output-format"),
         (("memory", "-o", "/dev/null/x.md", "nowhere"), 1, "output-unwritable"),
-        (("memory", "-o", "report.md", "nowhere"), 1, "snapshot-unreadable"),
+        (("memory", "-o", "report.md", "nowhere"), 1, "no-such-file"),
         (("nan", "-o", "/dev/null/x.txt", "--", "true"), 1, "output-unwritable"),
         (("diagnose",), 2, "usage"),
         (("diagnose", "--max-size", "9" * 400, "x"), 2, "usage"),
         (("try", "--budget", "9" * 400, "x"), 2, "usage"),
         (("lab", "--batch-sizes", "9" * 5000, "x"), 2, "usage"),
-        (("diagnose", "nowhere"), 1, "no-recording"),
+        (("diagnose", "nowhere"), 1, "no-such-file"),
+        (("diagnose", "nowhere", "else"), 1, "no-such-file"),
+        (("hang", "nowhere"), 1, "no-such-file"),
+        (("history", "nowhere"), 1, "no-such-file"),
+        (("try", "nowhere/at/all"), 1, "no-such-file"),
+        (("try", "--resume", "nowhere"), 1, "no-such-file"),
         (("diagnose", "."), 1, "no-recording"),
         (("report", "nowhere"), 2, "usage"),
         (("explain", "ST000"), 2, "unknown-code"),
@@ -74,12 +79,15 @@ def sentence(run: subprocess.CompletedProcess[str], slug: str) -> str:
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
 )
 def test_a_command_line_that_cannot_work_is_refused(
-    steptime: Steptime, arguments: tuple[str, ...], status: int, slug: str
+    steptime: Steptime, tmp_path: Path, arguments: tuple[str, ...], status: int, slug: str
 ) -> None:
     run = steptime(*arguments)
     assert run.returncode == status
-    sentence(run, slug)
+    told = sentence(run, slug)
     assert run.stdout == ""
+    assert len(told) < 300
+    assert slug != "no-such-file" or told.startswith("steptime: No such file or directory: nowhere")
+    assert not (tmp_path / "work" / "runs").exists()
 
 
 @pytest.mark.parametrize(("script", "status"), [("exit 0", 0), ("exit 7", 7)])

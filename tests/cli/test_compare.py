@@ -81,7 +81,7 @@ def test_every_format_is_written_and_none_overwritten(steptime: Steptime, slow: 
     ("words", "status", "slug"),
     [
         (("a.json",), 2, "compare-two"),
-        (("nowhere", "else"), 1, "no-recording"),
+        (("nowhere", "else"), 1, "no-such-file"),
         (("quiet-1.json", "quiet-2.json", "--fail-on", "speed>5%"), 2, "gate-bound"),
         (("quiet-1.json", "quiet-2.json", "-o", "gate.pdf"), 1, "output-format"),
         (("quiet-1.json", "quiet-2.json", "--noise", "x"), 2, "usage"),

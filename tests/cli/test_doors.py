@@ -137,3 +137,57 @@ def test_a_reader_that_leaves_early_is_no_error(trace: Path) -> None:
     assert run.stdout.startswith("ST1")
     assert "Traceback" not in run.stderr
     assert "Exception" not in run.stderr
+
+
+def test_steptime_alone_shows_its_verbs(steptime: Steptime) -> None:
+    run = steptime()
+    assert (run.returncode, run.stderr) == (0, "")
+    assert run.stdout == steptime("--help").stdout
+    assert len(run.stdout.splitlines()) <= 30
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        (("diagnos", "x"), "Did you mean 'diagnose'?"),
+        (("diagnose", "--jsn", "x"), "Did you mean '--json'?"),
+        (("python", "train.py", "--epochs", "3"), "Did you mean: steptime run -- python train.py --epochs 3?"),
+        (("train.py",), "Did you mean: steptime run -- train.py?"),
+        ((".",), "Did you mean: steptime diagnose .?"),
+        (("qqqqq",), "No such command 'qqqqq'. See: steptime --help"),
+    ],
+)
+def test_a_mistyped_word_gets_a_suggestion(steptime: Steptime, words: tuple[str, ...], meant: str) -> None:
+    run = steptime(*words)
+    assert run.returncode == 2
+    assert meant in run.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "completed"),
+    [
+        ("steptime di", "plain,diagnose"),
+        ("steptime diagnose --ann", "plain,--annotate"),
+        ("steptime diagnose tra", "file,tra"),
+        ("steptime run -- python tra", "file,tra"),
+        ("steptime report x -o tra", "file,tra"),
+        ("steptime explain ST101", "plain,ST101"),
+    ],
+)
+def test_a_shell_completes_verbs_options_files_and_codes(
+    steptime: Steptime, monkeypatch: pytest.MonkeyPatch, words: str, completed: str
+) -> None:
+    monkeypatch.setenv("_STEPTIME_COMPLETE", "bash_complete")
+    monkeypatch.setenv("COMP_WORDS", words)
+    monkeypatch.setenv("COMP_CWORD", str(len(words.split()) - 1))
+    assert steptime().stdout.splitlines() == [completed]
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_documented_line_gives_a_shell_its_completion(
+    steptime: Steptime, monkeypatch: pytest.MonkeyPatch, shell: str
+) -> None:
+    monkeypatch.setenv("_STEPTIME_COMPLETE", f"{shell}_source")
+    run = steptime()
+    assert run.returncode == 0, run.stderr
+    assert f"_STEPTIME_COMPLETE={shell}_complete" in run.stdout

@@ -184,9 +184,10 @@ def test_who_the_processes_are_is_told_without_reading_what_they_did(tmp_path: P
 def test_what_is_no_recording_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     (tmp_path / "empty").mkdir()
-    for path in (tmp_path / "absent", tmp_path / "file", tmp_path / "empty"):
+    for path in (tmp_path / "file", tmp_path / "empty"):
         assert refused(path) == "no-recording"
-    assert refused(Path("a\0b")) in ("no-recording", "recording-unreadable")
+    assert refused(tmp_path / "absent") == "no-such-file"
+    assert refused(Path("a\0b")) in ("no-such-file", "recording-unreadable")
 
 
 def test_a_newer_format_is_refused(tmp_path: Path) -> None:

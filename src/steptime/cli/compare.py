@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from steptime.cli.exit_codes import say, tell
-from steptime.cli.options import force_option, no_source_option, noise_option, outputs_option, trace_options
+from steptime.cli.options import files, force_option, no_source_option, noise_option, outputs_option, trace_options
 from steptime.compare.comparison import Comparison
 from steptime.errors import OutputError, UsageError
 from steptime.report.report import Report
@@ -20,7 +20,7 @@ SUMMARY = "GITHUB_STEP_SUMMARY"
 
 
 @click.command("compare", short_help="Compare recordings, traces or reports: what changed, beyond noise.")
-@click.argument("paths", nargs=-1, required=True, metavar="A B [C...]")
+@click.argument("paths", nargs=-1, required=True, metavar="A B [C...]", shell_complete=files)
 @click.option(
     "--fail-on",
     "bounds",

@@ -7,12 +7,12 @@ from pathlib import Path
 import click
 
 from steptime.cli.exit_codes import say
-from steptime.cli.options import check_outputs, output_options, trace_options
+from steptime.cli.options import check_outputs, files, output_options, trace_options
 from steptime.errors import UsageError
 
 
 @click.command("diagnose", short_help="Diagnose a recording, or a trace of torch's profiler.")
-@click.argument("paths", nargs=-1, required=True, metavar="PATH...")
+@click.argument("paths", nargs=-1, required=True, metavar="PATH...", shell_complete=files)
 @click.option(
     "--annotate",
     metavar="FILE",

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import click
+from click.shell_completion import CompletionItem
 
 from steptime.cli.exit_codes import tell
 from steptime.errors import UsageError
@@ -15,8 +16,18 @@ MESSAGES = (Path(__file__).with_name("messages.md"), Path(__file__).parents[3] /
 """In an installed wheel, and in a working tree."""
 
 
+def codes(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """What a shell completes: codes of rules and fixes, with their titles where it shows any."""
+    from steptime.advice.engine import all_rules
+    from steptime.advice.fixes import CATALOGUE
+
+    known = [(each.code, each.page.title) for each in all_rules()[0]]
+    known += [(each.code, each.page.title) for each in CATALOGUE]
+    return [CompletionItem(code, help=title) for code, title in sorted(known) if code.startswith(incomplete.upper())]
+
+
 @click.command("explain", short_help="Explain a finding, a fix or a message.")
-@click.argument("code", required=False)
+@click.argument("code", required=False, shell_complete=codes)
 def command(code: str | None) -> int:
     """Explain a finding or a fix (by its code or name), or a message (by the word in parentheses at its end).
     Without CODE, list the rules and the fixes.

@@ -5,10 +5,11 @@ from __future__ import annotations
 import click
 
 from steptime.cli.exit_codes import tell
+from steptime.cli.options import files
 
 
 @click.command("hang", short_help="Tell from flight-recorder dumps why a distributed job hangs.")
-@click.argument("paths", nargs=-1, required=True, metavar="DUMP...")
+@click.argument("paths", nargs=-1, required=True, metavar="DUMP...", shell_complete=files)
 @click.option(
     "--world-size", metavar="N", type=click.IntRange(1), help="Ranks of the job, where its dumps do not say it (gloo)."
 )

@@ -6,14 +6,17 @@
 from __future__ import annotations
 
 import importlib
+import shlex
+import shutil
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NoReturn
 
 import click
 
 from steptime._version import __version__
-from steptime.cli.exit_codes import say, shield
+from steptime.cli.exit_codes import say, shield, tell
 from steptime.cli.streams import lost, secure
 
 VERBS = ("run", "diagnose", "try", "lab", "explain", "report", "compare", "history", "nan", "memory", "hang", "env")
@@ -31,6 +34,15 @@ class Verbs(click.Group):
         """In the order of work, not of the alphabet."""
         return list(VERBS)
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """With a suggestion where there is no such verb: the verb that is written alike, or the one that takes what was
+        given."""
+        if args[0] in VERBS or args[0].startswith("-") or ctx.resilient_parsing:
+            return super().resolve_command(ctx, args)
+        raise click.UsageError(f"No such command {args[0]!r}.{_meant(args)}", ctx)
+
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """The verb's command, from the module of its name."""
         if cmd_name not in VERBS:
@@ -39,15 +51,34 @@ class Verbs(click.Group):
         return command
 
 
-@click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+def _meant(words: Sequence[str]) -> str:
+    """What was probably to be typed; "" where that is anybody's guess."""
+    import difflib
+
+    near = difflib.get_close_matches(words[0].lower(), VERBS, n=1)
+    if near:
+        return f" Did you mean {near[0]!r}?"
+    if words[0].endswith((".py", ".sh")) or shutil.which(words[0]):
+        return f" Did you mean: steptime run -- {shlex.join(words)}?"
+    return f" Did you mean: steptime diagnose {shlex.quote(words[0])}?" if Path(words[0]).exists() else ""
+
+
+@click.group(
+    cls=Verbs,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
 @click.version_option(__version__, message="steptime %(version)s")
-def steptime() -> None:
+@click.pass_context
+def steptime(context: click.Context) -> None:
     """Tells where every millisecond of a PyTorch training step goes.
 
     \b
     steptime run -- python train.py --epochs 3
     steptime diagnose runs/train-20260801-101500
     """
+    if context.invoked_subcommand is None:
+        tell(f"{context.get_help()}\n")
 
 
 def main(argv: Sequence[str]) -> int:

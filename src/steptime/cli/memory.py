@@ -7,11 +7,11 @@ from pathlib import Path
 import click
 
 from steptime.cli.exit_codes import tell
-from steptime.cli.options import force_option, outputs_option, size, trace_options
+from steptime.cli.options import files, force_option, outputs_option, size, trace_options
 
 
 @click.command("memory", short_help="Tell who owns the memory, what leaks, and what would free it.")
-@click.argument("path", metavar="PATH")
+@click.argument("path", metavar="PATH", shell_complete=files)
 @click.option(
     "--capacity",
     callback=size,

@@ -13,7 +13,7 @@ import click
 from steptime.cli.after_run import nothing_measured
 from steptime.cli.delivery import write_all
 from steptime.cli.exit_codes import say, tell
-from steptime.cli.options import force_option
+from steptime.cli.options import files, force_option
 from steptime.errors import UsageError
 from steptime.launcher.command import default_recording, job_name, resolve
 from steptime.launcher.launch import exit_as, launch
@@ -180,7 +180,7 @@ def _deliver(account: NonFinite, options: NanOptions) -> None:
 @force_option
 @click.option("--json", "as_json", is_flag=True, help="Print the account as JSON on standard output.")
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing while the job runs.")
-@click.argument("job", nargs=-1, type=click.UNPROCESSED, metavar="[--] COMMAND [ARGUMENT]...")
+@click.argument("job", nargs=-1, type=click.UNPROCESSED, metavar="[--] COMMAND [ARGUMENT]...", shell_complete=files)
 def command(**given: Any) -> int:
     """Run a training job as it is with a cheap watch on its losses and gradients. When one is not finite the job is
     ended, and a second run of the same command looks at every operator around that step: which one made it, at which

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import click
+from click.shell_completion import CompletionItem
 
 DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(s|m|min|h|d|w)?\s*", re.IGNORECASE)
 LONGEST = 100 * 365.0 * 86400.0
@@ -48,6 +49,11 @@ def size(context: click.Context, option: click.Parameter, value: str | None) -> 
     return int(amount)
 
 
+def files(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """What a shell completes where a path or a command is expected: names of files."""
+    return [CompletionItem(incomplete, type="file")]
+
+
 Function = TypeVar("Function", bound=Callable[..., object])
 
 STANDARD_OUTPUT = "-"
@@ -55,7 +61,9 @@ STANDARD_OUTPUT = "-"
 
 def outputs_option(help: str, *, required: bool = False) -> Callable[[Function], Function]:
     """-o: outputs."""
-    return click.option("-o", "--output", "outputs", multiple=True, required=required, metavar="FILE", help=help)
+    return click.option(
+        "-o", "--output", "outputs", multiple=True, required=required, metavar="FILE", shell_complete=files, help=help
+    )
 
 
 no_source_option = click.option("--no-source", is_flag=True, help="Leave source lines and paths out of the report.")
@@ -104,7 +112,13 @@ def trace_options(function: Function) -> Function:
 def variant_options(function: Function) -> Function:
     """--uncontained, --executor, -q, --force, --json, and the target: of the verbs that run variants of a job."""
     for add in (
-        click.argument("target", nargs=-1, type=click.UNPROCESSED, metavar="RECORDING | [--] COMMAND [ARGUMENT]..."),
+        click.argument(
+            "target",
+            nargs=-1,
+            type=click.UNPROCESSED,
+            metavar="RECORDING | [--] COMMAND [ARGUMENT]...",
+            shell_complete=files,
+        ),
         click.option("-q", "--quiet", is_flag=True, help="Say nothing while the variants run."),
         click.option("--json", "as_json", is_flag=True, help="Print the results as JSON lines on standard output."),
         force_option,

@@ -9,9 +9,33 @@ from steptime.cli.main import VERBS, steptime
 
 _HEAD = """# Commands
 
-What `steptime VERB --help` prints, verb by verb. Exit status: 0 fine, 1 refused, 2 the command line cannot be
-followed, 70 a bug of steptime; `run` ends as the job did, with 1 instead of 0 when a report was asked for with `-o` or
-`--json` and there is none to give.
+What `steptime VERB --help` prints, verb by verb.
+
+## Exit status
+
+| status | when |
+| --- | --- |
+| 0 | done |
+| 1 | refused, for the reason that is said; or standard output took no more |
+| 1 | `compare --fail-on`: a bound is exceeded; `nan`: something was not finite |
+| 2 | the command line cannot be followed |
+| 70 | a bug of steptime |
+| 126, 127 | the command of `run`, `try`, `lab` or `nan` cannot be executed, or is not there |
+| 130 | interrupted by Ctrl-C |
+
+`steptime run` ends as the job did: with its status, or by its signal. It ends with 1 instead of 0 when a report was
+asked for with `-o` or `--json` and there is none to give.
+
+## Completion
+
+click's own: verbs, options, files, and the codes of `steptime explain`. One line in the file that your shell reads at
+its start:
+
+```sh
+eval "$(_STEPTIME_COMPLETE=bash_source steptime)"    # bash 4.4 or newer: ~/.bashrc
+eval "$(_STEPTIME_COMPLETE=zsh_source steptime)"     # zsh: ~/.zshrc
+_STEPTIME_COMPLETE=fish_source steptime | source     # fish: ~/.config/fish/completions/steptime.fish
+```
 
 """
 

@@ -7,6 +7,7 @@ import click
 from steptime.cli.options import (
     OF_A_REPORT,
     check_outputs,
+    files,
     force_option,
     no_source_option,
     outputs_option,
@@ -15,7 +16,7 @@ from steptime.cli.options import (
 
 
 @click.command("report", short_help="Write the full report of a recording to a file.")
-@click.argument("paths", nargs=-1, required=True, metavar="PATH...")
+@click.argument("paths", nargs=-1, required=True, metavar="PATH...", shell_complete=files)
 @outputs_option(f"The file, {OF_A_REPORT}", required=True)
 @force_option
 @no_source_option

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import re
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,12 +16,12 @@ from typing import Any
 import click
 
 from steptime.cli.exit_codes import say, shield
-from steptime.cli.options import check_outputs, output_options
+from steptime.cli.options import check_outputs, files, output_options
 from steptime.errors import NothingMeasuredError, OutputError, UsageError
 from steptime.launcher.command import default_recording, job_name, resolve
 from steptime.launcher.joining import part_of_launcher, tasks_of_launcher
 from steptime.launcher.launch import exit_as, launch, launch_bare
-from steptime.launcher.outcome import Outcome, ProbeOptions, Progress
+from steptime.launcher.outcome import WAITING, Outcome, ProbeOptions, Progress
 from steptime.remote import check, is_url, upload
 
 WORDS = ("auto", "all")
@@ -37,17 +38,17 @@ def ranks(context: click.Context, parameter: click.Parameter, value: str) -> tup
     return tuple(word if word in WORDS else str(int(word)) for word in given)
 
 
-PERIOD_SECONDS = 60.0
+FIRST_SECONDS = 60.0
 
 
 class Announcer:
-    """Tells each stage and a notice once, then the step count every minute: in whole lines, because the job writes to
-    the same terminal and a line that redraws itself would tear the job's own."""
+    """Tells a notice and each stage once, then the step count after 1, 2, 4, 8 … minutes: few lines, and whole ones,
+    because the job writes to the same terminal and a line that redraws itself would tear the job's own."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say
-        self._stage = self._notice = ""
-        self._next = PERIOD_SECONDS
+        self._stage, self._notice = WAITING, ""
+        self._next = FIRST_SECONDS
 
     def show(self, progress: Progress) -> None:
         """Called twice a second by the supervisor."""
@@ -57,10 +58,18 @@ class Announcer:
         if progress.stage == self._stage and progress.elapsed_seconds < self._next:
             return
         self._stage = progress.stage
-        self._next = progress.elapsed_seconds + PERIOD_SECONDS
+        while self._next <= progress.elapsed_seconds:
+            self._next *= 2
         several = f" in {progress.processes} processes" if progress.processes > 1 else ""
         steps = f", {progress.steps} steps{several}" if progress.steps else ""
         self._say(f"{progress.elapsed_seconds:.0f} s{steps}: {progress.stage}")
+
+
+def say_above(sentence: str) -> None:
+    """In a terminal, on the line that a progress bar of the job may stand in: the bar draws itself again below."""
+    if sys.stderr.isatty():
+        sys.stderr.write("\r\x1b[K")
+    say(sentence)
 
 
 AFTERWARDS = (
@@ -99,7 +108,7 @@ class RunOptions:
     short_help="Run a training job as it is, and tell where its time goes.",
     context_settings={"allow_interspersed_args": False},
 )
-@click.argument("job", nargs=-1, type=click.UNPROCESSED, metavar="[--] COMMAND [ARGUMENT]...")
+@click.argument("job", nargs=-1, type=click.UNPROCESSED, metavar="[--] COMMAND [ARGUMENT]...", shell_complete=files)
 @output_options
 @click.option(
     "--recording",
@@ -155,7 +164,7 @@ def command(**given: Any) -> int:
     probe = ProbeOptions(
         not options.no_profile, options.steps, options.max_profile_seconds or 0, trace_ranks=options.trace_ranks
     )
-    announcer = None if options.quiet or options.no_progress else Announcer(say)
+    announcer = None if options.quiet or options.no_progress else Announcer(say_above)
     try:
         outcome = launch(options.job, wanted, probe, _meanwhile(announcer), beside=True, part=part)
     except OutputError as refusal:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shlex
 import signal
 import sys
@@ -25,7 +26,8 @@ from steptime.cli.delivery import write_all
 from steptime.cli.exit_codes import INTERRUPTED, say, tell
 from steptime.cli.options import Function, RecordingOrCommand, seconds, variant_options
 from steptime.cli.run import Announcer
-from steptime.errors import NothingMeasuredError, OutputError, RecordingError, UsageError
+from steptime.clusters import import_ray
+from steptime.errors import NothingMeasuredError, OutputError, RecordingError, UsageError, no_such_file
 from steptime.launcher.command import default_recording, is_recording, job_name, resolve
 from steptime.launcher.outcome import Outcome, ProbeOptions, Progress
 from steptime.launcher.progress import PROFILED
@@ -163,10 +165,10 @@ def measure(command: Sequence[str], options: TrialOptions) -> Path:
     folder = default_recording(command).absolute()
     workspace = folder.with_name(f"{folder.name}-workspace")
     stand = Workspace(tuple(command), workspace, Path.cwd(), uncontained=options.uncontained)
-    if not options.quiet:
-        say("measuring the job as it is, until its steps are known")
     seconds = SHARE * options.budget.seconds
     resolve(command)
+    if not options.quiet:
+        say("measuring the job as it is, until its steps are known")
     try:
         refuse_uncontained(stand)
         outcome = _watched(stand, folder, seconds, enough(None if options.quiet else Announcer(say)))
@@ -304,6 +306,8 @@ def _say_what_it_takes(plan: Plan, budget: Budget) -> None:
 
 def recording_of(target: Sequence[str], options: TrialOptions) -> Path:
     """The recording that was named, or one that is made now of the command."""
+    if options.executor == "ray":
+        import_ray("--executor ray")  # before anything is written
     if is_recording(Path(target[0])):
         if len(target) > 1:
             raise UsageError("usage", f"{target[0]} is a recording, and nothing follows one but options.")
@@ -312,6 +316,8 @@ def recording_of(target: Sequence[str], options: TrialOptions) -> Path:
         raise RecordingError(
             "no-recording", f"{target[0]} is no recording: name a folder that steptime run wrote, or give a command."
         )
+    if len(target) == 1 and os.sep in target[0] and not Path(target[0]).exists():
+        raise no_such_file(target[0], "a recording (a folder that steptime run writes), or a command")
     return measure(target, options)
 
 

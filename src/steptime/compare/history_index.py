@@ -33,7 +33,7 @@ from steptime.advice.step_evidence import contention_use, step_summary
 from steptime.analysis.layout import lay_out_whole
 from steptime.analysis.timeline import Mode
 from steptime.compare.history import Entry, History, history_of
-from steptime.errors import OutputError, RecordingError, SteptimeError
+from steptime.errors import OutputError, RecordingError, SteptimeError, no_such_file
 from steptime.folders import cache_folder
 from steptime.launcher.command import job_name
 from steptime.quantities import BETWEEN_RUNS, Estimate
@@ -203,6 +203,8 @@ def read_history(folder: Path, *, floor: float = BETWEEN_RUNS) -> History:
 
     Raises RecordingError where there is no such folder.
     """
+    if not folder.exists():
+        raise no_such_file(folder, "a folder that recordings lie in, as steptime run makes runs")
     if not folder.is_dir():
         raise RecordingError(
             "history-no-folder", f"{folder} is no folder: name the one that recordings lie in, as steptime history runs"

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from steptime.errors import TraceError
+from steptime.errors import TraceError, no_such_file
 from steptime.plain_pickle import BASE_MEMORY, NotPlainError, converted
 from steptime.quantities import SourceLine
 
@@ -126,6 +126,8 @@ def read_dump(path: Path) -> Dump:
         raise _unreadable(path, "it is a pipe")  # it would block until somebody writes into it
     try:
         found = _content(path)
+    except FileNotFoundError:
+        raise no_such_file(path, "dumps of torch's flight recorder, which TORCH_FR_DUMP_TEMP_FILE names") from None
     except OSError as error:
         raise _unreadable(path, error.strerror or str(error)) from None
     except NotPlainError as error:

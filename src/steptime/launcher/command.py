@@ -5,6 +5,7 @@ Standard library only and few modules: all of this runs before the job starts.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -16,6 +17,7 @@ from pathlib import Path
 
 from steptime.errors import CommandError, OutputError, UsageError
 from steptime.recording.manifest import NAME as MANIFEST
+from steptime.recording.manifest import innermost, remove_empty
 
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
 """Exit statuses of a POSIX shell for a command that it cannot start."""
@@ -114,7 +116,8 @@ def make_recording(path: Path, *, beside: bool = False) -> Path:
 
     Raises OutputError where it cannot, or where it holds something: two jobs never share a recording.
     """
-    number = 1
+    number, kept = 1, innermost(path)
+    folder = Path.cwd() / path
     try:
         while not _taken(folder := Path.cwd() / numbered(path, number)):
             if not (beside and (is_recording(folder) or (folder / PROOF).exists())):
@@ -122,6 +125,7 @@ def make_recording(path: Path, *, beside: bool = False) -> Path:
             number += 1
         prove_room(folder)
     except OSError as error:
+        remove_empty(folder, kept)
         raise cannot_record(path, error) from None
     return folder
 
@@ -157,12 +161,16 @@ def is_recording(folder: Path) -> bool:
 def prove_room(folder: Path) -> None:
     """Raises OSError where a folder cannot be written to."""
     proof = folder / PROOF
-    with proof.open("wb") as file:
-        file.write(bytes(4096))
-    state = os.statvfs(folder) if hasattr(os, "statvfs") else None
-    if state is not None and state.f_bavail * state.f_frsize < ROOM:
-        proof.unlink()
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    try:
+        with proof.open("wb") as file:
+            file.write(bytes(4096))
+        state = os.statvfs(folder) if hasattr(os, "statvfs") else None
+        if state is not None and state.f_bavail * state.f_frsize < ROOM:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    except OSError:
+        with contextlib.suppress(OSError):
+            proof.unlink()
+        raise
 
 
 def occupied(path: Path) -> OutputError:

@@ -28,7 +28,7 @@ from steptime.launcher.joining import RecordingPlace, join, leave, wait_for_othe
 from steptime.launcher.outcome import Outcome, ProbeOptions, Progress
 from steptime.launcher.revision import Inspection, Revision
 from steptime.launcher.supervise import HEAD_START, PATIENCE, Switchboard, pack_recording, supervise
-from steptime.recording.manifest import begin_manifest, discard, extend_manifest
+from steptime.recording.manifest import begin_manifest, discard, extend_manifest, innermost
 
 PRELOAD = "LD_PRELOAD"
 
@@ -102,7 +102,7 @@ def launch(
     Raises, before anything is started: UsageError (no command), CommandError (not found, not executable), OutputError
     (no recording can be written there).
     """
-    words = resolve(command)
+    words, kept = resolve(command), innermost(recording)
     place = join(recording, part) if part is not None else None
     if place is not None and not place.leads:
         return _follow(words, place, options)
@@ -111,12 +111,13 @@ def launch(
         try:
             manifest = begin_manifest(folder, command, _chosen(options))
         except OSError as error:
+            discard(folder, kept)
             raise cannot_record(recording, error) from None
         begin, kills = time.monotonic(), oom_kills()
         try:
             job = start(words, probe_environment(folder, options), close_fds=False)
         except CommandError:
-            discard(folder)
+            discard(folder, kept)
             raise
         inspection = _inspect(folder, manifest)
         problems = supervise(job, folder, signals, progress)

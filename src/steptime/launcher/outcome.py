@@ -39,6 +39,10 @@ class ProbeOptions:
     began_epoch_ns: int = 0
 
 
+WAITING = "waiting for the first training step"
+"""The first stage of a job."""
+
+
 @dataclass(frozen=True, slots=True)
 class Progress:
     """How far the job has come. steps: of the process that has most. processes: those that train. notice: why one that

@@ -17,9 +17,10 @@ from pathlib import Path
 import numpy as np
 
 from steptime.journal import RECORD, Kind
+from steptime.launcher.outcome import WAITING
 from steptime.recording.records import LAYOUT
 
-WAITING, WATCHING, PROFILED = "waiting for the first training step", "watching", "watching, profile taken"
+WATCHING, PROFILED = "watching", "watching, profile taken"
 
 
 @dataclass(slots=True)

@@ -109,7 +109,7 @@ def run_variant(
                 start_new_session=True,
             )
     except CommandError:
-        discard(folder)
+        discard(folder, folder.parent)
         raise
     deadline = JobDeadline(job, place.deadline)
 

@@ -11,7 +11,7 @@ import numpy as np
 import psutil
 
 from steptime.arrays import Int64
-from steptime.errors import SnapshotError
+from steptime.errors import SnapshotError, no_such_file
 from steptime.memory.snapshot import ACTIONS, STATES, Blocks, Events, Segments, Snapshot, Stacks
 from steptime.memory.snapshot_columns import LARGEST
 from steptime.plain_pickle import BASE_MEMORY, NotPlainError, converted
@@ -58,6 +58,8 @@ def read_snapshot(path: Path) -> Snapshot:
             raise OSError("it is a pipe")
         with path.open("rb", buffering=0) as file, _columns(path, file) as columns:
             return _read_columns(path, columns)
+    except FileNotFoundError:
+        raise no_such_file(path, "a snapshot of PyTorch's allocator, a trace or a recording") from None
     except OSError as error:
         raise SnapshotError(
             "snapshot-unreadable", f"{path} cannot be read ({error.strerror or error}): name a file that can."

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 import msgspec
 
-from steptime.errors import RecordingError
+from steptime.errors import RecordingError, no_such_file
 from steptime.journal import EARLY_WINDOW, FORMAT_VERSION, RECORD, SPAWNED
 from steptime.recording import documents
 from steptime.recording import recording as rec
@@ -124,8 +124,10 @@ def _program(process: rec.Process) -> int:
 
 def _process_folders(path: Path) -> list[Path]:
     try:
+        if not path.exists():
+            raise no_such_file(path, "a recording (a folder that steptime run writes), a trace or a report")
         if not path.is_dir():
-            raise _no_recording(path, "is a file" if path.exists() else "does not exist")
+            raise _no_recording(path, "is a file")
         return sorted(each for each in path.iterdir() if PROCESS_FOLDER.fullmatch(each.name) and each.is_dir())
     except PermissionError:
         raise RecordingError("recording-permission", f"{path} may not be read: ask for read access to it.") from None

@@ -53,8 +53,23 @@ def _write(path: Path, fields: Mapping[str, Any]) -> None:
         raise
 
 
-def discard(folder: Path) -> None:
-    """Takes back what `begin_manifest` did, for a job that could not be started."""
-    (folder / NAME).unlink()
-    with contextlib.suppress(OSError):  # other launchers of the same job have left their marks in it
-        folder.rmdir()
+def discard(folder: Path, kept: Path) -> None:
+    """Takes back what `begin_manifest` did, for a job that was not started. kept: the innermost folder that was there
+    before."""
+    (folder / NAME).unlink(missing_ok=True)
+    remove_empty(folder, kept)
+
+
+def remove_empty(folder: Path, kept: Path) -> None:
+    """Removes a folder and those above it, up to `kept`, as far as they are empty: other launchers of the same job have
+    left their marks, or somebody his files."""
+    with contextlib.suppress(OSError):
+        while folder != kept:
+            folder.rmdir()
+            folder = folder.parent
+
+
+def innermost(folder: Path) -> Path:
+    """Of a folder that is to be made: the innermost one that is there already."""
+    whole = Path.cwd() / folder
+    return next(path for path in (whole, *whole.parents) if path.exists() or path == path.parent)

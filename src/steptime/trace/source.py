@@ -9,7 +9,7 @@ from typing import Any
 
 from isal import isal_zlib
 
-from steptime.errors import TraceError
+from steptime.errors import TraceError, no_such_file
 
 COMPRESSED_CHUNK = 1 << 16
 GZIP_MAGIC = b"\x1f\x8b"
@@ -35,6 +35,8 @@ class TraceSource:
             raise TraceError("trace-unreadable", f"{path} cannot be read: it is a pipe; give a file.")
         try:
             self._file: io.BufferedReader = path.open("rb")
+        except FileNotFoundError:
+            raise no_such_file(path, "a trace of torch's profiler, .json or .json.gz") from None
         except OSError as error:
             raise self._unreadable(error) from error
         try:

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from steptime.advice.fix import Goal
-from steptime.errors import RecordingError, UsageError
+from steptime.errors import RecordingError, UsageError, no_such_file
 from steptime.trials.trial import Judgement, Run, Variant
 
 NAME = "results.jsonl"
@@ -90,6 +90,8 @@ def append_result(folder: Path, **line: Plan | Run | Judgement | PatchResult | i
 def read_results(folder: Path) -> Results:
     """The results in a trial's folder. Raises RecordingError where there are none, or none that can be read."""
     path = folder / NAME
+    if not folder.exists():
+        raise no_such_file(folder, "a folder that steptime try wrote")
     try:
         lines = path.read_bytes().split(b"\n") if path.is_file() else []  # a pipe would hold us for ever
     except OSError:
