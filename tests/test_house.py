@@ -237,6 +237,19 @@ def test_data_is_frozen(modules: list[Module]) -> None:
     assert thawed == []
 
 
+def test_data_is_declared_as_python_3_10_can(modules: list[Module]) -> None:
+    later = [
+        f"{module.name} {node.name} {word.arg}"
+        for module in modules
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.ClassDef)
+        for decorator in node.decorator_list
+        for word in getattr(decorator, "keywords", ())
+        if word.arg == "weakref_slot"
+    ]
+    assert later == []
+
+
 def test_a_module_says_what_it_is_for(modules: list[Module]) -> None:
     assert [module.name for module in modules if module.text.strip() and not ast.get_docstring(module.tree)] == []
 

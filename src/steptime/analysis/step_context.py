@@ -13,11 +13,11 @@ from steptime.arrays import Int64
 from steptime.intervals import EMPTY, Intervals
 from steptime.machine.machine import Machine
 from steptime.trace.links import Links, link
-from steptime.trace.table import Trace
+from steptime.trace.table import Referable, Trace
 
 
-@dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
-class StepContext:
+@dataclass(frozen=True, slots=True, eq=False)
+class StepContext(Referable):
     """Steps of a trace; made by `step_context`. All times are ns on the trace's clock.
 
     boundaries: (n, 2), the steps as the host sees them, in time order, without overlap. windows: (n, 2), as the

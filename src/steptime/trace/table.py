@@ -146,14 +146,14 @@ class Damage:
         return (f"The trace is damaged, and what is whole in it was kept: {'; '.join(said)}.",) if said else ()
 
 
-class _Referable:
+class Referable:
     """With slots, only a base can make weak references possible before Python 3.11."""
 
     __slots__ = ("__weakref__",)
 
 
 @dataclass(frozen=True, slots=True)
-class Trace(_Referable):
+class Trace(Referable):
     """A file written by Kineto. size: bytes of JSON that were read.
 
     symbols: names of events. shapes, dtypes, inputs: the raw JSON of "Input Dims", "Input type" and "Concrete Inputs".
