@@ -68,6 +68,6 @@ class ImbalanceError(SteptimeError):
     """The accounts of a breakdown do not sum to its wall clock; always a bug of ours."""
 
 
-def no_such_file(path: object, expected: str) -> RecordingError:
+def no_such_file(path: object, expected: str, error: type[SteptimeError] = RecordingError) -> SteptimeError:
     """The refusal of a path where nothing is. expected: what could be there."""
-    return RecordingError("no-such-file", f"No such file or directory: {path}. Expected {expected}.")
+    return error("no-such-file", f"No such file or directory: {path}. Expected {expected}.")

@@ -36,7 +36,7 @@ class TraceSource:
         try:
             self._file: io.BufferedReader = path.open("rb")
         except FileNotFoundError:
-            raise no_such_file(path, "a trace of torch's profiler, .json or .json.gz") from None
+            raise no_such_file(path, "a trace of torch's profiler, .json or .json.gz", TraceError) from None
         except OSError as error:
             raise self._unreadable(error) from error
         try:
