@@ -111,6 +111,8 @@ def test_every_command_in_the_docs_can_be_followed(monkeypatch: pytest.MonkeyPat
                 assert set(words[1:]) <= targets, place
             elif words[0] == "steptime":
                 assert_it_parses(words[1:], place)
+            elif "_STEPTIME_COMPLETE=" in line:
+                assert re.search(r"=(bash|zsh|fish)_source steptime", line), f"{place}: see tests/cli/test_doors.py"
             elif words[:2] == ["python", "-m"]:
                 monkeypatch.setattr(sys, "argv", words[2:])
                 importlib.import_module(words[2]).arguments()  # ends where the words are wrong
