@@ -45,6 +45,7 @@ docs: .test/ready
 	.test/bin/python -m steptime.advice.explain docs
 	.test/bin/python -m steptime.cli.pages >docs/commands.md
 	.test/bin/python -c 'from steptime.report.json import schema_text; print(schema_text(), end="")' >docs/report-schema.json
+	.test/bin/python -c 'from steptime.report.compact import CompactReport; from steptime.report.json import schema_text; print(schema_text(CompactReport), end="")' >docs/compact-schema.json
 	.test/bin/python -c 'from steptime.compare.comparison import Comparison; from steptime.report.json import schema_text; print(schema_text(Comparison), end="")' >docs/comparison-schema.json
 	.test/bin/python -c 'from steptime.compare.history import History; from steptime.report.json import schema_text; print(schema_text(History), end="")' >docs/history-schema.json
 

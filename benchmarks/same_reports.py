@@ -38,7 +38,7 @@ def main() -> None:
     differing = 0
     for name, words in questions(options.folder / "recordings"):
         for form in ("text", "json"):
-            answer = asked([*words, "--json"] if form == "json" else words)
+            answer = asked([*words, "--json", "--full"] if form == "json" else words)
             place = options.folder / "reports" / f"{name}.{form}"
             if options.do == "store":
                 place.parent.mkdir(parents=True, exist_ok=True)

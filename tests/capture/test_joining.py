@@ -193,7 +193,7 @@ def test_tasks_are_counted_where_a_launcher_has_started_several(monkeypatch: pyt
 def test_each_rank_under_its_own_launcher_gives_one_report(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     (tmp_path / "job.py").write_text(JOB)
-    command = [*STEPTIME, "run", "--json", "--no-progress", "--no-peaks", "--", sys.executable, "job.py"]
+    command = [*STEPTIME, "run", "--json", "--full", "--no-progress", "--no-peaks", "--", sys.executable, "job.py"]
     slurm = {"SLURM_NTASKS": "2", "SLURM_JOB_ID": "9", "SLURM_STEP_ID": "0", "OMP_NUM_THREADS": "1"}
     ranks = [
         subprocess.Popen(

@@ -91,7 +91,7 @@ def test_every_format_and_standard_output_can_be_asked_for_at_once(
     steptime: Steptime, trace: Path, tmp_path: Path
 ) -> None:
     files = [tmp_path / f"r{extension}" for extension in (".md", ".json", ".txt")]
-    run = steptime("diagnose", trace, *(word for file in files for word in ("-o", file)), "-o", "-")
+    run = steptime("diagnose", trace, *(word for file in files for word in ("-o", file)), "-o", "-", "--full")
     assert run.returncode == 0
     assert [line for line in run.stderr.splitlines() if line.startswith("steptime: Wrote ")] == run.stderr.splitlines()
     assert len(run.stderr.splitlines()) == 3
@@ -103,7 +103,7 @@ def test_every_format_and_standard_output_can_be_asked_for_at_once(
 
 
 def test_json_is_the_report_and_nothing_else(steptime: Steptime, trace: Path) -> None:
-    report = json.loads(steptime("diagnose", trace, "--json").stdout)
+    report = json.loads(steptime("diagnose", trace, "--json", "--full").stdout)
     assert report["schema_version"] == 2
     step = report["processes"][0]["case"]["step"]["duration"]["value"]
     assert sum(
@@ -116,7 +116,7 @@ def test_a_folder_of_traces_is_a_job_of_several_ranks(steptime: Steptime, trace:
     folder.mkdir()
     for rank in range(2):
         (folder / f"rank{rank}.json.gz").write_bytes(trace.read_bytes())
-    report = json.loads(steptime("diagnose", folder, "--json").stdout)
+    report = json.loads(steptime("diagnose", folder, "--json", "--full").stdout)
     assert [process["name"] for process in report["processes"]] == ["rank 0", "rank 1"]
 
 

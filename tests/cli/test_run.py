@@ -57,7 +57,9 @@ def bare(job: Path, steps: int) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_job_is_measured_and_its_output_is_its_own(steptime: Steptime, job: Path, tmp_path: Path) -> None:
-    run = steptime("run", "--recording", tmp_path / "r", "-o", tmp_path / "r.json", "--", python(), job, "150")
+    run = steptime(
+        "run", "--recording", tmp_path / "r", "-o", tmp_path / "r.json", "--full", "--", python(), job, "150"
+    )
     assert run.returncode == 0, run.stderr
     assert run.stdout == bare(job, 150).stdout, "the same losses, to the last bit that is printed"
     lines = run.stderr.splitlines()
@@ -79,7 +81,7 @@ def test_json_goes_to_standard_output_behind_the_jobs_own(steptime: Steptime, jo
     assert run.returncode == 0
     own, brace, rest = run.stdout.partition("{")
     assert own == bare(job, 60).stdout
-    assert json.loads(brace + rest)["environment"]["torch"]
+    assert json.loads(brace + rest)["job"]["torch"]
     assert run.stderr == "to stderr\n", "quiet is quiet"
 
 

@@ -108,7 +108,7 @@ def test_a_folder_of_cycles_is_one_rank_with_more_steps(steptime: Steptime, tmp_
     for first in (10, 50, 90):
         written(tmp_path / "logs" / f"host_5.{first}.pt.trace.json", steps(first))
     (tmp_path / "logs" / "config.json").write_text("{}")
-    report = json.loads(steptime("diagnose", tmp_path / "logs", "--json").stdout)
+    report = json.loads(steptime("diagnose", tmp_path / "logs", "--json", "--full").stdout)
     (process,) = report["processes"]
     assert process["step_ns"] == [900_000] * 12
     assert any("1 of 4 files are no traces" in problem for problem in report["problems"])
@@ -119,7 +119,7 @@ def test_a_quoted_pattern_is_a_job_of_several_ranks(steptime: Steptime, tmp_path
         events = [{**event, "pid": 50 + rank} for event in steps(1)]
         written(tmp_path / f"rank{rank}" / "t.json", events, distributedInfo={"rank": rank, "world_size": 3})
     for paths in ((tmp_path / "rank*" / "t.json",), (tmp_path,), sorted(tmp_path.glob("rank*"))):
-        report = json.loads(steptime("diagnose", *paths, "--json").stdout)
+        report = json.loads(steptime("diagnose", *paths, "--json", "--full").stdout)
         assert sorted(process["rank"] for process in report["processes"]) == [0, 1, 2]
 
 
@@ -132,7 +132,7 @@ def test_traces_of_different_jobs_are_refused(steptime: Steptime, tmp_path: Path
 def test_a_damaged_trace_is_diagnosed_and_the_damage_said(steptime: Steptime, tmp_path: Path) -> None:
     trace = written(tmp_path / "t.json", steps(1, 40))
     trace.write_text(trace.read_text()[:-300].replace('"ProfilerStep#20"', '"Profiler"Step#20"'))
-    report = json.loads(steptime("diagnose", trace, "--json").stdout)
+    report = json.loads(steptime("diagnose", trace, "--json", "--full").stdout)
     said = " ".join(report["processes"][0]["notes"])
     assert "it ends in the middle, as of a job killed while writing it; 1 stretch could not be understood" in said
 

@@ -59,7 +59,7 @@ def test_broken_plugins_are_reported_and_the_diagnosis_goes_on(tmp_path: Path, r
         module = f"plugin_{name.replace('-', '_')}"
         (tmp_path / f"{module}.py").write_text(source)
         install(tmp_path, name, f"{module}:rule")
-    run = steptime(tmp_path, "diagnose", str(recording), "--json")
+    run = steptime(tmp_path, "diagnose", str(recording), "--json", "--full")
     assert run.returncode == 0, run.stderr
     assert "hello" in run.stderr
     report = json.loads(run.stdout)

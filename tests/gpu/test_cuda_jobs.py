@@ -41,7 +41,7 @@ def watched(recording: Path, words: list[str]) -> subprocess.CompletedProcess[st
 
 
 def report_of(recording: Path) -> dict[str, Any]:
-    report: dict[str, Any] = json.loads(run([*STEPTIME, "diagnose", str(recording), "--json"]).stdout)
+    report: dict[str, Any] = json.loads(run([*STEPTIME, "diagnose", str(recording), "--json", "--full"]).stdout)
     return report
 
 

@@ -86,7 +86,7 @@ def run(script: str, folder: Path, *arguments: str, **variables: str) -> dict[st
     """The report of a job. variables: of its environment."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", **variables}
     steptime = [python(), "-m", "steptime"]
-    command = [*steptime, "run", "--json", "--no-progress", "--recording", str(folder)]
+    command = [*steptime, "run", "--json", "--full", "--no-progress", "--recording", str(folder)]
     job = [python(), str(SCRIPTS / f"{script}.py"), *arguments]
     done = subprocess.run(
         [*command, "--", *job], capture_output=True, text=True, check=False, env=environment, timeout=300

@@ -25,7 +25,17 @@ def run(folder: Path, *arguments: str, script: Path = SCRIPT) -> dict[str, Any]:
     """The report of a job under torchrun."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     steptime = [python(), "-m", "steptime"]
-    command = [*steptime, "run", "--json", "--no-progress", "--no-peaks", "--force", "--recording", str(folder)]
+    command = [
+        *steptime,
+        "run",
+        "--json",
+        "--full",
+        "--no-progress",
+        "--no-peaks",
+        "--force",
+        "--recording",
+        str(folder),
+    ]
     launcher = [python(), "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     words = [*command, "--", *launcher, str(script), *arguments]
     done = subprocess.run(words, capture_output=True, text=True, check=False, env=environment, timeout=300)

@@ -8,19 +8,30 @@ from pathlib import Path
 import pytest
 
 from steptime.errors import OutputError
-from steptime.report import json, markdown, text
-from steptime.report.output import RENDERERS, check, write_as
+from steptime.report import compact, json, markdown, sarif, text
+from steptime.report.output import RENDERERS, check, renderers_of, write_as
 from steptime.report.page import page
 from steptime.report.report import Report
 
 
 @pytest.mark.parametrize(
     ("name", "render"),
-    [("a.md", markdown.render), ("b.TXT", text.render), ("c.json", json.render), ("d.html", page.render)],
+    [
+        ("a.md", markdown.render),
+        ("b.TXT", text.render),
+        ("c.json", compact.render),
+        ("s.sarif", sarif.render),
+        ("d.html", page.render),
+    ],
 )
 def test_the_format_follows_from_the_extension(report: Report, tmp_path: Path, name: str, render: object) -> None:
     write_as(RENDERERS, report, str(tmp_path / name), force=False)
     assert (tmp_path / name).read_text(encoding="utf-8") == render(report)  # type: ignore[operator]
+
+
+def test_json_can_have_everything(report: Report, tmp_path: Path) -> None:
+    write_as(renderers_of(full=True), report, str(tmp_path / "r.json"), force=False)
+    assert json.read_file(tmp_path / "r.json", "r.json") == report
 
 
 def test_folders_on_the_way_are_made_and_the_file_is_as_open_as_any_other(report: Report, tmp_path: Path) -> None:
@@ -34,7 +45,7 @@ def test_folders_on_the_way_are_made_and_the_file_is_as_open_as_any_other(report
 @pytest.mark.parametrize(
     ("name", "slug", "words"),
     [
-        ("r.pdf", "output-format", "must end in one of .txt, .md, .json, .html"),
+        ("r.pdf", "output-format", "must end in one of .txt, .md, .json, .sarif, .html"),
         ("noextension", "output-format", "must end in one of"),
         (".", "output-folder", "is a folder"),
     ],

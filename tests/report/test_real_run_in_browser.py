@@ -43,7 +43,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with r.html and r.json, both of one run."""
     folder = tmp_path_factory.mktemp("run")
     (folder / "train.py").write_text(JOB, encoding="utf-8")
-    words = ("run", "--quiet", "--no-peaks", "--recording", "r", "-o", "r.html", "-o", "r.json", "--")
+    words = ("run", "--quiet", "--no-peaks", "--recording", "r", "-o", "r.html", "-o", "r.json", "--full", "--")
     environment = {**os.environ, "XDG_CACHE_HOME": str(folder / "cache"), "OMP_NUM_THREADS": "1"}
     done = subprocess.run([python(), "-m", "steptime", *words, python(), "train.py"], cwd=folder, env=environment,
                           capture_output=True, text=True, timeout=240, check=False)  # fmt: skip

@@ -10,10 +10,10 @@ from steptime.cli.exit_codes import say, tell
 from steptime.cli.options import STANDARD_OUTPUT
 from steptime.diagnosis import diagnose_paths
 from steptime.remote import fetched
-from steptime.report import json, text
+from steptime.report import compact, json, text
 from steptime.report.compose import of_copies
 from steptime.report.json import without_sources
-from steptime.report.output import RENDERERS, Renderer, write_as
+from steptime.report.output import Renderer, renderers_of, write_as
 from steptime.report.report import Report
 
 Told = TypeVar("Told")
@@ -38,18 +38,19 @@ def deliver(
     force: bool,
     text_to_stderr: bool | None,
     no_source: bool = False,
+    full: bool = False,
 ) -> None:
     """Writes the report wherever it was asked for, and says so. The text goes to standard error, standard output
     (False) or nowhere (None); not at all where standard output gets the report in another way."""
     if no_source:
         report = without_sources(report)
     if as_json:
-        tell(json.render(report))
+        tell(json.render(report) if full else compact.render(report))
     elif STANDARD_OUTPUT in outputs:
         tell(text.render(report))
     elif text_to_stderr is not None:
         tell(text.render(report), error=text_to_stderr)
-    write_all(RENDERERS, report, outputs, force=force)
+    write_all(renderers_of(full=full), report, outputs, force=force)
 
 
 def write_all(renderers: Sequence[Renderer[Told]], told: Told, outputs: Sequence[str], *, force: bool) -> None:

@@ -37,6 +37,7 @@ def command(
     workers: int | None,
     outputs: tuple[str, ...],
     as_json: bool,
+    full: bool,
     force: bool,
     no_source: bool,
     max_size: int,
@@ -58,7 +59,7 @@ def command(
     from steptime.cli.delivery import deliver, diagnosed
 
     report = diagnosed(paths, max_size=max_size, cache=cache, engine=engine, workers=workers)
-    deliver(report, outputs, as_json=as_json, force=force, text_to_stderr=False, no_source=no_source)
+    deliver(report, outputs, as_json=as_json, force=force, text_to_stderr=False, no_source=no_source, full=full)
     if annotate is not None:
         from steptime.analysis.what_if.annotate import annotate as write_annotated
 

@@ -67,6 +67,9 @@ def outputs_option(help: str, *, required: bool = False) -> Callable[[Function],
 
 
 no_source_option = click.option("--no-source", is_flag=True, help="Leave source lines and paths out of the report.")
+full_option = click.option(
+    "--full", is_flag=True, help="With .json or --json: everything that is known, which steptime can read back."
+)
 force_option = click.option("--force", is_flag=True, help="Overwrite what exists.")
 noise_option = click.option(
     "--noise",
@@ -77,16 +80,16 @@ noise_option = click.option(
     help="What single runs of one job are taken to differ by.",
 )
 OF_A_REPORT = (
-    "in the format of its extension (.txt, .md, .json, .html, .svg, .png); - is standard output. Can be given several "
-    "times."
+    "in the format of its extension (.txt, .md, .json, .sarif, .html, .svg, .png); - is standard output. Can be given "
+    "several times."
 )
 
 
 def output_options(function: Function) -> Function:
-    """-o, --json, --no-source and --force."""
+    """-o, --json, --full, --no-source and --force."""
     as_json = click.option("--json", "as_json", is_flag=True, help="Print the report as JSON on standard output.")
     outputs = outputs_option(f"Write the report to FILE, {OF_A_REPORT}")
-    return outputs(as_json(force_option(no_source_option(function))))
+    return outputs(as_json(full_option(force_option(no_source_option(function)))))
 
 
 def trace_options(function: Function) -> Function:

@@ -9,6 +9,7 @@ from steptime.cli.options import (
     check_outputs,
     files,
     force_option,
+    full_option,
     no_source_option,
     outputs_option,
     trace_options,
@@ -18,11 +19,18 @@ from steptime.cli.options import (
 @click.command("report", short_help="Write the full report of a recording to a file.")
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...", shell_complete=files)
 @outputs_option(f"The file, {OF_A_REPORT}", required=True)
+@full_option
 @force_option
 @no_source_option
 @trace_options
 def command(
-    paths: tuple[str, ...], outputs: tuple[str, ...], force: bool, max_size: int, cache: bool, no_source: bool
+    paths: tuple[str, ...],
+    outputs: tuple[str, ...],
+    full: bool,
+    force: bool,
+    max_size: int,
+    cache: bool,
+    no_source: bool,
 ) -> int:
     """Write the full report of a recording, a trace, or a report that was saved as JSON.
 
@@ -33,5 +41,5 @@ def command(
     from steptime.cli.delivery import deliver, diagnosed
 
     report = diagnosed(paths, max_size=max_size, cache=cache)
-    deliver(report, outputs, as_json=False, force=force, text_to_stderr=None, no_source=no_source)
+    deliver(report, outputs, as_json=False, force=force, text_to_stderr=None, no_source=no_source, full=full)
     return 0

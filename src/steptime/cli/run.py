@@ -90,6 +90,7 @@ class RunOptions:
     job: tuple[str, ...]
     outputs: tuple[str, ...]
     as_json: bool
+    full: bool
     force: bool
     no_source: bool
     recording: str | None
@@ -248,6 +249,7 @@ def _account(outcome: Outcome, folder: Path, options: RunOptions) -> int:
             force=options.force,
             text_to_stderr=None if options.quiet else True,
             no_source=options.no_source,
+            full=options.full,
         )
     except NothingMeasuredError as nothing:
         if outcome.whole:

@@ -1,8 +1,10 @@
-"""The report as JSON, for programs: every field of `Report`, versioned. Its JSON Schema is docs/report-schema.json."""
+"""The whole report as JSON: every field of `Report`, versioned, to be read back. Its JSON Schema is
+docs/report-schema.json; `report.compact` is what programs want."""
 
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator
 from dataclasses import MISSING, fields, is_dataclass, replace
 from pathlib import Path
@@ -15,6 +17,8 @@ from steptime.quantities import SourceLine, format_source
 from steptime.report.report import SCHEMA_VERSION, Report
 from steptime.report.trials import TrialReport
 
+COMPACT = "steptime-compact"
+"""What a document says that it is where it is no whole report (`report.compact`)."""
 LEFT_OUT = "…"
 _SHORTEST = 5
 """Characters: a shorter line of source ("pass") says nothing of its program, but may stand in many sentences."""
@@ -98,7 +102,14 @@ def render(report: Report) -> str:
 def read(text: bytes, path: str) -> Report:
     """The report that `render` wrote. Raises RecordingError where the text is none, or of another version."""
     try:
-        version = msgspec.json.decode(text, type=_ReportVersion).schema_version
+        head = msgspec.json.decode(text, type=_Head)
+        if head.schema == COMPACT:
+            raise RecordingError(
+                "report-compact",
+                f"{path} is a compact report, which is not read back: write the whole one with --full, as in: "
+                f"steptime report {shlex.quote(head.source)} -o {path} --full --force",
+            )
+        version = head.schema_version
         if version > SCHEMA_VERSION:
             raise RecordingError(
                 "report-newer",
@@ -154,8 +165,10 @@ def _without_contents(report: Report) -> Report:
     return replace(report, processes=tuple(processes))
 
 
-class _ReportVersion(msgspec.Struct):
+class _Head(msgspec.Struct):
     schema_version: int
+    schema: str = ""
+    source: str = "RECORDING"
 
 
 def document(value: Any) -> str:

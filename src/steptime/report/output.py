@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from steptime.errors import OutputError
-from steptime.report import json, markdown, text
+from steptime.report import compact, json, markdown, sarif, text
 from steptime.report.report import Report
 
 STANDARD_OUTPUT = "-"
@@ -58,11 +58,19 @@ def _png(report: Report) -> bytes:
 RENDERERS: tuple[Renderer[Report], ...] = (
     Renderer(".txt", text.render),
     Renderer(".md", markdown.render),
-    Renderer(".json", json.render),
+    Renderer(".json", compact.render),
+    Renderer(".sarif", sarif.render),
     Renderer(".html", _page),
     Renderer(".svg", _svg),
     Renderer(".png", _png, _check_images),
 )
+
+
+def renderers_of(*, full: bool) -> tuple[Renderer[Report], ...]:
+    """Those of a report; full: JSON with everything that is known, which can be read back."""
+    return tuple(
+        replace(each, render=json.render) if full and each.file_extension == ".json" else each for each in RENDERERS
+    )
 
 
 def check(destination: str, *, force: bool, renderers: Sequence[Renderer[Any]] = RENDERERS) -> None:

@@ -5,8 +5,10 @@ One law: no control character of theirs reaches the screen, where it could move 
 
 from __future__ import annotations
 
+import contextlib
 import re
 import textwrap
+from pathlib import Path, PurePosixPath
 
 # C0 and C1 controls (but not the line feed, which the renderers write themselves), the marks that reorder text
 # (Unicode Standard Annex 9, table 4), separators that terminals break lines at, and halves of surrogate pairs.
@@ -25,6 +27,20 @@ def printable(text: str) -> str:
 def one_line(text: str) -> str:
     """The text as one printable line: white space folded."""
     return printable(" ".join(text.split()))
+
+
+def reachable(file: str) -> str:
+    """A file of the job as an editor opens it from where the user stands: relative below the current folder, where a
+    path of another machine is looked for by its last parts, too; else as the job had it."""
+    parts = PurePosixPath(file.replace("\\", "/")).parts
+    with contextlib.suppress(OSError):  # the current folder is gone, or the name is longer than any file's
+        here, path = Path.cwd(), Path(file)
+        if path.is_relative_to(here):
+            return str(path.relative_to(here))
+        if not path.exists() and ".." not in parts:
+            ends = (PurePosixPath(*parts[first:]) for first in range(1, len(parts)))
+            return next((str(end) for end in ends if (here / end).is_file()), file)
+    return file
 
 
 def shorten(text: str, width: int) -> str:

@@ -1,0 +1,200 @@
+"""The report in short, for programs: what a person is shown, as a document of a few kilobytes. Its JSON Schema is
+docs/compact-schema.json; nothing reads it back, as it does not hold what a page or a comparison needs."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+
+from steptime.advice.propose import propose
+from steptime.advice.rule import Finding
+from steptime.quantities import Estimate, SourceLine
+from steptime.report.json import COMPACT, document
+from steptime.report.report import Cost, ProcessReport, Report
+
+COMPACT_VERSION = 1
+MOST_FINDINGS, MOST_PROBLEMS = 12, 8
+"""What is beyond is in the full document, and counted here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """Nanoseconds, with the ends of a 95 % interval."""
+
+    value: int
+    low: int
+    high: int
+
+
+@dataclass(frozen=True, slots=True)
+class CompactJob:
+    """What ran, and where. ranks: processes that trained; shown: the one that the document is about."""
+
+    command: str
+    device: str
+    torch: str
+    steptime: str
+    ranks: int
+    shown: str
+
+
+@dataclass(frozen=True, slots=True)
+class CompactStep:
+    """duration_ns: of a usual step, the mean of so many. warm_up, excluded: steps that were left out."""
+
+    duration_ns: Interval
+    steps: int
+    warm_up: int
+    excluded: int
+
+
+@dataclass(frozen=True, slots=True)
+class CompactCategory:
+    """share: of the step."""
+
+    name: str
+    duration_ns: Interval
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class CompactLine:
+    """text: as it stands in the file, "" where it could not be read."""
+
+    file: str
+    line: int
+    function: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class CompactFinding:
+    """weight: "finding", "note" or "doubt". savings_ns: per step, what a perfect fix of this alone could save; share:
+    of the step. evidence: the sentence with its numbers. fixes: codes of what steptime try can try. next: the command
+    that helps, ready to paste."""
+
+    code: str
+    name: str
+    weight: str
+    line: CompactLine | None
+    savings_ns: Interval | None
+    share: float | None
+    evidence: str
+    advice: str
+    fixes: tuple[str, ...]
+    next: str
+
+
+@dataclass(frozen=True, slots=True)
+class CompactCost:
+    """Of steptime itself. per_step_ns: measured, else from the number of records; measured says which. held_ns: that
+    the job was held in all."""
+
+    per_step_ns: int | None
+    measured: bool
+    held_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class CompactReport:
+    """headline: the answer, for a person. confidence: "confident", "likely" or "unclear", for this reason. bottleneck:
+    a category, "balanced" or "unknown". findings: those with the most to be saved first; more_findings, more_problems:
+    how many are in the full document only. next: the command that helps most, ready to paste."""
+
+    schema: str
+    schema_version: int
+    source: str
+    headline: str
+    confidence: str
+    reason: str
+    bottleneck: str
+    next: str
+    job: CompactJob
+    step: CompactStep
+    categories: tuple[CompactCategory, ...]
+    findings: tuple[CompactFinding, ...]
+    more_findings: int
+    problems: tuple[str, ...]
+    more_problems: int
+    cost: CompactCost | None
+
+
+def render(report: Report) -> str:
+    """The document as JSON."""
+    return document(compact(report))
+
+
+def compact(report: Report) -> CompactReport:
+    """Of the process in front."""
+    process, environment = report.processes[0], report.environment
+    step, verdict = process.case.step, process.verdict
+    return CompactReport(
+        schema=COMPACT,
+        schema_version=COMPACT_VERSION,
+        source=report.source,
+        headline=verdict.sentence,
+        confidence=verdict.confidence,
+        reason=verdict.reason,
+        bottleneck=verdict.bottleneck,
+        next=report.next_command,
+        job=CompactJob(
+            environment.command,
+            environment.device,
+            environment.torch,
+            environment.steptime,
+            environment.ranks,
+            process.name,
+        ),
+        step=CompactStep(_interval(step.duration), step.steady, step.warm_up, step.total - step.steady - step.warm_up),
+        categories=tuple(
+            CompactCategory(use.name, _interval(use.duration), _share(use.duration.value, process))
+            for use in sorted(process.case.categories, key=lambda use: -use.duration.value)
+        ),
+        findings=_findings(report, process),
+        more_findings=max(0, len(process.findings) - MOST_FINDINGS),
+        problems=report.problems[:MOST_PROBLEMS],
+        more_problems=max(0, len(report.problems) - MOST_PROBLEMS),
+        cost=_cost(process.cost) if process.cost is not None else None,
+    )
+
+
+def _findings(report: Report, process: ProcessReport) -> tuple[CompactFinding, ...]:
+    proposals = propose(process.case, process.findings) if process.case.step.mode != "trace" else ()
+    tried = [proposal.fix for proposal in proposals if not proposal.advice_only]
+
+    def told(finding: Finding) -> CompactFinding:
+        fixes = tuple(dict.fromkeys(fix.code for fix in tried if finding.code in fix.addresses))
+        saving = finding.savings
+        return CompactFinding(
+            finding.code,
+            finding.name,
+            finding.weight.value,
+            _line(finding.source) if finding.source is not None else None,
+            _interval(saving) if saving is not None else None,
+            _share(saving.value, process) if saving is not None else None,
+            finding.summary,
+            finding.advice,
+            fixes,
+            f"steptime try {shlex.quote(report.source)}" if fixes else f"steptime explain {finding.code}",
+        )
+
+    return tuple(map(told, process.findings[:MOST_FINDINGS]))
+
+
+def _interval(estimate: Estimate) -> Interval:
+    return Interval(round(estimate.value), round(estimate.low), round(estimate.high))
+
+
+def _share(duration: float, process: ProcessReport) -> float:
+    step = process.case.step.duration.value
+    return round(duration / step, 4) if step else 0.0
+
+
+def _line(source: SourceLine) -> CompactLine:
+    return CompactLine(source.file, source.line, source.function, source.text)
+
+
+def _cost(cost: Cost) -> CompactCost:
+    measured = cost.watch is not None and cost.watch.low > 0
+    value = cost.watch.value if cost.watch is not None and measured else cost.computed
+    return CompactCost(round(value) if value is not None else None, measured, cost.pause_ns)

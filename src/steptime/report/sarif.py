@@ -1,0 +1,75 @@
+"""Findings for editors and code review, in SARIF 2.1.0 (OASIS): those that name a line of source, with the pages of
+their rules."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import PurePosixPath
+from typing import Any
+from urllib.parse import quote
+
+from steptime.advice.explain import find_rule, page_of
+from steptime.advice.rule import Finding, Weight
+from steptime.quantities import SourceLine, format_duration, format_share
+from steptime.report.json import document
+from steptime.report.printable import one_line, reachable
+from steptime.report.report import Report
+
+SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
+LEVELS = {Weight.FINDING: "warning", Weight.NOTE: "note", Weight.DOUBT: "note"}
+
+
+def render(report: Report) -> str:
+    """The document as JSON. Paths are relative to the current folder where they lie in it, so that it is to be written
+    at the root of a repository."""
+    process = report.processes[0]
+    found = [finding for finding in process.findings if finding.source is not None and finding.source.line > 0]
+    codes = tuple(dict.fromkeys(finding.code for finding in found))
+    driver = {
+        "name": "steptime",
+        "version": report.environment.steptime,
+        "rules": [_rule(code, next(each.name for each in found if each.code == code)) for code in codes],
+    }
+    step = process.case.step.duration.value
+    results = [_result(finding, finding.source, codes, step) for finding in found if finding.source is not None]
+    return document({"$schema": SCHEMA, "version": "2.1.0", "runs": [{"tool": {"driver": driver}, "results": results}]})
+
+
+def _rule(code: str, name: str) -> dict[str, Any]:
+    """What is known of a rule; of a plug-in that is not installed here, its name."""
+    rule = find_rule(code)
+    if rule is None:
+        return {"id": code, "name": name}
+    page = page_of(rule)
+    return {
+        "id": code,
+        "name": name,
+        "shortDescription": {"text": rule.page.title},
+        "help": {"text": page, "markdown": page},
+    }
+
+
+def _result(finding: Finding, source: SourceLine, codes: Sequence[str], step: float) -> dict[str, Any]:
+    saving, properties = "", {}
+    if finding.savings is not None and step:
+        value = finding.savings.value
+        saving = f" Saves up to {format_duration(value)} per step ({format_share(value / step)})."
+        properties = {"properties": {"savings_ns": round(value), "share": round(value / step, 4)}}
+    snippet = {"snippet": {"text": source.text}} if source.text else {}
+    location = {"artifactLocation": _artifact(source.file), "region": {"startLine": source.line, **snippet}}
+    return {
+        "ruleId": finding.code,
+        "ruleIndex": codes.index(finding.code),
+        "level": LEVELS[finding.weight],
+        "message": {"text": f"{one_line(finding.summary).rstrip('.')}.{saving} {one_line(finding.advice)}"},
+        "locations": [{"physicalLocation": location}],
+        **properties,
+    }
+
+
+def _artifact(file: str) -> dict[str, str]:
+    """The place of a file as a URI, relative where it lies below the current folder."""
+    path = reachable(file)
+    if PurePosixPath(path).is_absolute():
+        return {"uri": f"file://{quote(path, errors='replace')}"}
+    return {"uri": quote(path, errors="replace"), "uriBaseId": "%SRCROOT%"}

@@ -1,0 +1,153 @@
+"""Findings for editors and code review."""
+
+from __future__ import annotations
+
+import json as standard_json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from steptime.advice.rule import Finding
+from steptime.quantities import SourceLine
+from steptime.report import sarif
+from steptime.report.report import Report
+
+# What the standard requires (OASIS SARIF 2.1.0) of the parts that are written here.
+TEXT = {"type": "object", "required": ["text"], "properties": {"text": {"type": "string"}}}
+STRUCTURE = {
+    "type": "object",
+    "required": ["version", "runs"],
+    "properties": {
+        "$schema": {"type": "string", "format": "uri"},
+        "version": {"const": "2.1.0"},
+        "runs": {
+            "type": "array",
+            "items": {
+                "required": ["tool"],
+                "additionalProperties": False,
+                "properties": {
+                    "tool": {
+                        "required": ["driver"],
+                        "properties": {
+                            "driver": {
+                                "required": ["name"],
+                                "properties": {
+                                    "rules": {
+                                        "uniqueItems": True,
+                                        "items": {
+                                            "required": ["id"],
+                                            "additionalProperties": False,
+                                            "properties": {
+                                                "id": {"type": "string"},
+                                                "name": {"type": "string"},
+                                                "shortDescription": TEXT,
+                                                "help": TEXT,
+                                            },
+                                        },
+                                    }
+                                },
+                            }
+                        },
+                    },
+                    "results": {
+                        "items": {
+                            "required": ["message"],
+                            "additionalProperties": False,
+                            "properties": {
+                                "ruleId": {"type": "string"},
+                                "ruleIndex": {"type": "integer", "minimum": 0},
+                                "level": {"enum": ["none", "note", "warning", "error"]},
+                                "message": TEXT,
+                                "properties": {"type": "object"},
+                                "locations": {
+                                    "items": {
+                                        "additionalProperties": False,
+                                        "properties": {
+                                            "physicalLocation": {
+                                                "required": ["artifactLocation"],
+                                                "properties": {
+                                                    "artifactLocation": {
+                                                        "properties": {
+                                                            "uri": {"type": "string", "pattern": r"^[!-~]+$"},
+                                                            "uriBaseId": {"type": "string"},
+                                                        }
+                                                    },
+                                                    "region": {
+                                                        "properties": {
+                                                            "startLine": {"type": "integer", "minimum": 1},
+                                                            "snippet": TEXT,
+                                                        }
+                                                    },
+                                                },
+                                            }
+                                        },
+                                    }
+                                },
+                            },
+                        }
+                    },
+                },
+            },
+        },
+    },
+}
+
+
+def document(report: Report) -> Any:
+    return standard_json.loads(sarif.render(report))
+
+
+def of(report: Report, findings: tuple[Finding, ...]) -> Report:
+    return replace(report, processes=(replace(report.processes[0], findings=findings),))
+
+
+def places(report: Report) -> list[dict[str, str]]:
+    results = document(report)["runs"][0]["results"]
+    return [each["locations"][0]["physicalLocation"]["artifactLocation"] for each in results]
+
+
+def test_it_has_the_structure_of_the_standard(report: Report) -> None:
+    jsonschema = pytest.importorskip("jsonschema")
+    jsonschema.Draft202012Validator(STRUCTURE).validate(document(report))
+    jsonschema.Draft202012Validator(STRUCTURE).validate(document(of(report, ())))
+
+
+def test_findings_with_a_line_are_results_with_their_rule(report: Report) -> None:
+    (run,) = document(report)["runs"]
+    rules = run["tool"]["driver"]["rules"]
+    assert [rule["id"] for rule in rules] == ["ST102", "ST201", "ST501"], "the others have no line"
+    assert "## What helps" in rules[0]["help"]["markdown"]
+    for result in run["results"]:
+        assert rules[result["ruleIndex"]]["id"] == result["ruleId"]
+    first = run["results"][0]
+    assert first["level"] == "warning"
+    assert "Saves up to 60 ms per step (62 %)." in first["message"]["text"]
+    assert first["locations"][0]["physicalLocation"]["region"] == {
+        "startLine": 88,
+        "snippet": {"text": "for images, labels in loader:"},
+    }
+
+
+def test_paths_are_relative_where_the_file_lies_below(
+    report: Report, findings: tuple[Finding, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "a net.py").touch()
+    monkeypatch.chdir(tmp_path)
+    files = (tmp_path / "train.py", Path("/somewhere/else/models/a net.py"), Path("/home/ä/x.py"), Path("<string>"))
+    found = tuple(replace(findings[0], source=SourceLine(str(file), 3)) for file in files)
+    assert places(of(report, found)) == [
+        {"uri": "train.py", "uriBaseId": "%SRCROOT%"},
+        {"uri": "models/a%20net.py", "uriBaseId": "%SRCROOT%"},
+        {"uri": "file:///home/%C3%A4/x.py"},
+        {"uri": "%3Cstring%3E", "uriBaseId": "%SRCROOT%"},
+    ]
+
+
+def test_a_rule_that_is_not_known_here_keeps_its_name(report: Report, findings: tuple[Finding, ...]) -> None:
+    strange = replace(findings[0], code="XX900", name="of-a-plugin")
+    assert document(of(report, (strange,)))["runs"][0]["tool"]["driver"]["rules"] == [
+        {"id": "XX900", "name": "of-a-plugin"}
+    ]
