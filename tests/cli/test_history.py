@@ -78,7 +78,7 @@ def test_no_age_means_every_recording_that_has_ended(steptime: Steptime, runs: P
 @pytest.mark.parametrize(
     ("words", "status", "slug"),
     [
-        (("nowhere",), 1, "history-no-folder"),
+        (("nowhere",), 1, "no-such-file"),
         (("--yes",), 2, "usage"),
         (("--older-than", "soon"), 2, "usage"),
         (("--keep-bytes", "much"), 2, "usage"),

@@ -104,7 +104,7 @@ def test_a_recording_without_steps_is_listed_with_the_reason(tmp_path: Path) -> 
 
 
 def test_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(RecordingError, match="history-no-folder"):
+    with pytest.raises(RecordingError, match="no-such-file"):
         read_history(tmp_path / "nowhere")
 
 

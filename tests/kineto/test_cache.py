@@ -173,7 +173,7 @@ def test_the_limit_of_size_holds_for_what_is_remembered(folder: Path, tmp_path: 
 def test_what_cannot_be_read_is_refused_as_without_a_cache(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(TraceError) as refused:
         read_remembered(tmp_path / "absent.json")
-    assert refused.value.slug == "trace-unreadable"
+    assert refused.value.slug == "no-such-file"
 
 
 @given(data=st.data())

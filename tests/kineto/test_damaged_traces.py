@@ -247,10 +247,13 @@ def test_what_is_no_trace_is_refused_in_one_sentence(write: Write, content: byte
 
 
 def test_a_missing_file_and_a_folder_are_refused_in_one_sentence(tmp_path: Path) -> None:
-    for path in (tmp_path / "absent.json", tmp_path):
-        with pytest.raises(TraceError, match="cannot be read") as refused:
+    for path, sentence, slug in (
+        (tmp_path / "absent.json", "No such file", "no-such-file"),
+        (tmp_path, "cannot be read", "trace-unreadable"),
+    ):
+        with pytest.raises(TraceError, match=sentence) as refused:
             read(path)
-        assert refused.value.slug == "trace-unreadable"
+        assert refused.value.slug == slug
 
 
 def test_a_file_without_permission_is_refused_in_one_sentence(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
