@@ -2,8 +2,9 @@
 
     python -m benchmarks.proof [--name MACHINE]
 
-Reads benchmarks/results/<name>.json (the clinic, rivals, faithfulness, faults), overhead-<name>.json (cost) and, where
-there is one, <name>.md: what a person has to say about targets that were missed.
+Reads benchmarks/results/fresh-jobs.jsonl (jobs that nobody had seen), <name>.json (the clinic, rivals, faithfulness,
+faults), overhead-<name>.json (cost) and, where there is one, <name>.md: what a person has to say about targets that
+were missed.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from benchmarks import overhead
-from benchmarks.clinic import fixes
+from benchmarks.clinic import fixes, generate
 from benchmarks.clinic import tables as clinic
 from benchmarks.faithful import run as faithful
 from benchmarks.faults import run as faults
@@ -29,6 +30,12 @@ How often the diagnosis is right, beside other tools on the same jobs; what step
 same job; and what faults do to it. Every figure was measured by a command that stands beside it, to be run in the root
 of a clone that has the `dev` group installed, on a machine that does nothing else. A quick set of all of it, in about a
 quarter of an hour: `make bench`; everything: `make bench-full`.
+"""
+FRESH_ROWS = RESULTS / "fresh-jobs.jsonl"
+FRESH = """\
+Composed from seeds that had never been run, scored once ([how](clinic.md)). A verdict that is withheld counts as not
+right. A finding is right where it names the cause, or stands on the faulty line. What is said of a twin, which has no
+planted fault, may be true all the same: the last column is what a reader should look at.
 """
 COST = """\
 All of it: `python -m benchmarks.overhead`; one table: `--only steps`, `run`,
@@ -95,7 +102,20 @@ def _runs(piece: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return [piece.get("about", {}), *piece.get("earlier", ())]
 
 
+def _fresh() -> list[str]:
+    rows = [json.loads(line) for line in FRESH_ROWS.read_text(encoding="utf-8").splitlines()]
+    about = [row["about"] for row in rows if "about" in row]
+    said = {fact: ", ".join(sorted({str(each[fact]) for each in about})) for fact in ("date", "commit", "cpu", "torch")}
+    where = "; ".join(f"{fact} {value}" for fact, value in said.items())
+    return [
+        "\n## Jobs that nobody had seen\n", FRESH, generate.table(rows), f"\nMeasured: {where}.\n",
+        generate.listing(rows),
+    ]  # fmt: skip
+
+
 def _sections(name: str, kept: Mapping[str, Any]) -> Iterator[list[str]]:
+    if FRESH_ROWS.exists():
+        yield _fresh()
     notes = RESULTS / f"{name}.md"
     if notes.exists():
         yield ["", notes.read_text(encoding="utf-8").rstrip()]

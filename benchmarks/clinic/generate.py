@@ -288,6 +288,44 @@ def table(rows: Sequence[dict[str, Any]], tool: str = OURS) -> str:
     return "\n".join([f"{len(rows)} jobs, {len(ill)} with a fault of {SEVERE:.0%} or more.", "", *lines, *failed])
 
 
+def listing(rows: Sequence[dict[str, Any]]) -> str:
+    """Every job that was scored, a row each, as Markdown."""
+    lines = ["| seed | loop, model | planted | share | said first | right | twin |", "|---|---|---|---|---|---|---|"]
+    for row in rows:
+        if "failed" in row:
+            lines.append(f"| {row['seed']} | | | | {row['failed']} | | |")
+            continue
+        planted = "; ".join(f"{fault['name']} in {fault['place']}" for fault in row["faults"]) or "nothing"
+        shares = "; ".join(f"{fault['share']['value']:.0%}" for fault in row["faults"])
+        said = row["said"].get(OURS)
+        lines.append(
+            f"| {row['seed']} | {row['loop']}, {row['model']} | {planted} | {shares} | {_first(said)} | "
+            f"{_verdict(row['faults'], said)} | {'; '.join(alarms(row['said_of_twin'][OURS])) or '–'} |"
+        )
+    return "\n".join(lines)
+
+
+def _first(said: dict[str, Any] | None) -> str:
+    if said is None or not said["causes"]:
+        return "nothing" if said else ""
+    line = said["lines"][0]
+    return f"{said['causes'][0]} {said['shares'][0][0]:.0%}" + (f" at {line[0]}:{line[1]}" if line else "")
+
+
+def _verdict(faults: Sequence[dict[str, Any]], said: dict[str, Any] | None) -> str:
+    if said is None or not faults:
+        return "–"
+    largest = max(faults, key=lambda fault: fault["share"]["value"])
+    if largest["share"]["value"] < SEVERE:
+        return f"(below {SEVERE:.0%})"
+    if said["bottleneck"] == "undecided":
+        return "withheld"
+    place = place_of(largest, said)
+    if place != 0:
+        return "no" if place < 0 else f"place {place + 1}"
+    return "cause and line" if is_on_line(largest, said, 0) else "cause"
+
+
 def alarms(said: dict[str, Any]) -> list[str]:
     """Findings of a twin that are worth a reader's look."""
     return [f"{cause} {share[0]:.0%}" for cause, share in zip(said["causes"], said["shares"], strict=True)

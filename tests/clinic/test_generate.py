@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from benchmarks.clinic.compose import design, written
-from benchmarks.clinic.generate import alarms, is_on_line, place_of, table
+from benchmarks.clinic.generate import alarms, is_on_line, listing, place_of, table
 
 SEEDS = range(300)
 
@@ -100,3 +100,18 @@ def test_a_share_outside_of_the_interval_is_not_covered() -> None:
 
 def test_a_small_finding_of_a_twin_is_no_alarm() -> None:
     assert alarms(said(("python-time", 0.04, None), ("input-wait", 0.06, None))) == ["input-wait 6%"]
+
+
+def test_every_job_has_a_row_that_says_what_came_of_it() -> None:
+    fault = {"name": "xml", "place": "item"}
+    right, wrong, withheld = (
+        row(("python-time", 0.4, ("train.py", 7))),
+        row(("input-wait", 0.4, None)),
+        row(("python-time", 0.4, ("train.py", 7)), withheld=True),
+    )
+    for each in (right, wrong, withheld):
+        each["faults"][0] |= fault
+        each |= {"loop": "plain", "model": "mlp"}
+    text = listing([right, wrong, withheld, {"seed": 9, "failed": "no steps"}])
+    assert [line.split(" | ")[5] for line in text.split("\n")[2:5]] == ["cause and line", "no", "withheld"]
+    assert "no steps" in text
