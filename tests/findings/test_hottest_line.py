@@ -59,3 +59,13 @@ def test_operators_stay_in_the_function_that_calls_them() -> None:
     assert at_hottest_line(finding("compute", CALL), seen).source == CALL
     first = SourceLine("/job/augment.py", 12, "augment", "def augment(x):")
     assert at_hottest_line(finding("compute", first), seen).source == LOOP
+
+
+def test_a_method_is_that_of_its_own_class() -> None:
+    gelu = SourceLine("/job/model.py", 9, "GELU.forward", "return 0.5 * x * (1 + torch.tanh(x))")
+    attention = SourceLine("/job/model.py", 20, "Attention.forward", "y = self.project(y)")
+    seen = case(PathUse(30, "forward", (gelu, attention)), PathUse(60, "forward", (attention,)))
+    assert at_hottest_line(finding("compute", SourceLine("/job/model.py", 8, "forward")), seen).source == gelu
+    assert at_hottest_line(finding("compute", SourceLine("/job/model.py", 15, "forward")), seen).source == attention
+    last = SourceLine("/job/model.py", 30, "forward")
+    assert at_hottest_line(finding("compute", last), seen).source == last

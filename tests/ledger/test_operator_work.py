@@ -95,4 +95,12 @@ def test_bytes_of_a_wrapper_around_such_an_operator_do_not_count_again(tmp_path:
 def test_bytes_of_an_operator_around_one_without_a_model_are_not_taken_for_its_own(tmp_path: Path) -> None:
     nested = event("mine::transform", 100, 300, **LONG)
     found = totals(tmp_path / "trace.json", event("aten::div", 0, 400, **LONG), nested)
-    assert found["aten::div"].bytes == 0
+    assert found["aten::div"].bytes is None
+
+
+def test_what_sums_sparse_tensors_has_no_work_that_their_shapes_could_tell(tmp_path: Path) -> None:
+    table: dict[str, Any] = {"Input Dims": [[1000, 16], [1000, 16]], "Input type": ["float", "float"]}
+    known = event("aten::add", 0, 5, **table)
+    outer, inner = event("aten::add", 100, 300, **table), event("aten::_nnz", 110, 112, **table)
+    found = totals(tmp_path / "trace.json", known, outer, inner)
+    assert found["aten::add"].bytes is None

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from steptime.advice.evidence import Case, PathUse
-from steptime.advice.line_evidence import function_of, loop_functions
+from steptime.advice.line_evidence import function_around, function_of, loop_functions
 from steptime.advice.rule import Finding, Weight
 from steptime.quantities import SourceLine, format_source
 
@@ -50,9 +50,9 @@ def _below(finding: Finding, case: Case) -> list[PathUse]:
     alone stays in the function that its operators have told."""
     paths, known = [path for path in case.paths if path.lines], finding.source
     through = [path for path in paths if known is not None and any(_same_line(line, known) for line in path.lines)]
+    around = function_around((line for path in paths for line in path.lines), known) if known is not None else None
     if finding.category not in ON_HOST:
-        within = known is not None and not through
-        return [path for path in paths if within and known and function_of(path.lines[0]) == function_of(known)]
+        return [] if through else [path for path in paths if known and _inside(path.lines[0], known, around)]
     if through:
         return through
     if finding.category == INPUT and (loaded := [path for path in paths if path.part == INPUT]):
@@ -60,7 +60,11 @@ def _below(finding: Finding, case: Case) -> list[PathUse]:
     loops = {function_of(SourceLine(file, 0, name)) for file, name in loop_functions(case.lines)}
     if known is None or known.function == "<module>" or function_of(known) in loops:
         return []
-    return [path for path in paths if any(function_of(line) == function_of(known) for line in path.lines)]
+    return [path for path in paths if any(_inside(line, known, around) for line in path.lines)]
+
+
+def _inside(line: SourceLine, known: SourceLine, around: str | None) -> bool:
+    return line.function == around and function_of(line) == function_of(known)
 
 
 def _same_line(one: SourceLine, other: SourceLine) -> bool:

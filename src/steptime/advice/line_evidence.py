@@ -33,6 +33,24 @@ def function_of(source: SourceLine) -> tuple[str, str]:
     return source.file.replace("\\", "/").rsplit("/", 1)[-1], source.function.rsplit(".", 1)[-1]
 
 
+def function_around(lines: Iterable[SourceLine], source: SourceLine) -> str | None:
+    """The name with its class of the function that a source stands for: of those with the source's name in its file
+    the same one, else the first that begins at its line or below. A trace knows no class, and of a function the line
+    where it begins; many classes of a file have a forward()."""
+    same = [line for line in lines if function_of(line) == function_of(source)]
+    if any(line.function == source.function for line in same):
+        return source.function
+    below = [line for line in same if line.line >= source.line]
+    return min(below, key=lambda line: line.line).function if below else None
+
+
+def lines_around(lines: Sequence[LineUse], source: SourceLine) -> list[LineUse]:
+    """The lines of the function that a source stands for."""
+    around = function_around((line.source for line in lines), source)
+    same = (line for line in lines if function_of(line.source) == function_of(source))
+    return [line for line in same if line.source.function == around]
+
+
 PHASE_OF = {"input": "input", "transfer": "transfer", "python": "rest"}
 """The phase whose time the lines of a role make up. Lines of other roles hold operators that no line tells apart."""
 

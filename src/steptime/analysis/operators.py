@@ -255,20 +255,23 @@ def _phases(steps: StepContext, operations: Operations) -> Int64:
 def worked(trace: Trace, calls: OperatorCalls) -> Modelled:
     """Calls of equal arguments are modelled once. A call around others has work of its own only where it multiplies
     matrices and none of those inside does, or where those inside move next to nothing of its bytes: else theirs would
-    count twice."""
+    count twice. Where one inside has no model (in sums of sparse tensors), nobody knows: neither has the call."""
     modelled = model(trace, calls.rows)
     multiplies = modelled.flops > 0
     everything = np.ones(len(calls.rows), np.bool_)
     outer, repeated = has_descendant(calls.parent, everything), has_descendant(calls.parent, multiplies)
     own = ~outer | (multiplies & ~repeated)
-    own |= ~multiplies & _moved_by_themselves(modelled.bytes, calls.parent, own)
-    return Modelled((*modelled.works, OpCost(0.0, 0.0)), np.where(own, modelled.kind, len(modelled.works)))
+    inside = _moved_inside(modelled.bytes, calls.parent, own)
+    own |= ~multiplies & (modelled.bytes > OWN * inside)
+    unknown = ~multiplies & np.isnan(inside) & ~np.isnan(modelled.bytes)
+    kind = np.where(own, modelled.kind, len(modelled.works) + unknown)
+    return Modelled((*modelled.works, OpCost(0.0, 0.0), None), kind)
 
 
-def _moved_by_themselves(moved: Float64, parent: Int64, own: Bool) -> Bool:
-    """Which calls move more than OWN times what the calls inside them do. Nobody knows that where one inside has no
-    model (its bytes are nan). Children stand behind their parents, so one pass from the end will do, however deep they
-    are nested."""
+def _moved_inside(moved: Float64, parent: Int64, own: Bool) -> Float64:
+    """Bytes that the calls inside each one move, nan where one of them has no model. A call moves bytes itself where it
+    is `own`, or where they are more than OWN times those inside. Children stand behind their parents, so one pass from
+    the end will do, however deep they are nested."""
     found, amount, around = own.copy(), moved.tolist(), parent.tolist()
     inside = [0.0] * len(amount)
     for call in reversed(np.flatnonzero(~own | (parent != ROOT)).tolist()):
@@ -276,7 +279,7 @@ def _moved_by_themselves(moved: Float64, parent: Int64, own: Bool) -> Bool:
             found[call] = amount[call] > OWN * inside[call]
         if around[call] != ROOT:
             inside[around[call]] += amount[call] if found[call] else inside[call]
-    return found
+    return np.array(inside)
 
 
 @dataclass(frozen=True, slots=True)

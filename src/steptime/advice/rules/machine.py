@@ -78,7 +78,7 @@ def thread_oversubscription(signals: Signals) -> Finding | None:
     pressed = contention.pressure is not None and contention.pressure >= PRESSURE_BY_THREADS
     if demand <= TOLERATED or not (busy or pressed):
         return None
-    parts = f"{settings.intra_op_threads} threads"
+    parts = f"{settings.intra_op_threads} {'thread' if settings.intra_op_threads == 1 else 'threads'}"
     if settings.trainers_on_host > 1:
         parts += f" x {settings.trainers_on_host} training processes"
     if loader is not None:

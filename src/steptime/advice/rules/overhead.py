@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from steptime.advice.evidence import GapUse, LineUse, OperatorUse, Signal, SiteUse
 from steptime.advice.kernels import as_evidence, first_source, longest, plain_name, spent
-from steptime.advice.line_evidence import function_of
+from steptime.advice.line_evidence import function_of, lines_around
 from steptime.advice.models import staging_operators
 from steptime.advice.rule import Finding, rule
 from steptime.advice.savings import capped, in_step, modelled, named, partly, ratio, scaled, share_of_step, total
@@ -139,9 +139,7 @@ def _with_the_loop(dispatch: Estimate, site: _Site) -> Estimate:
 
 def _sites(signals: Signals) -> Iterator[_Site]:
     """Lines that run in a loop within the step, and functions whose lines were not timed."""
-    lines: dict[tuple[str, str], list[LineUse]] = {}
     for line in signals.lines:
-        lines.setdefault(function_of(line.source), []).append(line)
         if line.operators is not None and line.hits >= FEWEST_ROUNDS and line.operators >= FEWEST_OPERATORS:
             each = ratio(line.duration.value - line.host.value, line.operators)
             yield _Site(line.source, line.operators, each, host=line.host.value)
@@ -151,8 +149,8 @@ def _sites(signals: Signals) -> Iterator[_Site]:
             functions.setdefault(use.source, []).append(use)
     for source, uses in functions.items():
         calls = sum(use.calls for use in uses)
-        timed = lines.get(function_of(source))
-        if timed is not None:
+        timed = lines_around(signals.lines, source)
+        if timed:
             yield from _looping(timed, [use for use in uses if use.duration <= LARGEST_OPERATOR * use.calls])
         elif calls >= FEWEST_OPERATORS and source.function != "<module>":
             each = ratio(sum(use.duration for use in uses), calls)
@@ -492,6 +490,7 @@ def _slicing_line(lines: Sequence[LineUse], slices: Sequence[OperatorUse]) -> So
     found = next((use.source for use in slices if use.source is not None), None)
     if found is None:
         return None
-    inside = [line for line in lines if function_of(line.source) == function_of(found)]
-    repeated = [line for line in inside if "[" in line.source.text and line.hits >= FEWEST_SLICES / 2]
+    repeated = [
+        line for line in lines_around(lines, found) if "[" in line.source.text and line.hits >= FEWEST_SLICES / 2
+    ]
     return max(repeated, key=lambda line: line.duration.value).source if repeated else found
