@@ -156,6 +156,7 @@ def _fill(job: Design, text: str, at: dict[str, list[str]]) -> str:
     for name, value in words.items():
         text = text.replace(name, value)
     text = text.replace("HIDDEN", str(hidden))
+    keyed = any("key" in line for filling in at.values() for line in filling)
     lines: list[str] = []
     for line in text.split("\n"):
         place = line.strip()
@@ -164,7 +165,7 @@ def _fill(job: Design, text: str, at: dict[str, list[str]]) -> str:
             continue
         indent = " " * _indent(line)
         filling = [indent + each if each.strip() else "" for each in at.get(place[1:], []) if each.strip() != "pass"]
-        if not filling and lines and lines[-1].lstrip().startswith("key = "):
+        if not filling and not keyed and lines and lines[-1].lstrip().startswith("key = "):
             lines.pop()
         lines += filling or [f"{indent}pass  {EMPTY}"]
     return "\n".join(_needed(lines))
@@ -192,10 +193,13 @@ def _as_files(sections: list[tuple[str, str]], one_file: bool, count: int) -> Wr
         sections = [("train.py", "\n\n".join(text for _, text in sections))]
     texts: dict[str, str] = {}
     defined: dict[str, set[str]] = {}
+    imported: dict[str, str] = {}
     for name, text in sections:
         own, text = _hoisted(text)
         tree = ast.parse(text)
         used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+        imported |= {each: line for line in own for each in _bound(line)}
+        own = sorted({*own, *(line for each, line in imported.items() if each in used)})
         header = "".join(f"{line}\n" for line in own) + _used_imports(used)
         for earlier, names in defined.items():
             if wanted := sorted(used & names):
@@ -220,6 +224,13 @@ def _hoisted(text: str) -> tuple[list[str], str]:
     imports = [node.lineno - 1 for node in ast.parse(text).body if isinstance(node, ast.Import | ast.ImportFrom)]
     kept = [line for number, line in enumerate(lines) if number not in imports]
     return sorted({lines[number] for number in imports}), "\n".join(kept)
+
+
+def _bound(line: str) -> Iterator[str]:
+    """The names that an import binds."""
+    for node in ast.walk(ast.parse(line)):
+        if isinstance(node, ast.alias):
+            yield (node.asname or node.name).partition(".")[0]
 
 
 def _used_imports(used: set[str]) -> str:

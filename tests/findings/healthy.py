@@ -45,12 +45,15 @@ def phases(**parts: float) -> tuple[CategoryUse, ...]:
     return tuple(CategoryUse(name, about(value), about(value)) for name, value in parts.items())
 
 
-def line(text: str, duration: float, host: float | None = None, role: str = "python", **more: float) -> LineUse:
-    """A line of the loop; number 40 to 99 by its text, so that different lines differ."""
+def line(
+    text: str, duration: float, host: float | None = None, role: str = "python", calls: str = "", **more: float
+) -> LineUse:
+    """A line of the loop; number 40 to 99 by its text, so that different lines differ. calls: functions, with spaces
+    between them."""
     number = 40 + sum(map(ord, text)) % 60
     source = SourceLine("train.py", number, "main", text)
     own = duration if host is None else host
-    return LineUse(source, role, about(duration), about(own), more.pop("hits", 1.0), **more)
+    return LineUse(source, role, about(duration), about(own), more.pop("hits", 1.0), calls=tuple(calls.split()), **more)
 
 
 def loader(wait: float, item: float, workers: int = 0, **more: object) -> LoaderUse:

@@ -281,7 +281,7 @@ PLANTED: dict[str, dict[str, Case]] = {
     },
     "garbage-collection": {
         "fires": replace(
-            _lines(line("gc.collect()", 5 * MS, garbage=1.0)),
+            _lines(line("gc.collect()", 5 * MS, garbage=1.0, calls="gc.collect")),
             garbage=GarbageUse(about(4.9 * MS), 1.0),
             categories=categories(python=5.2 * MS),
         ),
@@ -292,12 +292,19 @@ PLANTED: dict[str, dict[str, Case]] = {
     },
     "logging-in-step": {
         "fires": replace(
-            _lines(line('log.write(json.dumps({"loss": loss.item()}) + "\\n")', 4 * MS)),
+            _lines(
+                line(
+                    'log.write(json.dumps({"loss": loss.item()}) + "\\n")',
+                    4 * MS,
+                    calls="torch.Tensor.item json.dumps _io.TextIOWrapper.write",
+                )
+            ),
             categories=categories(python=4.2 * MS),
         ),
-        "clean": _lines(line("print(step, loss.item())", 0.01 * MS)),
+        "clean": _lines(line("print(step, loss.item())", 0.01 * MS, calls="torch.Tensor.item builtins.print")),
         "clean-not-logging": replace(
-            _lines(line("catalog = login(update)", 4 * MS)), categories=categories(python=4.2 * MS)
+            _lines(line("catalog = login(update)  # was: print(update)", 4 * MS, calls="catalog.login")),
+            categories=categories(python=4.2 * MS),
         ),
     },
     "checkpoint-in-step": {
@@ -318,24 +325,41 @@ PLANTED: dict[str, dict[str, Case]] = {
     },
     "metrics-in-step": {
         "fires": replace(
-            _lines(line("correct += accuracy(output, labels)", 3 * MS)), categories=categories(python=3.2 * MS)
+            _lines(line("correct += accuracy(output, labels)", 3 * MS, calls="train.accuracy")),
+            categories=categories(python=3.2 * MS),
         ),
         "fires-item-loop": replace(
-            _lines(line("hits += sum(int(p.item() == t.item()) for p, t in pairs)", 5 * MS, 2 * MS, operators=400.0)),
+            _lines(
+                line(
+                    "hits += sum(int(p.item() == t.item()) for p, t in pairs)",
+                    5 * MS,
+                    2 * MS,
+                    operators=400.0,
+                    calls="builtins.sum torch.Tensor.item",
+                )
+            ),
             categories=categories(python=2.2 * MS, overhead=3 * MS),
         ),
-        "clean": _lines(line("total += loss.item()", 0.01 * MS)),
-        "clean-evaluation": _lines(line("correct += accuracy(output, labels)", 3 * MS, role="evaluation")),
+        "clean": _lines(line("total += loss.item()", 0.01 * MS, calls="torch.Tensor.item")),
+        "clean-a-name-that-sounds-like-one": replace(
+            _lines(line("loss = loss + symmetric_kl(output, labels)", 3 * MS, calls="torch_geometric.symmetric_kl")),
+            categories=categories(python=3.2 * MS),
+        ),
+        "clean-evaluation": _lines(
+            line("correct += accuracy(output, labels)", 3 * MS, role="evaluation", calls="train.accuracy")
+        ),
     },
     "list-conversion": {
         "fires": replace(
-            _lines(line("images = torch.tensor(rows)", 8 * MS, role="input")),
+            _lines(line("images = torch.tensor(rows)", 8 * MS, role="input", calls="torch.tensor")),
             loader=None,
             categories=categories(input=8.2 * MS),
         ),
-        "clean": _lines(line("scale = torch.tensor([0.5, 0.5])", 0.02 * MS)),
+        "clean": _lines(line("scale = torch.tensor([0.5, 0.5])", 0.02 * MS, calls="torch.tensor")),
         "clean-one-array": replace(
-            _lines(line("images = torch.tensor(np.stack(rows))", 8 * MS, role="input")),
+            _lines(
+                line("images = torch.tensor(np.stack(rows))", 8 * MS, role="input", calls="numpy.stack torch.tensor")
+            ),
             loader=None,
             categories=categories(input=8.2 * MS),
         ),
@@ -388,7 +412,7 @@ PLANTED: dict[str, dict[str, Case]] = {
         ),
         "fires-by-the-call-of-the-function": replace(
             BASE,
-            lines=(*BASE.lines, line("update_averages(model)", 4 * MS, 1 * MS)),
+            lines=(*BASE.lines, line("update_averages(model)", 4 * MS, 1 * MS, calls="train.update_averages")),
             categories=categories(overhead=4 * MS),
             operators=(
                 operator(
@@ -519,7 +543,14 @@ PLANTED: dict[str, dict[str, Case]] = {
             BASE, operators=(operator("_foreach_sqrt_", 1, 6 * MS, "memory", "optimizer", bytes=4e6),)
         ),
         "fires-with-a-line-of-the-loop": replace(
-            _lines(line("spread = (faint * faint).sqrt().mean()", 6 * MS, 0.1 * MS)),
+            _lines(
+                line(
+                    "spread = (faint * faint).sqrt().mean()",
+                    6 * MS,
+                    0.1 * MS,
+                    calls="torch.Tensor.sqrt torch.Tensor.mean",
+                )
+            ),
             operators=(operator("sqrt", 4, 6 * MS, "memory", "rest", bytes=2e6),),
         ),
         "fires-denormals-flushed": replace(
@@ -578,7 +609,15 @@ PLANTED: dict[str, dict[str, Case]] = {
                 operator("fill_", 12, 0.8 * MS, "memory", "optimizer", bytes=8e6),
                 operator("add_", 12, 1.6 * MS, "memory", "backward", bytes=24e6),
             ),
-            lines=(*BASE.lines, line("optimizer.zero_grad(set_to_none=False)", 0.8 * MS, 0.01 * MS)),
+            lines=(
+                *BASE.lines,
+                line(
+                    "optimizer.zero_grad(set_to_none=False)",
+                    0.8 * MS,
+                    0.01 * MS,
+                    calls="torch.optim.optimizer.Optimizer.zero_grad",
+                ),
+            ),
         ),
         "clean": BASE,
         "clean-zeros-of-the-model": replace(
@@ -636,7 +675,13 @@ PLANTED: dict[str, dict[str, Case]] = {
         "fires": replace(BASE, recompute=RecomputeUse(about(4 * MS), 0.3, SourceLine("model.py", 50, "forward"))),
         "fires-by-the-line": replace(
             _lines(
-                line("x = x + checkpoint(block, x)", 9 * MS, 0.1 * MS, role="forward"),
+                line(
+                    "x = x + checkpoint(block, x)",
+                    9 * MS,
+                    0.1 * MS,
+                    role="forward",
+                    calls="torch.utils.checkpoint.checkpoint",
+                ),
                 line("load_checkpoint(path)", 10 * MS, 0.1 * MS, role="forward"),
             ),
             recompute=RecomputeUse(about(4 * MS)),

@@ -316,7 +316,15 @@ PLANTED_TRACES: dict[str, dict[str, Case]] = {
         "fires-with-the-line-of-backward": replace(
             _NETWORK,
             gradients=GradientUse(4.0, 4.0, 5.0, 25e6, NOTHING),
-            lines=(line("loss(model(batch)).backward()", 9 * MS, 0.1 * MS, role="forward"),),
+            lines=(
+                line(
+                    "loss(model(batch)).backward()",
+                    9 * MS,
+                    0.1 * MS,
+                    role="forward",
+                    calls="torch._tensor.Tensor.backward",
+                ),
+            ),
         ),
         "clean-with-no-sync": replace(_NETWORK, gradients=GradientUse(4.0, 1.0, 5.0, 25e6, NOTHING)),
         "clean-with-no-sync-of-two": replace(_NETWORK, gradients=GradientUse(2.0, 1.0, 5.0, 25e6, NOTHING)),

@@ -1,47 +1,49 @@
-"""What a line does is told by its text."""
+"""What a line does is told by what it was seen to call."""
 
 from __future__ import annotations
 
 import pytest
 
-from steptime.advice.line_evidence import LineKind, converts_lists, line_kind
+from steptime.advice.line_evidence import LineKind, calls_function, converts_lists, line_kind
 
 
 @pytest.mark.parametrize(
-    ("text", "kind"),
+    ("calls", "kind"),
     [
-        ("torch.save(model.state_dict(), path)", LineKind.CHECKPOINT),
-        ("accelerator.save_state('out')", LineKind.CHECKPOINT),
-        ("print(step, loss.item())", LineKind.LOGGING),
-        ("logger.info('loss %s', loss.item())", LineKind.LOGGING),
-        ("wandb.log({'loss': loss.item()})", LineKind.LOGGING),
-        ("writer.add_scalar('loss', loss, step)", LineKind.LOGGING),
-        ("bar.set_postfix(loss=loss.item())", LineKind.LOGGING),
-        ("gc.collect()", LineKind.COLLECT),
-        ("batch = torch.tensor([rows[i] for i in chosen])", LineKind.ARRAYS),
-        ("x = torch.FloatTensor(rows)", LineKind.ARRAYS),
-        ("correct += (output.argmax(1) == labels).sum().item()", LineKind.METRICS),
-        ("metric.update(output, labels)", LineKind.METRICS),
-        ("score = roc_auc_score(y, p)", LineKind.METRICS),
-        ("output = model(images)", LineKind.OTHER),
-        ("loss = catalogue(blueprint)", LineKind.OTHER),
-        ("total = total + 1  # print(loss.item())", LineKind.OTHER),
+        ("torch.nn.modules.module.Module.state_dict torch.serialization.save", LineKind.CHECKPOINT),
+        ("accelerate.accelerator.Accelerator.save_state", LineKind.CHECKPOINT),
+        ("torch.Tensor.item builtins.print", LineKind.LOGGING),
+        ("logging.getLogger logging.Logger.info", LineKind.LOGGING),
+        ("wandb.sdk.wandb_run.Run.log", LineKind.LOGGING),
+        ("torch.utils.tensorboard.writer.SummaryWriter.add_scalar", LineKind.LOGGING),
+        ("tqdm.std.tqdm.set_postfix", LineKind.LOGGING),
+        ("_io.TextIOWrapper.write", LineKind.LOGGING),
+        ("gc.collect", LineKind.COLLECT),
+        ("torch.tensor", LineKind.ARRAYS),
+        ("torch.Tensor.argmax torch.Tensor.item", LineKind.METRICS),
+        ("torchmetrics.metric.Metric.update", LineKind.METRICS),
+        ("sklearn.metrics._ranking.roc_auc_score", LineKind.METRICS),
+        ("train.accuracy", LineKind.METRICS),
+        ("train.symmetric_kl", LineKind.OTHER),
+        ("torch_geometric.utils._to_dense_batch.to_dense_batch", LineKind.OTHER),
+        ("model.Network.forward", LineKind.OTHER),
+        ("model.catalogue pickle.loads json.dumps", LineKind.OTHER),
         ("", LineKind.OTHER),
     ],
 )
-def test_a_line_has_the_first_kind_that_fits(text: str, kind: LineKind) -> None:
-    assert line_kind(text) is kind
+def test_a_line_has_the_first_kind_that_fits(calls: str, kind: LineKind) -> None:
+    assert line_kind(calls.split()) is kind
 
 
 @pytest.mark.parametrize(
-    ("text", "slow"),
-    [
-        ("batch = torch.tensor([rows[i] for i in chosen])", True),
-        ("batch = torch.tensor(rows)", True),
-        ("batch = torch.tensor(np.stack(rows))", False),
-        ("batch = torch.from_numpy(rows)", False),
-        ("print(torch.tensor(rows))", False),
-    ],
-)
-def test_one_numpy_array_is_no_list(text: str, slow: bool) -> None:
-    assert converts_lists(text) is slow
+    ("calls", "slow"),
+    [("torch.tensor", True), ("numpy._core.shape_base.stack torch.tensor", False), ("torch.from_numpy", False),
+     ("torch.tensor builtins.print", False)],
+)  # fmt: skip
+def test_one_numpy_array_is_no_list(calls: str, slow: bool) -> None:
+    assert converts_lists(calls.split()) is slow
+
+
+def test_a_function_is_known_by_the_last_of_its_names() -> None:
+    assert calls_function(("torch.optim.optimizer.Optimizer.zero_grad",), "zero_grad")
+    assert not calls_function(("train.zero_gradients",), "zero_grad")

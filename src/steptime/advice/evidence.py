@@ -410,7 +410,8 @@ class LineUse:
 
     duration: time of the line per step (lines inside it excluded when they are traced too); host: the part of it
     outside operators, the loader and the phases; operators: operators dispatched per step; hits: executions per step.
-    collections: garbage collections per step inside it; checkpoint: ns in torch.save.
+    collections: garbage collections per step inside it; checkpoint: ns in torch.save. calls: functions that it was seen
+    to call, "logging.Logger.info", "torch.Tensor.item".
     """
 
     source: SourceLine
@@ -421,6 +422,7 @@ class LineUse:
     operators: float | None = None
     garbage: float = 0.0
     checkpoint: float = 0.0
+    calls: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

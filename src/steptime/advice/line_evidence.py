@@ -117,34 +117,41 @@ def loop_functions(lines: Iterable[LineUse]) -> frozenset[tuple[str, str]]:
 
 
 class LineKind(Enum):
-    """Kinds of lines, the most certain first."""
+    """Kinds of lines by the functions that they call, the most certain first. What a line says is not looked at."""
 
-    CHECKPOINT = re.compile(r"torch\.save\(|save_pretrained\(|save_checkpoint\(|\bpickle\.dump\(|\.save_state\(")
+    CHECKPOINT = re.compile(
+        r"torch\.serialization\.save|_?pickle\.(?:\w+\.)?dump|(?:.*\.)?(?:save_pretrained|save_checkpoint|save_state)"
+    )
     LOGGING = re.compile(
-        r"\bprint\(|\blogg?(?:er|ing)?\.\w+\(|\bwandb\.|\bmlflow\.|\.add_(?:scalar|histogram|image|figure|text)s?\("
-        r"|tqdm\.write\(|\bset_(?:postfix|description)\w*\(|\bjson\.dumps?\(|\.write(?:lines|row|rows)?\(|\.flush\(|\bplt\."
+        r"builtins\.print|logging\.\w.*|loguru\..*|(?:wandb|mlflow|comet_ml|neptune|clearml|matplotlib|rich)\..*"
+        r"|(?:.*\.)?(?:log_metrics?|add_(?:scalar|histogram|image|figure|text)s?)"
+        r"|tqdm\..*\.(?:write|set_postfix\w*|set_description\w*)|json\.dump|_?csv\..*write\w*"
+        r"|(?:_io|codecs)\.\w+\.(?:write|writelines|flush)"
     )
-    COLLECT = re.compile(r"\bgc\.collect\(")
-    ARRAYS = re.compile(r"\btorch\.(?:as_)?tensor\(|\btorch\.(?:Float|Double|Half|Long|Int|Byte|Bool)?Tensor\(")
+    COLLECT = re.compile(r"gc\.collect")
+    ARRAYS = re.compile(r"torch\.(?:as_)?tensor")
     METRICS = re.compile(
-        r"\.item\(|\.tolist\(|\.numpy\(|\.cpu\(|metric|accuracy|sklearn|roc_auc|\bauc\b|f1_score|confusion|precision_|recall_"
-        r"|bleu|rouge|\.topk\(|\.argmax\("
+        r"torch\.Tensor\.(?:item|tolist|numpy|cpu|__float__|__int__)|(?:torchmetrics|torcheval|evaluate)\..*"
+        r"|sklearn\.metrics\..*|.*[._](?:metrics?|accuracy|auc|f1|precision|recall|bleu|rouge|confusion)(?:_\w+)?"
     )
-    OTHER = re.compile(r"")
+    OTHER = re.compile(r".*")
 
 
-def line_kind(text: str) -> LineKind:
-    """The kind of a line. A comment is no part of it."""
-    code = text.split("  #", 1)[0]
-    return next(kind for kind in LineKind if kind.value.search(code))
+def line_kind(calls: Iterable[str]) -> LineKind:
+    """The kind of a line that calls these functions."""
+    names = tuple(calls)
+    return next((kind for kind in LineKind if any(map(kind.value.fullmatch, names))), LineKind.OTHER)
 
 
-_ARRAY_ARGUMENT = re.compile(r"ensor\(\s*(?:np|numpy)\.(?:array|asarray|stack|concatenate|zeros|ones|random)\b")
+def calls_function(calls: Iterable[str], *names: str) -> bool:
+    """Whether one of these functions is among the called ones, by the last of its names."""
+    return any(each.rpartition(".")[2] in names for each in calls)
 
 
-def converts_lists(text: str) -> bool:
-    """Whether a line makes a tensor of something that is, by its text, not one numpy array already."""
-    return line_kind(text) is LineKind.ARRAYS and not _ARRAY_ARGUMENT.search(text)
+def converts_lists(calls: Iterable[str]) -> bool:
+    """Whether a line makes a tensor, and not of one NumPy array that it has made itself."""
+    names = tuple(calls)
+    return line_kind(names) is LineKind.ARRAYS and not any(each.startswith("numpy.") for each in names)
 
 
 MOST_LINES = 200
@@ -185,16 +192,18 @@ def line_uses(process: Process, layout: Layout, in_operators: Intervals = EMPTY)
         for code in process.codes
         for line in code.lines
     }
+    called = {(fact.file, fact.line): fact.names for fact in process.called}
     known = [row for row, each in enumerate(identities.tolist()) if each in sources and duration[row].any()]
     return tuple(
         LineUse(
-            source=sources[int(identities[row])],
+            source=(source := sources[int(identities[row])]),
             role=layout.lines.roles[int(identities[row])].value,
             duration=mean_of_series(duration[row]),
             host=mean_of_series(host[row]),
             hits=float(hits[row].mean()),
             garbage=float(garbage[row].mean()),
             checkpoint=float(checkpoint[row].mean()),
+            calls=called.get((source.file, source.line), ()),
         )
         for row in sorted(known, key=lambda row: -duration[row].sum())[:MOST_LINES]
     )

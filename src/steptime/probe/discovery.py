@@ -1,5 +1,5 @@
-"""Two steps under Python's profile function: the modules that the user calls, where tensors are read or moved, and the
-functions that take the time.
+"""Two steps under Python's profile function: the modules that the user calls, where tensors are read or moved, what
+each line of the user's calls, and the functions that take the time.
 
 The profile function sees every call of the training thread, and slows it by half at most; it sees what no patch could
 see without being noticed. Modules and frames of the user are not kept.
@@ -7,12 +7,14 @@ see without being noticed. Modules and frames of the user are not kept.
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from types import CodeType, FrameType
+from inspect import CO_NESTED
+from types import CodeType, FrameType, ModuleType
 from typing import Any
 
 import torch
@@ -36,6 +38,11 @@ LEAST_SHARE = 0.02
 MOST_CALLS = 100
 """In two steps. Lines of a function that is called more often cost more than they tell."""
 MOST_FUNCTIONS = 16
+MOST_CALLED, MOST_NAMES = 2_000, 24
+"""Lines of which it is kept what they call, and names of each."""
+OWN = "steptime."
+MOST_WALKS = 100
+"""Calls of one function of a package from torch or the standard library, of which the user's line is looked for."""
 
 now = time.perf_counter_ns
 
@@ -45,29 +52,46 @@ class Found:
     """roots: modules called from outside of other modules and of the loader, owning parameters. sites: `SiteFacts`
     without `steps`. functions: code of user functions whose lines are worth timing, the most expensive first. calls: of
     Python and C functions, all that a trace with stacks would hold. padded: of each batch that looks like tokens, the
-    share that only fills it up."""
+    share that only fills it up. called: `CalledFacts`."""
 
     roots: list[torch.nn.Module] = field(default_factory=list)
     sites: list[dict[str, Any]] = field(default_factory=list)
     functions: tuple[CodeType, ...] = ()
     calls: int = 0
     padded: list[float] = field(default_factory=list)
+    called: list[dict[str, Any]] = field(default_factory=list)
 
 
-OTHER, USER, MODULE, LOADER, UPDATE = range(5)
-"""What a code object is: of no interest, the user's, nn.Module's call, the loader's next, an optimiser's step."""
+OTHER, USER, MODULE, LOADER, UPDATE, PACKAGE = range(6)
+"""What a code object is: of no interest, the user's, nn.Module's call, the loader's next, an optimiser's step, an
+installed package's."""
+
+
+def name_of(function: Any) -> str:
+    """A C function by its module or its owner's class: "builtins.print", "torch.Tensor.item". The owner itself is asked
+    nothing: it may be a proxy of the user's."""
+    owner, name = getattr(function, "__self__", None), getattr(function, "__name__", "")
+    kind = type(owner)
+    if issubclass(kind, ModuleType):
+        return f"{ModuleType.__getattribute__(owner, '__name__')}.{name}"
+    if owner is None:
+        return f"{getattr(function, '__module__', None) or 'builtins'}.{name}"
+    kind = owner if issubclass(kind, type) else torch.Tensor if issubclass(kind, torch._C.TensorBase) else kind
+    return f"{kind.__module__}.{kind.__qualname__}.{name}"
 
 
 class _Use:
     """A code object that ran: calls, inclusive time, and whether a forward, backward or update ran inside of it.
 
-    It is held for the two steps, so that its number is not given to another one.
+    It is held for the two steps, so that its number is not given to another one. wraps: a function made in a function
+    of torch's or a package's, as decorators are: what it calls is called by who calls it.
     """
 
-    __slots__ = ("active", "calls", "code", "holds", "role", "time")
+    __slots__ = ("active", "calls", "code", "holds", "role", "time", "wraps")
 
     def __init__(self, code: CodeType, role: int) -> None:
         self.code, self.role = code, role
+        self.wraps = role in (OTHER, PACKAGE) and bool(code.co_flags & CO_NESTED)
         self.calls = self.time = self.active = 0
         self.holds = False
 
@@ -102,6 +126,8 @@ class Discovery:
         self._begin = self._end = 0
         self._calls = 0
         self._padded: list[float] = []
+        self._seen: set[tuple[int, int, int]] = set()
+        self._called: dict[tuple[str, int], dict[str, None]] = {}
         self._profile = self._make()
 
     def start(self) -> bool:
@@ -138,7 +164,8 @@ class Discovery:
             {"name": name, "device": device, "count": count, "site": sites.line_at(place)}
             for (name, device, _, _), (count, place) in self._sites.items()
         ]
-        found = Found(roots, called, self._functions(window), self._calls, self._padded)
+        lines = [{"file": file, "line": line, "names": list(names)} for (file, line), names in self._called.items()]
+        found = Found(roots, called, self._functions(window), self._calls, self._padded, lines)
         self._stack.clear()
         self._uses.clear()
         return found
@@ -151,6 +178,8 @@ class Discovery:
                 if event == "c_call":
                     self._calls += 1
                     self._builtin(frame, argument)
+                    if self._use(frame).role == USER:
+                        self._note(frame, id(frame.f_code), lambda: name_of(argument))
                 elif event == "call":
                     self._calls += 1
                     self._call(frame)
@@ -172,9 +201,13 @@ class Discovery:
         elif name in WAITS:
             self._site(name, "cuda", frame)
 
+    def _use(self, frame: FrameType) -> _Use:
+        return self._uses.get(id(frame.f_code)) or self._new(frame)
+
     def _call(self, frame: FrameType) -> None:
-        use = self._uses.get(id(frame.f_code)) or self._new(frame)
+        use = self._use(frame)
         role = use.role
+        self._notes(frame, use)
         if role == USER:
             use.calls += 1
             use.active += 1
@@ -189,10 +222,40 @@ class Discovery:
     def _new(self, frame: FrameType) -> _Use:
         code = frame.f_code
         role = self._roles.get(code, OTHER)
-        if role == OTHER and sites.whose_frame(frame) == sites.USER:
-            role = USER
+        if role == OTHER:
+            role = {sites.USER: USER, sites.LIBRARY: PACKAGE}.get(sites.whose_frame(frame), OTHER)
         use = self._uses[id(code)] = _Use(code, role)
         return use
+
+    def _notes(self, frame: FrameType, use: _Use) -> None:
+        """Notes a Python function at the user's line that calls it. One of a package that torch calls, as it calls the
+        forward of a metric, belongs to the user's line behind that call."""
+        outer = frame.f_back
+        while outer is not None and self._use(outer).wraps:
+            outer = outer.f_back
+        if outer is None or use.wraps:
+            return
+        caller = self._use(outer).role
+        if use.role == PACKAGE and caller not in (USER, PACKAGE):
+            use.calls += 1
+            while use.calls <= MOST_WALKS and outer is not None and sites.whose_frame(outer) != sites.USER:
+                outer = outer.f_back
+            caller = USER if use.calls <= MOST_WALKS else OTHER
+        if caller == USER and outer is not None and not use.code.co_name.startswith("<"):
+            name, module = getattr(use.code, "co_qualname", use.code.co_name), str(frame.f_globals.get("__name__", ""))
+            if not module.startswith(OWN):
+                self._note(outer, id(use.code), lambda: f"{module}.{name}")
+
+    def _note(self, frame: FrameType, callee: int, name: Callable[[], str]) -> None:
+        """Once for each place in the code and what is called there. frame: of the user's."""
+        key = id(frame.f_code), frame.f_lasti, callee
+        if key in self._seen or len(self._called) >= MOST_CALLED:
+            return
+        self._seen.add(key)
+        place = os.path.abspath(frame.f_code.co_filename), frame.f_lineno or frame.f_code.co_firstlineno
+        names = self._called.setdefault(place, {})
+        if len(names) < MOST_NAMES:
+            names[name()] = None
 
     def _return(self, code: CodeType, result: Any) -> None:
         use = self._uses.get(id(code))
@@ -231,6 +294,8 @@ class Discovery:
         self._module_depth += 1
 
     def _read(self, name: str, tensor: Any, frame: FrameType) -> None:
+        if self._use(frame).role == USER:
+            self._note(frame, id(name), lambda: f"torch.Tensor.{name}")
         if not self._loader_depth:
             self._site(name, tensor.device.type, frame)
 

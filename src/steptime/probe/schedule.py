@@ -175,6 +175,8 @@ def _discover(session: Session, frames: LoopFrame, steps: int) -> Generator[None
         session.add_root(module)
     for number, site in enumerate(found.sites):
         session.recorder.fact("site", **{"identity": number, "steps": session.steps - first, **site})
+    for called in found.called:
+        session.recorder.fact("called", **called)
     if found.padded:
         session.recorder.fact("padding", share=sum(found.padded) / len(found.padded), batches=len(found.padded))
     identity.write_process(session.recorder.folder, *identity.device_of(found.roots))

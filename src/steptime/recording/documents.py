@@ -34,6 +34,7 @@ FACT_TYPES: dict[str, type[Any]] = {
     "loader": rec.LoaderFacts,
     "code": rec.CodeFacts,
     "site": rec.SiteFacts,
+    "called": rec.CalledFacts,
     "settings": rec.SettingsFacts,
     "compilation": rec.CompilationFacts,
     "trace": rec.TraceFacts,

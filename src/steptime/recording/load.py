@@ -195,6 +195,7 @@ def _process(folder: Path, manifest: rec.Manifest, problems: list[str]) -> rec.P
         out_of_memory=next(reversed(_of(found, rec.OutOfMemoryFacts)), None),
         padding=next(reversed(_of(found, rec.PaddingFacts)), None),
         samples=next(reversed(_of(found, rec.SampleFacts)), None),
+        called=_newest(_of(found, rec.CalledFacts), "file", "line"),
     )
 
 

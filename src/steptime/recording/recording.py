@@ -145,6 +145,16 @@ class SiteFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class CalledFacts:
+    """What a line of the user's called in the discovery steps, C functions too: "logging.Logger.info",
+    "builtins.print"."""
+
+    file: str
+    line: int
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class SampledPath:
     """duration: ns of the first line, of all steps together; lines of other functions that it calls are taken out.
     part: of the step that calls it, "input", "forward", "backward", "optimizer" or "". lines: the user's, the innermost
@@ -371,6 +381,7 @@ class Process:
     out_of_memory: OutOfMemoryFacts | None = None
     padding: PaddingFacts | None = None
     samples: SampleFacts | None = None
+    called: tuple[CalledFacts, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -91,6 +91,18 @@ def test_reads_of_tensors_are_found_by_line_and_counted() -> None:
     assert not [name for name, _ in sites if name == "cpu"], "inside the loader"
 
 
+def test_what_a_line_calls_is_found_through_decorators_and_without_our_own() -> None:
+    found = discover(Net())
+    first = train_step.__code__.co_firstlineno
+    called = {fact["line"] - first: fact["names"] for fact in found.called if fact["file"] == __file__}
+    assert "torch.Tensor.sum" in called[1]
+    assert "torch.optim.optimizer.Optimizer.zero_grad" in called[2], "which is decorated"
+    assert "torch._tensor.Tensor.backward" in called[3]
+    assert called[5] == ["torch.Tensor.__bool__"]
+    assert {"torch.Tensor.item", "torch.Tensor.__float__"} <= set(called[7])
+    assert not [name for names in called.values() for name in names if name.startswith("steptime.")]
+
+
 def test_functions_that_hold_forwards_and_updates_are_worth_timing_and_frequent_ones_are_not() -> None:
     found = discover(Net())
     codes = {code.co_name for code in found.functions}

@@ -24,7 +24,7 @@ from steptime.advice.kernels import (
     shapes_of,
     spent,
 )
-from steptime.advice.line_evidence import profile_scale, steady_time
+from steptime.advice.line_evidence import calls_function, profile_scale, steady_time
 from steptime.advice.rule import Finding, Rule, Weight, rule
 from steptime.advice.savings import in_step, modelled, partly, ratio, total
 from steptime.advice.signals import Signals
@@ -536,7 +536,7 @@ def slow_arithmetic(signals: Signals) -> Finding | None:
 def _line_that_names(operator: str, signals: Signals) -> SourceLine | None:
     """The only line of the training loop that calls a function of the operator's name: the stack of an operator that
     the loop itself calls begins above the loop."""
-    naming = [use.source for use in signals.lines if re.search(rf"\b{re.escape(operator)}_?\(", use.source.text)]
+    naming = [use.source for use in signals.lines if calls_function(use.calls, operator, f"{operator}_")]
     return naming[0] if len(naming) == 1 else None
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 from steptime.advice.evidence import KeeperUse, Signal
 from steptime.advice.rule import Finding, Weight, rule
 from steptime.advice.savings import share_of_step
@@ -12,8 +10,8 @@ from steptime.quantities import format_bytes, format_duration, format_share
 
 SPARE_MEMORY = 0.7
 """Of the device's memory at the peak: below it there is room to keep some of what is computed twice."""
-CHECKPOINT_CALL = re.compile(r"(?<!save_)(?<!load_)\bcheckpoint(_sequential)?\(")
-"""A call of torch.utils.checkpoint by its usual name."""
+CHECKPOINTING = "torch.utils.checkpoint.checkpoint"
+"""Names of its functions begin with it."""
 LEAST_FRAGMENTED, LEAST_BYTES_FRAGMENTED = 0.3, 1 << 30
 """Of what is reserved at the peak: below it the cache of a healthy job moves about."""
 NEAR = 0.92
@@ -46,7 +44,7 @@ def recompute(signals: Signals) -> Finding | None:
     spare = "" if use.memory_share is None else f" while {format_share(1 - use.memory_share)} of the memory is free"
     summary = f"Backward computes {spent} of forward again ({share}){spare}"
     advice = "Checkpoint fewer blocks, or none, as far as the memory allows."
-    calls = [line for line in signals.lines if CHECKPOINT_CALL.search(line.source.text)]
+    calls = [line for line in signals.lines if any(each.startswith(CHECKPOINTING) for each in line.calls)]
     call = max(calls, key=lambda line: line.duration.value).source if calls else None
     return recompute.finding(summary, advice, use.duration, category="compute", source=use.source or call)
 

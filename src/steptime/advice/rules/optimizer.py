@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from steptime.advice.evidence import OptimizerUse, Signal
+from steptime.advice.line_evidence import calls_function
 from steptime.advice.models import FOREACH, FUSABLE, ITERATIVE, floor, zeroing
 from steptime.advice.rule import Finding, rule
 from steptime.advice.savings import in_step, modelled, ratio, scaled, share_of_step, total
@@ -185,5 +186,5 @@ def zeroed_gradients(signals: Signals) -> Finding | None:
     )
     saving = modelled(both, filling, both, step.steady)
     advice = "Call zero_grad() without set_to_none=False: gradients are then dropped."
-    source = next((use.source for use in signals.lines if "zero_grad(" in use.source.text), None)
+    source = next((use.source for use in signals.lines if calls_function(use.calls, "zero_grad")), None)
     return zeroed_gradients.finding(summary, advice, saving, category="compute", source=source)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from steptime.advice.evidence import GapUse, LineUse, OperatorUse, Signal, SiteUse
 from steptime.advice.kernels import as_evidence, first_source, longest, plain_name, spent
-from steptime.advice.line_evidence import function_of, lines_around
+from steptime.advice.line_evidence import calls_function, function_of, lines_around
 from steptime.advice.models import staging_operators
 from steptime.advice.rule import Finding, rule
 from steptime.advice.savings import capped, in_step, modelled, named, partly, ratio, scaled, share_of_step, total
@@ -154,8 +153,8 @@ def _sites(signals: Signals) -> Iterator[_Site]:
             yield from _looping(timed, [use for use in uses if use.duration <= LARGEST_OPERATOR * use.calls])
         elif calls >= FEWEST_OPERATORS and source.function != "<module>":
             each = ratio(sum(use.duration for use in uses), calls)
-            call = re.compile(rf"\b{re.escape(function_of(source)[1])}\(")
-            callers = [use for use in signals.lines if use.role in CALLERS and call.search(use.source.text)]
+            name = function_of(source)[1]
+            callers = [use for use in signals.lines if use.role in CALLERS and calls_function(use.calls, name)]
             if len(callers) == 1:  # its own lines are not timed, the call of it is
                 yield _Site(callers[0].source, calls, each, _idle(uses), callers[0].host.value)
             else:

@@ -136,7 +136,7 @@ def garbage_collection(signals: Signals) -> Finding:
     spent = in_step(garbage.duration.value, signals.step)
     summary = f"The garbage collector takes {spent}, {garbage.collections:.2g} collections a step"
     advice = "Call gc.freeze() once before the loop, or keep long-lived data in arrays instead of Python objects."
-    if source is not None and line_kind(source.text) is LineKind.COLLECT:
+    if any(line.source == source and line_kind(line.calls) is LineKind.COLLECT for line in lines):
         advice = "Take gc.collect() out of the loop: tensors are freed by their reference counts."
     return garbage_collection.finding(summary, advice, garbage.duration, category=garbage.category, source=source)
 
@@ -155,8 +155,8 @@ def logging_in_step(signals: Signals) -> Iterator[Finding]:
     What it means: Printing, writing to a file or sending to a tracker happens in the training thread, in every step or
     nearly so.
 
-    How we know: The lines of the loop are timed exactly; the line is told from its text (print, logging, a writer, a
-    tracker, a file).
+    How we know: The lines of the loop are timed exactly; the line was seen to call print, logging, a writer, a tracker
+    or a file.
 
     What helps: Log every n-th step; keep running sums on the device and read them only when they are logged; let the
     handler write from a queue in another thread; do not flush each line.
@@ -164,7 +164,7 @@ def logging_in_step(signals: Signals) -> Iterator[Finding]:
     When to ignore it: When steps are so rare that each of them is worth a line.
     """
     for time in line_times(signals.lines, signals.phases):
-        if time.line.role != "evaluation" and line_kind(time.line.source.text) is LineKind.LOGGING:
+        if time.line.role != "evaluation" and line_kind(time.line.calls) is LineKind.LOGGING:
             saving = time.duration if signals.step.device == "cpu" else time.host
             does, advice = (
                 f"logs for {in_step(saving.value, signals.step)}",
@@ -223,8 +223,8 @@ def checkpoint_in_step(signals: Signals) -> Finding | None:
 
 
 def _saving(line: LineUse) -> float:
-    """Time in torch.save; a line that was timed in steps without one is known by its text."""
-    return line.checkpoint or float(line_kind(line.source.text) is LineKind.CHECKPOINT)
+    """Time in torch.save; a line that was timed in steps without one is known by what it called."""
+    return line.checkpoint or float(line_kind(line.calls) is LineKind.CHECKPOINT)
 
 
 @rule(
@@ -241,8 +241,9 @@ def metrics_in_step(signals: Signals) -> Iterator[Finding]:
     What it means: Accuracy, scores or running statistics are taken from each batch in Python, element by element or by
     a library that works on the host.
 
-    How we know: The lines of the loop are timed exactly; the line is told from its text (item, tolist, numpy, metric,
-    accuracy, a score). On an accelerator only its Python counts here: waiting for the device is the matter of ST303.
+    How we know: The lines of the loop are timed exactly; the line was seen to call item, tolist or numpy of a tensor, a
+    library of metrics, or a function that is called a metric, an accuracy or a score. On an accelerator only its Python
+    counts here: waiting for the device is the matter of ST303.
 
     What helps: Compute them every n-th step or at evaluation; accumulate tensors with torch operations and read them
     once; replace loops over elements by one comparison of whole tensors.
@@ -251,7 +252,7 @@ def metrics_in_step(signals: Signals) -> Iterator[Finding]:
     """
     advice = "Compute it every n-th step, with whole-tensor operations, and read the value only when it is shown."
     for time in line_times(signals.lines, signals.phases):
-        if time.line.role == "python" and line_kind(time.line.source.text) is LineKind.METRICS:
+        if time.line.role == "python" and line_kind(time.line.calls) is LineKind.METRICS:
             saving = time.duration if signals.step.device == "cpu" else time.host
             does = f"takes {in_step(saving.value, signals.step)} for a metric"
             yield _line(metrics_in_step, time.line, does, advice, saving)
@@ -271,8 +272,8 @@ def list_conversion(signals: Signals) -> Iterator[Finding]:
     What it means: torch.tensor(list) reads every element as a Python object; given a list of NumPy arrays it does so
     too, and is some hundred times slower than a copy.
 
-    How we know: The lines of the loop are timed exactly; the line calls torch.tensor (or a tensor type) on what is, by
-    its text, not one NumPy array, and takes longer than copying an array would.
+    How we know: The lines of the loop are timed exactly; the line was seen to call torch.tensor and no function of
+    NumPy, and takes longer than copying an array would.
 
     What helps: torch.from_numpy(np.stack(arrays)) for a list of arrays; keep the data as one array from the start and
     index it.
@@ -284,7 +285,7 @@ def list_conversion(signals: Signals) -> Iterator[Finding]:
     for time in line_times(signals.lines, signals.phases):
         line, spent = time.line, time.duration
         slow = spent.value >= LEAST_CONVERSION * max(line.hits, 1.0)
-        if slow and line.role != "evaluation" and converts_lists(line.source.text):
+        if slow and line.role != "evaluation" and converts_lists(line.calls):
             category = "input" if line.role == "input" else ""
             does = f"makes a tensor of lists: {in_step(spent.value, signals.step)}"
             yield _line(list_conversion, line, does, advice, spent, category)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from steptime.advice.evidence import CollectiveUse, RankUse, Signal
+from steptime.advice.line_evidence import calls_function
 from steptime.advice.models import late_name, late_reason, uneven
 from steptime.advice.rule import Finding, rule
 from steptime.advice.savings import capped, in_step, modelled, named, ratio, scaled, share_of_step, total
@@ -176,7 +177,7 @@ def missing_no_sync(signals: Signals) -> Finding | None:
 
 def _backward_line(signals: Signals) -> SourceLine | None:
     """The only line of the training loop that calls backward: what no_sync() has to surround."""
-    backwards = [use.source for use in signals.lines if use.role == "backward" or "backward(" in use.source.text]
+    backwards = [use.source for use in signals.lines if use.role == "backward" or calls_function(use.calls, "backward")]
     return backwards[0] if len(backwards) == 1 else None
 
 
