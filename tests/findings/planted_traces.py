@@ -365,6 +365,11 @@ PLANTED_TRACES: dict[str, dict[str, Case]] = {
             step=StepSummary(about(STEP), 5, 5, 0, "trace", "cpu"), categories=categories(overhead=1 * MS)
         ),
     },
+    "unrecorded-work": {
+        "fires": replace(HEALTHY, categories=categories(unrecorded=9 * MS)),
+        "clean": HEALTHY,
+        "clean-a-little": replace(HEALTHY, categories=categories(unrecorded=0.5 * MS)),
+    },
     "few-steps": {
         "fires-one-step-of-a-trace": replace(
             HEALTHY, step=replace(HEALTHY.step, steady=1, total=1), categories=categories(overhead=1 * MS)

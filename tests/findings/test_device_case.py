@@ -12,7 +12,7 @@ from traces import MAIN, Events, Written, called, kernel, launch, operator, pyth
 
 from steptime.advice.device_evidence import with_recorded_device
 from steptime.advice.evidence import Case, CategoryUse, StepSummary
-from steptime.analysis.categories import Breakdown
+from steptime.analysis.categories import Breakdown, Category
 from steptime.analysis.recorded_breakdown import RecordedBreakdown
 from steptime.analysis.step_context import StepContext, step_context
 from steptime.analysis.timeline import Phase
@@ -58,7 +58,7 @@ def window(trace: Trace, machine: Machine | None = A100, *, stacks: bool = False
 
 
 def category(*windows: StepContext) -> RecordedBreakdown:
-    breakdown = Breakdown("Testcard", np.zeros(0, np.int64), np.zeros((0, 9), np.int64))
+    breakdown = Breakdown("Testcard", np.zeros(0, np.int64), np.zeros((0, len(Category)), np.int64))
     return RecordedBreakdown(breakdown, (), np.zeros(0, np.int64), windows, ())
 
 

@@ -142,7 +142,7 @@ def test_what_the_recording_does_not_cover_is_unexplained(written: Written) -> N
 
 def test_a_trace_without_anything_of_the_host_explains_nothing(written: Written) -> None:
     breakdown = breakdown_of(step_context(written([]), np.array([[0, 1000]])))
-    assert breakdown.entries[0].tolist() == [0] * 8 + [1000]
+    assert breakdown.entries[0].tolist() == [0] * 9 + [1000]
 
 
 def test_steps_come_from_optimisers_where_the_profiler_marked_none(written: Written) -> None:

@@ -120,7 +120,7 @@ def test_the_track_of_the_breakdown_sums_to_the_breakdown(shared_data: Path, tmp
     assert entries.tolist() == breakdown.entries.tolist()
     idle = slices(exact(out)["traceEvents"], IDLE)
     if breakdown.device != "cpu":
-        assert sum(end - begin for _, begin, end, _ in idle) == breakdown.entries[:, Category.INPUT :].sum()
+        assert sum(end - begin for _, begin, end, _ in idle) == breakdown.entries[:, Category.UNRECORDED :].sum()
     else:
         assert idle == []
 

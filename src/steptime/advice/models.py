@@ -19,6 +19,7 @@ from steptime.advice.evidence import (
     OperatorUse,
     OptimizerUse,
     SettingsUse,
+    StepSummary,
 )
 from steptime.advice.kernels import plain_name
 from steptime.advice.line_evidence import profile_scale
@@ -214,6 +215,7 @@ def staging_operators(copies: Iterable[CopyUse]) -> frozenset[str]:
 CATEGORIES = {
     "compute": "its computing takes",
     "copy": "its copies take",
+    "unrecorded": "device work that the trace does not hold takes",
     "input": "its input takes",
     "sync": "waiting for its device to be read takes",
     "compile": "its compiling takes",
@@ -223,6 +225,13 @@ CATEGORIES = {
 }
 UNEVEN = 1.1
 """Times the others' arithmetic: a tenth more is another batch, not another device."""
+
+
+def how_to_record(step: StepSummary) -> str:
+    """What helps where the trace does not hold what the device did."""
+    if step.steady > 1:
+        return "Profile fewer steps at once, alone on the device, so that the tracer loses no event."
+    return "Record several steps behind a warm-up: torch.profiler.schedule(wait=1, warmup=1, active=3)."
 
 
 def late_name(late: LateRank) -> str:

@@ -153,7 +153,7 @@ def category_uses(
     machine: Machine | None,
 ) -> tuple[CategoryUse, ...]:
     """The categories; they sum to the step. Of computing, what lies above the roofline could be saved, of unexplained
-    time nothing, of the others all. Where no step was profiled, the phases stand for their categories."""
+    and unrecorded time nothing, of the others all. Where no step was profiled, phases stand for their categories."""
     entries = _entries(breakdown, steps, usual)
     profiled = bool(operators) or entries[:, (Category.COMPUTE, Category.OVERHEAD)].any()
     uses = [] if profiled else [use for use in phase_uses(steps, usual) if use.name in UNSPLIT_PHASES]
@@ -164,7 +164,7 @@ def category_uses(
         recoverable = duration
         if category is Category.COMPUTE:
             recoverable = scaled(duration, waste(operators, machine))
-        elif category is Category.UNEXPLAINED:
+        elif category in (Category.UNRECORDED, Category.UNEXPLAINED):
             recoverable = NOTHING
         uses.append(CategoryUse(category.name.lower(), duration, recoverable))
     return tuple(use for use in uses if use.duration.value > 0)

@@ -79,11 +79,13 @@ def look_at_trace(trace: Trace, boundaries: Int64, machine: Machine | None = Non
 
 def categories_of(breakdown: Breakdown, recoverable_compute: float) -> tuple[CategoryUse, ...]:
     """The categories per step; they sum to the step. recoverable_compute: share of computing above the roofline; of
-    unexplained time nothing can be given back, of the other categories all."""
+    unexplained and unrecorded time nothing can be given back, of the other categories all."""
     uses = []
     for category in Category:
         duration = mean_of_series(breakdown.entries[:, category])
-        part = {Category.COMPUTE: recoverable_compute, Category.UNEXPLAINED: 0.0}.get(category, 1.0)
+        part = {Category.COMPUTE: recoverable_compute, Category.UNRECORDED: 0.0, Category.UNEXPLAINED: 0.0}.get(
+            category, 1.0
+        )
         uses.append(CategoryUse(category.name.lower(), duration, scaled(duration, part)))
     return tuple(use for use in uses if use.duration.value > 0)
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 from steptime.advice.evidence import Case, CategoryUse
-from steptime.advice.models import late_name, late_reason
+from steptime.advice.models import how_to_record, late_name, late_reason
 from steptime.advice.rule import Finding, Weight
 from steptime.advice.rules import CATALOGUE
 from steptime.advice.savings import named, ratio
@@ -27,6 +27,7 @@ MOST_OF_IT = 0.5
 bottleneck."""
 COMPUTE = "compute"
 COMMUNICATION = "communication"
+UNRECORDED = "unrecorded"
 UNSPLIT = ("forward", "backward", "optimizer", "rest")
 """Phases that stand for categories where no step was profiled."""
 WIDEST = 0.3
@@ -48,6 +49,7 @@ WORDS = {
     "compute": "computing",
     "communication": "communication",
     "copy": "copies",
+    "unrecorded": "device work that the trace does not hold",
     "input": "waiting for input",
     "sync": "waiting for the device to be read",
     "compile": "compiling",
@@ -107,7 +109,10 @@ def _verdict(case: Case, findings: tuple[Finding, ...]) -> Verdict:
     close = wide and second is not None and first.value < CLEARLY * second.value
     varying = (UNCLEAR if close else LIKELY) if wide and first.value >= LEAST_SHARE else ""
     confidence, reason = _confidence(case, findings, varying)
-    if first.value < LEAST_SHARE:
+    lost = named(tuple(uses), UNRECORDED)
+    if lost is not None and _share(lost.duration, case).value >= max(first.value, LEAST_SHARE):
+        name, sentence = UNRECORDED, f"Bound by {_amount(lost, case)}. {how_to_record(case.step)}"
+    elif first.value < LEAST_SHARE:
         name, sentence = _nothing_to_recover(uses, first, case)
     elif rivals and not wide:
         name, pair = BALANCED, f"{_saving(ranked[0], case)}, and {_saving(ranked[1], case)}"

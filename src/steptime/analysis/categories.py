@@ -19,12 +19,13 @@ class Category(IntEnum):
     COMPUTE = 0
     COMMUNICATION = 1
     COPY = 2
-    INPUT = 3
-    SYNC = 4
-    COMPILE = 5
-    OVERHEAD = 6
-    PYTHON = 7
-    UNEXPLAINED = 8
+    UNRECORDED = 3
+    INPUT = 4
+    SYNC = 5
+    COMPILE = 6
+    OVERHEAD = 7
+    PYTHON = 8
+    UNEXPLAINED = 9
 
 
 Claims: TypeAlias = tuple[tuple[Category, Intervals], ...]

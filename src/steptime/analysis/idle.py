@@ -4,11 +4,13 @@ An idle stretch ends with a device activity, which a thread of the host launched
 the stretch. Autograd's engine works for the training thread, which waits meanwhile: what one ends, both explain. What
 nothing in the trace launched, and the idle time at the very end, is explained by the training thread.
 
-*input*: in the loader's next(), or batch preparation that the caller knows of. *sync*: the device ran dry inside a call
-that waits for it, a blocking copy among them (all of the idle time up to the launch, because without the wait the queue
-would not have been empty), or the host is in such a call, or in a copy that is staged, for longer than launching takes.
-*compile*. *overhead*: inside operators and runtime calls, in gaps at the cadence of dispatching, and from the launch to
-the start of the activity. *python*: everything else of that thread.
+*unrecorded*: the activity that ends the stretch had been launched, and the host was done with it, for longer than
+launching takes. So the device was at work, or waited for something, that the trace does not hold: nobody on the host is
+to blame, whatever it was at. *input*: in the loader's next(), or batch preparation that the caller knows of. *sync*:
+the device ran dry inside a call that waits for it, a blocking copy among them (all of the idle time up to the launch,
+because without the wait the queue would not have been empty), or the host is in such a call, or in a copy that is
+staged, for longer than launching takes. *compile*. *overhead*: inside operators and runtime calls, in gaps at the
+cadence of dispatching, and from the launch to the start of the activity. *python*: everything else of that thread.
 """
 
 from __future__ import annotations
@@ -32,7 +34,9 @@ from steptime.trace.links import UNKNOWN, Links, host_forest
 from steptime.trace.table import EventKind, Trace
 from steptime.trace.vendors import ALLOCATION, COPY_CALL, LOADER, STEP, SYNCHRONISATION, is_engine, matching, of_symbols
 
-CATEGORIES = (Category.INPUT, Category.SYNC, Category.COMPILE, Category.OVERHEAD, Category.PYTHON)
+CATEGORIES = (
+    Category.UNRECORDED, Category.INPUT, Category.SYNC, Category.COMPILE, Category.OVERHEAD, Category.PYTHON
+)  # fmt: skip
 BY_LINE = (Category.SYNC, Category.PYTHON)
 """Causes of one name are told apart by the user's functions around them, because each is a line to change."""
 
@@ -40,7 +44,8 @@ BY_LINE = (Category.SYNC, Category.PYTHON)
 @dataclass(frozen=True, slots=True, eq=False)
 class Idle:
     """Idle stretches in time order, ns. launch: row of the call that ends each, UNKNOWN for none; launched: when it
-    began. lane: of the thread that ends it. staged: that call is a copy which held the host for longer than launching
+    began. queued: when that call had returned and the device could begin; the stretch's end without a call. lane: of
+    the thread that ends it. staged: that call is a copy which held the host for longer than launching
     takes. threads: by lane, the lanes that explain what it ends, those whose word counts first first.
     """
 
@@ -48,6 +53,7 @@ class Idle:
     end: Int64
     launch: Int64
     launched: Int64
+    queued: Int64
     lane: Int64
     staged: Bool
     threads: dict[int, tuple[int, ...]]
@@ -69,10 +75,11 @@ def idle_of(trace: Trace, lane: int | None) -> Idle:
     lanes = np.where(called, trace.events.lane[launch], usual)
     before = np.where(idle.end - idle.begin <= DISPATCH_GAP, idle.begin, idle.end)  # a lost launch: queued, or not
     launched = np.clip(np.where(called, trace.events.begin[launch], before), idle.begin, idle.end)
+    queued = np.where(called, np.clip(trace.events.end[launch], idle.begin, idle.end), idle.end)
     staged = called & matching(trace, COPY_CALL.match)[launch] & (trace.events.duration[launch] > DISPATCH_GAP)
     family = (*autograd_lanes(trace, lane), lane) if lane is not None else ()
     threads = {each: family if each in family else (each,) for each in np.unique(lanes).tolist()}
-    return Idle(idle.begin, idle.end, launch, launched, lanes, staged, threads)
+    return Idle(idle.begin, idle.end, launch, launched, queued, lanes, staged, threads)
 
 
 @once
@@ -101,6 +108,8 @@ def _explain(
     events, threads = trace.events, idle.threads[lane]
     mine = idle.lane == lane
     begin, end, launched, staged = (each[mine] for each in (idle.begin, idle.end, idle.launched, idle.staged))
+    unrecorded = idle.end - idle.queued > DISPATCH_GAP
+    unrecorded &= mine
     inside = union(begin, end)
     waits = np.concatenate([waiting_calls(trace, each) for each in threads])
     drained = contains(during(trace, waits), begin)
@@ -113,6 +122,7 @@ def _explain(
         intersect(union(begin[~queued], end[~queued]), during(trace, waits[events.duration[waits] > DISPATCH_GAP])),
     )
     return (
+        union(idle.queued[unrecorded], idle.end[unrecorded]),
         intersect(inside, join(*(input_time(trace, each) for each in threads), input_ranges)),
         waiting,
         intersect(inside, join(*(compile_time(trace, each) for each in threads), compile_ranges)),
@@ -125,11 +135,11 @@ def _explain(
 class IdleGaps:
     """Pieces of device-idle time of one category each, in time order; all columns int64 of one length, read-only.
 
-    begin, end: ns. step: index of the window. category: a
-    `Category` from INPUT on. launch: row of the call that ends the stretch. lane: of the thread that made it. wait: of
-    a piece of SYNC, row of the call that waited. cause: row of the event that held that thread for most of the piece:
-    an operator, a runtime call, an annotation or a Python function. inside: row of the innermost event alike, whatever
-    the category: what the loader was at. Rows are UNKNOWN where there is none.
+    begin, end: ns. step: index of the window. category: a `Category` from UNRECORDED on. launch: row of the call that
+    ends the stretch. lane: of the thread that made it. wait: of a piece of SYNC, row of the call that waited.
+    cause: row of the event that held that thread for most of the piece: an operator, a runtime call, an annotation
+    or a Python function. inside: row of the innermost event alike, whatever the category: what the
+    loader was at. Rows are UNKNOWN where there is none.
     """
 
     begin: Int64
@@ -154,7 +164,7 @@ class IdleGaps:
 @once
 def gaps_of(steps: StepContext) -> IdleGaps:
     """The idle time of the steps. Step by step and to the nanosecond, the pieces sum to the entries of the breakdown
-    from INPUT on."""
+    from UNRECORDED on."""
     trace, busy = steps.trace, device_time(steps.trace).busy
     idle = idle_of(trace, steps.lane)
     claims = idle_claims(trace, steps.lane, steps.input, steps.compiling)

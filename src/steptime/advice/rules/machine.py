@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from steptime.advice.evidence import LoaderUse, Signal
 from steptime.advice.line_evidence import profile_scale
-from steptime.advice.models import at_once, fitting_threads, idle_cpus
+from steptime.advice.models import at_once, fitting_threads, how_to_record, idle_cpus
 from steptime.advice.rule import Finding, Weight, rule
-from steptime.advice.savings import partly
+from steptime.advice.savings import in_step, named, partly, ratio
 from steptime.advice.signals import Signals
 from steptime.quantities import format_duration, format_share
 
@@ -39,6 +39,8 @@ least)."""
 FEWEST_IN_TRACE = 2
 """In a bare trace: its steps were chosen, a few of a job that ran steadily, and there are no more to come; two have
 an interval, as wide as two steps deserve (12.7 standard errors)."""
+LEAST_UNRECORDED = 0.05
+"""Of the step."""
 SPEEDUP = 2
 """So many times as many threads must fit, and so many must there be CPUs idle for: less is lost again at the boundaries
 of each operator."""
@@ -210,6 +212,30 @@ def device_not_traced(signals: Signals) -> Finding | None:
         f"The trace holds {signals.step.untraced:.0f} launches a step and no kernel: the device was not recorded",
         "Profile with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA].",
     )
+
+
+@rule("ST816", "unrecorded-work", needs={Signal.CATEGORIES}, weight=Weight.DOUBT)
+def unrecorded_work(signals: Signals) -> Finding | None:
+    """The device was at work that the trace does not hold
+
+    What it means: For a part of the step the trace shows an idle device, although the host had launched the next kernel
+    and was done with it. The device was still at something that was not recorded: kernels launched before the profiler
+    began, events that its buffers lost, graphs or streams that it does not see, another process on the device. Nothing
+    on the host is to blame for that time, and what filled it is not known.
+
+    How we know: The call that launched the kernel which ends the idle time had returned more than 50 microseconds
+    before that kernel began. Launching takes a tenth of that.
+
+    What helps: Record several whole steps (torch.profiler.schedule with a warm-up), or synchronise the device before
+    the profiler starts; profile in the process that owns the device, alone on it.
+
+    When to ignore it: When the idle time is the trace's first and the steps behind it are whole.
+    """
+    lost = named(signals.categories, "unrecorded")
+    if lost is None or ratio(lost.duration.value, signals.step.duration.value) < LEAST_UNRECORDED:
+        return None
+    summary = f"Kernels begin long after their launch: {in_step(lost.duration.value, signals.step)} is not in the trace"
+    return unrecorded_work.finding(summary, how_to_record(signals.step))
 
 
 @rule(

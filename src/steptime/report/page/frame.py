@@ -20,7 +20,18 @@ from steptime.report.printable import printable
 SCRIPTS = ("page.js", "steps.js", "events.js", "perfetto.js", "timeline.js")
 """Parts of the one script, in the order in which they run."""
 _STYLES = ("style.css", "parts.css")
-_TONES = {"compute", "communication", "copy", "input", "sync", "compile", "overhead", "python", "unexplained"}
+_TONES = {
+    "compute",
+    "communication",
+    "copy",
+    "unrecorded",
+    "input",
+    "sync",
+    "compile",
+    "overhead",
+    "python",
+    "unexplained",
+}
 _BOUNDS = {"memory", "compute", "latency"}
 """Categories and bounds that have a colour of their own; whatever else a report may name shares one."""
 _DANGEROUS = {ord(sign): f"\\u{ord(sign):04x}" for sign in "<>&\u2028\u2029"}

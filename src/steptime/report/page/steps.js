@@ -43,7 +43,7 @@
     const row = make("tr");
     const head = make("th");
     head.scope = "row";
-    const kinds = ["compute", "communication", "copy", "input", "sync", "compile", "overhead", "python", "unexplained"];
+    const kinds = ["compute", "communication", "copy", "unrecorded", "input", "sync", "compile", "overhead", "python", "unexplained"];
     const tone = kinds.includes(name) ? `tone-${name}` : "tone-other";
     head.append(make("i", "", `key ${tone}`), name);
     const bar = make("td", undefined, "meter");

@@ -9,7 +9,7 @@ sheet.later(() => {
   const strip = byId("lanes-overview");
   const pen = canvas.getContext("2d");
   const AXIS = 22, HEAD = 21, ROW = 17, TALL = 24, CROWD = 40;
-  const CATEGORIES = ["compute", "communication", "copy", "input", "sync", "compile", "overhead", "python", "unexplained"];
+  const CATEGORIES = ["compute", "communication", "copy", "unrecorded", "input", "sync", "compile", "overhead", "python", "unexplained"];
   const TONES = { operator: "--steady", range: "--rule", call: "--muted", python: "--soft", phase: "--rule", other: "--unexplained" };
   CATEGORIES.forEach((name) => { TONES[name] = `--${name}`; });
 
