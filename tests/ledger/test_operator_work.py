@@ -104,3 +104,9 @@ def test_what_sums_sparse_tensors_has_no_work_that_their_shapes_could_tell(tmp_p
     outer, inner = event("aten::add", 100, 300, **table), event("aten::_nnz", 110, 112, **table)
     found = totals(tmp_path / "trace.json", known, outer, inner)
     assert found["aten::add"].bytes is None
+
+
+def test_a_call_that_waited_for_a_processor_is_not_usual(tmp_path: Path) -> None:
+    calls = [event("aten::add", at, at + (90 if at == 200 else 10), **VECTOR) for at in (0, 100, 200)]
+    found = totals(tmp_path / "trace.json", *calls, event("aten::add", 300, 304, **PRODUCT))
+    assert (found["aten::add"].duration, found["aten::add"].usual) == (114_000, 34_000)

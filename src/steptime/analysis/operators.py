@@ -286,7 +286,8 @@ def _moved_inside(moved: Float64, parent: Int64, own: Bool) -> Float64:
 class OperatorUse:
     """An operator over all steps, per step. duration: ns (on an accelerator, of the kernels that it launched; on a CPU,
     inside it, operators within it excluded). bound: "compute", "memory", "latency" (its work takes less time at the
-    machine's peaks than dispatching it) or "unmodelled". flops, bytes: None where a call has no model."""
+    machine's peaks than dispatching it) or "unmodelled". flops, bytes: None where a call has no model. usual: ns, had
+    every call taken what the median of those with its arguments did; None where only the sum is known."""
 
     name: str
     calls: float
@@ -296,6 +297,7 @@ class OperatorUse:
     flops: float | None = None
     bytes: float | None = None
     source: SourceLine | None = None
+    usual: float | None = None
 
 
 def operator_totals(steps: StepContext, sources: Mapping[str, SourceLine]) -> tuple[OperatorUse, ...]:
@@ -317,6 +319,8 @@ def _operator_total(
     name = steps.trace.symbols[steps.trace.events.name[calls.rows[chosen[0]]]]
     duration = calls.duration[chosen]
     kinds, kind, counts = np.unique(modelled.kind[chosen], return_inverse=True, return_counts=True)
+    middle = np.cumsum(counts) - counts // 2 - 1
+    usual = (duration[np.lexsort((duration, kind.reshape(-1)))][middle] * counts).sum()
     works = [modelled.works[each] for each in kinds.tolist()]
     bounds: dict[str, float] = defaultdict(float)
     for work, spent in zip(works, np.bincount(kind.reshape(-1), duration, len(kinds)).tolist(), strict=True):
@@ -335,4 +339,5 @@ def _operator_total(
         flops=mean([work.flops if work else None for work in works]),
         bytes=mean([work.bytes if work else None for work in works]),
         source=sources.get(name),
+        usual=float(usual) / len(steps),
     )

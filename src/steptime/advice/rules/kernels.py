@@ -493,9 +493,10 @@ def slow_arithmetic(signals: Signals) -> Finding | None:
     differ (x + y.t()), which are read element by element.
 
     How we know: The operator's bytes, computed from its shapes, at the copy bandwidth of this machine with as many
-    threads: it took more than ten times that, with 20 us a call at least and 16 MB at most. A small tensor, which torch
-    gives to fewer threads, has their part of the bandwidth. What lies above three times is the upper bound of what is
-    to be saved. Processors differ: a Zen 4 is slow in roots and quotients of denormals only, others in products, too.
+    threads: most calls took more than ten times that (a single one may have waited for a processor), with 20 us a call
+    at least and 16 MB at most. A small tensor, which torch gives to fewer threads, has their part of the bandwidth.
+    What lies above three times is the upper bound of what is to be saved. Processors differ: a Zen 4 is slow in roots
+    and quotients of denormals only, others in products, too.
 
     What helps: torch.set_flush_denormal(True) at the start of the script takes denormals for zero; `try` measures it.
     Better: keep values away from zero (an epsilon inside of the root, a larger eps of the optimiser, normalised
@@ -508,7 +509,8 @@ def slow_arithmetic(signals: Signals) -> Finding | None:
         return None
     rate = _Rate(machine.copy_bytes, signals.settings.intra_op_threads)
     scale = profile_scale(signals.operators, signals.categories)
-    slow = sorted((use for use in signals.operators if _is_slow(use, rate)), key=_duration, reverse=True)
+    usual = (replace(use, duration=min(use.duration, use.usual or use.duration)) for use in signals.operators)
+    slow = sorted((use for use in usual if _is_slow(use, rate)), key=_duration, reverse=True)
     above = scale * sum(use.duration - NEEDED * rate.copied(use) for use in slow)
     if ratio(above, step.duration.value) < LEAST_SHARE_ARITHMETIC:
         return None
