@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from steptime._version import __version__
 from steptime.advice.assemble import assemble
@@ -16,6 +16,7 @@ from steptime.advice.verdict import verdict
 from steptime.analysis.breakdown import device_of
 from steptime.analysis.layout import Layout
 from steptime.analysis.memory_samples import OverTime, sampled_memory
+from steptime.analysis.modules import module_uses
 from steptime.analysis.recorded_breakdown import breakdown_of_process, operator_time
 from steptime.analysis.stragglers.comparison import RankComparison
 from steptime.analysis.stragglers.fleet import machine_of
@@ -23,6 +24,7 @@ from steptime.analysis.stragglers.summary import RankSummary, summarise, summari
 from steptime.analysis.trace_steps import find_steps
 from steptime.machine.machine import Machine
 from steptime.machine.peaks import known
+from steptime.memory.by_module import kept_in_process
 from steptime.memory.by_owner import owned_in_process, owned_in_trace
 from steptime.recording.load import name_of
 from steptime.recording.recording import Process, Recording
@@ -91,6 +93,10 @@ def analyse_process(
         trainers_on_host=on_host,
         in_operators=operator_time(recorded),
     )
+    profiled = recorded.profiled
+    if profiled is not None:
+        kept = kept_in_process(process, recorded.windows) if detailed else None
+        case = replace(case, modules=module_uses(profiled, process.modules, kept))
     return RankResult(
         name=name_of(process),
         rank=rank,
@@ -127,7 +133,7 @@ def analyse_trace(trace: Trace, number: int, *, detailed: bool) -> RankResult | 
         rank=rank,
         place=rank,
         environment=JobEnvironment("", "", device, "", "", __version__, 1, facts=facts_of_trace(trace)),
-        case=looked.case,
+        case=replace(looked.case, modules=module_uses(looked.steps)),
         summary=summarise(looked.steps, looked.breakdown, rank),
         step_ns=walls,
         steady=tuple(index >= warm_up for index in range(len(walls))),

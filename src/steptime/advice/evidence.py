@@ -14,13 +14,14 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from steptime.analysis.modules import ModuleUse
 from steptime.analysis.operators import OperatorUse
 from steptime.analysis.stragglers.comparison import LateRank
 from steptime.analysis.what_if.what_if import Prediction
 from steptime.quantities import Estimate, SourceLine, mean_of_series
 from steptime.recording.recording import PaddingFacts
 
-__all__ = ["LateRank", "OperatorUse", "PaddingFacts", "Prediction"]
+__all__ = ["LateRank", "ModuleUse", "OperatorUse", "PaddingFacts", "Prediction"]
 """Records of the rooms below that are part of a case as they are."""
 
 Record = TypeVar("Record")
@@ -615,3 +616,4 @@ class Case:
     paths: tuple[PathUse, ...] = ()
     padding: PaddingFacts | None = None
     changing_work: bool | None = None
+    modules: tuple[ModuleUse, ...] = ()

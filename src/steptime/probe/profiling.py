@@ -26,6 +26,7 @@ import torch
 from steptime.journal import Kind, append_to
 from steptime.probe.identity import clock_pair, process_group
 from steptime.probe.memory import allocations
+from steptime.probe.modules import ModuleRanges
 from steptime.probe.recorder import Recorder
 
 
@@ -101,13 +102,21 @@ def plain_name(folder: str) -> Iterator[str]:
 class ProfilerWindow:
     """One recording of torch.profiler from `start` to `stop`. Both hold the user's thread, and write for how long."""
 
-    def __init__(self, recorder: Recorder, number: int, stacks: bool, trained: Iterable[Any] = ()) -> None:
-        """`trained`: the job's parameters, as far as they are known."""
+    def __init__(
+        self,
+        recorder: Recorder,
+        number: int,
+        stacks: bool,
+        trained: Iterable[Any] = (),
+        modules: Iterable[tuple[str, Any]] = (),
+    ) -> None:
+        """`trained`: the job's parameters, `modules`: its modules by path, as far as they are known."""
         self._recorder, self._folder, self._trained = recorder, recorder.folder, trained
         self.number, self.stacks = number, stacks
         self._profile: Any = None
         self._partial = os.path.join(self._folder, f"trace-{number}.json.partial")
         self._open = OpenRanges()
+        self._modules = ModuleRanges(modules)
         self._memory = self._history = False
         self._tracer_known = TRACER in sys.modules
         self.begin = self._boundary = self._shortest = 0
@@ -149,6 +158,7 @@ class ProfilerWindow:
             with allocations.errors_only():
                 del witness  # was allocated before: torch warns of the first such, and of every thousandth
         self._history = self.stacks and allocations.begin_history()
+        self._modules.begin()
         self.begin = self._boundary = now()
 
     def spoils(self, usual: int) -> bool:
@@ -203,6 +213,7 @@ class ProfilerWindow:
         """Switches off what `start` switched on, whatever fails. history: where that of the allocator goes, if any."""
         profile, self._profile = self._profile, None
         try:
+            self._modules.end()
             self._open.end()
             distributed = process_group()
             if distributed is not None and "gloo" in str(distributed.get_backend_config()):

@@ -18,6 +18,7 @@ import sys
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import asdict, dataclass
+from itertools import islice
 from threading import get_ident
 from typing import Any
 
@@ -32,6 +33,7 @@ from steptime.probe.identity import place, traces
 from steptime.probe.lines import LineTimeline, LoopFrame
 from steptime.probe.memory import exhausted
 from steptime.probe.memory.leaks import APART, LeakHunt
+from steptime.probe.modules import MOST, module_facts, named_modules
 from steptime.probe.objects import each_once, parameters_of, updated_by
 from steptime.probe.profiling import ProfilerWindow
 from steptime.probe.sampling import LineSampler
@@ -260,16 +262,26 @@ def _profiles(session: Session, duration: int, number: int, stacks: bool) -> Sta
         wanted, stacks = agreed.steps, agreed.stacks
     else:
         yield from _steps(steps_to_next(*loaders, wanted + stacks))
-    yield from _profile(session, ProfilerWindow(session.recorder, number, stacks=False), wanted)
+    yield from _profile(session, _window(session, number, stacks=False), wanted)
     if stacks:
-        yield from _profile(
-            session, ProfilerWindow(session.recorder, number + 1, stacks=True, trained=_trained(session)), 1
-        )
+        yield from _profile(session, _window(session, number + 1, stacks=True), 1)
+
+
+def _window(session: Session, number: int, *, stacks: bool) -> ProfilerWindow:
+    begin = now()
+    named = list(islice(named_modules(_modules(session)), MOST))
+    if not stacks:
+        session.recorder.fact("modules", modules=module_facts(named))
+    session.recorder.pause(begin)
+    return ProfilerWindow(session.recorder, number, stacks, _trained(session) if stacks else (), named)
+
+
+def _modules(session: Session) -> list[Any]:
+    return [module for root in session.roots if (module := root.module) is not None]
 
 
 def _trained(session: Session) -> Iterator[Any]:
-    modules = [module for root in session.roots if (module := root.module) is not None]
-    return each_once(*map(parameters_of, modules), *map(updated_by, session.optimizers.living()))
+    return each_once(*map(parameters_of, _modules(session)), *map(updated_by, session.optimizers.living()))
 
 
 def _hunt_leaks(session: Session) -> Stage:

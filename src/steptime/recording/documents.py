@@ -42,6 +42,7 @@ FACT_TYPES: dict[str, type[Any]] = {
     "leak": rec.LeakFacts,
     "padding": rec.PaddingFacts,
     "samples": rec.SampleFacts,
+    "modules": rec.ModuleFacts,
     "out_of_memory": rec.OutOfMemoryFacts,
 }
 """By the `fact` of a line; "note" has a `text` besides."""

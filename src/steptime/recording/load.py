@@ -196,6 +196,7 @@ def _process(folder: Path, manifest: rec.Manifest, problems: list[str]) -> rec.P
         padding=next(reversed(_of(found, rec.PaddingFacts)), None),
         samples=next(reversed(_of(found, rec.SampleFacts)), None),
         called=_newest(_of(found, rec.CalledFacts), "file", "line"),
+        modules=next((fact.modules for fact in reversed(_of(found, rec.ModuleFacts))), ()),
     )
 
 

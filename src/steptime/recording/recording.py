@@ -85,6 +85,14 @@ class RootFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class ModuleFacts:
+    """The modules when a window of the profiler began: path ("Net.layer1.0"), class, numbers and bytes of the
+    parameters that are the module's own."""
+
+    modules: tuple[tuple[str, str, int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class LoaderFacts:
     """One DataLoader iterator and the configuration in force. `loader` is equal for iterators of one DataLoader
     configuration (construction site and settings). item_site: definition of the dataset's item function. seed: the
@@ -382,6 +390,7 @@ class Process:
     padding: PaddingFacts | None = None
     samples: SampleFacts | None = None
     called: tuple[CalledFacts, ...] = ()
+    modules: tuple[tuple[str, str, int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

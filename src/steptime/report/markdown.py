@@ -120,7 +120,7 @@ def titled_table(table: Table) -> Iterator[str]:
     if not table.rows:
         return
     shown = [place for place, column in enumerate(table.columns) if not column.detail]
-    rows, count = table.rows[:MOST_ROWS], len(table.rows) + table.hidden
+    rows, count = _shown_rows(table), len(table.rows) + table.hidden
     number = f" ({len(rows)} of {count})" if len(rows) < count else ""
     yield from (f"## {prose(table.title)}{number}", "")
     if table.note:
@@ -130,6 +130,16 @@ def titled_table(table: Table) -> Iterator[str]:
     for row in rows:
         yield _row(_cell(table.columns[place], row[place]) for place in shown)
     yield ""
+
+
+def _shown_rows(table: Table) -> list[tuple[Cell, ...]]:
+    """The first MOST_ROWS; of a tree, those that lie no deeper than leaves room for whole levels."""
+    rows = list(table.rows)
+    if len(rows) > MOST_ROWS and table.depths:
+        depths = sorted(table.depths)
+        deepest = depths[MOST_ROWS] - 1
+        rows = [row for row, depth in zip(rows, table.depths, strict=True) if depth <= max(deepest, depths[0])]
+    return rows[:MOST_ROWS]
 
 
 def _row(cells: Iterable[str]) -> str:

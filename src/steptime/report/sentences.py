@@ -16,7 +16,7 @@ SMALLEST = 0.005
 """Half a percent, in predictions and shares: less is not shown."""
 _BOUNDS = (("memory", "memory"), ("compute", "arithmetic"), ("latency", "latency"), ("unmodelled", "unmodelled"))
 """Fields of `RooflineUse` and what they are called."""
-_UNITS = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"))
+_UNITS = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
 def source_text(source: SourceLine) -> str:

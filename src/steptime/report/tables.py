@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
-from steptime.advice.evidence import Case, CategoryUse
+from steptime.advice.evidence import Case, CategoryUse, ModuleUse
 from steptime.advice.kernels import short_kernel
 from steptime.analysis.stragglers.comparison import RankComparison
 from steptime.quantities import SourceLine, format_bytes, format_duration, format_share, format_source
@@ -51,7 +51,8 @@ class Column(Generic[Row]):
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """identity: unique on a page. note: a sentence under the title. hidden: rows that were left out."""
+    """identity: unique on a page. note: a sentence under the title. hidden: rows that were left out. depths: of a tree,
+    how deep each row lies; the first column then has a name as its text, and the whole path as its value."""
 
     identity: str
     title: str
@@ -59,6 +60,7 @@ class Table:
     columns: tuple[Column[Any], ...]
     rows: tuple[tuple[Cell, ...], ...]
     hidden: int = 0
+    depths: tuple[int, ...] = ()
 
 
 def table_of(
@@ -160,7 +162,7 @@ def _with_rows(*tables: Table) -> tuple[Table, ...]:
 def case_tables(case: Case) -> tuple[Table, ...]:
     """The tables of a case that have rows, in the order in which a reader needs them."""
     return _with_rows(
-        _gaps(case), _kernels(case), _operators(case), _lines(case), _copies(case), _collectives(case),
+        _modules(case), _gaps(case), _kernels(case), _operators(case), _lines(case), _copies(case), _collectives(case),
         _allocations(case), _chains(case), _segments(case),
     )  # fmt: skip
 
@@ -267,6 +269,35 @@ def _operators(case: Case) -> Table:
         size("bytes", "bytes", lambda use: use.bytes),
         _place(lambda use: use.source),
     )  # fmt: skip
+
+
+def _modules(case: Case) -> Table:
+    def path(use: ModuleUse) -> Cell:
+        return Cell(use.path.rpartition(".")[2], use.path, short=use.path)
+
+    device = "kernels and copies on the device" if case.kernels else "the thread"
+    def numbers(value: float) -> str:
+        return format_rate(value).strip()
+
+    note = (
+        f"Time of {device}, of each module with all inside it, in the profiled steps. FLOP: of the operators that have "
+        "a model. Kept: what a forward pass leaves allocated."
+    )
+    made = table_of(
+        "modules", "Modules", note, case.modules,
+        Column("module", "module", path, number=False, kind="code"),
+        word("class", "class", lambda use: use.type),
+        count("calls", "calls", lambda use: use.calls),
+        duration("forward", "forward_ns", lambda use: use.forward, barred=True),
+        duration("backward", "backward_ns", lambda use: use.backward, barred=True),
+        share("share", "share", lambda use: use.share),
+        number("FLOP", "flop", lambda use: use.flops or None, lambda value: f"{format_rate(value)}FLOP"),
+        _rate(lambda use: _per_second(use.flops, use.forward + use.backward)),
+        number("parameters", "parameters", lambda use: use.parameters or None, numbers),
+        size("their size", "parameter_bytes", lambda use: use.parameter_bytes or None),
+        size("kept", "kept_bytes", lambda use: use.kept),
+    )  # fmt: skip
+    return replace(made, depths=tuple(use.depth for use in case.modules[: len(made.rows)]))
 
 
 def _lines(case: Case) -> Table:

@@ -169,7 +169,7 @@ def _within(column: Array, least: int, end: int, *, absent: bool = False) -> boo
     return bool(column.min() >= least and column.max() < end)
 
 
-READER = f"{__version__}/4"
+READER = f"{__version__}/5"
 """Grows when the same file would be read into other columns."""
 LEAST_SIZE = 16 * 10**6
 """Bytes of JSON that are read in 50 ms. Below, opening an entry gains nothing that could be felt."""

@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from steptime.arrays import Bool, Float64, Int32, Int64
 from steptime.trace.table import ABSENT, EventKind, EventTable, Track
-from steptime.trace.vendors import CATEGORIES, CATEGORY_ENDINGS, DEVICE_WORK_CATEGORIES
+from steptime.trace.vendors import CATEGORIES, CATEGORY_ENDINGS, DEVICE_WORK_CATEGORIES, MODULE_RANGE
 
 Number: TypeAlias = int | str | None
 NOTHING = msgspec.Raw()
@@ -488,6 +488,10 @@ class Columns:
         joined = {name: column.finished() for name, column in self._columns.items()}
         if base_ns and len(joined["begin"]):
             joined["begin"] += base_ns
+        ranges, kinds = np.array([MODULE_RANGE.match(name) is not None for name in self.names]), joined["event_kind"]
+        if ranges.any():
+            called = ranges[joined["name"]] & (kinds == EventKind.OPERATOR)
+            joined["event_kind"] = np.where(called, np.uint8(EventKind.ANNOTATION), kinds)
         for column in joined.values():
             column.flags.writeable = False
         return EventTable(**joined)

@@ -41,6 +41,7 @@ class Links:
     function: the innermost Python function of the user's (with_stack), alike; for what backward runs, that of the
     forward operator.
     forward: of an operator that the autograd engine runs, the operator of the forward pass with its sequence number.
+    module: call of a module around it, or around its forward operator.
     step: index of the step in which a host event begins, or a device activity was launched; UNKNOWN outside all steps.
     """
 
@@ -50,6 +51,7 @@ class Links:
     annotation: Int32
     function: Int32
     forward: Int32
+    module: Int32
     step: Int32
 
 
@@ -207,17 +209,19 @@ def forest_of(lane: Int32, begin: Int64, end: Int64, rows: Int32) -> Forest:
 
 DEVICE = (EventKind.KERNEL, EventKind.MEMCPY, EventKind.MEMSET)
 MODULE = re.compile("nn.Module: ")
-"""So Kineto names the call of a module among the Python functions."""
+"""So Kineto names the call of a module among the Python functions, and our own probe in its ranges."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Roles:
-    """What the events of the host are, one mask each over the whole table. engine: a frame of autograd's."""
+    """What the events of the host are, one mask each over the whole table. engine: a frame of autograd's. module: a
+    module's call, by our own ranges where there are some."""
 
     operator: Bool
     engine: Bool
     annotation: Bool
     function: Bool
+    module: Bool
 
 
 @once
@@ -235,8 +239,9 @@ def link(trace: Trace, boundaries: Int64, *, is_user: Callable[[str], bool] = is
         parent=made.enclosing(trace.events.event_kind != EventKind.PYTHON),
         operator=_through(origin, made.nearest(roles.operator)),
         annotation=_through(origin, made.nearest(roles.annotation)),
-        function=_through(origin, _functions(trace, made, roles, forward, frame)),
+        function=_through(origin, _called_from(trace, made, roles.function, forward, frame)),
         forward=_through(origin, forward),
+        module=_through(origin, _called_from(trace, made, roles.module, forward, frame)),
         step=_through(origin, _steps(trace, boundaries, launched=bool((origin != UNKNOWN).any()))),
     )
 
@@ -248,14 +253,15 @@ def roles_of(trace: Trace, is_user: Callable[[str], bool] = is_user_file) -> Rol
     compiled, annotated = of_symbols(trace, is_compiled), of_symbols(trace, ANNOTATION.match)
     modules, steps = of_symbols(trace, MODULE.match), of_symbols(trace, STEP.match)
     if not len(trace.symbols):
-        return Roles(listed, listed, listed, listed)
+        return Roles(listed, listed, listed, listed, listed)
     operator = (listed & ~annotated[name]) | (noted & compiled[name])
-    annotation = ((listed | noted) & ~operator & ~steps[name]) | (python & modules[name])
+    module, ranges = python & modules[name], noted & modules[name]
+    annotation = ((listed | noted) & ~operator & ~steps[name] & ~ranges) | module
     engine = operator & of_symbols(trace, is_engine)[name]
     frames = (FRAME.match(symbol) for symbol in trace.symbols)
     of_user = np.array([frame is not None and is_user(frame["file"]) for frame in frames])
     function = python & of_user[name] & ~running_before(trace)
-    return Roles(operator, engine, annotation, function)
+    return Roles(operator, engine, annotation, function, ranges if ranges.any() else module)
 
 
 @once
@@ -319,14 +325,14 @@ def _forwards(trace: Trace, made: Forest, roles: Roles) -> tuple[Int32, Int32]:
     return forward, framed
 
 
-def _functions(trace: Trace, made: Forest, roles: Roles, forward: Int32, frame: Int32) -> Int32:
-    """The user's function around each event of the host.
+def _called_from(trace: Trace, made: Forest, callers: Bool, forward: Int32, frame: Int32) -> Int32:
+    """The caller (a function of the user's, a module) around each event of the host.
 
-    Around what backward runs there is only whoever called backward, so it is the forward operator's, unless a function
+    Around what backward runs there is only whoever called backward, so it is the forward operator's, unless a caller
     runs inside the frame itself: a hook, a custom function, checkpointing.
     """
-    around = made.nearest(roles.function)
-    if not roles.function.any():
+    around = made.nearest(callers)
+    if not callers.any():
         return around
     begin = trace.events.begin
     called = (frame != UNKNOWN) & (forward != UNKNOWN) & ((around == UNKNOWN) | (begin[around] < begin[frame]))

@@ -43,6 +43,8 @@ ANNOTATION = re.compile(
     r"^(ProfilerStep[#*]|Optimizer\.|enumerate\(|DistributedDataParallel\.|## |\[|PyTorch Profiler)"
 )
 """Annotations that files of 2021 list among the operators."""
+MODULE_RANGE = re.compile(r"^nn\.Module: (?P<path>.+) \((?P<type>\w+)\)$")
+"""The call of a module, as our own ranges name it (`steptime.probe.modules`)."""
 LOADER = re.compile(r"^enumerate\((DataLoader|DataPipe)\)#")
 STEP = re.compile(r"^ProfilerStep[#*]\d*$")
 OPTIMIZER_STEP = re.compile(r"^Optimizer\.step(#|$)")

@@ -60,6 +60,8 @@ const sheet = (() => {
       const order = compare(value(a), value(b), number);
       return turned && !empty(a) && !empty(b) ? -order : order;
     });
+    table.classList.toggle("flat", table.classList.contains("tree"));
+    table.dataset.sorted = "yes";
     rows.forEach((row, index) => row.classList.toggle("more", index >= 12 && table.hasAttribute("data-short")));
     table.tBodies[0].append(...rows);
   };
@@ -79,11 +81,41 @@ const sheet = (() => {
     const table = byId(field.dataset.filter);
     const all = document.querySelector(`[data-all="${field.dataset.filter}"]`);
     table.classList.toggle("short", !words.length && !(all && all.getAttribute("aria-expanded") === "true"));
+    if (table.classList.contains("tree")) table.classList.toggle("flat", words.length > 0 || "sorted" in table.dataset);
+    let left = 0;
     find("tr", table.tBodies[0]).forEach((row) => {
       const text = row.textContent.toLowerCase();
       row.hidden = !words.every((word) => text.includes(word));
+      left += row.hidden ? 0 : 1;
     });
+    table.closest("section").querySelector(".none").hidden = left > 0;
   }));
+  // Trees: a row folds those below it; as many levels are open as leave the table short.
+  find("table.tree").forEach((table) => {
+    const rows = find("tr", table.tBodies[0]);
+    const depths = rows.map((row) => Number(row.dataset.depth));
+    const parents = depths.map((depth, at) => depths.lastIndexOf(depth - 1, at));
+    const opened = depths.map((depth) => depths.filter((other) => other <= depth + 1).length <= 24);
+    const refresh = () => rows.forEach((row, at) => {
+      let above = parents[at];
+      while (above >= 0 && opened[above]) above = parents[above];
+      row.classList.toggle("folded", above >= 0);
+    });
+    rows.forEach((row, at) => {
+      if (!(depths[at + 1] > depths[at])) return;
+      const button = document.createElement("button");
+      button.type = "button";
+      button.className = "fold";
+      const name = () => {
+        button.setAttribute("aria-expanded", String(opened[at]));
+        button.setAttribute("aria-label", opened[at] ? "Fold" : "Unfold");
+      };
+      button.addEventListener("click", () => { opened[at] = !opened[at]; name(); refresh(); });
+      name();
+      row.cells[0].prepend(button);
+    });
+    refresh();
+  });
   // A name that begins like a formula must not become one in a spreadsheet.
   const field = (text, number) => {
     const safe = !number && /^[=+\-@\t\r]/.test(text) ? `'${text}` : text;
@@ -155,6 +187,8 @@ const sheet = (() => {
     fold.open = false;
     delete fold.dataset.printed;
   }));
+  // Once it has been seen, nothing is left out of what a whole page is photographed as.
+  window.addEventListener("load", () => window.setTimeout(() => root.classList.add("settled"), 400));
   // What may wait until the page has been seen.
   const later = (work) => window.requestAnimationFrame(() => window.setTimeout(work, 0));
   return { answer, byId, copyText, data, download, duration, find, hideTip, later, printable, root, showTip };

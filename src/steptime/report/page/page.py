@@ -83,10 +83,11 @@ OWNERS_OF_CPU = f"{OWNERS} There, torch knows nothing of what was allocated befo
 
 @dataclass(frozen=True, slots=True)
 class FindingView:
-    """A finding as the page tells it. bar: percent of the step to be saved. page: sections of its rule, (heading,
-    paragraphs); a paragraph is (kind, text) spans, "code" or "text"."""
+    """A finding as the page tells it. anchor: its own on the page. bar: percent of the step to be saved. page: sections
+    of its rule, (heading, paragraphs); a paragraph is (kind, text) spans, "code" or "text"."""
 
     finding: Finding
+    anchor: str
     word: str
     saving: str
     share: str
@@ -115,7 +116,11 @@ def render(report: Report) -> str:
     """The whole page."""
     process = report.processes[0]
     case, cut = process.case, process.step_view
-    findings = tuple(_tell(finding, case) for finding in process.findings)
+    findings = tuple(
+        _tell(finding, case, sum(other.code == finding.code for other in process.findings[:at]))
+        for at, finding in enumerate(process.findings)
+    )
+    tables = case_tables(case)
     fixed: dict[str, object] = {
         "report": report,
         "process": process,
@@ -134,7 +139,8 @@ def render(report: Report) -> str:
         "roofline_sentences": roofline_sentences(case),
         "categories": category_tables(case),
         "replay": replay_tables(case),
-        "tables": case_tables(case),
+        "tables": tuple(table for table in tables if not table.depths),
+        "modules": next((table for table in tables if table.depths), None),
         "heat": heat_map(report),
         "facts": _facts(report),
     }
@@ -196,11 +202,13 @@ def _facts(report: Report) -> list[tuple[str, str]]:
     return [(name, value) for name, value in named if value]
 
 
-def _tell(finding: Finding, case: Case) -> FindingView:
+def _tell(finding: Finding, case: Case, before: int) -> FindingView:
+    """before: findings of its code above it."""
     step, saving = case.step.duration.value, finding.savings
     rule = find_rule(finding.code)
     return FindingView(
         finding=finding,
+        anchor=f"{finding.code}-{before + 1}" if before else finding.code,
         word="" if finding.weight is Weight.FINDING else finding.weight.value,
         saving=format_duration(saving.value) if saving is not None else "",
         share=format_share(saving.value / step) if saving is not None and step else "",

@@ -10,7 +10,7 @@ sheet.later(() => {
   const pen = canvas.getContext("2d");
   const AXIS = 22, HEAD = 21, ROW = 17, TALL = 24, CROWD = 40;
   const CATEGORIES = ["compute", "communication", "copy", "unrecorded", "input", "sync", "compile", "overhead", "python", "unexplained"];
-  const TONES = { operator: "--steady", range: "--rule", call: "--muted", python: "--soft", phase: "--rule", other: "--unexplained" };
+  const TONES = { operator: "--operator", range: "--rule", call: "--whole", python: "--soft", phase: "--rule", other: "--unexplained" };
   CATEGORIES.forEach((name) => { TONES[name] = `--${name}`; });
 
   const stepView = data().processes[0].step_view;
@@ -306,7 +306,7 @@ sheet.later(() => {
         if (hit) { count += 1; sum += row.end[event] - row.begin[event]; }
       }
     });
-    byId("lanes-found").textContent = searching ? `${count} found, ${duration(sum)}` : "";
+    byId("lanes-found").textContent = !searching ? "" : count ? `${count} found, ${duration(sum)}` : "Nothing matches";
     draw();
   };
   const go = (by) => {
@@ -330,12 +330,35 @@ sheet.later(() => {
   });
 
   // Pointer, wheel and keys.
-  let drag = null;
+  let drag = null, pinch = null;
+  const touches = new Map();
+  const spread = () => {
+    const [one, other] = [...touches.values()], left = canvas.getBoundingClientRect().left;
+    return { apart: Math.max(Math.abs(one - other), 8), middle: (one + other) / 2 - left };
+  };
+  const lift = (event) => {
+    touches.delete(event.pointerId);
+    if (touches.size < 2) pinch = null;
+  };
   canvas.addEventListener("pointerdown", (event) => {
+    if (event.pointerType === "touch") touches.set(event.pointerId, event.clientX);
+    if (touches.size === 2) {
+      const { apart, middle } = spread();
+      pinch = { apart, time: toTime(middle), span: view.end - view.begin };
+      drag = null;
+      return;
+    }
     drag = { x: event.clientX, begin: view.begin, end: view.end, moved: false };
     canvas.setPointerCapture(event.pointerId);
   });
   canvas.addEventListener("pointermove", (event) => {
+    if (touches.has(event.pointerId)) touches.set(event.pointerId, event.clientX);
+    if (pinch) { // what was between the fingers stays between them
+      const { apart, middle } = spread(), span = (pinch.span * pinch.apart) / apart;
+      hideTip();
+      look(pinch.time - (middle / width) * span, pinch.time + (1 - middle / width) * span);
+      return;
+    }
     if (drag && (drag.moved || Math.abs(event.clientX - drag.x) > 4)) {
       const by = ((event.clientX - drag.x) / width) * (drag.end - drag.begin);
       drag.moved = true;
@@ -350,11 +373,12 @@ sheet.later(() => {
     return showTip([names[hit.row.label[hit.event]], ...lines].join("\n"), event.clientX, event.clientY);
   });
   canvas.addEventListener("pointerleave", hideTip);
-  canvas.addEventListener("pointercancel", () => { drag = null; });
+  canvas.addEventListener("pointercancel", (event) => { lift(event); drag = null; });
   canvas.addEventListener("pointerup", (event) => {
-    const moved = drag && drag.moved;
+    const pressed = drag !== null, moved = pressed && drag.moved;
+    lift(event);
     drag = null;
-    if (!moved) choose(at(event.clientX, event.clientY));
+    if (pressed && !moved) choose(at(event.clientX, event.clientY));
   });
   canvas.addEventListener("dblclick", (event) => {
     const hit = at(event.clientX, event.clientY);

@@ -1,0 +1,211 @@
+"""What each module of the model took in the steps of a trace, as a tree: its calls in forward, and what autograd ran
+for them.
+
+A module's time is that of its whole subtree, counted once, so no part is larger than its whole. On a device it is the
+device's: what the module's operators launched. Backward belongs to the module whose forward operator has the sequence
+number; what checkpointing runs again in backward belongs to backward. Gradients that are accumulated, and operators
+outside of all modules, belong to none.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from steptime.analysis.operators import operator_calls, worked
+from steptime.analysis.step_context import StepContext
+from steptime.arrays import Int64
+from steptime.intervals import EMPTY, Intervals, join, subtract, union
+from steptime.trace.links import DEVICE, UNKNOWN, host_forest
+from steptime.trace.table import Trace
+from steptime.trace.vendors import MODULE_RANGE, is_engine, matching
+
+MOST_MODULES = 400
+"""Those with the most time; what is left out is inside of others that are there."""
+KINETO = "nn.Module: "
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleUse:
+    """A module and all below it, per step. path: "Net.layer1.0"; depth: of it in the tree. forward, backward: ns, of
+    the device where there is one. share: of the step. flops: of both passes, of the operators that have a model; None
+    without any. parameters: numbers; kept: bytes that a call's forward allocated and still holds at its end, None where
+    allocations were not recorded."""
+
+    path: str
+    type: str
+    depth: int
+    calls: float
+    forward: float
+    backward: float
+    share: float
+    flops: float | None = None
+    parameters: int = 0
+    parameter_bytes: int = 0
+    kept: float | None = None
+
+
+@dataclass(slots=True, eq=False)
+class _Spent:
+    """Of a module and all below it, over all steps. first: ns, when it was first called."""
+
+    first: int = np.iinfo(np.int64).max
+    forward: list[Intervals] = field(default_factory=list)
+    backward: list[Intervals] = field(default_factory=list)
+    flops: float | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ModuleCalls:
+    """The calls of modules in a trace. rows: of the event table; path: number in `paths` of each."""
+
+    rows: Int64
+    path: Int64
+    paths: tuple[str, ...]
+    types: tuple[str, ...]
+
+    def of(self, module: Int64) -> Int64:
+        """The path of events by the row of the call around each, UNKNOWN for none."""
+        if not len(self.rows):
+            return np.full(len(module), UNKNOWN)
+        at = np.minimum(np.searchsorted(self.rows, module), len(self.rows) - 1)
+        return np.where(self.rows[at] == module, self.path[at], UNKNOWN)
+
+
+def module_calls(steps: StepContext) -> ModuleCalls:
+    """All of them, by row. Our own ranges say the path; Kineto (with_stack) numbers the modules of a class."""
+    trace, module = steps.trace, steps.links.module
+    rows = np.flatnonzero(module == np.arange(len(module)))
+    mask = np.zeros(len(module), np.bool_)
+    mask[rows] = True
+    around = host_forest(trace).enclosing(mask)[rows].tolist() if len(rows) else []
+    known: dict[int, str] = {}
+    numbers: dict[str, int] = {}
+    types: list[str] = []
+    order = np.lexsort((-trace.events.end[rows], trace.events.begin[rows]))
+    for at in order.tolist():  # callers before what they call
+        symbol = trace.symbols[trace.events.name[rows[at]]]
+        ours, name = MODULE_RANGE.match(symbol), symbol.removeprefix(KINETO)
+        outer = known.get(around[at])
+        path = ours["path"] if ours else f"{outer}.{name}" if outer else name
+        known[int(rows[at])] = path
+        if path not in numbers:
+            numbers[path] = len(numbers)
+            types.append(ours["type"] if ours else name.rpartition("_")[0] or name)
+    path_of = np.array([numbers[known[row]] for row in rows.tolist()], np.int64)
+    return ModuleCalls(rows, path_of, tuple(numbers), tuple(types))
+
+
+def within(path: str) -> Iterator[str]:
+    """The path and those of the modules around it."""
+    while path:
+        yield path
+        path = path.rpartition(".")[0]
+
+
+def module_uses(
+    steps: StepContext, known: Iterable[tuple[str, str, int, int]] = (), kept: Mapping[str, float] | None = None
+) -> tuple[ModuleUse, ...]:
+    """The tree in the order of the calls, each module before those inside it. known: path, class, numbers and bytes of
+    own parameters, as a recording has them. kept: see `ModuleUse`, by path."""
+    calls = module_calls(steps)
+    if not len(steps) or not len(calls.rows):
+        return ()
+    spent: defaultdict[str, _Spent] = defaultdict(_Spent)
+    _add_times(steps, calls, spent)
+    _add_flops(steps, calls, spent)
+    types = dict(zip(calls.paths, calls.types, strict=True))
+    owned = defaultdict[str, Int64](lambda: np.zeros(2, np.int64))
+    for path, kind, numbers, size in known:
+        types.setdefault(path, kind)
+        for each in within(path):
+            owned[each] += (numbers, size)
+    counted = np.bincount(calls.path[steps.links.step[calls.rows] != UNKNOWN], minlength=len(calls.paths))
+    counts = dict(zip(calls.paths, counted.tolist(), strict=True))
+    wall = float((steps.windows[:, 1] - steps.windows[:, 0]).sum())
+    uses = {}
+    for path, found in spent.items():
+        forward, backward = _length(found.forward), _length(found.backward)
+        uses[path] = ModuleUse(
+            path=path,
+            type=types.get(path, ""),
+            depth=path.count("."),
+            calls=counts.get(path, 0) / len(steps),
+            forward=forward / len(steps),
+            backward=backward / len(steps),
+            share=_length([*found.forward, *found.backward]) / wall,
+            flops=found.flops / len(steps) if found.flops is not None else None,
+            parameters=int(owned[path][0]),
+            parameter_bytes=int(owned[path][1]),
+            kept=kept.get(path, 0.0) if kept is not None else None,
+        )
+    return _as_tree(uses, {path: found.first for path, found in spent.items()})
+
+
+def _as_tree(uses: Mapping[str, ModuleUse], first: Mapping[str, int]) -> tuple[ModuleUse, ...]:
+    """The modules with the most time; whoever is there has all around it there."""
+    longest = sorted(uses.values(), key=lambda use: (-use.share, use.depth))[:MOST_MODULES]
+    places = {use.path: tuple((first[path], path) for path in reversed([*within(use.path)])) for use in longest}
+    return tuple(sorted(longest, key=lambda use: places[use.path]))
+
+
+def _length(several: list[Intervals]) -> int:
+    held = join(*several)
+    return int((held.end - held.begin).sum())
+
+
+def _add_times(steps: StepContext, calls: ModuleCalls, spent: defaultdict[str, _Spent]) -> None:
+    trace, links = steps.trace, steps.links
+    module = links.module.astype(np.int64)
+    counted = links.step != UNKNOWN
+    behind = links.forward != UNKNOWN  # in a frame of autograd
+    again = calls.rows[behind[calls.rows]]
+    rerun = union(trace.events.begin[again], trace.events.end[again])
+    if steps.on_device:
+        work = np.flatnonzero(np.isin(trace.events.event_kind, DEVICE) & counted)
+        _add(trace, calls, spent, work[~behind[work]], module[work[~behind[work]]], "forward")
+        _add(trace, calls, spent, work[behind[work]], module[work[behind[work]]], "backward")
+    else:
+        first, frames = calls.rows[~behind[calls.rows]], np.flatnonzero(matching(trace, is_engine) & behind & counted)
+        first, again = first[counted[first]], again[counted[again]]
+        _add(trace, calls, spent, first, first, "forward")
+        _add(trace, calls, spent, frames, module[frames], "backward", without=rerun)
+        _add(trace, calls, spent, again, again, "backward")
+    for row, path in zip(calls.rows.tolist(), calls.path.tolist(), strict=True):
+        for each in within(calls.paths[path]):
+            if each in spent:
+                spent[each].first = min(spent[each].first, int(trace.events.begin[row]))
+
+
+def _add(
+    trace: Trace,
+    calls: ModuleCalls,
+    spent: defaultdict[str, _Spent],
+    rows: Int64,
+    module: Int64,
+    kind: str,
+    *,
+    without: Intervals = EMPTY,
+) -> None:
+    """Adds the time of some events to their modules. module: row of the call around each."""
+    owner = calls.of(module)
+    for number in np.unique(owner[owner != UNKNOWN]).tolist():
+        mine = rows[owner == number]
+        held = subtract(union(trace.events.begin[mine], trace.events.end[mine]), without)
+        for path in within(calls.paths[number]):
+            getattr(spent[path], kind).append(held)
+
+
+def _add_flops(steps: StepContext, calls: ModuleCalls, spent: defaultdict[str, _Spent]) -> None:
+    made = operator_calls(steps)
+    owner = calls.of(steps.links.module[made.rows].astype(np.int64))
+    flops = worked(steps.trace, made).flops
+    modelled = (owner != UNKNOWN) & ~np.isnan(flops)
+    for number in np.unique(owner[modelled]).tolist():
+        total = float(flops[modelled & (owner == number)].sum())
+        for path in within(calls.paths[number]):
+            if path in spent:
+                spent[path].flops = (spent[path].flops or 0.0) + total
