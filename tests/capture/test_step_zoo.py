@@ -48,6 +48,7 @@ JOBS = (
     Job("nested_optimizers", (25,)),
     Job("optimizer_in_backward", (25,)),
     Job("rollouts", (25,), rollouts=4),
+    Job("folds", (36,)),
     Job("manual_update", (30,), mode=Mode.BACKWARD),
     Job("functional", (30,), mode=Mode.BACKWARD),
     Job("compiled_model", (20,), arguments=("eager",)),
@@ -115,6 +116,13 @@ def check(timeline: Timeline, job: Job) -> None:
     assert segments(timeline, SegmentKind.ROLLOUT) >= job.rollouts
     assert steps.steady.any()
     assert steps.phases[steps.steady][:, Phase.BACKWARD].min() > 0
+
+
+def test_the_model_of_every_fold_is_found(tmp_path: Path) -> None:
+    watch(command(Job("folds", ())), tmp_path / "recording")
+    (timeline,) = lay_out_all(tmp_path / "recording")
+    forwards = timeline.steps.phases[:, Phase.FORWARD]
+    assert (forwards[12:] > 0).all()  # the first steps of the first fold are before discovery
 
 
 def test_a_job_that_only_infers_is_laid_out_by_its_forwards(tmp_path: Path) -> None:

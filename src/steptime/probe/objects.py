@@ -15,34 +15,34 @@ from typing import Any
 import torch
 
 
-def parameters_of(module: torch.nn.Module) -> Iterator[Any]:
-    """Parameters of the module's tree, each once, from the tables in which nn.Module keeps them (torch 2.4 to 2.13).
-
-    `module.parameters()` may be the user's own method: Keras creates the parameters of a layer in it, on the device of
-    the moment. Scripted modules keep no such tables; their methods are torch's own.
-    """
+def modules_of(module: torch.nn.Module) -> Iterator[torch.nn.Module]:
+    """The module and those in it, each once, from the tables in which nn.Module keeps them (torch 2.4 to 2.13), as
+    `module.modules()` may be the user's own method. Scripted modules keep no such tables."""
     seen = {id(module)}
     waiting = [module]
     while waiting:
         current = waiting.pop()
-        parameters: list[Any]
-        children: list[Any]
+        yield current
         if isinstance(current, torch.jit.ScriptModule):
-            parameters, children = list(current.parameters()), []
-        else:
-            fields = current.__dict__
-            parameters, children = (
-                list(fields.get("_parameters", {}).values()),
-                list(fields.get("_modules", {}).values()),
-            )
-        for parameter in parameters:
-            if parameter is not None and id(parameter) not in seen:
-                seen.add(id(parameter))
-                yield parameter
-        for child in reversed(children):
+            continue
+        for child in reversed(current.__dict__.get("_modules", {}).values()):
             if child is not None and id(child) not in seen:
                 seen.add(id(child))
                 waiting.append(child)
+
+
+def parameters_of(module: torch.nn.Module) -> Iterator[Any]:
+    """Parameters of the module's tree, each once. `module.parameters()` may be the user's own method: Keras creates the
+    parameters of a layer in it, on the device of the moment. Of scripted modules the methods are torch's own.
+    """
+    seen: set[int] = set()
+    for current in modules_of(module):
+        scripted = isinstance(current, torch.jit.ScriptModule)
+        own = current.parameters() if scripted else current.__dict__.get("_parameters", {}).values()
+        for parameter in list(own):
+            if parameter is not None and id(parameter) not in seen:
+                seen.add(id(parameter))
+                yield parameter
 
 
 def updated_by(optimizer: Any) -> Iterator[Any]:

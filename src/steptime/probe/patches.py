@@ -10,7 +10,7 @@ import functools
 import sys
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from threading import get_ident
 from types import FunctionType
 from typing import Any, Protocol
@@ -18,7 +18,7 @@ from typing import Any, Protocol
 import torch
 
 from steptime.journal import Flag, Kind
-from steptime.probe.objects import parameters_of
+from steptime.probe.objects import modules_of, parameters_of
 
 now = time.perf_counter_ns
 
@@ -413,5 +413,63 @@ class ModuleCallWatch:
         torch.nn.Module.__call__ = self
 
     def remove(self) -> None:
+        if torch.nn.Module.__dict__["__call__"] is self:
+            torch.nn.Module.__call__ = self._original
+
+
+class NewModelWatch:
+    """Finds the models of optimisers that come after the first steps (folds, sweeps, layers trained one by one):
+    `found` is told of each module with parameters that lies in no known one when it is called.
+
+    As `ModuleCallWatch`, a descriptor in the place of nn.Module.__call__, for BOUNDARIES boundaries of steps.
+    """
+
+    BOUNDARIES = 3
+
+    def __init__(self, found: Callable[[torch.nn.Module], None], trainer: Callable[[], int]) -> None:
+        self._original = torch.nn.Module.__dict__["__call__"]
+        self._found, self._trainer = found, trainer
+        self._known: dict[int, weakref.ref[torch.nn.Module]] = {}
+        self._left = 0
+        self.looking = False
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        if instance is None:
+            return self._original
+        try:
+            if gradients() and get_ident() == self._trainer():
+                self._called(instance)
+        except Exception:  # noqa: BLE001 - the probe's boundary: the model stays untimed, the job goes on
+            self.remove()
+        return self._original.__get__(instance, owner)
+
+    def _called(self, module: torch.nn.Module) -> None:
+        known = self._known.get(id(module))
+        if known is None or known() is not module:
+            self._know(module)
+            if next(parameters_of(module), None) is not None:
+                self._found(module)
+
+    def _know(self, root: torch.nn.Module) -> None:
+        self._known |= {id(module): weakref.ref(module) for module in modules_of(root)}
+
+    def install(self, roots: Iterable[torch.nn.Module]) -> None:
+        """Looks for modules that lie in none of these."""
+        for root in roots:
+            self._know(root)
+        self._left, self.looking = self.BOUNDARIES, True
+        if torch.nn.Module.__dict__["__call__"] is self._original:  # else another one of ours is there
+            torch.nn.Module.__call__ = self
+
+    def boundary(self) -> None:
+        """A step has ended."""
+        self._left -= 1
+        if self._left <= 0:
+            self.remove()
+
+    def remove(self) -> None:
+        """Takes itself away, unless somebody else has come since."""
+        self._known.clear()
+        self.looking = False
         if torch.nn.Module.__dict__["__call__"] is self:
             torch.nn.Module.__call__ = self._original

@@ -27,6 +27,7 @@ from steptime.probe.patches import (
     Follower,
     FunctionPatch,
     ModuleCallWatch,
+    NewModelWatch,
     Quiet,
     RootPatch,
     backward_wrapper,
@@ -42,6 +43,8 @@ FORWARD, BACKWARD, QUEUE = int(Kind.FORWARD), int(Kind.BACKWARD), int(Kind.QUEUE
 CHECKPOINT, BOUNDARY = int(Kind.CHECKPOINT), int(Kind.BOUNDARY)
 UPDATES = (OPTIMIZER_STEP, SCALER_STEP)
 PARTIAL, EXHAUSTED = int(Flag.PARTIAL), int(Flag.EXHAUSTED)
+MOST_ROOTS = 1000
+"""Models alive at once that are timed; a job that makes more must not grow our tables."""
 
 
 Stage = Generator[None, None, None]
@@ -90,7 +93,7 @@ class Session:
         self._ranges = RangePatch(self)
         self.iterators = Owners(self._ranges.forget)
         self.optimizers = Owners(self._ranges.forget)
-        self._constructions = ConstructionWatch(self.optimizers.add)
+        self._constructions = ConstructionWatch(self._optimizer_made)
         self._steady: tuple[RangePatch | FunctionPatch, ...] = (
             self._ranges,
             FunctionPatch(torch.autograd, "backward", backward_wrapper(self, partial=False)),
@@ -101,6 +104,7 @@ class Session:
         self._gradient = FunctionPatch(torch.autograd, "grad", backward_wrapper(self, partial=True))
         self._garbage = GarbageWatch(self.recorder.interval)
         self._module_calls = ModuleCallWatch(self.inferring)
+        self._new_models = NewModelWatch(self._new_model, lambda: self.quiet.trainer)
 
     def install(self) -> None:
         """Starts listening. Raises whatever torch's layout makes fail; the caller switches off."""
@@ -132,7 +136,7 @@ class Session:
 
     def stop_listening(self) -> None:
         self.watch_off()
-        for patch in (self._gradient, self._module_calls, self._constructions, self._garbage):
+        for patch in (self._gradient, self._module_calls, self._new_models, self._constructions, self._garbage):
             patch.remove()
 
     def failed(self, error: Exception) -> None:
@@ -168,6 +172,7 @@ class Session:
             self._described.add(number)
             self._open()
             self.recorder.fact("optimizer", **identity.optimizer_facts(optimizer, number))
+            self._look_for_its_model()
         if begin >= self.quiet.until and get_ident() == self.quiet.trainer:
             self.counter.update_begins(number)
         return number
@@ -229,6 +234,21 @@ class Session:
         self.recorder.append(kind, 0, number, begin, end)
 
     @guarding
+    def _optimizer_made(self, optimizer: Any) -> None:
+        self.optimizers.add(optimizer)
+        self._look_for_its_model()
+
+    def _look_for_its_model(self) -> None:
+        """After the first steps, in which discovery finds all models that are called."""
+        if 0 < len(self.roots) < MOST_ROOTS:
+            self._new_models.install(module for root in self.roots if (module := root.module) is not None)
+
+    @guarding
+    def _new_model(self, module: torch.nn.Module) -> None:
+        self.roots = [root for root in self.roots if root.module is not None]
+        self.add_root(module)
+
+    @guarding
     def inferring(self, module: torch.nn.Module) -> None:
         """See patches.ModuleCallWatch: a module is called again and again, and nothing learns."""
         self._module_calls.remove()
@@ -246,6 +266,8 @@ class Session:
             self.recorder.append(BOUNDARY, 0, 0, time_ns, time_ns)
         if self.marks is not None:
             self.marks.boundary()
+        if self._new_models.looking:
+            self._new_models.boundary()
         if self.counter.changed:
             self.counter.changed = False
             self._start_script()  # what was learnt at the old kind of boundary starts again
