@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from steptime.advice.evidence import Case, CategoryUse, Contention, LateRank, StepSummary
+from steptime.advice.evidence import Case, CategoryUse, Contention, LateRank, SegmentLine, SegmentUse, StepSummary
 from steptime.advice.rule import Finding, Weight
 from steptime.advice.verdict import verdict
 from steptime.quantities import Estimate, SourceLine
@@ -45,6 +45,19 @@ def test_a_finding_that_says_why_is_the_second_sentence() -> None:
     found = verdict(case(use("input", 60, 1)), (why,))
     expected = "Tensors that are already in memory are read one sample at a time, at data.py:12."
     assert found.sentence == f"Bound by waiting for input, 60 ns of 100 ns per step (60 %). {expected}"
+
+
+def test_rollouts_that_take_most_of_the_run_come_before_the_step() -> None:
+    lines = (
+        SegmentLine(SourceLine("ppo.py", 21, "collect", "obs, reward, done = env.step(action)"), 0.71),
+        SegmentLine(SourceLine("ppo.py", 20, "collect", "action = policy(obs).argmax()"), 0.2),
+    )
+    rollouts = SegmentUse("rollout", 30, 9_100, 0.91, forward=0.18, lines=lines)
+    found = verdict(replace(case(use("input", 60, 1)), segments=(rollouts,)))
+    assert found.sentence == (
+        "Rollouts take 91 % of the run: 71 % of that in the environment at ppo.py:21, 20 % at ppo.py:20; the models' "
+        "forward takes 18 %. The training steps: bound by waiting for input, 60 ns of 100 ns per step (60 %)."
+    )
 
 
 def test_what_counts_is_what_can_be_recovered_not_what_is_spent() -> None:

@@ -256,6 +256,16 @@ def test_many_samples_before_every_update_are_a_rollout_even_with_a_loader(tmp_p
     assert timeline.steps.steady.sum() == 11
 
 
+def test_a_job_that_acts_before_it_trains_rolls_out_though_a_loader_feeds_its_updates(tmp_path: Path) -> None:
+    job = JournalBuilder()
+    for iterator in range(1, 5):
+        for _ in range(32):
+            job.evaluate(MS, training=True).wait(MS)
+        for _ in range(5):
+            job.next(MS, iterator=iterator).forward(3 * MS).backward(4 * MS).step(MS)
+    assert kinds(laid_out(job, tmp_path)) == [SegmentKind.ROLLOUT] * 4
+
+
 def test_a_teacher_is_part_of_the_forward(tmp_path: Path) -> None:
     job = JournalBuilder()
     for _ in range(12):

@@ -22,7 +22,8 @@ from steptime.advice.evidence import (
 from steptime.advice.line_evidence import line_uses
 from steptime.advice.loader_evidence import loader_use
 from steptime.advice.savings import usual_steps
-from steptime.advice.step_evidence import category_uses, contention_use, phase_uses, segment_uses, step_summary
+from steptime.advice.segment_evidence import segment_uses
+from steptime.advice.step_evidence import category_uses, contention_use, phase_uses, step_summary
 from steptime.analysis.categories import Breakdown
 from steptime.analysis.layout import Layout
 from steptime.analysis.operators import OperatorUse
@@ -71,7 +72,7 @@ def assemble(
         ),
         paths=_paths(process),
         garbage=_garbage(layout),
-        segments=segment_uses(layout.timeline),
+        segments=segment_uses(process, layout),
         contention=contention_use(process, steps, usual, telemetry, machine),
         machine=machine_use(machine),
         roots=tuple(record_of(RootUse, root) for root in process.roots),

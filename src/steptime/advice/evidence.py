@@ -513,14 +513,25 @@ class GarbageUse:
 
 
 @dataclass(frozen=True, slots=True)
+class SegmentLine:
+    """A line of what lies between the steps, and its share of that."""
+
+    source: SourceLine
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
 class SegmentUse:
     """What is no training step. kind: "evaluation", "checkpoint", "rollout", … duration: total ns; share: of the run
-    after warm-up."""
+    after warm-up. forward: share of it in which models that the job calls run. lines: of the user's, with the share of
+    it that each takes, what it calls included; the longest first, all at one level of calls; where they were timed."""
 
     kind: str
     count: int
     duration: int
     share: float
+    forward: float = 0.0
+    lines: tuple[SegmentLine, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from steptime.advice.evidence import CategoryUse, Contention, OptimizerUse, SegmentUse, StepSummary
+from steptime.advice.evidence import CategoryUse, Contention, OptimizerUse, StepSummary
 from steptime.advice.kernels import elements, shapes_of
 from steptime.advice.models import norm_use
 from steptime.advice.savings import NOTHING, ratio, scaled
@@ -194,25 +194,6 @@ def waste(operators: Sequence[OperatorUse], machine: Machine | None) -> float:
         arithmetic = operator.flops / rate * 1e9 if operator.flops and rate else 0.0
         above += max(0.0, operator.duration - max(arithmetic, operator.bytes / machine.copy.value * 1e9))
     return above / spent
-
-
-def segment_uses(timeline: Timeline) -> tuple[SegmentUse, ...]:
-    """What is no training step, the longest kind first. The share is of the run from the end of the warm-up."""
-    steps, segments = timeline.steps, timeline.segments
-    if not len(steps.begin):
-        return ()
-    begin = int(steps.end[steps.warm_up][-1]) if steps.warm_up.any() else int(steps.begin[0])
-    end = max([int(steps.end[-1]), *(segment.end for segment in segments)])
-    lengths: Counter[str] = Counter()
-    counts: Counter[str] = Counter()
-    for segment in segments:
-        if segment.end > begin:
-            kind = segment.kind.name.lower()
-            lengths[kind] += segment.end - max(begin, segment.begin)
-            counts[kind] += 1
-    return tuple(
-        SegmentUse(kind, counts[kind], length, ratio(length, end - begin)) for kind, length in lengths.most_common()
-    )
 
 
 def contention_use(

@@ -15,6 +15,7 @@ from steptime.advice.models import how_to_record, late_name, late_reason
 from steptime.advice.rule import Finding, Weight
 from steptime.advice.rules import CATALOGUE
 from steptime.advice.savings import named, ratio
+from steptime.advice.segment_evidence import lines_text
 from steptime.quantities import Estimate, format_duration, format_share, format_source
 
 BALANCED = "balanced"
@@ -63,6 +64,11 @@ WORDS = {
 }
 """What a category is called in a sentence."""
 
+RUN = {"rollout": "Rollouts take", "evaluation": "Evaluation takes", "checkpoint": "Writing checkpoints takes"}
+"""What a run can be spent on besides training."""
+MOST_OF_THE_RUN = 0.5
+"""Faster steps change little beyond it: it is said before them."""
+
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
@@ -88,12 +94,24 @@ class Verdict:
 def verdict(case: Case, findings: Iterable[Finding] = ()) -> Verdict:
     """The category with the largest recoverable time; for a rank that the others wait for, that is said first."""
     found = _verdict(case, tuple(findings))
+    if said := _run_text(case):
+        sentence = f"{said} The training steps: {found.sentence[:1].lower()}{found.sentence[1:]}"
+        found = replace(found, sentence=sentence)
     late = case.lateness
     if late is None or case.rank not in late.ranks:
         return found
     reason = late_reason(late)
     said = f"The other ranks wait for {late_name(late)}" + (f": {reason}." if reason else ".")
     return replace(found, sentence=f"{said} {found.sentence}")
+
+
+def _run_text(case: Case) -> str:
+    """What most of the run goes to, where that is no training: "Rollouts take 91 % of the run: …."."""
+    most = next((use for use in case.segments if use.kind in RUN and use.share >= MOST_OF_THE_RUN), None)
+    if most is None:
+        return ""
+    lines = lines_text(most)
+    return f"{RUN[most.kind]} {format_share(most.share)} of the run{lines and f': {lines}'}."
 
 
 def _verdict(case: Case, findings: tuple[Finding, ...]) -> Verdict:

@@ -4,9 +4,9 @@ A loader trains when a backward or an update follows its batches, and a forward 
 not fed by a loader that evaluates. Bursts of forwards without gradients, between two signs of training, are
 * *inline*: few forwards, no loader, in at least half of the steps: a teacher, a target network, a generator's
   samples. They belong to the step's forward.
-* *rollout*: no loader, and either many forwards in at least half of the steps, or a job without any training loader
-  whose top modules were not switched to evaluation mode: reinforcement learning gathers experience with the model as
-  it trains.
+* *rollout*: no loader, and either many forwards in at least half of the steps, or top modules that were not switched to
+  evaluation mode, in a job without any training loader or one that begins with such a burst: reinforcement learning
+  gathers experience with the model as it trains, and before it trains.
 * *evaluation*: everything else, from its first event to its last one, its loader and the loader's start included.
 
 What happens in at least half of the steps is no segment but a part of the step (a checkpoint per step, a loader made
@@ -121,10 +121,11 @@ def _untrained(
     few, many = ~loading & (calls <= INLINE_FORWARDS), ~loading & (calls > INLINE_FORWARDS)
     inline = few & is_recurring(begin[few], ends)
     rollout = many & is_recurring(begin[many], ends)
-    if not loaders:  # unless a top module that trains was in evaluation mode
+    first = bool((many & (signs[heads] == 0)).any())
+    if not loaders or first:  # unless a top module that trains was in evaluation mode
         modes = forwards.identity[trains & forwards.flagged(Flag.TRAINING)]
         switched = is_call & ~events.flagged(Flag.TRAINING) & np.isin(events.identity, modes)
-        rollout |= ~loading & ~inline & (np.bincount(number[switched], minlength=count) == 0)
+        rollout |= (many if loaders else ~loading & ~inline) & (np.bincount(number[switched], minlength=count) == 0)
     sampled = np.zeros(len(forwards), np.bool_)
     sampled[~trains] = inline[number[is_call]]
     evaluating = ~inline & ~rollout

@@ -11,7 +11,7 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import CodeType, FrameType
 from typing import Any
 
@@ -57,10 +57,10 @@ class _Call:
     on in its frame is another call (of a generator).
     """
 
-    __slots__ = ("begin", "function", "hits", "inside", "last", "line", "lines", "outer", "over", "own")
+    __slots__ = ("begin", "code", "function", "hits", "inside", "last", "line", "lines", "outer", "over", "own")
 
-    def __init__(self, function: _Function, outer: _Path) -> None:
-        self.function, self.outer, self.line = function, outer, 0
+    def __init__(self, function: _Function, code: CodeType, outer: _Path) -> None:
+        self.function, self.code, self.outer, self.line = function, code, outer, 0
         self.lines: Counter[int] = Counter()
         self.own: Counter[int] = Counter()
         self.hits, self.inside, self.over = 0, 0.0, False
@@ -76,11 +76,18 @@ class LineSampler:
         self._times: Counter[tuple[_Path, _Place]] = Counter()
         self._shortest = 1 << 62
         self._trace = self._make()
+        self._attached: list[_Local] = []
+        self._end = 0
 
-    def start(self) -> bool:
-        """False, and nothing is done, while a debugger or coverage traces."""
+    def start(self, frame: FrameType | None = None) -> bool:
+        """False, and nothing is done, while a debugger or coverage traces. frame: those of the user's from it outwards,
+        which run already, are timed from their next line on."""
         if sys.gettrace() is not None:
             return False
+        for each in reversed([each for each in _outwards(frame) if sites.whose_frame(each) == sites.USER]):
+            if each.f_trace is None and (function := self._function(each.f_code)) is not None:
+                each.f_trace = self._timed(each, function)
+                self._attached.append(each.f_trace)
         sys.settrace(self._trace)
         return True
 
@@ -89,6 +96,7 @@ class LineSampler:
         about to call it (see `LineTimeline.give_up`)."""
         if sys.gettrace() is self._trace:
             sys.settrace(None)
+        self._end = self._end or now()
 
     def _make(self) -> _Local:
         def trace(frame: FrameType, event: str, argument: Any) -> Any:
@@ -116,7 +124,7 @@ class LineSampler:
             return found
 
     def _timed(self, frame: FrameType, function: _Function) -> _Local:
-        call = _Call(function, _outside(frame.f_back))
+        call = _Call(function, frame.f_code, _outside(frame.f_back))
         self._calls.append(call)
 
         def local(frame: FrameType, event: str, argument: Any) -> Any:
@@ -127,7 +135,7 @@ class LineSampler:
                     self._line(call, frame)
                 elif event == "return":
                     call.over = True
-                    self._return(call, frame)
+                    self._return(call, now())
             except Exception:  # noqa: BLE001 - the probe's boundary: what was timed so far is kept, the job goes on
                 self.give_up()
             return local
@@ -143,8 +151,7 @@ class LineSampler:
             frame.f_trace_lines = False
         call.last = now()
 
-    def _return(self, call: _Call, frame: FrameType) -> None:
-        end = now()
+    def _return(self, call: _Call, end: int) -> None:
         while self._calls and self._calls.pop() is not call:
             pass  # left by an exception that nobody saw
         factor = 1.0
@@ -152,11 +159,11 @@ class LineSampler:
             self._spend(call, end)
         else:
             factor = (end - call.begin) / max(1, call.last - call.begin)
-        function, code = call.function, frame.f_code
+        function = call.function
         part, places = call.outer
         for line, duration in call.lines.items():
             spent = duration - call.own[line] * self._shortest
-            self._times[(part, places), (code, line)] += round(factor * function.every * max(0, spent))
+            self._times[(part, places), (call.code, line)] += round(factor * function.every * max(0, spent))
         if self._calls:
             self._calls[-1].inside += function.every * (end - call.begin)
         function.hits += call.hits
@@ -172,9 +179,15 @@ class LineSampler:
             call.own[call.line] += 1
 
     def stop(self, steps: int) -> dict[str, Any]:
-        """Ends it; the fields of `SampleFacts`, of so many steps."""
+        """Ends it; the fields of `SampleFacts`, of so many steps. What still runs has its time so far."""
         self.give_up()
-        self._calls.clear()
+        while self._calls:
+            self._calls[-1].over = True
+            self._return(self._calls[-1], self._end)
+        for frame in _outwards(sys._getframe(1)) if self._attached else ():
+            if frame.f_trace in self._attached:
+                frame.f_trace, frame.f_trace_lines = None, True
+        self._attached.clear()
         times, self._times = self._times, Counter()
         return {
             "steps": steps,
@@ -185,18 +198,25 @@ class LineSampler:
         }
 
 
+def _outwards(frame: FrameType | None) -> Iterator[FrameType]:
+    """A frame and those that called it."""
+    for _ in range(DEEPEST):
+        if frame is None:
+            return
+        yield frame
+        frame = frame.f_back
+
+
 def _outside(frame: FrameType | None) -> _Path:
     """The part of the step, and the user's lines, from a frame outwards."""
-    part, found, seen = "", list[_Place](), 0
-    while frame is not None and seen < DEEPEST:
-        seen += 1
-        whose = sites.whose_frame(frame)
+    part, found = "", list[_Place]()
+    for each in _outwards(frame):
+        whose = sites.whose_frame(each)
         if whose == sites.USER:
-            found.append((frame.f_code, frame.f_lineno or frame.f_code.co_firstlineno))
+            found.append((each.f_code, each.f_lineno or each.f_code.co_firstlineno))
         elif whose == sites.INNER and not part:
-            file = frame.f_code.co_filename
+            file = each.f_code.co_filename
             part = next((name for mark, name in PARTS if mark in file), "")
-        frame = frame.f_back
     return part, tuple(found[:MOST_LINES])
 
 

@@ -49,6 +49,8 @@ LINE_STEPS, LINE_LIMIT = 8, 2 * SECOND
 SAMPLED_STEPS, SAMPLED_LIMIT = 4, 2 * SECOND
 """Steps in which all functions of the user's are timed line by line, one at least: they are slowed like those of the
 line timeline."""
+BETWEEN_LIMIT, BETWEEN_WAIT = 2 * SECOND, 1000
+"""Of what lies between steps at most so much is timed by line; at most so many steps are waited for it."""
 PLAIN_STEPS, PLAIN_TIME, PLAIN_LIMIT = 10, SECOND // 4, 5 * SECOND
 """Steady steps before anything heavier: statistics must come from before the profiler (CUPTI may stay attached)."""
 TURNS, TURN_TIME, TURN_STEPS, TURN_LIMIT = 6, SECOND // 10, 20, SECOND // 2
@@ -73,6 +75,8 @@ REQUEST_PERIOD = SECOND
 QUIET = SECOND // 5
 """While there is nothing to do but watch, the script and its housekeeping come only so often: such a step costs 140 us
 more, most of it for what the patches have to ask anew."""
+LONG_BREAK = 4
+"""Where a step ends so many times later than it should, the job was at something else: what it is, lines will tell."""
 REQUEST = "profile-request"
 """A file of this name in the recording asks every process for one more window."""
 
@@ -127,6 +131,8 @@ def _stages(session: Session) -> Stage:
     if profiles:
         yield from _profiles(session, duration, EARLY_WINDOW + 1, stacks)
     yield from _hunt_leaks(session)
+    if session.untrained.latest:
+        yield from _between(session)
     if profiles:
         yield from _turns(session, duration)
     yield from _keep_watching(session, duration, stacks)
@@ -201,6 +207,28 @@ def _sampled(session: Session) -> Stage:
         session.recorder.interval(int(Kind.LINES), 0, begin, end)
         session.recorder.fact("samples", **found)
         session.recorder.pause(end)
+
+
+def _between(session: Session) -> Stage:
+    """Lines of what lies between the training steps, in one step before which the job evaluates or gathers experience:
+    what runs then is timed from the end of the step before."""
+    yield from _steps(min(BETWEEN_WAIT, session.untrained.steps_to_next(session.steps)))
+    first = now()
+    while now() - first < BETWEEN_LIMIT:
+        begin, sampler = now(), LineSampler()
+        if not sampler.start(sys._getframe()):
+            return
+        try:
+            with Deadline(BETWEEN_LIMIT, sampler.give_up, session.failed):
+                yield
+        finally:
+            end = now()
+            found = sampler.stop(1)
+            session.recorder.interval(int(Kind.LINES), 0, begin, end)
+        if session.untrained.latest == session.steps:
+            session.recorder.fact("between", begin=begin, end=end, **found)
+            session.recorder.pause(end)
+            return
 
 
 def _lines(session: Session, frames: LoopFrame, functions: list[Any]) -> Stage:
@@ -333,12 +361,17 @@ def _keep_watching(session: Session, duration: int, stacks: bool) -> Stage:
     request = os.path.join(session.plan["recording"], REQUEST)
     gradients = GradientNorm(session.recorder, lambda: _trained(session))
     number, again, look = EARLY_WINDOW + 3, now() + AGAIN_AFTER, 0
+    between = not session.untrained.latest
     served = 0.0
     while True:
         time_now = now()
         # A device's events are recorded and read at every boundary, so somebody always waits for it there.
         session.quiet.until = time_now + QUIET if session.marks is None else 0
         yield
+        if between and session.marks is None and now() - time_now > QUIET + LONG_BREAK * max(QUIET, duration):
+            session.quiet.until, between = 0, False
+            yield from _between(session)
+            continue
         gradients.look()
         if time_now < look:
             continue

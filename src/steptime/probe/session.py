@@ -36,13 +36,13 @@ from steptime.probe.patches import (
 )
 from steptime.probe.ranges import RangePatch
 from steptime.probe.recorder import Recorder, finish_as_child
-from steptime.probe.steps import Pace, StepCounter
+from steptime.probe.steps import Pace, StepCounter, Untrained
 
 LOADER_NEXT, OPTIMIZER_STEP, SCALER_STEP = int(Kind.LOADER_NEXT), int(Kind.OPTIMIZER_STEP), int(Kind.SCALER_STEP)
 FORWARD, BACKWARD, QUEUE = int(Kind.FORWARD), int(Kind.BACKWARD), int(Kind.QUEUE)
 CHECKPOINT, BOUNDARY = int(Kind.CHECKPOINT), int(Kind.BOUNDARY)
 UPDATES = (OPTIMIZER_STEP, SCALER_STEP)
-PARTIAL, EXHAUSTED = int(Flag.PARTIAL), int(Flag.EXHAUSTED)
+PARTIAL, EXHAUSTED, GRADIENT = int(Flag.PARTIAL), int(Flag.EXHAUSTED), int(Flag.GRADIENT)
 MOST_ROOTS = 1000
 """Models alive at once that are timed; a job that makes more must not grow our tables."""
 
@@ -73,6 +73,7 @@ class Session:
         self.counter = StepCounter()
         self.numbers = ObjectNumbers()
         self.steps = 0
+        self.untrained = Untrained()
         self.roots: list[RootPatch] = []
         self.watching = False
         self.marks: device.Marks | None = None
@@ -227,6 +228,8 @@ class Session:
 
     def forward_ends(self, root: int, begin: int, end: int, flags: int) -> None:
         self.recorder.append(FORWARD, flags, root, begin, end)
+        if not flags & GRADIENT:
+            self.untrained.now += 1
         if get_ident() == self.quiet.trainer and self.counter.forward_ends():
             self._boundary(end)
 
@@ -261,6 +264,7 @@ class Session:
     def _boundary(self, time_ns: int) -> None:
         """A step has ended (online view; the exact boundaries are found from the journal later)."""
         self.steps += 1
+        self.untrained.boundary(self.steps)
         self.pace.boundary(time_ns)
         if not self.watching:
             self.recorder.append(BOUNDARY, 0, 0, time_ns, time_ns)

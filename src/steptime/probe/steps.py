@@ -33,6 +33,27 @@ class Pace:
         return durations[len(durations) // 2] if durations else 0
 
 
+class Untrained:
+    """Steps before which the job evaluated, or gathered experience: with more than MANY forwards without gradients."""
+
+    MANY = 4
+
+    def __init__(self) -> None:
+        self.now = 0
+        self.latest = self.distance = 0
+        """The last such step, and how many steps lay between it and the one before."""
+
+    def boundary(self, step: int) -> None:
+        """Step `step` has ended."""
+        if self.now > self.MANY:
+            self.latest, self.distance = step, step - self.latest if self.latest else 0
+        self.now = 0
+
+    def steps_to_next(self, step: int) -> int:
+        """Steps that will end before the next one begins, after step `step`; 0 where that is not known."""
+        return max(0, self.latest + self.distance - 1 - step) if self.distance else 0
+
+
 class StepCounter:
     """Told of updates, backwards and forwards of the training thread; answers True where a step has ended.
 

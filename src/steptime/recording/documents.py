@@ -43,6 +43,7 @@ FACT_TYPES: dict[str, type[Any]] = {
     "padding": rec.PaddingFacts,
     "samples": rec.SampleFacts,
     "modules": rec.ModuleFacts,
+    "between": rec.BetweenFacts,
     "out_of_memory": rec.OutOfMemoryFacts,
 }
 """By the `fact` of a line; "note" has a `text` besides."""

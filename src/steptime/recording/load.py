@@ -197,6 +197,7 @@ def _process(folder: Path, manifest: rec.Manifest, problems: list[str]) -> rec.P
         samples=next(reversed(_of(found, rec.SampleFacts)), None),
         called=_newest(_of(found, rec.CalledFacts), "file", "line"),
         modules=next((fact.modules for fact in reversed(_of(found, rec.ModuleFacts))), ()),
+        between=next(reversed(_of(found, rec.BetweenFacts)), None),
     )
 
 

@@ -183,6 +183,16 @@ class SampleFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class BetweenFacts:
+    """The same, of what lies between two training steps. begin, end: ns; the step that follows lies in it, too."""
+
+    begin: int
+    end: int
+    steps: int
+    paths: tuple[SampledPath, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class SettingsFacts:
     """Process-wide settings of torch and of the machine as the job saw them at its first step. packages: of those that
     a fix could use, which are installed. allocator: PYTORCH_CUDA_ALLOC_CONF (or PYTORCH_ALLOC_CONF). debug_switches:
@@ -391,6 +401,7 @@ class Process:
     samples: SampleFacts | None = None
     called: tuple[CalledFacts, ...] = ()
     modules: tuple[tuple[str, str, int, int], ...] = ()
+    between: BetweenFacts | None = None
 
 
 @dataclass(frozen=True, slots=True)

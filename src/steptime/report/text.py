@@ -125,7 +125,7 @@ def _what_if(process: ProcessReport) -> list[str]:
 
 
 def _bottleneck(process: ProcessReport) -> list[str]:
-    return [*wrap(process.verdict.sentence, "", 3, COLUMNS), *wrap(process.verdict.badge, "", 2, COLUMNS)]
+    return [*wrap(process.verdict.sentence, "", 4, COLUMNS), *wrap(process.verdict.badge, "", 2, COLUMNS)]
 
 
 def _findings(process: ProcessReport, room: int) -> list[str]:

@@ -113,3 +113,24 @@ def test_an_exception_passes_and_a_debugger_is_left_alone() -> None:
         assert sys.gettrace() is debugger
     finally:
         sys.settrace(None)
+
+
+def test_a_loop_that_runs_already_is_timed_from_its_next_line_on() -> None:
+    sampler = LineSampler()
+    assert sampler.start(sys._getframe())
+    total = busy(10)
+    total += busy(200_000)
+    found = sampler.stop(1)["paths"]
+    assert names(found[0])[0] == "busy"
+    assert found[0]["lines"][1]["text"] == "total += busy(200_000)" or total < 0
+    assert sys.gettrace() is None
+    assert sys._getframe().f_trace is None
+
+
+def test_the_time_of_lines_that_run_already_holds_no_call_twice() -> None:
+    sampler = LineSampler()
+    begin = time.perf_counter_ns()
+    assert sampler.start(sys._getframe())
+    often(20, 20_000)
+    found = sampler.stop(1)["paths"]
+    assert sum(path["duration"] for path in found) <= time.perf_counter_ns() - begin

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from steptime.probe.steps import BACKWARD, FORWARD, OPTIMIZER, StepCounter
+from steptime.probe.steps import BACKWARD, FORWARD, OPTIMIZER, StepCounter, Untrained
 
 
 def backward(counter: StepCounter, *updates: int, partial: bool = False) -> bool:
@@ -106,3 +106,12 @@ def test_ends_whose_begin_was_not_told_are_passed_over() -> None:
     assert not counter.update_ends()
     assert not counter.backward_ends()
     assert update(counter, 1)
+
+
+def test_the_next_rollout_is_expected_as_far_away_as_the_last_one_was() -> None:
+    untrained = Untrained()
+    for step in range(1, 20):
+        untrained.now = 30 if step % 8 == 1 else 1
+        untrained.boundary(step)
+    assert (untrained.latest, untrained.distance) == (17, 8)
+    assert untrained.steps_to_next(19) == 5  # step 25 begins when step 24 has ended

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from steptime.advice.evidence import SegmentUse, Signal
 from steptime.advice.rule import Finding, Weight, rule
 from steptime.advice.rules.python import OFTEN
 from steptime.advice.signals import Signals
-from steptime.quantities import format_duration, format_share
+from steptime.quantities import format_duration, format_share, format_source
 
 LEAST_EVALUATION = 0.1
 """Of the run after the warm-up."""
@@ -37,7 +39,7 @@ def slow_evaluation(signals: Signals) -> Finding | None:
         return None
     summary = f"Evaluation ran {_times(use)} and took {format_share(use.share)} of the run"
     advice = "Evaluate less often, on less data, or with larger batches."
-    return slow_evaluation.finding(f"{summary} ({format_duration(use.duration)})", advice)
+    return slow_evaluation.finding(f"{summary} ({format_duration(use.duration)})", advice, **_where(use))
 
 
 @rule("ST902", "slow-checkpoint", needs={Signal.SEGMENTS}, weight=Weight.NOTE)
@@ -72,7 +74,8 @@ def rollout_share(signals: Signals) -> Finding | None:
     updates. Here the rollouts dominate, so faster training steps change little.
 
     How we know: Runs of forward calls without gradients before updates are segments of their own; their total is
-    compared with the run after the warm-up.
+    compared with the run after the warm-up. The models' forward is timed in all of them, the lines of one are timed,
+    too; what is the environment (`.step(`, `.reset(`) and what a transfer is told from a line's text.
 
     What helps: Vectorised environments with one batched forward for all; environments in processes of their own;
     inference_mode while acting.
@@ -83,7 +86,17 @@ def rollout_share(signals: Signals) -> Finding | None:
     if use is None:
         return None
     summary = f"Rollouts took {format_share(use.share)} of the run ({format_duration(use.duration)} in {use.count})"
-    return rollout_share.finding(summary, "Act in many environments at once with one batched forward.")
+    advice = "Act in many environments at once with one batched forward."
+    return rollout_share.finding(summary, advice, **_where(use))
+
+
+def _where(use: SegmentUse) -> dict[str, Any]:
+    """The longest line of what was timed by line, and all of them as evidence."""
+    lines = tuple(
+        f"{format_share(line.share)}: {format_source(line.source)} {line.source.text}".rstrip() for line in use.lines
+    )
+    forward = (f"{format_share(use.forward)}: the models' forward",) if use.forward else ()
+    return {"source": use.lines[0].source if use.lines else None, "evidence": (*lines, *forward)}
 
 
 def _segment(signals: Signals, kind: str, least: float) -> SegmentUse | None:

@@ -1,0 +1,98 @@
+"""What lies between the training steps, as rules see it: how long, how much of it the models run, and which lines."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+
+import numpy as np
+
+from steptime.advice.evidence import SegmentLine, SegmentUse
+from steptime.advice.savings import ratio
+from steptime.analysis.layout import Layout
+from steptime.analysis.timeline import Segment
+from steptime.intervals import measure, union
+from steptime.journal import Kind
+from steptime.quantities import SourceLine, format_share, format_source
+from steptime.recording.recording import Process, SampledPath
+
+ONE_LINE = 0.8
+"""A line with this share of all leads to what the time goes to: the lines that it calls are looked at instead."""
+MOST_LINES = 5
+LEAST_SHARE = 0.02
+"""A line below it is worth no place."""
+
+MOST_SAID = 3
+PARTS = (
+    ("in the environment ", re.compile(r"(?<!optimizer)(?<!optim)(?<!opt)\.(?:step|reset)\(")),
+    ("in transfers ", re.compile(r"\.(?:item|cpu|numpy|tolist|to|cuda)\(|\b(?:as_)?tensor\(|\bfrom_numpy\(")),
+)
+"""What a line of a rollout is, by its text: environments have the methods of Gymnasium (and of Gym before it)."""
+
+
+def segment_uses(process: Process, layout: Layout) -> tuple[SegmentUse, ...]:
+    """What is no training step, the longest kind first. The share is of the run from the end of the warm-up."""
+    steps, segments = layout.timeline.steps, layout.timeline.segments
+    if not len(steps.begin):
+        return ()
+    begin = int(steps.end[steps.warm_up][-1]) if steps.warm_up.any() else int(steps.begin[0])
+    end = max([int(steps.end[-1]), *(segment.end for segment in segments)])
+    kinds: dict[str, list[Segment]] = defaultdict(list)
+    for segment in segments:
+        if segment.end > begin:
+            kinds[segment.kind.name.lower()].append(segment)
+    uses = [_use(kind, held, begin, end, process, layout) for kind, held in kinds.items()]
+    return tuple(sorted(uses, key=lambda use: -use.duration))
+
+
+def _use(kind: str, held: list[Segment], begin: int, end: int, process: Process, layout: Layout) -> SegmentUse:
+    first = np.array([max(begin, each.begin) for each in held], np.int64)
+    last = np.array([each.end for each in held], np.int64)
+    length = int((last - first).sum())
+    forwards = layout.lane.of(Kind.FORWARD).intervals
+    timed = process.between
+    told = timed is not None and measure(union(first, last), np.array([timed.begin]), np.array([timed.end]))[0]
+    return SegmentUse(
+        kind,
+        len(held),
+        length,
+        ratio(length, end - begin),
+        ratio(int(measure(forwards, first, last).sum()), length),
+        segment_lines(timed.paths) if timed is not None and 2 * told > timed.end - timed.begin else (),
+    )
+
+
+def segment_lines(paths: Iterable[SampledPath]) -> tuple[SegmentLine, ...]:
+    """The lines of the innermost function in which the time is spread: where one line has nearly all of it, those that
+    it calls."""
+    chosen = [(path.duration, path.lines[::-1]) for path in paths if path.lines]
+    whole = sum(duration for duration, _ in chosen)
+    depth = 0
+    while True:
+        spent: Counter[SourceLine] = Counter()
+        for duration, lines in chosen:
+            if depth < len(lines):
+                spent[lines[depth]] += duration
+        (most, amount), *_ = spent.most_common(1) or [(None, 0)]
+        inside = [(duration, lines) for duration, lines in chosen if lines[depth : depth + 1] == (most,)]
+        if most is None or amount < ONE_LINE * whole or all(len(lines) == depth + 1 for _, lines in inside):
+            break
+        chosen, depth = inside, depth + 1
+    largest = spent.most_common(MOST_LINES)
+    return tuple(SegmentLine(line, share) for line, amount in largest if (share := ratio(amount, whole)) >= LEAST_SHARE)
+
+
+def lines_text(use: SegmentUse) -> str:
+    """ "71 % of that in the environment at ppo.py:21, 13 % at ppo.py:22; the models' forward takes 16 %"; "" where
+    nothing is known of it."""
+    said = [
+        f"{format_share(line.share)}{'' if number else ' of that'} {_part(line)}at {format_source(line.source)}"
+        for number, line in enumerate(use.lines[:MOST_SAID])
+    ]
+    forward = f"the models' forward takes {format_share(use.forward)}" if use.forward >= LEAST_SHARE else ""
+    return "; ".join(filter(None, (", ".join(said), forward)))
+
+
+def _part(line: SegmentLine) -> str:
+    return next((part for part, text in PARTS if text.search(line.source.text)), "")
