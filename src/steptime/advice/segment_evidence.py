@@ -74,9 +74,9 @@ def segment_lines(paths: Iterable[SampledPath]) -> tuple[SegmentLine, ...]:
         for duration, lines in chosen:
             if depth < len(lines):
                 spent[lines[depth]] += duration
-        (most, amount), *_ = spent.most_common(1) or [(None, 0)]
-        inside = [(duration, lines) for duration, lines in chosen if lines[depth : depth + 1] == (most,)]
-        if most is None or amount < ONE_LINE * whole or all(len(lines) == depth + 1 for _, lines in inside):
+        first = [line for line, amount in spent.most_common(1) if amount >= ONE_LINE * whole]
+        inside = [(duration, lines) for duration, lines in chosen if [*lines[depth : depth + 1]] == first]
+        if all(len(lines) == depth + 1 for _, lines in inside):
             break
         chosen, depth = inside, depth + 1
     largest = spent.most_common(MOST_LINES)

@@ -10,7 +10,7 @@ import functools
 import sys
 import time
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from threading import get_ident
 from types import FunctionType
 from typing import Any, Protocol
@@ -424,20 +424,20 @@ class NewModelWatch:
     As `ModuleCallWatch`, a descriptor in the place of nn.Module.__call__, for BOUNDARIES boundaries of steps.
     """
 
-    BOUNDARIES = 3
+    BOUNDARIES, MOST_MODELS = 3, 1000
+    """Of a job that keeps more models alive at once, the others are not timed: it must not grow our tables."""
 
-    def __init__(self, found: Callable[[torch.nn.Module], None], trainer: Callable[[], int]) -> None:
+    def __init__(self, found: Callable[[torch.nn.Module], None], quiet: Quiet) -> None:
         self._original = torch.nn.Module.__dict__["__call__"]
-        self._found, self._trainer = found, trainer
+        self._found, self._quiet = found, quiet
         self._known: dict[int, weakref.ref[torch.nn.Module]] = {}
         self._left = 0
-        self.looking = False
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         if instance is None:
             return self._original
         try:
-            if gradients() and get_ident() == self._trainer():
+            if gradients() and get_ident() == self._quiet.trainer:
                 self._called(instance)
         except Exception:  # noqa: BLE001 - the probe's boundary: the model stays untimed, the job goes on
             self.remove()
@@ -453,23 +453,26 @@ class NewModelWatch:
     def _know(self, root: torch.nn.Module) -> None:
         self._known |= {id(module): weakref.ref(module) for module in modules_of(root)}
 
-    def install(self, roots: Iterable[torch.nn.Module]) -> None:
-        """Looks for modules that lie in none of these."""
+    def install(self, roots: Sequence[RootPatch]) -> None:
+        """Looks for modules that lie in none of these. Before there are any, discovery is still to come."""
+        if not 0 < len(roots) < self.MOST_MODELS:
+            return
         for root in roots:
-            self._know(root)
-        self._left, self.looking = self.BOUNDARIES, True
+            if (module := root.module) is not None:
+                self._know(module)
+        self._left = self.BOUNDARIES
         if torch.nn.Module.__dict__["__call__"] is self._original:  # else another one of ours is there
             torch.nn.Module.__call__ = self
 
     def boundary(self) -> None:
         """A step has ended."""
-        self._left -= 1
-        if self._left <= 0:
-            self.remove()
+        if self._left:
+            self._left -= 1
+            if not self._left:
+                self.remove()
 
     def remove(self) -> None:
         """Takes itself away, unless somebody else has come since."""
         self._known.clear()
-        self.looking = False
         if torch.nn.Module.__dict__["__call__"] is self:
             torch.nn.Module.__call__ = self._original

@@ -43,8 +43,6 @@ FORWARD, BACKWARD, QUEUE = int(Kind.FORWARD), int(Kind.BACKWARD), int(Kind.QUEUE
 CHECKPOINT, BOUNDARY = int(Kind.CHECKPOINT), int(Kind.BOUNDARY)
 UPDATES = (OPTIMIZER_STEP, SCALER_STEP)
 PARTIAL, EXHAUSTED, GRADIENT = int(Flag.PARTIAL), int(Flag.EXHAUSTED), int(Flag.GRADIENT)
-MOST_ROOTS = 1000
-"""Models alive at once that are timed; a job that makes more must not grow our tables."""
 
 
 Stage = Generator[None, None, None]
@@ -105,7 +103,7 @@ class Session:
         self._gradient = FunctionPatch(torch.autograd, "grad", backward_wrapper(self, partial=True))
         self._garbage = GarbageWatch(self.recorder.interval)
         self._module_calls = ModuleCallWatch(self.inferring)
-        self._new_models = NewModelWatch(self._new_model, lambda: self.quiet.trainer)
+        self._new_models = NewModelWatch(self.add_root, self.quiet)
 
     def install(self) -> None:
         """Starts listening. Raises whatever torch's layout makes fail; the caller switches off."""
@@ -173,7 +171,7 @@ class Session:
             self._described.add(number)
             self._open()
             self.recorder.fact("optimizer", **identity.optimizer_facts(optimizer, number))
-            self._look_for_its_model()
+            self._new_models.install(self.roots)
         if begin >= self.quiet.until and get_ident() == self.quiet.trainer:
             self.counter.update_begins(number)
         return number
@@ -239,17 +237,7 @@ class Session:
     @guarding
     def _optimizer_made(self, optimizer: Any) -> None:
         self.optimizers.add(optimizer)
-        self._look_for_its_model()
-
-    def _look_for_its_model(self) -> None:
-        """After the first steps, in which discovery finds all models that are called."""
-        if 0 < len(self.roots) < MOST_ROOTS:
-            self._new_models.install(module for root in self.roots if (module := root.module) is not None)
-
-    @guarding
-    def _new_model(self, module: torch.nn.Module) -> None:
-        self.roots = [root for root in self.roots if root.module is not None]
-        self.add_root(module)
+        self._new_models.install(self.roots)
 
     @guarding
     def inferring(self, module: torch.nn.Module) -> None:
@@ -270,8 +258,7 @@ class Session:
             self.recorder.append(BOUNDARY, 0, 0, time_ns, time_ns)
         if self.marks is not None:
             self.marks.boundary()
-        if self._new_models.looking:
-            self._new_models.boundary()
+        self._new_models.boundary()
         if self.counter.changed:
             self.counter.changed = False
             self._start_script()  # what was learnt at the old kind of boundary starts again
@@ -296,7 +283,7 @@ class Session:
         self.recorder.fact("root", **identity.root_facts(module, number))
         patch = RootPatch(self, module, number)
         patch.install()
-        self.roots.append(patch)
+        self.roots[:] = [*(root for root in self.roots if root.module is not None), patch]
 
     def finish(self) -> None:
         """At the end of the process: the rest of the journal is written."""
