@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from traces import Event, Written, annotation, called, copy, kernel, launch, operator, python, step, write
+from traces import Event, Written, annotation, called, copy, happened, kernel, launch, operator, python, step, write
 
 from steptime.analysis.breakdown import breakdown_of
 from steptime.analysis.categories import Category
@@ -119,6 +119,73 @@ def test_a_collective_without_a_host_is_known_by_its_kernel(written: Written) ->
     own = kernel(8, 300, 350, "void (anonymous namespace)::cross_device_reduce_1stage<float, 2>(RankData*)", 20)
     _, totals, _ = found_in(written([step(0, 1000), lost, own]))
     assert [(each.name, each.bytes) for each in totals] == [("AllGather", None), ("cross_device_reduce_1stage", None)]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
+        "void deep_ep::internode_ll::dispatch<true, 3, 10, 7168>(void*, float*, int*)",
+        "void dpsk::ep::internode::cached_notify<false>(int, int, int)",
+        "void deep_ep::intranode::combine<__nv_bfloat16, 8>(__nv_bfloat16*, float*)",
+        "void vllm::cross_device_reduce_2stage<__nv_bfloat16, 8>(vllm::RankData*, vllm::RankSignals)",
+        "void sglang::cross_device_reduce_1stage<__half, 8>(sglang::RankData*)",
+        "void quickreduce::allreduce_prototype_twoshot<AllReduceTwoshot<__half>, __half>()",
+        "void flashinfer::trtllm_allreduce_fusion::allreduce_fusion_kernel_oneshot_lamport<1, __nv_bfloat16, 8>()",
+        "aiter::allreduce_fusion_kernel_1stage",
+        "void tensorrt_llm::kernels::oneShotAllReduceKernel<__half, 8>(AllReduceParams)",
+        "void c10d::symmetric_memory::multimem_all_reduce_kernel<c10::BFloat16, 16>(c10::BFloat16*)",
+        "nvshmemi_proxy_quiet_entrypoint",
+        "mscclKernel_Sum_half_LL_false(ncclDevComm*)",
+        "hcom_allReduce__721_0_1",
+        "oneccl_reduce_scatter_kernel",
+    ],
+)
+def test_kernels_that_move_data_between_devices_communicate(name: str, written: Written) -> None:
+    _, totals, _ = found_in(written([step(0, 1000), launch(1, 0, 5), kernel(1, 100, 200, name)]))
+    assert len(totals) == 1
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "triton_poi_fused_all_reduce_wait_tensor_add_0",
+        "void softmax_kernel<cub::WarpAllReduce<float> >(float*)",
+        "void occlusion_kernel<float>(float*)",
+        "void deep_ep::layout::get_dispatch_layout<256, 8, 32, 8>(long const*, int*)",
+    ],
+)
+def test_kernels_that_only_sound_like_it_compute(name: str, written: Written) -> None:
+    _, totals, _ = found_in(written([step(0, 1000), launch(1, 0, 5), kernel(1, 100, 200, name)]))
+    assert totals == ()
+
+
+def test_what_a_collectives_operator_launches_itself_communicates_whatever_it_is_called(written: Written) -> None:
+    asked = [operator("_C_custom_ar::all_reduce", 0, 50), operator("aten::copy_", 20, 40)]
+    ran = [launch(1, 5, 8), kernel(1, 100, 200, "k0"), launch(2, 25, 30), kernel(2, 200, 300, "direct_copy_kernel")]
+    _, (total,), _ = found_in(written([step(0, 1000), *asked, *ran]))
+    assert (total.name, total.duration.tolist()) == ("k0", [100_000])
+
+
+def test_a_collective_of_int8_has_bytes(written: Written) -> None:
+    events = [step(0, 1000), *reduced(1, 150, 300)]
+    shapes = {"Input Dims": [[300]], "Input type": ["signed char"]}
+    next(event for event in events if event["name"] == "nccl:all_reduce")["args"] = shapes
+    _, (total,), _ = found_in(written(events))
+    assert total.bytes is not None
+    assert total.bytes.tolist() == [300]
+
+
+def test_waits_and_records_of_a_device_are_no_work_and_its_dma_is_a_copy(written: Written) -> None:
+    """As Meta's MTIA lists them among what its streams executed."""
+
+    def executed(name: str, begin: float, end: float) -> Event:
+        return happened("mtia_ccp_events", name, begin, end, (3, 8), device=3, stream=8)
+
+    events = [executed("event_wait", 0, 600), executed("pe_exe", 600, 700), executed("dma_request", 700, 720)]
+    trace = written([step(0, 800), *events, executed("event_record", 720, 721)])
+    entries = breakdown_of(step_context(trace, steps_of(trace))).entries[0]
+    assert (entries[Category.COMPUTE], entries[Category.COPY]) == (100_000, 20_000)
 
 
 def test_calls_for_memory_have_the_idle_time_of_the_device_meanwhile(written: Written) -> None:

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from steptime.analysis.threads import during
-from steptime.arrays import Int64
+from steptime.arrays import Bool, Int64
 from steptime.intervals import Intervals
 from steptime.trace.cached_per_trace import once
-from steptime.trace.links import DEVICE, launches_of
+from steptime.trace.links import DEVICE, UNKNOWN, host_forest, launches_of, roles_of
 from steptime.trace.table import EventKind, Trace
-from steptime.trace.vendors import COMMUNICATION_KERNEL, matching
+from steptime.trace.vendors import COLLECTIVE, communicates, matching
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -49,11 +49,22 @@ def device_activities(trace: Trace) -> Activities:
 
 
 @once
+def communication_kernels(trace: Trace) -> Bool:
+    """Which events are kernels that communicate: by their names, or because a collective's own operator launched
+    them."""
+    kernel = trace.events.event_kind == EventKind.KERNEL
+    operator = np.append(host_forest(trace).nearest(roles_of(trace).operator), UNKNOWN)[launches_of(trace)]
+    asked = (operator != UNKNOWN) & matching(trace, COLLECTIVE.match)[operator]
+    chosen: Bool = kernel & (asked | matching(trace, communicates))
+    return chosen
+
+
+@once
 def device_time(trace: Trace) -> DeviceTime:
     """Of all devices and streams together."""
     events = trace.events
     kernel = events.event_kind == EventKind.KERNEL
-    communicates = kernel & matching(trace, COMMUNICATION_KERNEL.search)
+    between = communication_kernels(trace)
     copies = np.isin(events.event_kind, (EventKind.MEMCPY, EventKind.MEMSET))
-    chosen = (kernel & ~communicates, communicates, copies, kernel | copies)
+    chosen = (kernel & ~between, between, copies, kernel | copies)
     return DeviceTime(*(during(trace, each) for each in chosen))

@@ -17,6 +17,7 @@ import numpy as np
 
 from steptime.analysis.breakdown import claims_of
 from steptime.analysis.categories import Category
+from steptime.analysis.device_activity import communication_kernels
 from steptime.analysis.kernel_names import complete, dtype, list_item, matrix_unit, multiplies
 from steptime.analysis.op_cost.call import OpCost
 from steptime.analysis.op_cost.op_cost import (
@@ -39,7 +40,7 @@ from steptime.machine.machine import Machine
 from steptime.trace.call_tree import call_tree, exclusive_spans
 from steptime.trace.links import UNKNOWN
 from steptime.trace.table import ABSENT, EventKind, Trace
-from steptime.trace.vendors import COMMUNICATION_KERNEL, matching
+from steptime.trace.vendors import matching
 
 COMMUNICATION = "communication"
 """The bound of a kernel that moves data between devices; the others are those of `BOUNDS`."""
@@ -392,7 +393,7 @@ def _kernels(steps: StepContext) -> _Members:
         share=_shares(trace, rows, operator, modelled),
         filling=_filling(trace, rows),
         counted=(links.step[rows] != UNKNOWN) | ((links.launch[rows] == UNKNOWN) & inside),
-        communicates=matching(trace, COMMUNICATION_KERNEL.search)[rows],
+        communicates=communication_kernels(trace)[rows],
     )
 
 

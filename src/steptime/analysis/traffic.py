@@ -16,8 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from steptime.analysis.device_activity import device_time
+from steptime.analysis.device_activity import communication_kernels, device_time
 from steptime.analysis.idle import outermost_operator
+from steptime.analysis.op_cost.call import ELEMENT_BYTES
 from steptime.analysis.operators import grouped, per_step, source_of, step_at, time_inside
 from steptime.analysis.step_context import StepContext
 from steptime.analysis.threads import during
@@ -30,7 +31,6 @@ from steptime.trace.table import ABSENT, EventKind, Trace
 from steptime.trace.vendors import (
     ALLOCATION,
     ANNOTATED_COLLECTIVE,
-    COMMUNICATION_KERNEL,
     COMMUNICATION_KIND,
     COPY_DIRECTIONS,
     HOST_MEMORY,
@@ -144,12 +144,9 @@ RECORD = "record_param_comms"
 """The operator under which torch's process groups note the parameters of a collective."""
 FUNCTION = re.compile(r"(\w+)(?=[<(]|$)")
 """The name of a kernel without its namespaces, template arguments and parameters."""
-ELEMENT = {
-    "double": 8, "long": 8, "long int": 8, "float": 4, "int": 4, "half": 2, "bfloat16": 2, "short": 2, "byte": 1,
-    "char": 1, "bool": 1, "float8_e4m3fn": 1, "float8_e5m2": 1, "float8_e4m3fnuz": 1, "float8_e5m2fnuz": 1,
-    "complexfloat": 8, "complexdouble": 16,
-}  # fmt: skip
-"""Bytes of an element by torch's name of its type, in lower case without c10::."""
+ELEMENT = {name.removeprefix("c10::").lower(): size for name, size in ELEMENT_BYTES.items()}
+ELEMENT |= {"byte": 1, "complexfloat": 8, "complexdouble": 16}
+"""Bytes of an element by its type in C++ or by torch's own name of it, in lower case without c10::."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -188,7 +185,7 @@ def collectives_of(steps: StepContext) -> tuple[CollectiveTotal, ...]:
     """The collectives of the steps, those first that took longest."""
     trace, windows, events = steps.trace, steps.windows, steps.trace.events
     begin, end = windows[:1, 0].max(initial=0), windows[-1:, 1].max(initial=0)
-    rows = np.flatnonzero((events.event_kind == EventKind.KERNEL) & matching(trace, COMMUNICATION_KERNEL.search))
+    rows = np.flatnonzero(communication_kernels(trace))
     rows = rows[(events.begin[rows] < end) & (events.end[rows] > begin)]
     known = parameters_of(trace, steps.links, rows)
     keys = [(each.name, each.group, each.size) for each in known]

@@ -14,6 +14,7 @@ import numpy as np
 
 from steptime.analysis.breakdown import claims_of
 from steptime.analysis.categories import Category
+from steptime.analysis.device_activity import communication_kernels
 from steptime.analysis.idle import IdleGaps, gaps_of, pieces_of
 from steptime.analysis.recorded_breakdown import RecordedBreakdown
 from steptime.analysis.step_context import StepContext
@@ -25,7 +26,7 @@ from steptime.quantities import SourceLine
 from steptime.recording.recording import IntervalTable, Process
 from steptime.trace.links import UNKNOWN, Links, function_name, source_line
 from steptime.trace.table import ABSENT, HOST_CATEGORIES, EventKind, Trace
-from steptime.trace.vendors import COMMUNICATION_KERNEL, LOADER, SYNCHRONISATION, of_symbols
+from steptime.trace.vendors import LOADER, SYNCHRONISATION, of_symbols
 
 
 @dataclass(frozen=True, slots=True)
@@ -397,7 +398,7 @@ def _kinds(trace: Trace, rows: Rows) -> Int64:
     def named(test: Callable[[str], object]) -> Bool:
         return of_symbols(trace, test)[trace.events.name[rows]]
 
-    kinds[(event_kind == EventKind.KERNEL) & named(COMMUNICATION_KERNEL.search)] = KINDS.index("communication")
+    kinds[communication_kernels(trace)[rows]] = KINDS.index("communication")
     kinds[(event_kind == EventKind.RUNTIME) & named(SYNCHRONISATION.match)] = KINDS.index("sync")
     annotated = np.isin(event_kind, (EventKind.ANNOTATION, EventKind.OPERATOR))
     kinds[annotated & named(LOADER.match)] = KINDS.index("input")

@@ -23,7 +23,13 @@ import numpy.typing as npt
 
 from steptime.arrays import Bool, Float64, Int32, Int64
 from steptime.trace.table import ABSENT, EventKind, EventTable, Track
-from steptime.trace.vendors import CATEGORIES, CATEGORY_ENDINGS, DEVICE_WORK_CATEGORIES, MODULE_RANGE
+from steptime.trace.vendors import (
+    CATEGORIES,
+    CATEGORY_ENDINGS,
+    DEVICE_WORK_CATEGORIES,
+    DEVICE_WORK_KINDS,
+    MODULE_RANGE,
+)
 
 Number: TypeAlias = int | str | None
 NOTHING = msgspec.Raw()
@@ -326,9 +332,8 @@ class _Codes(dict[str, int]):
         if streams is not None and devices is not None:
             work |= (codes == UNKNOWN) & (streams != ABSENT) & (devices != ABSENT) & (devices >= 0)
         for row in np.flatnonzero(work).tolist():
-            name = events[row].name.lower()
-            copies = EventKind.MEMCPY if "memcpy" in name else EventKind.MEMSET
-            codes[row] = copies if "memcpy" in name or "memset" in name else EventKind.KERNEL
+            kinds = (kind for pattern, kind in DEVICE_WORK_KINDS if pattern.search(events[row].name))
+            codes[row] = next(kinds, EventKind.KERNEL)
         codes[codes == UNKNOWN] = EventKind.OTHER
         return codes
 

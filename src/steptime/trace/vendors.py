@@ -124,6 +124,18 @@ VENDORS = (
         free=r"USMFree\w*",
     ),
     Vendor(
+        interface="MTIA (Meta)",
+        prefix="",
+        launch=r"runFunction.*",
+        copy=r"enqueueCommand memcpy\w*",
+        fill=r"enqueueCommand memset\w*",
+        blocking_copy=r"(?!)",
+        synchronise=r"synchronize(Stream|Event|Device)?",
+        stream_wait=r"enqueueCommand waitOnEvent",
+        allocate=r"(?!)",
+        free=r"(?!)",
+    ),
+    Vendor(
         interface="AscendCL (Huawei)",
         prefix="(AscendCL@)?acl",
         launch=r"rtLaunch\w*|nn\w+|opExecute\w*|opCompileAndExecute\w*|mdl(RI)?Execute\w*",
@@ -156,18 +168,48 @@ STREAM_WAIT = _calls("stream_wait")
 ALLOCATION = _calls("allocate")
 FREEING = _calls("free")
 WAITED_FOR = {
-    "stream": re.compile(r"(Stream|Queue|List)\w*Synchronize|SynchronizeStream|QueueFinish"),
-    "event": re.compile(r"(Event|Fence)\w*Synchronize|SynchronizeEvent|EventWait"),
+    "stream": re.compile(r"(Stream|Queue|List)\w*Synchronize|[Ss]ynchronizeStream|QueueFinish"),
+    "event": re.compile(r"(Event|Fence)\w*Synchronize|[Ss]ynchronizeEvent|EventWait"),
 }
 """What a synchronising call waits for; the whole device otherwise."""
 
 COLLECTIVE_ON_HOST = re.compile(r"^(gloo|mpi|ucc):")
 """Annotations of collectives whose library works on the host."""
 ANNOTATED_COLLECTIVE = re.compile(r"^(nccl|rccl|xccl|hccl|gloo|mpi|ucc):")
-COLLECTIVE = re.compile(r"^(c10d::|_c10d_functional::|(gloo|nccl|rccl|mpi|ucc|xccl|hccl)::?|record_param_comms)")
-COMMUNICATION_KERNEL = re.compile(
-    r"nccl|rccl|oneccl|nvshmem|cross_device_reduce|ccl_kernel|multimem|(one|two)_shot_all_reduce", re.IGNORECASE
+COLLECTIVE = re.compile(
+    r"^(c10d::|_c10d_functional::|(gloo|nccl|rccl|mpi|ucc|xccl|hccl)::?|record_param_comms|_C_custom_ar::|"
+    r"symm_mem::(one_shot|two_shot|multimem|nvshmem))"
 )
+"""Operators that are collectives: what they launch themselves communicates, whatever the kernel is called."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommunicationLibrary:
+    """What moves data between devices with kernels of its own. kernels: a regular expression that is found in their
+    names, in any case."""
+
+    library: str
+    kernels: str
+
+
+COMMUNICATION_LIBRARIES = (
+    CommunicationLibrary("NCCL, RCCL, HCCL, xCCL, MSCCL, oneCCL", r"(?<![a-z])(n|r|h|x|ms|one)ccl|ccl_kernel|nccldev"),
+    CommunicationLibrary("HCCL's tasks on Ascend", r"(?<![a-z])hcom_|AicpuKernel_?(AllReduce|AllGather|AllToAll)"),
+    CommunicationLibrary("NVSHMEM and rocSHMEM", r"nvshmem|rocshmem"),
+    CommunicationLibrary("DeepEP, also the copies of it in other projects", r"\b(internode|intranode)(_ll)?::"),
+    CommunicationLibrary("MORI", r"\bmori::|\bEp(Dispatch|Combine)\w*Kernel"),
+    CommunicationLibrary("symmetric memory of torch", r"multimem|(one|two)_shot_(all_reduce|reduce_scatter)"),
+    CommunicationLibrary("all-reduces of vLLM, SGLang, aiter and FBGEMM", r"cross_device_reduce|quickreduce::"),
+    CommunicationLibrary(
+        "TensorRT-LLM and FlashInfer",
+        r"all_?reduce_fusion|(one|two)ShotAllReduce|allreduce\w*lamport|lamport\w*allreduce|moe_?a2a|moeAllToAll",
+    ),
+    CommunicationLibrary("user buffers of Transformer Engine", r"userbuffers"),
+)
+"""From the sources of these libraries, and from names in published traces."""
+COMMUNICATION_KERNEL = re.compile("|".join(each.kernels for each in COMMUNICATION_LIBRARIES), re.IGNORECASE)
+GENERATED = re.compile(r"^triton_")
+"""torch.compile calls a kernel after all operators that it stands for, or reads: it computes."""
 COMMUNICATION_KIND = re.compile(
     r"ccl(?:Dev)?Kernel_?(AllReduce|AllGather|ReduceScatter|Broadcast|Reduce|SendRecv|AllToAll)", re.IGNORECASE
 )
@@ -219,7 +261,13 @@ CATEGORY_ENDINGS = {
 }
 """What other categories are by their ends: cuda_runtime, xpu_runtime, mtia_runtime, privateuse1_driver, cuda_sync."""
 DEVICE_WORK_CATEGORIES = ("mtia_ccp_events", "mtia_workloadd", "hpu_op")
-"""What MTIA's and Gaudi's devices executed, copies among them: the event's name decides."""
+"""What MTIA's and Gaudi's devices executed, copies and waits among them: the event's name decides."""
+DEVICE_WORK_KINDS: tuple[tuple[re.Pattern[str], EventKind], ...] = (
+    (re.compile(r"^(stream|event|notify)[ _]?(wait|record)|^wait[ _]?(event|value)", re.IGNORECASE), EventKind.SYNC),
+    (re.compile(r"memcpy|^dma_", re.IGNORECASE), EventKind.MEMCPY),
+    (re.compile(r"memset", re.IGNORECASE), EventKind.MEMSET),
+)
+"""By its name, what an event of a device is that its category does not tell apart; else a kernel."""
 
 
 @once
@@ -249,6 +297,11 @@ def is_preparing(name: str) -> bool:
 def is_wrapper(name: str) -> bool:
     """True for an operator that does nothing but what the one inside it does."""
     return name.rsplit("::", 1)[-1] in WRAPPERS
+
+
+def communicates(name: str) -> bool:
+    """True for a kernel that moves data between devices, by its name."""
+    return COMMUNICATION_KERNEL.search(name) is not None and GENERATED.match(name) is None
 
 
 def is_engine(name: str) -> bool:

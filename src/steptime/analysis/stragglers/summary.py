@@ -14,7 +14,7 @@ import numpy as np
 
 from steptime.analysis.breakdown import breakdown_of
 from steptime.analysis.categories import Breakdown
-from steptime.analysis.device_activity import device_time
+from steptime.analysis.device_activity import communication_kernels, device_time
 from steptime.analysis.layout import Layout
 from steptime.analysis.operators import grouped, per_step, step_at
 from steptime.analysis.recorded_breakdown import RecordedBreakdown
@@ -27,7 +27,7 @@ from steptime.intervals import Intervals, claim, contains, measure, union
 from steptime.recording.recording import Process
 from steptime.trace.links import UNKNOWN
 from steptime.trace.table import ABSENT, EventKind, Trace
-from steptime.trace.vendors import COLLECTIVE_ON_HOST, COMMUNICATION_KERNEL, matching
+from steptime.trace.vendors import COLLECTIVE_ON_HOST, matching
 
 MOST_CALLS = 512
 """Collectives that a summary keeps, 32 bytes each: the first ones of each kind, in proportion to how many it has."""
@@ -140,7 +140,7 @@ def exchanges_of(steps: StepContext) -> tuple[Exchange, ...]:
     On a CPU `exposed` is not known from the spans and stays 0: the breakdown's account has it.
     """
     trace, windows = steps.trace, steps.windows
-    chosen = (trace.events.event_kind == EventKind.KERNEL) & matching(trace, COMMUNICATION_KERNEL.search)
+    chosen = communication_kernels(trace)
     if chosen.any():
         rows = _in_steps(trace, np.flatnonzero(chosen), windows)
         return _by_kind(trace, rows, parameters_of(trace, steps.links, rows), windows, device_time(trace).compute)

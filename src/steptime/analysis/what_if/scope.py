@@ -14,13 +14,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from steptime.analysis.device_activity import communication_kernels
 from steptime.analysis.operators import operator_events, short_gaps
 from steptime.analysis.threads import autograd_lanes, input_time
 from steptime.analysis.what_if.graph import NONE
 from steptime.arrays import Bool, Int64
 from steptime.intervals import Intervals, join, subtract, union
 from steptime.trace.table import EventKind, Trace
-from steptime.trace.vendors import ALLOCATION, COMMUNICATION_KERNEL, FREEING, SYNCHRONISATION, matching
+from steptime.trace.vendors import ALLOCATION, FREEING, SYNCHRONISATION, matching
 
 DEVICE = (EventKind.KERNEL, EventKind.MEMCPY, EventKind.MEMSET)
 PAGEABLE = re.compile(r"Pageable")
@@ -107,7 +108,7 @@ def _activities(trace: Trace, boundaries: Int64, launch: Int64) -> ReplayedActiv
     rows, begin, end, call = rows[kept], begin[kept], end[kept], call[kept]
     streams = np.stack((events.device[rows].astype(np.int64), events.stream[rows], events.lane[rows]), axis=1)
     _, stream = np.unique(streams, axis=0, return_inverse=True)
-    communicates = matching(trace, COMMUNICATION_KERNEL.search)[rows] & (events.event_kind[rows] == EventKind.KERNEL)
+    communicates = communication_kernels(trace)[rows]
     return ReplayedActivities(rows, call, begin, end, stream.reshape(-1), communicates, _steps(trace, boundaries, call))
 
 
