@@ -68,6 +68,7 @@ def command(
     steptime compare monday.json tuesday.json wednesday.json -o week.html
     """
     from steptime.cli.delivery import write_all
+    from steptime.cli.screen import show
     from steptime.compare.compare import compare
     from steptime.compare.comparison import Ruling, render_json
     from steptime.compare.gate import RENDERERS, bounds_of, check_outputs, fails, judged, labels_of
@@ -87,7 +88,10 @@ def command(
     )
     if limits:
         comparison = judged(comparison, limits)
-    tell(render_json(comparison) if as_json else render_text(comparison))
+    if as_json:
+        tell(render_json(comparison))
+    else:
+        show(render_text(comparison))
     write_all(RENDERERS, comparison, outputs, force=force)
     _summarize(comparison)
     for check in comparison.checks:

@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from steptime.cli.exit_codes import say, tell
 from steptime.cli.options import STANDARD_OUTPUT
+from steptime.cli.screen import columns, show
 from steptime.diagnosis import diagnose_paths
 from steptime.remote import fetched
 from steptime.report import compact, json, text
@@ -46,10 +47,9 @@ def deliver(
         report = without_sources(report)
     if as_json:
         tell(json.render(report) if full else compact.render(report))
-    elif STANDARD_OUTPUT in outputs:
-        tell(text.render(report))
-    elif text_to_stderr is not None:
-        tell(text.render(report), error=text_to_stderr)
+    elif STANDARD_OUTPUT in outputs or text_to_stderr is not None:
+        error = bool(text_to_stderr) and STANDARD_OUTPUT not in outputs
+        show(text.render(report, columns(error=error)), error=error)
     write_all(renderers_of(full=full), report, outputs, force=force)
 
 

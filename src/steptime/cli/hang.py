@@ -27,11 +27,15 @@ def command(paths: tuple[str, ...], world_size: int | None, as_json: bool) -> in
     steptime hang /shared/dumps
     steptime hang "/tmp/nccl_trace_rank_*" --json
     """
+    from steptime.cli.screen import show
     from steptime.hang.dump import read_dumps
     from steptime.hang.text import as_text, to_json
     from steptime.hang.triage import triage
 
     dumps, passed_over = read_dumps(paths)
     found = triage(dumps, world_size)
-    tell(to_json(found) if as_json else as_text(found, passed_over))
+    if as_json:
+        tell(to_json(found))
+    else:
+        show(as_text(found, passed_over))
     return 0

@@ -56,6 +56,7 @@ def command(
     """
     from dataclasses import replace
 
+    from steptime.cli.screen import show
     from steptime.compare import history_index
     from steptime.compare.history import history_of
     from steptime.compare.history_text import render_json, render_text
@@ -78,7 +79,7 @@ def command(
     elif as_json:
         tell(render_json(history))
     else:
-        tell(render_text(history, everything=everything or job is not None))
+        show(render_text(history, everything=everything or job is not None))
     return 0
 
 

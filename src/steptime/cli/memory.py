@@ -38,6 +38,7 @@ def command(
     steptime memory runs/train-20260801-101500
     """
     from steptime.cli.delivery import write_all
+    from steptime.cli.screen import show
     from steptime.memory import text
     from steptime.report.output import check
 
@@ -46,6 +47,9 @@ def command(
     from steptime.memory.report import triage_path
 
     report = triage_path(Path(path), capacity=capacity, max_size=max_size, cache=cache)
-    tell(text.json(report) if as_json else text.text(report))
+    if as_json:
+        tell(text.json(report))
+    else:
+        show(text.text(report))
     write_all(text.RENDERERS, report, outputs, force=force)
     return 0

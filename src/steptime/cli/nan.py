@@ -14,6 +14,7 @@ from steptime.cli.after_run import nothing_measured
 from steptime.cli.delivery import write_all
 from steptime.cli.exit_codes import say, tell
 from steptime.cli.options import files, force_option
+from steptime.cli.screen import show
 from steptime.errors import UsageError
 from steptime.launcher.command import default_recording, job_name, resolve
 from steptime.launcher.launch import exit_as, launch
@@ -148,7 +149,7 @@ def _deliver(account: NonFinite, options: NanOptions) -> None:
     if options.as_json:
         tell(document(account))
     else:
-        tell(render(account), error=options.output != STANDARD_OUTPUT)
+        show(render(account), error=options.output != STANDARD_OUTPUT)
     if options.output is not None:
         write_all(RENDERERS, account, (options.output,), force=options.force)
 

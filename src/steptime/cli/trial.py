@@ -26,6 +26,7 @@ from steptime.cli.delivery import write_all
 from steptime.cli.exit_codes import INTERRUPTED, say, tell
 from steptime.cli.options import Function, RecordingOrCommand, seconds, variant_options
 from steptime.cli.run import Announcer
+from steptime.cli.screen import show
 from steptime.clusters import import_ray
 from steptime.errors import NothingMeasuredError, OutputError, RecordingError, UsageError, no_such_file
 from steptime.launcher.command import default_recording, is_recording, job_name, resolve
@@ -36,8 +37,8 @@ from steptime.quantities import format_duration, format_source
 from steptime.recording.load import load
 from steptime.recording.recording import Recording
 from steptime.report.output import Renderer, check, write_whole
-from steptime.report.printable import wrap
-from steptime.report.trial_text import COLUMNS, render_trial
+from steptime.report.printable import one_line
+from steptime.report.trial_text import render_trial
 from steptime.trials.conduct import (
     MAX_ROUNDS,
     MIN_ROUNDS,
@@ -337,7 +338,7 @@ def _nothing_to_try(proposals: Sequence[Proposal], recording: Path, goal: Goal) 
     else:
         for proposal in (each for each in proposals if each.advice_only):
             edit = proposal.option.edit
-            lines += wrap(advice_of(proposal), "Yours: ", 3, COLUMNS)
+            lines.append(f"Yours: {one_line(advice_of(proposal))}")
             lines += [f"    {line}" for line in edit.text.splitlines()] if isinstance(edit, Snippet) else []
         lines.append("Precision and compilation can be tried all the same:")
     return "\n".join([*lines, f"Next:  steptime {verb} {shlex.quote(str(recording))}"]) + "\n"
@@ -476,7 +477,7 @@ def tell_trial(told: TrialOutput, output: str | None, *, as_json: bool, force: b
     """Prints what a trial came to, and writes it where that was asked for. Returns the exit status."""
     if as_json and told.folder is not None:
         tell(_results(told))
-    tell(told.text, error=as_json)
+    show(told.text, error=as_json)
     write_all(RENDERERS, told, (output,) if output is not None else (), force=force)
     if told.folder is not None:
         say(f"Wrote {told.folder / NAME}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import textwrap
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,7 +11,7 @@ from steptime.compare.history import Entry, History, JobHistory, slowed
 from steptime.compare.history_index import Doomed
 from steptime.quantities import Jump, format_bytes, format_duration, format_share
 from steptime.report.json import document
-from steptime.report.printable import one_line, printable, shorten
+from steptime.report.printable import one_line, printable
 
 COLUMNS = 80
 _BAR = 12
@@ -39,7 +38,7 @@ def render_text(history: History, *, everything: bool = False) -> str:
             "",
             f"{len(history.variants)} recording{_s(history.variants)} of trials or of steptime nan, in no trend",
         ]
-    lines += [shorten(problem, COLUMNS) for problem in history.problems]
+    lines += [one_line(problem) for problem in history.problems]
     command = next_command(history)
     lines += ["", f"Next:  {command}"] if command else []
     return "".join(f"{printable(line)}\n" for line in lines)
@@ -52,13 +51,13 @@ def _s(items: Sequence[object]) -> str:
 def _track(track: JobHistory, *, everything: bool) -> list[str]:
     title = one_line(f"{track.job} on {track.machine}")
     count = f"{len(track.entries)} recording{_s(track.entries)}"
-    lines = [f"{shorten(title, COLUMNS - len(count) - 1):<{COLUMNS - len(count)}}{count}"]
+    lines = [f"{title:<{COLUMNS - len(count) - 1}} {count}"]
     shown = track.entries if everything else track.entries[-_NEWEST:]
     longest = max((entry.step.value for entry in shown if entry.step is not None), default=0.0)
     lines += [_row(entry, longest) for entry in shown]
     if len(shown) < len(track.entries):
         lines.append(f"  ({len(track.entries) - len(shown)} older ones: --all)")
-    return [*lines, *textwrap.wrap(sentence_of(track), COLUMNS, initial_indent="  ", subsequent_indent="  ")]
+    return [*lines, f"  {one_line(sentence_of(track))}"]
 
 
 def _row(entry: Entry, longest: float) -> str:
@@ -67,12 +66,12 @@ def _row(entry: Entry, longest: float) -> str:
     head = f"  {when}  {entry.commit[:8] + mark:<10}"
     if entry.step is None:
         told = "still running" if entry.running else entry.problem
-        return shorten(f"{head}{told:<24}  {Path(entry.path).name}", COLUMNS)
+        return f"{head}{told:<24}  {Path(entry.path).name}"
     filled = round(_BAR * entry.step.value / longest) if longest else 0
     spread = format_duration((entry.step.high - entry.step.low) / 2)
     load = " beside load" if entry.busy else ""
     step = f"{format_duration(entry.step.value):>8} ± {spread}"
-    return shorten(f"{head}{'█' * filled:<{_BAR}} {step:<19}{Path(entry.path).name}{load}", COLUMNS)
+    return f"{head}{'█' * filled:<{_BAR}} {step:<19}{Path(entry.path).name}{load}"
 
 
 def sentence_of(track: JobHistory) -> str:
@@ -135,7 +134,7 @@ def render_doomed(doomed: Sequence[Doomed], *, done: bool) -> str:
         when = time.strftime("%Y-%m-%d %H:%M", time.localtime(each.entry.started_epoch_ns / 1e9))
         why = "too old" if each.why == "old" else "for room"
         lines.append(
-            shorten(f"  {when}  {format_bytes(each.entry.bytes):>9}  {why}  {one_line(each.entry.path)}", COLUMNS)
+            f"  {when}  {format_bytes(each.entry.bytes):>9}  {why}  {one_line(each.entry.path)}"
         )
     if doomed and not done:
         lines.append("Nothing was removed: add --yes to do it.")

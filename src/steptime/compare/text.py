@@ -1,4 +1,4 @@
-"""The comparison as Markdown, and in a terminal: at most 25 lines of 80 columns that end with the next command.
+"""The comparison as Markdown, and as text: at most 25 lines that end with the next command.
 
 What was set otherwise comes first; then the step and its categories side by side, what appeared and vanished, and the
 whole in one sentence.
@@ -6,7 +6,6 @@ whole in one sentence.
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterator, Sequence
 
 from steptime.compare.cause import CLEAR, relative
@@ -38,7 +37,7 @@ _SIGNS = {Fate.APPEARED: "new", Fate.VANISHED: "gone", Fate.GREW: "grew", Fate.S
 def render_text(comparison: Comparison) -> str:
     """The whole text, with a line feed at its end."""
     head = [*_heading(comparison), ""]
-    tail = ["", *_wrapped(comparison.sentence, 4), *_checks(comparison.checks), *_remarks(comparison)]
+    tail = ["", one_line(comparison.sentence), *_checks(comparison.checks), *_remarks(comparison)]
     tail += [f"Next:  {one_line(comparison.next_command)}"] if comparison.next_command else []
     settings, runs, parts, pieces = _shares(comparison, LINES - len(head) - len(tail))
     body = [
@@ -75,7 +74,7 @@ def _heading(comparison: Comparison) -> Iterator[str]:
     for letter, run in zip("AB", comparison.runs, strict=True):
         commit = f" · {run.commit}" if run.commit else ""
         steps = f" · {run.steady} step{'s' if run.steady > 1 else ''}{commit}"
-        yield f"{letter}  {shorten(one_line(run.label), COLUMNS - 3 - len(steps))}{steps}"
+        yield f"{letter}  {one_line(run.label)}{steps}"
 
 
 def _settings(settings: Sequence[Setting], room: int) -> Iterator[str]:
@@ -86,7 +85,7 @@ def _settings(settings: Sequence[Setting], room: int) -> Iterator[str]:
         more = f" (and {left_out} more)" if number == room - 1 and left_out > 0 else ""
         name = f"{'Set otherwise: ' if not number else ' ' * 15}{setting.name}"
         both = f"{one_line(setting.before)} → {one_line(setting.after)}"
-        yield shorten(f"{name}  {both}", COLUMNS - len(more)) + more
+        yield f"{name}  {both}{more}"
 
 
 def _runs(comparison: Comparison, room: int) -> Iterator[str]:
@@ -98,7 +97,7 @@ def _runs(comparison: Comparison, room: int) -> Iterator[str]:
     yield f"    {'run':<36}{'commit':<13}{'step':>9}{'against 1':>15}"
     for number, run in shown:
         against = _against(run.against_first) if run.against_first is not None else ""
-        label, commit = shorten(one_line(run.label), 35), shorten(one_line(run.commit), 12)
+        label, commit = one_line(run.label), shorten(one_line(run.commit), 12)
         yield f"{number:>3} {label:<36}{commit:<13}{format_duration(run.step.value):>9}{against:>15}".rstrip()
     if len(runs) > len(shown):
         yield f"    ({len(runs) - len(shown)} runs between them are left out)"
@@ -139,9 +138,9 @@ def _difference(difference: Difference) -> str:
         DifferenceOutcome.UNDECIDED: "?",
     }
     sides = f"{amount(before.value, before.unit):>10}{amount(after.value, after.unit):>10}"
-    interval = shorten(f"{signed(change.low, change.unit)} to {signed(change.high, change.unit)}", 22)
+    interval = f"{signed(change.low, change.unit)} to {signed(change.high, change.unit)}"
     value = signed(change.value, change.unit)
-    return f"{shorten(name, 15):<16}{sides}{value:>11}  {interval:<22} {outcomes[difference.outcome]}"
+    return f"{name:<15} {sides}{value:>11}  {interval:<22} {outcomes[difference.outcome]}"
 
 
 def _piece(piece: Piece) -> str:
@@ -154,7 +153,7 @@ def _piece(piece: Piece) -> str:
     head = f"  {_SIGNS[piece.fate]:<7}{piece.kind:<9}"
     tail = f"{calls} {signed(piece.change, 'ns')}"
     room = COLUMNS - len(head) - len(tail)
-    return f"{head}{shorten(one_line(piece.name), room):<{room}}{tail}"
+    return f"{head}{one_line(piece.name):<{max(room, 0)}}{tail}"
 
 
 def _checks(checks: Sequence[Check]) -> list[str]:
@@ -164,8 +163,8 @@ def _checks(checks: Sequence[Check]) -> list[str]:
         return [f"Gate:  {len(checks)} of {len(checks)} bounds hold"]
     left_out = len(lines) - _MOST_CHECKS
     more = f" (and {left_out} more)" if left_out > 0 else ""
-    shown = [shorten(line, COLUMNS) for line in lines[:_MOST_CHECKS]]
-    return [*shown[:-1], shorten(shown[-1], COLUMNS - len(more)) + more] if shown else []
+    shown = lines[:_MOST_CHECKS]
+    return [*shown[:-1], shown[-1] + more] if shown else []
 
 
 def check_line(check: Check) -> str:
@@ -175,14 +174,10 @@ def check_line(check: Check) -> str:
 
 def _remarks(comparison: Comparison) -> Iterator[str]:
     if comparison.trend is not None:
-        yield from _wrapped(f"Trend: {comparison.trend.sentence}", 1)
-    yield from (shorten(f"Mind:  {one_line(caveat)}", COLUMNS) for caveat in comparison.caveats[:1])
+        yield f"Trend: {one_line(comparison.trend.sentence)}"
+    yield from (f"Mind:  {one_line(caveat)}" for caveat in comparison.caveats[:1])
     known = "measured" if comparison.noise.measured else "assumed; see --repeat"
     yield f"Noise: {format_share(comparison.noise.floor)} of a step is allowed for between runs ({known})"
-
-
-def _wrapped(text: str, lines: int) -> list[str]:
-    return textwrap.wrap(one_line(text), COLUMNS, max_lines=lines, placeholder=" …")
 
 
 def render_markdown(comparison: Comparison) -> str:

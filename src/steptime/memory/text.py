@@ -17,7 +17,7 @@ from steptime.memory.triage import Fragmentation, MemoryTriage
 from steptime.quantities import SourceLine, format_bytes, format_duration, format_share, format_source
 from steptime.report.json import document
 from steptime.report.output import Renderer
-from steptime.report.printable import one_line, printable, shorten
+from steptime.report.printable import one_line, printable
 
 SCHEMA_VERSION = 1
 COLUMNS = 100
@@ -77,7 +77,7 @@ def text(report: MemoryReport) -> str:
     lines += [f"Leak: {_kept(each)}" for each in report.keepers[:MOST_LEAKS]]
     lines += [f"Growth: {each.sentence}" for each in report.growth[:1]]
     lines += [f"Note: {problem}" for problem in _problems(report)[:1]]
-    shown = [shorten(printable(line), COLUMNS) for line in lines]
+    shown = [printable(line) for line in lines]
     if report.next_command:
         shown.append(printable(f"Next:  {report.next_command}"))
     return "".join(f"{line}\n" for line in shown)

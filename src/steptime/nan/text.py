@@ -18,7 +18,7 @@ from steptime.nan.nonfinite import (
     plain_number,
     value_of,
 )
-from steptime.report.printable import one_line, printable, shorten, wrap
+from steptime.report.printable import one_line, printable
 
 LINES = 25
 COLUMNS = 100
@@ -33,8 +33,7 @@ def render(result: NonFinite) -> str:
     else:
         lines = [_headline(result, result.trigger), *_origin(result), *_evidence(result)]
     lines += [f"Note:    {one_line(note)}" for note in result.notes[:2]]
-    cut = [shorten(line, COLUMNS) for line in lines[: LINES - 1]]
-    return "".join(f"{printable(line)}\n" for line in (*cut, f"Next:    {_next(result)}"))
+    return "".join(f"{printable(line)}\n" for line in (*lines[: LINES - 1], f"Next:    {_next(result)}"))
 
 
 def _clean(result: NonFinite) -> list[str]:
@@ -42,7 +41,7 @@ def _clean(result: NonFinite) -> list[str]:
     lines = [f"All losses and gradients were finite in {count(result.steps, 'step')}{ranks}."]
     if result.diverging > 1:
         lines += [f"But the gradients have grown {plain_number(result.diverging)} times: the training diverges."]
-        lines += wrap(AGAINST_GROWTH, "Helps:   ", 4, COLUMNS)
+        lines += [f"Helps:   {one_line(AGAINST_GROWTH)}"]
     return lines + _skipped(result) + _growth(result)
 
 
@@ -133,8 +132,8 @@ def _rows(origin: NonFiniteOrigin) -> str:
 def _evidence(result: NonFinite) -> list[str]:
     lines = [""]
     if result.cause is not None:
-        lines += wrap(f"{result.cause.sentence} ({result.cause.name})", "Cause:   ", 4, COLUMNS)
-        lines += wrap(result.cause.advice, "Helps:   ", 4, COLUMNS)
+        lines += ["Cause:   " + one_line(f"{result.cause.sentence} ({result.cause.name})")]
+        lines += [f"Helps:   {one_line(result.cause.advice)}"]
     if result.bad_gradients:
         lines.append(f"Gradients not finite: {listed(result.bad_gradients[:3])}")
     if result.batch is not None and result.batch.indices:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import re
-import textwrap
 from pathlib import Path, PurePosixPath
 
 # C0 and C1 controls (but not the line feed, which the renderers write themselves), the marks that reorder text
@@ -31,28 +30,22 @@ def one_line(text: str) -> str:
 
 def reachable(file: str) -> str:
     """A file of the job as an editor opens it from where the user stands: relative below the current folder, where a
-    path of another machine is looked for by its last parts, too; else as the job had it."""
+    path of another machine is looked for by its last parts, too; "" where there is none."""
     parts = PurePosixPath(file.replace("\\", "/")).parts
     with contextlib.suppress(OSError):  # the current folder is gone, or the name is longer than any file's
         here, path = Path.cwd(), Path(file)
         if path.is_relative_to(here):
             return str(path.relative_to(here))
-        if not path.exists() and ".." not in parts:
-            ends = (PurePosixPath(*parts[first:]) for first in range(1, len(parts)))
-            return next((str(end) for end in ends if (here / end).is_file()), file)
-    return file
+        if path.exists():
+            return file
+        ends = (PurePosixPath(*parts[first:]) for first in range(1, len(parts)) if ".." not in parts)
+        return next((str(end) for end in ends if (here / end).is_file()), "")
+    return ""
 
 
 def shorten(text: str, width: int) -> str:
     """The text cut to `width` columns, with an ellipsis where something is missing."""
     return text if len(text) <= width else text[: max(width - 1, 0)].rstrip() + "…"
-
-
-def wrap(text: str, indent: str, lines: int, width: int) -> list[str]:
-    """The text in at most so many lines of `width` columns, the first with its indent, the others behind it."""
-    wrapper = textwrap.TextWrapper(width, initial_indent=indent, subsequent_indent=" " * len(indent), max_lines=lines)
-    wrapper.placeholder = " …"
-    return wrapper.wrap(one_line(text))
 
 
 def plain(text: str) -> str:

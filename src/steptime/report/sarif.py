@@ -69,7 +69,7 @@ def _result(finding: Finding, source: SourceLine, codes: Sequence[str], step: fl
 
 def _artifact(file: str) -> dict[str, str]:
     """The place of a file as a URI, relative where it lies below the current folder."""
-    path = reachable(file)
+    path = reachable(file) or file
     if PurePosixPath(path).is_absolute():
         return {"uri": f"file://{quote(path, errors='replace')}"}
     return {"uri": quote(path, errors="replace"), "uriBaseId": "%SRCROOT%"}

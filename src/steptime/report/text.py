@@ -1,4 +1,5 @@
-"""The report in a terminal: at most 25 lines of 80 columns, ending with the next command to paste.
+"""The report as text: at most 25 lines, ending with the next command to paste. Lines are as long as what they say; a
+terminal wraps them (`cli.screen`).
 
 One law: what has the most savings is said first; what does not fit is in the report of the recording named.
 """
@@ -6,8 +7,8 @@ One law: what has the most savings is said first; what does not fit is in the re
 from __future__ import annotations
 
 from steptime.advice.rule import Finding, Weight
-from steptime.quantities import format_duration, format_share
-from steptime.report.printable import one_line, printable, shorten, wrap
+from steptime.quantities import SourceLine, format_duration, format_share, format_source
+from steptime.report.printable import one_line, printable, reachable
 from steptime.report.report import ProcessReport, Report
 from steptime.report.sentences import (
     bounds_text,
@@ -15,12 +16,12 @@ from steptime.report.sentences import (
     prediction_text,
     predictions,
     reached_text,
-    source_text,
 )
 
 LINES = 25
 COLUMNS = 80
-_BAR = 36
+_BESIDE = 44
+"""Columns beside a bar."""
 _CATEGORIES = 6
 _FINDINGS = 3
 PROFILER = "ProfilerStep"
@@ -35,30 +36,30 @@ _SMALLEST_SHARE = 0.005
 """Categories below half a percent of the step are summed up in one row."""
 
 
-def render(report: Report) -> str:
-    """The whole text, with a line feed at its end."""
+def render(report: Report, columns: int = COLUMNS) -> str:
+    """The whole text, with a line feed at its end. columns: that bars and titles are laid out for."""
     shown = report.processes[0]
-    category, verdict = [_header(report), "", *_step(shown), *_breakdown(shown)], ["", *_bottleneck(shown)]
+    category = [_header(report, columns), "", *_step(shown), *_breakdown(shown, columns)]
+    verdict = ["", *_bottleneck(shown)]
     bottom = [*_footnotes(report, shown), f"Next:  {one_line(report.next_command)}"]
     room = LINES - len(category) - len(verdict) - len(bottom)
     roofline = _roofline(shown)
     top = [*category, *(roofline if room - len(roofline) >= _ROOM or not shown.findings else ()), *verdict]
-    middle = _findings(shown, LINES - len(top) - len(bottom))
+    middle = _findings(shown, LINES - len(top) - len(bottom), columns)
     if len(top) + len(middle) + len(bottom) < LINES:
-        bottom = [*_what_if(shown), *bottom]
+        bottom = [*_what_if(shown, columns), *bottom]
     return "".join(f"{printable(line)}\n" for line in (*top, *middle, *bottom))
 
 
-def _header(report: Report) -> str:
+def _header(report: Report, columns: int) -> str:
     environment = report.environment
     facts = [f"torch {environment.torch}" if environment.torch else "", environment.device]
     if environment.ranks > 1:
         facts.append(f"{report.processes[0].name} of {environment.ranks}")
     tail = " · ".join(one_line(fact) for fact in facts if fact)
-    tail = shorten(tail, COLUMNS - 24)
     head = f"steptime {environment.steptime} · "
-    room = COLUMNS - len(head) - len(tail) - 3
-    return f"{head}{shorten(_without_folders(one_line(environment.command or report.source), room), room)} · {tail}"
+    room = columns - len(head) - len(tail) - 3
+    return f"{head}{_without_folders(one_line(environment.command or report.source), room)} · {tail}"
 
 
 def _without_folders(command: str, room: int) -> str:
@@ -76,29 +77,30 @@ def _step(process: ProcessReport) -> list[str]:
     left_out = ", ".join(f"{count} {what}" for count, what in counts if count > 0)
     aside = f" (left out: {left_out})" if left_out else ""
     found = one_line(step.how).partition(", because")[0]
-    how = [shorten(f"Steps: {found}", COLUMNS)] if found and PROFILER not in found else []
+    how = [f"Steps: {found}"] if found and PROFILER not in found else []
     duration = format_duration(step.duration.value)
     if step.steady == 1:
-        return [shorten(f"Step {duration}, one step: no spread is known{aside}", COLUMNS), *how]
+        return [f"Step {duration}, one step: no spread is known{aside}", *how]
     spread = format_duration((step.duration.high - step.duration.low) / 2)
-    return [shorten(f"Step {duration} ± {spread}, mean of {step.steady} steps{aside}", COLUMNS), *how]
+    return [f"Step {duration} ± {spread}, mean of {step.steady} steps{aside}", *how]
 
 
-def _breakdown(process: ProcessReport) -> list[str]:
+def _breakdown(process: ProcessReport, columns: int) -> list[str]:
     step = process.case.step.duration.value
     ordered = sorted(process.case.categories, key=lambda category: -category.duration.value)
     large = [category for category in ordered if category.duration.value >= _SMALLEST_SHARE * step][:_CATEGORIES]
-    rows = [_bar(category.name, category.duration.value, step) for category in large]
+    rows = [_bar(category.name, category.duration.value, step, columns) for category in large]
     rest = sum(category.duration.value for category in ordered[len(large) :])
     if rest >= _SMALLEST_SHARE * step:
-        rows.append(_bar("other", rest, step))
+        rows.append(_bar("other", rest, step, columns))
     return rows
 
 
-def _bar(name: str, duration: float, step: float) -> str:
+def _bar(name: str, duration: float, step: float, columns: int) -> str:
+    width = max(columns - _BESIDE, 0)
     share = duration / step if step else 0.0
-    filled = min(_BAR, round(share * _BAR))
-    return f"  {name:<14}{'█' * filled}{'░' * (_BAR - filled)}{format_duration(duration):>10}{format_share(share):>8}"
+    filled = min(width, round(share * width))
+    return f"  {name:<14}{'█' * filled}{'░' * (width - filled)}{format_duration(duration):>10}{format_share(share):>8}"
 
 
 def _roofline(process: ProcessReport) -> list[str]:
@@ -108,51 +110,58 @@ def _roofline(process: ProcessReport) -> list[str]:
     if roofline is None or compute < _LEAST_COMPUTE * process.case.step.duration.value:
         return []
     texts = (bounds_text(roofline, process.case.machine), reached_text(process.case))
-    return [f"  {shorten(one_line(text), COLUMNS - 2)}" for text in texts if text]
+    return [f"  {one_line(text)}" for text in texts if text]
 
 
-def _what_if(process: ProcessReport) -> list[str]:
+def _what_if(process: ProcessReport, columns: int) -> list[str]:
     """The predictions of the replay, as many as one line holds."""
     step, line = process.case.step.duration.value, ""
     for prediction in predictions(process.case.replay, step):
         longer = (
             f"{line}; {prediction_text(prediction, step)}" if line else f"If:    {prediction_text(prediction, step)}"
         )
-        if len(longer) > COLUMNS:
+        if len(longer) > columns:
             break
         line = longer
     return [line] if line else []
 
 
 def _bottleneck(process: ProcessReport) -> list[str]:
-    return [*wrap(process.verdict.sentence, "", 4, COLUMNS), *wrap(process.verdict.badge, "", 2, COLUMNS)]
+    return [one_line(text) for text in (process.verdict.sentence, process.verdict.badge) if text]
 
 
-def _findings(process: ProcessReport, room: int) -> list[str]:
+def _findings(process: ProcessReport, room: int, columns: int) -> list[str]:
     """The findings with the most to be saved: each in short, and in full, the first one first, as far as there is
     room."""
     found = [finding for finding in process.findings if finding.weight is Weight.FINDING][:_FINDINGS]
     step = process.case.step.duration.value
-    blocks = [_finding(finding, step, full=False) for finding in found]
+    blocks = [_finding(finding, step, columns, full=False) for finding in found]
     while blocks and sum(map(len, blocks)) > room - _MARGINS:
         blocks.pop()
     for number, finding in enumerate(found[: len(blocks)]):
-        full = _finding(finding, step, full=True)
+        full = _finding(finding, step, columns, full=True)
         if sum(map(len, blocks)) - len(blocks[number]) + len(full) <= room - _MARGINS:
             blocks[number] = full
     return ["", *(line for block in blocks for line in block), *([""] if blocks else [])]
 
 
-def _finding(finding: Finding, step: float, *, full: bool) -> list[str]:
+def _finding(finding: Finding, step: float, columns: int, *, full: bool) -> list[str]:
     title = f"{finding.code} {finding.name}"
     if finding.savings is not None:
         saving = finding.savings.value
         worth = f"up to {format_duration(saving)} a step ({format_share(saving / step)})"
-        title = f"{title:<{COLUMNS - len(worth) - 1}} {worth}"
-    lines = [title, *wrap(finding.summary, "  ", 3 if full else 1, COLUMNS)]
+        title = f"{title:<{max(columns - len(worth) - 1, 0)}} {worth}"
+    lines = [title, f"  {one_line(finding.summary)}"]
     if finding.source is not None:
-        lines.append(f"  {shorten(source_text(finding.source), COLUMNS - 2)}")
-    return [*lines, *(wrap(finding.advice, "  → ", 3, COLUMNS) if full else ())]
+        lines.append(f"  {_place(finding.source)}")
+    return [*lines, f"  → {one_line(finding.advice)}"] if full else lines
+
+
+def _place(source: SourceLine) -> str:
+    """A line and its text, with the path that an editor opens from here, where there is one."""
+    path = reachable(source.file)
+    place = f"{path}:{source.line}" if path and source.line else format_source(source)
+    return one_line(f"{place}: {source.text}" if source.text else place)
 
 
 def _footnotes(report: Report, process: ProcessReport) -> list[str]:
@@ -164,11 +173,11 @@ def _footnotes(report: Report, process: ProcessReport) -> list[str]:
         texts = [f"{aside.code} {one_line(aside.summary)}" for aside in shown]
         if texts:
             more = f" (and {len(texts) - 1} more)" if len(texts) > 1 else ""
-            lines.append(shorten(f"{word}:  {texts[0]}", COLUMNS - len(more)) + more)
+            lines.append(f"{word}:  {texts[0]}{more}")
     if report.problems:
         more = f" (and {len(report.problems) - 1} more)" if len(report.problems) > 1 else ""
-        lines.append(shorten(f"Left out: {one_line(report.problems[0])}", COLUMNS - len(more)) + more)
+        lines.append(f"Left out: {one_line(report.problems[0])}{more}")
     if process.cost is not None:
-        lines.append(shorten(cost_text(process.cost, process.case.step.duration.value), COLUMNS))
+        lines.append(cost_text(process.cost, process.case.step.duration.value))
     lines.append(f"From:  {one_line(report.source)}")
     return lines

@@ -6,20 +6,18 @@ or a throughput, never a win.
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Sequence
 from statistics import fmean, median, quantiles
 
 from steptime.advice.fix import Goal
 from steptime.quantities import Estimate, format_bytes, format_duration
-from steptime.report.printable import one_line, printable, shorten, wrap
+from steptime.report.printable import one_line, printable
 from steptime.trials.judge import usual_step
 from steptime.trials.plan import NO_INPUT, BatchSizePoint, batch_of, plateau, points_of
 from steptime.trials.results import Results
 from steptime.trials.trial import BASELINE, CONTROL, Judgement, Run, TrialVerdict
 
 LINES = 25
-COLUMNS = 80
 ORDER = (
     TrialVerdict.ADOPT,
     TrialVerdict.UNDECIDED,
@@ -42,7 +40,7 @@ def render_trial(results: Results, advice: Sequence[str] = (), next_command: str
     singles = [judgement for stage, judgement in results.judgements if stage == 0]
     ordered = sorted(singles, key=lambda each: (ORDER.index(each.verdict), -_gain(each, goal)))
     top = [
-        shorten(f"Trials of {' '.join(results.plan.command)}", COLUMNS),
+        one_line(f"Trials of {' '.join(results.plan.command)}"),
         _baseline(results.runs, goal),
         "",
     ]
@@ -57,7 +55,7 @@ def render_trial(results: Results, advice: Sequence[str] = (), next_command: str
     if len(rows) > room:  # the reasons go before the figures do
         rows = [line for line, _ in shown][:room]
     left = max(0, room - len(rows))
-    told = [line for each in advice for line in wrap(each, "Yours: ", 3, COLUMNS)][:left]
+    told = [f"Yours: {one_line(each)}" for each in advice][:left]
     return "".join(f"{printable(line)}\n" for line in (*top, *rows, *told, "", *bottom))
 
 
@@ -77,11 +75,11 @@ def _baseline(runs: Sequence[Run], goal: Goal) -> str:
 def _variant(judgement: Judgement, runs: Sequence[Run], goal: Goal) -> tuple[str, str]:
     """What was tried, what came out; and why, on a line of its own."""
     variant = judgement.variant
-    label = shorten(f"{variant.proposal} {variant.label}".strip(), 41)
+    label = one_line(f"{variant.proposal} {variant.label}")
     line = f"{label:<41} {gain_text(judgement, goal) or '–':<19} {judgement.verdict.value}"
     pays = _pays_from(judgement, runs) if goal is Goal.SPEED else ""
     why = f"    {_extra(judgement, goal)}{pays}{one_line(judgement.sentence)}"
-    return shorten(line, COLUMNS), shorten(why, COLUMNS)
+    return line, why
 
 
 def _extra(judgement: Judgement, goal: Goal) -> str:
@@ -132,7 +130,7 @@ def _combined(results: Results) -> list[str]:
     gained = gain_text(later[-1], results.plan.goal) if later else ""
     if not gained:
         return []
-    return [shorten(f"Together: {later[-1].variant.label}: {gained} {later[-1].verdict.value}", COLUMNS)]
+    return [f"Together: {later[-1].variant.label}: {gained} {later[-1].verdict.value}"]
 
 
 def _patch(results: Results) -> list[str]:
@@ -151,7 +149,6 @@ def _patch(results: Results) -> list[str]:
         lines.append("Environment: " + " ".join(f"{name}={value}" for name, value in patch.environment))
     if patch.snippets:
         lines.append(f"To write yourself{_of(patch.snippets)}: {one_line(patch.snippets[0])}")
-    lines = [shorten(line, COLUMNS) for line in lines]
     if not patch.apply:
         return lines
     timed = not patch.diff or patch.judgement is not None
@@ -193,9 +190,9 @@ def render_lab(results: Results, batch_size: int | None, next_command: str) -> s
     reasons = [f"  {each.variant.label}: {each.verdict.value}: {one_line(each.sentence)}" for each in judgements
                if each.verdict in _EXPLAINED]  # fmt: skip
     points = _points(results, timed, batch_size)
-    lines = [shorten(f"Lab of {' '.join(results.plan.command)}", COLUMNS), "", head, *rows, ""]
-    lines += [*(shorten(each, COLUMNS) for each in reasons), *_compilation(judgements, timed), *_curve(points)]
-    end = [*textwrap.wrap(reading(judgements, points), COLUMNS), f"Next:  {one_line(next_command)}"]
+    lines = [one_line(f"Lab of {' '.join(results.plan.command)}"), "", head, *rows, ""]
+    lines += [*reasons, *_compilation(judgements, timed), *_curve(points)]
+    end = [reading(judgements, points), f"Next:  {one_line(next_command)}"]
     if len(lines) + len(end) > LINES:
         lines = [line for line in lines if line]
     return "".join(f"{printable(line)}\n" for line in (*lines[: LINES - len(end)], *end))
@@ -208,13 +205,13 @@ def _line(label: str, timed: Sequence[Run], variants: Sequence[str], speed: str)
     """A row of the lab: step and spread are means over the runs of these variants, memory their largest peak."""
     runs = [run for run in timed if run.variant in variants]
     if not runs:
-        return f"{shorten(label, _LABEL):<{_LABEL}} {'–':>8} {'–':>8}  {speed}"
+        return f"{label:<{_LABEL}} {'–':>8} {'–':>8}  {speed}"
     step = fmean(median(run.step_ns) for run in runs)
     spread = fmean(_spread(run.step_ns) for run in runs)
     peak = max(run.peak_bytes or 0 for run in runs)
     times = f"{format_duration(step):>8} {format_duration(spread):>8}"
-    text = f"{shorten(label, _LABEL):<{_LABEL}} {times}  {speed:<19} {format_bytes(peak) if peak else ''}"
-    return shorten(text.rstrip(), COLUMNS)
+    text = f"{label:<{_LABEL}} {times}  {speed:<19} {format_bytes(peak) if peak else ''}"
+    return text.rstrip()
 
 
 def _spread(values: Sequence[int]) -> float:
@@ -239,7 +236,7 @@ def _compilation(judgements: Sequence[Judgement], timed: Sequence[Run]) -> list[
         spent = fmean(seconds)
         sure = judgement.speed.low > 1
         paid = f"paid back after {spent * 1e9 / saved:,.0f} steps" if sure else "not known ever to be paid back"
-        lines.append(shorten(f"  {judgement.variant.label}: compiles {spent:.1f} s, {paid}", COLUMNS))
+        lines.append(f"  {judgement.variant.label}: compiles {spent:.1f} s, {paid}")
     return lines
 
 
@@ -256,7 +253,7 @@ def _curve(points: Sequence[BatchSizePoint]) -> list[str]:
     for point in points:
         if point.rate is None:
             why = "out of memory" if point.out_of_memory else one_line(point.failure) or "no time was left for it"
-            lines.append(shorten(f"  {point.size:>7,}  {why}", COLUMNS))
+            lines.append(f"  {point.size:>7,}  {why}")
         else:
             bar = "█" * max(1, round(_BAR * point.rate.value / most))
             interval = f"({_rate(point.rate.low)}–{_rate(point.rate.high)})" if point.rate.samples > 1 else "(as it is)"
