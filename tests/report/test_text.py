@@ -84,7 +84,7 @@ def test_nothing_is_cut(report: Report, findings: tuple[Finding, ...]) -> None:
 def test_bars_and_titles_take_the_width_that_there_is(report: Report, columns: int) -> None:
     lines = render(report, columns).splitlines()
     bars = [line for line in lines if "░" in line]
-    assert {len(line) for line in bars} == {columns - 8}
+    assert {len(line) for line in bars} == {columns - 10}
     assert {len(line) for line in lines if line.startswith("ST")} == {columns}
 
 

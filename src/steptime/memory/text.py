@@ -20,7 +20,6 @@ from steptime.report.output import Renderer
 from steptime.report.printable import one_line, printable
 
 SCHEMA_VERSION = 1
-COLUMNS = 100
 BAR = 24
 MOST_ROWS = 40
 MOST_LEAKS = 2

@@ -21,7 +21,6 @@ from steptime.nan.nonfinite import (
 from steptime.report.printable import one_line, printable
 
 LINES = 25
-COLUMNS = 100
 MOST_RANGES = 4
 PHASES = {"forward": "forward", "backward": "backward", "optimizer": "optimiser's update", "input": "loading"}
 

@@ -1,0 +1,120 @@
+"""The action of GitHub: its shell steps, run as a runner runs them."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from stored_reports import longer_by, stored
+
+from steptime.report import json as report_json
+
+ROOT = Path(__file__).resolve().parent.parent
+yaml = pytest.importorskip("yaml")
+
+
+@pytest.fixture(scope="module")
+def action() -> Any:
+    return yaml.safe_load((ROOT / "action.yml").read_text(encoding="utf-8"))
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    """A folder with base.json, again.json, same.json and slow.json, and a `steptime` on the path."""
+    for name, report in (
+        ("base", stored("quiet-1")),
+        ("again", stored("quiet-2")),
+        ("same", stored("quiet-1")),
+        ("slow run", longer_by(stored("quiet-2"), "python", 60e6)),
+    ):
+        (tmp_path / f"{name}.json").write_text(report_json.render(report), encoding="utf-8")
+    program = tmp_path / "bin" / "steptime"
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m steptime "$@"\n', encoding="utf-8")
+    program.chmod(0o755)
+    return tmp_path
+
+
+def run(action: Any, folder: Path, **inputs: str) -> tuple[int, dict[str, str], str, str]:
+    """(exit status, outputs, summary, what was said) of the action's steps with these inputs and its defaults."""
+    given = {name: str(spec.get("default", "")) for name, spec in action["inputs"].items()} | {
+        name.replace("_", "-"): value for name, value in inputs.items()
+    }
+    output, summary = folder / "output", folder / "summary.md"
+    for file in (output, summary):
+        file.write_text("")
+    runner = {"GITHUB_OUTPUT": str(output), "GITHUB_STEP_SUMMARY": str(summary), "RUNNER_TEMP": str(folder)}
+    path = f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}"
+    said = ""
+    for step in action["runs"]["steps"]:
+        assert step["shell"] == "bash"
+        own = {
+            name: re.sub(r"\$\{\{ inputs\.([a-z-]+) \}\}", lambda match: given[match[1]], value)
+            for name, value in step["env"].items()
+        }
+        done = subprocess.run(
+            ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", step["run"]],
+            cwd=folder,
+            env={**os.environ, **runner, "PATH": path, **own},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        said += done.stdout + done.stderr
+        if done.returncode:
+            break
+    outputs = dict(line.split("=", 1) for line in output.read_text(encoding="utf-8").splitlines())
+    return done.returncode, outputs, summary.read_text(encoding="utf-8"), said
+
+
+def test_a_change_within_its_bounds_passes(action: Any, runs: Path) -> None:
+    status, outputs, summary, said = run(
+        action, runs, base="base.json", change="same.json", repeat="again.json\n", fail_on="step>30%", output="g.xml\n"
+    )
+    assert status == 0, said
+    assert outputs["passed"] == "true"
+    assert (
+        json.loads(Path(outputs["json"]).read_text(encoding="utf-8"))["sentence"].split() == outputs["sentence"].split()
+    )
+    assert summary.startswith("# steptime: ")
+    assert (runs / "g.xml").is_file()
+
+
+def test_a_change_beyond_a_bound_fails_and_says_so(action: Any, runs: Path) -> None:
+    status, outputs, summary, said = run(action, runs, base="base.json", change="slow run.json")
+    assert status == 1
+    assert outputs["passed"] == "false"
+    assert "BREACHED" in said
+    assert "breached" in summary
+
+
+def test_what_cannot_be_compared_fails_in_one_sentence_and_has_no_outputs(action: Any, runs: Path) -> None:
+    status, outputs, _, said = run(action, runs, base="nowhere", change="same.json")
+    assert (status, outputs) == (1, {})
+    assert said == "steptime: No such file or directory: nowhere. Expected a recording (a folder that steptime run " \
+        "writes), a trace or a report. (no-such-file)\n"  # fmt: skip
+
+
+def test_inputs_are_words_and_never_run(action: Any, runs: Path) -> None:
+    status, _, _, _ = run(action, runs, base="$(touch stolen)", change="; touch stolen", fail_on="`touch stolen`")
+    assert status != 0
+    assert not (runs / "stolen").exists()
+
+
+def test_every_input_is_used_and_documented(action: Any) -> None:
+    text = (ROOT / "action.yml").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "ci.md").read_text(encoding="utf-8")
+    for name, spec in action["inputs"].items():
+        assert spec["description"]
+        assert f"inputs.{name} " in text
+        assert f"`{name}`" in page
+    for name in action["outputs"]:
+        assert f"`{name}`" in page
+    for step in action["runs"]["steps"]:
+        assert "${{" not in step["run"], "what a stranger writes must not become a program"
