@@ -1,16 +1,19 @@
-"""The action of GitHub: its shell steps, run as a runner runs them."""
+"""The action of GitHub and the workflow of docs/ci.md: their shell steps, run as a runner runs them."""
 
 from __future__ import annotations
 
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
+from preloading import python
 from stored_reports import longer_by, stored
 
 from steptime.report import json as report_json
@@ -118,3 +121,41 @@ def test_every_input_is_used_and_documented(action: Any) -> None:
         assert f"`{name}`" in page
     for step in action["runs"]["steps"]:
         assert "${{" not in step["run"], "what a stranger writes must not become a program"
+
+
+JOB = """
+import torch
+model = torch.nn.Linear(64, 64)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(40):
+    optimizer.zero_grad()
+    model(torch.ones(64, 64)).sum().backward()
+    optimizer.step()
+"""
+
+
+def test_the_workflow_of_the_docs_runs(action: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch")
+    block = re.search(r"^```yaml\n(.*?)^```", (ROOT / "docs" / "ci.md").read_text("utf-8"), re.MULTILINE | re.DOTALL)
+    assert block is not None
+    steps = yaml.safe_load(block[1])["jobs"]["step-time"]["steps"]
+    (measure,) = [step["run"] for step in steps if step.get("name") == "Measure"]
+    (gate,) = [step["with"] for step in steps if "/steptime@" in step.get("uses", "")]
+    assert measure.count("steptime run") == 3
+    for name in ("base", "change"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "train.py").write_text(JOB)
+    (tmp_path / "bin").mkdir()
+    for name, words in (("steptime", [python(), "-m", "steptime"]), ("python", [python()])):
+        (tmp_path / "bin" / name).write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n')
+        (tmp_path / "bin" / name).chmod(0o755)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    environment = {**os.environ, "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}"}
+    subprocess.run(["bash", "-ec", measure], cwd=tmp_path, env=environment, check=True, timeout=300)
+    status, outputs, summary, said = run(action, tmp_path, **{name.replace("-", "_"): gate[name] for name in gate})
+    assert {path.name for path in tmp_path.glob("gate.*")} == {"gate.xml", "gate.html"}, said
+    suite = ElementTree.parse(tmp_path / "gate.xml").getroot().find("testsuite")
+    assert suite is not None
+    assert [case.get("name") for case in suite.findall("testcase")] == ["step>5%", "memory>10%"]
+    assert (status == 1) is (suite.get("failures") != "0") is (outputs["passed"] == "false")
+    assert summary.startswith("# steptime: base-1 against change")

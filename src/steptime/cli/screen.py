@@ -83,7 +83,9 @@ def folded(line: str, width: int) -> list[str]:
     if len(line) <= width or PASTED.match(line):
         return [line]
     match = HANGING.match(line)
-    indent = " " * min(match.end() if match else 0, width // 3)
+    hanging = " " * min(match.end() if match else 0, width // 3)
+    text = line.lstrip()
+    indent = line[: len(line) - len(text)]
     return textwrap.wrap(
-        line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False, drop_whitespace=True
+        text, width, initial_indent=indent, subsequent_indent=hanging, break_long_words=False, break_on_hyphens=False
     )
