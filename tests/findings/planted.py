@@ -559,6 +559,11 @@ PLANTED: dict[str, dict[str, Case]] = {
             settings=replace(_LEFT_ON, denormals_flushed=True),
         ),
         "clean": replace(BASE, operators=(operator("sqrt", 4, 6 * MS, "memory", bytes=20e6),)),
+        "clean-waits-for-processors": replace(
+            BASE,
+            operators=(operator("sqrt", 4, 6 * MS, "memory", bytes=2e6),),
+            contention=contention(other=1.8, job=0.2, cpus=2, pressure=90.0),
+        ),
         "clean-few-of-many-threads": replace(
             BASE,
             operators=(operator("sqrt", 100, 6 * MS, "memory", bytes=26e6),),

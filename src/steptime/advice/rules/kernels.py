@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from steptime.advice.evidence import ChainUse, KernelUse, MachineUse, OperatorUse, Signal
+from steptime.advice.evidence import ChainUse, Contention, KernelUse, MachineUse, OperatorUse, Signal
 from steptime.advice.kernels import (
     COPIES,
     MATRIX,
@@ -26,6 +26,7 @@ from steptime.advice.kernels import (
 )
 from steptime.advice.line_evidence import calls_function, profile_scale, steady_time
 from steptime.advice.rule import Finding, Rule, Weight, rule
+from steptime.advice.rules.machine import FULL
 from steptime.advice.savings import in_step, modelled, partly, ratio, total
 from steptime.advice.signals import Signals
 from steptime.quantities import Estimate, SourceLine, format_bytes, format_duration
@@ -481,7 +482,7 @@ def dominant_operator(signals: Signals) -> Finding | None:
     "ST408",
     "slow-arithmetic",
     needs={Signal.OPERATORS, Signal.MACHINE, Signal.SETTINGS},
-    uses={Signal.CATEGORIES, Signal.KERNELS, Signal.LINES},
+    uses={Signal.CATEGORIES, Signal.KERNELS, Signal.LINES, Signal.CONTENTION},
     instead_of=("memory-bound-pointwise", "optimizer-share"),
 )
 def slow_arithmetic(signals: Signals) -> Finding | None:
@@ -494,8 +495,9 @@ def slow_arithmetic(signals: Signals) -> Finding | None:
 
     How we know: The operator's bytes, computed from its shapes, at the copy bandwidth of this machine with as many
     threads: most calls took more than ten times that (a single one may have waited for a processor), with 20 us a call
-    at least and 16 MB at most. A small tensor, which torch gives to fewer threads, has their part of the bandwidth.
-    What lies above three times is the upper bound of what is to be saved. Processors differ: a Zen 4 is slow in roots
+    at least and 16 MB at most. Of a job that shares its processors, the part counts in which it had one. A small
+    tensor, which torch gives to fewer threads, has their part of the bandwidth. What lies above three times is the
+    upper bound of what is to be saved. Processors differ: a Zen 4 is slow in roots
     and quotients of denormals only, others in products, too.
 
     What helps: torch.set_flush_denormal(True) at the start of the script takes denormals for zero; `try` measures it.
@@ -507,7 +509,9 @@ def slow_arithmetic(signals: Signals) -> Finding | None:
     machine, step = signals.machine, signals.step
     if signals.has(Signal.KERNELS) or not machine.measured or not machine.copy_bytes:
         return None
-    rate = _Rate(machine.copy_bytes, signals.settings.intra_op_threads)
+    contention = signals.contention if signals.has(Signal.CONTENTION) else None
+    had = 1.0 if contention is None else _share_of_processors(contention, signals.settings.intra_op_threads)
+    rate = _Rate(machine.copy_bytes * had, signals.settings.intra_op_threads)
     scale = profile_scale(signals.operators, signals.categories)
     usual = (replace(use, duration=min(use.duration, use.usual or use.duration)) for use in signals.operators)
     slow = sorted((use for use in usual if _is_slow(use, rate)), key=_duration, reverse=True)
@@ -533,6 +537,12 @@ def slow_arithmetic(signals: Signals) -> Finding | None:
         source=top.source or _line_that_names(name, signals),
         evidence=evidence,
     )
+
+
+def _share_of_processors(contention: Contention, threads: int) -> float:
+    """Of its time, what a thread of the job had a processor, where it and others use all of them."""
+    used = contention.job_cpu + contention.other_cpu
+    return min(1.0, contention.job_cpu / threads) if used >= FULL * contention.usable_cpus else 1.0
 
 
 def _line_that_names(operator: str, signals: Signals) -> SourceLine | None:
