@@ -44,6 +44,7 @@ from steptime.advice.evidence import (
 )
 from steptime.quantities import Estimate, SourceLine
 
+_DROPOUT = SourceLine("model.py", 57, "forward")
 BASE = replace(HEALTHY, contention=contention(job=0.9))
 
 
@@ -536,6 +537,14 @@ PLANTED: dict[str, dict[str, Case]] = {
         "fires": replace(BASE, operators=(operator("copy_", 24, 5 * MS, "memory", bytes=60e6),)),
         "clean": replace(BASE, operators=(operator("copy_", 4, 0.5 * MS, "memory", bytes=6e6),)),
         "clean-in-the-optimizer": replace(BASE, operators=(operator("copy_", 24, 5 * MS, "memory", "optimizer"),)),
+    },
+    "dominant-operator": {
+        "fires-on-a-processor": replace(
+            BASE, operators=(operator("bernoulli_", 2, 9 * MS, "memory", bytes=2e6, source=_DROPOUT),)
+        ),
+        "clean-products": replace(
+            BASE, operators=(operator("addmm", 2, 9 * MS, "compute", flops=2e9, bytes=2e6, source=_DROPOUT),)
+        ),
     },
     "slow-arithmetic": {
         "fires": replace(BASE, operators=(operator("sqrt", 4, 6 * MS, "memory", bytes=2e6),)),

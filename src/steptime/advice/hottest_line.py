@@ -29,12 +29,13 @@ def at_hottest_line(finding: Finding, case: Case) -> Finding:
         hottest = path.lines[0]  # a comprehension is a function of its own, on the same line
         spent[hottest.file, hottest.line] = spent.get((hottest.file, hottest.line), 0.0) + path.duration
         lines[hottest.file, hottest.line] = hottest
-    if finding.weight is not Weight.FINDING or finding.savings is None or not spent:
+    if finding.weight is Weight.DOUBT or (finding.savings is None and finding.source is None) or not spent:
         return finding
     place = max(spent, key=lambda each: spent[each])
     line = lines[place]
     known = finding.source
-    stands_out = spent[place] >= LEAST_SHARE * max(finding.savings.value, sum(spent.values()))
+    saved = finding.savings.value if finding.savings is not None else 0.0
+    stands_out = spent[place] >= LEAST_SHARE * max(saved, sum(spent.values()))
     if not stands_out or (known is not None and _same_line(line, known)):
         return finding
     if known is None:

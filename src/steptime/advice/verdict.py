@@ -195,7 +195,9 @@ def _bound_by(use: CategoryUse, findings: tuple[Finding, ...], case: Case) -> st
     """The category with its time, then what its first finding says, with its line."""
     saved = f"; {_interval(_share(use.recoverable, case))} of the step could be saved" if use.name == COMPUTE else ""
     answer = f"Bound by {_amount(use, case)}{saved}"
-    first = next((each for each in findings if each.category in (use.name, "") and each.weight is Weight.FINDING), None)
+    about = [each for each in findings if each.category in (use.name, "") and each.weight is Weight.FINDING]
+    about += [each for each in findings if each.category == use.name and each.weight is Weight.NOTE]
+    first = next(iter(about), None)
     if first is None:
         return f"{answer}."
     where = f" at {format_source(first.source)}" if first.source is not None else ""

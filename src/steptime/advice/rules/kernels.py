@@ -441,7 +441,13 @@ def exposed_copies(signals: Signals) -> Finding | None:
     return exposed_copies.finding(summary, advice, saving, category="copy", source=top.source, evidence=evidence)
 
 
-@rule("ST407", "dominant-operator", needs={Signal.KERNELS}, weight=Weight.NOTE)
+@rule(
+    "ST407",
+    "dominant-operator",
+    needs={Signal.OPERATORS},
+    uses={Signal.KERNELS, Signal.CATEGORIES, Signal.MACHINE},
+    weight=Weight.NOTE,
+)
 def dominant_operator(signals: Signals) -> Finding | None:
     """One operator takes most of the time
 
@@ -449,7 +455,7 @@ def dominant_operator(signals: Signals) -> Finding | None:
 
     How we know: The kernels' times are added by the operator that launched them. Where its arithmetic and bytes are
     known, what lies above the machine's peaks is to be saved, as far as good kernels come near them; else nothing is
-    promised and this is a note.
+    promised and this is a note. So it is on a processor, where the operators themselves are timed.
 
     What helps: Another implementation of this one operator: another layout (channels_last), another dtype, a fused
     form, another algorithm (torch.backends.cudnn.benchmark for convolutions of fixed size), a smaller size.
@@ -457,6 +463,8 @@ def dominant_operator(signals: Signals) -> Finding | None:
     When to ignore it: When it is the matrix product that the model is made of, near its upper bound: then it is the
     work itself.
     """
+    if not signals.has(Signal.KERNELS):
+        return _longest_operator(signals)
     groups: dict[str, list[KernelUse]] = defaultdict(list)
     for use in signals.kernels:
         if use.operator and use.bound != "communication":
@@ -476,6 +484,21 @@ def dominant_operator(signals: Signals) -> Finding | None:
         advice = "Look at this operator first."
     evidence = tuple(map(as_evidence, longest(uses)))
     return dominant_operator.finding(summary, advice, source=first_source(uses), evidence=evidence)
+
+
+def _longest_operator(signals: Signals) -> Finding | None:
+    """On a processor. Products that compute are what a model is made of."""
+    longest_one = max(signals.operators, key=_duration)
+    machine = signals.machine if signals.has(Signal.MACHINE) else None
+    taken = steady_time([longest_one], signals.operators, signals.categories, machine)
+    part = ratio(longest_one.duration, sum(use.duration for use in signals.operators))
+    least = part < LEAST_PART or ratio(taken, signals.step.duration.value) < LEAST_STEP
+    if least or longest_one.bound == "compute" or longest_one.source is None:
+        return None
+    summary = f"{longest_one.name} takes {in_step(taken, signals.step)}, more than any other operator"
+    return dominant_operator.finding(
+        summary, "Look at this operator first.", category="compute", source=longest_one.source
+    )
 
 
 @rule(
