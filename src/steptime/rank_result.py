@@ -29,6 +29,7 @@ from steptime.memory.by_owner import owned_in_process, owned_in_trace
 from steptime.recording.load import name_of
 from steptime.recording.recording import Process, Recording
 from steptime.report.compose import cost_of, environment_of, facts_of_trace, peak_bytes
+from steptime.report.flame import FlameGraph, flame_of, flame_of_process
 from steptime.report.report import Cost, JobEnvironment, ProcessReport
 from steptime.report.step_view import StepView, step_view_of_process, step_view_of_trace
 from steptime.report.steps import StepSeries, series_of_process, series_of_trace
@@ -52,6 +53,7 @@ class RankResult:
     steady: tuple[bool, ...]
     series: StepSeries
     step_view: StepView | None
+    flame: FlameGraph | None
     memory_by_owner: OverTime | None
     traces: tuple[TraceFile, ...]
     notes: tuple[str, ...]
@@ -108,6 +110,7 @@ def analyse_process(
         steady=tuple(steps.steady.tolist()),
         series=series_of_process(timeline, recorded.breakdown),
         step_view=step_view_of_process(process, steps, recorded) if detailed else None,
+        flame=flame_of_process(recorded) if detailed else None,
         memory_by_owner=owned_in_process(process, recorded.windows) if detailed else None,
         traces=traces_of_process(process),
         notes=(*process.notes, f"Warm-up: {timeline.warm_up_reason}."),
@@ -139,6 +142,7 @@ def analyse_trace(trace: Trace, number: int, *, detailed: bool) -> RankResult | 
         steady=tuple(index >= warm_up for index in range(len(walls))),
         series=series_of_trace(looked.whole, warm_up),
         step_view=step_view_of_trace(looked.steps, warm_up) if detailed else None,
+        flame=flame_of(looked.steps) if detailed else None,
         memory_by_owner=owned_in_trace(trace, steps.boundaries, steps.how) if detailed else None,
         traces=traces_of(trace),
         notes=damage,

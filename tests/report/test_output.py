@@ -45,7 +45,7 @@ def test_folders_on_the_way_are_made_and_the_file_is_as_open_as_any_other(report
 @pytest.mark.parametrize(
     ("name", "slug", "words"),
     [
-        ("r.pdf", "output-format", "must end in one of .txt, .md, .json, .sarif, .html"),
+        ("r.pdf", "output-format", "must end in one of .txt, .md, .speedscope.json, .json"),
         ("noextension", "output-format", "must end in one of"),
         (".", "output-folder", "is a folder"),
     ],

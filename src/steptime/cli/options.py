@@ -80,8 +80,8 @@ noise_option = click.option(
     help="What single runs of one job are taken to differ by.",
 )
 OF_A_REPORT = (
-    "in the format of its extension (.txt, .md, .json, .sarif, .html, .svg, .png); - is standard output. Can be given "
-    "several times."
+    "in the format of its extension (.txt, .md, .json, .speedscope.json, .sarif, .html, .svg, .png); - is standard "
+    "output. Can be given several times."
 )
 
 

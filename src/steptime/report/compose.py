@@ -184,7 +184,7 @@ def compose(
     first = next((each.case.lateness.ranks for each in processes if each.case.lateness is not None), ())
     ordered = sorted(ordered, key=lambda process: process.rank not in first) if first else ordered
     front = replace(ordered[0], traces=carried(ordered[0].traces))
-    shown = (front, *(replace(process, step_view=None, traces=()) for process in ordered[1:]))
+    shown = (front, *(replace(process, step_view=None, flame=None, traces=()) for process in ordered[1:]))
     next_ = next_command(source, environment, ordered[0])
     return Report(SCHEMA_VERSION, source, environment, shown, next_, (*_failures(processes), *problems), ranks)
 

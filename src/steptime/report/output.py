@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from steptime.errors import OutputError
-from steptime.report import compact, json, markdown, sarif, text
+from steptime.report import compact, json, markdown, sarif, speedscope, text
 from steptime.report.report import Report
 
 STANDARD_OUTPUT = "-"
@@ -58,6 +58,7 @@ def _png(report: Report) -> bytes:
 RENDERERS: tuple[Renderer[Report], ...] = (
     Renderer(".txt", text.render),
     Renderer(".md", markdown.render),
+    Renderer(".speedscope.json", speedscope.render),
     Renderer(".json", compact.render),
     Renderer(".sarif", sarif.render),
     Renderer(".html", _page),
@@ -90,9 +91,9 @@ def check(destination: str, *, force: bool, renderers: Sequence[Renderer[Any]] =
 
 def renderer_for(destination: str, renderers: Sequence[Renderer[Told]]) -> Renderer[Told]:
     """By the extension of the name. Raises OutputError for an extension that is none of ours."""
-    extension = Path(destination).suffix.lower()
+    name = Path(destination).name.lower()
     for renderer in renderers:
-        if renderer.file_extension == extension:
+        if name.endswith(renderer.file_extension) and name != renderer.file_extension:
             return renderer
     known = ", ".join(renderer.file_extension for renderer in renderers)
     raise OutputError(

@@ -10,6 +10,7 @@ from steptime.advice.verdict import Verdict
 from steptime.analysis.memory_samples import OverTime
 from steptime.analysis.stragglers.comparison import RankComparison
 from steptime.quantities import Estimate
+from steptime.report.flame import FlameGraph
 from steptime.report.step_view import StepView
 from steptime.report.steps import StepSeries
 from steptime.report.trace_files import TraceFile
@@ -71,6 +72,7 @@ class ProcessReport:
     series: StepSeries | None = None
     """Kinds and categories of the steps of `step_ns`."""
     step_view: StepView | None = None
+    flame: FlameGraph | None = None
     """One step as a timeline; of a job of several processes the one in front has it."""
     memory: OverTime | None = None
     """As the watch sampled it, over the whole run."""

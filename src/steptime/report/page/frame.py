@@ -17,7 +17,7 @@ from markupsafe import Markup
 from steptime._version import __version__
 from steptime.report.printable import printable
 
-SCRIPTS = ("page.js", "steps.js", "events.js", "perfetto.js", "timeline.js")
+SCRIPTS = ("page.js", "steps.js", "flame.js", "events.js", "perfetto.js", "timeline.js")
 """Parts of the one script, in the order in which they run."""
 _STYLES = ("style.css", "parts.css")
 _TONES = {

@@ -163,7 +163,7 @@ const sheet = (() => {
     tip.style.top = `${y + 18 + box.height > window.innerHeight ? Math.max(6, y - box.height - 12) : y + 18}px`;
   };
   const hideTip = () => { tip.hidden = true; };
-  find(".point, .step, .stack rect, .row svg, .floor rect, .forest svg, .mark-of-step").forEach((mark) => {
+  find(".point, .step, .stack rect, .row svg, .floor rect, .forest svg, .mark-of-step, .box").forEach((mark) => {
     const title = Array.from(mark.children).find((child) => child.localName === "title");
     if (!title) return;
     const words = title.textContent.trim();

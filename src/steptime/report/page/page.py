@@ -22,6 +22,7 @@ from steptime.analysis.memory_samples import CPU_PLACE
 from steptime.quantities import format_bytes, format_duration, format_share, format_source
 from steptime.report import json
 from steptime.report.page.charts import roofline_chart, series
+from steptime.report.page.flame import flames, kinds_of
 from steptime.report.page.forest import forest
 from steptime.report.page.frame import whole
 from steptime.report.page.memory import MemoryChart, memory_chart
@@ -131,6 +132,9 @@ def render(report: Report) -> str:
         "phases": _phases(case),
         "series": series(process),
         "timeline": _shown(cut) if cut is not None and cut.events else None,
+        "flames": flames(process.flame),
+        "flame_kinds": kinds_of(process.flame),
+        "stacks": process.flame is not None and process.flame.stacks,
         "forest": forest(report.trials),
         "roofline": roofline_chart(case),
         "memory": memory_chart(process.memory),

@@ -1,0 +1,217 @@
+"""A step as a flame graph: stacks of the user's functions, modules, operators and, on a device, kernels, each with the
+time that it took itself. Equal stacks are one, in the order in which they first came.
+
+A thread's times sum to the step; what is in no recorded call is the root's own. A stream's are those of its kernels,
+below the stack that launched them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from steptime.advice.kernels import short_kernel
+from steptime.analysis.recorded_breakdown import RecordedBreakdown
+from steptime.analysis.step_context import StepContext
+from steptime.arrays import Int64
+from steptime.quantities import SourceLine
+from steptime.report.step_view import text, usual
+from steptime.trace.call_tree import ROOT, CallTree, call_tree, exclusive_spans, innermost_at
+from steptime.trace.links import DEVICE, function_name, launches_of, roles_of, source_line
+from steptime.trace.table import EventKind, Trace
+from steptime.trace.vendors import COMMUNICATION_KERNEL
+
+MOST_STACKS = 3_000
+"""Of a thread: what is in smaller ones counts as the time of whoever called them."""
+MOST_THREADS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class FlameLabel:
+    """kind: "python", "range", "operator", "call", "compute", "communication", "copy" or "thread" (a root)."""
+
+    name: str
+    kind: str
+    source: SourceLine | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FlameThread:
+    """kind: "thread" or "stream". Columns of numbers, stack by stack, callers before what they call: the stack of the
+    caller (-1 for the first, the root), the label, ns of its own."""
+
+    name: str
+    kind: str
+    parent_column: str
+    label_column: str
+    self_column: str
+
+
+@dataclass(frozen=True, slots=True)
+class FlameGraph:
+    """stacks: whether the user's functions were recorded, which slows a step."""
+
+    stacks: bool
+    labels: tuple[FlameLabel, ...]
+    threads: tuple[FlameThread, ...]
+
+
+def stacks_of(thread: FlameThread) -> tuple[list[int], list[int], list[int]]:
+    """Callers, labels and ns of a thread's stacks."""
+    parent, label, own = (
+        [int(number) for number in column.split()]
+        for column in (thread.parent_column, thread.label_column, thread.self_column)
+    )
+    return parent, label, own
+
+
+def flame_of_process(recorded: RecordedBreakdown) -> FlameGraph | None:
+    """Of the step with stacks, where there is one; None where nothing was profiled."""
+    stacked = [window for window in recorded.windows if window.stacks and len(window)]
+    steps = stacked[-1] if stacked else recorded.profiled
+    return flame_of(steps) if steps is not None else None
+
+
+def flame_of(steps: StepContext) -> FlameGraph:
+    """Of the usual one of the steps, at least one."""
+    at = usual(steps.windows[:, 1] - steps.windows[:, 0])
+    labels: dict[FlameLabel, int] = {}
+    named = _Names(steps.trace, labels)
+    threads = []
+    trees = {lane: _tree(steps, at, lane) for lane in steps.lanes}
+    for lane, tree in trees.items():
+        words = "Training thread" if lane == steps.lane else "Autograd's thread"
+        merged = _Merged(labels, f"{words} {steps.trace.lanes[lane].thread}")
+        stack = _stacks(tree, named, merged)
+        spans = exclusive_spans(tree)
+        spent = np.bincount(spans.owner, spans.end - spans.begin, len(tree)).astype(np.int64)
+        for position, own in zip(stack, spent.tolist(), strict=True):
+            merged.own[position] += own
+        begin, end = steps.boundaries[at].tolist()
+        if lane == steps.lane:
+            merged.own[0] = end - begin - int(spent.sum())
+        threads.append(merged.thread("thread"))
+    threads += _streams(steps, at, trees, named, labels)
+    kept = [each for each in threads if each.self_column.strip("0 ")][:MOST_THREADS]
+    stacks = bool(np.any(steps.trace.events.event_kind == EventKind.PYTHON))
+    return FlameGraph(stacks, tuple(labels), tuple(kept))
+
+
+def _tree(steps: StepContext, at: int, lane: int) -> CallTree:
+    """What is told of a thread in the step, cut to it."""
+    trace, roles = steps.trace, roles_of(steps.trace)
+    events = trace.events
+    begin, end = steps.boundaries[at].tolist()
+    told = roles.operator | roles.function | roles.module | (roles.annotation & (events.event_kind != EventKind.PYTHON))
+    told |= events.event_kind == EventKind.RUNTIME
+    rows = np.flatnonzero(told & (events.lane == lane) & (events.begin < end) & (events.end > begin))
+    tree = call_tree(np.maximum(events.begin[rows], begin), np.minimum(events.end[rows], end))
+    return CallTree(rows[tree.rows], tree.parent, tree.begin, tree.end)
+
+
+_KINDS = {
+    EventKind.OPERATOR: "operator",
+    EventKind.RUNTIME: "call",
+    EventKind.MEMCPY: "copy",
+    EventKind.MEMSET: "copy",
+}
+
+
+class _Names:
+    """The labels of a trace's events. labels: the pool of the graph, which grows."""
+
+    def __init__(self, trace: Trace, labels: dict[FlameLabel, int]) -> None:
+        self._trace, self._labels = trace, labels
+        self._known: dict[tuple[int, int], int] = {}
+
+    def of(self, row: int) -> int:
+        """The number of an event's label."""
+        events = self._trace.events
+        key = int(events.name[row]), int(events.event_kind[row])
+        if key not in self._known:
+            label = self._label(self._trace.symbols[key[0]], key[1])
+            self._known[key] = self._labels.setdefault(label, len(self._labels))
+        return self._known[key]
+
+    @staticmethod
+    def _label(symbol: str, event_kind: int) -> FlameLabel:
+        if event_kind == EventKind.KERNEL:
+            kind = "communication" if COMMUNICATION_KERNEL.search(symbol) else "compute"
+            return FlameLabel(text(short_kernel(symbol.removeprefix("void "))), kind)
+        source = source_line(symbol)
+        if event_kind == EventKind.PYTHON and source is not None:
+            return FlameLabel(text(function_name(symbol)), "python", source)
+        return FlameLabel(text(symbol.removeprefix("nn.Module: ")), _KINDS.get(EventKind(event_kind), "range"))
+
+
+class _Merged:
+    """Stacks, each once. own: ns of each itself."""
+
+    def __init__(self, labels: dict[FlameLabel, int], name: str) -> None:
+        self.name = name
+        self.parent, self.label, self.own = [ROOT], [labels.setdefault(FlameLabel(name, "thread"), len(labels))], [0]
+        self._known: dict[tuple[int, int], int] = {}
+
+    def below(self, parent: int, label: int) -> int:
+        """The stack of a label below another stack."""
+        found = self._known.setdefault((parent, label), len(self.own))
+        if found == len(self.own):
+            self.parent.append(parent)
+            self.label.append(label)
+            self.own.append(0)
+        return found
+
+    def thread(self, kind: str) -> FlameThread:
+        """With the largest stacks; whoever is there has its callers there."""
+        total = self.own.copy()
+        for stack in range(len(total) - 1, 0, -1):
+            total[self.parent[stack]] += total[stack]
+        taking = (stack for stack, spent in enumerate(total) if spent or not stack)
+        largest = sorted(taking, key=lambda stack: (-total[stack], stack))[:MOST_STACKS]
+        number = {stack: at for at, stack in enumerate(sorted(largest))}
+        own = [0] * len(number)
+        for stack in range(len(total)):
+            holder = stack
+            while holder not in number:
+                holder = self.parent[holder]
+            own[number[holder]] += self.own[stack]
+        kept = list(number)
+        parents = [number[self.parent[stack]] if stack else ROOT for stack in kept]
+        columns = (parents, [self.label[stack] for stack in kept], own)
+        return FlameThread(self.name, kind, *(" ".join(map(str, column)) for column in columns))
+
+
+def _stacks(tree: CallTree, named: _Names, merged: _Merged) -> list[int]:
+    """The stack of each member of a tree."""
+    found: list[int] = []
+    for row, parent in zip(tree.rows.tolist(), tree.parent.tolist(), strict=True):
+        found.append(merged.below(found[parent] if parent != ROOT else 0, named.of(row)))
+    return found
+
+
+def _streams(
+    steps: StepContext, at: int, trees: dict[int, CallTree], named: _Names, labels: dict[FlameLabel, int]
+) -> Iterator[FlameThread]:
+    """What the step launched, stream by stream."""
+    trace = steps.trace
+    events, launch = trace.events, launches_of(trace)
+    rows = np.flatnonzero(np.isin(events.event_kind, DEVICE) & (steps.links.step == at))
+    for lane in np.unique(events.lane[rows]).tolist():
+        mine: Int64 = rows[events.lane[rows] == lane]
+        stream = str(trace.lanes[lane].thread)
+        merged = _Merged(labels, stream if stream.startswith("stream") else f"stream {stream}")
+        stacks = {thread: _stacks(tree, named, merged) for thread, tree in trees.items()}
+        caller = {
+            thread: innermost_at(tree, np.where(launch[mine] >= 0, events.begin[launch[mine]], 0)).tolist()
+            for thread, tree in trees.items()
+        }
+        for position, row in enumerate(mine.tolist()):
+            thread = int(events.lane[launch[row]]) if launch[row] >= 0 else -1
+            around = caller[thread][position] if thread in trees else ROOT
+            if around != ROOT and events.event_kind[trees[thread].rows[around]] == EventKind.RUNTIME:
+                around = int(trees[thread].parent[around])  # the launch itself says nothing
+            stack = merged.below(stacks[thread][around] if around != ROOT else 0, named.of(row))
+            merged.own[stack] += int(events.duration[row])
+        yield merged.thread("stream")
