@@ -108,6 +108,8 @@ def test_what_a_few_traced_steps_show_is_told_with_their_number() -> None:
     assert "rests on 3 steps" in examine(few, [noisy]).findings[0].evidence[-1]
     assert names(noisy, case=replace(few, step=replace(few.step, steady=6))) == []
     assert names(noisy, case=replace(few, step=replace(few.step, mode="optimizer"))) == []
+    lined = made("ST903", "lined", found("ST903", "lined", replace(saving(50, spread=1.1), samples=3)))
+    assert names(lined, case=CASE) == ["lined"], "only few steps of a run are timed line by line"
 
 
 def test_no_finding_promises_more_than_its_category_holds() -> None:

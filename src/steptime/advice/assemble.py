@@ -62,7 +62,7 @@ def assemble(
         categories=category_uses(breakdown, steps, usual, operators, machine),
         phases=phase_uses(steps, usual),
         loader=loader_use(process, layout, usual),
-        lines=line_uses(process, layout, in_operators),
+        lines=line_uses(process, layout, usual, in_operators),
         operators=tuple(operators),
         settings=_settings(process, layout, usual, trainers_on_host),
         optimizers=_optimizers(process, layout, usual, operators),

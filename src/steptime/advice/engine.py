@@ -154,11 +154,12 @@ def _bounded(finding: Finding, case: Case) -> Finding | None:
     step = case.step.duration.value
     if finding.weight is not Weight.FINDING:
         return replace(finding, savings=saving)
-    if saving.value < LEAST_SHARE * step or (saving.low <= 0 and not _rests_on_few(case)):
+    few = _rests_on(finding.savings.samples, case)
+    if saving.value < LEAST_SHARE * step or (saving.low <= 0 and few >= FEWEST_FOR_NOTHING):
         return None
     evidence = finding.evidence
     if saving.low <= 0:
-        steps = "one step" if case.step.steady == 1 else f"{case.step.steady} steps"
+        steps = "one step" if few == 1 else f"{few} steps"
         evidence += (f"This rests on {steps}: no interval excludes that it is nothing.",)
     return replace(finding, savings=_of_any_run(saving, case, upper_bound.high), evidence=evidence)
 
@@ -177,9 +178,12 @@ def _of_any_run(saving: Estimate, case: Case, most: float) -> Estimate:
     return replace(saving, low=max(0.0, low), high=min(high, max(saving.high, most)))
 
 
-def _rests_on_few(case: Case) -> bool:
-    """In a bare trace, whose job is over and cannot run longer."""
-    return case.step.mode == "trace" and case.step.steady < FEWEST_FOR_NOTHING
+def _rests_on(samples: int, case: Case) -> int:
+    """Steps that a saving rests on, where more cannot be had: of a bare trace, whose job is over, all that it holds; of
+    a run the few in which lines were timed."""
+    if case.step.mode == "trace":
+        return case.step.steady
+    return samples if 0 < samples < case.step.steady else FEWEST_FOR_NOTHING
 
 
 def _upper_bound(finding: Finding, case: Case) -> Estimate:

@@ -154,12 +154,16 @@ def converts_lists(calls: Iterable[str]) -> bool:
     return line_kind(names) is LineKind.ARRAYS and not any(each.startswith("numpy.") for each in names)
 
 
+FEWEST_BESIDE_A_STALL = 2
+"""Traced steps: of two nobody can tell which one is the usual."""
 MOST_LINES = 200
 """The longest ones; what comes after them is worth nothing together."""
 
 
-def line_uses(process: Process, layout: Layout, in_operators: Intervals = EMPTY) -> tuple[LineUse, ...]:
-    """The traced lines, the longest first, per step of those that were traced.
+def line_uses(process: Process, layout: Layout, usual: Int64, in_operators: Intervals = EMPTY) -> tuple[LineUse, ...]:
+    """The traced lines, the longest first: in a usual step what their share of the traced steps is of it. usual: indices
+    of the steps that tell how long a step is; the few that were traced are slowed, by the tracing and by whatever else
+    ran on the machine, and a share of a step is not.
 
     in_operators: when the training thread was inside operators in the profiled steps. Lines are not traced there, but
     the gaps between the instrumented parts are the same: of the time that a line spends in a gap, the share that
@@ -193,13 +197,15 @@ def line_uses(process: Process, layout: Layout, in_operators: Intervals = EMPTY)
         for line in code.lines
     }
     called = {(fact.file, fact.line): fact.names for fact in process.called}
+    pace = float(steps.duration[usual].mean()) / np.maximum(1, steps.duration[lined])
+    duration, host, checkpoint = duration * pace, host * pace, checkpoint * pace
     known = [row for row, each in enumerate(identities.tolist()) if each in sources and duration[row].any()]
     return tuple(
         LineUse(
             source=(source := sources[int(identities[row])]),
             role=layout.lines.roles[int(identities[row])].value,
-            duration=mean_of_series(duration[row]),
-            host=mean_of_series(host[row]),
+            duration=_without_a_stall(duration[row]),
+            host=_without_a_stall(host[row]),
             hits=float(hits[row].mean()),
             garbage=float(garbage[row].mean()),
             checkpoint=float(checkpoint[row].mean()),
@@ -207,6 +213,13 @@ def line_uses(process: Process, layout: Layout, in_operators: Intervals = EMPTY)
         )
         for row in sorted(known, key=lambda row: -duration[row].sum())[:MOST_LINES]
     )
+
+
+def _without_a_stall(values: Float64) -> Estimate:
+    """The mean over steps, of which the longest counts as much as the second: once is no habit."""
+    if len(values) > FEWEST_BESIDE_A_STALL:
+        values = np.minimum(values, np.sort(values)[-2])
+    return mean_of_series(values)
 
 
 def _by_line(lines: Int64, begins: Int64, ends: Int64, identity: Int64, begin: Int64, value: Int64) -> Int64:
