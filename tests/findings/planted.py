@@ -276,6 +276,15 @@ PLANTED: dict[str, dict[str, Case]] = {
             _lines(line("weights = schedule(step, history)", 6 * MS)),
             categories=categories(python=6.2 * MS, overhead=0.5 * MS),
         ),
+        "fires-in-a-hook": replace(
+            BASE,
+            lines=(
+                *BASE.lines,
+                line("counts = Counter(words)", 6 * MS, 0.0, role="forward", calls="collections.Counter"),
+            ),
+            categories=categories(python=6.2 * MS, overhead=0.5 * MS),
+        ),
+        "clean-a-stall-between-operators": replace(BASE, categories=categories(python=4 * MS, overhead=0.5 * MS)),
         "fires-without-lines": replace(BASE, lines=(), categories=categories(python=6.2 * MS, overhead=0.5 * MS)),
         "clean": BASE,
         "clean-time-is-in-operators": _lines(line("output = model(images)", 15 * MS, 0.1 * MS, role="forward")),

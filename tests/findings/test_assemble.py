@@ -286,7 +286,7 @@ def test_optimizers_by_their_own_time(tmp_path: Path) -> None:
     for _ in range(10):
         job.forward(MS).backward(MS).step(4 * MS, 1)
         with job.within(Kind.OPTIMIZER_STEP, 2):
-            job.wait(MS).forward(MS).backward(MS)
+            job.wait(2 * MS).forward(MS).backward(MS).wait(MS)  # a closure, and the update behind it
     first, second = case_of(job.process(tmp_path / "recording")).optimizers
     assert (first.type, first.duration.value, first.dense_embedding_elements) == ("Adam", 4 * MS, 7)
     assert (second.type, second.duration.value) == ("", 1 * MS)

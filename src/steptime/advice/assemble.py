@@ -30,7 +30,7 @@ from steptime.analysis.operators import OperatorUse
 from steptime.analysis.steps import UPDATES
 from steptime.analysis.timeline import Steps
 from steptime.arrays import Int64
-from steptime.intervals import EMPTY, Intervals, contains, intersect, measure, subtract, union
+from steptime.intervals import EMPTY, Intervals, contains, intersect, join, measure, subtract, union
 from steptime.journal import Flag, Kind
 from steptime.machine.machine import Machine
 from steptime.quantities import SourceLine, mean_of_series
@@ -117,6 +117,7 @@ def _optimizers(
     for number in numbers:
         facts = known.get(number) or OptimizerFacts(number, "", 0, 0)
         own = subtract(updates.where(updates.identity == number).intervals, work.forward)
+        own = intersect(own, join(work.updates, work.updates_in_backward))  # without a closure and what is around it
         if not len(work.updates_in_backward):
             own = subtract(own, work.backward)  # a closure's
         held = min(embeddings, largest) if facts.elements == largest else 0

@@ -124,8 +124,19 @@ def examine(case: Case, rules: Iterable[Rule] | None = None) -> Examination:
         failed += [(rule.code, failure)] if failure else []
     material = [bounded for finding in findings if (bounded := _bounded(finding, case)) is not None]
     kept = _without_generalities(material, {rule.name: rule for rule in chosen})
-    placed = (at_hottest_line(finding, case) for finding in kept)
-    return Examination(tuple(sorted(placed, key=_rank)), tuple(absent), tuple(failed))
+    placed = sorted((at_hottest_line(finding, case) for finding in kept), key=_rank)
+    return Examination(tuple(_each_line_once(placed)), tuple(absent), tuple(failed))
+
+
+def _each_line_once(findings: Iterable[Finding]) -> Iterator[Finding]:
+    """Of a rule's findings about one line, as two lines may lead to the same hottest one, the largest only."""
+    told: set[tuple[str, str, int]] = set()
+    for finding in findings:
+        place = (finding.code, finding.source.file, finding.source.line) if finding.source is not None else None
+        if place is None or place not in told:
+            yield finding
+        if place is not None:
+            told.add(place)
 
 
 def _outcome(rule: Rule, case: Case) -> tuple[tuple[Finding, ...], str, str]:

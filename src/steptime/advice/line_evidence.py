@@ -20,6 +20,7 @@ from steptime.advice.memory_evidence import memory_rate
 from steptime.advice.savings import named, ratio, scaled, total
 from steptime.analysis.layout import Layout
 from steptime.analysis.lines import LineRole, find_gaps, identity_of
+from steptime.analysis.operators import FEWEST_BESIDE_A_STALL
 from steptime.analysis.timeline import SegmentKind
 from steptime.arrays import Float64, Int64
 from steptime.intervals import EMPTY, Intervals, join, measure, union
@@ -154,16 +155,14 @@ def converts_lists(calls: Iterable[str]) -> bool:
     return line_kind(names) is LineKind.ARRAYS and not any(each.startswith("numpy.") for each in names)
 
 
-FEWEST_BESIDE_A_STALL = 2
-"""Traced steps: of two nobody can tell which one is the usual."""
 MOST_LINES = 200
 """The longest ones; what comes after them is worth nothing together."""
 
 
 def line_uses(process: Process, layout: Layout, usual: Int64, in_operators: Intervals = EMPTY) -> tuple[LineUse, ...]:
-    """The traced lines, the longest first: in a usual step what their share of the traced steps is of it. usual: indices
-    of the steps that tell how long a step is; the few that were traced are slowed, by the tracing and by whatever else
-    ran on the machine, and a share of a step is not.
+    """The traced lines, the longest first: of a usual step as much as they are of the traced ones. usual: indices of
+    the steps that tell how long a step is; the few that were traced are slowed, by the tracing and by what else ran on
+    the machine, and a share of a step is not.
 
     in_operators: when the training thread was inside operators in the profiled steps. Lines are not traced there, but
     the gaps between the instrumented parts are the same: of the time that a line spends in a gap, the share that
@@ -198,17 +197,16 @@ def line_uses(process: Process, layout: Layout, usual: Int64, in_operators: Inte
     }
     called = {(fact.file, fact.line): fact.names for fact in process.called}
     pace = float(steps.duration[usual].mean()) / np.maximum(1, steps.duration[lined])
-    duration, host, checkpoint = duration * pace, host * pace, checkpoint * pace
     known = [row for row, each in enumerate(identities.tolist()) if each in sources and duration[row].any()]
     return tuple(
         LineUse(
             source=(source := sources[int(identities[row])]),
             role=layout.lines.roles[int(identities[row])].value,
-            duration=_without_a_stall(duration[row]),
-            host=_without_a_stall(host[row]),
+            duration=_without_a_stall(duration[row] * pace),
+            host=_without_a_stall(host[row] * pace),
             hits=float(hits[row].mean()),
             garbage=float(garbage[row].mean()),
-            checkpoint=float(checkpoint[row].mean()),
+            checkpoint=float((checkpoint[row] * pace).mean()),
             calls=called.get((source.file, source.line), ()),
         )
         for row in sorted(known, key=lambda row: -duration[row].sum())[:MOST_LINES]

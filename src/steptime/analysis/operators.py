@@ -46,6 +46,8 @@ from steptime.trace.vendors import (
 DISPATCH_GAP = 50_000
 """ns. Dispatching one operator and the Python of a module around it take a few to a few tens of microseconds; a longer
 stretch is work of its own: the user's Python between operators, computing inside one."""
+FEWEST_BESIDE_A_STALL = 2
+"""Steps: of two nobody can tell which one is the usual."""
 OWN = 2
 """Times the bytes of the calls inside: a call that moves more than that moves them itself. A division makes a tensor of
 its number with calls of their own, a sum clears its result so; a composite operator moves what its parts move."""
@@ -300,20 +302,36 @@ class OperatorUse:
     usual: float | None = None
 
 
-def operator_totals(steps: StepContext, sources: Mapping[str, SourceLine]) -> tuple[OperatorUse, ...]:
+def operator_totals(
+    steps: StepContext, sources: Mapping[str, SourceLine], usual: bool = False
+) -> tuple[OperatorUse, ...]:
     """The operators that did the work of the steps, the longest first. sources: lines by operator name, as `sources_of`
-    finds them in a trace with stacks."""
+    finds them in a trace with stacks. usual: what stands for other steps than these, so that a stall is left out."""
     if not len(steps):
         return ()
     calls = operator_calls(steps)
     modelled = worked(steps.trace, calls)
     groups = grouped(steps.trace.events.name[calls.rows])
-    totals = [_operator_total(steps, calls, modelled, chosen, sources) for chosen in groups]
+    totals = [_operator_total(steps, calls, modelled, chosen, sources, usual) for chosen in groups]
     return tuple(sorted(totals, key=lambda each: (-each.duration, each.name)))
 
 
+def _without_a_stall(steps: StepContext, rows: Int64, duration: Int64) -> float:
+    """ns of these calls in all steps. On a CPU, where a program beside the job may hold up any of them, the step in
+    which they took longest counts as much as the second."""
+    if steps.on_device or len(steps) <= FEWEST_BESIDE_A_STALL:
+        return float(duration.sum())
+    spent = per_step(step_at(steps.boundaries, steps.trace.events.begin[rows]), duration, len(steps))
+    return float(np.minimum(spent, np.sort(spent)[-2]).sum()) if spent.all() else float(duration.sum())
+
+
 def _operator_total(
-    steps: StepContext, calls: OperatorCalls, modelled: Modelled, chosen: Int64, sources: Mapping[str, SourceLine]
+    steps: StepContext,
+    calls: OperatorCalls,
+    modelled: Modelled,
+    chosen: Int64,
+    sources: Mapping[str, SourceLine],
+    usual: bool,
 ) -> OperatorUse:
     """One operator; `chosen`: positions in `calls`."""
     name = steps.trace.symbols[steps.trace.events.name[calls.rows[chosen[0]]]]
@@ -333,7 +351,8 @@ def _operator_total(
     return OperatorUse(
         name=name,
         calls=len(chosen) / len(steps),
-        duration=float(duration.sum()) / len(steps),
+        duration=(_without_a_stall(steps, calls.rows[chosen], duration) if usual else float(duration.sum()))
+        / len(steps),
         bound=max(bounds, key=lambda bound: bounds[bound]),
         phase=Phase(int(np.bincount(calls.phase[chosen], duration).argmax())).name.lower(),
         flops=mean([work.flops if work else None for work in works]),

@@ -111,7 +111,7 @@ def breakdown_of_process(process: Process, layout: Layout, machine: Machine | No
     device = device_of(timed[0].trace) if timed else process.facts.device
     return RecordedBreakdown(
         breakdown=calibrate(spent, sum(map(len, timed)), steps.phases[steps.steady], device, events),
-        operators=operator_totals(usual, _sources(windows)) if usual is not None else (),
+        operators=operator_totals(usual, _sources(windows), usual=True) if usual is not None else (),
         recompute=np.concatenate([np.zeros(0, np.int64), *map(recomputed, timed)]),
         windows=windows,
         problems=tuple(problems),

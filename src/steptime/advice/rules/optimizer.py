@@ -14,6 +14,8 @@ from steptime.quantities import Estimate, format_duration
 
 LEAST_SHARE = 0.15
 """Of the step: an update reads and writes every parameter; up to here that is usual for small batches."""
+LEAST_SHARE_OF_FUSED = 0.3
+"""Of the step, where nothing faster is left to switch on: then less of it is the model's price."""
 LEAST_EMBEDDINGS = 0.3
 """Of an optimiser's elements: below this the rest of the model is what it updates."""
 FEWEST_TENSORS = 20
@@ -45,7 +47,8 @@ def optimizer_share(signals: Signals) -> Finding | None:
     """
     optimizers = signals.optimizers
     duration = total(use.duration for use in optimizers)
-    if ratio(duration.value, signals.step.duration.value) < LEAST_SHARE:
+    least = LEAST_SHARE_OF_FUSED if all(use.fused for use in optimizers) else LEAST_SHARE
+    if ratio(duration.value, signals.step.duration.value) < least:
         return None
     if not all(use.elements and use.type not in ITERATIVE for use in optimizers):
         return None

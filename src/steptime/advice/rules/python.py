@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 
 from steptime.advice.evidence import LineUse, Signal
-from steptime.advice.line_evidence import LineKind, LineTime, converts_lists, line_kind, line_times, loop_functions
+from steptime.advice.line_evidence import (
+    LineKind,
+    LineTime,
+    converts_lists,
+    function_of,
+    line_kind,
+    line_times,
+    loop_functions,
+    profile_scale,
+)
 from steptime.advice.rule import Finding, Rule, rule
-from steptime.advice.savings import in_step, modelled, named, ratio, scaled, share_of_step, total
+from steptime.advice.savings import capped, in_step, less, modelled, named, ratio, scaled, share_of_step, total
 from steptime.advice.signals import Signals
 from steptime.quantities import Estimate, format_duration, format_source
 
@@ -17,8 +27,13 @@ LEAST_SHARE = 0.1
 """Of the step, for the category as a whole: below it is what every loop has, and a profile with stacks adds some."""
 LEAST_LINE = 0.05
 """Of the step, for a line: below it is what zero_grad, a schedule or a loss cost in any loop."""
+OWN = 0.5
+"""Of a function's time inside a phase: what holds more operators than Python is the model, and a stall of the machine
+between two operators looks like Python."""
 UNPROFILED = "rest"
 """Stands for the category of Python, and of operators outside of the model, where no step was profiled."""
+AROUND = ("backward", "optimizer")
+"""Roles of lines that start what torch runs by itself; without a call of torch's, a line is inside of it."""
 LOOP_ROLES = ("python", "forward", "backward", "optimizer")
 """Roles whose Python is examined here; input, transfer and evaluation have rules of their own."""
 OFTEN = 50
@@ -30,7 +45,7 @@ LEAST_CONVERSION = 200_000.0
 @rule(
     "ST201",
     "python-time",
-    uses={Signal.CATEGORIES, Signal.LINES, Signal.PHASES, Signal.GAPS},
+    uses={Signal.CATEGORIES, Signal.LINES, Signal.PHASES, Signal.GAPS, Signal.OPERATORS, Signal.GARBAGE},
     by_line=True,
 )
 def python_time(signals: Signals) -> Iterator[Finding]:
@@ -39,7 +54,9 @@ def python_time(signals: Signals) -> Iterator[Finding]:
     What it means: The training thread runs Python or a library that is not torch: no operator, no kernel, no loader.
 
     How we know: The lines of the training loop are timed exactly in a few steps; what lies outside torch's operators,
-    the loader and the phases of the step is the line's own Python. Where no step was profiled, what lies in operators
+    the loader and the phases of the step is the line's own Python. On a CPU the breakdown's Python that they leave
+    belongs to lines inside of the phases (a hook, a module's forward): to those that take longer than the operators of
+    their function. Where no step was profiled, what lies in operators
     is not known, and the lines are said to be outside of forward, backward and optimiser. Where lines could not be
     timed, the breakdown's Python stands for all of them; a trace with stacks names the functions that ran while the
     device idled.
@@ -57,6 +74,10 @@ def python_time(signals: Signals) -> Iterator[Finding]:
     # Lines hold operators outside the model too (a loss, an index), of which the category knows the part.
     part = min(1.0, ratio(host.duration.value, spent)) if host is not None and spent > 0 else 1.0
     groups = [(scaled(total(time.host for time in group), part), group) for group in _by_function(times)]
+    if host is not None and unprofiled is None and signals.step.device == "cpu":
+        collected = signals.garbage.duration.value if signals.has(Signal.GARBAGE) else 0.0
+        groups += _in_phases(signals, times, less(host.duration, part * spent + collected))
+        groups.sort(key=lambda each: -each[0].value)
     for saving, group in groups[:MOST_LINES]:
         if ratio(saving.value, signals.step.duration.value) >= LEAST_LINE:
             yield _finding(signals, group, saving, unprofiled is not None)
@@ -73,6 +94,29 @@ def _by_function(times: list[LineTime]) -> list[list[LineTime]]:
         alone = (source.file, source.function) in loops
         groups.setdefault((source.file, source.function, source.line if alone else 0), []).append(time)
     return sorted(groups.values(), key=lambda group: -sum(map(_host, group)))
+
+
+def _in_phases(signals: Signals, times: list[LineTime], left: Estimate) -> Iterator[tuple[Estimate, list[LineTime]]]:
+    """Functions that run inside of forward, backward and update, with the time of their lines beyond the operators of
+    these functions, as far as the breakdown has Python left for them; the longest first."""
+    scale = profile_scale(signals.operators, signals.categories)
+    operators: dict[tuple[str, str], float] = defaultdict(float)
+    for use in signals.operators:
+        if use.source is not None and use.phase != "backward":
+            operators[function_of(use.source)] += scale * use.duration
+    functions: dict[tuple[str, str], list[LineTime]] = {}
+    for time in sorted(times, key=lambda time: -time.duration.value):
+        role, calls = time.line.role, time.line.calls
+        may_run_torch = not calls or any(each.startswith("torch.") for each in calls)
+        if (role == "forward" and (operators or not may_run_torch)) or (role in AROUND and not may_run_torch):
+            functions.setdefault(function_of(time.line.source), []).append(time)
+    spent = {function: total(time.duration for time in group) for function, group in functions.items()}
+    own = {function: less(spent[function], operators[function]) for function in functions}
+    own = {function: rest for function, rest in own.items() if rest.value >= OWN * spent[function].value}
+    for function in sorted(own, key=lambda each: -own[each].value):
+        taken = capped(own[function], left)
+        left = less(left, taken.value)
+        yield taken, functions[function]
 
 
 def _host(time: LineTime) -> float:
