@@ -37,8 +37,8 @@ OF_A_VERB = {"memory", "nan", "hang"}
 """Rooms that belong to one verb, each with its own texts and pages: the core works without them."""
 DOORS = {"rank_result.py": {"steptime.memory.by_owner", "steptime.memory.by_module"}} | {
     f"cli/{room}.py": {f"steptime.{room}"} for room in OF_A_VERB
-}
-"""Who opens them; a rank's result only for memory by owner and by module."""
+} | {"api.py": {"steptime.memory"}}
+"""Who opens them; a rank's result only for memory by owner and by module; `steptime.load` for a snapshot."""
 IN_THE_USERS_PROCESS = ("probe/", "machine/peaks_script.py", "machine/link_script.py")
 BROAD_EXCEPTS = (
     "probe/",

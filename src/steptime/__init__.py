@@ -4,7 +4,7 @@ This file stays free of imports: the probe lives in the user's process and impor
 through it, where neither numpy nor msgspec need be installed.
 
     import steptime
-    steptime.load("runs/train-20260801-101500")   # last in a notebook's cell: verdict, accounts, findings
+    steptime.load("runs/train-20260801-101500")   # last in a notebook's cell: verdict, categories, findings
 """
 
 from steptime._version import __version__

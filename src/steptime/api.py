@@ -1,4 +1,5 @@
-"""For notebooks and scripts: `steptime.load(path)` gives what a recording says, and shows it as the first screen.
+"""For notebooks and scripts: `steptime.load(path)` gives what a recording, a trial, a comparison or a snapshot says: as
+text, as a picture in a notebook, and as data frames.
 
 One law: a notebook's output is on other people's page. There is no script in it, no style sheet and no request, its
 colours suit light and dark, and what strangers wrote is escaped.
@@ -6,22 +7,53 @@ colours suit light and dark, and what strangers wrote is escaped.
 
 from __future__ import annotations
 
+import importlib
 import os
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
+from pathlib import Path
+from typing import Any
 
 import jinja2
 
 from steptime.advice.rule import Finding, Weight
-from steptime.diagnosis import diagnose_paths
+from steptime.compare.compare import compare
+from steptime.compare.comparison import Comparison, is_comparison
+from steptime.compare.comparison import read_file as read_comparison
+from steptime.compare.gate import labels_of
+from steptime.compare.tables import difference_tables, runs_table, settings_table
+from steptime.compare.text import render_text
+from steptime.diagnosis import diagnose_anywhere, diagnose_paths
+from steptime.errors import UsageError
+from steptime.memory.page import memory_tables
+from steptime.memory.read_snapshot import is_snapshot
+from steptime.memory.report import triage_path
+from steptime.memory.text import MemoryReport
+from steptime.memory.text import text as memory_text
 from steptime.quantities import format_duration, format_share, format_source
 from steptime.report import text
 from steptime.report.page.pictures import GREY, TONES
 from steptime.report.page.waterfall import waterfall
 from steptime.report.printable import one_line, printable
 from steptime.report.report import Report
+from steptime.report.tables import (
+    Table,
+    case_tables,
+    category_tables,
+    findings_table,
+    process_table,
+    rank_tables,
+    replay_tables,
+    steps_table,
+    trial_table,
+    values_of,
+)
+from steptime.report.trial_text import render_trial
+from steptime.report.trials import trial_report
+from steptime.trials.results import Results, is_trial, read_results
 
-__all__ = ["Loaded", "load"]
+__all__ = ["Loaded", "LoadedComparison", "LoadedMemory", "LoadedReport", "LoadedTrial", "load"]
 
 FIRST = 3
 """Findings that are shown."""
@@ -48,12 +80,95 @@ _TEMPLATE = """
 """  # noqa: E501 - white space between these elements would show
 
 
+_TABLES = """
+<div style="max-width:70em;font-family:system-ui,sans-serif;line-height:1.4;font-variant-numeric:tabular-nums">
+<div style="opacity:.7;font-size:.85em">{{ title }}</div>
+<div style="font-size:1.25em;font-weight:600;margin:.3em 0 .2em">{{ sentence }}</div>
+{% for title, titles, rows, more in tables %}
+<div style="margin:.8em 0 .2em;font-weight:600">{{ title }}</div>
+<table style="border-collapse:collapse;font-size:.9em">
+<tr>{% for name, number in titles %}<th style="text-align:{{ "right" if number else "left" }};padding:.1em .8em .1em 0;opacity:.7">{{ name }}</th>{% endfor %}</tr>
+{% for row in rows %}
+<tr>{% for words, number in row %}<td style="text-align:{{ "right" if number else "left" }};padding:.1em .8em .1em 0;vertical-align:top">{{ words }}</td>{% endfor %}</tr>
+{% endfor %}
+</table>
+{% if more %}<div style="opacity:.7">and {{ more }} more</div>{% endif %}
+{% endfor %}
+{% if next %}<div style="border-top:1px solid rgba(128,128,128,.35);margin-top:.6em;padding-top:.4em">Next: <code>{{ next }}</code></div>{% endif %}
+</div>
+"""  # noqa: E501 - white space between these elements would show
+ROWS = 12
+"""Of a table in a notebook."""
+
+
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """What a recording, traces or a saved report say. `report`: all of it, as data; `str()`: the text of a diagnosis;
-    last in a notebook's cell: the page's first screen."""
+    """What was loaded. `str()`: its text; last in a notebook's cell: its picture. `tables`: names for `to_dict`,
+    `to_pandas` and `to_polars`, which give columns or a data frame. Times are ns, sizes bytes."""
+
+    def _tables(self) -> Iterable[Table]:
+        raise NotImplementedError
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        """Names of the tables that have rows."""
+        return tuple(table.identity for table in self._tables() if table.rows)
+
+    def to_dict(self, table: str) -> dict[str, list[float | str | None]]:
+        """A table's columns by name; None where a number is not known. Raises UsageError (no-such-table)."""
+        for each in self._tables():
+            if each.identity == table:
+                return values_of(each)
+        known = ", ".join(self.tables)
+        raise UsageError("no-such-table", f"There is no table {table!r} here: name one of {known}.")
+
+    def to_pandas(self, table: str) -> Any:
+        """A table as a pandas.DataFrame. Raises UsageError."""
+        return self._frame("pandas", table)
+
+    def to_polars(self, table: str) -> Any:
+        """A table as a polars.DataFrame. Raises UsageError."""
+        return self._frame("polars", table)
+
+    def _frame(self, library: str, table: str) -> Any:
+        values = self.to_dict(table)
+        try:
+            return importlib.import_module(library).DataFrame(values)
+        except ImportError:
+            raise UsageError(
+                "no-data-frames",
+                f"{library} is not installed here: pip install {library}, or take .to_dict({table!r}), which needs "
+                "nothing.",
+            ) from None
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedReport(Loaded):
+    """What a recording, traces or a saved report say. `report`: all of it, as data."""
 
     report: Report
+
+    def _tables(self) -> Iterable[Table]:
+        process = self.report.processes[0]
+        case = process.case
+        yield from (findings_table(process), steps_table(process), *category_tables(case), *case_tables(case))
+        yield from (*replay_tables(case), process_table(self.report))
+        yield from rank_tables(self.report.ranks, len(self.report.processes))
+
+    def of_rank(self, rank: int) -> LoadedReport:
+        """The same report with another rank in front. Raises UsageError (no-such-rank)."""
+        ordered = sorted(self.report.processes, key=lambda process: process.rank != rank)
+        if ordered[0].rank != rank:
+            known = ", ".join(str(each.rank) for each in ordered if each.rank is not None) or "none, it is one process"
+            raise UsageError("no-such-rank", f"There is no rank {rank} in this report: it tells of {known}.")
+        return LoadedReport(replace(self.report, processes=tuple(ordered)))
+
+    def compare(self, *others: LoadedReport) -> LoadedComparison:
+        """This run against later ones, as `steptime compare` does."""
+        reports = [self.report, *(each.report for each in others)]
+        if len(reports) < 2:
+            raise UsageError("compare-two", "A comparison needs another report: before.compare(after)")
+        return LoadedComparison(compare(reports, labels_of([report.source for report in reports])))
 
     def __str__(self) -> str:
         return text.render(self.report)
@@ -68,10 +183,104 @@ class Loaded:
         return first_screen(self.report)
 
 
-def load(path: str | os.PathLike[str], *more: str | os.PathLike[str]) -> Loaded:
-    """What the recording, trace or saved report at `path` says; several paths are traces of one job's ranks. Raises
-    SteptimeError, in one sentence, where it cannot be read."""
-    return Loaded(diagnose_paths([os.fspath(each) for each in (path, *more)]))
+@dataclass(frozen=True, slots=True)
+class LoadedTrial(Loaded):
+    """What a trial or a lab proved. `results`: all that was kept of it; `report`: of the recording that it is of."""
+
+    folder: str
+    results: Results
+
+    @property
+    def report(self) -> LoadedReport:
+        """The recording's, with the trial in it. Raises SteptimeError where the recording is gone."""
+        return LoadedReport(diagnose_paths([self.folder]))
+
+    def _tables(self) -> Iterable[Table]:
+        yield trial_table(trial_report(self.results, self.folder))
+
+    def __str__(self) -> str:
+        return render_trial(self.results)
+
+    def __repr__(self) -> str:
+        return f"<steptime.load({one_line(self.folder)!r}): trial of {len(self.results.plan.variants)} changes>"
+
+    def _repr_html_(self) -> str:
+        """For Jupyter and its like."""
+        head, base, *_ = str(self).splitlines()
+        return _in_tables(head, base, self._tables(), "", ("variant", "verdict", "speed", "speed_low", "speed_high",
+                          "step_ns", "peak_bytes", "sentence"))  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedComparison(Loaded):
+    """What differs between runs. `comparison`: all of it, as data."""
+
+    comparison: Comparison
+
+    def _tables(self) -> Iterable[Table]:
+        comparison = self.comparison
+        yield from (settings_table(comparison), runs_table(comparison), *difference_tables(comparison))
+
+    def __str__(self) -> str:
+        return render_text(self.comparison)
+
+    def __repr__(self) -> str:
+        return f"<steptime comparison: {one_line(self.comparison.sentence)}>"
+
+    def _repr_html_(self) -> str:
+        """For Jupyter and its like."""
+        runs = self.comparison.runs
+        title = f"{runs[0].label} against {runs[-1].label}"
+        return _in_tables(title, self.comparison.sentence, self._tables(), self.comparison.next_command)
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedMemory(Loaded):
+    """Who owns the memory in a snapshot of the allocator. `report`: all of it, as data."""
+
+    report: MemoryReport
+
+    def _tables(self) -> Iterable[Table]:
+        return memory_tables(self.report)
+
+    def __str__(self) -> str:
+        return memory_text(self.report)
+
+    def __repr__(self) -> str:
+        return f"<steptime.load({one_line(self.report.source)!r}): {one_line(str(self).splitlines()[1])}>"
+
+    def _repr_html_(self) -> str:
+        """For Jupyter and its like."""
+        title, headline, *_ = str(self).splitlines()
+        return _in_tables(title, headline, self._tables(), self.report.next_command)
+
+
+def load(path: str | os.PathLike[str], *more: str | os.PathLike[str]) -> Any:
+    """What `path` holds, a `Loaded`: of a recording, a trace or a report that was saved with --full, of a trial's
+    folder, a comparison as JSON, or a snapshot of PyTorch's allocator. Several paths are traces of one job's ranks.
+    Raises SteptimeError, in one sentence, where it cannot be read."""
+    name = os.fspath(path)
+    if not more and is_trial(Path(name)):
+        return LoadedTrial(name, read_results(Path(name)))
+    if not more and is_comparison(Path(name)):
+        return LoadedComparison(read_comparison(Path(name), name))
+    if not more and is_snapshot(Path(name)):
+        return LoadedMemory(triage_path(Path(name)))
+    return LoadedReport(diagnose_anywhere((name, *(os.fspath(each) for each in more))))
+
+
+def _in_tables(title: str, sentence: str, tables: Iterable[Table], next_: str, only: Sequence[str] = ()) -> str:
+    """The first rows of each table as HTML with nothing but inline style. only: columns by name, () for all."""
+    shown = []
+    for table in tables:
+        kept = [place for place, column in enumerate(table.columns) if not only or column.raw in only]
+        rows = [[(row[place].short or row[place].text, table.columns[place].number) for place in kept]
+                for row in table.rows[:ROWS]]  # fmt: skip
+        if rows:
+            titles = [(table.columns[place].title, table.columns[place].number) for place in kept]
+            shown.append((table.title, titles, rows, len(table.rows) + table.hidden - len(rows)))
+    html = _template(_TABLES).render(title=one_line(title), sentence=sentence, tables=shown, next=next_)
+    return html.encode("utf-8", "backslashreplace").decode()
 
 
 def first_screen(report: Report) -> str:
@@ -80,7 +289,7 @@ def first_screen(report: Report) -> str:
     environment, step = report.environment, process.case.step
     fall = waterfall(process.case)
     facts = (f"torch {environment.torch}" if environment.torch else "", environment.device, environment.host)
-    html = _template().render(
+    html = _template(_TEMPLATE).render(
         job=one_line(environment.command or report.source),
         facts=" · ".join(filter(None, facts)),
         sentence=process.verdict.sentence,
@@ -121,7 +330,7 @@ def _told(finding: Finding, step: float) -> dict[str, str]:
 
 
 @cache
-def _template() -> jinja2.Template:
+def _template(source: str) -> jinja2.Template:
     environment = jinja2.Environment(
         autoescape=True,
         undefined=jinja2.StrictUndefined,
@@ -129,4 +338,4 @@ def _template() -> jinja2.Template:
         lstrip_blocks=True,
         finalize=lambda value: printable(value) if type(value) is str else value,
     )
-    return environment.from_string(_TEMPLATE.strip())
+    return environment.from_string(source.strip())

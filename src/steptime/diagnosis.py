@@ -30,8 +30,9 @@ from steptime.errors import NothingMeasuredError, UsageError
 from steptime.rank_result import RankResult, analyse_process, analyse_trace
 from steptime.recording.load import Contents, load_process, load_whole, look_into, place
 from steptime.recording.recording import Process, Recording
+from steptime.remote import fetched
 from steptime.report import json
-from steptime.report.compose import compose, with_trials
+from steptime.report.compose import compose, of_copies, with_trials
 from steptime.report.report import Report
 from steptime.trace.gather import gather, is_traces
 from steptime.trace.reader import DEFAULT_MAX_SIZE
@@ -84,6 +85,22 @@ def diagnose_paths(
     if not results:
         raise NothingMeasuredError("trace-without-steps", problems[0] if problems else "There is no trace: no step.")
     return combine(results, source, (*found.problems, *problems[:MOST_PROBLEMS]), summaries)
+
+
+def diagnose_anywhere(
+    paths: tuple[str, ...],
+    *,
+    max_size: int = DEFAULT_MAX_SIZE,
+    cache: bool = True,
+    engine: str | None = None,
+    workers: int | None = None,
+) -> Report:
+    """The same, also of what lies behind URLs, which is copied here for as long as it is read."""
+    with fetched(paths) as local:
+        report = diagnose_paths(local, max_size=max_size, cache=cache, engine=engine, workers=workers)
+    if local == paths:
+        return report
+    return replace(of_copies(report, " ".join(paths)), next_command=f"steptime report {paths[0]} -o report.md")
 
 
 def diagnose_traces(traces: Iterable[Trace], source: str, problems: tuple[str, ...] = ()) -> Report:

@@ -3,32 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TypeVar
 
 from steptime.cli.exit_codes import say, tell
 from steptime.cli.options import STANDARD_OUTPUT
 from steptime.cli.screen import columns, show
-from steptime.diagnosis import diagnose_paths
-from steptime.remote import fetched
 from steptime.report import compact, json, text
-from steptime.report.compose import of_copies
 from steptime.report.json import without_sources
 from steptime.report.output import Renderer, renderers_of, write_as
 from steptime.report.report import Report
 
 Told = TypeVar("Told")
-
-
-def diagnosed(
-    paths: tuple[str, ...], *, max_size: int, cache: bool, engine: str | None = None, workers: int | None = None
-) -> Report:
-    """The report on recordings or traces; what lies behind a URL is copied here for as long as it is read."""
-    with fetched(paths) as local:
-        report = diagnose_paths(local, max_size=max_size, cache=cache, engine=engine, workers=workers)
-    if local == paths:
-        return report
-    return replace(of_copies(report, " ".join(paths)), next_command=f"steptime report {paths[0]} -o report.md")
 
 
 def deliver(

@@ -56,9 +56,10 @@ def command(
     check_outputs(outputs, force=force)
     if annotate is not None:
         _check_annotation(paths, annotate, force=force)
-    from steptime.cli.delivery import deliver, diagnosed
+    from steptime.cli.delivery import deliver
+    from steptime.diagnosis import diagnose_anywhere
 
-    report = diagnosed(paths, max_size=max_size, cache=cache, engine=engine, workers=workers)
+    report = diagnose_anywhere(paths, max_size=max_size, cache=cache, engine=engine, workers=workers)
     deliver(report, outputs, as_json=as_json, force=force, text_to_stderr=False, no_source=no_source, full=full)
     if annotate is not None:
         from steptime.analysis.what_if.annotate import annotate as write_annotated

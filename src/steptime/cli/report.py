@@ -38,8 +38,9 @@ def command(
     steptime report runs/train-20260801-101500 -o report.html -o report.md
     """
     check_outputs(outputs, force=force)
-    from steptime.cli.delivery import deliver, diagnosed
+    from steptime.cli.delivery import deliver
+    from steptime.diagnosis import diagnose_anywhere
 
-    report = diagnosed(paths, max_size=max_size, cache=cache)
+    report = diagnose_anywhere(paths, max_size=max_size, cache=cache)
     deliver(report, outputs, as_json=False, force=force, text_to_stderr=None, no_source=no_source, full=full)
     return 0

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from enum import Enum
+from pathlib import Path
 
+import msgspec
+
+from steptime.errors import RecordingError
 from steptime.quantities import Estimate
-from steptime.report.json import document
+from steptime.report.json import content, document
 
 SCHEMA_VERSION = 2
+_BEGIN = re.compile(rb'\s*\{\s*"schema_version":\s*\d+,\s*"steptime":')
 
 
 class DifferenceOutcome(Enum):
@@ -201,3 +207,22 @@ class Comparison:
 def render_json(comparison: Comparison) -> str:
     """One indented JSON document and a line feed. Halves of surrogate pairs, which no JSON can hold, are escaped."""
     return document(comparison)
+
+
+def is_comparison(path: Path) -> bool:
+    """Whether a file begins as `render_json` does. False where it cannot be read."""
+    if path.is_fifo():
+        return False
+    try:
+        with path.open("rb") as file:
+            return _BEGIN.match(file.read(256)) is not None
+    except OSError:
+        return False
+
+
+def read_file(path: Path, name: str) -> Comparison:
+    """The comparison that `render_json` wrote, in a file that the user calls `name`. Raises RecordingError."""
+    try:
+        return msgspec.json.decode(content(path, name), type=Comparison)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise RecordingError("report-unreadable", f"{name} is no comparison of this steptime: {error}.") from error

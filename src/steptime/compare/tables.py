@@ -29,10 +29,10 @@ def runs_table(comparison: Comparison) -> Table:
         integer("", "number", lambda run: run[0]),
         word("run", "run", lambda run: run[1].label),
         word("commit", "commit", lambda run: run[1].commit),
-        duration("a step", "a_step", lambda run: run[1].step.value),
+        duration("a step", "step_ns", lambda run: run[1].step.value),
         word("against the first", "against_the_first", lambda run: _against(run[1])),
-        word("bound by", "bound_by", lambda run: run[1].bottleneck),
-        size("memory", "memory", lambda run: run[1].peak_bytes),
+        word("bound by", "bottleneck", lambda run: run[1].bottleneck),
+        size("memory", "peak_bytes", lambda run: run[1].peak_bytes),
     )  # fmt: skip
 
 
@@ -50,9 +50,9 @@ def _differences(comparison: Comparison) -> Table:
         Column("before", "before", lambda each: _estimate(each.before)),
         Column("now", "now", lambda each: _estimate(each.after)),
         Column("change", "change", _change),
-        word("95 % interval", "95_%_interval", lambda each: _interval(each.change)),
+        word("95 % interval", "interval", lambda each: _interval(each.change)),
         Column("relative", "relative", _relative),
-        word("beyond noise?", "beyond_noise?",
+        word("beyond noise?", "beyond_noise",
              lambda each: each.outcome.value if each.change is not None else "not measured on both sides"),
     )  # fmt: skip
 

@@ -44,7 +44,12 @@ def render(report: MemoryReport) -> str:
     )
 
 
-def _shown(found: MemoryTriage, number: int) -> DeviceView:
+def memory_tables(report: MemoryReport) -> tuple[Table, ...]:
+    """Of all devices, the one that held most first."""
+    return tuple(table for number, found in enumerate(report.devices) for table in _tables(found, number))
+
+
+def _tables(found: MemoryTriage, number: int) -> tuple[Table, ...]:
     account, lines, modules = found.account, text.line_rows(found), text.module_rows(found)
     savings, blocks = text.saving_rows(found), "Modules whose calls made it"
     tables = (
@@ -53,6 +58,10 @@ def _shown(found: MemoryTriage, number: int) -> DeviceView:
         _table(f"modules-{number}", blocks, text.MODULES, modules, len(account.modules), ""),
         _table(f"savings-{number}", "What would free memory", text.SAVINGS, savings, len(savings), text.OVERLAP),
     )
+    return tuple(table for table in tables if table.rows)
+
+
+def _shown(found: MemoryTriage, number: int) -> DeviceView:
     return DeviceView(
         device=found.device,
         cut=found.cut,
@@ -61,7 +70,7 @@ def _shown(found: MemoryTriage, number: int) -> DeviceView:
         failure=text.failure_text(found) if found.failure is not None else "",
         leaks=tuple(text.leak_text(leak) for leak in found.leaks),
         fits=" ".join(each.strip() for each in text.fitting(found)),
-        tables=tuple(table for table in tables if table.rows),
+        tables=_tables(found, number),
     )
 
 

@@ -128,8 +128,12 @@ def read(text: bytes, path: str) -> Report:
 
 
 def read_file(path: Path, name: str) -> Report:
-    """The report in a file, which the user calls `name`. Raises RecordingError like `read`, and where it is larger than
-    any report, or cannot be read."""
+    """The report in a file, which the user calls `name`. Raises RecordingError like `read`, and like `content`."""
+    return read(content(path, name), name)
+
+
+def content(path: Path, name: str) -> bytes:
+    """All of a document's file. Raises RecordingError where it is larger than any, or cannot be read."""
     try:
         with path.open("rb") as file:
             text = file.read(LARGEST + 1)
@@ -137,7 +141,7 @@ def read_file(path: Path, name: str) -> Report:
         raise RecordingError("report-unreadable", f"{name} cannot be read ({error.strerror}).") from None
     if len(text) > LARGEST:
         raise RecordingError("report-unreadable", f"{name} is no report of steptime: it has more than {LARGEST} bytes.")
-    return read(text, name)
+    return text
 
 
 def is_report(path: Path) -> bool:

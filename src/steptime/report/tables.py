@@ -12,6 +12,7 @@ from steptime.analysis.stragglers.comparison import RankComparison
 from steptime.quantities import SourceLine, format_bytes, format_duration, format_share, format_source
 from steptime.report.report import ProcessReport, Report
 from steptime.report.sentences import format_rate, interval_text, predictions
+from steptime.report.trials import TrialReport
 
 Row = TypeVar("Row")
 
@@ -51,8 +52,9 @@ class Column(Generic[Row]):
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """identity: unique on a page. note: a sentence under the title. hidden: rows that were left out. depths: of a tree,
-    how deep each row lies; the first column then has a name as its text, and the whole path as its value."""
+    """identity: unique on a page. note: a sentence under the title. hidden: rows that were left out; rest: those of
+    them that are known, for who wants all. depths: of a tree, how deep each row lies; the first column then has a name
+    as its text, and the whole path as its value."""
 
     identity: str
     title: str
@@ -61,18 +63,33 @@ class Table:
     rows: tuple[tuple[Cell, ...], ...]
     hidden: int = 0
     depths: tuple[int, ...] = ()
+    rest: tuple[tuple[Cell, ...], ...] = ()
 
 
 def table_of(
     identity: str, title: str, note: str, rows: Iterable[Row], *columns: Column[Row], most: int = MOST_ROWS
 ) -> Table:
-    """The table of the first `most` rows; columns without any text are left out."""
+    """The table, of which the first `most` rows are shown; columns without any text are left out."""
     every = list(rows)
-    made = [(column, [column.cell(row) for row in every[:most]]) for column in columns]
+    made = [(column, [column.cell(row) for row in every]) for column in columns]
     kept = [(column, _barred(cells) if column.barred else cells) for column, cells in made
             if any(cell.text for cell in cells)]  # fmt: skip
     cells = tuple(zip(*(cells for _, cells in kept), strict=True))
-    return Table(identity, title, note, tuple(column for column, _ in kept), cells, max(len(every) - most, 0))
+    titles, hidden = tuple(column for column, _ in kept), max(len(every) - most, 0)
+    return Table(identity, title, note, titles, cells[:most], hidden, rest=cells[most:])
+
+
+def values_of(table: Table) -> dict[str, list[float | str | None]]:
+    """All rows by column, under the names of CSV: raw numbers, None where one is not known."""
+    rows = (*table.rows, *table.rest)
+    return {
+        column.raw or column.title: [_value(column, row[place]) for row in rows]
+        for place, column in enumerate(table.columns)
+    }
+
+
+def _value(column: Column[Any], cell: Cell) -> float | str | None:
+    return None if column.number and cell.value == "" else cell.value
 
 
 def _barred(cells: list[Cell]) -> list[Cell]:
@@ -184,6 +201,73 @@ def _categories(identity: str, title: str, name: str, uses: tuple[CategoryUse, .
         share("share", "share", lambda use: use.duration.value / step),
         word("95 % interval", "interval", lambda use: interval_text(use.duration)),
         duration("recoverable", "recoverable_ns", lambda use: use.recoverable.value),
+    )  # fmt: skip
+
+
+def findings_table(process: ProcessReport) -> Table:
+    """The findings, the largest savings first."""
+    step = process.case.step.duration.value or 1.0
+    return table_of(
+        "findings", "Findings", "", process.findings,
+        word("code", "code", lambda each: each.code),
+        word("finding", "name", lambda each: each.name),
+        word("weight", "weight", lambda each: each.weight.value),
+        duration("saves up to", "savings_ns", lambda each: each.savings.value if each.savings else None),
+        duration("at least", "savings_low_ns", lambda each: each.savings.low if each.savings else None),
+        duration("at most", "savings_high_ns", lambda each: each.savings.high if each.savings else None),
+        share("share", "share", lambda each: each.savings.value / step if each.savings else None),
+        word("category", "category", lambda each: each.category, kind="category"),
+        word("file", "file", lambda each: each.source.file if each.source else "", kind="code"),
+        number("line", "line", lambda each: each.source.line if each.source else None, lambda line: f"{line:.0f}"),
+        word("source", "source", lambda each: each.source.text if each.source else "", kind="source"),
+        word("evidence", "evidence", lambda each: each.summary),
+        word("what helps", "advice", lambda each: each.advice),
+    )  # fmt: skip
+
+
+def steps_table(process: ProcessReport) -> Table:
+    """Every step: how long it took, what kind it was, and by category, where that is known (of a long job as a mean
+    over neighbours)."""
+    series = process.series
+
+    def kind(step: int) -> str:
+        if series is not None and step < len(series.kinds):
+            return series.names[series.kinds[step]]
+        return "steady" if process.steady[step] else "excluded"
+
+    def spent(place: int) -> Column[int]:
+        def of(step: int) -> float | None:
+            row = series.spent[step // series.stride] if series and step // series.stride < len(series.spent) else ()
+            return row[place] if row else None
+
+        name = series.categories[place] if series else ""
+        return duration(name, f"{name}_ns", of)
+
+    return table_of(
+        "steps", "Steps", "", range(len(process.step_ns)),
+        integer("step", "step", lambda step: step),
+        duration("duration", "duration_ns", lambda step: process.step_ns[step], barred=True),
+        word("kind", "kind", kind),
+        *map(spent, range(len(series.categories) if series else 0)),
+    )  # fmt: skip
+
+
+def trial_table(trials: TrialReport) -> Table:
+    """Every variant that was tried."""
+    return table_of(
+        "variants", "Variants", "Speed: the job's time per step over the variant's.", trials.variants,
+        word("variant", "variant", lambda each: f"{each.proposal} {each.label or each.name}".strip()),
+        word("verdict", "verdict", lambda each: each.verdict),
+        count("speed", "speed", lambda each: each.speed.value if each.speed else None),
+        count("at least", "speed_low", lambda each: each.speed.low if each.speed else None),
+        count("at most", "speed_high", lambda each: each.speed.high if each.speed else None),
+        count("predicted", "predicted", lambda each: each.predicted.value if each.predicted else None),
+        duration("a step", "step_ns", lambda each: each.step_ns),
+        size("peak memory", "peak_bytes", lambda each: each.peak_bytes),
+        word("promise", "promise", lambda each: each.promise),
+        word("kept", "kept", lambda each: {True: "yes", False: "no", None: ""}[each.kept]),
+        integer("rounds", "rounds", lambda each: each.rounds),
+        word("why", "sentence", lambda each: each.sentence),
     )  # fmt: skip
 
 
