@@ -61,6 +61,21 @@ def format_share(fraction: float) -> str:
     return f"{percent:.1f} %" if 0 < abs(percent) < 9.95 else f"{percent:.0f} %"
 
 
+def format_change(fraction: float) -> str:
+    """A change as percent with its sign: "+45 %", "−4.5 %"; "0 %" for what is too small to print."""
+    percent = abs(100 * fraction)
+    if percent < 0.05:
+        return "0 %"
+    return f"{'+' if fraction > 0 else '−'}{format_share(abs(fraction))}"
+
+
+def format_count(count: float, noun: str) -> str:
+    """How many there are, which may be a mean: "1 call", "2.5 calls", "3 copies"."""
+    text = f"{count:.0f}" if count >= 999.5 else f"{count:.3g}"
+    plural = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
+    return f"{text} {noun if text == '1' else plural}"
+
+
 def format_bytes(count: float) -> str:
     """A number of bytes for a sentence, in binary units: "512 B", "1.50 KiB", "23.4 GiB"."""
     for unit in ("B", "KiB", "MiB", "GiB"):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from steptime._version import __version__
 from steptime.advice.assemble import assemble
 from steptime.advice.device_evidence import with_recorded_device
@@ -11,6 +13,7 @@ from steptime.advice.engine import examine
 from steptime.advice.evidence import Case, record_of
 from steptime.advice.memory_evidence import with_memory
 from steptime.advice.rank_evidence import beside
+from steptime.advice.savings import usual_steps
 from steptime.advice.trace_evidence import look_at_trace
 from steptime.advice.verdict import verdict
 from steptime.analysis.breakdown import device_of
@@ -107,7 +110,7 @@ def analyse_process(
         case=with_memory(with_recorded_device(case, recorded), process, timeline),
         summary=summarise_process(process, layout, recorded),
         step_ns=tuple(steps.duration.tolist()),
-        steady=tuple(steps.steady.tolist()),
+        steady=tuple(np.isin(np.arange(len(steps.begin)), usual_steps(layout)).tolist()),
         series=series_of_process(timeline, recorded.breakdown),
         step_view=step_view_of_process(process, steps, recorded) if detailed else None,
         flame=flame_of_process(recorded) if detailed else None,

@@ -75,7 +75,7 @@ def test_markdown_tells_everything(report: Report) -> None:
     text = markdown.render(report)
     for part in (
         "python train.py",
-        "**96.2 ms** a step",
+        "**Step 96.2 ms",
         "| input |",
         "### ST801 background-load (doubt)",
         "`train.py:88:",

@@ -233,7 +233,8 @@ def test_a_step_that_the_profiler_slowed_reached_more_than_it_shows(tmp_path: Pa
     boundaries = steps_of(trace)
     roofline = draw(step_context(trace, boundaries, machine=low(3e12)), step=100_000.0)
     assert roofline.peak == pytest.approx(FLOPS / 100e-6)
-    use = roofline_use(roofline, 100_000.0)
+    step = replace(HEALTHY.step, duration=Estimate(1e5, 1e5, 1e5, 1))
+    use = roofline_use(roofline, replace(HEALTHY, step=step))
     assert use is not None
     assert 0.999 < (use.utilization or 0.0) <= 1
     shown = machine_use(roofline.machine)

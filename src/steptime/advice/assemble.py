@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from steptime.advice.device_evidence import machine_use
 from steptime.advice.evidence import (
     Case,
+    CategoryUse,
     CompilationUse,
     GarbageUse,
+    LoaderUse,
     OptimizerUse,
     PathUse,
     RecomputeUse,
@@ -19,7 +22,7 @@ from steptime.advice.evidence import (
     SiteUse,
     record_of,
 )
-from steptime.advice.line_evidence import line_uses
+from steptime.advice.line_evidence import in_steady_steps, line_uses
 from steptime.advice.loader_evidence import loader_use
 from steptime.advice.savings import usual_steps
 from steptime.advice.segment_evidence import segment_uses
@@ -57,11 +60,15 @@ def assemble(
     usual = usual_steps(layout)
     if not len(usual):
         raise ValueError("a case needs a steady step")
+    categories = category_uses(breakdown, steps, usual, operators, machine)
+    phases, peaks = phase_uses(steps, usual), machine_use(machine)
+    if breakdown is not None and breakdown.device == "cpu":
+        operators = in_steady_steps(operators, categories, phases, peaks)
     return Case(
         step=step_summary(process, layout.timeline, usual),
-        categories=category_uses(breakdown, steps, usual, operators, machine),
-        phases=phase_uses(steps, usual),
-        loader=loader_use(process, layout, usual),
+        categories=categories,
+        phases=phases,
+        loader=_one_wait(loader_use(process, layout, usual), categories),
         lines=line_uses(process, layout, usual, in_operators),
         operators=tuple(operators),
         settings=_settings(process, layout, usual, trainers_on_host),
@@ -74,11 +81,24 @@ def assemble(
         garbage=_garbage(layout),
         segments=segment_uses(process, layout),
         contention=contention_use(process, steps, usual, telemetry, machine),
-        machine=machine_use(machine),
+        machine=peaks,
         roots=tuple(record_of(RootUse, root) for root in process.roots),
         padding=process.padding,
         recompute=RecomputeUse(mean_of_series(recompute)) if recompute is not None and recompute.any() else None,
     )
+
+
+NEARLY = 0.05
+"""Of the wait for the loader: where the step's input takes no more beside it, both are one quantity."""
+
+
+def _one_wait(loader: LoaderUse | None, categories: Sequence[CategoryUse]) -> LoaderUse | None:
+    """The loader with the step's input for its wait, where that is nothing else but the wait: what is told of both is
+    one number."""
+    entry = next((use for use in categories if use.name == "input"), None)
+    if loader is None or entry is None or abs(entry.duration.value - loader.wait.value) > NEARLY * loader.wait.value:
+        return loader
+    return replace(loader, wait=entry.duration)
 
 
 def _settings(process: Process, layout: Layout, usual: Int64, trainers: int) -> SettingsUse | None:

@@ -11,8 +11,8 @@ for that, and so is the optimiser, which has a rule of its own.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Mapping
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import TypeVar
@@ -45,13 +45,14 @@ from steptime.advice.kernels import (
     spent,
 )
 from steptime.advice.models import changing_work, gradient_use
-from steptime.advice.savings import capped, named, ratio, scaled
+from steptime.advice.savings import at_most, named, ratio, scaled
 from steptime.advice.step_evidence import optimizer_uses
 from steptime.analysis.breakdown import breakdown_of
 from steptime.analysis.categories import Breakdown, Category
 from steptime.analysis.idle import gap_totals, gaps_of
 from steptime.analysis.op_cost.call import ELEMENT_BYTES
-from steptime.analysis.operators import DISPATCH_GAP
+from steptime.analysis.op_cost.op_cost import UNMODELLED
+from steptime.analysis.operators import DISPATCH_GAP, OperatorUse
 from steptime.analysis.recorded_breakdown import RecordedBreakdown
 from steptime.analysis.roofline import BOUNDS, COMMUNICATION, KernelGroup, Roofline, draw
 from steptime.analysis.step_context import StepContext
@@ -121,25 +122,31 @@ def copy_uses(steps: StepContext) -> tuple[CopyUse, ...]:
     return tuple(record_of(CopyUse, each, bytes=size) for each, size in zip(totals, sizes, strict=True))
 
 
-def roofline_use(roofline: Roofline, step: float) -> RooflineUse | None:
-    """The compute account by its bounds; None where nothing computed. step: ns of the step that the report is about,
-    which a profiled one may be longer than."""
+def roofline_use(roofline: Roofline, case: Case) -> RooflineUse | None:
+    """The case's computing by its bounds; None where nothing computed. The shares are those of the steps that the
+    roofline is of: profiled ones, which may take longer than the case's."""
     if not len(roofline.split) or not roofline.split.any():
         return None
+    step, compute = case.step.duration.value, named(case.categories, "compute")
     utilization = roofline.utilization if step else None
     if utilization is not None:
         utilization = min(1.0, utilization * roofline.wall / step)
-    parts = dict(zip(BOUNDS, roofline.split.mean(axis=0).tolist(), strict=True))
+    split = roofline.split.mean(axis=0)
+    if compute is not None:
+        split *= compute.duration.value / split.sum()
+    parts = dict(zip(BOUNDS, split.tolist(), strict=True))
     return record_of(RooflineUse, roofline, utilization=utilization, **parts)
 
 
 RELIEVED = {
-    "input free": "input",
-    "syncs free": "sync",
-    "one launch": "overhead",
-    "communication overlapped": "communication",
+    "input free": ("input",),
+    "syncs free": ("sync",),
+    "one launch": ("overhead",),
+    "communication overlapped": ("communication",),
+    "allocation free": ("input", "sync", "compile", "overhead", "python", "unexplained"),
 }
-"""Changes of the replay and the account that each relieves."""
+"""Changes of the replay and the categories that each relieves; others make kernels shorter. What the device has to do
+is left by all of them."""
 
 
 def replay_use(replay: Replay | None, categories: tuple[CategoryUse, ...]) -> ReplayUse | None:
@@ -152,11 +159,9 @@ def replay_use(replay: Replay | None, categories: tuple[CategoryUse, ...]) -> Re
 
 
 def _within(prediction: Prediction, categories: tuple[CategoryUse, ...]) -> Prediction:
-    category = named(categories, RELIEVED.get(prediction.change, ""))
-    if category is None:
-        return prediction
-    saved = capped(prediction.saved, category.duration)
-    return replace(prediction, saved=saved, cap=min(prediction.cap, category.duration.value))
+    relieved = RELIEVED.get(prediction.change, ("compute",))
+    most = sum(use.duration.value for use in categories if use.name in relieved)
+    return replace(prediction, saved=at_most(prediction.saved, most), cap=min(prediction.cap, most))
 
 
 def at_roofline(trace: Trace, links: Links, roofline: Roofline) -> dict[str, dict[int, int]]:
@@ -333,9 +338,25 @@ def with_device(
         collectives=tuple(record_of(CollectiveUse, each) for each in collectives_of(steps)[:MOST_GAPS]),
         allocations=tuple(record_of(AllocationUse, each) for each in allocations_of(steps)[:MOST_GAPS]),
         kernels=tuple(_placed(use, use.operator, known) for use in kernels),
+        operators=_bound_as_kernels(case.operators, roofline.groups),
         chains=tuple(_placed(use, use.operators[0], known) for use in chain_uses(trace, links, len(steps))),
         replay=replay_use(replay, case.categories),
     )
+
+
+def _bound_as_kernels(
+    operators: Sequence[OperatorUse], groups: Sequence[KernelGroup]
+) -> tuple[OperatorUse, ...]:
+    """The operators, each bound by what bounds most of the time of its kernels, of those with a model where they are
+    the longer part."""
+    spent: dict[str, Counter[str]] = defaultdict(Counter)
+    for group in groups:
+        spent[group.operator][group.bound] += round(group.duration)
+    for each in spent.values():
+        if 2 * each[UNMODELLED] < each.total():
+            del each[UNMODELLED]
+    bounds = {name: each.most_common(1)[0][0] for name, each in spent.items()}
+    return tuple(replace(use, bound=bounds.get(use.name, use.bound)) for use in operators)
 
 
 def with_processor(case: Case, steps: StepContext) -> Case:
@@ -346,7 +367,7 @@ def with_processor(case: Case, steps: StepContext) -> Case:
 def _on_machine(case: Case, steps: StepContext, roofline: Roofline) -> Case:
     return replace(
         case,
-        roofline=roofline_use(roofline, case.step.duration.value),
+        roofline=roofline_use(roofline, case),
         machine=machine_use(roofline.machine),
         optimizers=case.optimizers or optimizer_uses(steps.trace, steps.links, steps.windows),
     )

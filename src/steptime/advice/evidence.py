@@ -337,11 +337,11 @@ class NormUse:
 
 @dataclass(frozen=True, slots=True)
 class StepSummary:
-    """mode: "optimizer", "backward" or "forward" (what boundaries were found from), "trace" without a recording.
-    device: "cpu", "cuda", … how: what the steps of a bare trace were found by, in words ("" for a recording).
-    untraced: calls per step that launch work on a device, where the trace holds nothing that a device did.
-    scaled, skipped: updates by a gradient scaler behind its first ones, and those of them that it left out. norm: of
-    the gradients, where it was sampled."""
+    """duration: the mean of the steady steps; shortest, longest: of them, ns. mode: "optimizer", "backward" or
+    "forward" (what boundaries were found from), "trace" without a recording. device: "cpu", "cuda", … how: what the
+    steps of a bare trace were found by, in words ("" for a recording). untraced: calls per step that launch work on a
+    device, where the trace holds nothing that a device did. scaled, skipped: updates by a gradient scaler behind its
+    first ones, and those of them that it left out. norm: of the gradients, where it was sampled."""
 
     duration: Estimate
     total: int
@@ -355,6 +355,8 @@ class StepSummary:
     scaled: int = 0
     skipped: int = 0
     norm: NormUse | None = None
+    shortest: int = 0
+    longest: int = 0
 
 
 @dataclass(frozen=True, slots=True)

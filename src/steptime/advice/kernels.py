@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from steptime.advice.evidence import KernelUse, MachineUse, OperatorUse
 from steptime.advice.savings import ratio
-from steptime.quantities import SourceLine, format_duration
+from steptime.quantities import SourceLine, format_count, format_duration
 
 POINTWISE = frozenset(
     {
@@ -107,7 +107,8 @@ def as_evidence(use: KernelUse) -> str:
     """A kernel group as evidence: "aten::mm [[64, 100], [100, 64]]: 1.20 ms in 24 calls, sgemm_128x64"."""
     shapes = f" {use.shapes}" if use.shapes else ""
     name = f", {short_kernel(use.name)}" if use.name else ""
-    return f"{use.operator or 'no operator'}{shapes}: {format_duration(use.duration)} in {use.calls:.4g} calls{name}"
+    calls = format_count(use.calls, "call")
+    return f"{use.operator or 'no operator'}{shapes}: {format_duration(use.duration)} in {calls}{name}"
 
 
 def short_kernel(name: str) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
 
@@ -281,6 +281,28 @@ def steady_time(
         return sum(_roofline(use, machine) for use in chosen) * steady / least
     scale = (steady - least) / (profiled - least)
     return sum(_roofline(use, machine) + scale * (use.duration - _roofline(use, machine)) for use in chosen)
+
+
+def in_steady_steps(
+    operators: Sequence[OperatorUse],
+    categories: Sequence[CategoryUse],
+    phases: Sequence[CategoryUse],
+    machine: MachineUse | None,
+) -> tuple[OperatorUse, ...]:
+    """The operators of profiled steps on a CPU, each with what it takes in a steady step: together no more than the
+    categories that hold them, and in each phase no more than the phase."""
+    steady = [replace(use, duration=steady_time([use], operators, categories, machine)) for use in operators]
+    spent = {phase.name: sum(use.duration for use in steady if use.phase == phase.name) for phase in phases}
+    held = {phase.name: min(1.0, ratio(phase.duration.value, spent[phase.name]) or 1.0) for phase in phases}
+    return tuple(
+        _scaled(before, ratio(held.get(use.phase, 1.0) * use.duration, before.duration))
+        for use, before in zip(steady, operators, strict=True)
+    )
+
+
+def _scaled(use: OperatorUse, factor: float) -> OperatorUse:
+    usual = use.usual * factor if use.usual is not None else None
+    return replace(use, duration=use.duration * factor, usual=usual)
 
 
 def _at_work(categories: Iterable[CategoryUse]) -> float:

@@ -114,7 +114,7 @@ def step_summary(process: Process, timeline: Timeline, usual: Int64) -> StepSumm
     return StepSummary(
         duration=mean_of_series(steps.duration[usual]),
         total=len(steps.begin),
-        steady=int(steps.steady.sum()),
+        steady=len(usual),
         warm_up=int(steps.warm_up.sum()),
         mode=timeline.mode.name.lower(),
         device=process.facts.device,
@@ -122,6 +122,8 @@ def step_summary(process: Process, timeline: Timeline, usual: Int64) -> StepSumm
         scaled=by_scaler,
         skipped=left_out,
         norm=norm_use(process.intervals, steps),
+        shortest=int(steps.duration[usual].min()),
+        longest=int(steps.duration[usual].max()),
     )
 
 

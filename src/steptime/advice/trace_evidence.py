@@ -62,6 +62,8 @@ def look_at_trace(trace: Trace, boundaries: Int64, machine: Machine | None = Non
         "cuda" if steps.on_device else "cpu",
         how=how,
         untraced=_untraced(trace, steps.windows),
+        shortest=int(breakdown.wall.min()),
+        longest=int(breakdown.wall.max()),
     )
     again = recomputed(steps)
     case = Case(

@@ -92,6 +92,9 @@ class Growth:
         """For a person."""
         value = self.per_step
         reach = f"{format_bytes(value.low)} to {format_bytes(value.high)}"
+        if not self.leaks and value.low > 0:
+            grown = f"{format_bytes(self.total)} in {self.steps} steps"
+            return f"{self.memory} memory grew by {grown}, too little for a leak"
         if not self.leaks:
             return f"{self.memory} memory does not grow with the steps ({reach} a step over {self.steps} steps)"
         return (

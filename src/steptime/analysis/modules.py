@@ -202,7 +202,7 @@ def _add(
 def _add_flops(steps: StepContext, calls: ModuleCalls, spent: defaultdict[str, _Spent]) -> None:
     made = operator_calls(steps)
     owner = calls.of(steps.links.module[made.rows].astype(np.int64))
-    flops = worked(steps.trace, made).flops
+    flops = worked(steps.trace, steps.links, made).flops
     modelled = (owner != UNKNOWN) & ~np.isnan(flops)
     for number in np.unique(owner[modelled]).tolist():
         total = float(flops[modelled & (owner == number)].sum())

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from steptime.analysis.device_activity import device_activities
+from steptime.analysis.kernel_names import complete
 from steptime.analysis.op_cost.call import OpCost
 from steptime.analysis.op_cost.op_cost import Modelled, bound_of, model
 from steptime.analysis.step_context import StepContext
@@ -254,11 +255,11 @@ def _phases(steps: StepContext, operations: Operations) -> Int64:
     return found
 
 
-def worked(trace: Trace, calls: OperatorCalls) -> Modelled:
+def worked(trace: Trace, links: Links, calls: OperatorCalls) -> Modelled:
     """Calls of equal arguments are modelled once. A call around others has work of its own only where it multiplies
     matrices and none of those inside does, or where those inside move next to nothing of its bytes: else theirs would
     count twice. Where one inside has no model (in sums of sparse tensors), nobody knows: neither has the call."""
-    modelled = model(trace, calls.rows)
+    modelled = complete(trace, links, calls.rows, model(trace, calls.rows))
     multiplies = modelled.flops > 0
     everything = np.ones(len(calls.rows), np.bool_)
     outer, repeated = has_descendant(calls.parent, everything), has_descendant(calls.parent, multiplies)
@@ -286,10 +287,11 @@ def _moved_inside(moved: Float64, parent: Int64, own: Bool) -> Float64:
 
 @dataclass(frozen=True, slots=True)
 class OperatorUse:
-    """An operator over all steps, per step. duration: ns (on an accelerator, of the kernels that it launched; on a CPU,
-    inside it, operators within it excluded). bound: "compute", "memory", "latency" (its work takes less time at the
-    machine's peaks than dispatching it) or "unmodelled". flops, bytes: None where a call has no model. usual: ns, had
-    every call taken what the median of those with its arguments did; None where only the sum is known."""
+    """An operator in one phase over all steps, per step. duration: ns (on an accelerator, of the kernels that it
+    launched; on a CPU, inside it, operators within it excluded). bound: "compute", "memory", "latency" (its work takes
+    less time at the machine's peaks than dispatching it) or "unmodelled"; on an accelerator, what bounds most of its
+    kernels' time. flops, bytes: None where a call has no model. usual: ns, had every call taken what
+    the median of those with its arguments did; None where only the sum is known."""
 
     name: str
     calls: float
@@ -310,10 +312,10 @@ def operator_totals(
     if not len(steps):
         return ()
     calls = operator_calls(steps)
-    modelled = worked(steps.trace, calls)
-    groups = grouped(steps.trace.events.name[calls.rows])
+    modelled = worked(steps.trace, steps.links, calls)
+    groups = grouped(steps.trace.events.name[calls.rows], calls.phase)
     totals = [_operator_total(steps, calls, modelled, chosen, sources, usual) for chosen in groups]
-    return tuple(sorted(totals, key=lambda each: (-each.duration, each.name)))
+    return tuple(sorted(totals, key=lambda each: (-each.duration, each.name, each.phase)))
 
 
 def _without_a_stall(steps: StepContext, rows: Int64, duration: Int64) -> float:
@@ -333,7 +335,7 @@ def _operator_total(
     sources: Mapping[str, SourceLine],
     usual: bool,
 ) -> OperatorUse:
-    """One operator; `chosen`: positions in `calls`."""
+    """One operator in one phase; `chosen`: positions in `calls`."""
     name = steps.trace.symbols[steps.trace.events.name[calls.rows[chosen[0]]]]
     duration = calls.duration[chosen]
     kinds, kind, counts = np.unique(modelled.kind[chosen], return_inverse=True, return_counts=True)
@@ -354,7 +356,7 @@ def _operator_total(
         duration=(_without_a_stall(steps, calls.rows[chosen], duration) if usual else float(duration.sum()))
         / len(steps),
         bound=max(bounds, key=lambda bound: bounds[bound]),
-        phase=Phase(int(np.bincount(calls.phase[chosen], duration).argmax())).name.lower(),
+        phase=Phase(int(calls.phase[chosen[0]])).name.lower(),
         flops=mean([work.flops if work else None for work in works]),
         bytes=mean([work.bytes if work else None for work in works]),
         source=sources.get(name),

@@ -346,7 +346,7 @@ def _calls(steps: StepContext) -> _Members:
         rows=calls.rows,
         operator=calls.rows,
         duration=calls.duration,
-        modelled=worked(steps.trace, calls),
+        modelled=worked(steps.trace, steps.links, calls),
         share=np.ones(len(calls.rows)),
         filling=np.full(len(calls.rows), np.nan),
         counted=every,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from steptime.advice.verdict import WORDS
 from steptime.compare.comparison import Comparison, Difference, DifferenceOutcome, Fate, LikelyCause, Piece, Setting
-from steptime.quantities import Estimate, format_duration, format_share
+from steptime.quantities import Estimate, format_change, format_duration, format_share
 from steptime.report.compose import IN_WORKERS, WORKERS
 
 NEARLY_ALL = 0.9
@@ -203,7 +203,8 @@ def relative_interval(difference: Difference) -> str:
     change = relative(difference)
     if change is None:
         return ""
-    return f"{_percent(change.value)}, {_percent(change.low).removesuffix(' %')} to {_percent(change.high)}"
+    low, high = format_change(change.low), format_change(change.high)
+    return f"{format_change(change.value)}, {low.removesuffix(' %')} to {high}"
 
 
 def relative(difference: Difference) -> Estimate | None:
@@ -212,11 +213,6 @@ def relative(difference: Difference) -> Estimate | None:
         return None
     change, base = difference.change, difference.before.value
     return Estimate(change.value / base, change.low / base, change.high / base, change.samples, "1")
-
-
-def _percent(fraction: float) -> str:
-    text = format_share(abs(fraction))
-    return f"{'+' if fraction > 0 else '−' if fraction < 0 else ''}{text}"
 
 
 def _inside(comparison: Comparison) -> str:

@@ -115,15 +115,24 @@ def trend_of(reports: Sequence[Report], floor: float) -> Trend:
     found = jumps(values, floor, [max(step.high - step.value, step.value - step.low) for step in steps])
     slope = slope_of(values) if len(values) >= 4 else None
     levels = tuple(Level(each.at, each.before, each.after, each.confirmed) for each in found)
-    return Trend(slope, levels, _sentence(found, slope, len(values)))
+    return Trend(slope, levels, _sentence(found, slope, values.tolist()))
 
 
-def _sentence(found: Sequence[Jump], slope: Estimate | None, count: int) -> str:
+def level_text(steps: Sequence[float], what: str) -> str:
+    """Of steps without a change of level, what that says: it rules one out only where they are alike. steps: ns."""
+    least, most = min(steps), max(steps)
+    if most <= (1 + WIDEST) * least:
+        return f"keeps its level over {len(steps)} {what}, as far as noise tells"
+    found = f"{format_duration(least)} to {format_duration(most)}"
+    return f"differs widely over {len(steps)} {what}, {found}: so do the steps of one, and no change of level is clear"
+
+
+def _sentence(found: Sequence[Jump], slope: Estimate | None, steps: Sequence[float]) -> str:
     if not found and slope is not None and (slope.low > 0 or slope.high < 0):
         word = "longer" if slope.value > 0 else "shorter"
         return f"From run to run the step gets {format_share(abs(slope.value))} {word} (median of all pairs)."
     if not found:
-        return f"The step's time keeps its level over the {count} runs, as far as noise tells."
+        return f"The step's time {level_text(steps, 'runs')}."
     told = [
         f"from run {each.at + 1} on {format_share(abs(each.after / each.before - 1))} "
         f"{'longer' if each.after > each.before else 'shorter'} ({format_duration(each.before)} to "

@@ -7,6 +7,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from steptime.compare.compare import level_text
 from steptime.compare.history import Entry, History, JobHistory, slowed
 from steptime.compare.history_index import Doomed
 from steptime.quantities import Jump, format_bytes, format_duration, format_share
@@ -81,7 +82,8 @@ def sentence_of(track: JobHistory) -> str:
     jump, word = slowed(track), "slow"
     if jump is None and track.levels:
         jump, word = track.levels[-1], "faster"
-    told = f"It keeps its level over {len(track.told)} recordings, as far as noise tells."
+    told = level_text([entry.step.value for entry in track.told if entry.step is not None], "recordings")
+    told = f"It {told}."
     if jump is not None:
         told = f"It got {word} with {Path(track.told[jump.at].path).name}: {_change(jump)}, {_since(track, jump)}."
     busy = sum(bool(entry.busy) for entry in track.told)

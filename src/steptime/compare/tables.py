@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from steptime.compare.cause import relative, relative_interval
 from steptime.compare.comparison import ComparedRun, Comparison, Difference
-from steptime.quantities import Estimate, format_bytes, format_duration, format_share
+from steptime.quantities import Estimate, format_bytes, format_change, format_duration, format_share
 from steptime.report.printable import shorten
 from steptime.report.tables import Cell, Column, Table, count, duration, integer, size, table_of, word
 
@@ -112,4 +112,7 @@ def amount(value: float, unit: str) -> str:
 
 def signed(value: float, unit: str) -> str:
     """ "+1.2 ms", "-3.4 MiB", "0 %"."""
-    return f"{'+' if value > 0 else '-' if value < 0 else ''}{amount(abs(value), unit)}"
+    if unit == "1":
+        return format_change(value)
+    text = amount(abs(value), unit)
+    return text if text.startswith("0 ") else f"{'+' if value > 0 else '-'}{text}"

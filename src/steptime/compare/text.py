@@ -20,7 +20,7 @@ from steptime.compare.comparison import (
     Setting,
 )
 from steptime.compare.tables import amount, difference_tables, runs_table, settings_table, signed
-from steptime.quantities import format_duration, format_share
+from steptime.quantities import format_change, format_duration, format_share
 from steptime.report.markdown import prose, titled_table
 from steptime.report.printable import one_line, printable, shorten
 from steptime.report.tables import table_of, word
@@ -108,7 +108,7 @@ def _against(difference: Difference) -> str:
     change = relative(difference)
     if change is None:
         return ""
-    text = f"{'+' if change.value > 0 else '-'}{format_share(abs(change.value))}"
+    text = format_change(change.value)
     return f"{text}  " if difference.outcome in CLEAR else f"({text}) "
 
 

@@ -11,7 +11,7 @@ from steptime.advice.rule import Finding, Weight
 from steptime.quantities import format_duration, format_share
 from steptime.report.printable import one_line, printable
 from steptime.report.report import ProcessReport, Report
-from steptime.report.sentences import cost_text, interval_text, roofline_sentences, source_text
+from steptime.report.sentences import cost_text, interval_text, roofline_sentences, source_text, step_text
 from steptime.report.tables import (
     MOST_RANKS,
     Cell,
@@ -84,13 +84,10 @@ def _process(process: ProcessReport, *, several: bool) -> Iterator[str]:
 
 def _step(case: Case) -> str:
     step = case.step
-    spread = "one step: its spread is not known"
-    if step.steady > 1:
-        spread = f"{interval_text(step.duration)}, mean of {step.steady} steady steps"
     found = f"Steps: {prose(step.how)}." if step.how else f"Boundaries from the {prose(step.mode)}."
     return (
-        f"**{format_duration(step.duration.value)}** a step ({spread}; {step.total} in all, {step.warm_up} of them "
-        f"warm-up), device {prose(step.device)}. {found}"
+        f"**Step {step_text(step)}** ({step.total} in all, {step.warm_up} of them warm-up), device "
+        f"{prose(step.device)}. {found}"
     )
 
 

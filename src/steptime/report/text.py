@@ -7,6 +7,7 @@ One law: what has the most savings is said first; what does not fit is in the re
 from __future__ import annotations
 
 from steptime.advice.rule import Finding, Weight
+from steptime.advice.savings import in_step
 from steptime.quantities import SourceLine, format_duration, format_share, format_source
 from steptime.report.printable import one_line, printable, reachable
 from steptime.report.report import ProcessReport, Report
@@ -16,6 +17,7 @@ from steptime.report.sentences import (
     prediction_text,
     predictions,
     reached_text,
+    step_text,
 )
 
 LINES = 25
@@ -78,11 +80,7 @@ def _step(process: ProcessReport) -> list[str]:
     aside = f" (left out: {left_out})" if left_out else ""
     found = one_line(step.how).partition(", because")[0]
     how = [f"Steps: {found}"] if found and PROFILER not in found else []
-    duration = format_duration(step.duration.value)
-    if step.steady == 1:
-        return [f"Step {duration}, one step: no spread is known{aside}", *how]
-    spread = format_duration((step.duration.high - step.duration.low) / 2)
-    return [f"Step {duration} ± {spread}, mean of {step.steady} steps{aside}", *how]
+    return [f"Step {step_text(step)}{aside}", *how]
 
 
 def _breakdown(process: ProcessReport, columns: int) -> list[str]:
@@ -134,24 +132,25 @@ def _findings(process: ProcessReport, room: int, columns: int) -> list[str]:
     """The findings with the most to be saved: each in short, and in full, the first one first, as far as there is
     room."""
     found = [finding for finding in process.findings if finding.weight is Weight.FINDING][:_FINDINGS]
-    step = process.case.step.duration.value
-    blocks = [_finding(finding, step, columns, full=False) for finding in found]
+    blocks = [_finding(finding, process, columns, full=False) for finding in found]
     while blocks and sum(map(len, blocks)) > room - _MARGINS:
         blocks.pop()
     for number, finding in enumerate(found[: len(blocks)]):
-        full = _finding(finding, step, columns, full=True)
+        full = _finding(finding, process, columns, full=True)
         if sum(map(len, blocks)) - len(blocks[number]) + len(full) <= room - _MARGINS:
             blocks[number] = full
     return ["", *(line for block in blocks for line in block), *([""] if blocks else [])]
 
 
-def _finding(finding: Finding, step: float, columns: int, *, full: bool) -> list[str]:
+def _finding(finding: Finding, process: ProcessReport, columns: int, *, full: bool) -> list[str]:
+    """A finding with what it would save; what the headline has said is not said again."""
     title = f"{finding.code} {finding.name}"
     if finding.savings is not None:
-        saving = finding.savings.value
-        worth = f"up to {format_duration(saving)} a step ({format_share(saving / step)})"
+        worth = f"up to {in_step(finding.savings.value, process.case.step)}"
         title = f"{title:<{max(columns - len(worth) - 1, 0)}} {worth}"
-    lines = [title, f"  {one_line(finding.summary)}"]
+    lines = [title]
+    if finding.summary not in process.verdict.sentence:
+        lines.append(f"  {one_line(finding.summary)}")
     if finding.source is not None:
         lines.append(f"  {_place(finding.source)}")
     return [*lines, f"  → {one_line(finding.advice)}"] if full else lines

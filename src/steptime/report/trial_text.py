@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from statistics import fmean, median, quantiles
 
 from steptime.advice.fix import Goal
-from steptime.quantities import Estimate, format_bytes, format_duration
+from steptime.quantities import Estimate, format_bytes, format_change, format_duration
 from steptime.report.printable import one_line, printable
 from steptime.trials.judge import usual_step
 from steptime.trials.plan import NO_INPUT, BatchSizePoint, batch_of, plateau, points_of
@@ -111,10 +111,8 @@ def speed_text(speed: Estimate) -> str:
 
 def memory_text(memory: Estimate) -> str:
     """A ratio of peaks, the baseline's over the variant's, as what the peak changed by: "−38 % (−40 to −36)"."""
-    value, low, high = (
-        f"{100 * (1 / max(each, 1e-9) - 1):+.0f}".replace("-", "−") for each in (memory.value, memory.high, memory.low)
-    )
-    return f"{value} % ({low} to {high})"
+    value, low, high = (format_change(1 / max(each, 1e-9) - 1) for each in (memory.value, memory.high, memory.low))
+    return f"{value} ({low.removesuffix(' %')} to {high.removesuffix(' %')})"
 
 
 def gain_text(judgement: Judgement, goal: Goal) -> str:

@@ -9,7 +9,7 @@ from steptime.advice.models import staging_operators
 from steptime.advice.rule import Finding, rule
 from steptime.advice.savings import capped, in_step, less, modelled, more, named, ratio, scaled, share_of_step, total
 from steptime.advice.signals import Signals
-from steptime.quantities import SourceLine, format_bytes, format_duration, format_share
+from steptime.quantities import SourceLine, format_bytes, format_count, format_duration, format_share
 
 COLLECTOR_SAID = 0.1
 """Of the wait: below that the garbage collector's part in it is left out."""
@@ -86,7 +86,10 @@ def _from_trace(signals: Signals) -> Finding | None:
     wait, share = format_duration(category.duration.value), share_of_step(category.duration.value, signals.step)
     what = f"The device idles {wait} a step" if signals.step.device != "cpu" else f"Each step waits {wait}"
     inside = f", mostly in {gap.inside}" if gap and gap.inside else ""
-    evidence = (f"{gap.cause}: {gap.count:.3g} gaps a step, the longest {format_duration(gap.longest)}",) if gap else ()
+    evidence: tuple[str, ...] = ()
+    if gap:
+        gaps_a_step = f"{format_count(gap.count, 'gap')} a step, the longest {format_duration(gap.longest)}"
+        evidence = (f"{gap.cause}: {gaps_a_step}",)
     return input_wait.finding(
         f"{what} ({share}) for the next batch{inside}",
         _advice_on_trace(gap.cause if gap else ""),
@@ -175,11 +178,11 @@ def too_few_workers(signals: Signals) -> Finding | None:
     gain, wait = step - model.step(model.best), loader.wait
     if gain < LEAST_GAIN_OF_MORE * step:
         return None
-    have = _workers(loader.workers) if loader.workers else "no worker"
-    summary = (
-        f"With {have}, a step waits {format_duration(wait.value)}: its batches take "
-        f"{format_duration(model.production)} to make, {_workers(model.needed)} would do"
-    )
+    summary = f"With no worker, a step waits {format_duration(wait.value)} while its batches are made"
+    if loader.workers:
+        summary = f"With {_workers(loader.workers)}, a step waits {format_duration(wait.value)}: its batches take "
+        summary += f"{format_duration(model.production)} to make"
+    summary += f"; {_workers(model.needed)} would do"
     saving, source = capped(scaled(wait, ratio(gain, wait.value)), wait), loader.site or loader.item_site
     return too_few_workers.finding(summary, _advice_on_more(loader, model), saving, category="input", source=source)
 

@@ -29,7 +29,7 @@ from steptime.advice.rule import Finding, Rule, Weight, rule
 from steptime.advice.rules.machine import FULL
 from steptime.advice.savings import in_step, modelled, partly, ratio, total
 from steptime.advice.signals import Signals
-from steptime.quantities import Estimate, SourceLine, format_bytes, format_duration
+from steptime.quantities import Estimate, SourceLine, format_bytes, format_count, format_duration
 
 LEAST_SHARE_POINTWISE = 0.2
 """Of the step: plain activations beside small matrix products reach a sixth on a CPU, and there is little to fuse; five
@@ -174,7 +174,9 @@ def memory_bound_pointwise(signals: Signals) -> Finding | None:
         partly(spent, FUSION_SAVES, FUSION_SAVES_AT_LEAST, step),
         category="compute",
         source=largest[0].source,
-        evidence=tuple(f"{use.name}: {format_duration(use.duration)} in {use.calls:.3g} calls" for use in largest[:3]),
+        evidence=tuple(
+            f"{use.name}: {format_duration(use.duration)} in {format_count(use.calls, 'call')}" for use in largest[:3]
+        ),
     )
 
 
@@ -307,7 +309,7 @@ def idle_matrix_units(signals: Signals) -> Finding | None:
         return None
     dtype, how, meaning = faster[0]
     saved = sum(use.duration - _at_units(use, machine, ratio(plain, rates[dtype])) for use in slow)
-    calls = f"{sum(use.calls for use in slow):.4g} kernels"
+    calls = format_count(sum(use.calls for use in slow), "kernel")
     summary = f"Matrix products in float32, off the matrix units, take {in_step(spent(slow), signals.step)} in {calls}"
     saving = partly(saved, LIKELY_UNITS, SURE_UNITS, signals.step)
     return _about(idle_matrix_units, slow, summary, f"Use {how} ({meaning}).", saving)
@@ -436,7 +438,7 @@ def exposed_copies(signals: Signals) -> Finding | None:
     saving, moved = total(use.exposed for use in same), format_bytes(sum(use.bytes for use in same))
     words, advice = COPIES_OF[top.kind]
     alone = f"run alone for {in_step(saving.value, signals.step)}"
-    summary = f"{sum(use.calls for use in same):.4g} copies {words} ({moved}) {alone}"
+    summary = f"{format_count(sum(use.calls for use in same), 'copy')} {words} ({moved}) {alone}"
     evidence = tuple(f"{use.operator or use.kind}: {format_duration(use.exposed.value)} exposed" for use in same[:3])
     return exposed_copies.finding(summary, advice, saving, category="copy", source=top.source, evidence=evidence)
 
@@ -548,7 +550,8 @@ def slow_arithmetic(signals: Signals) -> Finding | None:
     if not flushed:
         advice = f"Call torch.set_flush_denormal(True) first, or keep values away from zero. {advice}"
     evidence = tuple(
-        f"{use.name}: {format_duration(use.duration)} for {format_bytes(use.bytes or 0.0)} in {use.calls:.3g} calls"
+        f"{use.name}: {format_duration(use.duration)} for {format_bytes(use.bytes or 0.0)} "
+        f"in {format_count(use.calls, 'call')}"
         for use in slow[:3]
     )
     return slow_arithmetic.finding(

@@ -183,7 +183,7 @@ def few_steps(signals: Signals) -> Finding | None:
         return None
     if step.mode == "trace":
         return few_steps.finding(
-            "The trace holds one step: how much steps differ is not known",
+            "One step was traced, so other steps may differ",
             "Trace more steps: torch.profiler.schedule(wait=5, warmup=2, active=5), and step() after each.",
         )
     summary = f"Only {step.steady} of {step.total} steps were steady ({step.warm_up} warm-up)"

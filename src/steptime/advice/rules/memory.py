@@ -6,7 +6,7 @@ from steptime.advice.evidence import KeeperUse, Signal
 from steptime.advice.rule import Finding, Weight, rule
 from steptime.advice.savings import share_of_step
 from steptime.advice.signals import Signals
-from steptime.quantities import format_bytes, format_duration, format_share
+from steptime.quantities import format_bytes, format_count, format_duration, format_share
 
 SPARE_MEMORY = 0.7
 """Of the device's memory at the peak: below it there is room to keep some of what is computed twice."""
@@ -161,7 +161,7 @@ def allocator_retries(signals: Signals) -> Finding | None:
     retries = signals.memory.retries
     if retries is None or retries < LEAST_RETRIES:
         return None
-    summary = f"The allocator emptied its cache {retries:.3g} times a step to serve a request"
+    summary = f"The allocator emptied its cache {format_count(retries, 'time')} a step to serve a request"
     return allocator_retries.finding(summary, "Use less memory at the peak, or set expandable_segments:True.")
 
 

@@ -13,7 +13,7 @@ from steptime.advice.models import staging_operators
 from steptime.advice.rule import Finding, rule
 from steptime.advice.savings import capped, in_step, modelled, named, partly, ratio, scaled, share_of_step, total
 from steptime.advice.signals import Signals
-from steptime.quantities import Estimate, SourceLine, format_duration, format_source
+from steptime.quantities import Estimate, SourceLine, format_count, format_duration, format_source
 from steptime.trace.links import is_user_file
 
 FEWEST_OPERATORS = 100
@@ -123,8 +123,8 @@ def dispatch_loop(signals: Signals) -> Iterator[Finding]:
         where = format_source(source)
         where += f" ({source.function})" if source.function and not source.text else ""
         summary = (
-            f"{where} calls {site.calls:.0f} operators a step, {format_duration(site.each)} each: "
-            f"{format_duration(saving.value)} ({share_of_step(saving.value, signals.step)}) of dispatch"
+            f"{where} calls {site.calls:.0f} of the step's {max(everything, site.calls):.0f} operators: "
+            f"{in_step(saving.value, signals.step)}"
         )
         category, text = "overhead" if on_device else "", (source.text,) if source.text else ()
         yield dispatch_loop.finding(summary, advice, saving, category=category, source=source, evidence=text)
@@ -217,8 +217,8 @@ def overhead_bound(signals: Signals) -> Finding | None:
     many = f" of {calls:.0f} operators" if calls else ""
     summary = f"Dispatch{many} takes {in_step(idle, step)}"
     if kernels:
-        each = format_duration(ratio(spent(launched), kernels))
-        summary = f"The device idles {in_step(idle, step)} while the host launches {kernels:.0f} kernels of {each}"
+        each = f"{format_count(kernels, 'kernel')} of {format_duration(ratio(spent(launched), kernels))}"
+        summary = f"The device idles {in_step(idle, step)} while the host launches {each}"
     graphs = ' (mode="reduce-overhead")' if step.device != "cpu" else ""
     advice = f"Compile the model{graphs}, or enlarge the batch so that each operator does more."
     if signals.has(Signal.COMPILATIONS):
@@ -227,7 +227,8 @@ def overhead_bound(signals: Signals) -> Finding | None:
     busiest = max((use for use in signals.operators if use.source), key=lambda use: use.calls, default=None)
     source = next((gap.source for gap in gaps if gap.source), busiest.source if busiest else None)
     evidence = tuple(
-        f"{gap.cause or 'between operators'}: {format_duration(gap.duration.value)} idle a step in {gap.count:.3g} gaps"
+        f"{gap.cause or 'between operators'}: {format_duration(gap.duration.value)} idle a step "
+        f"in {format_count(gap.count, 'gap')}"
         for gap in gaps[:5]
     )
     saving = launch.recoverable
@@ -289,7 +290,7 @@ def _after_gap(signals: Signals, gap: GapUse) -> Finding:
     source = gap.source or (max(sites, key=lambda site: site.calls).source if sites else None)
     where = f" at {format_source(source)}" if source else ""
     summary = f"The device idles {in_step(gap.duration.value, signals.step)} after {gap.cause}{where} waited for it"
-    evidence = (f"{gap.count:.3g} gaps a step, the longest {format_duration(gap.longest)}",)
+    evidence = (f"{format_count(gap.count, 'gap')} a step, the longest {format_duration(gap.longest)}",)
     advice = _advice_on_call(call)
     return host_sync.finding(summary, advice, gap.duration, category="sync", source=source, evidence=evidence)
 
@@ -305,8 +306,8 @@ def _advice_on_call(call: str) -> str:
 
 
 def _at_site(signals: Signals, site: SiteUse, saving: Estimate) -> Finding:
-    source, idle = site.source, in_step(saving.value, signals.step)
-    summary = f"{site.name}() at {format_source(source)} makes the device idle {idle}, {site.calls:.3g} calls"
+    source, idle, calls = site.source, in_step(saving.value, signals.step), format_count(site.calls, "call")
+    summary = f"{site.name}() at {format_source(source)} makes the device idle {idle}, {calls}"
     evidence = (source.text,) if source.text else ()
     return host_sync.finding(summary, READ_LESS, saving, category="sync", source=source, evidence=evidence)
 
@@ -420,10 +421,13 @@ def allocator_stalls(signals: Signals) -> Finding:
     idle, calls = total(use.idle for use in uses), sum(use.calls for use in uses)
     top = max(uses, key=lambda use: use.idle.value)
     left = f"{format_duration(idle.value)} ({share_of_step(idle.value, signals.step)})"
-    summary = f"{calls:.3g} calls of {top.name} and its like a step leave the device idle for {left}"
+    summary = f"{format_count(calls, 'call')} of {top.name} and its like a step leave the device idle for {left}"
     host = format_duration(sum(use.duration.value for use in uses))
     evidence = [f"The host spends {host} a step in them."]
-    evidence += [f"{use.name}: {use.calls:.3g} calls a step, {format_duration(use.duration.value)}" for use in uses[:3]]
+    evidence += [
+        f"{use.name}: {format_count(use.calls, 'call')} a step, {format_duration(use.duration.value)}"
+        for use in uses[:3]
+    ]
     if calls >= UNCACHED:
         advice = "So many mean that nothing is kept: look for PYTORCH_NO_CUDA_MEMORY_CACHING"
         advice += ", or empty_cache() in the loop."

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from steptime.advice.evidence import Case, KernelUse, MachineUse, OperatorUse
-from steptime.quantities import format_bytes, format_duration, format_share, format_source
+from steptime.quantities import format_bytes, format_count, format_duration, format_share, format_source
 from steptime.report.page.waterfall import Decades, Tick, decades, even_ticks
 from steptime.report.printable import shorten
 from steptime.report.report import ProcessReport
-from steptime.report.sentences import format_rate, interval_text, origin
+from steptime.report.sentences import format_rate, origin, step_text
 from steptime.report.steps import StepSeries
 
 MOST_BARS = 400
@@ -110,7 +110,7 @@ def series(process: ProcessReport) -> SeriesChart | None:
         mean=100 * step.duration.value / top,
         low=100 * low / top,
         high=100 * high / top,
-        mean_words=f"{format_duration(step.duration.value)} ({interval_text(step.duration)})",
+        mean_words=step_text(step),
         ticks=even_ticks(top, 4),
         numbers=_numbers(len(steps)),
         cut=sum(spent > top for spent in steps),
@@ -392,7 +392,7 @@ def _point(
 
 def _words(use: KernelUse | OperatorUse, step: float) -> Iterable[str]:
     share = f" ({format_share(use.duration / step)})" if step else ""
-    yield f"{format_duration(use.duration)} a step{share}, {use.calls:.4g} calls"
+    yield f"{format_duration(use.duration)} a step{share}, {format_count(use.calls, 'call')}"
     yield f"{format_rate(_rate(use))}FLOP/s, {_intensity(use):.3g} FLOP a byte, {format_bytes(use.bytes or 0.0)} a step"
     if isinstance(use, KernelUse):
         if use.operator:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from steptime.quantities import format_bytes, format_duration
+from steptime.quantities import format_bytes, format_change, format_duration
 from steptime.report.page.waterfall import Tick
 from steptime.report.trial_text import speed_text
 from steptime.report.trials import Curve, TrialReport, Tried
@@ -135,7 +135,7 @@ def _row(variant: Tried, trials: TrialReport, axis: _Axis) -> ForestRow:
     told = speed_text(speed) if speed is not None else "–"
     memory = format_bytes(variant.peak_bytes) if variant.peak_bytes else ""
     if variant.peak_bytes and trials.peak_bytes:
-        memory += f" ({100 * (variant.peak_bytes / trials.peak_bytes - 1):+.0f} %)".replace("-", "−")
+        memory += f" ({format_change(variant.peak_bytes / trials.peak_bytes - 1)})"
     beyond = speed is not None and (speed.low > 1 or speed.high < 1)
     worse = variant.kept is False or (beyond and speed is not None and speed.high < 1) or variant.verdict == "failed"
     return ForestRow(

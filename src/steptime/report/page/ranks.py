@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from steptime.analysis.stragglers.comparison import LateSeries, RankComparison
+from steptime.analysis.stragglers.comparison import LateRank, LateSeries, RankComparison
 from steptime.quantities import format_duration, format_share
 from steptime.report.page.waterfall import Tick
 from steptime.report.report import ProcessReport, Report
@@ -126,9 +126,15 @@ def _sentence(ranks: RankComparison) -> str:
     since = f" since step {late.since}" if late.since else ""
     return (
         f"{who} is late{since}: the others wait {format_duration(late.waiting)} a step, {format_share(late.share)} of "
-        f"all waiting is for it. It spends {format_duration(late.excess)} more than the others' median in "
-        f"{late.category}; at that median a step would be {format_duration(late.gain.value)} shorter."
+        f"all waiting is for it. {_excess(late)}, a step would be {format_duration(late.gain.value)} shorter."
     )
+
+
+def _excess(late: LateRank) -> str:
+    if not late.category or late.excess <= 0:
+        return "No category of it is longer than the others': as fast as they are"
+    longer = f"It spends {format_duration(late.excess)} more than the others' median in {late.category}"
+    return f"{longer}; at that median"
 
 
 def _lateness(series: LateSeries) -> Lateness | None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from steptime.advice.evidence import Case, CategoryUse
 from steptime.quantities import Estimate, format_duration, format_share
-from steptime.report.sentences import interval_text
+from steptime.report.sentences import interval_text, step_text
 
 _PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
@@ -110,7 +110,7 @@ class Waterfall:
     low: float
     high: float
     duration: str
-    interval: str
+    mean: str
     falls: tuple[Fall, ...]
     floor: tuple[BarSegment, ...]
     floor_words: str
@@ -133,7 +133,7 @@ def waterfall(case: Case) -> Waterfall | None:
         low=(step.low if known else step.value) * scale,
         high=(step.high if known else step.value) * scale,
         duration=format_duration(step.value),
-        interval=interval_text(step),
+        mean=step_text(case.step),
         falls=tuple(_falls(categories, whole, step.value, scale)),
         floor=stacked([(use.name, kept) for use, kept in zip(categories, left, strict=True)], scale),
         floor_words=format_duration(sum(left)),
