@@ -85,7 +85,7 @@ def test_an_order_and_its_answer_survive_the_pipe(tmp_path: Path) -> None:
     variant = Variant("RM101", (Change("loader", arguments=(("num_workers", 2),)),), promise=Promise.SAME_CURVE)
     order = Order(
         Workspace(("python",), tmp_path, tmp_path, Outputs(frozenset({Path("a")}), frozenset()), (tmp_path / "b",)),
-        ScheduledRun(variant, 1, 2, 3, VariantOptions(5), until_epoch=7.0, patched=(("train.py", "pass"),)),
+        ScheduledRun(variant, 1, 2, 3, VariantOptions(5), until_epoch=7.0),
     )
     assert decode(encode(order), Order) == order
     told = Answer(refusal=("no-room", "none"))

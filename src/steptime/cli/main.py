@@ -19,7 +19,21 @@ from steptime._version import __version__
 from steptime.cli.exit_codes import say, shield, tell
 from steptime.cli.streams import lost, secure
 
-VERBS = ("run", "diagnose", "try", "lab", "explain", "report", "compare", "history", "nan", "memory", "hang", "env")
+VERBS = (
+    "run",
+    "diagnose",
+    "try",
+    "judge",
+    "lab",
+    "explain",
+    "report",
+    "compare",
+    "history",
+    "nan",
+    "memory",
+    "hang",
+    "env",
+)
 """In the order of work."""
 LOST = 1
 """Exit status where standard output took no more, as that of a report that cannot be written."""

@@ -9,7 +9,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 from pathlib import Path
 from types import FrameType
@@ -72,7 +72,7 @@ from steptime.trials.plan import (
     stand_for,
 )
 from steptime.trials.results import NAME, PatchResult, Plan, append_result, read_results
-from steptime.trials.trial import Budget, Judgement, TrialVerdict, Variant
+from steptime.trials.trial import AS_IT_IS, Budget, Judgement, TrialVerdict, Variant
 from steptime.trials.working_copy import offline_environment
 
 
@@ -241,7 +241,14 @@ def go_on(folder: Path, options: TrialOptions) -> TrialOutput:
     return _conduct(folder, propose(*diagnosed(Path(plan.recording)), goal=plan.goal), options)
 
 
-def new_trial(recording: Path, kind: str, variants: tuple[Variant, ...], case: Case, options: TrialOptions) -> Path:
+def new_trial(
+    recording: Path,
+    kind: str,
+    variants: tuple[Variant, ...],
+    case: Case,
+    options: TrialOptions,
+    baseline: Variant = AS_IT_IS,
+) -> Path:
     """The folder of a trial, with its plan in it."""
     known = load(recording)
     folder = default_recording((f"{job_name(known.manifest.command)}-{kind}",), recording.absolute().parent)
@@ -250,7 +257,7 @@ def new_trial(recording: Path, kind: str, variants: tuple[Variant, ...], case: C
     )
     refuse_uncontained(stand_for(known.manifest, recording, folder, uncontained=options.uncontained))
     folder.mkdir(parents=True)
-    append_result(folder, plan=plan)
+    append_result(folder, plan=replace(plan, baseline=baseline))
     return folder
 
 
@@ -465,20 +472,29 @@ RENDERERS: tuple[Renderer[TrialOutput], ...] = (
 )
 
 
-def check_output(output: str | None, *, force: bool) -> None:
+def check_output(output: str | None, *, force: bool, renderers: Sequence[Renderer[TrialOutput]] = RENDERERS) -> None:
     """Refuses before the work what could not be written after it. Raises OutputError."""
     if output is not None:
-        check(output, force=force, renderers=RENDERERS)
+        check(output, force=force, renderers=renderers)
         if not Path(output).absolute().parent.is_dir():
             raise OutputError("output-unwritable", f"{output} cannot be written: there is no such folder.")
 
 
-def tell_trial(told: TrialOutput, output: str | None, *, as_json: bool, force: bool) -> int:
-    """Prints what a trial came to, and writes it where that was asked for. Returns the exit status."""
+def tell_trial(
+    told: TrialOutput,
+    output: str | None,
+    *,
+    as_json: bool,
+    force: bool,
+    renderers: Sequence[Renderer[TrialOutput]] = RENDERERS,
+    printed: Callable[[TrialOutput], str] = _results,
+) -> int:
+    """Prints what a trial came to, and writes it where that was asked for. printed: what --json prints. Returns the
+    exit status."""
     if as_json and told.folder is not None:
-        tell(_results(told))
+        tell(printed(told))
     show(told.text, error=as_json)
-    write_all(RENDERERS, told, (output,) if output is not None else (), force=force)
+    write_all(renderers, told, (output,) if output is not None else (), force=force)
     if told.folder is not None:
         say(f"Wrote {told.folder / NAME}")
     return told.status
@@ -496,6 +512,17 @@ def budget_option(default: str) -> Callable[[Function], Function]:
     )
 
 
+min_gain_option = click.option(
+    "--min-gain",
+    metavar="PERCENT",
+    type=click.FloatRange(0, 100),
+    callback=lambda _, __, percent: percent / 100,
+    default=3.0,
+    show_default=True,
+    help="Least gain that is worth a change.",
+)
+
+
 @click.command(
     "try",
     cls=RecordingOrCommand,
@@ -511,15 +538,7 @@ def budget_option(default: str) -> Callable[[Function], Function]:
     show_default=True,
     help="Fixes to try at most.",
 )
-@click.option(
-    "--min-gain",
-    metavar="PERCENT",
-    type=click.FloatRange(0, 100),
-    callback=lambda _, __, percent: percent / 100,
-    default=3.0,
-    show_default=True,
-    help="Least gain that is worth a change.",
-)
+@min_gain_option
 @click.option(
     "--goal",
     type=click.Choice(["speed", "memory"]),

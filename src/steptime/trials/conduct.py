@@ -21,6 +21,7 @@ from steptime.trials.execute import FEWEST_STEPS, ScheduledRun, execute
 from steptime.trials.judge import LEAST_ROUNDS, asks_for_rehearsal, beside_each_other, cannot_win, judge, overtaken
 from steptime.trials.results import Plan, append_result
 from steptime.trials.trial import (
+    AS_IT_IS,
     BASELINE,
     CONTROL,
     Budget,
@@ -85,7 +86,7 @@ def combine(bench: TrialRunner, judgements: Sequence[Judgement]) -> Variant | No
         if bench.budget.left() <= 0:
             break
         both = together(taken, other)
-        (proved,) = bench.conduct(stage, (both,), baseline=replace(PROBE, changes=taken.changes), later=PROOF)
+        (proved,) = bench.conduct(stage, (both,), baseline=replace(AS_IT_IS, changes=taken.changes), later=PROOF)
         stage += 1
         if proved.verdict is TrialVerdict.ADOPT:
             taken = both
@@ -128,13 +129,10 @@ DEADLINE = 300.0
 """Seconds, or DEADLINE_FACTOR times what a baseline takes, after which a process is ended: compilers take minutes."""
 DEADLINE_FACTOR = 10.0
 DECIDED = frozenset({TrialVerdict.ADOPT, TrialVerdict.NO_EFFECT, TrialVerdict.SLOWER, TrialVerdict.MORE_MEMORY})
-PROBE = Variant(BASELINE)
 SHARE = 1 / 3
 """Of the budget, at most: what the fixes one by one leave to their combination and to the patch."""
 PROOF = 9
 """Processes that the patch is proved with, at least: two rehearsals and two rounds."""
-
-Patched = tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,21 +191,20 @@ class TrialRunner:
         self,
         stage: int,
         variants: Sequence[Variant],
-        baseline: Variant = PROBE,
-        patched: Patched = (),
+        baseline: Variant = AS_IT_IS,
         later: int = 0,
         *,
         anyway: bool = False,
     ) -> tuple[Judgement, ...]:
-        """Tries variants against a baseline, and judges them. patched: sources with other text, in the variants only.
+        """Tries variants against a baseline, and judges them.
         later: processes that the budget must still pay for after this, where anything was won here, or `anyway`.
 
         Variants that broke, changed nothing or cannot win drop out; the others are run in turns until they are decided,
         or the budget or MAX_ROUNDS is spent. Raises NothingMeasuredError where the baseline itself cannot be run.
         """
         try:
-            tried = self._rehearsed(stage, variants, baseline, patched, later)
-            self._rounds(stage, tried, baseline, patched, (later, anyway))
+            tried = self._rehearsed(stage, variants, baseline, later)
+            self._rounds(stage, tried, baseline, (later, anyway))
         except Spent:
             pass  # what was run until then is judged
         return self.settle(stage, variants)
@@ -225,15 +222,13 @@ class TrialRunner:
             append_result(self.stand.folder, judgement=each, stage=stage)
         return judgements
 
-    def _rehearsed(
-        self, stage: int, variants: Sequence[Variant], baseline: Variant, patched: Patched, later: int
-    ) -> tuple[Variant, ...]:
+    def _rehearsed(self, stage: int, variants: Sequence[Variant], baseline: Variant, later: int) -> tuple[Variant, ...]:
         """The variants that the budget pays a rehearsal and rounds for. One after the other where one at a time is run:
         the first dear one may be the last."""
         if not self._known(stage, BASELINE) or (
             baseline.changes and not any(run.stage == stage and run.rehearsal for run in self.runs)
         ):
-            self._go([[self._rehearsal(stage, baseline, 0, ())]])
+            self._go([[self._rehearsal(stage, baseline, 0)]])
         tried: list[Variant] = []
         for begin in range(0, len(variants), self._executor.width):
             several = variants[begin : begin + self._executor.width]
@@ -242,15 +237,13 @@ class TrialRunner:
             if self._left(stage, later if tried else 0) <= (needed if tried else 0.0):
                 break
             new = [variant for variant in several if not self._known(stage, variant.name)]
-            self._go([[self._rehearsal(stage, variant, number, patched)] for number, variant in enumerate(new)])
+            self._go([[self._rehearsal(stage, variant, number)] for number, variant in enumerate(new)])
             while asks_for_rehearsal(several, self.of(stage)):
-                self._go([[self._rehearsal(stage, baseline, 0, ())]])
+                self._go([[self._rehearsal(stage, baseline, 0)]])
             tried += several
         return tuple(tried)
 
-    def _rounds(
-        self, stage: int, tried: Sequence[Variant], baseline: Variant, patched: Patched, after: tuple[int, bool]
-    ) -> None:
+    def _rounds(self, stage: int, tried: Sequence[Variant], baseline: Variant, after: tuple[int, bool]) -> None:
         later, anyway = after
         while (round_ := self._rounds_done(stage)) < MAX_ROUNDS:
             judged = [self._proved(stage, variant) for variant in tried]
@@ -262,9 +255,9 @@ class TrialRunner:
             paid = self._affordable(stage, round_, going, later if won or anyway or round_ < LEAST_ROUNDS else 0)
             if not paid:
                 return
-            self._round(stage, round_, paid, baseline, patched)
+            self._round(stage, round_, paid, baseline)
 
-    def _round(self, stage: int, round_: int, going: Sequence[Variant], baseline: Variant, patched: Patched) -> None:
+    def _round(self, stage: int, round_: int, going: Sequence[Variant], baseline: Variant) -> None:
         """One round, or as many at once as the executor has room for."""
         apart = self._executor.width > 1
         control = replace(baseline, name=CONTROL)
@@ -277,7 +270,7 @@ class TrialRunner:
             for block in arrange(going, baseline, control, reverse=bool(number % 2), leads=leads, apart=apart):
                 first = len(planned)
                 for variant in block:
-                    planned.append(self._turn(stage, number, variant, patched, planned))
+                    planned.append(self._turn(stage, number, variant, planned))
                 blocks.append(planned[first:])
         further = max(0, MIN_ROUNDS - rounds.stop) * (len(planned) // len(rounds) - (leads and not apart))
         self._end = self._next(stage) + len(planned) + further
@@ -303,9 +296,7 @@ class TrialRunner:
             eta = min(max(0.0, self.budget.left()), expected)
         self._tell(Notice(turn, steps, done, eta, progress is None))
 
-    def _turn(
-        self, stage: int, round_: int, variant: Variant, patched: Patched, planned: Sequence[ScheduledRun]
-    ) -> ScheduledRun:
+    def _turn(self, stage: int, round_: int, variant: Variant, planned: Sequence[ScheduledRun]) -> ScheduledRun:
         """A timed process. planned: those before it that were not run yet."""
         earlier = [run.variant for run in self.of(stage) if not run.rehearsal] + [turn.variant.name for turn in planned]
         before = earlier.count(BASELINE)
@@ -313,17 +304,14 @@ class TrialRunner:
         warm_up = self.plan.warm_up + held_ahead(variant)
         options = VariantOptions(self._steps(), warm_up, self._limit(), seed=seed, seed_offset=seed)
         position = self._next(stage) + len(planned)
-        own = patched if variant.name not in (BASELINE, CONTROL) else ()
-        return ScheduledRun(
-            variant, stage, round_, position, options, False, self._deadline(), self.budget.until(), own
-        )
+        return ScheduledRun(variant, stage, round_, position, options, False, self._deadline(), self.budget.until())
 
-    def _rehearsal(self, stage: int, variant: Variant, ahead: int, patched: Patched) -> ScheduledRun:
+    def _rehearsal(self, stage: int, variant: Variant, ahead: int) -> ScheduledRun:
         """A short process with dropout off, whose gradients are written."""
         steps, limit = FINGERPRINTS, self._limit()
         options = VariantOptions(REHEARSED_STEPS, steps, limit, dropout=False, fingerprint_steps=steps)
         position = self._next(stage) + ahead
-        return ScheduledRun(variant, stage, 0, position, options, True, self._deadline(), self.budget.until(), patched)
+        return ScheduledRun(variant, stage, 0, position, options, True, self._deadline(), self.budget.until())
 
     def _known(self, stage: int, variant: str) -> bool:
         """Whether its rehearsal is over; a baseline that failed may go well the next time."""

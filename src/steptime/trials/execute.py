@@ -59,8 +59,7 @@ thermal (0x20), hardware thermal (0x40), hardware power brake (0x80); nvml.h, nv
 @dataclass(frozen=True, slots=True)
 class ScheduledRun:
     """Which process it is: see `Run`. deadline: seconds after which it is taken to hang. until_epoch: seconds of
-    time.time at which the budget is spent, None for no end. patched: source files (relative paths) with other text in
-    this run's copy."""
+    time.time at which the budget is spent, None for no end."""
 
     variant: Variant
     stage: int
@@ -70,7 +69,6 @@ class ScheduledRun:
     rehearsal: bool = False
     deadline: float = 600.0
     until_epoch: float | None = None
-    patched: tuple[tuple[str, str], ...] = ()
 
 
 def execute(stand: Workspace, turn: ScheduledRun, show: Callable[[Progress], None] | None = None) -> Run:
@@ -98,7 +96,8 @@ def execute(stand: Workspace, turn: ScheduledRun, show: Callable[[Progress], Non
 
     deadline = max(0.0, min(left, turn.deadline))
     options = ProbeOptions(profile=False, changes=turn.variant.changes, variant=turn.options)
-    with contained(stand, name, recording, turn.patched, deadline) as (command, place):
+    own = replace(stand, command=turn.variant.command or stand.command)
+    with contained(own, name, recording, turn.variant.sources, deadline) as (command, place):
         outcome = run_variant(command, recording, options, place, watch)
     if left < turn.deadline and outcome.problems and outcome.problems[0].startswith(DEADLINE_PASSED):
         raise Spent

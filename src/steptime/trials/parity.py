@@ -41,6 +41,8 @@ it."""
 NEGLIGIBLE = 1e-6
 """Of the whole gradient's norm: a parameter with less is rounding itself (a bias before a batch normalisation has a
 gradient of exactly zero in exact arithmetic)."""
+EIGHTY_PERCENT = 0.8416
+"""Standard deviations below which 80 % of a normal distribution lie."""
 ROUNDING = 1e-12
 """Of a mean: what adding up the same losses may differ by."""
 
@@ -139,6 +141,18 @@ def within_band(variant: Losses, baselines: Sequence[Losses]) -> bool:
     middle, deviation = float(np.mean(known)), float(np.std(known, ddof=1))
     reach = student(len(known) - 1) * deviation * sqrt(1 + 1 / len(known))
     return abs(value - middle) <= reach + abs(middle) * ROUNDING
+
+
+def visible_drift(baselines: Sequence[Losses]) -> float | None:
+    """The smallest shift of the mean loss over the last quarter, as a fraction of it, that `within_band` would see with
+    a probability of 80 %; None for fewer than LEAST_SEEDS baselines with finite losses."""
+    if len(baselines) < LEAST_SEEDS:
+        return None
+    known = [value for each in baselines if isfinite(value := _tail(each, min(map(len, baselines))))]
+    if len(known) < LEAST_SEEDS or not np.mean(known):
+        return None
+    deviation = float(np.std(known, ddof=1)) * sqrt(1 + 1 / len(known))
+    return (student(len(known) - 1) + EIGHTY_PERCENT) * deviation / abs(float(np.mean(known)))
 
 
 def _tail(losses: Losses, count: int) -> float:

@@ -114,11 +114,12 @@ def prove(bench: TrialRunner, taken: Variant, patch: Patch) -> Judgement | None:
     if not (patch.files or patch.environment) or bench.budget.left() <= 0:
         return None
     variables = (Change("environment", arguments=patch.environment),) if patch.environment else ()
-    variant = replace(taken, name=PATCH, label="alone", changes=variables, predicted=None)
+    sources = tuple((str(path), new) for path, _, new in patch.files)
+    variant = replace(taken, name=PATCH, label="alone", changes=variables, predicted=None, sources=sources)
     proving = {run.stage for run in bench.runs if run.variant == PATCH}
     going_on = bench.runs[-1].stage in proving  # it was interrupted
     stage = max(run.stage for run in bench.runs) + (not going_on)
-    (judgement,) = bench.conduct(stage, (variant,), patched=tuple((str(path), new) for path, _, new in patch.files))
+    (judgement,) = bench.conduct(stage, (variant,))
     return judgement
 
 

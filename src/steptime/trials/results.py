@@ -15,7 +15,7 @@ import msgspec
 
 from steptime.advice.fix import Goal
 from steptime.errors import RecordingError, UsageError, no_such_file
-from steptime.trials.trial import Judgement, Run, Variant
+from steptime.trials.trial import AS_IT_IS, Judgement, Run, Variant
 
 NAME = "results.jsonl"
 FORMAT = 1
@@ -29,7 +29,7 @@ MOST_FOLDERS = 2000
 class Plan:
     """What is to be tried, and for what. recording: the one whose findings are answered. step_seconds, start_seconds: a
     step of it, and the time to the end of its first one; 0 where that is not known. warm_up: steps that each process
-    takes before it is timed."""
+    takes before it is timed. baseline: what the variants are compared with, where that is not the job as it is."""
 
     command: tuple[str, ...]
     directory: str
@@ -42,6 +42,7 @@ class Plan:
     start_seconds: float = 0.0
     goal: Goal = Goal.SPEED
     warm_up: int = WARM_UP
+    baseline: Variant = AS_IT_IS
 
 
 @dataclass(frozen=True, slots=True)

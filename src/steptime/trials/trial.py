@@ -53,7 +53,8 @@ class Agreement(Enum):
 class Variant:
     """What is tried. proposal: code of the fix ("" for a baseline). streams: words for the random numbers that the
     change may draw in another order ("" for none); other_data: the batches are among what they decide. low_precision:
-    gradients may differ by a low format's rounding. predicted: speed-up, unit "1"."""
+    gradients may differ by a low format's rounding. predicted: speed-up, unit "1". sources: files with other text, by
+    their path relative to the job's folder; command: another one, empty for the job's."""
 
     name: str
     changes: tuple[Change, ...] = ()
@@ -64,10 +65,15 @@ class Variant:
     other_data: bool = False
     low_precision: bool = False
     predicted: Estimate | None = None
+    sources: tuple[tuple[str, str], ...] = ()
+    command: tuple[str, ...] = ()
 
     def rivals(self, other: Variant) -> bool:
         """Whether both set the same thing, so that only one of them can be taken."""
         return bool({change.kind for change in self.changes} & {change.kind for change in other.changes})
+
+
+AS_IT_IS = Variant(BASELINE)
 
 
 @dataclass(frozen=True, slots=True)

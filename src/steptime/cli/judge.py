@@ -1,0 +1,190 @@
+"""`steptime judge`: is a change of somebody else's faster, and is it still the same training?"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import click
+
+from steptime.advice.fix import Promise
+from steptime.cli.options import RecordingOrCommand, variant_options
+from steptime.cli.trial import (
+    RENDERERS,
+    TrialOptions,
+    TrialOutput,
+    budget_option,
+    check_output,
+    diagnosed,
+    keeping,
+    min_gain_option,
+    new_trial,
+    recording_of,
+    tell_trial,
+    trial_runner,
+)
+from steptime.errors import UsageError
+from steptime.recording.load import load
+from steptime.report.judge_text import as_document, render_judged, render_markdown
+from steptime.report.output import Renderer
+from steptime.trials import candidates
+from steptime.trials.results import read_results
+from steptime.trials.trial import BASELINE, TrialVerdict, Variant
+
+WORSE = frozenset({TrialVerdict.SLOWER, TrialVerdict.BROKE_PROMISE, TrialVerdict.FAILED, TrialVerdict.NOT_EXERCISED})
+NOT_SURE = 3
+"""Exit status where nothing is worse, and something is undecided."""
+
+
+def _document(told: TrialOutput) -> str:
+    return json.dumps(as_document(read_results(told.folder or Path())), indent=1) + "\n"
+
+
+def _markdown(told: TrialOutput) -> str:
+    return render_markdown(read_results(told.folder or Path()))
+
+
+FORMATS: tuple[Renderer[TrialOutput], ...] = (*RENDERERS, Renderer(".md", _markdown), Renderer(".json", _document))
+
+
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """What is to be judged, as the command line has it."""
+
+    diffs: tuple[Path, ...]
+    revisions: tuple[str, ...]
+    variables: tuple[str, ...]
+    words: tuple[str, ...]
+    commands: tuple[str, ...]
+    any_training: bool
+    low_precision: bool
+
+    def variants(self, command: Sequence[str], directory: Path) -> tuple[Variant, tuple[Variant, ...]]:
+        """(what they are compared with, the candidates). Raises UsageError."""
+        baseline = Variant(BASELINE)
+        found = [candidates.from_diff(path, directory, f"diff-{n}") for n, path in enumerate(self.diffs, 1)]
+        for number, revisions in enumerate(self.revisions, 1):
+            first, variant = candidates.from_range(revisions, directory, f"ref-{number}")
+            if first is not None and (
+                len(self.revisions) > 1 or found or self.variables or self.words or self.commands
+            ):
+                raise UsageError("usage", "--ref A..B has a baseline of its own: give no other candidate beside it.")
+            baseline = first or baseline
+            found.append(variant)
+        if self.variables:
+            found.append(candidates.from_variables(self.variables, "env"))
+        found += [candidates.from_words(each, command, f"args-{n}") for n, each in enumerate(self.words, 1)]
+        found += [candidates.from_command(each, f"against-{n}") for n, each in enumerate(self.commands, 1)]
+        if not found:
+            raise UsageError("usage", "Nothing to judge: give --diff, --ref, --env, --args or --against.")
+        promise = Promise.NEW_TRAINING if self.any_training else Promise.SAME_CURVE
+        low = self.low_precision
+        return baseline, tuple(replace(each, promise=promise, low_precision=low) for each in found)
+
+
+@click.command(
+    "judge",
+    cls=RecordingOrCommand,
+    short_help="Judge changes of a job: faster or not, and the same training or not.",
+    context_settings={"allow_interspersed_args": False},
+)
+@click.option(
+    "--diff",
+    "diffs",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="A unified diff, as git diff writes it. Can be given several times, as the others.",
+)
+@click.option(
+    "--ref",
+    "revisions",
+    multiple=True,
+    metavar="REF",
+    help="The files of a commit or branch; A..B compares two of them.",
+)
+@click.option("--env", "variables", multiple=True, metavar="KEY=VALUE", help="Variables, together one candidate.")
+@click.option("--args", "words", multiple=True, metavar="WORDS", help="Further arguments of the command.")
+@click.option("--against", "commands", multiple=True, metavar="COMMAND", help="Another command.")
+@click.option("--any-training", is_flag=True, help="Judge the speed alone: the candidates train something else.")
+@click.option("--low-precision", is_flag=True, help="Gradients may differ by the rounding of a 16-bit format.")
+@budget_option("10m")
+@min_gain_option
+@click.option("--resume", metavar="DIR", type=click.Path(path_type=Path), help="Go on with an interrupted judgement.")
+@click.option(
+    "-o",
+    "--output",
+    metavar="FILE",
+    help="Also write FILE: what is printed (.txt), a table for a pull request (.md), the verdicts (.json), the page "
+    "(.html), or all results (.jsonl).",
+)
+@variant_options
+def command(
+    target: tuple[str, ...],
+    resume: Path | None,
+    output: str | None,
+    force: bool,
+    as_json: bool,
+    diffs: tuple[Path, ...],
+    revisions: tuple[str, ...],
+    variables: tuple[str, ...],
+    words: tuple[str, ...],
+    commands: tuple[str, ...],
+    any_training: bool,
+    low_precision: bool,
+    **given: Any,
+) -> int:
+    """Run a job as it is and with changes that somebody made, in turns, each in a fresh process whose files are
+    contained, and say of each change: faster, slower, no difference, undecided, different training, or broken. Options
+    come before the command. Exit status: 0 where every candidate is faster or makes no difference, 1 where one is
+    worse, 3 where none is worse and one is undecided.
+
+    \b
+    steptime judge --diff faster.patch -- python train.py
+    steptime judge --ref main..HEAD -- python train.py
+    steptime judge --env OMP_NUM_THREADS=4 --args "--workers 2" runs/train-20260801-101500
+    """
+    if bool(target) == (resume is not None):
+        raise UsageError(
+            "usage", "Give a recording, or a command behind --, or --resume with the folder of a judgement."
+        )
+    check_output(output, force=force, renderers=FORMATS)
+    options = TrialOptions(**given)
+    asked = Candidates(diffs, revisions, variables, words, commands, any_training, low_precision)
+    if resume is None:
+        folder, baseline = _begin(target, asked, options)
+    else:
+        plan = read_results(resume).plan
+        folder, baseline = resume, plan.baseline
+    told = _conducted(folder, baseline, options)
+    return tell_trial(told, output, as_json=as_json, force=force, renderers=FORMATS, printed=_document)
+
+
+def _begin(target: Sequence[str], asked: Candidates, options: TrialOptions) -> tuple[Path, Variant]:
+    """The folder of a new judgement. What cannot be tried is refused before the job is measured."""
+    recorded = len(target) == 1 and Path(target[0]).is_dir()
+    if not recorded:
+        asked.variants(target, Path.cwd())
+    recording = recording_of(target, options)
+    manifest = load(recording).manifest
+    baseline, variants = asked.variants(manifest.command, Path(manifest.directory))
+    case, _ = diagnosed(recording)
+    return new_trial(recording, "judge", variants, case, options, baseline), baseline
+
+
+def _conducted(folder: Path, baseline: Variant, options: TrialOptions) -> TrialOutput:
+    with trial_runner(folder, options) as runner:
+
+        def run() -> None:
+            runner.conduct(0, runner.plan.variants, baseline)
+
+        status = keeping(runner, run)
+    results = read_results(folder)
+    verdicts = {judgement.verdict for _, judgement in results.judgements}
+    worse = 1 if verdicts & WORSE else NOT_SURE if TrialVerdict.UNDECIDED in verdicts else 0
+    again = f"steptime judge --resume {shlex.quote(str(folder))}" if TrialVerdict.UNDECIDED in verdicts else ""
+    return TrialOutput(folder, render_judged(results, again), status or worse)

@@ -1,0 +1,145 @@
+"""What `steptime judge` says of each candidate: a text, a table for a pull request, and a document for programs."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from math import ceil, log
+from typing import Any
+
+from steptime.quantities import Estimate, format_duration
+from steptime.report.printable import one_line, printable
+from steptime.report.trial_text import memory_text, speed_text
+from steptime.trials import parity
+from steptime.trials.judge import usual_step
+from steptime.trials.results import Results
+from steptime.trials.trial import BASELINE, CONTROL, Judgement, Run, TrialVerdict
+
+VERSION = 1
+"""Of the document."""
+WORDS = {
+    TrialVerdict.ADOPT: "faster",
+    TrialVerdict.NO_EFFECT: "no difference",
+    TrialVerdict.SLOWER: "slower",
+    TrialVerdict.MORE_MEMORY: "more memory",
+    TrialVerdict.BROKE_PROMISE: "different training",
+    TrialVerdict.NOT_EXERCISED: "broken",
+    TrialVerdict.FAILED: "broken",
+    TrialVerdict.UNDECIDED: "undecided",
+}
+
+
+def render_judged(results: Results, next_command: str = "") -> str:
+    """The whole text, with a line feed at its end."""
+    lines = [f"Judged: {shlex.join(results.plan.command)}", _as_it_is(results), ""]
+    for judgement in _judged(results):
+        lines.append(f"{WORDS[judgement.verdict]:<19}{_speed(judgement):<21}{judgement.variant.label}")
+        lines += [f"    {one_line(sentence)}" for sentence in _sentences(judgement, results.runs)]
+        further = seconds_to_decide(judgement, results)
+        lines += [f"    About {format_duration(further * 1e9)} more would decide it"] if further is not None else []
+    power = power_of(results.runs)
+    lines += ["", power] if power else []
+    lines += [f"Next:  {one_line(next_command)}"] if next_command else []
+    return "".join(f"{printable(line)}\n" for line in lines)
+
+
+def render_markdown(results: Results) -> str:
+    """A table for a pull request."""
+    lines = [f"**{_as_it_is(results)}** `{shlex.join(results.plan.command)}`", ""]
+    lines += ["| candidate | verdict | speed-up | why |", "|---|---|---|---|"]
+    for judgement in _judged(results):
+        why = ". ".join(_sentences(judgement, results.runs))
+        cells = (judgement.variant.label, WORDS[judgement.verdict], _speed(judgement) or "–", why)
+        lines.append("| " + " | ".join(one_line(cell).replace("|", "\\|") for cell in cells) + " |")
+    power = power_of(results.runs)
+    return "\n".join([*lines, *(["", power] if power else [])]) + "\n"
+
+
+def as_document(results: Results) -> dict[str, Any]:
+    """The verdicts for programs: speed-ups with 95 % intervals, steps in ns."""
+    step = usual_step(results.runs)
+    return {
+        "version": VERSION,
+        "command": list(results.plan.command),
+        "step_ns": step.value if step is not None else None,
+        "power": power_of(results.runs),
+        "candidates": [
+            {
+                "name": each.variant.name,
+                "label": each.variant.label,
+                "verdict": WORDS[each.verdict],
+                "speed_up": _interval(each.speed),
+                "peak_memory_ratio": _interval(each.memory),
+                "training": each.agreement.value,
+                "sentences": _sentences(each, results.runs),
+                "rounds": each.rounds,
+                "seconds_to_decide": seconds_to_decide(each, results),
+            }
+            for each in _judged(results)
+        ],
+    }
+
+
+def _interval(estimate: Estimate | None) -> dict[str, float] | None:
+    return {"value": estimate.value, "low": estimate.low, "high": estimate.high} if estimate is not None else None
+
+
+def _judged(results: Results) -> list[Judgement]:
+    return [judgement for stage, judgement in results.judgements if stage == 0]
+
+
+def _as_it_is(results: Results) -> str:
+    step = usual_step(results.runs)
+    if step is None:
+        return "The job as it is was not timed."
+    rounds = sum(run.variant == CONTROL and not run.rehearsal for run in results.runs)
+    spent = format_duration(sum(run.seconds for run in results.runs) * 1e9)
+    return (
+        f"As it is: {format_duration(step.value)} a step "
+        f"({len(results.runs)} processes, {rounds} round{'s' * (rounds != 1)}, {spent})"
+    )
+
+
+def _speed(judgement: Judgement) -> str:
+    return speed_text(judgement.speed) if judgement.speed is not None else ""
+
+
+def _sentences(judgement: Judgement, runs: Sequence[Run]) -> list[str]:
+    told = [judgement.sentence.rstrip(".")]
+    if judgement.memory is not None:
+        told.append(f"Peak memory {memory_text(judgement.memory)}")
+    compiling = max((run.compile_seconds for run in runs if run.variant == judgement.variant.name), default=0.0)
+    step, speed = usual_step(runs), judgement.speed
+    if compiling >= 0.5 and step is not None and speed is not None and speed.low > 1:
+        saved = step.value * (1 - 1 / speed.value)
+        told.append(f"It compiles for {compiling:.1f} s, paid back after {compiling * 1e9 / saved:,.0f} steps")
+    return told
+
+
+def seconds_to_decide(judgement: Judgement, results: Results) -> float | None:
+    """How long further rounds would take until the interval leaves the least gain on one side; None where that is
+    decided, or where nothing was timed. A half-width shrinks with the root of the rounds."""
+    speed = judgement.speed
+    if judgement.verdict is not TrialVerdict.UNDECIDED or speed is None or speed.low <= 0 or not judgement.rounds:
+        return None
+    half = (log(speed.high) - log(speed.low)) / 2
+    gap = abs(log(speed.value) - log(1 + results.plan.min_gain))
+    if not gap:
+        return None
+    further = ceil(judgement.rounds * (half / gap) ** 2) - judgement.rounds
+    timed = sum(run.seconds for run in results.runs if not run.rehearsal)
+    return max(1, further) * timed / judgement.rounds
+
+
+def power_of(runs: Sequence[Run]) -> str:
+    """Which difference of the losses would have been seen; "" where they were not compared with a band of seeds."""
+    plain = [run for run in runs if run.variant in (BASELINE, CONTROL) and not run.rehearsal and not run.failure]
+    bands = {run.seed: run.losses for run in plain if parity.seen(run.losses)}
+    drift = parity.visible_drift(list(bands.values()))
+    if drift is None:
+        return ""
+    steps = min(len(losses) for losses in bands.values())
+    return (
+        f"Power: after {steps} steps, a loss that lies {100 * drift:.2g} % off would be seen with 80 % "
+        f"(band of {len(bands)} seeds)."
+    )

@@ -1,0 +1,159 @@
+"""Changes of a job that somebody else made, as variants: a diff, a state of the repository, a variable, a command.
+
+Diffs and states of the repository are read by `git` itself; nothing is checked out, and no file of the user's changes.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from steptime.advice.fix import Promise
+from steptime.changes import Change
+from steptime.errors import UsageError
+from steptime.trials.trial import BASELINE, Variant
+
+PATIENCE = 60.0
+"""Seconds that git may take."""
+Sources = tuple[tuple[str, str], ...]
+
+
+def from_diff(diff: Path, directory: Path, name: str) -> Variant:
+    """The job with a unified diff applied. directory: the job's; the diff's paths are relative to it, or to the root of
+    its repository. Raises UsageError for what is no diff, or does not apply."""
+    if not diff.is_file():
+        raise UsageError("judge-diff", f"No such file: {diff}. Expected a unified diff, as `git diff` writes it.")
+    diff = diff.absolute()
+    with tempfile.TemporaryDirectory(prefix="steptime-") as folder:
+        scratch = Path(folder)  # no repository: git takes the paths as they stand
+        touched = _named(_git(scratch, "apply", "--numstat", "-z", str(diff), ceiling=scratch.parent), diff)
+        places = (directory, _root_of(directory) or directory)
+        root = next((place for place in places if any((place / path).exists() for path in touched)), directory)
+        for path in touched:
+            (scratch / path).parent.mkdir(parents=True, exist_ok=True)
+            if (root / path).is_file():
+                shutil.copyfile(root / path, scratch / path)
+        _git(scratch, "apply", str(diff), ceiling=scratch.parent)
+        gone = next((path for path in touched if not (scratch / path).exists()), None)
+        if gone is not None:
+            reason = f"{diff} removes or renames {gone}, which cannot be tried: judge it with --ref."
+            raise UsageError("judge-diff", reason)
+        sources = tuple((_relative(root / path, directory), _text(scratch / path)) for path in touched)
+    return Variant(name, label=diff.name, sources=sources, promise=Promise.SAME_CURVE)
+
+
+def from_revision(revision: str, directory: Path, name: str) -> Variant:
+    """The job with the files of a commit, where they differ from those in its folder. Files that the commit does not
+    have stay. Raises UsageError for what git does not know, and outside of a repository."""
+    root = _root_of(directory)
+    if root is None:
+        raise UsageError("judge-revision", f"{directory} lies in no Git repository: give --diff instead of --ref.")
+    commit = _git(
+        root, "rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}", what=f"{revision} is no commit"
+    ).strip()
+    listed = _git(root, "diff", "--no-renames", "--name-status", "-z", commit).split("\0")
+    # As git compares the commit with the folder: "A" stands for what only the folder has.
+    differing = [path for status, path in zip(listed[::2], listed[1::2], strict=False) if status != "A"]
+    sources = tuple((_relative(root / path, directory), _git(root, "show", f"{commit}:{path}")) for path in differing)
+    return Variant(name, label=revision, sources=sources, promise=Promise.SAME_CURVE)
+
+
+def from_range(revisions: str, directory: Path, name: str) -> tuple[Variant | None, Variant]:
+    """(the job at the first commit of A..B, None where there is no first one; the job at the last one)."""
+    first, dots, last = revisions.partition("..")
+    if not dots:
+        return None, from_revision(revisions, directory, name)
+    before, after = (from_revision(each or "HEAD", directory, name) for each in (first, last))
+    # What A changes and B does not have must be as B has it: both start from the same files.
+    known = {path for path, _ in after.sources}
+    unchanged = tuple((path, _text(directory / path)) for path, _ in before.sources if path not in known)
+    after = Variant(name, label=revisions, sources=(*after.sources, *unchanged), promise=Promise.SAME_CURVE)
+    return Variant(BASELINE, label=first, sources=before.sources), after
+
+
+def from_variables(pairs: Sequence[str], name: str) -> Variant:
+    """The job with variables of its environment set. Raises UsageError for what is no KEY=VALUE."""
+    split = [pair.partition("=") for pair in pairs]
+    for pair, (key, sign, _) in zip(pairs, split, strict=True):
+        if not key or not sign:
+            raise UsageError("usage", f"--env takes KEY=VALUE, not {pair!r}.")
+    arguments = tuple((key, value) for key, _, value in split)
+    return Variant(
+        name, (Change("environment", arguments=arguments),), label=" ".join(pairs), promise=Promise.SAME_CURVE
+    )
+
+
+def from_words(words: str, command: Sequence[str], name: str) -> Variant:
+    """The job's command with further arguments."""
+    return _of_command((*command, *_split(words, "--args")), words, name)
+
+
+def from_command(words: str, name: str) -> Variant:
+    """Another command, in the job's folder."""
+    return _of_command(_split(words, "--against"), words, name)
+
+
+def _of_command(command: Sequence[str], words: str, name: str) -> Variant:
+    return Variant(name, label=words, command=tuple(command), promise=Promise.SAME_CURVE)
+
+
+def _split(words: str, option: str) -> tuple[str, ...]:
+    try:
+        found = tuple(shlex.split(words))
+    except ValueError as error:
+        raise UsageError("usage", f"{option} {words!r} cannot be split into words: {error}.") from None
+    if not found:
+        raise UsageError("usage", f"{option} takes words, as a shell would split them, and got none.")
+    return found
+
+
+def _git(folder: Path, *words: str, what: str = "", ceiling: Path | None = None) -> str:
+    """What git prints. Raises UsageError."""
+    variables = {**os.environ, "LC_ALL": "C"} | ({"GIT_CEILING_DIRECTORIES": str(ceiling)} if ceiling else {})
+    try:
+        done = subprocess.run(
+            ["git", *words], cwd=folder, env=variables, capture_output=True, timeout=PATIENCE, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise UsageError("judge-git", f"git could not be asked: {error}.") from None
+    if done.returncode:
+        said = done.stderr.decode(errors="replace").strip().split("\n")[0]
+        raise UsageError("judge-git", f"{what or f'git {words[0]} refused'}{f': {said}' if said else ''}.")
+    try:
+        return done.stdout.decode()
+    except UnicodeDecodeError:
+        raise UsageError("judge-git", f"git {words[0]} shows a file that is no text, which cannot be tried.") from None
+
+
+def _named(listed: str, diff: Path) -> list[str]:
+    """The files that a diff touches, as `git apply --numstat -z` lists them."""
+    rows = [row.split("\t") for row in listed.split("\0") if row]
+    if not rows:
+        raise UsageError("judge-diff", f"{diff} changes nothing: expected a unified diff, as `git diff` writes it.")
+    if any(len(row) != 3 or row[0] == "-" or not row[2] for row in rows):
+        raise UsageError("judge-diff", f"{diff} renames files, or changes one that is no text, which cannot be tried.")
+    return [row[2] for row in rows]
+
+
+def _root_of(directory: Path) -> Path | None:
+    """Of the repository around a folder; None outside of one."""
+    try:
+        return Path(_git(directory, "rev-parse", "--show-toplevel").rstrip("\n"))
+    except UsageError:
+        return None
+
+
+def _relative(path: Path, directory: Path) -> str:
+    return os.path.relpath(path, directory)
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_bytes().decode()
+    except (OSError, UnicodeDecodeError):
+        raise UsageError("judge-diff", f"{path.name} is no text, which cannot be tried.") from None

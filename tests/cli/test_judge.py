@@ -1,0 +1,81 @@
+"""`steptime judge`: candidates that are broken or train something else are told as that, in a contained copy."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from steptime.cli.main import main
+
+pytest.importorskip("torch")
+
+TRAINING = """\
+import torch
+
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for step in range(4000):
+    x = torch.randn(16, 64)
+    loss = model(x).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+MODEL = "torch.nn.Linear(64, 64), torch.nn.ReLU()"
+
+
+def diff(old: str, new: str) -> str:
+    """As `git diff` would write it."""
+    after = TRAINING.replace(old, new)
+    lines = difflib.unified_diff(TRAINING.splitlines(True), after.splitlines(True), "a/train.py", "b/train.py")
+    return "".join(lines)
+
+
+BROKEN = diff(MODEL, MODEL.replace("64)", "63)"))
+FROZEN = diff("optimizer =", "model[0].requires_grad_(False)\noptimizer =")
+
+
+@pytest.fixture
+def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    for name, text in (("train.py", TRAINING), ("broken.patch", BROKEN), ("frozen.patch", FROZEN)):
+        (tmp_path / name).write_text(text)
+    return tmp_path
+
+
+def test_a_broken_candidate_and_one_that_trains_less_are_told_apart(
+    job: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--diff", "broken.patch", "--diff", "frozen.patch", "-o", "verdicts.json"]
+    assert main(["judge", "-q", "--budget", "4m", *words, "--", sys.executable, "train.py"]) == 1
+    document = json.loads((job / "verdicts.json").read_text())
+    assert [each["verdict"] for each in document["candidates"]] == ["broken", "different training"]
+    assert "mat1 and mat2 shapes cannot be multiplied" in document["candidates"][0]["sentences"][0]
+    assert "The gradient of 0.bias and 1 more is zero or gone" in document["candidates"][1]["sentences"][0]
+    assert (job / "train.py").read_text() == TRAINING
+    printed = capsys.readouterr().out
+    assert "broken.patch" in printed
+    assert "different training" in printed
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ((), "Nothing to judge: give --diff, --ref, --env, --args or --against."),
+        (("--diff", "absent.patch"), "No such file: absent.patch"),
+        (("--env", "A"), "--env takes KEY=VALUE"),
+        (("--ref", "main"), "lies in no Git repository"),
+    ],
+)
+def test_what_cannot_be_judged_is_refused_before_the_job_is_run(
+    job: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], sentence: str
+) -> None:
+    assert main(["judge", *words, "--", sys.executable, "train.py"]) == 2
+    assert sentence in capsys.readouterr().err
+    assert not (job / "runs").exists()

@@ -1,0 +1,79 @@
+"""What `steptime judge` prints: verdicts in its own words, the power of the comparison, the time to decide."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from steptime.quantities import Estimate
+from steptime.report.judge_text import as_document, power_of, render_judged, render_markdown, seconds_to_decide
+from steptime.trials.results import Plan, Results
+from steptime.trials.trial import BASELINE, CONTROL, Agreement, Judgement, Run, TrialVerdict, Variant
+
+
+def run(variant: str, round_: int, loss: float, seed: int = 0, step: int = 10_000_000) -> Run:
+    losses = tuple(loss for _ in range(40))
+    return Run(variant, 0, round_, round_, seed, False, "", 5.0, step_ns=(step,) * 40, losses=losses)
+
+
+RUNS = (*(run(BASELINE, seed, 1.0 + seed / 100, seed) for seed in range(4)), run(CONTROL, 0, 1.0), run(CONTROL, 1, 1.0))
+FASTER = Judgement(
+    Variant("diff-1", label="fast | er.patch"),
+    TrialVerdict.ADOPT,
+    Agreement.SAME_BITS,
+    "Losses are equal, bit by bit",
+    speed=Estimate(1.25, 1.2, 1.3, 3, "1"),
+    rounds=3,
+)
+RESULTS = Results(Plan(("python", "train.py"), "/job", "runs/job", (FASTER.variant,), 0.03), RUNS, ((0, FASTER),), None)
+
+
+def judged(verdict: TrialVerdict, **changed: object) -> Results:
+    return replace(RESULTS, judgements=((0, replace(FASTER, verdict=verdict, **changed)),))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("verdict", "word"),
+    [
+        (TrialVerdict.ADOPT, "faster"),
+        (TrialVerdict.SLOWER, "slower"),
+        (TrialVerdict.NO_EFFECT, "no difference"),
+        (TrialVerdict.UNDECIDED, "undecided"),
+        (TrialVerdict.BROKE_PROMISE, "different training"),
+        (TrialVerdict.FAILED, "broken"),
+    ],
+)
+def test_each_verdict_has_one_word_in_every_output(verdict: TrialVerdict, word: str) -> None:
+    results = judged(verdict)
+    assert any(line.startswith(f"{word} ") for line in render_judged(results).splitlines())
+    assert f"| {word} |" in render_markdown(results)
+    assert as_document(results)["candidates"][0]["verdict"] == word
+
+
+def test_a_label_does_not_break_the_table() -> None:
+    assert "fast \\| er.patch" in render_markdown(RESULTS)
+
+
+def test_the_power_says_which_loss_would_have_been_seen() -> None:
+    assert "after 40 steps" in power_of(RUNS)
+    assert "band of 4 seeds" in power_of(RUNS)
+    assert power_of(RUNS[:1]) == ""
+
+
+def test_a_wider_band_sees_less() -> None:
+    wide = tuple(replace(each, losses=tuple(1 + each.seed / 10 for _ in range(40))) for each in RUNS)
+    seen = [float(power_of(runs).split("lies ")[1].split(" %")[0]) for runs in (RUNS, wide)]
+    assert seen[0] < seen[1]
+
+
+def test_what_is_undecided_says_how_long_it_would_take() -> None:
+    near, far = (
+        judged(TrialVerdict.UNDECIDED, speed=Estimate(value, value / 1.2, value * 1.2, 3, "1"))
+        for value in (1.05, 1.18)
+    )
+    times = [seconds_to_decide(each.judgements[0][1], each) for each in (near, far)]
+    assert times[0] is not None
+    assert times[1] is not None
+    assert times[0] > times[1] > 0
+    assert seconds_to_decide(FASTER, RESULTS) is None
