@@ -12,6 +12,7 @@ from steptime.analysis.layout import lay_out_whole
 from steptime.journal import RECORD, Kind
 from steptime.report.compose import cost_of
 from steptime.report.report import Cost
+from steptime.report.sentences import cost_text
 
 WATCH = 40 * US
 """What each watched step of the built job takes longer."""
@@ -73,3 +74,24 @@ def test_without_such_steps_the_cost_is_computed_and_not_called_measured(tmp_pat
 
 def test_the_time_that_the_job_was_held_is_summed(tmp_path: Path) -> None:
     assert cost(tmp_path / "r", turns=0).pause_ns == 7 * MS
+
+
+def test_what_looking_closely_took_is_told_once_and_as_a_share_of_the_run() -> None:
+    found = Cost(None, 27e3, 6, 300 * MS, 500 * MS, 186.0, 10, 1000 * MS, 7000 * MS)
+    once = "1.50 s once, for 10 line-timed and 6 profiled steps (21 % of this 7 s run)"
+    assert cost_text(found, 79.7e6) == f"about 27 µs/step always (< 0.1 %); {once}"
+
+
+def test_steps_that_were_looked_at_closely_cost_what_they_took_longer(tmp_path: Path) -> None:
+    job = JournalBuilder()
+    for number in range(20):
+        begin = job.now
+        slow = 5 * MS if number in (10, 11) else 0
+        job.next(2 * MS).forward(3 * MS + slow).backward(4 * MS).step(1 * MS)
+        if slow:
+            job.record(Kind.PROFILED, begin, job.now)
+    process = job.process(tmp_path)
+    found = cost_of(process, lay_out_whole(process).timeline.steps)
+    assert found.profiled_steps == 2
+    assert found.slowed_ns == pytest.approx(10 * MS, rel=0.1)
+    assert found.run_ns == pytest.approx(210 * MS, rel=0.1)

@@ -87,12 +87,13 @@ class CompactFinding:
 
 @dataclass(frozen=True, slots=True)
 class CompactCost:
-    """Of steptime itself. per_step_ns: measured, else from the number of records; measured says which. held_ns: that
-    the job was held in all."""
+    """Of steptime itself. per_step_ns: of the always-on timers, measured, else from the number of records; measured
+    says which. once_ns: of looking closely at some steps; once_share: of the run."""
 
     per_step_ns: int | None
     measured: bool
-    held_ns: int
+    once_ns: int
+    once_share: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +196,6 @@ def _line(source: SourceLine) -> CompactLine:
 
 
 def _cost(cost: Cost) -> CompactCost:
-    measured = cost.watch is not None and cost.watch.low > 0
-    value = cost.watch.value if cost.watch is not None and measured else cost.computed
-    return CompactCost(round(value) if value is not None else None, measured, cost.pause_ns)
+    always = round(cost.always_ns) if cost.always_ns is not None else None
+    once = round(cost.once_ns / cost.run_ns, 4) if cost.run_ns else 0.0
+    return CompactCost(always, cost.measured, cost.once_ns, once)

@@ -130,6 +130,8 @@ def cost_of(process: Process, steps: Steps) -> Cost:
     begins = np.sort(process.intervals.begin)
     inside = np.searchsorted(begins, steps.end[steady]) - np.searchsorted(begins, steps.begin[steady])
     records = float(inside.mean()) if len(steady) else None
+    close = steps.profiled | steps.lined
+    usual = float(np.median(steps.duration[steady])) if len(steady) else 0.0
     return Cost(
         watch=mean_of(turns) if len(turns) >= LEAST_TURNS else None,
         computed=records * RECORD_COST if records is not None else None,
@@ -137,6 +139,9 @@ def cost_of(process: Process, steps: Steps) -> Cost:
         profile_ns=_time_of(process, Kind.PROFILED),
         pause_ns=_time_of(process, Kind.PAUSE),
         bytes_per_step=records * RECORD.size if records is not None else None,
+        lined_steps=int(steps.lined.sum()),
+        slowed_ns=round(max(0.0, float(steps.duration[close].sum()) - usual * int(close.sum()))) if usual else 0,
+        run_ns=int(steps.end[-1] - steps.begin[0]) if len(steps.end) else 0,
     )
 
 

@@ -78,8 +78,7 @@ def _process(process: ProcessReport, *, several: bool) -> Iterator[str]:
     yield from _list("Not examined", (f"{code}: {reason}" for code, reason in process.not_examined))
     yield from _list("Rules and plug-ins that failed", (f"{code}: {why}" for code, why in process.failed))
     if process.cost is not None:
-        profiled = f"{process.cost.profiled_steps} steps profiled in {format_duration(process.cost.profile_ns)}"
-        yield from (f"{prose(cost_text(process.cost, case.step.duration.value))}; {profiled}.", "")
+        yield from (f"steptime's own cost: {prose(cost_text(process.cost, case.step.duration.value))}.", "")
 
 
 def _step(case: Case) -> str:

@@ -21,9 +21,10 @@ SCHEMA_VERSION = 2
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What steptime itself cost. watch: ns per step, on minus off, measured in this run (None: too few steps).
-    computed: ns per step from the number of records; profiled_steps, profile_ns and pause_ns: the windows' size and the
-    time that the probe held the job."""
+    """What steptime itself cost. Always: watch, ns per step, on minus off, measured in this run (None: too few steps);
+    computed, ns per step from the number of records. Once: pause_ns, that the probe held the job between steps, and
+    slowed_ns, by which line-timed and profiled steps took longer than a steady one. profile_ns: of the profiled windows
+    in all. run_ns: from the first step to the end of the last."""
 
     watch: Estimate | None
     computed: float | None
@@ -31,6 +32,24 @@ class Cost:
     profile_ns: int
     pause_ns: int
     bytes_per_step: float | None
+    lined_steps: int = 0
+    slowed_ns: int = 0
+    run_ns: int = 0
+
+    @property
+    def measured(self) -> bool:
+        """Whether the always-on timers' cost is more than noise in this run."""
+        return self.watch is not None and self.watch.low > 0
+
+    @property
+    def always_ns(self) -> float | None:
+        """Of the always-on timers, ns per step: measured, else from the number of records."""
+        return self.watch.value if self.watch is not None and self.measured else self.computed
+
+    @property
+    def once_ns(self) -> int:
+        """What looking closely took, in all."""
+        return self.pause_ns + self.slowed_ns
 
 
 @dataclass(frozen=True, slots=True)

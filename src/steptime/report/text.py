@@ -177,6 +177,6 @@ def _footnotes(report: Report, process: ProcessReport) -> list[str]:
         more = f" (and {len(report.problems) - 1} more)" if len(report.problems) > 1 else ""
         lines.append(f"Left out: {one_line(report.problems[0])}{more}")
     if process.cost is not None:
-        lines.append(cost_text(process.cost, process.case.step.duration.value))
+        lines.append(f"Cost:  {cost_text(process.cost, process.case.step.duration.value)}")
     lines.append(f"From:  {one_line(report.source)}")
     return lines

@@ -189,7 +189,7 @@ def _facts(report: Report) -> list[tuple[str, str]]:
     aside = step.total - step.steady - step.warm_up
     counts = ((step.total, "in all"), (step.steady, "steady"), (step.warm_up, "warm-up"), (aside, "set aside"))
     cost = process.cost
-    spent = cost_text(cost, step.duration.value).removeprefix("Cost:").strip() if cost is not None else ""
+    spent = cost_text(cost, step.duration.value) if cost is not None else ""
     named = (
         ("Device", environment.device or step.device),
         ("Host", environment.host),
@@ -200,7 +200,7 @@ def _facts(report: Report) -> list[tuple[str, str]]:
         ("Ranks", str(environment.ranks) if environment.ranks > 1 else ""),
         ("Steps", ", ".join(f"{count} {what}" for count, what in counts if count > 0)),
         ("Steps found by", step.how),
-        ("Cost of the tool", spent or "none: it read a trace that existed"),
+        ("steptime's own cost", spent or "none: it read a trace that existed"),
         ("Source", report.source),
     )
     return [(name, value) for name, value in named if value]
