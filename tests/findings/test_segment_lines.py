@@ -27,5 +27,10 @@ def test_one_line_alone_is_followed_to_where_its_time_goes() -> None:
     assert [line.source for line in segment_lines((SampledPath(9, "", (INNER, STEP, MAIN)),))] == [INNER]
 
 
+def test_time_that_is_spread_below_one_line_is_told_there() -> None:
+    paths = (SampledPath(50, "", (STEP, MAIN)), SampledPath(40, "", (ACT, MAIN)), SampledPath(10, "", (MAIN,)))
+    assert [line.source for line in segment_lines(paths)] == [STEP, ACT]
+
+
 def test_nothing_timed_has_no_lines() -> None:
     assert segment_lines(()) == ()

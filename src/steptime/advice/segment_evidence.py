@@ -76,7 +76,7 @@ def segment_lines(paths: Iterable[SampledPath]) -> tuple[SegmentLine, ...]:
                 spent[lines[depth]] += duration
         first = [line for line, amount in spent.most_common(1) if amount >= ONE_LINE * whole]
         inside = [(duration, lines) for duration, lines in chosen if [*lines[depth : depth + 1]] == first]
-        if all(len(lines) == depth + 1 for _, lines in inside):
+        if not first or all(len(lines) == depth + 1 for _, lines in inside):
             break
         chosen, depth = inside, depth + 1
     largest = spent.most_common(MOST_LINES)
