@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from steptime.advice.rank_evidence import located
+from steptime.analysis.device_activity import nothing_in
 from steptime.analysis.layout import Layout, lay_out_whole
 from steptime.analysis.stragglers.comparison import RankComparison, missing_ranks
 from steptime.analysis.stragglers.fleet import (
@@ -42,6 +43,7 @@ from steptime.trials.results import is_trial, newest_trial, read_results
 
 DETAILED_RANKS = 32
 """Ranks that are analysed whole; of more, those that say most."""
+NOTHING_RECORDED = "record it with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA] around whole steps."
 MOST_PROBLEMS = 8
 """Sentences about single ranks of a large job."""
 
@@ -112,7 +114,7 @@ def diagnose_traces(traces: Iterable[Trace], source: str, problems: tuple[str, .
         if result is not None:
             results.append(result)
         else:
-            empty.append(f"{trace.path} holds no event that took time: no step.")
+            empty.append(f"{trace.path} {nothing_in(trace) or 'holds no step'}: {NOTHING_RECORDED}")
     if not results:
         raise NothingMeasuredError("trace-without-steps", empty[0] if empty else "There is no trace: no step.")
     if len(results) > 1:

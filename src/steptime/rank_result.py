@@ -17,6 +17,7 @@ from steptime.advice.savings import usual_steps
 from steptime.advice.trace_evidence import look_at_trace
 from steptime.advice.verdict import verdict
 from steptime.analysis.breakdown import device_of
+from steptime.analysis.device_activity import nothing_in, unseen_work
 from steptime.analysis.layout import Layout
 from steptime.analysis.memory_samples import OverTime, sampled_memory
 from steptime.analysis.modules import module_uses
@@ -128,17 +129,17 @@ def analyse_process(
 def analyse_trace(trace: Trace, number: int, *, detailed: bool) -> RankResult | None:
     """A rank's trace; None where it has no step. number: its rank where the trace does not say one."""
     steps = find_steps(trace)
-    if not len(steps.boundaries):
+    if not len(steps.boundaries) or nothing_in(trace):
         return None
     device, rank = device_of(trace), trace.rank if trace.rank is not None else number
     looked = look_at_trace(trace, steps.boundaries, known(device), how=steps.how)
     warm_up, walls = looked.case.step.warm_up, tuple(looked.whole.wall.tolist())
-    damage = trace.damage.sentences
+    damage, seen = trace.damage.sentences, _seen_device(trace, device)
     return RankResult(
         name=f"rank {rank}",
         rank=rank,
         place=rank,
-        environment=JobEnvironment("", "", device, "", "", __version__, 1, facts=facts_of_trace(trace)),
+        environment=JobEnvironment("", "", seen, "", "", __version__, 1, facts=facts_of_trace(trace)),
         case=replace(looked.case, modules=module_uses(looked.steps)),
         summary=summarise(looked.steps, looked.breakdown, rank),
         step_ns=walls,
@@ -151,3 +152,10 @@ def analyse_trace(trace: Trace, number: int, *, detailed: bool) -> RankResult | 
         notes=damage,
         problems=damage,
     )
+
+
+def _seen_device(trace: Trace, device: str) -> str:
+    """The device, and that it was not recorded where the trace holds the host alone of a job that used one."""
+    if not unseen_work(trace).any():
+        return device
+    return f"{trace.devices[0].name if trace.devices else 'device'} (not recorded)"

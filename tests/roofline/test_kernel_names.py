@@ -104,7 +104,8 @@ def test_the_width_of_a_lists_elements_is_in_the_kernels_name(name: str, item: i
         ((("m", 512), ("n", 1003), ("k", 64)), "bfloat16", ("n = 1003",)),
         ((("m", 512), ("n", 1004), ("k", 64)), "tf32", ()),
         ((("m", 512), ("n", 1004), ("k", 64)), "float16", ("n = 1004",)),
-        ((("m", 24), ("n", 40), ("k", 8)), "float8", ("m = 24", "n = 40", "k = 8")),
+        ((("m", 24), ("n", 40), ("k", 8)), "float8", ("n = 40", "k = 8")),
+        ((("m", 788), ("n", 1024), ("k", 64)), "bfloat16", ()),
         ((("m", 1), ("n", 1003), ("k", 64)), "bfloat16", ()),
         ((("m", 3), ("n", 3), ("k", 3)), "complex", ()),
     ],
@@ -113,3 +114,11 @@ def test_sides_that_do_not_fill_sixteen_bytes_are_named(
     dimensions: tuple[tuple[str, int], ...], dtype: str, expected: tuple[str, ...]
 ) -> None:
     assert missed(dimensions, dtype) == expected
+
+
+def test_a_kernel_that_loads_sixteen_bytes_at_once_is_aligned() -> None:
+    sides = (("m", 512), ("n", 1004), ("k", 64))
+    assert missed(sides, "float16", "cutlass_80_tensorop_f16_s16816gemm_relu_f16_128x64_64x3_tn_align8") == ()
+    assert missed(sides, "float16", "cutlass_80_tensorop_f16_s16816gemm_relu_f16_128x64_64x3_tn_align2") == (
+        "n = 1004",
+    )

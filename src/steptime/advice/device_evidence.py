@@ -344,9 +344,7 @@ def with_device(
     )
 
 
-def _bound_as_kernels(
-    operators: Sequence[OperatorUse], groups: Sequence[KernelGroup]
-) -> tuple[OperatorUse, ...]:
+def _bound_as_kernels(operators: Sequence[OperatorUse], groups: Sequence[KernelGroup]) -> tuple[OperatorUse, ...]:
     """The operators, each bound by what bounds most of the time of its kernels, of those with a model where they are
     the longer part."""
     spent: dict[str, Counter[str]] = defaultdict(Counter)

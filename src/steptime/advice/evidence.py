@@ -340,8 +340,9 @@ class StepSummary:
     """duration: the mean of the steady steps; shortest, longest: of them, ns. mode: "optimizer", "backward" or
     "forward" (what boundaries were found from), "trace" without a recording. device: "cpu", "cuda", … how: what the
     steps of a bare trace were found by, in words ("" for a recording). untraced: calls per step that launch work on a
-    device, where the trace holds nothing that a device did. scaled, skipped: updates by a gradient scaler behind its
-    first ones, and those of them that it left out. norm: of the gradients, where it was sampled."""
+    device, where the trace holds nothing that a device did. compiled: code that torch.compile
+    generated ran in it, as the trace says. scaled, skipped: updates by a gradient scaler behind its first ones, and
+    those of them that it left out. norm: of the gradients, where it was sampled."""
 
     duration: Estimate
     total: int
@@ -352,6 +353,7 @@ class StepSummary:
     micro_batches: float = 1.0
     how: str = ""
     untraced: float = 0.0
+    compiled: bool = False
     scaled: int = 0
     skipped: int = 0
     norm: NormUse | None = None

@@ -115,3 +115,8 @@ class Signals:
         if signal not in self._declared:
             raise UndeclaredSignalError(f"the rule reads {signal.value} without declaring Signal.{signal.name}")
         return getattr(self._case, signal.value)
+
+
+def compiles(signals: Signals) -> bool:
+    """Whether torch.compile is at work already, by the recording or by the trace."""
+    return signals.has(Signal.COMPILATIONS) or signals.step.compiled

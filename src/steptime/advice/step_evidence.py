@@ -13,14 +13,15 @@ from steptime.advice.models import norm_use
 from steptime.advice.savings import NOTHING, ratio, scaled
 from steptime.analysis.categories import Breakdown, Category
 from steptime.analysis.operators import OperatorUse
+from steptime.analysis.threads import during
 from steptime.analysis.timeline import Phase, Steps, Timeline, lane_of, training_thread
 from steptime.arrays import Int64
-from steptime.intervals import Intervals, contains, measure, union
+from steptime.intervals import Intervals, contains, measure, subtract, union
 from steptime.journal import Kind
 from steptime.machine.machine import Machine
 from steptime.quantities import difference_of, mean_of_series, median_of
 from steptime.recording.recording import IntervalTable, Process, TelemetrySample
-from steptime.trace.links import UNKNOWN, Links
+from steptime.trace.links import UNKNOWN, Links, host_forest
 from steptime.trace.table import ABSENT, EventKind, Trace
 from steptime.trace.vendors import OPTIMIZER_STEP, matching
 
@@ -30,19 +31,25 @@ NAME = "Optimizer.step#"
 
 
 def optimizer_uses(trace: Trace, links: Links, windows: Int64) -> tuple[OptimizerUse, ...]:
-    """One for each kind of optimiser that stepped in the windows, (n, 2) ns; empty without annotations."""
+    """One for each kind of optimiser that stepped in the windows, (n, 2) ns; empty without annotations. Of a wrapper
+    around several, what those do is theirs alone."""
     events = trace.events
     chosen = matching(trace, OPTIMIZER_STEP.match) & np.isin(
         events.event_kind, (EventKind.ANNOTATION, EventKind.OPERATOR)
     )
     chosen &= contains(union(windows[:, 0], windows[:, 1]), events.begin)
-    names = np.unique(events.name[chosen]).tolist()
-    return tuple(_use(trace, links, np.flatnonzero(chosen & (events.name == name)), windows) for name in names)
+    rows = np.flatnonzero(chosen)
+    around = host_forest(trace).enclosing(chosen)[rows]
+    kind, outer = events.name[rows], np.where(around == UNKNOWN, ABSENT, events.name[around])
+    return tuple(
+        _use(trace, links, rows[kind == name], rows[(outer == name) & (kind != name)], windows)
+        for name in np.unique(kind).tolist()
+    )
 
 
-def _use(trace: Trace, links: Links, updates: Int64, windows: Int64) -> OptimizerUse:
+def _use(trace: Trace, links: Links, updates: Int64, nested: Int64, windows: Int64) -> OptimizerUse:
     events = trace.events
-    inside = union(events.begin[updates], events.end[updates])
+    inside = subtract(during(trace, updates), during(trace, nested))
     operators = (events.event_kind == EventKind.OPERATOR) & contains(inside, events.begin)
     names = [trace.symbols[number] for number in np.unique(events.name[operators]).tolist()]
     fused, foreach = any("_fused_" in name for name in names), any("_foreach_" in name for name in names)

@@ -17,6 +17,7 @@ from steptime.advice.savings import scaled
 from steptime.advice.step_evidence import waste
 from steptime.analysis.breakdown import breakdown_of
 from steptime.analysis.categories import Breakdown, Category
+from steptime.analysis.device_activity import unseen_work
 from steptime.analysis.operators import operator_totals, sources_of
 from steptime.analysis.recompute import recomputed
 from steptime.analysis.step_context import StepContext, step_context
@@ -25,7 +26,7 @@ from steptime.intervals import contains, measure, union
 from steptime.machine.machine import Machine
 from steptime.quantities import mean_of_series
 from steptime.trace.table import EventKind, Trace
-from steptime.trace.vendors import LAUNCH, matching
+from steptime.trace.vendors import is_compiled, matching, of_symbols
 
 WARM_UP = 1.5
 """A first step this much longer than the median of the others is the profiler's or the job's start."""
@@ -64,31 +65,34 @@ def look_at_trace(trace: Trace, boundaries: Int64, machine: Machine | None = Non
         untraced=_untraced(trace, steps.windows),
         shortest=int(breakdown.wall.min()),
         longest=int(breakdown.wall.max()),
+        compiled=bool(of_symbols(trace, is_compiled).any()),
     )
     again = recomputed(steps)
     case = Case(
         step=step,
-        categories=categories_of(breakdown, waste(operators, machine)),
-        operators=operators,
+        categories=categories_of(breakdown, waste(operators, machine), seen=not step.untraced),
+        operators=operators if not step.untraced else (),
         machine=machine_use(machine),
         recompute=RecomputeUse(mean_of_series(again)) if again.any() else None,
         garbage=_garbage(trace, steps.windows),
         gradients=gradient_use(trace, steps.boundaries),
     )
-    case = with_device(case, steps, breakdown) if steps.on_device else with_processor(case, steps)
+    if not step.untraced:
+        case = with_device(case, steps, breakdown) if steps.on_device else with_processor(case, steps)
     return TraceCase(case, steps, breakdown, whole)
 
 
-def categories_of(breakdown: Breakdown, recoverable_compute: float) -> tuple[CategoryUse, ...]:
+def categories_of(breakdown: Breakdown, recoverable_compute: float, *, seen: bool = True) -> tuple[CategoryUse, ...]:
     """The categories per step; they sum to the step. recoverable_compute: share of computing above the roofline; of
-    unexplained and unrecorded time nothing can be given back, of the other categories all."""
+    unexplained and unrecorded time nothing can be given back, of the other categories all. seen: what the device
+    did was recorded; else nobody knows what waits for the host."""
     uses = []
     for category in Category:
         duration = mean_of_series(breakdown.entries[:, category])
         part = {Category.COMPUTE: recoverable_compute, Category.UNRECORDED: 0.0, Category.UNEXPLAINED: 0.0}.get(
             category, 1.0
         )
-        uses.append(CategoryUse(category.name.lower(), duration, scaled(duration, part)))
+        uses.append(CategoryUse(category.name.lower(), duration, scaled(duration, part if seen else 0.0)))
     return tuple(use for use in uses if use.duration.value > 0)
 
 
@@ -103,10 +107,6 @@ def _garbage(trace: Trace, windows: Int64) -> GarbageUse | None:
 
 
 def _untraced(trace: Trace, windows: Int64) -> float:
-    """Launches per step where the trace holds nothing that a device did."""
-    events = trace.events
-    if np.isin(events.event_kind, (EventKind.KERNEL, EventKind.MEMCPY, EventKind.MEMSET)).any():
-        return 0.0
-    launches = (events.event_kind == EventKind.RUNTIME) & matching(trace, LAUNCH.match)
-    launches &= contains(union(windows[:, 0], windows[:, 1]), events.begin)
-    return float(launches.sum()) / len(windows)
+    """Calls for a device per step where the trace holds nothing that a device did."""
+    inside = contains(union(windows[:, 0], windows[:, 1]), trace.events.begin)
+    return float((unseen_work(trace) & inside).sum()) / len(windows)

@@ -26,7 +26,7 @@ MOST_OF_IT = 0.5
 bottleneck."""
 COMPUTE = "compute"
 COMMUNICATION = "communication"
-UNRECORDED = "unrecorded"
+UNRECORDED, UNEXPLAINED = "unrecorded", "unexplained"
 UNSPLIT = ("forward", "backward", "optimizer", "rest")
 """Phases that stand for categories where no step was profiled."""
 WIDEST = 0.3
@@ -115,6 +115,8 @@ def _verdict(case: Case, findings: tuple[Finding, ...]) -> Verdict:
     """What computing could give back, no breakdown knows: there it is the largest saving that a finding has in it."""
     if not case.categories or case.step.duration.value <= 0:
         return Verdict(UNKNOWN, "The steps could not be split into categories.", reason="there is no breakdown")
+    if case.step.untraced:
+        return _host_alone(case)
     uses = [_with_savings(use, findings) for use in case.categories]
     ranked = sorted(uses, key=lambda use: use.recoverable.value, reverse=True)
     first = _share(ranked[0].recoverable, case)
@@ -135,6 +137,14 @@ def _verdict(case: Case, findings: tuple[Finding, ...]) -> Verdict:
     matter = [use for use in ranked[:MOST_NAMED] if _share(use.recoverable, case).value >= least]
     sentence = _headline(ranked[0], findings, case) if len(matter) == 1 else _several(matter, case)
     return Verdict(BALANCED if rivals and not wide else ranked[0].name, sentence, first, confidence, reason)
+
+
+def _host_alone(case: Case) -> Verdict:
+    """Of a job whose device was not recorded."""
+    most = max(case.categories, key=lambda use: use.duration.value)
+    amount = _amount(most, case)
+    said = f"The device was not recorded. On the host, {amount[:1].lower()}{amount[1:]}."
+    return Verdict(UNKNOWN, said, reason="the trace holds calls for a device and no kernel")
 
 
 def _with_savings(use: CategoryUse, findings: tuple[Finding, ...]) -> CategoryUse:
@@ -184,6 +194,10 @@ def _nothing_to_recover(uses: list[CategoryUse], first: Estimate, case: Case) ->
     if unsplit:
         largest = max(unsplit, key=lambda use: use.duration.value)
         return largest.name, f"{_amount(largest, case)}."
+    unexplained = named(tuple(uses), UNEXPLAINED)
+    if unexplained is not None and _share(unexplained.duration, case).value >= MOST_OF_IT:
+        record = "Record the operators, too: activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]."
+        return UNEXPLAINED, f"{_amount(unexplained, case)}. {record}"
     compute = named(tuple(uses), COMPUTE)
     share = _share(compute.duration, case) if compute is not None else None
     if compute is None or share is None or share.low < MOST_OF_IT:

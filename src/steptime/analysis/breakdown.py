@@ -16,7 +16,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from steptime.analysis.categories import Breakdown, Category, Claims
-from steptime.analysis.device_activity import device_time, has_kernels
+from steptime.analysis.device_activity import device_time, has_kernels, unseen_work
 from steptime.analysis.idle import idle_claims
 from steptime.analysis.operators import DISPATCH_GAP, Operations, operations_on, short_gaps
 from steptime.analysis.step_context import StepContext
@@ -108,6 +108,8 @@ def _claims_on_processor(steps: StepContext) -> Claims:
         work = _work_of(helping, cost)
         computing = join(computing, subtract(work[0], training.covered))
         dispatching = join(dispatching, subtract(work[1], training.covered))
+    if unseen_work(trace).any():  # what operators compute is on a device that was not recorded
+        computing, dispatching = EMPTY, join(computing, dispatching)
     busy = join(training.covered, *(each.covered for each in engine))
     between = short_gaps(busy)
     if phases:

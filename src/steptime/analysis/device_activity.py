@@ -12,7 +12,7 @@ from steptime.intervals import Intervals
 from steptime.trace.cached_per_trace import once
 from steptime.trace.links import DEVICE, UNKNOWN, host_forest, launches_of, roles_of
 from steptime.trace.table import EventKind, Trace
-from steptime.trace.vendors import COLLECTIVE, communicates, matching
+from steptime.trace.vendors import COLLECTIVE, COLLECTIVE_ON_DEVICE, LAUNCH, STEP, communicates, matching
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -38,6 +38,32 @@ class DeviceTime:
 def has_kernels(trace: Trace) -> bool:
     """Whether a device did something."""
     return bool(np.any(trace.events.event_kind == EventKind.KERNEL))
+
+
+@once
+def unseen_work(trace: Trace) -> Bool:
+    """Which events ask a device for work, in a trace that holds nothing that a device did: launches, and collectives of
+    libraries that work on devices only. The job ran on a device then, and the profiler recorded the host alone."""
+    events = trace.events
+    if np.isin(events.event_kind, DEVICE).any():
+        return np.zeros(len(events), np.bool_)
+    launches = (events.event_kind == EventKind.RUNTIME) & matching(trace, LAUNCH.match)
+    collectives = (events.event_kind == EventKind.ANNOTATION) & matching(trace, COLLECTIVE_ON_DEVICE.match)
+    asking: Bool = launches if launches.any() else collectives
+    return asking
+
+
+def nothing_in(trace: Trace) -> str:
+    """What a trace holds that says nothing about a job, in words; "" for one with an operator, a function, a range of
+    the user's or work of a device."""
+    kinds = trace.events.event_kind
+    telling = np.isin(kinds, (EventKind.OPERATOR, EventKind.PYTHON, *DEVICE))
+    telling |= (kinds == EventKind.ANNOTATION) & ~matching(trace, STEP.match)
+    if telling.any():
+        return ""
+    calls = int((kinds == EventKind.RUNTIME).sum())
+    held = f"{calls} runtime call{'s' * (calls > 1)}" if calls else "nothing but the profiler's own marks"
+    return f"holds {held if len(kinds) else 'no event that took time'}, no operator and no kernel"
 
 
 @once

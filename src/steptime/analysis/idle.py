@@ -10,7 +10,8 @@ to blame, whatever it was at. *input*: in the loader's next(), or batch preparat
 the device ran dry inside a call that waits for it, a blocking copy among them (all of the idle time up to the launch,
 because without the wait the queue would not have been empty), or the host is in such a call, or in a copy that is
 staged, for longer than launching takes. *compile*. *overhead*: inside operators and runtime calls, in gaps at the
-cadence of dispatching, and from the launch to the start of the activity. *python*: everything else of that thread.
+cadence of dispatching, and from the launch to the start of the activity. *python*: everything else of that thread, if
+more than its runtime calls were recorded.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from steptime.analysis.operators import DISPATCH_GAP, grouped, operator_events, 
 from steptime.analysis.step_context import StepContext
 from steptime.analysis.threads import autograd_lanes, compile_time, during, input_time, recorded_time
 from steptime.arrays import Bool, Int32, Int64
-from steptime.intervals import Intervals, contains, instants, intersect, join, subtract, union
+from steptime.intervals import EMPTY, Intervals, contains, instants, intersect, join, subtract, union
 from steptime.quantities import SourceLine
 from steptime.trace.cached_per_trace import once
 from steptime.trace.call_tree import NO_HEADS, ROOT, CallTree, enclosing, innermost_at
@@ -121,13 +122,15 @@ def _explain(
         union(launched[staged], end[staged]),
         intersect(union(begin[~queued], end[~queued]), during(trace, waits[events.duration[waits] > DISPATCH_GAP])),
     )
+    shown = (EventKind.OPERATOR, EventKind.ANNOTATION, EventKind.PYTHON)
+    watched = np.isin(events.event_kind, shown) & np.isin(events.lane, threads)
     return (
         union(idle.queued[unrecorded], idle.end[unrecorded]),
         intersect(inside, join(*(input_time(trace, each) for each in threads), input_ranges)),
         waiting,
         intersect(inside, join(*(compile_time(trace, each) for each in threads), compile_ranges)),
         intersect(inside, join(calls, short_gaps(calls), union(launched, end))),
-        inside,
+        inside if watched.any() else EMPTY,
     )
 
 

@@ -113,13 +113,19 @@ Multiplication Background User's Guide, 2.2, tensor core requirements) asks for 
 others run too, but slower. AMD's matrix cores read rows by 16 bytes alike."""
 
 
-def missed(dimensions: tuple[tuple[str, int], ...], dtype: str) -> tuple[str, ...]:
+ALIGNED = re.compile(r"align_?(\d+)", re.IGNORECASE)
+"""In the name of a kernel: how many numbers it loads at once (CUTLASS)."""
+ROWS = "m"
+"""The side along which nothing is loaded at once: rows of a batch and a sequence need no padding."""
+
+
+def missed(dimensions: tuple[tuple[str, int], ...], dtype: str, kernel: str = "") -> tuple[str, ...]:
     """The sides that are no multiple of the tile ("k = 1003"); none for a product with a vector, which fills no tile
-    whatever its other sides are."""
-    tile = TILE.get(dtype)
-    if tile is None or any(size == 1 for _, size in dimensions):
+    whatever its other sides are, and none for a kernel that loads whole tiles by its name."""
+    tile, loads = TILE.get(dtype), ALIGNED.search(kernel)
+    if tile is None or any(size == 1 for _, size in dimensions) or (loads and int(loads[1]) >= tile):
         return ()
-    return tuple(f"{name} = {size}" for name, size in dimensions if size % tile)
+    return tuple(f"{name} = {size}" for name, size in dimensions if size % tile and name != ROWS)
 
 
 SHORTEST_KERNEL = 2_000
@@ -283,7 +289,7 @@ def _group(
         bytes=None if math.isnan(moved) else moved / number,
         at_roofline=min(max(times) * calls, duration) / number if times is not None else None,
         matrix_unit=matrix_unit(name) if _known(flops) else None,
-        dimensions=missed(work.dimensions, format_) if work is not None and _known(usual_flops) else (),
+        dimensions=missed(work.dimensions, format_, name) if work is not None and _known(usual_flops) else (),
         example=example,
     )
 

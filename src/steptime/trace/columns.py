@@ -28,6 +28,7 @@ from steptime.trace.vendors import (
     CATEGORY_ENDINGS,
     DEVICE_WORK_CATEGORIES,
     DEVICE_WORK_KINDS,
+    LEGACY,
     MODULE_RANGE,
 )
 
@@ -323,7 +324,8 @@ class _Codes(dict[str, int]):
 
     def of(self, events: list[Event], streams: Int64 | None, devices: Int64 | None) -> npt.NDArray[np.uint8]:
         """What events are. streams, devices: theirs, None where none has one."""
-        packed = list(map(self.__getitem__, [event.cat for event in events]))
+        named = [event.cat or LEGACY.get(event.pid, "") if type(event.pid) is str else event.cat for event in events]
+        packed = list(map(self.__getitem__, named))
         codes = np.frombuffer(struct.pack(f"{len(packed)}B", *packed), np.uint8)
         if codes.max() < DEVICE_WORK:
             return codes

@@ -175,6 +175,8 @@ WAITED_FOR = {
 
 COLLECTIVE_ON_HOST = re.compile(r"^(gloo|mpi|ucc):")
 """Annotations of collectives whose library works on the host."""
+COLLECTIVE_ON_DEVICE = re.compile(r"^(nccl|rccl|xccl|hccl):")
+"""Annotations of collectives whose library works on devices only."""
 ANNOTATED_COLLECTIVE = re.compile(r"^(nccl|rccl|xccl|hccl|gloo|mpi|ucc):")
 COLLECTIVE = re.compile(
     r"^(c10d::|_c10d_functional::|(gloo|nccl|rccl|mpi|ucc|xccl|hccl)::?|record_param_comms|_C_custom_ar::|"
@@ -250,6 +252,8 @@ CATEGORIES: dict[str, EventKind] = {
     EventKind.OTHER,  # though some name a stream
 )  # fmt: skip
 """Categories of trace events: libkineto's ActivityType.cpp, and the capitalised names of 2021."""
+LEGACY: dict[int | str | None, str] = {"CPU functions": "cpu_op"}
+"""The category of what the old autograd profiler of torch lists under a process of this name, without a category."""
 CATEGORY_ENDINGS = {
     "_runtime": EventKind.RUNTIME,
     "_driver": EventKind.RUNTIME,

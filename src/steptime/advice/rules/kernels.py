@@ -28,7 +28,7 @@ from steptime.advice.line_evidence import calls_function, profile_scale, steady_
 from steptime.advice.rule import Finding, Rule, Weight, rule
 from steptime.advice.rules.machine import FULL
 from steptime.advice.savings import in_step, modelled, partly, ratio, total
-from steptime.advice.signals import Signals
+from steptime.advice.signals import Signals, compiles
 from steptime.quantities import Estimate, SourceLine, format_bytes, format_count, format_duration
 
 LEAST_SHARE_POINTWISE = 0.2
@@ -206,7 +206,7 @@ def _from_chains(signals: Signals) -> Finding:
 
 
 def _fuse(signals: Signals) -> str:
-    if signals.has(Signal.COMPILATIONS):
+    if compiles(signals):
         what = "bring them into the compiled part, or use ready-made operators."
         return f"The job compiles, but these ran eagerly: {what}"
     return "Compile the model so that they are fused, or use ready-made operators (gelu, layer_norm, attention)."

@@ -197,8 +197,8 @@ def device_not_traced(signals: Signals) -> Finding | None:
     What it means: The job ran on a device, but the profiler recorded the host only. What looks like computing here is
     the host that launches; whether the device was busy meanwhile is not known.
 
-    How we know: The trace holds calls that launch kernels (cudaLaunchKernel, hipLaunchKernel, graphs) and no kernel,
-    copy or fill.
+    How we know: The trace holds calls that launch kernels (cudaLaunchKernel, hipLaunchKernel, graphs), or collectives
+    of a library that works on devices only (nccl:all_reduce), and no kernel, copy or fill.
 
     What helps: Profile with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA] (also for AMD). When that was
     asked for, the device's tracer did not start: another profiler or a monitoring daemon holds it (CUPTI serves one at
@@ -209,7 +209,7 @@ def device_not_traced(signals: Signals) -> Finding | None:
     if not signals.step.untraced:
         return None
     return device_not_traced.finding(
-        f"The trace holds {signals.step.untraced:.0f} launches a step and no kernel: the device was not recorded",
+        f"The trace holds {signals.step.untraced:.3g} calls for a device a step and no kernel: it was not recorded",
         "Profile with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA].",
     )
 

@@ -12,7 +12,7 @@ from steptime.advice.line_evidence import calls_function, function_of, lines_aro
 from steptime.advice.models import staging_operators
 from steptime.advice.rule import Finding, rule
 from steptime.advice.savings import capped, in_step, modelled, named, partly, ratio, scaled, share_of_step, total
-from steptime.advice.signals import Signals
+from steptime.advice.signals import Signals, compiles
 from steptime.quantities import Estimate, SourceLine, format_count, format_duration, format_source
 from steptime.trace.links import is_user_file
 
@@ -110,7 +110,7 @@ def dispatch_loop(signals: Signals) -> Iterator[Finding]:
     if launch is None:
         return
     advice = "Replace the loop by one operator on the whole tensor, or compile the function that holds it."
-    if signals.has(Signal.COMPILATIONS):
+    if compiles(signals):
         advice = "Replace the loop by one operator on the whole tensor; the compiler has left this line as it is."
     everything = sum(operator.calls for operator in signals.operators)
     for site in sorted(_sites(signals), key=lambda site: site.calls, reverse=True)[:MOST_SITES]:
@@ -221,7 +221,7 @@ def overhead_bound(signals: Signals) -> Finding | None:
         summary = f"The device idles {in_step(idle, step)} while the host launches {each}"
     graphs = ' (mode="reduce-overhead")' if step.device != "cpu" else ""
     advice = f"Compile the model{graphs}, or enlarge the batch so that each operator does more."
-    if signals.has(Signal.COMPILATIONS):
+    if compiles(signals):
         advice = f"Part of the job is compiled: look for graph breaks and what is left eager{graphs}"
         advice += "; or enlarge the batch."
     busiest = max((use for use in signals.operators if use.source), key=lambda use: use.calls, default=None)
@@ -388,7 +388,7 @@ def tiny_kernels(signals: Signals) -> Finding | None:
     each = format_duration(ratio(busy, calls))
     empty = sum(use.calls * min(EMPTY_KERNEL, ratio(use.duration, use.calls)) for use in tiny)
     advice = "Compile the model, and use a fused or foreach optimiser, so that neighbours become one kernel."
-    if signals.has(Signal.COMPILATIONS):
+    if compiles(signals):
         advice = "Part of the job is compiled: bring what runs eagerly into it, or batch small operators into one."
     return tiny_kernels.finding(
         f"{calls:.0f} kernels of {each} each take {in_step(busy, signals.step)}",

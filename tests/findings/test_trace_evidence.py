@@ -1,0 +1,94 @@
+"""What a bare trace does not hold is said, and nobody is blamed for it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from traces import Event, Events, annotation, called, happened, kernel, launch, operator, step, write
+
+from steptime.advice.evidence import Case
+from steptime.advice.trace_evidence import look_at_trace
+from steptime.advice.verdict import verdict
+from steptime.analysis.trace_steps import steps_of
+from steptime.diagnosis import diagnose_traces
+from steptime.errors import NothingMeasuredError
+from steptime.report.report import Report
+
+
+def diagnosed(events: Events, folder: Path) -> Report:
+    return diagnose_traces([write(events, folder)], "trace.json")
+
+
+def case_of(events: Events, folder: Path) -> Case:
+    trace = write(events, folder)
+    return look_at_trace(trace, steps_of(trace)).case
+
+
+@pytest.mark.parametrize(
+    ("events", "said"),
+    [
+        ([called("cudaMalloc", 10 * at, 10 * at + 5) for at in range(5)], "5 runtime calls"),
+        ([step(0, 100)], "nothing but the profiler's own marks"),
+    ],
+)
+def test_a_trace_with_nothing_to_see_is_refused_in_one_sentence(events: Events, said: str, tmp_path: Path) -> None:
+    with pytest.raises(NothingMeasuredError, match=f"{said}, no operator and no kernel"):
+        diagnosed(events, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [called("cudaLaunchKernel", 12, 20, 1), annotation("nccl:all_to_all", 200, 300)],
+    ids=["launches", "collectives"],
+)
+def test_a_device_that_was_not_recorded_is_no_processor(asked: Event, tmp_path: Path) -> None:
+    shapes: dict[str, Any] = {"Input Dims": [[4096, 4096], [4096, 4096]], "Input type": ["float", "float"]}
+    events = [step(0, 1000), operator("aten::mm", 10, 900, **shapes), asked]
+    (process,) = diagnosed(events, tmp_path).processes
+    assert process.case.roofline is None, "137 GFLOP in 0.9 ms are no processor's"
+    assert "compute" not in {use.name for use in process.case.categories}
+    assert process.verdict.bottleneck == "unknown"
+    assert process.verdict.sentence.startswith("The device was not recorded")
+    assert not [finding for finding in process.findings if finding.savings is not None]
+
+
+def test_a_host_of_which_nothing_was_recorded_is_not_blamed(tmp_path: Path) -> None:
+    events = [called("cudaGetDevice", 0, 5), launch(1, 900, 905), kernel(1, 910, 1000)]
+    case = case_of(events, tmp_path)
+    assert {use.name: round(use.duration.value / 1000) for use in case.categories} == {
+        "compute": 90, "overhead": 15, "unexplained": 895,
+    }  # fmt: skip
+    assert verdict(case).bottleneck == "unexplained"
+
+
+def test_work_that_was_not_recorded_is_the_verdict_where_it_is_most_of_the_step(tmp_path: Path) -> None:
+    events = [step(0, 1000), operator("aten::mm", 0, 12), launch(1, 5, 10), kernel(1, 900, 1000)]
+    (process,) = diagnosed(events, tmp_path).processes
+    assert process.verdict.bottleneck == "unrecorded"
+    assert "torch.profiler.schedule" in process.verdict.sentence
+    assert not [finding for finding in process.findings if finding.savings is not None]
+
+
+def test_the_old_autograd_profilers_trace_has_the_account_of_the_processor(tmp_path: Path) -> None:
+    def listed(name: str, begin: float, end: float) -> Event:
+        return {"name": name, "ph": "X", "ts": begin, "dur": end - begin, "tid": 1, "pid": "CPU functions", "args": {}}
+
+    case = case_of([listed("mm", 0, 600), listed("relu", 610, 700)], tmp_path)
+    assert {use.name: round(use.duration.value / 1000) for use in case.categories} == {"compute": 686, "overhead": 14}
+
+
+def test_what_an_optimizer_inside_of_another_does_counts_once(tmp_path: Path) -> None:
+    both = [annotation("Optimizer.step#Combined.step", 0, 1000), annotation("Optimizer.step#Adam.step", 200, 900)]
+    work = [operator("aten::add_", at, at + 50) for at in range(0, 1000, 100)]
+    uses = {use.type: use for use in case_of([step(0, 2000), *both, *work], tmp_path).optimizers}
+    assert {name: use.duration.value for name, use in uses.items()} == {"Adam": 700_000, "Combined": 300_000}
+    assert sum(use.operators or 0 for use in uses.values()) == 10
+
+
+def test_a_trace_that_ran_compiled_code_says_so(tmp_path: Path) -> None:
+    eager = [step(0, 1000), operator("aten::mm", 0, 900), launch(1, 5, 10), kernel(1, 12, 900)]
+    assert not case_of(eager, tmp_path).step.compiled
+    region = happened("user_annotation", "Torch-Compiled Region: 0/0", 0, 950, (1, 10))
+    assert case_of([*eager, region], tmp_path).step.compiled
