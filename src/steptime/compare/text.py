@@ -26,7 +26,6 @@ from steptime.report.printable import one_line, printable, shorten
 from steptime.report.tables import table_of, word
 
 LINES = 25
-COLUMNS = 80
 _LEAST = (1, 2, 2, 0)
 _MOST = (6, 9, 6, 4)
 """Rows of what was set otherwise, of runs, of categories and of parts: at least, and where there is room."""
@@ -150,10 +149,7 @@ def _piece(piece: Piece) -> str:
     calls = f" ({only:.3g} a step)" if only is not None else ""
     if before is not None and after is not None:
         calls = f" ({before:.3g} → {after:.3g} a step)" if before != after else ""
-    head = f"  {_SIGNS[piece.fate]:<7}{piece.kind:<9}"
-    tail = f"{calls} {signed(piece.change, 'ns')}"
-    room = COLUMNS - len(head) - len(tail)
-    return f"{head}{one_line(piece.name):<{max(room, 0)}}{tail}"
+    return f"  {_SIGNS[piece.fate]:<7}{signed(piece.change, 'ns'):>9}  {piece.kind} {one_line(piece.name)}{calls}"
 
 
 def _checks(checks: Sequence[Check]) -> list[str]:
