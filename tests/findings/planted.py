@@ -37,6 +37,7 @@ from steptime.advice.evidence import (
     MemoryUse,
     NormUse,
     PaddingFacts,
+    PathUse,
     RecomputeUse,
     SegmentUse,
     SettingsUse,
@@ -82,6 +83,7 @@ _CELL = SourceLine("model.py", 31, "forward")
 _COMPILED = CompilationUse(SourceLine("model.py", 10, "forward"), 2_000_000_000, True, "size mismatch at index 0")
 _HELD = SettingsUse(1, 8, 8, omp_num_threads="1")
 _LEFT_ON = SettingsUse(1, 8, 8)
+_INDEXING = PathUse(0.1 * MS, "input", (SourceLine("data.py", 7, "Images.__getitems__"),))
 _ALONE = SettingsUse(1, 1, 8)
 
 PLANTED: dict[str, dict[str, Case]] = {
@@ -106,6 +108,15 @@ PLANTED: dict[str, dict[str, Case]] = {
             12 * MS, 10 * MS, loader=loader(12 * MS, 0.3 * MS, workers=8, usable_cpus=8, persistent_workers=True)
         ),
         "clean": BASE,
+        "clean-a-batch-is-one-read-already": _waiting(
+            0.9 * MS, 9 * MS, loader=loader(0.9 * MS, 10 * US, batched_fetch=True), paths=(_INDEXING,)
+        ),
+        "fires-on-own-code-beside-the-one-read": _waiting(
+            0.9 * MS,
+            9 * MS,
+            loader=loader(0.9 * MS, 10 * US, batched_fetch=True),
+            paths=(_INDEXING, PathUse(0.8 * MS, "input", (SourceLine("data.py", 9, "Order.__iter__"),))),
+        ),
         "clean-wait-within-noise": _waiting(
             1 * MS, 19 * MS, loader=replace(loader(1 * MS, 20 * US, workers=1), wait=about(1 * MS, 1.2))
         ),

@@ -120,6 +120,11 @@ class Signal(Enum):
     LATENESS = "lateness", "no rank that the others wait for"
     GRADIENTS = "gradients", "no model in DistributedDataParallel was traced"
     PADDING = "padding", "no batch of tokens was seen"
+    PATHS = (
+        "paths",
+        "the functions below the training loop were not timed",
+        "a trace does not time lines (steptime run does)",
+    )
 
 
 @dataclass(frozen=True, slots=True)

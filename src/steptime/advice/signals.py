@@ -28,6 +28,7 @@ from steptime.advice.evidence import (
     OperatorUse,
     OptimizerUse,
     PaddingFacts,
+    PathUse,
     RankUse,
     RecomputeUse,
     ReplayUse,
@@ -101,6 +102,7 @@ class Signals:
     lateness = Declared[LateRank]()
     gradients = Declared[GradientUse]()
     padding = Declared[PaddingFacts]()
+    paths = Declared[tuple[PathUse, ...]]()
 
     def __init__(self, case: Case, declared: frozenset[Signal]) -> None:
         self._case = case

@@ -135,9 +135,7 @@ def render_doomed(doomed: Sequence[Doomed], *, done: bool) -> str:
     for each in doomed:
         when = time.strftime("%Y-%m-%d %H:%M", time.localtime(each.entry.started_epoch_ns / 1e9))
         why = "too old" if each.why == "old" else "for room"
-        lines.append(
-            f"  {when}  {format_bytes(each.entry.bytes):>9}  {why}  {one_line(each.entry.path)}"
-        )
+        lines.append(f"  {when}  {format_bytes(each.entry.bytes):>9}  {why}  {one_line(each.entry.path)}")
     if doomed and not done:
         lines.append("Nothing was removed: add --yes to do it.")
     return "".join(f"{printable(line)}\n" for line in lines)

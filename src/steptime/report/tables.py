@@ -362,6 +362,7 @@ def _modules(case: Case) -> Table:
         return Cell(use.path.rpartition(".")[2], use.path, short=use.path)
 
     device = "kernels and copies on the device" if case.kernels else "the thread"
+
     def numbers(value: float) -> str:
         return format_rate(value).strip()
 

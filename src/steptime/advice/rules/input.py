@@ -43,7 +43,15 @@ SCALING = ("forward", "backward")
     "ST101",
     "input-wait",
     needs={Signal.CATEGORIES},
-    uses={Signal.LOADER, Signal.PHASES, Signal.GAPS, Signal.SETTINGS, Signal.CONTENTION},
+    uses={
+        Signal.LOADER,
+        Signal.PHASES,
+        Signal.GAPS,
+        Signal.SETTINGS,
+        Signal.CONTENTION,
+        Signal.PATHS,
+        Signal.OPERATORS,
+    },
 )
 def input_wait(signals: Signals) -> Finding | None:
     """The training step waits for the next batch
@@ -54,9 +62,10 @@ def input_wait(signals: Signals) -> Finding | None:
     How we know: The wait inside the training loader's next() is timed in every step; the time per item and per collated
     batch is timed where it happens, in the workers if there are any, with the CPU time that it takes: the rest is
     waiting (disk, network, sleep), which needs no CPU. The savings is the wait, without the time that it takes to
-    receive a batch that is ready from a worker (measured once on a machine, else a millisecond). A bare trace shows the
-    loader's next() as an annotation: there the breakdown's input account is to be saved, on an accelerator the time
-    that it idled meanwhile.
+    receive a batch that is ready from a worker (measured once on a machine, else a millisecond). Where the training
+    thread reads a batch at once already, only a worker could hide that: the same is left out, but for your own code in
+    there. A bare trace shows the loader's next() as an annotation: there the breakdown's input account is to be saved,
+    on an accelerator the time that it idled meanwhile.
 
     What helps: First whatever is the largest part: the reading of an item (decode less, cache what never changes, store
     the data in the form that training needs), the collating (stack once, not item by item), or the number of workers.
@@ -71,9 +80,21 @@ def input_wait(signals: Signals) -> Finding | None:
     share = share_of_step(wait.value, signals.step)
     summary = f"Each step waits {format_duration(wait.value)} ({share}) for the loader{_parts(loader)}"
     contention = signals.contention if signals.has(Signal.CONTENTION) else None
-    savings = less(wait, handover(loader, contention) if loader.workers else 0.0)
+    received = handover(loader, contention) if loader.workers or _is_one_read(loader) else 0.0
+    savings = capped(more(less(wait, received), 0.0 if loader.workers else min(received, _own(signals))), wait)
     source = loader.item_site or loader.site
     return input_wait.finding(summary, _advice_on_wait(signals), savings, category="input", source=source)
+
+
+def _is_one_read(loader: LoaderUse) -> bool:
+    """Whether a batch is read at once already, so that only a worker could hide the reading."""
+    return loader.batched_fetch or loader.in_memory_tensors
+
+
+def _own(signals: Signals) -> float:
+    """ns per step of the user's own code in the loader, without the operators that copy the data."""
+    copying = sum(use.duration for use in signals.operators if use.phase == "input")
+    return max(0.0, sum(path.duration for path in signals.paths if path.part == "input") - copying)
 
 
 def _from_trace(signals: Signals) -> Finding | None:
