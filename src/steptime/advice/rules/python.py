@@ -14,7 +14,6 @@ from steptime.advice.line_evidence import (
     line_kind,
     line_times,
     loop_functions,
-    profile_scale,
 )
 from steptime.advice.rule import Finding, Rule, rule
 from steptime.advice.savings import capped, in_step, less, modelled, named, ratio, scaled, share_of_step, total
@@ -27,14 +26,11 @@ LEAST_SHARE = 0.1
 """Of the step, for the category as a whole: below it is what every loop has, and a profile with stacks adds some."""
 LEAST_LINE = 0.05
 """Of the step, for a line: below it is what zero_grad, a schedule or a loss cost in any loop."""
-OWN = 0.5
-"""Of a function's time inside a phase: what holds more operators than Python is the model, and a stall of the machine
-between two operators looks like Python."""
 UNPROFILED = "rest"
 """Stands for the category of Python, and of operators outside of the model, where no step was profiled."""
-AROUND = ("backward", "optimizer")
-"""Roles of lines that start what torch runs by itself; without a call of torch's, a line is inside of it."""
-LOOP_ROLES = ("python", "forward", "backward", "optimizer")
+IN_PHASES = ("forward", "backward", "optimizer")
+"""Roles of lines inside of what the always-on timers call forward, backward and update."""
+LOOP_ROLES = ("python", *IN_PHASES)
 """Roles whose Python is examined here; input, transfer and evaluation have rules of their own."""
 OFTEN = 50
 """Steps between two checkpoints: when more lie between, saving is an event between steps (ST902), not part of them."""
@@ -55,11 +51,10 @@ def python_time(signals: Signals) -> Iterator[Finding]:
 
     How we know: The lines of the training loop are timed exactly in a few steps; what lies outside torch's operators,
     the loader and the phases of the step is the line's own Python. On a CPU the breakdown's Python that they leave
-    belongs to lines inside of the phases (a hook, a module's forward): to those that take longer than the operators of
-    their function. Where no step was profiled, what lies in operators
-    is not known, and the lines are said to be outside of forward, backward and optimiser. Where lines could not be
-    timed, the breakdown's Python stands for all of them; a trace with stacks names the functions that ran while the
-    device idled.
+    belongs to lines inside of the phases (a hook, a module's forward) that were seen to run no operators. Where no step
+    was profiled, what lies in operators is not known, and the lines are said to be outside of forward, backward and
+    optimiser. Where lines could not be timed, the breakdown's Python stands for all of them; a trace with stacks names
+    the functions that ran while the device idled.
 
     What helps: Move it out of the loop, do it every n-th step, do it on whole arrays instead of item by item, or hand
     it to another thread or process.
@@ -97,26 +92,27 @@ def _by_function(times: list[LineTime]) -> list[list[LineTime]]:
 
 
 def _in_phases(signals: Signals, times: list[LineTime], left: Estimate) -> Iterator[tuple[Estimate, list[LineTime]]]:
-    """Functions that run inside of forward, backward and update, with the time of their lines beyond the operators of
-    these functions, as far as the breakdown has Python left for them; the longest first."""
-    scale = profile_scale(signals.operators, signals.categories)
-    operators: dict[tuple[str, str], float] = defaultdict(float)
-    for use in signals.operators:
-        if use.source is not None and use.phase != "backward":
-            operators[function_of(use.source)] += scale * use.duration
-    functions: dict[tuple[str, str], list[LineTime]] = {}
-    for time in sorted(times, key=lambda time: -time.duration.value):
-        role, calls = time.line.role, time.line.calls
-        may_run_torch = not calls or any(each.startswith("torch.") for each in calls)
-        if (role == "forward" and (operators or not may_run_torch)) or (role in AROUND and not may_run_torch):
-            functions.setdefault(function_of(time.line.source), []).append(time)
-    spent = {function: total(time.duration for time in group) for function, group in functions.items()}
-    own = {function: less(spent[function], operators[function]) for function in functions}
-    own = {function: rest for function, rest in own.items() if rest.value >= OWN * spent[function].value}
-    for function in sorted(own, key=lambda each: -own[each].value):
-        taken = capped(own[function], left)
+    """Lines that run inside of forward, backward and update and run no operators, by function, as far as the breakdown
+    has Python left for them; the longest first. In a function with operators a line must have been seen to call other
+    things only: arithmetic of tensors is no call."""
+    inside = [time for time in times if time.line.role in IN_PHASES] if any(time.line.calls for time in times) else []
+    holding = {function_of(use.source) for use in signals.operators if use.source is not None}
+    silent = {function_of(time.line.source) for time in inside} - holding if holding else set()
+    silent -= {function_of(time.line.source) for time in inside if _calls_torch(time)}
+    functions: dict[tuple[str, str], list[LineTime]] = defaultdict(list)
+    for time in sorted(inside, key=lambda time: -time.duration.value):
+        function = function_of(time.line.source)
+        if function in silent or (time.line.calls and not _calls_torch(time)):
+            functions[function].append(time)
+    found = [(total(time.duration for time in group), group) for group in functions.values()]
+    for spent, group in sorted(found, key=lambda each: -each[0].value):
+        taken = capped(spent, left)
         left = less(left, taken.value)
-        yield taken, functions[function]
+        yield taken, group
+
+
+def _calls_torch(time: LineTime) -> bool:
+    return any(each.startswith("torch.") for each in time.line.calls)
 
 
 def _host(time: LineTime) -> float:
