@@ -17,7 +17,6 @@ from torch.utils.checkpoint import checkpoint
 from steptime.analysis.memory_samples import CPU_PLACE
 from steptime.analysis.trace_steps import find_steps
 from steptime.memory.lives import AllocationHistory, histories_of_trace
-from steptime.trace.arguments import read_allocations
 from steptime.trace.cache import read_remembered
 from steptime.trace.reader import DEFAULT_MAX_SIZE
 
@@ -206,6 +205,5 @@ def history_of(job: Job) -> AllocationHistory:
         profiler.export_chrome_trace(str(path))
         trace = read_remembered(path, max_size=DEFAULT_MAX_SIZE, cache=False)
         steps = find_steps(trace)
-        allocations = read_allocations(path, max_size=DEFAULT_MAX_SIZE)
-        found = histories_of_trace(trace, allocations, steps.boundaries, steps.how)
+        found = histories_of_trace(trace, steps.boundaries, steps.how)
     return next(each for each in found if each.device == CPU_PLACE)

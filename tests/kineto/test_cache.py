@@ -21,9 +21,8 @@ from steptime.folders import NOWHERE, cache_folder
 from steptime.trace import cache
 from steptime.trace.cache import ContainerError, Stamp, load, make_room, read_remembered, store
 from steptime.trace.reader import read
-from steptime.trace.table import EventTable, Trace
+from steptime.trace.table import Trace
 
-COLUMNS = tuple(field.name for field in dataclasses.fields(EventTable))
 STAMP = Stamp("1", "/t.json", 1, 2, 3, 4, 5, "ends")
 
 
@@ -68,12 +67,13 @@ def entries(folder: Path) -> list[Path]:
 
 
 def assert_same(one: Trace, other: Trace) -> None:
-    for name in COLUMNS:
-        mine, theirs = getattr(one.events, name), getattr(other.events, name)
-        assert mine.dtype == theirs.dtype, name
-        assert np.array_equal(mine, theirs), name
-        assert not mine.flags.writeable
-    assert dataclasses.replace(one, events=other.events) == other
+    for table, names in cache.COLUMNS.items():
+        for name in names:
+            mine, theirs = (getattr(getattr(trace, table), name) for trace in (one, other))
+            assert mine.dtype == theirs.dtype, name
+            assert np.array_equal(mine, theirs), name
+            assert not mine.flags.writeable
+    assert dataclasses.replace(one, events=other.events, allocations=other.allocations) == other
 
 
 def test_a_second_look_sees_the_same_without_reading(folder: Path, reads: list[Path], tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from steptime.analysis.threads import during
 from steptime.arrays import Int64
 from steptime.intervals import claim, intersect, join, measure, subtract, union
 from steptime.quantities import SourceLine
-from steptime.trace.arguments import arguments_of
+from steptime.trace.details import details_of
 from steptime.trace.links import UNKNOWN, Links
 from steptime.trace.table import ABSENT, EventKind, Trace
 from steptime.trace.vendors import (
@@ -220,11 +220,11 @@ def parameters_of(trace: Trace, links: Links, kernels: Int64) -> tuple[Parameter
     record[~np.append(noted[events.name], False)[record]] = UNKNOWN
     sources = np.where(record == UNKNOWN, kernels, record)  # newer files repeat the parameters at the kernel
     wanted, position = np.unique(sources, return_inverse=True)
-    arguments = arguments_of(trace, wanted)
+    arguments = details_of(trace, wanted)
     annotated = np.append(matching(trace, ANNOTATED_COLLECTIVE.match), False)
     above = np.where(annotated[links.annotation[kernels]], links.annotation[kernels], UNKNOWN)
     return tuple(
-        _parameters(trace, kernel, annotation, arguments[at] or {})
+        _parameters(trace, kernel, annotation, arguments[at])
         for kernel, annotation, at in zip(kernels.tolist(), above.tolist(), position.reshape(-1).tolist(), strict=True)
     )
 

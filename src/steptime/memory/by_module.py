@@ -10,7 +10,7 @@ import numpy as np
 
 from steptime.analysis.modules import module_calls, within
 from steptime.analysis.step_context import StepContext
-from steptime.memory.by_owner import allocations_in
+from steptime.memory.by_owner import is_too_large
 from steptime.memory.lives import histories_of_trace
 from steptime.recording.recording import Process
 from steptime.trace.links import UNKNOWN
@@ -28,8 +28,8 @@ def kept_in_process(process: Process, windows: Sequence[StepContext]) -> Mapping
 def kept_by_module(steps: StepContext) -> Mapping[str, float] | None:
     """By path, bytes per step that were allocated in the module's calls of the forward pass, on any device, and lived
     on when the call had ended: what backward needs, and outputs. None without allocations."""
-    found = allocations_in(steps.trace)
-    histories = histories_of_trace(steps.trace, found, steps.boundaries, "") if found is not None else ()
+    trace = steps.trace
+    histories = () if is_too_large(trace) else histories_of_trace(trace, steps.boundaries, "")
     if not histories:
         return None
     spans = _spans(steps)

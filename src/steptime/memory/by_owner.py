@@ -17,9 +17,6 @@ from steptime.memory.read_snapshot import read_snapshot
 from steptime.memory.signs import signs_of
 from steptime.memory.steps import boundaries_of
 from steptime.recording.recording import Process
-from steptime.trace.arguments import AllocationEvents, read_allocations
-from steptime.trace.cached_per_trace import once
-from steptime.trace.reader import DEFAULT_MAX_SIZE
 from steptime.trace.table import Trace
 
 FREE = "free in the allocator"
@@ -72,19 +69,12 @@ def owned_in_process(process: Process, windows: Sequence[StepContext]) -> OverTi
 def owned_in_trace(trace: Trace, boundaries: Int64, how: str) -> OverTime | None:
     """boundaries: (n, 2) ns of the steps on the host, found by how. Of several devices the one that held most; None
     without allocations, or without their addresses (before torch 1.12)."""
-    found = allocations_in(trace)
-    return _of(histories_of_trace(trace, found, boundaries, how)) if found is not None else None
+    return _of(histories_of_trace(trace, boundaries, how)) if not is_too_large(trace) else None
 
 
-@once
-def allocations_in(trace: Trace) -> AllocationEvents | None:
-    """The memory events of a trace; None where it is too large for a picture."""
-    if len(trace.parts) > 1 or trace.size > LARGEST_TRACE:
-        return None
-    try:
-        return read_allocations(trace.path, max_size=max(DEFAULT_MAX_SIZE, trace.size))
-    except SteptimeError:
-        return None  # it was there when the trace was read, and says nothing new of it
+def is_too_large(trace: Trace) -> bool:
+    """For a picture of its memory."""
+    return len(trace.parts) > 1 or trace.size > LARGEST_TRACE
 
 
 def _of_snapshot(path: Path) -> OverTime | None:

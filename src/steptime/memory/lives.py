@@ -10,10 +10,9 @@ from steptime.analysis.memory_samples import CPU_PLACE
 from steptime.arrays import Bool, Int32, Int64
 from steptime.memory.snapshot import NO_STACK, Action, Events, Segments, Snapshot, Stacks, State, selected
 from steptime.quantities import SourceLine
-from steptime.trace.arguments import UNKNOWN, AllocationEvents
 from steptime.trace.call_tree import ROOT, call_tree, innermost_at
 from steptime.trace.links import source_line
-from steptime.trace.table import HOST_CATEGORIES, Trace
+from steptime.trace.table import HOST_CATEGORIES, UNSAID, AllocationEvents, Trace
 
 BEFORE = -1
 """Born before the history begins."""
@@ -251,26 +250,26 @@ def _joined(one: Lives, other: Lives) -> Lives:
     return Lives(**{name: np.concatenate((getattr(one, name), getattr(other, name))) for name in names})
 
 
-def histories_of_trace(
-    trace: Trace, found: AllocationEvents, boundaries: Int64, how: str
-) -> tuple[AllocationHistory, ...]:
+def histories_of_trace(trace: Trace, boundaries: Int64, how: str) -> tuple[AllocationHistory, ...]:
     """One history for each device of a trace, the one with most memory first. boundaries: (n, 2) ns of the steps on the
     host, and what they were found by. Devices whose events have no addresses are left out."""
-    time = found.time + trace.base_ns
+    found = trace.allocations
+    time = found.time.astype(np.int64) + trace.base_ns
     stack, stacks = _stacks(trace, found, time)
-    known = found.address != UNKNOWN
+    known = found.address != UNSAID
     devices = np.unique(np.stack((found.device_type, found.device), axis=1)[known], axis=0).tolist()
     histories = []
     for kind, number in devices:
         rows = np.flatnonzero((found.device_type == kind) & (found.device == number) & known)
         rows = rows[np.argsort(time[rows], kind="stable")]
-        lives = _lives_from_trace(found.address[rows], found.bytes[rows], stack[rows])
-        times, size, totals = time[rows], found.bytes[rows], found.allocated[rows]
+        columns = (found.address, found.bytes, found.allocated, found.reserved)
+        address, size, totals, reserved = (column[rows].astype(np.int64) for column in columns)
+        lives, times = _lives_from_trace(address, size, stack[rows]), time[rows]
         freed_later = int(lives.size[lives.born == BEFORE].sum())
         before = int(totals[0] - size[0]) - freed_later
         if kind != CPU and before > 0:
             lives = _joined(lives, _there_before(before, len(rows)))
-        held = np.maximum(found.reserved[rows], totals)
+        held = np.maximum(reserved, totals)
         first = held[0] - size[0] if held[0] == totals[0] else held[0]
         ends = np.searchsorted(times, boundaries[:, 1], side="right") - 1
         histories.append(

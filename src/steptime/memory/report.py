@@ -15,7 +15,6 @@ from steptime.memory.text import Keeper, MemoryReport
 from steptime.memory.triage import triage
 from steptime.recording.load import load_process, look_into, name_of, place
 from steptime.recording.recording import Process
-from steptime.trace.arguments import read_allocations
 from steptime.trace.cache import read_remembered
 from steptime.trace.gather import is_traces
 from steptime.trace.reader import DEFAULT_MAX_SIZE
@@ -49,7 +48,7 @@ def triage_path(
 def _of_trace(path: Path, max_size: int, cache: bool) -> tuple[AllocationHistory, ...]:
     trace = read_remembered(path, max_size=max_size, cache=cache)
     steps = find_steps(trace)
-    return histories_of_trace(trace, read_allocations(path, max_size=max_size), steps.boundaries, steps.how)
+    return histories_of_trace(trace, steps.boundaries, steps.how)
 
 
 def _of_recording(path: Path, capacity: int | None, max_size: int) -> MemoryReport:

@@ -15,6 +15,7 @@ import shutil
 import struct
 import sys
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias, get_type_hints
@@ -27,13 +28,14 @@ from isal import isal_zlib
 from steptime._version import __version__
 from steptime.folders import cache_folder
 from steptime.trace.reader import DEFAULT_MAX_SIZE, read
-from steptime.trace.table import ABSENT, EventKind, EventTable, Trace
+from steptime.trace.table import ABSENT, AllocationEvents, EventKind, EventTable, Trace
 
 Array: TypeAlias = npt.NDArray[Any]
-MAGIC = b"steptime-trace-columns 2\n"
-COLUMNS = tuple(field.name for field in dataclasses.fields(EventTable))
+MAGIC = b"steptime-trace-columns 3\n"
+TABLES: dict[str, type[EventTable | AllocationEvents]] = {"events": EventTable, "allocations": AllocationEvents}
+COLUMNS = {name: tuple(field.name for field in dataclasses.fields(table)) for name, table in TABLES.items()}
 FACTS = tuple(
-    field.name for field in dataclasses.fields(Trace) if field.name not in ("path", "events", "windows", "parts")
+    field.name for field in dataclasses.fields(Trace) if field.name not in ("path", "windows", "parts", *TABLES)
 )
 """What a single file says besides its events."""
 _TYPES = get_type_hints(Trace)
@@ -66,50 +68,72 @@ class _Column(msgspec.Struct, frozen=True):
     constant: int | None = None
 
 
+class _Table(msgspec.Struct, frozen=True):
+    rows: int
+    columns: dict[str, _Column]
+
+
 class _Header(msgspec.Struct, frozen=True):
     stamp: Stamp
     byte_order: str
-    rows: int
-    columns: dict[str, _Column]
+    tables: dict[str, _Table]
     facts: dict[str, Any]
     """Of `FACTS`."""
 
 
 def store(file: BinaryIO, trace: Trace, stamp: Stamp) -> None:
     """Writes a trace. Raises ContainerError where a name of it is no text that can be written, OSError."""
-    columns = {name: getattr(trace.events, name) for name in COLUMNS}
     described = {
-        name: _Column(column.dtype.name, 0, int(column[0]))
-        if _is_constant(column)
-        else _Column(column.dtype.name, isal_zlib.crc32(column.data.cast("B")))
-        for name, column in columns.items()
+        table: _Table(len(getattr(trace, table)), {name: _described(column) for name, column in _columns(trace, table)})
+        for table in TABLES
     }
     facts = {name: getattr(trace, name) for name in FACTS}
     try:
-        header = msgspec.json.encode(_Header(stamp, sys.byteorder, len(trace.events), described, facts))
+        header = msgspec.json.encode(_Header(stamp, sys.byteorder, described, facts))
     except (ValueError, OverflowError) as error:  # a lone surrogate, an integer beyond 64 bits
         raise ContainerError(str(error)) from error
     file.write(START.pack(MAGIC, len(header), isal_zlib.crc32(header)) + header)
-    for column in columns.values():
-        if not _is_constant(column):
-            file.write(column.data.cast("B"))
+    for table in TABLES:
+        for _, column in _columns(trace, table):
+            if len(column) and not _is_constant(column):
+                file.write(column.data.cast("B"))
+
+
+def _columns(trace: Trace, table: str) -> Iterator[tuple[str, Array]]:
+    return ((name, getattr(getattr(trace, table), name)) for name in COLUMNS[table])
+
+
+def _described(column: Array) -> _Column:
+    if _is_constant(column):
+        return _Column(column.dtype.name, 0, int(column[0]))
+    return _Column(column.dtype.name, isal_zlib.crc32(column.data.cast("B")) if len(column) else 0)
 
 
 def load(file: BinaryIO, stamp: Stamp) -> Trace:
     """The trace of exactly that file. Raises ContainerError, OSError."""
     header = _read_header(file)
-    if header.stamp != stamp or header.byte_order != sys.byteorder or set(header.columns) != set(COLUMNS):
+    names = {name: set(table.columns) for name, table in header.tables.items()}
+    expected = {name: set(columns) for name, columns in COLUMNS.items()}
+    if header.stamp != stamp or header.byte_order != sys.byteorder or names != expected:
         raise ContainerError("of another file or version")
     try:
         facts = msgspec.structs.asdict(msgspec.convert(header.facts, _Facts))
     except ValueError as error:
         raise ContainerError(str(error)) from error
-    columns = {name: _read_column(file, header.columns[name], header.rows) for name in COLUMNS}
-    if not _is_sound(columns, facts):
+    columns = {
+        table: {
+            name: _read_column(file, header.tables[table].columns[name], header.tables[table].rows) for name in names
+        }
+        for table, names in COLUMNS.items()
+    }
+    if not _is_sound(columns["events"], facts) or any(
+        column.dtype.kind != "i" for column in columns["allocations"].values()
+    ):
         raise ContainerError("damaged")
-    for column in columns.values():
+    for column in (column for table in columns.values() for column in table.values()):
         column.flags.writeable = False
-    return Trace(path=Path(stamp.path), events=EventTable(**columns), **facts)
+    events, allocations = EventTable(**columns["events"]), AllocationEvents(**columns["allocations"])
+    return Trace(path=Path(stamp.path), events=events, allocations=allocations, **facts)
 
 
 def _is_constant(column: Array) -> bool:
@@ -128,10 +152,14 @@ def _read_header(file: BinaryIO) -> _Header:
         raise ContainerError("damaged")
     try:
         header = msgspec.json.decode(encoded, type=_Header)
-        widths = [WIDTHS[each.kind] * (each.constant is None) for each in header.columns.values()]
+        sizes = [
+            WIDTHS[each.kind] * (each.constant is None) * table.rows
+            for table in header.tables.values()
+            for each in table.columns.values()
+        ]
     except (ValueError, KeyError, RecursionError) as error:
         raise ContainerError(str(error)) from error
-    if header.rows < 0 or sum(widths) * header.rows != left - length:
+    if any(table.rows < 0 for table in header.tables.values()) or sum(sizes) != left - length:
         raise ContainerError("damaged")
     return header
 
@@ -152,7 +180,7 @@ def _read_column(file: BinaryIO, column: _Column, rows: int) -> Array:
 
 def _is_sound(columns: dict[str, Array], facts: dict[str, Any]) -> bool:
     """Whether each number points somewhere and each type is what the table promises."""
-    lists, texts = {"name": "symbols", "lane": "lanes"}, ("shapes", "dtypes", "inputs")
+    lists, texts = {"name": "symbols", "lane": "lanes"}, ("shapes", "dtypes", "inputs", "details")
     sound = columns["event_kind"].dtype == np.uint8 and _within(columns["event_kind"], 0, len(EventKind))
     sound &= columns["begin"].dtype == columns["duration"].dtype == np.int64
     sound &= _within(columns["duration"], 0, 2**62)
@@ -234,7 +262,7 @@ def _remember(trace: Trace, stamp: Stamp, entry: Path) -> None:
     partial = entry.with_name(f"{entry.name}.{os.getpid()}.partial")
     try:
         entry.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        columns = (getattr(trace.events, name) for name in COLUMNS)
+        columns = [column for table in TABLES for _, column in _columns(trace, table)]
         if not make_room(entry.parent, sum(each.nbytes for each in columns if not _is_constant(each)), keep=entry):
             return
         with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:

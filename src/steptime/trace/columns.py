@@ -14,6 +14,7 @@ import operator
 import re
 import struct
 from collections.abc import Sequence
+from contextlib import suppress
 from decimal import Decimal, InvalidOperation
 from typing import Any, TypeAlias, TypeVar, cast
 
@@ -34,7 +35,6 @@ from steptime.trace.vendors import (
 
 Number: TypeAlias = int | str | None
 NOTHING = msgspec.Raw()
-RAW_FIELDS = ("shapes", "dtypes", "inputs", "grid", "block")
 FLOAT_HOLDS_NANOSECONDS = 2.0**43
 """Below this many microseconds a float64 lies within half a nanosecond of what was written; above, it may not."""
 PRECISE_TIME = re.compile(rb'"ts"\s*:\s*\d{13,}\.\d')
@@ -45,7 +45,7 @@ POINT = PRECISE_LAYOUT.index(".")
 POINT_AS_DIGIT = (ord(".") - ord("0")) % 256
 LATEST = 2.0**52
 """Microseconds: 142 years. A time beyond is garbage, and its ns would leave int64."""
-PHASES_PASSED_OVER = (*"MiIfstCBEbenNODPRcavV(),=", "")
+PHASES_PASSED_OVER = (*"MIfstCBEbenNODPRcavV(),=", "")
 """Phases of the Trace Event Format that hold no measured interval; arrows alone are up to 40 % of the events."""
 
 
@@ -69,9 +69,35 @@ class Arguments(msgspec.Struct, gc=False, frozen=True):
     python_parent: Number = msgspec.field(default=ABSENT, name="Python parent id")
     python: Number = msgspec.field(default=ABSENT, name="Python id")
     external_of_2021: Number = msgspec.field(default=ABSENT, name="external id")
+    collective: msgspec.Raw = msgspec.field(default=NOTHING, name="Collective name")
+    kernel_file: msgspec.Raw = NOTHING
+
+
+class Detailed(Arguments, gc=False, frozen=True):
+    """With what few events carry beyond: collectives, and operators that torch.compile generated."""
+
+    elements_in: msgspec.Raw = msgspec.field(default=NOTHING, name="In msg nelems")
+    elements_out: msgspec.Raw = msgspec.field(default=NOTHING, name="Out msg nelems")
+    group_size: msgspec.Raw = msgspec.field(default=NOTHING, name="Group size")
+    dtype: msgspec.Raw = NOTHING
+    group: msgspec.Raw = msgspec.field(default=NOTHING, name="Process Group Name")
+    group_description: msgspec.Raw = msgspec.field(default=NOTHING, name="Process Group Description")
+    group_ranks: msgspec.Raw = msgspec.field(default=NOTHING, name="Process Group Ranks")
+    kernel_hash: msgspec.Raw = NOTHING
+    kernel_backend: msgspec.Raw = NOTHING
+    kernel_kwargs: msgspec.Raw = NOTHING
+    num_warps: msgspec.Raw = NOTHING
+    kernel_flop: msgspec.Raw = NOTHING
+    kernel_num_gb: msgspec.Raw = NOTHING
 
 
 NO_ARGUMENTS = Arguments()
+KEYS = dict(zip(Detailed.__struct_fields__, Detailed.__struct_encode_fields__, strict=True))
+RAW_FIELDS = {name for name in KEYS if getattr(Detailed(), name) is NOTHING}
+DETAILS = ("collective", "kernel_file", *(name for name in KEYS if name not in Arguments.__struct_fields__))
+ALL_DETAILS = msgspec.json.Decoder(Detailed)
+ATTEMPTS = 16
+"""Braces that are tried as the begin of an event's arguments, and as their end."""
 
 
 class Complete(msgspec.Struct, tag="X", tag_field="ph", gc=False, kw_only=True):
@@ -98,39 +124,124 @@ class CompleteExactly(msgspec.Struct, tag="X", tag_field="ph", gc=False, kw_only
     args: Arguments = NO_ARGUMENTS
 
 
+class OfInstant(msgspec.Struct, gc=False, frozen=True):
+    """The `args` of an allocation."""
+
+    reserved: Number = msgspec.field(default=None, name="Total Reserved")
+    allocated: Number = msgspec.field(default=None, name="Total Allocated")
+    bytes: Number = msgspec.field(default=None, name="Bytes")
+    address: Number = msgspec.field(default=None, name="Addr")
+    device: Number = msgspec.field(default=None, name="Device Id")
+    device_type: Number = msgspec.field(default=None, name="Device Type")
+
+
+NO_ALLOCATION = OfInstant()
+
+
+class Instant(msgspec.Struct, tag="i", tag_field="ph", gc=False, kw_only=True):
+    """An event without a duration: where memory was recorded, an allocation."""
+
+    name: str = ""
+    pid: Number = None
+    tid: Number = None
+    ts: float = 0.0
+    args: OfInstant = NO_ALLOCATION
+
+
+class InstantExactly(msgspec.Struct, tag="i", tag_field="ph", gc=False, kw_only=True):
+    """The same, where a float cannot hold the time: its digits."""
+
+    name: str = ""
+    pid: Number = None
+    tid: Number = None
+    ts: msgspec.Raw = NOTHING
+    args: OfInstant = NO_ALLOCATION
+
+
 Event: TypeAlias = Complete | CompleteExactly
+Mark: TypeAlias = Instant | InstantExactly
+KINDS: dict[bool, tuple[type[Event], type[Mark]]] = {
+    False: (Complete, Instant), True: (CompleteExactly, InstantExactly)
+}  # fmt: skip
+"""By whether times are kept exactly."""
 
 
-def _decoder(complete: type[msgspec.Struct], *, listed: bool) -> msgspec.json.Decoder[object]:
+def _decoder(kinds: Sequence[type[msgspec.Struct]], *, listed: bool) -> msgspec.json.Decoder[object]:
     others = [
         msgspec.defstruct(f"Phase{ord(phase or '_')}", [], tag=phase, tag_field="ph", gc=False)
         for phase in PHASES_PASSED_OVER
     ]
-    union: Any = functools.reduce(operator.or_, others, complete)
+    union: Any = functools.reduce(operator.or_, [*kinds, *others])
     return msgspec.json.Decoder(list[union] if listed else union)
 
 
-_LISTS = {False: _decoder(Complete, listed=True), True: _decoder(CompleteExactly, listed=True)}
-_SINGLES = {False: _decoder(Complete, listed=False), True: _decoder(CompleteExactly, listed=False)}
+_LISTS = {exactly: _decoder(kinds, listed=True) for exactly, kinds in KINDS.items()}
+_SINGLES = {exactly: _decoder(kinds, listed=False) for exactly, kinds in KINDS.items()}
 
 
-def decode_list(block: memoryview | bytes, *, exactly: bool) -> list[Event]:
-    """The complete events of a JSON array. Raises ValueError (msgspec's or of invalid UTF-8) when it is not one."""
+def decode_list(block: memoryview | bytes, *, exactly: bool) -> tuple[list[Event], list[Mark]]:
+    """The events of a JSON array that are kept. Raises ValueError (msgspec's or of invalid UTF-8) when it is not one.
+
+    Their raw fields point into the block.
+    """
     try:
         events = cast("list[object]", _LISTS[exactly].decode(block))
     except RecursionError as error:
         raise ValueError(str(error)) from None
-    wanted = CompleteExactly if exactly else Complete
-    return [event for event in events if type(event) is wanted]
+    found, marks = sorted_out(events, exactly=exactly)
+    marked = [event for event in found if event.args.collective is not event.args.kernel_file]  # NOTHING, both
+    if marked:
+        _add_details(marked, block)
+    return found, marks
 
 
-def decode_one(text: bytes, *, exactly: bool) -> Event | None:
-    """The event, None when it is no complete one. Raises ValueError when it is not JSON or not typed as expected."""
+def _add_details(events: Sequence[Event], block: memoryview | bytes) -> None:
+    """Reads the arguments of some events once more, with all their details: the parser is faster without them."""
+    text, start = bytes(block), _address(block)
+    for event in events:
+        arguments = event.args
+        raw = arguments.kernel_file if arguments.collective is NOTHING else arguments.collective
+        event.args = _around(text, _address(raw) - start) or arguments
+
+
+def _around(text: bytes, position: int) -> Detailed | None:
+    """The arguments in which a detail is written: from one of the last braces that can begin them to one of the next
+    that can end them."""
+    begin = position
+    for _ in range(ATTEMPTS):
+        begin = text.rfind(b'"args"', 0, begin)
+        if begin < 0:
+            return None
+        end, first = position, text.find(b"{", begin, position)
+        for _ in range(ATTEMPTS if first >= 0 else 0):
+            end = text.find(b"}", end) + 1
+            with suppress(ValueError):  # the brace of a text, or of an inner object
+                found = ALL_DETAILS.decode(text[first:end])
+                if found.collective is not found.kernel_file:
+                    return found
+    return None
+
+
+def _address(buffer: memoryview | bytes | msgspec.Raw) -> int:
+    return int(np.frombuffer(buffer, np.uint8).__array_interface__["data"][0])
+
+
+def sorted_out(events: Sequence[object], *, exactly: bool) -> tuple[list[Event], list[Mark]]:
+    """Complete events, and the others that are kept."""
+    complete, mark = KINDS[exactly]
+    found = [event for event in events if type(event) is complete]
+    return found, [] if len(found) == len(events) else [event for event in events if type(event) is mark]
+
+
+def decode_one(text: bytes, *, exactly: bool) -> Event | Mark | None:
+    """The event, None when it is none to keep. Raises ValueError when it is not JSON or not typed as expected."""
     try:
         event = _SINGLES[exactly].decode(text)
     except RecursionError as error:
         raise ValueError(str(error)) from None
-    return event if isinstance(event, (Complete, CompleteExactly)) else None
+    found, marks = sorted_out([event], exactly=exactly)
+    _add_details([each for each in found if each.args.collective is not each.args.kernel_file], text)
+    return found[0] if found else marks[0] if marks else None
 
 
 def needs_exactness(events: list[Event], block: memoryview | bytes) -> bool:
@@ -145,7 +256,7 @@ def nanoseconds(microseconds: Float64) -> Int64:
     return whole.astype(np.int64) * 1000 + np.rint((microseconds - whole) * 1000).astype(np.int64)
 
 
-def begins(events: Sequence[Event], *, exactly: bool) -> tuple[Int64, Bool]:
+def begins(events: Sequence[Event | Mark], *, exactly: bool) -> tuple[Int64, Bool]:
     """The begins of events in ns, as the file has them, and which of them are times at all."""
     if exactly:
         return _exact_begins([event.ts for event in events])
@@ -217,8 +328,7 @@ def _arguments(given: object) -> Arguments:
     """The integers among the arguments; raw JSON is not kept on this road."""
     if not isinstance(given, dict):
         return NO_ARGUMENTS
-    keys = zip(Arguments.__struct_fields__, Arguments.__struct_encode_fields__, strict=True)
-    known = {name: _integer(given[key]) for name, key in keys if key in given and name not in RAW_FIELDS}
+    known = {name: _integer(given[key]) for name, key in KEYS.items() if key in given and name not in RAW_FIELDS}
     return Arguments(**known)  # type: ignore[arg-type]
 
 
@@ -346,7 +456,7 @@ MOST_THREADS = 1024
 """Of a block, on all devices of NVIDIA and AMD."""
 WHOLE: dict[str, type[np.generic]] = {
     "event_kind": np.uint8, "name": np.int32, "lane": np.int32, "begin": np.int64, "duration": np.int64,
-    "shapes": np.int32, "dtypes": np.int32, "inputs": np.int32,
+    "shapes": np.int32, "dtypes": np.int32, "inputs": np.int32, "details": np.int32,
 }  # fmt: skip
 """Columns of one type always: times are 64 bits wide, whatever they hold."""
 IDS = ("correlation", "external", "sequence", "bytes", "stream", "device", "python", "python_parent", "blocks")
@@ -393,7 +503,7 @@ class Columns:
         self._event_kinds = _Codes()
         self.names: Numbering[str] = Numbering()
         self._lanes: Numbering[tuple[Number, Number]] = Numbering()
-        self.shapes, self.dtypes, self.inputs = Texts(), Texts(), Texts()
+        self.shapes, self.dtypes, self.inputs, self.details = Texts(), Texts(), Texts(), Texts()
         self._grids = Grids()
         self.refused = self.negative = 0
 
@@ -452,6 +562,7 @@ class Columns:
             self._add_texts("dtypes", self.dtypes, [args.dtypes for args in every])
         else:  # Kineto writes types with shapes only
             self._columns["dtypes"].skip(len(every))
+        self._add_details(every)
         streams = self._add_ids("stream", [args.stream for args in every])
         self._add_blocks(every, streams)
         devices = self._add_ids("device", [args.device for args in every])
@@ -465,6 +576,16 @@ class Columns:
         values = [ABSENT if text is NOTHING else numbers[bytes(text)] for text in raw]
         self._columns[column].extend(_integers(values))
         return True
+
+    def _add_details(self, every: list[Arguments]) -> None:
+        """Few events carry them."""
+        if list(map(type, every)).count(Arguments) == len(every):
+            self._columns["details"].skip(len(every))
+            return
+        found = {at: self.details[_as_object(args)] for at, args in enumerate(every) if isinstance(args, Detailed)}
+        numbers = np.full(len(every), ABSENT, np.int32)
+        numbers[list(found)] = list(found.values())
+        self._columns["details"].extend(numbers)
 
     def _add_blocks(self, every: list[Arguments], streams: Int64 | None) -> None:
         """Only what runs on a stream can have a grid, and that is a small part of all events."""
@@ -502,6 +623,13 @@ class Columns:
         for column in joined.values():
             column.flags.writeable = False
         return EventTable(**joined)
+
+
+def _as_object(arguments: Detailed) -> bytes:
+    """Its details as JSON, as they are written."""
+    given = ((name, getattr(arguments, name)) for name in DETAILS)
+    written = (b'"%s":%s' % (KEYS[name].encode(), bytes(raw)) for name, raw in given if raw is not NOTHING)
+    return b"{%s}" % b",".join(written)
 
 
 def _blocks(grid: bytes, block: bytes) -> int:

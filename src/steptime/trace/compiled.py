@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from steptime.quantities import SourceLine
-from steptime.trace.arguments import arguments_of
+from steptime.trace.details import details_of
 from steptime.trace.links import UNKNOWN, Links
 from steptime.trace.table import EventKind, Trace
 
@@ -45,9 +45,9 @@ def compiled_kernels(trace: Trace, links: Links) -> dict[str, CompiledKernel]:
     _, first = np.unique(events.name[around[same]], return_index=True)
     rows = around[same][first].astype(np.int64)
     found: dict[str, CompiledKernel] = {}
-    for row, arguments in zip(rows.tolist(), arguments_of(trace, rows), strict=True):
-        file = (arguments or {}).get("kernel_file")
-        if arguments is None or not isinstance(file, str) or not file:
+    for row, arguments in zip(rows.tolist(), details_of(trace, rows), strict=True):
+        file = arguments.get("kernel_file")
+        if not isinstance(file, str) or not file:
             continue
         name, warps = trace.symbols[events.name[row]], arguments.get("num_warps")
         gigabytes = _number(arguments.get("kernel_num_gb"))

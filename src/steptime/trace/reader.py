@@ -14,7 +14,18 @@ from enum import Enum
 from pathlib import Path
 
 from steptime.errors import TraceError
-from steptime.trace.columns import PRECISE_TIME, Columns, Event, decode_list, decode_one, lenient, needs_exactness
+from steptime.trace.allocations import Allocations
+from steptime.trace.columns import (
+    PRECISE_TIME,
+    Columns,
+    Event,
+    Mark,
+    decode_list,
+    decode_one,
+    lenient,
+    needs_exactness,
+    sorted_out,
+)
 from steptime.trace.source import TraceSource
 from steptime.trace.table import Damage, Trace, closes, facts_of
 
@@ -69,7 +80,7 @@ class _Reading:
         self._buffer = bytearray(BLOCK)
         self._filled = 0
         self._at_end = False
-        self._columns = Columns()
+        self._columns, self._allocations = Columns(), Allocations()
         self._exactly: bool | None = None
         self._header, self._trailer = b"", b""
         self._damaged = self._refused = 0
@@ -98,7 +109,7 @@ class _Reading:
         return Trace(
             path=self._path, size=self._source.size, events=events, symbols=tuple(columns.names), lanes=columns.lanes,
             shapes=columns.shapes.decoded(), dtypes=columns.dtypes.decoded(), inputs=columns.inputs.decoded(),
-            damage=damage, **facts,
+            details=columns.details.decoded(), allocations=self._allocations.table(), damage=damage, **facts,
         )  # fmt: skip
 
     def _find_events(self) -> None:
@@ -166,12 +177,13 @@ class _Reading:
 
     def _add_block(self, block: memoryview) -> None:
         """A function of its own, so that no event outlives the view into which its raw fields point."""
-        events = decode_list(block, exactly=bool(self._exactly))
+        events, marks = decode_list(block, exactly=bool(self._exactly))
         if self._exactly is None and events:
             self._exactly = needs_exactness(events, block)
             if self._exactly:
-                events = decode_list(block, exactly=True)
+                events, marks = decode_list(block, exactly=True)
         self._columns.add(events, exactly=bool(self._exactly))
+        self._allocations.add(marks, exactly=bool(self._exactly))
 
     def _read_trailer(self, end: int) -> None:
         self._drop(end)
@@ -195,8 +207,8 @@ class _Reading:
         whole, torn = (text[: boundaries[-1]], text[boundaries[-1] + 1 :]) if boundaries else (b"", text)
         if whole:
             self._salvage(whole)
-        events, _, _ = salvage(torn.rstrip().removesuffix(b","), exactly=bool(self._exactly))
-        self._columns.add(events, exactly=bool(self._exactly))
+        kept, _, _ = salvage(torn.rstrip().removesuffix(b","), exactly=bool(self._exactly))
+        self._add(kept)
         return False
 
     def _salvage_block(self, cuts: list[int]) -> bool:
@@ -212,10 +224,15 @@ class _Reading:
     def _salvage(self, text: bytes) -> None:
         if self._exactly is None:
             self._exactly = PRECISE_TIME.search(text) is not None
-        events, damaged, refused = salvage(text, exactly=bool(self._exactly))
-        self._columns.add(events, exactly=bool(self._exactly))
+        kept, damaged, refused = salvage(text, exactly=bool(self._exactly))
+        self._add(kept)
         self._damaged += damaged
         self._refused += refused
+
+    def _add(self, kept: list[Event | Mark]) -> None:
+        events, marks = sorted_out(kept, exactly=bool(self._exactly))
+        self._columns.add(events, exactly=bool(self._exactly))
+        self._allocations.add(marks, exactly=bool(self._exactly))
 
     def _fill(self) -> None:
         """Reads until the buffer is full or the file ends."""
@@ -252,13 +269,13 @@ LONGEST_JOIN = 16
 """An event that holds objects in a list is split at them; so many pieces are put together again before giving up."""
 
 
-def salvage(text: bytes, *, exactly: bool) -> tuple[list[Event], int, int]:
+def salvage(text: bytes, *, exactly: bool) -> tuple[list[Event | Mark], int, int]:
     """Reads events separated by commas one by one. `text` starts and ends with an event, brackets stripped.
 
     Returns those that could be kept, how many stretches were given up, and how many were JSON, but without a usable
     time or name.
     """
-    events: list[Event] = []
+    events: list[Event | Mark] = []
     damaged = refused = piece = 0
     boundaries = [match.start(1) for match in SEPARATOR.finditer(text)]
     starts, stops = [0, *(boundary + 1 for boundary in boundaries)], [*boundaries, len(text)]
@@ -281,7 +298,7 @@ def salvage(text: bytes, *, exactly: bool) -> tuple[list[Event], int, int]:
     return events, damaged, refused
 
 
-def _leniently(part: bytes, *, exactly: bool) -> tuple[Event | None, bool, bool]:
+def _leniently(part: bytes, *, exactly: bool) -> tuple[Event | Mark | None, bool, bool]:
     """JSON that the typed parser refused (NaN, an odd type, invalid UTF-8), or none at all: the event, whether the
     stretch is damaged, and whether it is useless."""
     try:

@@ -69,7 +69,7 @@ class _WithEnd:
 class EventTable(_WithEnd):
     """Columns of the complete ("X") events in file order; all arrays have one length and are read-only.
 
-    name, shapes, dtypes, inputs: numbers of `Trace.symbols`, `Trace.shapes`… (ABSENT where the event has none).
+    name, shapes, dtypes, inputs, details: numbers of `Trace.symbols`, `Trace.shapes`… (ABSENT where an event has none).
     lane: number in `Trace.lanes`. begin: ns, absolute where the file says since when. duration: ns, never negative.
     bytes: of a copy or a memset. python and python_parent: ids of Python functions. blocks: of a kernel's grid (some
     calls of HIP give its threads instead, which are more).
@@ -95,6 +95,7 @@ class EventTable(_WithEnd):
     python: Ids
     python_parent: Ids
     blocks: Ids
+    details: Int32
 
     def __len__(self) -> int:
         return len(self.begin)
@@ -109,6 +110,36 @@ class EventTable(_WithEnd):
             end.flags.writeable = False
             object.__setattr__(self, "_end", end)
             return end
+
+
+UNSAID = -1
+"""A number of an allocation that the file does not give."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AllocationEvents:
+    """Columns in file order. time: ns in the file's own terms (add the trace's base_ns). thread: as the file has it.
+    bytes: negative where memory was freed. address: UNSAID in traces before torch 1.12. allocated, reserved: totals of
+    the device right after; of a CPU only what was handed out since the recording began. device_type: 0 for a CPU.
+
+    32 bits wide where all of a column's values fit and 64 where one does not: widen them before arithmetic.
+    """
+
+    time: Ids
+    process: Ids
+    thread: Ids
+    address: Ids
+    bytes: Ids
+    allocated: Ids
+    reserved: Ids
+    device: Ids
+    device_type: Ids
+
+    def __len__(self) -> int:
+        return len(self.time)
+
+
+NO_ALLOCATIONS = AllocationEvents(*[np.empty(0, np.int64)] * 9)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +188,7 @@ class Trace(Referable):
     """A file written by Kineto. size: bytes of JSON that were read.
 
     symbols: names of events. shapes, dtypes, inputs: the raw JSON of "Input Dims", "Input type" and "Concrete Inputs".
+    details: what collectives and compiled kernels carry beyond, JSON objects. allocations: of one file only.
     base_ns: added to the file's times (baseTimeNanoseconds). rank, world_size: None where the file does not say.
     windows: begins and ends in ns of the recordings that it was put together from, in time order; none for one file.
     parts: their files with the number of events of each, likewise.
@@ -170,6 +202,8 @@ class Trace(Referable):
     shapes: tuple[str, ...]
     dtypes: tuple[str, ...]
     inputs: tuple[str, ...]
+    details: tuple[str, ...] = ()
+    allocations: AllocationEvents = NO_ALLOCATIONS
     devices: tuple[Device, ...] = ()
     rank: int | None = None
     world_size: int | None = None

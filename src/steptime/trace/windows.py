@@ -19,7 +19,7 @@ from steptime.trace.columns import IDS, WHOLE, Growing, Numbering
 from steptime.trace.gather import RankFiles, host_process, mixed
 from steptime.trace.reader import DEFAULT_MAX_SIZE
 from steptime.trace.source import too_large
-from steptime.trace.table import ABSENT, Damage, EventTable, Trace
+from steptime.trace.table import ABSENT, NO_ALLOCATIONS, Damage, EventTable, Trace
 
 LINKING = {"correlation": (1, ("correlation",)), "external": (1, ("external",)), "sequence": (0, ("sequence",)),
            "python": (0, ("python", "python_parent"))}  # fmt: skip
@@ -28,7 +28,8 @@ them."""
 HIGHEST = np.iinfo(np.int64).max // 2
 LONGEST_PAUSE = 24 * 3600 * 10**9
 """ns between two recordings of one process. Process ids repeat in containers, so much later it is another run."""
-DICTIONARIES = {"name": "symbols", "lane": "lanes", "shapes": "shapes", "dtypes": "dtypes", "inputs": "inputs"}
+DICTIONARIES = {"name": "symbols", "lane": "lanes", "shapes": "shapes", "dtypes": "dtypes", "inputs": "inputs",
+                "details": "details"}  # fmt: skip
 
 
 def read_rank(found: RankFiles, *, max_size: int = DEFAULT_MAX_SIZE, cache: bool = True) -> Trace:
@@ -152,6 +153,8 @@ class _Joined:
             shapes=tuple(numbers["shapes"]),
             dtypes=tuple(numbers["dtypes"]),
             inputs=tuple(numbers["inputs"]),
+            details=tuple(numbers["details"]),
+            allocations=NO_ALLOCATIONS,
             windows=tuple(self._windows),
             parts=tuple(self._parts),
             damage=Damage(bool(truncated), *counts),

@@ -1,0 +1,31 @@
+"""What few events carry beyond the columns: what a collective was called with, where a compiled kernel comes from."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from steptime.arrays import Int32, Int64
+from steptime.trace.cached_per_trace import once
+from steptime.trace.table import Trace
+
+Details = dict[str, Any]
+
+
+def details_of(trace: Trace, rows: Int64 | Int32) -> tuple[Details, ...]:
+    """Of events, by the names that Kineto gives them; {} where an event has none."""
+    known = (*_decoded(trace), Details())  # ABSENT is the last
+    return tuple(known[max(number, -1)] for number in trace.events.details[rows].tolist())
+
+
+@once
+def _decoded(trace: Trace) -> tuple[Details, ...]:
+    return tuple(map(_parsed, trace.details))
+
+
+def _parsed(text: str) -> Details:
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
