@@ -55,12 +55,14 @@ def diagnose_paths(
     cache: bool = True,
     engine: str | None = None,
     workers: int | None = None,
+    pictures: bool = True,
 ) -> Report:
     """The report of a recording, of traces (of one job), or of a report that was saved as JSON.
 
     max_size: bytes of JSON that are read of a rank's traces. cache: whether large ones are remembered. engine: where
     ranks are reduced (`stragglers.fleet.ENGINES`); None: here, one by one, and in worker processes where there are more
-    than DETAILED_RANKS. workers: of the engine, by default as many as there are CPUs.
+    than DETAILED_RANKS. workers: of the engine, by default as many as there are CPUs. pictures: whether a trace's
+    report has a step's timeline and memory over time, which no text shows, and which take a third of the time.
     """
     first = Path(paths[0])
     if len(paths) == 1 and json.is_report(first):
@@ -76,14 +78,14 @@ def diagnose_paths(
     source, found = " ".join(map(shlex.quote, paths)), gather(paths, max_size=max_size)
     if engine is None and len(found.ranks) <= DETAILED_RANKS:
         traces = (read_rank(rank, max_size=max_size, cache=cache) for rank in found.ranks)
-        return diagnose_traces(traces, source, found.problems)
+        return diagnose_traces(traces, source, found.problems, pictures=pictures)
     reduced = reduce_all(found.ranks, engine=engine or LOCAL, workers=workers, max_size=max_size, cache=cache)
     summaries, problems = _summaries(reduced), _problems(reduced)
     numbers = {each.summary.rank: each.number for each in reduced if each.summary is not None}
     comparison = compare(summaries)
     chosen = telling(comparison) if comparison is not None else tuple(numbers)
     read = ((numbers[rank], read_rank(found.ranks[numbers[rank]], max_size=max_size, cache=cache)) for rank in chosen)
-    results = [result for number, trace in read if (result := analyse_trace(trace, number, detailed=True))]
+    results = [result for number, trace in read if (result := analyse_trace(trace, number, detailed=pictures))]
     if not results:
         raise NothingMeasuredError("trace-without-steps", problems[0] if problems else "There is no trace: no step.")
     return combine(results, source, (*found.problems, *problems[:MOST_PROBLEMS]), summaries)
@@ -96,21 +98,26 @@ def diagnose_anywhere(
     cache: bool = True,
     engine: str | None = None,
     workers: int | None = None,
+    pictures: bool = True,
 ) -> Report:
     """The same, also of what lies behind URLs, which is copied here for as long as it is read."""
     with fetched(paths) as local:
-        report = diagnose_paths(local, max_size=max_size, cache=cache, engine=engine, workers=workers)
+        report = diagnose_paths(
+            local, max_size=max_size, cache=cache, engine=engine, workers=workers, pictures=pictures
+        )
     if local == paths:
         return report
     return replace(of_copies(report, " ".join(paths)), next_command=f"steptime report {paths[0]} -o report.md")
 
 
-def diagnose_traces(traces: Iterable[Trace], source: str, problems: tuple[str, ...] = ()) -> Report:
+def diagnose_traces(
+    traces: Iterable[Trace], source: str, problems: tuple[str, ...] = (), *, pictures: bool = True
+) -> Report:
     """The report of traces, one for each rank, analysed one by one. problems: what was said while they were looked
     for. Raises NothingMeasuredError where none of them has a step."""
     results, empty = list[RankResult](), list[str]()
     for number, trace in enumerate(traces):
-        result = analyse_trace(trace, number, detailed=number < DETAILED_RANKS)
+        result = analyse_trace(trace, number, detailed=pictures and number < DETAILED_RANKS)
         if result is not None:
             results.append(result)
         else:

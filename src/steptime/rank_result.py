@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -22,14 +23,13 @@ from steptime.analysis.layout import Layout
 from steptime.analysis.memory_samples import OverTime, sampled_memory
 from steptime.analysis.modules import module_uses
 from steptime.analysis.recorded_breakdown import breakdown_of_process, operator_time
+from steptime.analysis.step_context import StepContext
 from steptime.analysis.stragglers.comparison import RankComparison
 from steptime.analysis.stragglers.fleet import machine_of
 from steptime.analysis.stragglers.summary import RankSummary, summarise, summarise_process
-from steptime.analysis.trace_steps import find_steps
+from steptime.analysis.trace_steps import FoundSteps, find_steps
 from steptime.machine.machine import Machine
 from steptime.machine.peaks import known
-from steptime.memory.by_module import kept_in_process
-from steptime.memory.by_owner import owned_in_process, owned_in_trace
 from steptime.recording.load import name_of
 from steptime.recording.recording import Process, Recording
 from steptime.report.compose import cost_of, environment_of, facts_of_trace, peak_bytes
@@ -101,7 +101,7 @@ def analyse_process(
     )
     profiled = recorded.profiled
     if profiled is not None:
-        kept = kept_in_process(process, recorded.windows) if detailed else None
+        kept = _kept_by_module(process, recorded.windows) if detailed else None
         case = replace(case, modules=module_uses(profiled, process.modules, kept))
     return RankResult(
         name=name_of(process),
@@ -115,7 +115,7 @@ def analyse_process(
         series=series_of_process(timeline, recorded.breakdown),
         step_view=step_view_of_process(process, steps, recorded) if detailed else None,
         flame=flame_of_process(recorded) if detailed else None,
-        memory_by_owner=owned_in_process(process, recorded.windows) if detailed else None,
+        memory_by_owner=_by_owner(process, recorded.windows) if detailed else None,
         traces=traces_of_process(process),
         notes=(*process.notes, f"Warm-up: {timeline.warm_up_reason}."),
         problems=recorded.problems,
@@ -147,7 +147,7 @@ def analyse_trace(trace: Trace, number: int, *, detailed: bool) -> RankResult | 
         series=series_of_trace(looked.whole, warm_up),
         step_view=step_view_of_trace(looked.steps, warm_up) if detailed else None,
         flame=flame_of(looked.steps) if detailed else None,
-        memory_by_owner=owned_in_trace(trace, steps.boundaries, steps.how) if detailed else None,
+        memory_by_owner=_by_owner_in(trace, steps) if detailed else None,
         traces=traces_of(trace),
         notes=damage,
         problems=damage,
@@ -159,3 +159,21 @@ def _seen_device(trace: Trace, device: str) -> str:
     if not unseen_work(trace).any():
         return device
     return f"{trace.devices[0].name if trace.devices else 'device'} (not recorded)"
+
+
+def _by_owner(process: Process, windows: Sequence[StepContext]) -> OverTime | None:
+    from steptime.memory.by_owner import owned_in_process  # a picture's: text needs none of it
+
+    return owned_in_process(process, windows)
+
+
+def _by_owner_in(trace: Trace, steps: FoundSteps) -> OverTime | None:
+    from steptime.memory.by_owner import owned_in_trace
+
+    return owned_in_trace(trace, steps.boundaries, steps.how)
+
+
+def _kept_by_module(process: Process, windows: Sequence[StepContext]) -> Mapping[str, float] | None:
+    from steptime.memory.by_module import kept_in_process
+
+    return kept_in_process(process, windows)

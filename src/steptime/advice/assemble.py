@@ -32,7 +32,7 @@ from steptime.analysis.layout import Layout
 from steptime.analysis.operators import OperatorUse
 from steptime.analysis.steps import UPDATES
 from steptime.analysis.timeline import Steps
-from steptime.arrays import Int64
+from steptime.arrays import Int64, unique
 from steptime.intervals import EMPTY, Intervals, contains, intersect, join, measure, subtract, union
 from steptime.journal import Flag, Kind
 from steptime.machine.machine import Machine
@@ -129,7 +129,7 @@ def _optimizers(
     known = {fact.identity: fact for fact in process.optimizers}
     embeddings = sum(root.dense_embedding_elements for root in process.roots)
     largest = max((fact.elements for fact in process.optimizers), default=0)
-    numbers = np.unique(updates.identity).tolist()
+    numbers = unique(updates.identity).tolist()
     calls = None
     if operators and len(numbers) == 1:
         calls = sum(operator.calls for operator in operators if operator.phase == "optimizer")

@@ -22,7 +22,7 @@ from steptime.analysis.layout import Layout
 from steptime.analysis.lines import LineRole, find_gaps, identity_of
 from steptime.analysis.operators import FEWEST_BESIDE_A_STALL
 from steptime.analysis.timeline import SegmentKind
-from steptime.arrays import Float64, Int64
+from steptime.arrays import Float64, Int64, unique
 from steptime.intervals import EMPTY, Intervals, join, measure, union
 from steptime.journal import Kind
 from steptime.quantities import Estimate, SourceLine, mean_of_series
@@ -172,7 +172,7 @@ def line_uses(process: Process, layout: Layout, usual: Int64, in_operators: Inte
     lined = np.flatnonzero(steps.lined)
     if not len(lined) or not len(times.identity):
         return ()
-    identities = np.unique(times.identity)
+    identities = unique(times.identity)
     by_line = partial(_by_line, identities, steps.begin[lined], steps.end[lined])
     paused = [segment for segment in layout.timeline.segments if segment.kind is SegmentKind.PAUSE]
     pauses = union([each.begin for each in paused], [each.end for each in paused])
@@ -242,7 +242,7 @@ def _busy_share(layout: Layout, in_operators: Intervals, pauses: Intervals, begi
     found = np.searchsorted(gaps.begin, begin, side="right") - 1
     held = (found >= 0) & (begin < gaps.end[np.maximum(found, 0)])
     kind = np.where(held, gaps.neighbours[np.maximum(found, 0)], -1)
-    for each in np.unique(gaps.neighbours[seen]):
+    for each in unique(gaps.neighbours[seen]):
         same = seen & (gaps.neighbours == each)
         share[kind == each] = min(1.0, inside[same].sum() / max(1, length[same].sum()))
     return share

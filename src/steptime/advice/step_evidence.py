@@ -15,7 +15,7 @@ from steptime.analysis.categories import Breakdown, Category
 from steptime.analysis.operators import OperatorUse
 from steptime.analysis.threads import during
 from steptime.analysis.timeline import Phase, Steps, Timeline, lane_of, training_thread
-from steptime.arrays import Int64
+from steptime.arrays import Int64, unique
 from steptime.intervals import Intervals, contains, measure, subtract, union
 from steptime.journal import Kind
 from steptime.machine.machine import Machine
@@ -43,7 +43,7 @@ def optimizer_uses(trace: Trace, links: Links, windows: Int64) -> tuple[Optimize
     kind, outer = events.name[rows], np.where(around == UNKNOWN, ABSENT, events.name[around])
     return tuple(
         _use(trace, links, rows[kind == name], rows[(outer == name) & (kind != name)], windows)
-        for name in np.unique(kind).tolist()
+        for name in unique(kind).tolist()
     )
 
 
@@ -51,7 +51,7 @@ def _use(trace: Trace, links: Links, updates: Int64, nested: Int64, windows: Int
     events = trace.events
     inside = subtract(during(trace, updates), during(trace, nested))
     operators = (events.event_kind == EventKind.OPERATOR) & contains(inside, events.begin)
-    names = [trace.symbols[number] for number in np.unique(events.name[operators]).tolist()]
+    names = [trace.symbols[number] for number in unique(events.name[operators]).tolist()]
     fused, foreach = any("_fused_" in name for name in names), any("_foreach_" in name for name in names)
     tensors, numbers, alone = _tensors(trace, np.flatnonzero(operators), max(1, len(updates)))
     kernels, busy = _kernels(trace, links, inside)

@@ -22,7 +22,7 @@ import numpy as np
 
 from steptime.analysis.steps import UPDATES, Boundaries, full_backwards
 from steptime.analysis.timeline import Mode, Phase, RecordTable, Segment, SegmentKind, merge
-from steptime.arrays import Bool, Int64
+from steptime.arrays import Bool, Int64, unique
 from steptime.intervals import EMPTY, Intervals, claim, join, subtract, union
 from steptime.journal import Flag, Kind
 from steptime.recording.recording import LoaderFacts
@@ -50,7 +50,7 @@ def find_activity(lane: RecordTable, boundaries: Boundaries, facts: tuple[Loader
     """Tells training from evaluation and rollouts."""
     forwards = lane.of(Kind.FORWARD).outermost()
     if boundaries.mode is Mode.FORWARD:
-        iterators = np.unique(lane.of(Kind.LOADER_NEXT).identity)
+        iterators = unique(lane.of(Kind.LOADER_NEXT).identity)
         return Activity(forwards, tuple(int(each) for each in iterators), EMPTY, EMPTY)
     loaders = _training_loaders(lane, forwards, facts)
     trains = _trains(lane, forwards, loaders) | forwards.inside(lane.of(Kind.BACKWARD, *UPDATES))
@@ -134,7 +134,7 @@ def _untrained(
 
 def is_recurring(begin: Int64, ends: Int64) -> bool:
     """Whether what begins at these times happens in at least half of the steps."""
-    steps = np.unique(np.searchsorted(ends, begin))
+    steps = unique(np.searchsorted(ends, begin))
     steps = steps[steps < len(ends)]
     return len(ends) >= LEAST_STEPS and len(steps) >= RECURRING * len(ends)
 

@@ -26,7 +26,7 @@ from steptime.analysis.device_activity import device_activities, device_time
 from steptime.analysis.operators import DISPATCH_GAP, grouped, operator_events, per_step, short_gaps, source_of
 from steptime.analysis.step_context import StepContext
 from steptime.analysis.threads import autograd_lanes, compile_time, during, input_time, recorded_time
-from steptime.arrays import Bool, Int32, Int64
+from steptime.arrays import Bool, Int32, Int64, unique
 from steptime.intervals import EMPTY, Intervals, contains, instants, intersect, join, subtract, union
 from steptime.quantities import SourceLine
 from steptime.trace.cached_per_trace import once
@@ -79,7 +79,7 @@ def idle_of(trace: Trace, lane: int | None) -> Idle:
     queued = np.where(called, np.clip(trace.events.end[launch], idle.begin, idle.end), idle.end)
     staged = called & matching(trace, COPY_CALL.match)[launch] & (trace.events.duration[launch] > DISPATCH_GAP)
     family = (*autograd_lanes(trace, lane), lane) if lane is not None else ()
-    threads = {each: family if each in family else (each,) for each in np.unique(lanes).tolist()}
+    threads = {each: family if each in family else (each,) for each in unique(lanes).tolist()}
     return Idle(idle.begin, idle.end, launch, launched, queued, lanes, staged, threads)
 
 

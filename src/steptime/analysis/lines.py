@@ -20,7 +20,7 @@ import numpy as np
 
 from steptime.analysis.activity import Activity, TrainingWork
 from steptime.analysis.timeline import RecordTable
-from steptime.arrays import Bool, Int64
+from steptime.arrays import Bool, Int64, unique
 from steptime.intervals import Intervals, measure, union
 from steptime.journal import Kind
 from steptime.recording.recording import CodeFacts, CodeLine, Process
@@ -132,7 +132,7 @@ def estimate(gaps: StepGaps, segments: Intervals, lines: LineRoles, lined: Bool)
 
 def _guess(gaps: StepGaps, gap: Int64, exact: Int64, lined: Bool) -> Int64:
     guess = np.zeros(len(gap), np.int64)
-    for neighbours in np.unique(gaps.neighbours[lined & (exact > 0)]):
+    for neighbours in unique(gaps.neighbours[lined & (exact > 0)]):
         same = gaps.neighbours == neighbours
         known = same & lined
         share = exact[known].sum() / max(1, gap[known].sum())
@@ -214,7 +214,7 @@ def find_lines(process: Process, lane: RecordTable, activity: Activity, work: Tr
     preparing = find_preparing(process.codes, forwards, evaluating, set(seen))
     on_device = process.facts.device != "cpu"
     moved = {(site.site.file, site.site.line) for site in process.sites if site.name in TRANSFER_CALLS}
-    roles = dict.fromkeys(np.unique(times.identity).tolist(), LineRole.PYTHON) | seen
+    roles = dict.fromkeys(unique(times.identity).tolist(), LineRole.PYTHON) | seen
     for code in process.codes:
         for line in code.lines:
             if (each := identity_of(code, line)) in preparing:

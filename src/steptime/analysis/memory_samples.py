@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from steptime.analysis.timeline import Steps, Timeline
-from steptime.arrays import Float64, Int64
+from steptime.arrays import Float64, Int64, unique
 from steptime.journal import Kind
 from steptime.quantities import Estimate, autocorrelation_time, format_bytes
 from steptime.recording.recording import Process
@@ -113,7 +113,7 @@ def growth_of(process: str, memory: str, step: Int64, size: Int64) -> Growth | N
     step, size = step[first:], size[first:]
     if len(step) < LEAST_SAMPLES or step[-1] <= step[0]:
         return None
-    thin = np.unique(np.linspace(0, len(step) - 1, min(len(step), MOST_SAMPLES)).astype(np.int64))
+    thin = unique(np.linspace(0, len(step) - 1, min(len(step), MOST_SAMPLES)).astype(np.int64))
     x, y = step[thin].astype(np.float64), size[thin].astype(np.float64)
     one, other = _pairs(x)
     slope = float(np.median((y[other] - y[one]) / (x[other] - x[one])))
@@ -138,7 +138,7 @@ def _interval(x: Float64, y: Float64, slope: float) -> tuple[float, float]:
     rest = y - slope * x
     rest = rest - np.median(rest)
     length = int(min(len(x) // 3, max(2, np.ceil(autocorrelation_time(rest)))))
-    thin = np.unique(np.linspace(0, len(x) - 1, min(len(x), 60)).astype(np.int64))
+    thin = unique(np.linspace(0, len(x) - 1, min(len(x), 60)).astype(np.int64))
     starts = np.random.default_rng(0).integers(0, len(x) - length + 1, (BLOCKS, -(-len(x) // length)))
     drawn = rest[starts[:, :, None] + np.arange(length)].reshape(BLOCKS, -1)[:, thin]
     one, other = _pairs(x[thin])
@@ -163,7 +163,7 @@ class OverTime:
 
 def highest_points(values: Int64, most: int = MOST_POINTS) -> Int64:
     """Indexes of values for a picture: the highest of each stretch, so that no peak is lost."""
-    edges = np.unique(np.linspace(0, len(values), min(most, len(values)) + 1).astype(np.int64))
+    edges = unique(np.linspace(0, len(values), min(most, len(values)) + 1).astype(np.int64))
     pairs = zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True)
     return np.array([begin + int(np.argmax(values[begin:end])) for begin, end in pairs], np.int64)
 

@@ -34,7 +34,7 @@ from steptime.analysis.op_cost.op_cost import (
 from steptime.analysis.operators import operator_calls, worked
 from steptime.analysis.step_context import StepContext
 from steptime.analysis.threads import during
-from steptime.arrays import Bool, Float64, Int8, Int64
+from steptime.arrays import Bool, Float64, Int8, Int64, unique
 from steptime.intervals import EMPTY, Intervals, claim, contains, intersect, join, union
 from steptime.machine.machine import Machine
 from steptime.trace.call_tree import call_tree, exclusive_spans
@@ -366,7 +366,7 @@ def _split_of_calls(steps: StepContext, members: _Members, bounds: Int8) -> Int6
     claims = claims_of(steps)
     earlier = (held for _, held in takewhile(lambda each: each[0] is not Category.COMPUTE, claims))
     compute = dict(claims).get(Category.COMPUTE, EMPTY)
-    lanes = np.unique(steps.trace.events.lane[members.rows])
+    lanes = unique(steps.trace.events.lane[members.rows])
     pieces = [_pieces(steps.trace, members.rows, bounds, lane) for lane in lanes]
     sets = [join(*(each[number] for each in pieces)) for number in range(len(BOUNDS) - 1)]
     sets.append(union(steps.windows[:, 0], steps.windows[:, 1]))  # unmodelled: whatever is left

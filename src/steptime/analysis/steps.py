@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from steptime.analysis.timeline import Mode, RecordTable
-from steptime.arrays import Bool, Float64, Int64
+from steptime.arrays import Bool, Float64, Int64, unique
 from steptime.journal import Flag, Kind
 
 UPDATES = (Kind.OPTIMIZER_STEP, Kind.SCALER_STEP)
@@ -40,7 +40,7 @@ def find_boundaries(lane: RecordTable, unwatched: RecordTable, stamps: Int64) ->
         mode, ends = Mode.BACKWARD, backwards.end
     else:
         mode, ends = Mode.FORWARD, _forward_ends(lane)
-    ends = np.unique(ends if mode is Mode.FORWARD else np.concatenate((ends, stamps)))
+    ends = unique(ends if mode is Mode.FORWARD else np.concatenate((ends, stamps)))
     kinds = (Kind.LOADER_START, Kind.LOADER_NEXT, Kind.FORWARD, Kind.BACKWARD, *UPDATES)
     signs = lane.of(
         *kinds

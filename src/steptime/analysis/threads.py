@@ -6,7 +6,7 @@ import re
 
 import numpy as np
 
-from steptime.arrays import Bool, Int64
+from steptime.arrays import Bool, Int64, unique
 from steptime.intervals import Intervals, union
 from steptime.trace.cached_per_trace import once
 from steptime.trace.links import host_events
@@ -39,7 +39,7 @@ def training_lane(trace: Trace, thread: int | None = None) -> int | None:
 def autograd_lanes(trace: Trace, training: int) -> list[int]:
     """The other lanes on which autograd's engine ran operators."""
     engine = (trace.events.event_kind == EventKind.OPERATOR) & matching(trace, is_engine)
-    return [lane for lane in np.unique(trace.events.lane[engine]).tolist() if lane != training]
+    return [lane for lane in unique(trace.events.lane[engine]).tolist() if lane != training]
 
 
 def during(trace: Trace, chosen: Bool | Int64) -> Intervals:

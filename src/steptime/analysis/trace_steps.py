@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from steptime.analysis.device_activity import device_activities
 from steptime.analysis.threads import training_lane
-from steptime.arrays import Bool, Int64
+from steptime.arrays import Bool, Int64, unique
 from steptime.trace.links import UNKNOWN, Roles, forest_of, host_events, host_forest, launches_of, roles_of
 from steptime.trace.table import EventKind, Trace
 from steptime.trace.vendors import LOADER, OPTIMIZER_STEP, STEP, ZERO_GRAD, matching
@@ -166,7 +166,7 @@ def _updates(trace: Trace) -> Int64:
 def _turns(names: Int64, operators: Int64) -> int:
     """How many updates make a step: the period of their names or, of optimisers of one name, of the numbers of
     operators between them (a network and its adversary). operators: one less than names."""
-    distinct = len(np.unique(names))
+    distinct = len(unique(names))
     if distinct > 1:
         return distinct if len(names) >= 2 * distinct and (names[distinct:] == names[:-distinct]).all() else 1
     for turns in range(1, MOST_TURNS + 1):
@@ -212,7 +212,7 @@ def _one_by_one(trace: Trace, roles: Roles, rows: Rows) -> bool:
     known = rows[rows != UNKNOWN]
     around = host_forest(trace).enclosing(roles.annotation)[known]
     around = around[around != UNKNOWN]
-    return len(np.unique(known)) == len(known) and len(np.unique(around)) == len(around)
+    return len(unique(known)) == len(known) and len(unique(around)) == len(around)
 
 
 def _outermost(trace: Trace, lane: int, chosen: Bool) -> Rows:
@@ -226,7 +226,7 @@ def _outermost(trace: Trace, lane: int, chosen: Bool) -> Rows:
 
 def _between(trace: Trace, times: Int64) -> Int64:
     """(n, 2): from one time to the next, but not across two recordings."""
-    times = np.unique(times)
+    times = unique(times)
     pairs = np.stack((times[:-1], times[1:]), axis=1)
     cuts = np.array([begin for begin, _ in trace.windows[1:]], np.int64)
     together: Int64 = pairs[np.searchsorted(cuts, pairs[:, 0], "right") == np.searchsorted(cuts, pairs[:, 1], "right")]

@@ -8,7 +8,7 @@ from typing import TypeVar
 from steptime.cli.exit_codes import say, tell
 from steptime.cli.options import STANDARD_OUTPUT
 from steptime.cli.screen import columns, show
-from steptime.report import compact, json, text
+from steptime.report import json, text
 from steptime.report.json import without_sources
 from steptime.report.output import Renderer, renderers_of, write_as
 from steptime.report.report import Report
@@ -31,6 +31,8 @@ def deliver(
     if no_source:
         report = without_sources(report)
     if as_json:
+        from steptime.report import compact
+
         tell(json.render(report) if full else compact.render(report))
     elif STANDARD_OUTPUT in outputs or text_to_stderr is not None:
         error = bool(text_to_stderr) and STANDARD_OUTPUT not in outputs

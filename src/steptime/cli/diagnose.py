@@ -58,8 +58,10 @@ def command(
         _check_annotation(paths, annotate, force=force)
     from steptime.cli.delivery import deliver
     from steptime.diagnosis import diagnose_anywhere
+    from steptime.report.output import show_pictures
 
-    report = diagnose_anywhere(paths, max_size=max_size, cache=cache, engine=engine, workers=workers)
+    pictures = show_pictures(outputs, full=full)
+    report = diagnose_anywhere(paths, max_size=max_size, cache=cache, engine=engine, workers=workers, pictures=pictures)
     deliver(report, outputs, as_json=as_json, force=force, text_to_stderr=False, no_source=no_source, full=full)
     if annotate is not None:
         from steptime.analysis.what_if.annotate import annotate as write_annotated

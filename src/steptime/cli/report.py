@@ -40,7 +40,8 @@ def command(
     check_outputs(outputs, force=force)
     from steptime.cli.delivery import deliver
     from steptime.diagnosis import diagnose_anywhere
+    from steptime.report.output import show_pictures
 
-    report = diagnose_anywhere(paths, max_size=max_size, cache=cache)
+    report = diagnose_anywhere(paths, max_size=max_size, cache=cache, pictures=show_pictures(outputs, full=full))
     deliver(report, outputs, as_json=False, force=force, text_to_stderr=None, no_source=no_source, full=full)
     return 0

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields
 import numpy as np
 
 from steptime.analysis.memory_samples import CPU_PLACE
-from steptime.arrays import Bool, Int32, Int64
+from steptime.arrays import Bool, Int32, Int64, unique
 from steptime.memory.snapshot import NO_STACK, Action, Events, Segments, Snapshot, Stacks, State, selected
 from steptime.quantities import SourceLine
 from steptime.trace.call_tree import ROOT, call_tree, innermost_at
@@ -117,7 +117,7 @@ def alive_at(history: AllocationHistory, event: int) -> Bool:
 
 def histories(snapshot: Snapshot) -> tuple[AllocationHistory, ...]:
     """One history for each device that holds memory or did anything, those with most memory first."""
-    devices = {*snapshot.segments.device.tolist(), *np.unique(snapshot.events.device).tolist()}
+    devices = {*snapshot.segments.device.tolist(), *unique(snapshot.events.device).tolist()}
     return _most_first([_history_from_snapshot(snapshot, device) for device in sorted(devices)])
 
 
@@ -281,7 +281,7 @@ def histories_of_trace(trace: Trace, boundaries: Int64, how: str) -> tuple[Alloc
                 time=times,
                 stack=stack[rows],
                 reserved=np.maximum(np.concatenate(([first], held)), 0).astype(np.int64),
-                boundaries=tuple(np.unique(ends[(ends >= 0) & (ends < len(rows) - 1)]).tolist()),
+                boundaries=tuple(unique(ends[(ends >= 0) & (ends < len(rows) - 1)]).tolist()),
                 boundary_source=how,
             )
         )
@@ -337,7 +337,7 @@ def _stacks(trace: Trace, found: AllocationEvents, time: Int64) -> tuple[Int32, 
     entered: set[int] = set()
     stack = np.full(len(found), NO_STACK, np.int32)
     host = np.isin(events.event_kind, HOST_CATEGORIES)
-    for lane in np.unique(events.lane[host]).tolist():
+    for lane in unique(events.lane[host]).tolist():
         mine = _of_lane(trace, found, lane)
         if not mine.any():
             continue

@@ -7,7 +7,7 @@ from enum import IntEnum
 
 import numpy as np
 
-from steptime.arrays import Bool, Int8, Int64
+from steptime.arrays import Bool, Int8, Int64, unique
 from steptime.memory.lives import BEFORE, AllocationHistory
 from steptime.memory.signs import Signs
 
@@ -93,7 +93,7 @@ def _copies(history: AllocationHistory, parameters: dict[int, int], candidates: 
     for size, count in parameters.items():
         halves[size // 2] += count
     rows = np.flatnonzero(candidates & np.isin(lives.size, np.array(list(halves), np.int64)))
-    for size in np.unique(lives.size[rows]).tolist():
+    for size in unique(lives.size[rows]).tolist():
         mine = rows[lives.size[rows] == size]
         longest = mine[np.argsort(lives.born[mine] - lives.died[mine], kind="stable")]
         copies[_at_most(longest, lives.born, lives.died, halves[size])] = True
@@ -160,7 +160,7 @@ def parameter_sizes(history: AllocationHistory, signs: Signs, owner: Codes) -> d
         if not found:
             found = Counter(lives.size[(owner == wanted) & (lives.died >= history.events)].tolist())
     looked_up = (owner == Owner.GRADIENTS) & signs.at(signs.gather, lives.stack)
-    for size in np.unique(lives.size[looked_up]).tolist():
+    for size in unique(lives.size[looked_up]).tolist():
         if found.get(size):
             found[size] -= 1
     return {size: count for size, count in found.items() if count}
@@ -289,7 +289,7 @@ def _set_of(history: AllocationHistory, owner: Codes, wanted: Owner) -> dict[int
 
 def _together(born: Int64, died: Int64) -> Bool:
     """Those that live at the instant at which most of them do."""
-    times = np.unique(born)
+    times = unique(born)
     alive = np.searchsorted(np.sort(born), times, side="right") - np.searchsorted(np.sort(died), times, side="right")
     instant = times[int(np.argmax(alive))]
     together: Bool = (born <= instant) & (died > instant)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from steptime.arrays import Bool, Int64
+from steptime.arrays import Bool, Int64, unique
 from steptime.memory.lives import BEFORE, AllocationHistory, allocated
 from steptime.memory.owners import Codes, Owner, parameter_sizes
 from steptime.memory.signs import Signs
@@ -63,7 +63,7 @@ def _repeat(sizes: Int64) -> int:
     candidates: set[int] = set()
     for value in rare:
         places = np.flatnonzero(sizes == value)
-        candidates.update(np.unique(np.diff(places))[:8].tolist())
+        candidates.update(unique(np.diff(places))[:8].tolist())
         candidates.update((places[len(places) // 2 :][:4] - places[0]).tolist())
     for period in sorted(each for each in candidates if LEAST_PERIOD <= each <= len(sizes) // 2):
         if _agreement(sizes, period) >= REPEATS:

@@ -6,7 +6,6 @@ from __future__ import annotations
 import shlex
 from dataclasses import dataclass
 
-from steptime.advice.propose import propose
 from steptime.advice.rule import Finding
 from steptime.quantities import Estimate, SourceLine
 from steptime.report.json import COMPACT, document
@@ -160,6 +159,8 @@ def compact(report: Report) -> CompactReport:
 
 
 def _findings(report: Report, process: ProcessReport) -> tuple[CompactFinding, ...]:
+    from steptime.advice.propose import propose
+
     proposals = propose(process.case, process.findings) if process.case.step.mode != "trace" else ()
     tried = [proposal.fix for proposal in proposals if not proposal.advice_only]
 

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 
-from steptime.advice.propose import propose
 from steptime.advice.rule import Weight
 from steptime.analysis.stragglers.comparison import RankComparison
 from steptime.analysis.timeline import Steps
@@ -239,6 +238,8 @@ def _can_be_tried(process: ProcessReport) -> bool:
     """Whether there is a job to run again and a fix that steptime can apply to it by itself."""
     if process.case.step.mode == "trace":
         return False
+    from steptime.advice.propose import propose  # and with it all fixes, which a trace has no use for
+
     return any(not proposal.advice_only for proposal in propose(process.case, process.findings))
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from steptime.errors import OutputError
-from steptime.report import compact, json, markdown, sarif, speedscope, text
+from steptime.report import json, text
 from steptime.report.report import Report
 
 STANDARD_OUTPUT = "-"
@@ -26,12 +26,38 @@ class Renderer(Generic[Told]):
     render: Callable[[Told], str | bytes]
     prepare: Callable[[], None] = lambda: None
     """Raises OutputError where what it needs is not installed: before a job, not after it."""
+    pictures: bool = False
+    """Whether it shows a step's timeline and memory over time."""
 
 
 def _page(report: Report) -> str:
     from steptime.report.page import page  # templates take a while to import, and names are checked before a job starts
 
     return page.render(report)
+
+
+def _markdown(report: Report) -> str:
+    from steptime.report import markdown
+
+    return markdown.render(report)
+
+
+def _compact(report: Report) -> str:
+    from steptime.report import compact
+
+    return compact.render(report)
+
+
+def _sarif(report: Report) -> str:
+    from steptime.report import sarif
+
+    return sarif.render(report)
+
+
+def _speedscope(report: Report) -> str:
+    from steptime.report import speedscope
+
+    return speedscope.render(report)
 
 
 def _svg(report: Report) -> str:
@@ -57,21 +83,29 @@ def _png(report: Report) -> bytes:
 
 RENDERERS: tuple[Renderer[Report], ...] = (
     Renderer(".txt", text.render),
-    Renderer(".md", markdown.render),
-    Renderer(".speedscope.json", speedscope.render),
-    Renderer(".json", compact.render),
-    Renderer(".sarif", sarif.render),
-    Renderer(".html", _page),
-    Renderer(".svg", _svg),
-    Renderer(".png", _png, _check_images),
+    Renderer(".md", _markdown),
+    Renderer(".speedscope.json", _speedscope, pictures=True),
+    Renderer(".json", _compact),
+    Renderer(".sarif", _sarif),
+    Renderer(".html", _page, pictures=True),
+    Renderer(".svg", _svg, pictures=True),
+    Renderer(".png", _png, _check_images, pictures=True),
 )
 
 
 def renderers_of(*, full: bool) -> tuple[Renderer[Report], ...]:
     """Those of a report; full: JSON with everything that is known, which can be read back."""
     return tuple(
-        replace(each, render=json.render) if full and each.file_extension == ".json" else each for each in RENDERERS
+        replace(each, render=json.render, pictures=True) if full and each.file_extension == ".json" else each
+        for each in RENDERERS
     )
+
+
+def show_pictures(outputs: Sequence[str], *, full: bool) -> bool:
+    """Whether one of the formats shows a step's timeline and memory over time."""
+    renderers = renderers_of(full=full)
+    files = [each for each in outputs if each != STANDARD_OUTPUT]
+    return full or any(renderer_for(each, renderers).pictures for each in files)
 
 
 def check(destination: str, *, force: bool, renderers: Sequence[Renderer[Any]] = RENDERERS) -> None:

@@ -19,7 +19,7 @@ from steptime.analysis.idle import IdleGaps, gaps_of, pieces_of
 from steptime.analysis.recorded_breakdown import RecordedBreakdown
 from steptime.analysis.step_context import StepContext
 from steptime.analysis.timeline import Phase, Steps
-from steptime.arrays import Bool, Int64
+from steptime.arrays import Bool, Int64, unique
 from steptime.intervals import EMPTY, Intervals, clip
 from steptime.journal import Kind
 from steptime.quantities import SourceLine
@@ -226,7 +226,7 @@ class _Laid:
 def _pooled(numbers: Int64, own: Sequence[Named], pool: dict[Named, int]) -> Int64:
     """The numbers of what is used in the pool of all."""
     places = np.zeros(len(own), np.int64)
-    for number in np.unique(numbers).tolist():
+    for number in unique(numbers).tolist():
         places[number] = pool.setdefault(own[number], len(pool))
     return places[numbers]
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from steptime.analysis.categories import Breakdown, Category
 from steptime.analysis.timeline import SegmentKind, Steps, Timeline
-from steptime.arrays import Bool, Int64
+from steptime.arrays import Bool, Int64, unique
 
 KINDS = (
     "steady", "outlier", "warm-up", "profiled", "with evaluation", "with checkpoint", "with compilation",
@@ -104,7 +104,7 @@ def _series(kinds: Int64, known: Int64, breakdown: Breakdown, marks: tuple[StepM
     spent = tuple(
         tuple((row // many).tolist()) if many else () for row, many in zip(sums, members.tolist(), strict=True)
     )
-    used = np.unique(kinds).tolist()
+    used = unique(kinds).tolist()
     return StepSeries(
         names=tuple(KINDS[kind] for kind in used),
         kinds=tuple(np.searchsorted(used, kinds).tolist()),

@@ -19,7 +19,7 @@ import numpy as np
 
 from steptime.analysis.stragglers.comparison import HostClock
 from steptime.analysis.stragglers.summary import Exchange, RankSummary
-from steptime.arrays import Bool, Int64
+from steptime.arrays import Bool, Int64, unique
 from steptime.quantities import median_of
 
 FACTORS: tuple[tuple[re.Pattern[str], Callable[[int], float]], ...] = (
@@ -249,7 +249,7 @@ def blamed(found: Chain) -> tuple[Int64, Int64, Bool]:
 def saved_without(found: Chain, late: Int64) -> Int64:
     """(steps,) ns that each step would be shorter with the late ranks at the median of the others."""
     unchanged, changed = _ends(found, np.zeros(0, np.int64)), _ends(found, late)
-    steps = np.unique(found.step)
+    steps = unique(found.step)
     last = [np.flatnonzero(found.step == step)[-1] for step in steps.tolist()]
     gained = np.maximum(0, unchanged - changed)[last] if len(last) else np.zeros(0, np.int64)
     saved: Int64 = np.diff(np.maximum.accumulate(gained), prepend=0)

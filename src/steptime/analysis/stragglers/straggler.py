@@ -28,7 +28,7 @@ from steptime.analysis.stragglers.matching import (
     saved_without,
 )
 from steptime.analysis.stragglers.summary import RankSummary, widened
-from steptime.arrays import Float64, Int64
+from steptime.arrays import Float64, Int64, unique
 from steptime.intervals import EMPTY, join, total, union
 from steptime.machine.machine import Machine
 from steptime.quantities import Estimate, mean_of_series
@@ -320,7 +320,7 @@ def compare(summaries: Sequence[RankSummary]) -> RankComparison | None:
             origins[each.ranks] = np.minimum(origins[each.ranks], each.end[:, 0])
     links = chain(shared, origins)
     series, watched = late_series(ordered) or (None, None)
-    everywhere = bool(shared) and len(np.unique(np.concatenate([each.ranks for each in shared]))) == len(ordered)
+    everywhere = bool(shared) and len(unique(np.concatenate([each.ranks for each in shared]))) == len(ordered)
     waiting = _waiting(ordered, shared, links) if everywhere or (shared and watched is None) else watched
     none = np.zeros(len(ordered))
     waits, lasts = (waiting.waiting, waiting.last) if waiting is not None else (none, none)
@@ -346,7 +346,7 @@ def _waiting(summaries: Sequence[RankSummary], shared: Sequence[Shared], links: 
     steps = max(int(each.step.max(initial=-1)) for each in shared) + 1
     by_step, held = np.zeros((ranks, steps)), [EMPTY] * ranks
     for each in shared:
-        for step in np.unique(each.step).tolist():
+        for step in unique(each.step).tolist():
             by_step[each.ranks, step] += each.waits[:, each.step == step].sum(axis=1)
         for index, begin, wait in zip(each.ranks.tolist(), each.begin, each.waits, strict=True):
             held[index] = join(held[index], union(begin, begin + wait))

@@ -13,7 +13,7 @@ import numpy as np
 from steptime.analysis.operators import operator_events
 from steptime.analysis.what_if.graph import NONE, EdgeKind, Graph, GraphRun, NodeKind
 from steptime.analysis.what_if.scope import Scope, host_time
-from steptime.arrays import Bool, Int64
+from steptime.arrays import Bool, Int64, unique
 from steptime.intervals import contains
 from steptime.trace.call_tree import ROOT, call_tree, innermost_at, nearest_ancestor
 from steptime.trace.table import EventKind, Trace
@@ -158,7 +158,7 @@ def named(scope: Scope, graph: Graph, found: GraphRun, path: Path) -> NamedPath:
     lanes = graph.nodes.lane[path.node]
     parts += [
         _cut(scope, graph, found, path, np.flatnonzero(work & (lanes == lane)), lane)
-        for lane in np.unique(lanes[work]).tolist()
+        for lane in unique(lanes[work]).tolist()
     ]
     columns = [np.concatenate(each) for each in zip(*parts, strict=True)]
     order = np.lexsort((columns[2], columns[4]))
@@ -182,7 +182,7 @@ def _cut(scope: Scope, graph: Graph, found: GraphRun, path: Path, pieces: Int64,
         for listed, preferred in ((called, operator), (calling, calling))
     ]
     during = [boundary for each in times for boundary in (each.begin, each.end)]
-    cuts = np.unique(np.concatenate([begin, end, *(since for since, _ in names), *during]))
+    cuts = unique(np.concatenate([begin, end, *(since for since, _ in names), *during]))
     low, high = np.searchsorted(cuts, begin), np.searchsorted(cuts, end)
     owner = np.repeat(np.arange(len(pieces)), high - low)
     at = np.arange(len(owner)) - np.repeat(np.cumsum(high - low) - (high - low), high - low) + low[owner]
@@ -204,6 +204,6 @@ def _innermost(trace: Trace, rows: Int64, preferred: Bool) -> tuple[Int64, Int64
     rows = rows[made.rows]
     better = nearest_ancestor(made.parent, preferred[rows])
     owner = np.append(np.where(better == ROOT, np.arange(len(made)), better), ROOT)
-    times = np.unique(np.concatenate((made.begin, made.end)))
+    times = unique(np.concatenate((made.begin, made.end)))
     names = np.append(events.name[rows], NONE)[owner[innermost_at(made, times)]]
     return times, np.append(NONE, names)

@@ -18,7 +18,7 @@ from steptime.analysis.device_activity import communication_kernels
 from steptime.analysis.operators import operator_events, short_gaps
 from steptime.analysis.threads import autograd_lanes, input_time
 from steptime.analysis.what_if.graph import NONE
-from steptime.arrays import Bool, Int64
+from steptime.arrays import Bool, Int64, unique
 from steptime.intervals import Intervals, join, subtract, union
 from steptime.trace.table import EventKind, Trace
 from steptime.trace.vendors import ALLOCATION, FREEING, SYNCHRONISATION, matching
@@ -89,7 +89,7 @@ def scope_of(
     calls = activities.call[activities.call != NONE]
     inside = calls[trace.events.begin[calls] >= boundaries[0, 0]]
     engines = autograd_lanes(trace, training)
-    launching = np.unique(trace.events.lane[inside]).tolist()
+    launching = unique(trace.events.lane[inside]).tolist()
     lanes = (training, *(lane for lane in launching if lane != training))
     own = activities.end[activities.step == 0]
     ended = max(int(boundaries[0, 1]), int(own.max())) if len(own) else int(boundaries[0, 1])

@@ -21,7 +21,7 @@ import numpy.typing as npt
 from steptime.analysis.operators import operator_events
 from steptime.analysis.what_if.graph import NONE
 from steptime.analysis.what_if.scope import ROUNDING, Scope, Streams, Waits
-from steptime.arrays import Bool, Int64
+from steptime.arrays import Bool, Int64, unique
 from steptime.intervals import union
 from steptime.trace.table import EventKind
 from steptime.trace.vendors import STREAM_WAIT, WAITED_FOR, matching
@@ -81,7 +81,7 @@ def bursts_of(scope: Scope) -> Bursts:
     # Python functions of the training thread stay open while the engine works.
     listed = np.isin(events.event_kind, (EventKind.OPERATOR, EventKind.ANNOTATION, EventKind.RUNTIME))
     own = listed & (events.lane == scope.training)
-    times = np.unique(np.concatenate((events.begin[own], events.end[own], scope.boundaries.reshape(-1))))
+    times = unique(np.concatenate((events.begin[own], events.end[own], scope.boundaries.reshape(-1))))
     found = [_bursts_on(scope, lane, times) for lane in scope.engines]
     table = np.concatenate([np.empty((0, 4), np.int64), *found])
     table = table[np.argsort(table[:, 1], kind="stable")]
@@ -95,9 +95,9 @@ def bursts_of(scope: Scope) -> Bursts:
 def points_of(scope: Scope, waits: Waits, bursts: Bursts) -> Points:
     """The points of all lanes."""
     calls = scope.activities.call
-    calls = np.unique(calls[(calls != NONE) & (scope.trace.events.begin[calls] >= scope.begin)])
+    calls = unique(calls[(calls != NONE) & (scope.trace.events.begin[calls] >= scope.begin)])
     events = scope.trace.events
-    begun = np.unique(np.concatenate((calls, waits.row)))
+    begun = unique(np.concatenate((calls, waits.row)))
     steps = np.arange(len(scope.boundaries))
     stretches, first = np.unique(bursts.stretch, return_index=True)
     numbers = np.arange(len(bursts))
@@ -167,7 +167,7 @@ def wait_ties(scope: Scope, waits: Waits) -> Tie:
     pairs = [(waits.copies[target], target), _within(scope, begin, end, np.flatnonzero(of_event & ~own))]
     stream = np.where(of_stream, _last_stream(scope, waits.row), NONE)
     rest = ~own & ~of_event
-    for number in np.unique(scope.activities.stream).tolist():
+    for number in unique(scope.activities.stream).tolist():
         asked = np.flatnonzero(rest & ((stream == number) | (stream == NONE)))
         members, launched = _launched(scope, number)
         at = np.searchsorted(launched, begin[asked], side="left") - 1
@@ -194,7 +194,7 @@ def event_ties(scope: Scope, streams: Streams) -> Tie:
     before = np.where(behind, scope.trace.events.begin[activities.call[asking]], activities.begin[asking])
     begin, ended = activities.begin[asking], streams.ended[asking]
     sources, targets = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
-    for number in np.unique(activities.stream).tolist():
+    for number in unique(activities.stream).tolist():
         members, launched = _launched(scope, number)
         ends = np.maximum.accumulate(activities.end[members])
         over = np.searchsorted(ends, begin + ROUNDING, side="right") - 1
