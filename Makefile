@@ -2,6 +2,8 @@
 # make test   the tests, in an environment of their own; all but the slow ones
 # make test-all   the slow ones, too: every planted fault, the compiler
 # make lint   ruff and mypy
+# make site   the documentation as a site, with search: .site/out
+# make picture   the picture in the README, from the page of `make demo`
 # make bench  the quick benchmarks, some 15 minutes on two CPUs: benchmarks/results/<NAME>.json and docs/proof.md
 # make bench-full   all of them: hours
 
@@ -25,7 +27,7 @@ endef
 # Half of the tests wait for a process of theirs. The slow ones measure, one at a time.
 TWO ?= -n 2 --dist worksteal
 
-.PHONY: demo test test-all lint docs bench bench-full clean
+.PHONY: demo test test-all lint docs site picture bench bench-full clean
 
 demo: .demo/ready
 	.demo/bin/steptime run --force --recording runs/demo -o runs/demo/report.html -- .demo/bin/python examples/slow_input.py
@@ -49,6 +51,12 @@ docs: .test/ready
 	.test/bin/python -c 'from steptime.compare.comparison import Comparison; from steptime.report.json import schema_text; print(schema_text(Comparison), end="")' >docs/comparison-schema.json
 	.test/bin/python -c 'from steptime.compare.history import History; from steptime.report.json import schema_text; print(schema_text(History), end="")' >docs/history-schema.json
 
+site: .site/ready
+	NO_MKDOCS_2_WARNING=1 .site/bin/mkdocs build --quiet
+
+picture: .test/ready
+	.test/bin/python .ci/picture.py runs/demo/report.html docs
+
 # make bench NAME=my-machine RIVALS="--rival slowai=PYTHON": other tools beside ours, each in an environment of its own.
 # A benchmark that finds a fault ends with 1; the page is made all the same.
 NAME ?= $(shell $(PYTHON) -c 'from benchmarks.kept import USUAL_NAME; print(USUAL_NAME)')
@@ -64,7 +72,7 @@ bench bench-full: .test/ready
 	.test/bin/python -m benchmarks.proof --name $(NAME)
 
 clean:
-	rm -rf .demo .test
+	rm -rf .demo .test .site
 
 # The stamps make a second call start at once.
 .demo/ready: pyproject.toml
@@ -78,4 +86,10 @@ clean:
 	.test/bin/python -m pip install --quiet --upgrade 'pip>=25.1' # knows dependency groups
 	.test/bin/python -m pip install --quiet --editable . --group dev
 	$(call torch_into,.test)
+	touch $@
+
+.site/ready: pyproject.toml
+	$(PYTHON) -m venv .site
+	.site/bin/python -m pip install --quiet --upgrade 'pip>=25.1'
+	.site/bin/python -m pip install --quiet --group docs
 	touch $@

@@ -18,6 +18,7 @@ from steptime import errors
 from steptime.advice.engine import all_rules
 from steptime.advice.explain import present_pages, wanted_pages
 from steptime.advice.fixes import CATALOGUE
+from steptime.analysis.categories import Category
 from steptime.cli.explain import message_pages
 from steptime.cli.main import VERBS, steptime
 from steptime.cli.pages import page
@@ -152,6 +153,13 @@ def test_rules_and_messages_share_no_name() -> None:
 
 def test_the_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 150
+
+
+def test_samples_of_output_have_the_categories_of_today() -> None:
+    known = {category.name.lower() for category in Category} | {"other"}
+    for path in DOCUMENTS:
+        bars = re.findall(r"^ {2}(\w+) +[█░]{36} ", path.read_text(encoding="utf-8"), re.MULTILINE)
+        assert set(bars) <= known, path
 
 
 def test_news_fragments_say_their_kind() -> None:

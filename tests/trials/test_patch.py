@@ -69,6 +69,40 @@ def test_options_that_are_taken_back_are_not_added() -> None:
     assert apply_edit(loader(1, without), source) == "x = DataLoader(d, num_workers=0)\n"
 
 
+PARSED = (
+    "parser.add_argument('-j', '--workers', type=int, default=0)\n"
+    "x = DataLoader(d, num_workers=args.workers)\n"
+)
+
+
+def test_an_option_of_the_command_line_keeps_its_effect(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(PARSED)
+    patch = make_patch((loader(2),), tmp_path, None, ("python", "train.py", "--epochs=3"))
+    assert patch.files[0][2] == (
+        "parser.add_argument('-j', '--workers', type=int, default=2)\n"
+        "x = DataLoader(d, num_workers=args.workers, persistent_workers=args.workers > 0)\n"
+    )
+    assert patch.replaced == ()
+
+
+@pytest.mark.parametrize(
+    ("source", "command"),
+    [
+        (PARSED, ("python", "train.py", "-j", "0")),
+        (PARSED, ("python", "train.py", "--workers=0")),
+        (PARSED + "print(args.workers)\n", ()),
+        (PARSED.replace("default=0", "default=CPUS"), ()),
+        (PARSED.replace("default=0", "dest='w', default=0"), ()),
+        (PARSED.replace("--workers", "--loaders"), ()),
+    ],
+)
+def test_an_option_whose_default_is_not_all_is_replaced(tmp_path: Path, source: str, command: tuple[str, ...]) -> None:
+    (tmp_path / "train.py").write_text(source)
+    patch = make_patch((loader(2),), tmp_path, None, command)
+    assert "x = DataLoader(d, num_workers=2, persistent_workers=True)" in patch.files[0][2]
+    assert patch.replaced == ("train.py: num_workers=args.workers is 2 now",)
+
+
 def test_a_statement_comes_behind_the_imports() -> None:
     edit = StatementEdit('torch.set_float32_matmul_precision("high")', "torch")
     source = '"""Trains."""\nimport os\nimport torch\n\nmodel = 1\n'

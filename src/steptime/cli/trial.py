@@ -414,7 +414,7 @@ def _patch(runner: TrialRunner, taken: Variant, proposals: Sequence[Proposal], o
     """Writes what was adopted as a diff, runs that without any change of ours, and keeps both."""
     stand = runner.stand
     edits = edits_of(taken, runner.plan.variants, proposals)
-    patch = make_patch(edits, stand.directory, script_of(stand))
+    patch = make_patch(edits, stand.directory, script_of(stand), stand.command)
     proved = prove(runner, taken, patch)
     if proved is not None and proved.verdict in (TrialVerdict.FAILED, TrialVerdict.BROKE_PROMISE):
         patch = unwritten(patch, edits)

@@ -7,6 +7,7 @@ on it; statements must be those that were recorded, and names must mean there wh
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -105,6 +106,52 @@ def replaced_arguments(edit: CallEdit, source: str) -> list[str]:
         for name, value in edit.keywords
         if name in given and not _is_plain(given[name])
     ]
+
+
+def through_options(edit: CallEdit, source: str, given: frozenset[str] = frozenset()) -> tuple[CallEdit, str]:
+    """What an edit sets through an option of the command line (argparse) is that option's new default, so that the
+    option keeps its effect: the rest of the edit, and the source with the new defaults. given: options on the job's own
+    command line, which a default would not change."""
+    module = libcst.parse_module(source)
+    call = _call(module, edit)
+    values = {each.keyword.value: each.value for each in call.args if each.keyword} if call is not None else {}
+    new: dict[libcst.CSTNode, Callable[[Any], Any]] = {}
+    keywords = dict(edit.keywords)
+    for name, value in edit.keywords:
+        default = _default_of(SourceFile(module), values.get(name), given)
+        if default is None or (name == "num_workers" and "prefetch_factor" in keywords):
+            continue
+        new[default] = partial(_parsed, value)
+        del keywords[name]
+        if name == "num_workers" and keywords.get("persistent_workers") == "True":  # without workers, it is an error
+            keywords["persistent_workers"] = f"{module.code_for_node(values[name])} > 0"
+    changed = _rewritten(module, new) if new else module
+    return replace(edit, keywords=tuple(keywords.items())), (changed or module).code
+
+
+def _parsed(value: str, _: Any) -> libcst.BaseExpression:
+    return libcst.parse_expression(value)
+
+
+def _default_of(
+    source: SourceFile, value: libcst.BaseExpression | None, given: frozenset[str]
+) -> libcst.BaseExpression | None:
+    """The plain default of the option that a value is ("arguments.workers"), where the option is used once; None for
+    any other value, and for what was given."""
+    if not isinstance(value, libcst.Attribute) or not isinstance(value.value, libcst.Name):
+        return None
+    name = value.attr.value
+    used = [each for each in nodes_in(source.module) if isinstance(each, libcst.Attribute) and each.attr.value == name]
+    found = list[tuple[bool, libcst.BaseExpression | None]]()
+    for call in source.calls_of("add_argument"):
+        words = [each.value.evaluated_value for each in call.args if isinstance(each.value, libcst.SimpleString)]
+        keywords = {each.keyword.value: each.value for each in call.args if each.keyword}
+        if f"--{name}" in words or f"--{name.replace('_', '-')}" in words:
+            found.append((given.isdisjoint(words) and "dest" not in keywords, keywords.get("default")))
+    if len(used) != 1 or len(found) != 1:
+        return None
+    ((free, default),) = found
+    return default if free and default is not None and _is_plain(default) else None
 
 
 def _call(module: libcst.Module, edit: CallEdit) -> libcst.Call | None:

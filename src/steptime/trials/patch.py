@@ -30,7 +30,7 @@ from steptime.advice.fix import (
 )
 from steptime.errors import OutputError
 from steptime.quantities import SourceLine
-from steptime.trials.edits import apply_edit, replaced_arguments
+from steptime.trials.edits import apply_edit, replaced_arguments, through_options
 from steptime.trials.working_copy import LEVELS
 
 INSTALLED = frozenset({"site-packages", "dist-packages"})
@@ -112,11 +112,11 @@ def unified_diff(path: Path, old: str, new: str) -> str:
 
 
 class Drafts:
-    """Sources as edits make them, one after the other. script: the file that was started. Files are read, none is
-    written."""
+    """Sources as edits make them, one after the other. script: the file that was started; options: of the job's command
+    line. Files are read, none is written."""
 
-    def __init__(self, folder: Path, script: Path | None) -> None:
-        self._folder, self._script = folder, script
+    def __init__(self, folder: Path, script: Path | None, options: frozenset[str]) -> None:
+        self._folder, self._script, self._options = folder, script, options
         self._texts: dict[Path, str] = {}
         self._moved: dict[Path, MovedLines] = {}
         self.replaced: list[str] = []
@@ -136,11 +136,12 @@ class Drafts:
         if path not in self._texts and (recorded := _read(self._folder / path)) is not None:
             self._texts[path], self._moved[path] = recorded, MovedLines(recorded)
         placed = self._moved[path].edit(edit) if path in self._moved else None
-        new = apply_edit(placed, self._texts[path]) if placed is not None else None
-        if new is None:
+        if placed is None or (new := apply_edit(placed, self._texts[path])) is None:
             return False
         if isinstance(placed, CallEdit):
-            self.replaced += (f"{path}: {each}" for each in replaced_arguments(placed, self._texts[path]))
+            placed, text = through_options(placed, self._texts[path], self._options)
+            new = apply_edit(placed, text) or text
+            self.replaced += (f"{path}: {each}" for each in replaced_arguments(placed, text))
         self._texts[path] = new
         self._moved[path].follow(new)
         return True
@@ -166,10 +167,11 @@ class Drafts:
         return tuple(each for each in found if each[1] != each[2])
 
 
-def make_patch(edits: Sequence[Edit], folder: Path, script: Path | None) -> Patch:
+def make_patch(edits: Sequence[Edit], folder: Path, script: Path | None, command: Sequence[str] = ()) -> Patch:
     """Puts edits into the sources in `folder` (the job's working folder). script: the file that was started, where
-    statements go; None where it is not known. Reads files, writes none."""
-    drafts = Drafts(folder, script)
+    statements go; None where it is not known. command: the job's, whose options keep their word. Reads files, writes
+    none."""
+    drafts = Drafts(folder, script, frozenset(word.partition("=")[0] for word in command if word.startswith("-")))
     environment: list[tuple[str, str]] = []
     snippets: list[str] = []
     for edit in edits:
