@@ -7,7 +7,7 @@ those that say most are analysed.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -35,7 +35,8 @@ from steptime.remote import fetched
 from steptime.report import json
 from steptime.report.compose import compose, of_copies, with_trials
 from steptime.report.report import Report
-from steptime.trace.gather import gather, is_traces
+from steptime.report.sweep import SweepPoint
+from steptime.trace.gather import RankFiles, batch_sizes, gather, is_traces, mixed
 from steptime.trace.reader import DEFAULT_MAX_SIZE
 from steptime.trace.table import Trace
 from steptime.trace.windows import read_rank
@@ -78,7 +79,7 @@ def diagnose_paths(
     source, found = " ".join(map(shlex.quote, paths)), gather(paths, max_size=max_size)
     if engine is None and len(found.ranks) <= DETAILED_RANKS:
         traces = (read_rank(rank, max_size=max_size, cache=cache) for rank in found.ranks)
-        return diagnose_traces(traces, source, found.problems, pictures=pictures)
+        return diagnose_traces(_at_one_time(traces), source, found.problems, pictures=pictures)
     reduced = reduce_all(found.ranks, engine=engine or LOCAL, workers=workers, max_size=max_size, cache=cache)
     summaries, problems = _summaries(reduced), _problems(reduced)
     numbers = {each.summary.rank: each.number for each in reduced if each.summary is not None}
@@ -89,6 +90,30 @@ def diagnose_paths(
     if not results:
         raise NothingMeasuredError("trace-without-steps", problems[0] if problems else "There is no trace: no step.")
     return combine(results, source, (*found.problems, *problems[:MOST_PROBLEMS]), summaries)
+
+
+def _at_one_time(traces: Iterable[Trace]) -> Iterator[Trace]:
+    """The ranks of a job. Raises TraceError (mixed-traces) at one that was not recorded while the first one was, where
+    the files do not say themselves that they are of one job: then clocks of several hosts may differ."""
+    first: Trace | None = None
+    for trace in traces:
+        if first is None and len(trace.events):
+            first = trace
+        elif first is not None and len(trace.events) and None in (first.world_size, trace.world_size):
+            begin = max(each.events.begin.min() for each in (first, trace))
+            if begin >= min(each.events.end.max() for each in (first, trace)):
+                raise mixed(f"{first.path} and {trace.path} were recorded one after the other, not at one time")
+        yield trace
+
+
+def read_sweep(paths: Sequence[str], *, max_size: int = DEFAULT_MAX_SIZE, cache: bool = True) -> tuple[SweepPoint, ...]:
+    """The traces of one job at several batch sizes, by batch size; empty where the files are no such sweep."""
+    points = []
+    for batch, file in batch_sizes(paths).items():
+        result = analyse_trace(read_rank(RankFiles(0, (file,)), max_size=max_size, cache=cache), 0, detailed=False)
+        if result is not None:
+            points.append(SweepPoint(batch, result.case.step.duration.value, result.environment.device))
+    return tuple(points)
 
 
 def diagnose_anywhere(

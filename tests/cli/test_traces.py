@@ -129,6 +129,26 @@ def test_traces_of_different_jobs_are_refused(steptime: Steptime, tmp_path: Path
     assert "different jobs" in refusal(steptime("diagnose", one, other), "mixed-traces")
 
 
+def test_traces_of_processes_that_never_ran_together_are_no_job(steptime: Steptime, tmp_path: Path) -> None:
+    one = written(tmp_path / "a.json", steps(1))
+    other = written(tmp_path / "b.json", [{**event, "pid": 7} for event in steps(5_000)])
+    said = refusal(steptime("diagnose", one, other), "mixed-traces")
+    assert "were recorded one after the other" in said
+    assert "steptime compare" in said
+
+
+def test_a_folder_of_batch_sizes_is_a_sweep(steptime: Steptime, tmp_path: Path) -> None:
+    for number, batch in enumerate((8, 64, 16)):
+        events = [{**event, "pid": 50 + number} for event in steps(1 + 5_000 * number)]
+        written(tmp_path / f"bs{batch}.json", events)
+    done = steptime("diagnose", tmp_path)
+    assert done.returncode == 0
+    rows = [line.split() for line in done.stdout.splitlines() if line.strip()[:1].isdigit()]
+    assert [(row[0], row[1:3], row[-2:]) for row in rows] == [
+        ("8", ["900", "µs"], ["12", "%"]), ("16", ["900", "µs"], ["25", "%"]), ("64", ["900", "µs"], ["100", "%"]),
+    ]  # fmt: skip
+
+
 def test_a_damaged_trace_is_diagnosed_and_the_damage_said(steptime: Steptime, tmp_path: Path) -> None:
     trace = written(tmp_path / "t.json", steps(1, 40))
     trace.write_text(trace.read_text()[:-300].replace('"ProfilerStep#20"', '"Profiler"Step#20"'))

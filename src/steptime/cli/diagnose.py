@@ -6,9 +6,9 @@ from pathlib import Path
 
 import click
 
-from steptime.cli.exit_codes import say
+from steptime.cli.exit_codes import say, tell
 from steptime.cli.options import check_outputs, files, output_options, trace_options
-from steptime.errors import UsageError
+from steptime.errors import TraceError, UsageError
 
 
 @click.command("diagnose", short_help="Diagnose a recording, or a trace of torch's profiler.")
@@ -57,11 +57,22 @@ def command(
     if annotate is not None:
         _check_annotation(paths, annotate, force=force)
     from steptime.cli.delivery import deliver
-    from steptime.diagnosis import diagnose_anywhere
+    from steptime.diagnosis import diagnose_anywhere, read_sweep
     from steptime.report.output import show_pictures
+    from steptime.report.sweep import render
 
     pictures = show_pictures(outputs, full=full)
-    report = diagnose_anywhere(paths, max_size=max_size, cache=cache, engine=engine, workers=workers, pictures=pictures)
+    try:
+        report = diagnose_anywhere(
+            paths, max_size=max_size, cache=cache, engine=engine, workers=workers, pictures=pictures
+        )
+    except TraceError as error:
+        unrelated = error.slug == "mixed-traces" and not outputs and not as_json
+        points = read_sweep(paths, max_size=max_size, cache=cache) if unrelated else ()
+        if not points:
+            raise
+        tell(render(points))
+        return 0
     deliver(report, outputs, as_json=as_json, force=force, text_to_stderr=False, no_source=no_source, full=full)
     if annotate is not None:
         from steptime.analysis.what_if.annotate import annotate as write_annotated

@@ -22,6 +22,8 @@ from steptime.trace.table import HOST_CATEGORIES, Trace
 
 RANK_IN_NAME = re.compile(r"(?:^|[^a-z])(?:rank|worker)[-_]?(\d{1,6})(?!\d)", re.IGNORECASE)
 """rank-34, rank0, rank_0, worker3: as HTA, PARAM and many a training script name their files."""
+BATCH_IN_NAME = re.compile(r"(?:^|[^a-z])(?:bs|batch(?:[-_]?size)?)[-_=]?(\d{1,6})(?!\d)", re.IGNORECASE)
+"""bs32, batch_64, batch-size=8."""
 ENDINGS = (".json", ".json.gz")
 MANIFEST = "manifest.json"
 """What makes a folder a recording of ours."""
@@ -208,4 +210,17 @@ def _by_rank(heads: Sequence[_Head]) -> tuple[RankFiles, ...]:
 
 def mixed(difference: str) -> TraceError:
     """The refusal of traces that are not of one job."""
-    return TraceError("mixed-traces", f"{difference}: these are traces of different jobs; give those of one.")
+    return TraceError(
+        "mixed-traces",
+        f"{difference}: these are traces of different jobs; diagnose each alone, or put two of them side by side with "
+        "steptime compare.",
+    )
+
+
+def batch_sizes(paths: Sequence[str]) -> dict[int, Path]:
+    """The trace of each batch size, where every file says another one in its name or its folder's (bs8.json,
+    batch_16/trace.json.gz): a sweep over batch sizes. Empty where the files are none."""
+    files = [file for path in paths for file, _ in _meant(path)]
+    said = [BATCH_IN_NAME.search(file.name) or BATCH_IN_NAME.search(file.parent.name) for file in files]
+    sizes = {int(found[1]): file for found, file in zip(said, files, strict=True) if found}
+    return dict(sorted(sizes.items())) if len(sizes) == len(files) > 1 else {}
