@@ -76,6 +76,11 @@ def format_count(count: float, noun: str) -> str:
     return f"{text} {noun if text == '1' else plural}"
 
 
+def format_samples(rate: float) -> str:
+    """A throughput: "401 samples/s", "1,234 samples/s", "0.52 samples/s"."""
+    return f"{rate:,.0f} samples/s" if rate >= 99.5 else f"{rate:.3g} samples/s"
+
+
 def format_bytes(count: float) -> str:
     """A number of bytes for a sentence, in binary units: "512 B", "1.50 KiB", "23.4 GiB"."""
     for unit in ("B", "KiB", "MiB", "GiB"):

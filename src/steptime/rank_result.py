@@ -32,9 +32,9 @@ from steptime.machine.machine import Machine
 from steptime.machine.peaks import known
 from steptime.recording.load import name_of
 from steptime.recording.recording import Process, Recording
-from steptime.report.compose import cost_of, environment_of, facts_of_trace, peak_bytes
+from steptime.report.compose import cost_of, environment_of, facts_of_trace, peak_bytes, throughput_of
 from steptime.report.flame import FlameGraph, flame_of, flame_of_process
-from steptime.report.report import Cost, JobEnvironment, ProcessReport
+from steptime.report.report import Cost, JobEnvironment, ProcessReport, Throughput
 from steptime.report.step_view import StepView, step_view_of_process, step_view_of_trace
 from steptime.report.steps import StepSeries, series_of_process, series_of_trace
 from steptime.report.trace_files import TraceFile, traces_of, traces_of_process
@@ -64,6 +64,7 @@ class RankResult:
     problems: tuple[str, ...]
     machine: Machine | None = None
     cost: Cost | None = None
+    throughput: Throughput | None = None
     peak_bytes: int | None = None
     memory: OverTime | None = None
 
@@ -121,6 +122,7 @@ def analyse_process(
         problems=recorded.problems,
         machine=machine,
         cost=cost_of(process, steps),
+        throughput=throughput_of(case, steps),
         peak_bytes=peak_bytes(process),
         memory=sampled_memory(process, int(steps.begin[0])),
     )

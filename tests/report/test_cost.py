@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from findings.healthy import HEALTHY
 from journals import MS, US, JournalBuilder
 
+from steptime.advice.evidence import LoaderUse
 from steptime.analysis.layout import lay_out_whole
 from steptime.journal import RECORD, Kind
-from steptime.report.compose import cost_of
+from steptime.quantities import Estimate
+from steptime.recording.recording import PaddingFacts
+from steptime.report.compose import cost_of, throughput_of
 from steptime.report.report import Cost
-from steptime.report.sentences import cost_text
+from steptime.report.sentences import cost_text, throughput_text
 
+LOADER = LoaderUse("Images", 32, 0, Estimate(1e6, 1e6, 1e6, 9))
 WATCH = 40 * US
 """What each watched step of the built job takes longer."""
 
@@ -95,3 +101,28 @@ def test_steps_that_were_looked_at_closely_cost_what_they_took_longer(tmp_path: 
     assert found.profiled_steps == 2
     assert found.slowed_ns == pytest.approx(10 * MS, rel=0.1)
     assert found.run_ns == pytest.approx(210 * MS, rel=0.1)
+
+
+def test_the_throughput_is_said_of_steady_steps_and_of_the_run(tmp_path: Path) -> None:
+    job = JournalBuilder()
+    for number in range(30):
+        job.next(2 * MS).forward(3 * MS).backward(4 * MS).step((1 if number < 20 else 11) * MS)
+    steps = lay_out_whole(job.process(tmp_path)).timeline.steps
+    case = replace(HEALTHY, step=replace(HEALTHY.step, duration=Estimate(10e6, 10e6, 10e6, 9)), loader=LOADER)
+    found = throughput_of(case, steps)
+    assert found is not None
+    assert found.rate == pytest.approx(3200)
+    assert found.run_rate == pytest.approx(32 * 30 / 0.4, rel=0.1)
+    assert found.token_rate is None
+    text = replace(case, padding=PaddingFacts(0.1, 2, 32 * 128.0))
+    assert "3,200 samples/s, 409,600 tokens/s in a steady step" in throughput_text(throughput_of(text, steps))
+
+
+def test_without_the_size_of_a_batch_no_throughput_is_said(tmp_path: Path) -> None:
+    job = JournalBuilder()
+    for _ in range(9):
+        job.next(2 * MS).forward(3 * MS).backward(4 * MS).step(1 * MS)
+    steps = lay_out_whole(job.process(tmp_path)).timeline.steps
+    assert throughput_of(replace(HEALTHY, loader=None), steps) is None
+    assert throughput_of(replace(HEALTHY, loader=replace(LOADER, batch_size=None)), steps) is None
+    assert throughput_text(None) == ""

@@ -256,3 +256,8 @@ def _processor(step: StepSummary, unmeasured: float, contention: Contention | No
     if contention is not None and contention.job_cpu > 0:
         return step.duration.value * at_once(contention.job_cpu, contention) / at_once(usable, contention)
     return unmeasured / usable
+
+
+def samples_per_step(loader: LoaderUse | None) -> float | None:
+    """Items that a step reads; None where that is not known."""
+    return loader.batch_size * loader.demand if loader is not None and loader.batch_size else None

@@ -23,6 +23,7 @@ from steptime._version import __version__
 from steptime.advice.evidence import Case, CategoryUse, LoaderUse, OptimizerUse, SettingsUse
 from steptime.advice.kernels import short_kernel
 from steptime.advice.line_evidence import profile_scale
+from steptime.advice.loader_model import samples_per_step
 from steptime.advice.rule import Finding, Weight
 from steptime.advice.savings import ratio
 from steptime.arrays import Int64
@@ -373,13 +374,6 @@ def _switch(value: bool) -> str:
     return "on" if value else "off"
 
 
-def samples_per_step(case: Case) -> float | None:
-    """Items that a step reads; None where that is not known."""
-    if case.loader is None or not case.loader.batch_size:
-        return None
-    return case.loader.batch_size * case.loader.demand
-
-
 CONTENTION = "background-load"
 """The rule whose doubt makes times of two runs incomparable: each may have waited for a CPU the longer."""
 ALLOCATED_FLOOR = 0.01
@@ -531,7 +525,7 @@ def _part(
 
 def _sample(one: ProcessReport, other: ProcessReport, step: Difference) -> Difference | None:
     """The time of a sample, where a step does not read equally many on both sides."""
-    before, after = samples_per_step(one.case), samples_per_step(other.case)
+    before, after = (samples_per_step(each.case.loader) for each in (one, other))
     if not before or not after or abs(after / before - 1) < 0.01 or step.before is None or step.after is None:
         return None
     base, now = _scaled(step.before, 1 / before), _scaled(step.after, 1 / after)
@@ -588,6 +582,7 @@ def _run(report: Report, label: str, first: Report, floor: float) -> ComparedRun
         bottleneck=process.verdict.bottleneck,
         categories=tuple((use.name, use.duration.value) for use in process.case.categories),
         peak_bytes=process.peak_bytes,
+        samples_per_s=process.throughput.rate if process.throughput is not None else None,
         against_first=step_between(first.processes[0], process, floor),
         doubt=found.summary if found is not None else "",
     )

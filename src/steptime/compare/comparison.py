@@ -100,7 +100,8 @@ class OneSidedFinding:
 @dataclass(frozen=True, slots=True)
 class ComparedRun:
     """One of the things compared. label: short and unique among them. against_first: of its step, None for the first.
-    doubt: why its times cannot be trusted, "" where they can. categories: (name, ns per step)."""
+    samples_per_s: in a steady step, None where the size of a batch is not known. doubt: why its times cannot be
+    trusted, "" where they can. categories: (name, ns per step)."""
 
     label: str
     source: str
@@ -112,6 +113,7 @@ class ComparedRun:
     bottleneck: str
     categories: tuple[tuple[str, float], ...]
     peak_bytes: int | None = None
+    samples_per_s: float | None = None
     against_first: Difference | None = None
     doubt: str = ""
 

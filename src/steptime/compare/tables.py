@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from steptime.compare.cause import relative, relative_interval
 from steptime.compare.comparison import ComparedRun, Comparison, Difference
-from steptime.quantities import Estimate, format_bytes, format_change, format_duration, format_share
+from steptime.quantities import Estimate, format_bytes, format_change, format_duration, format_samples, format_share
 from steptime.report.printable import shorten
-from steptime.report.tables import Cell, Column, Table, count, duration, integer, size, table_of, word
+from steptime.report.tables import Cell, Column, Table, count, duration, integer, number, size, table_of, word
 
 LONGEST = 100
 """Characters of a name in Markdown."""
@@ -30,6 +30,7 @@ def runs_table(comparison: Comparison) -> Table:
         word("run", "run", lambda run: run[1].label),
         word("commit", "commit", lambda run: run[1].commit),
         duration("a step", "step_ns", lambda run: run[1].step.value),
+        number("throughput", "samples_per_s", lambda run: run[1].samples_per_s, format_samples),
         word("against the first", "against_the_first", lambda run: _against(run[1])),
         word("bound by", "bottleneck", lambda run: run[1].bottleneck),
         size("memory", "peak_bytes", lambda run: run[1].peak_bytes),

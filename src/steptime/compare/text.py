@@ -20,7 +20,7 @@ from steptime.compare.comparison import (
     Setting,
 )
 from steptime.compare.tables import amount, difference_tables, runs_table, settings_table, signed
-from steptime.quantities import format_change, format_duration, format_share
+from steptime.quantities import format_change, format_duration, format_samples, format_share
 from steptime.report.markdown import prose, titled_table
 from steptime.report.printable import one_line, printable, shorten
 from steptime.report.tables import table_of, word
@@ -72,7 +72,8 @@ def _heading(comparison: Comparison) -> Iterator[str]:
     yield title
     for letter, run in zip("AB", comparison.runs, strict=True):
         commit = f" · {run.commit}" if run.commit else ""
-        steps = f" · {run.steady} step{'s' if run.steady > 1 else ''}{commit}"
+        rate = f" · {format_samples(run.samples_per_s)}" if run.samples_per_s is not None else ""
+        steps = f" · {run.steady} step{'s' if run.steady > 1 else ''}{rate}{commit}"
         yield f"{letter}  {one_line(run.label)}{steps}"
 
 

@@ -170,15 +170,15 @@ DEPTH = 3
 """Of dictionaries, lists and tuples in a batch."""
 
 
-def padded_share(batch: Any) -> float | None:
-    """The share of the numbers in a batch that only fill it up: of the first tensor in it that looks like tokens. None
-    where there is none."""
+def padded_share(batch: Any) -> tuple[float, int] | None:
+    """The share of the numbers in a batch that only fill it up, and how many numbers there are: of the first tensor in
+    it that looks like tokens. None where there is none."""
     numpy = sys.modules.get("numpy")
     if numpy is None:
         return None
     with torch._C.DisableTorchFunction():
-        shares = (_share(_array(each, numpy)) for each in _tensors(batch, DEPTH))
-        return next((share for share in shares if share is not None), None)
+        found = ((_share(_array(each, numpy)), each.numel()) for each in _tensors(batch, DEPTH))
+        return next(((share, count) for share, count in found if share is not None), None)
 
 
 def _tensors(batch: Any, depth: int) -> Iterator[Any]:

@@ -58,7 +58,7 @@ class Found:
     sites: list[dict[str, Any]] = field(default_factory=list)
     functions: tuple[CodeType, ...] = ()
     calls: int = 0
-    padded: list[float] = field(default_factory=list)
+    padded: list[tuple[float, int]] = field(default_factory=list)
     called: list[dict[str, Any]] = field(default_factory=list)
 
 
@@ -125,7 +125,7 @@ class Discovery:
         self._module_depth = self._loader_depth = 0
         self._begin = self._end = 0
         self._calls = 0
-        self._padded: list[float] = []
+        self._padded: list[tuple[float, int]] = []
         self._seen: set[tuple[int, int, int]] = set()
         self._called: dict[tuple[str, int], dict[str, None]] = {}
         self._profile = self._make()
@@ -275,11 +275,11 @@ class Discovery:
 
     def _batch(self, batch: Any) -> None:
         try:
-            share = padded_share(batch)
+            found = padded_share(batch)
         except Exception:  # noqa: BLE001 - the probe's boundary: a batch that cannot be read tells nothing
             return
-        if share is not None:
-            self._padded.append(share)
+        if found is not None:
+            self._padded.append(found)
 
     def _holds(self) -> None:
         for use, _ in self._stack:

@@ -186,7 +186,10 @@ def _discover(session: Session, frames: LoopFrame, steps: int) -> Generator[None
     for called in found.called:
         session.recorder.fact("called", **called)
     if found.padded:
-        session.recorder.fact("padding", share=sum(found.padded) / len(found.padded), batches=len(found.padded))
+        batches = len(found.padded)
+        share = sum(each for each, _ in found.padded) / batches
+        tokens = sum(count for _, count in found.padded) / batches
+        session.recorder.fact("padding", share=share, batches=batches, tokens=tokens)
     identity.write_process(session.recorder.folder, *identity.device_of(found.roots))
     found.roots.clear()  # the script lives as long as the job, and would keep its models alive
     session.recorder.pause(end)

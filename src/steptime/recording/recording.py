@@ -266,13 +266,15 @@ class ChangeFacts:
 
 @dataclass(frozen=True, slots=True)
 class PaddingFacts:
-    """The mean share of the numbers in `batches` batches of tokens that only filled them up.
+    """The mean share of the numbers in `batches` batches of tokens that only filled them up. tokens: numbers in a
+    batch, mean; 0 where a recording does not say it.
 
     Raises ValueError for what is no share.
     """
 
     share: float
     batches: int
+    tokens: float = 0.0
 
     def __post_init__(self) -> None:
         if not 0 <= self.share <= 1:

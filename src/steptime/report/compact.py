@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from steptime.advice.rule import Finding
 from steptime.quantities import Estimate, SourceLine
 from steptime.report.json import COMPACT, document
-from steptime.report.report import Cost, ProcessReport, Report
+from steptime.report.report import Cost, ProcessReport, Report, Throughput
 
 COMPACT_VERSION = 1
 MOST_FINDINGS, MOST_PROBLEMS = 12, 8
@@ -117,6 +117,7 @@ class CompactReport:
     problems: tuple[str, ...]
     more_problems: int
     cost: CompactCost | None
+    throughput: Throughput | None
 
 
 def render(report: Report) -> str:
@@ -155,6 +156,7 @@ def compact(report: Report) -> CompactReport:
         problems=report.problems[:MOST_PROBLEMS],
         more_problems=max(0, len(report.problems) - MOST_PROBLEMS),
         cost=_cost(process.cost) if process.cost is not None else None,
+        throughput=process.throughput,
     )
 
 

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
+from steptime.advice.evidence import Case
+from steptime.advice.loader_model import samples_per_step
 from steptime.advice.rule import Weight
 from steptime.analysis.stragglers.comparison import RankComparison
 from steptime.analysis.timeline import Steps
@@ -17,7 +19,7 @@ from steptime.errors import RecordingError
 from steptime.journal import RECORD, Kind
 from steptime.quantities import mean_of
 from steptime.recording.recording import Process, Recording, SettingsFacts
-from steptime.report.report import SCHEMA_VERSION, Cost, JobEnvironment, ProcessReport, Report
+from steptime.report.report import SCHEMA_VERSION, Cost, JobEnvironment, ProcessReport, Report, Throughput
 from steptime.report.trace_files import carried
 from steptime.report.trials import trial_report
 from steptime.trace.table import Trace
@@ -142,6 +144,16 @@ def cost_of(process: Process, steps: Steps) -> Cost:
         slowed_ns=round(max(0.0, float(steps.duration[close].sum()) - usual * int(close.sum()))) if usual else 0,
         run_ns=int(steps.end[-1] - steps.begin[0]) if len(steps.end) else 0,
     )
+
+
+def throughput_of(case: Case, steps: Steps) -> Throughput | None:
+    """From the loader's batches and the steps; None where nothing says how large a batch is."""
+    samples, step = samples_per_step(case.loader), case.step.duration.value
+    if case.loader is None or not samples or step <= 0:
+        return None
+    tokens = case.padding.tokens * case.loader.demand if case.padding is not None and case.padding.tokens else None
+    run = int(steps.end[-1] - steps.begin[0])
+    return Throughput(samples, samples / step * 1e9, samples * len(steps.end) / run * 1e9, tokens)
 
 
 def _time_of(process: Process, kind: Kind) -> int:

@@ -11,7 +11,14 @@ from steptime.advice.rule import Finding, Weight
 from steptime.quantities import format_duration, format_share
 from steptime.report.printable import one_line, printable
 from steptime.report.report import ProcessReport, Report
-from steptime.report.sentences import cost_text, interval_text, roofline_sentences, source_text, step_text
+from steptime.report.sentences import (
+    cost_text,
+    interval_text,
+    roofline_sentences,
+    source_text,
+    step_text,
+    throughput_text,
+)
 from steptime.report.tables import (
     MOST_RANKS,
     Cell,
@@ -63,7 +70,10 @@ def _process(process: ProcessReport, *, several: bool) -> Iterator[str]:
     case = process.case
     if several:
         yield from (f"## {prose(process.name)}", "")
-    yield from (_step(case), "", f"**{prose(process.verdict.sentence)}**", "", prose(process.verdict.badge), "")
+    yield from (_step(case), "")
+    if process.throughput is not None:
+        yield from (f"{throughput_text(process.throughput)}.", "")
+    yield from (f"**{prose(process.verdict.sentence)}**", "", prose(process.verdict.badge), "")
     for table in category_tables(case):
         yield from titled_table(table)
     if case.roofline is not None:

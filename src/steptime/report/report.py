@@ -53,6 +53,23 @@ class Cost:
 
 
 @dataclass(frozen=True, slots=True)
+class Throughput:
+    """How fast a process trains. samples: that a step reads. rate: samples per second in a steady step, of which there
+    are many alike; run_rate: over the whole run, with its warm-up, its evaluations and what steptime took. tokens: of a
+    step, the padding included, None where its batches are no token ids."""
+
+    samples: float
+    rate: float
+    run_rate: float
+    tokens: float | None = None
+
+    @property
+    def token_rate(self) -> float | None:
+        """Tokens per second in a steady step."""
+        return self.tokens / self.samples * self.rate if self.tokens is not None else None
+
+
+@dataclass(frozen=True, slots=True)
 class JobEnvironment:
     """Where the job ran, and what it was. commit: of the job's working tree, "" outside of one; dirty: whether tracked
     files differed from it, None where that is not known. facts: what else may differ between two runs, (name, value),
@@ -86,6 +103,8 @@ class ProcessReport:
     """Durations of all steps in order, for the step series."""
     steady: tuple[bool, ...]
     notes: tuple[str, ...] = ()
+    throughput: Throughput | None = None
+    """None where the size of a batch is not known."""
     peak_bytes: int | None = None
     """The most memory that was seen: allocated on its device, else resident; None where nobody looked."""
     series: StepSeries | None = None

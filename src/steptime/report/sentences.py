@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from steptime.advice.evidence import Case, MachineUse, Prediction, ReplayUse, RooflineUse, StepSummary
 from steptime.advice.verdict import steps_text
-from steptime.quantities import Estimate, SourceLine, format_duration, format_share, format_source
+from steptime.quantities import Estimate, SourceLine, format_duration, format_samples, format_share, format_source
 from steptime.report.printable import one_line
-from steptime.report.report import Cost
+from steptime.report.report import Cost, Throughput
 
 MENTIONED = 0.05
 """Of the kernels' time: what is left out of the models for one reason is said from a twentieth on."""
@@ -39,6 +39,15 @@ def step_text(step: StepSummary) -> str:
         steps, _, spread = told.partition(", ")
         return f"{duration} {spread}, mean of {steps}"
     return f"{duration}, {'mean of ' if step.steady > 1 else ''}{told}"
+
+
+def throughput_text(throughput: Throughput | None) -> str:
+    """ "401 samples/s in a steady step, 280 samples/s over the whole run"; "" where that is not known."""
+    if throughput is None:
+        return ""
+    tokens = f", {throughput.token_rate:,.0f} tokens/s" if throughput.token_rate is not None else ""
+    run = format_samples(throughput.run_rate)
+    return f"{format_samples(throughput.rate)}{tokens} in a steady step, {run} over the whole run"
 
 
 def format_rate(rate: float) -> str:

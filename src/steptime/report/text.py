@@ -18,6 +18,7 @@ from steptime.report.sentences import (
     predictions,
     reached_text,
     step_text,
+    throughput_text,
 )
 
 LINES = 25
@@ -80,7 +81,8 @@ def _step(process: ProcessReport) -> list[str]:
     aside = f" (left out: {left_out})" if left_out else ""
     found = one_line(step.how).partition(", because")[0]
     how = [f"Steps: {found}"] if found and PROFILER not in found else []
-    return [f"Step {step_text(step)}{aside}", *how]
+    throughput = throughput_text(process.throughput)
+    return [f"Step {step_text(step)}{aside}", *how, *([throughput] if throughput else [])]
 
 
 def _breakdown(process: ProcessReport, columns: int) -> list[str]:

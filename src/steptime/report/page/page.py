@@ -30,7 +30,7 @@ from steptime.report.page.ranks import heat_map
 from steptime.report.page.waterfall import BarSegment, stacked, waterfall
 from steptime.report.printable import one_line
 from steptime.report.report import ProcessReport, Report
-from steptime.report.sentences import cost_text, interval_text, origin, roofline_sentences
+from steptime.report.sentences import cost_text, interval_text, origin, roofline_sentences, throughput_text
 from steptime.report.step_view import StepView
 from steptime.report.tables import case_tables, category_tables, replay_tables
 from steptime.report.trace_files import TraceFile
@@ -200,6 +200,7 @@ def _facts(report: Report) -> list[tuple[str, str]]:
         ("Ranks", str(environment.ranks) if environment.ranks > 1 else ""),
         ("Steps", ", ".join(f"{count} {what}" for count, what in counts if count > 0)),
         ("Steps found by", step.how),
+        ("Throughput", throughput_text(process.throughput)),
         ("steptime's own cost", spent or "none: it read a trace that existed"),
         ("Source", report.source),
     )
