@@ -35,9 +35,11 @@ APART = {("analysis", "launcher"), ("analysis", "probe")}
 """Neither the layout nor the probe knows the other; the recording is all that they share."""
 OF_A_VERB = {"memory", "nan", "hang"}
 """Rooms that belong to one verb, each with its own texts and pages: the core works without them."""
-DOORS = {"rank_result.py": {"steptime.memory.by_owner", "steptime.memory.by_module"}} | {
-    f"cli/{room}.py": {f"steptime.{room}"} for room in OF_A_VERB
-} | {"api.py": {"steptime.memory"}}
+DOORS = (
+    {"rank_result.py": {"steptime.memory.by_owner", "steptime.memory.by_module"}}
+    | {f"cli/{room}.py": {f"steptime.{room}"} for room in OF_A_VERB}
+    | {"api.py": {"steptime.memory"}}
+)
 """Who opens them; a rank's result only for memory by owner and by module; `steptime.load` for a snapshot."""
 IN_THE_USERS_PROCESS = ("probe/", "machine/peaks_script.py", "machine/link_script.py")
 BROAD_EXCEPTS = (

@@ -161,7 +161,7 @@ def _advice_on_wait(signals: Signals) -> str:
         return "The workers make batches faster than that: look at what moves them (their size, pinning, the queue)."
     if model.best <= loader.workers:
         return f"More workers would not help here ({model.bounded_by}): make an item cheaper to read, or cache it."
-    return f"Make an item cheaper to read, or read with {model.best} workers."
+    return f"Make an item cheaper to read, or read with {model.best} {'worker' if model.best == 1 else 'workers'}."
 
 
 @rule(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from steptime.advice.evidence import ChainUse, Contention, KernelUse, MachineUse, OperatorUse, Signal
@@ -234,7 +234,7 @@ def copies_and_casts(signals: Signals) -> Finding | None:
     """
     if signals.has(Signal.KERNELS):
         return _copy_kernels(signals)
-    named = (use for use in signals.operators if plain_name(use.name) in COPIES)
+    named = (use for use in _usual(signals.operators) if plain_name(use.name) in COPIES)
     inside = (use for use in named if use.phase in ("", "forward", "backward"))
     copies = [use for use in inside if ratio(use.duration, use.calls) >= SHORTEST_COPY]
     time = sum(use.duration for use in copies) * profile_scale(signals.operators, signals.categories)
@@ -245,6 +245,11 @@ def copies_and_casts(signals: Signals) -> Finding | None:
     saving = partly(time, AVOIDABLE, SURELY_AVOIDABLE, signals.step)
     advice = "Convert type and layout once, at the input, and keep them through the model."
     return copies_and_casts.finding(summary, advice, saving, category="compute", source=top.source)
+
+
+def _usual(operators: Iterable[OperatorUse]) -> Iterator[OperatorUse]:
+    """The operators as most of their calls were: a single one may have waited for a processor."""
+    return (replace(use, duration=min(use.duration, use.usual or use.duration)) for use in operators)
 
 
 def _copies(uses: Sequence[OperatorUse | KernelUse], kind: str, time: float, signals: Signals) -> str:
@@ -538,8 +543,7 @@ def slow_arithmetic(signals: Signals) -> Finding | None:
     had = 1.0 if contention is None else _share_of_processors(contention, signals.settings.intra_op_threads)
     rate = _Rate(machine.copy_bytes * had, signals.settings.intra_op_threads)
     scale = profile_scale(signals.operators, signals.categories)
-    usual = (replace(use, duration=min(use.duration, use.usual or use.duration)) for use in signals.operators)
-    slow = sorted((use for use in usual if _is_slow(use, rate)), key=_duration, reverse=True)
+    slow = sorted((use for use in _usual(signals.operators) if _is_slow(use, rate)), key=_duration, reverse=True)
     above = scale * sum(use.duration - NEEDED * rate.copied(use) for use in slow)
     if ratio(above, step.duration.value) < LEAST_SHARE_ARITHMETIC:
         return None
