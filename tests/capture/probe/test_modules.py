@@ -15,6 +15,7 @@ from steptime.analysis.modules import ModuleUse, module_uses  # noqa: E402
 from steptime.analysis.step_context import step_context  # noqa: E402
 from steptime.analysis.trace_steps import find_steps  # noqa: E402
 from steptime.memory.by_module import kept_by_module  # noqa: E402
+from steptime.probe.compiler import hide_from_dynamo  # noqa: E402
 from steptime.probe.modules import MOST, ModuleRanges, module_facts, named_modules  # noqa: E402
 from steptime.trace.reader import read  # noqa: E402
 
@@ -161,23 +162,27 @@ def test_a_call_that_outlives_the_window_is_closed_with_it() -> None:
     assert sum(event.name == "nn.Module: Ends (Ends)" for event in profile.events()) == 1
 
 
-def test_a_compiled_model_is_not_compiled_again_in_a_window() -> None:
+@pytest.mark.parametrize("first", [True, False], ids=["before the window", "in the window"])
+def test_a_compiled_model_is_compiled_as_without_a_window(first: bool) -> None:
     net = Net()
+    net.blocks[1].checkpointed = False
     graphs = []
 
     def backend(graph: Any, inputs: Any) -> Any:
         graphs.append(graph)
         return graph.forward
 
+    hide_from_dynamo()
     compiled = torch.compile(net, backend=backend)
-    compiled(torch.ones(1, WIDTH))
-    before = len(graphs)
+    if first:
+        compiled(torch.ones(1, WIDTH))
     ranges = ModuleRanges(named_modules([compiled]))
     ranges.begin()
     compiled(torch.ones(1, WIDTH))
     ranges.end()
     compiled(torch.ones(1, WIDTH))
-    assert len(graphs) == before
+    assert len(graphs) == 1, "one graph, and once"
+    torch._dynamo.reset()
 
 
 def test_a_shared_module_has_one_path() -> None:
