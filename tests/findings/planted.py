@@ -29,6 +29,7 @@ from findings.planted_traces import PLANTED_TRACES
 from steptime.advice.evidence import (
     Case,
     CategoryUse,
+    ChangeUse,
     CompilationUse,
     GapUse,
     GarbageUse,
@@ -38,6 +39,7 @@ from steptime.advice.evidence import (
     NormUse,
     PaddingFacts,
     PathUse,
+    PeriodUse,
     RecomputeUse,
     SegmentUse,
     SettingsUse,
@@ -47,6 +49,7 @@ from steptime.quantities import Estimate, SourceLine
 
 _DROPOUT = SourceLine("model.py", 57, "forward")
 BASE = replace(HEALTHY, contention=contention(job=0.9))
+ITEM = SourceLine("/home/ada/train.py", 13, "Images.__getitem__", "image = decode(path)")
 
 
 def _waiting(wait: float, rest: float, **changes: object) -> Case:
@@ -839,6 +842,14 @@ PLANTED: dict[str, dict[str, Case]] = {
     "rollout-share": {
         "fires": replace(BASE, segments=(SegmentUse("rollout", 10, 9_000_000_000, 0.8),)),
         "clean": replace(BASE, segments=(SegmentUse("rollout", 10, 900_000_000, 0.1),)),
+    },
+    "steps-changed": {
+        "fires": replace(BASE, change=ChangeUse(151, 250, 3, "input", 60 * MS, 90 * MS, 30 * MS, 0.4, ITEM, 28 * MS)),
+        "clean": replace(BASE, change=None),
+    },
+    "periodic-steps": {
+        "fires": replace(BASE, period=PeriodUse(25, 12, 250 * MS, about(10 * MS), "rest", ITEM)),
+        "clean when it hardly matters": replace(BASE, period=PeriodUse(25, 12, 2 * MS, about(0.08 * MS), "rest")),
     },
 }
 

@@ -242,8 +242,19 @@ def test_a_rare_collection_of_all_objects_speaks_for_the_job(tmp_path: Path, pha
 def test_stalls_of_the_model_are_the_machines(tmp_path: Path) -> None:
     job = JournalBuilder()
     for number in range(101):
-        job.next(MS).forward((40 if number % 5 == 4 else 5) * MS).backward(8 * MS).step(2 * MS)
+        stalled = number in (9, 11, 17, 30, 34, 41, 52, 53, 66, 71, 85, 96)
+        job.next(MS).forward((40 if stalled else 5) * MS).backward(8 * MS).step(2 * MS)
     assert case_of(job.process(tmp_path / "recording")).step.duration.value == 16 * MS
+
+
+def test_steps_that_are_slow_every_fifth_time_are_the_jobs(tmp_path: Path) -> None:
+    job = JournalBuilder()
+    for number in range(101):
+        job.next(MS).forward((40 if number % 5 == 4 else 5) * MS).backward(8 * MS).step(2 * MS)
+    case = case_of(job.process(tmp_path / "recording"))
+    assert case.period is not None
+    assert (case.period.every, case.period.extra) == (5, 35 * MS)
+    assert case.step.duration.value == 23 * MS
 
 
 def test_shapes_that_vary_are_the_jobs(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from steptime.advice.evidence import (
 )
 from steptime.advice.line_evidence import in_steady_steps, line_uses
 from steptime.advice.loader_evidence import loader_use
+from steptime.advice.pattern_evidence import change_use, period_use
 from steptime.advice.savings import usual_steps
 from steptime.advice.segment_evidence import segment_uses
 from steptime.advice.step_evidence import category_uses, contention_use, phase_uses, step_summary
@@ -84,6 +85,8 @@ def assemble(
         machine=peaks,
         roots=tuple(record_of(RootUse, root) for root in process.roots),
         padding=process.padding,
+        change=change_use(process, layout),
+        period=period_use(process, layout),
         recompute=RecomputeUse(mean_of_series(recompute)) if recompute is not None and recompute.any() else None,
     )
 
@@ -167,10 +170,10 @@ def _compilations(process: Process, steps: Steps) -> tuple[CompilationUse, ...]:
 
 
 def _paths(process: Process) -> tuple[PathUse, ...]:
-    if process.samples is None:
+    if not process.sampled:
         return ()
-    steps = max(1, process.samples.steps)
-    return tuple(PathUse(path.duration / steps, path.part, path.lines) for path in process.samples.paths)
+    first = process.sampled[0]
+    return tuple(PathUse(path.duration / max(1, first.steps), path.part, path.lines) for path in first.paths)
 
 
 def _garbage(layout: Layout) -> GarbageUse:

@@ -125,6 +125,8 @@ class Signal(Enum):
         "the functions below the training loop were not timed",
         "a trace does not time lines (steptime run does)",
     )
+    CHANGE = "change", "the steps did not change for good within the run"
+    PERIOD = "period", "no step is slow every so many steps"
 
 
 @dataclass(frozen=True, slots=True)
@@ -544,6 +546,37 @@ class SegmentUse:
 
 
 @dataclass(frozen=True, slots=True)
+class ChangeUse:
+    """A level of the steps that changed for good. step: the first of the new level, from 1, of `steps` in all; epoch:
+    that it lies in, None where no loader tells. before, now: medians of the step, ns; phase: that grew, by `growth` ns.
+    share: of the steps that were measured, of the new level. line: that takes more than before, by line_growth ns."""
+
+    step: int
+    steps: int
+    epoch: int | None
+    phase: str
+    before: float
+    now: float
+    growth: float
+    share: float
+    line: SourceLine | None = None
+    line_growth: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class PeriodUse:
+    """Steps that are slow every so many steps. count: of them; extra: ns that one takes more than a usual step; cost:
+    ns per step. phase: with most of it. line: that counts the steps."""
+
+    every: int
+    count: int
+    extra: float
+    cost: Estimate
+    phase: str
+    line: SourceLine | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Contention:
     """The machine during the steady steps. other_cpu and job_cpu: in CPUs; pressure: percent of time that some task
     waited for a CPU; involuntary: involuntary context switches per second of the training process, None if unknown.
@@ -635,5 +668,7 @@ class Case:
     roots: tuple[RootUse, ...] = ()
     paths: tuple[PathUse, ...] = ()
     padding: PaddingFacts | None = None
+    change: ChangeUse | None = None
+    period: PeriodUse | None = None
     changing_work: bool | None = None
     modules: tuple[ModuleUse, ...] = ()

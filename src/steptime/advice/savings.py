@@ -10,6 +10,7 @@ import numpy as np
 
 from steptime.advice.evidence import CategoryUse, StepSummary
 from steptime.analysis.layout import Layout
+from steptime.analysis.step_patterns import find_period
 from steptime.analysis.timeline import Phase
 from steptime.arrays import Bool, Int64
 from steptime.intervals import measure
@@ -107,12 +108,15 @@ MODEL = (Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER)
 def usual_steps(layout: Layout) -> Int64:
     """Indices of the steady steps without stalls of the machine, which in a mean would outweigh the job. A step that
     the collector makes long is the job's own, however rare: looking through all objects takes longest and comes seldom.
+    So is one that is slow every so many steps.
     """
     steps = layout.timeline.steps
     collected = measure(layout.lane.of(Kind.GARBAGE).intervals, steps.begin, steps.end)
     usual = np.flatnonzero(steps.steady)
+    period = find_period(steps)
+    own = np.isin(np.arange(len(steps.begin)), period.slow if period is not None else ())
     for values, most in ((steps.phases[:, MODEL].sum(axis=1), MOST_STALLS), (steps.duration, MOST_OUTLIERS)):
-        far = _far((values - collected)[usual])
+        far = _far((values - collected)[usual]) & ~own[usual]
         if far.sum() <= most * len(usual):
             usual = usual[~far]
     return usual

@@ -12,6 +12,7 @@ from steptime.advice.evidence import (
     Case,
     CategoryUse,
     ChainUse,
+    ChangeUse,
     CollectiveUse,
     CompilationUse,
     Contention,
@@ -29,6 +30,7 @@ from steptime.advice.evidence import (
     OptimizerUse,
     PaddingFacts,
     PathUse,
+    PeriodUse,
     RankUse,
     RecomputeUse,
     ReplayUse,
@@ -103,6 +105,8 @@ class Signals:
     gradients = Declared[GradientUse]()
     padding = Declared[PaddingFacts]()
     paths = Declared[tuple[PathUse, ...]]()
+    change = Declared[ChangeUse]()
+    period = Declared[PeriodUse]()
 
     def __init__(self, case: Case, declared: frozenset[Signal]) -> None:
         self._case = case

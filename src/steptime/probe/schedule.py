@@ -38,7 +38,7 @@ from steptime.probe.objects import each_once, parameters_of, updated_by
 from steptime.probe.profiling import ProfilerWindow
 from steptime.probe.sampling import LineSampler
 from steptime.probe.session import Session, Stage
-from steptime.probe.steps import OPTIMIZER
+from steptime.probe.steps import OPTIMIZER, Slower
 
 SECOND = 1_000_000_000
 UNTOUCHED_STEPS = 1
@@ -208,7 +208,7 @@ def _sampled(session: Session) -> Stage:
         end = now()
         found = sampler.stop(max(1, session.steps - first))
         session.recorder.interval(int(Kind.LINES), 0, begin, end)
-        session.recorder.fact("samples", **found)
+        session.recorder.fact("samples", begin=begin, **found)
         session.recorder.pause(end)
 
 
@@ -364,13 +364,18 @@ def _keep_watching(session: Session, duration: int, stacks: bool) -> Stage:
     request = os.path.join(session.plan["recording"], REQUEST)
     gradients = GradientNorm(session.recorder, lambda: _trained(session))
     number, again, look = EARLY_WINDOW + 3, now() + AGAIN_AFTER, 0
-    between = not session.untrained.latest
+    between, slower = not session.untrained.latest, Slower()
     served = 0.0
     while True:
         time_now = now()
         # A device's events are recorded and read at every boundary, so somebody always waits for it there.
         session.quiet.until = time_now + QUIET if session.marks is None else 0
         yield
+        if slower.looking:
+            session.quiet.until, begin = 0, now()
+            yield
+            if slower.step(now() - begin):
+                yield from _sampled(session)
         if between and session.marks is None and now() - time_now > QUIET + LONG_BREAK * max(QUIET, duration):
             session.quiet.until, between = 0, False
             yield from _between(session)

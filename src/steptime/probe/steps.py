@@ -8,6 +8,7 @@ a root's forward.
 from __future__ import annotations
 
 import itertools
+import statistics
 from collections import deque
 
 OPTIMIZER, BACKWARD, FORWARD = 1, 2, 3
@@ -31,6 +32,37 @@ class Pace:
         """Median duration of the recent steps, ns."""
         durations = sorted(after - before for before, after in itertools.pairwise(self._boundaries))
         return durations[len(durations) // 2] if durations else 0
+
+
+class Slower:
+    """Whether steps have become slower for good, by single ones that are looked at now and then."""
+
+    SINGLE, TIMES, OFTEN = 8, 1.3, 2
+    """Steps that are compared; how much longer the latest of them are; how often it is told."""
+
+    def __init__(self) -> None:
+        self._first: list[int] = []
+        self._latest: deque[int] = deque(maxlen=self.SINGLE)
+        self._left = self.OFTEN
+
+    @property
+    def looking(self) -> bool:
+        """Whether anybody wants to know."""
+        return self._left > 0
+
+    def step(self, duration: int) -> bool:
+        """A step took so many ns: True once where all but one of the latest are longer than the usual one before."""
+        if len(self._first) < self.SINGLE:
+            self._first.append(duration)
+            return False
+        self._latest.append(duration)
+        usual = self.TIMES * statistics.median(self._first)
+        if sum(each > usual for each in self._latest) < self.SINGLE - 1:
+            return False
+        self._left -= 1
+        self._first.clear()
+        self._latest.clear()
+        return True
 
 
 class Untrained:

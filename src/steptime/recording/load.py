@@ -194,7 +194,7 @@ def _process(folder: Path, manifest: rec.Manifest, problems: list[str]) -> rec.P
         leaks=tuple(_of(found, rec.LeakFacts)),
         out_of_memory=next(reversed(_of(found, rec.OutOfMemoryFacts)), None),
         padding=next(reversed(_of(found, rec.PaddingFacts)), None),
-        samples=next(reversed(_of(found, rec.SampleFacts)), None),
+        sampled=tuple(_of(found, rec.SampleFacts)),
         called=_newest(_of(found, rec.CalledFacts), "file", "line"),
         modules=next((fact.modules for fact in reversed(_of(found, rec.ModuleFacts))), ()),
         between=next(reversed(_of(found, rec.BetweenFacts)), None),

@@ -176,10 +176,11 @@ class SampledPath:
 @dataclass(frozen=True, slots=True)
 class SampleFacts:
     """Times of lines in all functions of the user's, in a few steps: an estimate, of one that is called often from some
-    of its calls."""
+    of its calls. begin: monotonic ns."""
 
     steps: int
     paths: tuple[SampledPath, ...]
+    begin: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -400,7 +401,7 @@ class Process:
     leaks: tuple[LeakFacts, ...] = ()
     out_of_memory: OutOfMemoryFacts | None = None
     padding: PaddingFacts | None = None
-    samples: SampleFacts | None = None
+    sampled: tuple[SampleFacts, ...] = ()
     called: tuple[CalledFacts, ...] = ()
     modules: tuple[tuple[str, str, int, int], ...] = ()
     between: BetweenFacts | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from steptime.probe.steps import BACKWARD, FORWARD, OPTIMIZER, StepCounter, Untrained
+from steptime.probe.steps import BACKWARD, FORWARD, OPTIMIZER, Slower, StepCounter, Untrained
 
 
 def backward(counter: StepCounter, *updates: int, partial: bool = False) -> bool:
@@ -115,3 +115,9 @@ def test_the_next_rollout_is_expected_as_far_away_as_the_last_one_was() -> None:
         untrained.boundary(step)
     assert (untrained.latest, untrained.distance) == (17, 8)
     assert untrained.steps_to_next(19) == 5  # step 25 begins when step 24 has ended
+
+
+def test_steps_that_became_slower_are_told_once() -> None:
+    slower = Slower()
+    assert not any(slower.step(each) for each in [10, 11, 9, 10, 40, 10, 11, 10] * 5)  # a stall is no new level
+    assert sum(slower.step(20 + each % 2) for each in range(40)) == 1

@@ -7,6 +7,7 @@ from typing import Any
 from steptime.advice.evidence import SegmentUse, Signal
 from steptime.advice.rule import Finding, Weight, rule
 from steptime.advice.rules.python import OFTEN
+from steptime.advice.savings import in_step, modelled
 from steptime.advice.signals import Signals
 from steptime.quantities import format_duration, format_share, format_source
 
@@ -106,3 +107,79 @@ def _segment(signals: Signals, kind: str, least: float) -> SegmentUse | None:
 
 def _times(use: SegmentUse) -> str:
     return "once" if use.count == 1 else f"{use.count} times"
+
+
+LEAST_PERIOD = 0.02
+"""Of the step, spread over all of them."""
+CATEGORY = {"input": "input", "transfer": "copy", "rest": "python", "optimizer": "", "forward": "", "backward": ""}
+WORDS = {
+    "input": "waiting for input",
+    "transfer": "moving the batch",
+    "forward": "the forward pass",
+    "backward": "the backward pass",
+    "optimizer": "the optimiser",
+    "rest": "code outside of forward, backward and optimiser",
+}
+"""What a phase is called in a sentence."""
+
+
+@rule("ST904", "steps-changed", needs={Signal.CHANGE}, instead_of=("unstable-steps",))
+def steps_changed(signals: Signals) -> Finding:
+    """From some step on, all steps take longer
+
+    What it means: The job was faster, and one of its parts became slower for good: a later stage of a curriculum,
+    another shard of the data, a schedule that switches something on, a cache that no longer fits.
+
+    How we know: The steady steps are split where their ranks say most clearly that what follows is larger (Pettitt);
+    each third of either side must lie on its own side of the middle, the change must come at once, and one phase must
+    make up most of it: where all phases grow alike, the machine became slower. When steps become slower while the job
+    runs, its lines are timed once more, and the line that grew is told.
+
+    What helps: Look at what the job does from that step on.
+
+    When to ignore it: When the later steps have more to do by design (longer sequences, unfrozen layers).
+    """
+    change = signals.change
+    epoch = f" (epoch {change.epoch})" if change.epoch is not None else ""
+    took = f"{format_duration(change.now)} instead of {format_duration(change.before)}"
+    summary = f"Since step {change.step} of {change.steps}{epoch} a step takes {took}: {WORDS[change.phase]} grew by "
+    summary += format_duration(change.growth)
+    if change.line is not None:
+        summary += f", {format_source(change.line)} by {format_duration(change.line_growth)}"
+    amount = change.growth * change.share
+    saving = modelled(amount, 0.8 * amount, 1.2 * amount, signals.step.steady)
+    advice = "Look at what the job does differently from that step on."
+    return steps_changed.finding(summary, advice, saving, category=CATEGORY[change.phase], source=change.line)
+
+
+@rule("ST905", "periodic-steps", needs={Signal.PERIOD}, uses={Signal.LOADER}, instead_of=("unstable-steps",))
+def periodic_steps(signals: Signals) -> Finding | None:
+    """Every k-th step is slow
+
+    What it means: Something runs every so many steps in the training thread: histograms, images for a tracker, a
+    running evaluation, an update of a second network.
+
+    How we know: Of the steps that are far longer than usual, three in four lie k steps apart, and three in four of
+    those steps are slow. What they take more is spread over all steps. The line is the only one of the loop that takes
+    a count modulo something.
+
+    What helps: Do it less often, on a part of the data, or in another thread or process.
+
+    When to ignore it: When it is the point of the job. Where workers of a loader deliver in bursts, the rule is silent:
+    the wait for input is what it is about.
+    """
+    period = signals.period
+    if period.cost.value < LEAST_PERIOD * signals.step.duration.value:
+        return None
+    if period.phase == "input" and signals.has(Signal.LOADER) and signals.loader.workers:
+        return None
+    spread = in_step(period.cost.value, signals.step)
+    summary = f"Every {ordinal(period.every)} step takes {format_duration(period.extra)} longer, {spread} on average"
+    advice = f"Most of it is {WORDS[period.phase]}: do it less often, on less, or outside of the training thread."
+    return periodic_steps.finding(summary, advice, period.cost, category=CATEGORY[period.phase], source=period.line)
+
+
+def ordinal(number: int) -> str:
+    """ "2nd", "11th"."""
+    ending = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}{ending}"

@@ -1,0 +1,101 @@
+"""What changes within a run, as rules see it: since when, what grew, by which line; and what every k-th step does."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+
+import numpy as np
+
+from steptime.advice.evidence import ChangeUse, PeriodUse
+from steptime.advice.savings import modelled
+from steptime.analysis.layout import Layout
+from steptime.analysis.step_patterns import Change, find_change, find_period
+from steptime.journal import Flag, Kind
+from steptime.quantities import SourceLine, mean_of_series
+from steptime.recording.recording import Process, SampleFacts
+
+LEAST_OF_GROWTH = 0.3
+"""Of what the step grew by, for a line to be named."""
+
+
+def change_use(process: Process, layout: Layout) -> ChangeUse | None:
+    """The level of the steps that changed for good, None where it did not."""
+    steps = layout.timeline.steps
+    change = find_change(steps)
+    if change is None:
+        return None
+    begin = int(steps.begin[change.step])
+    line, grown = _line(process, begin, change)
+    return ChangeUse(
+        step=change.step + 1,
+        steps=len(steps.begin),
+        epoch=_epoch(process, layout, int(steps.end[change.step])),
+        phase=change.phase.name.lower(),
+        before=change.before,
+        now=change.now,
+        growth=change.growth,
+        share=change.after / change.steps,
+        line=line,
+        line_growth=grown,
+    )
+
+
+def _epoch(process: Process, layout: Layout, until: int) -> int | None:
+    """Passes over the training loader that had begun, where there is one such loader and more than one pass."""
+    training = layout.activity.training_loaders
+    asked = layout.lane.of(Kind.LOADER_NEXT)
+    asked = asked.where(np.isin(asked.identity, training))
+    if len({each.loader for each in process.loaders if each.identity in training}) != 1:
+        return None
+    passes = max(len(np.unique(asked.identity)), int(asked.flagged(Flag.EXHAUSTED).sum()))
+    begun = asked.where(asked.begin < until)
+    persistent = int(begun.flagged(Flag.EXHAUSTED).sum()) + 1
+    return max(len(np.unique(begun.identity)), persistent) if passes > 1 else None
+
+
+def _line(process: Process, begin: int, change: Change) -> tuple[SourceLine | None, float]:
+    """The line that takes more time than before, where lines were timed on both sides of the change, and how much."""
+    before = [facts for facts in process.sampled if facts.begin < begin]
+    after = [facts for facts in process.sampled if facts.begin >= begin]
+    if not before or not after:
+        return None, 0.0
+    grown = Counter(_by_line(after[-1]))
+    grown.subtract(_by_line(before[-1]))
+    for line, amount in grown.most_common(1):
+        if amount >= LEAST_OF_GROWTH * change.growth:
+            return line, float(amount)
+    return None, 0.0
+
+
+def _by_line(facts: SampleFacts) -> dict[SourceLine, float]:
+    """ns per step of each line by itself."""
+    spent: Counter[SourceLine] = Counter()
+    for path in facts.paths:
+        spent[path.lines[0]] += path.duration
+    return {line: duration / max(1, facts.steps) for line, duration in spent.items()}
+
+
+def period_use(process: Process, layout: Layout) -> PeriodUse | None:
+    """Every how many steps one is slow, None where none is."""
+    period = find_period(layout.timeline.steps)
+    if period is None:
+        return None
+    slow = mean_of_series(layout.timeline.steps.phases[period.slow, period.phase])
+    reach, saved = (slow.high - slow.value) / period.every, period.cost
+    cost = modelled(saved, saved - reach, saved + reach, slow.samples)
+    return PeriodUse(
+        period.every, len(period.slow), period.extra, cost, period.phase.name.lower(), _turn(process, period.every)
+    )
+
+
+def _turn(process: Process, every: int) -> SourceLine | None:
+    """The line that counts the steps, where one alone does so by this number, or at all."""
+    lines = [
+        SourceLine(code.file, line.line, code.function, line.text) for code in process.codes for line in code.lines
+    ]
+    for pattern in (rf"\bif\b.*%\s*{every}\b", r"\bif\b.*[\w\])]\s*%\s*[\w(]"):
+        found = {line for line in lines if re.search(pattern, line.text)}
+        if len(found) == 1:
+            return found.pop()
+    return None

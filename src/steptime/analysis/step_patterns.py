@@ -1,0 +1,154 @@
+"""What no mean of the steps shows: a level that changes once and stays, and steps that are slow every k-th time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import exp
+
+import numpy as np
+
+from steptime.analysis.timeline import Phase, Steps
+from steptime.arrays import Float64, Int64
+
+NORMAL = 1.4826
+"""Median absolute deviation of a normal distribution to its standard deviation."""
+LEAST_STEPS = 30
+"""Fewer have no levels to speak of."""
+LEAST_LEVEL = 8
+"""Steps on either side of a change."""
+BY_CHANCE = 0.001
+"""Probability from which on a change may be chance."""
+LEAST_CHANGE, APART = 0.15, 0.9
+"""A change is at least so much of the step before it, and of all pairs of a step before it and one behind it the second
+is longer in so many, however wide one side scatters."""
+AT_ONCE = 0.5
+"""Of a change that lies between the steps just before and just behind it: what grows bit by bit is a drift."""
+MOSTLY = 0.6
+"""Of what the step grew by: the part of one phase. Where all phases grow, the machine is slower and not the job."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """The first step of the new level (an index of the steps), the phase that grew, and medians: ns of the step before
+    and after, ns by which the phase grew. after: steps of the new level, of `steps` in all."""
+
+    step: int
+    phase: Phase
+    before: float
+    now: float
+    growth: float
+    after: int
+    steps: int
+
+
+def find_change(steps: Steps) -> Change | None:
+    """The largest lasting growth of one phase."""
+    steady = np.flatnonzero(steps.steady)
+    if len(steady) < LEAST_STEPS:
+        return None
+    found = [change for phase in Phase if (change := _of_phase(steps, steady, phase)) is not None]
+    return max(found, key=lambda change: change.growth, default=None)
+
+
+def _of_phase(steps: Steps, steady: Int64, phase: Phase) -> Change | None:
+    """By Pettitt (A non-parametric approach to the change-point problem, Applied Statistics 28, 1979), on ranks."""
+    values = steps.phases[steady, phase].astype(np.float64)
+    count = len(values)
+    ranks = np.argsort(np.argsort(values, kind="stable"), kind="stable") + 1.0
+    until = np.arange(1, count + 1)
+    statistic = until * (count + 1) - 2 * np.cumsum(ranks)  # positive where what comes later is larger
+    at = int(np.argmax(statistic)) + 1
+    if min(at, count - at) < LEAST_LEVEL:
+        return None
+    if 2 * exp(-6 * float(statistic[at - 1]) ** 2 / (count**3 + count**2)) > BY_CHANCE:
+        return None
+    middle = (float(np.median(values[:at])) + float(np.median(values[at:]))) / 2
+    at = int(np.cumsum(np.where(values < middle, 1, -1)).argmax()) + 1  # ranks alone lean towards the half of the run
+    if min(at, count - at) < LEAST_LEVEL:
+        return None
+    before, after = values[:at], values[at:]
+    growth = float(np.median(after) - np.median(before))
+    whole = steps.duration[steady]
+    usual, now = float(np.median(whole[:at])), float(np.median(whole[at:]))
+    apart = (float(ranks[at:].sum()) - (count - at) * (count - at + 1) / 2) / (at * (count - at))
+    if growth < max(LEAST_CHANGE * usual, MOSTLY * (now - usual)) or apart < APART or not _stays(before, after):
+        return None
+    return Change(int(steady[at]), phase, usual, now, growth, count - at, count)
+
+
+def _stays(before: Float64, after: Float64) -> bool:
+    """Whether each third of either side lies on its own side of the middle, and the change comes at once."""
+    low, high = float(np.median(before)), float(np.median(after))
+    middle = (low + high) / 2
+    thirds = [float(np.median(part)) for side in (before, after) for part in np.array_split(side, 3)]
+    apart = max(thirds[:3]) < middle < min(thirds[3:])
+    jump = float(np.median(after[:LEAST_LEVEL]) - np.median(before[-LEAST_LEVEL:]))
+    return apart and jump >= AT_ONCE * (high - low)
+
+
+LEAST_SLOW = 4
+"""Slow steps that show a period."""
+SLOWER, SLOW_SPREADS = 0.25, 6.0
+"""A slow step's phase is longer than it usually is by so much of a usual step, and by so many standard deviations."""
+IN_TIME = 0.75
+"""Of the slow steps that come in time, and of the steps of that time that are slow."""
+TRIED = 5
+"""Distances between slow steps that are tried, the most frequent ones: other load makes slow steps, too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Period:
+    """every: steps from one slow step to the next. slow: their indices among the steps. extra: ns that a slow step's
+    phase takes more than usually."""
+
+    every: int
+    slow: Int64
+    extra: float
+    phase: Phase
+
+    @property
+    def cost(self) -> float:
+        """ns per step."""
+        return self.extra / self.every
+
+
+def find_period(steps: Steps) -> Period | None:
+    """Steps of which one phase is slow every k-th time."""
+    steady = np.flatnonzero(steps.steady)
+    if len(steady) < LEAST_STEPS:
+        return None
+    usual = float(np.median(steps.duration[steady]))
+    found = [
+        period
+        for phase in Phase
+        if (period := _period_of(steady, steps.phases[steady, phase], phase, usual)) is not None
+    ]
+    return max(found, key=lambda period: period.cost, default=None)
+
+
+def _period_of(steady: Int64, values: Int64, phase: Phase, step: float) -> Period | None:
+    quick = values[values <= np.median(values)]
+    usual = float(np.median(quick))
+    noise = NORMAL * float(np.median(np.abs(quick - usual)))
+    slow = steady[values > usual + max(SLOWER * step, SLOW_SPREADS * noise)]
+    if len(slow) < LEAST_SLOW:
+        return None
+    for every in _distances(slow):
+        turn = int(np.bincount(slow % every).argmax())
+        in_turn = steady % every == turn
+        extra = float(np.median(values[in_turn])) - usual
+        held = values > usual + max(SLOWER * step, SLOW_SPREADS * noise, extra / 2)
+        both = int((held & in_turn).sum())
+        if both >= max(LEAST_SLOW, IN_TIME * held.sum(), IN_TIME * in_turn.sum()):
+            return Period(every, steady[held & in_turn], extra, phase)
+    return None
+
+
+def _distances(slow: Int64) -> list[int]:
+    """The distances that most pairs of these indices lie apart, the most frequent first; 1 is none."""
+    marks = np.zeros(int(slow[-1] - slow[0]) + 1)
+    marks[slow - slow[0]] = 1.0
+    spectrum = np.fft.rfft(marks, 2 * len(marks))
+    pairs = np.rint(np.fft.irfft(spectrum * spectrum.conj(), 2 * len(marks))[: len(marks)])
+    pairs[:2] = 0
+    return [int(each) for each in np.argsort(-pairs, kind="stable")[:TRIED] if pairs[each] >= LEAST_SLOW - 1]

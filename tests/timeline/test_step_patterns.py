@@ -1,0 +1,71 @@
+"""What no mean shows: a level that changes and stays, and every k-th step."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from steptime.analysis.step_patterns import find_change, find_period
+from steptime.analysis.timeline import Phase, Steps
+
+MS = 1_000_000
+SEEDS = range(30)
+
+
+def made(rows: dict[Phase, np.ndarray]) -> Steps:
+    """Steps of these phases, ns."""
+    count = len(next(iter(rows.values())))
+    phases = np.zeros((count, len(Phase)), np.int64)
+    for phase, values in rows.items():
+        phases[:, phase] = values
+    duration = phases.sum(axis=1)
+    end = np.cumsum(duration)
+    no, yes = np.zeros(count, np.bool_), np.ones(count, np.bool_)
+    return Steps(end - duration, end, duration, phases, np.ones(count, np.int64), no, no, yes, no, no)
+
+
+def noisy(level: np.ndarray | float, count: int, seed: int, noise: float = 0.1) -> np.ndarray:
+    return level * MS * np.exp(noise * np.random.default_rng(seed).normal(size=count))
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_loader_that_slows_down_for_good_is_dated_to_its_step(seed: int) -> None:
+    level = np.where(np.arange(200) < 120, 1.0, 4.0)
+    change = find_change(made({Phase.INPUT: noisy(level, 200, seed), Phase.FORWARD: noisy(5, 200, seed + 1000)}))
+    assert change is not None
+    assert (change.phase, change.step) == (Phase.INPUT, 120)
+    assert change.growth == pytest.approx(3 * MS, rel=0.15)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_noise_a_drift_and_a_slower_machine_are_no_change(seed: int) -> None:
+    even = noisy(5, 200, seed)
+    assert find_change(made({Phase.FORWARD: even, Phase.INPUT: noisy(1, 200, seed + 1000)})) is None
+    assert find_change(made({Phase.FORWARD: even, Phase.REST: noisy(np.linspace(1, 5, 200), 200, seed, 0.02)})) is None
+    slower = np.where(np.arange(200) < 100, 1.0, 1.6)
+    both = {Phase.FORWARD: noisy(5 * slower, 200, seed), Phase.BACKWARD: noisy(6 * slower, 200, seed + 1000)}
+    assert find_change(made(both)) is None
+
+
+def test_load_on_the_machine_hides_no_period() -> None:
+    chance = np.random.default_rng(1)
+    rest = np.where(np.arange(400) % 25 == 1, 60.0, np.where(chance.random(400) < 0.1, 8.0, 0.2))
+    waits = np.where(chance.random(400) < 0.3, 12.0, 0.0)
+    period = find_period(made({Phase.FORWARD: noisy(5 + waits, 400, 2), Phase.REST: noisy(rest, 400, 3)}))
+    assert period is not None
+    assert (period.every, period.phase) == (25, Phase.REST)
+
+
+@pytest.mark.parametrize("every", [2, 3, 10, 25])
+def test_every_kth_step_is_found_with_what_it_costs(every: int) -> None:
+    slow = np.where(np.arange(200) % every == 1, 8.0, 0.5)
+    period = find_period(made({Phase.FORWARD: noisy(5, 200, every, 0.03), Phase.REST: noisy(slow, 200, 3, 0.03)}))
+    assert period is not None
+    assert (period.every, period.phase) == (every, Phase.REST)
+    assert period.extra == pytest.approx(7.5 * MS, rel=0.1)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_slow_steps_that_come_by_chance_have_no_period(seed: int) -> None:
+    slow = np.random.default_rng(seed).random(200) < 0.1
+    assert find_period(made({Phase.FORWARD: noisy(np.where(slow, 9.0, 5.0), 200, seed + 1000, 0.03)})) is None
