@@ -844,7 +844,7 @@ PLANTED: dict[str, dict[str, Case]] = {
         "clean": replace(BASE, segments=(SegmentUse("rollout", 10, 900_000_000, 0.1),)),
     },
     "steps-changed": {
-        "fires": replace(BASE, change=ChangeUse(151, 250, 3, "input", 60 * MS, 90 * MS, 30 * MS, 0.4, ITEM, 28 * MS)),
+        "fires": replace(BASE, change=ChangeUse(151, 250, 3, "forward", 60 * MS, 90 * MS, 30 * MS, 0.4, ITEM, 28 * MS)),
         "clean": replace(BASE, change=None),
     },
     "periodic-steps": {

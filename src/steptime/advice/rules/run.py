@@ -111,14 +111,15 @@ def _times(use: SegmentUse) -> str:
 
 LEAST_PERIOD = 0.02
 """Of the step, spread over all of them."""
-CATEGORY = {"input": "input", "transfer": "copy", "rest": "python", "optimizer": "", "forward": "", "backward": ""}
+CATEGORY = {"input": "input", "transfer": "copy"}
+"""Of the phases that are one; the others hold several."""
 WORDS = {
     "input": "waiting for input",
     "transfer": "moving the batch",
     "forward": "the forward pass",
     "backward": "the backward pass",
     "optimizer": "the optimiser",
-    "rest": "code outside of forward, backward and optimiser",
+    "rest": "the rest of the step",
 }
 """What a phase is called in a sentence."""
 
@@ -142,14 +143,16 @@ def steps_changed(signals: Signals) -> Finding:
     change = signals.change
     epoch = f" (epoch {change.epoch})" if change.epoch is not None else ""
     took = f"{format_duration(change.now)} instead of {format_duration(change.before)}"
-    summary = f"Since step {change.step} of {change.steps}{epoch} a step takes {took}: {WORDS[change.phase]} grew by "
-    summary += format_duration(change.growth)
+    grown = f"{WORDS[change.phase]} grew by {format_duration(change.growth)}"
+    evidence = (f"Of {change.steps} steps; {grown}.",)
     if change.line is not None:
-        summary += f", {format_source(change.line)} by {format_duration(change.line_growth)}"
+        grown = f"{format_source(change.line)} grew by {format_duration(change.line_growth)}"
+    summary = f"Since step {change.step}{epoch} a step takes {took}: {grown}"
     amount = change.growth * change.share
     saving = modelled(amount, 0.8 * amount, 1.2 * amount, signals.step.steady)
     advice = "Look at what the job does differently from that step on."
-    return steps_changed.finding(summary, advice, saving, category=CATEGORY[change.phase], source=change.line)
+    category = CATEGORY.get(change.phase, "")
+    return steps_changed.finding(summary, advice, saving, category=category, source=change.line, evidence=evidence)
 
 
 @rule("ST905", "periodic-steps", needs={Signal.PERIOD}, uses={Signal.LOADER}, instead_of=("unstable-steps",))
@@ -176,7 +179,8 @@ def periodic_steps(signals: Signals) -> Finding | None:
     spread = in_step(period.cost.value, signals.step)
     summary = f"Every {ordinal(period.every)} step takes {format_duration(period.extra)} longer, {spread} on average"
     advice = f"Most of it is {WORDS[period.phase]}: do it less often, on less, or outside of the training thread."
-    return periodic_steps.finding(summary, advice, period.cost, category=CATEGORY[period.phase], source=period.line)
+    category = CATEGORY.get(period.phase, "")
+    return periodic_steps.finding(summary, advice, period.cost, category=category, source=period.line)
 
 
 def ordinal(number: int) -> str:
