@@ -22,7 +22,7 @@ from steptime.trials.trial import Agreement, Budget, Judgement, TrialVerdict, Va
         (["try"], "usage"),
         (["try", "--resume", "x", "runs/y"], "usage"),
         (["try", "--budget", "soon", "x"], "usage"),
-        (["try", "--resume", "nowhere"], "no-results"),
+        (["try", "--resume", "nowhere"], "no-such-file"),
         (["try", "-o", "x.pdf", "nowhere"], "output-format"),
         (["try", "-o", "gone/x.txt", "nowhere"], "output-unwritable"),
         (["try", "."], "no-recording"),

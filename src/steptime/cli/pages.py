@@ -17,8 +17,9 @@ What `steptime VERB --help` prints, verb by verb.
 | --- | --- |
 | 0 | done |
 | 1 | refused, for the reason that is said; or standard output took no more |
-| 1 | `compare --fail-on`: a bound is exceeded; `nan`: something was not finite |
+| 1 | `compare --fail-on`: a bound is exceeded; `judge`: a change is worse; `nan`: something is not finite |
 | 2 | the command line cannot be followed |
+| 3 | `judge`: nothing is worse, and something is undecided |
 | 70 | a bug of steptime |
 | 126, 127 | the command of `run`, `try`, `lab` or `nan` cannot be executed, or is not there |
 | 130 | interrupted by Ctrl-C |
