@@ -86,3 +86,8 @@ def test_commands_and_paths_stay_whole() -> None:
     assert folded(command, 40) == [command]
     path = "/a/" + "b" * 60 + "/train.py:12:"
     assert folded(f"  {path} loss.backward()", 40) == [f"  {path}", "  loss.backward()"]
+
+
+def test_no_line_ends_between_a_number_and_its_unit() -> None:
+    assert folded("a step of 12.3 ms ± 4 ms", 16) == ["a step of", "12.3 ms ± 4 ms"]
+    assert folded("a share that is 12 %, no more", 19) == ["a share that is", "12 %, no more"]

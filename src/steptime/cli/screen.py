@@ -6,59 +6,33 @@ import os
 import re
 import sys
 import textwrap
-
-from rich.console import Console
-from rich.highlighter import RegexHighlighter
-from rich.text import Text
-from rich.theme import Theme
+from typing import TextIO
 
 from steptime.cli.exit_codes import tell
 from steptime.report.printable import plain, printable
 
 USUAL, NARROWEST, WIDEST = 80, 40, 110
-"""Columns: where none are known, and those that text is laid out for."""
+"""Columns: where none are known, and those that bars and titles are laid out for."""
 HANGING = re.compile(r"\s*(?:→ |[A-Z][\w ]{1,12}: +)?")
 """What further lines of a sentence stand behind."""
 PASTED = re.compile(r"\s*(?:Next|Apply it)\b")
 """Commands: a line of them is never broken, so that it can be copied whole."""
 
-
-class _Colours(RegexHighlighter):
-    base_style = "steptime."
-    highlights = [  # noqa: RUF012 - as the class that it is of declares it
-        r"(?P<bar>█+)(?P<rest>░*)",
-        r"\n\n(?P<answer>(?:[^\n]+\n)+?)(?=(?:Confident|Likely|Unclear): )",
-        r"(?m)^(?:(?P<sure>Confident)|(?P<likely>Likely)|(?P<unclear>Unclear))(?=: )",
-        r"(?m)^(?P<code>[A-Z]{2}\d{3} \S+)",
-        r"(?m)^ +(?P<place>\S+:\d+)(?=: |$)",
-        r"(?m)^Next: +(?P<command>.+)$",
-        r"(?m) (?:(?P<good>shorter|less|adopt)|(?P<bad>longer|more))$",
-    ]
-
-
-_THEME = {
-    "bar": "cyan",
-    "rest": "dim",
-    "answer": "bold",
-    "sure": "green",
-    "likely": "yellow",
-    "unclear": "red",
-    "code": "bold yellow",
-    "place": "cyan",
-    "command": "bold green",
-    "good": "green",
-    "bad": "red",
-}
+UNIT, NO_BREAK = re.compile(r"(?<=\d) (?=%|(?:[nµm]?s|min|[kMGT]?i?B|[kMGT]FLOP)\b)|(?<=±) "), "\xa0"
+"""Between a number and its unit no line ends."""
 
 
 def columns(*, error: bool = False) -> int:
     """That text is laid out for: the terminal's own, within reason."""
-    stream = sys.stderr if error else sys.stdout
+    return min(max(_width(sys.stderr if error else sys.stdout), NARROWEST), WIDEST)
+
+
+def _width(stream: TextIO) -> int:
+    """Of the terminal."""
     try:
-        given = os.get_terminal_size(stream.fileno()).columns if stream.isatty() else USUAL
+        return os.get_terminal_size(stream.fileno()).columns or USUAL
     except (OSError, ValueError):
-        given = USUAL
-    return min(max(given or USUAL, NARROWEST), WIDEST)
+        return USUAL
 
 
 def show(text: str, *, error: bool = False) -> None:
@@ -67,14 +41,13 @@ def show(text: str, *, error: bool = False) -> None:
     if not stream.isatty():
         tell(text, error=error)
         return
-    width = columns(error=error)
+    from steptime.cli.colours import write
+
+    width = max(_width(stream), NARROWEST)
     lines = (piece for line in printable(text).splitlines() for piece in folded(line, width))
     whole = "".join(f"{line}\n" for line in lines)
     fits = "utf" in (getattr(stream, "encoding", None) or "").lower()
-    theme = Theme({f"steptime.{name}": style for name, style in _THEME.items()})
-    console = Console(file=stream, width=width, theme=theme, highlight=False)
-    console.print(_Colours()(Text(whole if fits else plain(whole))), soft_wrap=True, end="")
-    stream.flush()
+    write(whole if fits else plain(whole), stream)
 
 
 def folded(line: str, width: int) -> list[str]:
@@ -86,6 +59,12 @@ def folded(line: str, width: int) -> list[str]:
     hanging = " " * min(match.end() if match else 0, width // 3)
     text = line.lstrip()
     indent = line[: len(line) - len(text)]
-    return textwrap.wrap(
-        text, width, initial_indent=indent, subsequent_indent=hanging, break_long_words=False, break_on_hyphens=False
+    pieces = textwrap.wrap(
+        UNIT.sub(NO_BREAK, text),
+        width,
+        initial_indent=indent,
+        subsequent_indent=hanging,
+        break_long_words=False,
+        break_on_hyphens=False,
     )
+    return [piece.replace(NO_BREAK, " ") for piece in pieces]
