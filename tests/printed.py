@@ -38,7 +38,7 @@ NEVER = {
     rf"(?<![\d.,])\b1 (?:{WHOLES})\b": "a plural of one",
     r"\b(?:in|at|by|of|for|with|to) [;.,](?!\w)(?!\.)": "an empty slot",
     r"(?<= )\(\s*\)": "empty brackets",
-    r"(?<!steptime )(?<![\w./\"'-])(?:None|nan|inf)\b": "a value that is none",
+    r"\b(?:None|nan|inf) (?:ns|µs|ms|s|%|B|KiB|MiB|GiB|of|a step|to|times)(?!\w)": "a value that is none",
     r";\s*;|,\s*,|:\s*\.(?!\w)": "an empty slot",
     r"up to -": "a saving below nothing",
 }
