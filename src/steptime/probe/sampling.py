@@ -20,7 +20,7 @@ from steptime.probe import sites
 MOST_HITS = 2_000
 """Lines timed of one function before it is timed half as often."""
 LONG_CALL = 500
-"""Lines timed of one call; how its rest is spent, they tell."""
+"""Lines timed of one call; how its rest is spent, those tell that ran again and again."""
 DEEPEST = 200
 """Frames looked at, from a call outwards."""
 MOST_PATHS, MOST_LINES = 60, 12

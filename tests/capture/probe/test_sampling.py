@@ -66,6 +66,22 @@ def test_a_function_that_is_called_often_keeps_its_time(calls: int, rounds: int)
     assert own > calling
 
 
+def test_what_runs_once_before_a_long_loop_is_not_taken_for_the_loop() -> None:
+    def counting() -> int:
+        total = sum(range(2_000_000))
+        for each in range(40 * LONG_CALL):
+            total += each
+        return total
+
+    begin = time.perf_counter_ns()
+    sum(range(2_000_000))
+    once_alone = time.perf_counter_ns() - begin
+    paths = [path for path in sampled(counting) if names(path)[0] == "counting"]
+    by_text = {path["lines"][0]["text"]: path["duration"] for path in paths}
+    assert by_text["total = sum(range(2_000_000))"] < 10 * once_alone
+    assert by_text["total += each"] > 0
+
+
 def test_a_generator_has_the_time_in_which_it_runs() -> None:
     """Its frame lives on between two values, and is not called again by what is timed of it."""
 

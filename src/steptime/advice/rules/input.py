@@ -88,7 +88,7 @@ def input_wait(signals: Signals) -> Finding | None:
 
 def _is_one_read(loader: LoaderUse) -> bool:
     """Whether a batch is read at once already, so that only a worker could hide the reading."""
-    return loader.batched_fetch or loader.in_memory_tensors
+    return loader.batched_fetch or loader.in_memory_tensors or (loader.iterable and loader.batch_size is None)
 
 
 def _own(signals: Signals) -> float:

@@ -18,6 +18,8 @@ LEAST_SHARE_OF_FUSED = 0.3
 """Of the step, where nothing faster is left to switch on: then less of it is the model's price."""
 LEAST_EMBEDDINGS = 0.3
 """Of an optimiser's elements: below this the rest of the model is what it updates."""
+FEWEST_ELEMENTS = 250_000
+"""Of embeddings, a megabyte: an update passes over fewer in microseconds, and batches look up most rows of them."""
 FEWEST_TENSORS = 20
 """With fewer parameters there is little to batch."""
 LEAST_SHARE_OF_SINGLE_TENSORS = 0.05
@@ -96,7 +98,7 @@ def dense_embedding_gradient(signals: Signals) -> Finding | None:
 
     use = max(signals.optimizers, key=spent)
     part = ratio(use.dense_embedding_elements, max(use.elements, use.dense_embedding_elements))
-    if part < LEAST_EMBEDDINGS:
+    if part < LEAST_EMBEDDINGS or use.dense_embedding_elements < FEWEST_ELEMENTS:
         return None
     saving = scaled(use.duration, part)
     elements = f"{use.dense_embedding_elements / 1e6:.1f} M elements of embeddings"
