@@ -364,7 +364,7 @@ def _keep_watching(session: Session, duration: int, stacks: bool) -> Stage:
     request = os.path.join(session.plan["recording"], REQUEST)
     gradients = GradientNorm(session.recorder, lambda: _trained(session))
     number, again, look = EARLY_WINDOW + 3, now() + AGAIN_AFTER, 0
-    between, slower = not session.untrained.latest, Slower()
+    between, slower = not session.untrained.latest, Slower(duration)
     served = 0.0
     while True:
         time_now = now()

@@ -40,8 +40,9 @@ class Slower:
     SINGLE, TIMES, OFTEN = 8, 1.3, 2
     """Steps that are compared; how much longer the latest of them are; how often it is told."""
 
-    def __init__(self) -> None:
-        self._first: list[int] = []
+    def __init__(self, usual: int) -> None:
+        """usual: ns of a step so far."""
+        self._first = [usual] * self.SINGLE
         self._latest: deque[int] = deque(maxlen=self.SINGLE)
         self._left = self.OFTEN
 

@@ -118,6 +118,6 @@ def test_the_next_rollout_is_expected_as_far_away_as_the_last_one_was() -> None:
 
 
 def test_steps_that_became_slower_are_told_once() -> None:
-    slower = Slower()
+    slower = Slower(10)
     assert not any(slower.step(each) for each in [10, 11, 9, 10, 40, 10, 11, 10] * 5)  # a stall is no new level
     assert sum(slower.step(20 + each % 2) for each in range(40)) == 1
