@@ -95,7 +95,7 @@ def test_a_reader_finds_everything_that_is_known(report: Report) -> None:
         assert part in text
     for part in (
         "2.13.0+cpu",
-        "held 120 ms",
+        "120 ms once",
         "trace 2 is cut",
         "steptime explain ST102",
         "the first 3 steps are warm-up",
