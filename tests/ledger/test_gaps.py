@@ -92,6 +92,18 @@ def test_a_launch_that_takes_its_time_is_the_hosts_own(written: Written) -> None
     assert causes(written([step(0, 1000), *slow]))[("OVERHEAD", "cudaLaunchKernel")] == 800
 
 
+def test_python_is_told_by_function_with_all_that_it_calls(written: Written) -> None:
+    """The innermost frame that held the thread longest is no cause: its caller's other calls took more."""
+    calls = [python("app.py(9): prepare", 110, 870), python("video.py(3): read", 120, 260)]
+    resized = [python(f"image.py({at}): part{at}", 300 + 90 * at, 380 + 90 * at) for at in range(6)]
+    trace = written(training(python("train.py(2): main", 0, 990), *calls, *resized))
+    (total,) = (each for each in looked_at(trace)[1] if each.category is Category.PYTHON)
+    assert total.cause == "app.py(9): prepare"
+    assert dict(total.functions) == {"app.py(9): prepare": 760_000, "video.py(3): read": 140_000} | {
+        f"image.py({at}): part{at}": 80_000 for at in range(6)
+    }
+
+
 def test_a_drain_is_caused_by_the_outermost_operator_around_the_wait(written: Written) -> None:
     around = [operator("aten::item", 60, 130), operator("aten::_local_scalar_dense", 61, 129)]
     trace = written(training(python("train.py(3): train", 0, 990), *around, called("cudaStreamSynchronize", 70, 120)))

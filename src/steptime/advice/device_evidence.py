@@ -73,6 +73,8 @@ MOST_REPLAYED = 3
 MOST_KERNELS = 400
 """Groups that are kept: those with the most time. What is left is less than a tenth of a percent each."""
 PAUSE = "(the device's own pause between queued kernels)"
+MOST_FUNCTIONS = 8
+"""Functions that are named behind idle time."""
 MOST_GAPS = 100
 """Causes of idle time that are kept, likewise."""
 LONGEST_TEXT = 300
@@ -110,6 +112,7 @@ def gap_uses(steps: StepContext) -> tuple[GapUse, ...]:
             category=each.category.name.lower(),
             cause=each.cause or (PAUSE if each.category is Category.OVERHEAD and own.any() else ""),
             inside=function_name(each.inside)[:LONGEST_TEXT],
+            functions=tuple((name[:LONGEST_TEXT], ns / len(steps)) for name, ns in each.functions[:MOST_FUNCTIONS]),
         )
         for each in gap_totals(steps, named_gaps)[:MOST_GAPS]
     )

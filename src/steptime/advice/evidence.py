@@ -160,6 +160,7 @@ class GapUse:
 
     cause: the operator, runtime call or annotation that held the launching thread for most of it ("" for none).
     inside: what the loader was at for more than half of it ("" for other categories, or not known).
+    functions: of Python, functions with more than a tenth of it: name, and ns per step with all that it calls.
     """
 
     category: str
@@ -169,6 +170,7 @@ class GapUse:
     longest: int
     source: SourceLine | None = None
     inside: str = ""
+    functions: tuple[tuple[str, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,9 @@ more than its runtime calls were recorded.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -31,13 +32,17 @@ from steptime.intervals import EMPTY, Intervals, contains, instants, intersect, 
 from steptime.quantities import SourceLine
 from steptime.trace.cached_per_trace import once
 from steptime.trace.call_tree import NO_HEADS, ROOT, CallTree, enclosing, innermost_at
-from steptime.trace.links import UNKNOWN, Links, host_forest
+from steptime.trace.links import FRAME, UNKNOWN, Links, host_forest, running_before
 from steptime.trace.table import EventKind, Trace
 from steptime.trace.vendors import ALLOCATION, COPY_CALL, LOADER, STEP, SYNCHRONISATION, is_engine, matching, of_symbols
 
 CATEGORIES = (
     Category.UNRECORDED, Category.INPUT, Category.SYNC, Category.COMPILE, Category.OVERHEAD, Category.PYTHON
 )  # fmt: skip
+WORTH_A_NAME = 10
+"""One part in so many of the idle time: a function with less is not named."""
+NEARLY_ALL = 0.9
+"""A function that spends so much of its time in one that it calls is not named beside it."""
 BY_LINE = (Category.SYNC, Category.PYTHON)
 """Causes of one name are told apart by the user's functions around them, because each is a line to change."""
 
@@ -143,6 +148,8 @@ class IdleGaps:
     cause: row of the event that held that thread for most of the piece: an operator, a runtime call, an annotation
     or a Python function. inside: row of the innermost event alike, whatever the category: what the
     loader was at. Rows are UNKNOWN where there is none.
+    functions: number of a piece, name of a Python function, for how many ns it held the thread in that piece with all
+    that it calls, and a row of it.
     """
 
     begin: Int64
@@ -154,6 +161,7 @@ class IdleGaps:
     wait: Int64
     cause: Int64
     inside: Int64
+    functions: tuple[tuple[int, int, int, int], ...] = ()
 
     def __len__(self) -> int:
         return len(self.begin)
@@ -180,8 +188,7 @@ def gaps_of(steps: StepContext) -> IdleGaps:
     wait = np.where(category == Category.SYNC, wait, UNKNOWN)
     nothing = np.full(len(gap), UNKNOWN)
     found = IdleGaps(begin, end, step, category, launch, lane, wait, nothing, nothing.copy())
-    _find_causes(trace, steps.links, idle, found)
-    return found
+    return replace(found, functions=_find_causes(trace, steps.links, idle, found))
 
 
 def pieces_of(windows: Int64, busy: Intervals, claims: Claims) -> tuple[Int64, Int64, Int64, Int64]:
@@ -218,8 +225,10 @@ def _waits(trace: Trace, idle: Idle, drained: Int64, begin: Int64, lane: Int64) 
     return found
 
 
-def _find_causes(trace: Trace, links: Links, idle: Idle, pieces: IdleGaps) -> None:
-    """Writes the event behind each piece; what the cause is looked for among depends on the category."""
+def _find_causes(trace: Trace, links: Links, idle: Idle, pieces: IdleGaps) -> tuple[tuple[int, int, int, int], ...]:
+    """Writes the event behind each piece; what the cause is looked for among depends on the category: of Python, the
+    most specific function that held nearly all of the piece with all that it calls. Returns the functions."""
+    functions: list[tuple[int, int, int, int]] = []
     waited = pieces.wait != UNKNOWN
     pieces.cause[waited] = outermost_operator(trace, links, pieces.wait[waited])
     looked_for = np.isin(pieces.category, [*STANDING_FOR, Category.PYTHON])
@@ -230,11 +239,59 @@ def _find_causes(trace: Trace, links: Links, idle: Idle, pieces: IdleGaps) -> No
             continue
         threads = [_thread_on(trace, each) for each in lanes]
         piece, owner, spent = _held_by(pieces.begin[chosen], pieces.end[chosen], threads)
+        held = _functions_of(trace, piece, owner, spent)
         category, behind = pieces.category[chosen][piece], owner.copy()
         for each, standing_for in STANDING_FOR.items():
             behind[category == each] = standing_for(trace, links, owner[category == each])
-        pieces.cause[chosen] = _heaviest(piece, behind, spent, len(chosen))
+        own = _most_specific(trace, held, pieces.duration[chosen])
+        heaviest = _heaviest(piece, behind, spent, len(chosen))
+        alone = np.bincount(piece, np.where(behind == heaviest[piece], spent, 0), len(chosen))
+        several = alone < NEARLY_ALL * pieces.duration[chosen]
+        by_function = (pieces.category[chosen] == Category.PYTHON) & (own != UNKNOWN) & several
+        pieces.cause[chosen] = np.where(by_function, own, heaviest)
+        functions += zip(chosen[held[0]].tolist(), *(column.tolist() for column in held[1:]), strict=True)
         pieces.inside[chosen] = _heaviest(piece, owner, spent, len(chosen))
+    return tuple(functions)
+
+
+def _is_function(name: str) -> bool:
+    return FRAME.match(name) is not None and not name.startswith("torch/")
+
+
+def _functions_of(trace: Trace, piece: Int64, owner: Int64, spent: Int64) -> tuple[Int64, Int64, Int64, Int64]:
+    """How long Python functions held pieces of time, with all that they call: number of the piece, name of the
+    function, ns, and a row of it; by piece and name. piece, owner, spent: as of `_held_by`."""
+    forest = host_forest(trace)
+    functions = (trace.events.event_kind == EventKind.PYTHON) & matching(trace, _is_function) & ~running_before(trace)
+    around, at = forest.enclosing(functions), forest.nearest(functions)[owner].astype(np.int64)
+    stretch, levels = np.arange(len(owner)), []
+    while (known := at != UNKNOWN).any():
+        stretch, at = stretch[known], at[known]
+        levels.append((stretch, at))
+        at = around[at].astype(np.int64)
+    if not levels:
+        nothing = np.empty(0, np.int64)
+        return nothing, nothing, nothing, nothing
+    stretch, row = (np.concatenate(column) for column in zip(*levels, strict=True))
+    name = trace.events.name[row].astype(np.int64)
+    once_each = np.unique(np.stack((stretch, name), axis=1), axis=0, return_index=True)[1]  # a recursion holds it once
+    stretch, name, row = stretch[once_each], name[once_each], row[once_each]
+    keys, first, number = np.unique(
+        np.stack((piece[stretch], name), axis=1), axis=0, return_index=True, return_inverse=True
+    )
+    held = np.bincount(number.reshape(-1), spent[stretch], len(keys)).astype(np.int64)
+    return keys[:, 0], keys[:, 1], held, row[first]
+
+
+def _most_specific(trace: Trace, held: tuple[Int64, Int64, Int64, Int64], duration: Int64) -> Int64:
+    """By piece a row of the function that held the least of it among those that held nearly all: what encloses that
+    one holds no less, and says less. UNKNOWN for none. held: of `_functions_of`."""
+    found = np.full(len(duration), UNKNOWN, np.int64)
+    piece, _, spent, row = held
+    most = np.flatnonzero(spent >= NEARLY_ALL * duration[piece])
+    most = most[np.lexsort((trace.events.begin[row[most]], -spent[most]))]  # of equals the one that began last
+    found[piece[most]] = row[most]
+    return found
 
 
 @once
@@ -342,7 +399,9 @@ def _is_rooted(name: str) -> bool:
 class GapTotal:
     """Idle time of one category with one cause ("" where the trace shows none). duration: (n,) ns of each step; count:
     (n,) pieces; longest: ns. source: where the user's function begins that has most of it; of input, the one in the
-    loader, if the trace shows one there. inside: of input, what the loader was at for most of it ("" if not known)."""
+    loader, if the trace shows one there. inside: of input, what the loader was at for most of it ("" if not known).
+    functions: of Python, functions with more than a tenth of it and the ns of each with all that it calls, the longest
+    first; torch's own are left out."""
 
     category: Category
     cause: str
@@ -351,6 +410,7 @@ class GapTotal:
     longest: int
     source: SourceLine | None
     inside: str = ""
+    functions: tuple[tuple[str, int], ...] = ()
 
 
 def gap_totals(steps: StepContext, gaps: IdleGaps) -> tuple[GapTotal, ...]:
@@ -372,9 +432,34 @@ def gap_totals(steps: StepContext, gaps: IdleGaps) -> tuple[GapTotal, ...]:
                 longest=int(duration.max()),
                 source=source_of(trace, links, behind[chosen], duration),
                 inside=_inside(trace, gaps, chosen) if gaps.category[first] == Category.INPUT else "",
+                functions=_functions_in(trace, gaps, chosen) if gaps.category[first] == Category.PYTHON else (),
             )
         )
     return tuple(sorted(totals, key=lambda each: (-int(each.duration.sum()), each.category, each.cause)))
+
+
+def _functions_in(trace: Trace, gaps: IdleGaps, chosen: Int64) -> tuple[tuple[str, int], ...]:
+    """See `GapTotal.functions`. chosen: numbers of pieces."""
+    events, pieces = trace.events, set(chosen.tolist())
+    spent, row = Counter[int](), dict[int, int]()
+    for piece, name, ns, example in gaps.functions:
+        if piece in pieces:
+            spent[name] += ns
+            row.setdefault(name, example)
+    worth = [name for name, ns in spent.most_common() if WORTH_A_NAME * ns > int(gaps.duration[chosen].sum())]
+
+    def only_calls(name: int) -> bool:
+        begin, end = events.begin[row[name]], events.end[row[name]]
+        return any(
+            other != name
+            and spent[other] >= NEARLY_ALL * spent[name]
+            and begin <= events.begin[row[other]]
+            and events.end[row[other]] <= end
+            and row[other] != row[name]
+            for other in worth
+        )
+
+    return tuple((trace.symbols[name], spent[name]) for name in worth if not only_calls(name))
 
 
 def _inside(trace: Trace, gaps: IdleGaps, chosen: Int64) -> str:

@@ -138,13 +138,14 @@ def _whole_breakdown(signals: Signals) -> Iterator[Finding]:
     gaps = [gap for gap in signals.gaps if gap.category == "python" and gap.cause]
     gaps.sort(key=lambda gap: gap.duration.value, reverse=True)
     idle = [f"{format_duration(gap.duration.value)} idle a step behind {gap.cause}" for gap in gaps[:MOST_LINES]]
+    held = [f"{format_duration(spent)} a step in {name}" for gap in gaps[:1] for name, spent in gap.functions]
     yield python_time.finding(
         f"Python outside torch takes {in_step(host.duration.value, signals.step)}",
         "Look for loops, logging and conversions in the step.",
         host.recoverable,
         category="python",
         source=next((gap.source for gap in gaps if gap.source is not None), None),
-        evidence=tuple(idle),
+        evidence=(*idle, *held),
     )
 
 
