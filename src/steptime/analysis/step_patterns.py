@@ -18,7 +18,7 @@ LEAST_LEVEL = 8
 """Steps on either side of a change."""
 BY_CHANCE = 0.001
 """Probability from which on a change may be chance."""
-LEAST_CHANGE, APART = 0.15, 0.9
+LEAST_CHANGE, APART = 0.15, 0.8
 """A change is at least so much of the step before it, and of all pairs of a step before it and one behind it the second
 is longer in so many, however wide one side scatters."""
 AT_ONCE = 0.5

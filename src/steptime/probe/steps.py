@@ -52,13 +52,13 @@ class Slower:
         return self._left > 0
 
     def step(self, duration: int) -> bool:
-        """A step took so many ns: True once where all but one of the latest are longer than the usual one before."""
+        """A step took so many ns: True once where three in four of the latest are longer than the usual one before."""
         if len(self._first) < self.SINGLE:
             self._first.append(duration)
             return False
         self._latest.append(duration)
         usual = self.TIMES * statistics.median(self._first)
-        if sum(each > usual for each in self._latest) < self.SINGLE - 1:
+        if sum(each > usual for each in self._latest) < self.SINGLE * 3 // 4:
             return False
         self._left -= 1
         self._first.clear()
