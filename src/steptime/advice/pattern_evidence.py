@@ -16,7 +16,7 @@ from steptime.quantities import SourceLine, mean_of_series
 from steptime.recording.recording import Process, SampleFacts
 
 LEAST_OF_GROWTH = 0.3
-"""Of what the step grew by, for a line to be named."""
+"""Of what the lines grew by, for one to be named."""
 
 
 def change_use(process: Process, layout: Layout) -> ChangeUse | None:
@@ -62,9 +62,10 @@ def _line(process: Process, begin: int, change: Change) -> tuple[SourceLine | No
         return None, 0.0
     grown = Counter(_by_line(after[-1]))
     grown.subtract(_by_line(before[-1]))
+    whole = sum(amount for amount in grown.values() if amount > 0)
     for line, amount in grown.most_common(1):
-        if amount >= LEAST_OF_GROWTH * change.growth:
-            return line, float(amount)
+        if amount >= LEAST_OF_GROWTH * whole > 0:  # lines that are timed take longer: their shares hold
+            return line, amount / whole * change.growth
     return None, 0.0
 
 
