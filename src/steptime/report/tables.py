@@ -368,8 +368,10 @@ def _modules(case: Case) -> Table:
 
     note = (
         f"Time of {device}, of each module with all inside it, in the profiled steps. FLOP: of the operators that have "
-        "a model. Kept: what a forward pass leaves allocated."
+        "a model."
     )
+    if any(use.kept is not None for use in case.modules):
+        note += " Kept: what a forward pass leaves allocated."
     made = table_of(
         "modules", "Modules", note, case.modules,
         Column("module", "module", path, number=False, kind="code"),
