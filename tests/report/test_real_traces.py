@@ -78,7 +78,7 @@ def test_a_trace_without_its_device_is_in_doubt(shared_data: Path) -> None:
     (process,) = diagnosed(next(folder.iterdir())).processes
     assert "device-not-traced" in [finding.name for finding in process.findings]
     assert process.verdict.confidence == "unclear"
-    assert "the device was not recorded" in process.verdict.reason
+    assert process.verdict.sentence.startswith("The device was not recorded")
 
 
 def test_all_published_files_are_looked_at(shared_data: Path) -> None:
