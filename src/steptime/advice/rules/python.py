@@ -19,13 +19,15 @@ from steptime.advice.rule import Finding, Rule, rule
 from steptime.advice.savings import capped, in_step, less, modelled, named, ratio, scaled, share_of_step, total
 from steptime.advice.signals import Signals
 from steptime.quantities import Estimate, format_duration, format_source
+from steptime.trace.links import is_user_file
 
 MOST_LINES = 3
 """A fourth line would not be read."""
 LEAST_SHARE = 0.1
 """Of the step, for the category as a whole: below it is what every loop has, and a profile with stacks adds some."""
 LEAST_LINE = 0.05
-"""Of the step, for a line: below it is what zero_grad, a schedule or a loss cost in any loop."""
+"""Of the step, for a line: below it is what zero_grad, a schedule or a loss cost in any loop. A package's own
+line, which nobody edits, must hold LEAST_SHARE."""
 UNPROFILED = "rest"
 """Stands for the category of Python, and of operators outside of the model, where no step was profiled."""
 IN_PHASES = ("forward", "backward", "optimizer")
@@ -74,7 +76,8 @@ def python_time(signals: Signals) -> Iterator[Finding]:
         groups += _in_phases(signals, times, less(host.duration, part * spent + collected))
         groups.sort(key=lambda each: -each[0].value)
     for saving, group in groups[:MOST_LINES]:
-        if ratio(saving.value, signals.step.duration.value) >= LEAST_LINE:
+        least = LEAST_LINE if is_user_file(group[0].line.source.file) else LEAST_SHARE
+        if ratio(saving.value, signals.step.duration.value) >= least:
             yield _finding(signals, group, saving, unprofiled is not None)
     if not times:
         yield from _whole_breakdown(signals)
