@@ -32,9 +32,16 @@ from steptime.machine.machine import Machine
 from steptime.machine.peaks import known
 from steptime.recording.load import name_of
 from steptime.recording.recording import Process, Recording
-from steptime.report.compose import cost_of, environment_of, facts_of_trace, peak_bytes, throughput_of
+from steptime.report.compose import (
+    cost_of,
+    environment_of,
+    facts_of_trace,
+    machine_over_time,
+    peak_bytes,
+    throughput_of,
+)
 from steptime.report.flame import FlameGraph, flame_of, flame_of_process
-from steptime.report.report import Cost, JobEnvironment, ProcessReport, Throughput
+from steptime.report.report import Cost, JobEnvironment, MachineOverTime, ProcessReport, Throughput
 from steptime.report.step_view import StepView, step_view_of_process, step_view_of_trace
 from steptime.report.steps import StepSeries, series_of_process, series_of_trace
 from steptime.report.trace_files import TraceFile, traces_of, traces_of_process
@@ -65,6 +72,7 @@ class RankResult:
     machine: Machine | None = None
     cost: Cost | None = None
     throughput: Throughput | None = None
+    machine_over_time: MachineOverTime | None = None
     peak_bytes: int | None = None
     memory: OverTime | None = None
 
@@ -123,6 +131,7 @@ def analyse_process(
         machine=machine,
         cost=cost_of(process, steps),
         throughput=throughput_of(case, steps),
+        machine_over_time=machine_over_time(recording.telemetry, case, int(steps.begin[0])),
         peak_bytes=peak_bytes(process),
         memory=sampled_memory(process, int(steps.begin[0])),
     )

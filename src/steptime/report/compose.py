@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,8 +19,16 @@ from steptime.arrays import Bool, Float64
 from steptime.errors import RecordingError
 from steptime.journal import RECORD, Kind
 from steptime.quantities import mean_of
-from steptime.recording.recording import Process, Recording, SettingsFacts
-from steptime.report.report import SCHEMA_VERSION, Cost, JobEnvironment, ProcessReport, Report, Throughput
+from steptime.recording.recording import Process, Recording, SettingsFacts, TelemetrySample
+from steptime.report.report import (
+    SCHEMA_VERSION,
+    Cost,
+    JobEnvironment,
+    MachineOverTime,
+    ProcessReport,
+    Report,
+    Throughput,
+)
 from steptime.report.trace_files import carried
 from steptime.report.trials import trial_report
 from steptime.trace.table import Trace
@@ -119,6 +128,8 @@ def environment_of(recording: Recording) -> JobEnvironment:
 RECORD_COST = 3500.0
 """ns that one record costs the job, patches and clock readings included: 10.1 µs for the three of a small model's step,
 15.1 µs for the four with a loader (benchmarks/results/overhead-epyc-2cpu.md)."""
+LEAST_SAMPLES = 3
+"""Of the machine over time, for a plot."""
 LEAST_TURNS = 2
 """For a difference with an interval."""
 
@@ -144,6 +155,32 @@ def cost_of(process: Process, steps: Steps) -> Cost:
         slowed_ns=round(max(0.0, float(steps.duration[close].sum()) - usual * int(close.sum()))) if usual else 0,
         run_ns=int(steps.end[-1] - steps.begin[0]) if len(steps.end) else 0,
     )
+
+
+MOST_SAMPLES = 240
+"""Of the machine over time: a plot is no wider."""
+
+
+def machine_over_time(telemetry: Sequence[TelemetrySample], case: Case, begin: int) -> MachineOverTime | None:
+    """From the launcher's telemetry. begin: monotonic ns, the first step's. A series that one of the samples lacks is
+    left out."""
+    cpus = case.settings.usable_cpus if case.settings is not None else 0
+    samples = telemetry[:: len(telemetry) // MOST_SAMPLES + 1]
+    if len(samples) < LEAST_SAMPLES or not cpus:
+        return None
+    every: dict[str, list[float | None]] = {
+        "CPUs of the job": [100 * each.job_cpu / cpus for each in samples],
+        "CPUs of other programs": [100 * each.other_cpu / cpus for each in samples],
+        "waiting for a CPU": [each.pressure for each in samples],
+        "GPU utilisation": [each.gpu_utilization for each in samples],
+        "GPU clock": [
+            100 * each.gpu_clock_mhz / each.gpu_max_clock_mhz if each.gpu_clock_mhz and each.gpu_max_clock_mhz else None
+            for each in samples
+        ],
+    }
+    known = {name: [min(value, 100.0) for value in values if value is not None] for name, values in every.items()}
+    series = tuple((name, tuple(values)) for name, values in known.items() if len(values) == len(samples))
+    return MachineOverTime(tuple(each.monotonic_ns - begin for each in samples), series)
 
 
 def throughput_of(case: Case, steps: Steps) -> Throughput | None:

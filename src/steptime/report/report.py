@@ -53,6 +53,16 @@ class Cost:
 
 
 @dataclass(frozen=True, slots=True)
+class MachineOverTime:
+    """What the launcher saw of the machine, about once a second. times: ns from the first step on. series: names and
+    percent of their own whole at each time: CPUs of the job and of other programs, of those that the job may use; time
+    in which a task waited for a CPU; utilisation of the GPUs, and their clock against its highest."""
+
+    times: tuple[int, ...]
+    series: tuple[tuple[str, tuple[float, ...]], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Throughput:
     """How fast a process trains. samples: that a step reads. rate: samples per second in a steady step, of which there
     are many alike; run_rate: over the whole run, with its warm-up, its evaluations and what steptime took. tokens: of a
@@ -116,6 +126,8 @@ class ProcessReport:
     """As the watch sampled it, over the whole run."""
     memory_by_owner: OverTime | None = None
     """Of the steps in which a profiler wrote down every allocation."""
+    machine_over_time: MachineOverTime | None = None
+    """None for a trace, and where there are too few samples."""
     traces: tuple[TraceFile, ...] = ()
     """What its figures come from, the one with the step view first; the process in front has them."""
 

@@ -25,6 +25,7 @@ from steptime.report.page.charts import roofline_chart, series
 from steptime.report.page.flame import flames, kinds_of
 from steptime.report.page.forest import forest
 from steptime.report.page.frame import whole
+from steptime.report.page.machine import machine_chart
 from steptime.report.page.memory import MemoryChart, memory_chart
 from steptime.report.page.ranks import heat_map
 from steptime.report.page.waterfall import BarSegment, stacked, waterfall
@@ -138,6 +139,7 @@ def render(report: Report) -> str:
         "forest": forest(report.trials),
         "roofline": roofline_chart(case),
         "memory": memory_chart(process.memory),
+        "machine": machine_chart(process.machine_over_time),
         "owners": _owners(process),
         "memory_command": _memory_command(report),
         "roofline_sentences": roofline_sentences(case),

@@ -1,0 +1,52 @@
+"""The machine over time: what the launcher saw beside the job, in the page."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from findings.healthy import HEALTHY
+
+from steptime.advice.evidence import SettingsUse
+from steptime.recording.recording import TelemetrySample
+from steptime.report.compose import MOST_SAMPLES, machine_over_time
+from steptime.report.page import page
+from steptime.report.page.machine import machine_chart
+from steptime.report.report import Report
+
+SECOND = 10**9
+CASE = replace(HEALTHY, settings=SettingsUse(2, 2, 2))
+
+
+def samples(count: int, **known: float) -> list[TelemetrySample]:
+    return [TelemetrySample((5 + at) * SECOND, 1.0, 0.5, 1 << 20, **known) for at in range(count)]  # type: ignore[arg-type]
+
+
+def test_series_are_percent_of_their_own_whole() -> None:
+    seen = samples(4, gpu_utilization=97.0, gpu_clock_mhz=900, gpu_max_clock_mhz=1800)
+    found = machine_over_time(seen, CASE, 5 * SECOND)
+    assert found is not None
+    assert found.times == (0, SECOND, 2 * SECOND, 3 * SECOND)
+    assert {name: values[0] for name, values in found.series} == {
+        "CPUs of the job": 50.0, "CPUs of other programs": 25.0, "GPU utilisation": 97.0, "GPU clock": 50.0,
+    }  # fmt: skip
+
+
+def test_a_long_run_has_no_more_points_than_a_plot_has_room_for() -> None:
+    found = machine_over_time(samples(10 * MOST_SAMPLES), CASE, 0)
+    assert found is not None
+    assert len(found.times) <= MOST_SAMPLES
+
+
+def test_without_samples_there_is_no_picture() -> None:
+    assert machine_over_time(samples(2), CASE, 0) is None
+    assert machine_over_time(samples(9), replace(HEALTHY, settings=None), 0) is None
+    assert machine_chart(None) is None
+
+
+def test_the_page_shows_the_curves_with_their_means(report: Report) -> None:
+    found = machine_over_time(samples(4, pressure=99.0), CASE, 5 * SECOND)
+    process = replace(report.processes[0], machine_over_time=found)
+    shown = page.render(replace(report, processes=(process,)))
+    assert "The machine over time" in shown
+    assert "waiting for a CPU <b>99 %</b>" in shown
+    assert "The machine over time" not in page.render(report)
