@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from traces import Event, Events, annotation, called, happened, kernel, launch, operator, step, write
+from traces import Event, Events, annotation, called, happened, kernel, launch, operator, python, step, write
 
 from steptime.advice.evidence import Case
 from steptime.advice.trace_evidence import look_at_trace
@@ -92,3 +92,25 @@ def test_a_trace_that_ran_compiled_code_says_so(tmp_path: Path) -> None:
     assert not case_of(eager, tmp_path).step.compiled
     region = happened("user_annotation", "Torch-Compiled Region: 0/0", 0, 950, (1, 10))
     assert case_of([*eager, region], tmp_path).step.compiled
+
+
+@pytest.mark.parametrize("looping", [True, False], ids=["a loop", "one call of a model"])
+def test_a_loop_is_what_repeats(looping: bool, tmp_path: Path) -> None:
+    """Both call 120 small operators from one function of the user's."""
+    called_once = [python("app.py(9): forward", 0, 4000)]
+    each = [
+        python("cell.py(3): cell" if looping else f"nn.Module: Block_{at}", 300 * at, 300 * at + 290)
+        for at in range(12)
+    ]
+    small = [
+        event
+        for at in range(120)
+        for event in (
+            operator(f"aten::op{at % 10}", 30 * at, 30 * at + 9),
+            launch(at + 1, 30 * at + 1, 30 * at + 5),
+            kernel(at + 1, 30 * at + 6, 30 * at + 8),
+        )
+    ]
+    (process,) = diagnosed([step(0, 4000), *called_once, *each, *small], tmp_path).processes
+    assert ("dispatch-loop" in {finding.name for finding in process.findings}) is looping
+    assert ("overhead-bound" in {finding.name for finding in process.findings}) is not looping

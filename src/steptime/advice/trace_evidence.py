@@ -6,7 +6,7 @@ settings, other load) is not in the case, and the rules that need it say so.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from steptime.advice.step_evidence import waste
 from steptime.analysis.breakdown import breakdown_of
 from steptime.analysis.categories import Breakdown, Category
 from steptime.analysis.device_activity import unseen_work
-from steptime.analysis.operators import operator_totals, sources_of
+from steptime.analysis.operators import operator_totals, rounds_of, sources_of
 from steptime.analysis.recompute import recomputed
 from steptime.analysis.step_context import StepContext, step_context
 from steptime.arrays import Int64
@@ -53,7 +53,11 @@ def look_at_trace(trace: Trace, boundaries: Int64, machine: Machine | None = Non
     warm_up = int(len(durations) > 2 and durations[0] > WARM_UP * np.median(durations[1:]))
     steps, whole = everything.without_first(warm_up), breakdown_of(everything)
     breakdown = Breakdown(whole.device, whole.wall[warm_up:], whole.entries[warm_up:])
-    operators = operator_totals(steps, sources_of(steps))
+    sources, rounds = sources_of(steps), rounds_of(steps)
+    operators = tuple(
+        replace(use, rounds=rounds.get(use.source) if use.source is not None else None)
+        for use in operator_totals(steps, sources)
+    )
     step = StepSummary(
         mean_of_series(breakdown.wall),
         len(boundaries),

@@ -31,7 +31,7 @@ from steptime.trace.call_tree import (
     innermost_at,
     nearest_ancestor,
 )
-from steptime.trace.links import UNKNOWN, Links, source_line
+from steptime.trace.links import UNKNOWN, Links, host_forest, roles_of, source_line
 from steptime.trace.table import EventKind, Trace
 from steptime.trace.vendors import (
     ANNOTATION,
@@ -107,6 +107,31 @@ def source_of(trace: Trace, links: Links, rows: Int64, weight: Int64) -> SourceL
     if not len(names):
         return None
     return source_line(trace.symbols[int(np.bincount(names, weight).argmax())])
+
+
+def rounds_of(steps: StepContext) -> Mapping[SourceLine, int]:
+    """By function of the user's, `OperatorUse.rounds` of the operators that it calls; empty without stacks."""
+    trace, links, name = steps.trace, steps.links, steps.trace.events.name.astype(np.int64)
+    rows = np.flatnonzero(operator_events(trace) & np.isin(trace.events.lane, steps.lanes))
+    rows = np.unique(np.where(links.forward[rows] == UNKNOWN, rows, links.forward[rows])).astype(np.int64)
+    rows = rows[links.function[rows] != UNKNOWN]
+    forest = host_forest(trace)
+    parent = forest.enclosing(np.ones(len(trace.events), np.bool_))
+    above = forest.enclosing(roles_of(trace).function)
+    called = links.function[rows].astype(np.int64)
+    found: dict[int, int] = defaultdict(int)
+    for within, at in ((called, rows), (above[called].astype(np.int64), called)):
+        known = within != UNKNOWN
+        own, frame, child = name[called[known]], within[known], at[known]
+        while len(higher := np.flatnonzero((parent[child] != frame) & (parent[child] != UNKNOWN))):
+            child[higher] = parent[child[higher]]
+        step = step_at(steps.boundaries, trace.events.begin[child])
+        once_each = np.unique(np.stack((own, frame, name[child], step, child), axis=1), axis=0)
+        turns, counts = np.unique(once_each[:, :4], axis=0, return_counts=True)
+        for function, count in zip(turns[:, 0].tolist(), counts.tolist(), strict=True):
+            found[function] = max(found[function], count)
+    lines = ((source_line(trace.symbols[function]), count) for function, count in found.items())
+    return {line: count for line, count in lines if line is not None}
 
 
 def short_gaps(busy: Intervals) -> Intervals:
@@ -291,7 +316,9 @@ class OperatorUse:
     launched; on a CPU, inside it, operators within it excluded). bound: "compute", "memory", "latency" (its work takes
     less time at the machine's peaks than dispatching it) or "unmodelled"; on an accelerator, what bounds most of its
     kernels' time. flops, bytes: None where a call has no model. usual: ns, had every call taken what
-    the median of those with its arguments did; None where only the sum is known."""
+    the median of those with its arguments did; None where only the sum is known. rounds: how often the source's
+    function, while it runs once, calls the same thing, or is itself called by a function that runs once; None where
+    that is not known."""
 
     name: str
     calls: float
@@ -302,6 +329,7 @@ class OperatorUse:
     bytes: float | None = None
     source: SourceLine | None = None
     usual: float | None = None
+    rounds: int | None = None
 
 
 def operator_totals(

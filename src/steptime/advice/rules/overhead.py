@@ -95,10 +95,11 @@ def dispatch_loop(signals: Signals) -> Iterator[Finding]:
     backward.
 
     How we know: The profile counts the operators of each line of the loop that runs several times a step, and of each
-    function that the loop calls, and their mean duration. To be saved is the part of the line or function of all
-    operators, of the breakdown's launch account; on a CPU the loop's own Python, too, and the time of operators whose
-    arithmetic takes no longer than their dispatch (bound by latency), which is where the interval ends. The work of
-    larger operators is not.
+    function that the loop calls, and their mean duration. In a bare trace the stacks must show a function that calls
+    the same thing, or is called by the same one, eight times or more: a model that is called once is no loop. To be
+    saved is the part of the line or function of all operators, of the breakdown's launch account; on a CPU the loop's
+    own Python, too, and the time of operators whose arithmetic takes no longer than their dispatch (bound by latency),
+    which is where the interval ends. The work of larger operators is not.
 
     What helps: One operator on the whole tensor (a matrix product, einsum, cumsum, torch.nn.LSTM in place of a loop
     over cells, a torch._foreach operator over parameters); else torch.compile, which fuses the loop; on CUDA a graph
@@ -151,7 +152,7 @@ def _sites(signals: Signals) -> Iterator[_Site]:
         timed = lines_around(signals.lines, source)
         if timed:
             yield from _looping(timed, [use for use in uses if use.duration <= LARGEST_OPERATOR * use.calls])
-        elif calls >= FEWEST_OPERATORS and source.function != "<module>":
+        elif calls >= FEWEST_OPERATORS and source.function != "<module>" and _may_loop(uses):
             each = ratio(sum(use.duration for use in uses), calls)
             name = function_of(source)[1]
             callers = [use for use in signals.lines if use.role in CALLERS and calls_function(use.calls, name)]
@@ -159,6 +160,12 @@ def _sites(signals: Signals) -> Iterator[_Site]:
                 yield _Site(callers[0].source, calls, each, _idle(uses), callers[0].host.value)
             else:
                 yield _Site(source, calls, each, _idle(uses))
+
+
+def _may_loop(uses: Iterable[OperatorUse]) -> bool:
+    """False where a trace's stacks show that nothing is called again and again: one call of a model, and no loop."""
+    rounds = [use.rounds for use in uses if use.rounds is not None]
+    return not rounds or max(rounds) >= FEWEST_ROUNDS
 
 
 def _idle(uses: Iterable[OperatorUse]) -> float:
