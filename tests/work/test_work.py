@@ -13,7 +13,7 @@ from steptime.analysis.op_cost.op_cost import bound_of, work_of
 from steptime.analysis.operators import operator_totals
 from steptime.analysis.step_context import step_context
 from steptime.analysis.trace_steps import reach, steps_of
-from steptime.analysis.traffic import tensor_bytes
+from steptime.analysis.traffic import collectives_of, tensor_bytes
 from steptime.intervals import contains, union
 from steptime.machine.machine import Machine, Rate
 from steptime.quantities import Estimate
@@ -125,3 +125,12 @@ def test_on_an_accelerator_time_is_that_of_the_kernels(shared_data: Path) -> Non
     assert spent == pytest.approx(trace.events.duration[within].sum(), rel=1e-9)
     assert found["aten::cudnn_convolution", "forward"].calls == 53
     assert found["aten::mm", "backward"].flops == 2 * (32 * 1000 * 2048) * 2
+
+
+def test_bytes_of_collectives_are_those_of_their_shapes(shared_data: Path) -> None:
+    """Bytes, longs and ints that are exchanged between all, and signed chars that are gathered, in two steps."""
+    trace = read(shared_data / "hta/trace_filter/sampled_rank-0.json.gz")
+    found = collectives_of(step_context(trace, steps_of(trace)))
+    totals = {each.name: each.bytes.sum() for each in found if each.bytes is not None}
+    assert totals["all_to_all"] == 2 * 419_430_400 + 384 * 8 + 2_846_720 * 4
+    assert totals["_all_gather_base"] == 2 * 16_777_216

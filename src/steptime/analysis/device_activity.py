@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from steptime.analysis.threads import during
-from steptime.arrays import Bool, Int64
+from steptime.arrays import Bool, Int64, unique
 from steptime.intervals import Intervals
 from steptime.trace.cached_per_trace import once
 from steptime.trace.links import DEVICE, UNKNOWN, host_forest, launches_of, roles_of
@@ -81,7 +81,10 @@ def communication_kernels(trace: Trace) -> Bool:
     kernel = trace.events.event_kind == EventKind.KERNEL
     operator = np.append(host_forest(trace).nearest(roles_of(trace).operator), UNKNOWN)[launches_of(trace)]
     asked = (operator != UNKNOWN) & matching(trace, COLLECTIVE.match)[operator]
-    chosen: Bool = kernel & (asked | matching(trace, communicates))
+    chosen: Bool = kernel & asked
+    rows = np.flatnonzero(kernel)
+    names = [name for name in unique(trace.events.name[rows]).tolist() if communicates(trace.symbols[name])]
+    chosen[rows] |= np.isin(trace.events.name[rows], names)
     return chosen
 
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import shlex
 import shutil
@@ -102,6 +103,7 @@ def main(argv: Sequence[str]) -> int:
 
 def entry() -> NoReturn:
     """The console script."""
+    gc.set_threshold(100_000)  # ours makes few cycles, and looking for them takes a twentieth of a diagnosis
     output = secure()
     status = main(sys.argv[1:])
     sys.stdout.flush()
