@@ -250,7 +250,7 @@ def test_what_is_no_snapshot_is_said(tmp_path: Path, content: bytes, slug: str) 
 def test_a_missing_file_is_said(tmp_path: Path) -> None:
     with pytest.raises(SnapshotError) as raised:
         read_snapshot(tmp_path / "none.pickle")
-    assert raised.value.slug == "snapshot-unreadable"
+    assert raised.value.slug == "no-such-file"
 
 
 def test_a_snapshot_is_known_by_its_first_bytes(tmp_path: Path) -> None:

@@ -121,7 +121,7 @@ def test_workers_are_never_raised_beyond_what_the_model_wants(case: Case, loader
             model = supply(case.step, loader, case.settings, case.contention)
             assert model is not None
             assert int(advised) in (0, model.best)
-            assert int(advised) <= loader.usable_cpus
+            assert int(advised) <= model.limit
             if finding.name == "too-few-workers":
                 assert loader.workers < int(advised) <= model.best
                 assert model.step(int(advised)) < case.step.duration.value

@@ -127,7 +127,9 @@ def read_dump(path: Path) -> Dump:
     try:
         found = _content(path)
     except FileNotFoundError:
-        raise no_such_file(path, "dumps of torch's flight recorder, which TORCH_FR_DUMP_TEMP_FILE names") from None
+        raise no_such_file(
+            path, "dumps of torch's flight recorder, which TORCH_FR_DUMP_TEMP_FILE names", TraceError
+        ) from None
     except OSError as error:
         raise _unreadable(path, error.strerror or str(error)) from None
     except NotPlainError as error:

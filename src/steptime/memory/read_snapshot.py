@@ -59,7 +59,7 @@ def read_snapshot(path: Path) -> Snapshot:
         with path.open("rb", buffering=0) as file, _columns(path, file) as columns:
             return _read_columns(path, columns)
     except FileNotFoundError:
-        raise no_such_file(path, "a snapshot of PyTorch's allocator, a trace or a recording") from None
+        raise no_such_file(path, "a snapshot of PyTorch's allocator, a trace or a recording", SnapshotError) from None
     except OSError as error:
         raise SnapshotError(
             "snapshot-unreadable", f"{path} cannot be read ({error.strerror or error}): name a file that can."

@@ -1,4 +1,4 @@
-"""Three folds of twelve steps: each with a model and an optimiser of its own, made when it begins."""
+"""Three folds of eighty steps: each with a model and an optimiser of its own, made when it begins."""
 
 import torch
 from finger import Finger
@@ -9,7 +9,7 @@ inputs, targets = torch.randn(32, 16), torch.randn(32, 1)
 for _ in range(3):
     model = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.ReLU(), torch.nn.Linear(32, 1))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    for _ in range(12):
+    for _ in range(80):
         loss = (model(inputs) - targets).square().mean()
         optimizer.zero_grad()
         loss.backward()

@@ -572,7 +572,7 @@ def slow_arithmetic(signals: Signals) -> Finding | None:
 def _share_of_processors(contention: Contention, threads: int) -> float:
     """Of its time, what a thread of the job had a processor, where it and others use all of them."""
     used = contention.job_cpu + contention.other_cpu
-    return min(1.0, contention.job_cpu / threads) if used >= FULL * contention.usable_cpus else 1.0
+    return min(1.0, contention.job_cpu / max(1, threads)) if used >= FULL * contention.usable_cpus else 1.0
 
 
 def _line_that_names(operator: str, signals: Signals) -> SourceLine | None:

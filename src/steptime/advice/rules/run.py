@@ -143,7 +143,7 @@ def steps_changed(signals: Signals) -> Finding:
     change = signals.change
     epoch = f" (epoch {change.epoch})" if change.epoch is not None else ""
     took = f"{format_duration(change.now)} instead of {format_duration(change.before)}"
-    grown = f"{WORDS[change.phase]} grew by {format_duration(change.growth)}"
+    grown = f"{WORDS.get(change.phase, WORDS['rest'])} grew by {format_duration(change.growth)}"
     evidence = (f"Of {change.steps} steps; {grown}.",)
     if change.line is not None:
         grown = f"{format_source(change.line)} grew by {format_duration(change.line_growth)}"
@@ -178,7 +178,8 @@ def periodic_steps(signals: Signals) -> Finding | None:
         return None
     spread = in_step(period.cost.value, signals.step)
     summary = f"Every {ordinal(period.every)} step takes {format_duration(period.extra)} longer, {spread} on average"
-    advice = f"Most of it is {WORDS[period.phase]}: do it less often, on less, or outside of the training thread."
+    where = WORDS.get(period.phase, WORDS["rest"])
+    advice = f"Most of it is {where}: do it less often, on less, or outside of the training thread."
     category = CATEGORY.get(period.phase, "")
     return periodic_steps.finding(summary, advice, period.cost, category=category, source=period.line)
 
