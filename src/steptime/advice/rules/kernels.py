@@ -541,6 +541,8 @@ def slow_arithmetic(signals: Signals) -> Finding | None:
         return None
     contention = signals.contention if signals.has(Signal.CONTENTION) else None
     had = 1.0 if contention is None else _share_of_processors(contention, signals.settings.intra_op_threads)
+    if not had:  # nothing of the job was seen on a processor: there is no rate to hold its operators against
+        return None
     rate = _Rate(machine.copy_bytes * had, signals.settings.intra_op_threads)
     scale = profile_scale(signals.operators, signals.categories)
     slow = sorted((use for use in _usual(signals.operators) if _is_slow(use, rate)), key=_duration, reverse=True)
