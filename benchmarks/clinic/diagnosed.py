@@ -32,7 +32,7 @@ def steptime_says(case: Case, amount: int) -> Said:
     """Runs the job under steptime, unmodified. Raises JobFailed."""
     with tempfile.TemporaryDirectory() as folder:
         said = Path(folder) / "said.json"  # a job prints what it likes
-        options = ["run", "-o", str(said), "--no-progress", "--recording", str(Path(folder) / "recording")]
+        options = ["run", "-o", str(said), "--full", "--no-progress", "--recording", str(Path(folder) / "recording")]
         words = [*options, "--", *command(case, amount)]
         steptime(*words, folder=Path(folder), environment=environment(), seconds=2 * TIMEOUT)
         report: dict[str, Any] = json.loads(said.read_text(encoding="utf-8"))

@@ -215,7 +215,7 @@ def _variables() -> dict[str, str]:
 def heard(job: Design, script: Path) -> Said:
     """What steptime says of a job, unmodified. Raises JobFailed."""
     said = script.parent / "said.json"
-    words = ["run", "-o", str(said), "--no-progress", "--recording", str(script.parent / "recording"), "--"]
+    words = ["run", "-o", str(said), "--full", "--no-progress", "--recording", str(script.parent / "recording"), "--"]
     steptime(*words, *_python(job), str(script), folder=script.parent, environment=_variables(), seconds=TIMEOUT)
     return said_of(json.loads(said.read_text(encoding="utf-8")))
 
