@@ -81,6 +81,17 @@ def test_a_revision_is_its_files_where_they_differ_from_the_folder(repository: P
     assert dict(from_revision("HEAD", repository, "ref-1").sources) == {"model.py": "width = 1\n"}
 
 
+def test_a_picture_that_differs_keeps_nobody_from_judging_the_code(repository: Path) -> None:
+    (repository / "plot.png").write_bytes(b"\x89PNG\0\xff")
+    git(repository, "add", ".")
+    git(repository, "commit", "-qm", "picture")
+    (repository / "plot.png").write_bytes(b"\x89PNG\0\xfe")
+    (repository / "train.py").write_text(SLOW)
+    variant = from_revision("HEAD", repository, "ref-1")
+    assert dict(variant.sources) == {"train.py": FAST}
+    assert variant.label == "HEAD (without 1 binary file)"
+
+
 def test_a_range_compares_its_two_ends_whatever_lies_in_the_folder(repository: Path) -> None:
     (repository / "model.py").write_text("width = 2\n")
     first, last = from_range("HEAD~1..HEAD", repository, "ref-1")

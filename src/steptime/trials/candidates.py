@@ -49,18 +49,22 @@ def from_diff(diff: Path, directory: Path, name: str) -> Variant:
 
 def from_revision(revision: str, directory: Path, name: str) -> Variant:
     """The job with the files of a commit, where they differ from those in its folder. Files that the commit does not
-    have stay. Raises UsageError for what git does not know, and outside of a repository."""
+    have stay, and so do those that are no text, which the label counts. Raises UsageError for what git does not know,
+    and outside of a repository."""
     root = _root_of(directory)
     if root is None:
         raise UsageError("judge-revision", f"{directory} lies in no Git repository: give --diff instead of --ref.")
     commit = _git(
         root, "rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}", what=f"{revision} is no commit"
     ).strip()
-    listed = _git(root, "diff", "--no-renames", "--name-status", "-z", commit).split("\0")
-    # As git compares the commit with the folder: "A" stands for what only the folder has.
-    differing = [path for status, path in zip(listed[::2], listed[1::2], strict=False) if status != "A"]
-    sources = tuple((_relative(root / path, directory), _git(root, "show", f"{commit}:{path}")) for path in differing)
-    return Variant(name, label=revision, sources=sources, promise=Promise.SAME_CURVE)
+    # Compared with the folder, so that "added" (left out by the filter) is what only the folder has.
+    listed = _git(root, "diff", "--no-renames", "--diff-filter=a", "--numstat", "-z", commit)
+    rows = [row.split("\t", 2) for row in listed.split("\0") if row]
+    binary = sum(added == "-" for added, _, _ in rows)
+    texts = [path for added, _, path in rows if added != "-"]
+    sources = tuple((_relative(root / path, directory), _git(root, "show", f"{commit}:{path}")) for path in texts)
+    label = f"{revision} (without {binary} binary file{'s' * (binary != 1)})" if binary else revision
+    return Variant(name, label=label, sources=sources, promise=Promise.SAME_CURVE)
 
 
 def from_range(revisions: str, directory: Path, name: str) -> tuple[Variant | None, Variant]:
