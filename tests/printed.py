@@ -14,7 +14,9 @@ from html.parser import HTMLParser
 import numpy as np
 
 from steptime.advice.evidence import Case
-from steptime.advice.rule import Weight
+from steptime.advice.rule import Finding, Rule, Weight
+from steptime.advice.rules import CATALOGUE
+from steptime.advice.signals import Signals, measured
 from steptime.compare import comparison as comparisons
 from steptime.compare import page as comparison_page
 from steptime.compare.comparison import Comparison, DifferenceOutcome
@@ -182,9 +184,26 @@ def _numbers(process: ProcessReport) -> Iterator[str]:
         if finding.category in spent and finding.weight is Weight.FINDING:
             yield from _above(f"{finding.code} saves of {finding.category}", finding.savings.value,
                               spent[finding.category])  # fmt: skip
-            yield from _nearly(f"{finding.code} {finding.summary}", finding.category, spent[finding.category])
+            held = format_duration(_calling(case, finding.category))
+            sentence = f"{finding.code} {finding.summary}".replace(held, "")
+            yield from _nearly(sentence, finding.category, spent[finding.category])
+    for finding in (each for rule in CATALOGUE for each in _as_ruled(rule, case)):
+        whole, found = spent.get(finding.category, step), finding.savings.value if finding.savings else 0.0
+        yield from _above(f"{finding.code} finds of {finding.category or 'the step'}", found, whole)
     yield from _parts(case, spent, step)
     yield from _predictions(case, spent, step)
+
+
+def _as_ruled(rule: Rule, case: Case) -> Iterator[Finding]:
+    """What a rule finds to be saved in steps, as its sentence says it: before it is cut to its category."""
+    if all(measured(case, signal) for signal in rule.needs):
+        found = rule(Signals(case, rule.needs | rule.uses))
+        yield from (each for each in found if each.weight is Weight.FINDING and each.savings is not None)
+
+
+def _calling(case: Case, category: str) -> float:
+    """ns of a category in which the device's memory is asked for: a part of it that is a quantity of its own."""
+    return sum(part.value for use in case.allocations for name, part in use.within if name == category)
 
 
 def _above(what: str, part: float, whole: float) -> Iterator[str]:
@@ -208,6 +227,8 @@ def _parts(case: Case, spent: dict[str, float], step: float) -> Iterator[str]:
     yield from _above("exposed copies", sum(use.exposed.value for use in case.copies), spent.get("copy", 0.0))
     exposed = sum(use.exposed.value for use in case.collectives)
     yield from _above("exposed collectives", exposed, spent.get("communication", 0.0))
+    for category, duration in spent.items():
+        yield from _above(f"calls for memory in {category}", _calling(case, category), duration)
     if case.roofline is not None:
         bounds = case.roofline
         split = bounds.compute + bounds.memory + bounds.latency + bounds.unmodelled

@@ -153,7 +153,8 @@ _NODE = replace(_LATE, ranks=(1, 2), category="compute", excess=3.5 * MS, arithm
 _UNEVEN = replace(_LATE, category="compute", arithmetic=2.0)
 _EXPOSED = CollectiveUse("all_reduce", "0", 12, about(7 * MS), about(5 * MS), 100e6)
 _NETWORK = replace(HEALTHY, categories=categories(communication=5 * MS, overhead=1 * MS), collectives=(_EXPOSED,))
-_STALL = AllocationUse("cudaFree", 3.0, about(4 * MS), about(3 * MS), LINE)
+_STALL = AllocationUse("cudaFree", 3.0, about(4 * MS), about(3 * MS), LINE, (("overhead", about(3 * MS)),))
+_SHORT = replace(_STALL, idle=about(0.02 * MS), within=(("overhead", about(0.02 * MS)),))
 _IDLE = gap("sync", "aten::item", 4 * MS, 2.0, source=SourceLine("train.py", 55, "main"))
 _LOADER = gap("input", "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 6 * MS)
 
@@ -221,7 +222,7 @@ PLANTED_TRACES: dict[str, dict[str, Case]] = {
     },
     "allocator-stalls": {
         "fires": replace(HEALTHY, categories=categories(overhead=3.5 * MS), allocations=(_STALL,)),
-        "clean": replace(HEALTHY, allocations=(replace(_STALL, idle=about(0.02 * MS)),)),
+        "clean": replace(HEALTHY, allocations=(_SHORT,)),
     },
     "memory-bound-pointwise": {
         "fires-in-chains": replace(_more(kernel("mul", 48, 3 * MS, "memory")), chains=(_CHAIN,)),

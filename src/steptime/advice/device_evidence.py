@@ -57,12 +57,12 @@ from steptime.analysis.recorded_breakdown import RecordedBreakdown
 from steptime.analysis.roofline import BOUNDS, COMMUNICATION, KernelGroup, Roofline, draw
 from steptime.analysis.step_context import StepContext
 from steptime.analysis.timeline import Phase
-from steptime.analysis.traffic import allocations_of, collectives_of, copies_of
+from steptime.analysis.traffic import AllocationTotal, allocations_of, collectives_of, copies_of
 from steptime.analysis.what_if.what_if import Replay, rerun
 from steptime.arrays import Int32, Int64
 from steptime.intervals import contains, union
 from steptime.machine.machine import Machine
-from steptime.quantities import SourceLine
+from steptime.quantities import SourceLine, mean_of_series
 from steptime.trace.compiled import compiled_kernels
 from steptime.trace.links import UNKNOWN, Links, function_name, source_line
 from steptime.trace.table import ABSENT, EventKind, Trace
@@ -116,6 +116,11 @@ def gap_uses(steps: StepContext) -> tuple[GapUse, ...]:
         )
         for each in gap_totals(steps, named_gaps)[:MOST_GAPS]
     )
+
+
+def _allocation(each: AllocationTotal) -> AllocationUse:
+    within = tuple((category.name.lower(), mean_of_series(spent)) for category, spent in each.within)
+    return record_of(AllocationUse, each, within=within)
 
 
 def copy_uses(steps: StepContext) -> tuple[CopyUse, ...]:
@@ -339,7 +344,7 @@ def with_device(
         gaps=tuple(_placed(use, use.cause, known) for use in gap_uses(steps)),
         copies=copy_uses(steps),
         collectives=tuple(record_of(CollectiveUse, each) for each in collectives_of(steps)[:MOST_GAPS]),
-        allocations=tuple(record_of(AllocationUse, each) for each in allocations_of(steps)[:MOST_GAPS]),
+        allocations=tuple(map(_allocation, allocations_of(steps)[:MOST_GAPS])),
         kernels=tuple(_placed(use, use.operator, known) for use in kernels),
         operators=_bound_as_kernels(case.operators, roofline.groups),
         chains=tuple(_placed(use, use.operators[0], known) for use in chain_uses(trace, links, len(steps))),

@@ -206,13 +206,14 @@ class CollectiveUse:
 @dataclass(frozen=True, slots=True)
 class AllocationUse:
     """Calls in steps that make the device's allocator go to the driver (cudaMalloc, cudaFree, hipMalloc, …). duration:
-    ns per step of the host; idle: device-idle ns per step meanwhile."""
+    ns per step of the host; idle: device-idle ns per step meanwhile; within: the same by category."""
 
     name: str
     calls: float
     duration: Estimate
     idle: Estimate
     source: SourceLine | None = None
+    within: tuple[tuple[str, Estimate], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -93,6 +93,11 @@ def in_step(spent: float, step: StepSummary) -> str:
     return f"{format_duration(spent)} {per} ({share_of_step(spent, step)})"
 
 
+def per_step(step: StepSummary) -> str:
+    """Behind a count: "a step"; of a single step, "in this step"."""
+    return "in this step" if step.steady == 1 else "a step"
+
+
 FAR = 10.0
 """Interquartile ranges above the upper quartile …"""
 TIMES = 2.0

@@ -16,8 +16,9 @@ from typing import Any
 
 import numpy as np
 
+from steptime.analysis.categories import Category
 from steptime.analysis.device_activity import communication_kernels, device_time
-from steptime.analysis.idle import outermost_operator
+from steptime.analysis.idle import CATEGORIES, gaps_of, outermost_operator
 from steptime.analysis.op_cost.call import ELEMENT_BYTES
 from steptime.analysis.operators import grouped, per_step, source_of, step_at, time_inside
 from steptime.analysis.step_context import StepContext
@@ -107,12 +108,13 @@ def copy_kind(name: str) -> tuple[str, str]:
 class AllocationTotal:
     """Calls of one name that go to the driver for memory (cudaMalloc, cudaFree, hipMalloc, …): PyTorch's allocator asks
     only when its pool ends. All columns (n,), by step: calls begun in it, ns of the host inside them, ns that the
-    device idled meanwhile."""
+    device idled meanwhile: in all, and by category, in which all names together have no more than the breakdown."""
 
     name: str
     calls: Int64
     duration: Int64
     idle: Int64
+    within: tuple[tuple[Category, Int64], ...]
     source: SourceLine | None
 
 
@@ -121,16 +123,27 @@ def allocations_of(steps: StepContext) -> tuple[AllocationTotal, ...]:
     trace, windows, events = steps.trace, steps.windows, steps.trace.events
     rows = np.flatnonzero((events.event_kind == EventKind.RUNTIME) & matching(trace, ALLOCATION.match))
     step = step_at(windows, events.begin[rows])
-    idle = subtract(union(windows[:, 0], windows[:, 1]), device_time(trace).busy)
+    if not len(rows):
+        return ()
+    gaps = gaps_of(steps)
+    of = {category: gaps.category == category for category in (*CATEGORIES, Category.UNEXPLAINED)}
+    left = {category: union(gaps.begin[mine], gaps.end[mine]) for category, mine in of.items()}
     totals = []
     for chosen in grouped(events.name[rows]):
         mine = rows[chosen]
+        calling, idle = during(trace, mine), np.zeros(len(steps), np.int64)
+        within = []
+        for category, gap in left.items():
+            spent = measure(intersect(gap, calling), windows[:, 0], windows[:, 1])
+            left[category], idle = subtract(gap, calling), idle + spent
+            within += [(category, spent)] if spent.any() else []
         totals.append(
             AllocationTotal(
                 name=trace.symbols[events.name[mine[0]]],
                 calls=per_step(step[chosen], 1, len(steps)),
                 duration=time_inside(events.begin[mine], events.end[mine], windows),
-                idle=measure(intersect(idle, during(trace, mine)), windows[:, 0], windows[:, 1]),
+                idle=idle,
+                within=tuple(within),
                 source=source_of(trace, steps.links, mine, events.duration[mine]),
             )
         )

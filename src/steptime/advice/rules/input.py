@@ -104,15 +104,15 @@ def _from_trace(signals: Signals) -> Finding | None:
         return None
     gaps = [gap for gap in signals.gaps if gap.category == "input"]
     gap = max(gaps, key=lambda gap: gap.duration.value, default=None)
-    wait, share = format_duration(category.duration.value), share_of_step(category.duration.value, signals.step)
-    what = f"The device idles {wait} a step" if signals.step.device != "cpu" else f"Each step waits {wait}"
+    wait = in_step(category.duration.value, signals.step)
+    what = f"The device idles {wait}" if signals.step.device != "cpu" else f"Training waits {wait}"
     inside = f", mostly in {gap.inside}" if gap and gap.inside else ""
     evidence: tuple[str, ...] = ()
     if gap:
         gaps_a_step = f"{format_count(gap.count, 'gap')} a step, the longest {format_duration(gap.longest)}"
         evidence = (f"{gap.cause}: {gaps_a_step}",)
     return input_wait.finding(
-        f"{what} ({share}) for the next batch{inside}",
+        f"{what} for the next batch{inside}",
         _advice_on_trace(gap.cause if gap else ""),
         category.recoverable,
         category="input",

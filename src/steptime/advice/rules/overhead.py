@@ -11,7 +11,18 @@ from steptime.advice.kernels import as_evidence, first_source, longest, plain_na
 from steptime.advice.line_evidence import calls_function, function_of, lines_around
 from steptime.advice.models import staging_operators
 from steptime.advice.rule import Finding, rule
-from steptime.advice.savings import capped, in_step, modelled, named, partly, ratio, scaled, share_of_step, total
+from steptime.advice.savings import (
+    capped,
+    in_step,
+    modelled,
+    named,
+    partly,
+    per_step,
+    ratio,
+    scaled,
+    share_of_step,
+    total,
+)
 from steptime.advice.signals import Signals, compiles
 from steptime.quantities import Estimate, SourceLine, format_count, format_duration, format_source
 from steptime.trace.links import is_user_file
@@ -250,8 +261,9 @@ def _gaps(signals: Signals, category: str) -> list[GapUse]:
 
 def _stall(signals: Signals, gap: GapUse, launch: Estimate) -> Finding:
     """One long gap: compiling would not shorten it."""
-    idle, share = format_duration(gap.longest), share_of_step(gap.duration.value, signals.step)
-    summary = f"The device idles {idle} at once ({share} of a step) while {gap.cause or 'the host'} runs"
+    idle = format_duration(gap.longest)
+    share = f"{share_of_step(gap.duration.value, signals.step)} of {'this' if signals.step.steady == 1 else 'a'} step"
+    summary = f"The device idles {idle} at once ({share}) while {gap.cause or 'the host'} runs"
     advice = "If that is the job's start (libraries, tuning, first allocations), trace later steps; else look at it."
     saving = capped(gap.duration, launch)
     return overhead_bound.finding(summary, advice, saving, category="overhead", source=gap.source)
@@ -362,8 +374,7 @@ def _compiling_in_trace(signals: Signals) -> Finding | None:
     category = named(signals.categories, "compile")
     if category is None:
         return None
-    took, share = format_duration(category.duration.value), share_of_step(category.duration.value, signals.step)
-    summary = f"Compiling takes {took} of a step ({share}), in steps that were traced"
+    summary = f"Compiling takes {in_step(category.duration.value, signals.step)}"
     advice = "If these are no first steps, look at the reasons: TORCH_LOGS=recompiles names the guard that failed."
     return recompilation.finding(summary, advice, category.recoverable, category="compile")
 
@@ -408,7 +419,7 @@ def tiny_kernels(signals: Signals) -> Finding | None:
 
 
 @rule("ST306", "allocator-stalls", needs={Signal.ALLOCATIONS}, instead_of=("overhead-bound", "host-sync"))
-def allocator_stalls(signals: Signals) -> Finding:
+def allocator_stalls(signals: Signals) -> Iterator[Finding]:
     """The device's memory is asked for and given back in the middle of steps
 
     What it means: PyTorch keeps the memory that it once got from the driver. When a steady step still calls cudaMalloc
@@ -417,22 +428,19 @@ def allocator_stalls(signals: Signals) -> Finding:
     finish.
 
     How we know: The calls are in the trace, with the time that the host spent in them. To be saved is the time that the
-    device idled meanwhile, not the duration of the calls.
+    device idled meanwhile, not the duration of the calls; each category of it is a finding of its own.
 
     What helps: Take torch.cuda.empty_cache() out of the loop; PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True against
     fragmentation; a few shapes instead of many (padding, bucketing); less memory, so that no retry is needed.
 
     When to ignore it: In the first steps, and when the trace covers nothing else.
     """
-    uses = signals.allocations
-    idle, calls = total(use.idle for use in uses), sum(use.calls for use in uses)
-    top = max(uses, key=lambda use: use.idle.value)
-    left = f"{format_duration(idle.value)} ({share_of_step(idle.value, signals.step)})"
-    summary = f"{format_count(calls, 'call')} of {top.name} and its like a step leave the device idle for {left}"
-    host = format_duration(sum(use.duration.value for use in uses))
-    evidence = [f"The host spends {host} a step in them."]
+    uses, step = signals.allocations, signals.step
+    calls, host = sum(use.calls for use in uses), format_duration(sum(use.duration.value for use in uses))
+    top, like = max(uses, key=lambda use: use.idle.value), " and its like" if len(uses) > 1 else ""
+    evidence = [f"The host spends {host} {per_step(step)} in them."]
     evidence += [
-        f"{use.name}: {format_count(use.calls, 'call')} a step, {format_duration(use.duration.value)}"
+        f"{use.name}: {format_count(use.calls, 'call')} {per_step(step)}, {format_duration(use.duration.value)}"
         for use in uses[:3]
     ]
     if calls >= UNCACHED:
@@ -442,7 +450,16 @@ def allocator_stalls(signals: Signals) -> Finding:
         advice = "Take empty_cache() out of the loop; if there is none, memory is nearly full or fragmented: use less."
     else:
         advice = "Keep to a few shapes, or set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True."
-    return allocator_stalls.finding(summary, advice, idle, source=top.source, evidence=tuple(evidence))
+    for category in dict.fromkeys(name for use in uses for name, _ in use.within):
+        idle = total(spent for use in uses for name, spent in use.within if name == category)
+        yield allocator_stalls.finding(
+            f"The device idles {in_step(idle.value, step)} in {format_count(calls, 'call')} of {top.name}{like}",
+            advice,
+            idle,
+            category=category,
+            source=top.source,
+            evidence=tuple(evidence),
+        )
 
 
 @rule(

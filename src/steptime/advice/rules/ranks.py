@@ -110,7 +110,8 @@ def _known(signals: Signals, late: LateRank, ranks: tuple[str, ...]) -> Finding:
     is to be saved."""
     step = signals.step.duration
     share = format_share(min(1.0, ratio(late.waiting, step.value)))
-    summary = f"The others wait {format_duration(late.waiting)} a step ({share}) for {late_name(late)}"
+    per = "of this step" if signals.step.steady == 1 else "a step"
+    summary = f"The others wait {format_duration(late.waiting)} {per} ({share}) for {late_name(late)}"
     reason = late_reason(late).partition(", at ")[0]
     if reason and len(f"{summary}: {reason}") <= LONGEST_SUMMARY:
         summary = f"{summary}: {reason}"
