@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +13,7 @@ Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
 Float64 = npt.NDArray[np.float64]
 
+LARGEST = 2**62
 Scalar = TypeVar("Scalar", bound=np.generic)
 
 
@@ -22,3 +23,39 @@ def unique(values: npt.NDArray[Scalar]) -> npt.NDArray[Scalar]:
     first = np.ones(len(ordered), np.bool_)
     np.not_equal(ordered[1:], ordered[:-1], out=first[1:])
     return ordered[first]
+
+
+def median(values: npt.NDArray[Scalar]) -> float:
+    """The median of at least one number; numpy's own imports masked arrays for floats."""
+    ordered = np.sort(values, axis=None)
+    return float(ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2
+
+
+def distinct(*columns: npt.NDArray[np.integer[Any]]) -> tuple[Int64, Int64]:
+    """Of rows of integers, given as columns of one length: a position of each distinct row, the first that has it, by
+    the columns in their order; and by position the number of its row among these.
+
+    The columns are packed into one, which is sorted: many times as fast as np.unique along an axis.
+    """
+    packed, size = np.zeros(len(columns[0]), np.int64), 1
+    for column in columns if len(packed) else ():
+        low = int(column.min())
+        span = int(column.max()) - low + 1
+        if size * span > LARGEST:
+            first, packed = _numbered(packed)
+            size = len(first)
+        if size * span > LARGEST:
+            first, column = _numbered(column)
+            low, span = 0, len(first)
+        packed, size = packed * span + (column.astype(np.int64) - low), size * span
+    return _numbered(packed)
+
+
+def _numbered(values: npt.NDArray[np.integer[Any]]) -> tuple[Int64, Int64]:
+    order = np.argsort(values, kind="stable")
+    ordered = values[order]
+    head = np.ones(len(order), np.bool_)
+    np.not_equal(ordered[1:], ordered[:-1], out=head[1:])
+    number = np.empty(len(order), np.int64)
+    number[order] = np.cumsum(head) - 1
+    return order[head], number

@@ -16,7 +16,6 @@ more than its runtime calls were recorded.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -27,7 +26,7 @@ from steptime.analysis.device_activity import device_activities, device_time
 from steptime.analysis.operators import DISPATCH_GAP, grouped, operator_events, per_step, short_gaps, source_of
 from steptime.analysis.step_context import StepContext
 from steptime.analysis.threads import autograd_lanes, compile_time, during, input_time, recorded_time
-from steptime.arrays import Bool, Int32, Int64, unique
+from steptime.arrays import Bool, Int32, Int64, distinct, unique
 from steptime.intervals import EMPTY, Intervals, contains, instants, intersect, join, subtract, union
 from steptime.quantities import SourceLine
 from steptime.trace.cached_per_trace import once
@@ -139,6 +138,9 @@ def _explain(
     )
 
 
+NO_FUNCTIONS = np.empty((0, 4), np.int64)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class IdleGaps:
     """Pieces of device-idle time of one category each, in time order; all columns int64 of one length, read-only.
@@ -148,8 +150,8 @@ class IdleGaps:
     cause: row of the event that held that thread for most of the piece: an operator, a runtime call, an annotation
     or a Python function. inside: row of the innermost event alike, whatever the category: what the
     loader was at. Rows are UNKNOWN where there is none.
-    functions: number of a piece, name of a Python function, for how many ns it held the thread in that piece with all
-    that it calls, and a row of it.
+    functions: (n, 4): number of a piece, name of a Python function, for how many ns it held the thread in that piece
+    with all that it calls, and a row of it.
     """
 
     begin: Int64
@@ -161,7 +163,7 @@ class IdleGaps:
     wait: Int64
     cause: Int64
     inside: Int64
-    functions: tuple[tuple[int, int, int, int], ...] = ()
+    functions: Int64
 
     def __len__(self) -> int:
         return len(self.begin)
@@ -187,7 +189,7 @@ def gaps_of(steps: StepContext) -> IdleGaps:
     wait = np.where((wait == UNKNOWN) & np.append(idle.staged, False)[gap], launch, wait)
     wait = np.where(category == Category.SYNC, wait, UNKNOWN)
     nothing = np.full(len(gap), UNKNOWN)
-    found = IdleGaps(begin, end, step, category, launch, lane, wait, nothing, nothing.copy())
+    found = IdleGaps(begin, end, step, category, launch, lane, wait, nothing, nothing.copy(), NO_FUNCTIONS)
     return replace(found, functions=_find_causes(trace, steps.links, idle, found))
 
 
@@ -225,10 +227,10 @@ def _waits(trace: Trace, idle: Idle, drained: Int64, begin: Int64, lane: Int64) 
     return found
 
 
-def _find_causes(trace: Trace, links: Links, idle: Idle, pieces: IdleGaps) -> tuple[tuple[int, int, int, int], ...]:
+def _find_causes(trace: Trace, links: Links, idle: Idle, pieces: IdleGaps) -> Int64:
     """Writes the event behind each piece; what the cause is looked for among depends on the category: of Python, the
     most specific function that held nearly all of the piece with all that it calls. Returns the functions."""
-    functions: list[tuple[int, int, int, int]] = []
+    functions = [NO_FUNCTIONS]
     waited = pieces.wait != UNKNOWN
     pieces.cause[waited] = outermost_operator(trace, links, pieces.wait[waited])
     looked_for = np.isin(pieces.category, [*STANDING_FOR, Category.PYTHON])
@@ -249,9 +251,9 @@ def _find_causes(trace: Trace, links: Links, idle: Idle, pieces: IdleGaps) -> tu
         several = alone < NEARLY_ALL * pieces.duration[chosen]
         by_function = (pieces.category[chosen] == Category.PYTHON) & (own != UNKNOWN) & several
         pieces.cause[chosen] = np.where(by_function, own, heaviest)
-        functions += zip(chosen[held[0]].tolist(), *(column.tolist() for column in held[1:]), strict=True)
+        functions.append(np.stack((chosen[held[0]], *held[1:]), axis=1))
         pieces.inside[chosen] = _heaviest(piece, owner, spent, len(chosen))
-    return tuple(functions)
+    return np.concatenate(functions)
 
 
 def _is_function(name: str) -> bool:
@@ -274,13 +276,11 @@ def _functions_of(trace: Trace, piece: Int64, owner: Int64, spent: Int64) -> tup
         return nothing, nothing, nothing, nothing
     stretch, row = (np.concatenate(column) for column in zip(*levels, strict=True))
     name = trace.events.name[row].astype(np.int64)
-    once_each = np.unique(np.stack((stretch, name), axis=1), axis=0, return_index=True)[1]  # a recursion holds it once
+    once_each, _ = distinct(stretch, name)  # a recursion holds it once
     stretch, name, row = stretch[once_each], name[once_each], row[once_each]
-    keys, first, number = np.unique(
-        np.stack((piece[stretch], name), axis=1), axis=0, return_index=True, return_inverse=True
-    )
-    held = np.bincount(number.reshape(-1), spent[stretch], len(keys)).astype(np.int64)
-    return keys[:, 0], keys[:, 1], held, row[first]
+    first, number = distinct(piece[stretch], name)
+    held = np.bincount(number, spent[stretch], len(first)).astype(np.int64)
+    return piece[stretch[first]], name[first], held, row[first]
 
 
 def _most_specific(trace: Trace, held: tuple[Int64, Int64, Int64, Int64], duration: Int64) -> Int64:
@@ -440,13 +440,16 @@ def gap_totals(steps: StepContext, gaps: IdleGaps) -> tuple[GapTotal, ...]:
 
 def _functions_in(trace: Trace, gaps: IdleGaps, chosen: Int64) -> tuple[tuple[str, int], ...]:
     """See `GapTotal.functions`. chosen: numbers of pieces."""
-    events, pieces = trace.events, set(chosen.tolist())
-    spent, row = Counter[int](), dict[int, int]()
-    for piece, name, ns, example in gaps.functions:
-        if piece in pieces:
-            spent[name] += ns
-            row.setdefault(name, example)
-    worth = [name for name, ns in spent.most_common() if WORTH_A_NAME * ns > int(gaps.duration[chosen].sum())]
+    events, wanted = trace.events, np.zeros(len(gaps), np.bool_)
+    wanted[chosen] = True
+    mine = gaps.functions[wanted[gaps.functions[:, 0]]]
+    first, number = distinct(mine[:, 1])
+    totals = np.bincount(number, mine[:, 2], len(first)).astype(np.int64)
+    order = np.lexsort((first, -totals))  # of equals the one that was met first
+    order = order[WORTH_A_NAME * totals[order] > int(gaps.duration[chosen].sum())]
+    worth = mine[first[order], 1].tolist()
+    spent = dict(zip(worth, totals[order].tolist(), strict=True))
+    row = dict(zip(worth, mine[first[order], 3].tolist(), strict=True))
 
     def only_calls(name: int) -> bool:
         begin, end = events.begin[row[name]], events.end[row[name]]

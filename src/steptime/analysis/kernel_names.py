@@ -9,8 +9,8 @@ import numpy as np
 
 from steptime.analysis.op_cost.call import Call, OpCost, parse
 from steptime.analysis.op_cost.layers import from_output
-from steptime.analysis.op_cost.op_cost import Modelled, distinct
-from steptime.arrays import Int64
+from steptime.analysis.op_cost.op_cost import Modelled
+from steptime.arrays import Int64, distinct
 from steptime.trace.links import UNKNOWN, Links
 from steptime.trace.table import ABSENT, Trace
 from steptime.trace.vendors import matching

@@ -17,7 +17,7 @@ import numpy as np
 
 from steptime.analysis.operators import operator_calls, worked
 from steptime.analysis.step_context import StepContext
-from steptime.arrays import Int64
+from steptime.arrays import Int64, unique
 from steptime.intervals import EMPTY, Intervals, join, subtract, union
 from steptime.trace.links import DEVICE, UNKNOWN, host_forest
 from steptime.trace.table import Trace
@@ -136,7 +136,7 @@ def module_uses(
             calls=counts.get(path, 0) / len(steps),
             forward=forward / len(steps),
             backward=backward / len(steps),
-            share=_length([*found.forward, *found.backward]) / wall,
+            share=(_length([*found.forward, *found.backward]) if forward and backward else forward + backward) / wall,
             flops=found.flops / len(steps) if found.flops is not None else None,
             parameters=int(owned[path][0]),
             parameter_bytes=int(owned[path][1]),
@@ -192,7 +192,7 @@ def _add(
 ) -> None:
     """Adds the time of some events to their modules. module: row of the call around each."""
     owner = calls.of(module)
-    for number in np.unique(owner[owner != UNKNOWN]).tolist():
+    for number in unique(owner[owner != UNKNOWN]).tolist():
         mine = rows[owner == number]
         held = subtract(union(trace.events.begin[mine], trace.events.end[mine]), without)
         for path in within(calls.paths[number]):
@@ -204,7 +204,7 @@ def _add_flops(steps: StepContext, calls: ModuleCalls, spent: defaultdict[str, _
     owner = calls.of(steps.links.module[made.rows].astype(np.int64))
     flops = worked(steps.trace, steps.links, made).flops
     modelled = (owner != UNKNOWN) & ~np.isnan(flops)
-    for number in np.unique(owner[modelled]).tolist():
+    for number in unique(owner[modelled]).tolist():
         total = float(flops[modelled & (owner == number)].sum())
         for path in within(calls.paths[number]):
             if path in spent:

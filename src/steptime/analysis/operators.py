@@ -17,7 +17,7 @@ from steptime.analysis.op_cost.op_cost import Modelled, bound_of, model
 from steptime.analysis.step_context import StepContext
 from steptime.analysis.threads import input_time
 from steptime.analysis.timeline import Phase
-from steptime.arrays import Bool, Float64, Int64
+from steptime.arrays import Bool, Float64, Int64, distinct, unique
 from steptime.intervals import EMPTY, Intervals, contains, union
 from steptime.quantities import SourceLine
 from steptime.trace.cached_per_trace import once
@@ -113,7 +113,7 @@ def rounds_of(steps: StepContext) -> Mapping[SourceLine, int]:
     """By function of the user's, `OperatorUse.rounds` of the operators that it calls; empty without stacks."""
     trace, links, name = steps.trace, steps.links, steps.trace.events.name.astype(np.int64)
     rows = np.flatnonzero(operator_events(trace) & np.isin(trace.events.lane, steps.lanes))
-    rows = np.unique(np.where(links.forward[rows] == UNKNOWN, rows, links.forward[rows])).astype(np.int64)
+    rows = unique(np.where(links.forward[rows] == UNKNOWN, rows, links.forward[rows])).astype(np.int64)
     rows = rows[links.function[rows] != UNKNOWN]
     forest = host_forest(trace)
     parent = forest.enclosing(np.ones(len(trace.events), np.bool_))
@@ -126,9 +126,10 @@ def rounds_of(steps: StepContext) -> Mapping[SourceLine, int]:
         while len(higher := np.flatnonzero((parent[child] != frame) & (parent[child] != UNKNOWN))):
             child[higher] = parent[child[higher]]
         step = step_at(steps.boundaries, trace.events.begin[child])
-        once_each = np.unique(np.stack((own, frame, name[child], step, child), axis=1), axis=0)
-        turns, counts = np.unique(once_each[:, :4], axis=0, return_counts=True)
-        for function, count in zip(turns[:, 0].tolist(), counts.tolist(), strict=True):
+        once_each = distinct(own, frame, name[child], step, child)[0]
+        own = own[once_each]
+        first, turn = distinct(own, frame[once_each], name[child[once_each]], step[once_each])
+        for function, count in zip(own[first].tolist(), np.bincount(turn).tolist(), strict=True):
             found[function] = max(found[function], count)
     lines = ((source_line(trace.symbols[function]), count) for function, count in found.items())
     return {line: count for line, count in lines if line is not None}
@@ -202,8 +203,8 @@ def sources_of(steps: StepContext) -> Mapping[str, SourceLine]:
     rows = np.flatnonzero(operator_events(trace) & np.isin(trace.events.lane, lanes) & (function != UNKNOWN))
     symbols = len(trace.symbols)
     pairs = trace.events.name[rows].astype(np.int64) * symbols + trace.events.name[function[rows]]
-    pairs, pair = np.unique(pairs, return_inverse=True)
-    spent = np.bincount(pair, trace.events.duration[rows], len(pairs))
+    first, pair = distinct(pairs)
+    pairs, spent = pairs[first], np.bincount(pair, trace.events.duration[rows], len(first))
     found: dict[str, SourceLine] = {}
     for index in np.argsort(spent, kind="stable").tolist():
         name, caller = divmod(int(pairs[index]), symbols)
@@ -366,12 +367,13 @@ def _operator_total(
     """One operator in one phase; `chosen`: positions in `calls`."""
     name = steps.trace.symbols[steps.trace.events.name[calls.rows[chosen[0]]]]
     duration = calls.duration[chosen]
-    kinds, kind, counts = np.unique(modelled.kind[chosen], return_inverse=True, return_counts=True)
+    first, kind = distinct(modelled.kind[chosen])
+    kinds, counts = modelled.kind[chosen][first], np.bincount(kind)
     middle = np.cumsum(counts) - counts // 2 - 1
-    usual = (duration[np.lexsort((duration, kind.reshape(-1)))][middle] * counts).sum()
+    usual = (duration[np.lexsort((duration, kind))][middle] * counts).sum()
     works = [modelled.works[each] for each in kinds.tolist()]
     bounds: dict[str, float] = defaultdict(float)
-    for work, spent in zip(works, np.bincount(kind.reshape(-1), duration, len(kinds)).tolist(), strict=True):
+    for work, spent in zip(works, np.bincount(kind, duration, len(kinds)).tolist(), strict=True):
         bounds[bound_of(work, steps.machine)] += spent
 
     def mean(amounts: list[float | None]) -> float | None:

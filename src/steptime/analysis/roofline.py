@@ -27,14 +27,13 @@ from steptime.analysis.op_cost.op_cost import (
     UNMODELLED,
     Modelled,
     bound_of_times,
-    distinct,
     model,
     time_at_peaks,
 )
 from steptime.analysis.operators import operator_calls, worked
 from steptime.analysis.step_context import StepContext
 from steptime.analysis.threads import during
-from steptime.arrays import Bool, Float64, Int8, Int64, unique
+from steptime.arrays import Bool, Float64, Int8, Int64, distinct, unique
 from steptime.intervals import EMPTY, Intervals, claim, contains, intersect, join, union
 from steptime.machine.machine import Machine
 from steptime.trace.call_tree import call_tree, exclusive_spans
@@ -407,8 +406,9 @@ def _filling(trace: Trace, rows: Int64) -> Float64:
     """Blocks of each kernel's grid for each multiprocessor of its device; nan where the trace does not say."""
     sizes = {device.number: device.multiprocessors for device in trace.devices if device.multiprocessors}
     alike = next(iter(sizes.values())) if len(set(sizes.values())) == 1 else 0
-    numbers, which = np.unique(trace.events.device[rows], return_inverse=True)
-    held = np.array([sizes.get(number, alike) for number in numbers.tolist()], np.float64)[which]
+    number = trace.events.device[rows]
+    first, which = distinct(number)
+    held = np.array([sizes.get(each, alike) for each in number[first].tolist()], np.float64)[which]
     blocks = trace.events.blocks[rows].astype(np.float64)
     known = (held > 0) & (blocks > 0)
     return np.where(known, blocks / np.maximum(held, 1), np.nan)
@@ -418,7 +418,7 @@ def _shares(trace: Trace, rows: Int64, operator: Int64, modelled: Modelled) -> F
     """Each kernel's part of its call's work, 0 to 1; the parts of a call add up to one."""
     multiplying = matching(trace, multiplies)[rows]
     spent = np.maximum(trace.events.duration[rows], 1).astype(np.float64)
-    call = np.unique(operator, return_inverse=True)[1]
+    call = distinct(operator)[1]
     leading = np.bincount(call, multiplying & (modelled.flops > 0), minlength=1) > 0
     spent[leading[call] & ~multiplying] = 0.0
     parts: Float64 = spent / np.bincount(call, spent, minlength=1)[call]

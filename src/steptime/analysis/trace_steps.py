@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from steptime.analysis.device_activity import device_activities
 from steptime.analysis.threads import training_lane
-from steptime.arrays import Bool, Int64, unique
+from steptime.arrays import Bool, Int64, distinct, unique
 from steptime.trace.links import UNKNOWN, Roles, forest_of, host_events, host_forest, launches_of, roles_of
 from steptime.trace.table import EventKind, Trace
 from steptime.trace.vendors import LOADER, OPTIMIZER_STEP, STEP, ZERO_GRAD, matching
@@ -51,7 +51,8 @@ def repetitions(name: Int64, begin: Int64, span: int, *, marks: bool) -> Int64 |
     """
     if not marks:
         name, begin = name[:LONGEST], begin[:LONGEST]
-    numbers, first, counts = np.unique(name, return_index=True, return_counts=True)
+    first, number = distinct(name)
+    numbers, counts = name[first], np.bincount(number)
     for at in np.lexsort((first if marks else numbers, counts)).tolist():
         places = np.flatnonzero(name == numbers[at]) if counts[at] > LEAST else NOWHERE
         if _even(begin[places], span) and (marks or (_same(name, places) and _nothing_else(name, places))):
@@ -75,7 +76,7 @@ def _same(name: Int64, places: Int64) -> bool:
     if period < 2 or lengths.max() > period / ALIKE:
         return False
     runs = name[places[:-1, None] + np.arange(period)]
-    return bool(((runs[1:] == runs[:-1]).mean(axis=1) >= ALIKE).all()) and len(np.unique(runs[0])) > 1
+    return bool(((runs[1:] == runs[:-1]).mean(axis=1) >= ALIKE).all()) and len(unique(runs[0])) > 1
 
 
 def _nothing_else(name: Int64, places: Int64) -> bool:

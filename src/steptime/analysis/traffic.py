@@ -23,7 +23,7 @@ from steptime.analysis.op_cost.call import ELEMENT_BYTES
 from steptime.analysis.operators import grouped, per_step, source_of, step_at, time_inside
 from steptime.analysis.step_context import StepContext
 from steptime.analysis.threads import during
-from steptime.arrays import Int64
+from steptime.arrays import Int64, distinct
 from steptime.intervals import claim, intersect, join, measure, subtract, union
 from steptime.quantities import SourceLine
 from steptime.trace.details import details_of
@@ -232,13 +232,13 @@ def parameters_of(trace: Trace, links: Links, kernels: Int64) -> tuple[Parameter
     record = np.where(links.operator[kernels] == UNKNOWN, UNKNOWN, links.operator[kernels])
     record[~np.append(noted[events.name], False)[record]] = UNKNOWN
     sources = np.where(record == UNKNOWN, kernels, record)  # newer files repeat the parameters at the kernel
-    wanted, position = np.unique(sources, return_inverse=True)
-    arguments = details_of(trace, wanted)
+    first, position = distinct(sources)
+    arguments = details_of(trace, sources[first])
     annotated = np.append(matching(trace, ANNOTATED_COLLECTIVE.match), False)
     above = np.where(annotated[links.annotation[kernels]], links.annotation[kernels], UNKNOWN)
     return tuple(
         _parameters(trace, kernel, annotation, arguments[at])
-        for kernel, annotation, at in zip(kernels.tolist(), above.tolist(), position.reshape(-1).tolist(), strict=True)
+        for kernel, annotation, at in zip(kernels.tolist(), above.tolist(), position.tolist(), strict=True)
     )
 
 

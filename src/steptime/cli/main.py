@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import importlib
+import os
 import shlex
 import shutil
 import sys
@@ -40,6 +41,8 @@ LOST = 1
 """Exit status where standard output took no more, as that of a report that cannot be written."""
 MODULES = {"try": "trial"}
 """Of verbs that are keywords of Python."""
+READING = frozenset({"diagnose", "explain", "report", "compare", "history", "memory", "hang"})
+"""Verbs that start no job: what their environment says is theirs alone."""
 
 
 class Verbs(click.Group):
@@ -62,6 +65,8 @@ class Verbs(click.Group):
         """The verb's command, from the module of its name."""
         if cmd_name not in VERBS:
             return None
+        if cmd_name in READING:  # numpy starts a thread for each CPU, which nothing here needs: half of its import
+            os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
         command: click.Command = importlib.import_module(f"steptime.cli.{MODULES.get(cmd_name, cmd_name)}").command
         return command
 

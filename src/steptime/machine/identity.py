@@ -7,8 +7,6 @@ import platform
 from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
-
 
 @dataclass(frozen=True, slots=True)
 class Accelerator:
@@ -34,6 +32,8 @@ class Identity:
 
 def identify() -> Identity:
     """Looks at this machine; takes milliseconds and no torch."""
+    import psutil  # most who ask for the CPUs need none of it
+
     return Identity(
         host=platform.node(),
         system=f"{platform.system()} {platform.release()}",

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 import msgspec
-import psutil
 
 from steptime.errors import SteptimeError
 from steptime.folders import cache_folder
@@ -114,6 +113,8 @@ class OtherLoad:
     def _seconds() -> tuple[float, float]:
         """CPU seconds of the whole machine, those included that its host gave to others, and of this process with its
         children that have ended."""
+        import psutil  # whoever reads peaks needs none of it
+
         machine = psutil.cpu_times()
         ours = os.times()
         # Linux counts guests in user time as well.

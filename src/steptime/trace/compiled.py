@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from steptime.arrays import distinct
 from steptime.quantities import SourceLine
 from steptime.trace.details import details_of
 from steptime.trace.links import UNKNOWN, Links
@@ -42,7 +43,7 @@ def compiled_kernels(trace: Trace, links: Links) -> dict[str, CompiledKernel]:
     kernels = np.flatnonzero((events.event_kind == EventKind.KERNEL) & (links.operator != UNKNOWN))
     around = links.operator[kernels]
     same = events.name[kernels] == events.name[around]
-    _, first = np.unique(events.name[around[same]], return_index=True)
+    first, _ = distinct(events.name[around[same]])
     rows = around[same][first].astype(np.int64)
     found: dict[str, CompiledKernel] = {}
     for row, arguments in zip(rows.tolist(), details_of(trace, rows), strict=True):

@@ -178,8 +178,8 @@ def _doubted(heads: Sequence[_Head]) -> list[_Head]:
 def host_process(trace: Trace) -> int | str | None:
     """The process that made most of the events of the host; None where there are none."""
     counts: Counter[int | str | None] = Counter()
-    lanes, events = np.unique(trace.events.lane[np.isin(trace.events.event_kind, HOST_CATEGORIES)], return_counts=True)
-    for lane, count in zip(lanes.tolist(), events.tolist(), strict=True):
+    lanes = trace.events.lane[np.isin(trace.events.event_kind, HOST_CATEGORIES)]
+    for lane, count in enumerate(np.bincount(lanes).tolist()):
         counts[trace.lanes[lane].process] += count
     return counts.most_common(1)[0][0] if counts else None
 

@@ -13,11 +13,10 @@ import re
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from steptime.analysis.op_cost import layers, memory_bound, products
 from steptime.analysis.op_cost.call import LIST, Call, Model, OpCost, parse
-from steptime.arrays import Float64, Int64
+from steptime.arrays import Float64, Int64, distinct
 from steptime.machine.machine import Machine
 from steptime.quantities import Estimate
 from steptime.trace.table import ABSENT, Trace
@@ -165,24 +164,10 @@ def model(trace: Trace, rows: Int64, items: Int64 | None = None) -> Modelled:
     listed = np.array([LIST in text for text in (*trace.dtypes, "")])[np.where(types == ABSENT, -1, types)]
     inputs = np.where(valued, events.inputs[at], ABSENT)
     widths = np.where(listed, ITEM if items is None else items, ITEM)
-    first, kind = distinct(np.where(known, names, -1), events.shapes[at], types, inputs, widths)
+    kinds = (np.where(known, names, -1), events.shapes[at], types, inputs, widths)
+    first, kind = distinct(*(np.maximum(each, -1) for each in kinds))
     works = [_work(trace, int(at[one]), int(widths[one])) if known[one] else None for one in first]
     return Modelled(tuple(works), kind)
-
-
-def distinct(*columns: npt.NDArray[np.integer]) -> tuple[Int64, Int64]:
-    """Rows that are equal in all columns: the first position of each kind, and the kind of each row. Numbers below zero
-    are one and the same: none."""
-    key, size = np.zeros(len(columns[0]), np.int64), 1
-    for column in columns:
-        codes = np.maximum(column, -1).astype(np.int64) + 1
-        width = int(codes.max(initial=0)) + 1
-        if size * width >= 2**62:
-            key = np.unique(key, return_inverse=True)[1].astype(np.int64)
-            size = int(key.max(initial=0)) + 1
-        key, size = key * width + codes, size * width
-    _, first, kind = np.unique(key, return_index=True, return_inverse=True)
-    return first.astype(np.int64), kind.astype(np.int64)
 
 
 def _work(trace: Trace, row: int, item: int) -> OpCost | None:

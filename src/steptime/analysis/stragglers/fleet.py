@@ -6,11 +6,9 @@ The map is one function of one rank's files, or of one process of a recording, t
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -113,6 +111,9 @@ def _local(function: Callable[[T], R], tasks: Sequence[T], workers: int | None) 
     if count <= 1:
         yield from map(function, tasks)
         return
+    import multiprocessing
+    from concurrent.futures import ProcessPoolExecutor
+
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(count, mp_context=context, initializer=_one_thread) as pool:
         yield from pool.map(function, tasks, chunksize=max(1, min(16, len(tasks) // (4 * count))))

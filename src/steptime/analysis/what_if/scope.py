@@ -18,7 +18,7 @@ from steptime.analysis.device_activity import communication_kernels
 from steptime.analysis.operators import operator_events, short_gaps
 from steptime.analysis.threads import autograd_lanes, input_time
 from steptime.analysis.what_if.graph import NONE
-from steptime.arrays import Bool, Int64, unique
+from steptime.arrays import Bool, Int64, distinct, unique
 from steptime.intervals import Intervals, join, subtract, union
 from steptime.trace.table import EventKind, Trace
 from steptime.trace.vendors import ALLOCATION, FREEING, SYNCHRONISATION, matching
@@ -106,10 +106,9 @@ def _activities(trace: Trace, boundaries: Int64, launch: Int64) -> ReplayedActiv
     called = np.where(call != NONE, events.begin[call], begin)
     kept = (end > boundaries[0, 0]) & (called < boundaries[-1, 1])
     rows, begin, end, call = rows[kept], begin[kept], end[kept], call[kept]
-    streams = np.stack((events.device[rows].astype(np.int64), events.stream[rows], events.lane[rows]), axis=1)
-    _, stream = np.unique(streams, axis=0, return_inverse=True)
+    _, stream = distinct(events.device[rows], events.stream[rows], events.lane[rows])
     communicates = communication_kernels(trace)[rows]
-    return ReplayedActivities(rows, call, begin, end, stream.reshape(-1), communicates, _steps(trace, boundaries, call))
+    return ReplayedActivities(rows, call, begin, end, stream, communicates, _steps(trace, boundaries, call))
 
 
 def _steps(trace: Trace, boundaries: Int64, call: Int64) -> Int64:
@@ -156,7 +155,9 @@ def waits_of(scope: Scope) -> Waits:
 def _held_back(scope: Scope, activities: ReplayedActivities) -> Int64:
     """Rows of the calls that launched one kernel, took long, and found a long queue."""
     events = scope.trace.events
-    calls, count = np.unique(activities.call[activities.call != NONE], return_counts=True)
+    calls = activities.call[activities.call != NONE]
+    first, number = distinct(calls)
+    calls, count = calls[first], np.bincount(number)
     long = calls[(count == 1) & (events.duration[calls] > HELD_BACK)]
     begins = np.sort(events.begin[activities.call[activities.call != NONE]])
     ends = np.sort(activities.end[activities.call != NONE])
@@ -228,7 +229,7 @@ def streams_of(scope: Scope) -> Streams:
     before[order[1:][same]] = order[:-1][same]
     ended = np.where(before == NONE, np.iinfo(np.int64).min // 2, activities.end[before])
     first = np.ones(len(activities), np.bool_)
-    _, heads = np.unique(activities.call, return_index=True)
+    heads, _ = distinct(activities.call)
     called = activities.call != NONE
     first[called] = False
     first[heads] = True

@@ -21,7 +21,7 @@ import numpy.typing as npt
 from steptime.analysis.operators import operator_events
 from steptime.analysis.what_if.graph import NONE
 from steptime.analysis.what_if.scope import ROUNDING, Scope, Streams, Waits
-from steptime.arrays import Bool, Int64, unique
+from steptime.arrays import Bool, Int64, distinct, unique
 from steptime.intervals import union
 from steptime.trace.table import EventKind
 from steptime.trace.vendors import STREAM_WAIT, WAITED_FOR, matching
@@ -99,7 +99,8 @@ def points_of(scope: Scope, waits: Waits, bursts: Bursts) -> Points:
     events = scope.trace.events
     begun = unique(np.concatenate((calls, waits.row)))
     steps = np.arange(len(scope.boundaries))
-    stretches, first = np.unique(bursts.stretch, return_index=True)
+    first, _ = distinct(bursts.stretch)
+    stretches = bursts.stretch[first]
     numbers = np.arange(len(bursts))
     parts = [
         _part(events.lane[begun], events.begin[begun], ThreadPoint.CALL_BEGIN, begun),
@@ -187,8 +188,8 @@ def event_ties(scope: Scope, streams: Streams) -> Tie:
     activities = scope.activities
     next_, later = behind_a_wait(scope, streams)
     queued = (activities.call == NONE) | (scope.trace.events.begin[activities.call] < scope.begin)
-    _, number, count = np.unique(activities.call, return_inverse=True, return_counts=True)
-    in_a_graph = (count[number.reshape(-1)] > 1) & (activities.call != NONE)
+    number = distinct(activities.call)[1]
+    in_a_graph = (np.bincount(number)[number] > 1) & (activities.call != NONE)
     asking = np.flatnonzero(next_ | later | in_a_graph | queued)
     behind = (next_ | later)[asking]
     before = np.where(behind, scope.trace.events.begin[activities.call[asking]], activities.begin[asking])

@@ -18,7 +18,7 @@ from steptime.analysis.what_if.build import build
 from steptime.analysis.what_if.critical_path import NamedPath, PathKind, named, path_of
 from steptime.analysis.what_if.graph import NONE, EdgeKind, Graph, GraphRun, NodeKind, chosen, edges_of, joined, run
 from steptime.analysis.what_if.scope import DEVICE, Scope, scope_of
-from steptime.arrays import Bool, Int64
+from steptime.arrays import Bool, Int64, distinct, median
 from steptime.intervals import contains, measure, union
 from steptime.quantities import Estimate, mean_of_series
 from steptime.trace.table import EventKind, EventTable, Trace
@@ -56,7 +56,7 @@ class Replay:
     @property
     def error(self) -> float:
         """Median of |modelled / measured - 1|: of the replay by durations and laws alone."""
-        return float(np.median(np.abs(self.modelled / np.maximum(self.measured, 1) - 1)))
+        return median(np.abs(self.modelled / np.maximum(self.measured, 1) - 1))
 
     @property
     def entries(self) -> Int64:
@@ -81,10 +81,10 @@ class Replay:
     def longest(self, count: int = 10) -> tuple[tuple[str, str, float], ...]:
         """(kind, name, ns per step) of what takes most of the critical path; name: of a kernel, an operator or a
         function, "" where there is none."""
-        pairs = np.stack((self.path.kind, self.path.name), axis=1)
-        keys, inverse = np.unique(pairs, axis=0, return_inverse=True)
+        first, number = distinct(self.path.kind, self.path.name)
+        keys = np.stack((self.path.kind[first], self.path.name[first]), axis=1)
         spent = np.zeros(len(keys), np.int64)
-        np.add.at(spent, inverse.reshape(-1), self.path.end - self.path.begin)
+        np.add.at(spent, number, self.path.end - self.path.begin)
         order = np.argsort(-spent, kind="stable")[:count].tolist()
         steps = len(self.replayed)
         found = ((*keys[at].tolist(), float(spent[at]) / steps) for at in order)
