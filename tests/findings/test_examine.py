@@ -170,3 +170,31 @@ def test_how_much_the_profiler_slowed_operators_does_not_change_what_more_thread
         (found,) = (each for each in findings if each.name == "too-few-threads")
         told.add(found.summary)
     assert len(told) == 1
+
+
+def test_findings_of_one_category_promise_no_more_than_it_holds_together() -> None:
+    python = made("ST901", "python", found("ST901", "python", saving(200), category="python", source=HERE))
+    other = made("ST902", "other", found("ST902", "other", saving(150), category="python", source=THERE))
+    first, second = examine(CASE, [python, other]).findings
+    assert first.savings is not None
+    assert second.savings is not None
+    assert (first.savings.value, second.savings.value) == (200, 100), "the category has 300"
+    assert second.savings.high >= 150, "by itself it may save all of it"
+
+
+def test_what_a_larger_finding_about_the_line_says_already_is_its_evidence() -> None:
+    python = made("ST901", "python", found("ST901", "python", saving(200), category="python", source=HERE))
+    garbage = made("ST902", "garbage", found("ST902", "garbage", saving(90), category="python", source=HERE))
+    (finding,) = examine(CASE, [python, garbage]).findings
+    assert (finding.name, finding.evidence) == ("python", ("garbage costs.",))
+
+
+def test_what_categories_keep_apart_stands_beside_each_other_on_one_line() -> None:
+    python = made("ST901", "python", found("ST901", "python", saving(200), category="python", source=HERE))
+    compute = made("ST902", "compute", found("ST902", "compute", saving(150), category="compute", source=HERE))
+    assert names(python, compute) == ["python", "compute"]
+
+
+def test_findings_promise_no_more_than_the_step_together() -> None:
+    rules = [made(f"ST90{n}", name, found(f"ST90{n}", name, saving(600))) for n, name in enumerate(("one", "two"))]
+    assert sum(each.savings.value for each in examine(CASE, rules).findings if each.savings is not None) == 1000

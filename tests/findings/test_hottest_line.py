@@ -49,6 +49,20 @@ def test_little_time_and_many_equal_lines_change_nothing() -> None:
     assert at_hottest_line(finding("input", CALL), seen).source == CALL
 
 
+def test_where_a_function_begins_or_a_loader_is_made_any_line_that_runs_says_more() -> None:
+    begins = SourceLine("/job/data.py", 5, "Reviews.__getitem__", "def __getitem__(self, index):")
+    lines = [SourceLine("/job/data.py", number, "Reviews.__getitem__") for number in range(6, 16)]
+    seen = case(*(PathUse(4 + (line.line == 9), "input", (line, CALL)) for line in lines))
+    assert at_hottest_line(finding("input", begins), seen).source == lines[3]
+    assert at_hottest_line(finding("input", begins), case()).source == begins, "nothing was timed"
+
+
+def test_lines_of_the_user_come_before_those_of_a_package() -> None:
+    package = SourceLine("/usr/lib/python3.11/json/decoder.py", 355, "raw_decode")
+    seen = case(PathUse(40, "input", (package, ITEM, CALL)), PathUse(3, "input", (ITEM, CALL)))
+    assert at_hottest_line(finding("input", None), seen).source == ITEM
+
+
 def test_all_of_the_loop_is_no_part_of_one_of_its_lines() -> None:
     other = SourceLine("/job/train.py", 21, "main", "log(loss)")
     assert at_hottest_line(finding("python", other), case(PathUse(90, "backward", (BACKWARD,)))).source == other

@@ -109,6 +109,12 @@ def test_no_case_makes_a_rule_raise_or_promise_what_is_not_there(case: Case) -> 
             assert math.isfinite(finding.savings.value)
             category = named(case.categories, finding.category)
             assert category is None or finding.savings.high <= category.duration.high
+            assert finding.savings.value <= case.step.duration.value * (1 + 1e-9)
+    charged = [each for each in examination.findings if each.weight is Weight.FINDING and each.savings is not None]
+    assert sum(each.savings.value for each in charged if each.savings) <= case.step.duration.value * (1 + 1e-9)
+    for category in case.categories:
+        held = sum(each.savings.value for each in charged if each.savings and each.category == category.name)
+        assert held <= category.duration.value * (1 + 1e-9)
     assert verdict(case, examination.findings).sentence
 
 

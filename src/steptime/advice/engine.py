@@ -22,6 +22,7 @@ from steptime.advice.hottest_line import at_hottest_line
 from steptime.advice.rule import Examination, Finding, Rule, Weight
 from steptime.advice.rules import CATALOGUE
 from steptime.advice.savings import capped, named
+from steptime.advice.sharing import shared
 from steptime.advice.signals import Signals, measured
 from steptime.quantities import BETWEEN_RUNS, Estimate
 
@@ -125,7 +126,8 @@ def examine(case: Case, rules: Iterable[Rule] | None = None) -> Examination:
     material = [bounded for finding in findings if (bounded := _bounded(finding, case)) is not None]
     kept = _without_generalities(material, {rule.name: rule for rule in chosen})
     placed = sorted((at_hottest_line(finding, case) for finding in kept), key=_rank)
-    return Examination(tuple(_each_line_once(placed)), tuple(absent), tuple(failed))
+    told = shared(tuple(_each_line_once(placed)), case, LEAST_SHARE * case.step.duration.value)
+    return Examination(tuple(sorted(told, key=_rank)), tuple(absent), tuple(failed))
 
 
 def _each_line_once(findings: Iterable[Finding]) -> Iterator[Finding]:
@@ -198,9 +200,7 @@ def _rests_on(samples: int, case: Case) -> int:
 
 
 def _upper_bound(finding: Finding, case: Case) -> Estimate:
-    """No more can be saved than the category holds; what lies between steps (no category) is bounded by nothing."""
-    if not finding.category:
-        return finding.savings or case.step.duration
+    """No more can be saved than the category holds, nor than the step."""
     category = named(case.categories, finding.category)
     return category.duration if category is not None else case.step.duration
 

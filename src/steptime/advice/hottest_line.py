@@ -12,17 +12,20 @@ from steptime.advice.evidence import Case, PathUse
 from steptime.advice.line_evidence import function_around, function_of, loop_functions
 from steptime.advice.rule import Finding, Weight
 from steptime.quantities import SourceLine, format_source
+from steptime.trace.links import is_user_file
 
 INPUT = "input"
 ON_HOST = (INPUT, "python", "overhead", "rest")
 """Categories that are time of the host wherever it runs; of others, operators have told the function."""
 LEAST_SHARE = 0.3
-"""Of what the finding could save, and of all lines below what it knows: no line of them stands out otherwise."""
+"""Of what the finding could save, and of all lines below the line that it knows: another one does not stand out
+otherwise. What is no line that runs in a step (a function's first one, where a loader is made) gives way to any."""
 
 
 def at_hottest_line(finding: Finding, case: Case) -> Finding:
     """The finding with the hottest line below the one that it knows, which then stands in its evidence."""
-    inside = _below(finding, case)
+    below = _below(finding, case)
+    inside = [path for path in below if is_user_file(path.lines[0].file)] or below
     spent: dict[tuple[str, int], float] = {}
     lines: dict[tuple[str, int], SourceLine] = {}
     for path in inside:
@@ -36,13 +39,20 @@ def at_hottest_line(finding: Finding, case: Case) -> Finding:
     known = finding.source
     saved = finding.savings.value if finding.savings is not None else 0.0
     stands_out = spent[place] >= LEAST_SHARE * max(saved, sum(spent.values()))
-    if not stands_out or (known is not None and _same_line(line, known)):
+    runs = known is not None and _runs(known, case)
+    if (runs and not stands_out) or (known is not None and _same_line(line, known)):
         return finding
     if known is None:
         return replace(finding, source=line)
     called = any(_same_line(each, known) for path in inside for each in path.lines)
     about = f"It is reached through {format_source(known)}." if called else f"It is about {format_source(known)}."
     return replace(finding, source=line, evidence=(*finding.evidence, about))
+
+
+def _runs(known: SourceLine, case: Case) -> bool:
+    """Whether a line was timed in the steps."""
+    timed = (*(line.source for line in case.lines), *(line for path in case.paths for line in path.lines))
+    return any(_same_line(line, known) for line in timed)
 
 
 def _below(finding: Finding, case: Case) -> list[PathUse]:
