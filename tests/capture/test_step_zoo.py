@@ -9,10 +9,12 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pytest
 from preloading import python
 
-from steptime.analysis.layout import lay_out
+from steptime.analysis.layout import lay_out, lay_out_whole
+from steptime.analysis.recorded_breakdown import breakdown_of_process
 from steptime.analysis.timeline import Mode, Phase, SegmentKind, Timeline
 from steptime.recording.load import load
 
@@ -145,3 +147,33 @@ def test_what_inductor_compiles_is_not_changed(name: str, tmp_path: Path) -> Non
     assert watched.stdout == bare.stdout
     (timeline,) = lay_out_all(tmp_path / "recording")
     assert len(timeline.steps.begin) == 20
+
+
+LONG = ("--pause", "0.055")
+SHORT_JOBS = {
+    "eight long steps": (8, LONG, ()),
+    "twenty long steps": (20, LONG, ()),
+    "a fraction of a second": (60, (), ()),
+    "short steps on two ranks": (120, ("--ranks",), TORCHRUN),
+}
+
+
+@pytest.mark.parametrize(("steps", "arguments", "launcher"), SHORT_JOBS.values(), ids=SHORT_JOBS)
+def test_a_job_that_ends_soon_is_profiled_and_timed_by_line(
+    steps: int, arguments: tuple[str, ...], launcher: tuple[str, ...], tmp_path: Path
+) -> None:
+    folder = tmp_path / "recording"
+    done = watch((python(), *launcher, "short.py", "--steps", str(steps), *arguments), folder)
+    assert done.returncode == 0, done.stderr[-2000:]
+    for process in load(folder).processes:
+        layout = lay_out_whole(process)
+        found, recorded = layout.timeline.steps, breakdown_of_process(process, layout)
+        assert len(found.begin) == steps
+        assert recorded.profiled is not None, process.notes
+        assert found.lined.any()
+        assert found.steady.sum() >= 3
+        assert not (found.steady & found.profiled).any()
+        if arguments == LONG:
+            assert np.flatnonzero(found.profiled)[0] < 4
+        if steps > 8:
+            assert any(window.stacks and len(window) for window in recorded.windows)

@@ -30,7 +30,7 @@ from steptime.analysis.operators import OperatorUse, operator_events, operator_t
 from steptime.analysis.recompute import recomputed
 from steptime.analysis.step_context import StepContext, step_context
 from steptime.analysis.threads import during
-from steptime.analysis.timeline import Phase, Steps
+from steptime.analysis.timeline import Phase, SegmentKind, Timeline
 from steptime.arrays import Int64
 from steptime.errors import TraceError
 from steptime.intervals import EMPTY, Intervals, join, subtract, union
@@ -137,7 +137,7 @@ def _window(trace: Trace, facts: TraceFacts, process: Process, layout: Layout, m
     compiling = process.intervals.kind == int(Kind.COMPILE)
     return step_context(
         trace,
-        _boundaries(layout.timeline.steps, facts, alone) + shift,
+        _boundaries(layout.timeline, facts, alone) + shift,
         phases={phase: _moved(held, shift) for phase, held in _phases(layout).items()},
         compiling=_moved(union(process.intervals.begin[compiling], process.intervals.end[compiling]), shift),
         thread=facts.thread,
@@ -147,10 +147,14 @@ def _window(trace: Trace, facts: TraceFacts, process: Process, layout: Layout, m
     )
 
 
-def _boundaries(steps: Steps, facts: TraceFacts, alone: bool) -> Int64:
+def _boundaries(timeline: Timeline, facts: TraceFacts, alone: bool) -> Int64:
     """Steps that lie in the window, without a segment in them, and without those that the profiler spoilt, unless other
-    ranks profiled them too. The profiler starts behind a boundary, so the first one begins with the window."""
-    begin, end = np.maximum(steps.begin, facts.begin), np.minimum(steps.end, facts.end)
+    ranks profiled them too. The profiler starts behind a boundary, so the first one begins with the window, or with the
+    end of the probe's pause that this lies in."""
+    steps = timeline.steps
+    pauses = [each for each in timeline.segments if each.kind is SegmentKind.PAUSE]
+    first = next((each.end for each in pauses if each.begin <= facts.begin < each.end), facts.begin)
+    begin, end = np.maximum(steps.begin, first), np.minimum(steps.end, facts.end)
     whole = steps.profiled & (np.abs(end - begin - steps.duration) <= PART * steps.duration)
     if alone and whole.any() and steps.steady.any():
         usual = np.percentile(steps.duration[steps.steady], USUAL)

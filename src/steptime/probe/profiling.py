@@ -107,10 +107,11 @@ class ProfilerWindow:
         recorder: Recorder,
         number: int,
         stacks: bool,
-        trained: Iterable[Any] = (),
+        trained: Iterable[Any] | None = None,
         modules: Iterable[tuple[str, Any]] = (),
     ) -> None:
-        """`trained`: the job's parameters, `modules`: its modules by path, as far as they are known."""
+        """`trained`: the job's parameters, where its allocations are wanted; `modules`: its modules by path, as far as
+        they are known."""
         self._recorder, self._folder, self._trained = recorder, recorder.folder, trained
         self.number, self.stacks = number, stacks
         self._profile: Any = None
@@ -147,7 +148,7 @@ class ProfilerWindow:
         if torch.cuda.is_available() and torch.cuda.is_initialized():
             activities.append(torch.profiler.ProfilerActivity.CUDA)
         append_to(self._partial, b"")  # where the job dies in here, somebody must know that it was profiled
-        self._memory = self.stacks and allocations.claim(self._trained)
+        self._memory = self._trained is not None and allocations.claim(self._trained)
         self._profile = torch.profiler.profile(
             activities=activities, record_shapes=True, with_stack=self.stacks, profile_memory=self._memory
         )
@@ -157,7 +158,7 @@ class ProfilerWindow:
         if self._memory:
             with allocations.errors_only():
                 del witness  # was allocated before: torch warns of the first such, and of every thousandth
-        self._history = self.stacks and allocations.begin_history()
+        self._history = self._trained is not None and allocations.begin_history()
         self._modules.begin()
         self.begin = self._boundary = now()
 

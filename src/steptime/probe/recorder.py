@@ -47,6 +47,7 @@ class Recorder:
         self._failed = failed
         self.threads = ThreadNumbers()
         self._pending: list[tuple[str, dict[str, Any]]] = []
+        self.pauses = 0
 
     def open(self, folder: str) -> None:
         """Begins to write into `folder`. Raises OSError."""
@@ -67,6 +68,7 @@ class Recorder:
 
     def pause(self, begin: int) -> None:
         """What happened since `begin` was ours: it belongs to no step."""
+        self.pauses += 1
         self.append(PAUSE, 0, 0, begin, time.perf_counter_ns())
 
     def fact(self, kind: str, /, **fields: Any) -> None:

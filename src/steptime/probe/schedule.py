@@ -1,8 +1,9 @@
 """The schedule: what the probe does at which step. One generator, resumed at every boundary of a step, so that it reads
 from top to bottom.
 
-untouched → discovery → line timeline → plain watching → profiler → profiler with stacks → watch off and on in turns
-→ plain watching to the end, with further windows on demand and on long jobs.
+untouched → discovery → line timeline → two profiled steps and one with stacks, for a job that ends soon → plain
+watching → profiler → profiler with stacks → watch off and on in turns → plain watching to the end, with further windows
+on demand and on long jobs.
 
 The ranks of a job profile at the same step, agreed through the recording, without a word in the user's process groups:
 the first rank that is ready names a step a little ahead, in a file that nobody can write twice, and the others read it.
@@ -59,7 +60,9 @@ below the noise."""
 LONG_STEP = 50_000_000
 """ns. A job of such steps may end after eight of them: it is profiled before anything that takes more steps."""
 EARLY_STEPS = 2
-"""Of the window for a job that ends before the usual ones; they replace it (`steptime.journal.EARLY_WINDOW`)."""
+"""Of the window for a job that ends before the usual ones, which replace it (`steptime.journal.EARLY_WINDOW`)."""
+STEADY_WINDOW = EARLY_WINDOW + 2
+"""The usual window; one with stacks has the number behind its plain one's."""
 PROFILE_STEPS, PROFILE_TIME, PROFILE_LIMIT = 5, 2 * SECOND, 10 * SECOND
 """Five steps give a spread; two seconds bound the trace at about 2 million operators (0.5 GB of JSON before
 compression)."""
@@ -117,19 +120,21 @@ def _stages(session: Session) -> Stage:
     long = session.pace.usual() >= LONG_STEP
     discovered = 1 if long else DISCOVERY_STEPS
     found = yield from _discover(session, frames, discovered)
-    if profiles and long:  # a window that is there if the job ends soon
-        yield from _profiles(session, session.pace.usual(), EARLY_WINDOW, stacks=False)
+    few = found.calls < STACK_CALLS * discovered
+    if profiles and long:
+        yield from _profiles(session, EARLY_WINDOW, EARLY_STEPS)
     yield from _lines(session, frames, list(found.functions))
     session.recorder.fact("settings", **identity.settings_facts())
     session.marks = device.make_marks(session.recorder.journal)
-    if profiles and not long and session.marks is None:  # on a device, what is steady comes before any profiler
-        yield from _profiles(session, session.pace.usual(), EARLY_WINDOW, stacks=False)
+    if profiles and session.marks is None:  # on a device, what is steady comes before any profiler that can wait
+        stacks = few and session.pace.usual() < STACK_LIMIT
+        yield from _profiles(session, EARLY_WINDOW + long, 0 if long else EARLY_STEPS, stacks)
     yield from _sampled(session)
     yield from _until(session, PLAIN_STEPS, PLAIN_TIME, PLAIN_LIMIT)
     duration = session.pace.usual()
-    stacks = duration < STACK_LIMIT and found.calls < STACK_CALLS * discovered
+    stacks = few and duration < STACK_LIMIT
     if profiles:
-        yield from _profiles(session, duration, EARLY_WINDOW + 1, stacks)
+        yield from _profiles(session, STEADY_WINDOW, PROFILE_STEPS, stacks)
     yield from _hunt_leaks(session)
     if session.untrained.latest:
         yield from _between(session)
@@ -274,11 +279,14 @@ def _turns(session: Session, duration: int) -> Stage:
         hook.remove()
 
 
-def _profiles(session: Session, duration: int, number: int, stacks: bool) -> Stage:
-    """A window of plain steps with shapes, then one step with stacks; on all ranks that trace in the same steps."""
-    early = number == EARLY_WINDOW
-    most, lead = (EARLY_STEPS, AHEAD_STEPS) if early else (PROFILE_STEPS, ahead(duration))
-    wanted = session.plan.get("profile_steps") or max(1, min(most, PROFILE_TIME // (duration or 1)))
+def _profiles(session: Session, number: int, plain: int, stacks: bool = False) -> Stage:
+    """A window of so many plain steps with shapes, if any, then one step with stacks; on all ranks that trace in the
+    same steps."""
+    if not plain and not stacks:
+        return
+    duration = session.pace.usual()
+    lead = AHEAD_STEPS if number < STEADY_WINDOW else ahead(duration)
+    wanted = plain and (session.plan.get("profile_steps") or max(1, min(plain, PROFILE_TIME // (duration or 1))))
     if not traces(here := place(), session.plan.get("trace_ranks") or ()):
         return
     loaders = session.iterators.living(), session.counter.backwards, session.steps
@@ -293,9 +301,11 @@ def _profiles(session: Session, duration: int, number: int, stacks: bool) -> Sta
         wanted, stacks = agreed.steps, agreed.stacks
     else:
         yield from _steps(steps_to_next(*loaders, wanted + stacks))
-    yield from _profile(session, _window(session, number, stacks=False), wanted)
+    if wanted:
+        yield from _profile(session, _window(session, number, stacks=False), wanted)
+        number += 1
     if stacks:
-        yield from _profile(session, _window(session, number + 1, stacks=True), 1)
+        yield from _profile(session, _window(session, number, stacks=True), 1)
 
 
 def _window(session: Session, number: int, *, stacks: bool) -> ProfilerWindow:
@@ -304,7 +314,8 @@ def _window(session: Session, number: int, *, stacks: bool) -> ProfilerWindow:
     if not stacks:
         session.recorder.fact("modules", modules=module_facts(named))
     session.recorder.pause(begin)
-    return ProfilerWindow(session.recorder, number, stacks, _trained(session) if stacks else (), named)
+    trained = _trained(session) if stacks and number >= STEADY_WINDOW else None
+    return ProfilerWindow(session.recorder, number, stacks, trained, named)
 
 
 def _modules(session: Session) -> list[Any]:
@@ -363,7 +374,7 @@ def _keep_watching(session: Session, duration: int, stacks: bool) -> Stage:
     """To the end of the job: a further window after ten minutes, and whenever the request file appears."""
     request = os.path.join(session.plan["recording"], REQUEST)
     gradients = GradientNorm(session.recorder, lambda: _trained(session))
-    number, again, look = EARLY_WINDOW + 3, now() + AGAIN_AFTER, 0
+    number, again, look = STEADY_WINDOW + 2, now() + AGAIN_AFTER, 0
     between, slower = not session.untrained.latest, Slower(duration)
     served = 0.0
     while True:
@@ -388,7 +399,7 @@ def _keep_watching(session: Session, duration: int, stacks: bool) -> Stage:
         asked = _modified(request)
         if asked > served or (time_now > again and session.plan.get("profile", True)):
             served, again = asked, time_now + (1 << 62)
-            yield from _profiles(session, duration, number, stacks)
+            yield from _profiles(session, number, PROFILE_STEPS, stacks)
             number += 2
 
 

@@ -265,7 +265,7 @@ class Session:
         elif time_ns >= self.quiet.until and self._script is not None:
             self._garbage.write()
             self._ranges.forget()
-            next(self._script, None)
+            resume(self._script, self.recorder, time_ns)
             if not self._active:
                 end_script(self._script)
         self.trial.boundary(self.steps)
@@ -347,6 +347,15 @@ class Housekeeping:
         facts, self._compiled_us = identity.compilation_facts(self._compiled_us)
         for fact in facts:
             self._recorder.fact("compilation", **fact)
+
+
+def resume(script: Stage, recorder: Recorder, boundary: int) -> None:
+    """Goes on with a script. Where it holds the job, it does so from the boundary on: on a busy machine milliseconds
+    may lie between."""
+    paused = recorder.pauses
+    next(script, None)
+    if recorder.pauses != paused:
+        recorder.pause(boundary)
 
 
 def end_script(stage: Stage | None) -> None:

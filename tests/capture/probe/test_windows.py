@@ -43,7 +43,7 @@ def session(tmp_path: Path) -> Iterator[Session]:
     made = Session({"recording": str(tmp_path)}, schedule.run)
     parameter = torch.nn.Parameter(torch.zeros(2))
     made._open()
-    made._script = schedule._profile(made, ProfilerWindow(made.recorder, 1, stacks=True), 1)
+    made._script = schedule._profile(made, ProfilerWindow(made.recorder, 1, stacks=True, trained=()), 1)
     yield made
     made.recorder.journal.close()
     assert parameter.requires_grad
@@ -143,7 +143,7 @@ parameters = [torch.nn.Parameter(torch.zeros(2)) for _ in range(int(sys.argv[2])
 for number in range(int(sys.argv[3])):
     for each in parameters:
         each.grad = torch.zeros(2)
-    window = ProfilerWindow(recorder, number, stacks=True)
+    window = ProfilerWindow(recorder, number, stacks=True, trained=())
     window.start()
     for each in parameters:
         each.grad = None
@@ -176,7 +176,7 @@ def test_what_torch_imports_for_stacks_is_let_go_unless_the_job_had_it(
     recorder = Recorder(print)
     recorder.open(str(tmp_path))
     for number in (1, 2):
-        window = ProfilerWindow(recorder, number, stacks=True)
+        window = ProfilerWindow(recorder, number, stacks=True, trained=())
         window.start()
         torch.ones(2).add_(1)
         window.stop(1)
