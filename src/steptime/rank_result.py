@@ -13,8 +13,8 @@ from steptime.advice.device_evidence import with_recorded_device
 from steptime.advice.engine import examine
 from steptime.advice.evidence import Case, record_of
 from steptime.advice.memory_evidence import with_memory
+from steptime.advice.outliers import usual_steps
 from steptime.advice.rank_evidence import beside
-from steptime.advice.savings import usual_steps
 from steptime.advice.trace_evidence import look_at_trace
 from steptime.advice.verdict import verdict
 from steptime.analysis.breakdown import device_of
@@ -144,7 +144,7 @@ def analyse_trace(trace: Trace, number: int, *, detailed: bool) -> RankResult | 
         return None
     device, rank = device_of(trace), trace.rank if trace.rank is not None else number
     looked = look_at_trace(trace, steps.boundaries, known(device), how=steps.how)
-    warm_up, walls = looked.case.step.warm_up, tuple(looked.whole.wall.tolist())
+    warm_up, walls = looked.case.step.warm_up, looked.whole.wall
     damage, seen = trace.damage.sentences, _seen_device(trace, device)
     return RankResult(
         name=f"rank {rank}",
@@ -152,11 +152,11 @@ def analyse_trace(trace: Trace, number: int, *, detailed: bool) -> RankResult | 
         place=rank,
         environment=JobEnvironment("", "", seen, "", "", __version__, 1, facts=facts_of_trace(trace)),
         case=replace(looked.case, modules=module_uses(looked.steps)),
-        summary=summarise(looked.steps, looked.breakdown, rank),
-        step_ns=walls,
-        steady=tuple(index >= warm_up for index in range(len(walls))),
+        summary=summarise(looked.later, looked.whole.only(np.arange(warm_up, len(walls))), rank),
+        step_ns=tuple(walls.tolist()),
+        steady=tuple(np.isin(np.arange(len(walls)), looked.numbers).tolist()),
         series=series_of_trace(looked.whole, warm_up),
-        step_view=step_view_of_trace(looked.steps, warm_up) if detailed else None,
+        step_view=step_view_of_trace(looked.steps, looked.numbers) if detailed else None,
         flame=flame_of(looked.steps) if detailed else None,
         memory_by_owner=_by_owner_in(trace, steps) if detailed else None,
         traces=traces_of(trace),

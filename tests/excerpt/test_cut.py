@@ -30,7 +30,7 @@ def written(path: Path, events: Events) -> Trace:
 
 def cut_of(trace: Trace) -> StepView:
     looked = look_at_trace(trace, steps_of(trace))
-    return step_view_of_trace(looked.steps, looked.case.step.warm_up)
+    return step_view_of_trace(looked.steps, looked.numbers)
 
 
 def two_steps() -> Events:
@@ -57,7 +57,7 @@ def test_the_category_of_the_step_is_its_breakdown(tmp_path: Path) -> None:
     trace = written(tmp_path / "t.json", two_steps())
     looked = look_at_trace(trace, steps_of(trace))
     step_view = cut_of(trace)
-    row = looked.breakdown.entries[step_view.step - looked.case.step.warm_up]
+    row = looked.whole.entries[step_view.step]
     spent = dict.fromkeys((category.name.lower() for category in Category), 0)
     for each in of(events_of(step_view), kind="category"):
         spent[each.name] += each.end - each.begin
@@ -103,9 +103,9 @@ def test_a_step_of_resnet_holds_its_kernels(shared_data: Path) -> None:
     (rank,) = gather([str(path)], max_size=DEFAULT_MAX_SIZE).ranks
     trace = read_rank(rank, max_size=DEFAULT_MAX_SIZE, cache=False)
     looked = look_at_trace(trace, steps_of(trace))
-    step_view = step_view_of_trace(looked.steps, looked.case.step.warm_up)
+    step_view = step_view_of_trace(looked.steps, looked.numbers)
     seen = events_of(step_view)
-    window = looked.steps.windows[step_view.step - looked.case.step.warm_up]
+    window = looked.later.windows[step_view.step - looked.case.step.warm_up]
     ran = (trace.events.begin < window[1]) & (trace.events.end > window[0]) & (trace.events.stream == 7)
     kernels = [each for each in of(seen, kind="stream") if each.end > step_view.begin and each.begin < step_view.end]
     device = np.isin(trace.events.event_kind, (4, 5, 6))

@@ -37,6 +37,7 @@ from steptime.advice.evidence import (
     LineUse,
     MemoryUse,
     NormUse,
+    OutlierUse,
     PaddingFacts,
     PathUse,
     PeriodUse,
@@ -850,6 +851,12 @@ PLANTED: dict[str, dict[str, Case]] = {
     "periodic-steps": {
         "fires": replace(BASE, period=PeriodUse(25, 12, 250 * MS, about(10 * MS), "rest", ITEM)),
         "clean when it hardly matters": replace(BASE, period=PeriodUse(25, 12, 2 * MS, about(0.08 * MS), "rest")),
+    },
+    "outlier-steps": {
+        "fires": replace(BASE, outliers=OutlierUse(3, 22, 1000 * MS, 100 * MS, "rest", 890 * MS, 0.6, 3, (5, 12, 19))),
+        "clean when it hardly matters": replace(
+            BASE, outliers=OutlierUse(1, 900, 1000 * MS, 100 * MS, "rest", 890 * MS, 0.01, 1, (5,))
+        ),
     },
 }
 

@@ -10,7 +10,7 @@ from journals import MS, US, JournalBuilder
 
 from steptime.advice.assemble import assemble
 from steptime.advice.evidence import Case, LineUse
-from steptime.advice.savings import usual_steps
+from steptime.advice.outliers import usual_steps
 from steptime.advice.step_evidence import waste
 from steptime.analysis.categories import Breakdown, Category
 from steptime.analysis.layout import lay_out_whole
@@ -269,6 +269,21 @@ def test_a_late_batch_now_and_then_speaks_for_the_job(tmp_path: Path) -> None:
     for number in range(101):
         job.next((101 if number % 10 == 5 else 1) * MS).forward(5 * MS).backward(8 * MS).step(2 * MS)
     assert case_of(job.process(tmp_path / "recording")).step.duration.value == 26 * MS
+
+
+@pytest.mark.parametrize("phase", ["loader", "rest"])
+def test_a_few_steps_of_ten_times_the_length_stand_beside_the_usual_one(tmp_path: Path, phase: str) -> None:
+    """A late batch is how the job runs and stays in the mean; what else a step does now and then is no usual step."""
+    job = JournalBuilder()
+    for number in range(23):
+        long = 180 * MS if number in (5, 12, 20) else 0
+        job.next(MS + (long if phase == "loader" else 0)).forward(5 * MS).backward(8 * MS)
+        job.wait(long if phase == "rest" else 0).step(2 * MS)
+    case = case_of(job.process(tmp_path / "recording"))
+    assert case.outliers is not None
+    assert (case.outliers.count, case.outliers.part) == (3, {"loader": "input"}.get(phase, phase))
+    assert (case.outliers.usual, case.outliers.growth) == (16 * MS, 180 * MS)
+    assert (case.step.duration.value == 16 * MS) == (phase == "rest") == (case.outliers.left_out == 3)
 
 
 def test_settings_see_switches_that_a_backward_saw(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from printed import violations
 from traces import Event, Events, annotation, called, happened, kernel, launch, operator, python, step, write
 
 from steptime.advice.evidence import Case
@@ -114,3 +115,21 @@ def test_a_loop_is_what_repeats(looping: bool, tmp_path: Path) -> None:
     (process,) = diagnosed([step(0, 4000), *called_once, *each, *small], tmp_path).processes
     assert ("dispatch-loop" in {finding.name for finding in process.findings}) is looping
     assert ("overhead-bound" in {finding.name for finding in process.findings}) is not looping
+
+
+def test_outliers_of_a_trace_stand_beside_the_usual_step(tmp_path: Path) -> None:
+    """Of 22 steps three take ten times as long: the headline is the usual step's, and says what the three were."""
+    events, at = [], 0
+    for number in range(22):
+        length = 1000 if number in (4, 11, 18) else 100
+        events += [step(at, at + length, number), operator("aten::mm", at + 10, at + 100)]
+        at += length
+    (process,) = diagnosed(events, tmp_path).processes
+    assert process.case.step.duration.value == 100_000
+    assert sum(process.steady) == 19
+    assert violations(diagnosed(events, tmp_path)) == []
+    assert process.verdict.sentence.startswith("Computing: 88 µs of 100 µs per step (88 %)")
+    assert process.verdict.sentence.endswith(
+        "3 of 22 steps take 1 ms, 10 times the usual 100 µs, left out here: your own Python."
+    )
+    assert "Steps 5, 12, 19;" in " ".join(each for found in process.findings for each in found.evidence)

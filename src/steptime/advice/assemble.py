@@ -24,8 +24,8 @@ from steptime.advice.evidence import (
 )
 from steptime.advice.line_evidence import in_steady_steps, line_uses
 from steptime.advice.loader_evidence import loader_use
+from steptime.advice.outliers import outliers_of, usual_steps
 from steptime.advice.pattern_evidence import change_use, period_use
-from steptime.advice.savings import usual_steps
 from steptime.advice.segment_evidence import segment_uses
 from steptime.advice.step_evidence import category_uses, contention_use, phase_uses, step_summary
 from steptime.analysis.categories import Breakdown
@@ -87,6 +87,7 @@ def assemble(
         padding=process.padding,
         change=change_use(process, layout),
         period=period_use(process, layout),
+        outliers=outliers_of(layout, usual),
         recompute=RecomputeUse(mean_of_series(recompute)) if recompute is not None and recompute.any() else None,
     )
 

@@ -127,6 +127,7 @@ class Signal(Enum):
     )
     CHANGE = "change", "the steps did not change for good within the run"
     PERIOD = "period", "no step is slow every so many steps"
+    OUTLIERS = "outliers", "no step takes far longer than the others"
 
 
 @dataclass(frozen=True, slots=True)
@@ -580,6 +581,23 @@ class PeriodUse:
 
 
 @dataclass(frozen=True, slots=True)
+class OutlierUse:
+    """Steps that take far longer than the others. count: of them, of so many steady steps; left_out: of them that are
+    not in the mean step. duration: ns of one in the mean; usual: median of the others. part: phase (of a trace:
+    category) that grew most, by growth ns. share: of the time of the steady steps. numbers: of the first ones."""
+
+    count: int
+    steps: int
+    duration: float
+    usual: float
+    part: str
+    growth: float
+    share: float
+    left_out: int
+    numbers: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Contention:
     """The machine during the steady steps. other_cpu and job_cpu: in CPUs; pressure: percent of time that some task
     waited for a CPU; involuntary: involuntary context switches per second of the training process, None if unknown.
@@ -675,3 +693,4 @@ class Case:
     period: PeriodUse | None = None
     changing_work: bool | None = None
     modules: tuple[ModuleUse, ...] = ()
+    outliers: OutlierUse | None = None

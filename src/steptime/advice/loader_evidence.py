@@ -8,7 +8,8 @@ from collections.abc import Iterable
 import numpy as np
 
 from steptime.advice.evidence import LoaderUse, record_of
-from steptime.advice.savings import MODEL, scaled
+from steptime.advice.outliers import MODEL
+from steptime.advice.savings import scaled
 from steptime.analysis.layout import Layout
 from steptime.analysis.timeline import RecordTable, Steps, lane_of, merge
 from steptime.arrays import Int64

@@ -6,15 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-import numpy as np
-
 from steptime.advice.evidence import CategoryUse, StepSummary
-from steptime.analysis.layout import Layout
-from steptime.analysis.step_patterns import find_period
-from steptime.analysis.timeline import Phase
-from steptime.arrays import Bool, Int64
-from steptime.intervals import measure
-from steptime.journal import Kind
 from steptime.quantities import Estimate, format_duration, format_share
 
 NOTHING = Estimate(0.0, 0.0, 0.0, 0)
@@ -96,40 +88,3 @@ def in_step(spent: float, step: StepSummary) -> str:
 def per_step(step: StepSummary) -> str:
     """Behind a count: "a step"; of a single step, "in this step"."""
     return "in this step" if step.steady == 1 else "a step"
-
-
-FAR = 10.0
-"""Interquartile ranges above the upper quartile …"""
-TIMES = 2.0
-"""… and times the median from which a step is an outlier …"""
-MOST_OUTLIERS = 0.02
-"""… unless more than this share of the steps are such: then they are how the job runs (a late batch now and then)."""
-MOST_STALLS = 0.25
-"""Share for outliers of the model's own phases: the same operators on the same shapes take the same time, unless the
-machine was busy with something else. (Shapes that vary widen the interquartile range.)"""
-MODEL = (Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER)
-
-
-def usual_steps(layout: Layout) -> Int64:
-    """Indices of the steady steps without stalls of the machine, which in a mean would outweigh the job. A step that
-    the collector makes long is the job's own, however rare: looking through all objects takes longest and comes seldom.
-    So is one that is slow every so many steps.
-    """
-    steps = layout.timeline.steps
-    collected = measure(layout.lane.of(Kind.GARBAGE).intervals, steps.begin, steps.end)
-    usual = np.flatnonzero(steps.steady)
-    period = find_period(steps)
-    own = np.isin(np.arange(len(steps.begin)), period.slow if period is not None else ())
-    for values, most in ((steps.phases[:, MODEL].sum(axis=1), MOST_STALLS), (steps.duration, MOST_OUTLIERS)):
-        far = _far((values - collected)[usual]) & ~own[usual]
-        if far.sum() <= most * len(usual):
-            usual = usual[~far]
-    return usual
-
-
-def _far(values: Int64) -> Bool:
-    if not len(values):
-        return np.zeros(0, np.bool_)
-    lower, middle, upper = np.percentile(values, (25, 50, 75))
-    far: Bool = values > max(upper + FAR * (upper - lower), TIMES * middle)
-    return far

@@ -28,6 +28,7 @@ from steptime.advice.evidence import (
     MemoryUse,
     OperatorUse,
     OptimizerUse,
+    OutlierUse,
     PaddingFacts,
     PathUse,
     PeriodUse,
@@ -107,6 +108,7 @@ class Signals:
     paths = Declared[tuple[PathUse, ...]]()
     change = Declared[ChangeUse]()
     period = Declared[PeriodUse]()
+    outliers = Declared[OutlierUse]()
 
     def __init__(self, case: Case, declared: frozenset[Signal]) -> None:
         self._case = case

@@ -13,6 +13,7 @@ import numpy as np
 from steptime.advice.device_evidence import machine_use, with_device, with_processor
 from steptime.advice.evidence import Case, CategoryUse, GarbageUse, RecomputeUse, StepSummary
 from steptime.advice.models import gradient_use
+from steptime.advice.outliers import outliers_of_trace, usual_of_trace
 from steptime.advice.savings import scaled
 from steptime.advice.step_evidence import waste
 from steptime.analysis.breakdown import breakdown_of
@@ -36,12 +37,13 @@ GARBAGE = "Python GC"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TraceCase:
-    """A case with what comparing ranks and looking at single steps needs. steps: the steady ones; breakdown: theirs.
-    whole: the breakdown of all steps, the warm-up's too."""
+    """A case with what comparing ranks and looking at single steps needs. steps: the usual ones, and numbers: which of
+    all they are. later: all steps behind the warm-up, outliers among them. whole: the breakdown of all steps."""
 
     case: Case
     steps: StepContext
-    breakdown: Breakdown
+    numbers: Int64
+    later: StepContext
     whole: Breakdown
 
 
@@ -51,8 +53,12 @@ def look_at_trace(trace: Trace, boundaries: Int64, machine: Machine | None = Non
     everything = step_context(trace, boundaries, machine=machine)
     durations = everything.windows[:, 1] - everything.windows[:, 0]
     warm_up = int(len(durations) > 2 and durations[0] > WARM_UP * np.median(durations[1:]))
-    steps, whole = everything.without_first(warm_up), breakdown_of(everything)
-    breakdown = Breakdown(whole.device, whole.wall[warm_up:], whole.entries[warm_up:])
+    whole, numbers = breakdown_of(everything), np.arange(warm_up, len(durations))
+    after = whole.only(numbers)
+    usual = usual_of_trace(after)
+    later = everything.only(numbers)
+    steps = later if len(usual) == len(later) else later.only(usual)
+    breakdown = after.only(usual)
     sources, rounds = sources_of(steps), rounds_of(steps)
     operators = tuple(
         replace(use, rounds=rounds.get(use.source) if use.source is not None else None)
@@ -80,10 +86,11 @@ def look_at_trace(trace: Trace, boundaries: Int64, machine: Machine | None = Non
         recompute=RecomputeUse(mean_of_series(again)) if again.any() else None,
         garbage=_garbage(trace, steps.windows),
         gradients=gradient_use(trace, steps.boundaries),
+        outliers=outliers_of_trace(after, usual, warm_up),
     )
     if not step.untraced:
         case = with_device(case, steps, breakdown) if steps.on_device else with_processor(case, steps)
-    return TraceCase(case, steps, breakdown, whole)
+    return TraceCase(case, steps, numbers[usual], later, whole)
 
 
 def categories_of(breakdown: Breakdown, recoverable_compute: float, *, seen: bool = True) -> tuple[CategoryUse, ...]:

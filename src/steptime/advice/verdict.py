@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from steptime.advice.evidence import Case, CategoryUse, StepSummary
+from steptime.advice.evidence import Case, CategoryUse, OutlierUse, StepSummary
 from steptime.advice.models import how_to_record, late_name, late_reason
 from steptime.advice.rule import Finding, Weight
 from steptime.advice.savings import named, ratio
@@ -58,9 +58,13 @@ WORDS = {
     "forward": "the forward pass",
     "backward": "the backward pass",
     "optimizer": "the optimiser",
+    "transfer": "moving the batch",
     "rest": "code outside of forward, backward and optimiser",
 }
 """What a category is called in a sentence."""
+
+PARTS = {**WORDS, "rest": "the rest of the step"}
+"""The same behind other words of the step."""
 
 RUN = {"rollout": "Rollouts take", "evaluation": "Evaluation takes", "checkpoint": "Writing checkpoints takes"}
 """What a run can be spent on besides training."""
@@ -94,12 +98,21 @@ def verdict(case: Case, findings: Iterable[Finding] = ()) -> Verdict:
     found = _verdict(case, tuple(findings))
     if said := _run_text(case):
         found = replace(found, sentence=f"{said} {found.sentence}")
+    if case.outliers is not None and case.outliers.share >= LEAST_SHARE:
+        found = replace(found, sentence=f"{found.sentence} {outliers_text(case.outliers)}.")
     late = case.lateness
     if late is None or case.rank not in late.ranks:
         return found
     who, reason, per = late_name(late), late_reason(late), "in this step" if case.step.steady == 1 else "a step"
     said = f"the others wait {format_duration(late.waiting)} {per} for it" + (f": {reason}." if reason else ".")
     return replace(found, sentence=f"{who[:1].upper()}{who[1:]} is the straggler: {said} {found.sentence}")
+
+
+def outliers_text(use: OutlierUse) -> str:
+    """ "3 of 22 steps take 1.02 s, 10 times the usual 100 ms, and are left out of this: the forward pass"."""
+    takes = f"{use.count} of {use.steps} steps take{'s' if use.count == 1 else ''} {format_duration(use.duration)}"
+    times = f"{use.duration / use.usual:.2g} times the usual {format_duration(use.usual)}"
+    return f"{takes}, {times}{', left out here' if use.left_out else ''}: {PARTS[use.part]}"
 
 
 def _run_text(case: Case) -> str:

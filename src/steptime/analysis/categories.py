@@ -51,3 +51,7 @@ class Breakdown:
         if np.any(self.entries < 0) or np.any(self.entries.sum(axis=1) != self.wall):
             worst = int(np.abs(self.entries.sum(axis=1) - self.wall).max(initial=0))
             raise ImbalanceError("breakdown-imbalance", f"A step's categories miss its wall clock by up to {worst} ns.")
+
+    def only(self, rows: Int64) -> Breakdown:
+        """Of some of the steps."""
+        return Breakdown(self.device, self.wall[rows], self.entries[rows])

@@ -65,9 +65,9 @@ class StepContext(Referable):
         """When batches were prepared, as far as the recording knows."""
         return self.phases.get(Phase.INPUT, EMPTY)
 
-    def without_first(self, count: int) -> StepContext:
-        """The steps behind the first `count`."""
-        return replace(self, boundaries=self.boundaries[count:], windows=self.windows[count:])
+    def only(self, rows: Int64) -> StepContext:
+        """Some of the steps, in time order."""
+        return replace(self, boundaries=self.boundaries[rows], windows=self.windows[rows])
 
 
 def step_context(

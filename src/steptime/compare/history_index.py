@@ -27,8 +27,8 @@ import msgspec
 
 from steptime.advice.engine import examine
 from steptime.advice.evidence import Case
+from steptime.advice.outliers import usual_steps
 from steptime.advice.rule import Weight
-from steptime.advice.savings import usual_steps
 from steptime.advice.step_evidence import contention_use, step_summary
 from steptime.analysis.layout import lay_out_whole
 from steptime.analysis.timeline import Mode

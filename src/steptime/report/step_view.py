@@ -442,12 +442,12 @@ def _pair(window: Int64) -> tuple[int, int]:
     return int(window[0]), int(window[1])
 
 
-def step_view_of_trace(steps: StepContext, warm_up: int) -> StepView:
-    """steps: the steady ones, at least one. warm_up: how many lie before them."""
+def step_view_of_trace(steps: StepContext, numbers: Int64) -> StepView:
+    """steps: the steady ones, at least one. numbers: which of all they are."""
     at = usual(steps.windows[:, 1] - steps.windows[:, 0])
     count = len(steps)
     how = "the only steady step" if count == 1 else f"of {count} steady steps the one next to their median"
-    return cut(steps, at, warm_up + at, how)
+    return cut(steps, at, int(numbers[at]), how)
 
 
 _WORK = {Kind.FETCH: Label("reads items", "input"), Kind.COLLATE: Label("collates", "operator"),

@@ -17,8 +17,8 @@ KINDS = (
     "steady", "outlier", "warm-up", "profiled", "with evaluation", "with checkpoint", "with compilation",
     "with rollout", "with loader start", "paused", "not watched", "looked at closely",
 )  # fmt: skip
-"""Of steps. An outlier is a steady step and counts as one: it is marked, not left out. "looked at closely": while the
-probe looked for modules and lines."""
+"""Of steps. An outlier is marked, whether it is far enough out to be left out of the mean or not. "looked at closely":
+while the probe looked for modules and lines."""
 _OF_SEGMENT = {
     SegmentKind.EVALUATION: "with evaluation",
     SegmentKind.CHECKPOINT: "with checkpoint",

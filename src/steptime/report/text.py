@@ -75,8 +75,10 @@ def _without_folders(command: str, room: int) -> str:
 def _step(process: ProcessReport) -> list[str]:
     """The step, and what the steps of a trace were found by, where it does not mark them."""
     step = process.case.step
-    disturbed = step.total - step.steady - step.warm_up
-    counts = ((step.warm_up, "warm-up"), (disturbed, "disturbed"))
+    outliers = process.case.outliers.left_out if process.case.outliers is not None else 0
+    disturbed = step.total - step.steady - step.warm_up - outliers
+    aside = "outlier" if outliers == 1 else "outliers"
+    counts = ((step.warm_up, "warm-up"), (disturbed, "disturbed"), (outliers, aside))
     left_out = ", ".join(f"{count} {what}" for count, what in counts if count > 0)
     aside = f" (left out: {left_out})" if left_out else ""
     found = one_line(step.how).partition(", because")[0]

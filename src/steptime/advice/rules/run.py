@@ -9,6 +9,7 @@ from steptime.advice.rule import Finding, Weight, rule
 from steptime.advice.rules.python import OFTEN
 from steptime.advice.savings import in_step, modelled
 from steptime.advice.signals import Signals
+from steptime.advice.verdict import PARTS, outliers_text
 from steptime.quantities import format_duration, format_share, format_source
 
 LEAST_EVALUATION = 0.1
@@ -113,15 +114,6 @@ LEAST_PERIOD = 0.02
 """Of the step, spread over all of them."""
 CATEGORY = {"input": "input", "transfer": "copy"}
 """Of the phases that are one; the others hold several."""
-WORDS = {
-    "input": "waiting for input",
-    "transfer": "moving the batch",
-    "forward": "the forward pass",
-    "backward": "the backward pass",
-    "optimizer": "the optimiser",
-    "rest": "the rest of the step",
-}
-"""What a phase is called in a sentence."""
 
 
 @rule("ST904", "steps-changed", needs={Signal.CHANGE}, instead_of=("unstable-steps",))
@@ -143,7 +135,7 @@ def steps_changed(signals: Signals) -> Finding:
     change = signals.change
     epoch = f" (epoch {change.epoch})" if change.epoch is not None else ""
     took = f"{format_duration(change.now)} instead of {format_duration(change.before)}"
-    grown = f"{WORDS.get(change.phase, WORDS['rest'])} grew by {format_duration(change.growth)}"
+    grown = f"{PARTS[change.phase]} grew by {format_duration(change.growth)}"
     evidence = (f"Of {change.steps} steps; {grown}.",)
     if change.line is not None:
         grown = f"{format_source(change.line)} grew by {format_duration(change.line_growth)}"
@@ -178,10 +170,42 @@ def periodic_steps(signals: Signals) -> Finding | None:
         return None
     spread = in_step(period.cost.value, signals.step)
     summary = f"Every {ordinal(period.every)} step takes {format_duration(period.extra)} longer, {spread} on average"
-    where = WORDS.get(period.phase, WORDS["rest"])
+    where = PARTS[period.phase]
     advice = f"Most of it is {where}: do it less often, on less, or outside of the training thread."
     category = CATEGORY.get(period.phase, "")
     return periodic_steps.finding(summary, advice, period.cost, category=category, source=period.line)
+
+
+LEAST_OUTLYING = 0.05
+"""Of the time of the steady steps: less is no matter."""
+
+
+@rule("ST906", "outlier-steps", needs={Signal.OUTLIERS}, weight=Weight.NOTE)
+def outlier_steps(signals: Signals) -> Finding | None:
+    """A few steps take many times as long as the others
+
+    What it means: The usual step is one thing, and these are another. A mean of both describes neither, so that the
+    step, its categories and the findings are those of the usual steps; what these few took is told here.
+
+    How we know: A step is an outlier from ten interquartile ranges above the upper quartile, and twice the median, on,
+    where no more than a quarter of the steps are such. What they are is the phase (in a trace the category) that takes
+    most time beyond what it takes in the other steps. Steps that are long by a garbage collection, or because it is
+    their turn (ST905), are the job's own and stay in the mean. So do steps that wait for input, if they are more than
+    one in fifty: a late batch now and then is how the job runs.
+
+    What helps: Look at what else the job does in these steps (a checkpoint, a log, a first batch of another shape), and
+    at what else ran on the machine then.
+
+    When to ignore it: When they are few of a long run, or another program's doing.
+    """
+    use = signals.outliers
+    if use.share < LEAST_OUTLYING:
+        return None
+    words = PARTS[use.part]
+    numbers = f"{'Step' if use.count == 1 else 'Steps'} {', '.join(map(str, use.numbers))}"
+    more = f" and {use.count - len(use.numbers)} more" if use.count > len(use.numbers) else ""
+    evidence = (f"{numbers}{more}; {words} takes {format_duration(use.growth)} more than in the others.",)
+    return outlier_steps.finding(outliers_text(use), f"Look at {words} in these steps.", evidence=evidence)
 
 
 def ordinal(number: int) -> str:

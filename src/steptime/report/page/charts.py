@@ -165,7 +165,7 @@ def _counts(kinds: list[str], known: StepSeries | None) -> Iterator[tuple[str, s
     for name in dict.fromkeys(fine):
         places = [coarse for coarse, each in zip(kinds, fine, strict=False) if each == name]
         colour = "steady" if name == "outlier" else max(set(places), key=places.count) if places else "aside"
-        yield colour, "set aside (disturbed or profiled)" if name == "aside" else name, len(places)
+        yield colour, "set aside (disturbed, profiled, or an outlier)" if name == "aside" else name, len(places)
 
 
 def _layered(bars: tuple[Bar, ...], known: StepSeries) -> tuple[tuple[Bar, ...], tuple[BarLayer, ...]]:

@@ -1,0 +1,110 @@
+"""Steps that take far longer than the others: which of them the mean step leaves out, and what they were."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from steptime.advice.evidence import OutlierUse
+from steptime.analysis.categories import Breakdown, Category
+from steptime.analysis.layout import Layout
+from steptime.analysis.step_patterns import find_period
+from steptime.analysis.timeline import Phase
+from steptime.arrays import Bool, Int64
+from steptime.intervals import measure
+from steptime.journal import Kind
+
+FAR = 10.0
+"""Interquartile ranges above the upper quartile …"""
+TIMES = 2.0
+"""… and times the median from which a step is an outlier …"""
+MOST = 0.25
+"""… unless more than this share of the steps are such: then they are how the job runs."""
+MOST_LATE = 0.02
+"""The same for steps that are long by their wait for input: a late batch now and then is how the job runs, and its wait
+is to be saved."""
+MODEL = (Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER)
+"""The same operators on the same shapes take the same time, unless the machine was busy with something else. (Shapes
+that vary widen the interquartile range.)"""
+MOST_NUMBERS = 8
+"""Of outliers that are told."""
+
+
+def usual_steps(layout: Layout) -> Int64:
+    """Indices of the steady steps without outliers, which in a mean would outweigh the others. A step that the
+    collector makes long is the job's own, however rare: looking through all objects takes longest and comes seldom. So
+    is one that is slow every so many steps.
+    """
+    steps, own = layout.timeline.steps, _own(layout)
+    collected = measure(layout.lane.of(Kind.GARBAGE).intervals, steps.begin, steps.end)
+    usual = np.flatnonzero(steps.steady)
+    without_input = steps.duration - steps.phases[:, Phase.INPUT]
+    limits = ((steps.phases[:, MODEL].sum(axis=1), MOST), (without_input, MOST), (steps.duration, MOST_LATE))
+    for values, most in limits:
+        far = _far((values - collected)[usual]) & ~own[usual]
+        if far.sum() <= most * len(usual):
+            usual = usual[~far]
+    return usual
+
+
+def _own(layout: Layout) -> Bool:
+    """Steps that are slow because it is their turn."""
+    steps = layout.timeline.steps
+    period = find_period(steps)
+    own: Bool = np.isin(np.arange(len(steps.begin)), period.slow if period is not None else ())
+    return own
+
+
+def usual_of_trace(breakdown: Breakdown) -> Int64:
+    """The same of the steps of a trace, by their breakdown."""
+    usual = np.arange(len(breakdown.wall))
+    for values, most in ((breakdown.wall - breakdown.entries[:, Category.INPUT], MOST), (breakdown.wall, MOST_LATE)):
+        far = _far(values[usual])
+        if far.sum() <= most * len(usual):
+            usual = usual[~far]
+    return usual
+
+
+def _far(values: Int64) -> Bool:
+    if not len(values):
+        return np.zeros(0, np.bool_)
+    lower, middle, upper = np.percentile(values, (25, 50, 75))
+    far: Bool = values > max(upper + FAR * (upper - lower), TIMES * middle)
+    return far
+
+
+def outliers_of(layout: Layout, usual: Int64) -> OutlierUse | None:
+    """What is far out among the steady steps of a recording, left out of the usual ones or not; None where nothing is.
+    Steps whose turn it is to be slow are no outliers."""
+    steps = layout.timeline.steps
+    steady = np.flatnonzero(steps.steady & ~_own(layout))
+    names = tuple(phase.name.lower() for phase in Phase)
+    return _use(steady, steps.duration[steady], steps.phases[steady], names, usual)
+
+
+def outliers_of_trace(breakdown: Breakdown, usual: Int64, first: int) -> OutlierUse | None:
+    """The same of a trace. breakdown: of all steps but the first ones; usual: rows of it."""
+    names = tuple(category.name.lower() for category in Category)
+    return _use(np.arange(len(breakdown.wall)) + first, breakdown.wall, breakdown.entries, names, usual + first)
+
+
+def _use(numbers: Int64, duration: Int64, parts: Int64, names: Sequence[str], usual: Int64) -> OutlierUse | None:
+    left_out = ~np.isin(numbers, usual)
+    far = left_out | _far(duration)
+    if not far.any() or far.sum() > MOST * len(far):
+        return None
+    middle = float(np.median(duration[~far]))
+    grown = parts[far].mean(axis=0) - parts[~far].mean(axis=0)
+    most = int(grown.argmax())
+    return OutlierUse(
+        count=int(far.sum()),
+        steps=len(far),
+        duration=float(duration[far].mean()),
+        usual=middle,
+        part=names[most],
+        growth=float(grown[most]),
+        share=float(duration[far].sum() / duration.sum()),
+        left_out=int(left_out.sum()),
+        numbers=tuple((numbers[far][:MOST_NUMBERS] + 1).tolist()),
+    )
