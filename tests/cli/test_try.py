@@ -6,11 +6,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from findings.planted import PLANTED
 
 from steptime.advice.fix import Goal, Option, Proposal, Snippet
 from steptime.advice.fixes.input import whole_tensor
 from steptime.cli.main import main
-from steptime.cli.trial import TrialOptions, _next, _nothing_to_try
+from steptime.cli.trial import TrialOptions, _next, _nothing_to_try, only
+from steptime.errors import UsageError
 from steptime.quantities import Estimate, SourceLine
 from steptime.trials.results import PatchResult, Plan, append_result
 from steptime.trials.trial import Agreement, Budget, Judgement, TrialVerdict, Variant
@@ -122,3 +124,14 @@ def test_a_command_that_cannot_be_contained_is_refused_before_it_is_started(
     assert said in told
     assert "--uncontained" in told
     assert not list(tmp_path.iterdir())
+
+
+def test_a_fix_is_tried_by_its_name_whatever_was_found() -> None:
+    case = PLANTED["too-few-workers"]["fires"]
+    (named,) = only(["fitting-workers"], [], case)[:1]
+    assert named.fix.code == "RM101"
+    assert named.finding == ""
+    with pytest.raises(UsageError, match="There is no fix 'RM999'"):
+        only(["RM999"], [], case)
+    with pytest.raises(UsageError, match=r"RM305 \(no-checkpointing\) does not fit this job"):
+        only(["RM305"], [], case)

@@ -69,10 +69,7 @@ def test_options_that_are_taken_back_are_not_added() -> None:
     assert apply_edit(loader(1, without), source) == "x = DataLoader(d, num_workers=0)\n"
 
 
-PARSED = (
-    "parser.add_argument('-j', '--workers', type=int, default=0)\n"
-    "x = DataLoader(d, num_workers=args.workers)\n"
-)
+PARSED = "parser.add_argument('-j', '--workers', type=int, default=0)\nx = DataLoader(d, num_workers=args.workers)\n"
 
 
 def test_an_option_of_the_command_line_keeps_its_effect(tmp_path: Path) -> None:

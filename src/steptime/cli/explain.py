@@ -36,22 +36,32 @@ def command(code: str | None) -> int:
     steptime explain ST101
     steptime explain no-torch
     """
+    if code is None:
+        tell("".join(f"{number}  {name:<28} {title}\n" for number, name, title in _known()))
+        return 0
+    _show(page_about(code))
+    return 0
+
+
+def _known() -> list[tuple[str, str, str]]:
+    """(code, name, title) of the rules and the fixes."""
     from steptime.advice.engine import all_rules
-    from steptime.advice.explain import find_fix, find_rule, page_of
     from steptime.advice.fixes import CATALOGUE
 
     rules = sorted(all_rules()[0], key=lambda rule: rule.code)
     known = [(each.code, each.name, each.page.title) for each in rules]
-    known += [(each.code, each.name, each.page.title) for each in CATALOGUE]
-    if code is None:
-        tell("".join(f"{number}  {name:<28} {title}\n" for number, name, title in known))
-        return 0
+    return known + [(each.code, each.name, each.page.title) for each in CATALOGUE]
+
+
+def page_about(code: str) -> str:
+    """The page of a rule, a fix or a message, as Markdown. Raises UsageError (unknown-code)."""
+    from steptime.advice.explain import find_fix, find_rule, page_of
+
     found = find_rule(code) or find_fix(code)
     page = page_of(found) if found is not None else message_pages().get(code.strip().strip("()").lower())
     if page is None:
-        raise _unknown(code, [word for each in known for word in each[:2]])
-    _show(page)
-    return 0
+        raise _unknown(code, [word for each in _known() for word in each[:2]])
+    return page
 
 
 def message_pages() -> dict[str, str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -20,6 +19,7 @@ from steptime.cli.trial import (
     budget_option,
     check_output,
     diagnosed,
+    document_text,
     keeping,
     min_gain_option,
     new_trial,
@@ -29,7 +29,7 @@ from steptime.cli.trial import (
 )
 from steptime.errors import UsageError
 from steptime.recording.load import load
-from steptime.report.judge_text import as_document, render_judged, render_markdown
+from steptime.report.judge_text import render_judged, render_markdown
 from steptime.report.output import Renderer
 from steptime.trials import candidates
 from steptime.trials.results import read_results
@@ -40,15 +40,11 @@ NOT_SURE = 3
 """Exit status where nothing is worse, and something is undecided."""
 
 
-def _document(told: TrialOutput) -> str:
-    return json.dumps(as_document(read_results(told.folder or Path())), indent=1) + "\n"
-
-
 def _markdown(told: TrialOutput) -> str:
     return render_markdown(read_results(told.folder or Path()))
 
 
-FORMATS: tuple[Renderer[TrialOutput], ...] = (*RENDERERS, Renderer(".md", _markdown), Renderer(".json", _document))
+FORMATS: tuple[Renderer[TrialOutput], ...] = (*RENDERERS, Renderer(".md", _markdown))
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +157,7 @@ def command(
         plan = read_results(resume).plan
         folder, baseline = resume, plan.baseline
     told = _conducted(folder, baseline, options)
-    return tell_trial(told, output, as_json=as_json, force=force, renderers=FORMATS, printed=_document)
+    return tell_trial(told, output, as_json=as_json, force=force, renderers=FORMATS, printed=document_text)
 
 
 def _begin(target: Sequence[str], asked: Candidates, options: TrialOptions) -> tuple[Path, Variant]:

@@ -35,6 +35,8 @@ VERBS = (
     "memory",
     "hang",
     "env",
+    "mcp",
+    "skill",
 )
 """In the order of work."""
 LOST = 1

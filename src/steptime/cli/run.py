@@ -6,6 +6,7 @@ The job starts before anything heavy is imported, its own output is never touche
 from __future__ import annotations
 
 import importlib
+import os
 import re
 import sys
 from collections.abc import Callable
@@ -39,6 +40,8 @@ def ranks(context: click.Context, parameter: click.Parameter, value: str) -> tup
 
 
 FIRST_SECONDS = 60.0
+UNTIL_MEASURED = 600.0
+"""Seconds, of which half may pass until the steps are known."""
 
 
 class Announcer:
@@ -101,6 +104,8 @@ class RunOptions:
     no_profile: bool
     no_peaks: bool
     no_progress: bool
+    until_measured: bool
+    uncontained: bool
     quiet: bool
 
 
@@ -141,6 +146,13 @@ class RunOptions:
 @click.option("--no-profile", is_flag=True, help="Watch only: no operators in the account.")
 @click.option("--no-peaks", is_flag=True, help="Do not measure this machine's peaks after the job.")
 @click.option("--no-progress", is_flag=True, help="Say nothing while the job runs.")
+@click.option(
+    "--until-measured",
+    is_flag=True,
+    help="Run a copy of the job, whose files stay as they are, and end it as soon as its steps are known, which takes "
+    "5 minutes at most.",
+)
+@click.option("--uncontained", is_flag=True, help="With --until-measured: where no copy can be made, the job itself.")
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing but errors; with -o or --json, only those.")
 def command(**given: Any) -> int:
     """Run a training job as it is, find its steps, watch them, profile a few steady ones, and account for their time.
@@ -155,6 +167,8 @@ def command(**given: Any) -> int:
     if options.no_profile and options.steps:
         raise UsageError("usage", "--steps says how many steps to profile, and --no-profile to profile none: drop one.")
     check_outputs(options.outputs, force=options.force)
+    if options.until_measured:
+        return _run_until_measured(options)
     url = _destination(options.recording) if options.recording is not None and is_url(options.recording) else None
     folder = Path(options.recording) if options.recording is not None and not is_url(options.recording) else None
     wanted = folder or _default_folder(options.job)
@@ -180,6 +194,42 @@ def command(**given: Any) -> int:
     if url is not None:
         status = shield(lambda: _copy(outcome, url)) or status
     return _end(outcome, status)
+
+
+def _run_until_measured(options: RunOptions) -> int:
+    """The job in a copy, as trials measure it."""
+    for given, option in (
+        (is_url(options.recording or ""), "A URL"),
+        (options.join, "--join"),
+        (options.steps, "--steps"),
+        (options.max_profile_seconds, "--max-profile-seconds"),
+        (options.no_profile, "--no-profile"),
+    ):
+        if given:
+            raise UsageError("usage", f"{option} does not go with --until-measured, which profiles a copy of the job.")
+    from steptime.cli.delivery import deliver
+    from steptime.cli.trial import TrialOptions, measure
+    from steptime.diagnosis import diagnose_paths
+    from steptime.trials.trial import Budget
+
+    quiet = options.quiet or options.no_progress
+    wanted = Path(options.recording) if options.recording is not None else None
+    if options.force and wanted is not None:
+        resolve(options.job)
+        _remove_recording(wanted)
+    folder = measure(options.job, TrialOptions(Budget(UNTIL_MEASURED), quiet, "local", options.uncontained), wanted)
+    place = os.path.relpath(folder) if options.recording is None else options.recording
+    report = diagnose_paths((place,))
+    deliver(
+        report,
+        options.outputs,
+        as_json=options.as_json,
+        force=options.force,
+        text_to_stderr=None if options.quiet else True,
+        no_source=options.no_source,
+        full=options.full,
+    )
+    return 0
 
 
 def _default_folder(job: tuple[str, ...]) -> Path:

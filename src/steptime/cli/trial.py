@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shlex
 import signal
@@ -18,6 +19,7 @@ from typing import Any
 import click
 
 from steptime.advice.evidence import Case
+from steptime.advice.explain import find_fix
 from steptime.advice.fix import Goal, Proposal, Snippet
 from steptime.advice.propose import propose
 from steptime.advice.rule import Finding
@@ -36,6 +38,7 @@ from steptime.launcher.variant import DEADLINE_PASSED, OUTPUT, VariantPlace, run
 from steptime.quantities import format_duration, format_source
 from steptime.recording.load import load
 from steptime.recording.recording import Recording
+from steptime.report.judge_text import as_document
 from steptime.report.output import Renderer, check, write_whole
 from steptime.report.printable import one_line
 from steptime.report.trial_text import render_trial
@@ -120,7 +123,8 @@ def _to_go(notice: Notice) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TrialOptions:
-    """What the command line asks for. min_gain: a fraction. executor: "local" or "ray". goal: of a new trial."""
+    """What the command line asks for. min_gain: a fraction. executor: "local" or "ray". goal: of a new trial.
+    fixes: codes or names of those to try, () for what answers the findings."""
 
     budget: Budget
     quiet: bool
@@ -131,6 +135,7 @@ class TrialOptions:
     write: bool = False
     keep: bool = False
     goal: Goal = Goal.SPEED
+    fixes: tuple[str, ...] = ()
 
 
 MEASURED_STEPS, MEASURED_SECONDS = 20, 8.0
@@ -156,14 +161,15 @@ def enough(announcer: Announcer | None) -> Callable[[Progress], bool]:
     return seen
 
 
-def measure(command: Sequence[str], options: TrialOptions) -> Path:
-    """Runs the command until it has been measured, and returns the recording. Where the system permits no overlays it
-    runs in its own folder, with --uncontained only: source lines of a copy would belong to no file of the user's.
+def measure(command: Sequence[str], options: TrialOptions, recording: Path | None = None) -> Path:
+    """Runs the command until it has been measured, and returns the recording (in `runs`, where none was named). Where
+    the system permits no overlays it runs in its own folder, with --uncontained only: source lines of a copy would
+    belong to no file of the user's.
 
     Its input is empty and its output goes beside the recording. Raises what `run_variant` raises, and
     NothingMeasuredError.
     """
-    folder = default_recording(command).absolute()
+    folder = (recording or default_recording(command)).absolute()
     workspace = folder.with_name(f"{folder.name}-workspace")
     stand = Workspace(tuple(command), workspace, Path.cwd(), uncontained=options.uncontained)
     seconds = SHARE * options.budget.seconds
@@ -204,8 +210,8 @@ def _reason(outcome: Outcome, folder: Path, seconds: float) -> NothingMeasuredEr
     if any(problem.startswith(DEADLINE_PASSED) for problem in outcome.problems):
         return NothingMeasuredError(
             "no-steps",
-            f"The job took no training step in {seconds:.0f} s, half of the budget: give it more with --budget, or "
-            f"check that it trains here; its output is in {folder / OUTPUT}.",
+            f"The job took no training step in {seconds:.0f} s, half of the budget: give try or judge a larger "
+            f"--budget, or check that it trains here; its output is in {folder / OUTPUT}.",
         )
     reason = nothing_measured(outcome, folder)
     said = last_lines(folder / OUTPUT)
@@ -229,10 +235,30 @@ def begin(target: Sequence[str], options: TrialOptions) -> TrialOutput:
     recording = recording_of(target, options)
     case, findings = diagnosed(recording)
     proposals = propose(case, findings, goal=options.goal)
+    if options.fixes:
+        proposals = only(options.fixes, proposals, case)
     variants = plan_variants(proposals, options.max_trials, case.step.duration.value)
     if not variants:
         return TrialOutput(None, _nothing_to_try(proposals, recording, options.goal))
     return _conduct(new_trial(recording, "try", variants, case, options), proposals, options)
+
+
+def only(words: Sequence[str], proposals: Sequence[Proposal], case: Case) -> tuple[Proposal, ...]:
+    """The proposals of the fixes that were named, in that order; of one that answers no finding, all that fits the
+    case. Raises UsageError for what is no fix, or does not fit."""
+    found: list[Proposal] = []
+    for word in words:
+        fix = find_fix(word)
+        if fix is None:
+            raise UsageError("unknown-code", f"There is no fix {word!r}: steptime explain lists them (RM101 …).")
+        fitting = [each for each in proposals if each.fix is fix]
+        fitting = fitting or [Proposal(fix, option, "") for option in fix(case)]
+        if not fitting:
+            raise UsageError(
+                "fix-unfit", f"{fix.code} ({fix.name}) does not fit this job: steptime explain {fix.code} says when."
+            )
+        found += fitting
+    return tuple(found)
 
 
 def go_on(folder: Path, options: TrialOptions) -> TrialOutput:
@@ -454,6 +480,13 @@ def _results(told: TrialOutput) -> str:
     return (told.folder / NAME).read_text(encoding="utf-8") if told.folder is not None else told.text
 
 
+def document_text(told: TrialOutput) -> str:
+    """What a trial came to, for programs. folder: None where there was nothing to try, which the text says."""
+    found = as_document(read_results(told.folder)) if told.folder is not None else {"candidates": []}
+    folder = str(told.folder.absolute()) if told.folder is not None else None
+    return f"{json.dumps({'folder': folder, **found, 'text': told.text}, indent=1)}\n"
+
+
 def _page(told: TrialOutput) -> str:
     from steptime.diagnosis import diagnose_paths
     from steptime.report.page import page
@@ -469,6 +502,7 @@ RENDERERS: tuple[Renderer[TrialOutput], ...] = (
     Renderer(".txt", lambda told: told.text),
     Renderer(".html", _page),
     Renderer(".jsonl", _results),
+    Renderer(".json", document_text),
 )
 
 
@@ -538,6 +572,13 @@ min_gain_option = click.option(
     show_default=True,
     help="Fixes to try at most.",
 )
+@click.option(
+    "--fix",
+    "fixes",
+    metavar="CODE",
+    multiple=True,
+    help="Try this fix (RM101, or its name), whatever was found. Can be given several times.",
+)
 @min_gain_option
 @click.option(
     "--goal",
@@ -553,7 +594,7 @@ min_gain_option = click.option(
     "-o",
     "--output",
     metavar="FILE",
-    help="Also write FILE: what is printed (.txt), the page (.html), or all results (.jsonl).",
+    help="Also write FILE: what is printed (.txt), the verdicts (.json), the page (.html), or all results (.jsonl).",
 )
 @click.option("--keep", is_flag=True, help="Keep the recordings of all variants.")
 @variant_options

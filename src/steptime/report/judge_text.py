@@ -12,7 +12,7 @@ from steptime.report.printable import one_line, printable
 from steptime.report.trial_text import memory_text, speed_text
 from steptime.trials import parity
 from steptime.trials.judge import usual_step
-from steptime.trials.results import Results
+from steptime.trials.results import PatchResult, Results
 from steptime.trials.trial import BASELINE, CONTROL, Judgement, Run, TrialVerdict
 
 VERSION = 1
@@ -77,6 +77,20 @@ def as_document(results: Results) -> dict[str, Any]:
             }
             for each in _judged(results)
         ],
+        "patch": _patch(results.patch) if results.patch is not None else None,
+    }
+
+
+def _patch(patch: PatchResult) -> dict[str, Any]:
+    """What was adopted of our own fixes, as it was run by itself."""
+    proved = patch.judgement
+    return {
+        "diff": patch.diff,
+        "apply": patch.apply,
+        "environment": dict(patch.environment),
+        "yours": list(patch.snippets),
+        "verdict": WORDS[proved.verdict] if proved is not None else None,
+        "speed_up": _interval(proved.speed) if proved is not None else None,
     }
 
 

@@ -1,0 +1,392 @@
+"""Answers for agents: what a report, a trial or a comparison says, as a small document that fits into a conversation.
+
+Every answer has the keys of `answer`: the sentence, how sure it is, the line, what is to be saved, the codes of the
+fixes, and the exact next call of a tool. Lists and sentences are cut until the whole is below MOST_BYTES; what a call
+or a command needs never is.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from steptime.advice.explain import find_fix, find_rule
+from steptime.advice.fix import Proposal, Snippet
+from steptime.advice.fixes import CATALOGUE
+from steptime.advice.propose import propose
+from steptime.advice.rule import Finding, Weight
+from steptime.compare.comparison import Comparison, DifferenceOutcome
+from steptime.quantities import Estimate, SourceLine, format_duration, format_share
+from steptime.report.judge_text import WORDS, seconds_to_decide
+from steptime.report.printable import one_line, shorten
+from steptime.report.report import ProcessReport, Report
+from steptime.report.sentences import prediction_text, predictions, step_text
+from steptime.report.trial_text import speed_text
+from steptime.trials.judge import usual_step
+from steptime.trials.results import PatchResult, Results
+from steptime.trials.trial import Judgement, TrialVerdict
+
+MOST_BYTES = 4000
+"""Of an answer: 1,500 tokens where a token is 2.7 bytes, which is little for JSON."""
+SIZES = ((8, 1600), (6, 800), (5, 400), (4, 240), (3, 160), (2, 120), (1, 80))
+"""Entries of a list and characters of a sentence, cut one after the other until the answer fits."""
+WHOLE = frozenset({"next", "recording", "folder", "apply", "patch_file", "code", "fixes"})
+"""Keys whose values are never cut."""
+Call = Mapping[str, Any]
+
+
+def fitted(document: Mapping[str, Any]) -> str:
+    """The document as one line of JSON, cut to MOST_BYTES."""
+    text = ""
+    for most, length in SIZES:
+        text = json.dumps(_cut(document, most, length), ensure_ascii=False)
+        if len(text.encode("utf-8", "backslashreplace")) <= MOST_BYTES:
+            return text
+    kept = {key: value for key, value in document.items() if key in ("answer", "confidence", *WHOLE)}
+    return json.dumps(_cut(kept, *SIZES[-1]), ensure_ascii=False)
+
+
+def _cut(value: Any, most: int, length: int) -> Any:
+    if isinstance(value, Mapping):
+        return {key: each if key in WHOLE else _cut(each, most, length) for key, each in value.items()}
+    if isinstance(value, list):
+        entries = [_cut(each, most, length) for each in value[:most]]
+        return [_told(each) if isinstance(each, dict) else each for each in entries]
+    return shorten(value, length) if isinstance(value, str) else value
+
+
+def _told(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """An entry of a list without what is not known."""
+    return {key: value for key, value in entry.items() if value not in ("", [])}
+
+
+def answer(
+    sentence: str, confidence: str, line: str, saves: str, fixes: Sequence[str], next_: Call, **more: Any
+) -> dict[str, Any]:
+    """What every answer has, and what is special to one. line, saves: "" where nothing is known."""
+    frame = {"answer": one_line(sentence), "confidence": one_line(confidence), "line": line, "saves": saves}
+    return {**frame, "fixes": list(fixes), **more, "next": dict(next_)}
+
+
+def call(tool: str, **arguments: Any) -> Call:
+    """A call of a tool, without what is empty."""
+    return {"tool": tool, "arguments": {name: value for name, value in arguments.items() if value}}
+
+
+# -- a diagnosis ------------------------------------------------------------------------------------------------------
+
+
+def of_report(report: Report, job: Mapping[str, Any], path: str) -> dict[str, Any]:
+    """Where the time goes. job: arguments that name the job in a further call (its command, its folder), empty where
+    the client gave no command. path: of the recording or the trace."""
+    process = report.processes[0]
+    codes = tried(process)
+    found = [_finding(each, process, codes) for each in process.findings]
+    step = process.case.step
+    parts = sorted(process.case.categories, key=lambda each: -each.duration.value)
+    return answer(
+        process.verdict.sentence,
+        _sure(process),
+        *_first(found),
+        list(dict.fromkeys(code for each in found for code in each["fixes"])),
+        _after_diagnosis(found, job, path),
+        step=step_text(step),
+        parts={each.name: _saving(each.duration, process) for each in parts[:4] if each.duration.value},
+        findings=found,
+        more_findings=max(0, len(found) - SIZES[0][0]),
+        problems=[one_line(each) for each in report.problems],
+        **{"recording" if job else "path": path},
+    )
+
+
+def tried(process: ProcessReport) -> dict[str, list[str]]:
+    """Codes of the fixes that can be tried, by the finding that they answer; a trace has no job to try them on."""
+    if process.case.step.mode == "trace":
+        return {}
+    found: dict[str, list[str]] = {}
+    for proposal in propose(process.case, process.findings):
+        if not proposal.advice_only:
+            for code in proposal.fix.addresses:
+                found.setdefault(code, []).append(proposal.fix.code)
+    return {code: list(dict.fromkeys(fixes)) for code, fixes in found.items()}
+
+
+def _sure(process: ProcessReport) -> str:
+    verdict = process.verdict
+    return f"{verdict.confidence}: {verdict.reason}" if verdict.reason else verdict.confidence
+
+
+def _saving(duration: Estimate, process: ProcessReport) -> str:
+    """ "57.5 ms a step (72 %)"."""
+    step = process.case.step.duration.value
+    share = f" ({format_share(duration.value / step)})" if step else ""
+    return f"{format_duration(duration.value)} a step{share}"
+
+
+def place(source: SourceLine | None) -> str:
+    """ "train.py:12: loss.item()"."""
+    if source is None:
+        return ""
+    return one_line(f"{source.file}:{source.line}{f': {source.text}' if source.text else ''}")
+
+
+def _finding(finding: Finding, process: ProcessReport, codes: Mapping[str, list[str]]) -> dict[str, Any]:
+    saves = f"up to {_saving(finding.savings, process)}" if finding.savings is not None else ""
+    return {
+        "code": finding.code,
+        "name": finding.name + ("" if finding.weight is Weight.FINDING else f" ({finding.weight.value})"),
+        "line": place(finding.source),
+        "saves": saves,
+        "why": one_line(finding.summary),
+        "do": one_line(finding.advice),
+        "fixes": codes.get(finding.code, []),
+    }
+
+
+def _first(found: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
+    """(line, savings) of the finding with the most to be saved."""
+    return (found[0]["line"], found[0]["saves"]) if found else ("", "")
+
+
+def _after_diagnosis(found: Sequence[Mapping[str, Any]], job: Mapping[str, Any], path: str) -> Call:
+    fixes = list(dict.fromkeys(code for each in found for code in each["fixes"]))
+    if job and fixes:
+        return call("judge", recording=path, **job)
+    if found:
+        return call("explain", code=found[0]["code"], path=path, **job)
+    return call("what_if", path=path, **job)
+
+
+# -- a page -----------------------------------------------------------------------------------------------------------
+
+CHANGE = "change.patch"
+"""Where an agent is told to write a change of its own."""
+HOW = f"Edit the line, `git diff > {CHANGE}`, take it back with `git apply -R {CHANGE}`, and judge the change."
+
+
+def of_page(code: str, page: str, report: Report | None, job: Mapping[str, Any], path: str) -> dict[str, Any]:
+    """What a finding, a fix or a message means, and where it stands in a recording, if there is one."""
+    fix, rule = find_fix(code), find_rule(code)
+    about = fix.addresses if fix is not None else {rule.code} if rule is not None else set()
+    process = report.processes[0] if report is not None else None
+    finding = next((each for each in process.findings if each.code in about), None) if process is not None else None
+    known: dict[str, Any] = {}
+    if process is not None and finding is not None:
+        known = _finding(finding, process, tried(process))
+    codes = (
+        [fix.code]
+        if fix is not None
+        else known.get("fixes") or [each.code for each in CATALOGUE if each.addresses & about]
+    )
+    title, _, body = page.partition("\n")
+    if not job:
+        next_ = call("diagnose", command=["python", "train.py"])
+    elif known.get("fixes") and fix is None:
+        next_ = call("judge", fixes=known["fixes"], recording=path, **job)
+    else:
+        next_ = call("judge", diff=CHANGE, recording=path, **job)
+    return answer(
+        title.lstrip("# "),
+        _sure(process) if process is not None else "a definition, not a measurement",
+        known.get("line", ""),
+        known.get("saves", ""),
+        codes,
+        next_,
+        do=known.get("do", ""),
+        how=HOW if "diff" in next_["arguments"] else "",
+        page=" ".join(body.split()),
+    )
+
+
+# -- what a change would bring ----------------------------------------------------------------------------------------
+
+
+def of_what_if(report: Report, job: Mapping[str, Any], path: str) -> dict[str, Any]:
+    """What each fix is predicted to save, and what the step would be with one kind of delay gone."""
+    process = report.processes[0]
+    step = process.case.step.duration.value
+    proposals = propose(process.case, process.findings)
+    trace = process.case.step.mode == "trace"
+    told = [_prediction(each, step) for each in proposals]
+    codes = list(dict.fromkeys(each.fix.code for each in proposals if not each.advice_only and not trace))
+    replayed = [prediction_text(each, step) for each in predictions(process.case.replay, step)]
+    found = [_finding(each, process, {}) for each in process.findings if each.weight is Weight.FINDING]
+    best = next((each for each in told if each["saves"]), None)
+    sentence = f"{best['change']} would save {best['saves']}" if best else "No fix has a prediction for this job"
+    if not told and replayed:
+        sentence = replayed[0]
+    return answer(
+        f"Of a step of {format_duration(step)}: {sentence}.",
+        f"{'likely' if best or replayed else 'unclear'}: predicted, not run; {_sure(process)}",
+        *_first(found),
+        codes,
+        call("judge", fixes=codes[:3], recording=path, **job) if job and codes else _after_diagnosis(found, {}, path),
+        predictions=told,
+        replayed=replayed,
+        limits=[f"{each['code']} at {each['line'] or 'no single line'}: {each['saves']}" for each in found],
+    )
+
+
+def _prediction(proposal: Proposal, step: float) -> dict[str, Any]:
+    fix, option = proposal.fix, proposal.option
+    saving, most = option.saving, proposal.upper_bound
+    saves = ""
+    if saving is not None and 0 < saving.value <= saving.high < step:
+        low, high = step / (step - saving.low), step / (step - saving.high)
+        saves = f"{format_duration(saving.value)} a step, {step / (step - saving.value):.2f}× ({low:.2f}–{high:.2f})"
+    edit = option.edit
+    return {
+        "code": fix.code,
+        "change": f"{fix.code} {option.label}",
+        "saves": saves,
+        "at_most": format_duration(most) if most is not None else "",
+        "promise": fix.promise.value,
+        "line": place(edit.site) if isinstance(edit, Snippet) else "",
+        "do": one_line(option.advice),
+    }
+
+
+# -- a trial ----------------------------------------------------------------------------------------------------------
+
+
+def of_trial(results: Results, folder: str, job: Mapping[str, Any], applies: str = "") -> dict[str, Any]:
+    """What was proved of each change, and what to do with it. applies: the command that applies a change of the
+    client's own, if it is a diff."""
+    judged = [judgement for stage, judgement in results.judgements if stage == 0]
+    judged.sort(key=lambda each: (each.verdict is not TrialVerdict.ADOPT, -(each.speed.value if each.speed else 0.0)))
+    patch = results.patch
+    proved = patch.judgement if patch is not None else None
+    best = proved or next(iter(judged), None)
+    step = usual_step([run for run in results.runs if run.stage == 0])
+    saves = ""
+    if best is not None and best.speed is not None and step is not None:
+        saved = step.value * (1 - 1 / best.speed.value)
+        saves = f"{format_duration(saved)} of {format_duration(step.value)} a step, {speed_text(best.speed)}"
+    won = best is not None and best.verdict is TrialVerdict.ADOPT
+    diff = patch.diff if patch is not None else ""
+    more: dict[str, Any] = {}
+    if patch is not None and (diff or patch.environment or patch.snippets):
+        more = {"patch": diff, "environment": dict(patch.environment), "write_yourself": list(patch.snippets)}
+        more |= {"patch_file": f"{folder}/patch.diff"} if diff else {}
+    own = patch is None or not (patch.diff or patch.environment)
+    apply = "" if not won else applies if own else patch_command(patch)
+    return answer(
+        _said(best, proved is not None),
+        _decided(best, results),
+        _touched(diff) or next((path for each in judged for path, _ in each.variant.sources), ""),
+        saves,
+        [each.variant.proposal for each in judged if each.verdict is TrialVerdict.ADOPT and each.variant.proposal],
+        _after_trial(won and bool(apply), won, [*judged, *([proved] if proved else [])], results, folder, job),
+        apply=apply,
+        how=HOW if won and not apply else "",
+        candidates=[_candidate(each, results) for each in judged],
+        **more,
+        folder=folder,
+    )
+
+
+def _said(best: Judgement | None, as_patch: bool) -> str:
+    if best is None:
+        return "Nothing was tried."
+    what = "the patch, run by itself" if as_patch else best.variant.label or best.variant.name
+    return f"{WORDS[best.verdict]}: {what}{f', {speed_text(best.speed)}' if best.speed is not None else ''}"
+
+
+def _decided(best: Judgement | None, results: Results) -> str:
+    if best is None:
+        return "unclear: nothing was timed"
+    if best.verdict is not TrialVerdict.UNDECIDED:
+        return f"confident: {best.agreement.value}; {best.rounds} rounds"
+    further = seconds_to_decide(best, results)
+    more = f"; about {format_duration(further * 1e9)} more would decide it" if further is not None else ""
+    return f"unclear: {best.sentence}{more}"
+
+
+def _candidate(judgement: Judgement, results: Results) -> dict[str, Any]:
+    variant = judgement.variant
+    further = seconds_to_decide(judgement, results)
+    return {
+        "code": variant.proposal or variant.name,
+        "change": variant.label or variant.name,
+        "verdict": WORDS[judgement.verdict],
+        "speed_up": speed_text(judgement.speed) if judgement.speed is not None else "",
+        "training": judgement.agreement.value,
+        "why": one_line(judgement.sentence),
+        **({"seconds_to_decide": round(further)} if further is not None else {}),
+    }
+
+
+def _touched(diff: str) -> str:
+    """The first line that a diff changes, "" for none."""
+    found = re.search(r"^\+\+\+ b/(?P<file>.+)\n@@ -\d+(?:,\d+)? \+(?P<line>\d+)", diff, re.MULTILINE)
+    if found is None:
+        return ""
+    line, added = int(found["line"]), ""
+    for each in diff[found.end() :].splitlines()[1:]:
+        if each.startswith(("+", "-")):
+            added = next((text[1:].strip() for text in diff[found.end() :].splitlines()[1:] if text[:1] == "+"), "")
+            break
+        line += 1
+    return f"{found['file']}:{line}: {added}"
+
+
+def patch_command(patch: PatchResult | None) -> str:
+    """What puts a patch in force, as a shell takes it."""
+    if patch is None:
+        return ""
+    variables = [f"export {shlex.join(f'{name}={value}' for name, value in patch.environment)}"]
+    return " && ".join([*filter(None, [patch.apply]), *(variables if patch.environment else [])])
+
+
+def _after_trial(
+    applicable: bool, won: bool, judged: Sequence[Judgement], results: Results, folder: str, job: Mapping[str, Any]
+) -> Call:
+    """The job again, once the change is applied; else more rounds, a change of the client's own, or what else helps."""
+    recording = results.plan.recording
+    if applicable:
+        return call("diagnose", **job)
+    if won:
+        return call("judge", diff=CHANGE, recording=recording, **job)
+    if any(each.verdict is TrialVerdict.UNDECIDED for each in judged):
+        return call("judge", resume=folder, **job)
+    first = next((each.variant.proposal for each in judged if each.variant.proposal), "")
+    return call("explain", code=first, path=recording, **job) if first else call("what_if", path=recording, **job)
+
+
+# -- a comparison -----------------------------------------------------------------------------------------------------
+
+_SURE = {
+    DifferenceOutcome.MORE: "confident",
+    DifferenceOutcome.LESS: "confident",
+    DifferenceOutcome.NONE: "confident",
+    DifferenceOutcome.UNDECIDED: "unclear",
+}
+
+
+def of_comparison(comparison: Comparison, after: Report, path: str) -> dict[str, Any]:
+    """What differs between runs, beyond noise, and the likely cause. after: the last of them."""
+    step = comparison.step
+    change = step.change
+    line = next((each.name for each in comparison.pieces if each.kind == "line"), "")
+    codes = tried(after.processes[0])
+    first = next((each.code for each in after.processes[0].findings), "")
+    return answer(
+        comparison.sentence,
+        f"{_SURE[step.outcome]}: {step.reason or comparison.noise.sentence}",
+        line,
+        f"{format_duration(-change.value)} a step" if change is not None and change.value < 0 else "",
+        list(dict.fromkeys(code for fixes in codes.values() for code in fixes)),
+        call("explain", code=first, path=path) if first else call("what_if", path=path),
+        cause=comparison.cause.sentence,
+        parts=[
+            f"{each.name}: {each.outcome.value}, {format_duration(each.change.value)} a step"
+            for each in comparison.parts
+            if each.change is not None and each.outcome in (DifferenceOutcome.MORE, DifferenceOutcome.LESS)
+        ],
+        pieces=[f"{each.kind} {one_line(each.name)}: {each.fate.value}" for each in comparison.pieces],
+        settings=[f"{each.name}: {each.before} → {each.after}" for each in comparison.settings],
+        caveats=list(comparison.caveats),
+    )

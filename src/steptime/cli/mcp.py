@@ -1,0 +1,374 @@
+"""`steptime mcp`: steptime's tools for coding agents, by the Model Context Protocol over standard input and output.
+
+Two laws: nothing is executed but the command that the client gave in the same call (a recording's own command is never
+taken on trust), and every answer is short (`answers.fitted`). What runs a job is a `steptime` of its own, whose
+sentences are the progress that the client is told.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import shlex
+import signal
+import sys
+import tempfile
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import click
+import msgspec
+
+from steptime._version import __version__
+from steptime.cli import answers
+from steptime.cli.explain import page_about
+from steptime.compare.compare import compare
+from steptime.compare.gate import labels_of
+from steptime.diagnosis import diagnose_anywhere
+from steptime.errors import SteptimeError, UsageError
+from steptime.recording.load import load
+from steptime.report.report import Report
+from steptime.trials.results import read_results
+
+LONGEST_COMMAND = 2000
+"""Characters: it is a part of the answers, which are short."""
+BEGIN = "import sys; sys.path.pop(0); from steptime.cli.main import entry; entry()"
+"""Nothing in the job's folder is imported by us, whatever its files are called."""
+INSTRUCTIONS = (
+    "steptime measures PyTorch training jobs. Begin with diagnose(command=[…]), follow the `next` call of each answer, "
+    "and run `apply` yourself where there is one: the patch was run by itself and judged faster and the same training."
+)
+SLUG = re.compile(r"(?P<sentence>.+) \((?P<slug>[a-z0-9-]+)\)")
+"""How a refusal ends."""
+Tell = Callable[[str], Awaitable[None]]
+Words = Annotated[
+    list[str],
+    msgspec.Meta(description="The command that starts the training, as a list of words: ['python', 'train.py']."),
+]
+Folder = Annotated[str, msgspec.Meta(description="The folder in which the command is run.")]
+Uncontained = Annotated[
+    bool, msgspec.Meta(description="Run the job in its own folder where the system permits no contained copy.")
+]
+
+
+class Diagnose(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Where the time of a training step goes: runs a copy of the job until its steps are known (a minute or so; no file
+    of it changes), or reads a recording or a profiler's trace. The lines, what they cost, and what to do next."""
+
+    command: Words = []
+    path: Annotated[str, msgspec.Meta(description="A recording, or a profiler's trace, instead of a job.")] = ""
+    directory: Folder = ""
+    uncontained: Uncontained = False
+
+
+class Explain(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """What a finding (ST101), a fix (RM101) or a message means, how it is known, what helps, when to ignore it; with a
+    path also where it stands in that recording."""
+
+    code: str
+    path: Annotated[str, msgspec.Meta(description="A recording or a trace that has the finding.")] = ""
+    command: Words = []
+    directory: Folder = ""
+
+
+class Judge(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Whether a change makes the job faster and leaves its training the same: runs the job with and without it, in
+    turns with a control, in contained copies. Without a change: steptime's own fixes for what was found, as a patch."""
+
+    command: Words
+    recording: Annotated[str, msgspec.Meta(description="Of this command, by diagnose; else it is measured.")] = ""
+    fixes: Annotated[list[str], msgspec.Meta(description="Codes of steptime's fixes to try (RM101).")] = []
+    diff: Annotated[str, msgspec.Meta(description="A change of yours: a file that git diff wrote, or its text.")] = ""
+    ref: Annotated[str, msgspec.Meta(description="A change of yours: a commit, or A..B.")] = ""
+    env: Annotated[dict[str, str], msgspec.Meta(description="A change of yours: variables.")] = {}
+    args: Annotated[str, msgspec.Meta(description="A change of yours: further arguments of the command.")] = ""
+    resume: Annotated[str, msgspec.Meta(description="Go on with the judgement in this folder.")] = ""
+    budget: Annotated[str, msgspec.Meta(description="Time for all of it: 90s, 10m.", pattern=r"^\d+(s|m|h)$")] = "10m"
+    directory: Folder = ""
+    uncontained: Uncontained = False
+
+
+class WhatIf(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """What each fix is predicted to save, before anything is tried: from a recording or a trace. Nothing is run."""
+
+    path: str
+    command: Words = []
+    directory: Folder = ""
+
+
+class Compare(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """What differs between two recordings, traces or reports, beyond noise, and the likely cause. Nothing is run."""
+
+    before: str
+    after: str
+    directory: Folder = ""
+
+
+async def diagnose(given: Diagnose, tell: Tell) -> dict[str, Any]:
+    """See Diagnose."""
+    if bool(given.command) == bool(given.path):
+        raise UsageError("usage", "Give a command, or the path of a recording or a trace.")
+    path = _within(given.directory, given.path)
+    if given.command:
+        words = ["run", "--until-measured", "--json", *_uncontained(given.uncontained), "--", *given.command]
+        printed = await _steptime(words, given.directory, tell)
+        path = _within(given.directory, msgspec.json.decode(printed)["source"])
+    return answers.of_report(await _report(path), _job(given.command, given.directory), path)
+
+
+async def explain(given: Explain, tell: Tell) -> dict[str, Any]:
+    """See Explain."""
+    page = page_about(given.code)
+    path = _within(given.directory, given.path)
+    report = await _report(path) if given.path else None
+    return answers.of_page(given.code, page, report, _job(given.command, given.directory), path)
+
+
+async def judge(given: Judge, tell: Tell) -> dict[str, Any]:
+    """See Judge."""
+    own = [name for name in ("diff", "ref", "env", "args") if getattr(given, name)]
+    if given.fixes and own:
+        raise UsageError("usage", f"Give fixes, or a change of yours ({own[0]}), not both.")
+    if given.resume and (given.fixes or own or given.recording):
+        raise UsageError("usage", "resume goes on with what was planned: give no fixes, no change and no recording.")
+    with tempfile.TemporaryDirectory(prefix="steptime-") as folder:
+        scratch = Path(folder)
+        verb, words = _change(given, scratch)
+        target = ["--", *given.command]
+        if given.resume:
+            verb, words, target = _resumed(given)
+        elif given.recording:
+            target = [_same_job(given)]
+        words = ["--budget", given.budget, "-o", str(scratch / "told.json"), *words]
+        await _steptime(
+            [verb, *words, *_uncontained(given.uncontained), *target], given.directory, tell, wanted=scratch
+        )
+        told = msgspec.json.decode((scratch / "told.json").read_bytes())
+    job = _job(given.command, given.directory)
+    if told["folder"] is None:
+        after = answers.call("what_if", path=_within(given.directory, given.recording), **job)
+        after = after if given.recording else answers.call("diagnose", **job)
+        return answers.answer(told["text"], "unclear: nothing was tried", "", "", [], after)
+    apply = shlex.join(["git", "apply", given.diff]) if given.diff and not _is_text(given.diff) else ""
+    return answers.of_trial(read_results(Path(told["folder"])), told["folder"], job, apply)
+
+
+async def what_if(given: WhatIf, tell: Tell) -> dict[str, Any]:
+    """See WhatIf."""
+    path = _within(given.directory, given.path)
+    return answers.of_what_if(await _report(path), _job(given.command, given.directory), path)
+
+
+async def compared(given: Compare, tell: Tell) -> dict[str, Any]:
+    """See Compare."""
+    paths = [_within(given.directory, each) for each in (given.before, given.after)]
+    before, after = [await _report(path) for path in paths]
+    return answers.of_comparison(compare([before, after], labels_of(paths)), after, paths[1])
+
+
+TOOLS: Mapping[str, tuple[type[msgspec.Struct], Callable[[Any, Tell], Awaitable[dict[str, Any]]]]] = {
+    "diagnose": (Diagnose, diagnose),
+    "explain": (Explain, explain),
+    "judge": (Judge, judge),
+    "what_if": (WhatIf, what_if),
+    "compare": (Compare, compared),
+}
+
+
+async def answered(name: str, arguments: Mapping[str, Any], tell: Tell) -> str:
+    """A tool's answer, as JSON. Raises SteptimeError, whose sentence is for the client."""
+    if name not in TOOLS:
+        raise UsageError("usage", f"There is no tool {name!r}: name one of {', '.join(TOOLS)}.")
+    kind, function = TOOLS[name]
+    try:
+        given = msgspec.convert(dict(arguments), kind)
+    except msgspec.ValidationError as error:
+        raise UsageError("usage", f"{name} was called wrongly: {error}.") from None
+    if sum(map(len, getattr(given, "command", []))) > LONGEST_COMMAND:
+        raise UsageError("usage", f"The command is over {LONGEST_COMMAND} characters long: put it into a shell script.")
+    folder = Path(getattr(given, "directory", "") or ".")
+    if not folder.is_dir():
+        raise UsageError("usage", f"There is no such folder: {folder}")
+    return answers.fitted(await function(given, tell))
+
+
+def input_schema(kind: type[msgspec.Struct]) -> dict[str, Any]:
+    """Of a tool's arguments."""
+    _, components = msgspec.json.schema_components([kind])
+    schema: dict[str, Any] = components[kind.__name__]
+    return {key: value for key, value in schema.items() if key not in ("title", "description")}
+
+
+# -- what a call means ------------------------------------------------------------------------------------------------
+
+
+def _within(directory: str, path: str) -> str:
+    """A path that was given in a folder, wherever it is used; "" stays "", and a URL or a pattern what it is."""
+    if not path or "://" in path:
+        return path
+    return os.path.normpath(Path(directory or ".").absolute() / Path(path).expanduser())
+
+
+def _job(command: Sequence[str], directory: str) -> dict[str, Any]:
+    """The arguments that name the job in a further call; none without a command."""
+    return {"command": list(command), "directory": directory} if command else {}
+
+
+def _uncontained(wanted: bool) -> list[str]:
+    return ["--uncontained"] if wanted else []
+
+
+def _change(given: Judge, scratch: Path) -> tuple[str, list[str]]:
+    """The verb and the options that say what is judged. A diff that is given as text becomes a file."""
+    words = []
+    if given.diff:
+        diff = given.diff
+        if _is_text(diff):
+            (scratch / "change.patch").write_text(diff if diff.endswith("\n") else f"{diff}\n", encoding="utf-8")
+            diff = str(scratch / "change.patch")
+        words += ["--diff", diff]
+    words += ["--ref", given.ref] if given.ref else []
+    for name, value in given.env.items():
+        words += ["--env", f"{name}={value}"]
+    words += ["--args", given.args] if given.args else []
+    if words:
+        return "judge", words
+    return "try", [word for code in given.fixes for word in ("--fix", code)]
+
+
+def _is_text(diff: str) -> bool:
+    return "\n" in diff
+
+
+def _same_job(given: Judge) -> str:
+    """The recording, which must be of the command that the client gave. Raises UsageError."""
+    path = _within(given.directory, given.recording)
+    manifest = load(Path(path)).manifest
+    _check_command(manifest.command, manifest.directory, given, given.recording)
+    return path
+
+
+def _resumed(given: Judge) -> tuple[str, list[str], list[str]]:
+    path = _within(given.directory, given.resume)
+    plan = read_results(Path(path)).plan
+    _check_command(plan.command, plan.directory, given, given.resume)
+    own = any(variant.proposal for variant in plan.variants)
+    return "try" if own else "judge", ["--resume", path], []
+
+
+def _check_command(command: Sequence[str], directory: str, given: Judge, path: str) -> None:
+    here = Path(given.directory or ".").resolve()
+    if list(command) != given.command or Path(directory).resolve() != here:
+        raise UsageError(
+            "usage",
+            f"{path} is of another job ({shlex.join(command)} in {directory}): give that command and directory, or no "
+            "recording.",
+        )
+
+
+async def _report(path: str) -> Report:
+    anyio = importlib.import_module("anyio")
+    report: Report = await anyio.to_thread.run_sync(partial(diagnose_anywhere, (path,)))
+    return report
+
+
+async def _steptime(words: Sequence[str], directory: str, tell: Tell, wanted: Path | None = None) -> str:
+    """What our own command line prints. wanted: a folder in which it leaves its answer, whatever its exit status. Each
+    sentence of it is told. Raises UsageError with its last sentence where there is no answer; where the client waits no
+    longer, it is interrupted, and with it the job."""
+    anyio = importlib.import_module("anyio")
+    process = await anyio.open_process(
+        [sys.executable, "-c", BEGIN, *words], cwd=directory or None, stdin=-3, start_new_session=True
+    )
+    printed, said = bytearray(), list[str]()
+
+    async def listen() -> None:
+        async for line in anyio.streams.text.TextReceiveStream(process.stderr, errors="replace"):
+            for sentence in filter(None, re.split(r"[\r\n]+", line)):
+                said.append(sentence.removeprefix("steptime: "))
+                await tell(said[-1])
+
+    try:
+        async with anyio.create_task_group() as group:
+            group.start_soon(listen)
+            async for chunk in process.stdout:
+                printed += chunk
+        await process.wait()
+    finally:
+        if process.returncode is None:
+            process.send_signal(signal.SIGINT)
+            with anyio.CancelScope(shield=True):
+                await process.wait()
+    answered = any(wanted.glob("told.json")) if wanted is not None else process.returncode == 0
+    if not answered:
+        last = SLUG.fullmatch(said[-1] if said else "")
+        ended = f"steptime {words[0]} ended with {process.returncode} and no answer"
+        raise UsageError(last["slug"], last["sentence"]) if last else UsageError("mcp-no-answer", f"{ended}.")
+    return printed.decode(errors="replace")
+
+
+# -- the server -------------------------------------------------------------------------------------------------------
+
+
+def import_mcp() -> Any:
+    """The protocol's package. Raises UsageError (mcp-missing)."""
+    try:
+        importlib.import_module("mcp.server.stdio")
+        return importlib.import_module("mcp")
+    except ImportError:
+        raise UsageError(
+            "mcp-missing",
+            "steptime mcp needs the package mcp, which is not installed beside steptime: pip install 'steptime[mcp]'",
+        ) from None
+
+
+def new_server() -> Any:
+    """A server that has the tools."""
+    mcp = import_mcp()
+    types = mcp.types
+
+    async def list_tools(context: Any, parameters: Any) -> Any:
+        tools = [
+            types.Tool(name=name, description=" ".join((kind.__doc__ or "").split()), input_schema=input_schema(kind))
+            for name, (kind, _) in TOOLS.items()
+        ]
+        return types.ListToolsResult(tools=tools)
+
+    async def call_tool(context: Any, parameters: Any) -> Any:
+        count = 0
+
+        async def tell(sentence: str) -> None:
+            nonlocal count
+            count += 1
+            await context.session.report_progress(count, None, sentence)
+
+        failed = False
+        try:
+            text = await answered(parameters.name, parameters.arguments or {}, tell)
+        except SteptimeError as error:
+            text, failed = str(error), True
+        return types.CallToolResult(content=[types.TextContent(type="text", text=text)], is_error=failed)
+
+    return mcp.server.Server(
+        "steptime", version=__version__, instructions=INSTRUCTIONS, on_list_tools=list_tools, on_call_tool=call_tool
+    )
+
+
+@click.command("mcp", short_help="Serve the tools of steptime to coding agents (Model Context Protocol).")
+def command() -> int:
+    """Serve diagnose, explain, judge, what_if and compare to a coding agent by the Model Context Protocol, on standard
+    input and output, until the input ends. Needs the extra: pip install 'steptime[mcp]'. A client starts it by itself,
+    once it is told of it (docs/agents.md).
+    """
+    mcp = import_mcp()
+    server = new_server()
+
+    async def serve() -> None:
+        async with mcp.server.stdio.stdio_server() as (read, write):
+            await server.run(read, write, server.create_initialization_options())
+
+    importlib.import_module("anyio").run(serve)
+    return 0

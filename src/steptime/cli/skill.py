@@ -1,0 +1,24 @@
+"""`steptime skill`: how a coding agent makes a training job faster with steptime, as a file for agents."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from steptime.cli.exit_codes import tell
+
+SKILL = Path(__file__).with_name("SKILL.md")
+
+
+@click.command("skill", short_help="Print SKILL.md: how a coding agent uses steptime, without MCP.")
+def command() -> int:
+    """Print SKILL.md, which tells a coding agent how to make a training job faster, and to prove it, in five commands.
+    Put it where your agent looks for skills:
+
+    \b
+    steptime skill > .claude/skills/steptime/SKILL.md
+    steptime skill >> AGENTS.md
+    """
+    tell(SKILL.read_text(encoding="utf-8"))
+    return 0

@@ -1,0 +1,195 @@
+"""`steptime mcp` beside the protocol's own client, over standard input and output: what an agent asks, is told, and can
+do next."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from machines import remember_peaks
+
+from steptime.cli import answers
+from steptime.cli.main import main
+from steptime.cli.mcp import BEGIN
+
+mcp = pytest.importorskip("mcp")
+anyio = importlib.import_module("anyio")
+
+GOLD = Path(__file__).parent.parent / "gold"
+REPORTS = sorted(path for path in GOLD.glob("*.json") if path.name not in ("comparison.json", "memory.json"))
+FRAME = {"answer", "confidence", "line", "saves", "fixes", "next"}
+TOKEN = re.compile(r"[^\W\d_]{1,4}|\d{1,2}|[^\w\s]+|_+")
+"""Smaller than those of language models: words of four letters, two digits, a row of signs."""
+TRAINING = """\
+import torch
+
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for step in range(100000):
+    x = torch.randn(16, 64)
+    loss = model(x).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+BROKEN = """\
+--- a/train.py
++++ b/train.py
+@@ -3,3 +3,3 @@
+ torch.manual_seed(0)
+-model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 1))
++model = torch.nn.Sequential(torch.nn.Linear(64, 63), torch.nn.ReLU(), torch.nn.Linear(64, 1))
+ optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+"""
+
+
+@dataclass
+class Told:
+    """A tool's answer. progress: what was said meanwhile."""
+
+    text: str
+    failed: bool
+    progress: list[str]
+
+    @property
+    def document(self) -> dict[str, Any]:
+        assert not self.failed, self.text
+        found: dict[str, Any] = json.loads(self.text)
+        assert set(found) >= FRAME
+        assert len(TOKEN.findall(self.text)) < 1500
+        assert {"tool", "arguments"} == set(found["next"])
+        return found
+
+
+Ask = Callable[..., list[Told]]
+
+
+@pytest.fixture
+def ask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ask:
+    """ask((tool, arguments), …): the answers of one server, in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    remember_peaks(tmp_path / "cache")
+    environment = {"XDG_CACHE_HOME": str(tmp_path / "cache"), "OMP_NUM_THREADS": "1"}
+
+    async def converse(calls: Sequence[tuple[str, Mapping[str, Any]]]) -> list[Told]:
+        stdio = importlib.import_module("mcp.client.stdio")
+        words = ["-c", BEGIN, "mcp"]
+        server = mcp.StdioServerParameters(command=sys.executable, args=words, env=environment, cwd=tmp_path)
+        found = []
+        async with mcp.Client(stdio.stdio_client(server)) as client:
+            listed = {each.name: each for each in (await client.list_tools()).tools}
+            assert set(listed) == {"diagnose", "explain", "judge", "what_if", "compare"}
+            assert all(each.description and each.input_schema["type"] == "object" for each in listed.values())
+            for tool, arguments in calls:
+                progress: list[str] = []
+
+                async def note(count: float, total: float | None, said: str | None, into: list[str] = progress) -> None:
+                    into.append(said or "")
+
+                result = await client.call_tool(tool, dict(arguments), progress_callback=note)
+                found.append(Told(result.content[0].text, bool(result.is_error), progress))
+        return found
+
+    def ask(*calls: tuple[str, Mapping[str, Any]]) -> list[Told]:
+        told: list[Told] = anyio.run(converse, calls)
+        return told
+
+    return ask
+
+
+def test_what_cannot_be_answered_is_one_sentence(ask: Ask) -> None:
+    asked = {
+        "Give a command, or the path of a recording or a trace. (usage)": ("diagnose", {}),
+        "judge was called wrongly: Expected `array`, got `str` - at `$.command`. (usage)": ("judge", {"command": "x"}),
+        "explain was called wrongly: Object contains unknown field `page`. (usage)": (
+            "explain",
+            {"code": "ST101", "page": 2},
+        ),
+        "There is no tool 'shell': name one of diagnose, explain, judge, what_if, compare. (usage)": ("shell", {}),
+        "There is no such folder: gone (usage)": ("diagnose", {"command": ["python", "x.py"], "directory": "gone"}),
+        "Give fixes, or a change of yours (diff), not both. (usage)": (
+            "judge",
+            {"command": ["python", "x.py"], "fixes": ["RM101"], "diff": "x.patch"},
+        ),
+        "The command is over 2000 characters long: put it into a shell script. (usage)": (
+            "diagnose",
+            {"command": ["python", "-c", "x" * 2001]},
+        ),
+        "There is no command no-such-program: check its spelling, and that the environment it lives in is activated. "
+        "(command-not-found)": ("diagnose", {"command": ["no-such-program"]}),
+    }
+    told = ask(*asked.values())
+    assert [each.text for each in told] == list(asked)
+    assert all(each.failed for each in told)
+
+
+def test_every_report_and_page_is_answered_in_short_with_a_next_call(ask: Ask) -> None:
+    calls: list[tuple[str, Mapping[str, Any]]] = [
+        ("explain", {"code": code}) for code in ("ST101", "RM303", "no-torch")
+    ]
+    for path in REPORTS:
+        calls += [("diagnose", {"path": str(path)}), ("what_if", {"path": str(path)})]
+        calls.append(("explain", {"code": "ST101", "path": str(path)}))
+    calls.append(("compare", {"before": str(GOLD / "run.json"), "after": str(GOLD / "ranks.json")}))
+    documents = [told.document for told in ask(*calls)]
+    assert documents[0]["fixes"] == ["RM101", "RM103", "RM109"]
+    for document in documents:
+        assert document["answer"]
+        assert document["confidence"].startswith(("confident", "likely", "unclear", "a definition"))
+        assert document["next"]["tool"] in ("diagnose", "explain", "judge", "what_if")
+    # Nobody gave a command, and so none of them is to be run.
+    assert not any(document["next"]["tool"] == "judge" for document in documents)
+
+
+def test_a_recordings_own_command_is_never_run(ask: Ask, tmp_path: Path) -> None:
+    trap = ["touch", str(tmp_path / "ran")]
+    (tmp_path / "recording").mkdir()
+    manifest = {"format_version": 1, "command": trap, "directory": str(tmp_path), "processes": []}
+    (tmp_path / "recording" / "manifest.json").write_text(json.dumps(manifest))
+    (told,) = ask(("judge", {"command": ["python", "train.py"], "recording": "recording"}))
+    assert told.failed
+    assert "is of another job" in told.text
+    assert not (tmp_path / "ran").exists()
+
+
+def test_an_answer_is_cut_but_for_what_a_call_needs() -> None:
+    next_ = answers.call("judge", command=["python", "train.py", "--name", "x" * 900], recording="/runs/a")
+    findings = [{"code": f"ST{number}", "why": "é" * 3000} for number in range(100)]
+    text = answers.fitted(answers.answer("y" * 5000, "z" * 5000, "l" * 5000, "", [], next_, findings=findings))
+    assert len(text.encode()) <= answers.MOST_BYTES
+    assert json.loads(text)["next"] == next_
+
+
+def test_without_the_package_it_is_one_sentence_with_the_command_that_helps(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "mcp.server.stdio", None)
+    assert main(["mcp"]) == 2
+    assert "pip install 'steptime[mcp]' (mcp-missing)" in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_job_is_measured_and_a_change_of_it_judged(ask: Ask, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    (tmp_path / "train.py").write_text(TRAINING)
+    (tmp_path / "click.py").write_text("raise SystemExit('a file of the job is no module of ours')")
+    job = {"command": [sys.executable, "train.py"]}
+    (diagnosed,) = ask(("diagnose", job))
+    found = diagnosed.document
+    assert any("measuring the job" in said for said in diagnosed.progress)
+    assert Path(found["recording"]).is_dir()
+    change = {"diff": BROKEN, "recording": found["recording"], "budget": "4m"}
+    (judged,) = ask(("judge", job | change))
+    verdict = judged.document
+    assert verdict["answer"].startswith("broken")
+    assert "mat1 and mat2 shapes cannot be multiplied" in verdict["candidates"][0]["why"]
+    assert any("rehearsal" in said for said in judged.progress)
+    assert (tmp_path / "train.py").read_text() == TRAINING
+    assert {path.name for path in tmp_path.iterdir()} == {"train.py", "click.py", "runs", "cache"}
