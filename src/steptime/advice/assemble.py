@@ -26,6 +26,7 @@ from steptime.advice.line_evidence import in_steady_steps, line_uses
 from steptime.advice.loader_evidence import loader_use
 from steptime.advice.outliers import outliers_of, usual_steps
 from steptime.advice.pattern_evidence import change_use, period_use
+from steptime.advice.savings import ratio
 from steptime.advice.segment_evidence import segment_uses
 from steptime.advice.step_evidence import category_uses, contention_use, phase_uses, step_summary
 from steptime.analysis.categories import Breakdown
@@ -62,6 +63,7 @@ def assemble(
     if not len(usual):
         raise ValueError("a case needs a steady step")
     categories = category_uses(breakdown, steps, usual, operators, machine)
+    loader = _one_wait(loader_use(process, layout, usual), categories)
     phases, peaks = phase_uses(steps, usual), machine_use(machine)
     if breakdown is not None and breakdown.device == "cpu":
         operators = in_steady_steps(operators, categories, phases, peaks)
@@ -69,7 +71,7 @@ def assemble(
         step=step_summary(process, layout.timeline, usual),
         categories=categories,
         phases=phases,
-        loader=_one_wait(loader_use(process, layout, usual), categories),
+        loader=loader,
         lines=line_uses(process, layout, usual, in_operators),
         operators=tuple(operators),
         settings=_settings(process, layout, usual, trainers_on_host),
@@ -78,7 +80,7 @@ def assemble(
         sites=tuple(
             SiteUse(each.name, each.device, each.count / max(1, each.steps), each.site) for each in process.sites
         ),
-        paths=_paths(process),
+        paths=(*_paths(process), *_worker_paths(process, layout, loader)),
         garbage=_garbage(layout),
         segments=segment_uses(process, layout),
         contention=contention_use(process, steps, usual, telemetry, machine),
@@ -175,6 +177,17 @@ def _paths(process: Process) -> tuple[PathUse, ...]:
         return ()
     first = process.sampled[0]
     return tuple(PathUse(path.duration / max(1, first.steps), path.part, path.lines) for path in first.paths)
+
+
+def _worker_paths(process: Process, layout: Layout, loader: LoaderUse | None) -> tuple[PathUse, ...]:
+    """Lines that workers run to make the batches of the training loader. Only what the steps wait for them is time of
+    the steps: it is theirs by their shares."""
+    training = layout.timeline.training_loaders
+    facts = next((each for each in reversed(process.in_workers) if each.iterator in training), None)
+    if facts is None or loader is None:
+        return ()
+    share = ratio(loader.wait.value, sum(path.duration for path in facts.paths))
+    return tuple(PathUse(path.duration * share, "input", path.lines) for path in facts.paths)
 
 
 def _garbage(layout: Layout) -> GarbageUse:

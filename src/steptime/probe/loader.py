@@ -10,6 +10,8 @@ number; spawned ones give SPAWNED + the loader's random base seed instead, which
 How long a CPU works for a batch is sampled, as the clock of CPU time is slow: the rest is waiting, which more workers
 share without more CPUs. Being ready to run without a CPU is no such waiting: Linux tells that time (`schedstat`), and
 it counts as work. In a worker it is the CPU time of the whole process, in the training process that of the thread.
+
+The first worker also times the lines of the user's functions that make a few of its batches.
 """
 
 from __future__ import annotations
@@ -33,6 +35,8 @@ from torch.utils.data._utils import worker as torch_worker
 
 from steptime.journal import RECORD, SPAWNED, Kind, append_to, busy_flags
 from steptime.probe import datasets, sites
+from steptime.probe.recorder import append_facts
+from steptime.probe.sampling import LineSampler
 
 PERIOD = 100_000_000
 """ns between two samples of a process: one takes 15 us, several times that where CPUs are short."""
@@ -122,6 +126,41 @@ collated: dict[int, int] = {}
 """When its items were there."""
 
 
+LINED_BATCHES, LINED_TIME = 3, 500_000_000
+"""Batches behind a worker's first one, which imports and opens, of which lines are timed, and ns for them."""
+MOST_LINED = 4
+"""Workers of a job that do so: each epoch may start others."""
+WORKER_SAMPLES = "worker_samples"
+
+
+class _WorkerLines:
+    """Times of lines in a few batches of a worker. `facts` are there when they are over."""
+
+    def __init__(self) -> None:
+        self._sampler: LineSampler | None = LineSampler()
+        self._batches = self._until = 0
+        self.facts: dict[str, Any] | None = None
+
+    def batch_begins(self) -> None:
+        """A batch is asked for."""
+        if self._sampler is not None and self._batches == 1:
+            self._until = now() + LINED_TIME
+            if not self._sampler.start():
+                self._sampler = None
+
+    def batch_ends(self, end: int) -> None:
+        self._batches += 1
+        if self._batches > LINED_BATCHES or (self._until and end > self._until):
+            self.end()
+
+    def end(self) -> None:
+        """Ends it, if it goes on, with the batches that were made."""
+        sampler, self._sampler, batches = self._sampler, None, self._batches - 1
+        if sampler is not None and self._until:
+            found = sampler.stop(max(1, batches))
+            self.facts = found if batches and found["paths"] else None
+
+
 class _Worker:
     """A worker's side: three records a batch, appended to the trainer's loader.bin, those of a while with one write."""
 
@@ -133,6 +172,7 @@ class _Worker:
         self._path = ""
         self._kept = bytearray()
         self._last = self._flush_at = 0
+        self.lines = _WorkerLines() if not self._thread and self._wanted() else None
         multiprocessing.util.Finalize(None, self.finish, exitpriority=100)  # a worker ends without atexit
 
     def batch(self, fetch: int, collate: int, end: int) -> None:
@@ -144,6 +184,8 @@ class _Worker:
         self._kept += pack(FETCH, reading, thread, iterator, fetch, collate)
         self._kept += pack(COLLATE, collating, thread, iterator, collate, end)
         self._last = end
+        if self.lines is not None:
+            self.lines.batch_ends(end)
         if end > self._flush_at:
             self._flush_at = end + self.flush()
 
@@ -152,12 +194,27 @@ class _Worker:
         if not self._path and not self._find():
             del self._kept[:-KEPT_BYTES]
             return 0
+        if self.lines is not None and self.lines.facts is not None:
+            found, self.lines = {"iterator": self._iterator, **self.lines.facts}, None
+            append_facts(self._facts_path(), [(WORKER_SAMPLES, found)])
         written = bytes(self._kept)
         self._kept.clear()
         return append_to(self._path, written)
 
+    def _facts_path(self) -> str:
+        return os.path.join(os.path.dirname(self._path), "facts.jsonl")
+
+    def _wanted(self) -> bool:
+        """Whether lines are to be timed, as they were not in enough workers before."""
+        if not self._find():
+            return True
+        with open(self._facts_path(), "rb") as file:
+            return file.read().count(f'"{WORKER_SAMPLES}"'.encode()) < MOST_LINED
+
     def finish(self) -> None:
         with contextlib.suppress(OSError):  # nobody is left who could be told
+            if self.lines is not None:
+                self.lines.end()
             self.flush()
 
     def _find(self) -> bool:
@@ -205,6 +262,8 @@ class _Fetch(_Method):
                 _LoaderState.failed = True
         thread = get_ident()
         fetch_begins(thread, now())
+        if _LoaderState.worker is not None and _LoaderState.worker.lines is not None:
+            _LoaderState.worker.lines.batch_begins()
         fetched[thread] = now()
         return MethodType(self.original, instance)
 

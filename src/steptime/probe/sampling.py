@@ -163,7 +163,7 @@ class LineSampler:
         part, places = call.outer
         for line, duration in call.lines.items():
             spent = duration - call.own[line] * self._shortest
-            self._times[(part, places), (call.code, line)] += round(factor * function.every * max(0, spent))
+            self._times[(part, places), (call.code, line)] += round(factor * function.every * spent)
         if self._calls:
             self._calls[-1].inside += function.every * (end - call.begin)
         function.hits += call.hits
@@ -194,6 +194,7 @@ class LineSampler:
             "paths": [
                 {"duration": duration, "part": part, "lines": [_line(each) for each in (place, *outer)[:MOST_LINES]]}
                 for ((part, outer), place), duration in times.most_common(MOST_PATHS)
+                if duration > 0
             ],
         }
 

@@ -42,6 +42,7 @@ FACT_TYPES: dict[str, type[Any]] = {
     "leak": rec.LeakFacts,
     "padding": rec.PaddingFacts,
     "samples": rec.SampleFacts,
+    "worker_samples": rec.WorkerSampleFacts,
     "modules": rec.ModuleFacts,
     "between": rec.BetweenFacts,
     "out_of_memory": rec.OutOfMemoryFacts,

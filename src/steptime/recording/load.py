@@ -171,9 +171,14 @@ def _process(folder: Path, manifest: rec.Manifest, problems: list[str]) -> rec.P
     loaders = _newest(_of(found, rec.LoaderFacts), "identity")
     workers = _journal(folder / "loader.bin", life, problems).table
     identity = workers.identity.copy()
+    in_workers = _of(found, rec.WorkerSampleFacts)
     for loader in loaders:  # spawned workers know the loader's seed only
         if loader.seed is not None and 0 <= loader.identity <= LARGEST_IDENTITY:
-            identity[workers.identity == SPAWNED | loader.seed] = loader.identity
+            spawned = SPAWNED | loader.seed
+            identity[workers.identity == spawned] = loader.identity
+            in_workers = [
+                replace(each, iterator=loader.identity) if each.iterator == spawned else each for each in in_workers
+            ]
     identity.flags.writeable = False
     return rec.Process(
         folder=folder,
@@ -198,6 +203,7 @@ def _process(folder: Path, manifest: rec.Manifest, problems: list[str]) -> rec.P
         called=_newest(_of(found, rec.CalledFacts), "file", "line"),
         modules=next((fact.modules for fact in reversed(_of(found, rec.ModuleFacts))), ()),
         between=next(reversed(_of(found, rec.BetweenFacts)), None),
+        in_workers=tuple(in_workers),
     )
 
 

@@ -184,6 +184,16 @@ class SampleFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class WorkerSampleFacts:
+    """The same, of a few batches that a worker of a loader made. iterator: as of the records in loader.bin. steps:
+    batches."""
+
+    iterator: int
+    steps: int
+    paths: tuple[SampledPath, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class BetweenFacts:
     """The same, of what lies between two training steps. begin, end: ns; the step that follows lies in it, too."""
 
@@ -405,6 +415,7 @@ class Process:
     called: tuple[CalledFacts, ...] = ()
     modules: tuple[tuple[str, str, int, int], ...] = ()
     between: BetweenFacts | None = None
+    in_workers: tuple[WorkerSampleFacts, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from steptime.analysis.stragglers.comparison import RankComparison
 from steptime.analysis.timeline import Steps
 from steptime.arrays import Bool, Float64
 from steptime.errors import RecordingError
+from steptime.intervals import union
 from steptime.journal import RECORD, Kind
 from steptime.quantities import mean_of
 from steptime.recording.recording import Process, Recording, SettingsFacts, TelemetrySample
@@ -195,7 +196,8 @@ def throughput_of(case: Case, steps: Steps) -> Throughput | None:
 
 def _time_of(process: Process, kind: Kind) -> int:
     chosen = process.intervals.kind == int(kind)
-    return int((process.intervals.end[chosen] - process.intervals.begin[chosen]).sum())
+    held = union(process.intervals.begin[chosen], process.intervals.end[chosen])
+    return int((held.end - held.begin).sum())
 
 
 def _turns(steps: Steps, unwatched: Bool) -> Float64:

@@ -16,6 +16,7 @@ pytest.importorskip("torch")
 from preloading import python
 
 from steptime.journal import RECORD, SPAWNED, Kind
+from steptime.probe.loader import MOST_LINED
 
 INJECT = Path(__file__).resolve().parents[3] / "src" / "steptime" / "probe" / "inject"
 
@@ -72,6 +73,8 @@ class Stream(IterableDataset):
 def collate(items):
     if mode.startswith("collate-error"):
         raise ValueError("cannot collate")
+    if mode.startswith(("lined", "spawn")):
+        sum(hash(str(each)) % 2 for each in range(3000))  # the hot line of these jobs
     return torch.stack([item[0] for item in items]), torch.tensor([item[1] for item in items])
 
 
@@ -136,6 +139,7 @@ class Seen:
         done = subprocess.run(words, env=environment, cwd=folder, capture_output=True, text=True, check=False)
         self.status, self.printed, self.errors = done.returncode, done.stdout, done.stderr
         self.loaders: list[dict[str, Any]] = []
+        self.lined: list[dict[str, Any]] = []
         self.trainer: dict[int, list[tuple[int, ...]]] = defaultdict(list)
         self.workers: dict[int, list[tuple[int, ...]]] = defaultdict(list)
         folders = list(recording.glob("process-*"))
@@ -143,6 +147,7 @@ class Seen:
         for process in folders:
             facts = [json.loads(line) for line in (process / "facts.jsonl").read_text().splitlines()]
             self.loaders = [fact for fact in facts if fact["fact"] == "loader"]
+            self.lined = [fact for fact in facts if fact["fact"] == "worker_samples"]
             for name, records in (("journal.bin", self.trainer), ("loader.bin", self.workers)):
                 path = process / name
                 for record in RECORD.iter_unpack(path.read_bytes() if path.exists() else b""):
@@ -224,6 +229,22 @@ def test_spawned_workers_find_the_trainers_folder_and_name_the_iterator_by_its_s
     identities = {record[3] for record in seen.workers[Kind.FETCH]}
     assert identities == {SPAWNED | loader["seed"] for loader in seen.loaders}
     assert seen.loaders[0]["start_method"] == "spawn"
+
+
+@pytest.mark.parametrize("mode", ["lined2", "spawn2"])
+def test_the_first_worker_times_lines_of_a_few_batches_and_tells_the_hottest(tmp_path: Path, mode: str) -> None:
+    _, seen = both(tmp_path, mode)
+    assert 1 <= len(seen.lined) <= 2, "one worker of each epoch"
+    assert {fact["iterator"] for fact in seen.lined} <= {record[3] for record in seen.workers[Kind.FETCH]}
+    for fact in seen.lined:
+        hottest = max(fact["paths"], key=lambda path: int(path["duration"]))
+        assert "the hot line" in hottest["lines"][0]["text"]
+        assert {path["part"] for path in fact["paths"]} == {"input"}
+
+
+def test_a_job_of_many_epochs_times_lines_in_a_few_workers_only(tmp_path: Path) -> None:
+    _, seen = both(tmp_path, "lined-long2")
+    assert 1 <= len(seen.lined) <= MOST_LINED
 
 
 def test_a_dataset_of_tensors_is_recognised(tmp_path: Path) -> None:

@@ -66,6 +66,23 @@ def test_a_function_that_is_called_often_keeps_its_time(calls: int, rounds: int)
     assert own > calling
 
 
+def test_a_line_whose_calls_are_timed_now_and_then_has_no_time_of_theirs() -> None:
+    """Each of its calls lasts long enough to halve how often the next ones are timed."""
+
+    def window(length: int) -> int:
+        total = 0
+        for each in range(length):
+            total += each * each
+        return total
+
+    def item() -> int:
+        return window(LONG_CALL + 12)
+
+    paths = sampled(lambda: [item() for _ in range(64)])
+    spent = {name: sum(path["duration"] for path in paths if names(path)[0] == name) for name in ("window", "item")}
+    assert spent["item"] < spent["window"] / 2
+
+
 def test_what_runs_once_before_a_long_loop_is_not_taken_for_the_loop() -> None:
     def counting() -> int:
         total = sum(range(2_000_000))
