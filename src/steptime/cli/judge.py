@@ -85,7 +85,7 @@ class Candidates:
 @click.command(
     "judge",
     cls=RecordingOrCommand,
-    short_help="Judge changes of a job: faster or not, and the same training or not.",
+    short_help="Judge changes: is the job faster, and is it the same training?",
     context_settings={"allow_interspersed_args": False},
 )
 @click.option(
