@@ -1,15 +1,16 @@
 """What holds of everything that is printed: laws of a report's numbers, and of the words in which they are shown.
 
 `violations` of a report are sentences, none where all laws hold. The same laws of words hold for comparisons, trials
-and histories: `wrong_words`.
+and histories (`sound` renderers), and for whatever the command prints in `tests/cli`.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from html.parser import HTMLParser
+from typing import ParamSpec
 
 import numpy as np
 
@@ -43,6 +44,7 @@ NEVER = {
     r"\b(?:None|nan|inf) (?:ns|µs|ms|s|%|B|KiB|MiB|GiB|of|a step|to|times)(?!\w)": "a value that is none",
     r";\s*;|,\s*,|:\s*\.(?!\w)": "an empty slot",
     r"up to -": "a saving below nothing",
+    r"[-−+]<": "a sign of what is too small to print",
 }
 """Patterns that are never printed, and what is wrong with them."""
 
@@ -81,6 +83,20 @@ def comparison_violations(comparison: Comparison) -> list[str]:
     for form, document in documents.items():
         found += [f"{form}: {said}" for said in wrong_words(document)]
     return found
+
+
+Given = ParamSpec("Given")
+
+
+def sound(render: Callable[Given, str]) -> Callable[Given, str]:
+    """A renderer of trials, judgements, comparisons or histories, of which every document is checked."""
+
+    def checked(*arguments: Given.args, **named: Given.kwargs) -> str:
+        document = render(*arguments, **named)
+        assert wrong_words(document) == []
+        return document
+
+    return checked
 
 
 class _Words(HTMLParser):

@@ -98,4 +98,7 @@ def with_trials(report: Report) -> Report:
         Curve("RM101", 0, 1, (1.0, 0.8, 0.6, 0.5, 0.4)),
     )
     known = (12, 130.0, 100.0 * MS, 100 << 20)
-    return replace(report, trials=TrialReport("runs/train-try", "python train.py", *known, variants, curves, "--- a\n"))
+    changed = ("-    loader = DataLoader(data)", "+    loader = DataLoader(data, num_workers=2)")
+    diff = "\n".join(("--- a/train.py", "+++ b/train.py", "@@ -8 +8 @@", *changed, ""))
+    trials = TrialReport("runs/train-try", "python train.py", *known, variants, curves, diff, "git apply patch.diff")
+    return replace(report, trials=trials)

@@ -66,7 +66,7 @@ def format_change(fraction: float) -> str:
     percent = abs(100 * fraction)
     if percent < 0.05:
         return "0 %"
-    return f"{'+' if fraction > 0 else '−'}{format_share(abs(fraction))}"
+    return f"{'+' if fraction > 0 else '−'}{format_share(max(percent, 0.1) / 100)}"
 
 
 def format_count(count: float, noun: str) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from machines import remember_peaks
 from preloading import python
+from printed import wrong_words
 
 Steptime = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -24,7 +25,7 @@ def steptime(tmp_path: Path) -> Steptime:
         environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache"), "OMP_NUM_THREADS": "1"}
         folder = tmp_path / "work"
         folder.mkdir(exist_ok=True)
-        return subprocess.run(
+        finished = subprocess.run(
             [python(), "-m", "steptime", *map(str, arguments)],
             cwd=folder,
             env=environment,
@@ -33,5 +34,8 @@ def steptime(tmp_path: Path) -> Steptime:
             timeout=timeout,
             check=False,
         )
+        for printed in (finished.stdout, finished.stderr):
+            assert printed.startswith("{") or wrong_words(printed) == []
+        return finished
 
     return call

@@ -11,18 +11,20 @@ from pathlib import Path
 import msgspec
 import pytest
 from comparisons import busy, hostile, simple
+from printed import sound
 from report_variants import HOSTILE
 from stored_reports import longer_by, stored, with_loader
 
 from steptime.compare import page
+from steptime.compare import text as comparison_text
 from steptime.compare.compare import compare
 from steptime.compare.comparison import Comparison, render_json
 from steptime.compare.gate import labels_of
-from steptime.compare.text import render_markdown, render_text
 from steptime.report.json import schema_text
 from steptime.report.printable import plain
 
 ROOT = Path(__file__).resolve().parents[2]
+render_text, render_markdown = sound(comparison_text.render_text), sound(comparison_text.render_markdown)
 
 
 @pytest.mark.parametrize("make", [simple, busy, hostile])

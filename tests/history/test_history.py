@@ -12,11 +12,12 @@ from pathlib import Path
 
 import pytest
 from journals import EPOCH, MS, JournalBuilder
+from printed import sound
 
-from steptime.compare import history_index
+from steptime.compare import history_index, history_text
 from steptime.compare.history import Entry, History, history_of, slowed
 from steptime.compare.history_index import doomed_of, index_path, read_history, remove, replaceable
-from steptime.compare.history_text import render_doomed, render_text, sentence_of
+from steptime.compare.history_text import render_doomed, sentence_of
 from steptime.compare.history_text import render_json as as_json
 from steptime.diagnosis import diagnose_paths
 from steptime.errors import RecordingError
@@ -25,6 +26,7 @@ from steptime.recording.inventory import FILES, MARKS, PROCESS_FILES, PROCESS_FO
 from steptime.recording.manifest import NAME as MANIFEST
 
 DAY = 86_400 * 10**9
+render_text = sound(history_text.render_text)
 
 
 @pytest.fixture(autouse=True)

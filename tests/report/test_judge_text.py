@@ -5,11 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from printed import sound
 
 from steptime.quantities import Estimate
-from steptime.report.judge_text import as_document, power_of, render_judged, render_markdown, seconds_to_decide
+from steptime.report import judge_text
+from steptime.report.judge_text import as_document, power_of, seconds_to_decide
 from steptime.trials.results import Plan, Results
 from steptime.trials.trial import BASELINE, CONTROL, Agreement, Judgement, Run, TrialVerdict, Variant
+
+render_judged, render_markdown = sound(judge_text.render_judged), sound(judge_text.render_markdown)
 
 
 def run(variant: str, round_: int, loss: float, seed: int = 0, step: int = 10_000_000) -> Run:

@@ -6,10 +6,12 @@ from dataclasses import replace
 from itertools import permutations
 
 import pytest
-from printed import comparison_violations, violations, wrong_words
+from printed import comparison_violations, rendered, violations, wrong_words
 from stored_reports import BUSY, QUIET, longer_by, stored
+from timelines import with_trials
 
 from steptime.compare.compare import compare
+from steptime.report import text
 from steptime.report.report import Report
 
 
@@ -27,6 +29,7 @@ from steptime.report.report import Report
         "calls 307 operators a step, 10.8 µs each: 29.0 ms",
         "Resident memory does not grow with the steps (41 to 191 KiB a step over 30 steps)",
         "allocation free: 99 % shorter (99 to 99 %)",
+        "memory 391 MiB (+< 0.1 %)",
         "12 % shorter (15 to 20 %)",
         "it takes None of the step",
         "Computing takes 8 ms (120 %)",
@@ -57,6 +60,16 @@ def test_a_part_above_its_whole_and_two_values_of_one_quantity_are_found(report:
     case = replace(process.case, categories=(more, *process.case.categories[1:]))
     found = violations(replace(report, processes=(replace(process, case=case),)))
     assert any("categories sum to" in each for each in found)
+
+
+def test_a_recording_that_has_a_trial_shows_what_was_tried_and_the_patch() -> None:
+    tried = with_trials(stored("quiet-1"))
+    for form, document in rendered(tried).items():
+        assert wrong_words(document) == [], form
+        assert "num_workers=2" in document, form
+        assert "2.00×" in document or "| 2 |" in document, form
+        assert "loader = DataLoader(data, num_workers=2)" in document, form
+    assert len(text.render(tried).splitlines()) <= text.LINES
 
 
 @pytest.mark.parametrize(("before", "after"), tuple(permutations((*QUIET, *BUSY), 2)))

@@ -5,13 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from printed import sound
 
 from steptime.advice.fix import Goal, Promise
 from steptime.quantities import Estimate
-from steptime.report.trial_text import render_lab, render_trial
+from steptime.report import trial_text
 from steptime.trials.plan import batch_variant, lab_variants
 from steptime.trials.results import PatchResult, Plan, Results
 from steptime.trials.trial import BASELINE, Agreement, Judgement, Run, TrialVerdict, Variant
+
+render_lab, render_trial = sound(trial_text.render_lab), sound(trial_text.render_trial)
 
 VARIANT = Variant("RM101", (), "RM101", "num_workers=2, persistent_workers=True", Promise.SAME_BITS)
 FASTER = Judgement(

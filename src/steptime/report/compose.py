@@ -249,7 +249,9 @@ def with_trials(report: Report, folder: Path | None) -> Report:
     if folder is None:
         return report
     try:
-        return replace(report, trials=trial_report(read_results(folder), str(folder)))
+        trials = trial_report(read_results(folder), str(folder))
+        after = trials.apply or f"steptime report {shlex.quote(report.source)} -o report.html"
+        return replace(report, trials=trials, next_command=after)
     except RecordingError as error:
         return replace(report, problems=(*report.problems, error.sentence))
 

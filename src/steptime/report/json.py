@@ -54,7 +54,8 @@ def _without_patch(cleaned: TrialReport | None, trials: TrialReport | None) -> T
         replace(variant, sentence="" if variant.verdict == "failed" else variant.sentence)
         for variant in cleaned.variants
     )
-    return replace(cleaned, diff="", variants=variants, folder=_names(trials.folder), command=_names(trials.command))
+    folder, command = _names(trials.folder), _names(trials.command)
+    return replace(cleaned, diff="", apply="", variants=variants, folder=folder, command=command)
 
 
 def _sources(value: object) -> Iterator[SourceLine]:

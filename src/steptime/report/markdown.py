@@ -29,7 +29,9 @@ from steptime.report.tables import (
     process_table,
     rank_tables,
     replay_tables,
+    trial_table,
 )
+from steptime.report.trials import TrialReport
 
 MOST_ROWS = 16
 """Rows of a table; what is behind them is in the JSON."""
@@ -45,9 +47,17 @@ def render(report: Report) -> str:
             lines += titled_table(table)
     for process in report.processes[:MOST_RANKS]:
         lines += _process(process, several=several)
+    if report.trials is not None:
+        lines += [*titled_table(trial_table(report.trials)), *_patch(report.trials)]
     lines += _list("Left out", report.problems)
     lines += ["## Next", "", _fence(report.next_command), ""]
     return printable("\n".join(lines))
+
+
+def _patch(trials: TrialReport) -> Iterator[str]:
+    if trials.diff:
+        lines = map(printable, trials.diff.splitlines())
+        yield from ("## The patch that was run", "", *(f"    {line}" for line in lines), "")
 
 
 def _environment(report: Report) -> Iterator[str]:

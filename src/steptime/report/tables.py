@@ -257,7 +257,7 @@ def steps_table(process: ProcessReport) -> Table:
 def trial_table(trials: TrialReport) -> Table:
     """Every variant that was tried."""
     return table_of(
-        "variants", "Variants", "Speed: the job's time per step over the variant's.", trials.variants,
+        "variants", "What was tried", "Speed: the job's time per step over the variant's.", trials.variants,
         word("variant", "variant", lambda each: f"{each.proposal} {each.label or each.name}".strip()),
         word("verdict", "verdict", lambda each: each.verdict),
         count("speed", "speed", lambda each: each.speed.value if each.speed else None),

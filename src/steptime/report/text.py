@@ -20,6 +20,7 @@ from steptime.report.sentences import (
     step_text,
     throughput_text,
 )
+from steptime.report.trial_text import trial_lines
 
 LINES = 25
 COLUMNS = 80
@@ -167,6 +168,10 @@ def _place(source: SourceLine) -> str:
     return one_line(f"{place}: {source.text}" if source.text else place)
 
 
+def _kept_indent(line: str) -> str:
+    return line[: len(line) - len(line.lstrip())] + one_line(line)
+
+
 def _footnotes(report: Report, process: ProcessReport) -> list[str]:
     lines = []
     asides = [finding for finding in process.findings if finding.weight is not Weight.FINDING]
@@ -180,6 +185,8 @@ def _footnotes(report: Report, process: ProcessReport) -> list[str]:
     if report.problems:
         more = f" (and {len(report.problems) - 1} more)" if len(report.problems) > 1 else ""
         lines.append(f"Left out: {one_line(report.problems[0])}{more}")
+    if report.trials is not None:
+        lines += map(_kept_indent, trial_lines(report.trials))
     if process.cost is not None:
         lines.append(f"Cost:  {cost_text(process.cost, process.case.step.duration.value)}")
     lines.append(f"From:  {one_line(report.source)}")

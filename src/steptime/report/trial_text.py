@@ -6,14 +6,16 @@ or a throughput, never a win.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from statistics import fmean, median, quantiles
 
 from steptime.advice.fix import Goal
 from steptime.quantities import Estimate, format_bytes, format_change, format_duration
 from steptime.report.printable import one_line, printable
+from steptime.report.trials import TrialReport, Tried
 from steptime.trials.judge import usual_step
-from steptime.trials.plan import NO_INPUT, BatchSizePoint, batch_of, plateau, points_of
+from steptime.trials.plan import NO_INPUT, PATCH, BatchSizePoint, batch_of, plateau, points_of
 from steptime.trials.results import Results
 from steptime.trials.trial import BASELINE, CONTROL, Judgement, Run, TrialVerdict
 
@@ -102,6 +104,35 @@ def _pays_from(judgement: Judgement, runs: Sequence[Run]) -> str:
     compiling = longest[judgement.variant.name] - longest[BASELINE]
     saved = step.value * (1 - 1 / speed.value)
     return f"pays from step {compiling * 1e9 / saved:,.0f} on; " if compiling >= LONG_COMPILATION else ""
+
+
+_MOST_TRIED = 3
+_MOST_CHANGED = 3
+"""Variants, and lines of a patch, that are told beside a report."""
+
+
+def trial_lines(trials: TrialReport) -> list[str]:
+    """A trial beside the report of its recording, in short: what was tried and what came out, and the patch's lines."""
+    names = [verdict.value for verdict in ORDER]
+    singles = [each for each in trials.variants if each.stage == 0 and each.name != PATCH]
+    ordered = sorted(singles, key=lambda each: (names.index(each.verdict), -(each.speed.value if each.speed else 0)))
+    told = [f"{each.proposal} {each.label} {_came_out(each)}".strip() for each in ordered[:_MOST_TRIED]]
+    more = [f"{len(ordered) - _MOST_TRIED} more"] if len(ordered) > _MOST_TRIED else []
+    base = f", step {format_duration(trials.step_ns)} as it is" if trials.step_ns is not None else ""
+    lines = [f"Tried: {'; '.join([*told, *more])} ({trials.processes} processes{base})"] if told else []
+    if not trials.diff:
+        return lines
+    patch = next((each for each in trials.variants if each.name == PATCH), None)
+    changed = [line for line in trials.diff.splitlines() if re.match(r"[-+](?![-+]{2} )", line)]
+    left = len(changed) - _MOST_CHANGED
+    behind = f" (and {left} more line{'s' * (left != 1)} of it)" if left > 0 else ""
+    shown = [f"  {line[0]} {line[1:].strip()}" for line in changed[:_MOST_CHANGED]]
+    return [*lines, f"Patch: {_came_out(patch) if patch is not None else 'not timed'}{behind}", *shown]
+
+
+def _came_out(variant: Tried) -> str:
+    """ "1.66× (1.60–1.73), adopt"."""
+    return f"{speed_text(variant.speed)}, {variant.verdict}" if variant.speed is not None else variant.verdict
 
 
 def speed_text(speed: Estimate) -> str:

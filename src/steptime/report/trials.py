@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from steptime.quantities import Estimate
-from steptime.trials.judge import BROKEN, KEPT
+from steptime.trials.judge import BROKEN, KEPT, usual_step
 from steptime.trials.results import Results
 from steptime.trials.trial import BASELINE, CONTROL, Judgement, Run, Variant
 
@@ -52,7 +52,7 @@ class Tried:
 @dataclass(frozen=True, slots=True)
 class TrialReport:
     """A trial of a recording. step_ns, peak_bytes: of the job as it is. curves: the baselines' first, then one of each
-    variant. diff: the patch that was run, "" for none."""
+    variant. diff: the patch that was run, "" for none; apply: the command that applies it."""
 
     folder: str
     command: str
@@ -63,26 +63,28 @@ class TrialReport:
     variants: tuple[Tried, ...]
     curves: tuple[Curve, ...]
     diff: str = ""
+    apply: str = ""
 
 
 def trial_report(results: Results, folder: str) -> TrialReport:
     """The trial as a report holds it. folder: as the user gave it."""
     timed = [run for run in results.runs if not run.rehearsal and not run.failure]
     base = [run for run in timed if run.stage == 0 and run.variant in (BASELINE, CONTROL)]
-    means = [fmean(run.step_ns) for run in base if run.step_ns]
+    step, patch = usual_step([run for run in results.runs if run.stage == 0]), results.patch
     judged = list(results.judgements)
-    if results.patch is not None and results.patch.judgement is not None:
-        judged.append((max((stage for stage, _ in judged), default=0) + 1, results.patch.judgement))
+    if patch is not None and patch.judgement is not None:
+        judged.append((max((stage for stage, _ in judged), default=0) + 1, patch.judgement))
     return TrialReport(
         folder=folder,
         command=" ".join(results.plan.command),
         processes=len(results.runs),
         seconds=sum(run.seconds for run in results.runs),
-        step_ns=fmean(means) if means else None,
+        step_ns=step.value if step is not None else None,
         peak_bytes=max((run.peak_bytes for run in base if run.peak_bytes is not None), default=None),
         variants=_distinct(_tried(stage, judgement) for stage, judgement in judged),
         curves=tuple(_curves(timed)),
-        diff=results.patch.diff if results.patch is not None else "",
+        diff=patch.diff if patch is not None else "",
+        apply=patch.apply if patch is not None and patch.diff else "",
     )
 
 
