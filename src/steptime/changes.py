@@ -22,9 +22,9 @@ class Change:
     target: str = ""
     arguments: tuple[tuple[str, Scalar], ...] = ()
 
-    def argument(self, name: str, default: Scalar = None) -> Scalar:
-        """The argument of that name, or `default`."""
-        return dict(self.arguments).get(name, default)
+    def argument(self, name: str) -> Scalar:
+        """The argument of that name, None without one."""
+        return dict(self.arguments).get(name)
 
 
 @dataclass(frozen=True, slots=True)

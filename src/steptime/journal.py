@@ -187,7 +187,7 @@ class Journal:
             self.flush_at = end + max(FLUSH_NANOSECONDS, self.flush())
 
     def sample(self, kind: int, identity: int, time: int, value: int) -> None:
-        """Appends one sample: MEMORY, QUEUE, DEVICE_MARK or GRADIENT_NORM, whose second time is a value."""
+        """Appends one sample: MEMORY, DEVICE_MARK or GRADIENT_NORM, whose second time is a value."""
         self.records.extend((head(kind, 0, 0, identity), time, value))
 
     def flush(self) -> int:

@@ -92,17 +92,17 @@ def contention(other: float = 0.05, job: float = 1.1, cpus: int = 8, **more: flo
 
 SETTINGS = SettingsUse(intra_op_threads=1, usable_cpus=8, logical_cpus=8)
 MACHINE = MachineUse("cpu", True, 100e9, 12e9, 5 * US)
-SITE = SiteUse("item", "cuda", 1.0, SourceLine("train.py", 55, "main", "total += loss.item()"), idle=4 * MS)
+SITE = SiteUse("item", "cuda", 1.0, SourceLine("train.py", 55, "main", "total += loss.item()"))
 
 HEALTHY = Case(
     step=step(),
     categories=categories(input=0.1 * MS, overhead=1.5 * MS, python=0.2 * MS),
     phases=phases(input=0.1 * MS, forward=8 * MS, backward=11 * MS, optimizer=0.7 * MS, rest=0.2 * MS),
-    loader=loader(0.1 * MS, 100 * US, workers=2, persistent_workers=True, prefetch_factor=2, ready=2.0),
+    loader=loader(0.1 * MS, 100 * US, workers=2, persistent_workers=True, prefetch_factor=2),
     lines=(
-        line("output = model(images)", 8 * MS, 0.05 * MS, role="forward", operators=40.0),
-        line("loss.backward()", 11 * MS, 0.02 * MS, role="backward", operators=80.0),
-        line("optimizer.step()", 0.7 * MS, 0.02 * MS, role="optimizer", operators=12.0),
+        line("output = model(images)", 8 * MS, 0.05 * MS, role="forward"),
+        line("loss.backward()", 11 * MS, 0.02 * MS, role="backward"),
+        line("optimizer.step()", 0.7 * MS, 0.02 * MS, role="optimizer"),
         line("if number % 100 == 0:", 0.001 * MS),
     ),
     operators=(

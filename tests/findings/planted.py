@@ -359,7 +359,6 @@ PLANTED: dict[str, dict[str, Case]] = {
                     "hits += sum(int(p.item() == t.item()) for p, t in pairs)",
                     5 * MS,
                     2 * MS,
-                    operators=400.0,
                     calls="builtins.sum torch.Tensor.item",
                 )
             ),
@@ -398,11 +397,6 @@ PLANTED: dict[str, dict[str, Case]] = {
                 operator("tanh", 64, 0.3 * MS, "latency", source=_CELL),
                 operator("mm", 128, 3 * MS, "latency", "backward"),
             ),
-        ),
-        "fires-by-the-loop's-own-line": replace(
-            _lines(line("state = state * decay + inputs[t]", 6 * MS, 2 * MS, hits=128.0, operators=384.0)),
-            categories=categories(overhead=9 * MS),
-            operators=(),
         ),
         "clean": BASE,
         "clean-large-operators": replace(
@@ -461,7 +455,7 @@ PLANTED: dict[str, dict[str, Case]] = {
             ),
         ),
         "clean-one-call-of-a-deep-model": replace(
-            _lines(line("output = model(images)", 15 * MS, 0.1 * MS, role="forward", operators=900.0)),
+            _lines(line("output = model(images)", 15 * MS, 0.1 * MS, role="forward")),
             categories=categories(overhead=11 * MS),
             operators=(
                 operator("addmm", 400, 2 * MS, "latency", source=SourceLine("train.py", 30, "main")),
@@ -512,13 +506,12 @@ PLANTED: dict[str, dict[str, Case]] = {
         "fires": replace(_CUDA, sites=(SITE,)),
         "fires-with-the-gap-and-the-line": replace(
             _CUDA,
-            sites=(replace(SITE, idle=None), replace(SITE, name="cpu", idle=None)),
+            sites=(SITE, replace(SITE, name="cpu")),
             gaps=(GapUse("sync", "aten::item", about(3.9 * MS), 1.0, 3_950_000),),
         ),
-        "fires-without-a-trace": replace(_CUDA, sites=(replace(SITE, idle=None),)),
-        "clean": replace(_CUDA, sites=(replace(SITE, idle=0.01 * MS),)),
+        "clean-without-sync": replace(_CUDA, categories=categories(), sites=(SITE,)),
         "clean-on-the-cpu": replace(BASE, sites=(SiteUse("item", "cpu", 1.0, SITE.source),)),
-        "clean-copies-to-the-device": replace(_CUDA, sites=(replace(SITE, name="to", idle=None),)),
+        "clean-copies-to-the-device": replace(_CUDA, sites=(replace(SITE, name="to"),)),
     },
     "recompilation": {
         "fires": replace(BASE, compilations=(_COMPILED, replace(_COMPILED, duration=1_500_000_000))),
@@ -710,7 +703,7 @@ PLANTED: dict[str, dict[str, Case]] = {
         ),
     },
     "recompute": {
-        "fires": replace(BASE, recompute=RecomputeUse(about(4 * MS), 0.3, SourceLine("model.py", 50, "forward"))),
+        "fires": replace(BASE, recompute=RecomputeUse(about(4 * MS), 0.3)),
         "fires-by-the-line": replace(
             _lines(
                 line(

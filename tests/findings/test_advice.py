@@ -98,7 +98,6 @@ def test_what_the_collector_takes_of_a_wait_is_told_apart() -> None:
         ("python-time", "fires", "weights = schedule(step, history)"),
         ("logging-in-step", "fires", "log.write("),
         ("checkpoint-in-step", "fires", "save(model, path)"),
-        ("dispatch-loop", "fires-by-the-loops-own-line", "state = state * decay"),
         ("dispatch-loop", "fires-by-a-timed-line-of-the-function", "self.cell"),
         ("dispatch-loop", "fires-by-the-call-of-the-function", "update_averages(model)"),
         ("recompute", "fires-by-the-line", "checkpoint(block, x)"),

@@ -35,7 +35,6 @@ def epochs(job: JournalBuilder, count: int = 3, steps: int = 20, behind: tuple[i
         iterator = 10 + epoch
         job.fact("loader", identity=iterator, loader=1, **WORKERS).start(30 * MS, iterator)
         for number in range(steps):
-            job.record(Kind.QUEUE, job.now, 2, iterator)
             begin = job.now
             job.next((12 if number == 0 else 2) * MS, iterator)
             for worker in range(2):
@@ -56,7 +55,6 @@ def test_the_loader_as_configured_and_as_measured(tmp_path: Path) -> None:
     assert loader.item.value == 2 * MS
     assert loader.collate is not None
     assert loader.collate.value == 1 * MS
-    assert loader.ready == 2
     assert loader.demand == 1
     # What an epoch's first batch takes longer, and the end of its workers, belong to the start, not to the wait.
     assert loader.start is not None
@@ -144,7 +142,7 @@ def test_items_read_in_the_training_process_count_too(tmp_path: Path) -> None:
     loader = case_of(job.process(tmp_path / "recording")).loader
     assert loader is not None
     assert loader.item is not None
-    assert (loader.item.value, loader.wait.value, loader.ready) == (2 * MS, 20 * MS, None)
+    assert (loader.item.value, loader.wait.value) == (2 * MS, 20 * MS)
 
 
 def test_a_collection_while_a_batch_is_made_counts_for_the_collector(tmp_path: Path) -> None:

@@ -105,16 +105,6 @@ def test_lanes_are_what_the_file_calls_them(tmp_path: Path) -> None:
     ]
 
 
-def test_a_python_function_without_a_parent(tmp_path: Path) -> None:
-    frames = [
-        event(cat="python_function", name="train.py(1): <module>", args={"Python id": 0, "Python parent id": None}),
-        event(cat="python_function", name="train.py(9): step", args={"Python id": 1, "Python parent id": 0}),
-    ]
-    table = read_events(tmp_path, frames).events
-    assert table.python.tolist() == [0, 1]
-    assert table.python_parent.tolist() == [ABSENT, 0]
-
-
 @pytest.mark.parametrize(
     ("event_kind", "expected"),
     [
@@ -152,7 +142,7 @@ def test_what_ran_on_a_stream_of_a_device_is_its_work_whatever_its_category(tmp_
 
 def test_a_trace_without_any_id_has_columns_all_the_same(tmp_path: Path) -> None:
     table = read_events(tmp_path, [event(args={}), event()]).events
-    for name in ("correlation", "external", "sequence", "bytes", "stream", "device", "python", "python_parent"):
+    for name in ("correlation", "external", "sequence", "bytes", "stream", "device"):
         column = getattr(table, name)
         assert column.tolist() == [ABSENT, ABSENT], name
         assert not column.flags.writeable

@@ -53,8 +53,6 @@ COLUMNS = {
     "stream": "stream",
     "device": "device",
     "bytes": "bytes",
-    "python": "Python id",
-    "python_parent": "Python parent id",
 }
 RAW = {"shapes": "Input Dims", "dtypes": "Input type", "inputs": "Concrete Inputs"}
 CATEGORIES = {
@@ -141,7 +139,6 @@ def test_the_real_traces_are_not_all_alike(shared_data: Path) -> None:
     assert any(trace.base_ns > 2**53 for trace in found.values())
     assert any((trace.events.begin % 1000).any() and not trace.base_ns for trace in found.values())
     assert any(isinstance(lane.process, str) for trace in found.values() for lane in trace.lanes)
-    assert any(len(trace.events) and trace.events.python_parent.max() > 0 for trace in found.values())
 
 
 def test_what_a_trace_says_of_itself_is_kept(shared_data: Path) -> None:

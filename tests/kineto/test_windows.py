@@ -14,7 +14,6 @@ from steptime.analysis.trace_steps import steps_of
 from steptime.errors import TraceError
 from steptime.trace.gather import RankFiles
 from steptime.trace.reader import read
-from steptime.trace.table import ABSENT
 from steptime.trace.windows import join, read_rank
 
 
@@ -41,11 +40,8 @@ def test_ids_of_one_recording_never_meet_those_of_another(tmp_path: Path) -> Non
     assert trace.symbols.count("aten::mm") == 1
     assert table.correlation[3::5].tolist() == table.correlation[4::5].tolist()
     assert len(set(table.correlation[3::5].tolist())) == 3
-    assert table.python_parent[1::5].tolist() == table.python[0::5].tolist()
-    assert len(set(table.python[table.python != ABSENT].tolist())) == 6
     assert len(set(table.sequence[2::5].tolist())) == 3
     assert table.external[2::5].tolist() == [0, 0, 0], "0 stands for none"
-    assert table.python_parent[0::5].tolist() == [ABSENT] * 3
     assert trace.windows == ((1_000_000, 1_025_000), (2_000_000, 2_025_000), (3_000_000, 3_025_000))
     assert (trace.rank, trace.path, trace.size) == (4, files[0], sum(file.stat().st_size for file in files))
     assert not table.begin.flags.writeable

@@ -69,8 +69,7 @@ def test_a_triton_kernel_knows_its_operator_and_what_it_was_compiled_from(shared
     operator = links.operator[kernel]
     assert name(trace, operator) == "triton_poi_fused_add_cos_sin_0"
     (details,) = details_of(trace, np.array([operator]))
-    assert details["kernel_backend"] == "triton"
-    assert details["kernel_hash"] == "cqaokwf2bph4egogzevc22vluasiyuui4i54zpemp6knbsggfbuu"
+    assert "cqaokwf2bph4egogzevc22vluasiyuui4i54zpemp6knbsggfbuu" in details["kernel_file"]
     recorded = trace.events.event_kind != EventKind.SPAN
     assert trace.events.begin[recorded].min() == pytest.approx(2413669096090100 + 1727743122000000000, abs=1000)
 

@@ -137,7 +137,7 @@ def test_a_lateness_that_begins_later_is_dated_by_the_table_of_steps() -> None:
     own = random.normal(20 * MS, 0.3 * MS, (4, 200)).astype(np.int64)
     own[3, 120:] += 15 * MS
     known = np.ones(200, np.bool_)
-    with_series = [replace(each, exchanges=(), series=blocks(own[rank], known, 0)) for rank, each in enumerate(found)]
+    with_series = [replace(each, exchanges=(), series=blocks(own[rank], known)) for rank, each in enumerate(found)]
     comparison = compare(with_series)
     assert comparison is not None
     late, series = comparison.late, comparison.series
@@ -157,7 +157,7 @@ def test_a_job_whose_ranks_trace_in_part_is_compared_by_the_table_of_steps() -> 
     own[2] += 10 * MS
     known = np.ones(50, np.bool_)
     mixed = [
-        replace(each, exchanges=each.exchanges if rank < 2 else (), series=blocks(own[rank], known, 0))
+        replace(each, exchanges=each.exchanges if rank < 2 else (), series=blocks(own[rank], known))
         for rank, each in enumerate(found)
     ]
     comparison = compare(mixed)
@@ -226,14 +226,14 @@ def test_a_summary_keeps_some_of_every_kind_by_a_rule_of_counts_alone() -> None:
 
 def test_a_series_of_any_length_fits_its_columns_and_widens_to_others() -> None:
     own = np.arange(100_000)
-    series = blocks(own, own % 10 != 0, 0)
+    series = blocks(own, own % 10 != 0)
     assert series is not None
     assert series.width == 512
     assert len(series.own) <= MOST_BLOCKS
     assert series.own[1] == pytest.approx(512 + 255.5, abs=2)
-    wide = widened(RankSeries(0, 2, np.array([10, 20, -1, 40, -1, -1])), 4)
+    wide = widened(RankSeries(2, np.array([10, 20, -1, 40, -1, -1])), 4)
     assert wide.own.tolist() == [15, 40, -1]
-    assert blocks(own, np.zeros(100_000, np.bool_), 0) is None
+    assert blocks(own, np.zeros(100_000, np.bool_)) is None
 
 
 def test_chance_of_coming_last_is_the_binomial_tail_for_any_rank() -> None:

@@ -59,11 +59,11 @@ from steptime.analysis.step_context import StepContext
 from steptime.analysis.timeline import Phase
 from steptime.analysis.traffic import AllocationTotal, allocations_of, collectives_of, copies_of
 from steptime.analysis.what_if.what_if import Replay, rerun
-from steptime.arrays import Int32, Int64
+from steptime.arrays import Int32, Int64, distinct
 from steptime.intervals import contains, union
 from steptime.machine.machine import Machine
 from steptime.quantities import SourceLine, mean_of_series
-from steptime.trace.compiled import compiled_kernels
+from steptime.trace.details import details_of
 from steptime.trace.links import UNKNOWN, Links, function_name, source_line
 from steptime.trace.table import ABSENT, EventKind, Trace
 from steptime.trace.vendors import OPTIMIZER_STEP, matching
@@ -334,8 +334,7 @@ def with_device(
     trace, links = steps.trace, steps.links
     roofline = draw(steps, case.step.duration.value)
     replay = rerun(steps, breakdown, at_roofline(trace, links, roofline))
-    generated = {name: each.source for name, each in compiled_kernels(trace, links).items()}
-    known = {**generated, **(sources or {})}
+    known = {**generated_sources(trace, links), **(sources or {})}
     kernels = [_kernel(group, trace, links) for group in roofline.groups[:MOST_KERNELS]]
     computing = [use for use in kernels if use.bound != COMMUNICATION]
     return replace(
@@ -350,6 +349,21 @@ def with_device(
         chains=tuple(_placed(use, use.operators[0], known) for use in chain_uses(trace, links, len(steps))),
         replay=replay_use(replay, case.categories),
     )
+
+
+def generated_sources(trace: Trace, links: Links) -> dict[str, SourceLine]:
+    """Of the kernels that torch.compile generated, by name, the files that it generated them into, as on the machine of
+    the trace. Inductor launches each Triton kernel under an operator of the kernel's own name, whose arguments say
+    where it comes from (CachingAutotuner.get_profiler_kwargs in torch/_inductor/runtime/triton_heuristics.py)."""
+    events = trace.events
+    kernels = np.flatnonzero((events.event_kind == EventKind.KERNEL) & (links.operator != UNKNOWN))
+    around = links.operator[kernels]
+    same = around[events.name[kernels] == events.name[around]]
+    rows = same[distinct(events.name[same])[0]].astype(np.int64)
+    names = (trace.symbols[number] for number in events.name[rows].tolist())
+    files = (arguments.get("kernel_file") for arguments in details_of(trace, rows))
+    found = zip(names, files, strict=True)
+    return {name: SourceLine(file, 1, name) for name, file in found if isinstance(file, str) and file}
 
 
 def _bound_as_kernels(operators: Sequence[OperatorUse], groups: Sequence[KernelGroup]) -> tuple[OperatorUse, ...]:

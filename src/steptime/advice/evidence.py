@@ -385,9 +385,9 @@ class CategoryUse:
 class LoaderUse:
     """The training loader as configured and as measured. item: ns per item (in whatever process reads it); collate: ns
     per batch; collector: ns per batch that Python's garbage collector takes in the training process while it makes one,
-    which is in neither; ready: batches waiting when asked for (None without workers); start: ns per start of the
-    workers, the end of those before them included; settling: ns by which the steps behind one are longer. busy: share
-    of the making of a batch in which it takes or wants a CPU, None where it was not measured. batches: of an epoch.
+    which is in neither; start: ns per start of the workers, the end of those before them included; settling: ns by
+    which the steps behind one are longer. busy: share of the making of a batch in which it takes or wants a CPU, None
+    where it was not measured. batches: of an epoch.
 
     demand: batches per step. starts: iterators begun during the measured steps; steps_per_start likewise.
     """
@@ -400,7 +400,6 @@ class LoaderUse:
     collate: Estimate | None = None
     collector: float = 0.0
     demand: float = 1.0
-    ready: float | None = None
     in_memory_tensors: bool = False
     batched_fetch: bool = False
     iterable: bool = False
@@ -425,7 +424,7 @@ class LineUse:
     "python".
 
     duration: time of the line per step (lines inside it excluded when they are traced too); host: the part of it
-    outside operators, the loader and the phases; operators: operators dispatched per step; hits: executions per step.
+    outside operators, the loader and the phases; hits: executions per step.
     collections: garbage collections per step inside it; checkpoint: ns in torch.save. calls: functions that it was seen
     to call, "logging.Logger.info", "torch.Tensor.item".
     """
@@ -435,7 +434,6 @@ class LineUse:
     duration: Estimate
     host: Estimate
     hits: float
-    operators: float | None = None
     garbage: float = 0.0
     checkpoint: float = 0.0
     calls: tuple[str, ...] = ()
@@ -507,14 +505,12 @@ class CompilationUse:
 
 @dataclass(frozen=True, slots=True)
 class SiteUse:
-    """A call that can make the host wait for the device. calls per step; idle: device-idle ns per step that it caused,
-    None when no device trace exists."""
+    """A call that can make the host wait for the device, so many times per step."""
 
     name: str
     device: str
     calls: float
     source: SourceLine
-    idle: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -639,7 +635,6 @@ class RecomputeUse:
 
     duration: Estimate
     memory_share: float | None = None
-    source: SourceLine | None = None
 
 
 @dataclass(frozen=True, slots=True)

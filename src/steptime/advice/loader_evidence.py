@@ -59,7 +59,6 @@ def loader_use(process: Process, layout: Layout, usual: Int64) -> LoaderUse | No
         collate=collate,
         collector=float(collected.mean()) / demand,
         demand=demand,
-        ready=_ready(process, iterators, steps, usual) if facts.workers else None,
         collate_name=facts.collate,
         start=start,
         starts=starts,
@@ -147,14 +146,6 @@ def _batches(facts: LoaderFacts, processes: int) -> int | None:
     if facts.dataset_length is None or facts.batch_size is None:
         return None
     return math.ceil(facts.dataset_length / max(1, facts.batch_size) / max(1, processes))
-
-
-def _ready(process: Process, iterators: set[int], steps: Steps, usual: Int64) -> float | None:
-    """Mean number of batches that were waiting when the training thread asked for one."""
-    samples = _of(lane_of(process.intervals).of(Kind.QUEUE), iterators)
-    begin, end = steps.begin[usual[0]], steps.end[usual[-1]]
-    values = samples.end[(samples.begin >= begin) & (samples.begin <= end)]
-    return float(values.mean()) if len(values) else None
 
 
 def _starts(

@@ -10,7 +10,7 @@ import numpy as np
 from steptime.advice.evidence import ChangeUse, PeriodUse
 from steptime.advice.savings import modelled
 from steptime.analysis.layout import Layout
-from steptime.analysis.step_patterns import Change, find_change, find_period
+from steptime.analysis.step_patterns import LastingChange, find_change, find_period
 from steptime.journal import Flag, Kind
 from steptime.quantities import SourceLine, mean_of_series
 from steptime.recording.recording import Process, SampleFacts
@@ -54,7 +54,7 @@ def _epoch(process: Process, layout: Layout, until: int) -> int | None:
     return max(len(np.unique(begun.identity)), persistent) if passes > 1 else None
 
 
-def _line(process: Process, begin: int, change: Change) -> tuple[SourceLine | None, float]:
+def _line(process: Process, begin: int, change: LastingChange) -> tuple[SourceLine | None, float]:
     """The line that takes more time than before, where lines were timed on both sides of the change, and how much."""
     before = [facts for facts in process.sampled if facts.begin < begin]
     after = [facts for facts in process.sampled if facts.begin >= begin]

@@ -28,7 +28,7 @@ MOSTLY = 0.6
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class LastingChange:
     """The first step of the new level (an index of the steps), the phase that grew, and medians: ns of the step before
     and after, ns by which the phase grew. after: steps of the new level, of `steps` in all."""
 
@@ -41,7 +41,7 @@ class Change:
     steps: int
 
 
-def find_change(steps: Steps) -> Change | None:
+def find_change(steps: Steps) -> LastingChange | None:
     """The largest lasting growth of one phase."""
     steady = np.flatnonzero(steps.steady)
     if len(steady) < LEAST_STEPS:
@@ -50,7 +50,7 @@ def find_change(steps: Steps) -> Change | None:
     return max(found, key=lambda change: change.growth, default=None)
 
 
-def _of_phase(steps: Steps, steady: Int64, phase: Phase) -> Change | None:
+def _of_phase(steps: Steps, steady: Int64, phase: Phase) -> LastingChange | None:
     """By Pettitt (A non-parametric approach to the change-point problem, Applied Statistics 28, 1979), on ranks."""
     values = steps.phases[steady, phase].astype(np.float64)
     count = len(values)
@@ -73,7 +73,7 @@ def _of_phase(steps: Steps, steady: Int64, phase: Phase) -> Change | None:
     apart = (float(ranks[at:].sum()) - (count - at) * (count - at + 1) / 2) / (at * (count - at))
     if growth < max(LEAST_CHANGE * usual, MOSTLY * (now - usual)) or apart < APART or not _stays(before, after):
         return None
-    return Change(int(steady[at]), phase, usual, now, growth, count - at, count)
+    return LastingChange(int(steady[at]), phase, usual, now, growth, count - at, count)
 
 
 def _stays(before: Float64, after: Float64) -> bool:

@@ -110,7 +110,7 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
-class ModuleUse:
+class ModuleMemory:
     """What a module's calls had made and was held. path: the modules that were being called, from the outermost, as
     torch's profiler numbers them: "Sequential_0/Linear_1"."""
 
@@ -132,7 +132,7 @@ class MemoryBreakdown:
     reserved: int
     entries: tuple[tuple[Owner, int], ...]
     lines: tuple[Line, ...] = ()
-    modules: tuple[ModuleUse, ...] = ()
+    modules: tuple[ModuleMemory, ...] = ()
 
     def __post_init__(self) -> None:
         total = sum(size for _, size in self.entries)
@@ -166,7 +166,9 @@ def breakdown_at(history: AllocationHistory, signs: Signs, owners: Codes, event:
     sizes[Owner.FRAGMENTS], sizes[Owner.CACHED] = fragments, free - fragments
     entries = tuple((owner, size) for owner, size in sorted(sizes.items()) if size)
     lines = (Line(*label, *held) for label, held in _held(history, owners, alive, signs.line, None).items())
-    modules = (ModuleUse(*label, *held) for label, held in _held(history, owners, alive, signs.module_path, "").items())
+    modules = (
+        ModuleMemory(*label, *held) for label, held in _held(history, owners, alive, signs.module_path, "").items()
+    )
     return MemoryBreakdown(
         event,
         reserved,

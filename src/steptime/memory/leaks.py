@@ -19,14 +19,13 @@ MOST_LEAKS = 10
 @dataclass(frozen=True, slots=True)
 class Leak:
     """per_step: bytes that each step leaves behind; held: bytes of it at the moment of the account (the end). blocks:
-    allocations per step. steps: those that it was seen in. holder: who keeps them, "" where that is not known."""
+    allocations per step. steps: those that it was seen in."""
 
     source: SourceLine | None
     per_step: Estimate
     held: int
     blocks: float
     steps: int
-    holder: str = ""
 
 
 def leaks_of(history: AllocationHistory, signs: Signs, owners: Codes, boundaries: tuple[int, ...]) -> tuple[Leak, ...]:

@@ -194,7 +194,7 @@ class Signs:
     a module's call. build: a module is made or moved. operators: it holds an operator of torch's, in C++ or in a trace.
     cast: autocast converts a tensor. gather: an embedding, or its gradient. made: inside an `__init__`. line: the
     innermost of the user's code, else of a library's outside torch, else an operator without file or line. module_path:
-    the modules that were being called, see `breakdown.ModuleUse`; "" where the stack names none.
+    the modules that were being called, see `breakdown.ModuleMemory`; "" where the stack names none.
     """
 
     python: Bool

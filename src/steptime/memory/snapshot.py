@@ -117,10 +117,10 @@ class Events:
         return len(self.action)
 
 
-Table = TypeVar("Table", Segments, Events)
+Columns = TypeVar("Columns", Segments, Events)
 
 
-def selected(table: Table, rows: Bool) -> Table:
+def selected(table: Columns, rows: Bool) -> Columns:
     """Some rows of a table; without copies where they are all."""
     if rows.all():
         return table

@@ -99,7 +99,7 @@ def numbers(rows: Sequence[Row], name: str, otherwise: str = "") -> array[int]:
         return array("q", [whole(row.get(name, row.get(otherwise))) for row in rows])
 
 
-class Table:
+class Numbered:
     """Words and call stacks, each once."""
 
     def __init__(self) -> None:
@@ -138,7 +138,7 @@ class Table:
 Columns = dict[str, "array[int]"]
 
 
-def events_of(traces: object, table: Table) -> tuple[Columns, list[int]]:
+def events_of(traces: object, table: Numbered) -> tuple[Columns, list[int]]:
     """The columns of all devices' events, and how many each device has."""
     each = list(map(rows_of, traces)) if isinstance(traces, list) else []
     rows = [row for trace in each for row in trace]
@@ -152,7 +152,7 @@ def events_of(traces: object, table: Table) -> tuple[Columns, list[int]]:
     return columns, list(map(len, each))
 
 
-def blocks_of(segments: Sequence[Row], table: Table) -> Columns:
+def blocks_of(segments: Sequence[Row], table: Numbered) -> Columns:
     """A column for each fact of the segments' blocks. Where they have no addresses (torch 2.1), they lie one behind the
     other."""
     of_segment = [rows_of(segment.get("blocks")) for segment in segments]
@@ -190,7 +190,7 @@ def settings_of(found: object) -> list[tuple[str, str]]:
 
 def write(top: Row, truncated: bool, file: BinaryIO) -> None:
     """A line of JSON, and the columns in the order in which it names them."""
-    table, segments = Table(), rows_of(top.get("segments"))
+    table, segments = Numbered(), rows_of(top.get("segments"))
     names = {"device": "device", "address": "address", "size": "total_size"}
     tables = {"segments": {column: numbers(segments, name) for column, name in names.items()}}
     tables["blocks"] = blocks_of(segments, table)

@@ -84,6 +84,6 @@ def _plausible(records: npt.NDArray[np.void], life: Life | None) -> Bool:
     first, last = (life.begin, life.end) if life else (0, 2**62)
     in_life = np.isin(kind, list(Kind)) & (begin >= max(0, first)) & (begin <= last) & (end >= 0)
     ordered = (end >= begin) & (end <= last)
-    ready = (kind == Kind.QUEUE) & (end < 2**32)
+    ready = (kind == Kind.QUEUE) & (end < 2**32)  # of older recordings: batches that were ready
     plausible: Bool = in_life & (ordered | np.isin(kind, VALUE_KINDS) | ready)
     return plausible

@@ -103,7 +103,7 @@ def render(report: Report) -> str:
 def read(text: bytes, path: str) -> Report:
     """The report that `render` wrote. Raises RecordingError where the text is none, or of another version."""
     try:
-        head = msgspec.json.decode(text, type=_Head)
+        head = msgspec.json.decode(text, type=_ReportHead)
         if head.schema == COMPACT:
             raise RecordingError(
                 "report-compact",
@@ -170,7 +170,7 @@ def _without_contents(report: Report) -> Report:
     return replace(report, processes=tuple(processes))
 
 
-class _Head(msgspec.Struct):
+class _ReportHead(msgspec.Struct):
     schema_version: int
     schema: str = ""
     source: str = "RECORDING"

@@ -66,8 +66,6 @@ class Arguments(msgspec.Struct, gc=False, frozen=True):
     bytes: Number = ABSENT
     grid: msgspec.Raw = NOTHING
     block: msgspec.Raw = NOTHING
-    python_parent: Number = msgspec.field(default=ABSENT, name="Python parent id")
-    python: Number = msgspec.field(default=ABSENT, name="Python id")
     external_of_2021: Number = msgspec.field(default=ABSENT, name="external id")
     collective: msgspec.Raw = msgspec.field(default=NOTHING, name="Collective name")
     kernel_file: msgspec.Raw = NOTHING
@@ -83,12 +81,6 @@ class Detailed(Arguments, gc=False, frozen=True):
     group: msgspec.Raw = msgspec.field(default=NOTHING, name="Process Group Name")
     group_description: msgspec.Raw = msgspec.field(default=NOTHING, name="Process Group Description")
     group_ranks: msgspec.Raw = msgspec.field(default=NOTHING, name="Process Group Ranks")
-    kernel_hash: msgspec.Raw = NOTHING
-    kernel_backend: msgspec.Raw = NOTHING
-    kernel_kwargs: msgspec.Raw = NOTHING
-    num_warps: msgspec.Raw = NOTHING
-    kernel_flop: msgspec.Raw = NOTHING
-    kernel_num_gb: msgspec.Raw = NOTHING
 
 
 NO_ARGUMENTS = Arguments()
@@ -459,7 +451,7 @@ WHOLE: dict[str, type[np.generic]] = {
     "shapes": np.int32, "dtypes": np.int32, "inputs": np.int32, "details": np.int32,
 }  # fmt: skip
 """Columns of one type always: times are 64 bits wide, whatever they hold."""
-IDS = ("correlation", "external", "sequence", "bytes", "stream", "device", "python", "python_parent", "blocks")
+IDS = ("correlation", "external", "sequence", "bytes", "stream", "device", "blocks")
 """Columns of integers that the file gives: as narrow as they are."""
 
 
@@ -552,10 +544,6 @@ class Columns:
         self._add_ids("external", external)
         self._add_ids("sequence", [args.sequence for args in every])
         self._add_ids("bytes", [args.bytes for args in every])
-        if self._add_ids("python", [args.python for args in every]) is None:
-            self._columns["python_parent"].skip(len(every))
-        else:
-            self._add_ids("python_parent", [args.python_parent for args in every])
         with_inputs = self._add_texts("inputs", self.inputs, [args.inputs for args in every])
         with_shapes = self._add_texts("shapes", self.shapes, [args.shapes for args in every])
         if with_inputs or with_shapes:

@@ -71,10 +71,10 @@ class EventTable(_WithEnd):
 
     name, shapes, dtypes, inputs, details: numbers of `Trace.symbols`, `Trace.shapes`… (ABSENT where an event has none).
     lane: number in `Trace.lanes`. begin: ns, absolute where the file says since when. duration: ns, never negative.
-    bytes: of a copy or a memset. python and python_parent: ids of Python functions. blocks: of a kernel's grid (some
+    bytes: of a copy or a memset. blocks: of a kernel's grid (some
     calls of HIP give its threads instead, which are more).
 
-    Ids and sizes (correlation to device, python, python_parent) are 32 bits wide where all of them fit and 64 where one
+    Ids and sizes (correlation to device) are 32 bits wide where all of them fit and 64 where one
     does not: widen them before arithmetic. A column that no event fills is one broadcast ABSENT.
     """
 
@@ -92,8 +92,6 @@ class EventTable(_WithEnd):
     shapes: Int32
     dtypes: Int32
     inputs: Int32
-    python: Ids
-    python_parent: Ids
     blocks: Ids
     details: Int32
 
@@ -144,12 +142,10 @@ NO_ALLOCATIONS = AllocationEvents(*[np.empty(0, np.int64)] * 9)
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """An accelerator as the trace describes it. memory: bytes; 0 and "" where the file does not say."""
+    """An accelerator as the trace describes it. multiprocessors: 0, and name: "", where the file does not say."""
 
     number: int
     name: str = ""
-    memory: int = 0
-    compute_capability: tuple[int, int] = (0, 0)
     multiprocessors: int = 0
 
 
@@ -234,8 +230,6 @@ def facts_of(header: bytes, trailer: bytes) -> dict[str, Any]:
             Device(
                 number=_count(each.get("id")) or 0,
                 name=_text(each.get("name")),
-                memory=_count(each.get("totalGlobalMem")) or 0,
-                compute_capability=(_count(each.get("computeMajor")) or 0, _count(each.get("computeMinor")) or 0),
                 multiprocessors=_count(each.get("numSms")) or 0,
             )
             for each in devices

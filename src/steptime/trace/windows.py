@@ -21,10 +21,8 @@ from steptime.trace.reader import DEFAULT_MAX_SIZE
 from steptime.trace.source import too_large
 from steptime.trace.table import ABSENT, NO_ALLOCATIONS, Damage, EventTable, Trace
 
-LINKING = {"correlation": (1, ("correlation",)), "external": (1, ("external",)), "sequence": (0, ("sequence",)),
-           "python": (0, ("python", "python_parent"))}  # fmt: skip
-"""Numbers that link events of one file: the least that does (0 stands for none in some), and the columns that hold
-them."""
+LINKING = {"correlation": 1, "external": 1, "sequence": 0}
+"""Columns of numbers that link events of one file, and the least that does: 0 stands for none in some."""
 HIGHEST = np.iinfo(np.int64).max // 2
 LONGEST_PAUSE = 24 * 3600 * 10**9
 """ns between two recordings of one process. Process ids repeat in containers, so much later it is another run."""
@@ -90,8 +88,8 @@ class _Joined:
             self._columns[name].extend(table[np.where(numbers == ABSENT, -1, numbers)])
         for name in ("event_kind", "begin", "duration", "bytes", "stream", "device", "blocks"):
             self._columns[name].extend(getattr(events, name))
-        for name, (least, together) in LINKING.items():
-            self._move(events, name, least, together)
+        for name, least in LINKING.items():
+            self._move(events, name, least)
         self._damage.append(trace.damage)
         self._parts.append((trace.path, len(events)))
         self._size += trace.size
@@ -125,15 +123,13 @@ class _Joined:
             begin = max(begin, before[1])
         self._windows.append((begin, max(begin, end)))
 
-    def _move(self, events: EventTable, name: str, least: int, together: tuple[str, ...]) -> None:
+    def _move(self, events: EventTable, name: str, least: int) -> None:
         """Moves ids behind all ids so far."""
-        largest = 0
-        for column in together:
-            values = getattr(events, column).astype(np.int64)
-            largest = max(largest, int(values.max(initial=0)))
-            if largest + self._moved[name] >= HIGHEST:
-                raise TraceError("trace-too-large", f"{column} ids of several files do not fit 64 bits together.")
-            self._columns[column].extend(np.where(values >= least, values + self._moved[name], values))
+        values = getattr(events, name).astype(np.int64)
+        largest = int(values.max(initial=0))
+        if largest + self._moved[name] >= HIGHEST:
+            raise TraceError("trace-too-large", f"{name} ids of several files do not fit 64 bits together.")
+        self._columns[name].extend(np.where(values >= least, values + self._moved[name], values))
         self._moved[name] += largest + 1
 
     def trace(self) -> Trace:

@@ -172,7 +172,7 @@ def no_checkpointing(case: Case) -> Option | None:
     """
     if case.recompute is None:
         return None
-    snippet = Snippet("block(x)  # instead of checkpoint(block, x, …)", case.recompute.source)
+    snippet = Snippet("block(x)  # instead of checkpoint(block, x, …)")
     change = Change("checkpointing", arguments=(("enabled", False),))
     return Option("no activation checkpointing", (change,), case.recompute.duration, snippet)
 

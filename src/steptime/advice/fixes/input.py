@@ -281,7 +281,7 @@ def deferred_item(case: Case) -> Option | None:
     waiting = [site for site in case.sites if site.device != "cpu"]
     if not waiting:
         return None
-    site = max(waiting, key=lambda each: each.idle or each.calls)
+    site = max(waiting, key=lambda each: each.calls)
     advice = f"Keep the value of {site.name}() on the device and read it every so many steps."
     return Option(f"{site.name}() deferred", edit=Snippet(EXAMPLE_DEFERRED_ITEM, site.source), advice=advice)
 

@@ -46,7 +46,7 @@ def recompute(signals: Signals) -> Finding | None:
     advice = "Checkpoint fewer blocks, or none, as far as the memory allows."
     calls = [line for line in signals.lines if any(each.startswith(CHECKPOINTING) for each in line.calls)]
     call = max(calls, key=lambda line: line.duration.value).source if calls else None
-    return recompute.finding(summary, advice, use.duration, category="compute", source=use.source or call)
+    return recompute.finding(summary, advice, use.duration, category="compute", source=call)
 
 
 @rule("ST702", "memory-leak", needs={Signal.MEMORY}, weight=Weight.NOTE)

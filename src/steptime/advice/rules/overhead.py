@@ -48,8 +48,7 @@ ONE_GAP = 0.5
 STALL = 5e6
 """ns of that gap: loading a library, allocating, tuning take milliseconds and more, launches never do."""
 HARMLESS = frozenset({"to", "cuda", "copy_"})
-"""Calls that only wait when they copy from the device, or from pageable memory: they count only with measured idle
-time."""
+"""Calls that only wait when they copy from the device, or from pageable memory: only a trace tells whether they do."""
 READS = {"_local_scalar_dense": "item", "is_nonzero": "item", "_to_copy": "to", "masked_select": "masked_select"}
 """Operators of ATen, and the call in Python that runs them."""
 READ_LESS = "Keep the value on the device and read it every n-th step."
@@ -86,7 +85,7 @@ class _Site:
     source: SourceLine
     calls: float
     each: float
-    idle: float = 0.0
+    idle: float
     host: float = 0.0
 
 
@@ -105,12 +104,13 @@ def dispatch_loop(signals: Signals) -> Iterator[Finding]:
     parameters or heads), each too small to be worth the microseconds that its dispatch costs, forward and again in
     backward.
 
-    How we know: The profile counts the operators of each line of the loop that runs several times a step, and of each
-    function that the loop calls, and their mean duration. In a bare trace the stacks must show a function that calls
-    the same thing, or is called by the same one, eight times or more: a model that is called once is no loop. To be
-    saved is the part of the line or function of all operators, of the breakdown's launch account; on a CPU the loop's
-    own Python, too, and the time of operators whose arithmetic takes no longer than their dispatch (bound by latency),
-    which is where the interval ends. The work of larger operators is not.
+    How we know: The profile counts the operators of each function and their mean duration; those of a function with
+    timed lines are shared out among them by time, and the lines that run several times a step count. In a bare trace
+    the stacks must show a function that calls the same thing, or is called by the same one, eight times or more: a
+    model that is called once is no loop. To be saved is the part of the line or function of all operators, of the
+    breakdown's launch account; on a CPU the loop's own Python, too, and the time of operators whose arithmetic takes no
+    longer than their dispatch (bound by latency), which is where the interval ends. The work of larger operators is
+    not.
 
     What helps: One operator on the whole tensor (a matrix product, einsum, cumsum, torch.nn.LSTM in place of a loop
     over cells, a torch._foreach operator over parameters); else torch.compile, which fuses the loop; on CUDA a graph
@@ -150,10 +150,6 @@ def _with_the_loop(dispatch: Estimate, site: _Site) -> Estimate:
 
 def _sites(signals: Signals) -> Iterator[_Site]:
     """Lines that run in a loop within the step, and functions whose lines were not timed."""
-    for line in signals.lines:
-        if line.operators is not None and line.hits >= FEWEST_ROUNDS and line.operators >= FEWEST_OPERATORS:
-            each = ratio(line.duration.value - line.host.value, line.operators)
-            yield _Site(line.source, line.operators, each, host=line.host.value)
     functions: dict[SourceLine, list[OperatorUse]] = {}
     for use in signals.operators:
         if use.source is not None and use.phase != "optimizer":
@@ -191,7 +187,7 @@ def _looping(lines: list[LineUse], uses: list[OperatorUse]) -> Iterator[_Site]:
     """
     calls = sum(use.calls for use in uses)
     lines = [line for line in lines if line.role in CALLERS]
-    rounds = [line for line in lines if line.hits >= FEWEST_ROUNDS and line.operators is None]
+    rounds = [line for line in lines if line.hits >= FEWEST_ROUNDS]
     part = ratio(sum(line.duration.value for line in rounds), sum(line.duration.value for line in lines))
     if rounds and calls * part >= FEWEST_OPERATORS:
         top = max(rounds, key=lambda line: line.duration.value)
@@ -292,13 +288,9 @@ def host_sync(signals: Signals) -> Iterator[Finding]:
     if gaps:
         return
     sites = [site for site in signals.sites if site.device != "cpu" and site.calls > 0]
-    known = sorted((site for site in sites if site.idle), key=lambda site: site.idle or 0.0, reverse=True)
-    for site in known[:MOST_SITES]:
-        idle = site.idle or 0.0
-        yield _at_site(signals, site, modelled(idle, 0.8 * idle, 1.2 * idle, signals.step.steady))
-    suspects = [site for site in sites if site.idle is None and site.name not in HARMLESS]
+    suspects = [site for site in sites if site.name not in HARMLESS]
     sync = named(signals.categories, "sync")
-    if suspects and not known and sync is not None:
+    if suspects and sync is not None:
         yield _at_site(signals, max(suspects, key=lambda site: site.calls), sync.recoverable)
 
 

@@ -45,7 +45,6 @@ class Reduced:
     number: int
     summary: RankSummary | None
     told: tuple[str, ...] = ()
-    device: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +68,7 @@ def reduce_rank(task: Task) -> Reduced:
     if summary is None:
         return Reduced(task.number, None, (f"{trace.path} holds no event that took time: no step.",))
     told = tuple(f"rank {rank}: {said}" for said in trace.damage.sentences)
-    return Reduced(task.number, summary, told, trace.devices[0].name if trace.devices else "")
+    return Reduced(task.number, summary, told)
 
 
 def reduce_all(
@@ -79,17 +78,11 @@ def reduce_all(
     workers: int | None = None,
     max_size: int = DEFAULT_MAX_SIZE,
     cache: bool = False,
-    progress: Callable[[int], None] | None = None,
 ) -> tuple[Reduced, ...]:
-    """All ranks, in their order. workers: processes of the local engine, by default one for each CPU. progress: told
-    how many are done. Raises UsageError and CommandError where a cluster is asked for and is not there."""
+    """All ranks, in their order. workers: processes of the local engine, by default one for each CPU. Raises UsageError
+    and CommandError where a cluster is asked for and is not there."""
     tasks = [Task(number, files, max_size, cache) for number, files in enumerate(ranks)]
-    found: list[Reduced] = []
-    for reduced in _mapped(reduce_rank, tasks, engine, workers):
-        found.append(reduced)
-        if progress is not None:
-            progress(len(found))
-    found.sort(key=lambda reduced: reduced.number)
+    found = sorted(_mapped(reduce_rank, tasks, engine, workers), key=lambda reduced: reduced.number)
     seen: set[int] = set()
     for index, reduced in enumerate(found):
         if reduced.summary is not None and reduced.summary.rank in seen:

@@ -184,7 +184,6 @@ class Chain:
     end: tuple[Int64, ...]
     before: tuple[Int64, ...]
     step: Int64
-    ranks: int
 
 
 def chain(shared: Sequence[Shared], origins: Int64) -> Chain:
@@ -199,7 +198,7 @@ def chain(shared: Sequence[Shared], origins: Int64) -> Chain:
     begin = tuple(each.begin[:, k] - origins[each.ranks] for _, each, k in calls)
     end = tuple(each.end[:, k] - origins[each.ranks] for _, each, k in calls)
     step = np.array([each.step[k] for _, each, k in calls], np.int64)
-    return Chain(members, begin, end, _before(members, begin, end, len(origins)), step, len(origins))
+    return Chain(members, begin, end, _before(members, begin, end, len(origins)), step)
 
 
 def _before(members: Sequence[Int64], begin: Sequence[Int64], end: Sequence[Int64], ranks: int) -> tuple[Int64, ...]:

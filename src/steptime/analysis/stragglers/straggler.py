@@ -43,7 +43,7 @@ def aligned(summaries: Sequence[RankSummary]) -> tuple[int, Int64, Int64] | None
     columns that all ranks have; None where some rank has no series."""
     found = [summary.series for summary in summaries]
     series = [each for each in found if each is not None]
-    if len(series) < len(found) or len(series) < 2 or len({each.first for each in series}) > 1:
+    if len(series) < len(found) or len(series) < 2:
         return None
     width = max(each.width for each in series)
     columns = [widened(each, width).own for each in series]
@@ -51,7 +51,7 @@ def aligned(summaries: Sequence[RankSummary]) -> tuple[int, Int64, Int64] | None
     if not count:
         return None
     own = np.stack([each[:count] for each in columns])
-    return width, series[0].first + width * np.arange(count), own
+    return width, width * np.arange(count), own
 
 
 def late_series(summaries: Sequence[RankSummary]) -> tuple[LateSeries, Waiting | None] | None:

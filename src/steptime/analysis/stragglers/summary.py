@@ -68,11 +68,9 @@ class Exchange:
 class RankSeries:
     """What a rank did of its own in each step, by the watch alone: ns outside of the phases that wait for others.
 
-    first: number of the first step; width: steps of one column; own: (k,) mean of the column's steady steps, -1 where
-    it has none.
+    width: steps of one column; own: (k,) mean of the column's steady steps, -1 where it has none.
     """
 
-    first: int
     width: int
     own: Int64
 
@@ -105,23 +103,23 @@ def kept_calls(counts: list[int]) -> list[int]:
     return [min(count, max(LEAST_CALLS, MOST_CALLS * count // whole)) for count in counts]
 
 
-def blocks(own: Int64, known: Bool, first: int) -> RankSeries | None:
+def blocks(own: Int64, known: Bool) -> RankSeries | None:
     """The series of a value per step, in columns of the least power of two that leaves no more than MOST_BLOCKS.
 
-    own: (n,) ns; known: which of them are steady; first: number of the first step.
+    own: (n,) ns; known: which of them are steady.
     """
     if not known.any():
         return None
     width = 1
     while -(-len(own) // width) > MOST_BLOCKS:
         width *= 2
-    return RankSeries(first, width, _block_means(np.where(known, own, -1), width))
+    return RankSeries(width, _block_means(np.where(known, own, -1), width))
 
 
 def widened(series: RankSeries, width: int) -> RankSeries:
     """The same in wider columns. width: a power of two times the series' own."""
     factor = width // series.width
-    return series if factor == 1 else RankSeries(series.first, width, _block_means(series.own, factor))
+    return series if factor == 1 else RankSeries(width, _block_means(series.own, factor))
 
 
 def _block_means(values: Int64, width: int) -> Int64:
@@ -329,6 +327,6 @@ def summarise_process(process: Process, layout: Layout, recorded: RecordedBreakd
         exchanges=exchanges,
         numbers=tuple(numbers.tolist()),
         flops=sum(operator.flops or 0.0 for operator in recorded.operators),
-        series=blocks(own, steps.steady, 0),
+        series=blocks(own, steps.steady),
         world=facts.world_size,
     )

@@ -72,20 +72,14 @@ class Replay:
         pairs = [(kind.title, float(means[kind])) for kind in PathKind if means[kind]]
         return tuple(sorted(pairs, key=lambda pair: -pair[1]))
 
-    @property
-    def unexplained(self) -> float:
-        """Share of the critical path on which the device waited, for longer than any delay of its own, for something
-        that the trace does not hold; there is no law for it, so it is replayed as it was."""
-        return float(self.entries[:, PathKind.UNEXPLAINED].sum() / max(1, int(self.replayed.sum())))
-
-    def longest(self, count: int = 10) -> tuple[tuple[str, str, float], ...]:
+    def longest(self) -> tuple[tuple[str, str, float], ...]:
         """(kind, name, ns per step) of what takes most of the critical path; name: of a kernel, an operator or a
         function, "" where there is none."""
         first, number = distinct(self.path.kind, self.path.name)
         keys = np.stack((self.path.kind[first], self.path.name[first]), axis=1)
         spent = np.zeros(len(keys), np.int64)
         np.add.at(spent, number, self.path.end - self.path.begin)
-        order = np.argsort(-spent, kind="stable")[:count].tolist()
+        order = np.argsort(-spent, kind="stable")[:LONGEST_SHOWN].tolist()
         steps = len(self.replayed)
         found = ((*keys[at].tolist(), float(spent[at]) / steps) for at in order)
         return tuple(
@@ -160,6 +154,7 @@ def _before_updates(graph: Graph, updates: Int64) -> tuple[Int64, Int64]:
 
 
 MOST_STEPS = 5
+LONGEST_SHOWN = 10
 MOST_EVENTS = 1_500_000
 """Of all replayed steps together: a second or two of work. One step is replayed, however long it is."""
 
