@@ -1,9 +1,10 @@
 """Processor time and peak memory of whole commands, of two or more installations in turns.
 
-    python benchmarks/diagnosis_cpu.py TRACE... --steptime NAME=PATH --steptime NAME=PATH [--rounds 5] [--name MACHINE]
+    python benchmarks/diagnosis_cpu.py TRACE... --steptime NAME=PATH... [--other NAME=COMMAND]... [--rounds 5]
 
 For each trace: `diagnose --no-cache` (cold) and `diagnose` with its columns in the cache (warm); and `--version`. Every
-installation has its own cache and its own compiled modules, which one round before the measured ones fills. Seconds are
+installation has its own cache and its own compiled modules, which one round before the measured ones fills. Other
+programs run in the same turns, once for each trace, as a shell's command in which {} stands for the trace. Seconds are
 user and system of the process and its children; the peak is the largest resident size. Writes
 results/diagnosis-cpu-MACHINE.md.
 """
@@ -28,15 +29,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("traces", nargs="+", type=Path)
     parser.add_argument("--steptime", action="append", required=True, metavar="NAME=PATH")
+    parser.add_argument("--other", action="append", default=[], metavar="NAME=COMMAND")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--name", default=platform.machine() + f"-{os.cpu_count()}cpu")
     options = parser.parse_args()
     programs = dict(each.split("=", 1) for each in options.steptime)
-    commands = {"--version": ["--version"]}
+    others = dict(each.split("=", 1) for each in options.other)
+    commands = {"--version": (["--version"], Path())}
     for trace in options.traces:
         name = f"{trace.name}, {trace.stat().st_size / 1e6:.0f} MB"
-        commands[f"{name}, cold"] = ["diagnose", "--no-cache", str(trace)]
-        commands[f"{name}, warm"] = ["diagnose", str(trace)]
+        commands[f"{name}, cold"] = ["diagnose", "--no-cache", str(trace)], trace
+        commands[f"{name}, warm"] = ["diagnose", str(trace)], Path()
     lines = [
         "# Processor time of a whole diagnosis",
         "",
@@ -44,29 +47,31 @@ def main() -> None:
         f"{version('msgspec')}, load {os.getloadavg()[0]:.0f}; median (lowest to highest) of {options.rounds} rounds "
         "in turns; made by `python benchmarks/diagnosis_cpu.py`.",
         "",
-        "| command | " + " | ".join(f"{name}, CPU s | {name}, peak MB" for name in programs) + " |",
-        "|---" * (1 + 2 * len(programs)) + "|",
+        "| command | " + " | ".join(f"{name}, CPU s | {name}, peak MB" for name in (*programs, *others)) + " |",
+        "|---" * (1 + 2 * len(programs) + 2 * len(others)) + "|",
     ]
     with tempfile.TemporaryDirectory() as folder:
-        for what, words in commands.items():
-            runs = [
-                [measured(each, words, Path(folder)) for each in programs.values()] for _ in range(options.rounds + 1)
-            ]
+        for what, (words, trace) in commands.items():
+            asked = [[each, *words] for each in programs.values()]
+            if trace != Path():
+                asked += [["/bin/sh", "-c", "exec " + each.format(trace)] for each in others.values()]
+            runs = [[measured(each, Path(folder)) for each in asked] for _ in range(options.rounds + 1)]
             cells = [said(column) for column in zip(*runs[1:], strict=True)]
+            cells += ["– | –"] * (len(programs) + len(others) - len(asked))
             lines.append(f"| {what} | {' | '.join(cells)} |")
             print(lines[-1], flush=True)
     (RESULTS / f"diagnosis-cpu-{options.name}.md").write_text("\n".join(lines) + "\n")
 
 
-def measured(program: str, words: list[str], folder: Path) -> tuple[float, float]:
+def measured(words: list[str], folder: Path) -> tuple[float, float]:
     """CPU seconds and peak MB of one command."""
-    own = folder / program.strip("/").replace("/", "-")
+    own = folder / words[0].strip("/").replace("/", "-")
     environment = os.environ | {"STEPTIME_CACHE_DIR": str(own / "cache"), "PYTHONPYCACHEPREFIX": str(own / "compiled")}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
-    process = subprocess.Popen([program, *words], stdout=subprocess.DEVNULL, env=environment)
+    process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment)
     _, status, usage = os.wait4(process.pid, 0)
     if status:
-        sys.exit(f"{program} {' '.join(words)} failed")
+        sys.exit(f"{' '.join(words)} failed")
     return usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024
 
 

@@ -265,15 +265,15 @@ def _functions_of(trace: Trace, piece: Int64, owner: Int64, spent: Int64) -> tup
     function, ns, and a row of it; by piece and name. piece, owner, spent: as of `_held_by`."""
     forest = host_forest(trace)
     functions = (trace.events.event_kind == EventKind.PYTHON) & matching(trace, _is_function) & ~running_before(trace)
-    around, at = forest.enclosing(functions), forest.nearest(functions)[owner].astype(np.int64)
-    stretch, levels = np.arange(len(owner)), []
+    at = forest.nearest(functions)[owner].astype(np.int64)
+    if not (at != UNKNOWN).any():
+        nothing = np.empty(0, np.int64)
+        return nothing, nothing, nothing, nothing
+    around, stretch, levels = forest.enclosing(functions), np.arange(len(owner)), []
     while (known := at != UNKNOWN).any():
         stretch, at = stretch[known], at[known]
         levels.append((stretch, at))
         at = around[at].astype(np.int64)
-    if not levels:
-        nothing = np.empty(0, np.int64)
-        return nothing, nothing, nothing, nothing
     stretch, row = (np.concatenate(column) for column in zip(*levels, strict=True))
     name = trace.events.name[row].astype(np.int64)
     once_each, _ = distinct(stretch, name)  # a recursion holds it once

@@ -111,7 +111,10 @@ def source_of(trace: Trace, links: Links, rows: Int64, weight: Int64) -> SourceL
 
 def rounds_of(steps: StepContext) -> Mapping[SourceLine, int]:
     """By function of the user's, `OperatorUse.rounds` of the operators that it calls; empty without stacks."""
-    trace, links, name = steps.trace, steps.links, steps.trace.events.name.astype(np.int64)
+    trace, links = steps.trace, steps.links
+    if not np.any(links.function != UNKNOWN):
+        return {}
+    name = trace.events.name.astype(np.int64)
     rows = np.flatnonzero(operator_events(trace) & np.isin(trace.events.lane, steps.lanes))
     rows = unique(np.where(links.forward[rows] == UNKNOWN, rows, links.forward[rows])).astype(np.int64)
     rows = rows[links.function[rows] != UNKNOWN]

@@ -156,6 +156,8 @@ class Forest:
 
     def nearest(self, marked: Bool) -> Int32:
         """By row of the table: the row of the innermost marked event that encloses it or is it. marked: by row."""
+        if not marked.any():
+            return np.full(self.size, UNKNOWN, np.int32)
         return self._by_row(nearest_ancestor(self.parent, marked[self.rows]))
 
     def enclosing(self, marked: Bool) -> Int32:
@@ -246,6 +248,7 @@ def link(trace: Trace, boundaries: Int64, *, is_user: Callable[[str], bool] = is
     )
 
 
+@once
 def roles_of(trace: Trace, is_user: Callable[[str], bool] = is_user_file) -> Roles:
     """Sorts the host's events. Files of 2021 list annotations among the operators; compiled code is only annotated."""
     event_kind, name = trace.events.event_kind, trace.events.name

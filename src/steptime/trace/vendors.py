@@ -274,7 +274,6 @@ DEVICE_WORK_KINDS: tuple[tuple[re.Pattern[str], EventKind], ...] = (
 """By its name, what an event of a device is that its category does not tell apart; else a kernel."""
 
 
-@once
 def matching(trace: Trace, test: Callable[[str], object]) -> Bool:
     """Which events have a name that passes the test; each name is tested once."""
     passed = of_symbols(trace, test)
