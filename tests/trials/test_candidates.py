@@ -9,7 +9,15 @@ import pytest
 
 from steptime.advice.fix import Promise
 from steptime.errors import UsageError
-from steptime.trials.candidates import from_command, from_diff, from_range, from_revision, from_variables, from_words
+from steptime.trials.candidates import (
+    from_command,
+    from_diff,
+    from_range,
+    from_revision,
+    from_variables,
+    from_words,
+    suspicion_of,
+)
 from steptime.trials.trial import BASELINE
 
 SLOW, FAST = "import time\ntime.sleep(1)\n", "import time\n"
@@ -130,3 +138,8 @@ def test_what_is_no_pair_and_what_no_shell_would_split_is_refused() -> None:
     for words in ("'open", ""):
         with pytest.raises(UsageError, match="--against"):
             from_command(words, "against-1")
+
+
+def test_a_source_that_speaks_of_what_measures_it_is_suspicious() -> None:
+    assert suspicion_of([("import torch\n", "import torch\nimport steptime.probe\n")])
+    assert not suspicion_of([("# steptime run\n", "# steptime run\nprint()\n")])

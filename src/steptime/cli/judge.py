@@ -32,10 +32,11 @@ from steptime.recording.load import load
 from steptime.report.judge_text import render_judged, render_markdown
 from steptime.report.output import Renderer
 from steptime.trials import candidates
+from steptime.trials.judge import NEVER
 from steptime.trials.results import read_results
 from steptime.trials.trial import BASELINE, TrialVerdict, Variant
 
-WORSE = frozenset({TrialVerdict.SLOWER, TrialVerdict.BROKE_PROMISE, TrialVerdict.FAILED, TrialVerdict.NOT_EXERCISED})
+WORSE = NEVER | {TrialVerdict.SLOWER}
 NOT_SURE = 3
 """Exit status where nothing is worse, and something is undecided."""
 
@@ -135,7 +136,8 @@ def command(
     **given: Any,
 ) -> int:
     """Run a job as it is and with changes that somebody made, in turns, each in a fresh process whose files are
-    contained, and say of each change: faster, slower, no difference, undecided, different training, or broken. Options
+    contained, and say of each change: faster, slower, no difference, undecided, different training, suspicious (it does
+    less, or reaches for what measures it), or broken. Options
     come before the command. Exit status: 0 where every candidate is faster or makes no difference, 1 where one is
     worse, 3 where none is worse and one is undecided.
 

@@ -87,9 +87,11 @@ class Owners:
         self._changed = changed
         self._known: dict[int, weakref.ref[Any]] = {}
         self._countable = True
+        self.added = 0
 
     def add(self, owner: Any) -> None:
         """A new one; what is gone is forgotten."""
+        self.added += 1
         self._known = {key: reference for key, reference in self._known.items() if reference() is not None}
         try:
             self._known[id(owner)] = weakref.ref(owner)

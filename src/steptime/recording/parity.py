@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
 
 from steptime.recording import documents
 from steptime.recording.documents import decode_lines, read_bytes
-from steptime.recording.recording import Parity
+from steptime.recording.recording import Parity, StepWork
 
 NOT_FINITE = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
 """JSON has no such numbers."""
 LARGEST_STEP = 1 << 62
 """A larger step or size would not fit the columns."""
+
+
+Numbers = tuple[float | Literal["nan"], ...]
 
 
 class _ParityLine(msgspec.Struct):
@@ -26,6 +29,16 @@ class _ParityLine(msgspec.Struct):
     gradient_norm: float | str | None = None
     peak_bytes: int = 0
     gradients: tuple[tuple[str, float | str | None], ...] = ()
+    inputs: tuple[str, ...] = ()
+    batches: tuple[tuple[Numbers, ...], ...] = ()
+    evaluated: tuple[tuple[str, int], ...] = ()
+    dropped: float = 0.0
+    still: tuple[str, ...] = ()
+    weights: tuple[tuple[str, int, Numbers], ...] = ()
+    updates: tuple[tuple[str, Numbers], ...] = ()
+    directions: tuple[tuple[str, Numbers], ...] = ()
+    iterators: int = 0
+    without: tuple[str, ...] = ()
 
 
 _decoder = msgspec.json.Decoder(_ParityLine)
@@ -49,7 +62,31 @@ def read_parity(path: Path, problems: list[str]) -> Parity | None:
             for row in rows
             if row.gradients
         ),
+        work=tuple(_work(row) for row in rows),
     )
+
+
+def _work(row: _ParityLine) -> StepWork:
+    return StepWork(
+        row.inputs,
+        tuple(tuple(map(_numbers, batch)) for batch in row.batches),
+        row.evaluated,
+        row.dropped,
+        row.still,
+        tuple((name, count, _numbers(values)) for name, count, values in row.weights),
+        _named(row.updates),
+        _named(row.directions),
+        row.iterators,
+        row.without,
+    )
+
+
+def _named(written: tuple[tuple[str, Numbers], ...]) -> tuple[tuple[str, tuple[float, ...]], ...]:
+    return tuple((name, _numbers(values)) for name, values in written)
+
+
+def _numbers(written: Numbers) -> tuple[float, ...]:
+    return tuple(map(_number, written))
 
 
 def _decode(data: bytes) -> _ParityLine:

@@ -325,6 +325,31 @@ class OutOfMemoryFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class StepWork:
+    """What a step of a variant did. Tensors are told by sketches: sums of all their numbers with fixed signs.
+
+    inputs: shapes of what a root module got, of each call with gradients. batches: the sketches of it, in the steps
+    that are looked at. evaluated: shapes without their first dimension, and how many of them went through a root
+    without gradients. dropped: sum of the probabilities of the dropouts, where they are switched off. still:
+    parameters that have not moved since the last look. weights: name, size and sketch of the parameters that were
+    first seen here. updates: how each parameter moved in the step before. directions: each parameter's gradient.
+    iterators: of loaders, that were begun until the step's end. without: parameters that have no gradient, or one of
+    zero, in the steps that are looked at.
+    """
+
+    inputs: tuple[str, ...] = ()
+    batches: tuple[tuple[tuple[float, ...], ...], ...] = ()
+    evaluated: tuple[tuple[str, int], ...] = ()
+    dropped: float = 0.0
+    still: tuple[str, ...] = ()
+    weights: tuple[tuple[str, int, tuple[float, ...]], ...] = ()
+    updates: tuple[tuple[str, tuple[float, ...]], ...] = ()
+    directions: tuple[tuple[str, tuple[float, ...]], ...] = ()
+    iterators: int = 0
+    without: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Parity:
     """What a variant of a trial computed, by step, in order. All arrays are read-only and of one length.
 
@@ -343,6 +368,7 @@ class Parity:
     backwards: Int64
     peak_bytes: Int64
     gradients: tuple[tuple[tuple[str, float | None], ...], ...] = ()
+    work: tuple[StepWork, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ WORDS = {
     TrialVerdict.NO_EFFECT: "no difference",
     TrialVerdict.SLOWER: "slower",
     TrialVerdict.MORE_MEMORY: "more memory",
+    TrialVerdict.SUSPICIOUS: "suspicious",
     TrialVerdict.BROKE_PROMISE: "different training",
     TrialVerdict.NOT_EXERCISED: "broken",
     TrialVerdict.FAILED: "broken",

@@ -26,6 +26,7 @@ ORDER = (
     TrialVerdict.NO_EFFECT,
     TrialVerdict.SLOWER,
     TrialVerdict.MORE_MEMORY,
+    TrialVerdict.SUSPICIOUS,
     TrialVerdict.BROKE_PROMISE,
     TrialVerdict.NOT_EXERCISED,
     TrialVerdict.FAILED,

@@ -10,7 +10,8 @@ import shlex
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from steptime.advice.fix import Promise
@@ -21,6 +22,7 @@ from steptime.trials.trial import BASELINE, Variant
 PATIENCE = 60.0
 """Seconds that git may take."""
 Sources = tuple[tuple[str, str], ...]
+OURS = "steptime"
 
 
 def from_diff(diff: Path, directory: Path, name: str) -> Variant:
@@ -44,7 +46,9 @@ def from_diff(diff: Path, directory: Path, name: str) -> Variant:
             reason = f"{diff} removes or renames {gone}, which cannot be tried: judge it with --ref."
             raise UsageError("judge-diff", reason)
         sources = tuple((_relative(root / path, directory), _text(scratch / path)) for path in touched)
-    return Variant(name, label=diff.name, sources=sources, promise=Promise.SAME_CURVE)
+    return Variant(
+        name, label=diff.name, sources=sources, promise=Promise.SAME_CURVE, suspicion=_suspicion(sources, directory)
+    )
 
 
 def from_revision(revision: str, directory: Path, name: str) -> Variant:
@@ -64,7 +68,9 @@ def from_revision(revision: str, directory: Path, name: str) -> Variant:
     texts = [path for added, _, path in rows if added != "-"]
     sources = tuple((_relative(root / path, directory), _git(root, "show", f"{commit}:{path}")) for path in texts)
     label = f"{revision} (without {binary} binary file{'s' * (binary != 1)})" if binary else revision
-    return Variant(name, label=label, sources=sources, promise=Promise.SAME_CURVE)
+    return Variant(
+        name, label=label, sources=sources, promise=Promise.SAME_CURVE, suspicion=_suspicion(sources, directory)
+    )
 
 
 def from_range(revisions: str, directory: Path, name: str) -> tuple[Variant | None, Variant]:
@@ -76,7 +82,7 @@ def from_range(revisions: str, directory: Path, name: str) -> tuple[Variant | No
     # What A changes and B does not have must be as B has it: both start from the same files.
     known = {path for path, _ in after.sources}
     unchanged = tuple((path, _text(directory / path)) for path, _ in before.sources if path not in known)
-    after = Variant(name, label=revisions, sources=(*after.sources, *unchanged), promise=Promise.SAME_CURVE)
+    after = replace(after, label=revisions, sources=(*after.sources, *unchanged))
     return Variant(BASELINE, label=first, sources=before.sources), after
 
 
@@ -114,6 +120,18 @@ def _split(words: str, option: str) -> tuple[str, ...]:
     if not found:
         raise UsageError("usage", f"{option} takes words, as a shell would split them, and got none.")
     return found
+
+
+def suspicion_of(texts: Iterable[tuple[str, str]]) -> str:
+    """What changed files say that no honest change says, "" for nothing. texts: before and after."""
+    if any(after.lower().count(OURS) > before.lower().count(OURS) for before, after in texts):
+        return f"Its source speaks of {OURS}, which measures it"
+    return ""
+
+
+def _suspicion(sources: Sources, directory: Path) -> str:
+    pairs = ((directory / path, text) for path, text in sources if path.endswith(".py"))
+    return suspicion_of((_text(path) if path.is_file() else "", text) for path, text in pairs)
 
 
 def _git(folder: Path, *words: str, what: str = "", ceiling: Path | None = None) -> str:

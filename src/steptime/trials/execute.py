@@ -18,6 +18,7 @@ from steptime.arrays import Int64
 from steptime.changes import VariantOptions
 from steptime.errors import SteptimeError
 from steptime.intervals import measure, union
+from steptime.journal import Flag, Kind
 from steptime.launcher.outcome import Outcome, ProbeOptions, Progress
 from steptime.launcher.variant import DEADLINE_PASSED, OUTPUT, run_variant
 from steptime.recording.load import load
@@ -37,6 +38,10 @@ def free_bytes(folder: Path) -> int:
 
 OUTSIDE = "changed outside of its folder: "
 """How the probe's notes begin on what a process changed outside of its workspace (probe/changes/outside)."""
+REPLACED = "replaced: "
+"""How they begin on clocks and functions of torch's that are somebody else's (probe/changes/work)."""
+NEARLY = 0.9
+"""Of the time that a process has, from which on it was the time that ended it."""
 FORBIDDEN = ("Read-only file system", "Permission denied")
 """Errors that a process of a trial may get where it writes."""
 NOT_FORBIDDEN = "where a process of a trial may not write that, --uncontained lets it"
@@ -101,7 +106,7 @@ def execute(stand: Workspace, turn: ScheduledRun, show: Callable[[Progress], Non
         outcome = run_variant(command, recording, options, place, watch)
     if left < turn.deadline and outcome.problems and outcome.problems[0].startswith(DEADLINE_PASSED):
         raise Spent
-    run = _read(turn, outcome, time.monotonic() - begin)
+    run = read_run(turn, outcome, time.monotonic() - begin)
     outside = dict.fromkeys((*run.outside, *map(str, differences(before, _unguarded(stand)))))
     run = replace(run, failure=FILLED if filled else run.failure, outside=tuple(outside))
     if not stand.keep and not run.failure:
@@ -116,7 +121,8 @@ def _unguarded(stand: Workspace) -> Tree:
     return tree_of(stand.directory, (stand.folder, *stand.without))
 
 
-def _read(turn: ScheduledRun, outcome: Outcome, seconds: float) -> Run:
+def read_run(turn: ScheduledRun, outcome: Outcome, seconds: float) -> Run:
+    """What a process left. Raises nothing: what cannot be read is the run's `failure`."""
     run = Run(
         turn.variant.name,
         turn.stage,
@@ -131,7 +137,7 @@ def _read(turn: ScheduledRun, outcome: Outcome, seconds: float) -> Run:
     try:
         recording = load(outcome.recording)
         if run.failure:
-            return replace(run, outside=_outside(recording.processes))
+            return replace(run, outside=_noted(recording.processes, OUTSIDE))
         return _with_numbers(run, turn, recording)
     except SteptimeError as error:
         return replace(run, failure=run.failure or str(error))
@@ -149,24 +155,60 @@ def _with_numbers(run: Run, turn: ScheduledRun, recording: Recording) -> Run:
     losses: tuple[float | None, ...] = ()
     if parity is not None:
         seen = zip(parity.loss.tolist(), parity.backwards.tolist(), strict=True)
-        losses = tuple(loss if count and np.isfinite(loss) else None for loss, count in seen)
+        losses = tuple(loss * count if count and np.isfinite(loss) else None for loss, count in seen)
     return replace(
         run,
         step_ns=tuple(times),
         losses=losses,
         norms=parity.gradients if parity is not None else (),
+        backwards=tuple(parity.backwards.tolist()) if parity is not None else (),
+        work=parity.work if parity is not None else (),
+        passes=passes_of(process),
+        replaced=_noted(recording.processes, REPLACED),
+        ended_early=_ended_early(turn, timeline.steps),
         peak_bytes=int(parity.peak_bytes.max()) if parity is not None and len(parity.peak_bytes) else None,
         start_seconds=start_seconds(process, timeline.steps),
         compile_seconds=sum(fact.duration_ns for fact in process.compilations) / 1e9,
         changes=tuple(AppliedChange(fact.kind, fact.applied, fact.exercised, fact.detail) for fact in process.changes),
         load=load_of(recording.telemetry),
-        outside=_outside(recording.processes),
+        outside=_noted(recording.processes, OUTSIDE),
     )
 
 
-def _outside(processes: Sequence[Process]) -> tuple[str, ...]:
+def passes_of(process: Process) -> tuple[tuple[str, int, int], ...]:
+    """The most samples that a whole pass over each dataset took, by the class and the length of the dataset. A pass
+    ends where the loader has no more batches, or another one over the same dataset begins."""
+    loaders = {each.identity: each for each in process.loaders if each.dataset_length and each.batch_size}
+    table = process.intervals
+    asked = table.kind == int(Kind.LOADER_NEXT)
+    taken: dict[tuple[str, int], tuple[int, int]] = {}
+    most: dict[tuple[str, int], int] = {}
+    for identity, flags in zip(table.identity[asked].tolist(), table.flags[asked].tolist(), strict=True):
+        loader = loaders.get(identity)
+        if loader is None:
+            continue
+        key = (loader.dataset, loader.dataset_length or 0)
+        iterator, samples = taken.get(key, (identity, 0))
+        ends = bool(flags & int(Flag.EXHAUSTED))
+        if ends or iterator != identity:
+            most[key] = max(most.get(key, 0), samples)
+            samples = 0
+        taken[key] = identity, samples + (0 if ends else loader.batch_size or 0)
+    return tuple((*key, min(samples, key[1])) for key, samples in sorted(most.items()) if samples)
+
+
+def _noted(processes: Sequence[Process], begin: str) -> tuple[str, ...]:
+    """What follows in the probe's notes that begin so."""
     notes = (note for process in processes for note in process.notes)
-    return tuple(note.removeprefix(OUTSIDE) for note in notes if note.startswith(OUTSIDE))
+    return tuple(note.removeprefix(begin) for note in notes if note.startswith(begin))
+
+
+def _ended_early(turn: ScheduledRun, steps: Steps) -> bool:
+    """Whether neither the steps were taken nor their time was up."""
+    options = turn.options
+    if len(steps.end) >= options.warm_up + options.steps:
+        return False
+    return int(steps.end[-1] - steps.begin[0]) < NEARLY * options.limit_seconds * 1e9
 
 
 def step_times(timeline: Timeline, warm_up: int) -> list[int]:

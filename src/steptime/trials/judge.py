@@ -26,7 +26,8 @@ from steptime.advice.fix import Goal, Promise
 from steptime.arrays import Float64, Int64
 from steptime.quantities import Estimate, autocorrelation_time, median_of, student
 from steptime.trials import parity
-from steptime.trials.trial import BASELINE, CONTROL, Agreement, Judgement, Run, TrialVerdict, Variant
+from steptime.trials.same_work import other_training, suspicion
+from steptime.trials.trial import BASELINE, CONTROL, Agreement, Judgement, NumbersCheck, Run, TrialVerdict, Variant
 
 Series = Sequence[int] | Int64 | Float64
 
@@ -118,17 +119,13 @@ MIN_GAIN = 0.03
 """A gain that a change of the code is worth, where the user says nothing else."""
 OTHER_CPU = 0.25
 """CPUs' worth of foreign work above that of the quietest run, from which on a run counts as disturbed."""
+NEVER = frozenset(
+    {TrialVerdict.FAILED, TrialVerdict.NOT_EXERCISED, TrialVerdict.BROKE_PROMISE, TrialVerdict.SUSPICIOUS}
+)
+"""Verdicts that no further round changes."""
 KEPT = frozenset({Agreement.SAME_BITS, Agreement.SAME_CURVE, Agreement.OTHER_STREAM})
-BROKEN = frozenset({Agreement.APART, Agreement.DEAD_GRADIENTS, Agreement.WILD_GRADIENTS})
+BROKEN = frozenset({Agreement.APART, Agreement.DEAD_GRADIENTS, Agreement.WILD_GRADIENTS, Agreement.OTHER_WORK})
 NOT_REPEATED = "The job's losses do not repeat (seeded by the clock?)"
-
-
-@dataclass(frozen=True, slots=True)
-class NumbersCheck:
-    """What the losses and gradients say, and why in words."""
-
-    agreement: Agreement
-    sentence: str
 
 
 def judge(variant: Variant, runs: Sequence[Run], *, min_gain: float = MIN_GAIN, goal: Goal = Goal.SPEED) -> Judgement:
@@ -175,7 +172,7 @@ def not_exercised(variant: Variant, own: Sequence[Run]) -> str:
 def cannot_win(judgement: Judgement, *, min_gain: float = MIN_GAIN, goal: Goal = Goal.SPEED) -> bool:
     """Whether more rounds of the variant are a waste: it failed, changed nothing, broke its promise, or the whole
     interval of what it gains lies below the least gain."""
-    if judgement.verdict in (TrialVerdict.FAILED, TrialVerdict.NOT_EXERCISED, TrialVerdict.BROKE_PROMISE):
+    if judgement.verdict in NEVER:
         return True
     gain = judgement.gain(goal)
     return gain is not None and gain.high < 1 + min_gain
@@ -262,11 +259,16 @@ _position = attrgetter("position")
 
 def agreement_of(variant: Variant, runs: Sequence[Run]) -> NumbersCheck:
     """What is known of the variant's numbers: its gradients first, whatever the losses say."""
+    found = _work(variant, runs)
+    if found is not None and found.agreement is Agreement.LESS_WORK:
+        return found
     if variant.promise is Promise.NEW_TRAINING:
         return NumbersCheck(Agreement.NOT_JUDGED, "It trains something else, which is for you to decide")
     broken, widened = _gradients(variant, runs)
-    if broken is not None:
+    if broken is not None and (found is None or broken.agreement is Agreement.DEAD_GRADIENTS):
         return broken
+    if found is not None:
+        return found
     own = [run for run in runs if run.variant == variant.name and _timed(run)]
     plain = [run for run in runs if run.variant in (BASELINE, CONTROL) and _timed(run)]
     if not own or not parity.seen(own[0].losses) or not any(parity.seen(run.losses) for run in plain):
@@ -277,10 +279,23 @@ def agreement_of(variant: Variant, runs: Sequence[Run]) -> NumbersCheck:
     return replace(numbers, sentence=f"{numbers.sentence}; {widened}") if widened else numbers
 
 
+def _work(variant: Variant, runs: Sequence[Run]) -> NumbersCheck | None:
+    """What a candidate of somebody's does less, or otherwise, than the job."""
+    if variant.suspicion:
+        return NumbersCheck(Agreement.LESS_WORK, variant.suspicion)
+    if not variant.foreign:
+        return None
+    own = [run for run in runs if run.variant == variant.name and not run.failure]
+    plain = [run for run in runs if run.variant in (BASELINE, CONTROL) and not run.failure]
+    return suspicion(own, plain) or other_training(variant, own, plain)
+
+
 def asks_for_rehearsal(variants: Sequence[Variant], runs: Sequence[Run]) -> bool:
     """Whether the job as it is must be rehearsed once more to tell a variant's gradients from what differs by
     itself."""
     done = sum(run.variant == BASELINE and run.rehearsal for run in runs)
+    if done == 1 and any(each.foreign for each in variants):
+        return True
     norms = [dict(run.norms[0]) for run in _rehearsals(BASELINE, runs)]
     if done >= parity.REPEATS or not norms or (len(norms) > 1 and parity.own_tolerance(norms) is None):
         return False
@@ -365,6 +380,8 @@ def _verdict(
 ) -> tuple[TrialVerdict, str]:
     if numbers.agreement in BROKEN:
         return TrialVerdict.BROKE_PROMISE, numbers.sentence
+    if numbers.agreement is Agreement.LESS_WORK:
+        return TrialVerdict.SUSPICIOUS, numbers.sentence
     if gain is None:
         what = "its speed" if goal is Goal.SPEED else "its peak memory"
         return TrialVerdict.UNDECIDED, f"Too few rounds were run to tell {what}"

@@ -14,6 +14,7 @@ from math import inf, isfinite
 from steptime.advice.fix import Goal, Promise
 from steptime.changes import Change
 from steptime.quantities import Estimate
+from steptime.recording.recording import StepWork
 
 BASELINE, CONTROL = "baseline", "control"
 """Names of the variants that change nothing. The control is another baseline, there to show the noise."""
@@ -28,6 +29,8 @@ class TrialVerdict(Enum):
     SLOWER = "slower"
     MORE_MEMORY = "more memory"
     """Of a trial for memory."""
+    SUSPICIOUS = "suspicious"
+    """It does less than the job, or reaches for what measures it: its speed means nothing."""
     BROKE_PROMISE = "broke its promise"
     """The numbers are not what the fix promises, whatever the speed."""
     NOT_EXERCISED = "not exercised"
@@ -45,8 +48,18 @@ class Agreement(Enum):
     APART = "losses outside the band of other seeds"
     DEAD_GRADIENTS = "gradients that are zero or gone"
     WILD_GRADIENTS = "gradients beyond tolerance"
+    OTHER_WORK = "other batches, parameters or updates"
+    LESS_WORK = "less work"
     NOT_SEEN = "no losses seen"
     NOT_JUDGED = "another training: losses are not compared"
+
+
+@dataclass(frozen=True, slots=True)
+class NumbersCheck:
+    """What is known of a variant's training, and why in words."""
+
+    agreement: Agreement
+    sentence: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +67,8 @@ class Variant:
     """What is tried. proposal: code of the fix ("" for a baseline). streams: words for the random numbers that the
     change may draw in another order ("" for none); other_data: the batches are among what they decide. low_precision:
     gradients may differ by a low format's rounding. predicted: speed-up, unit "1". sources: files with other text, by
-    their path relative to the job's folder; command: another one, empty for the job's."""
+    their path relative to the job's folder; command: another one, empty for the job's. suspicion: a sentence on what it
+    does that no honest change does, "" for nothing."""
 
     name: str
     changes: tuple[Change, ...] = ()
@@ -67,6 +81,12 @@ class Variant:
     predicted: Estimate | None = None
     sources: tuple[tuple[str, str], ...] = ()
     command: tuple[str, ...] = ()
+    suspicion: str = ""
+
+    @property
+    def foreign(self) -> bool:
+        """Whether it is somebody else's change, and none of our fixes."""
+        return not self.proposal and self.name not in (BASELINE, CONTROL)
 
     def rivals(self, other: Variant) -> bool:
         """Whether both set the same thing, so that only one of them can be taken."""
@@ -104,10 +124,13 @@ class Run:
     position: its place in the order of the stage. rehearsal: with dropout off and gradient norms written, not timed.
 
     step_ns: steady steps in order, with the starts of loader workers in them and evaluations left out. losses: per
-    step from the first one on, None where no backward was seen. norms: gradient norm of each parameter, a tuple for
-    each of the first steps. failure: in words, with the job's last lines; "" where it went well. place: the device it
-    ran on where a trial uses several ("" for this machine): only runs of one place are compared in their speed.
-    outside: what it changed outside of its workspace.
+    step from the first one on, the sum of those that its backwards began on, None where no backward was seen. norms:
+    gradient norm of each parameter, a tuple for each of the first steps. failure: in words, with the job's last lines;
+    "" where it went well. place: the device it ran on where a trial uses several ("" for this machine): only runs of
+    one place are compared in their speed.
+    outside: what it changed outside of its workspace. backwards, work: of each step from the first one on. passes:
+    class and length of each dataset, and the most samples that a pass over it took. replaced: clocks and functions of
+    torch's that it replaced. ended_early: it came to its own end before its steps were taken.
     """
 
     variant: str
@@ -129,6 +152,11 @@ class Run:
     folder: str = ""
     place: str = ""
     outside: tuple[str, ...] = ()
+    backwards: tuple[int, ...] = ()
+    work: tuple[StepWork, ...] = ()
+    passes: tuple[tuple[str, int, int], ...] = ()
+    replaced: tuple[str, ...] = ()
+    ended_early: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ import torch
 from steptime.journal import append_to
 from steptime.probe.changes.applier import UNSCALED, keep_unscaled, losses_of
 from steptime.probe.changes.variant import ProcessVariant
+from steptime.probe.changes.work import REPLACED, WorkRecorder, numbers, replaced, sketch
 from steptime.probe.objects import each_once, local_values, parameters_of
 from steptime.probe.recorder import Recorder, json_number
 
@@ -40,21 +41,28 @@ class ParityRecorder:
         self._steps = 0
         self._losses: list[Any] = []
         self._norms: dict[int, tuple[list[Any], list[Any], float]] = {}
+        self._directions: dict[str, Any] = {}
         self._scaler: Any = None
         self._scaled = False
         self._rows: list[dict[str, Any]] = []
         self._names: dict[int, str] = {}
         self._path = ""
+        self.work = WorkRecorder()
+        self._replaced: set[str] = set()
 
     def install(self) -> None:
         """GradScaler.scale remembers the loss that it scales."""
         keep_unscaled(functools.partial(setattr, self, "_scaler"))
+        self._replaced.update(replaced())
 
     def attach(self, recorder: Recorder) -> None:
         """The recorder of this process; after a fork, the child's, which has done no step."""
         self._recorder, self._path, self._steps = recorder, "", 0
         self._losses, self._rows = [], []
         self._norms.clear()
+        self.work.row()
+        self.work.pause = recorder.pause
+        self._look_at_work()
 
     # -- what is told ----------------------------------------------------------------------------------------------
 
@@ -62,6 +70,10 @@ class ParityRecorder:
         for name, parameter in module.named_parameters():
             # Without what wrappers put before a name (DistributedDataParallel, torch.compile).
             self._names.setdefault(id(parameter), name.removeprefix("module.").replace("_orig_mod.", ""))
+        self.work.root(module, self._name)
+
+    def _name(self, parameter: Any) -> str:
+        return self._names.get(id(parameter), "")
 
     def backward(self, tensors: Any) -> None:
         begun = losses_of(tensors)
@@ -88,15 +100,24 @@ class ParityRecorder:
         step = self._steps + 1
         return step <= self._every or step % NORM_PERIOD == 0
 
-    def boundary(self, steps: int) -> None:
+    def boundary(self, steps: int, iterators: int) -> None:
+        """iterators: of loaders, that were begun so far."""
         self._steps = steps
-        row: dict[str, Any] = {"step": steps, "losses": self._losses, "norms": self._norms, "peak": _peak_bytes()}
-        self._losses, self._norms = [], {}
+        row: dict[str, Any] = {"step": steps, "iterators": iterators, "losses": self._losses, "norms": self._norms}
+        row |= {"peak": _peak_bytes(), "directions": list(self._directions.items()), **self.work.row()}
+        self._losses, self._norms, self._directions = [], {}, {}
         self._rows.append(row)
+        self._look_at_work()
+
+    def _look_at_work(self) -> None:
+        self.work.looking, self.work.in_full = self._is_due(), self._steps + 1 <= self._fingerprints
+        if self.work.looking:
+            self._replaced.update(replaced())
 
     def restart(self) -> None:
         """What was written so far were no steps: step 1 comes again."""
         self._steps, self._rows = 0, []
+        self._look_at_work()
         if self._path:
             os.truncate(self._path, 0)
 
@@ -106,9 +127,23 @@ class ParityRecorder:
         begin = time.perf_counter_ns()
         with torch.no_grad():
             self._norms[owner] = (parameters, [_norm(parameter.grad) for parameter in parameters], scale)
+            if self._steps < self._fingerprints:
+                self._directions |= {
+                    self._name(parameter): sketch(parameter.grad) / scale
+                    for parameter in parameters
+                    if parameter.grad is not None
+                }
             self.write()
         if self._recorder is not None and self._recorder.folder:
             self._recorder.pause(begin)
+
+    def finish(self) -> None:
+        """The process ends."""
+        self._replaced.update(replaced())
+        if self._recorder is not None:
+            for name in sorted(self._replaced):
+                self._recorder.note(REPLACED + name)
+        self.write()
 
     def write(self) -> None:
         rows, self._rows = self._rows, []
@@ -125,12 +160,15 @@ class ParityRecorder:
             for parameter, norm in zip(parameters, norms, strict=True)
         ]
         known = [value for _, value in values if value is not None]
+        without = [self._name(parameter) for parameter, value in values if not value]
         line: dict[str, Any] = {
             "step": row["step"],
             "loss": None,
             "backwards": len(losses),
             "gradient_norm": json_number(math.sqrt(math.fsum(value * value for value in known))) if known else None,
             "peak_bytes": row["peak"],
+            "without": without,
+            **numbers(row),
         }
         if losses:
             finite = all(map(math.isfinite, losses))

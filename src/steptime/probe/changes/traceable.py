@@ -23,8 +23,14 @@ def caller_of(module: torch.nn.Module) -> Callable[..., Any]:
     return run
 
 
+dropped: list[float] = []
+"""Probabilities of the dropouts that had no effect, outside of compiled regions."""
+
+
 def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
     """torch.nn.functional.dropout and its kin without any effect."""
+    if training and not torch.compiler.is_compiling():
+        dropped.append(p)
     return input
 
 
@@ -56,6 +62,8 @@ def attention_without_dropout(attention: Callable[..., Any]) -> Callable[..., An
     def scaled_dot_product_attention(
         query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, *args: Any, **kwargs: Any
     ) -> Any:
+        if dropout_p and not torch.compiler.is_compiling():
+            dropped.append(dropout_p)
         return attention(query, key, value, attn_mask, 0.0, *args, **kwargs)
 
     return scaled_dot_product_attention

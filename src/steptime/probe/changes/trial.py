@@ -160,8 +160,8 @@ class Trial(Follower):
             self._ask(applier, "root", module)
         if self.variant is not None and not self.variant.dropout:
             self._guard(precision.switch_off_in, module)
+        self._keep("root", module)  # beneath the session's own wrapper, which would not know itself under another one
         self._guard(self._session.add_root, module)
-        self._keep("root", module)
 
     def boundary(self, steps: int) -> None:
         """A step has ended. Does not return where the variant ends here."""
@@ -192,7 +192,7 @@ class Trial(Follower):
         self._guard(self._write_facts, False)
         if self._outside is not None:
             self._guard(self._outside.look)
-        self._keep("boundary", steps)
+        self._keep("boundary", steps, self._session.iterators.added)
         if self.variant is not None:
             self.variant.boundary(steps)
 
@@ -201,7 +201,7 @@ class Trial(Follower):
         self._guard(self._write_facts, True)
         if self._outside is not None:
             self._guard(self._outside.look)
-        self._keep("write")
+        self._keep("finish")
 
     # -- the recording ---------------------------------------------------------------------------------------------
 

@@ -1,0 +1,388 @@
+"""Whether a candidate's steps do the work of the job's: the same batches, every parameter moved as far and the same
+way, the same evaluation, all of the steps, and clocks that nobody has replaced.
+
+Pure functions on runs. What is the same training is compared in rehearsals, where dropout is off and so gradients of
+the first steps are equal but for rounding; what is left out later is seen in the timed runs, each beside runs of the
+job as it is from the same seed.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from math import prod
+
+import numpy as np
+
+from steptime.arrays import Float64
+from steptime.recording.recording import StepWork
+from steptime.trials.trial import Agreement, NumbersCheck, Run, Variant
+
+Sketches = Mapping[str, Sequence[float]]
+
+NEGLIGIBLE = 1e-5
+"""Of the whole gradient's length: the direction of less is rounding."""
+SLACK = 0.99
+"""Of what the job as it is evaluates, and of its dropout: beneath it there is less."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tolerance:
+    """Of tensors: (least, median) cosine, and by how much of itself (the one that differs most, the median of all) may
+    be longer or shorter."""
+
+    cosines: tuple[float, float]
+    lengths: tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Precision:
+    """What rounding explains. rounded: relative distance of two sketches of what is the same tensor."""
+
+    gradients: Tolerance
+    updates: Tolerance
+    rounded: float
+
+
+FULL_PRECISION = Precision(Tolerance((0.99, 0.999), (0.05, 0.05)), Tolerance((0.5, 0.99), (0.5, 0.05)), 1e-4)
+"""Where arithmetic stays in float32. Seen for harmless changes: cosines of gradients above 0.9999; for a batch that
+differs in a quarter of its samples, 0.5 to 0.97. Adam makes full steps of gradients that are rounding themselves (the
+bias of a key in an attention), so single updates may differ."""
+LOW_PRECISION = Precision(Tolerance((0.8, 0.98), (0.5, 0.1)), Tolerance((-1.0, 0.9), (1.0, 0.2)), 2e-2)
+"""Where products are rounded to 16 bits."""
+
+
+def precision_of(variant: Variant) -> Precision:
+    return LOW_PRECISION if variant.low_precision else FULL_PRECISION
+
+
+def suspicion(own: Sequence[Run], plain: Sequence[Run]) -> NumbersCheck | None:
+    """What no change that is merely faster does: less work under the same name, other clocks, an early end."""
+    usual = {name for run in plain for name in run.replaced}
+    replaced = sorted({name for run in own for name in run.replaced} - usual)
+    if replaced:
+        return _suspicious(f"It replaces {_several(replaced)}, which is not its to change")
+    for run in own:
+        beside = _beside(run, plain)
+        for check in (_early_end, _no_backward, _no_forward, _still, _without, _repeated, _passes, _less_evaluated):
+            sentence = check(run, beside) if beside else ""
+            if sentence:
+                return _suspicious(sentence)
+    return None
+
+
+def other_training(variant: Variant, own: Sequence[Run], plain: Sequence[Run]) -> NumbersCheck | None:
+    """What shows in the runs themselves, before any loss is compared, that another training is done."""
+    precision = precision_of(variant)
+    rehearsed = [run for run in own if run.rehearsal and run.work]
+    before = [run for run in plain if run.rehearsal and run.work]
+    if rehearsed and before:
+        run, steady = rehearsed[-1], repeats(before, precision)
+        for sentence in (
+            _parameters(run, before[0]),
+            _shapes(run, before),
+            _dropout(run, before[0]),
+            *(_values(run, before[0], precision) if steady and not variant.other_data else ()),
+        ):
+            if sentence:
+                return _different(sentence)
+    for run in own:
+        beside = _beside(run, plain)
+        sentence = _shapes(run, beside) if not run.rehearsal and beside else ""
+        if not sentence and not run.rehearsal and beside and not variant.other_data and rehearsed and before:
+            sentence = _later_batches(run, beside[0], precision, (rehearsed[-1], before[0]))
+        if sentence:
+            return _different(sentence)
+    return None
+
+
+def repeats(rehearsals: Sequence[Run], precision: Precision) -> bool:
+    """Whether the job as it is does the same from the same seed, as far as rounding goes."""
+    return not any(any(_values(one, other, precision)) for one, other in combinations(rehearsals, 2))
+
+
+def _beside(run: Run, plain: Sequence[Run]) -> list[Run]:
+    """Runs of the job as it is that should do what this one does: from the same seed, where there is one."""
+    alike = [each for each in plain if each.rehearsal == run.rehearsal and each.work]
+    return ([each for each in alike if each.seed == run.seed] or alike) if run.work else []
+
+
+def _suspicious(sentence: str) -> NumbersCheck:
+    return NumbersCheck(Agreement.LESS_WORK, sentence)
+
+
+def _different(sentence: str) -> NumbersCheck:
+    return NumbersCheck(Agreement.OTHER_WORK, sentence)
+
+
+def _several(names: Sequence[str]) -> str:
+    return names[0] + (f" and {len(names) - 1} more" if len(names) > 1 else "")
+
+
+# -- less work --------------------------------------------------------------------------------------------------------
+
+
+def _early_end(run: Run, beside: Sequence[Run]) -> str:
+    least = min(len(each.work) for each in beside)
+    if not run.ended_early or len(run.work) >= least:
+        return ""
+    return f"It ends by itself after {len(run.work)} steps, and the job as it is takes {least} at least"
+
+
+def _no_backward(run: Run, beside: Sequence[Run]) -> str:
+    return _missing(run, beside, lambda each: each.backwards, "no backward: its gradients are those of an earlier one")
+
+
+def _no_forward(run: Run, beside: Sequence[Run]) -> str:
+    return _missing(run, beside, lambda each: [len(step.inputs) for step in each.work], "no forward of the model")
+
+
+def _missing(run: Run, beside: Sequence[Run], count: Callable[[Run], Sequence[int]], what: str) -> str:
+    """Steps with none of something of which the job as it is has one in every step."""
+    if not count(run) or any(not all(count(each)) for each in beside):
+        return ""
+    without = [step for step, number in enumerate(count(run), 1) if not number]
+    if not without:
+        return ""
+    return f"Step {without[0]}{f' and {len(without) - 1} more' if len(without) > 1 else ''} of {len(run.work)}: {what}"
+
+
+def _still(run: Run, beside: Sequence[Run]) -> str:
+    usual = {name for each in beside for step in each.work for name in step.still}
+    still = sorted({name for step in run.work for name in step.still} - usual)
+    return f"Not updated, and updated in the job as it is: {_several(still)}" if still else ""
+
+
+def _without(run: Run, beside: Sequence[Run]) -> str:
+    """Of timed runs; rehearsals have the norms of all gradients."""
+    usual = {name for each in beside for step in each.work for name in step.without}
+    for number, step in enumerate(run.work, 1):
+        gone = sorted(set(step.without) - usual)
+        if gone and not run.rehearsal:
+            return f"Without a gradient in step {number}, unlike in the job as it is: {_several(gone)}"
+    return ""
+
+
+def _passes(run: Run, beside: Sequence[Run]) -> str:
+    """Whether passes over a dataset take as many samples."""
+    usual = {(name, length): samples for each in beside for name, length, samples in each.passes}
+    for name, length, samples in run.passes:
+        known = usual.get((name, length), 0)
+        if samples < known:
+            return f"A pass over {name} takes {samples:,} samples, and {known:,} in the job as it is"
+    return ""
+
+
+def _repeated(run: Run, beside: Sequence[Run]) -> str:
+    own, usual = (_most_often(each) for each in (run, max(beside, key=_most_often)))
+    return f"The same batch comes {own} times, and {_times(usual)} in the job as it is" if own > usual else ""
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times at most"
+
+
+def _most_often(run: Run) -> int:
+    """How often the most frequent batch was seen."""
+    return max(Counter(batch for step in run.work for batch in step.batches).values(), default=0)
+
+
+def _less_evaluated(run: Run, beside: Sequence[Run]) -> str:
+    count = min(len(each.work) for each in (run, *beside))
+    own, usual = (_evaluated(each, count) for each in (run, beside[0]))
+    if run.ended_early or beside[0].ended_early:
+        return ""
+    for shape, number in usual.items():
+        if own.get(shape, 0) < SLACK * number:
+            left = f"{own[shape]:,}" if own.get(shape) else "none"
+            return f"It evaluates {left} of the {number:,} samples ({shape}) that the job evaluates in {count} steps"
+    return ""
+
+
+def _evaluated(run: Run, count: int) -> Counter[str]:
+    found: Counter[str] = Counter()
+    for step in run.work[:count]:
+        for shape, number in step.evaluated:
+            found[shape] += number
+    return found
+
+
+# -- another training -------------------------------------------------------------------------------------------------
+
+
+def _parameters(run: Run, before: Run) -> str:
+    own, usual = ({name: size for step in each.work for name, size, _ in step.weights} for each in (run, before))
+    if not own or not usual or sum(own.values()) == sum(usual.values()):
+        return ""  # the same numbers under other names: fused, or wrapped
+    gone, new = sorted(usual.keys() - own.keys()), sorted(own.keys() - usual.keys())
+    other = sorted(name for name in own.keys() & usual.keys() if own[name] != usual[name])
+    why = "; ".join(f"{_several(names)} {what}" for names, what in ((gone, "gone"), (new, "new"), (other, "")) if names)
+    return f"It trains {sum(own.values()):,} numbers, not {sum(usual.values()):,}: {why.strip()}"
+
+
+def _shapes(run: Run, beside: Sequence[Run]) -> str:
+    """Whether each step trains on as much. Lengths may come in another order, where random numbers do: then all steps
+    together count."""
+    for each in beside:
+        steps = list(zip(run.work, each.work, strict=False))
+        backwards = [one == other for one, other in zip(run.backwards, each.backwards, strict=False)]
+        alike = [_as_much(*pair, same) for pair, same in zip(steps, backwards, strict=True)]
+        if all(alike):
+            return ""
+        apart = 1 + alike.index(False)
+        sizes = np.array([[_size(step) for step in pair] for pair in steps], np.float64)
+        varied = len(set(sizes[:, 1])) > 1 and not run.rehearsal
+        if varied and sizes[:, 0].mean() >= 0.95 * sizes[:, 1].mean():
+            return ""
+    one, other = (_words(work[apart - 1].inputs) for work in (run.work, each.work))
+    return f"Step {apart} trains on {one}, not on {other}"
+
+
+def _as_much(one: StepWork, other: StepWork, backwards: bool) -> bool:
+    """The same tensors, maybe cut into other micro-batches; or the same calls, of which some led to no backward; or
+    some of the tensors, the largest among them. backwards: whether there are as many."""
+    mine, theirs = set(one.inputs), set(other.inputs)
+    if _rows(one) == _rows(other) or not mine or not theirs or (mine == theirs and backwards):
+        return True
+    tensors = [{tensor for call in calls for tensor in call.split()} for calls in (mine, theirs)]
+    largest = max(set.union(*tensors), key=_numbers, default="")
+    nested = tensors[0] <= tensors[1] or tensors[1] <= tensors[0]
+    return nested and largest in set.intersection(*tensors) and len(one.inputs) == len(other.inputs)
+
+
+def _rows(step: StepWork) -> Counter[str]:
+    """First dimensions, added up over the calls, of tensors that are alike in the others."""
+    found: Counter[str] = Counter()
+    for call in step.inputs:
+        for tensor in call.split():
+            first, _, rest = tensor.partition("x")
+            found[rest] += int(first) if first.isdigit() else 0
+    return found
+
+
+def _size(step: StepWork) -> int:
+    return sum(_numbers(tensor) for call in step.inputs for tensor in call.split())
+
+
+def _numbers(tensor: str) -> int:
+    return prod(int(each) for each in tensor.split("x") if each.isdigit())
+
+
+def _words(inputs: Sequence[str]) -> str:
+    counts = Counter(inputs)
+    return ", ".join(f"{count} times {call}" if count > 1 else call for call, count in counts.items()) or "nothing"
+
+
+def _dropout(run: Run, before: Run) -> str:
+    """Inside of compiled regions nobody counts."""
+    own, usual = (
+        sum(step.dropped for step in each.work) / max(1, sum(len(step.inputs) for step in each.work))
+        for each in (run, before)
+    )
+    if run.compile_seconds or own >= SLACK * usual:
+        return ""
+    return f"Its dropout is weaker: probabilities add up to {own:.3g} in a forward, not to {usual:.3g}"
+
+
+def _values(run: Run, before: Run, precision: Precision) -> Iterable[str]:
+    """Of rehearsals: first weights, gradients of the first step, what they change, and the batches of all steps."""
+    other = _apart(_weights(run), _weights(before), precision)
+    yield f"It starts from other weights: {_several(other)}" if other else ""
+    alike = not other
+    for which, what, tolerance in (
+        ("directions", "The gradient of", precision.gradients),
+        ("updates", "The first update of", precision.updates),
+    ):
+        sentence = _ways(_first(run, which), _first(before, which), what, tolerance, before)
+        alike = alike and not sentence
+        if which == "directions" and sentence:
+            yield _other_batch(run, before, precision)
+        yield sentence
+    if not alike:
+        return
+    first, *later = _same_batches(run, before, precision)
+    if first and not all(later):
+        yield f"Step {2 + later.index(False)} trains on other samples than the job as it is"
+
+
+def _weights(run: Run) -> Sketches:
+    return {name: values for step in run.work for name, _, values in step.weights}
+
+
+def _same_batches(run: Run, before: Run, precision: Precision) -> list[bool]:
+    return [_same_batch(one, other, precision) for one, other in zip(run.work, before.work, strict=False)]
+
+
+def _first(run: Run, which: str) -> Sketches:
+    """Of the first step: an update is seen when the next one begins."""
+    return dict(next((found for step in run.work if (found := getattr(step, which))), ()))
+
+
+def _other_batch(run: Run, before: Run, precision: Precision) -> str:
+    same = _same_batch(run.work[0], before.work[0], precision)
+    return "" if same else "Step 1 trains on other samples than the job as it is"
+
+
+def _same_batch(one: StepWork, other: StepWork, precision: Precision) -> bool:
+    """Whether what both got is alike, as far as both were looked at."""
+    mine, theirs = ([_array(each) for call in step.batches for each in call] for step in (one, other))
+    if not mine or not theirs:
+        return True
+    fewer, more = sorted((mine, theirs), key=len)
+    return all(any(_distance(each, that) <= precision.rounded for that in more) for each in fewer)
+
+
+def _later_batches(run: Run, beside: Run, precision: Precision, rehearsed: tuple[Run, Run]) -> str:
+    """Whether the batches of the first pass over the data are the job's own. Later ones may come in another order: a
+    loader whose workers stay draws fewer random numbers."""
+    if not all(_same_batches(*rehearsed, precision)):
+        return ""  # what the model gets was prepared in another way: gradients have shown that it is the same
+    for number, (one, other) in enumerate(zip(run.work, beside.work, strict=False), 1):
+        if one.iterators != run.work[0].iterators or other.iterators != beside.work[0].iterators:
+            return ""
+        if not _same_batch(one, other, precision):
+            return f"Step {number} trains on other samples than the job as it is"
+    return ""
+
+
+def _apart(own: Sketches, usual: Sketches, precision: Precision) -> list[str]:
+    known = own.keys() & usual.keys()
+    return sorted(name for name in known if _distance(_array(own[name]), _array(usual[name])) > precision.rounded)
+
+
+def _ways(own: Sketches, usual: Sketches, what: str, tolerance: Tolerance, before: Run) -> str:
+    """Whether tensors point the same way and are as long; those whose gradient is rounding are left out."""
+    gradients = {name: _length(values) for name, values in _first(before, "directions").items()}
+    floor = NEGLIGIBLE * float(np.hypot.reduce(list(gradients.values()) or [0.0]))
+    known = [name for name in own if name in usual and gradients.get(name, 0.0) > floor and _length(usual[name]) > 0]
+    if not known:
+        return ""
+    cosines = {name: _cosine(_array(own[name]), _array(usual[name])) for name in known}
+    middle, name = float(np.median(list(cosines.values()))), min(known, key=cosines.__getitem__)
+    if cosines[name] < tolerance.cosines[0] or middle < tolerance.cosines[1]:
+        return f"{what} {name} points another way (cosine {cosines[name]:.2g}; median of all {middle:.2g})"
+    factors = {name: np.log(max(_length(own[name]), 1e-300) / _length(usual[name])) for name in known}
+    middle, name = float(np.median(list(factors.values()))), max(known, key=lambda each: abs(factors[each]))
+    if abs(factors[name]) > np.log1p(tolerance.lengths[0]) or abs(middle) > np.log1p(tolerance.lengths[1]):
+        return f"{what} {name} is {np.exp(factors[name]):.3g} times as large (median of all {np.exp(middle):.3g})"
+    return ""
+
+
+def _array(values: Sequence[float]) -> Float64:
+    return np.array(values, np.float64)
+
+
+def _length(values: Sequence[float]) -> float:
+    return float(np.linalg.norm(_array(values)))
+
+
+def _distance(one: Float64, other: Float64) -> float:
+    scale = max(float(np.linalg.norm(one)), float(np.linalg.norm(other)))
+    return float(np.linalg.norm(one - other)) / scale if scale else 0.0
+
+
+def _cosine(one: Float64, other: Float64) -> float:
+    scale = float(np.linalg.norm(one) * np.linalg.norm(other))
+    return float(one @ other) / scale if scale else 0.0
