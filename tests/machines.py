@@ -32,6 +32,7 @@ def two_cpus(threads: int | None, torch: str) -> Machine:
             MemoryRate(size * KIB, _measured(rate, "B/s")) for size, rate in ((1024, 1.7e11), (65536, 4.5e10))
         ),
         dispatch=_measured(900.0, "ns"),
+        profiler=_measured(700.0, "ns"),
         together=_measured(2.0, "CPUs"),
         handover=_measured(8e5, "ns"),
         measured=True,

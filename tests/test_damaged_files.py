@@ -25,7 +25,7 @@ def trace_of(*numbers: bytes) -> bytes:
 
 
 def test_a_report_that_is_nested_without_end_is_refused() -> None:
-    with pytest.raises(RecordingError, match="is no report of steptime"):
+    with pytest.raises(RecordingError, match="is no report that this steptime reads"):
         read_report(b'{"schema_version":2,"processes":' + DEEP, "report.json")
 
 

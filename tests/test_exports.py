@@ -13,7 +13,7 @@ import pytest
 import steptime
 
 SOURCE = Path(steptime.__file__).parent
-IN_THE_USERS_PROCESS = ("probe/", "machine/peaks_script.py", "machine/link_script.py")
+IN_THE_USERS_PROCESS = ("probe/", *(f"machine/{name}_script.py" for name in ("peaks", "link", "between_runs")))
 
 
 def modules_with_all() -> list[str]:

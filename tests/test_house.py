@@ -41,14 +41,15 @@ DOORS = (
     | {"api.py": {"steptime.memory"}}
 )
 """Who opens them; a rank's result only for memory by owner and by module; `steptime.load` for a snapshot."""
-IN_THE_USERS_PROCESS = ("probe/", "machine/peaks_script.py", "machine/link_script.py")
+SCRIPTS = ("machine/peaks_script.py", "machine/link_script.py", "machine/between_runs_script.py")
+IN_THE_USERS_PROCESS = ("probe/", *SCRIPTS)
 BROAD_EXCEPTS = (
     "probe/",
     "advice/engine.py",
     "cli/exit_codes.py",
     "remote.py",
 )
-PRINTS = ("cli/", "report/text.py", "machine/peaks_script.py", "machine/link_script.py")
+PRINTS = ("cli/", "report/text.py", *SCRIPTS)
 EMPTY_NAMES = {"utils", "util", "common", "helpers", "helper", "manager", "managers", "misc", "tools"}
 
 FILES = sorted(SOURCE.rglob("*.py"))

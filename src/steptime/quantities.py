@@ -108,8 +108,8 @@ Numbers = Int64 | Float64
 NORMAL = 1.959964
 """The 97.5 % quantile of the normal distribution: for 95 % intervals."""
 BETWEEN_RUNS = 0.03
-"""Of a step: what single runs of one job on one quiet machine are taken to differ by at most, though nothing changed;
-repeated runs say it better."""
+"""Of a step: what single runs of one job on one quiet machine are taken to differ by at most, though nothing changed,
+where it was not measured on that machine (`steptime env --between-runs`); repeated runs of the job say it better."""
 BLOCKS = 10
 """Stretches that a series is cut into: enough for the ranks of an interval, few enough that each averages over what
 neighbours share."""

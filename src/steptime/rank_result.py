@@ -129,7 +129,7 @@ def analyse_process(
         notes=(*process.notes, f"Warm-up: {timeline.warm_up_reason}."),
         problems=recorded.problems,
         machine=machine,
-        cost=cost_of(process, steps),
+        cost=cost_of(process, steps, machine),
         throughput=throughput_of(case, steps),
         machine_over_time=machine_over_time(recording.telemetry, case, int(steps.begin[0])),
         peak_bytes=peak_bytes(process),

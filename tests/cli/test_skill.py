@@ -40,6 +40,7 @@ def test_it_is_printed_with_a_head_that_agents_read(capsys: pytest.CaptureFixtur
     assert re.match(r"---\nname: steptime\ndescription: .{50,}\n---\n", printed)
 
 
+@pytest.mark.slow
 def test_its_commands_lead_from_a_slow_job_to_a_comparison(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     work = tmp_path / "work"

@@ -33,6 +33,7 @@ ANSWER = {
     "copy": SUMMARY,
     "update": [{"size": 2**20, **SUMMARY}, {"size": 2**28, "best": 1.0, "median": 1.0, "blocks": 9}],
     "dispatch": COST,
+    "profiler": COST,
     "launch": None,
     "together": {"best": 1.3, "median": 1.2, "blocks": 3},
     "handover": COST,
@@ -198,7 +199,7 @@ def test_without_torch_the_environment_is_described_all_the_same(
 ) -> None:
     monkeypatch.setattr(sys, "executable", interpreter(tmp_path, "exit 1"))
     monkeypatch.setenv("PATH", str(tmp_path))
-    environment = describe(None, remeasure=False, tell=lambda _: None)
+    environment = describe(None, remeasure=False, runs=False, tell=lambda _: None)
     assert environment.torch == ""
     assert environment.identity.usable_cpus >= 1
     assert "--python" in environment.problems[0]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json as standard_json
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import is_dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import pytest
 from stored_reports import BUSY, QUIET, stored
@@ -17,6 +18,7 @@ from steptime.report.json import without_sources
 from steptime.report.report import Report
 
 SCHEMA = Path(__file__).resolve().parents[2] / "docs" / "compact-schema.json"
+FIELDS = Path(__file__).with_name("compact_fields.txt")
 
 
 def document(report: Report) -> Any:
@@ -25,6 +27,33 @@ def document(report: Report) -> Any:
 
 def test_the_published_schema_is_current() -> None:
     assert SCHEMA.read_text(encoding="utf-8") == json.schema_text(CompactReport), "make docs"
+
+
+def test_its_records_are_its_own() -> None:
+    """A type within steptime that is renamed, or gets another field, changes nothing in it."""
+    records: list[type] = [CompactReport]
+    seen = set[type]()
+    while records:
+        record = records.pop()
+        assert record.__module__ == compact.__name__, record
+        seen.add(record)
+        inner = [part for hint in get_type_hints(record).values() for part in (hint, *flattened(hint))]
+        records += [part for part in inner if is_dataclass(part) and isinstance(part, type) and part not in seen]
+    assert len(seen) > 5
+
+
+def flattened(hint: Any) -> Iterator[Any]:
+    for part in get_args(hint):
+        yield from (part, *flattened(part))
+
+
+def test_a_field_of_a_version_stays_as_long_as_the_version() -> None:
+    """Where this fails, COMPACT_VERSION grows, and its fields are listed anew."""
+    records = standard_json.loads(SCHEMA.read_text(encoding="utf-8"))["$defs"]
+    fields = {f"{record}.{field}" for record, schema in records.items() for field in schema["properties"]}
+    version, *kept = FIELDS.read_text(encoding="utf-8").split()
+    assert int(version) == compact.COMPACT_VERSION
+    assert set(kept) - fields == set()
 
 
 @pytest.mark.parametrize("name", [*QUIET, *BUSY])

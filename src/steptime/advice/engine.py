@@ -24,7 +24,7 @@ from steptime.advice.rules import CATALOGUE
 from steptime.advice.savings import capped, named
 from steptime.advice.sharing import shared
 from steptime.advice.signals import Signals, measured
-from steptime.quantities import BETWEEN_RUNS, Estimate
+from steptime.quantities import Estimate
 
 GROUP = "steptime.rules"
 LEAST_SHARE = 0.03
@@ -185,7 +185,7 @@ def _of_any_run(saving: Estimate, case: Case, most: float) -> Estimate:
     """
     if case.step.mode == "trace":
         return saving
-    between = BETWEEN_RUNS * case.step.duration.value
+    between = case.between_runs * case.step.duration.value
     low = saving.value - hypot(saving.value - saving.low, between)
     high = saving.value + hypot(saving.high - saving.value, between)
     return replace(saving, low=max(0.0, low), high=min(high, max(saving.high, most)))

@@ -18,7 +18,7 @@ from steptime.analysis.modules import ModuleUse
 from steptime.analysis.operators import OperatorUse
 from steptime.analysis.stragglers.comparison import LateRank
 from steptime.analysis.what_if.what_if import Prediction
-from steptime.quantities import Estimate, SourceLine, mean_of_series
+from steptime.quantities import BETWEEN_RUNS, Estimate, SourceLine, mean_of_series
 from steptime.recording.recording import PaddingFacts
 
 __all__ = ["LateRank", "ModuleUse", "OperatorUse", "PaddingFacts", "Prediction"]
@@ -615,7 +615,8 @@ class MachineUse:
     """Peaks in force. measured: by steptime on this machine; else from a datasheet table, source. rates: of a matrix
     product by dtype, FLOP/s; matrix_flops: the one of float32. copy_bytes: B/s. dispatch: ns. updates: (bytes
     gone through, B/s) of updates in place, the smallest first. disturbed: by other load when it was measured. reached:
-    formats whose rate the job itself has done, more than was known."""
+    formats whose rate the job itself has done, more than was known. between_runs: share of a step that runs of one job
+    differ by, None where it was not measured."""
 
     name: str
     measured: bool
@@ -627,6 +628,7 @@ class MachineUse:
     updates: tuple[tuple[int, float], ...] = ()
     disturbed: bool = False
     reached: tuple[str, ...] = ()
+    between_runs: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -688,4 +690,11 @@ class Case:
     period: PeriodUse | None = None
     changing_work: bool | None = None
     modules: tuple[ModuleUse, ...] = ()
+
+    @property
+    def between_runs(self) -> float:
+        """Share of a step that runs of one job differ by on its machine: measured, else what is assumed of any."""
+        measured = self.machine.between_runs if self.machine is not None else None
+        return BETWEEN_RUNS if measured is None else measured
+
     outliers: OutlierUse | None = None

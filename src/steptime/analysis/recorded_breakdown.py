@@ -47,8 +47,10 @@ UNSEEN = {Phase.REST: Category.PYTHON}
 """Where a phase goes that the profiled steps did not have: outside the model it is the user's Python; inside,
 unexplained."""
 PROFILER_COST = 1_000
-"""ns per recorded event, at most: 0.45 measured without shapes, 0.7 with. A profiled phase that is longer by more than
-that was slowed by something else, such as a busy machine, which slows computing as much as dispatching."""
+"""ns per recorded event, at most, where the machine was not measured. A profiled phase that is longer by more than that
+was slowed by something else, such as a busy machine, which slows computing as much as dispatching."""
+DEARER = 1.5
+"""An event of a job has more arguments than the one of two numbers that was measured on its machine."""
 PART = 0.05
 """Of a step: what may miss at the window's edges."""
 SPOILT, USUAL = 2, 90
@@ -110,7 +112,7 @@ def breakdown_of_process(process: Process, layout: Layout, machine: Machine | No
     events = sum((count_events(window) for window in timed), np.zeros(len(Phase), np.int64))
     device = device_of(timed[0].trace) if timed else process.facts.device
     return RecordedBreakdown(
-        breakdown=calibrate(spent, sum(map(len, timed)), steps.phases[steps.steady], device, events),
+        breakdown=calibrate(spent, sum(map(len, timed)), steps.phases[steps.steady], device, events, machine),
         operators=operator_totals(usual, _sources(windows), usual=True) if usual is not None else (),
         recompute=np.concatenate([np.zeros(0, np.int64), *map(recomputed, timed)]),
         windows=windows,
@@ -191,16 +193,19 @@ def operator_time(recorded: RecordedBreakdown) -> Intervals:
     return join(*found)
 
 
-def calibrate(profiled: Int64, steps: int, phases: Int64, device: str, events: Int64) -> Breakdown:
+def calibrate(
+    profiled: Int64, steps: int, phases: Int64, device: str, events: Int64, machine: Machine | None = None
+) -> Breakdown:
     """The breakdown of the steady steps.
 
     profiled: (len(Phase), len(Category)) ns of all profiled steps together (`phase_breakdown`), zeros when there are
     none. steps: how many they are. phases: (n, len(Phase)) ns, the phases of the steady steps (`Steps.phases`). device:
     "cpu" keeps the phases apart, anything else splits whole steps. events: (len(Phase),) recorded in the profiled
-    steps, which bounds what the profiler cost. Rows sum to the steps exactly.
+    steps, which bounds what the profiler cost: on this machine, where it was measured. Rows sum to the steps exactly.
     """
     wall, entries = phases.sum(axis=1), np.zeros((len(phases), len(Category)), np.int64)
-    costs = events * PROFILER_COST
+    measured = machine.profiler if machine is not None else None
+    costs = events * (PROFILER_COST if measured is None else round(DEARER * measured.high))
     if device != "cpu" and profiled.any():
         shares = _without_overhead(profiled.sum(axis=0), steps, wall, int(costs.sum()))
         return Breakdown(device, wall, split(wall, shares))

@@ -16,6 +16,7 @@ from pathlib import Path
 from steptime.cli.exit_codes import say
 from steptime.errors import NothingMeasuredError, SteptimeError
 from steptime.launcher.outcome import Outcome
+from steptime.machine import between_runs
 from steptime.machine.link import link_of
 from steptime.machine.machine import Link
 from steptime.machine.peaks import FILE_NAME, peaks, remembered, store
@@ -152,7 +153,9 @@ def measure_peaks(folder: Path, *, quiet: bool) -> None:
             machine = peaks(facts.executable, device, facts.torch, threads=threads, name=facts.device_name)
             if machine.disturbed:
                 tell("other load slowed that: the peaks are at least what was measured, which is done again next time")
-        store(replace(machine, link=_link(trainer, folder, tell)), folder / FILE_NAME)
+        known = between_runs.remembered(device, facts.torch)
+        machine = replace(machine, link=_link(trainer, folder, tell), between_runs=known)
+        store(machine, folder / FILE_NAME)
     except SteptimeError as error:
         say(str(error))
     except OSError as error:

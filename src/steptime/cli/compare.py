@@ -50,7 +50,7 @@ def command(
     bounds: str | None,
     strict: bool,
     repeats: tuple[str, ...],
-    noise: float,
+    noise: float | None,
     outputs: tuple[str, ...],
     as_json: bool,
     force: bool,
@@ -82,7 +82,7 @@ def command(
     comparison = compare(
         reports,
         labels_of(paths),
-        floor=noise / 100,
+        floor=None if noise is None else noise / 100,
         repeats=[_report(path, max_size, cache, no_source) for path in repeats],
         next_command=_next(paths, outputs, limited=bool(limits)),
     )

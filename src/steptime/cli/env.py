@@ -11,7 +11,7 @@ from steptime._version import __version__
 from steptime.cli.exit_codes import say, tell
 from steptime.machine.environment import Environment
 from steptime.machine.machine import Machine
-from steptime.quantities import Estimate, format_bytes, format_duration
+from steptime.quantities import Estimate, format_bytes, format_duration, format_share
 
 
 def environment_text(environment: Environment) -> str:
@@ -56,6 +56,7 @@ def _peaks(machine: Machine) -> list[str]:
         "  operator on the CPU": machine.dispatch,
         "  operator launched": machine.launch,
         "  batch from a worker": machine.handover,
+        "  event of the profiler": machine.profiler,
     }
     for name, cost in costs.items():
         if cost is not None:
@@ -63,6 +64,10 @@ def _peaks(machine: Machine) -> list[str]:
     if (together := machine.together) is not None:
         spread = _spread(together, f"{together.low:.2f}")
         rows.append(("  all CPUs at once", f"the work of {together.value:.2f} alone{spread}"))
+    if machine.between_runs is not None:
+        rows.append(
+            ("  runs of one job", f"differ by {format_share(machine.between_runs)} of a step though nothing changed")
+        )
     return [f"Peaks of {machine.name}{threads}: {origin}", *_aligned(rows)]
 
 
@@ -85,8 +90,11 @@ def _scaled(value: float, unit: str) -> str:
 @click.command("env", short_help="Show this machine and its measured peaks.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--remeasure", is_flag=True, help="Measure the peaks again, even if they are known.")
+@click.option(
+    "--between-runs", "runs", is_flag=True, help="Measure what runs of one job differ by here, too: half a minute."
+)
 @click.option("--python", metavar="PATH", help="Interpreter whose torch measures. Default: the first that has torch.")
-def command(as_json: bool, remeasure: bool, python: str | None) -> int:
+def command(as_json: bool, remeasure: bool, runs: bool, python: str | None) -> int:
     """Show this machine, the versions in use, and its peaks: matrix products by dtype, copy bandwidth, cost
     of an operator. They are measured once (some seconds) with your torch and remembered.
 
@@ -96,7 +104,7 @@ def command(as_json: bool, remeasure: bool, python: str | None) -> int:
     """
     from steptime.machine.environment import describe
 
-    environment = describe(python, remeasure=remeasure, tell=say)
+    environment = describe(python, remeasure=remeasure, runs=runs, tell=say)
     if as_json:
         from steptime.report.json import document
 

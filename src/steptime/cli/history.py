@@ -39,7 +39,7 @@ def command(
     commit: str | None,
     machine: str | None,
     everything: bool,
-    noise: float,
+    noise: float | None,
     older_than: float | None,
     keep_bytes: int | None,
     yes: bool,
@@ -60,12 +60,14 @@ def command(
     from steptime.compare import history_index
     from steptime.compare.history import history_of
     from steptime.compare.history_text import render_json, render_text
+    from steptime.quantities import BETWEEN_RUNS
 
     if yes and older_than is None and keep_bytes is None:
         raise UsageError("usage", "--yes belongs to --older-than or --keep-bytes.")
     if rebuild:
         history_index.rebuild(folder)
-    history = history_index.read_history(folder, floor=noise / 100)
+    floor = BETWEEN_RUNS if noise is None else noise / 100
+    history = history_index.read_history(folder, floor=floor)
     wanted = [
         entry
         for entry in history.entries
@@ -73,7 +75,7 @@ def command(
         and (commit is None or entry.commit.startswith(commit.lower()))
         and (machine is None or machine.lower() in entry.machine.lower())
     ]
-    history = replace(history_of(str(folder), wanted, floor=noise / 100), problems=history.problems)
+    history = replace(history_of(str(folder), wanted, floor=floor), problems=history.problems)
     if older_than is not None or keep_bytes is not None:
         _prune(history, older_than, keep_bytes, yes=yes)
     elif as_json:

@@ -75,9 +75,7 @@ noise_option = click.option(
     "--noise",
     type=click.FloatRange(0, 100),
     metavar="PERCENT",
-    default=3.0,
-    show_default=True,
-    help="What single runs of one job are taken to differ by.",
+    help="What single runs of one job are taken to differ by. Default: 3, or in compare what env measured.",
 )
 OF_A_REPORT = (
     "in the format of its extension (.txt, .md, .json, .speedscope.json, .sarif, .html, .svg, .png); - is standard "

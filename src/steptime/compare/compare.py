@@ -43,7 +43,6 @@ from steptime.compare.comparison import (
     Trend,
 )
 from steptime.quantities import (
-    BETWEEN_RUNS,
     Estimate,
     Jump,
     difference_of,
@@ -68,7 +67,7 @@ FOR_MEASURED = 3
 """Runs of one job from which on their differences say more than the assumed floor."""
 
 
-def assumed_noise(floor: float = BETWEEN_RUNS) -> Noise:
+def assumed_noise(floor: float) -> Noise:
     """The floor where only one run of each side is there."""
     sentence = (
         f"One run of each says nothing of what another run would give: {format_share(floor)} of a step is allowed for "
@@ -77,7 +76,7 @@ def assumed_noise(floor: float = BETWEEN_RUNS) -> Noise:
     return Noise(floor, False, sentence)
 
 
-def measured_noise(steps: Sequence[float], floor: float = BETWEEN_RUNS) -> Noise:
+def measured_noise(steps: Sequence[float], floor: float) -> Noise:
     """The floor from repeated runs of the first job: the largest difference between two of them. Two runs may be alike
     by chance: with fewer than FOR_MEASURED the assumed floor stays the least. steps: ns."""
     if len(steps) < 2:
@@ -388,17 +387,18 @@ def compare(
     reports: Sequence[Report],
     labels: Sequence[str],
     *,
-    floor: float = BETWEEN_RUNS,
+    floor: float | None = None,
     repeats: Sequence[Report] = (),
     next_command: str = "",
 ) -> Comparison:
     """The last of the reports against the first. labels: a short name for each. repeats: further runs of the first
-    one's job. floor: what single runs differ by, where no repeats say it. Raises ValueError for fewer than two."""
+    one's job. floor: what single runs differ by, where no repeats say it; None
+    for what is known of the first one's machine. Raises ValueError for fewer than two."""
     if len(reports) < 2:
         raise ValueError("a comparison needs two reports")
     before, after = reports[0], reports[-1]
     one, other = before.processes[0], after.processes[0]
-    noise = _noise(before, repeats, floor)
+    noise = _noise(before, repeats, one.case.between_runs if floor is None else floor)
     step = step_between(one, other, noise.floor)
     by, parts = _parts_compare(one, other, step, noise.floor)
     runs = tuple(_run(report, label, reports[0], noise.floor) for report, label in zip(reports, labels, strict=True))

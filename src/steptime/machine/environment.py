@@ -7,10 +7,10 @@ import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from steptime.errors import SteptimeError
-from steptime.machine import datasheet, peaks
+from steptime.machine import between_runs, datasheet, peaks
 from steptime.machine.identity import Identity, identify
 from steptime.machine.machine import Machine
 
@@ -28,9 +28,10 @@ class Environment:
     problems: tuple[str, ...] = ()
 
 
-def describe(python: str | None, *, remeasure: bool, tell: Callable[[str], None]) -> Environment:
-    """This machine. `python`: the interpreter to measure with, None for the first that has torch. `tell` hears of what
-    takes seconds. Raises SteptimeError only when a `python` that was asked for has no torch."""
+def describe(python: str | None, *, remeasure: bool, runs: bool, tell: Callable[[str], None]) -> Environment:
+    """This machine. `python`: the interpreter to measure with, None for the first that has torch. runs: measures what
+    runs of one job differ by, too. `tell` hears of what takes seconds. Raises SteptimeError only when a `python` that
+    was asked for has no torch."""
     identity = identify()
     interpreter, torch = _interpreter(python)
     if not torch:
@@ -54,7 +55,14 @@ def describe(python: str | None, *, remeasure: bool, tell: Callable[[str], None]
             except SteptimeError as error:
                 machine = datasheet.look_up(name, device)
                 problems.append(error.sentence)
-        machines += filter(None, (machine,))
+        spread = between_runs.remembered(device, torch)
+        if runs:
+            tell(f"measuring what runs of a small job differ by on {name or 'this CPU'} (half a minute)")
+            try:
+                spread = between_runs.measure(interpreter, device, torch)
+            except peaks.MeasurementError as error:
+                problems.append(f"What runs of one job differ by could not be measured: {error}.")
+        machines += [replace(each, between_runs=spread) for each in (machine,) if each is not None]
     return Environment(identity, interpreter, torch, tuple(machines), tuple(problems))
 
 

@@ -70,7 +70,9 @@ class Machine:
     were not measured). measured: by steptime, on this machine; else the rates are a datasheet's and `source` names it.
     other_cpus: CPUs that other programs, or other machines on the same host, used meanwhile. pressure: share of that
     time in which some task waited for a CPU. link: between the processes of a job of several ranks (None where it was
-    not measured).
+    not measured). profiler: ns that torch's profiler takes for one event of an operator with two arguments, shapes
+    included (None where it was not measured). between_runs: share of a step that runs of one job differ by though
+    nothing changed (None until `steptime env --between-runs`).
     """
 
     device: str
@@ -90,6 +92,8 @@ class Machine:
     handover: Estimate | None = None
     link: Link | None = None
     updates: tuple[MemoryRate, ...] = ()
+    profiler: Estimate | None = None
+    between_runs: float | None = None
 
     @property
     def capacity(self) -> float | None:

@@ -136,7 +136,7 @@ SCRIPT = Path(__file__).with_name("peaks_script.py")
 PATIENCE_SECONDS = 120
 """Importing torch takes seconds on a cold disk; the measuring itself takes about three."""
 FILE_NAME = "machine.json"
-MEASURED = "5"
+MEASURED = "6"
 """Grows with what is measured, and with what is seen of other load, so that what an earlier version remembered is
 measured anew."""
 
@@ -159,6 +159,7 @@ class _PeaksAnswer(msgspec.Struct, frozen=True):
     copy: Summary
     update: list[_Update]
     dispatch: Summary
+    profiler: Summary | None
     launch: Summary | None
     together: Summary | None
     handover: Summary | None
@@ -216,6 +217,7 @@ def measure(executable: str, device: str, *, threads: int | None = None) -> Mach
         updates=tuple(MemoryRate(each.size, peak(each, "B/s")) for each in answer.update),
         dispatch=_floor(answer.dispatch),
         launch=_floor(answer.launch),
+        profiler=_floor(answer.profiler),
         measured=True,
         source="measured",
         threads=answer.threads,

@@ -80,6 +80,7 @@ def measure(device: str) -> dict[str, Any]:
         "copy": copy_rate(device),
         "update": [update_rate(size) for size in UPDATE_BYTES] if device == "cpu" else [],
         "dispatch": tiny_operator("cpu"),
+        "profiler": profiled_event(),
         "launch": tiny_operator(device) if device != "cpu" else None,
         "together": together(),
         "handover": handover(),
@@ -155,6 +156,28 @@ def tiny_operator(device: str) -> dict[str, float]:
             torch.add(left, right)
 
     return summary([seconds / TINY_OPERATORS for seconds in time_blocks(device, additions)], best=min)
+
+
+def profiled_event() -> dict[str, float] | None:
+    """Seconds that the profiler adds to one addition of two numbers, shapes included; None where there is no
+    profiler."""
+    left, right = torch.ones(1), torch.ones(1)
+
+    def additions() -> float:
+        begin = time.perf_counter()
+        for _ in range(TINY_OPERATORS):
+            torch.add(left, right)
+        return (time.perf_counter() - begin) / TINY_OPERATORS
+
+    times: list[float] = []
+    try:
+        for _ in range(ROUNDS):
+            alone = min(additions() for _ in range(ROUNDS))
+            with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], record_shapes=True):
+                times.append(max(0.0, min(additions() for _ in range(ROUNDS)) - alone))
+    except (RuntimeError, AttributeError):  # a build of torch without Kineto
+        return None
+    return summary(times, best=min)
 
 
 def together() -> dict[str, float] | None:

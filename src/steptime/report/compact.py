@@ -1,5 +1,9 @@
-"""The report in short, for programs: what a person is shown, as a document of a few kilobytes. Its JSON Schema is
-docs/compact-schema.json; nothing reads it back, as it does not hold what a page or a comparison needs."""
+"""The report in short, for programs: what a person is shown, as a document of a few kilobytes.
+
+It is the public document: its records stand here alone, so that a type within steptime may be renamed without a change
+of it, and a field goes, or gets another meaning, with another version only. Its JSON Schema is
+docs/compact-schema.json. Nothing reads it back: it does not hold what a page or a comparison needs.
+"""
 
 from __future__ import annotations
 
@@ -96,6 +100,18 @@ class CompactCost:
 
 
 @dataclass(frozen=True, slots=True)
+class CompactThroughput:
+    """samples: that a step reads. rate: samples per second in a steady step; run_rate: over the whole run, with its
+    warm-up, its evaluations and what steptime took. tokens: of a step, the padding included, None where its batches are
+    no token ids."""
+
+    samples: float
+    rate: float
+    run_rate: float
+    tokens: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class CompactReport:
     """headline: the answer, for a person. confidence: "confident", "likely" or "unclear", for this reason. bottleneck:
     a category, "balanced" or "unknown". findings: those with the most to be saved first; more_findings, more_problems:
@@ -117,7 +133,7 @@ class CompactReport:
     problems: tuple[str, ...]
     more_problems: int
     cost: CompactCost | None
-    throughput: Throughput | None
+    throughput: CompactThroughput | None
 
 
 def render(report: Report) -> str:
@@ -156,8 +172,12 @@ def compact(report: Report) -> CompactReport:
         problems=report.problems[:MOST_PROBLEMS],
         more_problems=max(0, len(report.problems) - MOST_PROBLEMS),
         cost=_cost(process.cost) if process.cost is not None else None,
-        throughput=process.throughput,
+        throughput=_throughput(process.throughput) if process.throughput is not None else None,
     )
+
+
+def _throughput(found: Throughput) -> CompactThroughput:
+    return CompactThroughput(found.samples, found.rate, found.run_rate, found.tokens)
 
 
 def _findings(report: Report, process: ProcessReport) -> tuple[CompactFinding, ...]:

@@ -19,6 +19,7 @@ from steptime.arrays import Bool, Float64
 from steptime.errors import RecordingError
 from steptime.intervals import union
 from steptime.journal import RECORD, Kind
+from steptime.machine.machine import Machine
 from steptime.quantities import mean_of
 from steptime.recording.recording import Process, Recording, SettingsFacts, TelemetrySample
 from steptime.report.report import (
@@ -126,17 +127,22 @@ def environment_of(recording: Recording) -> JobEnvironment:
     )
 
 
+RECORD_OPERATORS = 3.3
+"""What one record costs the job, patches and clock readings included, in tiny operators of the machine: both are steps
+of the interpreter. Measured: 10.1 µs for the three of a small model's step, 15.1 µs for the four with a loader
+(benchmarks/results/overhead-epyc-2cpu.md), where an operator takes 1.05 µs."""
 RECORD_COST = 3500.0
-"""ns that one record costs the job, patches and clock readings included: 10.1 µs for the three of a small model's step,
-15.1 µs for the four with a loader (benchmarks/results/overhead-epyc-2cpu.md)."""
+"""The same in ns, where the machine was not measured."""
 LEAST_SAMPLES = 3
 """Of the machine over time, for a plot."""
 LEAST_TURNS = 2
 """For a difference with an interval."""
 
 
-def cost_of(process: Process, steps: Steps) -> Cost:
+def cost_of(process: Process, steps: Steps, machine: Machine | None = None) -> Cost:
     """The cost of the watch and of the profiler in one process."""
+    dispatch = machine.dispatch if machine is not None else None
+    each = RECORD_COST if dispatch is None else RECORD_OPERATORS * dispatch.value
     steady = np.flatnonzero(steps.steady)
     unwatched = ~(steps.watched | steps.warm_up | steps.disturbed | steps.profiled | steps.lined)
     turns = _turns(steps, unwatched)
@@ -147,7 +153,7 @@ def cost_of(process: Process, steps: Steps) -> Cost:
     usual = float(np.median(steps.duration[steady])) if len(steady) else 0.0
     return Cost(
         watch=mean_of(turns) if len(turns) >= LEAST_TURNS else None,
-        computed=records * RECORD_COST if records is not None else None,
+        computed=records * each if records is not None else None,
         profiled_steps=int(steps.profiled.sum()),
         profile_ns=_time_of(process, Kind.PROFILED),
         pause_ns=_time_of(process, Kind.PAUSE),

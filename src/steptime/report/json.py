@@ -125,7 +125,11 @@ def read(text: bytes, path: str) -> Report:
             )
         return msgspec.json.decode(text, type=Report)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise RecordingError("report-unreadable", f"{path} is no report of steptime: {error}.") from error
+        raise RecordingError(
+            "report-unreadable",
+            f"{path} is no report that this steptime reads: {error}. One of another "
+            f"version is made anew from its recording: steptime report RECORDING -o {path} --force.",
+        ) from error
 
 
 def read_file(path: Path, name: str) -> Report:

@@ -1,0 +1,51 @@
+"""What runs of one job differ by on this machine though nothing changed: a small job in fresh processes, whose memory,
+caches and CPUs are others each time. Measured when it is asked for, and remembered."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+import msgspec
+
+from steptime.machine.machine import DISTURBING_CPUS
+from steptime.machine.peaks import MeasurementError, load_as, measured_by, remembered_at, store
+
+SCRIPT = Path(__file__).with_name("between_runs_script.py")
+RUNS = 8
+"""The range of eight normal values is 2.85 standard deviations on average, and 95 % of differences of two are below
+2.77: what the eight differ by is what two runs differ by at most."""
+LEAST = 0.005
+"""Of a step: clocks, temperature and the layout of memory move any job's by this much, however alike eight runs
+were."""
+PATIENCE_SECONDS = 60
+"""Of one process: importing torch takes seconds on a cold disk."""
+
+
+class _Answer(msgspec.Struct, frozen=True):
+    """What the script prints, in seconds."""
+
+    step: float
+
+
+def measure(executable: str, device: str, torch: str) -> float:
+    """The share of a step that runs differ by, remembered. torch: its version. Raises MeasurementError, where other
+    programs take part of the CPUs, too."""
+    done = [measured_by(SCRIPT, executable, [device], _Answer, PATIENCE_SECONDS) for _ in range(RUNS)]
+    others = max(each.other_cpus for each in done)
+    if others > DISTURBING_CPUS:
+        raise MeasurementError(f"other programs took {others:.1f} CPUs meanwhile")
+    steps = [each.answer.step for each in done]
+    spread = max(LEAST, max(steps) / min(steps) - 1)
+    with contextlib.suppress(OSError):  # where the cache cannot be written to it is not known next time
+        store(spread, _path(device, torch))
+    return spread
+
+
+def remembered(device: str, torch: str) -> float | None:
+    """What an earlier measurement has found here."""
+    return load_as(float, _path(device, torch))
+
+
+def _path(device: str, torch: str) -> Path:
+    return remembered_at("between-runs", device, torch)
