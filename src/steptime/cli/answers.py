@@ -76,6 +76,10 @@ def call(tool: str, **arguments: Any) -> Call:
     return {"tool": tool, "arguments": {name: value for name, value in arguments.items() if value}}
 
 
+OPEN = frozenset({TrialVerdict.ADOPT.value, TrialVerdict.UNDECIDED.value})
+"""Verdicts after which a fix may still pay."""
+
+
 # -- a diagnosis ------------------------------------------------------------------------------------------------------
 
 
@@ -83,7 +87,7 @@ def of_report(report: Report, job: Mapping[str, Any], path: str) -> dict[str, An
     """Where the time goes. job: arguments that name the job in a further call (its command, its folder), empty where
     the client gave no command. path: of the recording or the trace."""
     process = report.processes[0]
-    codes = tried(process)
+    codes = to_try(report)
     found = [_finding(each, process, codes) for each in process.findings]
     step = process.case.step
     parts = sorted(process.case.categories, key=lambda each: -each.duration.value)
@@ -92,7 +96,7 @@ def of_report(report: Report, job: Mapping[str, Any], path: str) -> dict[str, An
         _sure(process),
         *_first(found),
         list(dict.fromkeys(code for each in found for code in each["fixes"])),
-        _after_diagnosis(found, job, path),
+        _after_diagnosis(process, found, job, path),
         step=step_text(step),
         parts={each.name: _saving(each.duration, process) for each in parts[:4] if each.duration.value},
         findings=found,
@@ -102,13 +106,18 @@ def of_report(report: Report, job: Mapping[str, Any], path: str) -> dict[str, An
     )
 
 
-def tried(process: ProcessReport) -> dict[str, list[str]]:
-    """Codes of the fixes that can be tried, by the finding that they answer; a trace has no job to try them on."""
+def to_try(report: Report) -> dict[str, list[str]]:
+    """Codes of the fixes that can be tried, by the finding that they answer, without those that a trial of this
+    recording has refused already. A trace has no job to try them on."""
+    process = report.processes[0]
     if process.case.step.mode == "trace":
         return {}
+    trials = report.trials.variants if report.trials is not None else ()
+    refused = {each.proposal for each in trials if each.verdict not in OPEN}
+    refused -= {each.proposal for each in trials if each.verdict in OPEN}
     found: dict[str, list[str]] = {}
     for proposal in propose(process.case, process.findings):
-        if not proposal.advice_only:
+        if not proposal.advice_only and proposal.fix.code not in refused:
             for code in proposal.fix.addresses:
                 found.setdefault(code, []).append(proposal.fix.code)
     return {code: list(dict.fromkeys(fixes)) for code, fixes in found.items()}
@@ -151,12 +160,17 @@ def _first(found: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
     return (found[0]["line"], found[0]["saves"]) if found else ("", "")
 
 
-def _after_diagnosis(found: Sequence[Mapping[str, Any]], job: Mapping[str, Any], path: str) -> Call:
-    fixes = list(dict.fromkeys(code for each in found for code in each["fixes"]))
-    if job and fixes:
+def _after_diagnosis(
+    process: ProcessReport, found: Sequence[Mapping[str, Any]], job: Mapping[str, Any], path: str
+) -> Call:
+    """Trials of what can be tried; else the page of what has the most to be saved; a measurement in doubt again."""
+    if job and any(each["fixes"] for each in found):
         return call("judge", recording=path, **job)
-    if found:
-        return call("explain", code=found[0]["code"], path=path, **job)
+    first = next((each.code for each in process.findings if each.weight is Weight.FINDING), "")
+    if first:
+        return call("explain", code=first, path=path, **job)
+    if job and any(each.weight is Weight.DOUBT for each in process.findings):
+        return call("diagnose", **job)
     return call("what_if", path=path, **job)
 
 
@@ -174,8 +188,8 @@ def of_page(code: str, page: str, report: Report | None, job: Mapping[str, Any],
     process = report.processes[0] if report is not None else None
     finding = next((each for each in process.findings if each.code in about), None) if process is not None else None
     known: dict[str, Any] = {}
-    if process is not None and finding is not None:
-        known = _finding(finding, process, tried(process))
+    if report is not None and process is not None and finding is not None:
+        known = _finding(finding, process, to_try(report))
     codes = (
         [fix.code]
         if fix is not None
@@ -215,6 +229,8 @@ def of_what_if(report: Report, job: Mapping[str, Any], path: str) -> dict[str, A
     replayed = [prediction_text(each, step) for each in predictions(process.case.replay, step)]
     found = [_finding(each, process, {}) for each in process.findings if each.weight is Weight.FINDING]
     best = next((each for each in told if each["saves"]), None)
+    after = call("explain", code=found[0]["code"], path=path, **job) if found else call("diagnose", **job)
+    after = after if found or job else call("explain", code="ST101")
     sentence = f"{best['change']} would save {best['saves']}" if best else "No fix has a prediction for this job"
     if not told and replayed:
         sentence = replayed[0]
@@ -223,7 +239,7 @@ def of_what_if(report: Report, job: Mapping[str, Any], path: str) -> dict[str, A
         f"{'likely' if best or replayed else 'unclear'}: predicted, not run; {_sure(process)}",
         *_first(found),
         codes,
-        call("judge", fixes=codes[:3], recording=path, **job) if job and codes else _after_diagnosis(found, {}, path),
+        call("judge", fixes=codes[:3], recording=path, **job) if job and codes else after,
         predictions=told,
         replayed=replayed,
         limits=[f"{each['code']} at {each['line'] or 'no single line'}: {each['saves']}" for each in found],
@@ -252,9 +268,9 @@ def _prediction(proposal: Proposal, step: float) -> dict[str, Any]:
 # -- a trial ----------------------------------------------------------------------------------------------------------
 
 
-def of_trial(results: Results, folder: str, job: Mapping[str, Any], applies: str = "") -> dict[str, Any]:
-    """What was proved of each change, and what to do with it. applies: the command that applies a change of the
-    client's own, if it is a diff."""
+def of_trial(results: Results, folder: str, job: Mapping[str, Any], finding: str, applies: str = "") -> dict[str, Any]:
+    """What was proved of each change, and what to do with it. finding: code of the job's first one, "" for none.
+    applies: the command that applies a change of the client's own, if it is a diff."""
     judged = [judgement for stage, judgement in results.judgements if stage == 0]
     judged.sort(key=lambda each: (each.verdict is not TrialVerdict.ADOPT, -(each.speed.value if each.speed else 0.0)))
     patch = results.patch
@@ -279,7 +295,7 @@ def of_trial(results: Results, folder: str, job: Mapping[str, Any], applies: str
         _touched(diff) or next((path for each in judged for path, _ in each.variant.sources), ""),
         saves,
         [each.variant.proposal for each in judged if each.verdict is TrialVerdict.ADOPT and each.variant.proposal],
-        _after_trial(won and bool(apply), won, [*judged, *([proved] if proved else [])], results, folder, job),
+        _after_trial(bool(apply), won, [*judged, *([proved] if proved else [])], results, folder, job, finding),
         apply=apply,
         how=HOW if won and not apply else "",
         candidates=[_candidate(each, results) for each in judged],
@@ -342,7 +358,13 @@ def patch_command(patch: PatchResult | None) -> str:
 
 
 def _after_trial(
-    applicable: bool, won: bool, judged: Sequence[Judgement], results: Results, folder: str, job: Mapping[str, Any]
+    applicable: bool,
+    won: bool,
+    judged: Sequence[Judgement],
+    results: Results,
+    folder: str,
+    job: Mapping[str, Any],
+    finding: str,
 ) -> Call:
     """The job again, once the change is applied; else more rounds, a change of the client's own, or what else helps."""
     recording = results.plan.recording
@@ -352,8 +374,7 @@ def _after_trial(
         return call("judge", diff=CHANGE, recording=recording, **job)
     if any(each.verdict is TrialVerdict.UNDECIDED for each in judged):
         return call("judge", resume=folder, **job)
-    first = next((each.variant.proposal for each in judged if each.variant.proposal), "")
-    return call("explain", code=first, path=recording, **job) if first else call("what_if", path=recording, **job)
+    return call("explain", code=finding, path=recording, **job) if finding else call("what_if", path=recording, **job)
 
 
 # -- a comparison -----------------------------------------------------------------------------------------------------
@@ -371,7 +392,7 @@ def of_comparison(comparison: Comparison, after: Report, path: str) -> dict[str,
     step = comparison.step
     change = step.change
     line = next((each.name for each in comparison.pieces if each.kind == "line"), "")
-    codes = tried(after.processes[0])
+    codes = to_try(after)
     first = next((each.code for each in after.processes[0].findings), "")
     return answer(
         comparison.sentence,

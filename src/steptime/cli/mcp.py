@@ -23,6 +23,7 @@ import click
 import msgspec
 
 from steptime._version import __version__
+from steptime.advice.rule import Weight
 from steptime.cli import answers
 from steptime.cli.explain import page_about
 from steptime.compare.compare import compare
@@ -153,7 +154,10 @@ async def judge(given: Judge, tell: Tell) -> dict[str, Any]:
         after = after if given.recording else answers.call("diagnose", **job)
         return answers.answer(told["text"], "unclear: nothing was tried", "", "", [], after)
     apply = shlex.join(["git", "apply", given.diff]) if given.diff and not _is_text(given.diff) else ""
-    return answers.of_trial(read_results(Path(told["folder"])), told["folder"], job, apply)
+    results = read_results(Path(told["folder"]))
+    findings = (await _report(results.plan.recording)).processes[0].findings
+    first = next((each.code for each in findings if each.weight is Weight.FINDING), "")
+    return answers.of_trial(results, told["folder"], job, first, apply)
 
 
 async def what_if(given: WhatIf, tell: Tell) -> dict[str, Any]:
