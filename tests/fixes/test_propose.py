@@ -14,6 +14,7 @@ from steptime.advice.evidence import Case
 from steptime.advice.explain import find_fix
 from steptime.advice.fix import Option, Promise, Proposal, fix
 from steptime.advice.fixes import CATALOGUE
+from steptime.advice.fixes.input import worker_option
 from steptime.advice.propose import propose
 from steptime.advice.savings import modelled
 from steptime.changes import Change
@@ -121,3 +122,28 @@ def test_what_acts_on_more_than_a_finding_is_about_may_save_more() -> None:
         assert proposal.upper_bound == pytest.approx(most)
         assert proposal.option.saving is not None
         assert proposal.option.saving.high == pytest.approx(most)
+
+
+def test_no_model_is_compiled_for_a_line_of_the_dataset_or_the_optimiser() -> None:
+    case = PLANTED["dispatch-loop"]["fires"]
+    compiled = next(each for each in proposals(case) if each.fix.name == "compiled-model")
+    (finding,) = (each for each in examine(case).findings if each.code == compiled.finding)
+    assert finding.source is not None
+    for phase, proposed in (("input", False), ("optimizer", False), ("forward", True), ("backward", True)):
+        elsewhere = tuple(replace(each, phase=phase, source=finding.source) for each in case.operators)
+        found = propose(replace(case, operators=elsewhere), [finding])
+        assert any(each.fix is compiled.fix for each in found) is proposed, phase
+
+
+def test_a_sweep_tries_the_numbers_that_were_named_but_the_jobs_own() -> None:
+    case = PLANTED["too-few-workers"]["fires"]
+    assert case.loader is not None
+    own = case.loader.workers
+    options = {number: worker_option(case, number) for number in (0, 1, 2, own)}
+    assert options[own] is None
+    for number, option in options.items():
+        if option is not None:
+            assert option.changes[0].argument("num_workers") == number
+            assert option.edit is not None
+    streamed = replace(case, loader=replace(case.loader, iterable=True, workers=0))
+    assert worker_option(streamed, 2) is None

@@ -8,6 +8,7 @@ import pytest
 from printed import sound
 
 from steptime.advice.fix import Goal, Promise
+from steptime.changes import Change
 from steptime.quantities import Estimate
 from steptime.report import trial_text
 from steptime.trials.plan import batch_variant, lab_variants
@@ -157,3 +158,27 @@ def test_a_patch_that_was_not_timed_is_not_recommended() -> None:
     text = render_trial(results(FASTER, patch=PatchResult("diff", (), (), None, (), "git apply x")))
     assert "this diff was not timed" in text
     assert "Apply it untimed: git apply x\n" in text
+
+
+def workers(number: int, speed: float) -> Judgement:
+    change = Change("loader", arguments=(("num_workers", number), ("persistent_workers", True)))
+    variant = replace(VARIANT, name=f"RM101.{number}", changes=(change,), label=f"num_workers={number}")
+    return replace(FASTER, variant=variant, speed=Estimate(speed, 0.95 * speed, 1.05 * speed, 3, "1"))
+
+
+def test_a_sweep_of_workers_is_a_curve_with_the_smallest_number_that_none_beats() -> None:
+    lines = render_trial(results(workers(1, 1.5), workers(2, 2.45), workers(4, 2.5), workers(8, 1.9))).splitlines()
+    begin = next(number for number, line in enumerate(lines) if line.startswith("Steps a second by workers"))
+    assert lines[begin] == "Steps a second by workers (as it is: 10)"
+    assert [line.split()[0] for line in lines[begin + 1 : begin + 5]] == ["1", "2", "4", "8"]
+    assert lines[begin + 5] == "Optimum: 2 workers"
+    assert len(lines) <= 25
+    slower = render_trial(results(workers(1, 0.9), workers(2, 1.02)))
+    assert "Optimum: the job's own number, as none of these is faster beyond doubt" in slower
+
+
+def test_a_lab_without_a_round_says_that_nothing_was_timed() -> None:
+    made = results(*(replace(FASTER, variant=each, speed=None) for each in lab_variants()))
+    text = render_lab(replace(made, runs=()), None, "steptime lab --budget 2m --resume runs/a-lab")
+    assert "Nothing was timed: the budget was spent before the first round." in text
+    assert "pays" not in text

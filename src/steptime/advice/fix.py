@@ -177,8 +177,9 @@ Function = Callable[[Case], Outcome]
 @dataclass(frozen=True, slots=True)
 class Fix:
     """addresses: codes of the rules whose findings it is an answer to. promise: about the numbers. risk: from 1 (cannot
-    hurt) to 5. low_precision: gradients are rounded to a low format. frees: the share of a
-    training's memory that it may free (0: none), by which what is tried for memory is ordered; it is not printed."""
+    hurt) to 5. low_precision: gradients are rounded to a low format. frees: the share of a training's memory that it
+    may free (0: none), by which what is tried for memory is ordered; it is not printed. phases: those that it acts on,
+    where these are not all: it answers no finding about a line of others."""
 
     code: str
     name: str
@@ -189,6 +190,7 @@ class Fix:
     page: Page
     low_precision: bool = False
     frees: float = 0.0
+    phases: frozenset[str] = frozenset()
 
     def __call__(self, case: Case) -> tuple[Option, ...]:
         """The ways to apply it to this case; none where it does not fit what is in force."""
@@ -220,6 +222,7 @@ def fix(
     risk: int,
     low_precision: bool = False,
     frees: float = 0.0,
+    phases: Iterable[str] = (),
 ) -> Callable[[Function], Fix]:
     """Makes a fix of a function from a case to the ways to apply it.
 
@@ -233,7 +236,8 @@ def fix(
 
     def make(function: Function) -> Fix:
         page = read_page(function, f"fix {name}", SECTIONS)
-        return Fix(code, name, frozenset(addresses), promise, risk, function, page, low_precision, frees)
+        acts_on = frozenset(phases)
+        return Fix(code, name, frozenset(addresses), promise, risk, function, page, low_precision, frees, acts_on)
 
     return make
 

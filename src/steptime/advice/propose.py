@@ -8,6 +8,7 @@ from dataclasses import replace
 from steptime.advice.evidence import Case
 from steptime.advice.fix import Fix, Goal, Option, Proposal, Snippet
 from steptime.advice.fixes import CATALOGUE
+from steptime.advice.line_evidence import function_of
 from steptime.advice.rule import Finding, Weight
 from steptime.advice.savings import at_most
 from steptime.quantities import format_duration
@@ -49,7 +50,7 @@ def _freeing(fix: Fix, case: Case) -> list[Proposal]:
 
 
 def _proposals(fix: Fix, case: Case, findings: Sequence[Finding]) -> list[Proposal]:
-    answered = [finding for finding in findings if finding.code in fix.addresses]
+    answered = [finding for finding in findings if finding.code in fix.addresses and _acts_on(fix, finding, case)]
     if not answered:
         return []
     first = max(answered, key=lambda finding: finding.savings.value if finding.savings is not None else 0.0)
@@ -63,6 +64,19 @@ def _proposals(fix: Fix, case: Case, findings: Sequence[Finding]) -> list[Propos
         placed = _placed(replace(option, saving=saving), first, step)
         proposals.append(Proposal(fix, placed, first.code, upper_bound))
     return proposals
+
+
+def _acts_on(fix: Fix, finding: Finding, case: Case) -> bool:
+    """Whether a finding is about something that a fix can change: a compiled model does nothing for a line of the
+    dataset or of the optimiser. Where no operator is known of the line's function, it may be."""
+    source, loader = finding.source, case.loader
+    if not fix.phases or source is None:
+        return True
+    if loader is not None and loader.item_site is not None and function_of(loader.item_site) == function_of(source):
+        return "input" in fix.phases
+    known = [(use.phase, use.source) for use in case.operators if use.source is not None]
+    phases = {phase for phase, place in known if function_of(place) == function_of(source)}
+    return not phases or not phases.isdisjoint(fix.phases)
 
 
 def _placed(option: Option, finding: Finding, step: float) -> Option:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,7 @@ from steptime.trials.trial import Judgement
     help="Also these batch sizes: items per second of each. With ... behind them (16,...) they are doubled until that "
     "brings no more, or memory runs out.",
 )
+@click.option("--resume", metavar="DIR", type=click.Path(path_type=Path), help="Go on with an interrupted lab.")
 @click.option(
     "-o", "--output", metavar="FILE", help="Also write FILE: what is printed (.txt), or all results (.jsonl)."
 )
@@ -54,6 +56,7 @@ def command(
     target: tuple[str, ...],
     compile_modes: bool,
     batch_sizes: str,
+    resume: Path | None,
     output: str | None,
     force: bool,
     as_json: bool,
@@ -66,13 +69,15 @@ def command(
     steptime lab runs/train-20260801-101500
     steptime lab --compile-modes -- python train.py
     steptime lab --batch-sizes 16,32,... -- python train.py
+    steptime lab --resume runs/train-lab-20260801-102000
     """
-    if not target:
-        raise UsageError("usage", "Give a recording, or a command behind --, as in: steptime lab -- python train.py")
+    if bool(target) == (resume is not None):
+        raise UsageError("usage", "Give a recording, or a command behind --, or --resume with the folder of a lab.")
     sizes, go_on = _sizes(batch_sizes)
     check_output(output, force=force)
     options = TrialOptions(**given)
-    told = _run_lab(recording_of(target, options), options, compile_modes, sizes, go_on)
+    folder = resume or _begin(recording_of(target, options), options, compile_modes)
+    told = _run_lab(folder, options, sizes, go_on)
     return tell_trial(told, output, as_json=as_json, force=force)
 
 
@@ -91,13 +96,17 @@ def _sizes(text: str) -> tuple[tuple[int, ...], bool]:
     return sizes, go_on
 
 
-def _run_lab(
-    recording: Path, options: TrialOptions, compile_modes: bool, sizes: tuple[int, ...], go_on: bool
-) -> TrialOutput:
-    """The lab's variants, then the batch sizes until more of them make no difference."""
+def _begin(recording: Path, options: TrialOptions, compile_modes: bool) -> Path:
     case, _ = diagnosed(recording)
     variants = lab_variants(compile_modes, any(process.facts.device == "cuda" for process in load(recording).processes))
-    folder = new_trial(recording, "lab", variants, case, options)
+    return new_trial(recording, "lab", variants, case, options)
+
+
+def _run_lab(folder: Path, options: TrialOptions, sizes: tuple[int, ...], go_on: bool) -> TrialOutput:
+    """The lab's variants, then the batch sizes until more of them make no difference."""
+    plan = read_results(folder).plan
+    recording, variants = Path(plan.recording), plan.variants
+    case, _ = diagnosed(recording)
     own_size = case.loader.batch_size if case.loader else None
     with trial_runner(folder, options) as runner:
 
@@ -106,8 +115,12 @@ def _run_lab(
             _try_sizes(runner, sizes, go_on, own_size)
 
         status = keeping(runner, run)
+    results = read_results(folder)
     next_command = f"steptime try {shlex.quote(str(recording))}"
-    return TrialOutput(folder, render_lab(read_results(folder), own_size, next_command), status)
+    if not any(run.step_ns and not run.rehearsal for run in results.runs):
+        minutes = ceil(2 * options.budget.seconds / 60)
+        next_command = f"steptime lab --budget {minutes}m --resume {shlex.quote(str(folder))}"
+    return TrialOutput(folder, render_lab(results, own_size, next_command), status)
 
 
 def _try_sizes(runner: TrialRunner, sizes: tuple[int, ...], go_on: bool, own_size: int | None) -> None:

@@ -10,6 +10,8 @@ from typing import TypeVar
 import click
 from click.shell_completion import CompletionItem
 
+from steptime.errors import UsageError
+
 DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(s|m|min|h|d|w)?\s*", re.IGNORECASE)
 LONGEST = 100 * 365.0 * 86400.0
 """Seconds of a hundred years."""
@@ -47,6 +49,17 @@ def size(context: click.Context, option: click.Parameter, value: str | None) -> 
     if not 1 <= amount < LARGEST:
         raise click.BadParameter(f"{value[:40]} is no size of a file or of memory.")
     return int(amount)
+
+
+def numbers_of(text: str, option: str, least: int = 1) -> tuple[int, ...]:
+    """Whole numbers from a list with commas, ascending, each once. Raises UsageError."""
+    try:
+        found = sorted({int(word) for word in text.split(",") if word.strip()})
+    except ValueError:
+        found = [least - 1]
+    if any(each < least for each in found):
+        raise UsageError("usage", f"{option} takes whole numbers from {least} on, as in 1,2,4, not {text[:40]!r}.")
+    return tuple(found)
 
 
 def files(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:

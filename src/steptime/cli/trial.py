@@ -21,12 +21,13 @@ import click
 from steptime.advice.evidence import Case
 from steptime.advice.explain import find_fix
 from steptime.advice.fix import Goal, Proposal, Snippet
+from steptime.advice.fixes.input import fitting_workers, worker_option
 from steptime.advice.propose import propose
 from steptime.advice.rule import Finding
 from steptime.cli.after_run import measure_peaks, nothing_measured
 from steptime.cli.delivery import write_all
 from steptime.cli.exit_codes import INTERRUPTED, say, tell
-from steptime.cli.options import Function, RecordingOrCommand, seconds, variant_options
+from steptime.cli.options import Function, RecordingOrCommand, numbers_of, seconds, variant_options
 from steptime.cli.run import Announcer
 from steptime.cli.screen import show
 from steptime.clusters import import_ray
@@ -124,7 +125,7 @@ def _to_go(notice: Notice) -> str:
 @dataclass(frozen=True, slots=True)
 class TrialOptions:
     """What the command line asks for. min_gain: a fraction. executor: "local" or "ray". goal: of a new trial.
-    fixes: codes or names of those to try, () for what answers the findings."""
+    fixes: codes or names of those to try, () for what answers the findings. workers: numbers to try instead."""
 
     budget: Budget
     quiet: bool
@@ -136,6 +137,7 @@ class TrialOptions:
     keep: bool = False
     goal: Goal = Goal.SPEED
     fixes: tuple[str, ...] = ()
+    workers: tuple[int, ...] = ()
 
 
 MEASURED_STEPS, MEASURED_SECONDS = 20, 8.0
@@ -235,9 +237,12 @@ def begin(target: Sequence[str], options: TrialOptions) -> TrialOutput:
     recording = recording_of(target, options)
     case, findings = diagnosed(recording)
     proposals = propose(case, findings, goal=options.goal)
+    most = options.max_trials
     if options.fixes:
         proposals = only(options.fixes, proposals, case)
-    variants = plan_variants(proposals, options.max_trials, case.step.duration.value)
+    if options.workers:
+        proposals, most = sweep(options.workers, case), len(options.workers)
+    variants = plan_variants(proposals, most, case.step.duration.value)
     if not variants:
         return TrialOutput(None, _nothing_to_try(proposals, recording, options.goal))
     return _conduct(new_trial(recording, "try", variants, case, options), proposals, options)
@@ -259,6 +264,17 @@ def only(words: Sequence[str], proposals: Sequence[Proposal], case: Case) -> tup
             )
         found += fitting
     return tuple(found)
+
+
+def sweep(workers: Sequence[int], case: Case) -> tuple[Proposal, ...]:
+    """The numbers of workers as proposals; the job's own is tried anyway. Raises UsageError where none can be."""
+    options = (worker_option(case, number) for number in workers)
+    found = tuple(Proposal(fitting_workers, option, "") for option in options if option is not None)
+    if not found:
+        why = "no DataLoader trains it" if case.loader is None else "its IterableDataset would yield each sample anew"
+        why = why if case.loader is None or case.loader.iterable else "it has that number"
+        raise UsageError("no-sweep", f"No other number of workers can be tried on this job: {why}.")
+    return found
 
 
 def go_on(folder: Path, options: TrialOptions) -> TrialOutput:
@@ -579,6 +595,13 @@ min_gain_option = click.option(
     multiple=True,
     help="Try this fix (RM101, or its name), whatever was found. Can be given several times.",
 )
+@click.option(
+    "--workers",
+    metavar="N,N",
+    callback=lambda _, __, words: numbers_of(words, "--workers", least=0),
+    default="",
+    help="Try these numbers of workers of the DataLoader, as in 1,2,4,8, instead: a curve, and the measured optimum.",
+)
 @min_gain_option
 @click.option(
     "--goal",
@@ -610,6 +633,7 @@ def command(
     steptime try runs/train-20260801-101500
     steptime try --budget 5m -- python train.py
     steptime try --goal memory runs/train-20260801-101500
+    steptime try --workers 1,2,4,8 runs/train-20260801-101500
     steptime try --resume runs/train-try-20260801-102000
     """
     if bool(target) == (resume is not None):

@@ -15,7 +15,7 @@ from steptime.quantities import Estimate, format_bytes, format_change, format_du
 from steptime.report.printable import one_line, printable
 from steptime.report.trials import TrialReport, Tried
 from steptime.trials.judge import usual_step
-from steptime.trials.plan import NO_INPUT, PATCH, BatchSizePoint, batch_of, plateau, points_of
+from steptime.trials.plan import NO_INPUT, PATCH, BatchSizePoint, batch_of, plateau, points_of, workers_of
 from steptime.trials.results import Results
 from steptime.trials.trial import BASELINE, CONTROL, Judgement, Run, TrialVerdict
 
@@ -47,7 +47,7 @@ def render_trial(results: Results, advice: Sequence[str] = (), next_command: str
         _baseline(results.runs, goal),
         "",
     ]
-    bottom = [*_combined(results), *_patch(results), *_crowded(results.runs, goal)]
+    bottom = [*_by_workers(results), *_combined(results), *_patch(results), *_crowded(results.runs, goal)]
     if next_command:
         bottom.append(f"Next:  {one_line(next_command)}")
     shown = [_variant(judgement, results.runs, goal) for judgement in ordered[:_VARIANTS]]
@@ -155,6 +155,28 @@ def gain_text(judgement: Judgement, goal: Goal) -> str:
     return memory_text(gain) if goal is Goal.MEMORY else speed_text(gain)
 
 
+def _by_workers(results: Results) -> list[str]:
+    """Steps per second by number of workers, as bars, with the measured optimum: the smallest number that no other one
+    beats beyond doubt. Of a sweep only."""
+    step = usual_step([run for run in results.runs if run.stage == 0])
+    tried = {workers_of(each.variant): each.speed for stage, each in results.judgements if stage == 0}
+    speeds = {workers: speed for workers, speed in tried.items() if workers is not None and speed is not None}
+    if step is None or len(tried) < 2 or len(speeds) < 2 or None in tried:
+        return []
+    rate = 1e9 / step.value
+    fastest = max(1.0, *(speed.value for speed in speeds.values()))
+    lines = [f"Steps a second by workers (as it is: {_rate(rate)})"]
+    for workers, speed in sorted(speeds.items()):
+        bar = "█" * max(1, round(_BAR * speed.value / fastest))
+        interval = f"({_rate(rate * speed.low)}–{_rate(rate * speed.high)})"
+        lines.append(f"  {workers:>4}  {_rate(rate * speed.value):>8} {interval:<19} {bar}")
+    surest = max(speed.low for speed in speeds.values())
+    if surest <= 1:
+        return [*lines, "Optimum: the job's own number, as none of these is faster beyond doubt"]
+    optimum = min(workers for workers, speed in speeds.items() if speed.high >= surest)
+    return [*lines, f"Optimum: {optimum} worker{'s' * (optimum != 1)}"]
+
+
 def _combined(results: Results) -> list[str]:
     later = [judgement for stage, judgement in results.judgements if stage > 0 and judgement.variant.name != "patch"]
     gained = gain_text(later[-1], results.plan.goal) if later else ""
@@ -221,6 +243,9 @@ def render_lab(results: Results, batch_size: int | None, next_command: str) -> s
                if each.verdict in _EXPLAINED]  # fmt: skip
     points = _points(results, timed, batch_size)
     lines = [one_line(f"Lab of {' '.join(results.plan.command)}"), "", head, *rows, ""]
+    if not timed:
+        reasons = [each for each in reasons if "nothing was timed" not in each]
+        lines = [*lines[:1], "Nothing was timed: the budget was spent before the first round.", ""]
     lines += [*reasons, *_compilation(judgements, timed), *_curve(points)]
     end = [reading(judgements, points), f"Next:  {one_line(next_command)}"]
     if len(lines) + len(end) > LINES:

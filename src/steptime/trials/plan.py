@@ -193,6 +193,13 @@ def batch_of(variant: Variant) -> int | None:
     return int(variant.name.removeprefix(BATCH)) if variant.name.startswith(BATCH) else None
 
 
+def workers_of(variant: Variant) -> int | None:
+    """The number of workers of a variant that changes nothing else."""
+    (change, *others) = variant.changes or (None,)
+    workers = change.argument("num_workers") if change is not None and change.kind == "loader" else None
+    return workers if isinstance(workers, int) and not others else None
+
+
 TOGETHER = 2
 """Sizes that are tried at a time: at most one is tried needlessly after the plateau."""
 MOST_DOUBLINGS = 12

@@ -62,6 +62,7 @@ LIKELY_DYNAMIC_SHAPES, SURE_DYNAMIC_SHAPES = 0.8, 0.3
     addresses={"ST301", "ST302", "ST305", "ST401", "ST402"},
     promise=Promise.SAME_CURVE,
     risk=4,
+    phases=MODEL,
 )
 def compiled_model(case: Case) -> Option | None:
     """The model compiled by torch.compile
@@ -177,7 +178,14 @@ def no_checkpointing(case: Case) -> Option | None:
     return Option("no activation checkpointing", (change,), case.recompute.duration, snippet)
 
 
-@fix("RM307", "cuda-graphs", addresses={"ST301", "ST302", "ST305"}, promise=Promise.SAME_CURVE, risk=5)
+@fix(
+    "RM307",
+    "cuda-graphs",
+    addresses={"ST301", "ST302", "ST305"},
+    promise=Promise.SAME_CURVE,
+    risk=5,
+    phases=MODEL,
+)
 def cuda_graphs(case: Case) -> Option | None:
     """The model's kernels launched as one graph
 

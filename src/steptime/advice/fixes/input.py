@@ -130,8 +130,25 @@ def fitting_workers(case: Case) -> Iterator[Option]:
         yield _option(loader, (("num_workers", workers), ("persistent_workers", True)), saving, streams)
 
 
+def worker_option(case: Case, workers: int) -> Option | None:
+    """So many workers, whatever the model says of them; None where there is no training loader, it has that many, or
+    several would each yield every sample."""
+    loader = case.loader
+    if loader is None or workers == loader.workers or (loader.iterable and not loader.workers):
+        return None
+    if not workers:
+        return _option(loader, (("num_workers", 0),), None, STREAMS, WITHOUT_WORKERS)
+    model = supply(case.step, loader, case.settings, case.contention)
+    saving = None
+    if model is not None:
+        gain = min(case.step.duration.value - model.step(workers), loader.wait.value)
+        saving = partly(gain, 1.0, SURE_FITTING_WORKERS, case.step) if gain > 0 else None
+    streams = STREAMS if loader.workers and loader.persistent_workers else f"{STREAMS} (augmentation), and {ORDER}"
+    return _option(loader, (("num_workers", workers), ("persistent_workers", True)), saving, streams)
+
+
 def _option(
-    loader: LoaderUse, arguments: Arguments, saving: Estimate, streams: str = "", keywords: Arguments = ()
+    loader: LoaderUse, arguments: Arguments, saving: Estimate | None, streams: str = "", keywords: Arguments = ()
 ) -> Option:
     """Arguments of that loader, changed. streams: see `Option`; they decide the batches. keywords: the arguments as the
     source has them, where they are more."""
