@@ -5,9 +5,9 @@
 
 It calls `diagnose`, then whatever each answer names as `next`, at most MOST_CALLS times, and runs `apply` where an
 answer has one: then it is done. Where the next call judges a change of its own, it makes the only one that it knows:
-the statement on the line that the last answer named is left out, if nothing reads what it binds. So it edits blindly,
-and the referee alone keeps it from harm; whether somebody wants that statement's output is a question that it does not
-ask.
+the statement on a line that the diagnosis named is left out, the first of them where nothing in its function reads
+what it binds. So it edits blindly, and the referee alone keeps it from harm; whether somebody wants that statement's output is
+a question that it does not ask.
 
 Jobs are the first of the seeds with a fault and one process. A job counts as solved when a patch of it was judged
 faster and the same training, and applied.
@@ -99,27 +99,36 @@ async def conversation(script: Path) -> dict[str, Any]:
     words = ["-c", "from steptime.cli.main import entry; entry()", "mcp"]
     server = mcp.StdioServerParameters(command=sys.executable, args=words, cwd=script.parent, env=dict(os.environ))
     folder, calls, answer = script.parent, list[str](), dict[str, Any]()
-    line = ""
+    places = list[str]()
     async with mcp.Client(stdio.stdio_client(server)) as client:
-        next_ = {"tool": "diagnose", "arguments": {"command": [sys.executable, script.name], "directory": str(folder)}}
+        job = {"command": [sys.executable, script.name], "directory": str(folder)}
+        next_ = {"tool": "diagnose", "arguments": job}
         while len(calls) < MOST_CALLS:
             tool, given = next_["tool"], dict(next_["arguments"])
-            if given.get("diff") == CHANGE and not left_out(folder, line):
-                return _row(calls, answer, "no change of its own was possible", line)
+            if given.get("diff") == CHANGE:
+                while places and not left_out(folder, places[0]):
+                    places.pop(0)
+                if not places:
+                    return _row(calls, answer, "no change of its own was possible", "")
             if tool == "judge":
                 given["budget"] = BUDGET
             what = next((key for key in ("diff", "fixes", "resume") if key in given), "")
             calls.append(f"{tool} {what}".strip())
             result = await client.call_tool(tool, given)
             if result.is_error:
-                return _row(calls, answer, result.content[0].text, line)
+                return _row(calls, answer, result.content[0].text, places[0] if places else "")
             answer = json.loads(result.content[0].text)
-            line = answer["line"] if tool != "judge" else line
+            if tool == "diagnose":
+                places = [answer["line"], *(each.get("line", "") for each in answer["findings"])]
+                places = [each for each in dict.fromkeys(places) if each]
             if answer.get("apply"):
                 subprocess.run(answer["apply"], shell=True, cwd=folder, check=True)
-                return _row(calls, answer, "adopted", line)
+                return _row(calls, answer, "adopted", places[0] if what == "diff" else answer["line"])
             next_ = answer["next"]
-    return _row(calls, answer, f"gave up after {MOST_CALLS} calls", line)
+            if what == "diff" and next_["arguments"].get("resume") is None:
+                places.pop(0)
+                next_ = {"tool": "judge", "arguments": given}
+    return _row(calls, answer, f"gave up after {MOST_CALLS} calls", "")
 
 
 def _row(calls: Sequence[str], answer: dict[str, Any], end: str, line: str) -> dict[str, Any]:
@@ -137,7 +146,7 @@ def left_out(folder: Path, line: str) -> bool:
     file, _, rest = line.partition(":")
     path = folder / Path(file).name
     number = rest.partition(":")[0]
-    if not path.is_file() or not number.isdigit() or (folder / CHANGE).exists():
+    if not path.is_file() or not number.isdigit():
         return False
     text = path.read_text(encoding="utf-8")
     tree = ast.parse(text)
@@ -147,7 +156,9 @@ def left_out(folder: Path, line: str) -> bool:
         return False
     statement = max(on_line, key=lambda each: each.lineno)
     inside = {id(node) for node in ast.walk(statement)}
-    names = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and statement in ast.walk(node)]
+    scope = max(functions, key=lambda each: each.lineno, default=tree)
+    names = [node for node in ast.walk(scope) if isinstance(node, ast.Name)]
     bound = {each.id for each in names if id(each) in inside and isinstance(each.ctx, ast.Store)}
     if any(each.id in bound and id(each) not in inside and isinstance(each.ctx, ast.Load) for each in names):
         return False

@@ -13,6 +13,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from steptime.advice.evidence import LineUse
 from steptime.advice.explain import find_fix, find_rule
 from steptime.advice.fix import Proposal, Snippet
 from steptime.advice.fixes import CATALOGUE
@@ -76,6 +77,13 @@ def call(tool: str, **arguments: Any) -> Call:
     return {"tool": tool, "arguments": {name: value for name, value in arguments.items() if value}}
 
 
+MODEL = frozenset({"forward", "backward", "optimizer"})
+"""Roles of lines that a training cannot do without."""
+LEAST_SHARE = 0.1
+"""Of a step: a line that takes less is not worth an edit."""
+CHANGE = "change.patch"
+"""Where an agent is told to write a change of its own."""
+HOW = f"Edit the line, `git diff > {CHANGE}`, take it back with `git apply -R {CHANGE}`, and judge the change."
 OPEN = frozenset({TrialVerdict.ADOPT.value, TrialVerdict.UNDECIDED.value})
 """Verdicts after which a fix may still pay."""
 
@@ -91,12 +99,19 @@ def of_report(report: Report, job: Mapping[str, Any], path: str) -> dict[str, An
     found = [_finding(each, process, codes) for each in process.findings]
     step = process.case.step
     parts = sorted(process.case.categories, key=lambda each: -each.duration.value)
+    line = None if any(each.weight is Weight.FINDING for each in process.findings) else dearest_line(process)
+    where = _first(found)
+    if line is not None:
+        where = place(line.source), f"at most {_saving(line.duration, process)}"
+    own = line is not None and job and not any(each["fixes"] for each in found)
+    next_ = call("judge", diff=CHANGE, recording=path, **job) if own else _after_diagnosis(process, found, job, path)
     return answer(
         process.verdict.sentence,
         _sure(process),
-        *_first(found),
+        *where,
         list(dict.fromkeys(code for each in found for code in each["fixes"])),
-        _after_diagnosis(process, found, job, path),
+        next_,
+        how=HOW if own else "",
         step=step_text(step),
         parts={each.name: _saving(each.duration, process) for each in parts[:4] if each.duration.value},
         findings=found,
@@ -104,6 +119,16 @@ def of_report(report: Report, job: Mapping[str, Any], path: str) -> dict[str, An
         problems=[one_line(each) for each in report.problems],
         **{"recording" if job else "path": path},
     )
+
+
+def dearest_line(process: ProcessReport) -> LineUse | None:
+    """The line of the loop that takes most of a step beside the model and its optimiser, for a job in which nothing
+    was found; None where it takes little."""
+    lines = [each for each in process.case.lines if each.role not in MODEL]
+    dearest = max(lines, key=lambda each: each.duration.value, default=None)
+    if dearest is None or dearest.duration.value < LEAST_SHARE * process.case.step.duration.value:
+        return None
+    return dearest
 
 
 def to_try(report: Report) -> dict[str, list[str]]:
@@ -175,10 +200,6 @@ def _after_diagnosis(
 
 
 # -- a page -----------------------------------------------------------------------------------------------------------
-
-CHANGE = "change.patch"
-"""Where an agent is told to write a change of its own."""
-HOW = f"Edit the line, `git diff > {CHANGE}`, take it back with `git apply -R {CHANGE}`, and judge the change."
 
 
 def of_page(code: str, page: str, report: Report | None, job: Mapping[str, Any], path: str) -> dict[str, Any]:
