@@ -6,8 +6,8 @@
 It calls `diagnose`, then whatever each answer names as `next`, at most MOST_CALLS times, and runs `apply` where an
 answer has one: then it is done. Where the next call judges a change of its own, it makes the only one that it knows:
 the statement on a line that the diagnosis named is left out, the first of them where nothing in its function reads
-what it binds. So it edits blindly, and the referee alone keeps it from harm; whether somebody wants that statement's output is
-a question that it does not ask.
+what it binds. So it edits blindly, and the referee alone keeps it from harm; whether somebody wants that statement's
+output is a question that it does not ask.
 
 Jobs are the first of the seeds with a fault and one process. A job counts as solved when a patch of it was judged
 faster and the same training, and applied.
