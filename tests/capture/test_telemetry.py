@@ -32,8 +32,10 @@ class Driver:
     class NVMLError(Exception):
         """As in pynvml."""
 
-    def __init__(self, users: tuple[tuple[int, ...], ...] = ((), ()), broken: bool = False) -> None:
-        self.users, self.broken = users, broken
+    def __init__(
+        self, users: tuple[tuple[int, ...], ...] = ((), ()), broken: bool = False, unknown: bool = False
+    ) -> None:
+        self.users, self.broken, self.unknown = users, broken, unknown
 
     def nvmlInit(self) -> None:
         if self.broken:
@@ -54,7 +56,27 @@ class Driver:
         return SimpleNamespace(gpu=(40, 80)[handle])
 
     def nvmlDeviceGetMemoryInfo(self, handle: int) -> Any:
-        return SimpleNamespace(used=(1000, 3000)[handle])
+        return SimpleNamespace(used=(1000, 3000)[handle], total=4000)
+
+    def nvmlDeviceGetPowerUsage(self, handle: int) -> int:
+        return (250_500, 120_000)[handle]
+
+    def nvmlDeviceGetEnforcedPowerLimit(self, handle: int) -> int:
+        return 300_000
+
+    def nvmlDeviceGetCurrPcieLinkWidth(self, handle: int) -> int:
+        return (16, 4)[handle]
+
+    def nvmlDeviceGetMaxPcieLinkWidth(self, handle: int) -> int:
+        return 16
+
+    def nvmlDeviceGetCurrPcieLinkGeneration(self, handle: int) -> int:
+        return (3, 4)[handle]
+
+    def nvmlDeviceGetMaxPcieLinkGeneration(self, handle: int) -> int:
+        if self.unknown:
+            raise self.NVMLError("not supported")
+        return 4
 
     def nvmlDeviceGetClockInfo(self, handle: int, clock: int) -> int:
         return (1500, 1980)[handle]
@@ -80,7 +102,20 @@ def test_devices_are_summed_up() -> None:
         "gpu_max_clock_mhz": 1980,
         "gpu_throttle_reasons": 5,
         "gpu_other_processes": 1,
+        "gpu_memory_total_bytes": 8000,
+        "gpu_power_watts": 370.5,
+        "gpu_power_limit_watts": 600.0,
+        "gpu_link_width": 4,
+        "gpu_link_max_width": 16,
+        "gpu_link_generation": 4,
+        "gpu_link_max_generation": 4,
     }
+
+
+def test_what_a_device_does_not_tell_is_left_out_alone() -> None:
+    seen = NvidiaDevices(Driver(unknown=True), (0, 1)).look(frozenset())
+    assert seen["gpu_power_watts"] == 370.5
+    assert "gpu_link_width" not in seen
 
 
 def test_strangers_are_not_counted_where_the_driver_numbers_processes_otherwise() -> None:

@@ -474,3 +474,28 @@ def test_own_batch_preparation_is_input_in_steps_without_lines(tmp_path: Path) -
     assert phases["input"] == pytest.approx(7 * MS, rel=0.01)
     assert phases["transfer"] == pytest.approx(0.5 * MS, rel=0.02)
     assert phases["rest"] == pytest.approx((0.01 + 2 + 3 + 0.06) * MS, rel=0.03)
+
+
+HOT = {"gpu_utilization": 97.0, "gpu_clock_mhz": 1200, "gpu_max_clock_mhz": 1980, "gpu_throttle_reasons": 0x40,
+       "gpu_power_watts": 210.0, "gpu_power_limit_watts": 300.0, "gpu_link_width": 4, "gpu_link_max_width": 16,
+       "gpu_link_generation": 4, "gpu_link_max_generation": 4}  # fmt: skip
+IDLE = HOT | {"gpu_utilization": 0.0, "gpu_clock_mhz": 345, "gpu_throttle_reasons": 1, "gpu_link_generation": 1}
+
+
+def test_a_gpu_that_is_held_back_is_seen_while_it_works(tmp_path: Path) -> None:
+    """Samples as the launcher writes them from NVML; an idle GPU slows its clock and its link down by itself."""
+    job = JournalBuilder()
+    for _ in range(40):
+        job.next(10 * MS).forward(40 * MS).backward(40 * MS).step(10 * MS)
+    process = job.process(tmp_path / "recording")
+    begin = int(lay_out_whole(process).timeline.steps.begin[0])
+    looks = [HOT, HOT, IDLE, HOT | {"gpu_throttle_reasons": 0x4, "gpu_clock_mhz": 1500}]
+    telemetry = [
+        TelemetrySample(begin + (number + 1) * 800 * MS, 1.0, 0.0, 1, **look)  # type: ignore[arg-type]
+        for number, look in enumerate(looks)
+    ]
+    use = case_of(process, telemetry=telemetry).gpu
+    assert use is not None
+    assert (use.samples, use.slowed, use.slowed_clock) == (2, 0.5, 1200.0)
+    assert (use.capped, use.capped_clock, use.max_clock) == (0.5, 1500.0, 1980.0)
+    assert (use.width, use.max_width, use.generation) == (4, 16, 4)

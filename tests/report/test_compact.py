@@ -11,6 +11,7 @@ from typing import Any, get_args, get_type_hints
 import pytest
 from stored_reports import BUSY, QUIET, stored
 
+from steptime.advice.evidence import ModuleUse
 from steptime.errors import RecordingError
 from steptime.report import compact, json
 from steptime.report.compact import CompactReport
@@ -63,6 +64,17 @@ def test_it_follows_the_schema_and_is_small(name: str) -> None:
     jsonschema.Draft202012Validator.check_schema(schema)
     jsonschema.Draft202012Validator(schema).validate(document(stored(name)))
     assert len(compact.render(stored(name))) < 8192
+
+
+def test_the_largest_modules_are_told_as_far_as_there_is_room(report: Report) -> None:
+    modules = tuple(ModuleUse(f"Net.{'layer.' * 40}{n}", "Linear", 41, 1.0, 1e6 * n, 2e6 * n, 0.03) for n in range(90))
+    process = replace(report.processes[0], case=replace(report.processes[0].case, modules=modules))
+    told = replace(report, processes=(process,))
+    found = document(told)
+    assert found["modules"][0]["path"].endswith("89")
+    assert found["modules"][0]["forward_ns"] == 89_000_000
+    assert len(found["modules"]) + found["more_modules"] == 90
+    assert len(compact.render(told)) <= compact.LARGEST
 
 
 def test_it_says_what_a_person_is_shown(report: Report) -> None:

@@ -13,6 +13,7 @@ from journals import MS, US, JournalBuilder
 from steptime.advice.evidence import LoaderUse
 from steptime.analysis.layout import lay_out_whole
 from steptime.journal import RECORD, Kind
+from steptime.machine.machine import Machine
 from steptime.quantities import Estimate
 from steptime.recording.recording import PaddingFacts
 from steptime.report.compose import cost_of, throughput_of
@@ -126,3 +127,12 @@ def test_without_the_size_of_a_batch_no_throughput_is_said(tmp_path: Path) -> No
     assert throughput_of(replace(HEALTHY, loader=None), steps) is None
     assert throughput_of(replace(HEALTHY, loader=replace(LOADER, batch_size=None)), steps) is None
     assert throughput_text(None) == ""
+
+
+def test_measuring_the_peaks_of_the_machine_is_a_cost_too(tmp_path: Path) -> None:
+    job = JournalBuilder()
+    for _ in range(9):
+        job.next(2 * MS).forward(3 * MS).backward(4 * MS).step(1 * MS)
+    process = job.process(tmp_path)
+    found = cost_of(process, lay_out_whole(process).timeline.steps, Machine("cpu", "box", spent_ns=3_100_000_000))
+    assert cost_text(found, 10 * MS).endswith("; 3.10 s after the job, for this machine's peaks")

@@ -21,8 +21,9 @@ from steptime.advice.evidence import (
 from steptime.quantities import Estimate
 from steptime.report import markdown, text
 from steptime.report.compose import compose
+from steptime.report.page import page
 from steptime.report.report import ProcessReport, Report
-from steptime.report.tables import MOST_RANKS
+from steptime.report.tables import MOST_RANKS, case_tables
 
 MS = 1e6
 A100 = MachineUse("NVIDIA A100", False, 19.5e12, 2e12, None, (("float32", 19.5e12),), "its datasheet")
@@ -110,12 +111,25 @@ def test_what_steps_were_found_by_is_said_unless_they_were_marked(report: Report
 
 
 def test_markdown_has_the_kernels_the_idle_time_and_the_path(report: Report, traced: Case) -> None:
-    page = markdown.render(with_case(report, traced))
-    assert "Peaks of NVIDIA A100: datasheet (its datasheet)." in page
-    assert "The unchanged replay misses the measured steps by 1.3 %" in page
-    assert "| sgemm_128x64 | aten::mm | 24 |" in page
-    assert "| sync | aten::item | 4 ms |" in page
-    assert "| kernel | 60 ms | 67 % |" in page
+    document = markdown.render(with_case(report, traced))
+    assert "Peaks of NVIDIA A100: datasheet (its datasheet)." in document
+    assert "The unchanged replay misses the measured steps by 1.3 %" in document
+    assert "| sgemm_128x64 | aten::mm | 24 |" in document
+    assert "| sync | aten::item | 4 ms |" in document
+    assert "| kernel | 60 ms | 67 % |" in document
+
+
+def test_kernels_are_told_by_name_before_their_shapes(report: Report, traced: Case) -> None:
+    gemm = KernelUse("void gemm<64>", "aten::mm", 2.0, 5 * MS, "compute", "[[64, 64]]")
+    relu = KernelUse("relu", "aten::relu", 9.0, 6 * MS, "memory")
+    case = replace(traced, kernels=(relu, gemm, replace(gemm, duration=4 * MS, shapes="[[32, 32]]")))
+    shown = with_case(report, case)
+    assert "| gemm | aten::mm | 4 | 9 ms |" in markdown.render(shown)
+    shown_rows = {table.identity: [row[0].text for row in table.rows] for table in case_tables(case)}
+    assert shown_rows["kernel-names"] == ["gemm<64>", "relu"]
+    assert shown_rows["kernels"] == ["relu", "gemm<64>", "gemm<64>"]
+    assert 'id="kernel-names"' in page.render(shown)
+    assert "Kernels: gemm 9 ms, relu 6 ms a step" in text.render(shown)
 
 
 def ranks_of(process: ProcessReport, count: int, late: int) -> tuple[ProcessReport, ...]:

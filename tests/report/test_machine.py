@@ -31,6 +31,19 @@ def test_series_are_percent_of_their_own_whole() -> None:
     }  # fmt: skip
 
 
+def test_memory_power_and_what_holds_the_gpu_back_are_curves() -> None:
+    known = {"gpu_memory_bytes": 60, "gpu_memory_total_bytes": 80}
+    known |= {"gpu_power_watts": 290, "gpu_power_limit_watts": 300}
+    seen = samples(3, gpu_throttle_reasons=0x1, **known)
+    seen += samples(1, gpu_throttle_reasons=0x44, **{**known, "gpu_memory_bytes": 80, "gpu_power_watts": 300.0})
+    found = machine_over_time(seen, CASE, 5 * SECOND)
+    assert found is not None
+    series = dict(found.series)
+    assert series["GPU memory"] == (75.0, 75.0, 75.0, 100.0)
+    assert series["GPU power"][-1] == 100.0
+    assert series["GPU held back"] == (0.0, 0.0, 0.0, 100.0), "an idle GPU lowers its clock by itself"
+
+
 def test_a_long_run_has_no_more_points_than_a_plot_has_room_for() -> None:
     found = machine_over_time(samples(10 * MOST_SAMPLES), CASE, 0)
     assert found is not None

@@ -28,7 +28,7 @@ from steptime.advice.outliers import outliers_of, usual_steps
 from steptime.advice.pattern_evidence import change_use, period_use
 from steptime.advice.savings import ratio
 from steptime.advice.segment_evidence import segment_uses
-from steptime.advice.step_evidence import category_uses, contention_use, phase_uses, step_summary
+from steptime.advice.step_evidence import category_uses, contention_use, gpu_use, phase_uses, step_summary
 from steptime.analysis.categories import Breakdown
 from steptime.analysis.layout import Layout
 from steptime.analysis.operators import OperatorUse
@@ -90,6 +90,7 @@ def assemble(
         change=change_use(process, layout),
         period=period_use(process, layout),
         outliers=outliers_of(layout, usual),
+        gpu=gpu_use(steps, usual, telemetry),
         recompute=RecomputeUse(mean_of_series(recompute)) if recompute is not None and recompute.any() else None,
     )
 

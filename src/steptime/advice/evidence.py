@@ -128,6 +128,11 @@ class Signal(Enum):
     CHANGE = "change", "the steps did not change for good within the run"
     PERIOD = "period", "no step is slow every so many steps"
     OUTLIERS = "outliers", "no step takes far longer than the others"
+    GPU = (
+        "gpu",
+        "no telemetry of a GPU (steptime run takes it from NVIDIA's driver)",
+        "a trace holds no telemetry of the GPU (steptime run takes it)",
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -611,6 +616,28 @@ class Contention:
 
 
 @dataclass(frozen=True, slots=True)
+class GpuUse:
+    """The GPUs during the steady steps, by so many samples of the driver. slowed, capped: shares of the samples in
+    which the driver lowered the clock for heat or the board's supply, and for the limit of its power. slowed_clock,
+    capped_clock: mean clock then, and max_clock: that it can reach, MHz. power, limit: watts, None where they are not
+    told. width, generation: of the link to the host at its best in any sample, and what device and slot can do; None
+    likewise."""
+
+    samples: int
+    slowed: float
+    capped: float
+    slowed_clock: float
+    capped_clock: float
+    max_clock: float
+    power: float | None = None
+    limit: float | None = None
+    width: int | None = None
+    max_width: int | None = None
+    generation: int | None = None
+    max_generation: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class MachineUse:
     """Peaks in force. measured: by steptime on this machine; else from a datasheet table, source. rates: of a matrix
     product by dtype, FLOP/s; matrix_flops: the one of float32. copy_bytes: B/s. dispatch: ns. updates: (bytes
@@ -698,3 +725,4 @@ class Case:
         return BETWEEN_RUNS if measured is None else measured
 
     outliers: OutlierUse | None = None
+    gpu: GpuUse | None = None

@@ -5,7 +5,10 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter, defaultdict
 from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import starmap
 
 from steptime.advice.evidence import KernelUse, MachineUse, OperatorUse
 from steptime.advice.savings import ratio
@@ -87,13 +90,43 @@ def spent(uses: Iterable[KernelUse]) -> float:
     return sum(use.duration for use in uses)
 
 
+@dataclass(frozen=True, slots=True)
+class KernelName:
+    """All kernels of one name. operators: that launch it, those with most of its time first; kinds: groups of it, by
+    operator and shape. bound: of most of its time."""
+
+    name: str
+    operators: tuple[str, ...]
+    kinds: int
+    calls: float
+    duration: float
+    bound: str
+
+
+def by_name(uses: Iterable[KernelUse]) -> tuple[KernelName, ...]:
+    """The kernels by their names, whatever their operators and shapes, the longest first."""
+    groups: dict[str, list[KernelUse]] = defaultdict(list)
+    for use in longest(uses, None):
+        groups[use.name].append(use)
+    return tuple(sorted(starmap(_named, groups.items()), key=lambda each: -each.duration))
+
+
+def _named(name: str, same: list[KernelUse]) -> KernelName:
+    bounds = Counter[str]()
+    for use in same:
+        bounds[use.bound] += round(use.duration)
+    operators = tuple(dict.fromkeys(use.operator for use in same if use.operator))
+    calls = sum(use.calls for use in same)
+    return KernelName(name, operators, len(same), calls, spent(same), bounds.most_common(1)[0][0])
+
+
 def above_peaks(uses: Iterable[KernelUse]) -> float:
     """ns per step above what good kernels would take for the same work; those without a model count as good."""
     modelled = ((use.duration, use.at_roofline) for use in uses if use.at_roofline is not None)
     return sum(max(0.0, duration - best / REACHABLE) for duration, best in modelled)
 
 
-def longest(uses: Iterable[KernelUse], count: int = 3) -> list[KernelUse]:
+def longest(uses: Iterable[KernelUse], count: int | None = 3) -> list[KernelUse]:
     """Those with the most time."""
     return sorted(uses, key=lambda use: -use.duration)[:count]
 

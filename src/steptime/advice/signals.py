@@ -19,6 +19,7 @@ from steptime.advice.evidence import (
     CopyUse,
     GapUse,
     GarbageUse,
+    GpuUse,
     GradientUse,
     KernelUse,
     LateRank,
@@ -109,6 +110,7 @@ class Signals:
     change = Declared[ChangeUse]()
     period = Declared[PeriodUse]()
     outliers = Declared[OutlierUse]()
+    gpu = Declared[GpuUse]()
 
     def __init__(self, case: Case, declared: frozenset[Signal]) -> None:
         self._case = case

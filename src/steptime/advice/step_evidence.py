@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from steptime.advice.evidence import CategoryUse, Contention, OptimizerUse, StepSummary
+from steptime.advice.evidence import CategoryUse, Contention, GpuUse, OptimizerUse, StepSummary
 from steptime.advice.kernels import elements, shapes_of
 from steptime.advice.models import norm_use
 from steptime.advice.savings import NOTHING, ratio, scaled
@@ -224,6 +224,44 @@ def contention_use(
         drift=_drift(steps.duration[usual]),
         together=machine.capacity if machine is not None else None,
         handover=machine.handover_usual if machine is not None else None,
+    )
+
+
+BUSY = 50.0
+"""Percent of utilisation: an idle GPU lowers its clock, and some their link, by themselves."""
+POWER_CAP = 0x4
+SLOWED = 0x8 | 0x20 | 0x40 | 0x80
+"""Bits of NVML's reasons for a lower clock (nvml.h, nvmlClocksEventReason): the limit of power; hardware slowdown, heat
+(by software, by hardware), and the board's supply (power brake)."""
+
+
+def gpu_use(steps: Steps, usual: Int64, telemetry: Sequence[TelemetrySample]) -> GpuUse | None:
+    """The GPUs while the steady steps ran and they were at work; None where nobody looked or nothing was told."""
+    seen = _during(telemetry, int(steps.begin[usual[0]]), int(steps.end[usual[-1]]))
+    busy = [each for each in seen if (each.gpu_utilization or 0.0) >= BUSY]
+    clocks = [float(each.gpu_clock_mhz or 0) for each in busy]
+    highest = max((each.gpu_max_clock_mhz or 0 for each in busy), default=0)
+    if not highest or not all(clocks):
+        return None
+    reasons = np.array([each.gpu_throttle_reasons or 0 for each in busy], np.int64)
+    slowed, capped = (reasons & SLOWED) != 0, (reasons & POWER_CAP) != 0
+    clock = np.array(clocks)
+    powers = [each.gpu_power_watts for each in busy if each.gpu_power_watts is not None]
+    limits = [each.gpu_power_limit_watts for each in busy if each.gpu_power_limit_watts is not None]
+    best = max(busy, key=lambda each: (each.gpu_link_width or 0) * 2.0 ** (each.gpu_link_generation or 0))
+    return GpuUse(
+        samples=len(busy),
+        slowed=float(slowed.mean()),
+        capped=float(capped.mean()),
+        slowed_clock=float(clock[slowed].mean()) if slowed.any() else 0.0,
+        capped_clock=float(clock[capped].mean()) if capped.any() else 0.0,
+        max_clock=float(highest),
+        power=float(np.mean(powers)) if powers else None,
+        limit=float(np.mean(limits)) if limits else None,
+        width=best.gpu_link_width,
+        max_width=best.gpu_link_max_width,
+        generation=best.gpu_link_generation,
+        max_generation=best.gpu_link_max_generation,
     )
 
 

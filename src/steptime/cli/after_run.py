@@ -9,6 +9,7 @@ from __future__ import annotations
 import shlex
 import signal
 import socket
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -146,6 +147,7 @@ def measure_peaks(folder: Path, *, quiet: bool) -> None:
     facts, settings = trainer.facts, trainer.settings
     device = facts.device.partition(":")[0]
     threads = settings.intra_op_threads if settings is not None and device == "cpu" else None
+    begin, spent = time.perf_counter_ns(), 0
     try:
         machine = remembered(device, facts.torch, threads=threads, name=facts.device_name)
         if machine is None:
@@ -153,8 +155,9 @@ def measure_peaks(folder: Path, *, quiet: bool) -> None:
             machine = peaks(facts.executable, device, facts.torch, threads=threads, name=facts.device_name)
             if machine.disturbed:
                 tell("other load slowed that: the peaks are at least what was measured, which is done again next time")
+            spent = time.perf_counter_ns() - begin
         known = between_runs.remembered(device, facts.torch)
-        machine = replace(machine, link=_link(trainer, folder, tell), between_runs=known)
+        machine = replace(machine, link=_link(trainer, folder, tell), between_runs=known, spent_ns=spent)
         store(machine, folder / FILE_NAME)
     except SteptimeError as error:
         say(str(error))

@@ -135,8 +135,8 @@ def _pressure() -> float | None:
 class NvidiaDevices:
     """The accelerators that the job may use, through NVML.
 
-    One figure for all of them: the mean utilisation, the sum of memory, the lowest clock, the union of the throttle
-    reasons.
+    One figure for all of them: the mean utilisation, the sum of memory and of power, the lowest clock, the union of the
+    throttle reasons, the worst link to the host.
     """
 
     def __init__(self, nvml: Any, handles: Sequence[Any]) -> None:
@@ -157,18 +157,52 @@ class NvidiaDevices:
             "gpu_clock_mhz": min(row[2] for row in rows),
             "gpu_max_clock_mhz": min(row[3] for row in rows),
             "gpu_throttle_reasons": functools.reduce(operator.or_, (row[4] for row in rows)),
+            "gpu_memory_total_bytes": sum(row[5] for row in rows),
+            **self._power(),
+            **self._link(),
             # in a container NVML gives the host's process numbers: strangers can be told only where ours are known
             "gpu_other_processes": len(set(users) - pids) if pids & set(users) or not users else None,
         }
 
-    def _one(self, handle: Any) -> tuple[int, int, int, int, int]:
+    def _power(self) -> dict[str, float]:
+        """Power and its limit; {} where a device does not tell them."""
+        used, limit = self._told("PowerUsage"), self._told("EnforcedPowerLimit")
+        if not used or not limit:
+            return {}
+        return {"gpu_power_watts": sum(used) / 1000, "gpu_power_limit_watts": sum(limit) / 1000}
+
+    def _link(self) -> dict[str, int]:
+        """Of the device whose link to the host is the least of what it could be; {} where one does not tell."""
+        names = ("CurrPcieLinkWidth", "MaxPcieLinkWidth", "CurrPcieLinkGeneration", "MaxPcieLinkGeneration")
+        told = [self._told(name) for name in names]
+        links = [each for each in zip(*told, strict=True) if all(each)] if all(told) else []
+        if not links:
+            return {}
+        width, widest, generation, newest = min(links, key=lambda each: each[0] / each[1] * 2.0 ** (each[2] - each[3]))
+        return {
+            "gpu_link_width": width,
+            "gpu_link_max_width": widest,
+            "gpu_link_generation": generation,
+            "gpu_link_max_generation": newest,
+        }
+
+    def _told(self, name: str) -> list[int]:
+        """What every device says of itself; [] where one does not know it, as a slice of a device does not."""
+        ask = getattr(self._nvml, f"nvmlDeviceGet{name}", None)
+        with contextlib.suppress(self._nvml.NVMLError):
+            return [int(ask(handle)) for handle in self._handles] if ask is not None else []
+        return []
+
+    def _one(self, handle: Any) -> tuple[int, int, int, int, int, int]:
         nvml = self._nvml
+        memory = nvml.nvmlDeviceGetMemoryInfo(handle)
         return (
             nvml.nvmlDeviceGetUtilizationRates(handle).gpu,
-            nvml.nvmlDeviceGetMemoryInfo(handle).used,
+            memory.used,
             nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM),
             nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_SM),
             nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle),
+            memory.total,
         )
 
 

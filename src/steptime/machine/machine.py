@@ -72,7 +72,8 @@ class Machine:
     time in which some task waited for a CPU. link: between the processes of a job of several ranks (None where it was
     not measured). profiler: ns that torch's profiler takes for one event of an operator with two arguments, shapes
     included (None where it was not measured). between_runs: share of a step that runs of one job differ by though
-    nothing changed (None until `steptime env --between-runs`).
+    nothing changed (None until `steptime env --between-runs`). spent_ns: that measuring took after the job beside whose
+    recording this lies, 0 where it was known.
     """
 
     device: str
@@ -94,6 +95,7 @@ class Machine:
     updates: tuple[MemoryRate, ...] = ()
     profiler: Estimate | None = None
     between_runs: float | None = None
+    spent_ns: int = 0
 
     @property
     def capacity(self) -> float | None:

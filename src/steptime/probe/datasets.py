@@ -16,6 +16,7 @@ import zlib
 from collections import Counter, UserDict
 from collections.abc import Iterator
 from itertools import islice
+from math import prod
 from typing import Any
 
 import torch
@@ -170,15 +171,28 @@ DEPTH = 3
 """Of dictionaries, lists and tuples in a batch."""
 
 
-def padded_share(batch: Any) -> tuple[float, int] | None:
-    """The share of the numbers in a batch that only fill it up, and how many numbers there are: of the first tensor in
-    it that looks like tokens. None where there is none."""
+Padded = tuple[float, tuple[int, int], tuple[int, int]]
+"""Of a tensor that looks like tokens: the share of its numbers that only fill it up, its shape, and its smallest and
+largest number."""
+
+
+def padded_share(batch: Any) -> Padded | None:
+    """Of the first tensor in a batch that looks like tokens. None where there is none."""
     numpy = sys.modules.get("numpy")
     if numpy is None:
         return None
     with torch._C.DisableTorchFunction():
-        found = ((_share(_array(each, numpy)), each.numel()) for each in _tensors(batch, DEPTH))
-        return next(((share, count) for share, count in found if share is not None), None)
+        arrays = (_array(each, numpy) for each in _tensors(batch, DEPTH))
+        found = ((_share(each), each.shape, (int(each.min()), int(each.max()))) for each in arrays)
+        return next(((share, shape, ends) for share, shape, ends in found if share is not None), None)
+
+
+def reads_tokens(shape: tuple[int, int], read: tuple[int, ...]) -> bool:
+    """Whether an embedding that reads numbers of a shape reads such a batch: whole, its part on one device, in one row,
+    or without the last number of each row, which is only to be predicted."""
+    rows, length = shape
+    whole = len(read) > 1 and read[0] >= LEAST_ROWS and read[-1] in (length, length - 1)
+    return whole or prod(read) in (rows * length, rows * (length - 1))
 
 
 def _tensors(batch: Any, depth: int) -> Iterator[Any]:

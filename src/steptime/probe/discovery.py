@@ -7,6 +7,7 @@ see without being noticed. Modules and frames of the user are not kept.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import time
@@ -21,7 +22,8 @@ import torch
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from steptime.probe import sites
-from steptime.probe.datasets import padded_share
+from steptime.probe.datasets import Padded, padded_share, reads_tokens
+from steptime.probe.modules import named_modules
 from steptime.probe.objects import parameters_of
 
 READS = frozenset(
@@ -51,8 +53,8 @@ now = time.perf_counter_ns
 class Found:
     """roots: modules called from outside of other modules and of the loader, owning parameters. sites: `SiteFacts`
     without `steps`. functions: code of user functions whose lines are worth timing, the most expensive first. calls: of
-    Python and C functions, all that a trace with stacks would hold. padded: of each batch that looks like tokens, the
-    share that only fills it up. called: `CalledFacts`."""
+    Python and C functions, all that a trace with stacks would hold. padded: of each batch of tokens, which an embedding
+    reads, the share that only fills it up, and how many there are. called: `CalledFacts`."""
 
     roots: list[torch.nn.Module] = field(default_factory=list)
     sites: list[dict[str, Any]] = field(default_factory=list)
@@ -62,9 +64,9 @@ class Found:
     called: list[dict[str, Any]] = field(default_factory=list)
 
 
-OTHER, USER, MODULE, LOADER, UPDATE, PACKAGE = range(6)
+OTHER, USER, MODULE, LOADER, UPDATE, PACKAGE, EMBEDDING = range(7)
 """What a code object is: of no interest, the user's, nn.Module's call, the loader's next, an optimiser's step, an
-installed package's."""
+installed package's, the function that reads an embedding."""
 
 
 def name_of(function: Any) -> str:
@@ -118,6 +120,7 @@ class Discovery:
             torch.nn.Module._wrapped_call_impl.__code__: MODULE,
             _BaseDataLoaderIter.__next__.__code__: LOADER,
             torch.optim.Optimizer.profile_hook_step(lambda *_: None).__code__: UPDATE,
+            torch.nn.functional.embedding.__code__: EMBEDDING,
         }
         self._stack: list[tuple[_Use, int]] = []
         self._roots: dict[int, weakref.ref[torch.nn.Module]] = {}
@@ -125,7 +128,8 @@ class Discovery:
         self._module_depth = self._loader_depth = 0
         self._begin = self._end = 0
         self._calls = 0
-        self._padded: list[tuple[float, int]] = []
+        self._padded: list[Padded] = []
+        self._embedded: set[tuple[int, ...]] = set()
         self._seen: set[tuple[int, int, int]] = set()
         self._called: dict[tuple[str, int], dict[str, None]] = {}
         self._profile = self._make()
@@ -165,7 +169,7 @@ class Discovery:
             for (name, device, _, _), (count, place) in self._sites.items()
         ]
         lines = [{"file": file, "line": line, "names": list(names)} for (file, line), names in self._called.items()]
-        found = Found(roots, called, self._functions(window), self._calls, self._padded, lines)
+        found = Found(roots, called, self._functions(window), self._calls, self._tokens(roots), lines)
         self._stack.clear()
         self._uses.clear()
         return found
@@ -218,6 +222,9 @@ class Discovery:
             self._loader_depth += 1
         elif role == UPDATE:
             self._holds()
+        elif role == EMBEDDING and self._padded:
+            with torch._C.DisableTorchFunction(), contextlib.suppress(RuntimeError):  # a nested tensor has no shape
+                self._embedded.add(tuple(frame.f_locals["input"].shape))
 
     def _new(self, frame: FrameType) -> _Use:
         code = frame.f_code
@@ -280,6 +287,20 @@ class Discovery:
             return
         if found is not None:
             self._padded.append(found)
+
+    def _tokens(self, roots: list[torch.nn.Module]) -> list[tuple[float, int]]:
+        """Of what looks like tokens, what an embedding reads. Compiled code calls no function of Python: then, what one
+        of the models could read."""
+        sizes = [] if self._embedded else [
+            int(module.__dict__.get("num_embeddings", 0)) for _, module in named_modules(roots)
+            if isinstance(module, torch.nn.Embedding)
+        ]  # fmt: skip
+        return [
+            (share, shape[0] * shape[1])
+            for share, shape, (smallest, largest) in self._padded
+            if any(reads_tokens(shape, read) for read in self._embedded)
+            or (smallest >= 0 and any(largest < size for size in sizes))
+        ]
 
     def _holds(self) -> None:
         for use, _ in self._stack:

@@ -377,7 +377,8 @@ class TelemetrySample:
 
     times: monotonic ns. cpu: seconds of CPU per second, of the job and of everything else on the machine.
     pressure: /proc/pressure/cpu "some avg10", percent. bytes: resident set of the job. steal: CPU seconds per second.
-    gpu: of all devices that the job may use: mean utilization (percent), summed memory, lowest clock, all reasons.
+    gpu: of all devices that the job may use: mean utilization (percent), summed memory, lowest clock, all reasons,
+    summed power and its limit, the narrowest and slowest link to the host; None what a device does not tell.
     """
 
     monotonic_ns: int
@@ -392,6 +393,13 @@ class TelemetrySample:
     gpu_max_clock_mhz: int | None = None
     gpu_throttle_reasons: int | None = None
     gpu_other_processes: int | None = None
+    gpu_memory_total_bytes: int | None = None
+    gpu_power_watts: float | None = None
+    gpu_power_limit_watts: float | None = None
+    gpu_link_width: int | None = None
+    gpu_link_max_width: int | None = None
+    gpu_link_generation: int | None = None
+    gpu_link_max_generation: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

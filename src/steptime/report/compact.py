@@ -8,16 +8,20 @@ docs/compact-schema.json. Nothing reads it back: it does not hold what a page or
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
+from steptime.advice.evidence import ModuleUse, record_of
 from steptime.advice.rule import Finding
 from steptime.quantities import Estimate, SourceLine
 from steptime.report.json import COMPACT, document
 from steptime.report.report import Cost, ProcessReport, Report, Throughput
 
 COMPACT_VERSION = 1
-MOST_FINDINGS, MOST_PROBLEMS = 12, 8
+MOST_FINDINGS, MOST_PROBLEMS, MOST_MODULES = 12, 8, 6
 """What is beyond is in the full document, and counted here."""
+LARGEST = 8_000
+"""Characters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,14 +93,30 @@ class CompactFinding:
 
 
 @dataclass(frozen=True, slots=True)
+class CompactModule:
+    """A module of the model, with all inside it, per step. kept_bytes: what its forward leaves allocated."""
+
+    path: str
+    type: str
+    forward_ns: int
+    backward_ns: int
+    share: float
+    flops: float | None
+    parameters: int
+    kept_bytes: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class CompactCost:
     """Of steptime itself. per_step_ns: of the always-on timers, measured, else from the number of records; measured
-    says which. once_ns: of looking closely at some steps; once_share: of the run."""
+    says which. once_ns: of looking closely at some steps; once_share: of the run; peaks_ns: of measuring the machine's
+    peaks after it."""
 
     per_step_ns: int | None
     measured: bool
     once_ns: int
     once_share: float
+    peaks_ns: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +134,9 @@ class CompactThroughput:
 @dataclass(frozen=True, slots=True)
 class CompactReport:
     """headline: the answer, for a person. confidence: "confident", "likely" or "unclear", for this reason. bottleneck:
-    a category, "balanced" or "unknown". findings: those with the most to be saved first; more_findings, more_problems:
-    how many are in the full document only. next: the command that helps most, ready to paste."""
+    a category, "balanced" or "unknown". findings: those with the most to be saved first; modules: those with most time;
+    more_findings, more_problems, more_modules: how many are in the full document only. next: the command that helps
+    most, ready to paste."""
 
     schema: str
     schema_version: int
@@ -134,11 +155,16 @@ class CompactReport:
     more_problems: int
     cost: CompactCost | None
     throughput: CompactThroughput | None
+    modules: tuple[CompactModule, ...]
+    more_modules: int
 
 
 def render(report: Report) -> str:
-    """The document as JSON."""
-    return document(compact(report))
+    """The document as JSON; of one that gets too large the modules go first."""
+    made = compact(report)
+    while len(text := document(made)) > LARGEST and made.modules:
+        made = replace(made, modules=made.modules[:-1], more_modules=made.more_modules + 1)
+    return text
 
 
 def compact(report: Report) -> CompactReport:
@@ -173,6 +199,24 @@ def compact(report: Report) -> CompactReport:
         more_problems=max(0, len(report.problems) - MOST_PROBLEMS),
         cost=_cost(process.cost) if process.cost is not None else None,
         throughput=_throughput(process.throughput) if process.throughput is not None else None,
+        modules=_modules(process.case.modules),
+        more_modules=max(0, len(process.case.modules) - MOST_MODULES),
+    )
+
+
+def _modules(modules: Sequence[ModuleUse]) -> tuple[CompactModule, ...]:
+    """Those with most time, parents among them."""
+    longest = sorted(modules, key=lambda use: -(use.forward + use.backward))[:MOST_MODULES]
+    return tuple(
+        record_of(
+            CompactModule,
+            use,
+            forward_ns=round(use.forward),
+            backward_ns=round(use.backward),
+            share=round(use.share, 4),
+            kept_bytes=use.kept,
+        )
+        for use in longest
     )
 
 
@@ -221,4 +265,4 @@ def _line(source: SourceLine) -> CompactLine:
 def _cost(cost: Cost) -> CompactCost:
     always = round(cost.always_ns) if cost.always_ns is not None else None
     once = round(cost.once_ns / cost.run_ns, 4) if cost.run_ns else 0.0
-    return CompactCost(always, cost.measured, cost.once_ns, once)
+    return CompactCost(always, cost.measured, cost.once_ns, once, cost.peaks_ns)

@@ -13,6 +13,7 @@ import numpy as np
 from steptime.advice.evidence import Case
 from steptime.advice.loader_model import samples_per_step
 from steptime.advice.rule import Weight
+from steptime.advice.step_evidence import POWER_CAP, SLOWED
 from steptime.analysis.stragglers.comparison import RankComparison
 from steptime.analysis.timeline import Steps
 from steptime.arrays import Bool, Float64
@@ -140,7 +141,7 @@ LEAST_TURNS = 2
 
 
 def cost_of(process: Process, steps: Steps, machine: Machine | None = None) -> Cost:
-    """The cost of the watch and of the profiler in one process."""
+    """The cost of the watch and of the profiler in one process, and of measuring the machine's peaks behind it."""
     dispatch = machine.dispatch if machine is not None else None
     each = RECORD_COST if dispatch is None else RECORD_OPERATORS * dispatch.value
     steady = np.flatnonzero(steps.steady)
@@ -161,6 +162,7 @@ def cost_of(process: Process, steps: Steps, machine: Machine | None = None) -> C
         lined_steps=int(steps.lined.sum()),
         slowed_ns=round(max(0.0, float(steps.duration[close].sum()) - usual * int(close.sum()))) if usual else 0,
         run_ns=int(steps.end[-1] - steps.begin[0]) if len(steps.end) else 0,
+        peaks_ns=machine.spent_ns if machine is not None else 0,
     )
 
 
@@ -180,14 +182,23 @@ def machine_over_time(telemetry: Sequence[TelemetrySample], case: Case, begin: i
         "CPUs of other programs": [100 * each.other_cpu / cpus for each in samples],
         "waiting for a CPU": [each.pressure for each in samples],
         "GPU utilisation": [each.gpu_utilization for each in samples],
-        "GPU clock": [
-            100 * each.gpu_clock_mhz / each.gpu_max_clock_mhz if each.gpu_clock_mhz and each.gpu_max_clock_mhz else None
-            for each in samples
-        ],
+        "GPU clock": [_percent(each.gpu_clock_mhz, each.gpu_max_clock_mhz) for each in samples],
+        "GPU memory": [_percent(each.gpu_memory_bytes, each.gpu_memory_total_bytes) for each in samples],
+        "GPU power": [_percent(each.gpu_power_watts, each.gpu_power_limit_watts) for each in samples],
+        "GPU held back": [_held_back(each.gpu_throttle_reasons) for each in samples],
     }
     known = {name: [min(value, 100.0) for value in values if value is not None] for name, values in every.items()}
     series = tuple((name, tuple(values)) for name, values in known.items() if len(values) == len(samples))
     return MachineOverTime(tuple(each.monotonic_ns - begin for each in samples), series)
+
+
+def _percent(part: float | None, whole: float | None) -> float | None:
+    return 100 * part / whole if part is not None and whole else None
+
+
+def _held_back(reasons: int | None) -> float | None:
+    """100 while the driver lowers the clock for heat or power."""
+    return None if reasons is None else 100.0 * bool(reasons & (SLOWED | POWER_CAP))
 
 
 def throughput_of(case: Case, steps: Steps) -> Throughput | None:

@@ -24,7 +24,8 @@ class Cost:
     """What steptime itself cost. Always: watch, ns per step, on minus off, measured in this run (None: too few steps);
     computed, ns per step from the number of records. Once: pause_ns, that the probe held the job between steps, and
     slowed_ns, by which line-timed and profiled steps took longer than a steady one. profile_ns: of the profiled windows
-    in all. run_ns: from the first step to the end of the last."""
+    in all. run_ns: from the first step to the end of the last. peaks_ns: of measuring the machine's peaks, after the
+    job."""
 
     watch: Estimate | None
     computed: float | None
@@ -35,6 +36,7 @@ class Cost:
     lined_steps: int = 0
     slowed_ns: int = 0
     run_ns: int = 0
+    peaks_ns: int = 0
 
     @property
     def measured(self) -> bool:
@@ -56,7 +58,8 @@ class Cost:
 class MachineOverTime:
     """What the launcher saw of the machine, about once a second. times: ns from the first step on. series: names and
     percent of their own whole at each time: CPUs of the job and of other programs, of those that the job may use; time
-    in which a task waited for a CPU; utilisation of the GPUs, and their clock against its highest."""
+    in which a task waited for a CPU; utilisation of the GPUs, their clock against its highest, memory, power against
+    its limit, and 100 while the driver held them back for heat or power."""
 
     times: tuple[int, ...]
     series: tuple[tuple[str, tuple[float, ...]], ...]

@@ -69,7 +69,8 @@ def cost_text(cost: Cost, step: float) -> str:
     share = ""
     if cost.run_ns:
         share = f" ({format_share(cost.once_ns / cost.run_ns)} of this {format_duration(cost.run_ns)} run)"
-    return f"{always}; {format_duration(cost.once_ns)} once{what}{share}"
+    peaks = f"; {format_duration(cost.peaks_ns)} after the job, for this machine's peaks" if cost.peaks_ns else ""
+    return f"{always}; {format_duration(cost.once_ns)} once{what}{share}{peaks}"
 
 
 def roofline_sentences(case: Case) -> tuple[str, ...]:

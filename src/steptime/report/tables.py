@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
 from steptime.advice.evidence import Case, CategoryUse, ModuleUse
-from steptime.advice.kernels import short_kernel
+from steptime.advice.kernels import by_name, short_kernel
 from steptime.analysis.stragglers.comparison import RankComparison
 from steptime.quantities import SourceLine, format_bytes, format_duration, format_share, format_source
 from steptime.report.report import ProcessReport, Report
@@ -181,8 +181,8 @@ def _with_rows(*tables: Table) -> tuple[Table, ...]:
 def case_tables(case: Case) -> tuple[Table, ...]:
     """The tables of a case that have rows, in the order in which a reader needs them."""
     return _with_rows(
-        _modules(case), _gaps(case), _kernels(case), _operators(case), _lines(case), _copies(case), _collectives(case),
-        _allocations(case), _chains(case), _segments(case),
+        _modules(case), _gaps(case), _kernel_names(case), _kernels(case), _operators(case), _lines(case), _copies(case),
+        _collectives(case), _allocations(case), _chains(case), _segments(case),
     )  # fmt: skip
 
 
@@ -319,10 +319,25 @@ def _gaps(case: Case) -> Table:
     )  # fmt: skip
 
 
+def _kernel_names(case: Case) -> Table:
+    step = case.step.duration.value or 1.0
+    return table_of(
+        "kernel-names", "Kernels", "By name, whatever the operator and the shapes.", by_name(case.kernels),
+        word("kernel", "kernel", lambda use: use.name.removeprefix("void "), kind="code", short=short_kernel),
+        word("operators", "operators", lambda use: ", ".join(use.operators)),
+        count("calls", "calls", lambda use: use.calls),
+        duration("a step", "duration_ns", lambda use: use.duration, barred=True),
+        share("share", "share", lambda use: use.duration / step),
+        duration("one call", "call_ns", lambda use: use.duration / use.calls if use.calls else None),
+        word("bound by", "bound", lambda use: use.bound, kind="bound"),
+        integer("kinds", "kinds", lambda use: use.kinds),
+    )  # fmt: skip
+
+
 def _kernels(case: Case) -> Table:
     step = case.step.duration.value or 1.0
     return table_of(
-        "kernels", "Kernels", "Groups of one name, operator and shape.",
+        "kernels", "Kernels by operator and shape", "",
         sorted(case.kernels, key=lambda use: -use.duration),
         word("kernel", "kernel", lambda use: use.name.removeprefix("void "), kind="code", short=short_kernel),
         word("operator", "operator", lambda use: use.operator),

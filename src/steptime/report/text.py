@@ -6,6 +6,7 @@ One law: what has the most savings is said first; what does not fit is in the re
 
 from __future__ import annotations
 
+from steptime.advice.kernels import by_name, short_kernel
 from steptime.advice.rule import Finding, Weight
 from steptime.advice.savings import in_step
 from steptime.quantities import SourceLine, format_duration, format_share, format_source
@@ -28,6 +29,7 @@ _BESIDE = 44
 """Columns beside a bar."""
 _CATEGORIES = 6
 _FINDINGS = 3
+_KERNELS = 3
 PROFILER = "ProfilerStep"
 """In words on how steps were found: nothing that needs to be said."""
 _ROOM = 8
@@ -52,6 +54,8 @@ def render(report: Report, columns: int = COLUMNS) -> str:
     middle = _findings(shown, LINES - len(top) - len(bottom), columns)
     if len(top) + len(middle) + len(bottom) < LINES:
         bottom = [*_what_if(shown, columns), *bottom]
+    if len(top) + len(middle) + len(bottom) < LINES:
+        bottom = [*_kernels(shown), *bottom]
     return "".join(f"{printable(line)}\n" for line in (*top, *middle, *bottom))
 
 
@@ -114,6 +118,17 @@ def _roofline(process: ProcessReport) -> list[str]:
         return []
     texts = (bounds_text(roofline, process.case.machine), reached_text(process.case))
     return [f"  {one_line(text)}" for text in texts if text]
+
+
+def _kernels(process: ProcessReport) -> list[str]:
+    """The names with most of the kernels' time, where the device's computing is a considerable part of the step."""
+    step = process.case.step.duration.value
+    compute = next((use.duration.value for use in process.case.categories if use.name == "compute"), 0.0)
+    named = by_name(use for use in process.case.kernels if use.bound != "communication")[:_KERNELS]
+    if compute < _LEAST_COMPUTE * step or not named:
+        return []
+    told = ", ".join(f"{short_kernel(each.name)} {format_duration(each.duration)}" for each in named)
+    return [one_line(f"Kernels: {told} a step")]
 
 
 def _what_if(process: ProcessReport, columns: int) -> list[str]:

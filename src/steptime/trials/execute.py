@@ -12,6 +12,7 @@ from statistics import fmean
 
 import numpy as np
 
+from steptime.advice.step_evidence import SLOWED
 from steptime.analysis.layout import lay_out
 from steptime.analysis.timeline import SegmentKind, Steps, Timeline
 from steptime.arrays import Int64
@@ -56,9 +57,6 @@ BESIDES = (SegmentKind.PAUSE, SegmentKind.EVALUATION, SegmentKind.CHECKPOINT)
 """What disturbs a step, besides a compilation and the profiler, which no variant has."""
 FEWEST_STEPS = 5
 """Steady steps without which a timed run is a failure."""
-THROTTLED = 0xE8
-"""Bits of NVML's throttle reasons that mean heat or power beyond the usual power cap: hardware slowdown (0x8), software
-thermal (0x20), hardware thermal (0x40), hardware power brake (0x80); nvml.h, nvmlClocksEventReason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,7 +241,7 @@ def load_of(telemetry: Sequence[TelemetrySample]) -> MachineLoad:
         other_cpu=fmean(sample.other_cpu for sample in telemetry),
         pressure=fmean(pressures) if pressures else None,
         steal=fmean(steals) if steals else None,
-        device_throttled=any((sample.gpu_throttle_reasons or 0) & THROTTLED for sample in telemetry),
+        device_throttled=any((sample.gpu_throttle_reasons or 0) & SLOWED for sample in telemetry),
         other_device_users=any((sample.gpu_other_processes or 0) > 0 for sample in telemetry),
     )
 

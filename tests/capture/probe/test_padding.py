@@ -12,6 +12,7 @@ from preloading import python
 torch = pytest.importorskip("torch")
 
 from steptime.probe.datasets import padded_share  # noqa: E402
+from steptime.probe.discovery import Discovery  # noqa: E402
 
 LENGTHS = (3, 12, 6, 3)
 
@@ -41,7 +42,9 @@ def tokens(filler: int = 0, *, front: bool = False, dtype: Any = None) -> Any:
     ids=["end", "labels", "front", "int32", "dictionary", "tuples", "user dictionary", "with a mask"],
 )
 def test_rows_that_are_filled_up_are_counted(batch: object) -> None:
-    assert padded_share(batch) == (0.5, 48)
+    found = padded_share(batch)
+    assert found is not None
+    assert found[:2] == (0.5, (4, 12))
 
 
 @pytest.mark.parametrize(
@@ -63,14 +66,16 @@ def test_rows_that_are_filled_up_are_counted(batch: object) -> None:
          "the end", "nothing"],
 )  # fmt: skip
 def test_what_is_no_padding_is_not_counted(batch: object) -> None:
-    assert (padded_share(batch) or (0.0, 0))[0] < 0.1  # the last words of a few rows may be alike
+    assert (padded_share(batch) or (0.0,))[0] < 0.1  # the last words of a few rows may be alike
 
 
 def test_a_tensor_whose_storage_is_gone_is_not_read() -> None:
     gone = tokens()
     gone.untyped_storage().resize_(0)
     assert padded_share(gone) is None
-    assert padded_share([gone, torch.eye(12).long().to_sparse(), tokens()]) == (0.5, 48)
+    found = padded_share([gone, torch.eye(12).long().to_sparse(), tokens()])
+    assert found is not None
+    assert found[:2] == (0.5, (4, 12))
 
 
 class Asked(torch.Tensor):  # type: ignore[misc,name-defined]
@@ -98,4 +103,51 @@ with Mode():
     print(padded_share(batch))
 """
     done = subprocess.run([python(), "-c", job], capture_output=True, text=True, timeout=240, check=True)
-    assert done.stdout.strip() == "(0.375, 16)"
+    assert done.stdout.strip() == "(0.375, (2, 8), (0, 8))"
+
+
+class Model(torch.nn.Module):  # type: ignore[misc,name-defined]
+    """Reads its batch in one of several ways."""
+
+    def __init__(self, reads: str) -> None:
+        super().__init__()
+        self.embedding, self.positions, self.reads = torch.nn.Embedding(100, 4), torch.nn.Embedding(12, 4), reads
+        self.linear = torch.nn.Linear(12, 4)
+
+    def forward(self, batch: Any) -> Any:
+        if self.reads == "tokens":
+            return self.embedding(batch) + self.positions(torch.arange(12))
+        if self.reads == "all but the last":
+            return self.embedding(batch[:, :-1])
+        if self.reads == "in one row":
+            return self.embedding(batch.flatten())
+        if self.reads == "column by column":
+            return sum(self.embedding(column) for column in batch.T)
+        if self.reads == "features":
+            return self.linear(batch.float())
+        return self.linear(batch.float()) + self.positions(torch.arange(12)).sum(0)
+
+
+@pytest.mark.parametrize(
+    ("reads", "are_tokens"),
+    [("tokens", True), ("all but the last", True), ("in one row", True), ("column by column", False),
+     ("features with positions", False)],
+)  # fmt: skip
+def test_tokens_are_what_an_embedding_reads(reads: str, are_tokens: bool) -> None:
+    assert bool(found_in(Model(reads))) == are_tokens
+
+
+def test_compiled_code_reads_tokens_where_its_model_has_a_vocabulary_for_them() -> None:
+    """It calls no function of Python in which its embedding could be seen."""
+    features = torch.nn.Sequential(torch.nn.Linear(12, 4))
+    assert found_in(Model("features")) == [(0.5, 48)]
+    assert found_in(features, lambda batch: features(batch.float())) == []
+
+
+def found_in(model: Any, call: Any = None) -> list[tuple[float, int]]:
+    """What discovery takes for tokens in two steps of a loop over a loader."""
+    discovery = Discovery()
+    loader = iter(torch.utils.data.DataLoader(tokens(), batch_size=4))
+    assert discovery.start()
+    (call or model)(next(loader))
+    return discovery.stop().padded

@@ -6,9 +6,9 @@ from steptime.advice.evidence import LoaderUse, Signal
 from steptime.advice.line_evidence import profile_scale
 from steptime.advice.models import at_once, fitting_threads, how_to_record, idle_cpus
 from steptime.advice.rule import Finding, Weight, rule
-from steptime.advice.savings import in_step, named, partly, ratio
+from steptime.advice.savings import in_step, named, partly, ratio, scaled
 from steptime.advice.signals import Signals
-from steptime.quantities import format_duration, format_share
+from steptime.quantities import format_count, format_duration, format_share
 
 TOLERATED = 1.5
 """Threads per CPU: up to here the scheduler copes (workers sleep part of the time)."""
@@ -39,7 +39,7 @@ least)."""
 FEWEST_IN_TRACE = 2
 """In a bare trace: its steps were chosen, a few of a job that ran steadily, and there are no more to come; two have
 an interval, as wide as two steps deserve (12.7 standard errors)."""
-LEAST_UNRECORDED = 0.05
+LEAST_UNRECORDED = LEAST_COPYING = 0.05
 """Of the step."""
 SPEEDUP = 2
 """So many times as many threads must fit, and so many must there be CPUs idle for: less is lost again at the boundaries
@@ -277,3 +277,104 @@ def too_few_threads(signals: Signals) -> Finding | None:
     saving = partly(upper_bound, LIKELY, SURE, signals.step)
     summary = f"OMP_NUM_THREADS={threads} holds {held}"
     return too_few_threads.finding(summary, f"Set OMP_NUM_THREADS={best}.", saving, category="compute")
+
+
+LEAST_HELD = 0.25
+"""Of the samples: a GPU touches its limits now and then."""
+LEAST_SLOWER = 0.1
+"""Of its highest clock: what a lower clock must cost before it is worth a word. Boards seldom run at the highest."""
+LIKELY_CLOCK, SURE_CLOCK = 0.5, 0.1
+"""Of the computing that a full clock would save: what waits for memory does not follow the clock."""
+
+
+@rule("ST817", "gpu-slowed", needs={Signal.GPU, Signal.CATEGORIES})
+def gpu_slowed(signals: Signals) -> Finding | None:
+    """The GPU lowers its clock for heat or its power supply
+
+    What it means: The driver runs the GPU below its clock because it is too hot, or because the board does not get the
+    power that it asks for. Everything that the device computes takes longer, today and not tomorrow.
+
+    How we know: NVIDIA's driver gives its reasons for a lower clock about once a second: hardware slowdown, heat, power
+    brake. The rule fires where one of them holds in a quarter of the samples of the steady steps in which the GPU was
+    at work, and the clock is a tenth below its highest. To be saved is at most the part of the computing that the clock
+    is lower by; what waits for memory does not follow it, so that the interval is wide.
+
+    What helps: Cooling (air flow, dust, the neighbouring card), the power cables and the supply; another node of the
+    cluster. nvidia-smi -q -d PERFORMANCE,TEMPERATURE shows the state now.
+
+    When to ignore it: When the machine's room is always that warm: then it is how fast this machine is.
+    """
+    use = signals.gpu
+    lower = 1 - ratio(use.slowed_clock, use.max_clock)
+    if use.slowed < LEAST_HELD or lower < LEAST_SLOWER:
+        return None
+    compute = named(signals.categories, "compute")
+    whole = compute.duration.value * use.slowed * lower if compute is not None else 0.0
+    return gpu_slowed.finding(
+        f"The GPU lowers its clock for heat or supply in {format_share(use.slowed)} of the samples: "
+        f"{use.slowed_clock:.0f} of {use.max_clock:.0f} MHz",
+        "Look at its cooling and its power cables (nvidia-smi -q -d PERFORMANCE,TEMPERATURE), or take another node.",
+        partly(whole, LIKELY_CLOCK, SURE_CLOCK, signals.step),
+        category="compute",
+    )
+
+
+@rule("ST818", "gpu-power-capped", needs={Signal.GPU}, weight=Weight.NOTE)
+def gpu_power_capped(signals: Signals) -> Finding | None:
+    """The GPU runs at the limit of its power
+
+    What it means: The driver lowers the clock so that the GPU stays within its power limit. Large matrix products do
+    that to most boards. It is how fast the device is, unless somebody has set the limit below the board's own.
+
+    How we know: NVIDIA's driver gives its reasons for a lower clock about once a second. The rule fires where the power
+    cap holds in a quarter of the samples of the steady steps in which the GPU was at work, and the clock is a tenth
+    below its highest.
+
+    What helps: nvidia-smi -q -d POWER tells the limit in force and the board's default; an administrator can raise it
+    (nvidia-smi -pl). Fewer bytes moved and a lower precision take less power for the same step.
+
+    When to ignore it: When the limit is the board's own.
+    """
+    use = signals.gpu
+    if use.capped < LEAST_HELD or 1 - ratio(use.capped_clock, use.max_clock) < LEAST_SLOWER:
+        return None
+    watts = f" ({use.power:.0f} of {use.limit:.0f} W)" if use.power is not None and use.limit is not None else ""
+    return gpu_power_capped.finding(
+        f"The GPU is at its power limit{watts} in {format_share(use.capped)} of the samples: "
+        f"{use.capped_clock:.0f} of {use.max_clock:.0f} MHz",
+        "Compare the limit with the board's default: nvidia-smi -q -d POWER.",
+    )
+
+
+@rule("ST819", "narrow-link", needs={Signal.GPU}, uses={Signal.CATEGORIES})
+def narrow_link(signals: Signals) -> Finding | None:
+    """The GPU's link to the host is narrower or slower than it could be
+
+    What it means: The GPU sits in a slot of fewer lanes, on a riser or behind a switch, or the link was trained down to
+    an older generation. Copies between host and device take that much longer.
+
+    How we know: NVIDIA's driver tells lanes and generation of the PCI Express link, and what device and slot can do
+    together. The best of the samples in which the GPU was at work counts, because an idle link is slowed down to save
+    power. To be saved is the part of the exposed copies that the full link would take off.
+
+    What helps: Another slot; the card seated anew; the slot's lanes and generation in the firmware; another node.
+
+    When to ignore it: When hardly anything is copied: then it is told as a note.
+    """
+    use = signals.gpu
+    if not (use.width and use.max_width and use.generation and use.max_generation):
+        return None
+    part = use.width / use.max_width * 2.0 ** (use.generation - use.max_generation)
+    if part >= 1:
+        return None
+    copying = named(signals.categories, "copy") if signals.has(Signal.CATEGORIES) else None
+    saving = scaled(copying.duration, 1 - part) if copying is not None else None
+    matters = saving is not None and saving.value >= LEAST_COPYING * signals.step.duration.value
+    return narrow_link.finding(
+        f"The GPU's link has {format_count(use.width, 'lane')} of generation {use.generation}, of "
+        f"{use.max_width} of generation {use.max_generation}: {format_share(part)} of its bandwidth",
+        "Try another slot or node, and look at the slot's settings in the firmware.",
+        saving if matters else None,
+        category="copy" if matters else "",
+        weight=Weight.FINDING if matters else Weight.NOTE,
+    )
