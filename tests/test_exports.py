@@ -13,7 +13,7 @@ import pytest
 import steptime
 
 SOURCE = Path(steptime.__file__).parent
-IN_THE_USERS_PROCESS = ("probe/", *(f"machine/{name}_script.py" for name in ("peaks", "link", "between_runs")))
+IN_THE_USERS_PROCESS = ("probe/", *(f"machine/{name}_script.py" for name in ("peaks", "link", "between_runs", "bench")))
 
 
 def modules_with_all() -> list[str]:
@@ -38,7 +38,7 @@ def test_the_package_itself_imports_nothing_heavy() -> None:
     imported = {node.module for node in tree.body if isinstance(node, ast.ImportFrom)}
     assert imported == {"steptime._version"}
     assert not any(isinstance(node, ast.Import) for node in ast.walk(tree))
-    assert steptime.__all__ == ["__version__", "load"]
+    assert steptime.__all__ == ["__version__", "bench", "load"]
 
 
 def test_what_the_package_offers_is_imported_when_it_is_asked_for() -> None:

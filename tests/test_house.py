@@ -24,7 +24,7 @@ FLOORS = (  # from the ground up; a room imports itself and what lies on floors 
     ("advice",),
     ("trials",),
     ("report",),
-    ("memory", "nan", "hang"),
+    ("memory", "nan", "hang", "callables"),
     ("rank_result",),
     ("diagnosis", "compare"),
     ("cli", "api"),
@@ -33,21 +33,28 @@ FLOORS = (  # from the ground up; a room imports itself and what lies on floors 
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 APART = {("analysis", "launcher"), ("analysis", "probe")}
 """Neither the layout nor the probe knows the other; the recording is all that they share."""
-OF_A_VERB = {"memory", "nan", "hang"}
+OF_A_VERB = {"memory", "nan", "hang", "callables"}
 """Rooms that belong to one verb, each with its own texts and pages: the core works without them."""
 DOORS = (
     {"rank_result.py": {"steptime.memory.by_owner", "steptime.memory.by_module"}}
     | {f"cli/{room}.py": {f"steptime.{room}"} for room in OF_A_VERB}
-    | {"api.py": {"steptime.memory"}}
+    | {"cli/bench.py": {"steptime.callables"}}
+    | {"api.py": {"steptime.memory", "steptime.callables"}}
 )
 """Who opens them; a rank's result only for memory by owner and by module; `steptime.load` for a snapshot."""
-SCRIPTS = ("machine/peaks_script.py", "machine/link_script.py", "machine/between_runs_script.py")
+SCRIPTS = (
+    "machine/peaks_script.py",
+    "machine/link_script.py",
+    "machine/between_runs_script.py",
+    "machine/bench_script.py",
+)
 IN_THE_USERS_PROCESS = ("probe/", *SCRIPTS)
 BROAD_EXCEPTS = (
     "probe/",
     "advice/engine.py",
     "cli/exit_codes.py",
     "remote.py",
+    "machine/bench_script.py",
 )
 PRINTS = ("cli/", "report/text.py", *SCRIPTS)
 EMPTY_NAMES = {"utils", "util", "common", "helpers", "helper", "manager", "managers", "misc", "tools"}

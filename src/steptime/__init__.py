@@ -5,20 +5,21 @@ through it, where neither numpy nor msgspec need be installed.
 
     import steptime
     steptime.load("runs/train-20260801-101500")   # last in a notebook's cell: verdict, categories, findings
+    steptime.bench(slow, fast, inputs=(x,))   # callables on the same inputs, side by side
 """
 
 from steptime._version import __version__
 
-__all__ = ["__version__", "load"]
+__all__ = ["__version__", "bench", "load"]
 
 
 def __getattr__(name: str):  # type: ignore[no-untyped-def]  # else whoever uses it would have to cast
     """What needs more than the standard library is imported when it is asked for (PEP 562)."""
-    if name != "load":
+    if name not in ("bench", "load"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from steptime.api import load
+    from steptime import api
 
-    return load
+    return getattr(api, name)
 
 
 def __dir__() -> list[str]:

@@ -1,5 +1,5 @@
 """For notebooks and scripts: `steptime.load(path)` gives what a recording, a trial, a comparison or a snapshot says: as
-text, as a picture in a notebook, and as data frames.
+text, as a picture in a notebook, and as data frames. `steptime.bench(…)` times callables that are at hand.
 
 One law: a notebook's output is on other people's page. There is no script in it, no style sheet and no request, its
 colours suit light and dark, and what strangers wrote is escaped.
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -18,6 +18,10 @@ from typing import Any
 import jinja2
 
 from steptime.advice.rule import Finding, Weight
+from steptime.callables.bench import Bench, Wishes, bench_here
+from steptime.callables.text import badge, headline
+from steptime.callables.text import render_text as bench_text
+from steptime.callables.text import tables as bench_tables
 from steptime.compare.compare import compare
 from steptime.compare.comparison import Comparison, is_comparison
 from steptime.compare.comparison import read_file as read_comparison
@@ -53,7 +57,7 @@ from steptime.report.trial_text import render_trial
 from steptime.report.trials import trial_report
 from steptime.trials.results import Results, is_trial, read_results
 
-__all__ = ["Loaded", "LoadedComparison", "LoadedMemory", "LoadedReport", "LoadedTrial", "load"]
+__all__ = ["Benched", "Loaded", "LoadedComparison", "LoadedMemory", "LoadedReport", "LoadedTrial", "bench", "load"]
 
 FIRST = 3
 """Findings that are shown."""
@@ -253,6 +257,57 @@ class LoadedMemory(Loaded):
         """For Jupyter and its like."""
         title, headline, *_ = str(self).splitlines()
         return _in_tables(title, headline, self._tables(), self.report.next_command)
+
+
+@dataclass(frozen=True, slots=True)
+class Benched(Loaded):
+    """Callables beside each other. `result`: all of it, as data."""
+
+    result: Bench
+
+    def _tables(self) -> Iterable[Table]:
+        return bench_tables(self.result)
+
+    def __str__(self) -> str:
+        return bench_text(self.result)
+
+    def __repr__(self) -> str:
+        return f"<steptime.bench: {one_line(headline(self.result))}>"
+
+    def _repr_html_(self) -> str:
+        """For Jupyter and its like."""
+        return _in_tables(headline(self.result), badge(self.result), self._tables(), "")
+
+
+def bench(
+    *callables: Callable[..., object],
+    inputs: object = (),
+    shapes: Sequence[Sequence[int]] = (),
+    dtypes: Sequence[str] = (),
+    modes: Sequence[str] = (),
+    device: str = "",
+    backward: bool = False,
+    cold: bool = False,
+    seconds: float = 1.0,
+) -> Benched:
+    """Times callables on the same inputs in turns, in this process, with torch, as `steptime bench` does in fresh ones.
+
+    inputs: their arguments, as a tuple, or a function that makes them; `shapes` and `dtypes` go to the function, or
+    make random tensors where there are no inputs. modes: "eager", "compile", … backward: both passes. cold: out of the
+    caches before each call. seconds: for each callable on each input. Raises UsageError without a callable.
+    """
+    if not callables:
+        raise UsageError("usage", "Nothing to time: steptime.bench(slow, fast, inputs=(x, y)).")
+    named: dict[str, object] = {}
+    for each in callables:
+        name = getattr(each, "__qualname__", type(each).__name__)
+        named[name if name not in named else f"{name} #{len(named) + 1}"] = each
+    given = inputs if callable(inputs) or not inputs else (lambda: inputs)
+    settings = tuple((tuple(shape),) for shape in shapes)
+    wishes = Wishes(
+        tuple(named), "", settings, tuple(dtypes), tuple(modes), device, backward, cold, seconds, processes=1
+    )
+    return Benched(bench_here(named, given or None, wishes))
 
 
 def load(path: str | os.PathLike[str], *more: str | os.PathLike[str]) -> Any:

@@ -27,6 +27,7 @@ VERBS = (
     "try",
     "judge",
     "lab",
+    "bench",
     "explain",
     "report",
     "compare",

@@ -1,0 +1,1 @@
+"""Callables beside each other: `steptime bench`, and `steptime.bench`."""

@@ -1,0 +1,384 @@
+"""Callables beside each other: what each takes, how they compare, and whether they still do the same.
+
+The blocks come from `machine/bench_script.py`, of a few fresh processes: two processes of one program differ (where its
+memory lies, what its libraries chose), and an interval that another run would respect must hold that as well.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from steptime.arrays import Float64
+from steptime.errors import NothingMeasuredError
+from steptime.launcher.launch import QUIET
+from steptime.machine.machine import DISTURBING_CPUS, Machine
+from steptime.machine.peaks import OtherLoad, remembered
+from steptime.quantities import Estimate, format_share, median_of
+
+SCRIPT = Path(__file__).parent.parent / "machine" / "bench_script.py"
+LIKE = 0.02
+"""What two callables may differ by and still be called alike: less is of use to nobody."""
+NEARLY_ALL = 0.8
+"""Of the pairs of calls: noise takes either side."""
+KEPT_RESULT = 2.0
+"""A call with new values over one with the old: beyond, something is kept from call to call. Sorting, branches and
+sparsity do not care for a shuffle; caches of the processor meet both alike."""
+OVER_PEAK = 1.15
+"""FLOP/s over the measured peak that no clock and no better kernel explains."""
+
+
+class Standing(Enum):
+    """Of a callable beside the first one."""
+
+    FIRST = "first"
+    FASTER = "faster"
+    SLOWER = "slower"
+    ALIKE = "no difference"
+    UNDECIDED = "undecided"
+    OTHER_RESULT = "other result"
+    SUSPICIOUS = "suspicious"
+    FAILED = "failed"
+
+
+NOT_TO_BE_TAKEN = (Standing.SUSPICIOUS, Standing.OTHER_RESULT, Standing.FAILED)
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What is asked for. callables, inputs: "file.py:name" or "module:name" (inputs "" for none). shapes: of each
+    setting, a shape for each argument. seconds: for one callable of one setting, all processes together."""
+
+    callables: tuple[str, ...]
+    inputs: str = ""
+    shapes: tuple[tuple[tuple[int, ...], ...], ...] = ()
+    dtypes: tuple[str, ...] = ()
+    modes: tuple[str, ...] = ()
+    device: str = ""
+    backward: bool = False
+    cold: bool = False
+    seconds: float = 3.0
+    processes: int = 3
+
+    def request(self) -> dict[str, Any]:
+        """As the script takes it, of one process."""
+        return {
+            "callables": self.callables,
+            "inputs": self.inputs or None,
+            "shapes": self.shapes,
+            "dtypes": self.dtypes,
+            "modes": self.modes,
+            "device": self.device,
+            "backward": self.backward,
+            "cold": self.cold,
+            "seconds": self.seconds / self.processes,
+            "host_memory": True,
+        }
+
+
+class _Timed(msgspec.Struct, frozen=True):
+    """Of a callable, as the script answers."""
+
+    place: str
+    mode: str
+    blocks: list[float] = []
+    forward: list[float] = []
+    failed: str = ""
+    first_ns: float = 0.0
+    warm_up_calls: int = 0
+    follows: bool | None = None
+    fresh: list[float] = []
+    repeated: list[float] = []
+    error: float | None = None
+    exact_error: float | None = None
+    same: bool | None = None
+    differs: str = ""
+    flops: int = 0
+    bytes: int = 0
+    peak_bytes: int | None = None
+
+
+class _Setting(msgspec.Struct, frozen=True):
+    dtype: str = ""
+    inputs: str = ""
+    candidates: list[_Timed] = []
+    failed: str = ""
+
+
+class _Answer(msgspec.Struct, frozen=True):
+    torch: str = ""
+    device: str = ""
+    name: str = ""
+    threads: int = 0
+    settings: list[_Setting] = []
+    failed: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """A callable in one mode, on one setting of inputs.
+
+    name: its place, with its mode where there are several. time: ns of a call, with --backward of both passes; forward:
+    of the forward pass alone. speed: how many times as fast as the first. first_call: ns, with what is compiled;
+    pays_after: calls after which that is paid back, None where it is never. error: largest difference to the first's
+    result, relative to its largest magnitude; exact_error: the same to a result in float64. flops: of a call, as
+    torch's counter has them (matrix products, convolutions, attention); bytes: of arguments, results and parameters,
+    which must at least be moved. peak_bytes: taken beyond what was held before. sentence: why it stands so, "" where
+    nothing is to be said.
+    """
+
+    name: str
+    mode: str
+    standing: Standing
+    sentence: str = ""
+    time: Estimate | None = None
+    forward: Estimate | None = None
+    speed: Estimate | None = None
+    first_call: float | None = None
+    pays_after: float | None = None
+    error: float | None = None
+    exact_error: float | None = None
+    flops: int = 0
+    bytes: int = 0
+    peak_bytes: int | None = None
+
+    @property
+    def rate(self) -> float | None:
+        """FLOP/s, None where none were counted."""
+        return self.flops / self.time.value * 1e9 if self.time is not None and self.flops else None
+
+    @property
+    def bandwidth(self) -> float | None:
+        """B/s at least."""
+        return self.bytes / self.time.value * 1e9 if self.time is not None and self.bytes else None
+
+
+@dataclass(frozen=True, slots=True)
+class BenchSetting:
+    """The same inputs for all. inputs: in words; dtype: "" where it was not asked for. failed: why there is nothing."""
+
+    inputs: str
+    dtype: str
+    contenders: tuple[Contender, ...]
+    failed: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """Callables beside each other. processes: fresh ones that were timed. machine: its peaks, None where they are not
+    known. other_cpus: that other programs kept busy meanwhile, on average. wishes: what was asked for."""
+
+    wishes: Wishes
+    torch: str
+    device: str
+    device_name: str
+    threads: int
+    processes: int
+    other_cpus: float
+    settings: tuple[BenchSetting, ...]
+    machine: Machine | None = field(default=None)
+
+    @property
+    def contenders(self) -> tuple[Contender, ...]:
+        """Of all settings."""
+        return tuple(each for setting in self.settings for each in setting.contenders)
+
+    @property
+    def disturbed(self) -> bool:
+        """Whether other programs took so much of the machine that times are longer than they need be."""
+        return self.other_cpus > DISTURBING_CPUS
+
+
+def bench(wishes: Wishes, executable: str, machine: Machine | None, tell: Callable[[str], None]) -> Bench:
+    """Times them in fresh processes of the user's interpreter. Raises NothingMeasuredError."""
+    load = OtherLoad()
+    answers = []
+    for number in range(1, wishes.processes + 1):
+        tell(f"timing, process {number} of {wishes.processes}")
+        answers.append(_ask(wishes, executable))
+    return assembled(wishes, answers, machine, load.since()[0])
+
+
+def bench_here(callables: dict[str, Any], inputs: Any, wishes: Wishes) -> Bench:
+    """The same in this process, of callables that are at hand. Raises ImportError without torch."""
+    from steptime.machine import bench_script  # imports torch
+
+    load = OtherLoad()
+    request = {**wishes.request(), "host_memory": False}  # torch's profiler would print into the user's output
+    answer = msgspec.convert(bench_script.measure(callables, inputs, request), _Answer)
+    machine = remembered(answer.device, answer.torch, name=answer.name)
+    return assembled(wishes, [answer], machine, load.since()[0])
+
+
+def _ask(wishes: Wishes, executable: str) -> _Answer:
+    with tempfile.TemporaryDirectory(prefix="steptime-bench-") as folder:
+        path = Path(folder) / "answer.json"
+        words = json.dumps({**wishes.request(), "answer": str(path)})
+        run = subprocess.run(
+            [executable, str(SCRIPT), words],
+            env={**os.environ, **QUIET},
+            stdout=2,
+            stdin=subprocess.DEVNULL,
+            check=False,
+        )
+        try:
+            return _checked(msgspec.json.decode(path.read_bytes(), type=_Answer))
+        except OSError:
+            raise NothingMeasuredError(
+                "bench-failed",
+                f"The process that timed the callables ended with {run.returncode} and no answer; what it printed "
+                "stands above.",
+            ) from None
+
+
+def _checked(answer: _Answer) -> _Answer:
+    if answer.failed:
+        raise NothingMeasuredError("bench-failed", f"The callables cannot be had: {answer.failed}.")
+    return answer
+
+
+def assembled(wishes: Wishes, answers: Sequence[_Answer], machine: Machine | None, other_cpus: float) -> Bench:
+    """One Bench of the answers of all processes."""
+    first = answers[0]
+    settings = tuple(
+        _setting([answer.settings[place] for answer in answers], machine, wishes)
+        for place in range(len(first.settings))
+    )
+    return Bench(
+        wishes, first.torch, first.device, first.name, first.threads, len(answers), other_cpus, settings, machine
+    )
+
+
+def _setting(found: Sequence[_Setting], machine: Machine | None, wishes: Wishes) -> BenchSetting:
+    first = found[0]
+    failed = next((each.failed for each in found if each.failed), "")
+    if failed:
+        return BenchSetting(first.inputs, first.dtype, (), failed)
+    timed = list(zip(*(each.candidates for each in found), strict=True))
+    names = short_names(wishes.callables)
+    contenders = tuple(_contender(each, timed[0], machine, first.dtype, wishes, names) for each in timed)
+    return BenchSetting(first.inputs, first.dtype, contenders)
+
+
+def _contender(
+    own: Sequence[_Timed], base: Sequence[_Timed], machine: Machine | None, dtype: str, wishes: Wishes,
+    names: Mapping[str, str],
+) -> Contender:  # fmt: skip
+    one = own[0]
+    name = f"{names[one.place]}, {one.mode}" if len(wishes.modes) > 1 else names[one.place]
+    failed = next((each.failed for each in own if each.failed), "")
+    if failed:
+        return Contender(name, one.mode, Standing.FAILED, failed)
+    time = _over_processes([np.array(each.blocks) for each in own])
+    ratios = [_ratio(each, first) for each, first in zip(own, base, strict=True)]
+    speed = _over_processes(ratios, "1") if own is not base and all(map(len, ratios)) else None
+    standing, sentence = _standing(own, base, speed, time, machine, dtype or "float32")
+    saved = median_of(np.array(base[0].blocks)).value - time.value if base[0].blocks else 0.0
+    extra = one.first_ns - base[0].first_ns
+    return Contender(
+        name, one.mode, standing, sentence, time,
+        forward=_over_processes([np.array(each.forward) for each in own]) if one.forward else None,
+        speed=speed,
+        first_call=one.first_ns,
+        pays_after=extra / saved if saved > 0 and extra > 0 and own is not base else None,
+        error=one.error if own is not base else None,
+        exact_error=one.exact_error,
+        flops=one.flops if standing is not Standing.SUSPICIOUS else 0,
+        bytes=one.bytes if standing is not Standing.SUSPICIOUS else 0,
+        peak_bytes=one.peak_bytes,
+    )  # fmt: skip
+
+
+def short_names(places: Sequence[str]) -> dict[str, str]:
+    """What each callable is called: its own name where no other has the same."""
+    own = [place.rpartition(":")[2] for place in places]
+    return {place: name if own.count(name) == 1 else place for place, name in zip(places, own, strict=True)}
+
+
+def _ratio(own: _Timed, base: _Timed) -> Float64:
+    """How many times as fast, round by round: each round met one state of the machine."""
+    count = min(len(own.blocks), len(base.blocks))
+    ratios: Float64 = np.array(base.blocks[:count]) / np.array(own.blocks[:count])
+    return ratios
+
+
+def _over_processes(values: Sequence[Float64], unit: str = "ns") -> Estimate:
+    """The median of all blocks, with an interval that holds each process's own median."""
+    whole = median_of(np.concatenate(values), unit)
+    middles = [float(np.median(each)) for each in values]
+    return Estimate(whole.value, min(whole.low, *middles), max(whole.high, *middles), whole.samples, unit)
+
+
+def _standing(
+    own: Sequence[_Timed], base: Sequence[_Timed], speed: Estimate | None, time: Estimate, machine: Machine | None,
+    dtype: str,
+) -> tuple[Standing, str]:  # fmt: skip
+    """Where it stands, and why: what is wrong with its result comes before how fast it gives it."""
+    trick = _trick(own, base, time, machine, dtype)
+    if trick:
+        return Standing.SUSPICIOUS, trick
+    wrong = next((each for each in own if each.differs or each.same is False), None)
+    if wrong is not None:
+        how = (
+            wrong.differs or f"its result differs by {_error(wrong)} of the largest value, more than rounding explains"
+        )
+        return Standing.OTHER_RESULT, how
+    if own is base:
+        return Standing.FIRST, ""
+    if speed is None:
+        return Standing.UNDECIDED, "the first one failed, so there is nothing to compare with"
+    if speed.low > 1 and speed.value > 1 + LIKE / 2:
+        return Standing.FASTER, ""
+    if speed.high < 1 and speed.value < 1 - LIKE / 2:
+        return Standing.SLOWER, ""
+    if speed.low > 1 - LIKE and speed.high < 1 + LIKE:
+        return Standing.ALIKE, f"within {format_share(LIKE)}"
+    return Standing.UNDECIDED, "more seconds would decide it: --seconds"
+
+
+def _error(timed: _Timed) -> str:
+    return format_share(min(timed.error or 0.0, 9.99))
+
+
+def _trick(own: Sequence[_Timed], base: Sequence[_Timed], time: Estimate, machine: Machine | None, dtype: str) -> str:
+    """What no honest callable does; "" where nothing of it was seen."""
+    if all(each.follows is False for each in own) and (own is base or any(each.follows for each in base)):
+        known = "" if own is base else ", and the first one's does not"
+        if own is not base or _kept(own):
+            return f"its result stays the same when its arguments change{known}: it is kept from call to call"
+    if _kept(own):
+        ratio = min(_middle(_new_over_old(each)) for each in own)
+        return f"a call takes {ratio:.3g} times as long when the values of its arguments are new: results are kept"
+    peak = machine.matrix_rate(dtype) if machine is not None and not machine.disturbed else None
+    if peak and own[0].flops and own[0].flops / time.high * 1e9 > OVER_PEAK * peak:
+        return "it does more arithmetic a second than this machine can: part of the work is not done"
+    return ""
+
+
+def _kept(own: Sequence[_Timed]) -> bool:
+    """In every process, in nearly all pairs of calls."""
+    return all(each.fresh and _middle(_new_over_old(each)) > KEPT_RESULT and _nearly_all(each) for each in own)
+
+
+def _new_over_old(timed: _Timed) -> Float64:
+    """Of each pair of calls."""
+    ratios: Float64 = np.array(timed.fresh) / np.maximum(timed.repeated, 1)
+    return ratios
+
+
+def _nearly_all(timed: _Timed) -> bool:
+    return bool(np.mean(_new_over_old(timed) > KEPT_RESULT) > NEARLY_ALL)
+
+
+def _middle(values: Float64) -> float:
+    return float(np.median(values))

@@ -1,0 +1,205 @@
+"""A bench as text, Markdown and JSON: the answer first, then a row for each callable."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+from steptime.callables.bench import NOT_TO_BE_TAKEN, Bench, BenchSetting, Contender, Standing
+from steptime.quantities import Estimate, format_count, format_duration, format_share
+from steptime.report.json import document
+from steptime.report.markdown import prose, titled_table
+from steptime.report.printable import one_line, printable
+from steptime.report.sentences import format_rate, interval_text
+from steptime.report.tables import Cell, Column, Table, duration, number, size, table_of, word
+
+SURE = 0.1
+"""Half of an interval over its value: a wider one is worth a word."""
+LONG_FIRST_CALL = 3.0
+"""First calls over later ones: shorter ones are no compilation."""
+
+
+def render_text(bench: Bench) -> str:
+    """The whole text, with a line feed at its end."""
+    lines = [_head(bench), "", headline(bench), badge(bench)]
+    for table in tables(bench):
+        lines += ["", *_rows(table)]
+    lines += ["", *notes(bench)]
+    return "".join(f"{printable(line)}\n" for line in "\n".join(lines).rstrip("\n").splitlines())
+
+
+def render_markdown(bench: Bench) -> str:
+    """For an issue or a pull request."""
+    lines = [f"**{prose(headline(bench))}** {prose(badge(bench))}", "", prose(_head(bench)), ""]
+    for table in tables(bench):
+        lines += titled_table(table)
+    return printable("\n".join([*lines, *(f"- {prose(each)}" for each in notes(bench))])) + "\n"
+
+
+def to_json(bench: Bench) -> str:
+    """All of it, with its headline."""
+    return document({"headline": headline(bench), "confidence": badge(bench), "bench": bench})
+
+
+def _head(bench: Bench) -> str:
+    where = bench.device_name or (f"cpu, {format_count(bench.threads, 'thread')}" if bench.device == "cpu" else "")
+    how = ["forward and backward" if bench.wishes.backward else "", "cold caches" if bench.wishes.cold else ""]
+    return one_line(" · ".join(filter(None, ("steptime bench", f"torch {bench.torch}", where or bench.device, *how))))
+
+
+def headline(bench: Bench) -> str:
+    """How the callables compare, and which of them are not to be taken."""
+    if not bench.contenders:
+        return f"Nothing was timed: {bench.settings[0].failed if bench.settings else 'there are no inputs'}."
+    bad = {each.name: each.standing.value for each in bench.contenders if each.standing in NOT_TO_BE_TAKEN}
+    told = _one_setting(bench.settings[0]) if len(bench.settings) == 1 else _several(bench)
+    if not bad:
+        return told
+    named = ", ".join(f"{name} ({why})" for name, why in bad.items())
+    return f"{told} Not to be taken: {named}."
+
+
+def _one_setting(setting: BenchSetting) -> str:
+    first, *rest = setting.contenders
+    timed = [each for each in rest if each.speed is not None and each.standing not in NOT_TO_BE_TAKEN]
+    best = max(timed, key=lambda each: each.speed.value if each.speed else 0.0, default=None)
+    if best is None or best.speed is None:
+        alone = "; nothing can be compared with it" if rest else ""
+        return f"{first.name} takes {_time(first)}{alone}."
+    return f"{best.name} {_beside(best.speed, best.standing)} {first.name}: {_time(best)} against {_time(first)}."
+
+
+def _beside(speed: Estimate, standing: Standing) -> str:
+    reach = f"({speed.low:.3g} to {speed.high:.3g})"
+    if standing is Standing.FASTER:
+        return f"is {speed.value:.3g} times as fast {reach} as"
+    if standing is Standing.SLOWER:
+        return f"is slower, {speed.value:.3g} times as fast {reach} as"
+    if standing is Standing.ALIKE:
+        return f"takes as long, {speed.value:.3g} times as fast {reach} as"
+    return f"may be faster or not, {speed.value:.3g} times as fast {reach} as"
+
+
+def _several(bench: Bench) -> str:
+    """Of several settings: how often each is the fastest, and its reach."""
+    count = len(bench.settings)
+    names = [each.name for each in bench.settings[0].contenders][1:]
+    told = []
+    for place, name in enumerate(names, 1):
+        own = [setting.contenders[place] for setting in bench.settings if setting.contenders]
+        known = [each.speed.value for each in own if each.speed is not None]
+        wins = sum(each.standing is Standing.FASTER for each in own)
+        if known and not any(each.standing in NOT_TO_BE_TAKEN for each in own):
+            told.append(f"{name} is faster on {wins} of {count} inputs ({min(known):.3g} to {max(known):.3g} times)")
+    first = bench.settings[0].contenders[0].name
+    if not names:
+        times = [each.contenders[0].time for each in bench.settings if each.contenders]
+        low, high = (pick(each.value for each in times if each) for pick in (min, max))
+        return f"{first} takes {format_duration(low)} to {format_duration(high)} on {count} inputs."
+    return f"Beside {first}: {'; '.join(told)}." if told else f"Nothing can be compared with {first}."
+
+
+def _time(contender: Contender) -> str:
+    return format_duration(contender.time.value) if contender.time is not None else "–"
+
+
+def badge(bench: Bench) -> str:
+    """How sure it is, and why."""
+    times = [each.time for setting in bench.settings for each in setting.contenders if each.time is not None]
+    if not times:
+        return "Unclear: nothing was timed."
+    blocks = format_count(min(each.samples for each in times), "block")
+    basis = f"{blocks} each in {format_count(bench.processes, 'process').replace('processs', 'processes')}"
+    if bench.disturbed:
+        return f"Unclear: other programs kept {bench.other_cpus:.1f} CPUs busy meanwhile ({basis})."
+    wide = max((each.high - each.low) / 2 / each.value for each in times if each.value)
+    return f"{'Confident' if wide <= SURE else 'Likely'}: {basis}, ± {format_share(wide)} at the most."
+
+
+def tables(bench: Bench) -> tuple[Table, ...]:
+    """One for each setting of inputs."""
+    return tuple(_table(bench, setting, place) for place, setting in enumerate(bench.settings) if setting.contenders)
+
+
+def _table(bench: Bench, setting: BenchSetting, place: int) -> Table:
+    return table_of(
+        f"setting-{place}", setting.inputs or "no arguments", "", setting.contenders,
+        word("callable", "callable", lambda each: each.name, kind="code"),
+        duration("time", "time_ns", lambda each: each.time.value if each.time else None, barred=True),
+        word("interval", "interval", lambda each: interval_text(each.time) if each.time else ""),
+        duration("backward", "backward_ns", _backward),
+        Column("speed", "speed", _speed),
+        word("standing", "standing", lambda each: each.standing.value),
+        number("error", "error", lambda each: each.error, lambda value: f"{value:.1g}"),
+        _against("FLOP/s", "FLOP/s", lambda each: each.rate, _peak(bench, setting)),
+        _against("B/s at least", "B/s", lambda each: each.bandwidth, _copy(bench)),
+        size("memory", "peak_bytes", lambda each: each.peak_bytes),
+    )  # fmt: skip
+
+
+def _backward(each: Contender) -> float | None:
+    """ns of both passes, less those of the forward pass."""
+    if each.time is None or each.forward is None:
+        return None
+    return max(each.time.value - each.forward.value, 0.0)
+
+
+def _speed(each: Contender) -> Cell:
+    if each.speed is None:
+        return Cell("", "")
+    return Cell(f"{each.speed.value:.3g}x ({each.speed.low:.3g} to {each.speed.high:.3g})", each.speed.value)
+
+
+def _against(title: str, unit: str, get: Callable[[Contender], float | None], peak: float | None) -> Column[Contender]:
+    """A rate, with its share of a measured peak."""
+
+    def words(value: float) -> str:
+        share = f" ({format_share(value / peak)} of peak)" if peak else ""
+        return f"{format_rate(value)}{unit}{share}"
+
+    return number(title, unit, get, words)
+
+
+def _peak(bench: Bench, setting: BenchSetting) -> float | None:
+    known = bench.machine if bench.machine is not None and not bench.machine.disturbed else None
+    return known.matrix_rate(setting.dtype or "float32") if known is not None else None
+
+
+def _copy(bench: Bench) -> float | None:
+    known = bench.machine if bench.machine is not None and not bench.machine.disturbed else None
+    return known.copy.value if known is not None and known.copy is not None else None
+
+
+def notes(bench: Bench) -> Iterator[str]:
+    """What the table does not say."""
+    for setting in bench.settings:
+        if setting.failed:
+            yield one_line(f"Left out: {setting.inputs or setting.dtype or 'a setting'}: {setting.failed}.")
+    told = (f"{each.name} ({each.standing.value}): {each.sentence}." for each in bench.contenders if each.sentence)
+    yield from map(one_line, dict.fromkeys(told))
+    yield from _first_calls(each for setting in bench.settings[:1] for each in setting.contenders)
+
+
+def _first_calls(contenders: Iterable[Contender]) -> Iterator[str]:
+    """What compiling costs, and when it is paid back."""
+    for each in contenders:
+        if each.mode == "eager" or each.first_call is None or each.time is None:
+            continue
+        if each.first_call < LONG_FIRST_CALL * each.time.value:
+            continue
+        paid = f", paid back after {each.pays_after:,.0f} calls" if each.pays_after is not None else ""
+        yield one_line(f"{each.name}: the first call took {format_duration(each.first_call)}{paid}.")
+
+
+def _rows(table: Table) -> list[str]:
+    """A table in columns, under its title."""
+    grid = [[column.title for column in table.columns], *([cell.text for cell in row] for row in table.rows)]
+    widths = [max(len(row[place]) for row in grid) for place in range(len(table.columns))]
+    numbers = [column.number for column in table.columns]
+    rows = (
+        "  ".join(
+            text.rjust(width) if right else text.ljust(width)
+            for text, width, right in zip(row, widths, numbers, strict=True)
+        )
+        for row in grid
+    )
+    return [table.title, *(f"  {row}".rstrip() for row in rows)]

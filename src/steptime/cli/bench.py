@@ -1,0 +1,115 @@
+"""`steptime bench FILE:CALLABLE…`: callables on the same inputs, timed as they should be."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from steptime.cli.exit_codes import say
+from steptime.cli.options import force_option, outputs_option, seconds
+from steptime.errors import UsageError
+
+PLACE = re.compile(r"[^:]+:[A-Za-z_][\w.]*")
+SHAPE = re.compile(r"\d{1,9}(x\d{1,9}){0,7}")
+MODES = ("eager", "compile", "reduce-overhead", "max-autotune", "cudagraph")
+DTYPES = ("float16", "bfloat16", "float32", "float64")
+MOST_SETTINGS = 64
+
+
+def shapes_of(text: str) -> tuple[tuple[tuple[int, ...], ...], ...]:
+    """ "64x64,128x64+64x32": of each setting, a shape for each argument. Raises UsageError."""
+    settings = []
+    for words in filter(None, text.split(",")):
+        shapes = words.strip().lower().split("+")
+        if not all(SHAPE.fullmatch(each) for each in shapes):
+            raise UsageError(
+                "bench-shapes",
+                f"{words[:40]!r} is no shape: expected numbers, such as --shapes 64x64,128x128, or 64x32+32x8 for two "
+                "arguments.",
+            )
+        settings.append(tuple(tuple(map(int, each.split("x"))) for each in shapes))
+    return tuple(settings)
+
+
+def _listed(given: str, known: Sequence[str], option: str) -> tuple[str, ...]:
+    found = tuple(filter(None, (each.strip() for each in given.split(","))))
+    strange = [each for each in found if each not in known]
+    if strange:
+        raise UsageError("usage", f"{option} {strange[0]!r} is not known: expected some of {', '.join(known)}.")
+    return tuple(dict.fromkeys(found))
+
+
+@click.command("bench", short_help="Time callables on the same inputs, side by side.")
+@click.argument("callables", nargs=-1, required=True, metavar="FILE:CALLABLE...")
+@click.option("--inputs", default="", metavar="FILE:FUNCTION", help="A function that makes the arguments.")
+@click.option(
+    "--shapes", default="", metavar="SHAPES", help="Random inputs, or what the function is given: 64x64,128x128."
+)
+@click.option("--dtypes", default="", metavar="NAMES", help="float32, bfloat16, …: inputs and modules are cast.")
+@click.option("--modes", default="", metavar="NAMES", help=f"Some of {', '.join(MODES)}.")
+@click.option("--device", default="", metavar="NAME", help="Default: cuda where there is one, else cpu.")
+@click.option("--backward", is_flag=True, help="Time forward and backward, not the forward pass alone.")
+@click.option("--cold", is_flag=True, help="Push everything out of the caches before each call.")
+@click.option("--seconds", "length", default="3s", show_default=True, callback=seconds, metavar="TIME",
+              help="Timed for each callable on each input.")  # fmt: skip
+@click.option("--processes", default=3, show_default=True, type=click.IntRange(1, 20), help="Fresh ones that time.")
+@click.option("--python", metavar="PATH", help="Interpreter whose torch is used. Default: the first that has torch.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON on standard output.")
+@outputs_option("Write the result to FILE, in the format of its extension (.txt, .md, .json, .html).")
+@force_option
+def command(
+    callables: tuple[str, ...],
+    inputs: str,
+    shapes: str,
+    dtypes: str,
+    modes: str,
+    python: str | None,
+    as_json: bool,
+    outputs: tuple[str, ...],
+    force: bool,
+    **given: Any,
+) -> int:
+    """Time callables on the same inputs in turns, in fresh processes, and say which is faster, by how much, and whether
+    it still does the same. Everything is compared with the first. CALLABLE: a function, a module (an instance), or a
+    class of modules that needs no arguments, in a file or an importable module.
+
+    \b
+    steptime bench kernels.py:slow kernels.py:fast --inputs kernels.py:inputs
+    steptime bench model.py:net --shapes 32x64,256x64 --modes eager,compile --backward
+    steptime bench torch.nn.functional:gelu torch:relu --shapes 1024x1024 --dtypes float32,bfloat16
+    """
+    from steptime.callables.bench import NOT_TO_BE_TAKEN, Wishes, bench
+    from steptime.callables.page import RENDERERS
+    from steptime.callables.text import render_text, to_json
+    from steptime.cli.delivery import write_all
+    from steptime.cli.exit_codes import tell
+    from steptime.cli.screen import show
+    from steptime.machine.environment import describe
+    from steptime.report.output import check
+
+    for place in (*callables, *filter(None, (inputs,))):
+        if not PLACE.fullmatch(place):
+            raise UsageError(
+                "bench-callable", f"{place[:60]!r} names no callable: expected FILE:NAME, such as kernels.py:fast."
+            )
+    for output in outputs:
+        check(output, force=force, renderers=RENDERERS)
+    wishes = Wishes(
+        tuple(dict.fromkeys(callables)), inputs, shapes_of(shapes), _listed(dtypes, DTYPES, "--dtypes"),
+        _listed(modes, MODES, "--modes"), given["device"], given["backward"], given["cold"], given["length"],
+        given["processes"],
+    )  # fmt: skip
+    if len(wishes.shapes) * max(len(wishes.dtypes), 1) > MOST_SETTINGS:
+        raise UsageError("usage", f"At most {MOST_SETTINGS} shapes and dtypes are timed in one go.")
+    here = describe(python, remeasure=False, tell=say)
+    machine = next((each for each in here.machines if each.device == (wishes.device or each.device)), None)
+    found = bench(wishes, here.interpreter, machine, say)
+    if as_json:
+        tell(to_json(found))
+    else:
+        show(render_text(found))
+    write_all(RENDERERS, found, outputs, force=force)
+    return 1 if any(each.standing in NOT_TO_BE_TAKEN for each in found.contenders) else 0

@@ -1,0 +1,500 @@
+"""Times callables of the user's, with the user's own torch. Run by path with the user's interpreter, and imported by
+`steptime.bench` in the user's own process: no part of steptime is imported here.
+
+    python bench_script.py REQUEST
+
+REQUEST is JSON (see `measure`); the answer is written to its file "answer", so that whatever the callables print stays
+theirs.
+
+A block is so many calls that it lasts BLOCK_SECONDS, between two waits for the device: launching is asynchronous.
+Blocks of all callables are taken in turns, in another order each round, so that what the machine does meanwhile
+(clocks, other programs) meets them alike.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import functools
+import gc
+import importlib
+import importlib.util
+import inspect
+import json
+import math
+import random
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+BLOCK_SECONDS = 0.02
+"""Reading the clock and waiting for a device cost some 20 µs: a thousandth of this."""
+LEAST_ROUNDS = 6
+"""Of which an interval of a median can be made."""
+WARM_SECONDS = 0.5
+"""At most, for a callable to settle after its first calls: clocks rise, caches fill, libraries choose their kernels."""
+SETTLED = 0.05
+"""Share that three blocks may differ by, of a callable that has settled."""
+FRESH_CALLS = 15
+"""Pairs of calls, with new values and with the old ones, that show whether results are kept."""
+FLUSH_BYTES = 256 * 2**20
+"""Larger than any cache."""
+EXACT = 8
+"""Units in the last place that two results may differ by where no higher precision tells which one is right."""
+LOOSE = 64
+"""The same in float32, whose sums are taken in any order."""
+
+Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+
+
+def main() -> None:
+    request = json.loads(sys.argv[1])
+    Path(request["answer"]).write_text(json.dumps(answer_to(request)), encoding="utf-8")
+
+
+def answer_to(request: dict[str, Any]) -> dict[str, Any]:
+    """The request has places of callables ("file.py:name" or "module:name") under "callables" and, or null, "inputs";
+    the rest is that of `measure`."""
+    try:
+        found = {place: loaded(place) for place in request["callables"]}
+        inputs = loaded(request["inputs"]) if request["inputs"] else None
+    except Exception as error:  # noqa: BLE001 - the user's own code runs here, and may do anything
+        return {"failed": sentence_of(error)}
+    return measure(found, inputs, request)
+
+
+def loaded(place: str) -> Any:
+    """What "file.py:name" or "module:name" is; the file is imported as `python file.py` would find it, not as main."""
+    where, _, name = place.rpartition(":")
+    found = module_of(where)
+    for part in name.split("."):
+        found = getattr(found, part)
+    return found
+
+
+@functools.cache
+def module_of(where: str) -> Any:
+    path = Path(where)
+    if not where.endswith(".py"):
+        sys.path.insert(0, "")
+        return importlib.import_module(where)
+    sys.path.insert(0, str(path.resolve().parent))
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{where} cannot be imported")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def measure(callables: dict[str, Any], inputs: Any, request: dict[str, Any]) -> dict[str, Any]:
+    """All callables on all settings of inputs.
+
+    inputs: a function that makes the arguments, or None. request: "shapes" (of each setting a list of shapes, one for
+    each argument), "dtypes", "modes", "device", "backward", "cold", "seconds" (for one callable of one setting),
+    "host_memory" (whether torch's profiler tells the memory of a CPU).
+    Returns {"torch", "device", "name", "threads", "settings": [{"shapes", "dtype", "inputs", "candidates": […]}]}.
+    """
+    device = request["device"] or ("cuda" if torch.cuda.is_available() else "cpu")
+    request = {**request, "device": device}
+    settings = [
+        one_setting(callables, inputs, request, shapes, dtype)
+        for shapes in request["shapes"] or [None]
+        for dtype in request["dtypes"] or [None]
+    ]
+    return {
+        "torch": str(torch.__version__),
+        "device": device,
+        "name": torch.cuda.get_device_name() if device == "cuda" else "",
+        "threads": torch.get_num_threads(),
+        "settings": settings,
+    }
+
+
+def one_setting(callables: dict[str, Any], inputs: Any, request: dict[str, Any], shapes: Any, dtype: Any) -> Any:
+    kind = getattr(torch, dtype) if dtype else None
+    asked = {"shapes": shapes, "dtype": dtype or ""}
+    try:
+        arguments = made(inputs, next(iter(callables.values())), shapes, kind, request["device"])
+    except Exception as error:  # noqa: BLE001 - the user's own code runs here, and may do anything
+        return {**asked, "failed": sentence_of(error)}
+    modes = request["modes"] or ["eager"]
+    candidates = [
+        Candidate(place, target, mode, arguments, kind, request)
+        for place, target in callables.items()
+        for mode in modes
+    ]
+    usable = [each for each in candidates if each.prepared()]
+    if usable:
+        take_turns(usable, request["seconds"])
+        for each in usable:
+            each.check_values()
+        compare(usable, callables[usable[0].place], arguments, request)
+        for each in usable:
+            each.weigh()
+    return {
+        **asked,
+        "inputs": ", ".join(described(each) for each in (*arguments[0], *arguments[1].values())),
+        "candidates": [each.answer for each in candidates],
+    }
+
+
+def made(inputs: Any, target: Any, shapes: Any, dtype: Any, device: str) -> Arguments:
+    """The arguments: of the user's function, of the shapes, or none."""
+    torch.manual_seed(0)
+    if inputs is not None:
+        given = {"shape": shapes[0] if shapes else None, "shapes": shapes, "dtype": dtype, "device": device}
+        accepted = inspect.signature(inputs).parameters
+        found = inputs(**{name: value for name, value in given.items() if name in accepted and value is not None})
+        if isinstance(found, dict):
+            found = ((), found)
+        else:
+            found = (found if isinstance(found, tuple) else tuple(found) if isinstance(found, list) else (found,), {})
+    elif shapes:
+        count = len(shapes) if len(shapes) > 1 else required(target)
+        found = (tuple(torch.randn(shapes[number % len(shapes)]) for number in range(count)), {})
+    else:
+        found = ((), {})
+    words, named = found
+    return tuple(cast(each, dtype, device) for each in words), {k: cast(v, dtype, device) for k, v in named.items()}
+
+
+def required(target: Any) -> int:
+    """Arguments that have no default; one where nobody knows."""
+    try:
+        words = inspect.signature(target.forward if isinstance(target, torch.nn.Module) else target).parameters
+    except (TypeError, ValueError):  # a builtin
+        return 1
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return sum(each.kind in kinds and each.default is inspect.Parameter.empty for each in words.values()) or 1
+
+
+def cast(value: Any, dtype: Any, device: str) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.to(device, dtype if dtype is not None and value.is_floating_point() else None)
+    return value
+
+
+def copied(arguments: Arguments, *, grad: bool = False, dtype: Any = None) -> Arguments:
+    """Tensors of its own, so that a callable that works in place spoils nobody else's."""
+
+    def own(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
+        floating = value.is_floating_point()
+        new = value.detach().clone().to(dtype if dtype is not None and floating else value.dtype)
+        return new.requires_grad_() if grad and floating else new
+
+    words, named = arguments
+    return tuple(own(each) for each in words), {name: own(value) for name, value in named.items()}
+
+
+def tensors_of(value: Any) -> list[Any]:
+    """All tensors of a result, whatever they are packed in."""
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if isinstance(value, dict):
+        return [tensor for each in value.values() for tensor in tensors_of(each)]
+    if isinstance(value, list | tuple):
+        return [tensor for each in value for tensor in tensors_of(each)]
+    return [torch.tensor(value)] if isinstance(value, int | float) and not isinstance(value, bool) else []
+
+
+def described(value: Any) -> str:
+    if isinstance(value, torch.Tensor):
+        return f"{'x'.join(map(str, value.shape)) or 'scalar'} {str(value.dtype).removeprefix('torch.')}"
+    return type(value).__name__
+
+
+class Candidate:
+    """A callable in one mode, with arguments of its own. answer: what is known of it."""
+
+    def __init__(self, place: str, target: Any, mode: str, arguments: Arguments, dtype: Any, request: Any) -> None:
+        self.place, self.mode = place, mode
+        self.backward, self.device, self.cold = request["backward"], request["device"], request["cold"]
+        self.arguments = copied(arguments, grad=self.backward)
+        self.answer: dict[str, Any] = {"place": place, "mode": mode, "blocks": [], "forward": []}
+        self._target, self._dtype, self._host_memory = target, dtype, request["host_memory"]
+        self._flush = torch.empty(FLUSH_BYTES // 4, device=self.device) if self.cold else None
+        self.repeats = {True: 1, False: 1}
+
+    def prepared(self) -> bool:
+        """Compiled, called and settled; False where it failed, and why is in the answer."""
+        try:
+            self._eager = moved(self._target, self._dtype, self.device)
+            self.function = in_mode(self._eager, self.mode)
+            begin = time.perf_counter_ns()
+            self.result = self.call()
+            synchronize(self.device)
+            self.answer["first_ns"] = time.perf_counter_ns() - begin
+            self._settle()
+        except Exception as error:  # noqa: BLE001 - the user's own code runs here, and may do anything
+            self.answer["failed"] = sentence_of(error)
+            return False
+        return True
+
+    def call(self, *, backward: bool | None = None) -> Any:
+        """Once, as it is timed; gradients are made and thrown away."""
+        words, named = self.arguments
+        if not self.backward:
+            with torch.no_grad():
+                return self.function(*words, **named)
+        result = self.function(*words, **named)
+        if backward is not False:
+            self._differentiate(result)
+        return result
+
+    def _differentiate(self, result: Any) -> None:
+        ends = [each for each in tensors_of(result) if each.requires_grad]
+        if not ends:
+            raise ValueError("nothing of its result has a gradient, so there is no backward")
+        torch.autograd.backward(ends, [torch.ones_like(each) for each in ends])
+        for leaf in self.leaves():
+            leaf.grad = None
+
+    def leaves(self) -> list[Any]:
+        """What gets a gradient: arguments and parameters."""
+        words, named = self.arguments
+        owned = list(self.function.parameters()) if isinstance(self.function, torch.nn.Module) else []
+        return [each for each in (*words, *named.values(), *owned) if getattr(each, "requires_grad", False)]
+
+    def _settle(self) -> None:
+        times: list[float] = []
+        end = time.perf_counter() + WARM_SECONDS
+        calls = 1
+        while time.perf_counter() < end or len(times) < 2:
+            times.append(self.block())
+            calls += self.repeats[True]
+            self.repeats[True] = max(1, math.ceil(BLOCK_SECONDS * 1e9 / max(min(times), 1.0)))
+            if len(times) > 3 and max(times[-3:]) < (1 + SETTLED) * min(times[-3:]):
+                break
+        if self.backward:
+            spent = self.block(backward=False)
+            self.repeats[False] = max(1, math.ceil(BLOCK_SECONDS * 1e9 / max(spent, 1.0)))
+        self.answer["warm_up_calls"] = calls
+
+    def block(self, *, backward: bool = True) -> float:
+        """ns of one call, on average over a block."""
+        repeats = self.repeats[backward]
+        collecting = gc.isenabled()
+        gc.disable()
+        try:
+            return self._cold_block(repeats, backward) if self.cold else self._warm_block(repeats, backward)
+        finally:
+            if collecting:
+                gc.enable()
+
+    def _warm_block(self, repeats: int, backward: bool) -> float:
+        synchronize(self.device)
+        begin = time.perf_counter_ns()
+        for _ in range(repeats):
+            self.call(backward=backward)
+        synchronize(self.device)
+        return (time.perf_counter_ns() - begin) / repeats
+
+    def _cold_block(self, repeats: int, backward: bool) -> float:
+        spent = 0
+        for _ in range(repeats):
+            assert self._flush is not None
+            self._flush.add_(1)
+            synchronize(self.device)
+            begin = time.perf_counter_ns()
+            self.call(backward=backward)
+            synchronize(self.device)
+            spent += time.perf_counter_ns() - begin
+        return spent / repeats
+
+    def check_values(self) -> None:
+        """Whether its result follows its arguments, and what a call with new values takes beside one with the old."""
+        words, named = self.arguments
+        floats = [each for each in (*words, *named.values()) if isinstance(each, torch.Tensor) and each.numel() > 1]
+        self.answer["follows"] = None
+        if not floats or not tensors_of(self.result):
+            return
+        before = [each.detach().clone() for each in tensors_of(self.call(backward=False))]
+        fresh: list[int] = []
+        old: list[int] = []
+        for number in range(FRESH_CALLS):
+            for renew, times in ((True, fresh), (False, old)) if number % 2 else ((False, old), (True, fresh)):
+                with torch.no_grad():
+                    for each in floats:
+                        new = renewed(each)  # in both cases: it fills the caches
+                        each.copy_(new if renew else each.clone())
+                synchronize(self.device)
+                begin = time.perf_counter_ns()
+                after = self.call(backward=False)
+                synchronize(self.device)
+                times.append(time.perf_counter_ns() - begin)
+        found = tensors_of(after)
+        same = len(found) == len(before) and all(
+            one.shape == two.shape and torch.equal(one, two) for one, two in zip(before, found, strict=True)
+        )
+        self.answer.update(follows=not same, fresh=fresh, repeated=old)
+
+    def weigh(self) -> None:
+        """FLOPs, bytes of arguments, results and parameters, and the most memory that a call takes beyond them."""
+        used, self.function = self.function, self._eager  # the counter's hooks would have it compiled again
+        with contextlib.suppress(Exception), FlopCounterMode(display=False) as counter:  # an estimate, never an error
+            self.call()
+            self.answer["flops"] = counter.get_total_flops()
+        self.function = used
+        words, named = self.arguments
+        owned = list(self.function.parameters()) if isinstance(self.function, torch.nn.Module) else []
+        held = {id(each): each for each in (*tensors_of((words, named)), *tensors_of(self.result), *owned)}
+        self.answer["bytes"] = sum(each.numel() * each.element_size() for each in held.values())
+        if self.device != "cpu" or self._host_memory:
+            with contextlib.suppress(Exception):  # an extra, never an error
+                self.answer["peak_bytes"] = peak_memory(self.call, self.device)
+
+
+def moved(target: Any, dtype: Any, device: str) -> Any:
+    """A module of its own in the dtype and on the device; a function as it is."""
+    if isinstance(target, type):
+        target = target()
+    if not callable(target):
+        raise TypeError(f"{type(target).__name__} cannot be called")
+    return copy.deepcopy(target).to(device=device, dtype=dtype) if isinstance(target, torch.nn.Module) else target
+
+
+def in_mode(function: Any, mode: str) -> Any:
+    if mode == "eager":
+        return function
+    if mode == "cudagraph":
+        return torch.compile(function, backend="cudagraphs")
+    return torch.compile(function, mode=None if mode == "compile" else mode)
+
+
+def renewed(tensor: Any) -> Any:
+    """Other values of the same kind: shuffled, so that indices stay valid, and of numbers a quarter smaller."""
+    order = torch.randperm(tensor.numel(), device=tensor.device)
+    new = tensor.detach().flatten()[order].view(tensor.shape)
+    return new * 0.75 if tensor.is_floating_point() else new
+
+
+def synchronize(device: str) -> None:
+    if device == "cuda":
+        torch.cuda.synchronize()
+
+
+def take_turns(candidates: list[Candidate], seconds: float) -> None:
+    """Rounds of one block each, in another order every time."""
+    order = random.Random(0)
+    end = time.perf_counter() + seconds * len(candidates)
+    rounds = 0
+    while rounds < LEAST_ROUNDS or time.perf_counter() < end:
+        for each in order.sample(candidates, len(candidates)):
+            each.answer["blocks"].append(each.block())
+            if each.backward:
+                each.answer["forward"].append(each.block(backward=False))
+        rounds += 1
+
+
+def compare(candidates: list[Candidate], target: Any, arguments: Arguments, request: Any) -> None:
+    """Results against the first candidate's, and all of them against the first callable's in float64 where it can."""
+    first = results_on(candidates[0], arguments)
+    exact = exact_results(target, arguments, request, len(first))
+    for each in candidates:
+        own = results_on(each, arguments)
+        shapes = [tuple(tensor.shape) for tensor in own]
+        if shapes != [tuple(tensor.shape) for tensor in first]:
+            each.answer["differs"] = "its results have other shapes"
+            continue
+        each.answer["error"] = error = worst(own, first)
+        if exact is not None:
+            each.answer["exact_error"] = worst(own, exact)
+            allowed = max(4 * worst(first, exact), EXACT * unit(own))
+            same = each.answer["exact_error"] <= allowed
+        else:
+            same = error <= (LOOSE if unit(own) < 1e-6 else EXACT) * unit(own)
+        each.answer["same"] = same
+
+
+def results_on(candidate: Candidate, arguments: Arguments) -> list[Any]:
+    """Its results, and gradients with --backward, on the arguments as they were made."""
+    candidate.arguments = copied(arguments, grad=candidate.backward)
+    torch.manual_seed(0)
+    if not candidate.backward:
+        found = tensors_of(candidate.call())
+    else:
+        found = tensors_of(candidate.call(backward=False))
+        ends = [each for each in found if each.requires_grad]
+        leaves = candidate.leaves()
+        gradients = torch.autograd.grad(ends, leaves, [torch.ones_like(each) for each in ends], allow_unused=True)
+        found = [*found, *(each for each in gradients if each is not None)]
+    changed = tensors_of(candidate.arguments) if not found else []
+    return [each.detach().clone() for each in found or changed]
+
+
+def exact_results(target: Any, arguments: Arguments, request: Any, count: int) -> list[Any] | None:
+    """Of the first callable in float64; None where it does not run so, or gives something else."""
+    if request["device"] != "cpu" and request["device"] != "cuda":
+        return None
+    with contextlib.suppress(Exception):  # many functions know one dtype only
+        wide = copied(arguments, dtype=torch.float64)
+        own = Candidate("", target, "eager", wide, torch.float64, {**request, "cold": False})
+        own.function = moved(target, torch.float64, request["device"])
+        found = results_on(own, wide)
+        if len(found) == count and all(each.dtype == torch.float64 or not each.is_floating_point() for each in found):
+            return found
+    return None
+
+
+def worst(own: list[Any], reference: list[Any]) -> float:
+    """The largest difference, relative to the largest magnitude of its tensor. Infinite where one is not finite and the
+    other is."""
+    found = 0.0
+    for one, two in zip(own, reference, strict=True):
+        left, right = one.to(torch.float64), two.to(torch.float64)
+        if torch.equal(torch.isfinite(left), torch.isfinite(right)):
+            distance = torch.nan_to_num(left - right, 0.0, 0.0, 0.0).abs()
+            scale = torch.nan_to_num(right, 0.0, 0.0, 0.0).abs()
+            if distance.numel() and (most := float(distance.max())):
+                found = max(found, most / (float(scale.max()) or 1.0))
+        else:
+            found = math.inf
+    return found if math.isfinite(found) else 1e300
+
+
+def unit(tensors: list[Any]) -> float:
+    """One in the last place, of the coarsest dtype among the results."""
+    return max((torch.finfo(each.dtype).eps for each in tensors if each.is_floating_point()), default=0.0)
+
+
+def peak_memory(call: Callable[[], object], device: str) -> int:
+    """Bytes beyond what was held before the call, at the most."""
+    if device == "cuda":
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        call()
+        torch.cuda.synchronize()
+        return int(torch.cuda.max_memory_allocated() - before)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profiler:
+        call()
+    held = most = 0
+    for size in sizes_in(profiler):
+        held += size
+        most = max(most, held)
+    return most
+
+
+def sizes_in(profiler: Any) -> Iterator[int]:
+    """Bytes of each allocation, negative where they were given back, in order of time."""
+    events = [each for each in profiler.profiler.kineto_results.events() if each.name() == "[memory]"]
+    for each in sorted(events, key=lambda event: event.start_ns()):
+        yield each.nbytes()
+
+
+def sentence_of(error: BaseException) -> str:
+    words = (str(error).strip().splitlines() or [""])[0]
+    return f"{type(error).__name__}: {words}" if words else type(error).__name__
+
+
+if __name__ == "__main__":
+    main()
