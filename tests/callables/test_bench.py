@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 import steptime
 from steptime.api import Benched
@@ -16,7 +17,6 @@ from steptime.callables.page import render
 from steptime.callables.text import headline, render_markdown, render_text
 from steptime.cli.main import main
 
-torch = pytest.importorskip("torch")
 SERVICE_NS = 2_000_000
 
 
