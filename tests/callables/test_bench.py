@@ -30,7 +30,7 @@ def one_thread() -> Iterator[None]:
 
 
 def timed(*callables: Callable[..., object], **words: object) -> Bench:
-    found: Benched = steptime.bench(*callables, seconds=0.05, **words)  # type: ignore[arg-type]
+    found: Benched = steptime.bench(*callables, seconds=0.05, **words)
     return found.result
 
 
