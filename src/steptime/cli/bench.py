@@ -104,7 +104,7 @@ def command(
     )  # fmt: skip
     if len(wishes.shapes) * max(len(wishes.dtypes), 1) > MOST_SETTINGS:
         raise UsageError("usage", f"At most {MOST_SETTINGS} shapes and dtypes are timed in one go.")
-    here = describe(python, remeasure=False, tell=say)
+    here = describe(python, remeasure=False, runs=False, tell=say)
     machine = next((each for each in here.machines if each.device == (wishes.device or each.device)), None)
     found = bench(wishes, here.interpreter, machine, say)
     if as_json:
