@@ -107,6 +107,7 @@ def analyse_process(
         machine=machine,
         trainers_on_host=on_host,
         in_operators=operator_time(recorded),
+        functions=recorded.functions,
     )
     profiled = recorded.profiled
     if profiled is not None:

@@ -31,6 +31,7 @@ from steptime.advice.evidence import (
     CategoryUse,
     ChangeUse,
     CompilationUse,
+    FunctionUse,
     GapUse,
     GarbageUse,
     GpuUse,
@@ -43,6 +44,7 @@ from steptime.advice.evidence import (
     PathUse,
     PeriodUse,
     RecomputeUse,
+    RepeatedForward,
     SegmentUse,
     SettingsUse,
     SiteUse,
@@ -53,6 +55,7 @@ _DROPOUT = SourceLine("model.py", 57, "forward")
 BASE = replace(HEALTHY, contention=contention(job=0.9))
 HOT = GpuUse(30, 0.9, 0.0, 1200.0, 0.0, 1980.0, 290.0, 300.0, 16, 16, 4, 4)
 """A GPU that is too hot, on a whole link."""
+PARSING = SourceLine("job.py", 15, "parse", "json.loads(row)")
 ITEM = SourceLine("/home/ada/train.py", 13, "Images.__getitem__", "image = decode(path)")
 
 
@@ -302,10 +305,70 @@ PLANTED: dict[str, dict[str, Case]] = {
             ),
             categories=categories(python=6.2 * MS, overhead=0.5 * MS),
         ),
+        "fires-in-a-function-that-a-step-with-stacks-saw-outside-of-operators": replace(
+            BASE,
+            lines=(
+                line("accelerator.backward(loss)", 11 * MS, 0.0, role="backward", calls="accelerate.backward"),
+                LineUse(PARSING, "forward", about(6 * MS), about(0.0), 1.0),
+            ),
+            functions=(
+                FunctionUse(SourceLine("job.py", 14, "parse"), "forward", 9 * MS, 0.0),
+                FunctionUse(SourceLine("job.py", 30, "forward"), "forward", 0.3 * MS, 7 * MS),
+                FunctionUse(SourceLine("job.py", 30, "forward"), "backward", 0.0, 10 * MS),
+            ),
+            categories=categories(python=6.2 * MS, overhead=0.5 * MS),
+        ),
         "clean-a-stall-between-operators": replace(BASE, categories=categories(python=4 * MS, overhead=0.5 * MS)),
         "fires-without-lines": replace(BASE, lines=(), categories=categories(python=6.2 * MS, overhead=0.5 * MS)),
         "clean": BASE,
         "clean-time-is-in-operators": _lines(line("output = model(images)", 15 * MS, 0.1 * MS, role="forward")),
+    },
+    "outside-model": {
+        "fires-on-a-line-of-operators": replace(
+            _lines(line("self.archive(batch)", 6 * MS, 0.1 * MS)),
+            phases=phases(input=0.1 * MS, forward=5 * MS, backward=8 * MS, optimizer=0.7 * MS, rest=6.2 * MS),
+        ),
+        "fires-on-a-chain-in-a-loss-function": replace(
+            BASE,
+            lines=(
+                *BASE.lines,
+                *(
+                    LineUse(SourceLine("loss.py", 8 + number, "loss", text), "python", about(2 * MS), about(0.0), 1.0)
+                    for number, text in enumerate(("field = field * 1.5", "field = field.abs()", "return field"))
+                ),
+            ),
+            phases=phases(input=0.1 * MS, forward=5 * MS, backward=8 * MS, optimizer=0.7 * MS, rest=6.2 * MS),
+        ),
+        "fires-on-a-second-forward": replace(
+            BASE,
+            repeated=RepeatedForward(about(3 * MS), 2.0, SourceLine("train.py", 65, "main", "check = model(x)")),
+        ),
+        "clean": BASE,
+        "clean-a-loss-of-torch": replace(
+            BASE,
+            lines=(
+                *BASE.lines,
+                LineUse(
+                    SourceLine("loss.py", 9, "loss", "return F.cross_entropy(x, y)"),
+                    "python",
+                    about(4 * MS),
+                    about(0.0),
+                    1.0,
+                ),
+            ),
+            operators=(
+                *BASE.operators,
+                operator(
+                    "_log_softmax", 1, 3.5 * MS, "memory", "rest", source=SourceLine("loss.py", 8, "loss"), bytes=9e6
+                ),
+            ),
+            phases=phases(input=0.1 * MS, forward=7 * MS, backward=8 * MS, optimizer=0.7 * MS, rest=4.2 * MS),
+        ),
+        "clean-on-a-device-that-only-waits": replace(
+            _lines(line("self.archive(batch)", 6 * MS, 0.1 * MS)),
+            step=step(device="cuda"),
+            phases=phases(input=0.1 * MS, forward=5 * MS, backward=8 * MS, optimizer=0.7 * MS, rest=6.2 * MS),
+        ),
     },
     "garbage-collection": {
         "fires": replace(
@@ -744,6 +807,18 @@ PLANTED: dict[str, dict[str, Case]] = {
             BASE,
             loader=loader(4 * MS, 20 * MS, workers=22, batch_size=8, usable_cpus=2, busy=0.02, persistent_workers=True),
             settings=SettingsUse(1, 2, 2),
+            contention=contention(job=1.9, cpus=2, pressure=30.0),
+        ),
+        "clean-workers-that-rest": replace(
+            BASE,
+            loader=loader(1 * MS, 30 * US, workers=2, usable_cpus=2, busy=1.0),
+            settings=SettingsUse(2, 2, 2),
+            contention=contention(job=1.9, cpus=2, pressure=30.0),
+        ),
+        "fires-on-workers-that-never-rest": replace(
+            BASE,
+            loader=loader(1 * MS, 2 * MS, workers=4, usable_cpus=2, busy=1.0, persistent_workers=True),
+            settings=SettingsUse(2, 2, 2),
             contention=contention(job=1.9, cpus=2, pressure=30.0),
         ),
         "clean-threads-that-sleep": replace(

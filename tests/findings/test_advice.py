@@ -47,7 +47,8 @@ def finding(rule: str, name: str) -> Finding:
         ("optimizer-share", "fires", "accumulate gradients"),
         ("single-tensor-optimizer", "fires", "fused=True"),
         ("single-tensor-optimizer", "fires-on-cuda", "foreach=True"),
-        ("thread-oversubscription", "fires", "OMP_NUM_THREADS=1"),  # two workers need the other CPU
+        ("thread-oversubscription", "fires", "OMP_NUM_THREADS=2"),  # its workers rest
+        ("thread-oversubscription", "fires-on-workers-that-never-rest", "OMP_NUM_THREADS=1"),
         ("thread-oversubscription", "fires-with-doubt", "OMP_NUM_THREADS=1"),
         ("recompilation", "fires", "dynamic=True"),
         ("garbage-collection", "fires", "Take gc.collect() out"),

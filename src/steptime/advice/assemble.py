@@ -22,18 +22,26 @@ from steptime.advice.evidence import (
     SiteUse,
     record_of,
 )
-from steptime.advice.line_evidence import in_steady_steps, line_uses
+from steptime.advice.line_evidence import in_steady_steps, line_uses, repeated_forward
 from steptime.advice.loader_evidence import loader_use
 from steptime.advice.outliers import outliers_of, usual_steps
 from steptime.advice.pattern_evidence import change_use, period_use
 from steptime.advice.savings import ratio
 from steptime.advice.segment_evidence import segment_uses
-from steptime.advice.step_evidence import category_uses, contention_use, gpu_use, phase_uses, step_summary
+from steptime.advice.step_evidence import (
+    category_uses,
+    contention_use,
+    gpu_use,
+    left_to,
+    phase_uses,
+    step_summary,
+)
 from steptime.analysis.categories import Breakdown
 from steptime.analysis.layout import Layout
 from steptime.analysis.operators import OperatorUse
 from steptime.analysis.steps import UPDATES
 from steptime.analysis.timeline import Steps
+from steptime.analysis.user_code import FunctionUse
 from steptime.arrays import Int64, unique
 from steptime.intervals import EMPTY, Intervals, contains, intersect, join, measure, subtract, union
 from steptime.journal import Flag, Kind
@@ -53,6 +61,7 @@ def assemble(
     machine: Machine | None = None,
     trainers_on_host: int = 1,
     in_operators: Intervals = EMPTY,
+    functions: Sequence[FunctionUse] = (),
 ) -> Case:
     """The case of a process. breakdown: of its steady steps, in their order. recompute: ns of each profiled step that
     runs forward operators again inside backward. in_operators: when the training thread was inside operators in the
@@ -62,7 +71,8 @@ def assemble(
     usual = usual_steps(layout)
     if not len(usual):
         raise ValueError("a case needs a steady step")
-    categories = category_uses(breakdown, steps, usual, operators, machine)
+    contention = contention_use(process, steps, usual, telemetry, machine)
+    categories = category_uses(breakdown, steps, usual, operators, machine, left_to(contention))
     loader = _one_wait(loader_use(process, layout, usual), categories)
     phases, peaks = phase_uses(steps, usual), machine_use(machine)
     if breakdown is not None and breakdown.device == "cpu":
@@ -81,9 +91,11 @@ def assemble(
             SiteUse(each.name, each.device, each.count / max(1, each.steps), each.site) for each in process.sites
         ),
         paths=(*_paths(process), *_worker_paths(process, layout, loader)),
+        functions=tuple(functions),
+        repeated=repeated_forward(process, layout, usual),
         garbage=_garbage(layout),
         segments=segment_uses(process, layout),
-        contention=contention_use(process, steps, usual, telemetry, machine),
+        contention=contention,
         machine=peaks,
         roots=tuple(record_of(RootUse, root) for root in process.roots),
         padding=process.padding,

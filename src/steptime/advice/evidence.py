@@ -17,11 +17,12 @@ import numpy as np
 from steptime.analysis.modules import ModuleUse
 from steptime.analysis.operators import OperatorUse
 from steptime.analysis.stragglers.comparison import LateRank
+from steptime.analysis.user_code import FunctionUse
 from steptime.analysis.what_if.what_if import Prediction
 from steptime.quantities import BETWEEN_RUNS, Estimate, SourceLine, mean_of_series
 from steptime.recording.recording import PaddingFacts
 
-__all__ = ["LateRank", "ModuleUse", "OperatorUse", "PaddingFacts", "Prediction"]
+__all__ = ["FunctionUse", "LateRank", "ModuleUse", "OperatorUse", "PaddingFacts", "Prediction"]
 """Records of the rooms below that are part of a case as they are."""
 
 Record = TypeVar("Record")
@@ -125,6 +126,8 @@ class Signal(Enum):
         "the functions below the training loop were not timed",
         "a trace does not time lines (steptime run does)",
     )
+    REPEATED = "repeated", "no model that trains ran without gradients in the steps"
+    FUNCTIONS = "functions", "no step was profiled with Python stacks"
     CHANGE = "change", "the steps did not change for good within the run"
     PERIOD = "period", "no step is slow every so many steps"
     OUTLIERS = "outliers", "no step takes far longer than the others"
@@ -445,6 +448,15 @@ class LineUse:
 
 
 @dataclass(frozen=True, slots=True)
+class RepeatedForward:
+    """Forwards without gradients, in training steps, of a model that trains in them. duration, calls: per step."""
+
+    duration: Estimate
+    calls: float
+    source: SourceLine | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class SettingsUse:
     """Process-wide switches as the job had them. packages: installed ones that a fix could use. allocator: what
     PYTORCH_CUDA_ALLOC_CONF says. matmul_precision: of float32 products. debug_switches: (variable, value), those that
@@ -712,6 +724,8 @@ class Case:
     memory: MemoryUse | None = None
     roots: tuple[RootUse, ...] = ()
     paths: tuple[PathUse, ...] = ()
+    functions: tuple[FunctionUse, ...] = ()
+    repeated: RepeatedForward | None = None
     padding: PaddingFacts | None = None
     change: ChangeUse | None = None
     period: PeriodUse | None = None

@@ -8,14 +8,14 @@ took is scaled down to what the phases and the breakdown of the steady steps hav
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
 
 import numpy as np
 
-from steptime.advice.evidence import CategoryUse, LineUse, MachineUse, OperatorUse
+from steptime.advice.evidence import CategoryUse, LineUse, MachineUse, OperatorUse, RepeatedForward
 from steptime.advice.memory_evidence import memory_rate
 from steptime.advice.savings import named, ratio, scaled, total
 from steptime.analysis.layout import Layout
@@ -24,7 +24,7 @@ from steptime.analysis.operators import FEWEST_BESIDE_A_STALL
 from steptime.analysis.timeline import SegmentKind
 from steptime.arrays import Float64, Int64, unique
 from steptime.intervals import EMPTY, Intervals, join, measure, union
-from steptime.journal import Kind
+from steptime.journal import Flag, Kind
 from steptime.quantities import Estimate, SourceLine, mean_of_series
 from steptime.recording.recording import Process
 
@@ -190,11 +190,7 @@ def line_uses(process: Process, layout: Layout, usual: Int64, in_operators: Inte
     collections = layout.lane.of(Kind.GARBAGE).begin
     inside = np.searchsorted(collections, times.end) - np.searchsorted(collections, times.begin)
     garbage = by_line(times.identity, times.begin, inside)
-    sources = {
-        identity_of(code, line): SourceLine(code.file, line.line, code.function, line.text)
-        for code in process.codes
-        for line in code.lines
-    }
+    sources = dict(_sources(process))
     called = {(fact.file, fact.line): fact.names for fact in process.called}
     pace = float(steps.duration[usual].mean()) / np.maximum(1, steps.duration[lined])
     known = [row for row, each in enumerate(identities.tolist()) if each in sources and duration[row].any()]
@@ -211,6 +207,37 @@ def line_uses(process: Process, layout: Layout, usual: Int64, in_operators: Inte
         )
         for row in sorted(known, key=lambda row: -duration[row].sum())[:MOST_LINES]
     )
+
+
+def repeated_forward(process: Process, layout: Layout, usual: Int64) -> RepeatedForward | None:
+    """Forwards without gradients in the usual steps, of models that train in them, and the line that most of them are
+    called from."""
+    steps, forwards = layout.timeline.steps, layout.activity.forwards
+    gradient = forwards.flagged(Flag.GRADIENT)
+    again = forwards.where(~gradient & np.isin(forwards.identity, forwards.identity[gradient]))
+    spent = measure(again.intervals, steps.begin, steps.end)[usual]
+    if not spent.any():
+        return None
+    calls = (np.searchsorted(again.begin, steps.end) - np.searchsorted(again.begin, steps.begin))[usual]
+    return RepeatedForward(mean_of_series(spent), float(calls.mean()), _calling(process, layout, again.begin))
+
+
+def _calling(process: Process, layout: Layout, begin: Int64) -> SourceLine | None:
+    """The timed line that ran at most of these times."""
+    times = layout.lines.times
+    order = np.argsort(times.begin, kind="stable")
+    at = np.searchsorted(times.begin[order], begin, side="right") - 1
+    at = order[at[at >= 0]] if len(order) else order
+    running = times.identity[at][times.end[at] > begin[-len(at) :]] if len(at) else at
+    most = int(np.bincount(running).argmax()) if len(running) else None
+    return dict(_sources(process)).get(most) if most is not None else None
+
+
+def _sources(process: Process) -> Iterator[tuple[int, SourceLine]]:
+    """(identity, line) of the timed lines."""
+    for code in process.codes:
+        for line in code.lines:
+            yield identity_of(code, line), SourceLine(code.file, line.line, code.function, line.text)
 
 
 def _without_a_stall(values: Float64) -> Estimate:

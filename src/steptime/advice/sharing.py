@@ -49,6 +49,9 @@ def _left(finding: Finding, earlier: Iterable[Finding], case: Case) -> float:
     if here:
         taken = _sum(here)
         bounds.append(max(taken, _time_of(finding.source, case)) - taken)
+    near = [each for each in earlier if _same_function(finding, each) and _overlap(finding, each)]
+    if near and (whole := _time_of_function(finding.source, case)):
+        bounds.append(whole - _sum(near))
     return max(0.0, min(bounds))
 
 
@@ -59,6 +62,24 @@ def _overlap(finding: Finding, other: Finding) -> bool:
 
 def _same_line(finding: Finding, other: Finding) -> bool:
     return finding.source is not None and other.source is not None and _place(finding.source) == _place(other.source)
+
+
+def _same_function(finding: Finding, other: Finding) -> bool:
+    if finding.source is None or other.source is None or not finding.source.function:
+        return False
+    return (finding.source.file, finding.source.function) == (other.source.file, other.source.function)
+
+
+def _time_of_function(source: SourceLine | None, case: Case) -> float:
+    """ns per step of the lines of a function, what they call included where that was timed; 0 where they were not."""
+    inside = [line for line in case.lines if source is not None and line.source.function == source.function]
+    spent = sum(line.duration.value for line in inside if source is not None and line.source.file == source.file)
+    below = sum(
+        path.duration
+        for path in case.paths
+        if source is not None and any((e.file, e.function) == (source.file, source.function) for e in path.lines)
+    )
+    return max(spent, below)
 
 
 def _place(source: SourceLine) -> Place:

@@ -17,6 +17,7 @@ from steptime.advice.evidence import (
     CompilationUse,
     Contention,
     CopyUse,
+    FunctionUse,
     GapUse,
     GarbageUse,
     GpuUse,
@@ -35,6 +36,7 @@ from steptime.advice.evidence import (
     PeriodUse,
     RankUse,
     RecomputeUse,
+    RepeatedForward,
     ReplayUse,
     RooflineUse,
     SegmentUse,
@@ -107,6 +109,8 @@ class Signals:
     gradients = Declared[GradientUse]()
     padding = Declared[PaddingFacts]()
     paths = Declared[tuple[PathUse, ...]]()
+    repeated = Declared[RepeatedForward]()
+    functions = Declared[tuple[FunctionUse, ...]]()
     change = Declared[ChangeUse]()
     period = Declared[PeriodUse]()
     outliers = Declared[OutlierUse]()

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from steptime.advice.evidence import CategoryUse, Contention, GpuUse, OptimizerUse, StepSummary
-from steptime.advice.kernels import elements, shapes_of
+from steptime.advice.kernels import REACHABLE, elements, shapes_of
 from steptime.advice.models import norm_use
 from steptime.advice.savings import NOTHING, ratio, scaled
 from steptime.analysis.categories import Breakdown, Category
@@ -103,6 +103,8 @@ def _kernels(trace: Trace, links: Links, inside: Intervals) -> tuple[int, Interv
     return len(rows), union(begin[some], end[some])
 
 
+FULL = 0.85
+"""Of the usable CPUs, used by the job and others together: below it they do not meet."""
 LEAST_FOR_DRIFT = 15
 """Steps: a third of fewer has no median to speak of."""
 CALIBRATION = 24
@@ -160,9 +162,11 @@ def category_uses(
     usual: Int64,
     operators: Sequence[OperatorUse],
     machine: Machine | None,
+    left: float = 1.0,
 ) -> tuple[CategoryUse, ...]:
     """The categories; they sum to the step. Of computing, what lies above the roofline could be saved, of unexplained
-    and unrecorded time nothing, of the others all. Where no step was profiled, phases stand for their categories."""
+    and unrecorded time nothing, of the others all. Where no step was profiled, phases stand for their categories. left:
+    see `waste`."""
     entries = _entries(breakdown, steps, usual)
     profiled = bool(operators) or entries[:, (Category.COMPUTE, Category.OVERHEAD)].any()
     uses = [] if profiled else [use for use in phase_uses(steps, usual) if use.name in UNSPLIT_PHASES]
@@ -172,7 +176,7 @@ def category_uses(
         duration = mean_of_series(entries[:, category])
         recoverable = duration
         if category is Category.COMPUTE:
-            recoverable = scaled(duration, waste(operators, machine))
+            recoverable = scaled(duration, waste(operators, machine, left))
         elif category in (Category.UNRECORDED, Category.UNEXPLAINED):
             recoverable = NOTHING
         uses.append(CategoryUse(category.name.lower(), duration, recoverable))
@@ -189,19 +193,20 @@ def _entries(breakdown: Breakdown | None, steps: Steps, usual: Int64) -> Int64:
     return breakdown.entries[np.isin(steady, usual)] if len(steady) == len(breakdown.wall) else breakdown.entries
 
 
-def waste(operators: Sequence[OperatorUse], machine: Machine | None) -> float:
-    """Share of the operators' time above the roofline: beyond their arithmetic at the rate of a matrix product,
-    or their bytes at that of a copy, whichever is longer. Operators without a model count as needed."""
+def waste(operators: Sequence[OperatorUse], machine: Machine | None, left: float = 1.0) -> float:
+    """Share of the operators' time above the roofline: beyond their arithmetic at what a good kernel reaches of the
+    rate of a matrix product, or their bytes at that of a copy, whichever is longer. Operators without a model count as
+    needed. left: share of the CPUs that others left to the job, with which the peaks shrink."""
     spent = sum(operator.duration for operator in operators)
     if machine is None or machine.copy is None or not spent:
         return 0.0
-    rate = machine.matrix_rate()
+    rate, copy = machine.matrix_rate(), machine.copy.value
     above = 0.0
     for operator in operators:
         if operator.bytes is None or (operator.flops and not rate):
             continue
-        arithmetic = operator.flops / rate * 1e9 if operator.flops and rate else 0.0
-        above += max(0.0, operator.duration - max(arithmetic, operator.bytes / machine.copy.value * 1e9))
+        arithmetic = operator.flops / (REACHABLE * rate) * 1e9 if operator.flops and rate else 0.0
+        above += max(0.0, operator.duration - max(arithmetic, operator.bytes / copy * 1e9) / left)
     return above / spent
 
 
@@ -263,6 +268,17 @@ def gpu_use(steps: Steps, usual: Int64, telemetry: Sequence[TelemetrySample]) ->
         generation=best.gpu_link_generation,
         max_generation=best.gpu_link_max_generation,
     )
+
+
+SMALLEST_PART = 0.1
+"""Of the CPUs: what a job has had at least, whatever the samples say."""
+
+
+def left_to(contention: Contention | None) -> float:
+    """Share of the CPUs that other programs left to a job that would have used more; 1 where CPUs were free."""
+    if contention is None or contention.job_cpu + contention.other_cpu < FULL * contention.usable_cpus:
+        return 1.0
+    return max(SMALLEST_PART, 1 - contention.other_cpu / max(1, contention.usable_cpus))
 
 
 def _during(telemetry: Sequence[TelemetrySample], begin: int, end: int) -> list[TelemetrySample]:

@@ -31,6 +31,7 @@ from steptime.analysis.recompute import recomputed
 from steptime.analysis.step_context import StepContext, step_context
 from steptime.analysis.threads import during
 from steptime.analysis.timeline import Phase, SegmentKind, Timeline
+from steptime.analysis.user_code import FunctionUse, function_uses
 from steptime.arrays import Int64
 from steptime.errors import TraceError
 from steptime.intervals import EMPTY, Intervals, join, subtract, union
@@ -81,6 +82,11 @@ class RecordedBreakdown:
     def sources(self) -> Mapping[str, SourceLine]:
         """Lines by operator name, from the windows with stacks."""
         return _sources(self.windows)
+
+    @property
+    def functions(self) -> tuple[FunctionUse, ...]:
+        """Functions of the user's, from the windows with stacks."""
+        return function_uses(self.windows)
 
 
 def _timed(windows: tuple[StepContext, ...]) -> list[StepContext]:

@@ -117,7 +117,7 @@ FOREIGN = re.compile(r"(^|/)(site-packages|dist-packages|lib/python\d[\d.]*|step
 _LIBRARIES = """
 torch torchvision torchaudio numpy pandas scipy sklearn PIL transformers accelerate datasets tokenizers lightning
 pytorch_lightning lightning_fabric keras timm peft trl diffusers ignite fastai deepspeed megatron tqdm wandb mlflow
-hydra click steptime
+hydra click steptime lightning_utilities torchmetrics huggingface_hub safetensors
 """
 LIBRARIES = frozenset(_LIBRARIES.split())
 """Kineto strips what is on sys.path from the file names, so packages are known by their first folder only."""

@@ -53,6 +53,8 @@ COMPILING = re.compile(r"\(dynamo_timed\)|^(compile_fx|compile_inner|_compile|To
 """Annotations of TorchDynamo's dynamo_timed, which wraps every part of a compilation."""
 PROFILER = re.compile(r"torch/(autograd/)?profiler(/profiler)?\.py\(\d+\): ")
 """Functions of torch's own profiler, as it records them when it starts."""
+TORCH_FRAME = re.compile(r"(^|/)torch/.*\.py\(\d+\): ")
+"""Functions of torch's own Python."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,9 +26,9 @@ from steptime.advice.kernels import (
 )
 from steptime.advice.line_evidence import calls_function, profile_scale, steady_time
 from steptime.advice.rule import Finding, Rule, Weight, rule
-from steptime.advice.rules.machine import FULL
 from steptime.advice.savings import in_step, modelled, partly, ratio, total
 from steptime.advice.signals import Signals, compiles
+from steptime.advice.step_evidence import FULL
 from steptime.quantities import Estimate, SourceLine, format_bytes, format_count, format_duration
 
 LEAST_SHARE_POINTWISE = 0.2
@@ -132,6 +132,7 @@ NEEDED = 3.0
     "memory-bound-pointwise",
     needs={Signal.OPERATORS},
     uses={Signal.COMPILATIONS, Signal.MACHINE, Signal.CATEGORIES, Signal.CHAINS, Signal.SETTINGS},
+    instead_of=("outside-model",),
 )
 def memory_bound_pointwise(signals: Signals) -> Finding | None:
     """Chains of pointwise operators move bytes and compute nothing
@@ -216,7 +217,13 @@ def _wasted(chain: ChainUse) -> float:
     return chain.duration * ratio(chain.saved, chain.bytes)
 
 
-@rule("ST402", "copies-and-casts", needs={Signal.OPERATORS}, uses={Signal.CATEGORIES, Signal.KERNELS})
+@rule(
+    "ST402",
+    "copies-and-casts",
+    needs={Signal.OPERATORS},
+    uses={Signal.CATEGORIES, Signal.KERNELS},
+    instead_of=("outside-model",),
+)
 def copies_and_casts(signals: Signals) -> Finding | None:
     """Copies and type conversions take part of the step
 
@@ -513,7 +520,7 @@ def _longest_operator(signals: Signals) -> Finding | None:
     "slow-arithmetic",
     needs={Signal.OPERATORS, Signal.MACHINE, Signal.SETTINGS},
     uses={Signal.CATEGORIES, Signal.KERNELS, Signal.LINES, Signal.CONTENTION},
-    instead_of=("memory-bound-pointwise", "optimizer-share"),
+    instead_of=("memory-bound-pointwise", "optimizer-share", "outside-model"),
 )
 def slow_arithmetic(signals: Signals) -> Finding | None:
     """Simple arithmetic takes many times as long as its bytes

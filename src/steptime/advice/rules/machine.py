@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from steptime.advice.evidence import LoaderUse, Signal
 from steptime.advice.line_evidence import profile_scale
+from steptime.advice.loader_model import production
 from steptime.advice.models import at_once, fitting_threads, how_to_record, idle_cpus
 from steptime.advice.rule import Finding, Weight, rule
 from steptime.advice.savings import in_step, named, partly, ratio, scaled
 from steptime.advice.signals import Signals
+from steptime.advice.step_evidence import FULL
 from steptime.quantities import format_count, format_duration, format_share
 
 TOLERATED = 1.5
@@ -18,13 +20,13 @@ BUSY_ALONE = 0.6
 """Where the threads of one operator exceed the CPUs: they wait for one another, asleep for a third of the time."""
 WHOLE = 0.9
 """Of its time: a worker that needs a CPU for less counts with its share, and that is said."""
+NEED_ONE = 0.5
+"""CPUs that workers need together: from here on one is left to them."""
 PRESSURE_BY_THREADS = 20.0
 """Percent of time that some task waited for a CPU: what one thread too many causes on a busy machine."""
 OTHERS, LEAST_CPU = 0.1, 0.2
 """Of the usable CPUs, and CPUs at least: what other processes may take before they are worth a word. Daemons and the
 shell together stay below."""
-FULL = 0.85
-"""Of the usable CPUs, used by the job and others together: below it they do not meet."""
 PRESSURE_BY_OTHERS = 10.0
 """Percent of time that some task waited for a CPU. Only asked when others run: the job's own threads cause pressure
 too."""
@@ -60,10 +62,10 @@ def thread_oversubscription(signals: Signals) -> Finding | None:
     are more than the CPUs, threads of one operator wait for each other while others run: steps become slow and
     irregular.
 
-    How we know: intra-op threads x training processes on this host + workers (of one whose items wait, the part of its
-    time in which it needs a CPU), against the CPUs that the process may use (affinity and container limits counted);
-    and the CPUs were in fact busy, or tasks waited for them. The upper bound is the share of the threads that have no
-    CPU; how much of it is real only a trial tells, so the interval is wide.
+    How we know: intra-op threads x training processes on this host + workers (of each the part of its time in which it
+    makes batches and needs a CPU for that), against the CPUs that the process may use (affinity and container limits
+    counted); and the CPUs were in fact busy, or tasks waited for them. The upper bound is the share of the threads that
+    have no CPU; how much of it is real only a trial tells, so the interval is wide.
 
     What helps: OMP_NUM_THREADS (or torch.set_num_threads) = CPUs / training processes, minus what the workers need;
     fewer workers.
@@ -73,7 +75,7 @@ def thread_oversubscription(signals: Signals) -> Finding | None:
     settings, contention = signals.settings, signals.contention
     loader = signals.loader if signals.has(Signal.LOADER) and signals.loader.workers else None
     cpus, trainers = max(1, settings.usable_cpus), max(1, settings.trainers_on_host)
-    workers = loader.workers * _busy(loader) if loader is not None else 0.0
+    workers = _working(loader, signals.step.duration.value) if loader is not None else 0.0
     demand = (max(1, settings.intra_op_threads) * trainers + workers * trainers) / cpus
     enough = BUSY_ALONE if settings.intra_op_threads / cpus > TOLERATED else BUSY
     busy = contention.job_cpu >= enough * max(1.0, contention.usable_cpus - contention.other_cpu)
@@ -85,10 +87,17 @@ def thread_oversubscription(signals: Signals) -> Finding | None:
         parts += f" x {settings.trainers_on_host} training processes"
     if loader is not None:
         parts += f" + {loader.workers} workers"
-        parts += f" at {format_share(_busy(loader))}" if _busy(loader) < 1.0 else ""
+        at_work = ratio(workers, loader.workers)
+        parts += f" at {format_share(at_work)}" if at_work < WHOLE else ""
     summary = f"{parts} on {settings.usable_cpus} usable CPUs: {demand:.1f} threads for each CPU"
     saving = partly(signals.step.duration.value * (1 - 1 / demand), LIKELY, SURE, signals.step)
-    return thread_oversubscription.finding(summary, _advice(signals, loader), saving)
+    return thread_oversubscription.finding(summary, _advice(signals, loader if workers >= NEED_ONE else None), saving)
+
+
+def _working(loader: LoaderUse, step: float) -> float:
+    """CPUs that the workers need: they rest where their batches are made sooner than the step is done."""
+    made = production(loader)
+    return (loader.workers if made is None else min(loader.workers, ratio(made, step))) * _busy(loader)
 
 
 def _busy(loader: LoaderUse) -> float:

@@ -94,7 +94,7 @@ class _Site:
     "dispatch-loop",
     needs={Signal.CATEGORIES},
     uses={Signal.LINES, Signal.OPERATORS, Signal.COMPILATIONS},
-    instead_of=("overhead-bound", "python-time", "memory-bound-pointwise"),
+    instead_of=("overhead-bound", "python-time", "memory-bound-pointwise", "outside-model"),
     by_line=True,
 )
 def dispatch_loop(signals: Signals) -> Iterator[Finding]:
@@ -459,7 +459,7 @@ def allocator_stalls(signals: Signals) -> Iterator[Finding]:
     "indexing-in-loop",
     needs={Signal.OPERATORS},
     uses={Signal.PHASES, Signal.LINES},
-    instead_of=("memory-bound-pointwise", "dominant-operator"),
+    instead_of=("memory-bound-pointwise", "dominant-operator", "outside-model"),
 )
 def indexing_in_loop(signals: Signals) -> Finding | None:
     """A loop indexes a tensor, and backward pays for all of it in each round

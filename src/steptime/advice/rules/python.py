@@ -6,19 +6,22 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from steptime.advice.evidence import LineUse, Signal
+from steptime.advice.kernels import plain_name
 from steptime.advice.line_evidence import (
     LineKind,
     LineTime,
     converts_lists,
+    function_around,
     function_of,
     line_kind,
     line_times,
+    lines_around,
     loop_functions,
 )
 from steptime.advice.rule import Finding, Rule, rule
-from steptime.advice.savings import capped, in_step, less, modelled, named, ratio, scaled, share_of_step, total
+from steptime.advice.savings import capped, in_step, less, modelled, more, named, ratio, scaled, share_of_step, total
 from steptime.advice.signals import Signals
-from steptime.quantities import Estimate, format_duration, format_source
+from steptime.quantities import Estimate, SourceLine, format_count, format_duration, format_source
 from steptime.trace.links import is_user_file
 
 MOST_LINES = 3
@@ -28,6 +31,18 @@ LEAST_SHARE = 0.1
 LEAST_LINE = 0.05
 """Of the step, for a line: below it is what zero_grad, a schedule or a loss cost in any loop. A package's own
 line, which nobody edits, must hold LEAST_SHARE."""
+LEAST_OUTSIDE = 0.08
+"""Of the step, for code that may be needed: a loss of the user's own, a schedule, an average of weights."""
+SHORT_TEXT = 40
+"""Characters of a line that a sentence holds."""
+LOSSES = frozenset(
+    {
+        "_log_softmax", "nll_loss", "nll_loss_forward", "nll_loss2d", "nll_loss2d_forward", "cross_entropy_loss",
+        "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy", "kl_div", "_ctc_loss",
+        "binary_cross_entropy_with_logits", "soft_margin_loss", "cosine_embedding_loss", "poisson_nll_loss",
+    }
+)  # fmt: skip
+"""Operators that a loss function of torch is made of."""
 UNPROFILED = "rest"
 """Stands for the category of Python, and of operators outside of the model, where no step was profiled."""
 IN_PHASES = ("forward", "backward", "optimizer")
@@ -43,7 +58,17 @@ LEAST_CONVERSION = 200_000.0
 @rule(
     "ST201",
     "python-time",
-    uses={Signal.CATEGORIES, Signal.LINES, Signal.PHASES, Signal.GAPS, Signal.OPERATORS, Signal.GARBAGE},
+    uses={
+        Signal.CATEGORIES,
+        Signal.LINES,
+        Signal.PHASES,
+        Signal.GAPS,
+        Signal.OPERATORS,
+        Signal.GARBAGE,
+        Signal.PATHS,
+        Signal.FUNCTIONS,
+    },
+    instead_of=("outside-model",),
     by_line=True,
 )
 def python_time(signals: Signals) -> Iterator[Finding]:
@@ -53,7 +78,8 @@ def python_time(signals: Signals) -> Iterator[Finding]:
 
     How we know: The lines of the training loop are timed exactly in a few steps; what lies outside torch's operators,
     the loader and the phases of the step is the line's own Python. On a CPU the breakdown's Python that they leave
-    belongs to lines inside of the phases (a hook, a module's forward) that were seen to run no operators. Where no step
+    belongs to functions inside of the phases (a hook, a module's forward), in the proportion in which a step with
+    stacks saw them outside of operators; without one, to lines that were seen to run no operators. Where no step
     was profiled, what lies in operators is not known, and the lines are said to be outside of forward, backward and
     optimiser. Where lines could not be timed, the breakdown's Python stands for all of them; a trace with stacks names
     the functions that ran while the device idled.
@@ -70,7 +96,10 @@ def python_time(signals: Signals) -> Iterator[Finding]:
     spent = sum(map(_host, times))
     # Lines hold operators outside the model too (a loss, an index), of which the category knows the part.
     part = min(1.0, ratio(host.duration.value, spent)) if host is not None and spent > 0 else 1.0
-    groups = [(scaled(total(time.host for time in group), part), group) for group in _by_function(times)]
+    groups = [
+        (scaled(total(time.host for time in group), part), group)
+        for group in _by_function(times, loop_functions(signals.lines))
+    ]
     if host is not None and unprofiled is None and signals.step.device == "cpu":
         collected = signals.garbage.duration.value if signals.has(Signal.GARBAGE) else 0.0
         groups += _in_phases(signals, times, less(host.duration, part * spent + collected))
@@ -83,9 +112,8 @@ def python_time(signals: Signals) -> Iterator[Finding]:
         yield from _whole_breakdown(signals)
 
 
-def _by_function(times: list[LineTime]) -> list[list[LineTime]]:
+def _by_function(times: list[LineTime], loops: frozenset[tuple[str, str]]) -> list[list[LineTime]]:
     """Lines of the loop one by one, lines of a function that it calls together; the longest group and line first."""
-    loops = loop_functions(time.line for time in times)
     groups: dict[tuple[str, str, int], list[LineTime]] = {}
     for time in sorted(times, key=_host, reverse=True):
         source = time.line.source
@@ -98,7 +126,12 @@ def _in_phases(signals: Signals, times: list[LineTime], left: Estimate) -> Itera
     """Lines that run inside of forward, backward and update and run no operators, by function, as far as the breakdown
     has Python left for them; the longest first. In a function with operators a line must have been seen to call other
     things only: arithmetic of tensors is no call."""
+    if signals.functions:
+        yield from _by_stacks(signals, times, left)
+        return
     inside = [time for time in times if time.line.role in IN_PHASES] if any(time.line.calls for time in times) else []
+    loops = loop_functions(time.line for time in times)  # where the lines of these roles call backward and update
+    inside = [each for each in inside if each.line.role == "forward" or _function(each) not in loops]
     holding = {function_of(use.source) for use in signals.operators if use.source is not None}
     silent = {function_of(time.line.source) for time in inside} - holding if holding else set()
     silent -= {function_of(time.line.source) for time in inside if _calls_torch(time)}
@@ -112,6 +145,41 @@ def _in_phases(signals: Signals, times: list[LineTime], left: Estimate) -> Itera
         taken = capped(spent, left)
         left = less(left, taken.value)
         yield taken, group
+
+
+def _by_stacks(signals: Signals, times: list[LineTime], left: Estimate) -> Iterator[tuple[Estimate, list[LineTime]]]:
+    """What the breakdown has left of Python, by the functions that ran outside of operators inside of the phases."""
+    inside = [use for use in signals.functions if use.phase in IN_PHASES]
+    whole = sum(use.python for use in inside)
+    spent: defaultdict[SourceLine, float] = defaultdict(float)
+    for use in inside:
+        if use.source is not None and use.python > 0:
+            spent[use.source] += use.python
+    for source, python in sorted(spent.items(), key=lambda each: -each[1])[:MOST_LINES]:
+        taken = scaled(left, ratio(python, whole))
+        yield taken, _lines_of(signals, times, source) or [_as_time(source, taken)]
+
+
+def _function(time: LineTime) -> tuple[str, str]:
+    return time.line.source.file, time.line.source.function
+
+
+def _lines_of(signals: Signals, times: list[LineTime], source: SourceLine) -> list[LineTime]:
+    """The timed lines of a function, the longest first; of one that ran too many lines, those that were sampled."""
+    own = lines_around([time.line for time in times], source)
+    found = [time for time in times if time.line in own]
+    if not found:
+        below: dict[SourceLine, float] = defaultdict(float)
+        around = function_around((path.lines[0] for path in signals.paths if path.lines), source)
+        for path in signals.paths:
+            if path.lines and path.lines[0].function == around and function_of(path.lines[0]) == function_of(source):
+                below[path.lines[0]] += path.duration
+        found = [_as_time(line, modelled(spent, spent, spent)) for line, spent in below.items()]
+    return sorted(found, key=lambda time: -time.duration.value)
+
+
+def _as_time(source: SourceLine, spent: Estimate) -> LineTime:
+    return LineTime(LineUse(source, "python", spent, spent, 1.0), spent, spent)
 
 
 def _calls_torch(time: LineTime) -> bool:
@@ -157,7 +225,7 @@ def _whole_breakdown(signals: Signals) -> Iterator[Finding]:
     "garbage-collection",
     needs={Signal.GARBAGE},
     uses={Signal.LINES},
-    instead_of=("python-time", "overhead-bound"),
+    instead_of=("python-time", "overhead-bound", "outside-model"),
 )
 def garbage_collection(signals: Signals) -> Finding:
     """Python's garbage collector runs inside the step
@@ -190,7 +258,7 @@ def garbage_collection(signals: Signals) -> Finding:
     "logging-in-step",
     needs={Signal.LINES},
     uses={Signal.PHASES},
-    instead_of=("python-time", "metrics-in-step"),
+    instead_of=("python-time", "metrics-in-step", "outside-model"),
     by_line=True,
 )
 def logging_in_step(signals: Signals) -> Iterator[Finding]:
@@ -224,7 +292,7 @@ def _line(made: Rule, line: LineUse, does: str, advice: str, saving: Estimate, c
     return made.finding(summary, advice, saving, category=category, source=line.source, evidence=text)
 
 
-@rule("ST204", "checkpoint-in-step", needs={Signal.SEGMENTS}, uses={Signal.LINES})
+@rule("ST204", "checkpoint-in-step", needs={Signal.SEGMENTS}, uses={Signal.LINES}, instead_of=("outside-model",))
 def checkpoint_in_step(signals: Signals) -> Finding | None:
     """A checkpoint is written every few steps
 
@@ -276,7 +344,7 @@ def _saving(line: LineUse) -> float:
     "metrics-in-step",
     needs={Signal.LINES},
     uses={Signal.PHASES},
-    instead_of=("python-time", "dispatch-loop"),
+    instead_of=("python-time", "dispatch-loop", "outside-model"),
     by_line=True,
 )
 def metrics_in_step(signals: Signals) -> Iterator[Finding]:
@@ -307,7 +375,7 @@ def metrics_in_step(signals: Signals) -> Iterator[Finding]:
     "list-conversion",
     needs={Signal.LINES},
     uses={Signal.PHASES},
-    instead_of=("python-time", "batch-preparation", "metrics-in-step"),
+    instead_of=("python-time", "batch-preparation", "metrics-in-step", "outside-model"),
     by_line=True,
 )
 def list_conversion(signals: Signals) -> Iterator[Finding]:
@@ -333,3 +401,88 @@ def list_conversion(signals: Signals) -> Iterator[Finding]:
             category = "input" if line.role == "input" else ""
             does = f"makes a tensor of lists: {in_step(spent.value, signals.step)}"
             yield _line(list_conversion, line, does, advice, spent, category)
+
+
+@rule(
+    "ST207",
+    "outside-model",
+    needs={Signal.LINES},
+    uses={Signal.PHASES, Signal.OPERATORS, Signal.CATEGORIES, Signal.FUNCTIONS, Signal.REPEATED},
+    by_line=True,
+)
+def outside_model(signals: Signals) -> Iterator[Finding]:
+    """Code beside the model and the optimiser takes part of the step
+
+    What it means: A line of the loop, or a function that it calls (a loss, a callback, a logger), takes a good part of
+    each step, in Python or in operators of its own. No other rule says what it does; here is where it is.
+
+    How we know: The lines of the loop, and of the functions of yours that it calls, are timed exactly in a few steps;
+    what lies outside the loader, forward, backward and update is the line's own, operators included. What autograd runs
+    for these operators is added, in the proportion in which a step with stacks saw it. Loss functions of torch are left
+    out: every training needs one. A model that trains and is called again in the same steps without gradients is
+    told, too.
+
+    What helps: Ask whether each step needs it: do it every n-th step, once before the loop, or on what is there
+    already.
+
+    When to ignore it: When it is what the training is about (a loss of your own that must be that large).
+    """
+    if signals.step.device != "cpu":  # a device only waits for what the host cannot hide
+        return
+    times = [time for time in line_times(signals.lines, signals.phases) if time.line.role == "python"]
+    loops = loop_functions(signals.lines)
+    for group in _by_function(times, loops):
+        source = max(group, key=lambda time: time.duration.value).line.source
+        spent = total(time.duration for time in group)
+        if (source.file, source.function) not in loops:
+            spent = more(less(spent, _needed(signals, source)), _in_backward(signals, source))
+        if is_user_file(source.file) and ratio(spent.value, signals.step.duration.value) >= LEAST_OUTSIDE:
+            yield _outside(signals, source, spent, len(group) - 1)
+    if signals.has(Signal.REPEATED):
+        again, step = signals.repeated, signals.step
+        where = f"{format_source(again.source)} runs" if again.source is not None else "The loop runs"
+        yield outside_model.finding(
+            f"{where} a model again without gradients: {in_step(again.duration.value, step)}",
+            "Use the outputs that the step has, or look every n-th step.",
+            again.duration,
+            source=again.source,
+            evidence=(again.source.text,) if again.source is not None and again.source.text else (),
+        )
+
+
+def _needed(signals: Signals, source: SourceLine) -> float:
+    """ns per step of a function in torch's own loss functions."""
+    return sum(
+        use.duration
+        for use in signals.operators
+        if use.phase == "rest"
+        and use.source is not None
+        and plain_name(use.name) in LOSSES
+        and function_of(use.source) == function_of(source)
+    )
+
+
+def _in_backward(signals: Signals, source: SourceLine) -> float:
+    """ns per step of what autograd runs for the operators of a function, but for losses."""
+    backward = [use for use in signals.functions if use.phase == "backward"]
+    phase, whole = named(signals.phases, "backward"), sum(use.operators for use in backward)
+    own = sum(use.operators for use in backward if use.source and function_of(use.source) == function_of(source))
+    needed = sum(
+        use.duration
+        for use in signals.operators
+        if use.phase == "backward"
+        and use.source is not None
+        and plain_name(use.name).removesuffix("_data").removesuffix("_backward") in LOSSES
+        and function_of(use.source) == function_of(source)
+    )
+    return max(0.0, ratio(own, whole) * phase.duration.value - needed) if phase is not None else 0.0
+
+
+def _outside(signals: Signals, source: SourceLine, spent: Estimate, others: int) -> Finding:
+    where = format_source(source) + (f" `{source.text}`" if 0 < len(source.text) <= SHORT_TEXT else "")
+    where += f" and {format_count(others, 'more line')} of {source.function}" if others else ""
+    summary = f"{where}: {in_step(spent.value, signals.step)}, outside of model and optimiser"
+    advice = "Ask whether each step needs it: do it every n-th step, or once before the loop."
+    return outside_model.finding(
+        summary, advice, spent, source=source, evidence=(source.text,) if len(source.text) > SHORT_TEXT else ()
+    )

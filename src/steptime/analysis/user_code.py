@@ -1,0 +1,94 @@
+"""The functions of the user's own code in the steps of a trace with Python stacks: what each runs, in which phase.
+
+Steps with stacks are slow, and functions with many calls the slowest: what they take tells shares, no times.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from steptime.analysis.operators import DISPATCH_GAP, operator_events, step_at
+from steptime.analysis.step_context import StepContext
+from steptime.analysis.threads import during
+from steptime.analysis.timeline import Phase
+from steptime.arrays import Bool, Int64
+from steptime.intervals import Intervals, contains, measure, subtract, union
+from steptime.quantities import SourceLine
+from steptime.trace.call_tree import call_tree, exclusive_spans
+from steptime.trace.links import UNKNOWN, host_forest, roles_of, source_line
+from steptime.trace.table import EventKind, Trace
+from steptime.trace.vendors import TORCH_FRAME, matching
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionUse:
+    """A function of the user's in one phase, without what it calls of the user's; None stands for all that is in none.
+    source: where it begins. python: ns per step outside operators, for longer than dispatching takes, in it and in
+    what it calls but torch; operators: ns in operators that it calls, in backward in what autograd runs for these."""
+
+    source: SourceLine | None
+    phase: str
+    python: float
+    operators: float
+
+
+def function_uses(windows: Iterable[StepContext]) -> tuple[FunctionUse, ...]:
+    """Those of the windows with stacks, the longest first."""
+    spent: defaultdict[tuple[SourceLine | None, Phase], Int64] = defaultdict(lambda: np.zeros(2, np.int64))
+    steps = 0
+    for window in windows:
+        if window.stacks and len(window) and window.lane is not None:
+            steps += len(window)
+            _add(window, window.lane, spent)
+    uses = (
+        FunctionUse(source, phase.name.lower(), float(python) / steps, float(operators) / steps)
+        for (source, phase), (python, operators) in spent.items()
+    )
+    return tuple(sorted(uses, key=lambda use: -use.python - use.operators))
+
+
+def _add(window: StepContext, lane: int, spent: dict[tuple[SourceLine | None, Phase], Int64]) -> None:
+    trace, links = window.trace, window.links
+    calls = operator_events(trace) | (trace.events.event_kind == EventKind.PYTHON)  # an annotation outlasts the call
+    rows = np.flatnonzero(calls & (trace.events.lane == lane))  # that begins it
+    tree = call_tree(trace.events.begin[rows], trace.events.end[rows])
+    spans = exclusive_spans(tree)
+    owner, length = rows[tree.rows][spans.owner], spans.end - spans.begin
+    inside = step_at(window.boundaries, spans.begin) != UNKNOWN
+    working = links.operator[owner] != UNKNOWN
+    python = measure(_outside_operators(window, lane), spans.begin, spans.end)
+    function = np.where(working, links.function[owner], _python_of(trace)[owner])
+    name = np.where(function == UNKNOWN, UNKNOWN, trace.events.name[function].astype(np.int64))
+    phase = _phases(window, spans.begin)
+    for key in np.unique(np.stack((name, phase), axis=1)[inside], axis=0).tolist():
+        chosen = inside & (name == key[0]) & (phase == key[1])
+        source = source_line(trace.symbols[key[0]]) if key[0] != UNKNOWN else None
+        spent[source, Phase(key[1])] += (python[chosen & ~working].sum(), length[chosen & working].sum())
+
+
+def _outside_operators(window: StepContext, lane: int) -> Intervals:
+    """Stretches of the steps in no operator that are longer than dispatching takes."""
+    trace = window.trace
+    busy = during(trace, operator_events(trace) & (trace.events.lane == lane))
+    free = subtract(union(window.boundaries[:, 0], window.boundaries[:, 1]), busy)
+    long = free.end - free.begin > DISPATCH_GAP
+    return union(free.begin[long], free.end[long])
+
+
+def _python_of(trace: Trace) -> Int64:
+    """By row, the user's function whose Python an instant in it is: the innermost, where torch's own is not within."""
+    users = roles_of(trace).function
+    torchs: Bool = (trace.events.event_kind == EventKind.PYTHON) & matching(trace, TORCH_FRAME.match)
+    nearest = host_forest(trace).nearest(users | torchs).astype(np.int64)
+    return np.where((nearest != UNKNOWN) & users[nearest], nearest, UNKNOWN)
+
+
+def _phases(window: StepContext, begin: Int64) -> Int64:
+    found = np.full(len(begin), int(Phase.REST))
+    for phase, ranges in window.phases.items():
+        found[contains(ranges, begin)] = phase
+    return found
