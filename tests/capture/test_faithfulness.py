@@ -107,7 +107,7 @@ def test_a_job_cannot_tell_that_it_is_watched(folder: Path, mode: str, how: str)
     assert differences(alone, together) == {}
     assert len(alone) >= FEWEST_PROPERTIES
     assert (folder / "recording" / "seen-torch").exists() == (mode == "torch")
-    assert len(list((folder / "recording").glob("process-*/trace-*.json*"))) == (3 if mode == "torch" else 0)
+    assert len(list((folder / "recording").glob("process-*/trace-*.json*"))) == (4 if mode == "torch" else 0)
 
 
 def test_the_comparison_sees_a_tool_that_runs_the_script_itself(folder: Path) -> None:

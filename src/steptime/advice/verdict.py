@@ -63,8 +63,13 @@ WORDS = {
 }
 """What a category is called in a sentence."""
 
-PARTS = {**WORDS, "rest": "the rest of the step"}
-"""The same behind other words of the step."""
+REST = "the rest of the step"
+
+
+def part_words(name: str) -> str:
+    """A phase or a category behind other words of the step."""
+    return WORDS.get(name, REST)
+
 
 RUN = {"rollout": "Rollouts take", "evaluation": "Evaluation takes", "checkpoint": "Writing checkpoints takes"}
 """What a run can be spent on besides training."""
@@ -112,7 +117,7 @@ def outliers_text(use: OutlierUse) -> str:
     """ "3 of 22 steps take 1.02 s, 10 times the usual 100 ms, and are left out of this: the forward pass"."""
     takes = f"{use.count} of {use.steps} steps take{'s' if use.count == 1 else ''} {format_duration(use.duration)}"
     times = f"{use.duration / use.usual:.2g} times the usual {format_duration(use.usual)}"
-    return f"{takes}, {times}{', left out here' if use.left_out else ''}: {PARTS[use.part]}"
+    return f"{takes}, {times}{', left out here' if use.left_out else ''}: {part_words(use.part)}"
 
 
 def _run_text(case: Case) -> str:

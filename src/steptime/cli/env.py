@@ -56,7 +56,7 @@ def _peaks(machine: Machine) -> list[str]:
         "  operator on the CPU": machine.dispatch,
         "  operator launched": machine.launch,
         "  batch from a worker": machine.handover,
-        "  event of the profiler": machine.profiler,
+        "  profiled operator": machine.profiler,
     }
     for name, cost in costs.items():
         if cost is not None:

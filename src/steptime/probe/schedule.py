@@ -127,7 +127,8 @@ def _stages(session: Session) -> Stage:
     session.recorder.fact("settings", **identity.settings_facts())
     session.marks = device.make_marks(session.recorder.journal)
     if profiles and session.marks is None:  # on a device, what is steady comes before any profiler that can wait
-        stacks = few and session.pace.usual() < STACK_LIMIT
+        # torch 2.13 crashes where Dynamo compiles while stacks are recorded, as it may in these steps.
+        stacks = few and session.pace.usual() < STACK_LIMIT and not session.housekeeping.compiled
         yield from _profiles(session, EARLY_WINDOW + long, 0 if long else EARLY_STEPS, stacks)
     yield from _sampled(session)
     yield from _until(session, PLAIN_STEPS, PLAIN_TIME, PLAIN_LIMIT)

@@ -317,6 +317,8 @@ class Housekeeping:
         self._recorder = recorder
         self._sample = device.memory_sampler(recorder.journal)
         self._compiler_seen = False
+        self.compiled = False
+        """Whether torch.compile has been at work."""
         self._compiled_us = 0
         self._begin = 0
         self._dirty = False
@@ -332,6 +334,7 @@ class Housekeeping:
             self.write_compilations()
 
     def _compile_begins(self, *_: Any) -> None:
+        self.compiled = True
         self._begin = time.perf_counter_ns()
 
     def _compile_ends(self, *_: Any) -> None:
@@ -344,6 +347,7 @@ class Housekeeping:
         self._dirty = False
         facts, self._compiled_us = identity.compilation_facts(self._compiled_us)
         for fact in facts:
+            self.compiled = True
             self._recorder.fact("compilation", **fact)
 
 

@@ -9,7 +9,7 @@ from steptime.advice.rule import Finding, Weight, rule
 from steptime.advice.rules.python import OFTEN
 from steptime.advice.savings import in_step, modelled
 from steptime.advice.signals import Signals
-from steptime.advice.verdict import PARTS, outliers_text
+from steptime.advice.verdict import outliers_text, part_words
 from steptime.quantities import format_duration, format_share, format_source
 
 LEAST_EVALUATION = 0.1
@@ -135,7 +135,7 @@ def steps_changed(signals: Signals) -> Finding:
     change = signals.change
     epoch = f" (epoch {change.epoch})" if change.epoch is not None else ""
     took = f"{format_duration(change.now)} instead of {format_duration(change.before)}"
-    grown = f"{PARTS[change.phase]} grew by {format_duration(change.growth)}"
+    grown = f"{part_words(change.phase)} grew by {format_duration(change.growth)}"
     evidence = (f"Of {change.steps} steps; {grown}.",)
     if change.line is not None:
         grown = f"{format_source(change.line)} grew by {format_duration(change.line_growth)}"
@@ -170,7 +170,7 @@ def periodic_steps(signals: Signals) -> Finding | None:
         return None
     spread = in_step(period.cost.value, signals.step)
     summary = f"Every {ordinal(period.every)} step takes {format_duration(period.extra)} longer, {spread} on average"
-    where = PARTS[period.phase]
+    where = part_words(period.phase)
     advice = f"Most of it is {where}: do it less often, on less, or outside of the training thread."
     category = CATEGORY.get(period.phase, "")
     return periodic_steps.finding(summary, advice, period.cost, category=category, source=period.line)
@@ -201,7 +201,7 @@ def outlier_steps(signals: Signals) -> Finding | None:
     use = signals.outliers
     if use.share < LEAST_OUTLYING:
         return None
-    words = PARTS[use.part]
+    words = part_words(use.part)
     numbers = f"{'Step' if use.count == 1 else 'Steps'} {', '.join(map(str, use.numbers))}"
     more = f" and {use.count - len(use.numbers)} more" if use.count > len(use.numbers) else ""
     evidence = (f"{numbers}{more}; {words} takes {format_duration(use.growth)} more than in the others.",)
