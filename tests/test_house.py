@@ -26,7 +26,7 @@ FLOORS = (  # from the ground up; a room imports itself and what lies on floors 
     ("report",),
     ("memory", "nan", "hang", "callables"),
     ("rank_result",),
-    ("diagnosis", "compare"),
+    ("diagnosis", "compare", "live"),
     ("cli", "api"),
     ("__main__",),
 )

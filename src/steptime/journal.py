@@ -95,6 +95,9 @@ class Kind(IntEnum):
     """A host-to-device copy that the probe saw in the discovery steps. identity: site."""
     GRADIENT_NORM = 24
     """A sample. begin: time. end: the norm of the gradients that an update has used, as the bits of a 32-bit float."""
+    THINNED = 25
+    """Steps that were left out of the recording of a long run, from the end of one to the end of another. identity:
+    how many ended in between."""
 
 
 class Flag(IntFlag):
@@ -116,6 +119,8 @@ class Flag(IntFlag):
     """BACKWARD: somebody else's torch profiler was on."""
     STACKS = 1
     """PROFILED: with Python stacks (slower; not for timing)."""
+    SLOW = 1
+    """THINNED: the steps behind it, up to the next one, were kept because they are slow: they are no sample."""
 
 
 def busy_flags(worked: int, elapsed: int) -> int:
@@ -187,7 +192,7 @@ class Journal:
             self.flush_at = end + max(FLUSH_NANOSECONDS, self.flush())
 
     def sample(self, kind: int, identity: int, time: int, value: int) -> None:
-        """Appends one sample: MEMORY, DEVICE_MARK or GRADIENT_NORM, whose second time is a value."""
+        """Appends one sample: MEMORY, QUEUE, DEVICE_MARK or GRADIENT_NORM, whose second time is a value."""
         self.records.extend((head(kind, 0, 0, identity), time, value))
 
     def flush(self) -> int:

@@ -27,6 +27,7 @@ from steptime.analysis.step_context import StepContext
 from steptime.analysis.stragglers.comparison import RankComparison
 from steptime.analysis.stragglers.fleet import machine_of
 from steptime.analysis.stragglers.summary import RankSummary, summarise, summarise_process
+from steptime.analysis.timeline import Timeline
 from steptime.analysis.trace_steps import FoundSteps, find_steps
 from steptime.machine.machine import Machine
 from steptime.machine.peaks import known
@@ -127,14 +128,24 @@ def analyse_process(
         flame=flame_of_process(recorded) if detailed else None,
         memory_by_owner=_by_owner(process, recorded.windows) if detailed else None,
         traces=traces_of_process(process),
-        notes=(*process.notes, f"Warm-up: {timeline.warm_up_reason}."),
+        notes=(*process.notes, f"Warm-up: {timeline.warm_up_reason}.", *_thinned(timeline)),
         problems=recorded.problems,
         machine=machine,
         cost=cost_of(process, steps, machine),
-        throughput=throughput_of(case, steps),
+        throughput=throughput_of(case, steps, timeline.left_out),
         machine_over_time=machine_over_time(recording.telemetry, case, int(steps.begin[0])),
         peak_bytes=peak_bytes(process),
         memory=sampled_memory(process, int(steps.begin[0])),
+    )
+
+
+def _thinned(timeline: Timeline) -> tuple[str, ...]:
+    if not timeline.left_out:
+        return ()
+    whole = len(timeline.steps.end) + timeline.left_out
+    return (
+        f"The recording of this long run is thinned: {timeline.left_out:,} of {whole:,} steps were only counted. "
+        "Figures are of those that were kept, some of every minute; slow ones were kept besides, and are in no mean.",
     )
 
 

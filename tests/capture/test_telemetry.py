@@ -118,6 +118,16 @@ def test_what_a_device_does_not_tell_is_left_out_alone() -> None:
     assert "gpu_link_width" not in seen
 
 
+def test_looks_become_rarer_in_a_long_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    telemetry = Telemetry(tmp_path, os.getpid())
+    begin = time.monotonic()
+    for elapsed, least in ((10, 1), (7200, 4), (86_400 * 7, 10)):
+        monkeypatch.setattr(time, "monotonic", lambda now=begin + elapsed: now)
+        telemetry.look()
+        assert telemetry.due - (begin + elapsed) >= least - 0.1
+        assert telemetry.due - (begin + elapsed) < 11
+
+
 def test_strangers_are_not_counted_where_the_driver_numbers_processes_otherwise() -> None:
     assert NvidiaDevices(Driver(((70001,), ())), (0, 1)).look(frozenset({7}))["gpu_other_processes"] is None
     assert NvidiaDevices(Driver(), (0, 1)).look(frozenset({7}))["gpu_other_processes"] == 0

@@ -139,9 +139,9 @@ def is_recurring(begin: Int64, ends: Int64) -> bool:
     return len(ends) >= LEAST_STEPS and len(steps) >= RECURRING * len(ends)
 
 
-DISTURBING = (SegmentKind.EVALUATION, SegmentKind.CHECKPOINT, SegmentKind.COMPILATION)
-"""A step that holds one of these is left out of statistics: caches are cold, threads asleep. A rollout or a loader's
-start is subtracted exactly, and the rest of such a step is as good as any."""
+DISTURBING = (SegmentKind.EVALUATION, SegmentKind.CHECKPOINT, SegmentKind.COMPILATION, SegmentKind.THINNED)
+"""A step that holds one of these is left out of statistics: caches are cold, threads asleep, steps missing.
+A rollout or a loader's start is subtracted exactly, and the rest of such a step is as good as any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,19 +172,20 @@ class SegmentClaims:
         return tuple(sorted(found, key=lambda segment: segment.begin))
 
 
-def find_segments(lane: RecordTable, pauses: RecordTable, activity: Activity, ends: Int64) -> SegmentClaims:
-    """Claims instants for segments. pauses: PAUSE records of any thread; ends: the steps'."""
+def find_segments(lane: RecordTable, probe: RecordTable, activity: Activity, ends: Int64) -> SegmentClaims:
+    """Claims instants for segments. probe: records of the probe's own, of any thread; ends: the steps'."""
     training = lane.of(Kind.LOADER_START)
     training = training.where(np.isin(training.identity, activity.training_loaders))
     busy = lane.of(Kind.FORWARD, Kind.BACKWARD, *UPDATES).intervals
     starts = subtract(training.intervals, busy)
     wanted = {  # ours first; then what is large holds what is small (a checkpoint inside an evaluation)
-        SegmentKind.PAUSE: pauses.intervals,
+        SegmentKind.PAUSE: probe.of(Kind.PAUSE).intervals,
         SegmentKind.EVALUATION: activity.evaluation,
         SegmentKind.ROLLOUT: activity.rollout,
         SegmentKind.CHECKPOINT: _rare(lane.of(Kind.CHECKPOINT).intervals, ends),
         SegmentKind.COMPILATION: _rare(lane.of(Kind.COMPILE).intervals, ends),
         SegmentKind.LOADER_START: _rare(starts, ends),
+        SegmentKind.THINNED: probe.of(Kind.THINNED).intervals,
     }
     taken, sets = EMPTY, {}
     for kind, held in wanted.items():

@@ -29,10 +29,10 @@ from steptime.analysis.timeline import (
 )
 from steptime.arrays import Bool, Int64
 from steptime.intervals import Intervals, measure
-from steptime.journal import Kind
+from steptime.journal import Flag, Kind
 from steptime.recording.recording import Process
 
-OF_THE_PROBE = [Kind.UNWATCHED, Kind.PAUSE, Kind.PROFILED, Kind.DISCOVERY, Kind.LINES, Kind.BOUNDARY]
+OF_THE_PROBE = [Kind.UNWATCHED, Kind.PAUSE, Kind.PROFILED, Kind.DISCOVERY, Kind.LINES, Kind.BOUNDARY, Kind.THINNED]
 """Windows and stamps that concern the process, whatever thread wrote them."""
 PART = 0.05
 """A step counts as touched by a window (profiler, discovery …) that holds this share of it: windows begin and end a few
@@ -63,13 +63,15 @@ def lay_out_whole(process: Process) -> Layout:
     table = process.intervals
     lane = lane_of(table, table.thread == training_thread(table))
     probe = lane_of(table, np.isin(table.kind, OF_THE_PROBE))
-    boundaries = find_boundaries(lane, probe.of(Kind.UNWATCHED).outermost(), probe.of(Kind.BOUNDARY).begin)
+    boundaries = find_boundaries(lane, probe.of(Kind.UNWATCHED, Kind.THINNED), probe.of(Kind.BOUNDARY).begin)
     activity = find_activity(lane, boundaries, process.loaders)
-    claims = find_segments(lane, probe.of(Kind.PAUSE), activity, boundaries.ends)
+    claims = find_segments(lane, probe, activity, boundaries.ends)
     work = find_work(lane, activity, claims.loader_starts)
     lines = find_lines(process, lane, activity, work)
     steps, reason = _steps(boundaries, lane, probe, activity, claims, work, lines)
-    timeline = Timeline(boundaries.mode, steps, claims.segments, activity.training_loaders, reason)
+    thinned = probe.of(Kind.THINNED)
+    gaps = tuple(zip(thinned.end.tolist(), thinned.identity.tolist(), strict=True))
+    timeline = Timeline(boundaries.mode, steps, claims.segments, activity.training_loaders, reason, gaps)
     return Layout(timeline, lane, activity, work, lines)
 
 
@@ -96,7 +98,7 @@ def _steps(
     forwards = activity.forwards.begin
     untimed = end <= forwards[0] if len(forwards) else np.zeros(len(end), np.bool_)  # before the first timed forward
     looked = (inside(Kind.DISCOVERY) > slack) | untimed
-    disturbed = profiled | looked | (measure(claims.disturbing, begin, end) > 0)
+    disturbed = profiled | looked | (measure(claims.disturbing, begin, end) > 0) | _kept_for_slowness(probe, begin)
     paused = measure(claims.sets[SegmentKind.PAUSE], begin, end) > 0
     watched = inside(Kind.UNWATCHED) * 2 <= length
     compiled = measure(lane.of(Kind.COMPILE).intervals, begin, end) > 0
@@ -111,6 +113,14 @@ def _steps(
     for column in columns:
         column.flags.writeable = False
     return Steps(*columns), reason
+
+
+def _kept_for_slowness(probe: RecordTable, begin: Int64) -> Bool:
+    """Steps that a thinned recording holds because they are slow."""
+    gaps = probe.of(Kind.THINNED)
+    before = np.searchsorted(gaps.end, begin, side="right")
+    slow: Bool = np.append(np.False_, gaps.flagged(Flag.SLOW))[before]
+    return slow
 
 
 def _name_gaps(

@@ -31,8 +31,8 @@ class Boundaries:
 
 
 def find_boundaries(lane: RecordTable, unwatched: RecordTable, stamps: Int64) -> Boundaries:
-    """The steps of a training thread. unwatched: windows without the always-on timers; stamps: boundaries that the
-    probe counted itself in them."""
+    """The steps of a training thread. unwatched: windows without the always-on timers, or left out; stamps:
+    boundaries that the probe counted itself in them."""
     updates, backwards = lane.of(*UPDATES).outermost(), full_backwards(lane)
     if len(updates):
         mode, ends = Mode.OPTIMIZER, _cycle_ends(updates, _reaches(updates, backwards), unwatched)

@@ -47,6 +47,8 @@ class SegmentKind(IntEnum):
     """The probe held the thread."""
     LOADER_START = 6
     """Workers of a loader being started (between epochs)."""
+    THINNED = 7
+    """Steps that the recording of a long run does not hold any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +68,8 @@ class Steps:
     duration.
     micro_batches: backwards (forwards when inferring) in the step. warm_up: left out at the start.
     disturbed: the probe slowed it (discovery, profiler, lines, a pause) or an evaluation, a checkpoint or a compilation
-    lies in it; a rollout or a loader's start is subtracted and does not disturb.
+    lies in it, or it was kept for being slow, or steps are left out in it; a rollout or a loader's start is subtracted
+    and does not disturb.
     watched: False for steps without the always-on timers (their phases are all REST).
     steady: neither warm_up nor disturbed and watched: what statistics are made from.
     """
@@ -91,13 +94,33 @@ class Steps:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """One process laid out. warm_up_reason says, in words, what the warm-up was found from."""
+    """One process laid out. warm_up_reason says, in words, what the warm-up was found from. gaps: (end in ns, steps
+    that were taken and are not among `steps`), because the recording of a long run is thinned."""
 
     mode: Mode
     steps: Steps
     segments: tuple[Segment, ...]
     training_loaders: tuple[int, ...]
     warm_up_reason: str
+    gaps: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def left_out(self) -> int:
+        """Steps in all gaps."""
+        return sum(count for _, count in self.gaps)
+
+    @property
+    def whole(self) -> int:
+        """Steps before the first gap."""
+        gap = next((each.begin for each in self.segments if each.kind is SegmentKind.THINNED), None)
+        return len(self.steps.end) if gap is None else int(np.searchsorted(self.steps.end, gap, side="right"))
+
+    def numbers(self, places: Int64) -> Int64:
+        """Which steps of the job those at these places of `steps` are, from 0."""
+        ends = np.array([end for end, _ in self.gaps], np.int64)
+        before = np.cumsum([0, *(count for _, count in self.gaps)])
+        known = np.minimum(places, max(0, len(self.steps.end) - 1))
+        return places + before[np.searchsorted(ends, self.steps.end[known], side="right")] if len(ends) else places
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -23,6 +23,7 @@ from steptime.cli.streams import lost, secure
 
 VERBS = (
     "run",
+    "watch",
     "diagnose",
     "try",
     "judge",

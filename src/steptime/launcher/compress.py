@@ -11,7 +11,8 @@ from pathlib import Path
 import psutil
 from isal import igzip
 
-from steptime.recording.packed import SUFFIX, pack
+from steptime.journal import append_to
+from steptime.recording.packed import MAGIC, SUFFIX, pack
 
 LONGEST = 1 << 28
 """Bytes of one that fits into memory beside its packed form, several times over; a longer one stays as it is."""
@@ -53,14 +54,19 @@ def _compress(trace: Path) -> str:
 
 
 def pack_journals(journals: Iterable[Path]) -> None:
-    """Packs journals, each in one piece; the plain one goes when the other is complete. One that cannot be packed
-    stays, and so does that of a process that may still write: it runs on, or ran on another machine."""
+    """Packs journals, each in one piece, behind what was packed of it while the job ran; the plain one goes when the
+    other is complete. One that cannot be packed stays, and so does that of a process that may still write: it runs on,
+    or ran on another machine."""
     for journal in journals:
         partial = journal.with_name(f"{journal.stem}{SUFFIX}.partial")
+        packed = journal.with_suffix(SUFFIX)
         try:
             if _ended(journal.parent) and journal.stat().st_size <= LONGEST:
-                partial.write_bytes(pack(journal.read_bytes()))
-                partial.replace(journal.with_suffix(SUFFIX))
+                if packed.exists():
+                    append_to(str(packed), pack(journal.read_bytes())[len(MAGIC) :])
+                else:
+                    partial.write_bytes(pack(journal.read_bytes()))
+                    partial.replace(packed)
                 journal.unlink()
         except (OSError, ValueError, KeyError):
             partial.unlink(missing_ok=True)

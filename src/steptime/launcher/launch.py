@@ -18,6 +18,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -27,7 +28,7 @@ from steptime.launcher.command import NOT_EXECUTABLE, cannot_record, make_record
 from steptime.launcher.joining import RecordingPlace, join, leave, wait_for_others
 from steptime.launcher.outcome import Outcome, ProbeOptions, Progress
 from steptime.launcher.revision import Inspection, Revision
-from steptime.launcher.supervise import HEAD_START, PATIENCE, Switchboard, pack_recording, supervise
+from steptime.launcher.supervise import HEAD_START, PATIENCE, THINNING_PERIOD, Switchboard, pack_recording, supervise
 from steptime.recording.manifest import begin_manifest, discard, extend_manifest, innermost
 
 PRELOAD = "LD_PRELOAD"
@@ -169,18 +170,24 @@ def _follow(words: Sequence[str], place: RecordingPlace, options: ProbeOptions) 
     """Runs this part of a job whose recording another launcher leads: the leader does all but start it."""
     begin = time.monotonic()
     try:
-        returncode = _run(words, probe_environment(place.folder, options))
+        returncode = _run(words, probe_environment(place.folder, options), place.folder)
     finally:
         leave(place)
     return replace(outcome_of(returncode, place.folder, time.monotonic() - begin), leads=False)
 
 
-def _run(words: Sequence[str], environment: Mapping[str, str] | None) -> int:
-    """Runs a command and only passes signals on to it; its return code."""
+def _run(words: Sequence[str], environment: Mapping[str, str] | None, recording: Path | None = None) -> int:
+    """Runs a command, passes signals on to it, and keeps small what its processes record; its return code."""
     with Switchboard() as signals:
         job = start(words, environment, close_fds=False)  # files that the user passes down must arrive
+        thinner = None
         while job.poll() is None:
-            signals.wait(PATIENCE, job.send_signal)
+            signals.wait(THINNING_PERIOD if recording is not None else PATIENCE, job.send_signal)
+            if recording is not None and job.poll() is None:
+                from steptime.launcher.thin import JournalThinner, family
+
+                thinner = thinner or JournalThinner(recording, partial(family, job.pid))
+                thinner.look()
     return job.returncode
 
 

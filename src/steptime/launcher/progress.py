@@ -9,40 +9,13 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from pathlib import Path
 
-import numpy as np
-
-from steptime.journal import RECORD, Kind
 from steptime.launcher.outcome import WAITING
-from steptime.recording.records import LAYOUT
+from steptime.recording.growing import StepCount
 
 WATCHING, PROFILED = "watching", "watching, profile taken"
-
-
-@dataclass(slots=True)
-class _Count:
-    offset: int = 0
-    optimizers: Counter[int] = field(default_factory=Counter)
-    kinds: Counter[int] = field(default_factory=Counter)
-
-    def add(self, data: bytes) -> None:
-        """Counts whole records; a torn one at the end is read again the next time."""
-        whole = len(data) - len(data) % RECORD.size
-        self.offset += whole
-        records = np.frombuffer(data[:whole], dtype=LAYOUT)
-        self.kinds.update(records["kind"].tolist())
-        self.optimizers.update(records["identity"][records["kind"] == Kind.OPTIMIZER_STEP].tolist())
-
-    @property
-    def steps(self) -> int:
-        """Updates of the busiest optimiser, else backward passes, else forwards; and the boundaries while the watch was
-        off."""
-        trained = max(self.optimizers.values(), default=0) or self.kinds[Kind.BACKWARD]
-        return (trained or self.kinds[Kind.FORWARD]) + self.kinds[Kind.BOUNDARY]
 
 
 class Journals:
@@ -51,7 +24,7 @@ class Journals:
 
     def __init__(self, recording: Path) -> None:
         self._recording = recording
-        self._counts: dict[Path, _Count] = {}
+        self._counts: dict[Path, StepCount] = {}
 
     def look(self) -> tuple[int, int, str]:
         """(steps of the process that has most, processes that train, stage)."""
@@ -63,11 +36,11 @@ class Journals:
         return max((count.steps for count in self._counts.values()), default=0), len(folders), stage
 
     def _read(self, path: Path) -> None:
-        count = self._counts.setdefault(path, _Count())
+        count = self._counts.setdefault(path, StepCount())
         try:
             with path.open("rb") as file:
                 file.seek(count.offset)
-                count.add(file.read())
+                count.offset += count.add(file.read())
         except OSError:
             return  # not there yet, or gone again
 

@@ -142,6 +142,8 @@ LONG_JOURNAL = 1 << 18
 """Bytes that are worth packing: thousands of steps."""
 PATIENCE = 3600.0
 """Seconds of one wait for a signal or the end of the job."""
+THINNING_PERIOD = 30.0
+"""Seconds between two looks at how large the journals are."""
 NO_TELEMETRY = "Telemetry could not be written to the recording: the machine's load is known in part."
 
 
@@ -222,9 +224,10 @@ def _timers(
     job: subprocess.Popen[bytes], folder: Path, show: Callable[[Progress], None] | None, begin: float
 ) -> list[Timer]:
     from steptime.launcher.telemetry import Telemetry
+    from steptime.launcher.thin import JournalThinner
 
     telemetry = Telemetry(folder, job.pid)
-    timers: list[Timer] = [telemetry]
+    timers: list[Timer] = [telemetry, JournalThinner(folder, lambda: telemetry.pids)]
     if show is not None:
         timers.append(Display(folder, show, begin, lambda: telemetry.pids))
     return timers

@@ -18,8 +18,8 @@ from steptime.journal import append_to
 from steptime.recording.recording import TelemetrySample
 
 NAME = "telemetry.jsonl"
-PERIOD = 1.0
-"""Seconds between two samples."""
+PERIOD, LONGEST_PERIOD, RARER = 1.0, 10.0, 1 / 1800
+"""Seconds between two samples: more as the job gets on, by this share of its time, so that a day takes 2 MB."""
 PRESSURE = Path("/proc/pressure/cpu")
 LARGEST_SHARE = 0.005
 """Of one CPU: where a look is dear (thousands of processes), the looks become rarer."""
@@ -33,7 +33,8 @@ class Telemetry:
         self._path = folder / NAME
         self._load = CpuLoad(pid)
         self._devices = find_devices()
-        self.due = time.monotonic() + PERIOD
+        self._begin = time.monotonic()
+        self.due = self._begin + PERIOD
         self.failed = False
 
     @property
@@ -53,7 +54,8 @@ class Telemetry:
             except OSError:
                 self.failed = True  # no room, or the recording was removed: the job goes on
         cost = time.monotonic() - begin
-        self.due = begin + max(PERIOD, cost / LARGEST_SHARE)
+        period = min(LONGEST_PERIOD, max(PERIOD, RARER * (begin - self._begin)))
+        self.due = begin + max(period, cost / LARGEST_SHARE)
 
 
 class CpuLoad:

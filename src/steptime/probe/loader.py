@@ -21,6 +21,7 @@ import multiprocessing
 import multiprocessing.queues
 import multiprocessing.util
 import os
+import queue
 import sys
 import time
 from collections.abc import Callable
@@ -381,6 +382,18 @@ def next_ended(number: int, begin: int, end: int) -> None:
         reading, collating = busy_shares(thread, fetch, collate, end)
         _LoaderState.append(FETCH, reading, number, fetch, collate)
         _LoaderState.append(COLLATE, collating, number, collate, end)
+
+
+def ready(iterator: Any) -> int | None:
+    """Batches that wait to be taken; None without workers or where the queue does not tell. Takes no lock."""
+    waiting = getattr(iterator, "_data_queue", None)
+    if waiting is None:
+        return None
+    try:
+        arrived = len(waiting.queue) if isinstance(waiting, queue.Queue) else waiting.qsize()
+        return int(arrived) + len(iterator._task_info) - int(iterator._tasks_outstanding)
+    except Exception:  # noqa: BLE001 - the probe's boundary: macOS has no qsize, other queues may lack anything
+        return None
 
 
 def iterator_facts(iterator: Any, number: int) -> dict[str, Any]:

@@ -39,7 +39,7 @@ from steptime.probe.recorder import Recorder, finish_as_child
 from steptime.probe.steps import Pace, StepCounter, Untrained
 
 LOADER_NEXT, OPTIMIZER_STEP, SCALER_STEP = int(Kind.LOADER_NEXT), int(Kind.OPTIMIZER_STEP), int(Kind.SCALER_STEP)
-FORWARD, BACKWARD = int(Kind.FORWARD), int(Kind.BACKWARD)
+FORWARD, BACKWARD, QUEUE = int(Kind.FORWARD), int(Kind.BACKWARD), int(Kind.QUEUE)
 CHECKPOINT, BOUNDARY = int(Kind.CHECKPOINT), int(Kind.BOUNDARY)
 UPDATES = (OPTIMIZER_STEP, SCALER_STEP)
 PARTIAL, EXHAUSTED, GRADIENT = int(Flag.PARTIAL), int(Flag.EXHAUSTED), int(Flag.GRADIENT)
@@ -199,6 +199,8 @@ class Session:
         loader.tell_apart(True)
         self.quiet.together = False
         loader.next_begins(iterator, number, begin)
+        if (ready := loader.ready(iterator)) is not None:
+            self.recorder.journal.sample(QUEUE, number, begin, ready)
         return number
 
     def backward_begins(self, begin: int) -> None:

@@ -17,7 +17,9 @@ FILES = re.compile(
     r"manifest\.json\.partial|telemetry\.jsonl|machine\.json|profile-\d+\.json(\..+-\d+-\d+)?|arm-end-\d+|output\.log"
 )
 """Of the recording itself."""
-MARKS = re.compile(r"seen-python|seen-torch|profile-request|leader|joined-(.+-\d+|task-\d+)(\.ended)?|arm-ended-\d+")
+REQUEST = "profile-request"
+"""Asks every process for one more window of the profiler; the probe looks for it once a second."""
+MARKS = re.compile(rf"seen-python|seen-torch|{REQUEST}|leader|joined-(.+-\d+|task-\d+)(\.ended)?|arm-ended-\d+")
 """Of the recording itself, too: files that say something by being there. One that says anything else than MARK_TEXT is
 somebody else's."""
 MARK_TEXT = re.compile(rb"(\d+\n)*|(\S+ \d+ \d*\n)?(ended\n)?")
@@ -26,7 +28,7 @@ MOST_MARK_BYTES = 1 << 20
 PROCESS_FOLDERS = re.compile(r"process-\d{1,10}(-\d{1,4})?")
 PROCESS_FILES = re.compile(
     r"(process\.json|numerics\.json|(journal|loader)\.packed|memory-(\d+|full)\.pickle|trace-\d+\.json(\.gz)?)(\.partial)?"
-    r"|(journal|loader)\.bin|facts\.jsonl|parity\.jsonl"
+    r"|(journal|loader)\.(bin|aside)|facts\.jsonl|parity\.jsonl"
 )
 
 

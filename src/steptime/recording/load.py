@@ -7,7 +7,7 @@ problems, and only three things are refused: no recording at all, one of a newer
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -20,7 +20,7 @@ from steptime.journal import EARLY_WINDOW, FORMAT_VERSION, RECORD, SPAWNED
 from steptime.recording import documents
 from steptime.recording import recording as rec
 from steptime.recording.documents import decode_document, decode_fact, decode_lines, read_blocks, read_bytes
-from steptime.recording.packed import SUFFIX, unpack
+from steptime.recording.packed import ASIDE, SUFFIX, unpack
 from steptime.recording.parity import read_parity
 from steptime.recording.records import CLOCK_SLACK, LONGEST_LIFE, Decoded, Life, decode
 
@@ -53,8 +53,8 @@ class Contents:
 def look_into(path: Path) -> Contents:
     """All of the recording in the folder `path` but its processes. Raises what `load` does."""
     problems: list[str] = []
-    folders = _process_folders(path)
-    manifest = _manifest(path, bool(folders), problems)
+    folders = process_folders(path)
+    manifest = read_manifest(path, bool(folders), problems)
     file = path / "telemetry.jsonl"
     samples = decode_lines(
         file,
@@ -74,7 +74,7 @@ def load_process(folder: Path, manifest: rec.Manifest) -> tuple[rec.Process, tup
 
 def facts_of(path: Path) -> tuple[rec.ProcessFacts, ...]:
     """Who the processes of a recording are; nothing of what they did is read. Raises what `load` does."""
-    found = (_process_facts(folder, []) for folder in _process_folders(path))
+    found = (read_facts(folder, []) for folder in process_folders(path))
     return tuple(facts for facts in found if facts is not None)
 
 
@@ -122,7 +122,8 @@ def _program(process: rec.Process) -> int:
     return int(match[2] or 0) + 1 if match else 1
 
 
-def _process_folders(path: Path) -> list[Path]:
+def process_folders(path: Path) -> list[Path]:
+    """The folders of the processes, by name. Raises RecordingError."""
     try:
         if not path.exists():
             raise no_such_file(path, "a recording (a folder that steptime run writes), a trace or a report")
@@ -142,7 +143,8 @@ def _no_recording(path: Path, seen: str) -> RecordingError:
     )
 
 
-def _manifest(path: Path, has_processes: bool, problems: list[str]) -> rec.Manifest:
+def read_manifest(path: Path, has_processes: bool, problems: list[str]) -> rec.Manifest:
+    """manifest.json. Raises RecordingError where there is none, nor a process, or where it is a newer format's."""
     data = read_bytes(path / "manifest.json", documents.LARGEST_DOCUMENT, problems)
     if not data and not has_processes:
         raise _no_recording(path, "holds no manifest.json")
@@ -161,15 +163,28 @@ def _manifest(path: Path, has_processes: bool, problems: list[str]) -> rec.Manif
 
 
 def _process(folder: Path, manifest: rec.Manifest, problems: list[str]) -> rec.Process:
-    known = _process_facts(folder, problems)
-    life = _life(known, manifest)
-    match = PROCESS_FOLDER.fullmatch(folder.name)
-    unknown = rec.ProcessFacts(int(match[1]) if match else 0, 0, (), "", "", "", "", 0, 0, 0)
+    known = read_facts(folder, problems)
+    life = life_of(known, manifest)
     lines = read_bytes(folder / "facts.jsonl", documents.LARGEST_LINES, problems)
     found = decode_lines(folder / "facts.jsonl", lines, decode_fact, problems)
+    intervals = _journal(folder / "journal.bin", life, problems).table
+    workers = _journal(folder / "loader.bin", life, problems).table
+    return assemble_process(folder, known, found, intervals, workers, problems)
+
+
+def assemble_process(
+    folder: Path,
+    known: rec.ProcessFacts | None,
+    found: Sequence[object],
+    intervals: rec.IntervalTable,
+    workers: rec.IntervalTable,
+    problems: list[str],
+) -> rec.Process:
+    """A process from what its files hold. found: the facts in the order in which they were written."""
+    match = PROCESS_FOLDER.fullmatch(folder.name)
+    unknown = rec.ProcessFacts(int(match[1]) if match else 0, 0, (), "", "", "", "", 0, 0, 0)
     settings = _of(found, rec.SettingsFacts)
     loaders = _newest(_of(found, rec.LoaderFacts), "identity")
-    workers = _journal(folder / "loader.bin", life, problems).table
     identity = workers.identity.copy()
     in_workers = _of(found, rec.WorkerSampleFacts)
     for loader in loaders:  # spawned workers know the loader's seed only
@@ -183,7 +198,7 @@ def _process(folder: Path, manifest: rec.Manifest, problems: list[str]) -> rec.P
     return rec.Process(
         folder=folder,
         facts=known or unknown,
-        intervals=_journal(folder / "journal.bin", life, problems).table,
+        intervals=intervals,
         workers=replace(workers, identity=identity),
         settings=settings[-1] if settings else None,
         roots=_newest(_of(found, rec.RootFacts), "identity"),
@@ -207,7 +222,7 @@ def _process(folder: Path, manifest: rec.Manifest, problems: list[str]) -> rec.P
     )
 
 
-def _of(facts: list[object], kind: type[F]) -> list[F]:
+def _of(facts: Iterable[object], kind: type[F]) -> list[F]:
     return [fact for fact in facts if isinstance(fact, kind)]
 
 
@@ -216,7 +231,8 @@ def _newest(facts: list[F], *identity: str) -> tuple[F, ...]:
     return tuple({tuple(getattr(fact, name) for name in identity): fact for fact in facts}.values())
 
 
-def _process_facts(folder: Path, problems: list[str]) -> rec.ProcessFacts | None:
+def read_facts(folder: Path, problems: list[str]) -> rec.ProcessFacts | None:
+    """process.json; None where it cannot be read."""
     data = read_bytes(folder / "process.json", documents.LARGEST_DOCUMENT, problems)
     try:
         return decode_document(data, rec.ProcessFacts)
@@ -225,7 +241,7 @@ def _process_facts(folder: Path, problems: list[str]) -> rec.ProcessFacts | None
         return None
 
 
-def _life(facts: rec.ProcessFacts | None, manifest: rec.Manifest) -> Life | None:
+def life_of(facts: rec.ProcessFacts | None, manifest: rec.Manifest) -> Life | None:
     """From the process's start to the job's end, with slack; None without the process's clocks."""
     if facts is None:
         return None
@@ -249,20 +265,21 @@ def _journal(path: Path, life: Life | None, problems: list[str]) -> Decoded:
 
 
 def _blocks(path: Path, problems: list[str]) -> Iterator[bytes]:
-    """The records that were packed when the job had ended, then those that were not."""
+    """The records that were packed, then those that were set aside to be packed, then the newest ones."""
     packed = path.with_suffix(SUFFIX)
-    data = read_bytes(packed, LARGEST_JOURNAL, problems)
-    plain = read_blocks(path, LARGEST_JOURNAL, JOURNAL_BLOCK, problems)
-    first = next(plain, b"")
+    data, seen = read_bytes(packed, LARGEST_JOURNAL, problems), set()
     try:
-        for number, block in enumerate(unpack(data, LARGEST_JOURNAL) if data else ()):
-            if not number and block[: RECORD.size] == first[: RECORD.size]:
-                break  # killed before the plain one was removed: it holds the same
+        for block in unpack(data, LARGEST_JOURNAL) if data else ():
+            seen.add(block[: RECORD.size])
             yield block
     except ValueError:
         problems.append(f"{path.parent.name}/{packed.name} is damaged: only its beginning was read.")
-    yield first
-    yield from plain
+    for plain in (path.with_suffix(ASIDE), path):
+        blocks = read_blocks(plain, LARGEST_JOURNAL, JOURNAL_BLOCK, problems)
+        first = next(blocks, b"")
+        if first[: RECORD.size] not in seen:  # else killed before it was removed: the packed one holds the same
+            yield first
+            yield from blocks
 
 
 def _traces(folder: Path, traces: list[rec.TraceFacts], problems: list[str]) -> tuple[rec.TraceFacts, ...]:

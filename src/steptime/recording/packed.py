@@ -15,7 +15,8 @@ import numpy as np
 from steptime.journal import RECORD
 from steptime.recording.records import LAYOUT
 
-SUFFIX = ".packed"
+SUFFIX, ASIDE = ".packed", ".aside"
+"""Of a journal that was packed, and of one that is about to be, while a new one is written in its place."""
 MAGIC = b"STJ1"
 HEAD = struct.Struct("<II")
 """Of a block: records in it, bytes that follow."""

@@ -17,8 +17,10 @@ LAYOUT = np.dtype(
     [("kind", "u1"), ("flags", "u1"), ("thread", "<u2"), ("identity", "<u4"), ("begin", "<i8"), ("end", "<i8")]
 )
 """`journal.RECORD` as a numpy type: the same 24 bytes."""
+Records = npt.NDArray[np.void]
+"""Of LAYOUT."""
 VALUE_KINDS = (Kind.MEMORY, Kind.DEVICE_MARK, Kind.GRADIENT_NORM)
-"""Their second time is a value. QUEUE is one too where it is shorter than a clock reading: see `_plausible`."""
+"""Their second time is a value. QUEUE is one too where it is shorter than a clock reading: see `plausible`."""
 CLOCK_SLACK = 120_000_000_000
 """ns by which a process's clocks may have been set against each other before a record counts as outside its life."""
 LONGEST_LIFE = 400 * 86_400 * 1_000_000_000
@@ -50,10 +52,10 @@ def decode(blocks: Iterable[bytes], life: Life | None) -> Decoded:
     for data in blocks:
         whole = len(data) // RECORD.size
         records = np.frombuffer(data, LAYOUT, count=whole)
-        kept.append(records[_plausible(records, None)])
+        kept.append(records[plausible(records, None)])
         total, torn = total + whole, torn + len(data) - whole * RECORD.size
     possible = np.concatenate(kept)
-    sound = possible[_plausible(possible, life)]
+    sound = possible[plausible(possible, life)]
     if total - len(sound) > len(sound):
         sound = possible
     return Decoded(as_table(sound), torn, total - len(sound))
@@ -79,11 +81,12 @@ def encode(table: IntervalTable) -> bytes:
     return records[::-1].tobytes()
 
 
-def _plausible(records: npt.NDArray[np.void], life: Life | None) -> Bool:
+def plausible(records: Records, life: Life | None) -> Bool:
+    """Which records make sense: of a known kind, in time order, in this life."""
     kind, begin, end = records["kind"], records["begin"], records["end"]
     first, last = (life.begin, life.end) if life else (0, 2**62)
     in_life = np.isin(kind, list(Kind)) & (begin >= max(0, first)) & (begin <= last) & (end >= 0)
     ordered = (end >= begin) & (end <= last)
-    ready = (kind == Kind.QUEUE) & (end < 2**32)  # of older recordings: batches that were ready
-    plausible: Bool = in_life & (ordered | np.isin(kind, VALUE_KINDS) | ready)
-    return plausible
+    ready = (kind == Kind.QUEUE) & (end < 2**32)
+    sound: Bool = in_life & (ordered | np.isin(kind, VALUE_KINDS) | ready)
+    return sound

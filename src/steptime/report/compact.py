@@ -2,7 +2,7 @@
 
 It is the public document: its records stand here alone, so that a type within steptime may be renamed without a change
 of it, and a field goes, or gets another meaning, with another version only. Its JSON Schema is
-docs/compact-schema.json. Nothing reads it back: it does not hold what a page or a comparison needs.
+docs/compact-schema.json. Only `steptime watch` reads it back: it does not hold what a page or a comparison needs.
 """
 
 from __future__ import annotations

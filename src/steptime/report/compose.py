@@ -201,14 +201,15 @@ def _held_back(reasons: int | None) -> float | None:
     return None if reasons is None else 100.0 * bool(reasons & (SLOWED | POWER_CAP))
 
 
-def throughput_of(case: Case, steps: Steps) -> Throughput | None:
-    """From the loader's batches and the steps; None where nothing says how large a batch is."""
+def throughput_of(case: Case, steps: Steps, left_out: int = 0) -> Throughput | None:
+    """From the loader's batches and the steps; None where nothing says how large a batch is.
+    left_out: steps of the run that are not among `steps`."""
     samples, step = samples_per_step(case.loader), case.step.duration.value
     if case.loader is None or not samples or step <= 0:
         return None
     tokens = case.padding.tokens * case.loader.demand if case.padding is not None and case.padding.tokens else None
     run = int(steps.end[-1] - steps.begin[0])
-    return Throughput(samples, samples / step * 1e9, samples * len(steps.end) / run * 1e9, tokens)
+    return Throughput(samples, samples / step * 1e9, samples * (len(steps.end) + left_out) / run * 1e9, tokens)
 
 
 def _time_of(process: Process, kind: Kind) -> int:

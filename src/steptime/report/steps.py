@@ -15,7 +15,7 @@ from steptime.arrays import Bool, Int64, unique
 
 KINDS = (
     "steady", "outlier", "warm-up", "profiled", "with evaluation", "with checkpoint", "with compilation",
-    "with rollout", "with loader start", "paused", "not watched", "looked at closely",
+    "with rollout", "with loader start", "paused", "not watched", "looked at closely", "several, left out",
 )  # fmt: skip
 """Of steps. An outlier is marked, whether it is far enough out to be left out of the mean or not. "looked at closely":
 while the probe looked for modules and lines."""
@@ -26,6 +26,7 @@ _OF_SEGMENT = {
     SegmentKind.ROLLOUT: "with rollout",
     SegmentKind.LOADER_START: "with loader start",
     SegmentKind.PAUSE: "paused",
+    SegmentKind.THINNED: "several, left out",
 }
 FAR_OUT = 3.0
 """Interquartile ranges above the third quartile: Tukey's "far out" (Exploratory Data Analysis, 1977)."""

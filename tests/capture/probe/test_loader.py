@@ -204,6 +204,9 @@ def test_forked_workers_write_every_batch_beside_the_trainers_journal(tmp_path: 
     assert all(record[4] <= record[5] for record in fetches + collates + waits)
     assert not seen.trainer[Kind.FETCH]
     assert len(seen.trainer[Kind.LOADER_START]) == 2, "persistent workers start anew in each epoch too, but faster"
+    ready = [record[5] for record in seen.trainer[Kind.QUEUE]]
+    assert 20 <= len(ready) <= len(seen.trainer[Kind.LOADER_NEXT]), "at all of them until nobody waits for boundaries"
+    assert all(0 <= number <= 4 for number in ready)
     assert seen.loaders[0]["start_method"] == "fork"
     assert seen.loaders[0]["in_memory_tensors"] is (mode == "held2")
     assert seen.loaders[0]["iterable"] is (mode == "stream2")

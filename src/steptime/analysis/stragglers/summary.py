@@ -304,7 +304,7 @@ def summarise_process(process: Process, layout: Layout, recorded: RecordedBreakd
     steps = layout.timeline.steps
     if window is not None:
         exchanges = exchanges_of(window)
-        numbers = np.searchsorted(steps.end, window.boundaries[:, 1] - window.shift)
+        numbers = layout.timeline.numbers(np.searchsorted(steps.end, window.boundaries[:, 1] - window.shift))
     if window is not None and window.on_device:
         own = steps.phases[:, SURELY_OWN].sum(axis=1)
     else:  # without backward, and the phases in which a collective is begun: buffers and sharded weights are exchanged
@@ -315,7 +315,7 @@ def summarise_process(process: Process, layout: Layout, recorded: RecordedBreakd
             if phase in held and any(contains(held[phase], each.begin).any() for each in exchanges)
         ]
         own = steps.duration - steps.phases[:, [Phase.BACKWARD, *shared]].sum(axis=1)
-    breakdown, facts = recorded.breakdown, process.facts
+    breakdown, facts, whole = recorded.breakdown, process.facts, layout.timeline.whole  # behind, ranks keep others
     rank = facts.rank if facts.rank is not None else 0
     return RankSummary(
         rank=rank,
@@ -327,6 +327,6 @@ def summarise_process(process: Process, layout: Layout, recorded: RecordedBreakd
         exchanges=exchanges,
         numbers=tuple(numbers.tolist()),
         flops=sum(operator.flops or 0.0 for operator in recorded.operators),
-        series=blocks(own, steps.steady),
+        series=blocks(own[:whole], steps.steady[:whole]),
         world=facts.world_size,
     )

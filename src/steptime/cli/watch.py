@@ -1,0 +1,174 @@
+"""`steptime watch`: a job that runs, live: in the terminal, as lines, or as a page."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+from steptime.cli.exit_codes import tell
+from steptime.cli.options import files, seconds
+from steptime.errors import OutputError
+from steptime.live.text import last_line, line
+from steptime.live.view import LiveView
+from steptime.live.watching import Watcher, ask_for_profile, diagnosis_command, find_recording
+
+FAREWELL = 1.0
+"""Seconds that open pages have to take the last view."""
+KEYS = "p: profile now   d: diagnose   q: leave"
+
+
+@click.command("watch", short_help="Watch a job that runs, live.")
+@click.argument("target", required=False, metavar="[RECORDING | PID]", shell_complete=files)
+@click.option(
+    "--every",
+    metavar="TIME",
+    callback=seconds,
+    default="10s",
+    show_default=True,
+    help="Where there is no terminal: time between two lines.",
+)
+@click.option("--serve", is_flag=True, help="Show it as a page, on this machine only, at the address that is printed.")
+@click.option(
+    "--port",
+    metavar="N",
+    type=click.IntRange(0, 65535),
+    default=0,
+    help="Of the page. Default: one that is free.",
+)
+def command(target: str | None, every: float, serve: bool, port: int) -> int:
+    """Watch a job that steptime run records: step time, samples per second, where the last minute went, the loader's
+    queue, the GPU, every rank, who is late, and the diagnosis so far. Only the recording is read, so that the job does
+    not notice; any machine that sees its folder will do. It ends when the job does.
+
+    Without RECORDING or PID: the newest recording in runs/ that grows. PID: of the job, or of its steptime run.
+
+    In a terminal, p asks for a profile of the next steps, d diagnoses what is there, and q leaves.
+
+    \b
+    steptime watch
+    steptime watch /shared/runs/train-77.0
+    steptime watch --serve --port 8700
+    """
+    recording = find_recording(target)
+    watcher = Watcher(recording)
+    view: LiveView | None
+    try:
+        if serve:
+            view = _served(watcher, port)
+        elif sys.stdout.isatty():
+            view = _in_terminal(watcher)
+        else:
+            view = _as_lines(watcher, every)
+    finally:
+        watcher.close()
+    if view is not None:
+        tell(f"{last_line(view)}\nNext:  steptime diagnose {recording}\n")
+    return 0
+
+
+def _wait(due: float) -> None:
+    time.sleep(max(0.0, due - time.monotonic()))
+
+
+def _as_lines(watcher: Watcher, every: float) -> LiveView:
+    due = 0.0
+    while True:
+        view = watcher.look()
+        if view.state != "running":
+            return view
+        if time.monotonic() >= due:
+            due = time.monotonic() + every
+            tell(f"{line(view)}\n")
+        _wait(min(due, watcher.due))
+
+
+def _served(watcher: Watcher, port: int) -> LiveView:
+    from steptime.live.serve import LivePage
+
+    page = LivePage(watcher.source, port)
+    try:
+        tell(f"{page.url}\n")
+        while True:
+            view = watcher.look()
+            page.publish(view)
+            if view.state != "running":
+                time.sleep(FAREWELL)
+                return view
+            _wait(watcher.due)
+    finally:
+        page.close()
+
+
+def _in_terminal(watcher: Watcher) -> LiveView | None:
+    """The last view; None where the user has left before the end."""
+    from rich.console import Console
+    from rich.live import Live
+
+    from steptime.cli.live_screen import screen
+
+    console = Console(highlight=False)
+    with _keys() as keys, Live(console=console, auto_refresh=False) as live:
+        said = ""
+        while True:
+            view = watcher.look()
+            running = view.state == "running"
+            foot = (said or KEYS) if running and keys is not None else ""
+            live.update(screen(view, foot, console.width), refresh=True)
+            if not running:
+                return view
+            said = ""
+            while (left := watcher.due - time.monotonic()) > 0 and not said:
+                key = _key(keys, left)
+                if key == "q":
+                    return None
+                if key == "p":
+                    said = _profile(watcher.source)
+                if key == "d":
+                    live.stop()
+                    subprocess.run(diagnosis_command(watcher.source), stdin=subprocess.DEVNULL, check=False)
+                    live.start()
+                    break
+
+
+def _profile(recording: Path) -> str:
+    try:
+        ask_for_profile(recording)
+    except OutputError as error:
+        return error.sentence
+    return "A profile was asked for."
+
+
+def _key(keys: int | None, timeout: float) -> str:
+    """The key that is pressed in so many seconds; "" for none."""
+    if keys is None:
+        time.sleep(timeout)
+        return ""
+    if not select.select([keys], [], [], timeout)[0]:
+        return ""
+    return os.read(keys, 1).decode("ascii", "replace").lower() or "q"
+
+
+@contextlib.contextmanager
+def _keys() -> Iterator[int | None]:
+    """The terminal's input, key by key, without their echo; None where the input is no terminal."""
+    import termios
+    import tty
+
+    if not sys.stdin.isatty():
+        yield None
+        return
+    file = sys.stdin.fileno()
+    before = termios.tcgetattr(file)
+    try:
+        tty.setcbreak(file)
+        yield file
+    finally:
+        termios.tcsetattr(file, termios.TCSADRAIN, before)

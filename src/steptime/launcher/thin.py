@@ -1,0 +1,83 @@
+"""Keeps the recording of a long run small while the job runs: what its processes have written is packed, and thinned
+where it is more than a rank may have a day (`recording.thinning`).
+
+The probe opens its files anew for each write, so a journal is set aside by its name, and packed a look later, when
+whoever had it open has long closed it. Killed at any moment, one of us leaves what readers can read: a file that was
+set aside, or one that is packed already and there besides.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import numpy as np
+import psutil
+
+from steptime.journal import RECORD, Kind, append_to
+from steptime.launcher.supervise import THINNING_PERIOD
+from steptime.recording.packed import ASIDE, MAGIC, SUFFIX
+from steptime.recording.records import LAYOUT, Records
+from steptime.recording.thinning import BYTES_PER_SECOND, thin
+
+LARGE = 2 << 20
+"""Bytes of records of a process that stay as they are: the newest, of more than an hour at eight steps a second."""
+FIRST = float(1 << 40)
+"""Bytes per second that the first part may have: warm-up, first profiles, and as many steps as the newest ones."""
+NAMES = ("journal", "loader")
+
+
+def family(pid: int) -> tuple[int, ...]:
+    """A process and all that it has started."""
+    with contextlib.suppress(psutil.Error):
+        return pid, *(each.pid for each in psutil.Process(pid).children(recursive=True))
+    return ()
+
+
+class JournalThinner:
+    """Looks after the journals of the processes that `pids` names: those that this launcher has started."""
+
+    def __init__(self, folder: Path, pids: Callable[[], Iterable[int]]) -> None:
+        self._folder, self._pids = folder, pids
+        self._signs: dict[Path, Kind] = {}
+        self.due = time.monotonic() + THINNING_PERIOD
+        self.failed = False
+
+    def look(self) -> None:
+        """Packs what was set aside the last time, and sets aside what has become large."""
+        for pid in self._pids():
+            for process in self._folder.glob(f"process-{pid}*"):
+                with contextlib.suppress(OSError):  # no room, or removed: it stays as it is
+                    if not self._pack(process):
+                        _set_aside(process)
+        self.due = time.monotonic() + THINNING_PERIOD
+
+    def _pack(self, process: Path) -> bool:
+        """Whether there was anything. Raises OSError."""
+        aside = [process / f"{name}{ASIDE}" for name in NAMES]
+        if not any(path.exists() for path in aside):
+            return False
+        journal, loader = map(_records, aside)
+        rate = BYTES_PER_SECOND if (process / f"journal{SUFFIX}").exists() else FIRST  # how it began stays whole
+        thinned = thin(journal, loader, self._signs.get(process), rate)
+        self._signs[process] = thinned.sign
+        for path, blocks in zip(aside, (thinned.journal, thinned.loader), strict=True):
+            packed = path.with_suffix(SUFFIX)
+            if len(blocks) > len(MAGIC):
+                append_to(str(packed), blocks[len(MAGIC) if packed.exists() else 0 :])
+            path.unlink(missing_ok=True)
+        return True
+
+
+def _records(path: Path) -> Records:
+    data = path.read_bytes() if path.exists() else b""
+    return np.frombuffer(data, LAYOUT, count=len(data) // RECORD.size)
+
+
+def _set_aside(process: Path) -> None:
+    plain = [path for name in NAMES if (path := process / f"{name}.bin").exists()]
+    if sum(path.stat().st_size for path in plain) >= LARGE:
+        for path in plain:
+            path.rename(path.with_suffix(ASIDE))

@@ -1,0 +1,171 @@
+"""A live view in words: the same ones for the terminal, for lines in a file and for the page."""
+
+from __future__ import annotations
+
+from steptime.live.view import LiveView, Part, RankView
+from steptime.quantities import format_bytes, format_change, format_count, format_duration, format_samples, format_share
+from steptime.recording.recording import TelemetrySample
+from steptime.report.printable import one_line
+
+BLOCKS = " ▁▂▃▄▅▆▇█"
+HELD_BACK = ((0x04, "power cap"), (0x08, "hardware slowdown"), (0x20, "heat"), (0x40, "heat"), (0x80, "power brake"))
+"""Bits of NVML's throttle reasons that cost speed."""
+QUIET = 10.0
+"""Seconds without anything new that are worth saying."""
+LEAST = 0.001
+"""Share of the minute that a part is shown from."""
+
+
+def title(view: LiveView) -> str:
+    """Which job it is, and how far."""
+    total = max((rank.total for rank in view.ranks), default=0)
+    far = f"{total:,} steps" if total else "no training step yet"
+    silent = f", nothing new for {view.silent:.0f} s" if view.silent > QUIET and view.state == "running" else ""
+    return one_line(f"{view.source} · {view.command} · {_time(view.elapsed)}, {far}{silent}")
+
+
+def _time(seconds: float) -> str:
+    """The time since the start: whole seconds, minutes from two on, hours."""
+    whole = round(seconds)
+    if whole < 120:
+        return f"{whole} s"
+    if whole < 7200:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+def step_line(view: LiveView) -> str:
+    """The front rank's step over the last minute; "" before there is one."""
+    rank = view.front
+    if rank is None or rank.step is None:
+        return ""
+    step = rank.step
+    spread = f" ± {format_duration((step.high - step.low) / 2)}" if step.samples > 1 else ""
+    rate = f", {format_samples(rank.rate)}" if rank.rate is not None else ""
+    change = f", {format_change(view.change)} since the watch began" if view.change is not None else ""
+    of = f", {rank.name}" if len(view.ranks) > 1 else ""
+    last = format_duration(rank.wall)
+    return f"Step {format_duration(step.value)}{spread}{rate}{change} ({rank.steps:,} steps in the last {last}{of})"
+
+
+def curve_line(rank: RankView) -> str:
+    """The step time over the last minute, from 0, as a row of blocks; "" where there is none."""
+    most = max(rank.curve, default=0.0)
+    if not most:
+        return ""
+    return "".join(BLOCKS[max(1, round(8 * value / most)) if value else 0] for value in rank.curve)
+
+
+def parts(rank: RankView) -> list[tuple[str, str, str, float]]:
+    """Of the last minute: (name, time, share, share as a number); times of phases are per step, of the rest in all."""
+    found = [
+        (part.name, f"{format_duration(part.total / rank.steps)}/step", format_share(part.share), part.share)
+        for part in rank.phases
+        if part.share >= LEAST
+    ]
+    between = [part for part in rank.between if part.share >= LEAST]
+    return found + [(p.name, format_duration(p.total), format_share(p.share), p.share) for p in between]
+
+
+def notes(view: LiveView) -> list[str]:
+    """The loader's queue, garbage collections, memory; what the rank is at; the machine."""
+    rank, lines = view.front, []
+    if rank is not None:
+        about = []
+        if rank.doing:
+            about.append(f"now: {rank.doing}")
+        if rank.queue is not None:
+            about.append(f"loader queue: {rank.queue.ready:.1f} of {rank.queue.most} batches ready")
+        if rank.collections:
+            about.append(f"{format_count(rank.collections, 'garbage collection')}, {format_duration(rank.collecting)}")
+        if rank.bytes is not None:
+            about.append(f"{format_bytes(rank.bytes)} of memory")
+        lines.append("; ".join(about))
+    if view.machine is not None:
+        lines.append(machine_line(view.machine))
+    return list(filter(None, lines))
+
+
+def machine_line(sample: TelemetrySample) -> str:
+    """The newest look at the machine: the devices of the job first."""
+    gpu = []
+    if sample.gpu_utilization is not None:
+        gpu.append(f"{sample.gpu_utilization:.0f} % busy")
+    if sample.gpu_memory_bytes is not None:
+        gpu.append(f"{format_bytes(sample.gpu_memory_bytes)}")
+    if sample.gpu_clock_mhz is not None:
+        most = f" of {sample.gpu_max_clock_mhz:,}" if sample.gpu_max_clock_mhz else ""
+        gpu.append(f"{sample.gpu_clock_mhz:,}{most} MHz")
+    if sample.gpu_power_watts is not None:
+        gpu.append(f"{sample.gpu_power_watts:.0f} W")
+    reasons = [name for bit, name in HELD_BACK if (sample.gpu_throttle_reasons or 0) & bit]
+    if reasons:
+        gpu.append(f"held back by {' and '.join(dict.fromkeys(reasons))}")
+    if sample.gpu_other_processes:
+        gpu.append(f"{format_count(sample.gpu_other_processes, 'other program')} on it")
+    cpus = f"CPUs: job {sample.job_cpu:.1f}, others {sample.other_cpu:.1f}"
+    pressure = f", {sample.pressure:.0f} % of the time something waits for one" if sample.pressure else ""
+    return f"{'GPU: ' + ', '.join(gpu) + '; ' if gpu else ''}{cpus}{pressure}"
+
+
+RANK_HEADER = ("rank", "host", "steps", "step", "samples/s", "input", "between steps", "memory", "")
+
+
+def rank_rows(view: LiveView) -> list[tuple[str, ...]]:
+    """A row for each rank, under RANK_HEADER, the late ones first; none for a single one."""
+    ordered = sorted(view.ranks, key=lambda rank: not rank.late)
+    return [_rank_row(view, rank) for rank in ordered] if len(view.ranks) > 1 else []
+
+
+def _rank_row(view: LiveView, rank: RankView) -> tuple[str, ...]:
+    input_ = next((part.share for part in rank.phases if part.name == "input"), 0.0)
+    late = f"late: the others wait {format_duration(view.waiting)}/step for it" if rank.late else ""
+    return (
+        rank.name,
+        one_line(rank.host),
+        f"{rank.total:,}",
+        format_duration(rank.step.value) if rank.step is not None else "–",
+        f"{rank.rate:,.0f}" if rank.rate is not None else "–",
+        format_share(input_) if rank.steps else "–",
+        format_share(_total(rank.between)) if rank.steps else "–",
+        format_bytes(rank.bytes) if rank.bytes is not None else "–",
+        late or (f"now: {rank.doing}" if rank.doing else ""),
+    )
+
+
+def _total(found: tuple[Part, ...]) -> float:
+    return sum(part.share for part in found)
+
+
+def left_out(view: LiveView) -> str:
+    """That not all ranks are read; "" where they are."""
+    return f"{format_count(view.left_out, 'further rank')} not read." if view.left_out else ""
+
+
+def line(view: LiveView) -> str:
+    """All that matters in one line, for where there is no terminal."""
+    rank = view.front
+    total = max((each.total for each in view.ranks), default=0)
+    if rank is None or rank.step is None:
+        return f"{_time(view.elapsed)}: {f'{total:,} steps' if total else 'no training step yet'}"
+    shares = sorted((*rank.phases, *rank.between), key=lambda part: -part.share)[:3]
+    told = [f"step {format_duration(rank.step.value)}"]
+    told += [format_samples(rank.rate)] if rank.rate is not None else []
+    told += [f"{part.name} {format_share(part.share)}" for part in shares if part.share >= LEAST]
+    late = [each.name for each in view.ranks if each.late]
+    told += [f"{' and '.join(late)} late ({format_duration(view.waiting)}/step)"] if late else []
+    if view.machine is not None and view.machine.gpu_utilization is not None:
+        told.append(f"GPU {view.machine.gpu_utilization:.0f} % busy")
+    told += [f"nothing new for {view.silent:.0f} s"] if view.silent > QUIET else []
+    return one_line(f"{_time(view.elapsed)}: {total:,} steps; {', '.join(told)}")
+
+
+def last_line(view: LiveView) -> str:
+    """How it ended."""
+    total = max((each.total for each in view.ranks), default=0)
+    if view.state == "ended":
+        status = f" with status {view.exit_status}" if view.exit_status is not None else ""
+        how = f"The job ended{status} after {_time(view.elapsed)}"
+    else:
+        how = f"Nothing new has come for {view.silent:.0f} s, and the job's end was not recorded"
+    return one_line(f"{how}: {total:,} steps.")

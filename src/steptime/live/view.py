@@ -1,0 +1,254 @@
+"""What is known of a running job, now: the last minute of each rank, the machine, who is late. The room's central type.
+
+One law: the parts of the last minute sum to its wall clock, to the nanosecond, as those of a step do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from steptime.analysis.categories import Category
+from steptime.analysis.layout import Layout, lay_out_whole
+from steptime.analysis.stragglers.straggler import compare
+from steptime.analysis.stragglers.summary import RankSummary, blocks
+from steptime.analysis.timeline import Mode, Phase, SegmentKind, Steps
+from steptime.arrays import Bool, Int64
+from steptime.intervals import measure, union
+from steptime.journal import Flag, Kind
+from steptime.quantities import Estimate, mean_of_series
+from steptime.recording.load import name_of
+from steptime.recording.recording import Process, TelemetrySample
+
+POINTS = 30
+"""Of the curve of step times over the last minute."""
+QUEUE_TIME = 10_000_000_000
+"""ns: the loader's queue is told as of the last ten seconds."""
+RESIDENT, ALLOCATED = 1, 2
+"""Quantities of MEMORY samples (docs/recording-format.md)."""
+PHASES = {phase: phase.name.lower() for phase in Phase} | {Phase.REST: "other"}
+BETWEEN = {
+    SegmentKind.EVALUATION: "evaluation",
+    SegmentKind.CHECKPOINT: "checkpoint",
+    SegmentKind.ROLLOUT: "rollout",
+    SegmentKind.COMPILATION: "compilation",
+    SegmentKind.PAUSE: "steptime's own pauses",
+    SegmentKind.LOADER_START: "loader start",
+    SegmentKind.THINNED: "left out of the recording",
+}
+"""What lies between steps and is charged to none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A phase of the steps, or what lies between them. total: ns of the last minute; share: of its wall clock."""
+
+    name: str
+    total: int
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """Batches that were ready when the job asked, the mean of the last ten seconds, of at most `most`."""
+
+    ready: float
+    most: int
+
+
+@dataclass(frozen=True, slots=True)
+class RankView:
+    """A rank's last minute. total: steps since the job began; steps: of the last minute, `wall` ns together. step: the
+    mean of those that nothing disturbed, None where there is none. rate: samples a second over the whole minute.
+    phases, between: their totals sum to `wall`. curve: mean step in each of POINTS equal parts of the minute, 0 where
+    none ended. collections, collecting: Python's garbage collections, and ns in them. bytes: of memory, on the device
+    where it has one. own: ns of a step that the rank does not wait in for others. doing: what it is at since the last
+    step, "" for training. late: whether the others wait for it.
+    """
+
+    name: str
+    rank: int | None
+    host: str
+    device: str
+    total: int
+    steps: int = 0
+    wall: int = 0
+    step: Estimate | None = None
+    rate: float | None = None
+    phases: tuple[Part, ...] = ()
+    between: tuple[Part, ...] = ()
+    curve: tuple[float, ...] = ()
+    queue: Queue | None = None
+    collections: int = 0
+    collecting: int = 0
+    bytes: int | None = None
+    own: float = 0.0
+    doing: str = ""
+    late: bool = False
+
+    def __post_init__(self) -> None:
+        """Raises ValueError where the parts do not sum to the whole."""
+        if sum(part.total for part in (*self.phases, *self.between)) != self.wall:
+            raise ValueError("the parts of the last minute do not sum to its wall clock")
+
+
+@dataclass(frozen=True, slots=True)
+class LiveView:
+    """The job. state: "running", "ended" or "silent"; silent: seconds since anything came. exit_status: of a job that
+    has ended, None where nobody knows it. change: of the front rank's step, relative to the first minute that was
+    watched. waiting: ns per step that the ranks wait for the late one. left_out: ranks that are not read. finding: the
+    diagnosis so far in a sentence, with the place it names. notice: what was just asked for.
+    """
+
+    source: str
+    command: str
+    state: str
+    elapsed: float
+    silent: float
+    ranks: tuple[RankView, ...]
+    machine: TelemetrySample | None = None
+    exit_status: int | None = None
+    change: float | None = None
+    waiting: float = 0.0
+    left_out: int = 0
+    finding: tuple[str, ...] = ()
+    notice: str = ""
+
+    @property
+    def front(self) -> RankView | None:
+        """The rank that is shown whole: the late one, else the first."""
+        late = next((rank for rank in self.ranks if rank.late), None)
+        return late or (self.ranks[0] if self.ranks else None)
+
+
+def view_of(process: Process, total: int) -> tuple[RankView, Int64]:
+    """A rank from the records of its last minute, and ns of its own in each step, -1 where it was disturbed. total: of
+    its steps so far."""
+    facts, layout = process.facts, lay_out_whole(process)
+    steps = layout.timeline.steps
+    view = RankView(name_of(process), facts.rank, facts.host, facts.device_name or facts.device, total)
+    view = replace(view, bytes=_memory(process), doing=_doing(layout))
+    if len(steps.end) < 2:
+        return view, np.zeros(0, np.int64)
+    begin, end = int(steps.begin[0]), int(steps.end[-1])
+    usable = steps.steady if steps.steady.any() else ~steps.disturbed & steps.watched & (np.arange(len(steps.end)) > 0)
+    own = _own(steps, facts.device)
+    garbage = process.intervals.kind == Kind.GARBAGE
+    garbage &= (process.intervals.begin >= begin) & (process.intervals.end <= end)
+    lasted = process.intervals.end[garbage] - process.intervals.begin[garbage]
+    phases, between = _parts(layout, begin, end)
+    return replace(
+        view,
+        steps=len(steps.end),
+        wall=end - begin,
+        step=mean_of_series(steps.duration[usable]) if usable.any() else None,
+        rate=_rate(process, layout, end - begin),
+        phases=phases,
+        between=between,
+        curve=_curve(steps, usable, begin, end),
+        queue=_queue(process, layout.timeline.training_loaders, end),
+        collections=len(lasted),
+        collecting=int(lasted.sum()),
+        own=float(own[usable].mean()) if usable.any() else 0.0,
+    ), np.where(usable, own, -1)
+
+
+def _parts(layout: Layout, begin: int, end: int) -> tuple[tuple[Part, ...], tuple[Part, ...]]:
+    steps, segments = layout.timeline.steps, layout.timeline.segments
+    wall, sums = end - begin, steps.phases.sum(axis=0).tolist()
+    phases = tuple(Part(PHASES[phase], sums[phase], sums[phase] / wall) for phase in Phase)
+    between = []
+    for kind, name in BETWEEN.items():
+        held = union(
+            [each.begin for each in segments if each.kind is kind], [e.end for e in segments if e.kind is kind]
+        )
+        if total := int(measure(held, [begin], [end])[0]):
+            between.append(Part(name, total, total / wall))
+    return phases, tuple(between)
+
+
+def _own(steps: Steps, device: str) -> Int64:
+    """As in `stragglers.summary`: on a device only what surely is the rank's own, on a CPU all but backward."""
+    if device != "cpu":
+        return steps.phases[:, Phase.INPUT] + steps.phases[:, Phase.TRANSFER]
+    return steps.duration - steps.phases[:, Phase.BACKWARD]
+
+
+def _curve(steps: Steps, usable: Bool, begin: int, end: int) -> tuple[float, ...]:
+    place = np.minimum((steps.end - begin) * POINTS // (end - begin), POINTS - 1)[usable]
+    count = np.bincount(place, minlength=POINTS)
+    total = np.bincount(place, steps.duration[usable], minlength=POINTS)
+    return tuple((total / np.maximum(count, 1)).tolist())
+
+
+def _rate(process: Process, layout: Layout, wall: int) -> float | None:
+    """From the training loaders' batches; None where nothing says how large those are. Their last, smaller ones count
+    as whole."""
+    if layout.timeline.mode is Mode.FORWARD:
+        wanted = {loader.identity for loader in process.loaders}
+    else:
+        wanted = set(layout.timeline.training_loaders)
+    sizes = {loader.identity: loader.batch_size for loader in process.loaders if loader.identity in wanted}
+    asked = layout.lane.of(Kind.LOADER_NEXT)
+    asked = asked.where(~asked.flagged(Flag.EXHAUSTED) & np.isin(asked.identity, list(wanted)))
+    steps = layout.timeline.steps
+    asked = asked.where((asked.end > steps.begin[0]) & (asked.end <= steps.end[-1]))
+    found = [sizes.get(identity) for identity in asked.identity.tolist()]
+    if not found or not all(found):
+        return None
+    return sum(size or 0 for size in found) * 1e9 / wall
+
+
+def _queue(process: Process, training: Sequence[int], end: int) -> Queue | None:
+    table = process.intervals
+    chosen = (table.kind == Kind.QUEUE) & np.isin(table.identity, training) & (table.begin > end - QUEUE_TIME)
+    if not chosen.any():
+        return None
+    latest = int(table.identity[chosen][-1])
+    most = [each.workers * (each.prefetch_factor or 2) for each in process.loaders if each.identity == latest]
+    return Queue(float(table.end[chosen].mean()), max(most, default=0)) if most and most[0] else None
+
+
+def _memory(process: Process) -> int | None:
+    table = process.intervals
+    for quantity in (ALLOCATED, RESIDENT):
+        rows = np.flatnonzero((table.kind == Kind.MEMORY) & (table.identity == quantity))
+        if len(rows):
+            return int(table.end[rows[-1]])
+    return None
+
+
+def _doing(layout: Layout) -> str:
+    steps, segments = layout.timeline.steps, layout.timeline.segments
+    last = int(steps.end[-1]) if len(steps.end) else 0
+    behind = [segment for segment in segments if segment.begin >= last and segment.kind is not SegmentKind.PAUSE]
+    return BETWEEN[behind[-1].kind] if behind else ""
+
+
+def with_late(views: Sequence[tuple[RankView, Int64]]) -> tuple[tuple[RankView, ...], float]:
+    """The ranks with the late one marked, and ns per step that the others wait for it. Steps are compared that all of
+    them have taken; ranks that train together count them alike."""
+    ranks = tuple(view for view, _ in views)
+    known = [(view, own) for view, own in views if view.rank is not None and len(own) and view.step is not None]
+    if len(known) < 2:
+        return ranks, 0.0
+    first = max(view.total - len(own) for view, own in known)
+    last = min(view.total for view, _ in known)
+    if last - first < 2:
+        return ranks, 0.0
+    summaries = []
+    for view, own in known:
+        begin = view.total - len(own)
+        mine = own[first - begin : last - begin]
+        series = blocks(mine, mine >= 0)
+        step = view.step.value if view.step is not None else 0.0
+        summaries.append(
+            RankSummary(view.rank or 0, view.name, view.host, len(mine), step, (0.0,) * len(Category), series=series)
+        )
+    found = compare(summaries)
+    late = found.late if found is not None else None
+    if late is None:
+        return ranks, 0.0
+    return tuple(replace(rank, late=rank.rank in late.ranks) for rank in ranks), late.waiting

@@ -1,0 +1,288 @@
+"""Watching a recording: which one, what is to be said of it now, and the two things that a watcher may ask for.
+
+One law: the job does not notice. Its files are read, at most LARGEST_SHARE of a CPU is used for that, at the lowest
+priority, and a profile is asked for by the file that the probe looks for anyway.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import IO
+
+import msgspec
+import psutil
+
+from steptime.arrays import Int64
+from steptime.errors import OutputError, RecordingError, UsageError, no_such_file
+from steptime.launcher.launch import PLAN
+from steptime.live.view import LiveView, RankView, view_of, with_late
+from steptime.quantities import Estimate, SourceLine, format_source
+from steptime.recording.growing import WINDOW, GrowingRecording
+from steptime.recording.inventory import REQUEST
+from steptime.recording.manifest import NAME as MANIFEST
+
+PERIOD = 1.0
+"""Seconds between two looks."""
+LARGEST_SHARE = 0.02
+"""Of one CPU, for looking: with many ranks the looks become rarer."""
+DIAGNOSIS_PERIOD, DIAGNOSIS_SHARE = 120.0, 0.01
+"""Seconds between two diagnoses, and the share of a CPU that they may take together."""
+STEPS_TO_DIAGNOSE = 20
+LARGEST_DIAGNOSIS = 1 << 22
+"""Bytes of it that are read."""
+GROWING, DEAD, SILENCE = 60.0, 5.0, 300.0
+"""Seconds: what has grown since then still grows; without anything new for so long a recording is taken for one whose
+job has gone, where its processes have (DEAD), or where nobody can look for them (SILENCE)."""
+
+
+def find_recording(target: str | None) -> Path:
+    """The recording that is meant: a folder, that of a process by its number, or the newest one in runs/ that grows.
+
+    Raises UsageError and RecordingError.
+    """
+    if target is None:
+        return _newest(Path("runs"))
+    path = Path(target)
+    if target.isdigit() and not path.exists():
+        return _recording_of(int(target))
+    if not path.exists():
+        raise no_such_file(path, "a recording (a folder that steptime run writes) or the number of a process")
+    return path
+
+
+def _newest(folder: Path) -> Path:
+    found = [manifest.parent for manifest in folder.glob(f"*/{MANIFEST}")]
+    times = {path: time.time() - _last_written(path) for path in found}
+    growing = [path for path in found if times[path] < GROWING and not _has_ended(path)]
+    if not growing:
+        raise RecordingError(
+            "nothing-to-watch",
+            f"No job is being recorded in {folder}: start one with `steptime run`, or name its recording or process.",
+        )
+    return max(growing, key=lambda path: (path / MANIFEST).stat().st_ctime_ns)
+
+
+def _last_written(recording: Path) -> float:
+    files = (recording, *recording.glob("telemetry.jsonl"), *recording.glob("process-*/journal.bin"))
+    return max(path.stat().st_mtime for path in files)
+
+
+def _has_ended(recording: Path) -> bool:
+    try:
+        return bool(msgspec.json.decode((recording / MANIFEST).read_bytes()).get("ended_epoch_ns"))
+    except (OSError, ValueError, AttributeError):
+        return True
+
+
+def _recording_of(pid: int) -> Path:
+    """From the environment that `steptime run` has given to the process, or to one that it has started."""
+    try:
+        process = psutil.Process(pid)
+        family = [process, *process.children(recursive=True)]
+    except psutil.NoSuchProcess:
+        raise UsageError("nothing-to-watch", f"There is no process {pid} on this machine.") from None
+    try:
+        found = next(filter(None, map(_planned, family)), None)
+    except psutil.AccessDenied:
+        raise UsageError(
+            "nothing-to-watch",
+            f"Process {pid} belongs to somebody else, whose environment may not be read: name its recording.",
+        ) from None
+    if found is None:
+        raise UsageError(
+            "nothing-to-watch", f"Process {pid} was not started by `steptime run`: nothing is recorded of it."
+        )
+    return found
+
+
+def _planned(process: psutil.Process) -> Path | None:
+    """Where a process records; None where it does not. Raises psutil.AccessDenied."""
+    try:
+        plan = msgspec.json.decode(process.environ().get(PLAN, "{}"))
+    except (psutil.NoSuchProcess, psutil.ZombieProcess, OSError, ValueError):
+        return None
+    folder = plan.get("recording") if isinstance(plan, dict) else None
+    return Path(folder) if isinstance(folder, str) else None
+
+
+class Watcher:
+    """Reads a recording and says what is known of its job. Raises RecordingError where there is none."""
+
+    def __init__(self, source: Path) -> None:
+        self.source = source
+        self._recording = GrowingRecording(source)
+        self._began = self._grown = time.monotonic()
+        self._sampled = 0
+        self._ranks: dict[Path, tuple[RankView, Int64]] = {}
+        self._base: dict[str, Estimate] = {}
+        self._diagnosis = Diagnosis(source)
+        self.due = 0.0
+
+    def look(self) -> LiveView:
+        """Reads what is new, and sets `due` to the time of the next look (seconds of time.monotonic). Raises
+        RecordingError where the recording was removed."""
+        begin = time.monotonic()
+        changed = self._recording.read()
+        samples, manifest = self._recording.samples, self._recording.manifest
+        sampled = samples[-1].monotonic_ns if samples else 0
+        if changed or sampled != self._sampled:
+            self._grown, self._sampled = begin, sampled
+        for folder in changed:
+            process = self._recording.processes[folder]
+            self._ranks[folder] = view_of(process.last_minute(), process.count.steps)
+        ranks, waiting = with_late(sorted(self._ranks.values(), key=_place))
+        ended = manifest.ended_epoch_ns
+        started = manifest.started_epoch_ns or time.time_ns()
+        state = "ended" if ended else "silent" if self._is_gone(begin) else "running"
+        trained = any(rank.total >= STEPS_TO_DIAGNOSE for rank in ranks)
+        view = LiveView(
+            source=str(self.source),
+            command=shlex.join(manifest.command),
+            state=state,
+            elapsed=max(0.0, ((ended or time.time_ns()) - started) / 1e9),
+            silent=begin - self._grown,
+            ranks=ranks,
+            machine=samples[-1] if samples else None,
+            exit_status=manifest.exit_status,
+            waiting=waiting,
+            left_out=self._recording.left_out,
+            finding=self._diagnosis.look(begin, start=trained and state == "running"),
+            notice=_notice(self.source),
+        )
+        self.due = time.monotonic() + max(PERIOD, (time.monotonic() - begin) / LARGEST_SHARE)
+        return replace(view, change=self._change(view.front, begin))
+
+    def _is_gone(self, now: float) -> bool:
+        """Whether nothing will come any more, though nobody has written the end: the launcher was killed, too."""
+        quiet = now - self._grown
+        known = [process.known for process in self._recording.processes.values()]
+        here = [each for each in known if each is not None and each.host == os.uname().nodename]
+        if known and len(here) == len(known) and not any(psutil.pid_exists(each.pid) for each in here):
+            return quiet > DEAD
+        return quiet > SILENCE
+
+    def _change(self, front: RankView | None, now: float) -> float | None:
+        """Of the front rank's step, since the first minute that was watched; None where it is within the noise."""
+        if front is None or front.step is None or front.steps < STEPS_TO_DIAGNOSE:
+            return None
+        base = self._base.setdefault(front.name, front.step)
+        apart = front.step.low > base.high or front.step.high < base.low
+        return front.step.value / base.value - 1 if apart and now - self._began > WINDOW / 1e9 else None
+
+    def close(self) -> None:
+        """Lets go of the files, and of a diagnosis that is not done."""
+        self._recording.close()
+        self._diagnosis.close()
+
+
+def _place(found: tuple[RankView, Int64]) -> tuple[bool, int, str]:
+    view = found[0]
+    return view.rank is None, view.rank or 0, view.name
+
+
+def ask_for_profile(recording: Path) -> None:
+    """Asks every process of the job for one more window of the profiler. Raises OutputError."""
+    try:
+        (recording / REQUEST).touch()
+    except OSError as error:
+        raise OutputError(
+            "profile-not-asked",
+            f"The profile cannot be asked for in {recording} ({os.strerror(error.errno or 0)}): only who may write "
+            "there can ask.",
+        ) from None
+
+
+def _notice(recording: Path) -> str:
+    """What became of the last request for a profile; "" where nobody has asked lately."""
+    try:
+        asked = (recording / REQUEST).stat().st_mtime
+        taken = max((path.stat().st_mtime for path in recording.glob("process-*/trace-*.json*")), default=0.0)
+    except OSError:
+        return ""
+    if asked > taken:
+        return f"A profile was asked for {max(0.0, time.time() - asked):.0f} s ago; the next steady steps are taken."
+    return "The profile that was asked for has been taken: d diagnoses it." if time.time() - taken < GROWING else ""
+
+
+def diagnosis_command(recording: Path, *options: str) -> list[str]:
+    """What diagnoses a recording in a process of its own, at the lowest priority."""
+    return ["nice", "-n", "19", sys.executable, "-m", "steptime", "diagnose", str(recording), *options]
+
+
+class Diagnosis:
+    """The first finding so far, which another process looks for now and then."""
+
+    def __init__(self, recording: Path) -> None:
+        self._recording = recording
+        self._due = self._started = 0.0
+        self._process: subprocess.Popen[bytes] | None = None
+        self._output: IO[bytes] | None = None
+        self._told: tuple[str, ...] = ()
+
+    def look(self, now: float, *, start: bool) -> tuple[str, ...]:
+        """The diagnosis in a sentence, then the first finding, its place and what helps; () while there is none.
+        start: whether one may begin."""
+        if self._process is not None and self._process.poll() is not None:
+            self._due = now + max(DIAGNOSIS_PERIOD, (now - self._started) / DIAGNOSIS_SHARE)
+            self._told = self._read() or self._told
+            self.close()
+        elif self._process is None and start and now >= self._due:
+            self._started, self._output = now, tempfile.TemporaryFile()  # noqa: SIM115 - closed in `close`
+            words = diagnosis_command(self._recording, "--json")
+            self._process = subprocess.Popen(
+                words, stdin=subprocess.DEVNULL, stdout=self._output, stderr=subprocess.DEVNULL
+            )
+        return self._told
+
+    def _read(self) -> tuple[str, ...]:
+        if self._output is None:
+            return ()
+        self._output.seek(0)
+        try:
+            report = msgspec.json.decode(self._output.read(LARGEST_DIAGNOSIS), type=_Short)
+        except (msgspec.MsgspecError, ValueError):
+            return ()  # there is nothing to be said yet
+        first = report.findings[0] if report.findings else None
+        if first is None:
+            return (report.headline,)
+        line = first.line
+        place = format_source(SourceLine(line.file, line.line)) + f": {line.text}" if line is not None else ""
+        evidence = "" if first.evidence in report.headline else f": {first.evidence}"
+        return report.headline, *filter(None, (f"{first.code} {first.name}{evidence}", place, f"→ {first.advice}"))
+
+    def close(self) -> None:
+        """Ends a diagnosis that is not done."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
+        if self._output is not None:
+            self._output.close()
+        self._process = self._output = None
+
+
+class _Line(msgspec.Struct):
+    file: str
+    line: int
+    text: str = ""
+
+
+class _Finding(msgspec.Struct):
+    code: str
+    name: str
+    evidence: str
+    advice: str
+    line: _Line | None = None
+
+
+class _Short(msgspec.Struct):
+    """What is read of the compact report."""
+
+    headline: str
+    findings: list[_Finding]

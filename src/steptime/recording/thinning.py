@@ -1,0 +1,164 @@
+"""What is kept of the journals of a long run, and in how many bytes: whole steps of each minute, and its slowest ones.
+
+One law: what is left out is said. Each gap is a record (`Kind.THINNED`) with the number of steps in it, so that readers
+neither take a gap for a long step nor count too few. Evaluations, checkpoints, compilations, profiles and pauses stay,
+an evaluation's calls as one. A run whose records fit is not thinned.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from steptime.arrays import Int64, unique
+from steptime.intervals import contains, measure, union
+from steptime.journal import Flag, Kind
+from steptime.recording.packed import pack
+from steptime.recording.records import LAYOUT, VALUE_KINDS, Records, plausible
+
+SECOND = 1_000_000_000
+MINUTE = 60 * SECOND
+BYTES_PER_SECOND = 10_000_000 / 86_400
+"""Packed, of a rank's journal and its loader's together: 10 MB a day."""
+LEAST_BYTES = 4096
+"""That any stretch may take: what lasts in it must have room."""
+SLOW = 2.0
+"""Times the median: steps that are kept first."""
+LASTING = (
+    Kind.COMPILE, Kind.CHECKPOINT, Kind.UNWATCHED, Kind.BOUNDARY, Kind.PROFILED, Kind.DISCOVERY, Kind.LINES,
+    Kind.PAUSE, Kind.LOADER_START,
+)  # fmt: skip
+"""Rare ones, kept wherever they lie: what they mark must not pass for a usual step."""
+CLOSELY = (Kind.PROFILED, Kind.DISCOVERY, Kind.LINES, Kind.UNWATCHED)
+"""Windows whose steps are kept."""
+SIGNS = (Kind.OPTIMIZER_STEP, Kind.SCALER_STEP, Kind.BACKWARD, Kind.FORWARD)
+"""What steps are told by, the first that there is; the analysis finds them better."""
+ATTEMPTS: tuple[tuple[int, tuple[Kind, ...]], ...] = (*((1 << power, LASTING) for power in range(9, -1, -1)), (1, ()))
+"""How many steps of a minute are kept, and what besides: as much as there is room for."""
+LEAST_MARKS, SHARE_OF_SLOW = 3, 4
+"""Steps that can be thinned; and of those that are kept of a minute, how many times as many as slow ones besides."""
+
+
+LEAST_CALLS = 5
+"""Calls without gradients, one after the other, that are an evaluation; less may be a teacher's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Thinned:
+    """Packed blocks to append to journal.packed and loader.packed. left_out: steps. sign: what they were told by."""
+
+    journal: bytes
+    loader: bytes
+    left_out: int
+    sign: Kind
+
+
+def thin(journal: Records, loader: Records, sign: Kind | None = None, rate: float = BYTES_PER_SECOND) -> Thinned:
+    """The records of a stretch of the run in no more bytes than its length allows, whole where they fit. The first
+    record of each stays the first, by which a reader knows whether it has seen the rest. sign: what steps were told by
+    in earlier stretches: in one that only evaluates, calls are no steps."""
+    journal, loader = (records[plausible(records, None)] for records in (journal, loader))
+    ends, (found, marks) = _ends(journal), _marks(journal)
+    length = int(ends.max() - ends.min()) if len(journal) else 0
+    room = max(LEAST_BYTES, int(rate * length / SECOND))
+    best = found if sign is None else min(found, sign, key=SIGNS.index)
+    thinned = Thinned(pack(journal.tobytes()), pack(loader.tobytes()), 0, best)
+    if len(thinned.journal) + len(thinned.loader) <= room or len(marks) < LEAST_MARKS:
+        return thinned
+    for kept, lasting in ATTEMPTS:
+        thinned = _thinned(journal, loader, marks, kept, lasting, found is best)
+        if len(thinned.journal) + len(thinned.loader) <= room:
+            break
+    return replace(thinned, sign=best)
+
+
+def _ends(records: Records) -> Int64:
+    """When each was written; of a sample its second time is a value."""
+    sample = np.isin(records["kind"], [*VALUE_KINDS, Kind.QUEUE])
+    ends: Int64 = np.where(sample, records["begin"], records["end"]).astype(np.int64)
+    return ends
+
+
+def _marks(journal: Records) -> tuple[Kind, Int64]:
+    """What steps are told by here, and their ends."""
+    kind = next((kind for kind in SIGNS if (journal["kind"] == kind).any()), SIGNS[-1])
+    rows = journal[journal["kind"] == kind]
+    identities, counts = np.unique(rows["identity"], return_counts=True)
+    if not len(counts):
+        return kind, np.zeros(0, np.int64)
+    return kind, unique(rows["end"][rows["identity"] == identities[counts.argmax()]].astype(np.int64))
+
+
+def _thinned(
+    journal: Records, loader: Records, marks: Int64, kept: int, lasting: tuple[Kind, ...], counted: bool
+) -> Thinned:
+    label = _labels(journal, marks, kept)
+    turns = np.flatnonzero(np.diff(label)) + 1  # first steps of runs of one label
+    begins, ends = np.append(0, turns), np.append(turns, len(label))
+    shown = label[begins] != LEFT_OUT
+    windows = union(marks[begins[shown]], marks[ends[shown]] + 1)
+    gaps = _gaps(marks, begins, ends, label[begins], counted)
+    written = _ends(journal)
+    stays = (written < marks[0]) | (written > marks[-1]) | contains(windows, written)
+    stays |= np.isin(journal["kind"], lasting)
+    stays[:1] = True
+    records = np.concatenate([journal[stays][1:], gaps, _evaluations(journal[~stays])])
+    records = records[np.argsort(_ends(records), kind="stable")]
+    written = _ends(loader)
+    stays = (written < marks[0]) | (written > marks[-1]) | contains(windows, written)
+    stays[:1] = True
+    return Thinned(
+        pack(np.concatenate([journal[:1], records]).tobytes()),
+        pack(loader[stays].tobytes()),
+        int(gaps["identity"].sum()),
+        SIGNS[-1],
+    )
+
+
+LEFT_OUT, SAMPLE, FOR_SLOWNESS = 0, 1, 2
+
+
+def _labels(journal: Records, marks: Int64, kept: int) -> Int64:
+    """What becomes of each step: of a minute the first ones are its sample, and those that were looked at closely; the
+    slowest, and those beside them, stay for being slow."""
+    duration = np.diff(marks)
+    minute = (marks[1:] - marks[0]) // MINUTE
+    place = np.arange(len(duration)) - np.searchsorted(minute, minute)
+    close = journal[np.isin(journal["kind"], CLOSELY)]
+    looked = measure(union(close["begin"], close["end"]), marks[:-1], marks[1:]) > 0
+    label = np.where((place < kept) | looked, SAMPLE, LEFT_OUT)
+    slow = np.flatnonzero((duration > SLOW * np.median(duration)) & (label == LEFT_OUT))
+    for number in unique(minute[slow]).tolist():
+        mine = slow[minute[slow] == number]
+        worst = mine[np.argsort(-duration[mine], kind="stable")][: max(1, kept // SHARE_OF_SLOW)]
+        beside = np.clip(np.add.outer(worst, (-1, 0, 1)).ravel(), 0, len(duration) - 1)
+        label[beside] = np.where(label[beside] == SAMPLE, SAMPLE, FOR_SLOWNESS)
+    label[-1] = max(label[-1], SAMPLE)  # what follows begins where it ends
+    return label
+
+
+def _gaps(marks: Int64, begins: Int64, ends: Int64, labels: Int64, counted: bool) -> Records:
+    """A record for each run of steps that were left out, and one without length where a sample meets slow steps."""
+    rows = []
+    for at, (begin, end, label) in enumerate(zip(begins.tolist(), ends.tolist(), labels.tolist(), strict=True)):
+        after = labels[at + 1] if at + 1 < len(labels) else LEFT_OUT
+        flags = Flag.SLOW if after == FOR_SLOWNESS else 0
+        if label == LEFT_OUT:
+            rows.append((Kind.THINNED, flags, 0, (end - begin - 1) * counted, marks[begin], marks[end]))
+        elif at + 1 < len(labels) and after != LEFT_OUT:
+            rows.append((Kind.THINNED, flags, 0, 0, marks[end], marks[end]))
+    return np.array(rows, LAYOUT)
+
+
+def _evaluations(left: Records) -> Records:
+    """Forwards without gradients that would be left out, those that follow one another as one."""
+    signs = left[np.isin(left["kind"], SIGNS)]
+    signs = signs[np.argsort(signs["begin"], kind="stable")]
+    calls = (signs["kind"] == Kind.FORWARD) & (signs["flags"] & Flag.GRADIENT == 0)
+    heads = np.flatnonzero(calls & ~np.append(False, calls[:-1]))
+    tails = np.flatnonzero(calls & ~np.append(calls[1:], False))
+    many = tails - heads >= LEAST_CALLS - 1
+    found: Records = signs[heads[many]].copy()
+    found["end"] = signs["end"][tails[many]]
+    return found

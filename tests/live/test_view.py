@@ -1,0 +1,130 @@
+"""What is said of the last minute of a job."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from journals import MS, JournalBuilder
+
+from steptime.journal import Kind
+from steptime.live import text
+from steptime.live.view import LiveView, RankView, view_of, with_late
+from steptime.live.watching import Watcher
+from steptime.quantities import Estimate
+from steptime.recording.recording import TelemetrySample
+
+
+def train(built: JournalBuilder, count: int, own: int = 2 * MS, together: int = 20 * MS) -> JournalBuilder:
+    """Steps that end together on all ranks: who has less work of its own waits in backward."""
+    for _ in range(count):
+        built.next(own).forward(3 * MS).backward(together - own - 4 * MS).step(MS)
+    return built
+
+
+def ended(folder: Path, **fields: object) -> None:
+    manifest = folder / "manifest.json"
+    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | fields))
+
+
+def job_of_two(tmp_path: Path, own: tuple[int, int]) -> Path:
+    for rank, mine in enumerate(own):
+        built = JournalBuilder()
+        built.process_facts = {"rank": rank, "world_size": 2, "host": f"node{rank}"}
+        folder = train(built, 60, mine).write(tmp_path / f"part{rank}")
+        (tmp_path / "r").mkdir(exist_ok=True)
+        (folder / "manifest.json").rename(tmp_path / "r" / "manifest.json")
+        (folder / "process-17").rename(tmp_path / "r" / f"process-{17 + rank}")
+    return tmp_path / "r"
+
+
+def test_the_parts_of_the_minute_sum_to_its_wall_clock(tmp_path: Path) -> None:
+    built = train(JournalBuilder(), 40)
+    built.fact("loader", identity=1, loader=1, dataset="D", batch_size=8, workers=2, prefetch_factor=2)
+    for _ in range(6):
+        built.next(MS, iterator=2).evaluate(2 * MS)
+    built.span(Kind.CHECKPOINT, 5 * MS)
+    begin = built.now - 3 * MS
+    built.record(Kind.GARBAGE, begin, begin + MS)
+    train(built, 40)
+    built.record(Kind.QUEUE, built.now - 15 * MS, 3, 1)
+    built.record(Kind.MEMORY, built.now - 14 * MS, 1 << 20, 1)
+    view, _ = view_of(built.process(tmp_path / "r"), 80)
+    assert sum(part.total for part in (*view.phases, *view.between)) == view.wall == (80 * 20 + 18 + 5) * MS
+    assert {part.name: part.total for part in view.between} == {"evaluation": 18 * MS, "checkpoint": 5 * MS}
+    assert view.step is not None
+    assert view.step.value == 20 * MS
+    assert view.rate == pytest.approx(80 * 8 / 1.623)
+    assert (view.queue.ready, view.queue.most) == (3, 4) if view.queue is not None else False
+    assert (view.collections, view.collecting, view.bytes) == (1, MS, 1 << 20)
+    assert max(view.curve) == 20 * MS
+
+
+def test_a_view_whose_parts_do_not_sum_is_refused() -> None:
+    with pytest.raises(ValueError, match="sum"):
+        RankView("rank 0", 0, "", "cpu", 1, wall=5)
+
+
+def test_an_evaluation_that_runs_is_told(tmp_path: Path) -> None:
+    built = train(JournalBuilder(), 20)
+    for _ in range(6):
+        built.next(MS, iterator=2).evaluate(2 * MS)
+    assert view_of(built.process(tmp_path / "r"), 20)[0].doing == "evaluation"
+
+
+def test_a_process_that_has_not_trained_is_no_error(tmp_path: Path) -> None:
+    view, own = view_of(JournalBuilder().process(tmp_path / "r"), 0)
+    assert (view.steps, view.step, len(own)) == (0, None, 0)
+    assert text.line(LiveView("r", "", "running", 3.0, 0.0, (view,))) == "3 s: no training step yet"
+
+
+def test_the_rank_that_the_others_wait_for_is_marked(tmp_path: Path) -> None:
+    watcher = Watcher(job_of_two(tmp_path, (2 * MS, 8 * MS)))
+    view = watcher.look()
+    watcher.close()
+    assert [rank.late for rank in view.ranks] == [False, True]
+    assert view.waiting == 6 * MS
+    assert view.front is not None
+    assert view.front.name == "rank 1"
+    rows = text.rank_rows(view)
+    assert rows[0][:3] == ("rank 1", "node1", "60")
+    assert rows[0][-1] == "late: the others wait 6 ms/step for it"
+    assert "rank 1 late (6 ms/step)" in text.line(view)
+
+
+def test_equal_ranks_are_not_late(tmp_path: Path) -> None:
+    watcher = Watcher(job_of_two(tmp_path, (2 * MS, 2 * MS)))
+    assert not any(rank.late for rank in watcher.look().ranks)
+    watcher.close()
+
+
+def test_ranks_are_compared_in_the_steps_that_both_have_taken() -> None:
+    import numpy as np
+
+    step = Estimate(20.0 * MS, 20.0 * MS, 20.0 * MS, 40)
+    views = [RankView(f"rank {rank}", rank, "a", "cpu", 40 + rank, steps=40, step=step) for rank in (0, 1)]
+    slow = np.tile([2 * MS, 9 * MS], 20)
+    ranks, waiting = with_late([(views[0], slow), (views[1], slow[::-1].copy())])
+    assert waiting == 0.0, "the second is one step ahead, and in the same steps they do the same"
+    assert not any(rank.late for rank in ranks)
+
+
+def test_the_end_is_told_with_its_status(tmp_path: Path) -> None:
+    folder = train(JournalBuilder(), 5).write(tmp_path / "r")
+    ended(folder, ended_epoch_ns=1_700_000_090_000_000_000, exit_status=3)
+    watcher = Watcher(folder)
+    view = watcher.look()
+    watcher.close()
+    assert text.last_line(view) == "The job ended with status 3 after 91 s: 5 steps."
+
+
+def test_the_machine_is_told_with_what_holds_the_device_back() -> None:
+    sample = TelemetrySample(
+        0, 1.25, 0.5, 1, gpu_utilization=71.0, gpu_memory_bytes=3 << 30, gpu_clock_mhz=1410, gpu_max_clock_mhz=1980,
+        gpu_throttle_reasons=0x44, gpu_power_watts=312.4, gpu_other_processes=1,
+    )  # fmt: skip
+    assert text.machine_line(sample) == (
+        "GPU: 71 % busy, 3 GiB, 1,410 of 1,980 MHz, 312 W, held back by power cap and heat, 1 other program on it; "
+        "CPUs: job 1.2, others 0.5"
+    )
