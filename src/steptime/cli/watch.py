@@ -15,7 +15,8 @@ import click
 
 from steptime.cli.exit_codes import tell
 from steptime.cli.options import files, seconds
-from steptime.errors import OutputError
+from steptime.errors import OutputError, UsageError
+from steptime.live.export import FORMATS, Exporter, exporter
 from steptime.live.text import last_line, line
 from steptime.live.view import LiveView
 from steptime.live.watching import Watcher, ask_for_profile, diagnosis_command, find_recording
@@ -33,7 +34,7 @@ KEYS = "p: profile now   d: diagnose   q: leave"
     callback=seconds,
     default="10s",
     show_default=True,
-    help="Where there is no terminal: time between two lines.",
+    help="Where there is no terminal, and for --export: time between two lines.",
 )
 @click.option("--serve", is_flag=True, help="Show it as a page, on this machine only, at the address that is printed.")
 @click.option(
@@ -41,9 +42,23 @@ KEYS = "p: profile now   d: diagnose   q: leave"
     metavar="N",
     type=click.IntRange(0, 65535),
     default=0,
-    help="Of the page. Default: one that is free.",
+    help="Of the page, or of the metrics. Default: one that is free.",
 )
-def command(target: str | None, every: float, serve: bool, port: int) -> int:
+@click.option(
+    "--export",
+    type=click.Choice(FORMATS),
+    help="Give the numbers away instead of showing them: a line of JSON on standard output for each --every, /metrics "
+    "for Prometheus to scrape, or OpenTelemetry's protocol to OTEL_EXPORTER_OTLP_ENDPOINT. The latter two need their "
+    "extras: pip install 'steptime[prometheus]', 'steptime[otlp]'.",
+)
+@click.option(
+    "--address",
+    metavar="ADDRESS",
+    default="127.0.0.1",
+    show_default=True,
+    help="Of this machine, that --export prometheus listens on.",
+)
+def command(target: str | None, every: float, serve: bool, port: int, export: str | None, address: str) -> int:
     """Watch a job that steptime run records: step time, samples per second, where the last minute went, the loader's
     queue, the GPU, every rank, who is late, and the diagnosis so far. Only the recording is read, so that the job does
     not notice; any machine that sees its folder will do. It ends when the job does.
@@ -56,11 +71,18 @@ def command(target: str | None, every: float, serve: bool, port: int) -> int:
     steptime watch
     steptime watch /shared/runs/train-77.0
     steptime watch --serve --port 8700
+    steptime watch --export prometheus --port 9400
     """
+    if serve and export is not None:
+        raise UsageError("usage", "--serve and --export are two ways to watch: start one for each.")
     recording = find_recording(target)
     watcher = Watcher(recording)
     view: LiveView | None
     try:
+        if export is not None:
+            with contextlib.closing(exporter(export, tell, every=every, address=address, port=port)) as wanted:
+                _exported(watcher, wanted, every if export == "jsonl" else 0.0)
+            return 0
         if serve:
             view = _served(watcher, port)
         elif sys.stdout.isatty():
@@ -88,6 +110,20 @@ def _as_lines(watcher: Watcher, every: float) -> LiveView:
             due = time.monotonic() + every
             tell(f"{line(view)}\n")
         _wait(min(due, watcher.due))
+
+
+def _exported(watcher: Watcher, wanted: Exporter, every: float) -> None:
+    """All views, the last one too, at least `every` seconds apart."""
+    due = 0.0
+    while True:
+        view = watcher.look()
+        running = view.state == "running"
+        if not running or time.monotonic() >= due:
+            due = time.monotonic() + every
+            wanted.show(view)
+        if not running:
+            return
+        _wait(watcher.due)
 
 
 def _served(watcher: Watcher, port: int) -> LiveView:

@@ -1,0 +1,148 @@
+"""The numbers of a running job, as other tools read them: by their own parsers, and over the wire."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import subprocess
+import sys
+import threading
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from journals import MS, JournalBuilder
+
+from steptime.errors import OutputError, UsageError
+from steptime.live import export
+from steptime.live.export import JsonLines, OpenTelemetry, Prometheus, numbers_of
+from steptime.live.view import LiveView
+from steptime.live.watching import Watcher
+
+HOST = 'a "quoted\\ host\n'
+
+
+@pytest.fixture
+def view(tmp_path: Path) -> LiveView:
+    built = JournalBuilder()
+    built.process_facts = {"rank": 0, "world_size": 1, "host": HOST}
+    built.samples = [
+        {"monotonic_ns": built.now, "job_cpu": 1.5, "other_cpu": 0.0, "resident_bytes": 1, "gpu_utilization": 71.0}
+    ]
+    built.fact("loader", identity=1, loader=1, dataset="D", batch_size=8)
+    for _ in range(50):
+        built.next(5 * MS).forward(5 * MS).backward(9 * MS).step(MS)
+    watcher = Watcher(built.write(tmp_path / "r"))
+    found = watcher.look()
+    watcher.close()
+    return found
+
+
+def test_prometheus_text_is_what_its_own_parser_reads(view: LiveView) -> None:
+    pytest.importorskip("prometheus_client")
+    from prometheus_client.parser import text_string_to_metric_families
+
+    exporter = Prometheus("127.0.0.1", 0)
+    try:
+        exporter.show(view)
+        with urllib.request.urlopen(f"http://127.0.0.1:{exporter.port}/metrics") as answer:
+            families = {each.name: each for each in text_string_to_metric_families(answer.read().decode())}
+        with pytest.raises(OutputError, match="cannot be listened on"):
+            Prometheus("127.0.0.1", exporter.port)
+    finally:
+        exporter.close()
+    assert families["steptime_steps"].type == "counter"
+    assert families["steptime_steps"].samples[0].name == "steptime_steps_total"
+    assert families["steptime_steps"].samples[0].value == 50
+    step = families["steptime_step_seconds"].samples[0]
+    assert (step.value, step.labels) == (0.02, {"rank": "0", "host": HOST})
+    assert families["steptime_samples_per_second"].samples[0].value == pytest.approx(400)
+    parts = {sample.labels["part"]: sample.value for sample in families["steptime_part_ratio"].samples}
+    assert parts["input"] == 0.25
+    assert sum(parts.values()) == pytest.approx(1)
+    assert families["steptime_gpu_utilization_ratio"].samples[0].value == 0.71
+    assert families["steptime_running"].samples[0].value == 1
+
+
+@pytest.fixture
+def received() -> Iterator[tuple[int, list[bytes]]]:
+    """A receiver of OTLP over HTTP in this process: its port, and the bodies that have come."""
+    bodies: list[bytes] = []
+
+    class Receiver(http.server.BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            assert self.path == "/v1/metrics"
+            bodies.append(self.rfile.read(int(self.headers["Content-Length"])))
+            self.send_response(200)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, format: str, *args: Any) -> None:
+            """Silence."""
+
+    server = http.server.HTTPServer(("127.0.0.1", 0), Receiver)
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+    thread.start()
+    yield server.server_port, bodies
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_a_receiver_of_otlp_gets_the_numbers(
+    view: LiveView, received: tuple[int, list[bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("opentelemetry.exporter.otlp.proto.http")
+    from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+
+    port, bodies = received
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{port}")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_COMPRESSION", "none")
+    exporter = OpenTelemetry(60.0)
+    exporter.show(view)
+    exporter.close()
+    request = ExportMetricsServiceRequest.FromString(bodies[-1])
+    metrics = {each.name: each for each in request.resource_metrics[0].scope_metrics[0].metrics}
+    assert metrics["steptime.step"].unit == "s"
+    assert [point.as_double for point in metrics["steptime.step"].gauge.data_points] == [0.02]
+    assert metrics["steptime.steps"].sum.is_monotonic
+    labels = {each.key: each.value.string_value for each in metrics["steptime.step"].gauge.data_points[0].attributes}
+    assert labels == {"rank": "0", "host": HOST}
+    assert len(metrics["steptime.part"].gauge.data_points) == 6
+    assert len(metrics) == len({number.name for number in numbers_of(view)})
+
+
+def test_lines_of_json_hold_all_that_is_shown(view: LiveView) -> None:
+    lines: list[str] = []
+    JsonLines(lines.append).show(view)
+    (line,) = lines
+    found = json.loads(line)
+    assert line.endswith("\n")
+    assert found["ranks"][0]["step"]["value"] == 20 * MS
+    assert found["ranks"][0]["host"] == HOST
+    assert found["epoch_seconds"] > 1.7e9
+
+
+@pytest.mark.parametrize(("kind", "module"), [("prometheus", "prometheus_client"), ("otlp", "opentelemetry")])
+def test_without_the_library_one_sentence_says_what_helps(
+    kind: str, module: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [each for each in sys.modules if each.split(".")[0] == module]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(UsageError, match=rf"pip install 'steptime\[{kind}\]'"):
+        export.exporter(kind, print, every=1.0, address="127.0.0.1", port=0)
+
+
+def test_a_job_that_has_ended_leaves_its_last_numbers(tmp_path: Path) -> None:
+    built = JournalBuilder()
+    for _ in range(4):
+        built.next(MS).forward(MS).backward(MS).step(MS)
+    folder = built.write(tmp_path / "r")
+    manifest = folder / "manifest.json"
+    manifest.write_text(manifest.read_text().replace("}", ', "ended_epoch_ns": 1700000009000000000}'))
+    words = [sys.executable, "-m", "steptime", "watch", str(folder), "--export", "jsonl"]
+    found = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert [json.loads(line)["state"] for line in found.stdout.splitlines()] == ["ended"]
