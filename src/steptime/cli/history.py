@@ -33,6 +33,12 @@ MOST_NAMED = 10
 @click.option("--yes", is_flag=True, help="Remove them; without it, only what would go is told.")
 @click.option("--rebuild", is_flag=True, help="Forget the index and read all recordings again.")
 @click.option("--json", "as_json", is_flag=True, help="Print the history as JSON on standard output.")
+@click.option(
+    "--goodput",
+    is_flag=True,
+    help="Of each job, how much of the time since its first run went into training steps, and what the rest went into: "
+    "start-up, compilation, evaluation, checkpoints, stalls, crashes.",
+)
 def command(
     folder: Path,
     job: str | None,
@@ -45,6 +51,7 @@ def command(
     yes: bool,
     rebuild: bool,
     as_json: bool,
+    goodput: bool,
 ) -> int:
     """List the recordings in FOLDER (default: runs) by job and machine, with their steps and commits, and tell with
     which recording a job got slow. Only what steptime wrote is ever removed.
@@ -52,6 +59,7 @@ def command(
     \b
     steptime history
     steptime history runs --job train --all
+    steptime history runs --job train --goodput
     steptime history runs --older-than 30d --keep-bytes 5GB
     """
     from dataclasses import replace
@@ -64,6 +72,8 @@ def command(
 
     if yes and older_than is None and keep_bytes is None:
         raise UsageError("usage", "--yes belongs to --older-than or --keep-bytes.")
+    if goodput and (as_json or older_than is not None or keep_bytes is not None):
+        raise UsageError("usage", "--goodput prints text, and removes nothing: leave the other options out.")
     if rebuild:
         history_index.rebuild(folder)
     floor = BETWEEN_RUNS if noise is None else noise / 100
@@ -78,6 +88,10 @@ def command(
     history = replace(history_of(str(folder), wanted, floor=floor), problems=history.problems)
     if older_than is not None or keep_bytes is not None:
         _prune(history, older_than, keep_bytes, yes=yes)
+    elif goodput:
+        from steptime.compare.goodput import goodput_of, render
+
+        show(render([found for track in history.tracks if (found := goodput_of(track)) is not None]))
     elif as_json:
         tell(render_json(history))
     else:
