@@ -10,7 +10,7 @@ from steptime.live import text
 from steptime.live.view import LiveView
 from steptime.report.printable import one_line
 
-BAR = 36
+BAR = 30
 NARROW = 80
 """Columns from which on the ranks' table has all of its own."""
 

@@ -170,7 +170,9 @@ def _render(goodput: Goodput) -> str:
     runs = format_count(len(goodput.runs), "run")
     restarts = f", {format_count(goodput.restarts, 'restart')} after a failure" if goodput.restarts else ""
     lines = [
-        one_line(f"{goodput.job} on {goodput.machine}: {runs}{restarts}, {goodput.steps:,} steps"),
+        one_line(
+            f"{goodput.job} on {goodput.machine}: {runs}{restarts}, {goodput.steps:,} step{'' if goodput.steps == 1 else 's'}"
+        ),
         f"Goodput {format_share(goodput.share)}: training steps took so much of {format_duration(goodput.whole)}.",
     ]
     for name, time in goodput.parts:

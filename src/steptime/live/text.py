@@ -19,9 +19,13 @@ LEAST = 0.001
 def title(view: LiveView) -> str:
     """Which job it is, and how far."""
     total = max((rank.total for rank in view.ranks), default=0)
-    far = f"{total:,} steps" if total else "no training step yet"
+    far = _steps(total) if total else "no training step yet"
     silent = f", nothing new for {view.silent:.0f} s" if view.silent > QUIET and view.state == "running" else ""
     return one_line(f"{view.source} · {view.command} · {_time(view.elapsed)}, {far}{silent}")
+
+
+def _steps(count: int) -> str:
+    return f"{count:,} step{'' if count == 1 else 's'}"
 
 
 def _time(seconds: float) -> str:
@@ -45,7 +49,7 @@ def step_line(view: LiveView) -> str:
     change = f", {format_change(view.change)} since the watch began" if view.change is not None else ""
     of = f", {rank.name}" if len(view.ranks) > 1 else ""
     last = format_duration(rank.wall)
-    return f"Step {format_duration(step.value)}{spread}{rate}{change} ({rank.steps:,} steps in the last {last}{of})"
+    return f"Step {format_duration(step.value)}{spread}{rate}{change} ({_steps(rank.steps)} in the last {last}{of})"
 
 
 def curve_line(rank: RankView) -> str:
@@ -147,7 +151,7 @@ def line(view: LiveView) -> str:
     rank = view.front
     total = max((each.total for each in view.ranks), default=0)
     if rank is None or rank.step is None:
-        return f"{_time(view.elapsed)}: {f'{total:,} steps' if total else 'no training step yet'}"
+        return f"{_time(view.elapsed)}: {_steps(total) if total else 'no training step yet'}"
     shares = sorted((*rank.phases, *rank.between), key=lambda part: -part.share)[:3]
     told = [f"step {format_duration(rank.step.value)}"]
     told += [format_samples(rank.rate)] if rank.rate is not None else []
@@ -157,7 +161,7 @@ def line(view: LiveView) -> str:
     if view.machine is not None and view.machine.gpu_utilization is not None:
         told.append(f"GPU {view.machine.gpu_utilization:.0f} % busy")
     told += [f"nothing new for {view.silent:.0f} s"] if view.silent > QUIET else []
-    return one_line(f"{_time(view.elapsed)}: {total:,} steps; {', '.join(told)}")
+    return one_line(f"{_time(view.elapsed)}: {_steps(total)}; {', '.join(told)}")
 
 
 def last_line(view: LiveView) -> str:
@@ -168,4 +172,4 @@ def last_line(view: LiveView) -> str:
         how = f"The job ended{status} after {_time(view.elapsed)}"
     else:
         how = f"Nothing new has come for {view.silent:.0f} s, and the job's end was not recorded"
-    return one_line(f"{how}: {total:,} steps.")
+    return one_line(f"{how}: {_steps(total)}.")
