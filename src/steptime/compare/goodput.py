@@ -168,11 +168,10 @@ def render(found: Sequence[Goodput]) -> str:
 
 def _render(goodput: Goodput) -> str:
     runs = format_count(len(goodput.runs), "run")
+    steps = f"{goodput.steps:,} step{'' if goodput.steps == 1 else 's'}"
     restarts = f", {format_count(goodput.restarts, 'restart')} after a failure" if goodput.restarts else ""
     lines = [
-        one_line(
-            f"{goodput.job} on {goodput.machine}: {runs}{restarts}, {goodput.steps:,} step{'' if goodput.steps == 1 else 's'}"
-        ),
+        one_line(f"{goodput.job} on {goodput.machine}: {runs}{restarts}, {steps}"),
         f"Goodput {format_share(goodput.share)}: training steps took so much of {format_duration(goodput.whole)}.",
     ]
     for name, time in goodput.parts:

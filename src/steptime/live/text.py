@@ -96,12 +96,14 @@ def machine_line(sample: TelemetrySample) -> str:
     if sample.gpu_utilization is not None:
         gpu.append(f"{sample.gpu_utilization:.0f} % busy")
     if sample.gpu_memory_bytes is not None:
-        gpu.append(f"{format_bytes(sample.gpu_memory_bytes)}")
+        most = f" of {format_bytes(sample.gpu_memory_total_bytes)}" if sample.gpu_memory_total_bytes else ""
+        gpu.append(f"{format_bytes(sample.gpu_memory_bytes)}{most}")
     if sample.gpu_clock_mhz is not None:
         most = f" of {sample.gpu_max_clock_mhz:,}" if sample.gpu_max_clock_mhz else ""
         gpu.append(f"{sample.gpu_clock_mhz:,}{most} MHz")
     if sample.gpu_power_watts is not None:
-        gpu.append(f"{sample.gpu_power_watts:.0f} W")
+        most = f" of {sample.gpu_power_limit_watts:.0f}" if sample.gpu_power_limit_watts else ""
+        gpu.append(f"{sample.gpu_power_watts:.0f}{most} W")
     reasons = [name for bit, name in HELD_BACK if (sample.gpu_throttle_reasons or 0) & bit]
     if reasons:
         gpu.append(f"held back by {' and '.join(dict.fromkeys(reasons))}")
