@@ -173,6 +173,8 @@ def test_a_sweep_of_workers_is_a_curve_with_the_smallest_number_that_none_beats(
     assert [line.split()[0] for line in lines[begin + 1 : begin + 5]] == ["1", "2", "4", "8"]
     assert lines[begin + 5] == "Optimum: 2 workers"
     assert len(lines) <= 25
+    growing = render_trial(results(workers(1, 1.5), workers(2, 2.45)))
+    assert "Optimum: 2 workers, the most that were tried: more may bring more" in growing
     slower = render_trial(results(workers(1, 0.9), workers(2, 1.02)))
     assert "Optimum: the job's own number, as none of these is faster beyond doubt" in slower
 

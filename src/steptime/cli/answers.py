@@ -188,14 +188,12 @@ def _first(found: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
 def _after_diagnosis(
     process: ProcessReport, found: Sequence[Mapping[str, Any]], job: Mapping[str, Any], path: str
 ) -> Call:
-    """Trials of what can be tried; else the page of what has the most to be saved; a measurement in doubt again."""
+    """Trials of what can be tried; else the page of what has the most to be saved; else what is predicted."""
     if job and any(each["fixes"] for each in found):
         return call("judge", recording=path, **job)
     first = next((each.code for each in process.findings if each.weight is Weight.FINDING), "")
     if first:
         return call("explain", code=first, path=path, **job)
-    if job and any(each.weight is Weight.DOUBT for each in process.findings):
-        return call("diagnose", **job)
     return call("what_if", path=path, **job)
 
 
@@ -250,8 +248,8 @@ def of_what_if(report: Report, job: Mapping[str, Any], path: str) -> dict[str, A
     replayed = [prediction_text(each, step) for each in predictions(process.case.replay, step)]
     found = [_finding(each, process, {}) for each in process.findings if each.weight is Weight.FINDING]
     best = next((each for each in told if each["saves"]), None)
-    after = call("explain", code=found[0]["code"], path=path, **job) if found else call("diagnose", **job)
-    after = after if found or job else call("explain", code="ST101")
+    after = call("judge", diff=CHANGE, recording=path, **job) if job else call("explain", code="ST101")
+    after = call("explain", code=found[0]["code"], path=path, **job) if found else after
     sentence = f"{best['change']} would save {best['saves']}" if best else "No fix has a prediction for this job"
     if not told and replayed:
         sentence = replayed[0]
@@ -261,6 +259,7 @@ def of_what_if(report: Report, job: Mapping[str, Any], path: str) -> dict[str, A
         *_first(found),
         codes,
         call("judge", fixes=codes[:3], recording=path, **job) if job and codes else after,
+        how=HOW if "diff" in after["arguments"] and not codes else "",
         predictions=told,
         replayed=replayed,
         limits=[f"{each['code']} at {each['line'] or 'no single line'}: {each['saves']}" for each in found],

@@ -174,7 +174,8 @@ def _by_workers(results: Results) -> list[str]:
     if surest <= 1:
         return [*lines, "Optimum: the job's own number, as none of these is faster beyond doubt"]
     optimum = min(workers for workers, speed in speeds.items() if speed.high >= surest)
-    return [*lines, f"Optimum: {optimum} worker{'s' * (optimum != 1)}"]
+    further = ", the most that were tried: more may bring more" if optimum == max(speeds) else ""
+    return [*lines, f"Optimum: {optimum} worker{'s' * (optimum != 1)}{further}"]
 
 
 def _combined(results: Results) -> list[str]:
