@@ -63,12 +63,10 @@ WORDS = {
 }
 """What a category is called in a sentence."""
 
-REST = "the rest of the step"
-
 
 def part_words(name: str) -> str:
-    """A phase or a category behind other words of the step."""
-    return WORDS.get(name, REST)
+    """A phase or a category where others of the step are told; what is neither is the rest."""
+    return WORDS[name] if name in WORDS and name != "rest" else "the rest of the step"
 
 
 RUN = {"rollout": "Rollouts take", "evaluation": "Evaluation takes", "checkpoint": "Writing checkpoints takes"}
