@@ -23,6 +23,10 @@ IN_A_FUNCTION = 0.4
 """Of host work: it stands in a function of a module of its own, which the place calls."""
 BETWEEN_RANKS_OFTEN = 12
 """Times as often as host work: only one loop in thirteen has ranks."""
+PARTS = {
+    **dict.fromkeys((*LOADED, "loader"), "input"), "hook": "model", "optimizer": "optimizer", "setting": "model",
+}  # fmt: skip
+"""Of the step; other places are beside input, model and optimiser, in the loop."""
 HEADER = """
 import numpy as np
 import torch
@@ -46,6 +50,11 @@ class Planted:
     def rules(self) -> tuple[str, ...]:
         """Names of findings that say it."""
         return (*self.fault.rules, *(INPUT if self.place in LOADED else ()))
+
+    @property
+    def part(self) -> str:
+        """Of the step that it stands in, as a tool says it that names no line."""
+        return PARTS.get(self.place, "loop")
 
 
 @dataclass(frozen=True)

@@ -36,6 +36,7 @@ from benchmarks.kept import machine
 from benchmarks.started import JobFailed, last_words, steptime
 
 OURS = "steptime"
+ROOT = str(Path(__file__).resolve().parents[2])
 Tool = Callable[[Design, Path], Said]
 SECONDS = 3.0
 """Of steps in a bare run: of short steps hundreds, of long ones thirty."""
@@ -141,6 +142,7 @@ def _truth(job: Design, amounts: Sequence[int], faulty: Written, shares: Sequenc
                 "cause": planted.fault.cause,
                 "known": planted.fault.known,
                 "place": planted.place,
+                "part": planted.part,
                 "amount": amount,
                 "share": asdict(share),
                 "rules": planted.rules,
@@ -188,8 +190,7 @@ def step_time(job: Design, files: Written, folder: Path) -> float:
     script, times = files.write(folder), folder / "times.json"
     times.unlink(missing_ok=True)
     timed = ["-m", "benchmarks.clinic.timed", str(times), str(SECONDS), str(script)]
-    root = str(Path(__file__).resolve().parents[2])
-    variables = {**_variables(), "PYTHONPATH": root}
+    variables = {**_variables(), "PYTHONPATH": ROOT}
     try:
         done = subprocess.run([*_python(job), *timed], env=variables, capture_output=True, text=True, timeout=TIMEOUT,
                               check=False)  # fmt: skip
@@ -224,7 +225,8 @@ def asked(command: Sequence[str], job: Design, script: Path) -> Said:
     """What another tool says of a job. Raises JobFailed."""
     words = [*command, *_python(job), str(script)]
     try:
-        done = subprocess.run(words, cwd=script.parent, env=_variables(), capture_output=True, text=True,
+        variables = {**_variables(), "PYTHONPATH": ROOT}
+        done = subprocess.run(words, cwd=script.parent, env=variables, capture_output=True, text=True,
                               timeout=TIMEOUT, check=True)  # fmt: skip
         answer = json.loads(done.stdout)
         findings = [(each["cause"], each.get("share", 0.0), each.get("line")) for each in answer["findings"]]
@@ -241,8 +243,10 @@ def asked(command: Sequence[str], job: Design, script: Path) -> Said:
 
 
 def is_right(fault: dict[str, Any], said: dict[str, Any], place: int) -> bool:
-    """Whether a finding says the fault: by its name, or by its line."""
-    return said["causes"][place] in fault["rules"] or is_on_line(fault, said, place)
+    """Whether a finding says the fault: by its name, by its line, or, of a tool that knows neither, by the part of the
+    step that it stands in."""
+    cause = said["causes"][place]
+    return cause in fault["rules"] or cause == f"part: {fault.get('part')}" or is_on_line(fault, said, place)
 
 
 def is_on_line(fault: dict[str, Any], said: dict[str, Any], place: int) -> bool:

@@ -87,6 +87,14 @@ def test_a_finding_of_the_cause_is_right_without_its_line() -> None:
     assert not is_on_line(only["faults"][0], only["said"]["steptime"], 1)
 
 
+def test_a_tool_that_names_no_line_is_right_where_it_blames_the_part_of_the_fault() -> None:
+    only = row(("part: input", 0.1, None), ("part: loop", 0.4, None))
+    fault = {**only["faults"][0], "part": "loop"}
+    assert place_of(fault, only["said"]["steptime"]) == 1
+    parts = {planted.part for seed in SEEDS for planted in design(seed).planted}
+    assert parts == {"input", "loop", "model", "optimizer"}
+
+
 def test_a_withheld_verdict_is_not_right() -> None:
     told = table([row(("metrics-in-step", 0.4, ("train.py", 7)), withheld=True)])
     assert "| right cause first, of all | 0 | 1 |" in told
