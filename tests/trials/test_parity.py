@@ -68,7 +68,8 @@ def test_the_tolerances_tell_rounding_from_a_miscompiled_network() -> None:
 def test_a_curve_equals_itself_and_lies_in_its_own_band(losses: list[float]) -> None:
     assert parity.equal_bits(losses, losses)
     assert parity.first_difference(losses, losses) is None
-    assert parity.within_band(losses, [losses, losses])
+    assert parity.within_band({0: losses}, {0: losses, 1: losses})
+    assert parity.within_band(dict.fromkeys(range(3), losses), dict.fromkeys(range(3), losses))
 
 
 @pytest.mark.parametrize("seeds", [3, 5, 8])
@@ -77,15 +78,40 @@ def test_another_seed_lies_in_the_band_nineteen_times_of_twenty(seeds: int) -> N
     inside = 0
     for _ in range(1000):
         *baselines, variant = (list(draw.normal(0, 1, 10) + draw.normal(0, 1)) for _ in range(seeds + 1))
-        inside += parity.within_band(variant, baselines)
+        inside += parity.within_band({0: variant}, dict(enumerate(baselines)))
     assert 930 <= inside <= 970
+
+
+def within(seeds: int, shift: float, alike: float) -> float:
+    """How often variants pass that were run from the baselines' seeds but one, with losses so many deviations off.
+    alike: the correlation of losses from one seed."""
+    draw = np.random.default_rng(seeds)
+    inside = 0
+    for _ in range(500):
+        theirs = draw.normal(0, 1, seeds + 1)
+        mine = alike * theirs[:seeds] + np.sqrt(1 - alike**2) * draw.normal(0, 1, seeds) + shift
+        curves = [{seed: [float(value)] * 10 for seed, value in enumerate(each)} for each in (mine, theirs)]
+        inside += parity.within_band(*curves)
+    return inside / 500
+
+
+@pytest.mark.parametrize("seeds", [3, 4, 8])
+def test_a_loss_five_deviations_off_is_seen_and_one_in_the_band_passes(seeds: int) -> None:
+    assert within(seeds, 0.0, 0.0) > 0.985
+    assert within(seeds, 5.0, 0.0) < (0.15 if seeds == 3 else 0.01)
+
+
+def test_pairs_of_one_seed_show_what_seeds_apart_would_hide() -> None:
+    assert within(4, 1.5, 0.999) < 0.01
+    assert within(4, 0.2, 0.999) > 0.985
+    assert within(4, 1.5, 0.0) > 0.8
 
 
 @given(curve, st.floats(0.1, 10))
 def test_the_band_ends(losses: list[float], width: float) -> None:
-    baselines = [losses, [loss + width for loss in losses], [loss - width for loss in losses]]
-    assert parity.within_band([loss + 2 * width for loss in losses], baselines)
-    assert not parity.within_band([loss + 6 * width for loss in losses], baselines)
+    baselines = dict(enumerate([losses, [loss + width for loss in losses], [loss - width for loss in losses]]))
+    assert parity.within_band({0: [loss + 2 * width for loss in losses]}, baselines)
+    assert not parity.within_band({0: [loss + 6 * width for loss in losses]}, baselines)
 
 
 def test_one_bit_is_a_difference() -> None:
@@ -96,11 +122,11 @@ def test_one_bit_is_a_difference() -> None:
 
 def test_a_curve_that_is_not_finite_any_more_is_outside() -> None:
     fine = [1.0] * 10
-    assert not parity.within_band([*fine[:9], None], [fine, [1.1] * 10])
+    assert not parity.within_band({0: [*fine[:9], None]}, {0: fine, 1: [1.1] * 10})
 
 
 def test_too_few_losses_prove_nothing() -> None:
     assert not parity.equal_bits([1.0] * 3, [1.0] * 3)
     assert not parity.seen([1.0] * 3)
     with pytest.raises(ValueError, match="a band needs"):
-        parity.within_band([1.0] * 10, [[1.0] * 10])
+        parity.within_band({0: [1.0] * 10}, {0: [1.0] * 10})

@@ -33,7 +33,11 @@ Series = Sequence[int] | Int64 | Float64
 
 REPLICATES = 2000
 """Of the bootstrap: the 2.5 % quantile then rests on fifty of them."""
-QUANTILES = (0.025, 0.975)
+LOOK = 0.0125
+"""Of the 5 % by which an interval may miss, what each look spends. A trial is looked at after each of its rounds, ten
+times at most, and ends when it is decided: an interval of 95 % at every look would be wrong in 18 of 100 trials at the
+least gain itself, this one in less than 5 (Pocock, Biometrika 64, 1977; simulated: benchmarks/results/rounds.md)."""
+QUANTILES = (LOOK / 2, 1 - LOOK / 2)
 LEAST_ROUNDS = 2
 """One round shows no spread between rounds, which is where a shared machine's noise is."""
 
@@ -62,13 +66,15 @@ def compared(before: Series, variant: Series, after: Series, place: float = 0.5)
     return RoundComparison(columns[0], columns[1], columns[2], place)
 
 
-def speed_up(rounds: Sequence[RoundComparison]) -> Estimate:
-    """baseline / variant over all rounds, with a 95 % interval, unit "1". Infinitely wide with fewer than LEAST_ROUNDS.
+def speed_up(rounds: Sequence[RoundComparison], control: Sequence[RoundComparison] = ()) -> Estimate:
+    """baseline / variant over all rounds, with a 95 % interval that stays one however often it is looked at, unit "1".
+    Infinitely wide with fewer than LEAST_ROUNDS. control: rounds of what changes nothing.
 
     Rounds are independent of each other as far as a machine's bottlenecks allow, so the interval is Student's over the
-    rounds' log-ratios; and it is never narrower than what the steps alone leave open, which a bootstrap of blocks of
-    consecutive steps shows (Kuensch, Annals of Statistics 17, 1989): three rounds can agree by chance. Raises
-    ValueError for no rounds.
+    rounds' log-ratios. How far rounds differ is taken from the variant's and the control's together, or from the
+    variant's alone where these differ more: two or three rounds can agree by chance. And it is never narrower than what
+    the steps alone leave open, which a bootstrap of blocks of consecutive steps shows (Kuensch, Annals of Statistics
+    17, 1989). Raises ValueError for no rounds.
     """
     if not rounds:
         raise ValueError("a speed-up needs a round")
@@ -76,7 +82,10 @@ def speed_up(rounds: Sequence[RoundComparison]) -> Estimate:
     count, value = len(rounds), float(ratios.mean())
     if count < LEAST_ROUNDS:
         return Estimate(exp(value), 0.0, inf, count, "1")
-    reach = student(count - 1) * float(ratios.std(ddof=1)) / sqrt(count)
+    own, freedom = float(ratios.var(ddof=1)), count - 1 + len(control)
+    nothing = sum(float(each.log_ratio()) ** 2 for each in control)  # its true value is known to be zero
+    variance = max(own, ((count - 1) * own + nothing) / freedom)
+    reach = student(freedom, looks=True) * sqrt(variance / count)
     mean = partial(block_means, replicates=REPLICATES, generator=np.random.default_rng(0))
     low, high = np.quantile(np.mean([each.log_ratio(mean) for each in rounds], axis=0), QUANTILES)
     return Estimate(exp(value), exp(min(value - reach, low)), _finite_exp(max(value + reach, high)), count, "1")
@@ -139,8 +148,10 @@ def judge(variant: Variant, runs: Sequence[Run], *, min_gain: float = MIN_GAIN, 
         return Judgement(variant, TrialVerdict.NOT_EXERCISED, Agreement.NOT_SEEN, idle)
     numbers = agreement_of(variant, runs)
     comparisons, peaks = comparisons_of(variant.name, runs), comparisons_of(variant.name, runs, _peak)
-    speed, memory = (speed_up(each) if len(each) >= LEAST_ROUNDS else None for each in (comparisons, peaks))
-    noise = noise_of(comparisons_of(CONTROL, runs, _peak if goal is Goal.MEMORY else _steps))
+    usual, usual_peaks = comparisons_of(CONTROL, runs), comparisons_of(CONTROL, runs, _peak)
+    speed = speed_up(comparisons, usual) if len(comparisons) >= LEAST_ROUNDS else None
+    memory = speed_up(peaks, usual_peaks) if len(peaks) >= LEAST_ROUNDS else None
+    noise = noise_of(usual_peaks if goal is Goal.MEMORY else usual)
     verdict, sentence = _verdict(numbers, memory if goal is Goal.MEMORY else speed, noise, min_gain, goal)
     timed = [run for run in own if not run.rehearsal and run.step_ns]
     return Judgement(
@@ -275,7 +286,7 @@ def agreement_of(variant: Variant, runs: Sequence[Run]) -> NumbersCheck:
         return NumbersCheck(
             Agreement.NOT_SEEN, "No losses to compare were seen, so that nothing is known of its numbers"
         )
-    numbers = _losses(variant, own[0], plain)
+    numbers = _losses(variant, own, plain)
     return replace(numbers, sentence=f"{numbers.sentence}; {widened}") if widened else numbers
 
 
@@ -352,24 +363,30 @@ def _reach(factor: float) -> str:
     return f"±{100 * expm1(factor):.2g} %" if factor < parity.JUDGEABLE else f"a factor of {exp(factor):.2g}"
 
 
-def _losses(variant: Variant, own: Run, plain: Sequence[Run]) -> NumbersCheck:
-    same_seed = [run for run in plain if run.seed == own.seed and parity.seen(run.losses)]
-    if any(parity.equal_bits(own.losses, run.losses) for run in same_seed):
+def _losses(variant: Variant, own: Sequence[Run], plain: Sequence[Run]) -> NumbersCheck:
+    plain = [run for run in plain if parity.seen(run.losses)]
+    alike = [[run for run in plain if run.seed == each.seed] for each in own]
+    equal = [
+        any(parity.equal_bits(each.losses, run.losses) for run in those) for each, those in zip(own, alike, strict=True)
+    ]
+    if all(equal):
         return NumbersCheck(Agreement.SAME_BITS, "Losses are equal, bit by bit")
-    repeats = len(same_seed) > 1 and parity.equal_bits(same_seed[0].losses, same_seed[1].losses)
+    other = equal.index(False)
+    repeats = len(alike[other]) > 1 and parity.equal_bits(alike[other][0].losses, alike[other][1].losses)
     if variant.promise is Promise.SAME_BITS and repeats and not variant.streams:
-        step = parity.first_difference(own.losses, same_seed[0].losses)
+        step = parity.first_difference(own[other].losses, alike[other][0].losses)
         return NumbersCheck(Agreement.APART, f"Losses should be equal and differ from step {step} on")
-    others = {run.seed: run.losses for run in plain if parity.seen(run.losses)}
-    if len(others) < parity.LEAST_SEEDS + (own.seed in others):
+    band = {run.seed: run.losses for run in plain}
+    if len(band) <= parity.LEAST_SEEDS:
         return NumbersCheck(Agreement.NOT_SEEN, "Too few baselines with other seeds were run to judge its losses")
-    if not parity.within_band(own.losses, list(others.values())):
-        return NumbersCheck(Agreement.APART, f"Its loss lies outside the band that {len(others)} seeds span")
+    tried = {run.seed: run.losses for run in own if parity.seen(run.losses)}
+    if not parity.within_band(tried, band):
+        return NumbersCheck(Agreement.APART, f"Its loss lies outside the band that {len(band)} seeds span")
     if variant.streams:
         return NumbersCheck(
-            Agreement.OTHER_STREAM, f"Losses in the band of {len(others)} seeds; it changes {variant.streams}"
+            Agreement.OTHER_STREAM, f"Losses in the band of {len(band)} seeds; it changes {variant.streams}"
         )
-    return NumbersCheck(Agreement.SAME_CURVE, f"Losses lie in the band of {len(others)} seeds")
+    return NumbersCheck(Agreement.SAME_CURVE, f"Losses lie in the band of {len(band)} seeds")
 
 
 # -- verdict ----------------------------------------------------------------------------------------------------------

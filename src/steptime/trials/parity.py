@@ -24,6 +24,11 @@ TAIL = 0.25
 """Share of the steps, the last ones, whose mean loss is compared."""
 LEAST_SEEDS = 2
 """Baselines with other seeds than the variant's, without which there is no band."""
+LEAST_PAIRS = 3
+"""Seeds that variant and baseline have in common, below which their differences alone say too little."""
+SLIGHT = 0.5
+"""Standard deviations of the seeds. Simulated (tests/trials/test_parity.py): with three seeds a variant whose loss lies
+five deviations off is seen in 91 of 100 trials, with four in 99; one that lies in the band is refused in about one."""
 FULL_PRECISION = (1e-2, 1e-3)
 """(Largest, median) relative difference of gradient norms where arithmetic stays in float32. Seen: up to 3e-3 for
 channels_last and the compiler on networks with batch normalisation, 1e-6 elsewhere; 1.0 to 1.3 miscompiled."""
@@ -120,39 +125,58 @@ def seen(losses: Losses) -> bool:
     return sum(loss is not None for loss in losses) >= LEAST_LOSSES
 
 
-def within_band(variant: Losses, baselines: Sequence[Losses]) -> bool:
-    """Whether the variant's mean loss over the last quarter is one that another seed would give, by the baselines'
-    means over the same steps: it lies in their 95 % prediction interval (mean ± Student's quantile times the standard
-    deviation times sqrt(1 + 1/n)), which is as wide as so few seeds leave it.
+def within_band(variant: Mapping[int, Losses], baselines: Mapping[int, Losses]) -> bool:
+    """Whether the variant's mean losses over the last quarter are those that the job has, too, by their means over the
+    same steps. Both: losses by seed.
 
-    baselines: with several seeds, the variant's own among them. Equal ones make a band without width, in which only
-    their value lies. A loss that is not finite is outside unless a baseline's is not, either. Raises ValueError for
-    fewer than LEAST_SEEDS baselines.
+    Of one seed the loss must lie in the 95 % prediction interval of the baselines'. Of several the means must not
+    differ beyond chance, taken from how far seeds differ, and, where at least LEAST_PAIRS seeds are common, from how
+    far the pairs' differences do: what trains the same from one seed differs little. As that is looked at after each
+    round, the interval is that of `student(looks=True)`; and differences below SLIGHT deviations of the seeds pass: a
+    low format's rounding shifts all losses a little. Equal baselines make a band without width. A loss that is not
+    finite is outside unless a baseline's is not, either. Raises ValueError for fewer than LEAST_SEEDS baselines.
     """
     if len(baselines) < LEAST_SEEDS:
         raise ValueError(f"a band needs {LEAST_SEEDS} baselines, not {len(baselines)}")
-    count = min(len(each) for each in (variant, *baselines))
-    value, *others = (_tail(each, count) for each in (variant, *baselines))
-    known = [other for other in others if isfinite(other)]
-    if not isfinite(value):
-        return len(known) < len(others)
+    count = min(len(each) for each in (*variant.values(), *baselines.values()))
+    own, usual = ({seed: _tail(each, count) for seed, each in losses.items()} for losses in (variant, baselines))
+    known = {seed: value for seed, value in usual.items() if isfinite(value)}
+    if not all(map(isfinite, own.values())):
+        return len(known) < len(usual)
     if len(known) < LEAST_SEEDS:
         return False
-    middle, deviation = float(np.mean(known)), float(np.std(known, ddof=1))
-    reach = student(len(known) - 1) * deviation * sqrt(1 + 1 / len(known))
-    return abs(value - middle) <= reach + abs(middle) * ROUNDING
+    mine, theirs = np.array(list(own.values())), np.array(list(known.values()))
+    rounding = abs(float(theirs.mean())) * ROUNDING
+    if abs(float(mine.mean() - theirs.mean())) > _reach(mine, theirs) + rounding:
+        return False
+    pairs = np.array([own[seed] - known[seed] for seed in own.keys() & known.keys()])
+    if len(pairs) < LEAST_PAIRS:
+        return True
+    reach = student(len(pairs) - 1, looks=True) * float(np.std(pairs, ddof=1)) / sqrt(len(pairs))
+    return abs(float(pairs.mean())) <= reach + SLIGHT * float(np.std(theirs, ddof=1)) + rounding
+
+
+def _reach(mine: Float64, theirs: Float64) -> float:
+    """How far the means of losses may lie apart by the choice of seeds."""
+    if len(mine) == 1:
+        return student(len(theirs) - 1) * float(np.std(theirs, ddof=1)) * sqrt(1 + 1 / len(theirs))
+    freedom = len(mine) + len(theirs) - 2
+    squares = ((len(each) - 1) * float(np.var(each, ddof=1)) for each in (mine, theirs))
+    deviation = sqrt(sum(squares) / freedom)
+    return deviation * (student(freedom, looks=True) * sqrt(1 / len(mine) + 1 / len(theirs)) + SLIGHT)
 
 
 def visible_drift(baselines: Sequence[Losses]) -> float | None:
     """The smallest shift of the mean loss over the last quarter, as a fraction of it, that `within_band` would see with
-    a probability of 80 %; None for fewer than LEAST_SEEDS baselines with finite losses."""
+    a probability of 80 % in a variant that was run from as many seeds, whatever pairs add; None for fewer than
+    LEAST_SEEDS baselines with finite losses."""
     if len(baselines) < LEAST_SEEDS:
         return None
-    known = [value for each in baselines if isfinite(value := _tail(each, min(map(len, baselines))))]
+    known = np.array([value for each in baselines if isfinite(value := _tail(each, min(map(len, baselines))))])
     if len(known) < LEAST_SEEDS or not np.mean(known):
         return None
-    deviation = float(np.std(known, ddof=1)) * sqrt(1 + 1 / len(known))
-    return (student(len(known) - 1) + EIGHTY_PERCENT) * deviation / abs(float(np.mean(known)))
+    chance = EIGHTY_PERCENT * float(np.std(known, ddof=1)) * sqrt(2 / len(known))
+    return (_reach(known, known) + chance) / abs(float(np.mean(known)))
 
 
 def _tail(losses: Losses, count: int) -> float:
