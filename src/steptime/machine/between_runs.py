@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 from pathlib import Path
+from statistics import median
 
 import msgspec
 
@@ -13,8 +14,9 @@ from steptime.machine.peaks import MeasurementError, load_as, measured_by, remem
 
 SCRIPT = Path(__file__).with_name("between_runs_script.py")
 RUNS = 8
-"""The range of eight normal values is 2.85 standard deviations on average, and 95 % of differences of two are below
-2.77: what the eight differ by is what two runs differ by at most."""
+DIFFERENCE = 1.96 * 2**0.5 * 1.4826
+"""Of the median deviation: 95 % of differences of two runs are smaller, if they are normal. One run of the eight that
+something disturbed does not decide."""
 LEAST = 0.005
 """Of a step: clocks, temperature and the layout of memory move any job's by this much, however alike eight runs
 were."""
@@ -36,7 +38,8 @@ def measure(executable: str, device: str, torch: str) -> float:
     if others > DISTURBING_CPUS:
         raise MeasurementError(f"other programs took {others:.1f} CPUs meanwhile")
     steps = [each.answer.step for each in done]
-    spread = max(LEAST, max(steps) / min(steps) - 1)
+    middle = median(steps)
+    spread = max(LEAST, DIFFERENCE * median(abs(step - middle) for step in steps) / middle)
     with contextlib.suppress(OSError):  # where the cache cannot be written to it is not known next time
         store(spread, _path(device, torch))
     return spread
