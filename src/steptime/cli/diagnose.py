@@ -11,7 +11,7 @@ from steptime.cli.options import check_outputs, files, output_options, trace_opt
 from steptime.errors import TraceError, UsageError
 
 
-@click.command("diagnose", short_help="Diagnose a recording, or a trace of torch's profiler.")
+@click.command("diagnose", short_help="Diagnose a recording, or a trace of torch's profiler or of nsys.")
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...", shell_complete=files)
 @click.option(
     "--annotate",
@@ -44,7 +44,8 @@ def command(
     cache: bool,
 ) -> int:
     """Diagnose a recording (a folder written by steptime run), traces of torch's profiler of one job (.json, .json.gz;
-    files, a folder, or a quoted pattern), or a report that was saved as JSON. Needs no torch.
+    files, a folder, or a quoted pattern), what nsys export -t sqlite wrote, or a report that was saved as JSON. Needs
+    no torch.
 
     \b
     steptime diagnose runs/train-20260801-101500

@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from steptime.errors import TraceError, UsageError
+from steptime.trace.nsight import is_database, processes_of
 from steptime.trace.reader import DEFAULT_MAX_SIZE, peek
 from steptime.trace.table import HOST_CATEGORIES, Trace
 
@@ -24,19 +25,23 @@ RANK_IN_NAME = re.compile(r"(?:^|[^a-z])(?:rank|worker)[-_]?(\d{1,6})(?!\d)", re
 """rank-34, rank0, rank_0, worker3: as HTA, PARAM and many a training script name their files."""
 BATCH_IN_NAME = re.compile(r"(?:^|[^a-z])(?:bs|batch(?:[-_]?size)?)[-_=]?(\d{1,6})(?!\d)", re.IGNORECASE)
 """bs32, batch_64, batch-size=8."""
-ENDINGS = (".json", ".json.gz")
+ENDINGS = (".json", ".json.gz", ".sqlite")
 MANIFEST = "manifest.json"
 """What makes a folder a recording of ours."""
 NAMED_AT_MOST = 3
+PROCESSES_AS_RANKS = "Nsight Systems names no ranks: the {} processes with work of a device count as ranks, by number."
+EXPORT_FIRST = (".nsys-rep", ".qdrep")
 RANKS_UNKNOWN = "Not all traces say their rank, nor do their names; each process counts as one, in order of time."
 
 
 @dataclass(frozen=True, slots=True)
 class RankFiles:
-    """The files of one process, in order of time. rank: None where neither the file nor its name says."""
+    """The files of one process, in order of time. rank: None where neither the file nor its name says. process: its
+    number in a database of Nsight Systems, which holds several."""
 
     rank: int | None
     files: tuple[Path, ...]
+    process: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +80,10 @@ def gather(paths: Sequence[str], *, max_size: int = DEFAULT_MAX_SIZE) -> Gathere
     """
     heads: list[_Head] = []
     passed_over: list[str] = []
-    for file, named in (meant for path in paths for meant in _meant(path)):
+    files = [meant for path in paths for meant in _meant(path)]
+    if any(is_database(file) for file, _ in files):
+        return _of_databases([file for file, _ in files])
+    for file, named in files:
         head = _head_if_trace(file, max_size, named=named)
         if head is None:
             passed_over.append(file.name)
@@ -94,11 +102,23 @@ def gather(paths: Sequence[str], *, max_size: int = DEFAULT_MAX_SIZE) -> Gathere
     problems = []
     if passed_over:
         names = ", ".join(passed_over[:NAMED_AT_MOST]) + (", …" if len(passed_over) > NAMED_AT_MOST else "")
-        files = len(passed_over) + len(heads)
-        problems.append(f"{len(passed_over)} of {files} files are no traces and were passed over: {names}.")
+        looked_at = len(passed_over) + len(heads)
+        problems.append(f"{len(passed_over)} of {looked_at} files are no traces and were passed over: {names}.")
     if len(ranks) > 1 and any(rank.rank is None for rank in ranks):
         problems.append(RANKS_UNKNOWN)
     return Gathered(ranks, tuple(problems))
+
+
+def _of_databases(files: Sequence[Path]) -> Gathered:
+    """The processes in the databases of Nsight Systems, as ranks. Raises TraceError."""
+    other = next((file for file in files if not is_database(file)), None)
+    if other is not None:
+        raise mixed(f"{other} is no database of Nsight Systems, as others of the files are")
+    processes = [(file, process) for file in files for process in processes_of(file)]
+    if len(processes) == 1:
+        return Gathered((RankFiles(None, (processes[0][0],), processes[0][1]),))
+    ranks = tuple(RankFiles(rank, (file,), process) for rank, (file, process) in enumerate(processes))
+    return Gathered(ranks, (PROCESSES_AS_RANKS.format(len(ranks)),))
 
 
 def _meant(path: str) -> list[tuple[Path, bool]]:
@@ -149,6 +169,9 @@ def _head_if_trace(path: Path, max_size: int, *, named: bool) -> _Head | None:
     try:
         return _head(path, max_size)
     except TraceError as error:
+        if named and path.name.endswith(EXPORT_FIRST):
+            said = f"{path} is a report of Nsight Systems, which only nsys reads: nsys export -t sqlite {path}"
+            raise UsageError("nsight-report", said) from None
         if named and path.is_file():
             with path.open("rb") as file:
                 start = file.read(1 << 20)

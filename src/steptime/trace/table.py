@@ -181,7 +181,7 @@ class Referable:
 
 @dataclass(frozen=True, slots=True)
 class Trace(Referable):
-    """A file written by Kineto. size: bytes of JSON that were read.
+    """What Kineto or Nsight Systems recorded of a process. size: bytes of JSON, or of the database, that were read.
 
     symbols: names of events. shapes, dtypes, inputs: the raw JSON of "Input Dims", "Input type" and "Concrete Inputs".
     details: what collectives and compiled kernels carry beyond, JSON objects. allocations: of one file only.

@@ -17,6 +17,7 @@ from steptime.errors import TraceError
 from steptime.trace.cache import read_remembered
 from steptime.trace.columns import IDS, WHOLE, Growing, Numbering
 from steptime.trace.gather import RankFiles, host_process, mixed
+from steptime.trace.nsight import read_database
 from steptime.trace.reader import DEFAULT_MAX_SIZE
 from steptime.trace.source import too_large
 from steptime.trace.table import ABSENT, NO_ALLOCATIONS, Damage, EventTable, Trace
@@ -35,7 +36,9 @@ def read_rank(found: RankFiles, *, max_size: int = DEFAULT_MAX_SIZE, cache: bool
 
     Raises TraceError as `read` does, and mixed-traces where the files cannot be of one process.
     """
-    if len(found.files) == 1:
+    if found.process is not None:
+        trace = read_database(found.files[0], found.process, max_size=max_size)
+    elif len(found.files) == 1:
         trace = read_remembered(found.files[0], max_size=max_size, cache=cache)
     else:
         trace = join(_parts(found.files, max_size, cache=cache))
