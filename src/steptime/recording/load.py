@@ -147,7 +147,7 @@ def read_manifest(path: Path, has_processes: bool, problems: list[str]) -> rec.M
     """manifest.json. Raises RecordingError where there is none, nor a process, or where it is a newer format's."""
     data = read_bytes(path / "manifest.json", documents.LARGEST_DOCUMENT, problems)
     if not data and not has_processes:
-        raise _no_recording(path, "holds no manifest.json")
+        raise _no_recording(Path.cwd() if path == Path() else path, "holds no manifest.json")
     try:
         version = decode_document(data, _ManifestVersion).format_version
         if version > FORMAT_VERSION:

@@ -163,7 +163,8 @@ class _Events:
             "lane": np.array(lanes, np.int32),
             "begin": begin,
             "duration": end - begin,
-        } | {name: np.array(column, np.int64) for name, column in ids.items()}
+        }
+        values |= {name: np.array(column, np.int64) for name, column in ids.items()}
         for name, column in self._columns.items():
             if name in values:
                 column.extend(values[name])
