@@ -6,9 +6,11 @@ One law: what has the most savings is said first; what does not fit is in the re
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from steptime.advice.kernels import by_name, short_kernel
 from steptime.advice.rule import Finding, Weight
-from steptime.advice.savings import in_step
+from steptime.advice.savings import in_step, per_step
 from steptime.quantities import SourceLine, format_duration, format_share, format_source
 from steptime.report.printable import one_line, printable, reachable
 from steptime.report.report import ProcessReport, Report
@@ -124,11 +126,13 @@ def _kernels(process: ProcessReport) -> list[str]:
     """The names with most of the kernels' time, where the device's computing is a considerable part of the step."""
     step = process.case.step.duration.value
     compute = next((use.duration.value for use in process.case.categories if use.name == "compute"), 0.0)
-    named = by_name(use for use in process.case.kernels if use.bound != "communication")[:_KERNELS]
+    named = by_name(
+        replace(use, name=short_kernel(use.name)) for use in process.case.kernels if use.bound != "communication"
+    )[:_KERNELS]
     if compute < _LEAST_COMPUTE * step or not named:
         return []
-    told = ", ".join(f"{short_kernel(each.name)} {format_duration(each.duration)}" for each in named)
-    return [one_line(f"Kernels: {told} a step")]
+    told = ", ".join(f"{each.name} {format_duration(each.duration)}" for each in named)
+    return [one_line(f"Kernels: {told} {per_step(process.case.step)}")]
 
 
 def _what_if(process: ProcessReport, columns: int) -> list[str]:
