@@ -18,7 +18,7 @@ COLOURS = 9
 
 
 @dataclass(frozen=True, slots=True)
-class Curve:
+class BenchCurve:
     """A callable over the inputs. points: of a polyline in a square of BOX; band: its interval as a polygon."""
 
     name: str
@@ -31,7 +31,7 @@ class Curve:
 class CurveChart:
     """Time, logarithmic, over settings of inputs, side by side."""
 
-    curves: tuple[Curve, ...]
+    curves: tuple[BenchCurve, ...]
     across: tuple[Tick, ...]
     up: tuple[Tick, ...]
 
@@ -54,7 +54,7 @@ def chart(bench: Bench) -> CurveChart | None:
 
         line = " ".join(point(x, each.value) for x, each in drawn)
         above, below = [point(x, each.high) for x, each in drawn], [point(x, each.low) for x, each in drawn]
-        curves.append(Curve(contender.name, place % COLOURS, line, " ".join([*above, *reversed(below)])))
+        curves.append(BenchCurve(contender.name, place % COLOURS, line, " ".join([*above, *reversed(below)])))
     labels = tuple(Tick(x, setting.inputs) for x, setting in zip(places, settings, strict=True))
     up = tuple(Tick(axis.place(10.0**power), format_duration(10.0**power)) for power in range(axis.low, axis.high + 1))
     return CurveChart(tuple(curves), labels, up)

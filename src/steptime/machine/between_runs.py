@@ -24,7 +24,7 @@ PATIENCE_SECONDS = 60
 """Of one process: importing torch takes seconds on a cold disk."""
 
 
-class _Answer(msgspec.Struct, frozen=True):
+class _StepAnswer(msgspec.Struct, frozen=True):
     """What the script prints, in seconds."""
 
     step: float
@@ -33,7 +33,7 @@ class _Answer(msgspec.Struct, frozen=True):
 def measure(executable: str, device: str, torch: str) -> float:
     """The share of a step that runs differ by, remembered. torch: its version. Raises MeasurementError, where other
     programs take part of the CPUs, too."""
-    done = [measured_by(SCRIPT, executable, [device], _Answer, PATIENCE_SECONDS) for _ in range(RUNS)]
+    done = [measured_by(SCRIPT, executable, [device], _StepAnswer, PATIENCE_SECONDS) for _ in range(RUNS)]
     others = max(each.other_cpus for each in done)
     if others > DISTURBING_CPUS:
         raise MeasurementError(f"other programs took {others:.1f} CPUs meanwhile")
