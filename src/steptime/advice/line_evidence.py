@@ -19,11 +19,11 @@ from steptime.advice.evidence import CategoryUse, LineUse, MachineUse, OperatorU
 from steptime.advice.memory_evidence import memory_rate
 from steptime.advice.savings import named, ratio, scaled, total
 from steptime.analysis.layout import Layout
+from steptime.analysis.line_table import GAPS, line_table, usual_spent, without_stalls
 from steptime.analysis.lines import LineRole, find_gaps, identity_of
-from steptime.analysis.operators import FEWEST_BESIDE_A_STALL
-from steptime.analysis.timeline import SegmentKind
+from steptime.analysis.timeline import Phase, SegmentKind
 from steptime.arrays import Float64, Int64, unique
-from steptime.intervals import EMPTY, Intervals, join, measure, union
+from steptime.intervals import EMPTY, Intervals, measure, subtract
 from steptime.journal import Flag, Kind
 from steptime.quantities import Estimate, SourceLine, mean_of_series
 from steptime.recording.recording import Process
@@ -168,41 +168,47 @@ def line_uses(process: Process, layout: Layout, usual: Int64, in_operators: Inte
     the gaps between the instrumented parts are the same: of the time that a line spends in a gap, the share that
     the gap spends in operators when profiled is not the host's.
     """
-    steps, times, work = layout.timeline.steps, layout.lines.times, layout.work
+    steps, times = layout.timeline.steps, layout.lines.times
     lined = np.flatnonzero(steps.lined)
     if not len(lined) or not len(times.identity):
         return ()
-    identities = unique(times.identity)
-    by_line = partial(_by_line, identities, steps.begin[lined], steps.end[lined])
-    paused = [segment for segment in layout.timeline.segments if segment.kind is SegmentKind.PAUSE]
-    pauses = union([each.begin for each in paused], [each.end for each in paused])
-    length = times.end - times.begin
-    duration = by_line(times.identity, times.begin, length - measure(pauses, times.begin, times.end))
-    model = join(work.loader, work.forward, work.backward, work.updates, layout.activity.evaluation, pauses)
+    table = line_table(steps, layout.lines, layout.claims, layout.work)
+    identities, pieces = table.identities, table.pieces
+    spent, scales = usual_spent(table, steps.phases[lined], steps.phases[usual])
+    roles = [layout.lines.roles[each] for each in identities.tolist()]
+    scale = scales[[GAPS.get(role, Phase.REST) for role in roles]]
     # Preparing a batch with operators is preparing it all the same: only lines of no other role are split.
-    plain = [each for each, role in layout.lines.roles.items() if role is LineRole.PYTHON]
-    busy = _busy_share(layout, in_operators, pauses, times.begin) * np.isin(times.identity, plain)
-    outside = np.rint((length - measure(model, times.begin, times.end)) * (1 - busy)).astype(np.int64)
-    host = by_line(times.identity, times.begin, outside)
-    saving = measure(layout.lane.of(Kind.CHECKPOINT).intervals, times.begin, times.end)
-    checkpoint = by_line(times.identity, times.begin, saving)
-    hits = by_line(times.hit_identity, times.hit_begin, np.ones(len(times.hit_begin), np.int64))
+    plain = np.array([role is LineRole.PYTHON for role in roles])
+    pauses = layout.claims.sets[SegmentKind.PAUSE]
+    busy = _busy_share(layout, in_operators, pauses, pieces.begin) * plain[pieces.row]
+    saved = subtract(layout.lane.of(Kind.CHECKPOINT).intervals, layout.claims.all)
+
+    def by_line(amounts: Float64) -> Float64:
+        """(lines, steps): of the pieces, each line's in each step."""
+        cell = pieces.row * len(lined) + pieces.step
+        summed: Float64 = np.bincount(cell, amounts, len(identities) * len(lined)).astype(np.float64)
+        return summed.reshape(len(identities), len(lined))
+
+    host = without_stalls(by_line(pieces.rest * (1 - busy)) * scale[:, None])
+    checkpoint = by_line(measure(saved, pieces.begin, pieces.end).astype(np.float64)) * scale[:, None]
+    counted = partial(_by_line, identities, steps.begin[lined], steps.end[lined])
+    hits = counted(times.hit_identity, times.hit_begin, np.ones(len(times.hit_begin), np.int64))
     collections = layout.lane.of(Kind.GARBAGE).begin
     inside = np.searchsorted(collections, times.end) - np.searchsorted(collections, times.begin)
-    garbage = by_line(times.identity, times.begin, inside)
+    garbage = counted(times.identity, times.begin, inside)
     sources = dict(_sources(process))
     called = {(fact.file, fact.line): fact.names for fact in process.called}
-    pace = float(steps.duration[usual].mean()) / np.maximum(1, steps.duration[lined])
+    duration = spent.sum(axis=2)
     known = [row for row, each in enumerate(identities.tolist()) if each in sources and duration[row].any()]
     return tuple(
         LineUse(
             source=(source := sources[int(identities[row])]),
-            role=layout.lines.roles[int(identities[row])].value,
-            duration=_without_a_stall(duration[row] * pace),
-            host=_without_a_stall(host[row] * pace),
+            role=roles[row].value,
+            duration=mean_of_series(duration[row]),
+            host=mean_of_series(np.minimum(host[row], duration[row])),
             hits=float(hits[row].mean()),
             garbage=float(garbage[row].mean()),
-            checkpoint=float((checkpoint[row] * pace).mean()),
+            checkpoint=float(checkpoint[row].mean()),
             calls=called.get((source.file, source.line), ()),
         )
         for row in sorted(known, key=lambda row: -duration[row].sum())[:MOST_LINES]
@@ -238,13 +244,6 @@ def _sources(process: Process) -> Iterator[tuple[int, SourceLine]]:
     for code in process.codes:
         for line in code.lines:
             yield identity_of(code, line), SourceLine(code.file, line.line, code.function, line.text)
-
-
-def _without_a_stall(values: Float64) -> Estimate:
-    """The mean over steps, of which the longest counts as much as the second: once is no habit."""
-    if len(values) > FEWEST_BESIDE_A_STALL:
-        values = np.minimum(values, np.sort(values)[-2])
-    return mean_of_series(values)
 
 
 def _by_line(lines: Int64, begins: Int64, ends: Int64, identity: Int64, begin: Int64, value: Int64) -> Int64:

@@ -51,6 +51,7 @@ class Layout:
     activity: Activity
     work: TrainingWork
     lines: LineRoles
+    claims: SegmentClaims
 
 
 def lay_out(process: Process) -> Timeline:
@@ -72,7 +73,7 @@ def lay_out_whole(process: Process) -> Layout:
     thinned = probe.of(Kind.THINNED)
     gaps = tuple(zip(thinned.end.tolist(), thinned.identity.tolist(), strict=True))
     timeline = Timeline(boundaries.mode, steps, claims.segments, activity.training_loaders, reason, gaps)
-    return Layout(timeline, lane, activity, work, lines)
+    return Layout(timeline, lane, activity, work, lines, claims)
 
 
 def _steps(

@@ -33,6 +33,18 @@ def hide_from_dynamo() -> None:
                 mark(code)
 
 
+def in_compiled_call() -> bool:
+    """Whether a compiled function runs in this thread, and Dynamo looks at the frames that are called. torch keeps a
+    range of its own open around it, which no window of the profiler may outlast (see `profiling`)."""
+    frames: Any = getattr(getattr(torch._C, "_dynamo", None), "eval_frame", None)
+    switch = getattr(frames, "set_eval_frame", None)
+    if switch is None or "torch._dynamo" not in sys.modules:
+        return False
+    callback = switch(None)
+    switch(callback)
+    return callback is not None
+
+
 def _marker() -> Callable[[types.CodeType], Any] | None:
     frames: Any = getattr(getattr(torch._C, "_dynamo", None), "eval_frame", None)
     older: Callable[[types.CodeType], Any] | None = getattr(frames, "skip_code", None)

@@ -21,6 +21,8 @@ from traceback import walk_tb
 from types import FrameType
 from typing import Any
 
+from steptime.probe.compiler import in_compiled_call
+
 RETRY = 0.05
 """Seconds until we ask again where it could not be ended."""
 BACKWARD = os.path.join("torch", "autograd", "graph.py"), os.path.join("torch", "autograd", "__init__.py")
@@ -65,7 +67,7 @@ class Deadline:
     def ask(self) -> None:
         """In the main thread: ends it, where that can be done now."""
         self._asked = False
-        if self._over or os.getpid() != self._process or _is_in_backward(sys._getframe()):
+        if self._over or os.getpid() != self._process or _is_in_backward(sys._getframe()) or in_compiled_call():
             return
         self._call_off()
         try:

@@ -24,6 +24,7 @@ from typing import Any
 import torch
 
 from steptime.journal import Kind, append_to
+from steptime.probe.compiler import in_compiled_call
 from steptime.probe.identity import clock_pair, process_group
 from steptime.probe.memory import allocations
 from steptime.probe.modules import ModuleRanges
@@ -134,6 +135,8 @@ class ProfilerWindow:
             return "another one was recording, and two spoil each other"
         if threading.current_thread() is not threading.main_thread():
             return "the training thread is not the main one, which Kineto wants"
+        if in_compiled_call():
+            return "a step ends inside of a compiled function, whose own range the profiler would cut"
         specification = getattr(sys.modules.get("torch._dynamo"), "__spec__", None)
         if getattr(specification, "_initializing", False):
             return "another thread was importing torch._dynamo, which it imports too"

@@ -405,8 +405,10 @@ def _modules(case: Case) -> Table:
 
 
 def _lines(case: Case) -> Table:
+    held, step = sum(use.duration.value for use in case.lines), case.step.duration.value
+    note = f"Together {format_share(held / step)} of the step." if 0 < held < step + 1 else ""
     return table_of(
-        "lines", "Lines of the loop", "", sorted(case.lines, key=lambda use: -use.duration.value),
+        "lines", "Lines of the loop", note, sorted(case.lines, key=lambda use: -use.duration.value),
         word("line", "line", lambda use: format_source(use.source)),
         word("source", "source", lambda use: use.source.text, kind="source"),
         word("role", "role", lambda use: use.role),

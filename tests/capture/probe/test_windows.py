@@ -20,6 +20,7 @@ from steptime.probe import (  # noqa: E402
     schedule,
     switched_off,
 )
+from steptime.probe.compiler import hide_from_dynamo  # noqa: E402
 from steptime.probe.identity import RankPlace  # noqa: E402
 from steptime.probe.memory import allocations  # noqa: E402
 from steptime.probe.profiling import TRACER, ProfilerWindow  # noqa: E402
@@ -125,6 +126,26 @@ def test_a_spoilt_window_holds_the_steps_so_far_unless_other_ranks_profile_too(
         session._boundary(time)
     assert window.steps == steps
     assert not is_on()
+
+
+def test_a_step_that_ends_inside_of_a_compiled_function_is_not_profiled(session: Session) -> None:
+    """torch's range around the function would end in memory that the profiler has freed."""
+    window = ProfilerWindow(session.recorder, 1, stacks=False)
+    inside: list[str] = []
+    hide_from_dynamo()
+
+    def boundary() -> None:
+        inside.append(window.obstacle())
+
+    boundary._torchdynamo_disable = True  # type: ignore[attr-defined]
+
+    def step(values: Any) -> Any:
+        boundary()
+        return values + 1
+
+    torch.compile(step, backend="eager")(torch.ones(2))
+    assert "compiled function" in inside[0]
+    assert window.obstacle() == ""
 
 
 @pytest.mark.parametrize("stream", [None, object()])

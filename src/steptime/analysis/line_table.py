@@ -1,0 +1,90 @@
+"""The line table: every nanosecond of the line-timed steps belongs to one line, or to none that was timed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from steptime.analysis.activity import SegmentClaims, TrainingWork, split
+from steptime.analysis.lines import LineRole, LineRoles
+from steptime.analysis.operators import FEWEST_BESIDE_A_STALL
+from steptime.analysis.timeline import Phase, Steps
+from steptime.arrays import Float64, Int64, unique
+
+GAPS = {LineRole.INPUT: Phase.INPUT, LineRole.TRANSFER: Phase.TRANSFER}
+"""Which phase a line's time outside of the loader and the model is; of other lines it is the rest."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LinePieces:
+    """When each line was the innermost one, cut at the boundaries of the steps. row: of the table. step: its column.
+    rest: ns outside of segments, the loader and the model."""
+
+    row: Int64
+    step: Int64
+    begin: Int64
+    end: Int64
+    rest: Int64
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LineTable:
+    """The line-timed steps by line. identities: (k,), those of LINE records. steps: (m,) ns, their durations. spent:
+    (k, m, phases) ns. untimed: (m,) ns in no line that was timed. Raises ValueError where it does not add up to the
+    steps, to the nanosecond."""
+
+    identities: Int64
+    steps: Int64
+    spent: Int64
+    untimed: Int64
+    pieces: LinePieces
+
+    def __post_init__(self) -> None:
+        if (self.untimed < 0).any() or (self.spent.sum(axis=(0, 2)) + self.untimed != self.steps).any():
+            raise ValueError("the lines of a step do not add up to it")
+
+
+def line_table(steps: Steps, lines: LineRoles, claims: SegmentClaims, work: TrainingWork) -> LineTable:
+    """The table of the line-timed steps."""
+    times, lined = lines.times, np.flatnonzero(steps.lined)
+    identities = unique(times.identity)
+    first = np.searchsorted(times.end, steps.begin[lined], side="right")
+    last = np.searchsorted(times.begin, steps.end[lined])
+    rows = np.concatenate([np.arange(0), *map(np.arange, first, last)]).astype(np.int64)
+    column = np.repeat(np.arange(len(lined)), np.maximum(0, last - first))
+    begin = np.maximum(times.begin[rows], steps.begin[lined][column])
+    end = np.minimum(times.end[rows], steps.end[lined][column])
+    row = np.searchsorted(identities, times.identity[rows])
+    duration, phases = split(begin, end, claims, work)
+    spent = np.zeros((len(identities), len(lined), len(Phase)), np.int64)
+    np.add.at(spent, (row, column), phases)
+    for number, each in enumerate(identities.tolist()):
+        if (named := GAPS.get(lines.roles[each])) is not None:
+            spent[number, :, named] += spent[number, :, Phase.REST]
+            spent[number, :, Phase.REST] = 0
+    untimed = steps.duration[lined] - np.bincount(column, duration, len(lined)).astype(np.int64)
+    pieces = LinePieces(row, column, begin, end, phases[:, Phase.REST])
+    return LineTable(identities, steps.duration[lined], spent, untimed, pieces)
+
+
+def usual_spent(table: LineTable, lined: Int64, usual: Int64) -> tuple[Float64, Float64]:
+    """(spent, scales): what the lines take in a usual step, (k, m, phases) ns, and what an ns of each phase of the
+    line-timed steps is in one. lined, usual: (m, phases) and (n, phases) ns, the phases of the steps.
+
+    Timing lines slows a step, and one phase more than another: each is what it is in the usual steps. So all lines
+    together take no longer than a usual step, nor those of a phase longer than it.
+    """
+    spent = without_stalls(table.spent.astype(np.float64))
+    timed, stalls = spent.mean(axis=1).sum(axis=0), (table.spent - spent).mean(axis=1).sum(axis=0)
+    whole = np.maximum(timed, lined.mean(axis=0) - stalls)
+    scales = np.divide(usual.mean(axis=0), whole, out=np.ones(len(Phase)), where=whole > 0)
+    return spent * scales, scales
+
+
+def without_stalls(values: Float64) -> Float64:
+    """By line and step: the longest one of a line counts as much as its second, once is no habit."""
+    if values.shape[1] <= FEWEST_BESIDE_A_STALL:
+        return values
+    capped: Float64 = np.minimum(values, np.sort(values, axis=1)[:, -2:-1])
+    return capped
