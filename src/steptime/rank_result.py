@@ -16,7 +16,7 @@ from steptime.advice.memory_evidence import with_memory
 from steptime.advice.outliers import usual_steps
 from steptime.advice.rank_evidence import beside
 from steptime.advice.trace_evidence import look_at_trace
-from steptime.advice.verdict import verdict
+from steptime.advice.verdict import verdict, with_savings
 from steptime.analysis.breakdown import device_of
 from steptime.analysis.device_activity import nothing_in, unseen_work
 from steptime.analysis.layout import Layout
@@ -81,6 +81,7 @@ class RankResult:
         """Its report, beside the other ranks of the job."""
         case = self.case if self.rank is None else beside(self.case, self.rank, ranks)
         examination = examine(case)
+        case = with_savings(case, examination.findings)
         return record_of(
             ProcessReport,
             self,

@@ -8,7 +8,7 @@ import pytest
 
 from steptime.advice.evidence import Case, CategoryUse, Contention, LateRank, SegmentLine, SegmentUse, StepSummary
 from steptime.advice.rule import Finding, Weight
-from steptime.advice.verdict import verdict
+from steptime.advice.verdict import verdict, with_savings
 from steptime.quantities import Estimate, SourceLine
 
 ONE, MUCH = Estimate(1, 1, 1, 50), Estimate(50, 49, 51, 50)
@@ -95,7 +95,9 @@ def test_a_step_that_computes_and_could_hardly_do_without_the_rest_is_bound_by_c
 def test_what_computing_could_give_back_is_what_a_finding_says() -> None:
     compute = CategoryUse("compute", Estimate(80, 79, 81, 50), Estimate(0, 0, 0, 50))
     fusion = Finding("ST401", "chain", Weight.FINDING, "x", "y.", Estimate(30, 25, 40, 50), category="compute")
-    found = verdict(case(compute, use("overhead", 17, 1)), (fusion,))
+    told = with_savings(case(compute, use("overhead", 17, 1)), (fusion,))
+    assert [each.recoverable.value for each in told.categories] == [30, 17]
+    found = verdict(told, (fusion,))
     assert found.bottleneck == "compute"
     assert found.share is not None
     assert found.share.value == 0.3

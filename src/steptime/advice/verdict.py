@@ -96,6 +96,20 @@ class Verdict:
         return f"{self.confidence.capitalize()}: {self.reason[:1].lower()}{self.reason[1:]}." if self.reason else ""
 
 
+def with_savings(case: Case, findings: Iterable[Finding]) -> Case:
+    """What computing could give back, no breakdown knows: there it is the largest saving that a finding has in it."""
+    savings = [finding.savings for finding in findings if finding.savings and finding.category == COMPUTE]
+    best = max(savings, key=lambda saving: saving.value, default=None)
+    if best is None:
+        return case
+    return replace(case, categories=tuple(_with_saving(use, best) for use in case.categories))
+
+
+def _with_saving(use: CategoryUse, best: Estimate) -> CategoryUse:
+    more = use.name == COMPUTE and best.value > use.recoverable.value
+    return replace(use, recoverable=best) if more else use
+
+
 def verdict(case: Case, findings: Iterable[Finding] = ()) -> Verdict:
     """The category with the largest recoverable time; for a rank that the others wait for, that is said first."""
     found = _verdict(case, tuple(findings))
@@ -128,12 +142,11 @@ def _run_text(case: Case) -> str:
 
 
 def _verdict(case: Case, findings: tuple[Finding, ...]) -> Verdict:
-    """What computing could give back, no breakdown knows: there it is the largest saving that a finding has in it."""
     if not case.categories or case.step.duration.value <= 0:
         return Verdict(UNKNOWN, "The steps could not be split into categories.", reason="there is no breakdown")
     if case.step.untraced:
         return _host_alone(case)
-    uses = [_with_savings(use, findings) for use in case.categories]
+    uses = case.categories
     ranked = sorted(uses, key=lambda use: use.recoverable.value, reverse=True)
     first = _share(ranked[0].recoverable, case)
     second = _share(ranked[1].recoverable, case) if len(ranked) > 1 else None
@@ -142,7 +155,7 @@ def _verdict(case: Case, findings: tuple[Finding, ...]) -> Verdict:
     close = wide and second is not None and first.value < CLEARLY * second.value
     varying = (UNCLEAR if close else LIKELY) if wide and first.value >= LEAST_SHARE else ""
     confidence, reason = _confidence(case, findings, varying)
-    lost = named(tuple(uses), UNRECORDED)
+    lost = named(uses, UNRECORDED)
     if lost is not None and _share(lost.duration, case).value >= max(first.value, LEAST_SHARE):
         sentence = f"{_amount(lost, case)}. {how_to_record(case.step)}"
         return Verdict(UNRECORDED, sentence, first, confidence, reason)
@@ -161,15 +174,6 @@ def _host_alone(case: Case) -> Verdict:
     amount = _amount(most, case)
     said = f"The device was not recorded. On the host, {amount[:1].lower()}{amount[1:]}."
     return Verdict(UNKNOWN, said, reason="the trace holds calls for a device and no kernel")
-
-
-def _with_savings(use: CategoryUse, findings: tuple[Finding, ...]) -> CategoryUse:
-    """Computing with the largest saving that a finding has in it; other categories as they are."""
-    savings = [finding.savings for finding in findings if finding.savings and finding.category == use.name]
-    best = max(savings, key=lambda saving: saving.value, default=None)
-    if use.name != COMPUTE or best is None or best.value <= use.recoverable.value:
-        return use
-    return replace(use, recoverable=best)
 
 
 def _confidence(case: Case, findings: tuple[Finding, ...], varying: str) -> tuple[str, str]:
@@ -203,18 +207,18 @@ def _grade(doubt: Finding, case: Case) -> str:
     return LIKELY if doubt.name == OTHER_LOAD and even else UNCLEAR
 
 
-def _nothing_to_recover(uses: list[CategoryUse], first: Estimate, case: Case) -> tuple[str, str]:
+def _nothing_to_recover(uses: tuple[CategoryUse, ...], first: Estimate, case: Case) -> tuple[str, str]:
     """The longest phase where no step was profiled; computing, when it is most of the step; else nothing in
     particular."""
     unsplit = [use for use in uses if use.name in UNSPLIT]
     if unsplit:
         largest = max(unsplit, key=lambda use: use.duration.value)
         return largest.name, f"{_amount(largest, case)}."
-    unexplained = named(tuple(uses), UNEXPLAINED)
+    unexplained = named(uses, UNEXPLAINED)
     if unexplained is not None and _share(unexplained.duration, case).value >= MOST_OF_IT:
         record = "Record the operators, too: activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]."
         return UNEXPLAINED, f"{_amount(unexplained, case)}. {record}"
-    compute = named(tuple(uses), COMPUTE)
+    compute = named(uses, COMPUTE)
     share = _share(compute.duration, case) if compute is not None else None
     if compute is None or share is None or share.low < MOST_OF_IT:
         return BALANCED, f"Balanced: no category could give back more than {format_share(first.value)}."
