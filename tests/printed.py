@@ -18,14 +18,17 @@ from steptime.advice.evidence import Case
 from steptime.advice.rule import Finding, Rule, Weight
 from steptime.advice.rules import CATALOGUE
 from steptime.advice.signals import Signals, measured
+from steptime.advice.verdict import WORDS
 from steptime.compare import comparison as comparisons
 from steptime.compare import page as comparison_page
 from steptime.compare.comparison import Comparison, DifferenceOutcome
 from steptime.compare.text import render_markdown as comparison_markdown
 from steptime.compare.text import render_text as comparison_text
-from steptime.quantities import format_duration, format_share
+from steptime.quantities import format_duration, format_share, format_source
 from steptime.report import json, markdown, text
+from steptime.report.json import sources_of
 from steptime.report.page import page
+from steptime.report.printable import from_here
 from steptime.report.report import ProcessReport, Report
 
 IDLE = ("input", "sync", "compile", "overhead", "python", "unexplained")
@@ -286,10 +289,38 @@ def _one_value(process: ProcessReport, shown: dict[str, str]) -> Iterator[str]:
     told += [format_duration(use.duration.value) for use in case.categories if use.duration.value > 0.05 * step]
     for form, document in shown.items():
         words = _plain(document)
-        yield from (f"{form}: it does not say “{each}”" for each in told if each and _plain(each) not in words)
+        here = [from_here(each, sources_of(process)) if form == "text" else each for each in told]
+        yield from (f"{form}: it does not say “{each}”" for each in here if each and _plain(each) not in words)
+    yield from _one_saving(process, shown)
+    yield from one_path(process, shown["text"])
     shares = [format_share(use.duration.value / step) for use in case.categories if use.duration.value > 0.05 * step]
     for form in ("text", "Markdown", "page"):
         yield from (f"{form}: no share of {each}" for each in shares if each not in shown[form])
+
+
+def _one_saving(process: ProcessReport, shown: dict[str, str]) -> Iterator[str]:
+    """What the headline says that could be saved is what tables and the page say of the same category."""
+    case, sentence = process.case, process.verdict.sentence
+    saved = dict(re.findall(r"(\w+) [\d.]+ [nµm]?s \([\d.<]+ %, of which ([^()]+) could be saved\)", sentence))
+    for use in case.categories:
+        told = saved.get(WORDS.get(use.name, use.name))
+        if told is None:
+            continue
+        took, share = format_duration(use.duration.value), format_share(use.duration.value / case.step.duration.value)
+        if f"{took} {share} {told}\n" not in shown["page"]:
+            yield f"page: {use.name} does not save up to {told}, as the headline says"
+        row = next((line for line in shown["Markdown"].splitlines() if line.startswith(f"| {use.name} | {took}")), "")
+        if not row.endswith(f"| {told} |"):
+            yield f"Markdown: {use.name} does not save up to {told}, as the headline says: {row}"
+
+
+def one_path(process: ProcessReport, document: str) -> Iterator[str]:
+    """A line of the job is written in one way."""
+    for source in set(sources_of(process)):
+        short = format_source(source)
+        ways = set(re.findall(rf"[\w./\\-]*{re.escape(short)}(?!\d)", document))
+        if len(ways) > 1 and short in ways:
+            yield f"text: one line in several ways: {', '.join(sorted(ways))}"
 
 
 def _plain(document: str) -> str:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import permutations
+from pathlib import Path
 
 import pytest
-from printed import comparison_violations, rendered, violations, wrong_words
+from printed import comparison_violations, one_path, rendered, violations, wrong_words
 from stored_reports import BUSY, QUIET, longer_by, stored
 from timelines import with_trials
 
 from steptime.compare.compare import compare
+from steptime.quantities import SourceLine, format_duration
 from steptime.report import text
 from steptime.report.report import Report
 
@@ -60,6 +62,33 @@ def test_a_part_above_its_whole_and_two_values_of_one_quantity_are_found(report:
     case = replace(process.case, categories=(more, *process.case.categories[1:]))
     found = violations(replace(report, processes=(replace(process, case=case),)))
     assert any("categories sum to" in each for each in found)
+
+
+def test_a_saving_of_the_headline_is_that_of_the_page_and_of_the_tables(report: Report) -> None:
+    process = report.processes[0]
+    compute = next(use for use in process.case.categories if use.name == "compute")
+    took = format_duration(compute.duration.value)
+    said = f"Of 96.2 ms per step: computing {took} (20 %, of which 7.77 s could be saved) and waiting for input 68 ms."
+    verdict = replace(process.verdict, sentence=said)
+    found = violations(replace(report, processes=(replace(process, verdict=verdict),)))
+    assert sum("does not save up to 7.77 s" in each for each in found) == 2
+
+
+def test_a_line_that_is_written_in_two_ways_is_found(
+    report: Report, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "deep" / "train.py").touch()
+    monkeypatch.chdir(tmp_path)
+    process = report.processes[0]
+    source = SourceLine(str(tmp_path / "deep/train.py"), 88)
+    verdict = replace(process.verdict, sentence="Each step waits 68 ms, first of all at train.py:88.")
+    changed = replace(process, verdict=verdict, findings=(replace(process.findings[0], source=source),))
+    words = text.render(replace(report, processes=(changed,)))
+    assert "first of all at deep/train.py:88." in words
+    assert "\n  deep/train.py:88" in words
+    mixed = words.replace("at deep/train.py:88.", "at train.py:88.")
+    assert list(one_path(changed, words)) == [] != list(one_path(changed, mixed))
 
 
 def test_a_recording_that_has_a_trial_shows_what_was_tried_and_the_patch() -> None:

@@ -23,10 +23,12 @@ from steptime.arrays import Int64
 from steptime.errors import OutputError, RecordingError, UsageError, no_such_file
 from steptime.launcher.launch import PLAN
 from steptime.live.view import LiveView, RankView, view_of, with_late
-from steptime.quantities import Estimate, SourceLine, format_source
+from steptime.quantities import Estimate, SourceLine
 from steptime.recording.growing import WINDOW, GrowingRecording
 from steptime.recording.inventory import REQUEST
 from steptime.recording.manifest import NAME as MANIFEST
+from steptime.report.printable import from_here
+from steptime.report.sentences import source_text
 
 PERIOD = 1.0
 """Seconds between two looks."""
@@ -253,9 +255,11 @@ class Diagnosis:
         if first is None:
             return (report.headline,)
         line = first.line
-        place = format_source(SourceLine(line.file, line.line)) + f": {line.text}" if line is not None else ""
+        source = SourceLine(line.file, line.line, text=line.text) if line is not None else None
+        place = source_text(source) if source is not None else ""
         evidence = "" if first.evidence in report.headline else f": {first.evidence}"
-        return report.headline, *filter(None, (f"{first.code} {first.name}{evidence}", place, f"→ {first.advice}"))
+        said = (report.headline, f"{first.code} {first.name}{evidence}", place, f"→ {first.advice}")
+        return tuple(from_here(each, filter(None, (source,))) for each in said if each)
 
     def close(self) -> None:
         """Ends a diagnosis that is not done."""

@@ -33,7 +33,7 @@ _NOTHING = object()
 def without_sources(report: Report) -> Report:
     """The report with every source line left out, what cannot be told without one, and paths; of commands and of the
     recording, the last parts of their paths stay: the names of the programs."""
-    known = {text for source in _sources(report) for text in (source.file, source.text, format_source(source))}
+    known = {text for source in sources_of(report) for text in (source.file, source.text, format_source(source))}
     secret = sorted((text for text in known if len(text) >= _SHORTEST), key=len, reverse=True)
     cleaned: Report = _clean(report, re.compile("|".join(map(re.escape, secret))) if secret else None)
     return replace(
@@ -58,15 +58,16 @@ def _without_patch(cleaned: TrialReport | None, trials: TrialReport | None) -> T
     return replace(cleaned, diff="", apply="", variants=variants, folder=folder, command=command)
 
 
-def _sources(value: object) -> Iterator[SourceLine]:
+def sources_of(value: object) -> Iterator[SourceLine]:
+    """Every source line that a record names, in whatever part of it."""
     if isinstance(value, SourceLine):
         yield value
     elif isinstance(value, tuple):
         for item in value:
-            yield from _sources(item)
+            yield from sources_of(item)
     elif is_dataclass(value):
         for field in fields(value):
-            yield from _sources(getattr(value, field.name))
+            yield from sources_of(getattr(value, field.name))
 
 
 def _clean(value: _Any, secret: re.Pattern[str] | None) -> Any:

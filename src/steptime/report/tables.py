@@ -202,7 +202,7 @@ def _categories(identity: str, title: str, name: str, uses: tuple[CategoryUse, .
         duration("a step", "duration_ns", lambda use: use.duration.value, barred=True),
         share("share", "share", lambda use: use.duration.value / step),
         word("95 % interval", "interval", lambda use: interval_text(use.duration)),
-        duration("recoverable", "recoverable_ns", lambda use: use.recoverable.value),
+        duration("saves up to", "recoverable_ns", lambda use: use.recoverable.value),
     )  # fmt: skip
 
 

@@ -11,8 +11,9 @@ from dataclasses import replace
 from steptime.advice.kernels import by_name, short_kernel
 from steptime.advice.rule import Finding, Weight
 from steptime.advice.savings import in_step, per_step
-from steptime.quantities import SourceLine, format_duration, format_share, format_source
-from steptime.report.printable import one_line, printable, reachable
+from steptime.quantities import format_duration, format_share
+from steptime.report.json import sources_of
+from steptime.report.printable import from_here, one_line, printable
 from steptime.report.report import ProcessReport, Report
 from steptime.report.sentences import (
     bounds_text,
@@ -20,6 +21,7 @@ from steptime.report.sentences import (
     prediction_text,
     predictions,
     reached_text,
+    source_text,
     step_text,
     throughput_text,
 )
@@ -58,7 +60,8 @@ def render(report: Report, columns: int = COLUMNS) -> str:
         bottom = [*_what_if(shown, columns), *bottom]
     if len(top) + len(middle) + len(bottom) < LINES:
         bottom = [*_kernels(shown), *bottom]
-    return "".join(f"{printable(line)}\n" for line in (*top, *middle, *bottom))
+    document = "".join(f"{printable(line)}\n" for line in (*top, *middle, *bottom))
+    return from_here(document, sources_of(shown))
 
 
 def _header(report: Report, columns: int) -> str:
@@ -176,15 +179,8 @@ def _finding(finding: Finding, process: ProcessReport, columns: int, *, full: bo
     if finding.summary not in process.verdict.sentence:
         lines.append(f"  {one_line(finding.summary)}")
     if finding.source is not None:
-        lines.append(f"  {_place(finding.source)}")
+        lines.append(f"  {from_here(source_text(finding.source), (finding.source,))}")
     return [*lines, f"  → {one_line(finding.advice)}"] if full else lines
-
-
-def _place(source: SourceLine) -> str:
-    """A line and its text, with the path that an editor opens from here, where there is one."""
-    path = reachable(source.file)
-    place = f"{path}:{source.line}" if path and source.line else format_source(source)
-    return one_line(f"{place}: {source.text}" if source.text else place)
 
 
 def _kept_indent(line: str) -> str:
