@@ -121,6 +121,16 @@ def check(timeline: Timeline, job: Job) -> None:
     assert steps.phases[steps.steady][:, Phase.BACKWARD].min() > 0
 
 
+def test_a_model_that_is_evaluated_after_each_update_has_that_in_its_steps(tmp_path: Path) -> None:
+    watch(command(Job("probing", ())), tmp_path / "recording")
+    (timeline,) = lay_out_all(tmp_path / "recording")
+    steps = timeline.steps
+    assert len(steps.begin) == 40
+    assert segments(timeline, SegmentKind.EVALUATION) == 0
+    phases = steps.phases[steps.steady].sum(axis=0)
+    assert phases[Phase.EVALUATION] > phases[Phase.FORWARD] > 0  # 256 times the rows
+
+
 def test_the_model_of_every_fold_is_found(tmp_path: Path) -> None:
     watch(command(Job("folds", ())), tmp_path / "recording")
     (timeline,) = lay_out_all(tmp_path / "recording")

@@ -63,7 +63,7 @@ def test_the_profilers_own_time_comes_off_launch_first() -> None:
 
 def test_launch_gives_no_more_than_the_profiler_can_have_cost() -> None:
     table = profiled(forward={Category.COMPUTE: 600_000, Category.OVERHEAD: 400_000})
-    events = np.array([0, 0, 100, 0, 0, 0])
+    events = np.array([0, 0, 100, 0, 0, 0, 0])
     breakdown = calibrate(table, 1, watched({Phase.FORWARD: 450_000}), "cpu", events)
     assert breakdown.entries[0, [Category.COMPUTE, Category.OVERHEAD]].tolist() == [300_000, 150_000]
 

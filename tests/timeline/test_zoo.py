@@ -58,8 +58,42 @@ def test_loader_with_evaluation_each_epoch(tmp_path: Path) -> None:
     # The 11th and the 21st hold an evaluation; of it and of the loader's start nothing is left in their duration.
     assert np.flatnonzero(timeline.steps.disturbed).tolist() == [10, 20]
     assert timeline.steps.duration[10] == 22 * MS
-    assert list(phases(timeline, 5).values()) == [3 * MS, 0, 5 * MS, 8 * MS, 2 * MS, 3 * MS]
+    assert list(phases(timeline, 5).values()) == [3 * MS, 0, 5 * MS, 8 * MS, 2 * MS, 0, 3 * MS]
     assert timeline.steps.steady.sum() == 30 - 1 - 2
+
+
+@pytest.mark.parametrize("switched", [True, False])
+def test_an_evaluation_behind_each_update_is_a_part_of_the_step(tmp_path: Path, switched: bool) -> None:
+    job = JournalBuilder()
+    for _ in range(12):
+        usual_step(job)
+        job.wait(MS).evaluate(20 * MS, training=not switched).wait(MS)
+    timeline = laid_out(job, tmp_path)
+    assert kinds(timeline) == []
+    assert list(phases(timeline, 5).values()) == [3 * MS, 0, 5 * MS, 8 * MS, 2 * MS, 20 * MS, 5 * MS]
+    assert timeline.steps.steady.sum() == 12 - 1
+
+
+def test_an_evaluation_with_a_loader_of_its_own_in_each_step_is_a_part_of_it(tmp_path: Path) -> None:
+    job = JournalBuilder()
+    for epoch in range(12):
+        usual_step(job)
+        evaluation(job, 20 + epoch)
+    timeline = laid_out(job, tmp_path)
+    assert kinds(timeline) == []
+    assert phases(timeline, 5)[Phase.EVALUATION] == (10 + 3 * 8 + 1) * MS
+    assert timeline.steps.steady.sum() == 12 - 1
+
+
+def test_a_teacher_and_a_generator_without_gradients_are_no_evaluation(tmp_path: Path) -> None:
+    job = JournalBuilder()
+    for _ in range(12):
+        job.next(MS).evaluate(4 * MS, root=3).evaluate(2 * MS, root=2, training=True)
+        job.forward(5 * MS, root=1).backward(8 * MS).step(2 * MS, 1)
+        job.forward(3 * MS, root=2).backward(3 * MS).step(2 * MS, 2)
+    timeline = laid_out(job, tmp_path)
+    assert phases(timeline, 5)[Phase.EVALUATION] == 0
+    assert phases(timeline, 5)[Phase.FORWARD] == (4 + 2 + 5 + 3) * MS
 
 
 def test_evaluation_that_forgot_no_grad(tmp_path: Path) -> None:

@@ -112,7 +112,7 @@ CALIBRATION = 24
 UNSPLIT = {Phase.INPUT: Category.INPUT, Phase.TRANSFER: Category.COPY, Phase.REST: Category.PYTHON}
 """Categories of the phases in which the model does nothing, where there is no breakdown: how much of the other phases
 could be saved, no phase tells."""
-UNSPLIT_PHASES = ("forward", "backward", "optimizer", "rest")
+UNSPLIT_PHASES = ("forward", "backward", "optimizer", "evaluation", "rest")
 """Names of the phases that only a profile can split into categories."""
 
 

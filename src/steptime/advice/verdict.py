@@ -27,7 +27,7 @@ bottleneck."""
 COMPUTE = "compute"
 COMMUNICATION = "communication"
 UNRECORDED, UNEXPLAINED = "unrecorded", "unexplained"
-UNSPLIT = ("forward", "backward", "optimizer", "rest")
+UNSPLIT = ("forward", "backward", "optimizer", "evaluation", "rest")
 """Phases that stand for categories where no step was profiled."""
 WIDEST = 0.3
 """Of the step: an interval wider than this decides nothing when another category's interval overlaps it."""
@@ -58,6 +58,7 @@ WORDS = {
     "forward": "the forward pass",
     "backward": "the backward pass",
     "optimizer": "the optimiser",
+    "evaluation": "evaluation in the step",
     "transfer": "moving the batch",
     "rest": "code outside of forward, backward and optimiser",
 }

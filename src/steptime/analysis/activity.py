@@ -3,14 +3,15 @@
 A loader trains when a backward or an update follows its batches, and a forward trains when gradients are on and it is
 not fed by a loader that evaluates. Bursts of forwards without gradients, between two signs of training, are
 * *inline*: few forwards, no loader, in at least half of the steps: a teacher, a target network, a generator's
-  samples. They belong to the step's forward.
+  samples. They belong to the step's forward; those of a model that trains and was switched to evaluation mode, and
+  those of the only model between the update and the next batch, to its evaluation.
 * *rollout*: no loader, and either many forwards in at least half of the steps, or top modules that were not switched to
   evaluation mode, in a job without any training loader or one that begins with such a burst: reinforcement learning
   gathers experience with the model as it trains, and before it trains.
 * *evaluation*: everything else, from its first event to its last one, its loader and the loader's start included.
 
 What happens in at least half of the steps is no segment but a part of the step (a checkpoint per step, a loader made
-anew for each batch).
+anew for each batch, an evaluation in every step).
 """
 
 from __future__ import annotations
@@ -38,11 +39,12 @@ LEAST_STEPS = 4
 @dataclass(frozen=True, slots=True)
 class Activity:
     """forwards: outermost, those that train (or infer, in a job that only infers) and inline ones. training_loaders:
-    iterators. Sets of instants: ns."""
+    iterators. evaluation: between the steps; evaluation_in_steps: in most of them. Sets of instants: ns."""
 
     forwards: RecordTable
     training_loaders: tuple[int, ...]
     evaluation: Intervals
+    evaluation_in_steps: Intervals
     rollout: Intervals
 
 
@@ -51,11 +53,11 @@ def find_activity(lane: RecordTable, boundaries: Boundaries, facts: tuple[Loader
     forwards = lane.of(Kind.FORWARD).outermost()
     if boundaries.mode is Mode.FORWARD:
         iterators = unique(lane.of(Kind.LOADER_NEXT).identity)
-        return Activity(forwards, tuple(int(each) for each in iterators), EMPTY, EMPTY)
+        return Activity(forwards, tuple(int(each) for each in iterators), EMPTY, EMPTY, EMPTY)
     loaders = _training_loaders(lane, forwards, facts)
     trains = _trains(lane, forwards, loaders) | forwards.inside(lane.of(Kind.BACKWARD, *UPDATES))
-    sampled, evaluation, rollout = _untrained(lane, forwards, trains, loaders, boundaries.ends)
-    return Activity(forwards.where(trains | sampled), loaders, evaluation, rollout)
+    sampled, *untrained = _untrained(lane, forwards, trains, loaders, boundaries.ends)
+    return Activity(forwards.where(trains | sampled), loaders, *untrained)
 
 
 def _training_loaders(lane: RecordTable, forwards: RecordTable, facts: tuple[LoaderFacts, ...]) -> tuple[int, ...]:
@@ -103,9 +105,9 @@ def _count(times: Int64, begin: Int64, end: Int64) -> Int64:
 
 def _untrained(
     lane: RecordTable, forwards: RecordTable, trains: Bool, loaders: tuple[int, ...], ends: Int64
-) -> tuple[Bool, Intervals, Intervals]:
-    """Which forwards are inline, and when the job evaluated and rolled out: by bursts, which are runs of evaluating
-    events between two signs of training."""
+) -> tuple[Bool, Intervals, Intervals, Intervals]:
+    """Which forwards are the step's own, and when the job evaluated between the steps, evaluated in them and rolled
+    out: by bursts, which are runs of evaluating events between two signs of training."""
     asked = lane.of(Kind.LOADER_NEXT, Kind.LOADER_START)
     feeds = np.isin(asked.identity, loaders)
     training = merge(lane.of(Kind.BACKWARD, *UPDATES), forwards.where(trains), asked.where(feeds))
@@ -120,16 +122,29 @@ def _untrained(
     loading = np.bincount(number[~is_call], minlength=count) > 0
     few, many = ~loading & (calls <= INLINE_FORWARDS), ~loading & (calls > INLINE_FORWARDS)
     inline = few & is_recurring(begin[few], ends)
+    modes = unique(forwards.identity[trains & forwards.flagged(Flag.TRAINING)])
+    switched = is_call & ~events.flagged(Flag.TRAINING) & np.isin(events.identity, modes)
     rollout = many & is_recurring(begin[many], ends)
     first = bool((many & (signs[heads] == 0)).any())
     if not loaders or first:  # unless a top module that trains was in evaluation mode
-        modes = forwards.identity[trains & forwards.flagged(Flag.TRAINING)]
-        switched = is_call & ~events.flagged(Flag.TRAINING) & np.isin(events.identity, modes)
         rollout |= (many if loaders else ~loading & ~inline) & (np.bincount(number[switched], minlength=count) == 0)
+    evaluating, per_step = ~inline & ~rollout, np.zeros(count, np.bool_)
+    per_step[evaluating] = is_recurring(begin[evaluating], ends)
+    apart = evaluating & ~per_step
+    checking = is_call & inline[number] & (switched | (_is_check(training, signs) & (len(modes) == 1)))
     sampled = np.zeros(len(forwards), np.bool_)
-    sampled[~trains] = inline[number[is_call]]
-    evaluating = ~inline & ~rollout
-    return sampled, union(begin[evaluating], end[evaluating]), union(begin[rollout], end[rollout])
+    sampled[~trains] = (inline[number] & ~checking)[is_call]
+    inside = join(union(begin[per_step], end[per_step]), union(events.begin[checking], events.end[checking]))
+    return sampled, union(begin[apart], end[apart]), inside, union(begin[rollout], end[rollout])
+
+
+def _is_check(training: RecordTable, signs: Int64) -> Bool:
+    """Which events lie between an update and the training loader's next batch. signs: of training before each."""
+    if not len(training):
+        return np.zeros(len(signs), np.bool_)
+    before, after = training.kind[np.maximum(signs - 1, 0)], training.kind[np.minimum(signs, len(training) - 1)]
+    check: Bool = np.isin(before, [int(kind) for kind in UPDATES]) & (after == int(Kind.LOADER_NEXT))
+    return check
 
 
 def is_recurring(begin: Int64, ends: Int64) -> bool:
@@ -200,7 +215,8 @@ def _rare(found: Intervals, ends: Int64) -> Intervals:
 
 @dataclass(frozen=True, slots=True)
 class TrainingWork:
-    """What the training thread was in. updates: closures hoisted out (see `_hoisted`). Sets of instants.
+    """What the training thread was in. updates: closures hoisted out (see `_hoisted`). evaluation: in the steps. Sets
+    of instants.
 
     top: the same as disjoint intervals in time order, kinds LOADER_NEXT, FORWARD, BACKWARD and OPTIMIZER_STEP: the
     gaps between them are what is not instrumented.
@@ -211,6 +227,7 @@ class TrainingWork:
     backward: Intervals
     updates: Intervals
     updates_in_backward: Intervals
+    evaluation: Intervals
     top: RecordTable
 
 
@@ -230,6 +247,7 @@ def find_work(lane: RecordTable, activity: Activity, starts: Intervals) -> Train
         backward=backward.intervals,
         updates=outside.intervals,
         updates_in_backward=updates.where(in_backward).intervals,
+        evaluation=activity.evaluation_in_steps,
         top=merge(asked, activity.forwards, backward, outside).outermost(),
     )
 
@@ -237,14 +255,17 @@ def find_work(lane: RecordTable, activity: Activity, starts: Intervals) -> Train
 def split(begin: Int64, end: Int64, claims: SegmentClaims, work: TrainingWork) -> tuple[Int64, Int64]:
     """(duration, phases) of the steps [begin, end); see `timeline.Steps`. Each instant goes to the first of the sets
     that holds it, a segment's is subtracted; REST is what remains, so rows sum exactly."""
-    order = (claims.all, work.loader, work.updates_in_backward, work.backward, work.forward, work.updates)
+    order = (
+        claims.all, work.loader, work.updates_in_backward, work.backward, work.forward, work.updates, work.evaluation,
+    )  # fmt: skip
     columns = claim(begin, end, order)
     phases = np.zeros((len(begin), len(Phase)), np.int64)
     phases[:, Phase.INPUT] = columns[:, 1]
     phases[:, Phase.OPTIMIZER] = columns[:, 2] + columns[:, 5]
     phases[:, Phase.BACKWARD] = columns[:, 3]
     phases[:, Phase.FORWARD] = columns[:, 4]
-    phases[:, Phase.REST] = columns[:, 6]
+    phases[:, Phase.EVALUATION] = columns[:, 6]
+    phases[:, Phase.REST] = columns[:, 7]
     return end - begin - columns[:, 0], phases
 
 

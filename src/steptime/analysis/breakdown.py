@@ -32,7 +32,7 @@ from steptime.trace.vendors import COLLECTIVE, matching
 USUAL_DISPATCH = 2_000
 """ns of a tiny operator, where the machine was not measured: 1 to 3 microseconds on the processors of the last
 decade."""
-MODEL_PHASES = (Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER)
+MODEL_PHASES = (Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER, Phase.EVALUATION)
 
 
 def breakdown_of(steps: StepContext) -> Breakdown:

@@ -21,7 +21,7 @@ import numpy as np
 from steptime.analysis.activity import Activity, TrainingWork
 from steptime.analysis.timeline import RecordTable
 from steptime.arrays import Bool, Int64, unique
-from steptime.intervals import Intervals, measure, union
+from steptime.intervals import Intervals, join, measure, union
 from steptime.journal import Kind
 from steptime.recording.recording import CodeFacts, CodeLine, Process
 from steptime.trace.call_tree import call_tree, exclusive_spans
@@ -226,7 +226,7 @@ def find_lines(process: Process, lane: RecordTable, activity: Activity, work: Tr
 def _roles_by_clock(times: LineTimes, activity: Activity, work: TrainingWork) -> dict[int, LineRole]:
     """The role of each line that holds more than a sliver of something instrumented: the largest such part."""
     parts = {
-        LineRole.EVALUATION: activity.evaluation,
+        LineRole.EVALUATION: join(activity.evaluation, work.evaluation),
         LineRole.INPUT: work.loader,
         LineRole.FORWARD: work.forward,
         LineRole.BACKWARD: work.backward,

@@ -177,11 +177,13 @@ def _phases(layout: Layout) -> dict[Phase, Intervals]:
     backward = subtract(work.backward, join(work.loader, inner))
     forward = subtract(work.forward, join(work.loader, inner, backward))
     updates = subtract(work.updates, join(work.loader, inner, backward, forward))
+    training = join(work.loader, inner, backward, forward, updates)
     return {
         Phase.INPUT: work.loader,
         Phase.FORWARD: forward,
         Phase.BACKWARD: backward,
         Phase.OPTIMIZER: join(inner, updates),
+        Phase.EVALUATION: subtract(work.evaluation, training),
     }
 
 

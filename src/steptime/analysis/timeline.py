@@ -32,7 +32,9 @@ class Phase(IntEnum):
     FORWARD = 2
     BACKWARD = 3
     OPTIMIZER = 4
-    REST = 5
+    EVALUATION = 5
+    """Of the model in most of the steps; one between steps is a segment."""
+    REST = 6
     """Everything else of the training thread."""
 
 

@@ -19,8 +19,8 @@ NEARLY_ALL = 0.9
 EXPLAINS = 0.4
 """Of the step's change: an account that moved by less does not carry it alone."""
 ALL = frozenset({"compute", "communication", "copy", "unrecorded", "input", "sync", "compile", "overhead", "python",
-                 "unexplained", "forward", "backward", "optimizer", "transfer", "rest"})  # fmt: skip
-MODEL = frozenset({"compute", "overhead", "forward", "backward", "optimizer", "compile", "sync"})
+                 "unexplained", "forward", "backward", "optimizer", "evaluation", "transfer", "rest"})  # fmt: skip
+MODEL = frozenset({"compute", "overhead", "forward", "backward", "optimizer", "evaluation", "compile", "sync"})
 HOST = frozenset({"overhead", "python", "input", "compute", "forward", "backward", "optimizer", "rest", "sync"})
 
 
