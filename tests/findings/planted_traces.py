@@ -202,6 +202,12 @@ PLANTED_TRACES: dict[str, dict[str, Case]] = {
             categories=categories(400 * MS, overhead=380 * MS),
             gaps=(gap("overhead", "cudaMalloc", 375 * MS),),
         ),
+        "fires-on-several-stalls": replace(
+            HEALTHY,
+            step=replace(HEALTHY.step, duration=about(400 * MS)),
+            categories=categories(400 * MS, overhead=380 * MS),
+            gaps=(gap("overhead", "aten::mm", 130 * MS), gap("overhead", "aten::conv2d", 110 * MS)),
+        ),
         "clean-a-few-kernels": replace(
             HEALTHY, categories=categories(overhead=11 * MS), kernels=(replace(_FULL, calls=4.0),), machine=None
         ),

@@ -37,6 +37,7 @@ def finding(rule: str, name: str) -> Finding:
         ("input-wait", "fires-from-a-trace", "no workers: try two"),
         ("host-sync", "fires-from-a-trace", "every n-th step"),
         ("overhead-bound", "fires-on-one-stall", "trace later steps"),
+        ("overhead-bound", "fires-on-several-stalls", "trace later steps"),
         ("allocator-stalls", "fires", "empty_cache()"),
         ("idle-matrix-units", "fires", 'set_float32_matmul_precision("high")'),
         ("idle-matrix-units", "fires-without-tf32", "float16 and a GradScaler"),

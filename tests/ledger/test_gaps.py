@@ -165,6 +165,34 @@ def test_python_is_the_cause_of_host_time_with_its_line(written: Written) -> Non
     assert host.source.function == "log"
 
 
+def categories(trace: Trace) -> dict[str, float]:
+    """Microseconds of idle time by category."""
+    found: dict[str, float] = {}
+    for (category, _), spent in causes(trace).items():
+        found[category] = found.get(category, 0) + spent
+    return found
+
+
+def test_a_thread_of_which_only_marks_were_recorded_is_not_blamed(written: Written) -> None:
+    """A part cut out of a trace: another thread's few events, and the mark of a step on a thread that says no more."""
+    other = [operator("aten::mm", 0, 20, 7), kernel(1, 30, 100)]
+    found = categories(written([step(0, 1000), annotation("## forward ##", 20, 900), *other, kernel(2, 990, 1000)]))
+    assert found == {"OVERHEAD": 30, "UNEXPLAINED": 890}
+
+
+def test_an_operator_of_autograd_says_nothing_of_the_training_thread(written: Written) -> None:
+    engine = [operator("XBackward0", 500, 900, ENGINE), kernel(1, 910, 1000)]
+    found = categories(written([step(0, 1000), *engine]))
+    assert found["UNEXPLAINED"] >= 500
+    assert "PYTHON" not in found
+
+
+def test_where_stacks_were_recorded_time_outside_of_every_function_is_not_python(written: Written) -> None:
+    found = categories(written(training(python("train.py(3): log", 300, 500))))
+    assert found["PYTHON"] == 200
+    assert found["UNEXPLAINED"] == 880 - 100 - 200
+
+
 def test_autograd_explains_what_the_training_thread_ends(written: Written) -> None:
     stack = python("torch/autograd/graph.py(1): _engine_run_backward", 50, 870)
     found = causes(

@@ -156,8 +156,9 @@ def _verdict(case: Case, findings: tuple[Finding, ...]) -> Verdict:
     close = wide and second is not None and first.value < CLEARLY * second.value
     varying = (UNCLEAR if close else LIKELY) if wide and first.value >= LEAST_SHARE else ""
     confidence, reason = _confidence(case, findings, varying)
-    lost = named(uses, UNRECORDED)
-    if lost is not None and _share(lost.duration, case).value >= max(first.value, LEAST_SHARE):
+    lost, unexplained = named(uses, UNRECORDED), named(uses, UNEXPLAINED)
+    least = max(first.value, LEAST_SHARE, _share(unexplained.duration, case).value if unexplained is not None else 0.0)
+    if lost is not None and _share(lost.duration, case).value >= least:
         sentence = f"{_amount(lost, case)}. {how_to_record(case.step)}"
         return Verdict(UNRECORDED, sentence, first, confidence, reason)
     if first.value < LEAST_SHARE:
@@ -217,7 +218,7 @@ def _nothing_to_recover(uses: tuple[CategoryUse, ...], first: Estimate, case: Ca
         return largest.name, f"{_amount(largest, case)}."
     unexplained = named(uses, UNEXPLAINED)
     if unexplained is not None and _share(unexplained.duration, case).value >= MOST_OF_IT:
-        record = "Record the operators, too: activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]."
+        record = "What the host did then is not in the trace: record whole steps, with the CPU's operators."
         return UNEXPLAINED, f"{_amount(unexplained, case)}. {record}"
     compute = named(uses, COMPUTE)
     share = _share(compute.duration, case) if compute is not None else None

@@ -10,8 +10,9 @@ to blame, whatever it was at. *input*: in the loader's next(), or batch preparat
 the device ran dry inside a call that waits for it, a blocking copy among them (all of the idle time up to the launch,
 because without the wait the queue would not have been empty), or the host is in such a call, or in a copy that is
 staged, for longer than launching takes. *compile*. *overhead*: inside operators and runtime calls, in gaps at the
-cadence of dispatching, and from the launch to the start of the activity. *python*: everything else of that thread, if
-more than its runtime calls were recorded.
+cadence of dispatching, and from the launch to the start of the activity. *python*: everything else of that thread (of
+the training thread where both explain), inside a Python function where stacks were recorded. Of a thread of which the
+trace holds nothing but marks, or nothing but runtime calls, nothing is known: that time stays unexplained.
 """
 
 from __future__ import annotations
@@ -126,16 +127,26 @@ def _explain(
         union(launched[staged], end[staged]),
         intersect(union(begin[~queued], end[~queued]), during(trace, waits[events.duration[waits] > DISPATCH_GAP])),
     )
-    shown = (EventKind.OPERATOR, EventKind.ANNOTATION, EventKind.PYTHON)
-    watched = np.isin(events.event_kind, shown) & np.isin(events.lane, threads)
     return (
         union(idle.queued[unrecorded], idle.end[unrecorded]),
         intersect(inside, join(*(input_time(trace, each) for each in threads), input_ranges)),
         waiting,
         intersect(inside, join(*(compile_time(trace, each) for each in threads), compile_ranges)),
         intersect(inside, join(calls, short_gaps(calls), union(launched, end))),
-        inside if watched.any() else EMPTY,
+        intersect(inside, _python_time(trace, threads[-1])),
     )
+
+
+def _python_time(trace: Trace, lane: int) -> Intervals:
+    """Where a thread's own record lets what is neither operator nor call be Python: with stacks while a function is
+    open; without them all of the recording, if there is work between which Python can be. Marks alone are none."""
+    kinds = trace.events.event_kind
+    mine = trace.events.lane == lane
+    functions = mine & (kinds == EventKind.PYTHON)
+    if functions.any():
+        return during(trace, functions)
+    calls = (mine & (kinds == EventKind.RUNTIME)).any() and (mine & (kinds == EventKind.ANNOTATION)).any()
+    return recorded_time(trace) if calls or (mine & (kinds == EventKind.OPERATOR)).any() else EMPTY
 
 
 NO_FUNCTIONS = np.empty((0, 4), np.int64)

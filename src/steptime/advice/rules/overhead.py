@@ -43,10 +43,10 @@ LEAST_OVERHEAD = 0.2
 """Of the step: every eager model dispatches; from a fifth on it is worth the trouble of compiling or batching."""
 FEWEST_KERNELS = 10.0
 """A step on a device: beside fewer launches idle time has another cause, and compiling has little to fuse."""
-ONE_GAP = 0.5
-"""Of the idle time: a single gap that is half of it is no dispatch but one stall."""
+STALLED = 0.5
+"""Of the idle time: where a few long gaps are half of it, the host stalled, and did not dispatch slowly."""
 STALL = 5e6
-"""ns of that gap: loading a library, allocating, tuning take milliseconds and more, launches never do."""
+"""ns of such a gap: loading a library, allocating, tuning take milliseconds and more, launches never do."""
 HARMLESS = frozenset({"to", "cuda", "copy_"})
 """Calls that only wait when they copy from the device, or from pageable memory: only a trace tells whether they do."""
 READS = {"_local_scalar_dense": "item", "is_nonzero": "item", "_to_copy": "to", "masked_select": "masked_select"}
@@ -225,8 +225,9 @@ def overhead_bound(signals: Signals) -> Finding | None:
     if signals.has(Signal.KERNELS) and kernels < FEWEST_KERNELS:
         return None
     gaps = _gaps(signals, "overhead")
-    if gaps and gaps[0].longest >= max(STALL, ONE_GAP * idle):
-        return _stall(signals, gaps[0], launch.recoverable)
+    stalls = [gap for gap in gaps if gap.longest >= STALL]
+    if stalls and sum(min(gap.longest, gap.duration.value) for gap in stalls) >= STALLED * idle:
+        return _stall(signals, stalls, launch.recoverable)
     calls = sum(operator.calls for operator in signals.operators)
     many = f" of {calls:.0f} operators" if calls else ""
     summary = f"Dispatch{many} takes {in_step(idle, step)}"
@@ -255,13 +256,16 @@ def _gaps(signals: Signals, category: str) -> list[GapUse]:
     return sorted(gaps, key=lambda gap: gap.duration.value, reverse=True)
 
 
-def _stall(signals: Signals, gap: GapUse, launch: Estimate) -> Finding:
-    """One long gap: compiling would not shorten it."""
-    idle = format_duration(gap.longest)
-    share = f"{share_of_step(gap.duration.value, signals.step)} of {'this' if signals.step.steady == 1 else 'a'} step"
-    summary = f"The device idles {idle} at once ({share}) while {gap.cause or 'the host'} runs"
+def _stall(signals: Signals, gaps: list[GapUse], launch: Estimate) -> Finding:
+    """Long gaps, one of each cause, the longest first: compiling would not shorten them."""
+    gap, stalled = gaps[0], total(each.duration for each in gaps)
+    share = f"{share_of_step(stalled.value, signals.step)} of {'this' if signals.step.steady == 1 else 'a'} step"
+    at_once = ", ".join(format_duration(each.longest) for each in gaps[:3])
+    running = ", ".join(each.cause or "the host" for each in gaps[:3])
+    ends = f"{' and others' if len(gaps) > 3 else ''} run{'s' if len(gaps) == 1 else ''}"
+    summary = f"The device idles {at_once} at once ({share}) while {running}{ends}"
     advice = "If that is the job's start (libraries, tuning, first allocations), trace later steps; else look at it."
-    saving = capped(gap.duration, launch)
+    saving = capped(stalled, launch)
     return overhead_bound.finding(summary, advice, saving, category="overhead", source=gap.source)
 
 
