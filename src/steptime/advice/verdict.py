@@ -129,8 +129,8 @@ def verdict(case: Case, findings: Iterable[Finding] = ()) -> Verdict:
 def outliers_text(use: OutlierUse) -> str:
     """ "3 of 22 steps take 1.02 s, 10 times the usual 100 ms, and are left out of this: the forward pass"."""
     takes = f"{use.count} of {use.steps} steps take{'s' if use.count == 1 else ''} {format_duration(use.duration)}"
-    times = f"{use.duration / use.usual:.2g} times the usual {format_duration(use.usual)}"
-    return f"{takes}, {times}{', left out here' if use.left_out else ''}: {part_words(use.part)}"
+    times = f", {use.duration / use.usual:.2g} times the usual {format_duration(use.usual)}" if use.usual else ""
+    return f"{takes}{times}{', left out here' if use.left_out else ''}: {part_words(use.part)}"
 
 
 def _run_text(case: Case) -> str:

@@ -61,6 +61,7 @@ def _codes(module: types.ModuleType) -> Iterator[types.CodeType]:
         members = list(vars(value).values()) if isinstance(value, type) else [value]
         for member in members:
             function = getattr(member, "fget", None) or getattr(member, "__func__", None) or member
+            function = getattr(function, "__wrapped__", function)  # of functools.cache
             if isinstance(function, types.FunctionType) and function.__module__ == module.__name__:
                 yield from _nested(function.__code__)
 
