@@ -27,7 +27,7 @@ from steptime.analysis.stragglers.fleet import (
 from steptime.analysis.stragglers.straggler import beside_link, compare, telling
 from steptime.analysis.stragglers.summary import RankSummary
 from steptime.analysis.timeline import Mode
-from steptime.errors import NothingMeasuredError, UsageError
+from steptime.errors import NothingMeasuredError, RecordingError, UsageError
 from steptime.rank_result import RankResult, analyse_process, analyse_trace
 from steptime.recording.load import Contents, load_process, load_whole, look_into, place
 from steptime.recording.recording import Process, Recording
@@ -70,6 +70,9 @@ def diagnose_paths(
         return json.read_file(first, paths[0])
     if len(paths) == 1 and is_trial(first):
         recording = read_results(first).plan.recording
+        if not recording:
+            reason = f"{first} was judged by a number that it prints: no step was recorded."
+            raise RecordingError("no-recording", reason)
         return with_trials(_diagnose_recording(Path(recording), recording, engine, workers), first)
     if len(paths) == 1 and not is_traces(paths[0]):
         return with_trials(_diagnose_recording(first, paths[0], engine, workers), newest_trial(first))

@@ -70,6 +70,9 @@ def test_a_broken_candidate_and_one_that_trains_less_are_told_apart(
         ((), "Nothing to judge: give --diff, --ref, --env, --args or --against."),
         (("--diff", "absent.patch"), "No such file: absent.patch"),
         (("--env", "A"), "--env takes KEY=VALUE"),
+        (("--env", "A=1", "--metric", "rate: ("), "is no regular expression"),
+        (("--env", "A=1", "--metric", "rate"), "has no group"),
+        (("--env", "A=1", "--lower-is-better"), "says how to read --metric"),
         (("--ref", "main"), "lies in no Git repository"),
     ],
 )
@@ -79,3 +82,38 @@ def test_what_cannot_be_judged_is_refused_before_the_job_is_run(
     assert main(["judge", *words, "--", sys.executable, "train.py"]) == 2
     assert sentence in capsys.readouterr().err
     assert not (job / "runs").exists()
+
+
+PRINTING = """\
+import os, sys
+print("cost: 9")
+print("cost:", os.environ.get("COST", 4))
+print("cost: 7", file=sys.stderr)
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "verdicts", "status"),
+    [(("--lower-is-better",), ["slower", "faster", "broken"], 1), ((), ["faster", "slower", "broken"], 1)],
+)
+def test_a_script_without_steps_is_judged_by_the_number_that_it_prints(
+    job: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], verdicts: list[str], status: int
+) -> None:
+    for name, text in (("print.py", PRINTING), ("half.py", "print('cost: 2')"), ("mute.py", "import sys")):
+        (job / name).write_text(text)
+    others = [word for name in ("half.py", "mute.py") for word in ("--against", f"{sys.executable} {name}")]
+    given = ["--metric", r"cost: (\d+)", *words, "--env", "COST=8", *others, "-o", "verdicts.json"]
+    assert main(["judge", "-q", "--budget", "2m", *given, "--", sys.executable, "print.py"]) == status
+    document = json.loads((job / "verdicts.json").read_text())
+    assert [each["verdict"] for each in document["candidates"]] == verdicts
+    assert document["metric"] == {"pattern": r"cost: (\d+)", "lower_is_better": bool(words), "value": 4.0}
+    assert document["candidates"][1]["speed_up"]["value"] == pytest.approx(2.0 if words else 0.5)
+    assert "printed nothing to its standard output" in document["candidates"][2]["sentences"][0]
+    assert "Training is not judged" in capsys.readouterr().out
+
+
+def test_a_job_that_does_not_print_its_number_is_not_judged(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (job / "print.py").write_text(PRINTING)
+    given = ["--metric", "rate: (.+)", "--env", "COST=8", "--", sys.executable, "print.py"]
+    assert main(["judge", "-q", *given]) == 1
+    assert "It printed nothing to its standard output that --metric 'rate: (.+)' matches" in capsys.readouterr().err

@@ -59,16 +59,39 @@ def test_a_label_does_not_break_the_table() -> None:
     assert "fast \\| er.patch" in render_markdown(RESULTS)
 
 
+def paired(*runs: Run, agreement: Agreement = Agreement.SAME_CURVE) -> Results:
+    """A candidate with the runs given, beside those of the job as it is."""
+    judgement = replace(FASTER, agreement=agreement)
+    return replace(RESULTS, runs=(*RUNS, *runs), judgements=((0, judgement),))
+
+
+def power(results: Results) -> float:
+    return float(power_of(results).split("lies ")[1].split(" %")[0])
+
+
 def test_the_power_says_which_loss_would_have_been_seen() -> None:
-    assert "after 40 steps" in power_of(RUNS)
-    assert "band of 4 seeds" in power_of(RUNS)
-    assert power_of(RUNS[:1]) == ""
+    said = power_of(paired(run("diff-1", 0, 1.0)))
+    assert "after 40 steps" in said
+    assert "band of 4 seeds" in said
+    assert power_of(paired()) == "", "no losses of the candidate were seen"
+    assert power_of(paired(run("diff-1", 0, 2.0), agreement=Agreement.APART)) == ""
 
 
 def test_a_wider_band_sees_less() -> None:
-    wide = tuple(replace(each, losses=tuple(1 + each.seed / 10 for _ in range(40))) for each in RUNS)
-    seen = [float(power_of(runs).split("lies ")[1].split(" %")[0]) for runs in (RUNS, wide)]
-    assert seen[0] < seen[1]
+    near = paired(run("diff-1", 0, 1.0))
+    wide = [replace(each, losses=tuple(1 + each.seed / 10 for _ in range(40))) for each in near.runs]
+    assert power(near) < power(replace(near, runs=tuple(wide)))
+
+
+def test_pairs_of_one_seed_see_more_than_the_band_of_seeds() -> None:
+    alike = [run("diff-1", seed, 1.0 + seed / 100 + (-1) ** seed / 1e5, seed) for seed in range(4)]
+    other = [replace(each, seed=each.seed + 100) for each in alike]
+    assert power(paired(*alike)) < 0.5 * power(paired(*other))
+
+
+def test_of_losses_that_are_equal_bit_by_bit_any_difference_would_have_been_seen() -> None:
+    assert "%" not in power_of(RESULTS)
+    assert "any difference" in power_of(RESULTS)
 
 
 def test_what_is_undecided_says_how_long_it_would_take() -> None:

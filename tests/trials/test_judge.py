@@ -289,3 +289,14 @@ def test_variants_that_cannot_win_are_known_early() -> None:
 def test_without_a_control_nothing_is_adopted() -> None:
     runs = [each for each in trial(quiet(), VARIANT, speed=3.0) if each.variant != CONTROL]
     assert judge(VARIANT, runs).verdict is TrialVerdict.UNDECIDED
+
+
+def test_a_speed_that_is_judged_alone_is_faster_whatever_it_trains_but_not_where_it_does_less() -> None:
+    alone = Variant("diff-1", promise=Promise.SAME_CURVE, speed_alone=True)
+    runs = [
+        replace(each, losses=tuple(9.0 for _ in LOSSES)) if each.variant == alone.name else each
+        for each in trial(quiet(), alone, speed=1.5)
+    ]
+    assert judge(alone, runs).verdict is TrialVerdict.ADOPT
+    assert judge(replace(alone, speed_alone=False), runs).verdict is not TrialVerdict.ADOPT
+    assert judge(replace(alone, suspicion="It speaks of steptime"), runs).verdict is TrialVerdict.SUSPICIOUS

@@ -97,7 +97,7 @@ def within(seeds: int, shift: float, alike: float) -> float:
 
 @pytest.mark.parametrize("seeds", [3, 4, 8])
 def test_a_loss_five_deviations_off_is_seen_and_one_in_the_band_passes(seeds: int) -> None:
-    assert within(seeds, 0.0, 0.0) > 0.985
+    assert within(seeds, 0.0, 0.0) > 0.985  # of 6000: 0.9925 with three seeds, 0.9933 with four, 0.9977 with eight
     assert within(seeds, 5.0, 0.0) < (0.15 if seeds == 3 else 0.01)
 
 

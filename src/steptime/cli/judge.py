@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -10,7 +11,6 @@ from typing import Any
 
 import click
 
-from steptime.advice.fix import Promise
 from steptime.cli.options import RecordingOrCommand, variant_options
 from steptime.cli.trial import (
     RENDERERS,
@@ -28,12 +28,16 @@ from steptime.cli.trial import (
     trial_runner,
 )
 from steptime.errors import UsageError
+from steptime.launcher.command import default_recording, job_name, resolve
 from steptime.recording.load import load
 from steptime.report.judge_text import render_judged, render_markdown
 from steptime.report.output import Renderer
 from steptime.trials import candidates
+from steptime.trials.containment import refuse_uncontained
 from steptime.trials.judge import NEVER
-from steptime.trials.results import read_results
+from steptime.trials.metric import Metric
+from steptime.trials.plan import plain_stand
+from steptime.trials.results import Plan, append_result, read_results
 from steptime.trials.trial import BASELINE, TrialVerdict, Variant
 
 WORSE = NEVER | {TrialVerdict.SLOWER}
@@ -46,6 +50,19 @@ def _markdown(told: TrialOutput) -> str:
 
 
 FORMATS: tuple[Renderer[TrialOutput], ...] = (*RENDERERS, Renderer(".md", _markdown))
+
+
+def _pattern(pattern: str | None) -> str | None:
+    """What --metric takes. Raises UsageError."""
+    if pattern is None:
+        return None
+    try:
+        groups = re.compile(pattern, re.MULTILINE).groups
+    except re.error as error:
+        raise UsageError("usage", f"--metric {pattern!r} is no regular expression: {error}.") from None
+    if not groups:
+        raise UsageError("usage", f"--metric {pattern!r} has no group: put brackets around the number.")
+    return pattern
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +95,8 @@ class Candidates:
         found += [candidates.from_command(each, f"against-{n}") for n, each in enumerate(self.commands, 1)]
         if not found:
             raise UsageError("usage", "Nothing to judge: give --diff, --ref, --env, --args or --against.")
-        promise = Promise.NEW_TRAINING if self.any_training else Promise.SAME_CURVE
-        low = self.low_precision
-        return baseline, tuple(replace(each, promise=promise, low_precision=low) for each in found)
+        alone, low = self.any_training, self.low_precision
+        return baseline, tuple(replace(each, speed_alone=alone, low_precision=low) for each in found)
 
 
 @click.command(
@@ -109,6 +125,14 @@ class Candidates:
 @click.option("--against", "commands", multiple=True, metavar="COMMAND", help="Another command.")
 @click.option("--any-training", is_flag=True, help="Judge the speed alone: the candidates train something else.")
 @click.option("--low-precision", is_flag=True, help="Gradients may differ by the rounding of a 16-bit format.")
+@click.option(
+    "--metric",
+    metavar="REGEX",
+    callback=lambda _, __, pattern: _pattern(pattern),
+    help="Compare a number that the command prints, the last match of the first group in its standard output, for "
+    "scripts without training steps. Higher is better.",
+)
+@click.option("--lower-is-better", is_flag=True, help="Of --metric: it is a time, or a cost.")
 @budget_option("10m")
 @min_gain_option
 @click.option("--resume", metavar="DIR", type=click.Path(path_type=Path), help="Go on with an interrupted judgement.")
@@ -133,6 +157,8 @@ def command(
     commands: tuple[str, ...],
     any_training: bool,
     low_precision: bool,
+    metric: str | None,
+    lower_is_better: bool,
     **given: Any,
 ) -> int:
     """Run a job as it is and with changes that somebody made, in turns, each in a fresh process whose files are
@@ -144,22 +170,30 @@ def command(
     \b
     steptime judge --diff faster.patch -- python train.py
     steptime judge --ref main..HEAD -- python train.py
+    steptime judge --metric "(\\S+) images/s" --diff faster.patch -- python infer.py
     steptime judge --env OMP_NUM_THREADS=4 --args "--workers 2" runs/train-20260801-101500
     """
     if bool(target) == (resume is not None):
         raise UsageError(
             "usage", "Give a recording, or a command behind --, or --resume with the folder of a judgement."
         )
-    check_output(output, force=force, renderers=FORMATS)
+    plan = read_results(resume).plan if resume is not None else None
+    stepless = metric is not None or (plan is not None and plan.metric is not None)
+    formats = tuple(each for each in FORMATS if not (stepless and each.file_extension == ".html"))
+    check_output(output, force=force, renderers=formats)
     options = TrialOptions(**given)
-    asked = Candidates(diffs, revisions, variables, words, commands, any_training, low_precision)
-    if resume is None:
-        folder, baseline = _begin(target, asked, options)
-    else:
-        plan = read_results(resume).plan
+    alone = any_training or metric is not None
+    asked = Candidates(diffs, revisions, variables, words, commands, alone, low_precision)
+    if lower_is_better and metric is None:
+        raise UsageError("usage", "--lower-is-better says how to read --metric: give that, too.")
+    if resume is not None and plan is not None:
         folder, baseline = resume, plan.baseline
+    elif metric is not None:
+        folder, baseline = _begin_plain(target, asked, options, Metric(metric, lower_is_better))
+    else:
+        folder, baseline = _begin(target, asked, options)
     told = _conducted(folder, baseline, options)
-    return tell_trial(told, output, as_json=as_json, force=force, renderers=FORMATS, printed=document_text)
+    return tell_trial(told, output, as_json=as_json, force=force, renderers=formats, printed=document_text)
 
 
 def _begin(target: Sequence[str], asked: Candidates, options: TrialOptions) -> tuple[Path, Variant]:
@@ -172,6 +206,25 @@ def _begin(target: Sequence[str], asked: Candidates, options: TrialOptions) -> t
     baseline, variants = asked.variants(manifest.command, Path(manifest.directory))
     case, _ = diagnosed(recording)
     return new_trial(recording, "judge", variants, case, options, baseline), baseline
+
+
+def _begin_plain(
+    target: Sequence[str], asked: Candidates, options: TrialOptions, metric: Metric
+) -> tuple[Path, Variant]:
+    """The folder of a new judgement by what the command prints, which is not measured before."""
+    command, directory = tuple(target), Path.cwd()
+    if len(target) == 1 and Path(target[0]).is_dir():
+        manifest = load(Path(target[0])).manifest
+        command, directory = tuple(manifest.command), Path(manifest.directory)
+    baseline, variants = asked.variants(command, directory)
+    resolve(command, directory)
+    folder = default_recording((f"{job_name(command)}-judge",))
+    accepted = options.uncontained
+    plan = Plan(command, str(directory), "", variants, options.min_gain, accepted, baseline=baseline, metric=metric)
+    refuse_uncontained(plain_stand(plan, folder, uncontained=accepted))
+    folder.mkdir(parents=True)
+    append_result(folder, plan=plan)
+    return folder, baseline
 
 
 def _conducted(folder: Path, baseline: Variant, options: TrialOptions) -> TrialOutput:

@@ -65,10 +65,11 @@ from steptime.trials.containment import (
     refuse_uncontained,
 )
 from steptime.trials.execute import NO_INPUT, last_lines
-from steptime.trials.judge import LEAST_ROUNDS, MIN_GAIN, usual_step
+from steptime.trials.judge import LEAST_ROUNDS, MIN_GAIN, usual_metric, usual_step
 from steptime.trials.patch import make_patch, unwritten, write_patch
 from steptime.trials.plan import (
     edits_of,
+    plain_stand,
     plan_for,
     plan_variants,
     prove,
@@ -110,7 +111,7 @@ def _line(notice: Notice) -> str:
     turn = notice.turn
     number = turn.round + 1
     rounds = f"round {number} of {MIN_ROUNDS}" if number <= MIN_ROUNDS else f"round {number} of {MAX_ROUNDS} at most"
-    what = "rehearsal" if turn.rehearsal else f"{rounds}, {notice.steps} steps"
+    what = "rehearsal" if turn.rehearsal else rounds if turn.metric else f"{rounds}, {notice.steps} steps"
     label = f" {turn.variant.label}" if turn.variant.label else ""
     return f"{turn.variant.name}{label}: {what}{_to_go(notice)}"
 
@@ -308,14 +309,18 @@ def trial_runner(folder: Path, options: TrialOptions) -> Iterator[TrialRunner]:
     """What is in a trial's folder, ready to go on."""
     known = read_results(folder)
     plan, path = known.plan, Path(known.plan.recording)
-    recording = load(path)
+    recording = load(path) if plan.recording else None
     with closing(_executor(recording, options)) as executor:
         accepted = plan.uncontained or options.uncontained
-        stand = stand_for(recording.manifest, path, folder, uncontained=accepted, keep=options.keep)
+        if recording is None:
+            stand = plain_stand(plan, folder, uncontained=accepted, keep=options.keep)
+        else:
+            stand = stand_for(recording.manifest, path, folder, uncontained=accepted, keep=options.keep)
         refuse_uncontained(stand)
         if not options.quiet:
             say(f"{len(plan.variants)} to try, {explain(stand)}; Ctrl-C keeps what is done")
-            _say_what_it_takes(plan, options.budget)
+            if plan.metric is None:
+                _say_what_it_takes(plan, options.budget)
         tell = (lambda _: None) if options.quiet else TrialAnnouncer(say).show
         runner = TrialRunner(stand, plan, known.runs, budget=options.budget, executor=executor, tell=tell)
         try:
@@ -331,10 +336,12 @@ def trial_runner(folder: Path, options: TrialOptions) -> Iterator[TrialRunner]:
                 )
 
 
-def _executor(recording: Recording, options: TrialOptions) -> Executor:
+def _executor(recording: Recording | None, options: TrialOptions) -> Executor:
     """Where the variants run."""
     if options.executor != "ray":
         return LocalExecutor()
+    if recording is None:
+        raise UsageError("usage", "--metric compares what runs on this machine: leave --executor ray out.")
     from steptime.trials.cluster import RayExecutor
 
     executor = RayExecutor(sum(process.facts.device not in ("", "cpu") for process in recording.processes))
@@ -429,7 +436,7 @@ def keeping(runner: TrialRunner, run: Callable[[], None]) -> int:
         say("interrupted: what was run is kept")
         status = INTERRUPTED
     except NothingMeasuredError as error:
-        if usual_step(runner.runs) is None:
+        if usual_step(runner.runs) is None and usual_metric(runner.runs) is None:
             raise
         say(str(error))
         status = error.exit_status

@@ -16,19 +16,24 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from steptime.changes import Change
 from steptime.errors import CommandError
 from steptime.launcher.command import make_recording, resolve
-from steptime.launcher.launch import ended, outcome_of, probe_environment, start
+from steptime.launcher.launch import changed_variables, ended, outcome_of, probe_environment, start
 from steptime.launcher.outcome import Outcome, ProbeOptions, Progress
 from steptime.launcher.supervise import supervise
 from steptime.recording.manifest import begin_manifest, discard, extend_manifest
 
 OUTPUT = "output.log"
 """In the recording's folder: what the job wrote to its standard output and standard error."""
+ERRORS = "errors.log"
+"""Its standard error, where only its output is searched for a number."""
 PATIENCE = 0.1
 """Seconds between two looks at whether the job has ended."""
 DEADLINE_PASSED = "It was ended after"
 """How the first problem of an outcome begins where the job had to be ended."""
+LOOKS = 0.5
+"""Seconds between two looks at whether a job must be ended."""
 GRACE = 5.0
 """Seconds between asking a job to end and ending it."""
 
@@ -135,6 +140,43 @@ def run_variant(
     if deadline.passed:
         problems = [f"{DEADLINE_PASSED} {place.deadline:.0f} s", *problems]
     return replace(outcome_of(returncode, folder, time.monotonic() - begin), problems=tuple(problems))
+
+
+def run_plain(
+    command: Sequence[str],
+    folder: Path,
+    changes: Sequence[Change],
+    place: VariantPlace,
+    over: Callable[[], bool],
+) -> Outcome:
+    """Runs the command to its end without the probe, its output in a new folder. Where `over` returns True, the job is
+    ended. A deadline that passed is a problem in the outcome. Raises what `launch` raises, and KeyboardInterrupt after
+    the job has been ended."""
+    words = resolve(command, place.directory)
+    folder.mkdir(parents=True)
+    begin = time.monotonic()
+    environment = {**os.environ, **changed_variables(changes), **dict(place.environment)}
+    with (folder / OUTPUT).open("wb") as output, (folder / ERRORS).open("wb") as errors:
+        job = start(
+            (*place.entry, *words),
+            environment,
+            cwd=place.directory,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=errors,
+            start_new_session=True,
+        )
+    deadline = JobDeadline(job, place.deadline)
+    try:
+        while job.poll() is None and not deadline.passed:
+            deadline.wait(LOOKS, lambda _: None)
+            if over():
+                deadline.end()
+    finally:
+        end_session(job)
+    outcome = outcome_of(job.returncode or 0, folder, time.monotonic() - begin)
+    problems = (f"{DEADLINE_PASSED} {place.deadline:.0f} s",) if deadline.passed else ()
+    return replace(outcome, problems=problems)
 
 
 def end_session(job: subprocess.Popen[bytes]) -> None:

@@ -11,9 +11,9 @@ from steptime.quantities import Estimate, format_duration
 from steptime.report.printable import one_line, printable
 from steptime.report.trial_text import memory_text, speed_text
 from steptime.trials import parity
-from steptime.trials.judge import usual_step
+from steptime.trials.judge import KEPT, usual_metric, usual_step
 from steptime.trials.results import PatchResult, Results
-from steptime.trials.trial import BASELINE, CONTROL, Judgement, Run, TrialVerdict
+from steptime.trials.trial import BASELINE, CONTROL, Agreement, Judgement, Run, TrialVerdict
 
 VERSION = 1
 """Of the document."""
@@ -38,7 +38,7 @@ def render_judged(results: Results, next_command: str = "") -> str:
         lines += [f"    {one_line(sentence)}" for sentence in _sentences(judgement, results.runs)]
         further = seconds_to_decide(judgement, results)
         lines += [f"    About {format_duration(further * 1e9)} more would decide it"] if further is not None else []
-    power = power_of(results.runs)
+    power = power_of(results)
     lines += ["", power] if power else []
     lines += [f"Next:  {one_line(next_command)}"] if next_command else []
     return "".join(f"{printable(line)}\n" for line in lines)
@@ -52,7 +52,7 @@ def render_markdown(results: Results) -> str:
         why = ". ".join(_sentences(judgement, results.runs))
         cells = (judgement.variant.label, WORDS[judgement.verdict], _speed(judgement) or "–", why)
         lines.append("| " + " | ".join(one_line(cell).replace("|", "\\|") for cell in cells) + " |")
-    power = power_of(results.runs)
+    power = power_of(results)
     return "\n".join([*lines, *(["", power] if power else [])]) + "\n"
 
 
@@ -63,7 +63,8 @@ def as_document(results: Results) -> dict[str, Any]:
         "version": VERSION,
         "command": list(results.plan.command),
         "step_ns": step.value if step is not None else None,
-        "power": power_of(results.runs),
+        "metric": _metric(results),
+        "power": power_of(results),
         "candidates": [
             {
                 "name": each.variant.name,
@@ -80,6 +81,14 @@ def as_document(results: Results) -> dict[str, Any]:
         ],
         "patch": _patch(results.patch) if results.patch is not None else None,
     }
+
+
+def _metric(results: Results) -> dict[str, Any] | None:
+    metric, value = results.plan.metric, usual_metric(results.runs)
+    if metric is None:
+        return None
+    better = {"pattern": metric.pattern, "lower_is_better": metric.lower_is_better}
+    return {**better, "value": value.value if value is not None else None}
 
 
 def _patch(patch: PatchResult) -> dict[str, Any]:
@@ -104,15 +113,18 @@ def _judged(results: Results) -> list[Judgement]:
 
 
 def _as_it_is(results: Results) -> str:
-    step = usual_step(results.runs)
-    if step is None:
+    step, printed, metric = usual_step(results.runs), usual_metric(results.runs), results.plan.metric
+    if step is None and printed is None:
         return "The job as it is was not timed."
     rounds = sum(run.variant == CONTROL and not run.rehearsal for run in results.runs)
     spent = format_duration(sum(run.seconds for run in results.runs) * 1e9)
-    return (
-        f"As it is: {format_duration(step.value)} a step "
-        f"({len(results.runs)} processes, {rounds} round{'s' * (rounds != 1)}, {spent})"
-    )
+    if metric is not None and printed is not None:
+        better = "lower" if metric.lower_is_better else "higher"
+        value = f"{printed.value:,.0f}" if printed.value >= 1000 else f"{printed.value:.4g}"
+        what = f"{value} by {metric.pattern}, {better} is better"
+    else:
+        what = f"{format_duration(step.value)} a step" if step is not None else ""
+    return f"As it is: {what} ({len(results.runs)} processes, {rounds} round{'s' * (rounds != 1)}, {spent})"
 
 
 def _speed(judgement: Judgement) -> str:
@@ -146,15 +158,30 @@ def seconds_to_decide(judgement: Judgement, results: Results) -> float | None:
     return max(1, further) * timed / judgement.rounds
 
 
-def power_of(runs: Sequence[Run]) -> str:
-    """Which difference of the losses would have been seen; "" where they were not compared with a band of seeds."""
-    plain = [run for run in runs if run.variant in (BASELINE, CONTROL) and not run.rehearsal and not run.failure]
-    bands = {run.seed: run.losses for run in plain if parity.seen(run.losses)}
-    drift = parity.visible_drift(list(bands.values()))
-    if drift is None:
+def power_of(results: Results) -> str:
+    """Which difference of the losses would have been seen in every candidate that trains the same; "" where the losses
+    of none were compared."""
+    same = [each for each in _judged(results) if each.agreement in KEPT]
+    if not same:
         return ""
-    steps = min(len(losses) for losses in bands.values())
+    plain = _losses(results.runs, BASELINE, CONTROL)
+    steps = min((len(losses) for losses in plain.values()), default=0)
+    banded = [each for each in same if each.agreement is not Agreement.SAME_BITS]
+    if not banded:
+        return f"Power: losses were equal bit by bit for {steps} steps, so that any difference in them would be seen."
+    drifts = [parity.visible_drift(_losses(results.runs, each.variant.name), plain) for each in banded]
+    known = [drift for drift in drifts if drift is not None]
+    if not known:
+        return ""
     return (
-        f"Power: after {steps} steps, a loss that lies {100 * drift:.2g} % off would be seen with 80 % "
-        f"(band of {len(bands)} seeds)."
+        f"Power: after {steps} steps, a loss that lies {100 * max(known):.2g} % off would be seen with 80 % "
+        f"(band of {len(plain)} seeds)."
     )
+
+
+def _losses(runs: Sequence[Run], *variants: str) -> dict[int, parity.Losses]:
+    """Of timed runs, by seed."""
+    timed = [
+        run for run in runs if run.variant in variants and run.stage == 0 and not run.rehearsal and not run.failure
+    ]
+    return {run.seed: run.losses for run in timed if parity.seen(run.losses)}

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from math import inf
 from statistics import fmean
 from typing import Protocol
 
@@ -225,7 +226,9 @@ class TrialRunner:
 
     def _rehearsed(self, stage: int, variants: Sequence[Variant], baseline: Variant, later: int) -> tuple[Variant, ...]:
         """The variants that the budget pays a rehearsal and rounds for. One after the other where one at a time is run:
-        the first dear one may be the last."""
+        the first dear one may be the last. What has no steps has no rehearsal."""
+        if self.plan.metric is not None:
+            return tuple(variants)
         if not self._known(stage, BASELINE) or (
             baseline.changes and not any(run.stage == stage and run.rehearsal for run in self.runs)
         ):
@@ -305,7 +308,8 @@ class TrialRunner:
         warm_up = self.plan.warm_up + held_ahead(variant)
         options = VariantOptions(self._steps(), warm_up, self._limit(), seed=seed, seed_offset=seed)
         position = self._next(stage) + len(planned)
-        return ScheduledRun(variant, stage, round_, position, options, False, self._deadline(), self.budget.until())
+        until, metric = self.budget.until(), self.plan.metric
+        return ScheduledRun(variant, stage, round_, position, options, False, self._deadline(), until, metric)
 
     def _rehearsal(self, stage: int, variant: Variant, ahead: int) -> ScheduledRun:
         """A short process with dropout off, whose gradients are written."""
@@ -337,6 +341,8 @@ class TrialRunner:
 
     def _deadline(self) -> float:
         took = max((run.seconds for run in self.runs if run.variant == BASELINE), default=0.0)
+        if self.plan.metric is not None and not took:
+            return inf  # nobody knows how long it takes: the budget ends it
         return max(DEADLINE, DEADLINE_FACTOR * took, DEADLINE_FACTOR * self.plan.start_seconds) + self._limit()
 
     def _settled(self, stage: int, variant: Variant) -> bool:
@@ -348,7 +354,8 @@ class TrialRunner:
         return judgement.rounds >= MIN_ROUNDS and judgement.verdict in DECIDED
 
     def _proved(self, stage: int, variant: Variant) -> Judgement:
-        return judge(variant, self.of(stage), min_gain=self.plan.min_gain, goal=self.plan.goal)
+        plan = self.plan
+        return judge(variant, self.of(stage), min_gain=plan.min_gain, goal=plan.goal, metric=plan.metric)
 
     def _rounds_done(self, stage: int) -> int:
         return len({run.round for run in self.of(stage) if run.variant == CONTROL and not run.rehearsal})

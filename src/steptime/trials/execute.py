@@ -21,10 +21,11 @@ from steptime.errors import SteptimeError
 from steptime.intervals import measure, union
 from steptime.journal import Flag, Kind
 from steptime.launcher.outcome import Outcome, ProbeOptions, Progress
-from steptime.launcher.variant import DEADLINE_PASSED, OUTPUT, run_variant
+from steptime.launcher.variant import DEADLINE_PASSED, ERRORS, OUTPUT, run_plain, run_variant
 from steptime.recording.load import load
 from steptime.recording.recording import Process, Recording, TelemetrySample
 from steptime.trials.containment import Layer, Workspace, contained, ground_of
+from steptime.trials.metric import Metric
 from steptime.trials.trial import AppliedChange, MachineLoad, Run, Spent, Variant
 from steptime.trials.working_copy import Tree, differences, tree_of
 
@@ -62,7 +63,8 @@ FEWEST_STEPS = 5
 @dataclass(frozen=True, slots=True)
 class ScheduledRun:
     """Which process it is: see `Run`. deadline: seconds after which it is taken to hang. until_epoch: seconds of
-    time.time at which the budget is spent, None for no end."""
+    time.time at which the budget is spent, None for no end. metric: what is read of its output, in which case
+    it is run without the probe."""
 
     variant: Variant
     stage: int
@@ -72,6 +74,7 @@ class ScheduledRun:
     rehearsal: bool = False
     deadline: float = 600.0
     until_epoch: float | None = None
+    metric: Metric | None = None
 
 
 def execute(stand: Workspace, turn: ScheduledRun, show: Callable[[Progress], None] | None = None) -> Run:
@@ -90,18 +93,24 @@ def execute(stand: Workspace, turn: ScheduledRun, show: Callable[[Progress], Non
     left = turn.until_epoch - time.time() if turn.until_epoch is not None else turn.deadline
     filled = False
 
-    def watch(progress: Progress) -> bool:
+    def full() -> bool:
         nonlocal filled
-        if show is not None:
-            show(progress)
         filled = filled or free_bytes(disk) < least_room
         return filled
+
+    def watch(progress: Progress) -> bool:
+        if show is not None:
+            show(progress)
+        return full()
 
     deadline = max(0.0, min(left, turn.deadline))
     options = ProbeOptions(profile=False, changes=turn.variant.changes, variant=turn.options)
     own = replace(stand, command=turn.variant.command or stand.command)
     with contained(own, name, recording, turn.variant.sources, deadline) as (command, place):
-        outcome = run_variant(command, recording, options, place, watch)
+        if turn.metric is not None:
+            outcome = run_plain(command, recording, turn.variant.changes, place, full)
+        else:
+            outcome = run_variant(command, recording, options, place, watch)
     if left < turn.deadline and outcome.problems and outcome.problems[0].startswith(DEADLINE_PASSED):
         raise Spent
     run = read_run(turn, outcome, time.monotonic() - begin)
@@ -128,10 +137,12 @@ def read_run(turn: ScheduledRun, outcome: Outcome, seconds: float) -> Run:
         turn.position,
         turn.options.seed,
         turn.rehearsal,
-        _failure(outcome),
+        _failure(outcome, stepping=turn.metric is None),
         seconds,
         folder=outcome.recording.name,
     )
+    if turn.metric is not None:
+        return _with_metric(run, turn, turn.metric, outcome)
     try:
         recording = load(outcome.recording)
         if run.failure:
@@ -139,6 +150,14 @@ def read_run(turn: ScheduledRun, outcome: Outcome, seconds: float) -> Run:
         return _with_numbers(run, turn, recording)
     except SteptimeError as error:
         return replace(run, failure=run.failure or str(error))
+
+
+def _with_metric(run: Run, turn: ScheduledRun, metric: Metric, outcome: Outcome) -> Run:
+    if run.failure:
+        return run
+    value, why = metric.read(outcome.recording / OUTPUT)
+    changes = tuple(AppliedChange(each.kind, applied=True, exercised=True) for each in turn.variant.changes)
+    return replace(run, metric=value, failure=why, changes=changes)
 
 
 def _with_numbers(run: Run, turn: ScheduledRun, recording: Recording) -> Run:
@@ -255,11 +274,12 @@ def start_seconds(process: Process, steps: Steps) -> float:
     return max(0.0, (end_epoch - facts.process_started_epoch_ns) / 1e9)
 
 
-def _failure(outcome: Outcome) -> str:
-    """In words, with the last lines of what the job said; "" where the variant ended as it should."""
-    if outcome.status == 0 and outcome.signal is None and outcome.steps_seen:
+def _failure(outcome: Outcome, *, stepping: bool) -> str:
+    """In words, with the last lines of what the job said; "" where the variant ended as it should. stepping: it should
+    have taken steps."""
+    if outcome.status == 0 and outcome.signal is None and (outcome.steps_seen or not stepping):
         return ""
-    said = last_lines(outcome.recording / OUTPUT)
+    said = last_lines(outcome.recording / ERRORS) or last_lines(outcome.recording / OUTPUT)
     if outcome.problems and outcome.problems[0].startswith(DEADLINE_PASSED):
         what = outcome.problems[0]
     elif not outcome.steps_seen and outcome.status == 0:

@@ -26,10 +26,11 @@ from steptime.advice.fix import Goal, Promise
 from steptime.arrays import Float64, Int64
 from steptime.quantities import Estimate, autocorrelation_time, median_of, student
 from steptime.trials import parity
+from steptime.trials.metric import Metric
 from steptime.trials.same_work import other_training, suspicion
 from steptime.trials.trial import BASELINE, CONTROL, Agreement, Judgement, NumbersCheck, Run, TrialVerdict, Variant
 
-Series = Sequence[int] | Int64 | Float64
+Series = Sequence[int] | Sequence[float] | Int64 | Float64
 
 REPLICATES = 2000
 """Of the bootstrap: the 2.5 % quantile then rests on fifty of them."""
@@ -137,22 +138,32 @@ BROKEN = frozenset({Agreement.APART, Agreement.DEAD_GRADIENTS, Agreement.WILD_GR
 NOT_REPEATED = "The job's losses do not repeat (seeded by the clock?)"
 
 
-def judge(variant: Variant, runs: Sequence[Run], *, min_gain: float = MIN_GAIN, goal: Goal = Goal.SPEED) -> Judgement:
-    """The verdict on a variant from the runs of its stage, the baselines' and the control's among them."""
+def judge(
+    variant: Variant,
+    runs: Sequence[Run],
+    *,
+    min_gain: float = MIN_GAIN,
+    goal: Goal = Goal.SPEED,
+    metric: Metric | None = None,
+) -> Judgement:
+    """The verdict on a variant from the runs of its stage, the baselines' and the control's among them. metric: what is
+    compared in place of steps."""
     own = [run for run in runs if run.variant == variant.name]
     failed = [run for run in own if run.failure]
     if failed:
         return Judgement(variant, TrialVerdict.FAILED, Agreement.NOT_SEEN, failed[-1].failure)
-    idle = not_exercised(variant, own)
+    idle = not_exercised(variant, own) if own else ""
     if idle:
         return Judgement(variant, TrialVerdict.NOT_EXERCISED, Agreement.NOT_SEEN, idle)
     numbers = agreement_of(variant, runs)
-    comparisons, peaks = comparisons_of(variant.name, runs), comparisons_of(variant.name, runs, _peak)
-    usual, usual_peaks = comparisons_of(CONTROL, runs), comparisons_of(CONTROL, runs, _peak)
+    of: Callable[[Run], Series] = _steps if metric is None else metric.cost
+    comparisons, peaks = comparisons_of(variant.name, runs, of), comparisons_of(variant.name, runs, _peak)
+    usual, usual_peaks = comparisons_of(CONTROL, runs, of), comparisons_of(CONTROL, runs, _peak)
     speed = speed_up(comparisons, usual) if len(comparisons) >= LEAST_ROUNDS else None
     memory = speed_up(peaks, usual_peaks) if len(peaks) >= LEAST_ROUNDS else None
     noise = noise_of(usual_peaks if goal is Goal.MEMORY else usual)
-    verdict, sentence = _verdict(numbers, memory if goal is Goal.MEMORY else speed, noise, min_gain, goal)
+    kept = numbers.agreement in KEPT or variant.speed_alone
+    verdict, sentence = _verdict(numbers, memory if goal is Goal.MEMORY else speed, noise, min_gain, goal, kept=kept)
     timed = [run for run in own if not run.rehearsal and run.step_ns]
     return Judgement(
         variant,
@@ -254,12 +265,19 @@ def disturbed(run: Run, quietest: float) -> bool:
 
 def usual_step(runs: Sequence[Run]) -> Estimate | None:
     """The baseline's mean step, ns: the median over its runs; None without one."""
-    means = [fmean(run.step_ns) for run in runs if run.variant in (BASELINE, CONTROL) and _timed(run)]
+    means = [fmean(run.step_ns) for run in runs if run.variant in (BASELINE, CONTROL) and _timed(run) and run.step_ns]
     return median_of(np.array(means)) if means else None
 
 
+def usual_metric(runs: Sequence[Run]) -> Estimate | None:
+    """What the job as it is prints: the median over its runs; None without one."""
+    plain = [run for run in runs if run.variant in (BASELINE, CONTROL) and _timed(run)]
+    printed = [run.metric for run in plain if run.metric is not None]
+    return median_of(np.array(printed)) if printed else None
+
+
 def _timed(run: Run) -> bool:
-    return not run.rehearsal and not run.failure and bool(run.step_ns)
+    return not run.rehearsal and not run.failure and bool(run.step_ns or run.metric)
 
 
 _position = attrgetter("position")
@@ -273,6 +291,8 @@ def agreement_of(variant: Variant, runs: Sequence[Run]) -> NumbersCheck:
     found = _work(variant, runs)
     if found is not None and found.agreement is Agreement.LESS_WORK:
         return found
+    if variant.speed_alone:
+        return NumbersCheck(Agreement.NOT_JUDGED, "Training is not judged")
     if variant.promise is Promise.NEW_TRAINING:
         return NumbersCheck(Agreement.NOT_JUDGED, "It trains something else, which is for you to decide")
     broken, widened = _gradients(variant, runs)
@@ -393,7 +413,7 @@ def _losses(variant: Variant, own: Sequence[Run], plain: Sequence[Run]) -> Numbe
 
 
 def _verdict(
-    numbers: NumbersCheck, gain: Estimate | None, noise: float, min_gain: float, goal: Goal
+    numbers: NumbersCheck, gain: Estimate | None, noise: float, min_gain: float, goal: Goal, *, kept: bool
 ) -> tuple[TrialVerdict, str]:
     if numbers.agreement in BROKEN:
         return TrialVerdict.BROKE_PROMISE, numbers.sentence
@@ -404,7 +424,7 @@ def _verdict(
         return TrialVerdict.UNDECIDED, f"Too few rounds were run to tell {what}"
     needed = max(1 + min_gain, noise)
     if gain.low > needed:
-        if numbers.agreement in KEPT:
+        if kept:
             return TrialVerdict.ADOPT, numbers.sentence
         better = "Faster" if goal is Goal.SPEED else "Less memory"
         return TrialVerdict.UNDECIDED, f"{better}, and not adopted: {numbers.sentence[0].lower()}{numbers.sentence[1:]}"

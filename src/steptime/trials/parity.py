@@ -166,17 +166,25 @@ def _reach(mine: Float64, theirs: Float64) -> float:
     return deviation * (student(freedom, looks=True) * sqrt(1 / len(mine) + 1 / len(theirs)) + SLIGHT)
 
 
-def visible_drift(baselines: Sequence[Losses]) -> float | None:
-    """The smallest shift of the mean loss over the last quarter, as a fraction of it, that `within_band` would see with
-    a probability of 80 % in a variant that was run from as many seeds, whatever pairs add; None for fewer than
-    LEAST_SEEDS baselines with finite losses."""
-    if len(baselines) < LEAST_SEEDS:
+def visible_drift(variant: Mapping[int, Losses], baselines: Mapping[int, Losses]) -> float | None:
+    """The smallest shift of the variant's mean loss over the last quarter, as a fraction of the baselines', that
+    `within_band` would see with a probability of 80 %: by the band, or by pairs of one seed, whichever sees more. Both:
+    losses by seed. None for fewer than LEAST_SEEDS baselines with finite losses, or none of the variant."""
+    count = min(map(len, (*variant.values(), *baselines.values())), default=0)
+    own, usual = (
+        {seed: value for seed, each in losses.items() if isfinite(value := _tail(each, count))}
+        for losses in (variant, baselines)
+    )
+    mine, theirs = np.array(list(own.values())), np.array(list(usual.values()))
+    if not own or len(usual) < LEAST_SEEDS or not np.mean(theirs):
         return None
-    known = np.array([value for each in baselines if isfinite(value := _tail(each, min(map(len, baselines))))])
-    if len(known) < LEAST_SEEDS or not np.mean(known):
-        return None
-    chance = EIGHTY_PERCENT * float(np.std(known, ddof=1)) * sqrt(2 / len(known))
-    return (_reach(known, known) + chance) / abs(float(np.mean(known)))
+    deviation = float(np.std(theirs, ddof=1))
+    drift = _reach(mine, theirs) + EIGHTY_PERCENT * deviation * sqrt(1 / len(mine) + 1 / len(theirs))
+    pairs = [own[seed] - usual[seed] for seed in own.keys() & usual.keys()]
+    if len(pairs) >= LEAST_PAIRS:
+        error = float(np.std(pairs, ddof=1)) / sqrt(len(pairs))
+        drift = min(drift, (student(len(pairs) - 1, looks=True) + EIGHTY_PERCENT) * error + SLIGHT * deviation)
+    return drift / abs(float(np.mean(theirs)))
 
 
 def _tail(losses: Losses, count: int) -> float:

@@ -141,6 +141,15 @@ def stand_for(manifest: Manifest, recording: Path, folder: Path, *, uncontained:
     return with_outputs(stand, (begin, last))
 
 
+def plain_stand(plan: Plan, folder: Path, *, uncontained: bool, keep: bool = False) -> Workspace:
+    """Where a job that was not recorded is tried. Raises UsageError where its folder is gone."""
+    directory = Path(plan.directory)
+    if not directory.is_dir():
+        raise UsageError("folder-gone", f"The job is run in {directory}, which is not there any more.")
+    without = ours_in(folder.absolute().parent)
+    return Workspace(plan.command, folder.absolute(), directory, without=without, keep=keep, uncontained=uncontained)
+
+
 def with_outputs(stand: Workspace, ran: tuple[int, int]) -> Workspace:
     """A workspace, with what the job wrote when it ran between two instants (epoch, ns)."""
     stand = replace(stand, outside=outputs_outside(stand.command, stand.directory, *ran))

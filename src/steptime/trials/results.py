@@ -15,6 +15,7 @@ import msgspec
 
 from steptime.advice.fix import Goal
 from steptime.errors import RecordingError, UsageError, no_such_file
+from steptime.trials.metric import Metric
 from steptime.trials.trial import AS_IT_IS, Judgement, Run, Variant
 
 NAME = "results.jsonl"
@@ -29,7 +30,8 @@ MOST_FOLDERS = 2000
 class Plan:
     """What is to be tried, and for what. recording: the one whose findings are answered. step_seconds, start_seconds: a
     step of it, and the time to the end of its first one; 0 where that is not known. warm_up: steps that each process
-    takes before it is timed. baseline: what the variants are compared with, where that is not the job as it is."""
+    takes before it is timed. baseline: what the variants are compared with, where that is not the job as it is. metric:
+    what is compared in place of steps; recording is "" then."""
 
     command: tuple[str, ...]
     directory: str
@@ -43,6 +45,7 @@ class Plan:
     goal: Goal = Goal.SPEED
     warm_up: int = WARM_UP
     baseline: Variant = AS_IT_IS
+    metric: Metric | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,7 +51,7 @@ class Agreement(Enum):
     OTHER_WORK = "other batches, parameters or updates"
     LESS_WORK = "less work"
     NOT_SEEN = "no losses seen"
-    NOT_JUDGED = "another training: losses are not compared"
+    NOT_JUDGED = "losses are not compared"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class Variant:
     change may draw in another order ("" for none); other_data: the batches are among what they decide. low_precision:
     gradients may differ by a low format's rounding. predicted: speed-up, unit "1". sources: files with other text, by
     their path relative to the job's folder; command: another one, empty for the job's. suspicion: a sentence on what it
-    does that no honest change does, "" for nothing."""
+    does that no honest change does, "" for nothing. speed_alone: its training is not judged, as the user asked for."""
 
     name: str
     changes: tuple[Change, ...] = ()
@@ -82,6 +82,7 @@ class Variant:
     sources: tuple[tuple[str, str], ...] = ()
     command: tuple[str, ...] = ()
     suspicion: str = ""
+    speed_alone: bool = False
 
     @property
     def foreign(self) -> bool:
@@ -130,7 +131,8 @@ class Run:
     one place are compared in their speed.
     outside: what it changed outside of its workspace. backwards, work: of each step from the first one on. passes:
     class and length of each dataset, and the most samples that a pass over it took. replaced: clocks and functions of
-    torch's that it replaced. ended_early: it came to its own end before its steps were taken.
+    torch's that it replaced. ended_early: it came to its own end before its steps were taken. metric: the number that
+    it printed, where that is what is judged.
     """
 
     variant: str
@@ -157,6 +159,7 @@ class Run:
     passes: tuple[tuple[str, int, int], ...] = ()
     replaced: tuple[str, ...] = ()
     ended_early: bool = False
+    metric: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
