@@ -15,6 +15,7 @@ from preloading import python
 
 from steptime.analysis.layout import lay_out, lay_out_whole
 from steptime.analysis.line_table import line_table
+from steptime.analysis.lines import LineRole, identity_of
 from steptime.analysis.recorded_breakdown import breakdown_of_process
 from steptime.analysis.timeline import Mode, Phase, SegmentKind, Timeline
 from steptime.recording.load import load
@@ -129,6 +130,17 @@ def test_a_model_that_is_evaluated_after_each_update_has_that_in_its_steps(tmp_p
     assert segments(timeline, SegmentKind.EVALUATION) == 0
     phases = steps.phases[steps.steady].sum(axis=0)
     assert phases[Phase.EVALUATION] > phases[Phase.FORWARD] > 0  # 256 times the rows
+
+
+def test_batches_made_in_the_arguments_of_the_training_call_are_input(tmp_path: Path) -> None:
+    watch(command(Job("by_hand", ())), tmp_path / "recording")
+    (process,) = load(tmp_path / "recording").processes
+    layout = lay_out_whole(process)
+    names = {identity_of(code, line): code.function for code in process.codes for line in code.lines}
+    prepare = {names[each] for each, role in layout.lines.roles.items() if role is LineRole.INPUT}
+    assert {each.rpartition(".")[2] for each in prepare} - {"main", "<listcomp>"} == {"draw"}
+    steps = layout.timeline.steps
+    assert (steps.phases[steps.steady][:, Phase.INPUT] > 0).all()
 
 
 def test_the_model_of_every_fold_is_found(tmp_path: Path) -> None:

@@ -21,6 +21,16 @@ def preparing(
     return find_preparing(codes, set(forwards), set(evaluating), told)
 
 
+def test_a_function_in_the_arguments_of_the_training_call_prepares_when_it_runs_before_the_forward() -> None:
+    loop = code(100, "main", (50, "", "self note advance draw"))
+    fit = code(200, "Fit.advance", (60, "loss", "self net pair"), (61, "", "loss backward"), loop=False)
+    draw = code(300, "Rows.draw", (70, "rows", "self table"), (71, "", "rows"), loop=False)
+    note = code(400, "Fit.note", (80, "", "self loss"), loop=False)
+    codes = (loop, fit, draw, note)
+    assert find_preparing(codes, {200}, set(), {200, 201}) == set()
+    assert find_preparing(codes, {200}, set(), {200, 201}, frozenset({300, 301})) == {300, 301}
+
+
 def test_what_is_fetched_between_forward_and_backward() -> None:
     loop = code(
         100,

@@ -24,7 +24,7 @@ from steptime.arrays import Bool, Int64, unique
 from steptime.intervals import Intervals, join, measure, union
 from steptime.journal import Kind
 from steptime.recording.recording import CodeFacts, CodeLine, Process
-from steptime.trace.call_tree import call_tree, exclusive_spans
+from steptime.trace.call_tree import ROOT, CallTree, call_tree, exclusive_spans, nearest_ancestor
 
 CARRIERS = frozenset({"self", "cls"})
 """Names through which everything flows to everything; they would make every line a part of the batch."""
@@ -35,21 +35,45 @@ def identity_of(code: CodeFacts, line: CodeLine) -> int:
     return code.base + line.line - code.first_line
 
 
-def find_preparing(codes: tuple[CodeFacts, ...], forwards: set[int], evaluating: set[int], known: set[int]) -> set[int]:
+def targets_of(codes: tuple[CodeFacts, ...], forwards: set[int]) -> list[list[CodeLine]]:
+    """By code, the lines that hold a training forward, else those that call a function which has such lines."""
+    holding = [[line for line in code.lines if identity_of(code, line) in forwards] for code in codes]
+    training = {_name(code) for code, lines in zip(codes, holding, strict=True) if lines}
+    return [
+        lines or [line for line in code.lines if (training - {_name(code)}).intersection(line.loads)]
+        for code, lines in zip(codes, holding, strict=True)
+    ]
+
+
+def find_preparing(
+    codes: tuple[CodeFacts, ...],
+    forwards: set[int],
+    evaluating: set[int],
+    known: set[int],
+    leading: frozenset[int] = frozenset(),
+) -> set[int]:
     """Identities of the lines that make the batch, by the names that flow to the lines that hold a forward.
 
     forwards, evaluating: lines that the clock saw in a training forward or an evaluation; known: all lines
-    whose role the clock has shown; none of these is returned.
+    whose role the clock has shown; none of these is returned. leading: lines that the clock saw before the forward of
+    the target that they ran in: what such a target calls makes its arguments.
     """
-    holding = [[line for line in code.lines if identity_of(code, line) in forwards] for code in codes]
-    training = {_name(code) for code, lines in zip(codes, holding, strict=True) if lines}
+    targets = targets_of(codes, forwards)
     found: set[int] = set()
-    for code, lines in zip(codes, holding, strict=True):
-        others = training - {_name(code)}
-        targets = lines or [line for line in code.lines if others.intersection(line.loads)]
-        found |= _reaching(code, targets, known) if targets else set()
+    for code, lines in zip(codes, targets, strict=True):
+        found |= _reaching(code, lines, known) if lines else set()
+    ahead = {identity_of(code, line) for code, lines in zip(codes, targets, strict=True) for line in lines}
+    found |= (ahead & leading) - known
     while True:  # a traced function that only preparing lines call prepares with all its lines (get_batch)
         called = [code for code in codes if _is_called_to_prepare(code, codes, found, evaluating)]
+        plain = [code for code, lines in zip(codes, targets, strict=True) if not lines]
+        called += [code for code in plain if _makes_arguments(code, codes, found | ahead, evaluating, leading)]
+        places = {(code.file, line.line) for code in codes for line in code.lines if identity_of(code, line) in found}
+        called += [
+            code
+            for code in plain
+            if _is_comprehension(code) and {(code.file, each.line) for each in code.lines} <= places
+        ]
         entered = {identity_of(code, line) for code in called for line in code.lines} - known - found
         if not entered:
             return found
@@ -95,6 +119,19 @@ def _is_called_to_prepare(
         identity_of(other, line) for other in codes if other is not code for line in other.lines if name in line.loads
     } - evaluating
     return bool(callers) and callers <= preparing
+
+
+def _is_comprehension(code: CodeFacts) -> bool:
+    """Whether it is no function of the user's but, up to Python 3.11, a part of a line."""
+    return _name(code) in ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
+
+
+def _makes_arguments(
+    code: CodeFacts, codes: tuple[CodeFacts, ...], calling: set[int], evaluating: set[int], leading: frozenset[int]
+) -> bool:
+    """Whether a function ran before the forward of a target that calls it. calling: targets and preparing lines."""
+    ran = any(identity_of(code, line) in leading for line in code.lines)
+    return ran and _is_called_to_prepare(code, codes, calling, evaluating)
 
 
 MOST = 0.9
@@ -211,7 +248,10 @@ def find_lines(process: Process, lane: RecordTable, activity: Activity, work: Tr
     seen = _roles_by_clock(times, activity, work)
     forwards = {each for each, role in seen.items() if role is LineRole.FORWARD}
     evaluating = {each for each, role in seen.items() if role is LineRole.EVALUATION}
-    preparing = find_preparing(process.codes, forwards, evaluating, set(seen))
+    ahead = targets_of(process.codes, forwards)
+    targets = {identity_of(code, line) for code, each in zip(process.codes, ahead, strict=True) for line in each}
+    leading = _leading(times, made, spans.owner, targets, work)
+    preparing = find_preparing(process.codes, forwards, evaluating, set(seen), leading)
     on_device = process.facts.device != "cpu"
     moved = {(site.site.file, site.site.line) for site in process.sites if site.name in TRANSFER_CALLS}
     roles = dict.fromkeys(unique(times.identity).tolist(), LineRole.PYTHON) | seen
@@ -221,6 +261,21 @@ def find_lines(process: Process, lane: RecordTable, activity: Activity, work: Tr
                 moves = on_device and ((code.file, line.line) in moved or TRANSFER_TEXT.search(line.text))
                 roles[each] = LineRole.TRANSFER if moves else LineRole.INPUT
     return LineRoles(times, roles)
+
+
+def _leading(times: LineTimes, made: CallTree, owner: Int64, targets: set[int], work: TrainingWork) -> frozenset[int]:
+    """Lines that run in a target before its forward, for MOST of their time. owner: of `times`, in the tree."""
+    if not len(owner):
+        return frozenset()
+    target = np.isin(times.hit_identity[made.rows], list(targets))
+    around = nearest_ancestor(made.parent, target)[owner]
+    begun = np.append(work.forward.begin, np.iinfo(np.int64).max)
+    first = begun[np.searchsorted(work.forward.begin, made.begin[around])]
+    early = (around != ROOT) & (first < made.end[around]) & (times.end <= first)
+    identities, number = np.unique(times.identity, return_inverse=True)
+    length = times.end - times.begin
+    share = np.bincount(number, length * early) >= MOST * np.bincount(number, length)
+    return frozenset(identities[share].tolist())
 
 
 def _roles_by_clock(times: LineTimes, activity: Activity, work: TrainingWork) -> dict[int, LineRole]:
