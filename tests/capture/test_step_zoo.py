@@ -140,7 +140,7 @@ def test_batches_made_in_the_arguments_of_the_training_call_are_input(tmp_path: 
     prepare = {names[each] for each, role in layout.lines.roles.items() if role is LineRole.INPUT}
     assert {each.rpartition(".")[2] for each in prepare} - {"main", "<listcomp>"} == {"draw"}
     steps = layout.timeline.steps
-    assert (steps.phases[steps.steady][:, Phase.INPUT] > 0).all()
+    assert np.median(steps.phases[steps.steady][:, Phase.INPUT]) > 0
 
 
 def test_the_model_of_every_fold_is_found(tmp_path: Path) -> None:
