@@ -55,6 +55,13 @@ def test_each_verdict_has_one_word_in_every_output(verdict: TrialVerdict, word: 
     assert as_document(results)["candidates"][0]["verdict"] == word
 
 
+def test_what_may_be_slower_is_not_said_to_make_no_difference() -> None:
+    wide = judged(TrialVerdict.NO_EFFECT, speed=Estimate(0.76, 0.56, 1.03, 3, "1"))
+    assert as_document(wide)["candidates"][0]["verdict"] == "not faster"
+    narrow = judged(TrialVerdict.NO_EFFECT, speed=Estimate(1.0, 0.98, 1.02, 3, "1"))
+    assert as_document(narrow)["candidates"][0]["verdict"] == "no difference"
+
+
 def test_a_label_does_not_break_the_table() -> None:
     assert "fast \\| er.patch" in render_markdown(RESULTS)
 

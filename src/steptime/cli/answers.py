@@ -21,7 +21,7 @@ from steptime.advice.propose import propose
 from steptime.advice.rule import Finding, Weight
 from steptime.compare.comparison import Comparison, DifferenceOutcome
 from steptime.quantities import Estimate, SourceLine, format_duration, format_share
-from steptime.report.judge_text import WORDS, seconds_to_decide
+from steptime.report.judge_text import seconds_to_decide, word_of
 from steptime.report.printable import one_line, shorten
 from steptime.report.report import ProcessReport, Report
 from steptime.report.sentences import prediction_text, predictions, step_text
@@ -310,7 +310,7 @@ def of_trial(results: Results, folder: str, job: Mapping[str, Any], finding: str
     own = patch is None or not (patch.diff or patch.environment)
     apply = "" if not won else applies if own else patch_command(patch)
     return answer(
-        _said(best, proved is not None),
+        _said(best, proved is not None, results.plan.min_gain),
         _decided(best, results),
         _touched(diff) or next((path for each in judged for path, _ in each.variant.sources), ""),
         saves,
@@ -324,11 +324,11 @@ def of_trial(results: Results, folder: str, job: Mapping[str, Any], finding: str
     )
 
 
-def _said(best: Judgement | None, as_patch: bool) -> str:
+def _said(best: Judgement | None, as_patch: bool, min_gain: float) -> str:
     if best is None:
         return "Nothing was tried."
     what = "the patch, run by itself" if as_patch else best.variant.label or best.variant.name
-    return f"{WORDS[best.verdict]}: {what}{f', {speed_text(best.speed)}' if best.speed is not None else ''}"
+    return f"{word_of(best, min_gain)}: {what}{f', {speed_text(best.speed)}' if best.speed is not None else ''}"
 
 
 def _decided(best: Judgement | None, results: Results) -> str:
@@ -347,7 +347,7 @@ def _candidate(judgement: Judgement, results: Results) -> dict[str, Any]:
     return {
         "code": variant.proposal or variant.name,
         "change": variant.label or variant.name,
-        "verdict": WORDS[judgement.verdict],
+        "verdict": word_of(judgement, results.plan.min_gain),
         "speed_up": speed_text(judgement.speed) if judgement.speed is not None else "",
         "training": judgement.agreement.value,
         "why": one_line(judgement.sentence),

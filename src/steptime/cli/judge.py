@@ -30,7 +30,7 @@ from steptime.cli.trial import (
 from steptime.errors import UsageError
 from steptime.launcher.command import default_recording, job_name, resolve
 from steptime.recording.load import load
-from steptime.report.judge_text import render_judged, render_markdown
+from steptime.report.judge_text import NOT_FASTER, may_go_on, render_judged, render_markdown, word_of
 from steptime.report.output import Renderer
 from steptime.trials import candidates
 from steptime.trials.containment import refuse_uncontained
@@ -42,7 +42,7 @@ from steptime.trials.trial import BASELINE, TrialVerdict, Variant
 
 WORSE = NEVER | {TrialVerdict.SLOWER}
 NOT_SURE = 3
-"""Exit status where nothing is worse, and something is undecided."""
+"""Exit status where nothing is known to be worse, and something may be."""
 
 
 def _markdown(told: TrialOutput) -> str:
@@ -162,10 +162,10 @@ def command(
     **given: Any,
 ) -> int:
     """Run a job as it is and with changes that somebody made, in turns, each in a fresh process whose files are
-    contained, and say of each change: faster, slower, no difference, undecided, different training, suspicious (it does
-    less, or reaches for what measures it), or broken. Options
-    come before the command. Exit status: 0 where every candidate is faster or makes no difference, 1 where one is
-    worse, 3 where none is worse and one is undecided.
+    contained, and say of each change: faster, slower, no difference, not faster (it may be slower), undecided,
+    different training, suspicious (it does less, or reaches for what measures it), or broken. Options come before the
+    command. Exit status: 0 where every candidate is faster or makes no difference, 1 where one is worse, 3 where none
+    is known to be worse and one may be.
 
     \b
     steptime judge --diff faster.patch -- python train.py
@@ -235,7 +235,10 @@ def _conducted(folder: Path, baseline: Variant, options: TrialOptions) -> TrialO
 
         status = keeping(runner, run)
     results = read_results(folder)
-    verdicts = {judgement.verdict for _, judgement in results.judgements}
-    worse = 1 if verdicts & WORSE else NOT_SURE if TrialVerdict.UNDECIDED in verdicts else 0
-    again = f"steptime judge --resume {shlex.quote(str(folder))}" if TrialVerdict.UNDECIDED in verdicts else ""
+    judgements = [judgement for _, judgement in results.judgements]
+    verdicts = {each.verdict for each in judgements}
+    words = {word_of(each, results.plan.min_gain) for each in judgements}
+    unsure = TrialVerdict.UNDECIDED in verdicts or NOT_FASTER in words
+    worse = 1 if verdicts & WORSE else NOT_SURE if unsure else 0
+    again = f"steptime judge --resume {shlex.quote(str(folder))}" if any(map(may_go_on, judgements)) else ""
     return TrialOutput(folder, render_judged(results, again), status or worse)

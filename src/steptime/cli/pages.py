@@ -20,7 +20,7 @@ What `steptime VERB --help` prints, verb by verb.
 | 1 | `compare --fail-on`: a bound is exceeded; `judge`: a change is worse; `nan`: something is not finite |
 | 1 | `bench`: a callable fails, gives another result, or cheats |
 | 2 | the command line cannot be followed |
-| 3 | `judge`: nothing is worse, and something is undecided |
+| 3 | `judge`: nothing is known to be worse, and something may be |
 | 70 | a bug of steptime |
 | 126, 127 | the command of `run`, `try`, `lab` or `nan` cannot be executed, or is not there |
 | 130 | interrupted by Ctrl-C |

@@ -173,16 +173,17 @@ def sentence_of(comparison: Comparison) -> str:
     """The comparison in one sentence."""
     step, cause = comparison.step, comparison.cause
     if step.before is None or step.after is None or step.change is None:
-        return "Undecided: a step was not measured on both sides."
+        return "Nothing can be compared: a step was not measured on both sides."
     if step.outcome is DifferenceOutcome.UNDECIDED and step.reason:
-        return f"Undecided: {step.reason}. The step was {_signed(step.change)}."
+        return f"The step is {_signed(step.change)}, which decides nothing: {step.reason}."
     if step.outcome not in CLEAR:
         inside = _inside(comparison)
         if inside:
             found = "is within noise" if step.outcome is DifferenceOutcome.NONE else "noise may explain"
             return f"{inside}; the step itself is {_signed(step.change)} ({relative_interval(step)}), which {found}."
-        found = "No difference found" if step.outcome is DifferenceOutcome.NONE else "Undecided"
-        return f"{found}: the step is {_signed(step.change)} ({relative_interval(step)})."
+        said = f"step is {_signed(step.change)} ({relative_interval(step)})"
+        found = step.outcome is DifferenceOutcome.NONE
+        return f"No difference found: the {said}." if found else f"The {said}, which noise may explain."
     word = "longer" if step.outcome is DifferenceOutcome.MORE else "shorter"
     size = f"{format_duration(abs(step.change.value))} ({relative_interval(step)}) {word}"
     return f"The step is {size}{_carrier(cause)}: {cause.sentence}."

@@ -11,6 +11,7 @@ from steptime.quantities import Estimate, format_duration
 from steptime.report.printable import one_line, printable
 from steptime.report.trial_text import memory_text, speed_text
 from steptime.trials import parity
+from steptime.trials.conduct import MAX_ROUNDS
 from steptime.trials.judge import KEPT, usual_metric, usual_step
 from steptime.trials.results import PatchResult, Results
 from steptime.trials.trial import BASELINE, CONTROL, Agreement, Judgement, Run, TrialVerdict
@@ -30,11 +31,23 @@ WORDS = {
 }
 
 
+NOT_FASTER = "not faster"
+"""Nothing worth having is gained, and the interval does not exclude that something is lost."""
+
+
+def word_of(judgement: Judgement, min_gain: float) -> str:
+    """The verdict in a word or two. min_gain: relative, the least that matters, in either direction."""
+    speed = judgement.speed
+    if judgement.verdict is TrialVerdict.NO_EFFECT and speed is not None and speed.low < 1 / (1 + min_gain):
+        return NOT_FASTER
+    return WORDS[judgement.verdict]
+
+
 def render_judged(results: Results, next_command: str = "") -> str:
     """The whole text, with a line feed at its end."""
     lines = [f"Judged: {shlex.join(results.plan.command)}", _as_it_is(results), ""]
     for judgement in _judged(results):
-        lines.append(f"{WORDS[judgement.verdict]:<19}{_speed(judgement):<21}{judgement.variant.label}")
+        lines.append(f"{word_of(judgement, results.plan.min_gain):<19}{_speed(judgement):<21}{judgement.variant.label}")
         lines += [f"    {one_line(sentence)}" for sentence in _sentences(judgement, results.runs)]
         further = seconds_to_decide(judgement, results)
         lines += [f"    About {format_duration(further * 1e9)} more would decide it"] if further is not None else []
@@ -50,7 +63,7 @@ def render_markdown(results: Results) -> str:
     lines += ["| candidate | verdict | speed-up | why |", "|---|---|---|---|"]
     for judgement in _judged(results):
         why = ". ".join(_sentences(judgement, results.runs))
-        cells = (judgement.variant.label, WORDS[judgement.verdict], _speed(judgement) or "–", why)
+        cells = (judgement.variant.label, word_of(judgement, results.plan.min_gain), _speed(judgement) or "–", why)
         lines.append("| " + " | ".join(one_line(cell).replace("|", "\\|") for cell in cells) + " |")
     power = power_of(results)
     return "\n".join([*lines, *(["", power] if power else [])]) + "\n"
@@ -69,7 +82,7 @@ def as_document(results: Results) -> dict[str, Any]:
             {
                 "name": each.variant.name,
                 "label": each.variant.label,
-                "verdict": WORDS[each.verdict],
+                "verdict": word_of(each, results.plan.min_gain),
                 "speed_up": _interval(each.speed),
                 "peak_memory_ratio": _interval(each.memory),
                 "training": each.agreement.value,
@@ -145,9 +158,10 @@ def _sentences(judgement: Judgement, runs: Sequence[Run]) -> list[str]:
 
 def seconds_to_decide(judgement: Judgement, results: Results) -> float | None:
     """How long further rounds would take until the interval leaves the least gain on one side; None where that is
-    decided, or where nothing was timed. A half-width shrinks with the root of the rounds."""
+    decided, where nothing was timed, or where no further round is run. A half-width shrinks with the root of the
+    rounds."""
     speed = judgement.speed
-    if judgement.verdict is not TrialVerdict.UNDECIDED or speed is None or speed.low <= 0 or not judgement.rounds:
+    if not may_go_on(judgement) or speed is None or speed.low <= 0 or not judgement.rounds:
         return None
     half = (log(speed.high) - log(speed.low)) / 2
     gap = abs(log(speed.value) - log(1 + results.plan.min_gain))
@@ -156,6 +170,11 @@ def seconds_to_decide(judgement: Judgement, results: Results) -> float | None:
     further = ceil(judgement.rounds * (half / gap) ** 2) - judgement.rounds
     timed = sum(run.seconds for run in results.runs if not run.rehearsal)
     return max(1, further) * timed / judgement.rounds
+
+
+def may_go_on(judgement: Judgement) -> bool:
+    """Whether further rounds would be run."""
+    return judgement.verdict is TrialVerdict.UNDECIDED and judgement.rounds < MAX_ROUNDS
 
 
 def power_of(results: Results) -> str:
