@@ -28,8 +28,8 @@ from steptime.quantities import format_duration, format_share, format_source
 from steptime.report import json, markdown, text
 from steptime.report.json import sources_of
 from steptime.report.page import page
-from steptime.report.printable import from_here
 from steptime.report.report import ProcessReport, Report
+from steptime.report.sentences import from_here
 
 IDLE = ("input", "sync", "compile", "overhead", "python", "unexplained")
 """Categories in which the device does nothing."""

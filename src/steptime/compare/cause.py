@@ -182,8 +182,8 @@ def sentence_of(comparison: Comparison) -> str:
             found = "is within noise" if step.outcome is DifferenceOutcome.NONE else "noise may explain"
             return f"{inside}; the step itself is {_signed(step.change)} ({relative_interval(step)}), which {found}."
         said = f"step is {_signed(step.change)} ({relative_interval(step)})"
-        found = step.outcome is DifferenceOutcome.NONE
-        return f"No difference found: the {said}." if found else f"The {said}, which noise may explain."
+        none = step.outcome is DifferenceOutcome.NONE
+        return f"No difference found: the {said}." if none else f"The {said}, which noise may explain."
     word = "longer" if step.outcome is DifferenceOutcome.MORE else "shorter"
     size = f"{format_duration(abs(step.change.value))} ({relative_interval(step)}) {word}"
     return f"The step is {size}{_carrier(cause)}: {cause.sentence}."

@@ -27,8 +27,7 @@ from steptime.quantities import Estimate, SourceLine
 from steptime.recording.growing import WINDOW, GrowingRecording
 from steptime.recording.inventory import REQUEST
 from steptime.recording.manifest import NAME as MANIFEST
-from steptime.report.printable import from_here
-from steptime.report.sentences import source_text
+from steptime.report.sentences import from_here, source_text
 
 PERIOD = 1.0
 """Seconds between two looks."""

@@ -7,10 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
-
-from steptime.quantities import SourceLine, format_source
 
 # C0 and C1 controls (but not the line feed, which the renderers write themselves), the marks that reorder text
 # (Unicode Standard Annex 9, table 4), separators that terminals break lines at, and halves of surrogate pairs.
@@ -44,20 +41,6 @@ def reachable(file: str) -> str:
         ends = (PurePosixPath(*parts[first:]) for first in range(1, len(parts)) if ".." not in parts)
         return next((str(end) for end in ends if (here / end).is_file()), "")
     return ""
-
-
-def from_here(text: str, sources: Iterable[SourceLine]) -> str:
-    """The text with each short place ("train.py:12") as an editor opens it from where the user stands; what may be in
-    several files of one name stays short."""
-    paths: dict[str, set[str]] = {}
-    for source in sources:
-        if source.line and (short := format_source(source)) in text and (path := reachable(source.file)):
-            paths.setdefault(short, set()).add(path)
-    for short, found in paths.items():
-        if len(found) == 1:
-            place = one_line(f"{found.pop()}:{short.rpartition(':')[2]}")
-            text = place.join(re.split(rf"(?<![\w./\\-]){re.escape(short)}(?!\d)", text))
-    return text
 
 
 def shorten(text: str, width: int) -> str:

@@ -3,10 +3,13 @@ roofline, predictions, and what steptime itself cost."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
+
 from steptime.advice.evidence import Case, MachineUse, Prediction, ReplayUse, RooflineUse, StepSummary
 from steptime.advice.verdict import steps_text
 from steptime.quantities import Estimate, SourceLine, format_duration, format_samples, format_share, format_source
-from steptime.report.printable import one_line
+from steptime.report.printable import one_line, reachable
 from steptime.report.report import Cost, Throughput
 
 MENTIONED = 0.05
@@ -23,6 +26,20 @@ _UNITS = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 def source_text(source: SourceLine) -> str:
     """A source line for a reader: "train.py:12: loss.backward()"."""
     return one_line(format_source(source) + (f": {source.text}" if source.text else ""))
+
+
+def from_here(text: str, sources: Iterable[SourceLine]) -> str:
+    """The text with each short place ("train.py:12") as an editor opens it from where the user stands; what may be in
+    several files of one name stays short."""
+    paths: dict[str, set[str]] = {}
+    for source in sources:
+        if source.line and (short := format_source(source)) in text and (path := reachable(source.file)):
+            paths.setdefault(short, set()).add(path)
+    for short, found in paths.items():
+        if len(found) == 1:
+            place = one_line(f"{found.pop()}:{short.rpartition(':')[2]}")
+            text = place.join(re.split(rf"(?<![\w./\\-]){re.escape(short)}(?!\d)", text))
+    return text
 
 
 def interval_text(estimate: Estimate) -> str:

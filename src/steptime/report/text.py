@@ -13,11 +13,12 @@ from steptime.advice.rule import Finding, Weight
 from steptime.advice.savings import in_step, per_step
 from steptime.quantities import format_duration, format_share
 from steptime.report.json import sources_of
-from steptime.report.printable import from_here, one_line, printable
+from steptime.report.printable import one_line, printable
 from steptime.report.report import ProcessReport, Report
 from steptime.report.sentences import (
     bounds_text,
     cost_text,
+    from_here,
     prediction_text,
     predictions,
     reached_text,
