@@ -110,7 +110,7 @@ def test_a_receiver_of_otlp_gets_the_numbers(
     assert metrics["steptime.steps"].sum.is_monotonic
     labels = {each.key: each.value.string_value for each in metrics["steptime.step"].gauge.data_points[0].attributes}
     assert labels == {"rank": "0", "host": HOST}
-    parts = [number for number in numbers_of(view) if number.name == "steptime.part"]
+    parts = [number for number in numbers_of(view) if number.name == "part"]
     assert len(metrics["steptime.part"].gauge.data_points) == len(parts) > 1
     assert len(metrics) == len({number.name for number in numbers_of(view)})
 
