@@ -138,10 +138,34 @@ def test_other_shapes_and_exceptions_are_told_and_the_others_are_timed_all_the_s
     def fails(x: torch.Tensor) -> torch.Tensor:
         raise ValueError("not today")
 
-    first, other, failed = only(timed(torch.relu, half, fails, inputs=(torch.randn(8, 8),)))
+    def leaves(x: torch.Tensor) -> torch.Tensor:
+        raise SystemExit(3)
+
+    def nothing(x: torch.Tensor) -> None:
+        return None
+
+    def overflows(x: torch.Tensor) -> torch.Tensor:
+        return x / 0
+
+    found = timed(torch.relu, half, fails, leaves, nothing, overflows, inputs=(torch.randn(8, 8),))
+    first, other, failed, left, empty, infinite = only(found)
+    assert (left.standing, left.sentence) == (Standing.FAILED, "SystemExit: 3")
+    assert (empty.standing, empty.sentence) == (Standing.OTHER_RESULT, "it gives no result")
+    assert infinite.standing is Standing.OTHER_RESULT
+    assert "is not finite where" in infinite.sentence
     assert first.time is not None
     assert (other.standing, other.sentence) == (Standing.OTHER_RESULT, "its results have other shapes")
     assert (failed.standing, failed.sentence) == (Standing.FAILED, "ValueError: not today")
+
+
+def test_where_nothing_could_be_called_the_answer_says_why() -> None:
+    def fails() -> None:
+        raise ValueError("not today")
+
+    assert headline(timed(fails)) == (
+        "Nothing was timed. test_where_nothing_could_be_called_the_answer_says_why.<locals>.fails failed: "
+        "ValueError: not today."
+    )
 
 
 def test_a_callable_that_works_in_place_spoils_the_inputs_of_no_other() -> None:
@@ -207,8 +231,9 @@ def test_the_command_times_files_in_fresh_processes(
         (["kernels.py"], 2, "names no callable: expected FILE:NAME"),
         (["kernels.py:fast", "--shapes", "64*64"], 2, "is no shape"),
         (["kernels.py:fast", "--dtypes", "float12"], 2, "expected some of float16"),
-        (["nowhere.py:fast", "--processes", "1"], 1, "The callables cannot be had: FileNotFoundError"),
+        (["nowhere.py:fast", "--processes", "1"], 1, "Nothing can be timed: FileNotFoundError"),
         (["kernels.py:fastest", "--processes", "1"], 1, "has no attribute 'fastest'"),
+        (["kernels.py:fast", "--processes", "1", "--device", "quantum"], 1, "there is no device 'quantum' here"),
         (["kernels.py:fast", "-o", "bench.pdf"], 1, "No report format belongs to"),
     ],
 )

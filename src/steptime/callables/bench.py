@@ -100,7 +100,6 @@ class _Timed(msgspec.Struct, frozen=True):
     fresh: list[float] = []
     repeated: list[float] = []
     error: float | None = None
-    exact_error: float | None = None
     same: bool | None = None
     differs: str = ""
     flops: int = 0
@@ -131,7 +130,7 @@ class Contender:
     name: its place, with its mode where there are several. time: ns of a call, with --backward of both passes; forward:
     of the forward pass alone. speed: how many times as fast as the first. first_call: ns, with what is compiled;
     pays_after: calls after which that is paid back, None where it is never. error: largest difference to the first's
-    result, relative to its largest magnitude; exact_error: the same to a result in float64. flops: of a call, as
+    result, relative to its largest magnitude. flops: of a call, as
     torch's counter has them (matrix products, convolutions, attention); bytes: of arguments, results and parameters,
     which must at least be moved. peak_bytes: taken beyond what was held before. sentence: why it stands so, "" where
     nothing is to be said.
@@ -147,7 +146,6 @@ class Contender:
     first_call: float | None = None
     pays_after: float | None = None
     error: float | None = None
-    exact_error: float | None = None
     flops: int = 0
     bytes: int = 0
     peak_bytes: int | None = None
@@ -243,7 +241,7 @@ def _ask(wishes: Wishes, executable: str) -> _Answer:
 
 def _checked(answer: _Answer) -> _Answer:
     if answer.failed:
-        raise NothingMeasuredError("bench-failed", f"The callables cannot be had: {answer.failed}.")
+        raise NothingMeasuredError("bench-failed", f"Nothing can be timed: {answer.failed}.")
     return answer
 
 
@@ -292,7 +290,6 @@ def _contender(
         first_call=one.first_ns,
         pays_after=extra / saved if saved > 0 and extra > 0 and own is not base else None,
         error=one.error if own is not base else None,
-        exact_error=one.exact_error,
         flops=one.flops if standing is not Standing.SUSPICIOUS else 0,
         bytes=one.bytes if standing is not Standing.SUSPICIOUS else 0,
         peak_bytes=one.peak_bytes,
@@ -347,7 +344,7 @@ def _standing(
 
 
 def _error(timed: _Timed) -> str:
-    return format_share(min(timed.error or 0.0, 9.99))
+    return format_share(timed.error or 0.0)
 
 
 def _trick(own: Sequence[_Timed], base: Sequence[_Timed], time: Estimate, machine: Machine | None, dtype: str) -> str:

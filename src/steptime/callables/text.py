@@ -48,8 +48,11 @@ def _head(bench: Bench) -> str:
 
 def headline(bench: Bench) -> str:
     """How the callables compare, and which of them are not to be taken."""
+    failed = [each for each in bench.contenders if each.time is None]
+    if failed and len(failed) == len(bench.contenders):
+        return f"Nothing was timed. {failed[0].name} failed: {failed[0].sentence}."
     if not bench.contenders:
-        return f"Nothing was timed: {bench.settings[0].failed if bench.settings else 'there are no inputs'}."
+        return f"Nothing was timed: {bench.settings[0].failed}."
     bad = {each.name: each.standing.value for each in bench.contenders if each.standing in NOT_TO_BE_TAKEN}
     told = _one_setting(bench.settings[0]) if len(bench.settings) == 1 else _several(bench)
     if not bad:
@@ -112,7 +115,8 @@ def badge(bench: Bench) -> str:
     if bench.disturbed:
         return f"Unclear: other programs kept {bench.other_cpus:.1f} CPUs busy meanwhile ({basis})."
     wide = max((each.high - each.low) / 2 / each.value for each in times if each.value)
-    return f"{'Confident' if wide <= SURE else 'Likely'}: {basis}, ± {format_share(wide)} at the most."
+    sure = wide <= SURE and bench.processes > 1
+    return f"{'Confident' if sure else 'Likely'}: {basis}, ± {format_share(wide)} at the most."
 
 
 def tables(bench: Bench) -> tuple[Table, ...]:

@@ -112,4 +112,5 @@ def command(
     else:
         show(render_text(found))
     write_all(RENDERERS, found, outputs, force=force)
-    return 1 if any(each.standing in NOT_TO_BE_TAKEN for each in found.contenders) else 0
+    good = found.contenders and not any(each.standing in NOT_TO_BE_TAKEN for each in found.contenders)
+    return 0 if good else 1

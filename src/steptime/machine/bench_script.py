@@ -49,12 +49,19 @@ EXACT = 8
 LOOSE = 64
 """The same in float32, whose sums are taken in any order."""
 
+INTERRUPTED = 130
+"""Exit status after Ctrl-C, as shells have it."""
+
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 def main() -> None:
     request = json.loads(sys.argv[1])
-    Path(request["answer"]).write_text(json.dumps(answer_to(request)), encoding="utf-8")
+    try:
+        answer = answer_to(request)
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
+    Path(request["answer"]).write_text(json.dumps(answer), encoding="utf-8")
 
 
 def answer_to(request: dict[str, Any]) -> dict[str, Any]:
@@ -63,7 +70,7 @@ def answer_to(request: dict[str, Any]) -> dict[str, Any]:
     try:
         found = {place: loaded(place) for place in request["callables"]}
         inputs = loaded(request["inputs"]) if request["inputs"] else None
-    except Exception as error:  # noqa: BLE001 - the user's own code runs here, and may do anything
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - the user's own code runs here, and may do anything
         return {"failed": sentence_of(error)}
     return measure(found, inputs, request)
 
@@ -102,6 +109,8 @@ def measure(callables: dict[str, Any], inputs: Any, request: dict[str, Any]) -> 
     Returns {"torch", "device", "name", "threads", "settings": [{"shapes", "dtype", "inputs", "candidates": […]}]}.
     """
     device = request["device"] or ("cuda" if torch.cuda.is_available() else "cpu")
+    if device not in ("cpu", "cuda") or (device == "cuda" and not torch.cuda.is_available()):
+        return {"failed": f"there is no device {device!r} here"}
     request = {**request, "device": device}
     settings = [
         one_setting(callables, inputs, request, shapes, dtype)
@@ -122,7 +131,7 @@ def one_setting(callables: dict[str, Any], inputs: Any, request: dict[str, Any],
     asked = {"shapes": shapes, "dtype": dtype or ""}
     try:
         arguments = made(inputs, next(iter(callables.values())), shapes, kind, request["device"])
-    except Exception as error:  # noqa: BLE001 - the user's own code runs here, and may do anything
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - the user's own code runs here, and may do anything
         return {**asked, "failed": sentence_of(error)}
     modes = request["modes"] or ["eager"]
     candidates = [
@@ -234,7 +243,7 @@ class Candidate:
             synchronize(self.device)
             self.answer["first_ns"] = time.perf_counter_ns() - begin
             self._settle()
-        except Exception as error:  # noqa: BLE001 - the user's own code runs here, and may do anything
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - the user's own code runs here, and may do anything
             self.answer["failed"] = sentence_of(error)
             return False
         return True
@@ -397,19 +406,22 @@ def take_turns(candidates: list[Candidate], seconds: float) -> None:
 
 def compare(candidates: list[Candidate], target: Any, arguments: Arguments, request: Any) -> None:
     """Results against the first candidate's, and all of them against the first callable's in float64 where it can."""
-    first = results_on(candidates[0], arguments)
+    results = [results_on(each, arguments) for each in candidates]
+    if not any(results):  # what works in place is judged by its arguments
+        results = [tensors_of(each.arguments) for each in candidates]
+    first = results[0]
     exact = exact_results(target, arguments, request, len(first))
-    for each in candidates:
-        own = results_on(each, arguments)
-        shapes = [tuple(tensor.shape) for tensor in own]
-        if shapes != [tuple(tensor.shape) for tensor in first]:
-            each.answer["differs"] = "its results have other shapes"
+    for each, own in zip(candidates, results, strict=True):
+        if [tuple(tensor.shape) for tensor in own] != [tuple(tensor.shape) for tensor in first]:
+            each.answer["differs"] = "its results have other shapes" if own else "it gives no result"
             continue
-        each.answer["error"] = error = worst(own, first)
+        error = worst(own, first)
+        if not math.isfinite(error):
+            each.answer["differs"] = "its result is not finite where the first one's is, or the other way round"
+            continue
+        each.answer["error"] = error
         if exact is not None:
-            each.answer["exact_error"] = worst(own, exact)
-            allowed = max(4 * worst(first, exact), EXACT * unit(own))
-            same = each.answer["exact_error"] <= allowed
+            same = worst(own, exact) <= max(4 * worst(first, exact), EXACT * unit(own))
         else:
             same = error <= (LOOSE if unit(own) < 1e-6 else EXACT) * unit(own)
         each.answer["same"] = same
@@ -427,8 +439,7 @@ def results_on(candidate: Candidate, arguments: Arguments) -> list[Any]:
         leaves = candidate.leaves()
         gradients = torch.autograd.grad(ends, leaves, [torch.ones_like(each) for each in ends], allow_unused=True)
         found = [*found, *(each for each in gradients if each is not None)]
-    changed = tensors_of(candidate.arguments) if not found else []
-    return [each.detach().clone() for each in found or changed]
+    return [each.detach().clone() for each in found]
 
 
 def exact_results(target: Any, arguments: Arguments, request: Any, count: int) -> list[Any] | None:
@@ -458,7 +469,7 @@ def worst(own: list[Any], reference: list[Any]) -> float:
                 found = max(found, most / (float(scale.max()) or 1.0))
         else:
             found = math.inf
-    return found if math.isfinite(found) else 1e300
+    return found
 
 
 def unit(tensors: list[Any]) -> float:
