@@ -9,10 +9,22 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
+
+
+def tensors_in(value: Any) -> Iterator[Any]:
+    """Those of arguments, batches and results, whatever they are packed in."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, Mapping):
+        for each in value.values():
+            yield from tensors_in(each)
+    elif isinstance(value, list | tuple):
+        for each in value:
+            yield from tensors_in(each)
 
 
 def modules_of(module: torch.nn.Module) -> Iterator[torch.nn.Module]:

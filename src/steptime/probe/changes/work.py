@@ -12,14 +12,14 @@ import functools
 import os
 import time
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from steptime.probe.changes.applier import wrap_root
 from steptime.probe.changes.traceable import dropped
-from steptime.probe.objects import local_values, parameters_of
+from steptime.probe.objects import local_values, parameters_of, tensors_in
 
 BUCKETS = 16
 """Numbers of a sketch."""
@@ -72,7 +72,7 @@ class WorkRecorder:
 
     def _see(self, args: Any, kwargs: Any) -> None:
         try:
-            tensors = [each for each in _tensors((args, kwargs)) if not isinstance(each, torch.nn.Parameter)]
+            tensors = [each for each in tensors_in((args, kwargs)) if not isinstance(each, torch.nn.Parameter)]
             if not torch.is_grad_enabled():
                 for each in tensors[:1]:
                     shape = _shape(each, 1)
@@ -164,17 +164,6 @@ def _is_torchs(function: Any) -> bool:
             return False
         function = getattr(function, "__wrapped__", None)
     return True
-
-
-def _tensors(value: Any) -> Iterator[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, Mapping):
-        for each in value.values():
-            yield from _tensors(each)
-    elif isinstance(value, list | tuple):
-        for each in value:
-            yield from _tensors(each)
 
 
 def _shape(tensor: torch.Tensor, first: int = 0) -> str:

@@ -21,8 +21,8 @@ from steptime.probe.numerics.values import (
     range_of,
     rows_not_finite,
     storage_of,
-    tensors_in,
 )
+from steptime.probe.objects import tensors_in
 
 MOST_PENDING = 4096
 """Batches whose indices are kept until they arrive."""

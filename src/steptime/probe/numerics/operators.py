@@ -25,8 +25,8 @@ from steptime.probe.numerics.values import (
     range_of,
     rows_not_finite,
     storage_of,
-    tensors_in,
 )
+from steptime.probe.objects import tensors_in
 from steptime.probe.recorder import json_number
 
 UNREAD = (

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -11,17 +10,6 @@ import torch
 MOST_ROWS = 64
 """Rows (of the first dimension) that are named."""
 MOST_DIMENSIONS = 12
-
-
-def tensors_in(value: Any) -> Iterator[Any]:
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, dict):
-        for each in value.values():
-            yield from tensors_in(each)
-    elif isinstance(value, list | tuple):
-        for each in value:
-            yield from tensors_in(each)
 
 
 def is_floating(tensor: Any) -> bool:
