@@ -182,11 +182,12 @@ def test_findings_of_one_category_promise_no_more_than_it_holds_together() -> No
     assert second.savings.high >= 150, "by itself it may save all of it"
 
 
-def test_what_a_larger_finding_about_the_line_says_already_is_its_evidence() -> None:
+def test_what_a_larger_finding_about_the_line_claims_already_stays_as_a_part_of_it() -> None:
     python = made("ST901", "python", found("ST901", "python", saving(200), category="python", source=HERE))
     garbage = made("ST902", "garbage", found("ST902", "garbage", saving(90), category="python", source=HERE))
-    (finding,) = examine(CASE, [python, garbage]).findings
-    assert (finding.name, finding.evidence) == ("python", ("garbage costs.",))
+    whole, part = examine(CASE, [python, garbage]).findings
+    assert (whole.name, part.name, part.savings) == ("python", "garbage", None)
+    assert part.summary == "garbage costs: up to 90 ns, a part of what ST901 could save"
 
 
 def test_what_categories_keep_apart_stands_beside_each_other_on_one_line() -> None:

@@ -1,7 +1,8 @@
 """Findings that claim the same time share it, so that together they promise no more than there is.
 
 The largest comes first. What a later one claims of the same category, of the same line or of the step is left of it;
-where next to nothing is left, the earlier finding says it, and the later one becomes its evidence.
+where next to nothing is left, it stays, as its line and its advice are its own, without a saving: it is a part of the
+earlier one's.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import replace
 from steptime.advice.evidence import Case
 from steptime.advice.rule import Finding, Weight
 from steptime.advice.savings import named
-from steptime.quantities import Estimate, SourceLine
+from steptime.quantities import Estimate, SourceLine, format_duration
 
 Place = tuple[str, int]
 
@@ -33,9 +34,10 @@ def shared(findings: Sequence[Finding], case: Case, least: float) -> tuple[Findi
             kept.append(finding)
         elif left >= least:
             kept.append(replace(finding, savings=_reduced(saving, left)))
-        elif (holder := next((each for each in earlier if _overlap(finding, each)), None)) is not None:
-            at = next(number for number, each in enumerate(kept) if each is holder)
-            kept[at] = replace(holder, evidence=(*holder.evidence, f"{finding.summary}."))
+        else:
+            holder = next((each for each in earlier if _overlap(finding, each)), earlier[0])
+            part = f"{finding.summary}: up to {format_duration(saving.value)}, a part of what {holder.code} could save"
+            kept.append(replace(finding, savings=None, summary=part))
     return tuple(kept)
 
 
