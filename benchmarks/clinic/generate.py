@@ -24,7 +24,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -43,6 +43,9 @@ SECONDS = 3.0
 PAIRS = 2
 """Bare runs of job and twin, in turns."""
 TIMEOUT = 240
+LONGEST, FEWEST = 60.0, 20
+"""Seconds of a job, and its steps at the least: a fault in thousands of steps that were short would take many minutes,
+of which a tool learns nothing more."""
 FIRST_AMOUNT = 8
 SEEN = 0.15
 """Of the twin's step: less could be chance, so the amount is raised before the dose is told from it."""
@@ -114,6 +117,8 @@ def _seeds_in(file: Path | None) -> set[int]:
 def examined(job: Design, folder: Path, tools: Mapping[str, Tool]) -> dict[str, Any]:
     """Writes a job and its twin, measures what each fault takes, and asks the tools about both."""
     amounts = [dosed(job, number, folder) for number in range(len(job.planted))]
+    most = int(LONGEST / step_time(job, written(job, amounts), folder / "bare"))
+    job = replace(job, steps=min(job.steps, max(most, FEWEST)))
     faulty, twin = written(job, amounts), written(job, [0] * len(amounts))
     shares = [measured(job, amounts, number, folder) for number in range(len(amounts))]
     script, healthy = faulty.write(folder / "job"), twin.write(folder / "twin")
