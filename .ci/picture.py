@@ -1,7 +1,4 @@
-"""The picture in the README: the first screen of a page, light and dark. `make picture` runs it.
-
-    python .ci/picture.py PAGE FOLDER
-"""
+"""The picture in the README, the first screen of a page, light and dark: `python .ci/picture.py PAGE FOLDER`."""
 
 import sys
 from pathlib import Path

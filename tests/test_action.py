@@ -14,7 +14,7 @@ from xml.etree import ElementTree
 
 import pytest
 from preloading import python
-from stored_reports import longer_by, stored
+from report.stored_reports import longer_by, stored
 
 from steptime.report import json as report_json
 

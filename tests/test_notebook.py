@@ -11,10 +11,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from allocator import Allocator, train
-from comparisons import busy, hostile
-from report_variants import HOSTILE, with_hostile_strings
-from stored_reports import REPORTS, stored
+from compare.comparisons import busy, hostile
+from memory.allocator import Allocator, train
+from report.report_variants import HOSTILE, with_hostile_strings
+from report.stored_reports import REPORTS, stored
 
 import steptime
 from steptime.api import Loaded, LoadedComparison, LoadedMemory, LoadedReport, LoadedTrial

@@ -4,7 +4,7 @@
 
 Every job runs twice bare and once watched, each time in a copy of its folder. What differs between the two bare runs (a
 time that is printed) cannot be compared and is a dash; everything else must be equal to the bit. The jobs that look at
-themselves and the ways to end are those of tests/capture/test_faithfulness.py. Writes into
+themselves and the ways to end are those of tests/launcher/test_faithfulness.py. Writes into
 benchmarks/results/<name>.json, job by job, and ends with 1 where there was a difference; --continue takes only the jobs
 that are not there yet.
 """
@@ -31,7 +31,7 @@ from benchmarks.started import STEPTIME
 
 ROOT = Path(__file__).parents[2]
 SECTION, LOOKING = "faithful", "looking at themselves"
-ZOO, FAULTS, CLINIC = ROOT / "tests/capture/zoo", ROOT / "tests/jobs/faults/scripts", ROOT / "benchmarks/clinic/jobs"
+ZOO, FAULTS, CLINIC = ROOT / "tests/probe/zoo", ROOT / "tests/jobs/faults/scripts", ROOT / "benchmarks/clinic/jobs"
 FULL = (ZOO, FAULTS, CLINIC, ROOT / "examples")
 QUICK = tuple(ZOO / f"{name}.py" for name in ("gan", "lbfgs", "numpy_batches", "spawned", "loader_schedule_eval"))
 LONGEST = 600
@@ -172,7 +172,7 @@ def _both(tests: ModuleType, words: list[str]) -> list[subprocess.CompletedProce
 
 
 def _tests() -> ModuleType:
-    path = ROOT / "tests/capture/test_faithfulness.py"
+    path = ROOT / "tests/launcher/test_faithfulness.py"
     spec = importlib.util.spec_from_file_location("test_faithfulness", path)
     assert spec is not None
     assert spec.loader is not None

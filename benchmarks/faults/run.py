@@ -118,7 +118,7 @@ def room(quick: bool) -> dict[str, Any]:
         "-m",
         "pytest",
         "-q",
-        "tests/capture/test_no_room.py",
+        "tests/launcher/test_no_room.py",
         *(["-m", "not slow"] if quick else []),
     ]
     run = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
@@ -180,7 +180,7 @@ def tables(section: Mapping[str, Any]) -> list[str]:
     if "room" in found:
         counts = found["room"]
         lines.append(
-            f"\nFull disks, read-only file systems and removed recordings (tests/capture/test_no_room.py): "
+            f"\nFull disks, read-only file systems and removed recordings (tests/launcher/test_no_room.py): "
             f"{counts.get('passed', 0)} passed, {counts.get('failed', 0)} failed, {counts.get('skipped', 0)} skipped."
         )
     if "statuses" in found:

@@ -12,7 +12,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from stored_reports import REPORTS, longer_by, stored
+from report.stored_reports import REPORTS, longer_by, stored
 
 from steptime.report import json as report_json
 

@@ -22,7 +22,7 @@ from steptime.cli.mcp import BEGIN
 mcp = pytest.importorskip("mcp")
 anyio = importlib.import_module("anyio")
 
-GOLD = Path(__file__).parent.parent / "gold"
+GOLD = Path(__file__).parent.parent / "report" / "gold"
 REPORTS = sorted(path for path in GOLD.glob("*.json") if path.name not in ("comparison.json", "memory.json"))
 FRAME = {"answer", "confidence", "line", "saves", "fixes", "next"}
 TOKEN = re.compile(r"[^\W\d_]{1,4}|\d{1,2}|[^\w\s]+|_+")

@@ -16,7 +16,7 @@ from steptime.cli.main import main
 
 pytest.importorskip("torch")
 
-JOBS = Path(__file__).parent.parent / "numerics" / "jobs"
+JOBS = Path(__file__).parent.parent / "nan" / "jobs"
 ROOT = Path(__file__).parent.parent.parent
 Steptime = Callable[..., Any]
 

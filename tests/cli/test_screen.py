@@ -12,7 +12,7 @@ import termios
 from pathlib import Path
 
 import pytest
-from stored_reports import stored
+from report.stored_reports import stored
 
 from steptime.cli.screen import folded
 from steptime.report import json

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from findings.planted import PLANTED
+from advice.planted import PLANTED
 
 from steptime.advice.fix import Goal, Option, Proposal, Snippet
 from steptime.advice.fixes.input import whole_tensor

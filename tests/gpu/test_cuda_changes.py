@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from variants import STEPS, Variant, change, run
+from probe.variants import STEPS, Variant, change, run
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.gpu

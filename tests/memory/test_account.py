@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from allocator import BATCH, BUILD, FORWARD, MODULE, TRAIN, Allocator, frame, train, triage_of
+from memory.allocator import BATCH, BUILD, FORWARD, MODULE, TRAIN, Allocator, frame, train, triage_of
 
 from steptime.errors import ImbalanceError
 from steptime.memory.breakdown import MemoryBreakdown, breakdown_at

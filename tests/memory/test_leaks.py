@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from allocator import BATCH, FORWARD, Allocator, frame, train, triage_of
+from memory.allocator import BATCH, FORWARD, Allocator, frame, train, triage_of
 
 from steptime.analysis.memory_samples import growth_of, without_profiler
 from steptime.analysis.timeline import Phase, Steps

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from allocator import BATCH, TRAIN, Allocator, frame, train, triage_of
+from memory.allocator import BATCH, TRAIN, Allocator, frame, train, triage_of
 
 from steptime.memory import text
 from steptime.memory.owners import Owner

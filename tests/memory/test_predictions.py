@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from allocator import (
+from memory.allocator import (
     BATCH,
     BUILD,
     ENGINE,

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
-from allocator import BATCH, Allocator, train
+from memory.allocator import BATCH, Allocator, train
 
 from steptime.errors import SnapshotError
 from steptime.memory import read_snapshot as read_snapshot_module

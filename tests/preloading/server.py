@@ -97,7 +97,7 @@ def preload_steptime() -> dict[str, types.ModuleType]:
     """All of steptime but what runs in the user's process; for commands alone, so that a job has what it imports."""
     import steptime
 
-    apart = ("steptime.probe", "steptime.capture.inject", "steptime.launcher.contain", "steptime.__main__")
+    apart = ("steptime.probe", "steptime.launcher.contain", "steptime.__main__")
     for found in pkgutil.walk_packages(steptime.__path__, "steptime."):
         if not found.name.startswith(apart) and not found.name.endswith("_script"):
             importlib.import_module(found.name)

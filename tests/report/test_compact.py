@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 import pytest
-from stored_reports import BUSY, QUIET, stored
+from report.stored_reports import BUSY, QUIET, stored
 
 from steptime.advice.evidence import ModuleUse
 from steptime.errors import RecordingError

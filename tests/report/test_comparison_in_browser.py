@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from comparisons import busy, hostile
+from compare.comparisons import busy, hostile
 
 from steptime.compare import page
 from steptime.compare.comparison import Comparison

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from findings.healthy import HEALTHY
+from advice.healthy import HEALTHY
 from journals import MS, US, JournalBuilder
 
 from steptime.advice.evidence import LoaderUse

@@ -1,5 +1,5 @@
 """Stored reports of every kind in a real Chromium: no error, no request, the JSON's numbers on the screen, all of it by
-mouse and by keys. What they are, and how they were made, is told in tests/gold/README.md."""
+mouse and by keys. What they are, and how they were made, is told in tests/report/gold/README.md."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from report_variants import HOSTILE
+from report.report_variants import HOSTILE
 
 from steptime.compare import page as comparison_page
 from steptime.compare.comparison import Comparison, render_json
@@ -18,7 +18,7 @@ from steptime.report import json
 from steptime.report.page import page
 from steptime.report.report import Report
 
-GOLD = Path(__file__).resolve().parent.parent / "gold"
+GOLD = Path(__file__).resolve().parent / "gold"
 KINDS = ("run", "trace", "steps-of-a-device", "ranks", "trials", "memory", "overflow", "hostile")
 """Of reports; a comparison is there, too."""
 every_kind = pytest.mark.parametrize("kind", KINDS)

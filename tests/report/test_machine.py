@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from findings.healthy import HEALTHY
+from advice.healthy import HEALTHY
 
 from steptime.advice.evidence import SettingsUse
 from steptime.recording.recording import TelemetrySample

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from report_variants import HOSTILE
+from report.report_variants import HOSTILE
 
 from steptime.memory import page as memory_page
 from steptime.memory import text

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from report_variants import HOSTILE, of_kernels, with_hostile_strings
+from report.report_variants import HOSTILE, of_kernels, with_hostile_strings
 
 from steptime.advice.engine import all_rules
 from steptime.advice.evidence import Case, KernelUse, LateRank, RankUse

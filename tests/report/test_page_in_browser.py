@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from report_variants import HOSTILE, of_kernels, with_hostile_strings
+from report.report_variants import HOSTILE, of_kernels, with_hostile_strings
 
 from steptime.quantities import format_duration
 from steptime.report.report import Report

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from timelines import MS, tried, with_timeline, with_trials
+from report.timelines import MS, tried, with_timeline, with_trials
 
 from steptime.analysis.categories import Breakdown, Category
 from steptime.analysis.memory_samples import OverTime

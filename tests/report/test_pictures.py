@@ -8,8 +8,8 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from report_variants import HOSTILE, of_kernels, with_hostile_strings
-from stored_reports import stored
+from report.report_variants import HOSTILE, of_kernels, with_hostile_strings
+from report.stored_reports import stored
 
 from steptime.errors import OutputError
 from steptime.report import output

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 from printed import comparison_violations, one_path, rendered, violations, wrong_words
-from stored_reports import BUSY, QUIET, longer_by, stored
-from timelines import with_trials
+from report.stored_reports import BUSY, QUIET, longer_by, stored
+from report.timelines import with_trials
 
 from steptime.compare.compare import compare
 from steptime.quantities import SourceLine, format_duration

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from preloading import python
 from printed import violations
-from step_views import events_of
+from report.step_views import events_of
 
 from steptime.quantities import format_duration
 from steptime.report import json

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from timelines import with_trials
+from report.timelines import with_trials
 
 from steptime.advice.evidence import KernelUse
 from steptime.quantities import SourceLine

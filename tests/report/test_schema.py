@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from stored_reports import BUSY, QUIET, stored
+from report.stored_reports import BUSY, QUIET, stored
 
 from steptime.diagnosis import diagnose_paths
 from steptime.report import json

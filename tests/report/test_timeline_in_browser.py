@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from report_variants import HOSTILE
-from timelines import MS, with_timeline, with_trials
+from report.report_variants import HOSTILE
+from report.timelines import MS, with_timeline, with_trials
 
 from steptime.diagnosis import diagnose_paths
 from steptime.report.json import without_sources

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from timelines import with_timeline
+from report.timelines import with_timeline
 from traces import Events, kernel, launch, operator, step
 
 from steptime.diagnosis import diagnose_paths

@@ -1,0 +1,950 @@
+"""The planted case of each rule: `PLANTED[rule][name]`, names beginning with "fires" or "clean".
+
+Written out as JSON by `write_cases.py`; the clean ones hold the traps.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from advice.healthy import (
+    HEALTHY,
+    MACHINE,
+    MS,
+    SETTINGS,
+    SITE,
+    US,
+    about,
+    categories,
+    contention,
+    line,
+    loader,
+    operator,
+    optimizer,
+    phases,
+    step,
+)
+from advice.planted_traces import PLANTED_TRACES
+
+from steptime.advice.evidence import (
+    Case,
+    CategoryUse,
+    ChangeUse,
+    CompilationUse,
+    FunctionUse,
+    GapUse,
+    GarbageUse,
+    GpuUse,
+    KeeperUse,
+    LineUse,
+    MemoryUse,
+    NormUse,
+    OutlierUse,
+    PaddingFacts,
+    PathUse,
+    PeriodUse,
+    RecomputeUse,
+    RepeatedForward,
+    SegmentUse,
+    SettingsUse,
+    SiteUse,
+)
+from steptime.quantities import Estimate, SourceLine
+
+_DROPOUT = SourceLine("model.py", 57, "forward")
+BASE = replace(HEALTHY, contention=contention(job=0.9))
+HOT = GpuUse(30, 0.9, 0.0, 1200.0, 0.0, 1980.0, 290.0, 300.0, 16, 16, 4, 4)
+"""A GPU that is too hot, on a whole link."""
+PARSING = SourceLine("job.py", 15, "parse", "json.loads(row)")
+ITEM = SourceLine("/home/ada/train.py", 13, "Images.__getitem__", "image = decode(path)")
+
+
+def _waiting(wait: float, rest: float, **changes: object) -> Case:
+    """A CPU-bound job with a step of wait + rest ns."""
+    total = wait + rest
+    case = replace(
+        BASE, step=step(total), categories=categories(total, input=wait, overhead=0.05 * rest), contention=None
+    )
+    return replace(case, **changes)  # type: ignore[arg-type]
+
+
+def _lines(*lines: LineUse, base: Case = BASE) -> Case:
+    """More lines, and the phases that they make up."""
+    spent = {role: sum(each.duration.value for each in lines if each.role == role) for role in ("input", "python")}
+    grown = {"input": spent["input"], "rest": spent["python"]}
+    uses = (
+        CategoryUse(use.name, about(use.duration.value + grown.get(use.name, 0.0)), about(use.recoverable.value))
+        for use in base.phases
+    )
+    return replace(base, lines=(*base.lines, *lines), phases=tuple(uses))
+
+
+_CUDA = replace(
+    BASE,
+    step=step(device="cuda"),
+    phases=phases(input=0.1 * MS, transfer=4 * MS, forward=6 * MS, backward=9 * MS, optimizer=1 * MS),
+    categories=categories(copy=3.5 * MS, sync=4 * MS),
+    operators=(),
+    loader=loader(0.1 * MS, 100 * US, workers=2, persistent_workers=True),
+)
+_TRANSFER = line("images = images.to(device)", 4 * MS, 0.01 * MS, role="transfer")
+_LOOPING = SourceLine("train.py", 1, "main")
+_CELL = SourceLine("model.py", 31, "forward")
+_COMPILED = CompilationUse(SourceLine("model.py", 10, "forward"), 2_000_000_000, True, "size mismatch at index 0")
+_HELD = SettingsUse(1, 8, 8, omp_num_threads="1")
+_LEFT_ON = SettingsUse(1, 8, 8)
+_INDEXING = PathUse(0.1 * MS, "input", (SourceLine("data.py", 7, "Images.__getitems__"),))
+_ALONE = SettingsUse(1, 1, 8)
+
+PLANTED: dict[str, dict[str, Case]] = {
+    "input-wait": {
+        "fires": _waiting(30 * MS, 10 * MS, loader=loader(30 * MS, 0.93 * MS, usable_cpus=1), settings=_ALONE),
+        "fires-while-garbage-is-collected": _waiting(
+            30 * MS,
+            10 * MS,
+            loader=loader(30 * MS, 0.7 * MS, usable_cpus=1, collector=7.3 * MS),
+            settings=_ALONE,
+        ),
+        "fires-mostly-for-the-collector": _waiting(
+            30 * MS,
+            10 * MS,
+            loader=loader(30 * MS, 0.2 * MS, usable_cpus=1, collector=23.3 * MS),
+            settings=_ALONE,
+        ),
+        "fires-items-not-timed": _waiting(
+            30 * MS, 10 * MS, loader=replace(loader(30 * MS, 1.0), item=None, collate=None, workers=4)
+        ),
+        "fires-workers-keep-up-yet-it-waits": _waiting(
+            12 * MS, 10 * MS, loader=loader(12 * MS, 0.3 * MS, workers=8, usable_cpus=8, persistent_workers=True)
+        ),
+        "clean": BASE,
+        "clean-a-batch-is-one-read-already": _waiting(
+            0.9 * MS, 9 * MS, loader=loader(0.9 * MS, 10 * US, batched_fetch=True), paths=(_INDEXING,)
+        ),
+        "fires-on-own-code-beside-the-one-read": _waiting(
+            0.9 * MS,
+            9 * MS,
+            loader=loader(0.9 * MS, 10 * US, batched_fetch=True),
+            paths=(_INDEXING, PathUse(0.8 * MS, "input", (SourceLine("data.py", 9, "Order.__iter__"),))),
+        ),
+        "clean-wait-within-noise": _waiting(
+            1 * MS, 19 * MS, loader=replace(loader(1 * MS, 20 * US, workers=1), wait=about(1 * MS, 1.2))
+        ),
+    },
+    "too-few-workers": {
+        "fires": _waiting(30 * MS, 10 * MS, loader=loader(30 * MS, 0.93 * MS)),
+        "fires-one-is-not-enough": _waiting(
+            20 * MS, 10 * MS, loader=loader(20 * MS, 0.93 * MS, workers=1, persistent_workers=True)
+        ),
+        "fires-sleeping-items-on-two-cpus": _waiting(
+            30 * MS,
+            10 * MS,
+            loader=loader(30 * MS, 0.93 * MS, usable_cpus=2),
+            contention=contention(job=0.3, cpus=2),
+            settings=SettingsUse(2, 2, 2),
+        ),
+        "fires-items-that-wait-on-two-cpus": _waiting(
+            163 * MS,
+            7 * MS,
+            loader=loader(163 * MS, 20 * MS, batch_size=8, usable_cpus=2, busy=0.02, batches=100),
+            contention=contention(job=0.07, cpus=2),
+            settings=SettingsUse(1, 2, 2),
+        ),
+        "fires-iterable": _waiting(30 * MS, 10 * MS, loader=loader(30 * MS, 0.93 * MS, iterable=True)),
+        "clean": BASE,
+        "clean-in-memory-tensors": _waiting(
+            8 * MS, 10 * MS, loader=loader(8 * MS, 0.2 * MS, in_memory_tensors=True, dataset="TensorDataset")
+        ),
+        "clean-no-cpu-left": _waiting(
+            30 * MS, 10 * MS, loader=loader(30 * MS, 0.93 * MS, usable_cpus=1), settings=_ALONE
+        ),
+        "clean-cheap-items": _waiting(0.9 * MS, 1 * MS, loader=loader(0.9 * MS, 18 * US)),
+        "clean-all-cpus-busy": _waiting(
+            20 * MS,
+            20 * MS,
+            loader=loader(20 * MS, 0.62 * MS, workers=1, usable_cpus=2),
+            contention=contention(job=2.0, cpus=2),
+        ),
+    },
+    "too-many-workers": {
+        "fires": _waiting(
+            4 * MS, 2 * MS, loader=loader(4 * MS, 5 * US, workers=2, persistent_workers=True), settings=SETTINGS
+        ),
+        "fires-more-than-cpus": _waiting(
+            6 * MS,
+            30 * MS,
+            loader=loader(6 * MS, 0.7 * MS, workers=16, usable_cpus=4, persistent_workers=True),
+        ),
+        "fires-where-collating-was-timed-among-too-many": _waiting(
+            1 * MS,
+            2 * MS,
+            loader=loader(
+                1 * MS, 1 * US, workers=8, usable_cpus=2, batch_size=64, collate=about(0.7 * MS), in_memory_tensors=True
+            ),
+        ),
+        "clean": BASE,
+        "clean-items-that-wait": _waiting(
+            4 * MS,
+            7 * MS,
+            loader=loader(4 * MS, 20 * MS, workers=22, batch_size=8, usable_cpus=2, busy=0.02, persistent_workers=True),
+        ),
+        "clean-workers-needed": _waiting(
+            2 * MS, 10 * MS, loader=loader(2 * MS, 0.93 * MS, workers=3, persistent_workers=True)
+        ),
+        "clean-a-second-worker-brings-more": _waiting(
+            2.32 * MS,
+            0.55 * MS,
+            loader=loader(2.32 * MS, 192 * US, workers=1, batch_size=8, collate=about(381 * US), usable_cpus=2),
+            settings=SettingsUse(1, 2, 2),
+            contention=contention(other=1.2, job=0.8, cpus=2),
+        ),
+        "clean-no-workers": _waiting(4 * MS, 10 * MS, loader=loader(4 * MS, 0.12 * MS)),
+    },
+    "workers-restarted": {
+        "fires": replace(
+            BASE,
+            loader=loader(0.2 * MS, 0.5 * MS, workers=2, start=about(120 * MS), starts=5, steps_per_start=20.0),
+        ),
+        "clean": replace(
+            BASE,
+            loader=loader(0.2 * MS, 0.5 * MS, workers=2, start=about(120 * MS), starts=1, steps_per_start=4000.0),
+        ),
+        "clean-persistent": replace(
+            BASE,
+            loader=loader(
+                0.2 * MS,
+                0.5 * MS,
+                workers=2,
+                start=about(120 * MS),
+                starts=5,
+                steps_per_start=20.0,
+                persistent_workers=True,
+            ),
+        ),
+    },
+    "per-sample-fetch": {
+        "fires": _waiting(
+            2 * MS,
+            4 * MS,
+            loader=loader(2 * MS, 6 * US, batch_size=256, in_memory_tensors=True, dataset="TensorDataset"),
+        ),
+        "fires-with-workers": _waiting(
+            5 * MS,
+            2 * MS,
+            loader=loader(
+                5 * MS,
+                3 * US,
+                workers=2,
+                batch_size=64,
+                in_memory_tensors=True,
+                dataset="TensorDataset",
+                collate=about(80 * US),
+            ),
+        ),
+        "clean": BASE,
+        "clean-batched": _waiting(
+            2 * MS,
+            4 * MS,
+            loader=loader(2 * MS, 6 * US, batch_size=256, in_memory_tensors=True, batched_fetch=True),
+        ),
+        "clean-large-samples-are-all-copying": _waiting(
+            2 * MS, 4 * MS, loader=loader(2 * MS, 2 * US, in_memory_tensors=True, collate=about(1.9 * MS))
+        ),
+    },
+    "slow-collate": {
+        "fires": _waiting(
+            10 * MS, 10 * MS, loader=loader(10 * MS, 30 * US, collate=about(9 * MS), collate_name="__main__.pad_batch")
+        ),
+        "fires-default": _waiting(10 * MS, 10 * MS, loader=loader(10 * MS, 30 * US, collate=about(9 * MS))),
+        "clean": _waiting(10 * MS, 10 * MS, loader=loader(10 * MS, 280 * US, collate=about(1 * MS))),
+        "clean-hidden-by-workers": replace(
+            BASE, loader=loader(0.1 * MS, 30 * US, workers=2, collate=about(9 * MS), collate_name="__main__.pad_batch")
+        ),
+    },
+    "padding": {
+        "fires": replace(BASE, padding=PaddingFacts(0.56, 2), loader=loader(0.1 * MS, 30 * US)),
+        "fires-without-a-loader": replace(BASE, padding=PaddingFacts(0.3, 1), loader=None),
+        "clean": BASE,
+        "clean-sorted-by-length": replace(BASE, padding=PaddingFacts(0.12, 2)),
+        "clean-where-updates-are-the-step": replace(
+            BASE, padding=PaddingFacts(0.5, 2), phases=phases(forward=0.3 * MS, backward=0.3 * MS, optimizer=19 * MS)
+        ),
+    },
+    "slow-transfer": {
+        "fires": _lines(_TRANSFER, base=_CUDA),
+        "fires-pinned": replace(
+            _lines(_TRANSFER, base=_CUDA), loader=loader(0.1 * MS, 100 * US, workers=2, pin_memory=True)
+        ),
+        "clean": replace(_CUDA, categories=categories(copy=0.1 * MS)),
+        "clean-on-the-cpu": replace(BASE, phases=phases(transfer=4 * MS, forward=16 * MS)),
+    },
+    "batch-preparation": {
+        "fires": replace(
+            _lines(line("inputs, targets = next_batch(step)", 9 * MS, role="input")),
+            loader=None,
+            categories=categories(input=9 * MS, overhead=0.5 * MS),
+        ),
+        "clean": replace(_lines(line("inputs, targets = next_batch(step)", 0.1 * MS, role="input")), loader=None),
+        "clean-loader-line": _waiting(
+            9 * MS,
+            11 * MS,
+            loader=loader(9 * MS, 0.27 * MS),
+            lines=(line("for images, labels in loader:", 9 * MS, 0.0, role="input"),),
+        ),
+    },
+    "python-time": {
+        "fires": replace(
+            _lines(line("weights = schedule(step, history)", 6 * MS)),
+            categories=categories(python=6.2 * MS, overhead=0.5 * MS),
+        ),
+        "fires-in-a-hook": replace(
+            BASE,
+            lines=(
+                *BASE.lines,
+                line("counts = Counter(words)", 6 * MS, 0.0, role="forward", calls="collections.Counter"),
+            ),
+            categories=categories(python=6.2 * MS, overhead=0.5 * MS),
+        ),
+        "fires-in-a-function-that-a-step-with-stacks-saw-outside-of-operators": replace(
+            BASE,
+            lines=(
+                line("accelerator.backward(loss)", 11 * MS, 0.0, role="backward", calls="accelerate.backward"),
+                LineUse(PARSING, "forward", about(6 * MS), about(0.0), 1.0),
+            ),
+            functions=(
+                FunctionUse(SourceLine("job.py", 14, "parse"), "forward", 9 * MS, 0.0),
+                FunctionUse(SourceLine("job.py", 30, "forward"), "forward", 0.3 * MS, 7 * MS),
+                FunctionUse(SourceLine("job.py", 30, "forward"), "backward", 0.0, 10 * MS),
+            ),
+            categories=categories(python=6.2 * MS, overhead=0.5 * MS),
+        ),
+        "clean-a-stall-between-operators": replace(BASE, categories=categories(python=4 * MS, overhead=0.5 * MS)),
+        "fires-without-lines": replace(BASE, lines=(), categories=categories(python=6.2 * MS, overhead=0.5 * MS)),
+        "clean": BASE,
+        "clean-time-is-in-operators": _lines(line("output = model(images)", 15 * MS, 0.1 * MS, role="forward")),
+    },
+    "outside-model": {
+        "fires-on-a-line-of-operators": replace(
+            _lines(line("self.archive(batch)", 6 * MS, 0.1 * MS)),
+            phases=phases(input=0.1 * MS, forward=5 * MS, backward=8 * MS, optimizer=0.7 * MS, rest=6.2 * MS),
+        ),
+        "fires-on-a-chain-in-a-loss-function": replace(
+            BASE,
+            lines=(
+                *BASE.lines,
+                *(
+                    LineUse(SourceLine("loss.py", 8 + number, "loss", text), "python", about(2 * MS), about(0.0), 1.0)
+                    for number, text in enumerate(("field = field * 1.5", "field = field.abs()", "return field"))
+                ),
+            ),
+            phases=phases(input=0.1 * MS, forward=5 * MS, backward=8 * MS, optimizer=0.7 * MS, rest=6.2 * MS),
+        ),
+        "fires-on-a-second-forward": replace(
+            BASE,
+            repeated=RepeatedForward(about(3 * MS), 2.0, SourceLine("train.py", 65, "main", "check = model(x)")),
+        ),
+        "clean": BASE,
+        "clean-a-loss-of-torch": replace(
+            BASE,
+            lines=(
+                *BASE.lines,
+                LineUse(
+                    SourceLine("loss.py", 9, "loss", "return F.cross_entropy(x, y)"),
+                    "python",
+                    about(4 * MS),
+                    about(0.0),
+                    1.0,
+                ),
+            ),
+            operators=(
+                *BASE.operators,
+                operator(
+                    "_log_softmax", 1, 3.5 * MS, "memory", "rest", source=SourceLine("loss.py", 8, "loss"), bytes=9e6
+                ),
+            ),
+            phases=phases(input=0.1 * MS, forward=7 * MS, backward=8 * MS, optimizer=0.7 * MS, rest=4.2 * MS),
+        ),
+        "clean-on-a-device-that-only-waits": replace(
+            _lines(line("self.archive(batch)", 6 * MS, 0.1 * MS)),
+            step=step(device="cuda"),
+            phases=phases(input=0.1 * MS, forward=5 * MS, backward=8 * MS, optimizer=0.7 * MS, rest=6.2 * MS),
+        ),
+    },
+    "garbage-collection": {
+        "fires": replace(
+            _lines(line("gc.collect()", 5 * MS, garbage=1.0, calls="gc.collect")),
+            garbage=GarbageUse(about(4.9 * MS), 1.0),
+            categories=categories(python=5.2 * MS),
+        ),
+        "fires-hidden": replace(
+            BASE, garbage=GarbageUse(about(3 * MS), 0.2), categories=categories(python=3.2 * MS), lines=BASE.lines
+        ),
+        "clean": BASE,
+    },
+    "logging-in-step": {
+        "fires": replace(
+            _lines(
+                line(
+                    'log.write(json.dumps({"loss": loss.item()}) + "\\n")',
+                    4 * MS,
+                    calls="torch.Tensor.item json.dumps _io.TextIOWrapper.write",
+                )
+            ),
+            categories=categories(python=4.2 * MS),
+        ),
+        "clean": _lines(line("print(step, loss.item())", 0.01 * MS, calls="torch.Tensor.item builtins.print")),
+        "clean-not-logging": replace(
+            _lines(line("catalog = login(update)  # was: print(update)", 4 * MS, calls="catalog.login")),
+            categories=categories(python=4.2 * MS),
+        ),
+    },
+    "checkpoint-in-step": {
+        "fires": replace(
+            _lines(line("save(model, path)", 14 * MS, checkpoint=13.8 * MS)),
+            segments=(SegmentUse("checkpoint", 30, 420_000_000, 0.25),),
+        ),
+        "fires-in-every-step-which-makes-no-segment": replace(
+            _lines(line("torch.save(model.state_dict(), path)", 14 * MS, checkpoint=13.8 * MS)),
+            categories=categories(python=14.5 * MS),
+            segments=(SegmentUse("pause", 11, 200_000_000, 0.1),),
+        ),
+        "clean": replace(
+            _lines(line("torch.save(model.state_dict(), path)", 0.01 * MS)),
+            step=replace(step(), total=5000),
+            segments=(SegmentUse("checkpoint", 3, 420_000_000, 0.25),),
+        ),
+    },
+    "metrics-in-step": {
+        "fires": replace(
+            _lines(line("correct += accuracy(output, labels)", 3 * MS, calls="train.accuracy")),
+            categories=categories(python=3.2 * MS),
+        ),
+        "fires-item-loop": replace(
+            _lines(
+                line(
+                    "hits += sum(int(p.item() == t.item()) for p, t in pairs)",
+                    5 * MS,
+                    2 * MS,
+                    calls="builtins.sum torch.Tensor.item",
+                )
+            ),
+            categories=categories(python=2.2 * MS, overhead=3 * MS),
+        ),
+        "clean": _lines(line("total += loss.item()", 0.01 * MS, calls="torch.Tensor.item")),
+        "clean-a-name-that-sounds-like-one": replace(
+            _lines(line("loss = loss + symmetric_kl(output, labels)", 3 * MS, calls="torch_geometric.symmetric_kl")),
+            categories=categories(python=3.2 * MS),
+        ),
+        "clean-evaluation": _lines(
+            line("correct += accuracy(output, labels)", 3 * MS, role="evaluation", calls="train.accuracy")
+        ),
+    },
+    "list-conversion": {
+        "fires": replace(
+            _lines(line("images = torch.tensor(rows)", 8 * MS, role="input", calls="torch.tensor")),
+            loader=None,
+            categories=categories(input=8.2 * MS),
+        ),
+        "clean": _lines(line("scale = torch.tensor([0.5, 0.5])", 0.02 * MS, calls="torch.tensor")),
+        "clean-one-array": replace(
+            _lines(
+                line("images = torch.tensor(np.stack(rows))", 8 * MS, role="input", calls="numpy.stack torch.tensor")
+            ),
+            loader=None,
+            categories=categories(input=8.2 * MS),
+        ),
+    },
+    "dispatch-loop": {
+        "fires": replace(
+            BASE,
+            categories=categories(overhead=11 * MS),
+            operators=(
+                operator("addmm", 128, 1.2 * MS, "latency", source=_CELL),
+                operator("tanh", 64, 0.3 * MS, "latency", source=_CELL),
+                operator("mm", 128, 3 * MS, "latency", "backward"),
+            ),
+        ),
+        "clean": BASE,
+        "clean-large-operators": replace(
+            BASE,
+            categories=categories(overhead=3 * MS),
+            operators=(operator("mm", 150, 15 * MS, "compute", source=_CELL),),
+        ),
+        "fires-by-a-timed-line-of-the-function": replace(
+            BASE,
+            lines=(
+                line("hidden = self.cell(series[:, moment], hidden)", 9 * MS, 1 * MS, role="forward", hits=100.0),
+                line("return self.output(hidden)", 0.5 * MS, 0.1 * MS, role="forward"),
+                line("loss.backward()", 9 * MS, 0.1 * MS, role="backward"),
+            ),
+            categories=categories(overhead=9 * MS),
+            operators=(
+                operator("addmm", 200, 1.2 * MS, "latency", source=SourceLine("/home/me/train.py", 1, "main")),
+                operator("tanh", 200, 0.6 * MS, "latency", source=SourceLine("/home/me/train.py", 1, "main")),
+            ),
+        ),
+        "fires-beside-large-layers-of-the-same-function": replace(
+            BASE,
+            lines=(
+                line("hidden = self.cell(series[:, moment], hidden)", 6 * MS, 1 * MS, role="forward", hits=100.0),
+                line("return self.output(torch.relu(self.wide(hidden)))", 3 * MS, 0.1 * MS, role="forward"),
+            ),
+            categories=categories(overhead=5 * MS),
+            operators=(
+                operator("mm", 6, 12 * MS, "compute", source=SourceLine("/home/me/train.py", 1, "main")),
+                operator("sigmoid", 400, 1.6 * MS, "latency", source=SourceLine("/home/me/train.py", 1, "main")),
+            ),
+        ),
+        "fires-by-the-call-of-the-function": replace(
+            BASE,
+            lines=(*BASE.lines, line("update_averages(model)", 4 * MS, 1 * MS, calls="train.update_averages")),
+            categories=categories(overhead=4 * MS),
+            operators=(
+                operator(
+                    "mul_", 300, 0.9 * MS, "latency", source=SourceLine("/home/me/train.py", 9, "update_averages")
+                ),
+            ),
+        ),
+        "fires-in-a-function-that-the-optimizer-has-too": replace(
+            BASE,
+            lines=(*BASE.lines, line("optimizer.step(closure)", 4 * MS, 1 * MS, role="optimizer")),
+            categories=categories(overhead=4 * MS),
+            operators=(operator("mul_", 300, 0.9 * MS, "latency", source=SourceLine("/home/me/train.py", 9, "step")),),
+        ),
+        "clean-large-layers-in-a-loop": replace(
+            BASE,
+            lines=(line("hidden = block(hidden)", 14 * MS, 0.2 * MS, role="forward", hits=48.0),),
+            categories=categories(overhead=3 * MS),
+            operators=(
+                operator("mm", 480, 12 * MS, "compute", source=SourceLine("/home/me/train.py", 1, "main")),
+                operator("relu", 48, 0.4 * MS, "latency", source=SourceLine("/home/me/train.py", 1, "main")),
+            ),
+        ),
+        "clean-one-call-of-a-deep-model": replace(
+            _lines(line("output = model(images)", 15 * MS, 0.1 * MS, role="forward")),
+            categories=categories(overhead=11 * MS),
+            operators=(
+                operator("addmm", 400, 2 * MS, "latency", source=SourceLine("train.py", 30, "main")),
+                operator("relu", 400, 1 * MS, "latency", source=SourceLine("flat.py", 1, "<module>")),
+                operator("mul", 400, 1 * MS, "latency", "optimizer", source=SourceLine("optim.py", 5, "update")),
+            ),
+        ),
+        "clean-many-functions": replace(
+            BASE,
+            categories=categories(overhead=11 * MS),
+            operators=tuple(
+                operator("mul", 20, 0.1 * MS, "latency", source=SourceLine("model.py", number, "forward"))
+                for number in range(40)
+            ),
+        ),
+    },
+    "indexing-in-loop": {
+        "fires": replace(
+            BASE,
+            lines=(*BASE.lines, line("state = 0.9 * state + inputs[:, moment]", 4 * MS, MS, role="forward", hits=64.0)),
+            operators=(
+                *BASE.operators,
+                operator("select_backward", 64, 0.5 * MS, "latency", "backward", source=_LOOPING),
+                operator("fill_", 66, 1.5 * MS, "memory", "backward", source=_LOOPING),
+                operator("add_", 70, 4 * MS, "memory", "backward", source=_LOOPING),
+            ),
+        ),
+        "clean": BASE,
+        "clean-few-slices": replace(
+            BASE, operators=(*BASE.operators, operator("slice_backward", 3, 4 * MS, "memory", "backward"))
+        ),
+        "clean-on-a-device": replace(
+            _CUDA, operators=(*_CUDA.operators, operator("select_backward", 64, 4 * MS, "memory", "backward"))
+        ),
+    },
+    "overhead-bound": {
+        "fires": replace(BASE, categories=categories(overhead=9 * MS)),
+        "clean": BASE,
+        "clean-dispatch-hidden": replace(
+            BASE,
+            categories=(
+                *categories(device=0.0)[:1],
+                replace(categories(overhead=9 * MS)[1], recoverable=about(0.5 * MS)),
+            ),
+        ),
+    },
+    "host-sync": {
+        "fires": replace(_CUDA, sites=(SITE,)),
+        "fires-with-the-gap-and-the-line": replace(
+            _CUDA,
+            sites=(SITE, replace(SITE, name="cpu")),
+            gaps=(GapUse("sync", "aten::item", about(3.9 * MS), 1.0, 3_950_000),),
+        ),
+        "clean-without-sync": replace(_CUDA, categories=categories(), sites=(SITE,)),
+        "clean-on-the-cpu": replace(BASE, sites=(SiteUse("item", "cpu", 1.0, SITE.source),)),
+        "clean-copies-to-the-device": replace(_CUDA, sites=(replace(SITE, name="to"),)),
+    },
+    "recompilation": {
+        "fires": replace(BASE, compilations=(_COMPILED, replace(_COMPILED, duration=1_500_000_000))),
+        "fires-in-torchs-own-code": replace(
+            BASE,
+            compilations=(replace(_COMPILED, source=SourceLine("/lib/site-packages/torch/_dynamo/x.py", 67, "inner")),),
+        ),
+        "clean": replace(BASE, compilations=(replace(_COMPILED, after_warm_up=False),)),
+    },
+    "memory-bound-pointwise": {
+        "fires": replace(
+            BASE,
+            operators=(
+                operator("mul", 20, 5 * MS, "memory", bytes=60e6),
+                operator("add_", 20, 4 * MS, "memory", "backward", bytes=50e6),
+                operator("tanh", 4, 3 * MS, "memory", bytes=20e6),
+                operator("addmm", 4, 6 * MS, "compute"),
+            ),
+        ),
+        "fires-although-compiled": replace(
+            BASE,
+            operators=(operator("gelu", 8, 7 * MS, "memory", bytes=80e6),),
+            compilations=(replace(_COMPILED, after_warm_up=False),),
+        ),
+        "clean": BASE,
+        "clean-in-the-optimizer": replace(BASE, operators=(operator("addcdiv_", 20, 7 * MS, "memory", "optimizer"),)),
+        "clean-in-the-cache": replace(BASE, operators=(operator("mul", 400, 7 * MS, "latency"),)),
+        "clean-bound-by-their-arithmetic": replace(
+            BASE, operators=(operator("tanh", 10, 9 * MS, "memory", bytes=9e6),)
+        ),
+        "clean-dropout-draws-its-numbers": replace(
+            BASE,
+            operators=(
+                operator("bernoulli_", 14, 9 * MS, "memory", bytes=8e6),
+                operator("mul", 28, 1 * MS, "memory", bytes=20e6),
+            ),
+        ),
+    },
+    "copies-and-casts": {
+        "fires": replace(BASE, operators=(operator("copy_", 24, 5 * MS, "memory", bytes=60e6),)),
+        "clean": replace(BASE, operators=(operator("copy_", 4, 0.5 * MS, "memory", bytes=6e6),)),
+        "clean-in-the-optimizer": replace(BASE, operators=(operator("copy_", 24, 5 * MS, "memory", "optimizer"),)),
+    },
+    "dominant-operator": {
+        "fires-on-a-processor": replace(
+            BASE, operators=(operator("bernoulli_", 2, 9 * MS, "memory", bytes=2e6, source=_DROPOUT),)
+        ),
+        "clean-products": replace(
+            BASE, operators=(operator("addmm", 2, 9 * MS, "compute", flops=2e9, bytes=2e6, source=_DROPOUT),)
+        ),
+    },
+    "slow-arithmetic": {
+        "fires": replace(BASE, operators=(operator("sqrt", 4, 6 * MS, "memory", bytes=2e6),)),
+        "fires-in-the-optimizer": replace(
+            BASE, operators=(operator("_foreach_sqrt_", 1, 6 * MS, "memory", "optimizer", bytes=4e6),)
+        ),
+        "fires-with-a-line-of-the-loop": replace(
+            _lines(
+                line(
+                    "spread = (faint * faint).sqrt().mean()",
+                    6 * MS,
+                    0.1 * MS,
+                    calls="torch.Tensor.sqrt torch.Tensor.mean",
+                )
+            ),
+            operators=(operator("sqrt", 4, 6 * MS, "memory", "rest", bytes=2e6),),
+        ),
+        "fires-denormals-flushed": replace(
+            BASE,
+            operators=(operator("add", 4, 6 * MS, "memory", bytes=2e6),),
+            settings=replace(_LEFT_ON, denormals_flushed=True),
+        ),
+        "clean": replace(BASE, operators=(operator("sqrt", 4, 6 * MS, "memory", bytes=20e6),)),
+        "clean-waits-for-processors": replace(
+            BASE,
+            operators=(operator("sqrt", 4, 6 * MS, "memory", bytes=2e6),),
+            contention=contention(other=1.8, job=0.2, cpus=2, pressure=90.0),
+        ),
+        "clean-few-of-many-threads": replace(
+            BASE,
+            operators=(operator("sqrt", 100, 6 * MS, "memory", bytes=26e6),),
+            settings=SettingsUse(64, 64, 64),
+            machine=replace(MACHINE, copy_bytes=200e9),
+        ),
+        "clean-small-calls": replace(BASE, operators=(operator("sqrt", 400, 6 * MS, "latency", bytes=2e6),)),
+        "clean-new-memory": replace(BASE, operators=(operator("mul", 1, 20 * MS, "memory", bytes=20e6),)),
+        "clean-no-arithmetic": replace(BASE, operators=(operator("index_select", 4, 6 * MS, "memory", bytes=2e6),)),
+        "fires-in-the-loss": replace(BASE, operators=(operator("sqrt", 4, 6 * MS, "memory", "rest", bytes=2e6),)),
+        "clean-in-the-input": replace(BASE, operators=(operator("sqrt", 4, 6 * MS, "memory", "input", bytes=2e6),)),
+    },
+    "optimizer-share": {
+        "fires": replace(BASE, optimizers=(optimizer(8 * MS, elements=1_000_000, fused=True),)),
+        "clean": BASE,
+        "clean-already-at-the-bandwidth": replace(
+            BASE, optimizers=(optimizer(8 * MS, elements=3_500_000, fused=True),)
+        ),
+        "clean-no-floor-is-known": replace(BASE, optimizers=(optimizer(8 * MS, elements=1_000_000, type="LBFGS"),)),
+    },
+    "dense-embedding-gradient": {
+        "fires": replace(
+            BASE, optimizers=(optimizer(9 * MS, elements=2_600_000, dense_embedding_elements=2_500_000, fused=True),)
+        ),
+        "clean": replace(
+            BASE, optimizers=(optimizer(9 * MS, elements=2_600_000, dense_embedding_elements=100_000, fused=True),)
+        ),
+    },
+    "single-tensor-optimizer": {
+        "fires": replace(BASE, optimizers=(optimizer(5 * MS, parameters=160, operators=2000.0),)),
+        "fires-on-cuda": replace(_CUDA, optimizers=(optimizer(5 * MS, parameters=160, foreach=False, type="RMSprop"),)),
+        "clean": replace(BASE, optimizers=(optimizer(5 * MS, parameters=160, fused=True),)),
+        "clean-foreach-by-default-on-cuda": replace(_CUDA, optimizers=(optimizer(5 * MS, parameters=160),)),
+        "clean-nothing-better-exists": replace(BASE, optimizers=(optimizer(5 * MS, parameters=160, type="LBFGS"),)),
+        "clean-so-small-that-collecting-them-is-all": replace(
+            BASE,
+            step=step(2 * MS),
+            optimizers=(optimizer(0.18 * MS, elements=10_000, parameters=98, type="SGD"),),
+            machine=replace(MACHINE, dispatch=900.0, updates=((1 << 20, 150e9), (1 << 28, 40e9))),
+        ),
+    },
+    "zeroed-gradients": {
+        "fires": replace(
+            BASE,
+            optimizers=(optimizer(0.7 * MS, elements=2_000_000, fused=True),),
+            operators=(
+                *BASE.operators,
+                operator("fill_", 12, 0.8 * MS, "memory", "optimizer", bytes=8e6),
+                operator("add_", 12, 1.6 * MS, "memory", "backward", bytes=24e6),
+            ),
+            lines=(
+                *BASE.lines,
+                line(
+                    "optimizer.zero_grad(set_to_none=False)",
+                    0.8 * MS,
+                    0.01 * MS,
+                    calls="torch.optim.optimizer.Optimizer.zero_grad",
+                ),
+            ),
+        ),
+        "clean": BASE,
+        "clean-zeros-of-the-model": replace(
+            BASE,
+            optimizers=(optimizer(0.7 * MS, elements=2_000_000, fused=True),),
+            operators=(*BASE.operators, operator("fill_", 12, 1.8 * MS, "memory", "backward", bytes=8e6)),
+        ),
+        "clean-a-few-bytes": replace(
+            BASE,
+            optimizers=(optimizer(0.7 * MS, elements=2_000_000, fused=True),),
+            operators=(*BASE.operators, operator("fill_", 12, 1.8 * MS, "memory", "optimizer", bytes=1e5)),
+        ),
+    },
+    "detect-anomaly": {
+        "fires": replace(BASE, settings=replace(_LEFT_ON, detect_anomaly=True)),
+        "clean": BASE,
+    },
+    "profiler-left-on": {
+        "fires": replace(BASE, settings=replace(_LEFT_ON, profiler=True), operators=()),
+        "clean": BASE,
+    },
+    "deterministic-left-on": {
+        "fires": replace(
+            BASE,
+            settings=replace(_LEFT_ON, deterministic=True),
+            operators=(operator("index_put_", 2, 4 * MS, "memory"), operator("fill_", 40, 1 * MS, "memory")),
+        ),
+        "fires-as-a-note": replace(BASE, settings=replace(_LEFT_ON, deterministic=True)),
+        "clean": BASE,
+    },
+    "debug-switch": {
+        "fires": replace(BASE, settings=replace(_LEFT_ON, debug_switches=(("PYTHONDEVMODE", "1"),))),
+        "fires-with-others": replace(
+            BASE,
+            settings=replace(
+                _LEFT_ON,
+                debug_switches=(("TORCH_DISTRIBUTED_DEBUG", "DETAIL"), ("ONEDNN_VERBOSE", "1")),
+                distributed_backend="gloo",
+            ),
+        ),
+        "clean": BASE,
+        "clean-where-it-does-not-act": replace(
+            BASE,
+            settings=replace(
+                _LEFT_ON,
+                debug_switches=(
+                    ("CUDA_LAUNCH_BLOCKING", "1"),
+                    ("NCCL_P2P_DISABLE", "1"),
+                    ("TORCH_DISTRIBUTED_DEBUG", "DETAIL"),
+                ),
+            ),
+        ),
+    },
+    "recompute": {
+        "fires": replace(BASE, recompute=RecomputeUse(about(4 * MS), 0.3)),
+        "fires-by-the-line": replace(
+            _lines(
+                line(
+                    "x = x + checkpoint(block, x)",
+                    9 * MS,
+                    0.1 * MS,
+                    role="forward",
+                    calls="torch.utils.checkpoint.checkpoint",
+                ),
+                line("load_checkpoint(path)", 10 * MS, 0.1 * MS, role="forward"),
+            ),
+            recompute=RecomputeUse(about(4 * MS)),
+        ),
+        "fires-memory-unknown": replace(BASE, recompute=RecomputeUse(about(4 * MS))),
+        "clean": replace(BASE, recompute=RecomputeUse(about(4 * MS), 0.92)),
+    },
+    "thread-oversubscription": {
+        "fires": replace(
+            BASE,
+            settings=SettingsUse(8, 2, 2, omp_num_threads="8"),
+            contention=contention(job=2.0, cpus=2, pressure=60.0, spread=0.2),
+        ),
+        "fires-on-what-others-leave": replace(
+            BASE,
+            settings=SettingsUse(8, 2, 2),
+            contention=contention(other=0.9, job=1.0, cpus=2, pressure=8.0),
+        ),
+        "fires-with-doubt": replace(
+            BASE,
+            settings=SettingsUse(2, 2, 2, trainers_on_host=2),
+            contention=contention(job=1.9, cpus=2, pressure=60.0, spread=0.6),
+        ),
+        "clean": BASE,
+        "clean-workers-that-wait": replace(
+            BASE,
+            loader=loader(4 * MS, 20 * MS, workers=22, batch_size=8, usable_cpus=2, busy=0.02, persistent_workers=True),
+            settings=SettingsUse(1, 2, 2),
+            contention=contention(job=1.9, cpus=2, pressure=30.0),
+        ),
+        "clean-workers-that-rest": replace(
+            BASE,
+            loader=loader(1 * MS, 30 * US, workers=2, usable_cpus=2, busy=1.0),
+            settings=SettingsUse(2, 2, 2),
+            contention=contention(job=1.9, cpus=2, pressure=30.0),
+        ),
+        "fires-on-workers-that-never-rest": replace(
+            BASE,
+            loader=loader(1 * MS, 2 * MS, workers=4, usable_cpus=2, busy=1.0, persistent_workers=True),
+            settings=SettingsUse(2, 2, 2),
+            contention=contention(job=1.9, cpus=2, pressure=30.0),
+        ),
+        "clean-threads-that-sleep": replace(
+            BASE, settings=SettingsUse(8, 2, 2), contention=contention(job=0.6, cpus=2, pressure=2.0)
+        ),
+    },
+    "too-few-threads": {
+        "fires": replace(BASE, settings=_HELD),
+        "fires-two-trainers-of-eight-cpus": replace(BASE, settings=replace(_HELD, trainers_on_host=2)),
+        "clean": BASE,
+        "clean-cpus-in-use": replace(BASE, settings=_HELD, contention=contention(other=6.9, job=1.0)),
+        "clean-one-cpu-each": replace(BASE, settings=replace(_HELD, trainers_on_host=8)),
+        "clean-job-sets-its-own": replace(BASE, settings=replace(_HELD, omp_num_threads="4")),
+        "clean-on-a-device": replace(BASE, settings=_HELD, step=step(device="cuda")),
+        "clean-operators-too-small": replace(
+            BASE, settings=_HELD, operators=(operator("addmm", 1200, 12 * MS, "latency"),)
+        ),
+    },
+    "background-load": {
+        "fires": replace(BASE, contention=contention(other=0.9, job=1.1, cpus=2, pressure=45.0, spread=0.4)),
+        "clean": BASE,
+        "clean-cpus-to-spare": replace(BASE, contention=contention(other=2.0, job=1.1, cpus=16, pressure=0.5)),
+    },
+    "unstable-steps": {
+        "fires": replace(BASE, contention=contention(spread=0.5)),
+        "fires-drift": replace(BASE, contention=contention(drift=0.4)),
+        "clean": BASE,
+    },
+    "overflow-skipped": {
+        "fires": replace(BASE, step=replace(step(), scaled=200, skipped=12)),
+        "clean": replace(BASE, step=replace(step(), scaled=4000, skipped=2)),
+        "clean-one-batch": replace(BASE, step=replace(step(), scaled=40, skipped=1)),
+    },
+    "exploding-gradient": {
+        "fires": replace(BASE, step=replace(step(), norm=NormUse(2.0, 6e5, 40, 4000, 60))),
+        "fires-not-finite": replace(BASE, step=replace(step(), norm=NormUse(2.0, 3.0, 40, 4000, 60, 5, 3600))),
+        "clean": replace(BASE, step=replace(step(), norm=NormUse(2.0, 30.0, 40, 4000, 60))),
+        "clean-one-batch": replace(BASE, step=replace(step(), norm=NormUse(2.0, 3.0, 40, 4000, 60, 1, 4000))),
+        "clean-few-samples": replace(BASE, step=replace(step(), norm=NormUse(2.0, 6e5, 40, 80, 6))),
+    },
+    "few-steps": {"fires": replace(BASE, step=step(steady=5)), "clean": BASE},
+    "memory-leak": {
+        "fires": replace(
+            BASE,
+            memory=MemoryUse(
+                "cpu",
+                2 << 30,
+                growth=Estimate(140e3, 138e3, 141e3, 90, "bytes"),
+                grows=True,
+                grown=176 << 20,
+                keepers=(KeeperUse("list", "losses", 2.0, 131072.0, True, SourceLine("train.py", 8, "<module>")),),
+            ),
+        ),
+        "fires-without-a-keeper": replace(
+            BASE,
+            memory=MemoryUse(
+                "cuda", 2 << 30, 80 << 30, 1 << 30, 0.0, Estimate(9e6, 8e6, 1e7, 90, "bytes"), True, 5 << 28
+            ),
+        ),
+        "clean": replace(
+            BASE, memory=MemoryUse("cpu", 2 << 30, growth=Estimate(10.0, -2e3, 2e3, 90, "bytes"), grown=1 << 10)
+        ),
+    },
+    "memory-fragmentation": {
+        "fires": replace(BASE, memory=MemoryUse("cuda", 60 << 30, 80 << 30, 35 << 30)),
+        "clean": replace(BASE, memory=MemoryUse("cuda", 60 << 30, 80 << 30, 55 << 30)),
+        "clean-on-a-cpu": replace(BASE, memory=MemoryUse("cpu", 60 << 30, 80 << 30)),
+    },
+    "memory-near-capacity": {
+        "fires": replace(BASE, memory=MemoryUse("cuda", 76 << 30, 80 << 30, 74 << 30)),
+        "clean": replace(BASE, memory=MemoryUse("cuda", 60 << 30, 80 << 30, 58 << 30)),
+    },
+    "allocator-retries": {
+        "fires": replace(BASE, memory=MemoryUse("cuda", 70 << 30, 80 << 30, 68 << 30, 0.4)),
+        "clean": replace(BASE, memory=MemoryUse("cuda", 70 << 30, 80 << 30, 68 << 30, 0.0)),
+    },
+    "optimizer-memory": {
+        "fires": replace(BASE, memory=MemoryUse("cuda", 7 << 30, 80 << 30, 6 << 30, optimizer_state=3 << 30)),
+        "clean": replace(BASE, memory=MemoryUse("cuda", 12 << 30, 80 << 30, 11 << 30, optimizer_state=3 << 30)),
+    },
+    "slow-evaluation": {
+        "fires": replace(BASE, segments=(SegmentUse("evaluation", 3, 4_000_000_000, 0.4),)),
+        "clean": replace(BASE, segments=(SegmentUse("evaluation", 3, 100_000_000, 0.01),)),
+    },
+    "slow-checkpoint": {
+        "fires": replace(
+            BASE, step=replace(step(), total=5000), segments=(SegmentUse("checkpoint", 4, 1_000_000_000, 0.1),)
+        ),
+        "clean": replace(
+            BASE, step=replace(step(), total=5000), segments=(SegmentUse("checkpoint", 1, 100_000_000, 0.01),)
+        ),
+    },
+    "rollout-share": {
+        "fires": replace(BASE, segments=(SegmentUse("rollout", 10, 9_000_000_000, 0.8),)),
+        "clean": replace(BASE, segments=(SegmentUse("rollout", 10, 900_000_000, 0.1),)),
+    },
+    "steps-changed": {
+        "fires": replace(BASE, change=ChangeUse(151, 250, 3, "forward", 60 * MS, 90 * MS, 30 * MS, 0.4, ITEM, 28 * MS)),
+        "clean": replace(BASE, change=None),
+    },
+    "periodic-steps": {
+        "fires": replace(BASE, period=PeriodUse(25, 12, 250 * MS, about(10 * MS), "rest", ITEM)),
+        "clean when it hardly matters": replace(BASE, period=PeriodUse(25, 12, 2 * MS, about(0.08 * MS), "rest")),
+    },
+    "gpu-slowed": {
+        "fires": replace(BASE, gpu=HOT),
+        "clean-now-and-then": replace(BASE, gpu=replace(HOT, slowed=0.1)),
+        "clean-near-its-highest-clock": replace(BASE, gpu=replace(HOT, slowed_clock=1900.0)),
+    },
+    "gpu-power-capped": {
+        "fires": replace(BASE, gpu=replace(HOT, slowed=0.0, capped=0.8, capped_clock=1410.0)),
+        "clean": replace(BASE, gpu=HOT),
+    },
+    "narrow-link": {
+        "fires": replace(BASE, gpu=replace(HOT, slowed=0.0, width=4), categories=categories(copy=4 * MS)),
+        "fires-as-a-note": replace(BASE, gpu=replace(HOT, slowed=0.0, generation=3)),
+        "clean": replace(BASE, gpu=replace(HOT, slowed=0.0)),
+        "clean-not-told": replace(BASE, gpu=replace(HOT, slowed=0.0, width=None, generation=3)),
+    },
+    "outlier-steps": {
+        "fires": replace(BASE, outliers=OutlierUse(3, 22, 1000 * MS, 100 * MS, "rest", 890 * MS, 0.6, 3, (5, 12, 19))),
+        "clean when it hardly matters": replace(
+            BASE, outliers=OutlierUse(1, 900, 1000 * MS, 100 * MS, "rest", 890 * MS, 0.01, 1, (5,))
+        ),
+    },
+}
+
+for _rule, _cases in PLANTED_TRACES.items():
+    PLANTED.setdefault(_rule, {}).update(_cases)

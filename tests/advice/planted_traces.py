@@ -1,0 +1,387 @@
+"""The planted cases of what only a trace of a device shows: kernels, gaps, copies, collectives, several ranks.
+
+They are no recordings: no loader, lines, settings or phases, as from a file of torch's profiler alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from advice.healthy import MS, US, about, categories, line
+
+from steptime.advice.evidence import (
+    AllocationUse,
+    Case,
+    ChainUse,
+    CollectiveUse,
+    CompilationUse,
+    CopyUse,
+    GapUse,
+    GarbageUse,
+    GradientUse,
+    KernelUse,
+    MachineUse,
+    OperatorUse,
+    OptimizerUse,
+    RankUse,
+    StepSummary,
+)
+from steptime.analysis.stragglers.comparison import LateRank
+from steptime.quantities import Estimate, SourceLine
+
+STEP = 20 * MS
+NOTHING = Estimate(0.0, 0.0, 0.0, 5)
+LINE = SourceLine("model.py", 31, "forward")
+A100 = MachineUse(
+    "NVIDIA A100-SXM4-80GB",
+    False,
+    19.5e12,
+    2.039e12,
+    None,
+    (("float32", 19.5e12), ("tf32", 156e12), ("float16", 312e12), ("bfloat16", 312e12)),
+    "NVIDIA A100 Tensor Core GPU datasheet, 80GB SXM",
+)
+V100 = replace(
+    A100, name="Tesla V100", matrix_flops=15.7e12, rates=(("float32", 15.7e12), ("float16", 125e12)), copy_bytes=0.9e12
+)
+
+
+def kernel(operator: str, calls: float, duration: float, bound: str = "compute", **more: object) -> KernelUse:
+    """Kernels of one operator; duration in ns per step."""
+    name = str(more.pop("name", f"{operator}_kernel"))
+    return KernelUse(name, f"aten::{operator}", calls, duration, bound, **more)  # type: ignore[arg-type]
+
+
+def gap(category: str, cause: str, duration: float, count: float = 1.0, **more: object) -> GapUse:
+    """Idle time of a device; duration in ns per step."""
+    return GapUse(category, cause, about(duration), count, int(duration / count), **more)  # type: ignore[arg-type]
+
+
+def copy(kind: str, memory: str, duration: float, exposed: float, **more: object) -> CopyUse:
+    """Copies; ns per step."""
+    return CopyUse(kind, memory, 2.0, about(duration), about(exposed), 12e6 * duration / MS, **more)  # type: ignore[arg-type]
+
+
+def rank(number: int, waiting: float, last: float) -> RankUse:
+    """A rank; waiting in ns per step."""
+    return RankUse(number, STEP, 1 * MS + waiting, waiting, last, 15 * MS - waiting)
+
+
+HALF_PRODUCTS = kernel(
+    "mm",
+    48,
+    12 * MS,
+    dtype="bfloat16",
+    flops=3e12,
+    bytes=4e9,
+    at_roofline=9.7 * MS,
+    matrix_unit=True,
+    name="ampere_bf16_s16816gemm_bf16_128x128",
+    shapes="[[4096, 4096], [4096, 4096]]",
+)
+NORMS = kernel("native_layer_norm", 24, 1.5 * MS, "memory", bytes=2.6e9, at_roofline=1.3 * MS)
+HEALTHY = Case(
+    step=StepSummary(about(STEP), 5, 5, 0, "trace", "cuda", how="ProfilerStep#"),
+    categories=categories(overhead=1.0 * MS, copy=0.1 * MS),
+    operators=(OperatorUse("aten::mm", 48, 12 * MS, "compute"),),
+    kernels=(HALF_PRODUCTS, NORMS),
+    gaps=(gap("overhead", "aten::mm", 1.0 * MS, 40.0),),
+    copies=(copy("HtoD", "pinned", 0.4 * MS, 0.05 * MS, operator="aten::copy_"),),
+    machine=A100,
+)
+"""A transformer in bfloat16 whose device is busy: nothing is wrong."""
+
+
+def _more(*kernels: KernelUse, base: Case = HEALTHY) -> Case:
+    return replace(base, kernels=(*kernels, *base.kernels))
+
+
+_FULL = kernel(
+    "addmm",
+    24,
+    9 * MS,
+    dtype="float32",
+    flops=0.15e12,
+    bytes=1e9,
+    at_roofline=7.7 * MS,
+    matrix_unit=False,
+    name="ampere_sgemm_128x64_tn",
+    source=LINE,
+)
+_ODD = kernel(
+    "mm",
+    2,
+    6 * MS,
+    dtype="bfloat16",
+    flops=0.4e12,
+    bytes=1e9,
+    at_roofline=1.3 * MS,
+    matrix_unit=True,
+    dimensions=("n = 50257",),
+    shapes="[[8192, 768], [768, 50257]]",
+)
+_SCORES = "[[16, 12, 512, 512]]"
+_BMM = kernel("bmm", 24, 2 * MS, shapes="[[192, 512, 64], [192, 64, 512]]", matrix_unit=True)
+_ATTENTION = (
+    _BMM,
+    kernel("_softmax", 12, 3 * MS, "memory", shapes="[[16, 12, 512, 512], [], []]", source=LINE),
+    kernel("div", 12, 2 * MS, "memory", shapes="[[16, 12, 512, 512], []]"),
+)
+_CLASSIFIER = (
+    kernel("bmm", 24, 2 * MS, shapes="[[192, 512, 64], [192, 64, 512]]", matrix_unit=True),
+    kernel("_softmax", 2, 3 * MS, "memory", shapes="[[8192, 50304], [], []]"),
+    kernel("mul", 12, 2 * MS, "memory", shapes="[[16, 512, 768], []]"),
+)
+_CRUMBS = tuple(kernel(name, 600, 2.4 * MS, "latency") for name in ("add_", "mul", "copy_"))
+_CHAIN = ChainUse(("aten::mul", "aten::add", "aten::tanh", "aten::mul"), 24, 96, 5 * MS, 8e9, 6e9, LINE)
+_ADAM = OptimizerUse("Adam", about(4 * MS), 160, 25_000_000, False, False, 1900.0, kernels=1900.0)
+_RANKS = (rank(0, 4 * MS, 0.0), rank(1, 0.2 * MS, 0.9), rank(2, 3.8 * MS, 0.05), rank(3, 4.1 * MS, 0.05))
+_LATE = LateRank(
+    ranks=(1,),
+    host="node7",
+    waiting=4 * MS,
+    share=0.9,
+    category="input",
+    excess=3.8 * MS,
+    excesses=(("input", 3.8 * MS), ("python", 0.1 * MS)),
+    gain=about(3.6 * MS),
+    since=120,
+    steadiness=0.98,
+    source=SourceLine("train.py", 20, "__getitem__"),
+)
+_NODE = replace(_LATE, ranks=(1, 2), category="compute", excess=3.5 * MS, arithmetic=1.0, source=None)
+_UNEVEN = replace(_LATE, category="compute", arithmetic=2.0)
+_EXPOSED = CollectiveUse("all_reduce", "0", 12, about(7 * MS), about(5 * MS), 100e6)
+_NETWORK = replace(HEALTHY, categories=categories(communication=5 * MS, overhead=1 * MS), collectives=(_EXPOSED,))
+_STALL = AllocationUse("cudaFree", 3.0, about(4 * MS), about(3 * MS), LINE, (("overhead", about(3 * MS)),))
+_SHORT = replace(_STALL, idle=about(0.02 * MS), within=(("overhead", about(0.02 * MS)),))
+_IDLE = gap("sync", "aten::item", 4 * MS, 2.0, source=SourceLine("train.py", 55, "main"))
+_LOADER = gap("input", "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 6 * MS)
+
+PLANTED_TRACES: dict[str, dict[str, Case]] = {
+    "input-wait": {
+        "fires-from-a-trace": replace(
+            HEALTHY, categories=categories(input=6 * MS, overhead=1 * MS), gaps=(_LOADER, *HEALTHY.gaps)
+        ),
+        "fires-from-a-trace-of-a-cpu": Case(
+            step=StepSummary(about(STEP), 5, 5, 0, "trace", "cpu"), categories=categories(input=6 * MS, overhead=1 * MS)
+        ),
+        "clean-in-a-trace": HEALTHY,
+    },
+    "host-sync": {
+        "fires-from-a-trace": replace(HEALTHY, categories=categories(sync=4 * MS), gaps=(_IDLE,)),
+        "clean-pageable-batch": replace(
+            HEALTHY,
+            categories=categories(sync=3 * MS, copy=1 * MS),
+            gaps=(gap("sync", "aten::copy_", 3 * MS),),
+            copies=(copy("HtoD", "pageable", 1.5 * MS, 1 * MS, operator="aten::copy_"),),
+        ),
+    },
+    "slow-transfer": {
+        "fires-from-a-trace": replace(
+            HEALTHY,
+            categories=categories(sync=3 * MS, copy=1 * MS),
+            gaps=(gap("sync", "aten::copy_", 3 * MS),),
+            copies=(copy("HtoD", "pageable", 1.5 * MS, 1 * MS, operator="aten::copy_", source=LINE),),
+        ),
+        "fires-pinned-from-a-trace": replace(
+            HEALTHY, categories=categories(copy=2 * MS), copies=(copy("HtoD", "pinned", 2.2 * MS, 2 * MS),)
+        ),
+        "clean-hidden": replace(HEALTHY, copies=(copy("HtoD", "pinned", 4 * MS, 0.1 * MS),)),
+    },
+    "overhead-bound": {
+        "fires-on-a-device": replace(
+            HEALTHY,
+            categories=categories(overhead=11 * MS),
+            kernels=(kernel("add_", 1800, 3 * MS, "latency"), kernel("mm", 300, 2 * MS, "latency")),
+            gaps=(gap("overhead", "aten::add_", 8 * MS, 1500.0, source=LINE), gap("overhead", "", 3 * MS, 200.0)),
+        ),
+        "fires-on-one-stall": replace(
+            HEALTHY,
+            step=replace(HEALTHY.step, duration=about(400 * MS)),
+            categories=categories(400 * MS, overhead=380 * MS),
+            gaps=(gap("overhead", "cudaMalloc", 375 * MS),),
+        ),
+        "fires-on-several-stalls": replace(
+            HEALTHY,
+            step=replace(HEALTHY.step, duration=about(400 * MS)),
+            categories=categories(400 * MS, overhead=380 * MS),
+            gaps=(gap("overhead", "aten::mm", 130 * MS), gap("overhead", "aten::conv2d", 110 * MS)),
+        ),
+        "clean-a-few-kernels": replace(
+            HEALTHY, categories=categories(overhead=11 * MS), kernels=(replace(_FULL, calls=4.0),), machine=None
+        ),
+        "clean-on-a-device": HEALTHY,
+    },
+    "recompilation": {
+        "fires-from-a-trace": replace(HEALTHY, categories=categories(compile=8 * MS)),
+        "clean-without-a-record": replace(
+            HEALTHY, step=replace(HEALTHY.step, mode="optimizer"), categories=categories(compile=8 * MS)
+        ),
+        "clean-compiled-once": replace(HEALTHY, compilations=(CompilationUse(LINE, 10**9, False),)),
+    },
+    "tiny-kernels": {
+        "fires": replace(HEALTHY, kernels=_CRUMBS, gaps=()),
+        "clean": HEALTHY,
+        "clean-the-host-is-slower": replace(HEALTHY, kernels=_CRUMBS, categories=categories(overhead=11 * MS)),
+        "clean-beside-large-ones": _more(kernel("add_", 150, 0.5 * MS, "latency")),
+    },
+    "allocator-stalls": {
+        "fires": replace(HEALTHY, categories=categories(overhead=3.5 * MS), allocations=(_STALL,)),
+        "clean": replace(HEALTHY, allocations=(_SHORT,)),
+    },
+    "memory-bound-pointwise": {
+        "fires-in-chains": replace(_more(kernel("mul", 48, 3 * MS, "memory")), chains=(_CHAIN,)),
+        "clean-short-chains": replace(
+            _more(), chains=(replace(_CHAIN, duration=0.2 * MS, saved=4e6, bytes=16e6, calls=1.0),)
+        ),
+    },
+    "copies-and-casts": {
+        "fires-casts-on-a-device": _more(
+            kernel("copy_", 200, 4 * MS, "memory", name="at::native::bfloat16_copy_kernel_cuda", bytes=6e9)
+        ),
+        "clean-on-a-device": _more(kernel("copy_", 4, 0.3 * MS, "memory")),
+    },
+    "idle-matrix-units": {
+        "fires": _more(_FULL),
+        "fires-without-tf32": _more(_FULL, base=replace(HEALTHY, machine=V100)),
+        "clean": HEALTHY,
+        "clean-name-does-not-tell": _more(replace(_FULL, matrix_unit=None)),
+        "clean-no-matrix-units": _more(_FULL, base=replace(HEALTHY, machine=replace(A100, rates=A100.rates[:1]))),
+        "clean-as-many-bytes-as-it-can": _more(replace(_FULL, bytes=18e9)),
+    },
+    "awkward-dimensions": {
+        "fires": _more(_ODD),
+        "clean": HEALTHY,
+        "clean-near-its-upper bound": _more(replace(_ODD, at_roofline=5.9 * MS)),
+        "clean-in-float32": _more(replace(_ODD, dtype="float32", matrix_unit=False)),
+    },
+    "unflashed-attention": {
+        "fires": _more(*_ATTENTION),
+        "clean": HEALTHY,
+        "clean-softmax-of-a-classifier": _more(*_CLASSIFIER),
+        "clean-without-shapes": _more(*(replace(use, shapes="") for use in _ATTENTION)),
+    },
+    "exposed-copies": {
+        "fires": replace(
+            HEALTHY,
+            categories=categories(copy=2 * MS),
+            copies=(copy("DtoH", "pageable", 2.2 * MS, 2 * MS, operator="aten::copy_"),),
+        ),
+        "fires-within-the-device": replace(
+            HEALTHY, categories=categories(copy=2 * MS), copies=(copy("DtoD", "", 2.2 * MS, 2 * MS),)
+        ),
+        "clean": replace(HEALTHY, copies=(copy("DtoH", "pinned", 2 * MS, 0.01 * MS),)),
+    },
+    "dominant-operator": {
+        "fires": replace(
+            HEALTHY,
+            kernels=(kernel("index_put_", 4, 12 * MS, "memory", at_roofline=1 * MS, bytes=2e9, source=LINE), NORMS),
+        ),
+        "fires-as-a-note": replace(HEALTHY, kernels=(kernel("my_op", 4, 12 * MS, "unmodelled"), NORMS)),
+        "clean": replace(
+            HEALTHY, kernels=(replace(HALF_PRODUCTS, duration=2 * MS, at_roofline=1.8 * MS), *_CLASSIFIER)
+        ),
+        "clean-idle-device": replace(HEALTHY, kernels=(kernel("my_op", 4, 2 * MS, "unmodelled"),)),
+    },
+    "single-tensor-optimizer": {
+        "fires-from-a-trace": replace(HEALTHY, optimizers=(_ADAM,)),
+        "clean-foreach-in-a-trace": replace(HEALTHY, optimizers=(replace(_ADAM, foreach=True, kernels=40.0),)),
+        "clean-a-trace-that-does-not-tell": replace(HEALTHY, optimizers=(replace(_ADAM, foreach=None),)),
+    },
+    "optimizer-share": {
+        "clean-unknown-size": replace(
+            HEALTHY, optimizers=(replace(_ADAM, foreach=True, elements=0, parameters=0, kernels=40.0),)
+        ),
+    },
+    "garbage-collection": {
+        "fires-from-a-trace": replace(
+            HEALTHY, categories=categories(python=3.2 * MS), garbage=GarbageUse(about(3 * MS), 0.4)
+        ),
+    },
+    "exposed-communication": {
+        "fires-on-a-cpu": replace(_NETWORK, collectives=()),
+        "fires": _NETWORK,
+        "clean": replace(_NETWORK, categories=categories(communication=0.1 * MS, overhead=1 * MS)),
+    },
+    "late-rank": {
+        "fires": replace(_NETWORK, ranks=_RANKS, rank=0, lateness=_LATE),
+        "fires-where-profiled-steps-were-slower": replace(
+            _NETWORK, ranks=_RANKS, rank=0, lateness=replace(_LATE, waiting=30 * MS, gain=about(29 * MS))
+        ),
+        "fires-for-a-node": replace(_NETWORK, ranks=_RANKS, rank=0, lateness=_NODE),
+        "fires-for-an-uneven-batch": replace(_NETWORK, ranks=_RANKS, rank=1, lateness=_UNEVEN),
+        "clean": replace(HEALTHY, ranks=tuple(rank(number, 0.3 * MS, 0.25) for number in range(4))),
+        "clean-late-in-turns": replace(HEALTHY, ranks=tuple(rank(number, 4 * MS, 0.25) for number in range(4))),
+        "clean-one-of-two-by-chance": replace(HEALTHY, ranks=(rank(0, 3 * MS, 0.4), rank(1, 1 * MS, 0.6))),
+        "clean-last-but-nobody-waits": replace(
+            HEALTHY, ranks=(rank(0, 40 * US, 0.02), rank(1, 1 * US, 0.95), rank(2, 40 * US, 0.03))
+        ),
+    },
+    "missing-no-sync": {
+        "fires": replace(_NETWORK, gradients=GradientUse(4.0, 4.0, 5.0, 25e6, NOTHING)),
+        "fires-with-the-line-of-backward": replace(
+            _NETWORK,
+            gradients=GradientUse(4.0, 4.0, 5.0, 25e6, NOTHING),
+            lines=(
+                line(
+                    "loss(model(batch)).backward()",
+                    9 * MS,
+                    0.1 * MS,
+                    role="forward",
+                    calls="torch._tensor.Tensor.backward",
+                ),
+            ),
+        ),
+        "clean-with-no-sync": replace(_NETWORK, gradients=GradientUse(4.0, 1.0, 5.0, 25e6, NOTHING)),
+        "clean-with-no-sync-of-two": replace(_NETWORK, gradients=GradientUse(2.0, 1.0, 5.0, 25e6, NOTHING)),
+        "fires-for-most-of-them": replace(_NETWORK, gradients=GradientUse(8.0, 5.0, 5.0, 25e6, NOTHING)),
+        "clean-without-accumulation": replace(_NETWORK, gradients=GradientUse(1.0, 1.0, 5.0, 25e6, NOTHING)),
+    },
+    "small-buckets": {
+        "fires": replace(_NETWORK, gradients=GradientUse(1.0, 1.0, 60.0, 12e6, NOTHING)),
+        "clean-usual-buckets": replace(_NETWORK, gradients=GradientUse(1.0, 1.0, 9.0, 50e6, NOTHING)),
+        "clean-shapes-not-recorded": replace(_NETWORK, gradients=GradientUse(1.0, 1.0, 60.0, 0.0, NOTHING)),
+    },
+    "unused-parameter-search": {
+        "fires": replace(HEALTHY, gradients=GradientUse(1.0, 1.0, 5.0, 25e6, about(1.5 * MS))),
+        "clean": replace(HEALTHY, gradients=GradientUse(1.0, 1.0, 5.0, 25e6, NOTHING)),
+        "clean-a-small-graph": replace(HEALTHY, gradients=GradientUse(1.0, 1.0, 5.0, 25e6, about(0.1 * MS))),
+    },
+    "rank-imbalance": {
+        "fires": replace(_NETWORK, ranks=tuple(rank(number, 4 * MS, 0.25) for number in range(4)), rank=0),
+        "clean-a-late-rank": replace(_NETWORK, ranks=_RANKS, rank=0, lateness=_LATE),
+        "clean-little-waiting": replace(_NETWORK, ranks=tuple(rank(number, 1 * MS, 0.25) for number in range(4))),
+    },
+    "pipeline-bubble": {
+        "fires": replace(
+            _NETWORK, collectives=(CollectiveUse("recv 0<-1", "pp", 16, about(5 * MS), about(4 * MS), 8e6),)
+        ),
+        "clean-hidden": replace(
+            _NETWORK, collectives=(CollectiveUse("recv 0<-1", "pp", 16, about(5 * MS), about(0.1 * MS), 8e6),)
+        ),
+        "clean-no-stages": _NETWORK,
+    },
+    "device-not-traced": {
+        "fires": Case(
+            step=StepSummary(about(STEP), 5, 5, 0, "trace", "cpu", untraced=821.0),
+            categories=categories(overhead=6 * MS),
+        ),
+        "clean": HEALTHY,
+        "clean-cpu": Case(
+            step=StepSummary(about(STEP), 5, 5, 0, "trace", "cpu"), categories=categories(overhead=1 * MS)
+        ),
+    },
+    "unrecorded-work": {
+        "fires": replace(HEALTHY, categories=categories(unrecorded=9 * MS)),
+        "clean": HEALTHY,
+        "clean-a-little": replace(HEALTHY, categories=categories(unrecorded=0.5 * MS)),
+    },
+    "few-steps": {
+        "fires-one-step-of-a-trace": replace(
+            HEALTHY, step=replace(HEALTHY.step, steady=1, total=1), categories=categories(overhead=1 * MS)
+        ),
+        "clean-in-a-trace": HEALTHY,
+    },
+}
+"""By rule, then by name, as `planted.PLANTED`."""

@@ -1,0 +1,121 @@
+"""Advice knows the configuration in force."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+from advice.healthy import MS
+
+from steptime.advice.engine import examine
+from steptime.advice.evidence import Case
+from steptime.advice.rule import Finding
+from steptime.advice.rules import CATALOGUE
+
+CASES = Path(__file__).parent / "cases"
+
+
+def finding(rule: str, name: str) -> Finding:
+    case = msgspec.json.decode((CASES / rule / f"{name}.json").read_bytes(), type=Case)
+    return next(found for found in examine(case, CATALOGUE).findings if found.name == rule)
+
+
+@pytest.mark.parametrize(
+    ("rule", "name", "said"),
+    [
+        ("too-few-workers", "fires", "num_workers=3"),
+        ("too-few-workers", "fires-one-is-not-enough", "num_workers=3"),
+        ("too-few-workers", "fires-sleeping-items-on-two-cpus", "num_workers=2"),
+        ("too-few-workers", "fires-iterable", "get_worker_info"),
+        ("too-many-workers", "fires", "num_workers=0"),
+        ("too-many-workers", "fires-more-than-cpus", "num_workers=1"),
+        ("per-sample-fetch", "fires", "__getitems__"),
+        ("per-sample-fetch", "fires-with-workers", "num_workers=0"),
+        ("input-wait", "fires", "More workers would not help"),
+        ("input-wait", "fires-mostly-for-the-collector", "see ST202"),
+        ("input-wait", "fires-from-a-trace", "no workers: try two"),
+        ("host-sync", "fires-from-a-trace", "every n-th step"),
+        ("overhead-bound", "fires-on-one-stall", "trace later steps"),
+        ("overhead-bound", "fires-on-several-stalls", "trace later steps"),
+        ("allocator-stalls", "fires", "empty_cache()"),
+        ("idle-matrix-units", "fires", 'set_float32_matmul_precision("high")'),
+        ("idle-matrix-units", "fires-without-tf32", "float16 and a GradScaler"),
+        ("copies-and-casts", "fires-casts-on-a-device", "one dtype"),
+        ("slow-transfer", "fires-from-a-trace", "pinned memory"),
+        ("slow-transfer", "fires", "pin_memory=True"),
+        ("slow-transfer", "fires-pinned", "add non_blocking=True"),
+        ("optimizer-share", "fires", "accumulate gradients"),
+        ("single-tensor-optimizer", "fires", "fused=True"),
+        ("single-tensor-optimizer", "fires-on-cuda", "foreach=True"),
+        ("thread-oversubscription", "fires", "OMP_NUM_THREADS=2"),  # its workers rest
+        ("thread-oversubscription", "fires-on-workers-that-never-rest", "OMP_NUM_THREADS=1"),
+        ("thread-oversubscription", "fires-with-doubt", "OMP_NUM_THREADS=1"),
+        ("recompilation", "fires", "dynamic=True"),
+        ("garbage-collection", "fires", "Take gc.collect() out"),
+        ("garbage-collection", "fires-hidden", "gc.freeze()"),
+    ],
+)
+def test_advice_fits_the_job(rule: str, name: str, said: str) -> None:
+    assert said in finding(rule, name).advice
+
+
+def test_a_loops_own_python_and_its_small_operators_are_savings_the_latter_at_most() -> None:
+    saving = finding("dispatch-loop", "fires-by-a-timed-line-of-the-function").savings
+    assert saving is not None
+    loop = 9 / 9.5  # of the function's forward, and so of its operators
+    dispatch, python, small = 9 * MS * loop, 1 * MS, 1.8 * MS * loop
+    assert saving.value == pytest.approx(dispatch + python + small, rel=0.001)
+    assert dispatch < saving.low < saving.value - 0.99 * small
+
+
+def test_the_call_of_another_function_of_that_name_is_not_charged() -> None:
+    source = finding("dispatch-loop", "fires-in-a-function-that-the-optimizer-has-too").source
+    assert source is not None
+    assert (source.line, source.text) == (9, "")
+
+
+@pytest.mark.parametrize(
+    ("rule", "name", "unsaid"),
+    [
+        ("per-sample-fetch", "fires", "num_workers"),
+        ("slow-transfer", "fires-pinned", "pin_memory"),
+        ("optimizer-share", "fires", "fused=True"),
+        ("memory-bound-pointwise", "fires-although-compiled", "Compile the model"),
+        ("too-few-workers", "fires-one-is-not-enough", "persistent_workers"),
+    ],
+)
+def test_nothing_is_advised_that_is_on_already_or_harms(rule: str, name: str, unsaid: str) -> None:
+    assert unsaid not in finding(rule, name).advice
+
+
+def test_what_the_collector_takes_of_a_wait_is_told_apart() -> None:
+    assert finding("input-wait", "fires-while-garbage-is-collected").summary.endswith(", 7.30 ms in gc")
+    assert "gc" not in finding("input-wait", "fires").summary
+
+
+@pytest.mark.parametrize(
+    ("rule", "name", "line"),
+    [
+        ("python-time", "fires", "weights = schedule(step, history)"),
+        ("logging-in-step", "fires", "log.write("),
+        ("checkpoint-in-step", "fires", "save(model, path)"),
+        ("dispatch-loop", "fires-by-a-timed-line-of-the-function", "self.cell"),
+        ("dispatch-loop", "fires-by-the-call-of-the-function", "update_averages(model)"),
+        ("recompute", "fires-by-the-line", "checkpoint(block, x)"),
+        ("batch-preparation", "fires", "next_batch"),
+        ("host-sync", "fires", "loss.item()"),
+        ("host-sync", "fires-with-the-gap-and-the-line", "loss.item()"),
+        ("input-wait", "fires", "__getitem__"),
+    ],
+)
+def test_a_finding_points_at_its_line(rule: str, name: str, line: str) -> None:
+    source = finding(rule, name).source
+    assert source is not None
+    assert line in source.text
+
+
+def test_what_was_compiled_in_torchs_own_code_is_named_by_the_line_that_called_it() -> None:
+    found = finding("recompilation", "fires-in-torchs-own-code")
+    assert found.source is not None
+    assert found.source.text == "output = model(images)"

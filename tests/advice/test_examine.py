@@ -1,0 +1,201 @@
+"""Examining: what is missing, what fails, what is immaterial, what is said better by another rule, and in which
+order."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from advice.planted import PLANTED
+
+from steptime.advice.engine import examine
+from steptime.advice.evidence import Case, CategoryUse, Signal, StepSummary
+from steptime.advice.rule import Finding, Function, Rule, Weight, rule
+from steptime.advice.signals import Signals
+from steptime.quantities import Estimate, SourceLine
+
+STEP = StepSummary(Estimate(1000.0, 990.0, 1010.0, 50), 60, 50, 5, "optimizer", "cpu")
+HOST = CategoryUse("python", Estimate(300.0, 290.0, 310.0, 50), Estimate(300.0, 290.0, 310.0, 50))
+CASE = Case(step=STEP, categories=(HOST,))
+HERE, THERE = SourceLine("train.py", 1), SourceLine("train.py", 2)
+PAGE = "A\n\nWhat it means\n  a\nHow we know\n  b\nWhat helps\n  c\nWhen to ignore it\n  d"
+
+
+def saving(value: float, spread: float = 0.1) -> Estimate:
+    return Estimate(value, value * (1 - spread), value * (1 + spread), 50)
+
+
+def made(code: str, name: str, *findings: Finding, **options: object) -> Rule:
+    def function(signals: Signals) -> tuple[Finding, ...]:
+        return findings
+
+    function.__doc__ = PAGE
+    return rule(code, name, needs={Signal.STEP}, **options)(function)  # type: ignore[arg-type]
+
+
+def found(code: str, name: str, savings: Estimate | None, **more: object) -> Finding:
+    weight = more.pop("weight", Weight.FINDING)
+    return Finding(code, name, weight, f"{name} costs", "Do not.", savings, **more)  # type: ignore[arg-type]
+
+
+def names(*rules: Rule, case: Case = CASE) -> list[str]:
+    return [finding.name for finding in examine(case, rules).findings]
+
+
+def test_a_missing_signal_is_named_and_the_rule_is_not_called() -> None:
+    def function(signals: Signals) -> None:
+        pytest.fail("called without its signal")
+
+    function.__doc__ = PAGE
+    needy = rule("ST901", "needy", needs={Signal.STEP, Signal.LOADER})(function)
+    examination = examine(CASE, [needy])
+    assert examination.not_examined == (("ST901", "no DataLoader fed the training steps"),)
+    assert not examination.failed
+    traced = examine(replace(CASE, step=replace(STEP, mode="trace")), [needy])
+    assert "a trace does not show" in traced.not_examined[0][1]
+
+
+@pytest.mark.parametrize("generator", [False, True])
+def test_a_rule_that_raises_costs_one_row(generator: bool) -> None:
+    def plain(signals: Signals) -> None:
+        raise ZeroDivisionError("oh")
+
+    def late(signals: Signals):  # type: ignore[no-untyped-def]
+        yield found("ST901", "broken", saving(100))
+        raise ZeroDivisionError("oh")
+
+    function: Function = late if generator else plain
+    function.__doc__ = PAGE
+    broken = rule("ST901", "broken", needs={Signal.STEP})(function)
+    fine = made("ST902", "fine", found("ST902", "fine", saving(100)))
+    examination = examine(CASE, [broken, fine])
+    assert examination.failed == (("ST901", "ZeroDivisionError: oh"),)
+    assert [finding.name for finding in examination.findings] == ["fine"]
+
+
+def test_a_rule_that_reads_what_it_did_not_declare_fails() -> None:
+    def curious(signals: Signals) -> None:
+        assert signals.categories
+
+    curious.__doc__ = PAGE
+    examination = examine(CASE, [rule("ST901", "curious", needs={Signal.STEP})(curious)])
+    assert "without declaring Signal.CATEGORIES" in examination.failed[0][1]
+
+
+def test_findings_come_by_time_savings_then_notes_then_doubts() -> None:
+    rules = (
+        made("ST901", "note", found("ST901", "note", None, weight=Weight.NOTE)),
+        made("ST902", "doubt", found("ST902", "doubt", None, weight=Weight.DOUBT)),
+        made("ST903", "small", found("ST903", "small", saving(30))),
+        made("ST904", "large", found("ST904", "large", saving(200))),
+    )
+    assert names(*rules) == ["large", "small", "note", "doubt"]
+
+
+def test_what_is_within_three_percent_or_within_its_own_noise_is_left_out() -> None:
+    rules = (
+        made("ST901", "tiny", found("ST901", "tiny", saving(29))),
+        made("ST902", "noise", found("ST902", "noise", saving(50, spread=1.1))),
+        made("ST903", "enough", found("ST903", "enough", saving(31))),
+    )
+    assert names(*rules) == ["enough"]
+
+
+def test_what_a_few_traced_steps_show_is_told_with_their_number() -> None:
+    noisy = made("ST902", "noise", found("ST902", "noise", saving(50, spread=1.1)))
+    few = replace(CASE, step=replace(STEP, mode="trace", steady=3))
+    assert names(noisy, case=few) == ["noise"]
+    assert "rests on 3 steps" in examine(few, [noisy]).findings[0].evidence[-1]
+    assert names(noisy, case=replace(few, step=replace(few.step, steady=6))) == []
+    assert names(noisy, case=replace(few, step=replace(few.step, mode="optimizer"))) == []
+    lined = made("ST903", "lined", found("ST903", "lined", replace(saving(50, spread=1.1), samples=3)))
+    assert names(lined, case=CASE) == ["lined"], "only few steps of a run are timed line by line"
+
+
+def test_no_finding_promises_more_than_its_category_holds() -> None:
+    greedy = made("ST901", "greedy", found("ST901", "greedy", saving(900), category="python"))
+    (finding,) = examine(CASE, [greedy]).findings
+    assert finding.savings is not None
+    assert (finding.savings.value, finding.savings.high) == (300.0, 310.0)
+
+
+def test_a_particular_finding_replaces_the_general_one_and_keeps_its_words() -> None:
+    general = made("ST901", "general", found("ST901", "general", saving(200), category="python"))
+    special = made(
+        "ST902", "special", found("ST902", "special", saving(150), category="python"), instead_of=("general",)
+    )
+    examination = examine(CASE, [general, special])
+    assert [finding.name for finding in examination.findings] == ["special"]
+    assert examination.findings[0].evidence == ("general costs",)
+
+
+def test_a_particular_finding_that_explains_less_than_half_stands_beside_the_general_one() -> None:
+    general = made("ST901", "general", found("ST901", "general", saving(200), category="python"))
+    special = made(
+        "ST902", "special", found("ST902", "special", saving(90), category="python"), instead_of=("general",)
+    )
+    assert names(general, special) == ["general", "special"]
+
+
+def test_another_category_is_another_matter() -> None:
+    general = made("ST901", "general", found("ST901", "general", saving(200), category="python"))
+    special = made(
+        "ST902", "special", found("ST902", "special", saving(150), category="input"), instead_of=("general",)
+    )
+    assert set(names(general, special)) == {"general", "special"}
+
+
+def test_findings_about_lines_are_replaced_line_by_line() -> None:
+    general = made(
+        "ST901",
+        "general",
+        found("ST901", "general", saving(100), source=HERE),
+        found("ST901", "general", saving(90), source=THERE),
+        by_line=True,
+    )
+    special = made("ST902", "special", found("ST902", "special", saving(100), source=HERE), instead_of=("general",))
+    examination = examine(CASE, [general, special])
+    assert [(finding.name, finding.source) for finding in examination.findings] == [
+        ("special", HERE),
+        ("general", THERE),
+    ]
+
+
+def test_how_much_the_profiler_slowed_operators_does_not_change_what_more_threads_could_save() -> None:
+    case = PLANTED["too-few-threads"]["fires"]
+    told = set()
+    for slowed in (3, 6):
+        operators = tuple(replace(each, duration=slowed * each.duration) for each in case.operators)
+        findings = examine(replace(case, operators=operators)).findings
+        (found,) = (each for each in findings if each.name == "too-few-threads")
+        told.add(found.summary)
+    assert len(told) == 1
+
+
+def test_findings_of_one_category_promise_no_more_than_it_holds_together() -> None:
+    python = made("ST901", "python", found("ST901", "python", saving(200), category="python", source=HERE))
+    other = made("ST902", "other", found("ST902", "other", saving(150), category="python", source=THERE))
+    first, second = examine(CASE, [python, other]).findings
+    assert first.savings is not None
+    assert second.savings is not None
+    assert (first.savings.value, second.savings.value) == (200, 100), "the category has 300"
+    assert second.savings.high >= 150, "by itself it may save all of it"
+
+
+def test_what_a_larger_finding_about_the_line_claims_already_stays_as_a_part_of_it() -> None:
+    python = made("ST901", "python", found("ST901", "python", saving(200), category="python", source=HERE))
+    garbage = made("ST902", "garbage", found("ST902", "garbage", saving(90), category="python", source=HERE))
+    whole, part = examine(CASE, [python, garbage]).findings
+    assert (whole.name, part.name, part.savings) == ("python", "garbage", None)
+    assert part.summary == "garbage costs: up to 90 ns, a part of what ST901 could save"
+
+
+def test_what_categories_keep_apart_stands_beside_each_other_on_one_line() -> None:
+    python = made("ST901", "python", found("ST901", "python", saving(200), category="python", source=HERE))
+    compute = made("ST902", "compute", found("ST902", "compute", saving(150), category="compute", source=HERE))
+    assert names(python, compute) == ["python", "compute"]
+
+
+def test_findings_promise_no_more_than_the_step_together() -> None:
+    rules = [made(f"ST90{n}", name, found(f"ST90{n}", name, saving(600))) for n, name in enumerate(("one", "two"))]
+    assert sum(each.savings.value for each in examine(CASE, rules).findings if each.savings is not None) == 1000

@@ -1,0 +1,178 @@
+"""A variant ends at its step with status 0, from the same seeds, and leaves what it computed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from probe.variants import JOBS, STEPS, ZOO, Variant, change, run
+
+from steptime.analysis.layout import lay_out
+
+torch = pytest.importorskip("torch")
+
+IMAGES, BLOCKS = JOBS / "images.py", JOBS / "blocks.py"
+TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+
+
+def test_it_ends_at_its_step_without_the_jobs_own_end(tmp_path: Path) -> None:
+    variant = run(tmp_path, IMAGES)
+    whole = run(tmp_path, IMAGES, variant=None)
+    assert variant.status == whole.status == 0
+    assert len(variant.seen) == STEPS.warm_up + STEPS.steps - 1  # the last step ends before its line is printed
+    assert len(whole.seen) == 64
+    assert "the job's own end" in whole.output
+    assert "the job's own end" not in variant.output
+    values = [each["value"] for each in whole.seen]
+    parity = variant.process.parity
+    assert parity is not None
+    assert parity.step.tolist() == list(range(1, STEPS.warm_up + STEPS.steps + 1))
+    assert parity.loss.tolist() == values[: STEPS.warm_up + STEPS.steps]
+    assert parity.backwards.tolist() == [1] * 8
+    assert (parity.peak_bytes > 1e6).all()
+    assert len(lay_out(variant.process).steps.end) == 8
+    assert variant.process.notes == ()
+    assert whole.process.parity is None
+
+
+def test_the_same_seeds_twice_and_others_with_an_offset(tmp_path: Path) -> None:
+    first, again = run(tmp_path, IMAGES), run(tmp_path, IMAGES)
+    other = run(tmp_path, IMAGES, variant=replace(STEPS, seed_offset=1))
+    assert first.losses == again.losses
+    assert [each["random"] for each in first.seen] == [each["random"] for each in again.seen]
+    assert not set(first.losses) & set(other.losses)
+    assert first.seen[0]["random"] != other.seen[0]["random"]
+
+
+def test_gradient_norms_are_those_before_clipping_and_without_the_scale(tmp_path: Path) -> None:
+    variant = run(tmp_path, BLOCKS)
+    parity = variant.process.parity
+    assert parity is not None
+    assert len(parity.gradients) == STEPS.fingerprint_steps
+    for line, gradients in zip(variant.seen, parity.gradients, strict=False):
+        norms = dict(gradients)
+        assert norms["head.weight"] == pytest.approx(line["norm"], rel=1e-6)
+        assert len(norms) == 14
+    assert parity.normed.tolist() == [True] * 2 + [False] * 6
+    assert parity.loss.tolist()[:7] == [each["value"] for each in variant.seen]
+
+
+def test_time_that_is_up_ends_it_too(tmp_path: Path) -> None:
+    variant = run(tmp_path, BLOCKS, variant=replace(STEPS, steps=1000, limit_seconds=0.0))
+    assert variant.status == 0
+    assert variant.process.parity is not None
+    assert variant.process.parity.step.tolist() == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("name", "backwards"), [("optimizer_in_backward", 1), ("lbfgs", 5), ("manual_update", 1), ("nested_optimizers", 1)]
+)
+def test_steps_of_other_shapes(tmp_path: Path, name: str, backwards: int) -> None:
+    variant = run(tmp_path, ZOO / f"{name}.py")
+    parity = variant.process.parity
+    assert variant.status == 0
+    assert parity is not None
+    assert set(parity.backwards.tolist()[2:]) == {backwards}
+    assert parity.step.tolist() == list(range(1, 9))
+    assert parity.normed.any()
+    assert torch.isfinite(torch.tensor(parity.loss.tolist())).all()
+
+
+@pytest.mark.parametrize("name", ["threads", "rollouts"])
+def test_a_loop_outside_of_the_main_thread_and_rollouts_before_the_first_training(tmp_path: Path, name: str) -> None:
+    variant = run(tmp_path, ZOO / f"{name}.py", change("autocast"))
+    parity = variant.process.parity
+    assert variant.status == 0
+    assert parity is not None
+    assert set(parity.backwards.tolist()) == {1}
+    assert variant.change("autocast").exercised
+
+
+def test_a_parent_that_waits_for_its_trainers_results_ends_with_them(tmp_path: Path) -> None:
+    variant = run(tmp_path, ZOO / "spawned.py")
+    assert variant.status == 0
+    steps = [process.parity.step.tolist() for process in variant.recording.processes if process.parity is not None]
+    assert steps == [list(range(1, 9))] * 2
+
+
+def test_ranks_end_together_and_their_parent_sees_success(tmp_path: Path) -> None:
+    variant = run(tmp_path, ZOO / "distributed.py", change("ddp", bucket_cap_mb=1), words=TORCHRUN)
+    assert variant.status == 0, variant.output
+    assert len(variant.recording.processes) == 2
+    for process in variant.recording.processes:
+        assert process.parity is not None
+        assert process.parity.step.tolist() == list(range(1, 9))
+        assert process.changes[0].exercised, process.changes
+
+
+def test_ranks_whose_time_is_up_end_at_one_step(tmp_path: Path) -> None:
+    variant = run(
+        tmp_path, ZOO / "distributed.py", variant=replace(STEPS, steps=1000, limit_seconds=0.0), words=TORCHRUN
+    )
+    assert variant.status == 0, variant.output
+    steps = [process.parity.step.tolist()[-1] for process in variant.recording.processes if process.parity is not None]
+    assert len(steps) == 2
+    assert steps[0] == steps[1] < 40
+
+
+def test_workers_of_a_loader_do_not_hold_the_output_open(tmp_path: Path) -> None:
+    """`run` reads to the end of the output, which workers would keep open for five seconds after their parent."""
+    variant = run(tmp_path, ZOO / "accumulation_scaler.py", variant=replace(STEPS, steps=3))
+    assert variant.status == 0
+    parity = variant.process.parity
+    assert parity is not None
+    assert parity.step.tolist() == [1, 2, 3, 4, 5]
+    assert parity.backwards.tolist() == [4] * 5
+    assert parity.loss.tolist()[2] == float("inf")  # the third step overflows, and JSON has no infinity
+
+
+@pytest.mark.slow
+def test_dead_gradients_of_compiled_code_are_seen(tmp_path: Path) -> None:
+    """torch 2.13 compiles this network for a CPU, at batches of 64, into one whose convolutions learn nothing; its loss
+    is right."""
+    script = tmp_path / "job.py"
+    script.write_text(DIGITS)
+    still = replace(STEPS, steps=2, dropout=False)
+    plain, variant = run(tmp_path, script, variant=still), run(tmp_path, script, change("compile"), variant=still)
+    assert variant.change("compile").exercised, variant.change("compile")
+    assert variant.losses[0] == pytest.approx(plain.losses[0], rel=1e-4)
+    norms, expected = _norms(variant), _norms(plain)
+    assert min(value for value in expected.values() if value is not None) > 0
+    dead = {name for name, value in norms.items() if not value}
+    if torch.__version__.startswith("2.13.0"):
+        assert dead == {"first.weight", "first.bias", "second.weight", "second.bias"}
+    else:
+        assert norms == pytest.approx(expected, rel=0.01)
+
+
+def _norms(variant: Variant) -> dict[str, float | None]:
+    parity = variant.process.parity
+    assert parity is not None
+    return dict(parity.gradients[0])
+
+
+DIGITS = """
+import torch
+from torch import nn
+from torch.nn import functional
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Conv2d(1, 32, 3, 1), nn.Conv2d(32, 64, 3, 1)
+        self.third, self.fourth = nn.Linear(9216, 128), nn.Linear(128, 10)
+
+    def forward(self, given):
+        given = functional.relu(self.second(functional.relu(self.first(given))))
+        given = torch.flatten(functional.max_pool2d(given, 2), 1)
+        return functional.log_softmax(self.fourth(functional.relu(self.third(given))), 1)
+
+torch.manual_seed(0)
+net = Net()
+optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+for _ in range(50):
+    optimizer.zero_grad()
+    functional.nll_loss(net(torch.randn(64, 1, 28, 28)), torch.randint(0, 10, (64,))).backward()
+    optimizer.step()
+"""
