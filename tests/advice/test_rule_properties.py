@@ -93,6 +93,13 @@ cases = every(
     categories=st.lists(categories, max_size=5, unique_by=lambda use: use.name).map(tuple),
     phases=st.lists(categories, max_size=3, unique_by=lambda use: use.name).map(tuple),
 )
+loading = st.builds(
+    Case,
+    step=every(case_module.StepSummary),
+    loader=every(LoaderUse, usable_cpus=st.integers(min_value=1, max_value=64)),
+    settings=st.none() | every(case_module.SettingsUse),
+    contention=st.none() | every(case_module.Contention),
+)
 many = settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 
 
@@ -119,9 +126,10 @@ def test_no_case_makes_a_rule_raise_or_promise_what_is_not_there(case: Case) -> 
 
 
 @many
-@given(cases, every(LoaderUse, usable_cpus=st.integers(min_value=1, max_value=64)))
-def test_workers_are_never_raised_beyond_what_the_model_wants(case: Case, loader: LoaderUse) -> None:
-    case = Case(case.step, loader=loader, settings=case.settings, contention=case.contention)
+@given(loading)
+def test_workers_are_never_raised_beyond_what_the_model_wants(case: Case) -> None:
+    loader = case.loader
+    assert loader is not None
     for finding in examine(case, CATALOGUE).findings:
         for advised in re.findall(r"num_workers=(\d+)", finding.advice):
             model = supply(case.step, loader, case.settings, case.contention)
