@@ -98,6 +98,16 @@ def test_a_job_that_is_no_python_ends_as_it_would_have(steptime: Steptime, scrip
     assert f"status {status}" in sentence(run, "no-python")
 
 
+def test_a_job_without_torch_leaves_no_folder_where_none_was_named(steptime: Steptime, tmp_path: Path) -> None:
+    runs = tmp_path / "work" / "runs"
+    for own in (False, True):
+        if own:
+            runs.mkdir()
+        assert steptime("run", "--", python(), "-c", "print('hello')").stdout == "hello\n"
+        assert runs.exists() == own
+        assert not own or list(runs.iterdir()) == []
+
+
 @pytest.mark.parametrize(
     "command", [("sh", "-c", "kill -9 $$"), (python(), "-c", "import os; os.kill(os.getpid(), 9)")]
 )

@@ -5,6 +5,7 @@ The job starts before anything heavy is imported, its own output is never touche
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import re
@@ -179,6 +180,7 @@ def command(**given: Any) -> int:
     probe = ProbeOptions(
         not options.no_profile, options.steps, options.max_profile_seconds or 0, trace_ranks=options.trace_ranks
     )
+    parent_is_ours = not wanted.parent.exists()
     announcer = None if options.quiet or options.no_progress else Announcer(say_above)
     try:
         outcome = launch(options.job, wanted, probe, _meanwhile(announcer), beside=True, part=part)
@@ -191,6 +193,11 @@ def command(**given: Any) -> int:
     if made != wanted and options.recording is not None:
         say(f"{wanted} holds an earlier recording: this run's is {made}. (recording-exists)")
     status = shield(lambda: _account(outcome, made, options))
+    if options.recording is None and part is None and not outcome.torch_seen:
+        _remove_recording(made)
+        if parent_is_ours:
+            with contextlib.suppress(OSError):  # other runs have come to it
+                made.parent.rmdir()
     if url is not None:
         status = shield(lambda: _copy(outcome, url)) or status
     return _end(outcome, status)
@@ -309,7 +316,8 @@ def _account(outcome: Outcome, folder: Path, options: RunOptions) -> int:
 
 
 def _remove_recording(folder: Path) -> None:
-    """--force makes room for the new recording; a folder in which there is anything else stays as it is."""
+    """--force makes room for the new recording, and one that nothing was measured for goes; a folder in which there is
+    anything else stays as it is."""
     from steptime.compare.history_index import remove, replaceable
 
     try:
