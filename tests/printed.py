@@ -289,10 +289,11 @@ def _one_value(process: ProcessReport, shown: dict[str, str]) -> Iterator[str]:
     told += [format_duration(use.duration.value) for use in case.categories if use.duration.value > 0.05 * step]
     for form, document in shown.items():
         words = _plain(document)
-        here = [from_here(each, sources_of(process)) if form == "text" else each for each in told]
+        here = [from_here(each, sources_of(process)) for each in told]
         yield from (f"{form}: it does not say “{each}”" for each in here if each and _plain(each) not in words)
     yield from _one_saving(process, shown)
-    yield from one_path(process, shown["text"])
+    for form in ("text", "Markdown"):  # frames on the page are names as the trace has them, with folders
+        yield from (f"{form}: {said}" for said in one_path(process, shown[form]))
     shares = [format_share(use.duration.value / step) for use in case.categories if use.duration.value > 0.05 * step]
     for form in ("text", "Markdown", "page"):
         yield from (f"{form}: no share of {each}" for each in shares if each not in shown[form])
@@ -320,7 +321,7 @@ def one_path(process: ProcessReport, document: str) -> Iterator[str]:
         short = format_source(source)
         ways = set(re.findall(rf"[\w./\\-]*{re.escape(short)}(?!\d)", document))
         if len(ways) > 1 and short in ways:
-            yield f"text: one line in several ways: {', '.join(sorted(ways))}"
+            yield f"one line in several ways: {', '.join(sorted(ways))}"
 
 
 def _plain(document: str) -> str:

@@ -399,6 +399,17 @@ def test_pauses_and_windows_disturb_and_pauses_are_subtracted(tmp_path: Path) ->
     assert timeline.steps.duration[20] == 21 * MS
 
 
+def test_a_step_stays_in_the_mean_where_the_probe_paused_for_a_moment(tmp_path: Path) -> None:
+    job = JournalBuilder()
+    for number in range(20):
+        if number in (10, 11):
+            job.span(Kind.PAUSE, MS // 10 if number == 10 else MS)
+        usual_step(job)
+    steps = laid_out(job, tmp_path).steps
+    assert np.flatnonzero(steps.disturbed).tolist() == [11]
+    assert steps.duration[10] == steps.duration[12]
+
+
 def test_recompilations_are_segments_that_disturb(tmp_path: Path) -> None:
     job = JournalBuilder()
     for number in range(20):

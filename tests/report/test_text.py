@@ -15,7 +15,8 @@ from steptime.advice.rule import Finding
 from steptime.quantities import Estimate, SourceLine
 from steptime.report.printable import one_line, plain, printable
 from steptime.report.report import Report
-from steptime.report.sentences import cost_text
+from steptime.report.sentences import cost_text, left_out_text
+from steptime.report.steps import StepSeries
 from steptime.report.text import LINES, render
 
 
@@ -152,3 +153,14 @@ def test_a_cost_that_noise_hides_is_computed_and_never_negative(
     line = cost_text(replace(cost, watch=watch), 96e6)
     assert text in line
     assert not line.startswith("-")
+
+
+def test_steps_are_left_out_with_the_reason(report: Report) -> None:
+    process = report.processes[0]
+    step = replace(process.case.step, total=12, steady=6, warm_up=1)
+    series = StepSeries(("steady", "warm-up", "profiled", "with evaluation"), (1, 2, 2, 2, 3, 3, *[0] * 6), (), 1, ())
+    case = replace(process.case, step=step, outliers=None)
+    assert left_out_text(replace(process, case=case, series=series)) == (
+        "1 warm-up, 3 while steptime profiled, 2 with evaluation"
+    )
+    assert left_out_text(replace(process, case=case, series=None)) == "1 warm-up, 5 disturbed"

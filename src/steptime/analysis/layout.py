@@ -37,6 +37,9 @@ OF_THE_PROBE = [Kind.UNWATCHED, Kind.PAUSE, Kind.PROFILED, Kind.DISCOVERY, Kind.
 PART = 0.05
 """A step counts as touched by a window (profiler, discovery …) that holds this share of it: windows begin and end a few
 microseconds after a boundary."""
+SHORT_PAUSE = 0.01
+"""Of a step: a shorter pause of the probe, as for a look at gradients on the CPU, does not disturb it. The pause itself
+is no part of the step; left out for it, every second step of a slow job would be missing from the mean."""
 LEAST_STEADY = 5
 """With fewer untouched steps those count as steady too that the line timeline slows by 1 to 19 %, and those behind a
 pause of the probe, which is no part of them."""
@@ -100,7 +103,7 @@ def _steps(
     untimed = end <= forwards[0] if len(forwards) else np.zeros(len(end), np.bool_)  # before the first timed forward
     looked = (inside(Kind.DISCOVERY) > slack) | untimed
     disturbed = profiled | looked | (measure(claims.disturbing, begin, end) > 0) | _kept_for_slowness(probe, begin)
-    paused = measure(claims.sets[SegmentKind.PAUSE], begin, end) > 0
+    paused = measure(claims.sets[SegmentKind.PAUSE], begin, end) > SHORT_PAUSE * length
     watched = inside(Kind.UNWATCHED) * 2 <= length
     compiled = measure(lane.of(Kind.COMPILE).intervals, begin, end) > 0
     touched = disturbed | paused | (inside(Kind.LINES) > slack)

@@ -69,9 +69,9 @@ class Steps:
     begin, end: boundaries. duration: end - begin minus the segments inside. phases: (n, len(Phase)) ns, rows sum to
     duration.
     micro_batches: backwards (forwards when inferring) in the step. warm_up: left out at the start.
-    disturbed: the probe slowed it (discovery, profiler, lines, a pause) or an evaluation, a checkpoint or a compilation
-    lies in it, or it was kept for being slow, or steps are left out in it; a rollout or a loader's start is subtracted
-    and does not disturb.
+    disturbed: the probe slowed it (discovery, profiler, lines, a long pause) or an evaluation, a checkpoint or a
+    compilation lies in it, or it was kept for being slow, or steps are left out in it; a rollout or a loader's start is
+    subtracted and does not disturb.
     watched: False for steps without the always-on timers (their phases are all REST).
     steady: neither warm_up nor disturbed and watched: what statistics are made from.
     """

@@ -21,9 +21,10 @@ from steptime.machine import between_runs
 from steptime.machine.link import link_of
 from steptime.machine.machine import Link
 from steptime.machine.peaks import FILE_NAME, peaks, remembered, store
-from steptime.quantities import SourceLine, format_bytes, format_source
+from steptime.quantities import SourceLine, format_bytes
 from steptime.recording.load import facts_of, look_into, walk
 from steptime.recording.recording import LeakFacts, OutOfMemoryFacts, Process, TelemetrySample
+from steptime.report.sentences import place_text
 
 CRASHES = (signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV)
 """Signals of a program's own fault. A shell or a launcher passes them on as a status of 128 and more."""
@@ -70,7 +71,7 @@ def _of_error(process: Process, facts: OutOfMemoryFacts, folder: Path) -> tuple[
 
 
 def _at(site: SourceLine | None) -> str:
-    return f" at {format_source(site)}" if site is not None else ""
+    return f" at {place_text(site)}" if site is not None else ""
 
 
 def _first(process: Process, facts: OutOfMemoryFacts) -> str:

@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from steptime.advice.evidence import Case
 from steptime.advice.rule import Finding, Weight
 from steptime.quantities import format_duration, format_share
 from steptime.report.printable import one_line, printable
@@ -14,6 +13,8 @@ from steptime.report.report import ProcessReport, Report
 from steptime.report.sentences import (
     cost_text,
     interval_text,
+    left_out_text,
+    placed,
     roofline_sentences,
     source_text,
     step_text,
@@ -77,10 +78,10 @@ def _environment(report: Report) -> Iterator[str]:
 
 
 def _process(process: ProcessReport, *, several: bool) -> Iterator[str]:
-    case = process.case
+    case, process = process.case, placed(process)
     if several:
         yield from (f"## {prose(process.name)}", "")
-    yield from (_step(case), "")
+    yield from (_step(process), "")
     if process.throughput is not None:
         yield from (f"{throughput_text(process.throughput)}.", "")
     yield from (f"**{prose(process.verdict.sentence)}**", "", prose(process.verdict.badge), "")
@@ -101,13 +102,11 @@ def _process(process: ProcessReport, *, several: bool) -> Iterator[str]:
         yield from (f"steptime's own cost: {prose(cost_text(process.cost, case.step.duration.value))}.", "")
 
 
-def _step(case: Case) -> str:
-    step = case.step
+def _step(process: ProcessReport) -> str:
+    step, left_out = process.case.step, left_out_text(process)
     found = f"Steps: {prose(step.how)}." if step.how else f"Boundaries from the {prose(step.mode)}."
-    return (
-        f"**Step {step_text(step)}** ({step.total} in all, {step.warm_up} of them warm-up), device "
-        f"{prose(step.device)}. {found}"
-    )
+    aside = f"; left out: {left_out}" if left_out else ""
+    return f"**Step {step_text(step)}** ({step.total} in all{aside}), device {prose(step.device)}. {found}"
 
 
 def _finding(finding: Finding, step: float) -> Iterator[str]:

@@ -4,13 +4,17 @@ roofline, predictions, and what steptime itself cost."""
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable
+from dataclasses import replace
 
 from steptime.advice.evidence import Case, MachineUse, Prediction, ReplayUse, RooflineUse, StepSummary
 from steptime.advice.verdict import steps_text
 from steptime.quantities import Estimate, SourceLine, format_duration, format_samples, format_share, format_source
+from steptime.report.json import sources_of
 from steptime.report.printable import one_line, reachable
-from steptime.report.report import Cost, Throughput
+from steptime.report.report import Cost, ProcessReport, Throughput
+from steptime.report.steps import DISTURBING, MOST_MARKS, THINNED
 
 MENTIONED = 0.05
 """Of the kernels' time: what is left out of the models for one reason is said from a twentieth on."""
@@ -25,7 +29,27 @@ _UNITS = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 def source_text(source: SourceLine) -> str:
     """A source line for a reader: "train.py:12: loss.backward()"."""
-    return one_line(format_source(source) + (f": {source.text}" if source.text else ""))
+    return one_line(place_text(source) + (f": {source.text}" if source.text else ""))
+
+
+def place_text(source: SourceLine) -> str:
+    """Where a line is, as an editor opens it from where the user stands: "deep/train.py:12"."""
+    return from_here(format_source(source), (source,))
+
+
+def placed(process: ProcessReport) -> ProcessReport:
+    """The process with each place in its sentences as an editor opens it."""
+    sources = tuple(sources_of(process))
+
+    def here(text: str) -> str:
+        return from_here(text, sources)
+
+    findings = tuple(
+        replace(each, summary=here(each.summary), advice=here(each.advice), evidence=tuple(map(here, each.evidence)))
+        for each in process.findings
+    )
+    verdict = replace(process.verdict, sentence=here(process.verdict.sentence))
+    return replace(process, verdict=verdict, findings=findings, notes=tuple(map(here, process.notes)))
 
 
 def from_here(text: str, sources: Iterable[SourceLine]) -> str:
@@ -56,6 +80,23 @@ def step_text(step: StepSummary) -> str:
         steps, _, spread = told.partition(", ")
         return f"{duration} {spread}, mean of {steps}"
     return f"{duration}, {'mean of ' if step.steady > 1 else ''}{told}"
+
+
+def left_out_text(process: ProcessReport) -> str:
+    """Steps that the mean leaves out, and why: "1 warm-up, 14 while steptime profiled, 2 with evaluation"; "" where it
+    leaves out none."""
+    step, series = process.case.step, process.series
+    outliers = process.case.outliers.left_out if process.case.outliers is not None else 0
+    disturbed = step.total - step.steady - step.warm_up - outliers
+    job, rest = list[tuple[int, str]](), "disturbed"
+    if series is not None and len(series.marks) < MOST_MARKS and THINNED not in series.names:
+        kinds = Counter(series.names[kind] for kind in series.kinds)
+        job = [(kinds[name], name) for name in DISTURBING]
+        rest = "while steptime profiled"
+    ours = disturbed - sum(count for count, _ in job)
+    aside = "outlier" if outliers == 1 else "outliers"
+    counts = ((step.warm_up, "warm-up"), (ours, rest), *job, (outliers, aside))
+    return ", ".join(f"{count} {what}" for count, what in counts if count > 0)
 
 
 def throughput_text(throughput: Throughput | None) -> str:

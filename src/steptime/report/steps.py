@@ -13,9 +13,12 @@ from steptime.analysis.categories import Breakdown, Category
 from steptime.analysis.timeline import SegmentKind, Steps, Timeline
 from steptime.arrays import Bool, Int64, unique
 
+DISTURBING = ("with evaluation", "with checkpoint", "with compilation")
+"""What the job does beside training leaves a step out of the mean; its rollouts and starts of a loader do not."""
+THINNED = "several, left out"
 KINDS = (
     "steady", "outlier", "warm-up", "profiled", "with evaluation", "with checkpoint", "with compilation",
-    "with rollout", "with loader start", "paused", "not watched", "looked at closely", "several, left out",
+    "with rollout", "with loader start", "paused", "not watched", "looked at closely", THINNED,
 )  # fmt: skip
 """Of steps. An outlier is marked, whether it is far enough out to be left out of the mean or not. "looked at closely":
 while the probe looked for modules and lines."""
@@ -26,7 +29,7 @@ _OF_SEGMENT = {
     SegmentKind.ROLLOUT: "with rollout",
     SegmentKind.LOADER_START: "with loader start",
     SegmentKind.PAUSE: "paused",
-    SegmentKind.THINNED: "several, left out",
+    SegmentKind.THINNED: THINNED,
 }
 FAR_OUT = 3.0
 """Interquartile ranges above the third quartile: Tukey's "far out" (Exploratory Data Analysis, 1977)."""

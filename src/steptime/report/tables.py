@@ -9,9 +9,9 @@ from typing import Any, Generic, TypeVar
 from steptime.advice.evidence import Case, CategoryUse, ModuleUse
 from steptime.advice.kernels import by_name, short_kernel
 from steptime.analysis.stragglers.comparison import RankComparison
-from steptime.quantities import SourceLine, format_bytes, format_duration, format_share, format_source
+from steptime.quantities import SourceLine, format_bytes, format_duration, format_share
 from steptime.report.report import ProcessReport, Report
-from steptime.report.sentences import format_rate, interval_text, predictions
+from steptime.report.sentences import format_rate, interval_text, place_text, predictions
 from steptime.report.trials import TrialReport
 
 Row = TypeVar("Row")
@@ -169,7 +169,7 @@ def _per_second(amount: float | None, nanoseconds: float) -> float | None:
 def _place(get: Callable[[Row], SourceLine | None]) -> Column[Row]:
     def words(row: Row) -> str:
         source = get(row)
-        return format_source(source) if source is not None else ""
+        return place_text(source) if source is not None else ""
 
     return word("line", "line", words)
 
@@ -409,7 +409,7 @@ def _lines(case: Case) -> Table:
     note = f"Together {format_share(held / step)} of the step." if 0 < held < step + 1 else ""
     return table_of(
         "lines", "Lines of the loop", note, sorted(case.lines, key=lambda use: -use.duration.value),
-        word("line", "line", lambda use: format_source(use.source)),
+        word("line", "line", lambda use: place_text(use.source)),
         word("source", "source", lambda use: use.source.text, kind="source"),
         word("role", "role", lambda use: use.role),
         duration("a step", "duration_ns", lambda use: use.duration.value, barred=True),

@@ -19,6 +19,7 @@ from steptime.report.sentences import (
     bounds_text,
     cost_text,
     from_here,
+    left_out_text,
     prediction_text,
     predictions,
     reached_text,
@@ -86,11 +87,7 @@ def _without_folders(command: str, room: int) -> str:
 def _step(process: ProcessReport) -> list[str]:
     """The step, and what the steps of a trace were found by, where it does not mark them."""
     step = process.case.step
-    outliers = process.case.outliers.left_out if process.case.outliers is not None else 0
-    disturbed = step.total - step.steady - step.warm_up - outliers
-    aside = "outlier" if outliers == 1 else "outliers"
-    counts = ((step.warm_up, "warm-up"), (disturbed, "disturbed"), (outliers, aside))
-    left_out = ", ".join(f"{count} {what}" for count, what in counts if count > 0)
+    left_out = left_out_text(process)
     aside = f" (left out: {left_out})" if left_out else ""
     found = one_line(step.how).partition(", because")[0]
     how = [f"Steps: {found}"] if found and PROFILER not in found else []
@@ -180,7 +177,7 @@ def _finding(finding: Finding, process: ProcessReport, columns: int, *, full: bo
     if finding.summary not in process.verdict.sentence:
         lines.append(f"  {one_line(finding.summary)}")
     if finding.source is not None:
-        lines.append(f"  {from_here(source_text(finding.source), (finding.source,))}")
+        lines.append(f"  {source_text(finding.source)}")
     return [*lines, f"  → {one_line(finding.advice)}"] if full else lines
 
 

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from steptime.advice.evidence import Case, KernelUse, MachineUse, OperatorUse
-from steptime.quantities import format_bytes, format_count, format_duration, format_share, format_source
+from steptime.quantities import format_bytes, format_count, format_duration, format_share
 from steptime.report.page.waterfall import Decades, Tick, decades, even_ticks
 from steptime.report.printable import shorten
 from steptime.report.report import ProcessReport
-from steptime.report.sentences import format_rate, origin, step_text
+from steptime.report.sentences import format_rate, origin, place_text, step_text
 from steptime.report.steps import StepSeries
 
 MOST_BARS = 400
@@ -404,6 +404,6 @@ def _words(use: KernelUse | OperatorUse, step: float) -> Iterable[str]:
         if use.dimensions:
             yield f"misses the tiles of the matrix units: {shorten(', '.join(use.dimensions), _TITLE)}"
     if use.source is not None:
-        yield format_source(use.source)
+        yield place_text(use.source)
     if use.bound in _ADVICE:
         yield _ADVICE[use.bound]

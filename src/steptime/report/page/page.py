@@ -19,7 +19,7 @@ from steptime.advice.explain import find_rule
 from steptime.advice.rule import Finding, Weight
 from steptime.analysis.categories import Category
 from steptime.analysis.memory_samples import CPU_PLACE
-from steptime.quantities import format_bytes, format_duration, format_share, format_source
+from steptime.quantities import format_bytes, format_duration, format_share
 from steptime.report import json
 from steptime.report.page.charts import roofline_chart, series
 from steptime.report.page.flame import flames, kinds_of
@@ -31,7 +31,16 @@ from steptime.report.page.ranks import heat_map
 from steptime.report.page.waterfall import BarSegment, stacked, waterfall
 from steptime.report.printable import one_line
 from steptime.report.report import ProcessReport, Report
-from steptime.report.sentences import cost_text, interval_text, origin, roofline_sentences, throughput_text
+from steptime.report.sentences import (
+    cost_text,
+    interval_text,
+    left_out_text,
+    origin,
+    place_text,
+    placed,
+    roofline_sentences,
+    throughput_text,
+)
 from steptime.report.step_view import StepView
 from steptime.report.tables import case_tables, category_tables, replay_tables
 from steptime.report.trace_files import TraceFile
@@ -116,7 +125,7 @@ class ShownStepView:
 
 def render(report: Report) -> str:
     """The whole page."""
-    process = report.processes[0]
+    process = placed(report.processes[0])
     case, cut = process.case, process.step_view
     findings = tuple(
         _tell(finding, case, sum(other.code == finding.code for other in process.findings[:at]))
@@ -188,8 +197,8 @@ def _facts(report: Report) -> list[tuple[str, str]]:
     environment, process = report.environment, report.processes[0]
     step = process.case.step
     machine = process.case.machine
-    aside = step.total - step.steady - step.warm_up
-    counts = ((step.total, "in all"), (step.steady, "steady"), (step.warm_up, "warm-up"), (aside, "set aside"))
+    counts = f"{step.total} in all, {step.steady} steady"
+    left_out = left_out_text(process)
     cost = process.cost
     spent = cost_text(cost, step.duration.value) if cost is not None else ""
     named = (
@@ -200,7 +209,7 @@ def _facts(report: Report) -> list[tuple[str, str]]:
         ("Python", environment.python),
         ("steptime", environment.steptime),
         ("Ranks", str(environment.ranks) if environment.ranks > 1 else ""),
-        ("Steps", ", ".join(f"{count} {what}" for count, what in counts if count > 0)),
+        ("Steps", f"{counts}; left out: {left_out}" if left_out else counts),
         ("Steps found by", step.how),
         ("Throughput", throughput_text(process.throughput)),
         ("steptime's own cost", spent or "none: it read a trace that existed"),
@@ -221,7 +230,7 @@ def _tell(finding: Finding, case: Case, before: int) -> FindingView:
         share=format_share(saving.value / step) if saving is not None and step else "",
         interval=interval_text(saving) if saving is not None else "",
         bar=min(100 * saving.value / step, 100.0) if saving is not None and step else 0.0,
-        place=format_source(finding.source) if finding.source is not None else "",
+        place=place_text(finding.source) if finding.source is not None else "",
         command=f"steptime explain {finding.code}",
         title=rule.page.title if rule is not None else "",
         page=tuple((heading, _paragraphs(text)) for heading, text in rule.page.sections) if rule is not None else (),
