@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
 from machines import remember_peaks
 
 ROOT = Path(__file__).resolve().parent.parent
+CHROMIUMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
 # A shell that starts the tests in the background has its children ignore it, and so would every job of the tests.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -69,3 +72,15 @@ def _has_cuda() -> bool:
     except ImportError:
         return False
     return bool(torch.cuda.is_available())
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    playwright = pytest.importorskip("playwright.sync_api", reason="Playwright's Python package is not installed")
+    path = os.environ.get("STEPTIME_CHROMIUM") or next(filter(None, map(shutil.which, CHROMIUMS)), None)
+    if path is None:
+        pytest.skip(f"no Chromium: none of {', '.join(CHROMIUMS)} is installed (set STEPTIME_CHROMIUM)")
+    with playwright.sync_playwright() as started:
+        chromium = started.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield chromium
+        chromium.close()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +15,6 @@ from steptime.quantities import Estimate, SourceLine
 from steptime.report.page import page
 from steptime.report.report import SCHEMA_VERSION, Cost, JobEnvironment, ProcessReport, Report, Verdict
 
-CHROMIUMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 LOOP = SourceLine("/home/ada/train.py", 88, "main", "for images, labels in loader:")
 
 
@@ -101,18 +98,6 @@ class Sheet:
 
     def all_words(self, locator: Any) -> list[str]:
         return [self.words(each) for each in locator.all()]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    playwright = pytest.importorskip("playwright.sync_api", reason="Playwright's Python package is not installed")
-    path = os.environ.get("STEPTIME_CHROMIUM") or next(filter(None, map(shutil.which, CHROMIUMS)), None)
-    if path is None:
-        pytest.skip(f"no Chromium: none of {', '.join(CHROMIUMS)} is installed (set STEPTIME_CHROMIUM)")
-    with playwright.sync_playwright() as started:
-        chromium = started.chromium.launch(executable_path=path, args=["--no-sandbox"])
-        yield chromium
-        chromium.close()
 
 
 @pytest.fixture
