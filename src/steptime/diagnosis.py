@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from steptime.advice.compiled_evidence import with_compile_logs
 from steptime.advice.rank_evidence import located
 from steptime.analysis.device_activity import nothing_in
 from steptime.analysis.layout import Layout, lay_out_whole
@@ -36,6 +37,7 @@ from steptime.report import json
 from steptime.report.compose import compose, of_copies, with_trials
 from steptime.report.report import Report
 from steptime.report.sweep import SweepPoint
+from steptime.trace.compile_logs import find_logs, read_compile_logs
 from steptime.trace.gather import RankFiles, batch_sizes, gather, is_traces, mixed
 from steptime.trace.reader import DEFAULT_MAX_SIZE
 from steptime.trace.table import Trace
@@ -57,6 +59,7 @@ def diagnose_paths(
     engine: str | None = None,
     workers: int | None = None,
     pictures: bool = True,
+    compile_logs: Path | None = None,
 ) -> Report:
     """The report of a recording, of traces (of one job), or of a report that was saved as JSON.
 
@@ -64,6 +67,7 @@ def diagnose_paths(
     ranks are reduced (`stragglers.fleet.ENGINES`); None: here, one by one, and in worker processes where there are more
     than DETAILED_RANKS. workers: of the engine, by default as many as there are CPUs. pictures: whether a trace's
     report has a step's timeline and memory over time, which no text shows, and which take a third of the time.
+    compile_logs: what torch.compile wrote down; None: what lies beside the traces.
     """
     first = Path(paths[0])
     if len(paths) == 1 and json.is_report(first):
@@ -73,16 +77,18 @@ def diagnose_paths(
         if not recording:
             reason = f"{first} was judged by a number that it prints: no step was recorded."
             raise RecordingError("no-recording", reason)
-        return with_trials(_diagnose_recording(Path(recording), recording, engine, workers), first)
+        return with_trials(_diagnose_recording(Path(recording), recording, engine, workers, compile_logs), first)
     if len(paths) == 1 and not is_traces(paths[0]):
-        return with_trials(_diagnose_recording(first, paths[0], engine, workers), newest_trial(first))
+        return with_trials(_diagnose_recording(first, paths[0], engine, workers, compile_logs), newest_trial(first))
     folder = next((path for path in paths if Path(path).is_dir() and not is_traces(path)), None)
     if folder is not None:
         raise UsageError("several-recordings", f"{folder} is a recording among several paths: give one alone.")
     source, found = " ".join(map(shlex.quote, paths)), gather(paths, max_size=max_size)
     if engine is None and len(found.ranks) <= DETAILED_RANKS:
         traces = (read_rank(rank, max_size=max_size, cache=cache) for rank in found.ranks)
-        return diagnose_traces(_at_one_time(traces), source, found.problems, pictures=pictures)
+        return diagnose_traces(
+            _at_one_time(traces), source, found.problems, pictures=pictures, compile_logs=compile_logs
+        )
     reduced = reduce_all(found.ranks, engine=engine or LOCAL, workers=workers, max_size=max_size, cache=cache)
     summaries, problems = _summaries(reduced), _problems(reduced)
     numbers = {each.summary.rank: each.number for each in reduced if each.summary is not None}
@@ -92,7 +98,7 @@ def diagnose_paths(
     results = [result for number, trace in read if (result := analyse_trace(trace, number, detailed=pictures))]
     if not results:
         raise NothingMeasuredError("trace-without-steps", problems[0] if problems else "There is no trace: no step.")
-    return combine(results, source, (*found.problems, *problems[:MOST_PROBLEMS]), summaries)
+    return combine(results, source, (*found.problems, *problems[:MOST_PROBLEMS]), summaries, compile_logs)
 
 
 def _at_one_time(traces: Iterable[Trace]) -> Iterator[Trace]:
@@ -127,11 +133,18 @@ def diagnose_anywhere(
     engine: str | None = None,
     workers: int | None = None,
     pictures: bool = True,
+    compile_logs: Path | None = None,
 ) -> Report:
     """The same, also of what lies behind URLs, which is copied here for as long as it is read."""
     with fetched(paths) as local:
         report = diagnose_paths(
-            local, max_size=max_size, cache=cache, engine=engine, workers=workers, pictures=pictures
+            local,
+            max_size=max_size,
+            cache=cache,
+            engine=engine,
+            workers=workers,
+            pictures=pictures,
+            compile_logs=compile_logs,
         )
     if local == paths:
         return report
@@ -139,7 +152,12 @@ def diagnose_anywhere(
 
 
 def diagnose_traces(
-    traces: Iterable[Trace], source: str, problems: tuple[str, ...] = (), *, pictures: bool = True
+    traces: Iterable[Trace],
+    source: str,
+    problems: tuple[str, ...] = (),
+    *,
+    pictures: bool = True,
+    compile_logs: Path | None = None,
 ) -> Report:
     """The report of traces, one for each rank, analysed one by one. problems: what was said while they were looked
     for. Raises NothingMeasuredError where none of them has a step."""
@@ -154,17 +172,19 @@ def diagnose_traces(
         raise NothingMeasuredError("trace-without-steps", empty[0] if empty else "There is no trace: no step.")
     if len(results) > 1:
         results = [replace(each, problems=tuple(f"{each.name}: {said}" for said in each.problems)) for each in results]
-    return combine(results, source, (*problems, *empty))
+    return combine(results, source, (*problems, *empty), compile_logs=compile_logs)
 
 
-def _diagnose_recording(path: Path, source: str, engine: str | None, workers: int | None) -> Report:
+def _diagnose_recording(
+    path: Path, source: str, engine: str | None, workers: int | None, compile_logs: Path | None
+) -> Report:
     contents = look_into(path)
     if engine is None and len(contents.folders) <= DETAILED_RANKS:
-        return diagnose(load_whole(contents), source)
+        return diagnose(load_whole(contents), source, compile_logs)
     reduced = reduce_processes(contents, engine=engine or LOCAL, workers=workers)
     comparison = compare(_summaries(reduced))
     if comparison is None:
-        return diagnose(load_whole(contents), source)
+        return diagnose(load_whole(contents), source, compile_logs)
     recording = _of_ranks(contents, reduced, telling(comparison))
     on_host = hosts(reduced)
     results = [
@@ -172,7 +192,7 @@ def _diagnose_recording(path: Path, source: str, engine: str | None, workers: in
         for process in recording.processes
     ]
     results = [replace(result, problems=()) for result in results]  # the map step has said them
-    return combine(results, source, recording.problems, _summaries(reduced))
+    return combine(results, source, recording.problems, _summaries(reduced), compile_logs)
 
 
 def _of_ranks(contents: Contents, reduced: Sequence[ReducedProcess], ranks: Iterable[int]) -> Recording:
@@ -183,7 +203,7 @@ def _of_ranks(contents: Contents, reduced: Sequence[ReducedProcess], ranks: Iter
     return Recording(contents.path, contents.manifest, tuple(processes), contents.telemetry, problems)
 
 
-def diagnose(recording: Recording, source: str) -> Report:
+def diagnose(recording: Recording, source: str, compile_logs: Path | None = None) -> Report:
     """The report of a recording. Raises NothingMeasuredError when no process took enough steps."""
     results, seen, on_host = list[RankResult](), 0, hosts(recording.processes)
     for process, layout in _trainers(recording):
@@ -201,7 +221,7 @@ def diagnose(recording: Recording, source: str) -> Report:
     # Of several programs of one process, or several processes of one rank, what trained longest speaks for it.
     places = list(dict.fromkeys(each.place for each in results))
     results.sort(key=lambda each: (places.index(each.place), -sum(each.steady)))
-    report = combine(results, source, recording.problems)
+    report = combine(results, source, recording.problems, compile_logs=compile_logs)
     return replace(report, environment=replace(report.environment, ranks=len(recording.processes)))
 
 
@@ -220,15 +240,24 @@ def _problems(reduced: Sequence[Reduced | ReducedProcess]) -> tuple[str, ...]:
     return tuple(said for each in reduced for said in each.told)
 
 
+def _with_compile_logs(result: RankResult, folder: Path | None) -> RankResult:
+    found = folder or (find_logs(Path(result.traces[0].path)) if result.traces else None)
+    if found is None:
+        return result
+    return replace(result, case=with_compile_logs(result.case, read_compile_logs(found, result.rank)))
+
+
 def combine(
     results: Sequence[RankResult],
     source: str,
     problems: tuple[str, ...],
     summaries: Sequence[RankSummary] | None = None,
+    compile_logs: Path | None = None,
 ) -> Report:
     """The report of a job. results: of its ranks, or of those of a large job that say most; processes that know no
     rank are compared with none. problems: what was damaged or left out. summaries: of all ranks, None for those of the
-    results."""
+    results. compile_logs: as in `diagnose_paths`."""
+    results = [_with_compile_logs(each, compile_logs) for each in results]
     ranked = {each.rank: each for each in reversed(results) if each.rank is not None}
     known = summaries if summaries is not None else [each.summary for each in reversed(ranked.values())]
     compared = beside_link(compare(known), results[0].machine)

@@ -15,6 +15,8 @@ from steptime.advice.evidence import (
     ChainUse,
     CollectiveUse,
     CompilationUse,
+    CompilerEventUse,
+    CompilerUse,
     CopyUse,
     GapUse,
     GarbageUse,
@@ -158,6 +160,9 @@ _SHORT = replace(_STALL, idle=about(0.02 * MS), within=(("overhead", about(0.02 
 _IDLE = gap("sync", "aten::item", 4 * MS, 2.0, source=SourceLine("train.py", 55, "main"))
 _LOADER = gap("input", "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 6 * MS)
 
+_GUARD = CompilerEventUse(SourceLine("train.py", 11, "forward"), "tensor 'x' size mismatch at index 0", 3)
+_BREAK = CompilerEventUse(SourceLine("train.py", 14), "Unsupported Tensor.item()", 2, "Set capture_scalar_outputs.")
+
 PLANTED_TRACES: dict[str, dict[str, Case]] = {
     "input-wait": {
         "fires-from-a-trace": replace(
@@ -215,10 +220,32 @@ PLANTED_TRACES: dict[str, dict[str, Case]] = {
     },
     "recompilation": {
         "fires-from-a-trace": replace(HEALTHY, categories=categories(compile=8 * MS)),
+        "fires-with-the-guards": replace(
+            HEALTHY, categories=categories(compile=8 * MS), compiler=CompilerUse(recompilations=(_GUARD,))
+        ),
         "clean-without-a-record": replace(
             HEALTHY, step=replace(HEALTHY.step, mode="optimizer"), categories=categories(compile=8 * MS)
         ),
         "clean-compiled-once": replace(HEALTHY, compilations=(CompilationUse(LINE, 10**9, False),)),
+    },
+    "graph-break": {
+        "fires": replace(HEALTHY, compiler=CompilerUse(breaks=(_BREAK,))),
+        "clean": replace(HEALTHY, compiler=CompilerUse(recompilations=(_GUARD,))),
+        "clean-in-torchs-own-code": replace(
+            HEALTHY,
+            compiler=CompilerUse(
+                breaks=(replace(_BREAK, source=SourceLine("/lib/site-packages/torch/_dynamo/x.py", 67)),)
+            ),
+        ),
+    },
+    "recompile-limit": {
+        "fires": replace(
+            HEALTHY,
+            compiler=CompilerUse(
+                recompilations=(_GUARD,), limits=(replace(_GUARD, reason="Dynamo recompile limit exceeded"),)
+            ),
+        ),
+        "clean": replace(HEALTHY, compiler=CompilerUse(recompilations=(_GUARD,))),
     },
     "tiny-kernels": {
         "fires": replace(HEALTHY, kernels=_CRUMBS, gaps=()),

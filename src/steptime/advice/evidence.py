@@ -90,6 +90,7 @@ class Signal(Enum):
         "nothing was compiled, as far as was recorded",
         "a trace does not hold the reasons of compilations (steptime run keeps them)",
     )
+    COMPILER = "compiler", "torch.compile's own records are not beside it (TORCH_TRACE, diagnose --compile-logs)"
     SITES = "sites", "no call that can wait for a device was seen"
     GARBAGE = (
         "garbage",
@@ -521,6 +522,39 @@ class CompilationUse:
 
 
 @dataclass(frozen=True, slots=True)
+class CompiledKernelUse:
+    """A kernel that torch.compile generated. duration: ns per step. lines: of the user's that it computes, in the order
+    of the file. operators: of ATen, fused into it. code: its source in Triton or C++, "" for all but the longest."""
+
+    name: str
+    duration: float
+    lines: tuple[SourceLine, ...]
+    operators: tuple[str, ...] = ()
+    code: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CompilerEventUse:
+    """A line that breaks a graph, or a function whose guard failed or that reached the limit: so often."""
+
+    source: SourceLine
+    reason: str
+    count: int = 1
+    hint: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CompilerUse:
+    """What torch.compile wrote down beside the job. limits: functions that run uncompiled since they were compiled too
+    often."""
+
+    kernels: tuple[CompiledKernelUse, ...] = ()
+    breaks: tuple[CompilerEventUse, ...] = ()
+    recompilations: tuple[CompilerEventUse, ...] = ()
+    limits: tuple[CompilerEventUse, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class SiteUse:
     """A call that can make the host wait for the device, so many times per step."""
 
@@ -740,3 +774,4 @@ class Case:
 
     outliers: OutlierUse | None = None
     gpu: GpuUse | None = None
+    compiler: CompilerUse | None = None

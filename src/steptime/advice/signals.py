@@ -15,6 +15,7 @@ from steptime.advice.evidence import (
     ChangeUse,
     CollectiveUse,
     CompilationUse,
+    CompilerUse,
     Contention,
     CopyUse,
     FunctionUse,
@@ -89,6 +90,7 @@ class Signals:
     settings = Declared[SettingsUse]()
     optimizers = Declared[tuple[OptimizerUse, ...]]()
     compilations = Declared[tuple[CompilationUse, ...]]()
+    compiler = Declared[CompilerUse]()
     sites = Declared[tuple[SiteUse, ...]]()
     garbage = Declared[GarbageUse]()
     segments = Declared[tuple[SegmentUse, ...]]()

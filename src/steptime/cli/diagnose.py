@@ -11,6 +11,22 @@ from steptime.cli.options import check_outputs, files, output_options, trace_opt
 from steptime.errors import TraceError, UsageError
 
 
+def compile_logs_in(folder: str | None) -> Path | None:
+    """The folder of torch.compile's records. Raises UsageError where it holds none."""
+    if folder is None:
+        return None
+    from steptime.trace.compile_logs import DEBUG, find_logs
+
+    found = Path(folder) if Path(folder).name == DEBUG and Path(folder).is_dir() else find_logs(Path(folder))
+    if not Path(folder).is_dir() or found is None:
+        raise UsageError(
+            "no-compile-logs",
+            f"{folder} holds nothing that torch.compile wrote: run the job with TORCH_TRACE={folder} (or "
+            "TORCH_COMPILE_DEBUG=1, which makes a folder torch_compile_debug).",
+        )
+    return found
+
+
 @click.command("diagnose", short_help="Diagnose a recording, or a trace of torch's profiler or of nsys.")
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...", shell_complete=files)
 @click.option(
@@ -18,6 +34,13 @@ from steptime.errors import TraceError, UsageError
     metavar="FILE",
     help="Write the trace again to FILE (.json, .json.gz) with tracks of the breakdown, of why the device idled and of "
     "the critical path, to open in Perfetto. Of one trace only.",
+)
+@click.option(
+    "--compile-logs",
+    metavar="FOLDER",
+    callback=lambda context, parameter, value: compile_logs_in(value),
+    help="What torch.compile wrote down: the folder of TORCH_TRACE, or torch_compile_debug. It names the lines that "
+    "generated kernels compute, graph breaks, and guards that failed. Default: what lies beside the trace.",
 )
 @click.option(
     "--engine",
@@ -33,6 +56,7 @@ from steptime.errors import TraceError, UsageError
 def command(
     paths: tuple[str, ...],
     annotate: str | None,
+    compile_logs: Path | None,
     engine: str | None,
     workers: int | None,
     outputs: tuple[str, ...],
@@ -65,7 +89,13 @@ def command(
     pictures = show_pictures(outputs, full=full)
     try:
         report = diagnose_anywhere(
-            paths, max_size=max_size, cache=cache, engine=engine, workers=workers, pictures=pictures
+            paths,
+            max_size=max_size,
+            cache=cache,
+            engine=engine,
+            workers=workers,
+            pictures=pictures,
+            compile_logs=compile_logs,
         )
     except TraceError as error:
         unrelated = error.slug == "mixed-traces" and not outputs and not as_json

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
-from steptime.advice.evidence import Case, CategoryUse, ModuleUse
+from steptime.advice.evidence import Case, CategoryUse, CompilerEventUse, ModuleUse
 from steptime.advice.kernels import by_name, short_kernel
 from steptime.analysis.stragglers.comparison import RankComparison
 from steptime.quantities import SourceLine, format_bytes, format_duration, format_share
@@ -181,8 +181,8 @@ def _with_rows(*tables: Table) -> tuple[Table, ...]:
 def case_tables(case: Case) -> tuple[Table, ...]:
     """The tables of a case that have rows, in the order in which a reader needs them."""
     return _with_rows(
-        _modules(case), _gaps(case), _kernel_names(case), _kernels(case), _operators(case), _lines(case), _copies(case),
-        _collectives(case), _allocations(case), _chains(case), _segments(case),
+        _modules(case), _gaps(case), *_compiler(case), _kernel_names(case), _kernels(case), _operators(case),
+        _lines(case), _copies(case), _collectives(case), _allocations(case), _chains(case), _segments(case),
     )  # fmt: skip
 
 
@@ -415,6 +415,38 @@ def _lines(case: Case) -> Table:
         duration("a step", "duration_ns", lambda use: use.duration.value, barred=True),
         duration("of it host", "host_ns", lambda use: use.host.value),
         count("runs", "hits", lambda use: use.hits),
+    )  # fmt: skip
+
+
+def _compiler(case: Case) -> tuple[Table, ...]:
+    """What torch.compile wrote down of the job."""
+    told = case.compiler
+    if told is None:
+        return ()
+    kernels = table_of(
+        "compiled-kernels", "Generated kernels", "By torch.compile, with the lines that each computes.", told.kernels,
+        word("kernel", "kernel", lambda use: use.name, kind="code", short=short_kernel),
+        duration("a step", "duration_ns", lambda use: use.duration, barred=True),
+        word("lines", "lines", lambda use: ", ".join(place_text(line) for line in use.lines)),
+        word("source", "source", lambda use: use.lines[0].text if use.lines else "", kind="source"),
+        word("operators", "operators", lambda use: ", ".join(use.operators)),
+    )  # fmt: skip
+    events = (
+        ("graph-breaks", "Graph breaks", told.breaks),
+        ("recompilations", "Recompilations", told.recompilations),
+        ("recompile-limits", "Functions that run uncompiled", told.limits),
+    )
+    return kernels, *(_compiler_events(*each) for each in events)
+
+
+def _compiler_events(identity: str, title: str, events: tuple[CompilerEventUse, ...]) -> Table:
+    return table_of(
+        identity, title, "", sorted(events, key=lambda each: -each.count),
+        word("line", "line", lambda each: place_text(each.source)),
+        word("function", "function", lambda each: each.source.function, kind="code"),
+        integer("times", "count", lambda each: each.count),
+        word("why", "reason", lambda each: each.reason),
+        word("what helps", "hint", lambda each: each.hint),
     )  # fmt: skip
 
 

@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from steptime.advice.evidence import GapUse, LineUse, OperatorUse, Signal, SiteUse
+from steptime.advice.evidence import CompilerEventUse, GapUse, LineUse, OperatorUse, Signal, SiteUse
 from steptime.advice.kernels import as_evidence, first_source, longest, plain_name, spent
 from steptime.advice.line_evidence import calls_function, function_of, lines_around
 from steptime.advice.models import staging_operators
-from steptime.advice.rule import Finding, rule
+from steptime.advice.rule import Finding, Weight, rule
 from steptime.advice.savings import (
     capped,
     in_step,
@@ -37,6 +37,8 @@ FEWEST_ROUNDS = 8
 """Executions of a line per step: a line that runs once, or once per block of a model, is no loop over elements."""
 CALLERS = frozenset({"forward", "python"})
 """Roles of lines that call the operators of a loop themselves."""
+MOST_EVENTS = 5
+"""Graph breaks and guards that are told one by one: all are in the tables."""
 MOST_SITES = 3
 """A fourth line would not be read."""
 LEAST_OVERHEAD = 0.2
@@ -327,7 +329,7 @@ def _at_site(signals: Signals, site: SiteUse, saving: Estimate) -> Finding:
     return host_sync.finding(summary, READ_LESS, saving, category="sync", source=source, evidence=evidence)
 
 
-@rule("ST304", "recompilation", uses={Signal.COMPILATIONS, Signal.CATEGORIES, Signal.LINES})
+@rule("ST304", "recompilation", uses={Signal.COMPILATIONS, Signal.CATEGORIES, Signal.LINES, Signal.COMPILER})
 def recompilation(signals: Signals) -> Finding | None:
     """torch.compile compiles again in the middle of training
 
@@ -372,7 +374,68 @@ def _compiling_in_trace(signals: Signals) -> Finding | None:
         return None
     summary = f"Compiling takes {in_step(category.duration.value, signals.step)}"
     advice = "If these are no first steps, look at the reasons: TORCH_LOGS=recompiles names the guard that failed."
-    return recompilation.finding(summary, advice, category.recoverable, category="compile")
+    again = signals.compiler.recompilations if signals.has(Signal.COMPILER) else ()
+    if again:
+        advice = "Look at the guards that failed and keep what changes out of the compiled code."
+    source = max(again, key=lambda each: each.count).source if again else None
+    return recompilation.finding(
+        summary, advice, category.recoverable, category="compile", source=source, evidence=_events(again)
+    )
+
+
+def _events(events: Sequence[CompilerEventUse]) -> tuple[str, ...]:
+    """Events of the compiler in words, those that came most often first."""
+    most = sorted(events, key=lambda each: -each.count)[:MOST_EVENTS]
+    return tuple(f"{each.count} x {format_source(each.source)}: {each.reason}" for each in most)
+
+
+@rule("ST308", "graph-break", needs={Signal.COMPILER}, weight=Weight.NOTE)
+def graph_break(signals: Signals) -> Finding | None:
+    """torch.compile cuts the model in pieces
+
+    What it means: At a graph break the compiled code ends, the line runs in Python, and another graph begins behind it.
+    Nothing is fused across it, its results go through memory, and each piece has guards and a launch of its own.
+
+    How we know: TorchDynamo writes down each break with its line and its reason (TORCH_TRACE); those of torch's own
+    code are left out.
+
+    What helps: What the compiler hints at: keep `.item()`, `print` and branches on values of tensors out of the model;
+    torch.where or torch.cond for such a branch. `fullgraph=True` makes a break an error, so that none comes back.
+
+    When to ignore it: When the pieces are long, so that a break between them costs little.
+    """
+    breaks = [each for each in signals.compiler.breaks if is_user_file(each.source.file)]
+    if not breaks:
+        return None
+    first = max(breaks, key=lambda each: each.count)
+    places = "1 line breaks" if len(breaks) == 1 else f"{len(breaks)} lines break"
+    summary = f"{places} the compiled graph: {format_source(first.source)}, {first.reason}"
+    advice = first.hint or "Keep what the compiler cannot trace out of the model, or move it to its end."
+    return graph_break.finding(summary, advice, category="compile", source=first.source, evidence=_events(breaks))
+
+
+@rule("ST309", "recompile-limit", needs={Signal.COMPILER}, weight=Weight.NOTE)
+def recompile_limit(signals: Signals) -> Finding | None:
+    """A function was compiled too often, and runs uncompiled
+
+    What it means: After torch._dynamo.config.recompile_limit compilations of one function (8 by default) torch.compile
+    gives it up: calls that fit none of the compiled versions run as if it were not compiled, and say nothing.
+
+    How we know: TorchDynamo writes down that the limit was reached, and which guard failed each time (TORCH_TRACE).
+
+    What helps: What the guards name must not change: pad or bucket sizes, torch._dynamo.mark_dynamic or dynamic=True,
+    Python numbers that change as tensors. A higher limit only where few versions are really needed.
+
+    When to ignore it: When the calls that are run uncompiled are rare (a last batch, an evaluation).
+    """
+    limits = signals.compiler.limits
+    if not limits:
+        return None
+    source = limits[0].source
+    summary = f"{source.function or 'A function'} ({format_source(source)}) was compiled too often and runs uncompiled"
+    guards = [each for each in signals.compiler.recompilations if each.source == source]
+    advice = "Keep what its guards name from changing: bucket sizes, dynamic=True, or tensors for Python numbers."
+    return recompile_limit.finding(summary, advice, category="compile", source=source, evidence=_events(guards))
 
 
 @rule("ST305", "tiny-kernels", needs={Signal.KERNELS}, uses={Signal.CATEGORIES, Signal.COMPILATIONS})

@@ -1,0 +1,283 @@
+"""What torch.compile wrote down beside a trace: kernels with the user's lines they compute, graph breaks, guards.
+
+Two folders hold it: the one that `TORCH_TRACE` names (structured log lines, as tlparse reads them: one JSON object a
+line, its payload on the lines behind it, indented by a tab) and `torch_compile_debug/` (TORCH_COMPILE_DEBUG=1), which
+knows kernels alone. Which of their records say what: torch/_logging/_internal.py (trace_structured), torch 2.3 to 2.13.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from steptime.quantities import SourceLine
+from steptime.trace.links import is_user_file
+
+LOGS = "dedicated_log_torch_trace_*.log"
+DEBUG = "torch_compile_debug"
+LARGEST_RECORD = 32 << 20
+"""Characters of a payload; generated code of the largest models has a few millions."""
+MOST_READ = 2 << 30
+"""Characters of all files together."""
+LONGEST_CODE = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledKernel:
+    """A kernel that Inductor generated. file: that holds it, by its name alone, "" where it has none of its own (C++).
+    lines: of the user's, that it computes. operators: of ATen. code: its Triton or C++ source, cut to LONGEST_CODE."""
+
+    name: str
+    file: str
+    lines: tuple[SourceLine, ...]
+    operators: tuple[str, ...]
+    code: str
+
+
+@dataclass(frozen=True, slots=True)
+class CompilerEvent:
+    """Something that happened to a function while it was compiled, so many times. source: the line that broke the
+    graph; of a recompilation and a limit, where the function begins. reason: in the compiler's words, the guard that
+    failed. hint: what it says that helps."""
+
+    source: SourceLine
+    reason: str
+    count: int = 1
+    hint: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CompileLogs:
+    """All of a folder. limits: functions that were compiled too often, and run uncompiled since."""
+
+    kernels: tuple[CompiledKernel, ...] = ()
+    breaks: tuple[CompilerEvent, ...] = ()
+    recompilations: tuple[CompilerEvent, ...] = ()
+    limits: tuple[CompilerEvent, ...] = ()
+
+
+@dataclass(slots=True)
+class _Graph:
+    """What is known of one compilation so far. nodes: lines by node of the graph; traced: lines by kernel, as the
+    compiler itself says; of_kernel: nodes by kernel."""
+
+    nodes: dict[str, SourceLine] = field(default_factory=dict)
+    traced: defaultdict[str, list[SourceLine]] = field(default_factory=lambda: defaultdict(list))
+    of_kernel: defaultdict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
+    kernels: dict[str, CompiledKernel] = field(default_factory=dict)
+
+    def finished(self) -> Iterator[CompiledKernel]:
+        for name, kernel in self.kernels.items():
+            known = self.traced.get(name) or [self.nodes[node] for node in self.of_kernel[name] if node in self.nodes]
+            lines = sorted(dict.fromkeys(known), key=lambda line: (line.file, line.line))
+            yield CompiledKernel(kernel.name, kernel.file, tuple(lines), kernel.operators, kernel.code)
+
+
+def find_logs(path: Path) -> Path | None:
+    """The folder of such records at or beside a trace or a recording, None where there is none."""
+    folder = path if path.is_dir() else path.parent
+    if (folder / DEBUG).is_dir() or next(folder.glob(LOGS), None) is not None:
+        return folder
+    found = next(folder.glob(f"*/{LOGS}"), None)
+    return found.parent if found is not None else None
+
+
+def read_compile_logs(folder: Path, rank: int | None = None) -> CompileLogs:
+    """rank: whose files are read, where their names say ranks. What is damaged in them is passed over."""
+    files = sorted(folder.glob(LOGS)) or sorted(folder.glob("*.log"))
+    own = [file for file in files if re.search(rf"_rank_{rank}[._]", file.name)]
+    reader = _Reader()
+    for file in own or files:
+        for record, payload in _records(file):
+            reader.take(record, payload)
+    debug = folder if folder.name == DEBUG else folder / DEBUG
+    for code in sorted(debug.glob("*/torchinductor/*/output_code.py")):
+        reader.take_folder(code.parent)
+    return reader.found()
+
+
+def _records(file: Path) -> Iterator[tuple[dict[str, Any], str]]:
+    """Records with their payloads."""
+    record, payload, length, read = None, list[str](), 0, 0
+    with file.open(encoding="utf-8", errors="replace", newline="\n") as stream:
+        while (line := stream.readline(LARGEST_RECORD)) and read < MOST_READ:
+            read += len(line)
+            if line.startswith("\t"):
+                length += len(line)
+                if length <= LARGEST_RECORD:
+                    payload.append(line[1:])
+                continue
+            if record is not None:
+                yield record, "".join(payload)
+            record, payload, length = _parsed(line[line.find("] {") + 2 :]), [], 0
+    if record is not None:
+        yield record, "".join(payload)
+
+
+def _parsed(text: str) -> dict[str, Any] | None:
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+KERNEL = re.compile(r"^(?P<name>\w+) = async_compile\.(?:triton|cpp\w*|cuda\w*|cutedsl|pallas)\(")
+PROFILED = re.compile(r'\("(graph_\d+_\w+)", nullptr\)')
+"""What a C++ kernel is called in a trace (config.cpp.enable_kernel_profile)."""
+PATH = re.compile(r"# kernel path: (.*)")
+NODE = re.compile(r"^#\s+%(\w+) :")
+ATEN = re.compile(r"Original ATen: \[([^\]]*)\]")
+PLACE = re.compile(r"# File: (?P<file>.*?):(?P<line>\d+) in (?P<function>[^,]*)(?:, code: (?P<text>.*))?$")
+ASSIGNED = re.compile(r"^\s*(\w+)\s*(?::[^=]*)?= ")
+FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>\S+)(?:\n\s*(?P<text>[^\n]*))?')
+BROKEN = re.compile(r"^Graph break .*?user code at (?P<file>.*):(?P<line>\d+)\s*$", re.MULTILINE)
+REASON = re.compile(r"^(?:Graph Break )?Reason: (.*)$", re.MULTILINE)
+WRAPPED = re.compile(r"^(?:Encountered graph break|Failed to handle graph break|Data-dependent jump$).*")
+LIMIT = re.compile(r"(?:recompile|cache)(?:_size)?[ _]limit", re.IGNORECASE)
+GUARD = re.compile(r"^\d+/\d+: ")
+GRAPHS = frozenset({"inductor_post_grad_graph", "after_post_grad_graph"})
+
+
+class _Reader:
+    def __init__(self) -> None:
+        self._graphs: defaultdict[object, _Graph] = defaultdict(_Graph)
+        self._functions: dict[object, SourceLine] = {}
+        self._breaks = Counter[tuple[SourceLine, str, str]]()
+        self._guards = list[tuple[object, str]]()
+        self._limits = list[tuple[object, str]]()
+
+    def take(self, record: dict[str, Any], payload: str) -> None:
+        frame = record.get("frame_id")
+        graph = self._graphs[frame, record.get("frame_compile_id")] if frame is not None else _Graph()
+        artifact = record.get("artifact")
+        kind = str(artifact.get("name")) if isinstance(artifact, dict) else next(iter(record), "")
+        if kind in GRAPHS:
+            graph.nodes |= _lines_of_nodes(payload)
+        elif kind == "inductor_output_code":
+            _add_kernels(graph, payload)
+        elif kind == "inductor_provenance_tracking_kernel_stack_traces":
+            for name, stacks in (_parsed(payload) or {}).items():
+                graph.traced[name.partition(":")[0]] += filter(None, map(_innermost, map(str, stacks or ())))
+        elif kind == "inductor_provenance_tracking_node_mappings":
+            _add_nodes(graph, payload)
+        elif kind == "dynamo_graph_break_reason":
+            self._break(payload)
+        elif kind == "recompile_reasons":
+            self._guards += [(frame, reason) for reason in _reasons(payload)[:1]]
+        elif kind == "compilation_metrics" and isinstance(metrics := record[kind], dict):
+            self._compiled(frame, metrics)
+
+    def take_folder(self, folder: Path) -> None:
+        """A graph of torch_compile_debug."""
+        graph = self._graphs[str(folder)]
+        for name in ("fx_graph_readable.py", "fx_graph_transformed.py"):
+            graph.nodes |= _lines_of_nodes(_text_of(folder / name))
+        _add_kernels(graph, _text_of(folder / "output_code.py"))
+        _add_nodes(graph, _text_of(folder / "inductor_provenance_tracking_node_mappings.json"))
+
+    def _break(self, payload: str) -> None:
+        at = BROKEN.search(payload)
+        source = SourceLine(at["file"], int(at["line"])) if at else _innermost(payload)
+        found = REASON.search(payload)
+        lines = [line.strip() for line in payload[found.start(1) if found else 0 :].splitlines() if line.strip()]
+        reason = next((line for line in lines if not WRAPPED.match(line)), "")
+        hint = next((line.removeprefix("Hint: ") for line in lines if line.startswith("Hint: ")), "")
+        if source is not None and reason:
+            self._breaks[source, reason, hint] += 1
+
+    def _compiled(self, frame: object, metrics: dict[str, Any]) -> None:
+        if isinstance(metrics.get("co_filename"), str) and isinstance(metrics.get("co_firstlineno"), int):
+            where = SourceLine(metrics["co_filename"], metrics["co_firstlineno"], str(metrics.get("co_name") or ""))
+            self._functions.setdefault(frame, where)
+        failed = str(metrics.get("fail_reason") or "")
+        if LIMIT.search(failed) or LIMIT.search(str(metrics.get("fail_type") or "")):
+            self._limits.append((frame, failed.partition("\n")[0]))
+
+    def found(self) -> CompileLogs:
+        breaks = (CompilerEvent(source, reason, count, hint) for (source, reason, hint), count in self._breaks.items())
+        kernels = (kernel for graph in self._graphs.values() for kernel in graph.finished())
+        return CompileLogs(
+            tuple(kernels), tuple(breaks), tuple(self._counted(self._guards)), tuple(self._counted(self._limits))
+        )
+
+    def _counted(self, said: Iterable[tuple[object, str]]) -> Iterator[CompilerEvent]:
+        counts = Counter((self._functions[frame], reason) for frame, reason in said if frame in self._functions)
+        return (CompilerEvent(source, reason, count) for (source, reason), count in counts.most_common())
+
+
+def _text_of(file: Path) -> str:
+    try:
+        with file.open(encoding="utf-8", errors="replace") as stream:
+            return stream.read(LARGEST_RECORD)
+    except OSError:
+        return ""
+
+
+def _reasons(payload: str) -> list[str]:
+    """The guards that failed; the first one is that of the newest compiled code, which was tried first."""
+    try:
+        said = json.loads(payload)
+    except (ValueError, RecursionError):
+        said = payload
+    return [GUARD.sub("", str(each).strip()) for each in (said if isinstance(said, list) else [said])]
+
+
+def _innermost(stack: str) -> SourceLine | None:
+    """The user's innermost line of a stack in words."""
+    frames = [frame for frame in FRAME.finditer(stack) if is_user_file(frame["file"])]
+    if not frames:
+        return None
+    last = frames[-1]
+    return SourceLine(last["file"], int(last["line"]), last["function"], (last["text"] or "").strip())
+
+
+def _lines_of_nodes(graph: str) -> dict[str, SourceLine]:
+    """Of a graph that is printed as Python: each node's line, which stands in a comment above it."""
+    nodes, place = {}, None
+    for line in graph.splitlines():
+        if found := PLACE.search(line):
+            text = (found["text"] or "").strip()
+            place = SourceLine(found["file"], int(found["line"]), found["function"].strip(), text)
+        elif place is not None and (assigned := ASSIGNED.match(line)):
+            nodes[assigned[1]] = place
+    return nodes
+
+
+def _add_nodes(graph: _Graph, mappings: str) -> None:
+    """From what the compiler says itself of its kernels' nodes."""
+    nodes = (_parsed(mappings) or {}).get("cppCodeToPost")
+    for name, mine in nodes.items() if isinstance(nodes, dict) else ():
+        graph.of_kernel[name.partition(":")[0]] += [str(each) for each in mine]
+
+
+def _add_kernels(graph: _Graph, code: str) -> None:
+    """The kernels of generated code: each one's definition, with the comment above it."""
+    comment, body, name = list[str](), list[str](), ""
+    for line in code.splitlines():
+        if name:
+            body.append(line)
+            if line.startswith("'''"):
+                _add_kernel(graph, name, comment, body[:-1])
+                comment, body, name = [], [], ""
+        elif found := KERNEL.match(line):
+            name = found["name"]
+        elif line.startswith("#"):
+            comment.append(line)
+        elif line.strip():
+            comment = []
+
+
+def _add_kernel(graph: _Graph, name: str, comment: list[str], body: list[str]) -> None:
+    text, said = "\n".join(body), "\n".join(comment)
+    path, aten = PATH.search(said), ATEN.search(said)
+    operators = tuple(filter(None, (each.strip() for each in aten[1].split(",")))) if aten else ()
+    file = path[1].strip().rpartition("/")[2] if path else ""
+    graph.of_kernel[name] += [found[1] for line in comment if (found := NODE.match(line))]
+    profiled = PROFILED.search(text)
+    graph.kernels[name] = CompiledKernel(profiled[1] if profiled else name, file, (), operators, text[:LONGEST_CODE])
