@@ -108,6 +108,15 @@ def test_a_job_without_torch_leaves_no_folder_where_none_was_named(steptime: Ste
         assert not own or list(runs.iterdir()) == []
 
 
+def test_what_a_job_leaves_running_keeps_its_recording(steptime: Steptime, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    steptime("run", "--", "sh", "-c", f"cat {gate} >/dev/null 2>&1 &")
+    recordings = list((tmp_path / "work" / "runs").iterdir())
+    gate.write_text("go\n")
+    assert len(recordings) == 1
+
+
 @pytest.mark.parametrize(
     "command", [("sh", "-c", "kill -9 $$"), (python(), "-c", "import os; os.kill(os.getpid(), 9)")]
 )

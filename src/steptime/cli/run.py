@@ -194,10 +194,7 @@ def command(**given: Any) -> int:
         say(f"{wanted} holds an earlier recording: this run's is {made}. (recording-exists)")
     status = shield(lambda: _account(outcome, made, options))
     if options.recording is None and part is None and not outcome.torch_seen:
-        _remove_recording(made)
-        if parent_is_ours:
-            with contextlib.suppress(OSError):  # other runs have come to it
-                made.parent.rmdir()
+        _leave_nothing(outcome.recording, made.parent if parent_is_ours else None)
     if url is not None:
         status = shield(lambda: _copy(outcome, url)) or status
     return _end(outcome, status)
@@ -315,9 +312,20 @@ def _account(outcome: Outcome, folder: Path, options: RunOptions) -> int:
     return 0
 
 
+def _leave_nothing(recording: Path, parent: Path | None) -> None:
+    """Of a job without torch, unless what it left running records yet. parent: the recording's folder, if it is new."""
+    from steptime.live.watching import still_recorded
+
+    if still_recorded(recording):
+        return
+    _remove_recording(recording)
+    if parent is not None:
+        with contextlib.suppress(OSError):  # other runs have come to it
+            parent.rmdir()
+
+
 def _remove_recording(folder: Path) -> None:
-    """--force makes room for the new recording, and one that nothing was measured for goes; a folder in which there is
-    anything else stays as it is."""
+    """A folder in which there is anything else stays as it is."""
     from steptime.compare.history_index import remove, replaceable
 
     try:

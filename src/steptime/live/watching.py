@@ -6,6 +6,7 @@ priority, and a profile is asked for by the file that the probe looks for anyway
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 import subprocess
@@ -101,6 +102,15 @@ def _recording_of(pid: int) -> Path:
             "nothing-to-watch", f"Process {pid} was not started by `steptime run`: nothing is recorded of it."
         )
     return found
+
+
+def still_recorded(folder: Path) -> bool:
+    """Whether a process runs that records into the folder (absolute), or would as soon as it imports torch."""
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if _planned(process) == folder:
+                return True
+    return False
 
 
 def _planned(process: psutil.Process) -> Path | None:
