@@ -67,7 +67,7 @@ def diagnose_paths(
     ranks are reduced (`stragglers.fleet.ENGINES`); None: here, one by one, and in worker processes where there are more
     than DETAILED_RANKS. workers: of the engine, by default as many as there are CPUs. pictures: whether a trace's
     report has a step's timeline and memory over time, which no text shows, and which take a third of the time.
-    compile_logs: what torch.compile wrote down; None: what lies beside the traces.
+    compile_logs: what torch.compile wrote down; None: what lies beside the traces, if it has a kernel of theirs.
     """
     first = Path(paths[0])
     if len(paths) == 1 and json.is_report(first):
@@ -244,7 +244,9 @@ def _with_compile_logs(result: RankResult, folder: Path | None) -> RankResult:
     found = folder or (find_logs(Path(result.traces[0].path)) if result.traces else None)
     if found is None:
         return result
-    return replace(result, case=with_compile_logs(result.case, read_compile_logs(found, result.rank)))
+    case = with_compile_logs(result.case, read_compile_logs(found, result.rank), str(found))
+    known = folder is not None or (case.compiler is not None and case.compiler.kernels)
+    return replace(result, case=case) if known else result
 
 
 def combine(

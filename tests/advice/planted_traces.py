@@ -221,7 +221,7 @@ PLANTED_TRACES: dict[str, dict[str, Case]] = {
     "recompilation": {
         "fires-from-a-trace": replace(HEALTHY, categories=categories(compile=8 * MS)),
         "fires-with-the-guards": replace(
-            HEALTHY, categories=categories(compile=8 * MS), compiler=CompilerUse(recompilations=(_GUARD,))
+            HEALTHY, categories=categories(compile=8 * MS), compiler=CompilerUse("compiled", recompilations=(_GUARD,))
         ),
         "clean-without-a-record": replace(
             HEALTHY, step=replace(HEALTHY.step, mode="optimizer"), categories=categories(compile=8 * MS)
@@ -229,12 +229,12 @@ PLANTED_TRACES: dict[str, dict[str, Case]] = {
         "clean-compiled-once": replace(HEALTHY, compilations=(CompilationUse(LINE, 10**9, False),)),
     },
     "graph-break": {
-        "fires": replace(HEALTHY, compiler=CompilerUse(breaks=(_BREAK,))),
-        "clean": replace(HEALTHY, compiler=CompilerUse(recompilations=(_GUARD,))),
+        "fires": replace(HEALTHY, compiler=CompilerUse("compiled", breaks=(_BREAK,))),
+        "clean": replace(HEALTHY, compiler=CompilerUse("compiled", recompilations=(_GUARD,))),
         "clean-in-torchs-own-code": replace(
             HEALTHY,
             compiler=CompilerUse(
-                breaks=(replace(_BREAK, source=SourceLine("/lib/site-packages/torch/_dynamo/x.py", 67)),)
+                "compiled", breaks=(replace(_BREAK, source=SourceLine("/lib/site-packages/torch/_dynamo/x.py", 67)),)
             ),
         ),
     },
@@ -242,10 +242,12 @@ PLANTED_TRACES: dict[str, dict[str, Case]] = {
         "fires": replace(
             HEALTHY,
             compiler=CompilerUse(
-                recompilations=(_GUARD,), limits=(replace(_GUARD, reason="Dynamo recompile limit exceeded"),)
+                "compiled",
+                recompilations=(_GUARD,),
+                limits=(replace(_GUARD, reason="Dynamo recompile limit exceeded"),),
             ),
         ),
-        "clean": replace(HEALTHY, compiler=CompilerUse(recompilations=(_GUARD,))),
+        "clean": replace(HEALTHY, compiler=CompilerUse("compiled", recompilations=(_GUARD,))),
     },
     "tiny-kernels": {
         "fires": replace(HEALTHY, kernels=_CRUMBS, gaps=()),

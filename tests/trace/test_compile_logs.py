@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from analysis import trace_events as made
 from steptime.cli.main import main
 from steptime.diagnosis import diagnose_paths
 from steptime.report.page.page import render
-from steptime.trace.compile_logs import read_compile_logs
+from steptime.trace.compile_logs import LONGEST_SAID, CompileLogs, read_compile_logs
 
 LOGS = Path(__file__).parent / "compile_logs"
 """From torch 2.13 on a CPU, with TORCH_COMPILE_DEBUG=1: records that are read, code cut to its first lines."""
@@ -79,11 +80,54 @@ def test_a_report_places_generated_kernels_and_tells_what_broke(trace: Path) -> 
     assert "expected 32, actual 48" in page
 
 
-def test_records_beside_a_trace_are_found(trace: Path) -> None:
+def test_records_beside_a_trace_are_found_where_they_are_its_own(trace: Path) -> None:
     (trace.parent / "compiled").symlink_to(LOGS)
     assert diagnose_paths([str(trace)]).processes[0].case.compiler is not None
+    other = trace.with_name("other.json")
+    made.written(other, [made.step(0, 1000), made.operator("aten::mm", 50, 950)])
+    assert diagnose_paths([str(other)]).processes[0].case.compiler is None
 
 
-def test_a_folder_without_records_is_one_sentence(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["diagnose", str(trace), "--compile-logs", str(trace.parent)]) == 2
-    assert "(no-compile-logs)" in capsys.readouterr().err
+@pytest.mark.parametrize("name", ["empty", "missing"])
+def test_a_folder_without_records_is_one_sentence(trace: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
+    (trace.parent / "empty").mkdir()
+    assert main(["diagnose", str(trace), "--compile-logs", str(trace.parent / name)]) == 2
+    assert {"empty": "(no-compile-logs)", "missing": "(no-such-file)"}[name] in capsys.readouterr().err
+
+
+HOSTILE = {
+    "keys": '{"artifact": {"name": "recompile_reasons"}, "frame_id": [], "frame_compile_id": {}}\n\t["a"]',
+    "stacks": '{"artifact": {"name": "inductor_provenance_tracking_kernel_stack_traces"}}\n\t{"a": 1}',
+    "nodes": '{"artifact": {"name": "inductor_provenance_tracking_node_mappings"}}\n\t{"cppCodeToPost": {"a": 1}}',
+    "digits": '{"artifact": {"name": "dynamo_graph_break_reason"}}\n\tGraph break in user code at a.py:' + "1" * 5000,
+    "places": '{"inductor_post_grad_graph": {}}\n\t# File: ' + ":1 in a" * 200_000 + ",",
+    "operators": '{"inductor_output_code": {}}\n\t# '
+    + "Original ATen: [" * 100_000
+    + "\n\tk = async_compile.triton('k', '''\n\t''')",
+    "breaks": '{"artifact": {"name": "dynamo_graph_break_reason"}}\n\tGraph break ' + "user code at :" * 100_000,
+}
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_records_that_no_compiler_wrote_are_passed_over(tmp_path: Path, kind: str) -> None:
+    """The long ones: what takes more than one look at each character takes hours."""
+    (tmp_path / "dedicated_log_torch_trace_a.log").write_text(f"V1125 1 a.py:1] {HOSTILE[kind]}\n")
+    logs = read_compile_logs(tmp_path)
+    assert [kernel for kernel in logs.kernels if kernel.lines or kernel.operators] == []
+    assert replace(logs, kernels=()) == CompileLogs()
+
+
+def test_what_a_record_says_is_cut_and_escaped(trace: Path) -> None:
+    hostile = "<script>alert(1)</script>"
+    code = f"{GELU} = async_compile.cpp_pybinding([], r'''\n\t{hostile}\n\t''')"
+    broken = f"Graph break in user code at /job/{hostile}.py:3\n\tReason: {hostile * 1000}"
+    (trace.parent / "dedicated_log_torch_trace_a.log").write_text(
+        f'V1125 1 a.py:1] {{"inductor_output_code": {{}}, "frame_id": 0}}\n\t{code}\n'
+        f'V1125 1 a.py:1] {{"artifact": {{"name": "dynamo_graph_break_reason"}}}}\n\t{broken}\n'
+    )
+    report = diagnose_paths([str(trace)])
+    case = report.processes[0].case
+    assert case.compiler is not None
+    assert hostile in case.compiler.kernels[0].code
+    assert len(case.compiler.breaks[0].reason) == LONGEST_SAID
+    assert hostile not in render(report)

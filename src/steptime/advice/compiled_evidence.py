@@ -21,8 +21,9 @@ SHOWN_CODE = 3
 """Kernels whose source is kept, the longest: a report is read by people."""
 
 
-def with_compile_logs(case: Case, logs: CompileLogs) -> Case:
-    """The case with the lines that its generated kernels compute, and with what broke graphs and failed guards."""
+def with_compile_logs(case: Case, logs: CompileLogs, folder: str) -> Case:
+    """The case with the lines that its generated kernels compute, and with what broke graphs and failed guards.
+    folder: the logs'."""
     known = defaultdict[str, list[CompiledKernel]](list)
     for kernel in logs.kernels:
         for name in {kernel.name, PREFIX.sub("", kernel.name)}:
@@ -40,7 +41,7 @@ def with_compile_logs(case: Case, logs: CompileLogs) -> Case:
         case,
         kernels=_placed(case.kernels, lines),
         operators=_placed(case.operators, lines),
-        compiler=CompilerUse(kernels, _told(logs.breaks), _told(logs.recompilations), _told(logs.limits)),
+        compiler=CompilerUse(folder, kernels, _told(logs.breaks), _told(logs.recompilations), _told(logs.limits)),
     )
 
 

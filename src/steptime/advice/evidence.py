@@ -545,9 +545,10 @@ class CompilerEventUse:
 
 @dataclass(frozen=True, slots=True)
 class CompilerUse:
-    """What torch.compile wrote down beside the job. limits: functions that run uncompiled since they were compiled too
+    """What torch.compile wrote down in a folder. limits: functions that run uncompiled since they were compiled too
     often."""
 
+    folder: str
     kernels: tuple[CompiledKernelUse, ...] = ()
     breaks: tuple[CompilerEventUse, ...] = ()
     recompilations: tuple[CompilerEventUse, ...] = ()

@@ -8,7 +8,7 @@ import click
 
 from steptime.cli.exit_codes import say, tell
 from steptime.cli.options import check_outputs, files, output_options, trace_options
-from steptime.errors import TraceError, UsageError
+from steptime.errors import TraceError, UsageError, no_such_file
 
 
 def compile_logs_in(folder: str | None) -> Path | None:
@@ -17,8 +17,11 @@ def compile_logs_in(folder: str | None) -> Path | None:
         return None
     from steptime.trace.compile_logs import DEBUG, find_logs
 
-    found = Path(folder) if Path(folder).name == DEBUG and Path(folder).is_dir() else find_logs(Path(folder))
-    if not Path(folder).is_dir() or found is None:
+    given = Path(folder)
+    if not given.is_dir():
+        raise no_such_file(folder, "the folder of TORCH_TRACE, or torch_compile_debug", UsageError)
+    found = given if given.name == DEBUG else find_logs(given)
+    if found is None:
         raise UsageError(
             "no-compile-logs",
             f"{folder} holds nothing that torch.compile wrote: run the job with TORCH_TRACE={folder} (or "

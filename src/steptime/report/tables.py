@@ -424,7 +424,8 @@ def _compiler(case: Case) -> tuple[Table, ...]:
     if told is None:
         return ()
     kernels = table_of(
-        "compiled-kernels", "Generated kernels", "By torch.compile, with the lines that each computes.", told.kernels,
+        "compiled-kernels", "Generated kernels",
+        f"By torch.compile, with the lines that each computes, as {told.folder} has them.", told.kernels,
         word("kernel", "kernel", lambda use: use.name, kind="code", short=short_kernel),
         duration("a step", "duration_ns", lambda use: use.duration, barred=True),
         word("lines", "lines", lambda use: ", ".join(place_text(line) for line in use.lines)),

@@ -7,13 +7,14 @@ knows kernels alone. Which of their records say what: torch/_logging/_internal.p
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+import msgspec
 
 from steptime.quantities import SourceLine
 from steptime.trace.links import is_user_file
@@ -25,6 +26,9 @@ LARGEST_RECORD = 32 << 20
 MOST_READ = 2 << 30
 """Characters of all files together."""
 LONGEST_CODE = 20_000
+LONGEST_SAID = 300
+"""Characters of a reason, of a hint and of a line of source."""
+Decoded = TypeVar("Decoded")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,29 +87,76 @@ def find_logs(path: Path) -> Path | None:
     folder = path if path.is_dir() else path.parent
     if (folder / DEBUG).is_dir() or next(folder.glob(LOGS), None) is not None:
         return folder
-    found = next(folder.glob(f"*/{LOGS}"), None)
-    return found.parent if found is not None else None
+    found = sorted(folder.glob(f"*/{LOGS}"))
+    return found[0].parent if found else None
 
 
 def read_compile_logs(folder: Path, rank: int | None = None) -> CompileLogs:
     """rank: whose files are read, where their names say ranks. What is damaged in them is passed over."""
-    files = sorted(folder.glob(LOGS)) or sorted(folder.glob("*.log"))
+    files = sorted(folder.glob(LOGS))
     own = [file for file in files if re.search(rf"_rank_{rank}[._]", file.name)]
-    reader = _Reader()
+    reader, left = _Reader(), MOST_READ
     for file in own or files:
-        for record, payload in _records(file):
+        for record, payload in _records(file, left):
             reader.take(record, payload)
+        left -= file.stat().st_size
     debug = folder if folder.name == DEBUG else folder / DEBUG
     for code in sorted(debug.glob("*/torchinductor/*/output_code.py")):
-        reader.take_folder(code.parent)
+        left -= sum(file.stat().st_size for file in code.parent.iterdir())
+        if left > 0:
+            reader.take_folder(code.parent)
     return reader.found()
 
 
-def _records(file: Path) -> Iterator[tuple[dict[str, Any], str]]:
-    """Records with their payloads."""
+class _Artifact(msgspec.Struct):
+    name: str = ""
+
+
+class _Metrics(msgspec.Struct):
+    """Of a compilation that ended, well or not."""
+
+    co_filename: str | None = None
+    co_firstlineno: int | None = None
+    co_name: str | None = None
+    fail_type: str | None = None
+    fail_reason: str | None = None
+
+
+class _Record(msgspec.Struct):
+    """The parts of a structured log line that say something here. What kind it is, is a key or an artifact's name."""
+
+    frame_id: int | None = None
+    frame_compile_id: int | None = None
+    artifact: _Artifact | None = None
+    compilation_metrics: _Metrics | None = None
+    inductor_output_code: dict[str, Any] | None = None
+    inductor_post_grad_graph: dict[str, Any] | None = None
+    after_post_grad_graph: dict[str, Any] | None = None
+
+    @property
+    def kind(self) -> str:
+        if self.artifact is not None:
+            return self.artifact.name
+        return next((kind for kind in (CODE, *GRAPHS) if getattr(self, kind) is not None), "")
+
+
+class _Mappings(msgspec.Struct):
+    nodes: dict[str, list[str]] = msgspec.field(name="cppCodeToPost", default_factory=dict)
+
+
+RECORD = msgspec.json.Decoder(_Record)
+MAPPINGS = msgspec.json.Decoder(_Mappings)
+STACKS = msgspec.json.Decoder(dict[str, list[str]])
+GUARDS = msgspec.json.Decoder(list[str])
+CODE = "inductor_output_code"
+GRAPHS = ("inductor_post_grad_graph", "after_post_grad_graph")
+
+
+def _records(file: Path, most: int) -> Iterator[tuple[_Record, str]]:
+    """Records with their payloads. most: characters that are read."""
     record, payload, length, read = None, list[str](), 0, 0
     with file.open(encoding="utf-8", errors="replace", newline="\n") as stream:
-        while (line := stream.readline(LARGEST_RECORD)) and read < MOST_READ:
+        while read < most and (line := stream.readline(LARGEST_RECORD)):
             read += len(line)
             if line.startswith("\t"):
                 length += len(line)
@@ -114,17 +165,16 @@ def _records(file: Path) -> Iterator[tuple[dict[str, Any], str]]:
                 continue
             if record is not None:
                 yield record, "".join(payload)
-            record, payload, length = _parsed(line[line.find("] {") + 2 :]), [], 0
+            record, payload, length = _decoded(RECORD, line[line.find("] {") + 2 :]), [], 0
     if record is not None:
         yield record, "".join(payload)
 
 
-def _parsed(text: str) -> dict[str, Any] | None:
+def _decoded(decoder: msgspec.json.Decoder[Decoded], text: str) -> Decoded | None:
     try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
+        return decoder.decode(text)
+    except (msgspec.DecodeError, RecursionError):
         return None
-    return value if isinstance(value, dict) else None
 
 
 KERNEL = re.compile(r"^(?P<name>\w+) = async_compile\.(?:triton|cpp\w*|cuda\w*|cutedsl|pallas)\(")
@@ -132,16 +182,14 @@ PROFILED = re.compile(r'\("(graph_\d+_\w+)", nullptr\)')
 """What a C++ kernel is called in a trace (config.cpp.enable_kernel_profile)."""
 PATH = re.compile(r"# kernel path: (.*)")
 NODE = re.compile(r"^#\s+%(\w+) :")
-ATEN = re.compile(r"Original ATen: \[([^\]]*)\]")
-PLACE = re.compile(r"# File: (?P<file>.*?):(?P<line>\d+) in (?P<function>[^,]*)(?:, code: (?P<text>.*))?$")
+ATEN = re.compile(r"Original ATen: \[([^\[\]]*)\]")
+FILE = "# File: "
 ASSIGNED = re.compile(r"^\s*(\w+)\s*(?::[^=]*)?= ")
-FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>\S+)(?:\n\s*(?P<text>[^\n]*))?')
-BROKEN = re.compile(r"^Graph break .*?user code at (?P<file>.*):(?P<line>\d+)\s*$", re.MULTILINE)
+FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d{1,9}), in (?P<function>\S+)(?:\n\s*(?P<text>[^\n]*))?')
 REASON = re.compile(r"^(?:Graph Break )?Reason: (.*)$", re.MULTILINE)
 WRAPPED = re.compile(r"^(?:Encountered graph break|Failed to handle graph break|Data-dependent jump$).*")
 LIMIT = re.compile(r"(?:recompile|cache)(?:_size)?[ _]limit", re.IGNORECASE)
 GUARD = re.compile(r"^\d+/\d+: ")
-GRAPHS = frozenset({"inductor_post_grad_graph", "after_post_grad_graph"})
 
 
 class _Reader:
@@ -152,26 +200,24 @@ class _Reader:
         self._guards = list[tuple[object, str]]()
         self._limits = list[tuple[object, str]]()
 
-    def take(self, record: dict[str, Any], payload: str) -> None:
-        frame = record.get("frame_id")
-        graph = self._graphs[frame, record.get("frame_compile_id")] if frame is not None else _Graph()
-        artifact = record.get("artifact")
-        kind = str(artifact.get("name")) if isinstance(artifact, dict) else next(iter(record), "")
+    def take(self, record: _Record, payload: str) -> None:
+        frame, kind = record.frame_id, record.kind
+        graph = self._graphs[frame, record.frame_compile_id] if frame is not None else _Graph()
         if kind in GRAPHS:
             graph.nodes |= _lines_of_nodes(payload)
-        elif kind == "inductor_output_code":
+        elif kind == CODE:
             _add_kernels(graph, payload)
         elif kind == "inductor_provenance_tracking_kernel_stack_traces":
-            for name, stacks in (_parsed(payload) or {}).items():
-                graph.traced[name.partition(":")[0]] += filter(None, map(_innermost, map(str, stacks or ())))
+            for name, stacks in (_decoded(STACKS, payload) or {}).items():
+                graph.traced[name.partition(":")[0]] += filter(None, map(_innermost, stacks))
         elif kind == "inductor_provenance_tracking_node_mappings":
             _add_nodes(graph, payload)
         elif kind == "dynamo_graph_break_reason":
             self._break(payload)
         elif kind == "recompile_reasons":
             self._guards += [(frame, reason) for reason in _reasons(payload)[:1]]
-        elif kind == "compilation_metrics" and isinstance(metrics := record[kind], dict):
-            self._compiled(frame, metrics)
+        elif record.compilation_metrics is not None:
+            self._compiled(frame, record.compilation_metrics)
 
     def take_folder(self, folder: Path) -> None:
         """A graph of torch_compile_debug."""
@@ -182,22 +228,22 @@ class _Reader:
         _add_nodes(graph, _text_of(folder / "inductor_provenance_tracking_node_mappings.json"))
 
     def _break(self, payload: str) -> None:
-        at = BROKEN.search(payload)
-        source = SourceLine(at["file"], int(at["line"])) if at else _innermost(payload)
+        said = (line.rpartition("user code at ")[2] for line in payload.splitlines() if line.startswith("Graph break "))
+        source = next(filter(None, map(_place, said)), None) or _innermost(payload)
         found = REASON.search(payload)
         lines = [line.strip() for line in payload[found.start(1) if found else 0 :].splitlines() if line.strip()]
         reason = next((line for line in lines if not WRAPPED.match(line)), "")
         hint = next((line.removeprefix("Hint: ") for line in lines if line.startswith("Hint: ")), "")
         if source is not None and reason:
-            self._breaks[source, reason, hint] += 1
+            self._breaks[source, _short(reason), _short(hint)] += 1
 
-    def _compiled(self, frame: object, metrics: dict[str, Any]) -> None:
-        if isinstance(metrics.get("co_filename"), str) and isinstance(metrics.get("co_firstlineno"), int):
-            where = SourceLine(metrics["co_filename"], metrics["co_firstlineno"], str(metrics.get("co_name") or ""))
+    def _compiled(self, frame: object, metrics: _Metrics) -> None:
+        if metrics.co_filename is not None and metrics.co_firstlineno is not None:
+            where = SourceLine(metrics.co_filename, metrics.co_firstlineno, metrics.co_name or "")
             self._functions.setdefault(frame, where)
-        failed = str(metrics.get("fail_reason") or "")
-        if LIMIT.search(failed) or LIMIT.search(str(metrics.get("fail_type") or "")):
-            self._limits.append((frame, failed.partition("\n")[0]))
+        failed = metrics.fail_reason or ""
+        if LIMIT.search(failed) or LIMIT.search(metrics.fail_type or ""):
+            self._limits.append((frame, _short(failed.partition("\n")[0])))
 
     def found(self) -> CompileLogs:
         breaks = (CompilerEvent(source, reason, count, hint) for (source, reason, hint), count in self._breaks.items())
@@ -221,11 +267,17 @@ def _text_of(file: Path) -> str:
 
 def _reasons(payload: str) -> list[str]:
     """The guards that failed; the first one is that of the newest compiled code, which was tried first."""
-    try:
-        said = json.loads(payload)
-    except (ValueError, RecursionError):
-        said = payload
-    return [GUARD.sub("", str(each).strip()) for each in (said if isinstance(said, list) else [said])]
+    return [_short(GUARD.sub("", each.strip())) for each in _decoded(GUARDS, payload) or [payload]]
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= LONGEST_SAID else f"{text[: LONGEST_SAID - 1]}…"
+
+
+def _place(text: str) -> SourceLine | None:
+    """Of FILE:LINE."""
+    file, _, number = text.strip().rpartition(":")
+    return SourceLine(file, int(number)) if re.fullmatch("[0-9]{1,9}", number) else None
 
 
 def _innermost(stack: str) -> SourceLine | None:
@@ -234,16 +286,18 @@ def _innermost(stack: str) -> SourceLine | None:
     if not frames:
         return None
     last = frames[-1]
-    return SourceLine(last["file"], int(last["line"]), last["function"], (last["text"] or "").strip())
+    return SourceLine(last["file"], int(last["line"]), last["function"], _short((last["text"] or "").strip()))
 
 
 def _lines_of_nodes(graph: str) -> dict[str, SourceLine]:
     """Of a graph that is printed as Python: each node's line, which stands in a comment above it."""
     nodes, place = {}, None
     for line in graph.splitlines():
-        if found := PLACE.search(line):
-            text = (found["text"] or "").strip()
-            place = SourceLine(found["file"], int(found["line"]), found["function"].strip(), text)
+        if line.lstrip().startswith(FILE):
+            before, _, text = line.partition(", code: ")
+            at, _, function = before.partition(FILE)[2].rpartition(" in ")
+            found = _place(at)
+            place = found and replace(found, function=function.strip(), text=_short(text.strip()))
         elif place is not None and (assigned := ASSIGNED.match(line)):
             nodes[assigned[1]] = place
     return nodes
@@ -251,9 +305,8 @@ def _lines_of_nodes(graph: str) -> dict[str, SourceLine]:
 
 def _add_nodes(graph: _Graph, mappings: str) -> None:
     """From what the compiler says itself of its kernels' nodes."""
-    nodes = (_parsed(mappings) or {}).get("cppCodeToPost")
-    for name, mine in nodes.items() if isinstance(nodes, dict) else ():
-        graph.of_kernel[name.partition(":")[0]] += [str(each) for each in mine]
+    for name, mine in (_decoded(MAPPINGS, mappings) or _Mappings()).nodes.items():
+        graph.of_kernel[name.partition(":")[0]] += mine
 
 
 def _add_kernels(graph: _Graph, code: str) -> None:

@@ -37,6 +37,7 @@ FEWEST_ROUNDS = 8
 """Executions of a line per step: a line that runs once, or once per block of a model, is no loop over elements."""
 CALLERS = frozenset({"forward", "python"})
 """Roles of lines that call the operators of a loop themselves."""
+LONGEST_HINT = 160
 MOST_EVENTS = 5
 """Graph breaks and guards that are told one by one: all are in the tables."""
 MOST_SITES = 3
@@ -410,7 +411,9 @@ def graph_break(signals: Signals) -> Finding | None:
     first = max(breaks, key=lambda each: each.count)
     places = "1 line breaks" if len(breaks) == 1 else f"{len(breaks)} lines break"
     summary = f"{places} the compiled graph: {format_source(first.source)}, {first.reason}"
-    advice = first.hint or "Keep what the compiler cannot trace out of the model, or move it to its end."
+    advice = "Keep what the compiler cannot trace out of the model, or move it to its end."
+    if first.hint and len(first.hint) <= LONGEST_HINT:
+        advice = first.hint
     return graph_break.finding(summary, advice, category="compile", source=first.source, evidence=_events(breaks))
 
 
