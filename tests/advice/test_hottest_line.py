@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from steptime.advice.evidence import Case, LineUse, PathUse, StepSummary
+from dataclasses import replace
+
+from steptime.advice.evidence import Case, LateRank, LineUse, PathUse, StepSummary
 from steptime.advice.hottest_line import at_hottest_line
 from steptime.advice.rule import Finding, Weight
 from steptime.quantities import Estimate, SourceLine
@@ -83,3 +85,9 @@ def test_a_method_is_that_of_its_own_class() -> None:
     assert at_hottest_line(finding("compute", SourceLine("/job/model.py", 15, "forward")), seen).source == attention
     last = SourceLine("/job/model.py", 30, "forward")
     assert at_hottest_line(finding("compute", last), seen).source == last
+
+
+def test_a_late_ranks_line_is_its_own_whichever_rank_tells_it() -> None:
+    late = LateRank((1,), "", 50, 1.0, "input", 40.0, (), Estimate(40.0, 39.0, 41.0, 5), source=CROP)
+    seen = replace(case(PathUse(40, "input", (ITEM, CALL))), lateness=late)
+    assert at_hottest_line(finding("", CROP), seen).source == CROP

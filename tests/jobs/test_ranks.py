@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -90,7 +91,8 @@ def check_late(report: dict[str, Any], category: str, lines: set[int]) -> dict[s
     assert late["category"] == category, late["excesses"]
     first = report["processes"][0]
     assert first["rank"] == 1
-    assert first["verdict"]["sentence"].startswith("The other ranks wait for rank 1")
+    assert re.match(r"Rank 1( \(.*?\))? is the straggler: the others wait ", first["verdict"]["sentence"])
+    assert first["verdict"]["sentence"].count("others wait") == 1
     assert "late-rank" in names(report)
     if lines:
         assert late["source"] is not None

@@ -161,6 +161,6 @@ def test_steps_are_left_out_with_the_reason(report: Report) -> None:
     series = StepSeries(("steady", "warm-up", "profiled", "with evaluation"), (1, 2, 2, 2, 3, 3, *[0] * 6), (), 1, ())
     case = replace(process.case, step=step, outliers=None)
     assert left_out_text(replace(process, case=case, series=series)) == (
-        "1 warm-up, 3 while steptime profiled, 2 with evaluation"
+        "1 warm-up, 3 for measurements of steptime, 2 with evaluation"
     )
     assert left_out_text(replace(process, case=case, series=None)) == "1 warm-up, 5 disturbed"

@@ -23,8 +23,28 @@ otherwise. What is no line that runs in a step (a function's first one, where a 
 
 
 def at_hottest_line(finding: Finding, case: Case) -> Finding:
-    """The finding with the hottest line below the one that it knows, which then stands in its evidence."""
-    below = _below(finding, case)
+    """The finding with the hottest line below the one that it knows, which then stands in its evidence. A late rank's
+    line is known from its own case: this rank may never run it."""
+    if finding.weight is Weight.DOUBT or (finding.savings is None and finding.source is None):
+        return finding
+    known = finding.source
+    if case.lateness is not None and known is not None and known == case.lateness.source:
+        return finding
+    saved = finding.savings.value if finding.savings is not None else 0.0
+    line = hottest_line(known, finding.category, saved, case)
+    if line is None or line == known:
+        return finding
+    if known is None:
+        return replace(finding, source=line)
+    called = any(_same_line(each, known) for path in _below(known, finding.category, case) for each in path.lines)
+    about = f"It is reached through {format_source(known)}." if called else f"It is about {format_source(known)}."
+    return replace(finding, source=line, evidence=(*finding.evidence, about))
+
+
+def hottest_line(known: SourceLine | None, category: str, saved: float, case: Case) -> SourceLine | None:
+    """The line that holds most of a category's time below the known one; the known one where it runs itself and no
+    other stands out. saved: ns a step, what a finding about it could save."""
+    below = _below(known, category, case)
     inside = [path for path in below if is_user_file(path.lines[0].file)] or below
     spent: dict[tuple[str, int], float] = {}
     lines: dict[tuple[str, int], SourceLine] = {}
@@ -32,21 +52,15 @@ def at_hottest_line(finding: Finding, case: Case) -> Finding:
         hottest = path.lines[0]  # a comprehension is a function of its own, on the same line
         spent[hottest.file, hottest.line] = spent.get((hottest.file, hottest.line), 0.0) + path.duration
         lines[hottest.file, hottest.line] = hottest
-    if finding.weight is Weight.DOUBT or (finding.savings is None and finding.source is None) or not spent:
-        return finding
+    if not spent:
+        return known
     place = max(spent, key=lambda each: spent[each])
     line = lines[place]
-    known = finding.source
-    saved = finding.savings.value if finding.savings is not None else 0.0
     stands_out = spent[place] >= LEAST_SHARE * max(saved, sum(spent.values()))
     runs = known is not None and _runs(known, case)
     if (runs and not stands_out) or (known is not None and _same_line(line, known)):
-        return finding
-    if known is None:
-        return replace(finding, source=line)
-    called = any(_same_line(each, known) for path in inside for each in path.lines)
-    about = f"It is reached through {format_source(known)}." if called else f"It is about {format_source(known)}."
-    return replace(finding, source=line, evidence=(*finding.evidence, about))
+        return known
+    return line
 
 
 def _runs(known: SourceLine, case: Case) -> bool:
@@ -55,18 +69,18 @@ def _runs(known: SourceLine, case: Case) -> bool:
     return any(_same_line(line, known) for line in timed)
 
 
-def _below(finding: Finding, case: Case) -> list[PathUse]:
-    """The paths through the finding's line, else those that the loader runs where it is about the input, else those
+def _below(known: SourceLine | None, category: str, case: Case) -> list[PathUse]:
+    """The paths through the known line, else those that the loader runs where it is about the input, else those
     through its function, unless that is the training loop, which everything runs through. What is no time of the host
     alone stays in the function that its operators have told."""
-    paths, known = [path for path in case.paths if path.lines], finding.source
+    paths = [path for path in case.paths if path.lines]
     through = [path for path in paths if known is not None and any(_same_line(line, known) for line in path.lines)]
     around = function_around((line for path in paths for line in path.lines), known) if known is not None else None
-    if finding.category not in ON_HOST:
+    if category not in ON_HOST:
         return [] if through else [path for path in paths if known and _inside(path.lines[0], known, around)]
     if through:
         return through
-    if finding.category == INPUT and (loaded := [path for path in paths if path.part == INPUT]):
+    if category == INPUT and (loaded := [path for path in paths if path.part == INPUT]):
         return loaded
     loops = {function_of(SourceLine(file, 0, name)) for file, name in loop_functions(case.lines)}
     if known is None or known.function == "<module>" or function_of(known) in loops:

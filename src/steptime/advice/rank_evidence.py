@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from steptime.advice.engine import examine
 from steptime.advice.evidence import Case, LineUse, RankUse, record_of
+from steptime.advice.hottest_line import INPUT, hottest_line
 from steptime.analysis.stragglers.comparison import LateRank, RankComparison
 from steptime.quantities import SourceLine
 
@@ -57,12 +58,12 @@ def located(comparison: RankComparison | None, cases: Mapping[int, Case]) -> Ran
 
 
 def _of_items(late: LateRank, own: Case) -> SourceLine | None:
-    """Where the dataset's items are made, when making them is most of the excess in input."""
+    """The hottest line of making the dataset's items, when that is most of the excess in input."""
     loader = own.loader
-    if late.category != "input" or loader is None or loader.item is None or loader.item_site is None:
+    if late.category != INPUT or loader is None or loader.item is None or loader.item_site is None:
         return None
     made = loader.item.value * (loader.batch_size or 1) * loader.demand
-    return loader.item_site if made >= MOST_OF_IT * late.excess else None
+    return hottest_line(loader.item_site, INPUT, late.excess, own) if made >= MOST_OF_IT * late.excess else None
 
 
 def _of_finding(late: LateRank, own: Case) -> SourceLine | None:

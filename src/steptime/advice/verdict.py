@@ -33,7 +33,7 @@ WIDEST = 0.3
 """Of the step: an interval wider than this decides nothing when another category's interval overlaps it."""
 CLEARLY = 2
 """Times the second category: the first one is the largest then, however much the steps differ."""
-FEW_STEPS, OTHER_LOAD = "few-steps", "background-load"
+FEW_STEPS, OTHER_LOAD, LATE_RANK = "few-steps", "background-load", "late-rank"
 """Rules whose doubt leaves an answer likely: other steps would mostly say the same."""
 CALM = 0.1
 """Spread of the steps (interquartile range over median): other programs that leave them so even took little from
@@ -113,13 +113,13 @@ def _with_saving(use: CategoryUse, best: Estimate) -> CategoryUse:
 
 def verdict(case: Case, findings: Iterable[Finding] = ()) -> Verdict:
     """The category with the largest recoverable time; for a rank that the others wait for, that is said first."""
-    found = _verdict(case, tuple(findings))
+    late = case.lateness if case.lateness is not None and case.rank in case.lateness.ranks else None
+    found = _verdict(case, tuple(finding for finding in findings if late is None or finding.name != LATE_RANK))
     if said := _run_text(case):
         found = replace(found, sentence=f"{said} {found.sentence}")
     if case.outliers is not None and case.outliers.share >= LEAST_SHARE:
         found = replace(found, sentence=f"{found.sentence} {outliers_text(case.outliers)}.")
-    late = case.lateness
-    if late is None or case.rank not in late.ranks:
+    if late is None:
         return found
     who, reason, per = late_name(late), late_reason(late), "in this step" if case.step.steady == 1 else "a step"
     said = f"the others wait {format_duration(late.waiting)} {per} for it" + (f": {reason}." if reason else ".")

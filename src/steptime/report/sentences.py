@@ -83,8 +83,8 @@ def step_text(step: StepSummary) -> str:
 
 
 def left_out_text(process: ProcessReport) -> str:
-    """Steps that the mean leaves out, and why: "1 warm-up, 14 while steptime profiled, 2 with evaluation"; "" where it
-    leaves out none."""
+    """Steps that the mean leaves out, and why: "1 warm-up, 14 for measurements of steptime, 2 with evaluation"; ""
+    where it leaves out none."""
     step, series = process.case.step, process.series
     outliers = process.case.outliers.left_out if process.case.outliers is not None else 0
     disturbed = step.total - step.steady - step.warm_up - outliers
@@ -92,7 +92,7 @@ def left_out_text(process: ProcessReport) -> str:
     if series is not None and len(series.marks) < MOST_MARKS and THINNED not in series.names:
         kinds = Counter(series.names[kind] for kind in series.kinds)
         job = [(kinds[name], name) for name in DISTURBING]
-        rest = "while steptime profiled"
+        rest = "for measurements of steptime"
     ours = disturbed - sum(count for count, _ in job)
     aside = "outlier" if outliers == 1 else "outliers"
     counts = ((step.warm_up, "warm-up"), (ours, rest), *job, (outliers, aside))

@@ -20,10 +20,11 @@ class Samples(Dataset):
     def __len__(self):
         return len(self.values)
 
-    def __getitem__(self, index):  # fault: input
+    def __getitem__(self, index):
         value = self.values[index]
         if self.slow:
-            value = torch.tensor([float(word) for word in ",".join(map(repr, value.tolist())).split(",")])
+            text = ",".join(map(repr, value.tolist()))  # fault: input
+            value = torch.tensor([float(word) for word in text.split(",")])  # fault: input
         return value
 
 
