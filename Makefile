@@ -30,7 +30,7 @@ TWO ?= -n 2 --dist worksteal
 .PHONY: demo test test-all lint docs site picture bench bench-full clean
 
 demo: .demo/ready
-	.demo/bin/steptime run --force --recording runs/demo -o runs/demo/report.html -- .demo/bin/python examples/slow_input.py
+	.demo/bin/steptime run --force --recording runs/demo -o runs/demo.html -- .demo/bin/python examples/slow_input.py
 
 test: .test/ready
 	.test/bin/python -m pytest -m "not slow" $(TWO) $(PYTEST_ARGS)
@@ -55,7 +55,7 @@ site: .site/ready
 	NO_MKDOCS_2_WARNING=1 .site/bin/mkdocs build --quiet
 
 picture: .test/ready
-	.test/bin/python .ci/picture.py runs/demo/report.html docs
+	.test/bin/python .ci/picture.py runs/demo.html docs
 
 # make bench NAME=my-machine RIVALS="--rival slowai=PYTHON": other tools beside ours, each in an environment of its own.
 # A benchmark that finds a fault ends with 1; the page is made all the same.

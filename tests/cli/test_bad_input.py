@@ -198,6 +198,14 @@ def test_a_recording_of_a_newer_version_is_refused_by_name(steptime: Steptime, t
     assert "pip install --upgrade steptime" in sentence(run, "recording-newer")
 
 
+def test_force_says_why_a_recording_stays(steptime: Steptime, tmp_path: Path) -> None:
+    words = ("run", "--force", "--recording", tmp_path / "r", "--", "true")
+    steptime(*words)
+    (tmp_path / "r" / "report.html").write_text("mine", encoding="utf-8")
+    assert "holds other files than a recording's, which stay: this run's is " in steptime(*words).stderr
+    assert (tmp_path / "r" / "report.html").exists()
+
+
 @pytest.mark.parametrize("verb", ["run", "nan"])
 @pytest.mark.parametrize("manifest", ['{"manifest_version": 3}', '{"format_version": 1}'], ids=["theirs", "ours"])
 def test_force_removes_no_folder_in_which_there_is_anything_else(

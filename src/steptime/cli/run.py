@@ -191,7 +191,8 @@ def command(**given: Any) -> int:
         return _end(outcome, 0)
     made = wanted.with_name(outcome.recording.name) if wanted.name else wanted
     if made != wanted and options.recording is not None:
-        say(f"{wanted} holds an earlier recording: this run's is {made}. (recording-exists)")
+        why = "other files than a recording's, which stay" if options.force else "an earlier recording"
+        say(f"{wanted} holds {why}: this run's is {made}. (recording-exists)")
     status = shield(lambda: _account(outcome, made, options))
     if options.recording is None and part is None and not outcome.torch_seen:
         _leave_nothing(outcome.recording, made.parent if parent_is_ours else None)
