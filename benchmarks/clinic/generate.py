@@ -266,14 +266,15 @@ def place_of(fault: dict[str, Any], said: dict[str, Any]) -> int:
 
 
 def table(rows: Sequence[dict[str, Any]], tool: str = OURS) -> str:
-    """The scores of a tool, as Markdown. Verdicts withheld count as not right."""
+    """The scores of a tool, as Markdown. Verdicts withheld count as not right. A fault counts where it takes much of
+    the step, in all pairs of bare runs: what may as well take nothing is no truth."""
     heard = [row for row in rows if "failed" not in row and tool in row["said_of_twin"]]
     ill = [
         (max(row["faults"], key=lambda fault: fault["share"]["value"]), row["said"][tool])
         for row in heard
         if row["faults"]
     ]
-    ill = [(fault, said) for fault, said in ill if fault["share"]["value"] >= SEVERE]
+    ill = [(fault, said) for fault, said in ill if fault["share"]["value"] >= SEVERE and fault["share"]["low"] > 0]
     told = [(fault, said, place_of(fault, said)) for fault, said in ill]
     decided = [(fault, said, place) for fault, said, place in told if said["bottleneck"] != "undecided"]
     named = [(fault, said, place) for fault, said, place in decided if place >= 0]
@@ -284,7 +285,7 @@ def table(rows: Sequence[dict[str, Any]], tool: str = OURS) -> str:
         "line, where the right cause is first": _count(
             [each for each in decided if each[2] == 0], lambda each: is_on_line(*each)
         ),
-        "line, of all": _count(told, lambda each: each[2] == 0 and is_on_line(*each)),
+        "line, of all": _count(told, lambda each: each[2] == 0 and each in decided and is_on_line(*each)),
         "planted share within the interval": _count(named, _is_covered),
         "verdicts withheld": _count(told, lambda each: each not in decided),
         f"twins with a finding of {ALARM:.0%} or more": _count(twins, lambda said: bool(alarms(said))),

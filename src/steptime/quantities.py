@@ -76,6 +76,11 @@ def format_count(count: float, noun: str) -> str:
     return f"{text} {noun if text == '1' else plural}"
 
 
+def format_times(ratio: float) -> str:
+    """How many times as much: "1.4", "12", "140"."""
+    return f"{ratio:,.0f}" if ratio >= 9.95 else f"{ratio:.2g}"
+
+
 def format_samples(rate: float) -> str:
     """A throughput: "401 samples/s", "1,234 samples/s", "0.52 samples/s"."""
     return f"{rate:,.0f} samples/s" if rate >= 99.5 else f"{rate:.3g} samples/s"

@@ -98,7 +98,14 @@ def test_a_tool_that_names_no_line_is_right_where_it_blames_the_part_of_the_faul
 def test_a_withheld_verdict_is_not_right() -> None:
     told = table([row(("metrics-in-step", 0.4, ("train.py", 7)), withheld=True)])
     assert "| right cause first, of all | 0 | 1 |" in told
+    assert "| line, of all | 0 | 1 |" in told
     assert "| verdicts withheld | 1 | 1 |" in told
+
+
+def test_a_fault_that_bare_runs_may_not_feel_is_no_truth() -> None:
+    felt = row(("metrics-in-step", 0.4, ("train.py", 7)))
+    felt["faults"][0]["share"]["low"] = -0.1
+    assert "| right cause first, of all | 0 | 0 |" in table([felt])
 
 
 def test_a_share_outside_of_the_interval_is_not_covered() -> None:

@@ -96,6 +96,16 @@ def test_memory_that_rises_once_does_not_grow() -> None:
     assert not growth.leaks
 
 
+def test_what_memory_jumped_by_is_no_part_of_its_growth() -> None:
+    jumped = (1e9 + 40_000 * STEPS + 1e8 * (STEPS > 900)).astype(np.int64)
+    growth = growth_of("rank 0", "resident", STEPS, jumped)
+    assert growth is not None
+    assert growth.total <= growth.per_step.high * growth.steps
+    little = growth_of("rank 0", "resident", STEPS, (1e9 + 10 * STEPS + 2e6 * (STEPS > 900)).astype(np.int64))
+    assert little is not None
+    assert not little.leaks
+
+
 SECOND = 10**9
 
 

@@ -14,7 +14,7 @@ from steptime.advice.models import how_to_record, late_name, late_reason
 from steptime.advice.rule import Finding, Weight
 from steptime.advice.savings import named, ratio
 from steptime.advice.segment_evidence import lines_text
-from steptime.quantities import Estimate, format_duration, format_share, format_source
+from steptime.quantities import Estimate, format_duration, format_share, format_source, format_times
 
 BALANCED = "balanced"
 UNKNOWN = "unknown"
@@ -129,7 +129,9 @@ def verdict(case: Case, findings: Iterable[Finding] = ()) -> Verdict:
 def outliers_text(use: OutlierUse) -> str:
     """ "3 of 22 steps take 1.02 s, 10 times the usual 100 ms, and are left out of this: the forward pass"."""
     takes = f"{use.count} of {use.steps} steps take{'s' if use.count == 1 else ''} {format_duration(use.duration)}"
-    times = f", {use.duration / use.usual:.2g} times the usual {format_duration(use.usual)}" if use.usual else ""
+    times = (
+        f", {format_times(use.duration / use.usual)} times the usual {format_duration(use.usual)}" if use.usual else ""
+    )
     return f"{takes}{times}{', left out here' if use.left_out else ''}: {part_words(use.part)}"
 
 

@@ -78,7 +78,7 @@ def without_profiler(times: Int64, values: Int64, steps: Steps) -> tuple[Int64, 
 @dataclass(frozen=True, slots=True)
 class Growth:
     """memory: "resident", "allocated" or "reserved". per_step: bytes; leaks: whether it is growth beyond doubt. total:
-    bytes from the first sample behind the warm-up to the last."""
+    bytes that it grew by from the first sample behind the warm-up to the last, jumps left out."""
 
     process: str
     memory: str
@@ -120,7 +120,8 @@ def growth_of(process: str, memory: str, step: Int64, size: Int64) -> Growth | N
     low, high = _interval(x, y, slope)
     edges = np.linspace(0, len(y) - 1, STRETCHES + 1).astype(np.int64)
     rising = float(np.mean(np.diff(y[edges]) > LEAST_RISE * slope * np.diff(x[edges])))
-    total = int(np.median(size[-3:]) - np.median(size[:3]))
+    # What it jumped by is not what it grows by.
+    total = int(min(np.median(size[-3:]) - np.median(size[:3]), slope * (step[-1] - step[0])))
     leaks = low > 0 and total >= LEAST_GROWTH and rising >= STEADY_SHARE
     estimate = Estimate(slope, min(low, slope), max(high, slope), len(step), "bytes")
     return Growth(process, memory, estimate, total, leaks, int(step[-1] - step[0]))

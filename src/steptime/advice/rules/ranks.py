@@ -11,7 +11,15 @@ from steptime.advice.rule import Finding, rule
 from steptime.advice.savings import capped, in_step, modelled, named, ratio, scaled, share_of_step, total
 from steptime.advice.signals import Signals
 from steptime.analysis.stragglers.comparison import LateRank
-from steptime.quantities import Estimate, SourceLine, format_bytes, format_duration, format_share, format_source
+from steptime.quantities import (
+    Estimate,
+    SourceLine,
+    format_bytes,
+    format_duration,
+    format_share,
+    format_source,
+    format_times,
+)
 
 SURE_WAITING = 0.5
 """Of the waiting: other ranks may be the next late ones when this one is in time."""
@@ -128,8 +136,10 @@ def _known(signals: Signals, late: LateRank, ranks: tuple[str, ...]) -> Finding:
 
 
 def _what_to_do(late: LateRank) -> str:
-    if uneven(late):
-        return f"It does {late.arithmetic:.2g} times the others' arithmetic: give all ranks batches of one size"
+    if late.arithmetic is not None and uneven(late):
+        return (
+            f"It does {format_times(late.arithmetic)} times the others' arithmetic: give all ranks batches of one size"
+        )
     if late.source is not None:
         return f"Make {format_source(late.source)} as fast there as on the other ranks"
     if late.node:
