@@ -47,7 +47,7 @@ LONG = (
     Planted("batch_preparation", "batch-preparation"),
     Planted("garbage_collection", "garbage-collection"),
     Planted("logging_in_step", "logging-in-step"),
-    Planted("metrics_in_step", "metrics-in-step"),
+    Planted("metrics_in_step", "metrics-in-step", ("dispatch-loop",)),
     Planted("list_conversion", "list-conversion"),
     Planted("pointwise_chain", "memory-bound-pointwise"),
     Planted("optimizer_share", "optimizer-share"),

@@ -124,8 +124,9 @@ def examine(case: Case, rules: Iterable[Rule] | None = None) -> Examination:
         absent += [(rule.code, reason)] if reason else []
         failed += [(rule.code, failure)] if failure else []
     material = [bounded for finding in findings if (bounded := _bounded(finding, case)) is not None]
-    placed = [at_hottest_line(finding, case) for finding in material]
-    kept = sorted(_without_generalities(placed, {rule.name: rule for rule in chosen}), key=_rank)
+    named = {rule.name: rule for rule in chosen}
+    placed = [each if named[each.name].of_setting else at_hottest_line(each, case) for each in material]
+    kept = sorted(_without_generalities(placed, named), key=_rank)
     told = shared(tuple(_each_line_once(kept)), case, LEAST_SHARE * case.step.duration.value)
     return Examination(tuple(sorted(told, key=_rank)), tuple(absent), tuple(failed))
 

@@ -98,7 +98,8 @@ class Rule:
     """needs: signals without which it is not examined. uses: signals that it reads where they exist.
 
     instead_of: names of more general rules whose finding about the same category this one replaces. by_line: its
-    findings are about one line each, so that only a finding about the same line can replace them.
+    findings are about one line each, so that only a finding about the same line can replace them. of_setting: its
+    finding is about the line that sets something, wherever the time goes.
     """
 
     code: str
@@ -110,6 +111,7 @@ class Rule:
     function: Function
     page: Page
     by_line: bool = False
+    of_setting: bool = False
 
     def __call__(self, signals: Signals) -> tuple[Finding, ...]:
         """The rule's findings; the function's None or single finding made a tuple. Raises what the function raises, and
@@ -149,6 +151,7 @@ def rule(
     instead_of: tuple[str, ...] = (),
     weight: Weight = Weight.FINDING,
     by_line: bool = False,
+    of_setting: bool = False,
 ) -> Callable[[Function], Rule]:
     """Makes a rule of a function. Every rule needs the step, and need not say so.
 
@@ -161,6 +164,8 @@ def rule(
     def make(function: Function) -> Rule:
         page = read_page(function, f"rule {name}", SECTIONS)
         needed = frozenset({Signal.STEP, *needs})
-        return Rule(code, name, needed, frozenset(uses), frozenset(instead_of), weight, function, page, by_line)
+        return Rule(
+            code, name, needed, frozenset(uses), frozenset(instead_of), weight, function, page, by_line, of_setting
+        )
 
     return make

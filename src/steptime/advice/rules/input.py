@@ -239,6 +239,7 @@ def _room(loader: LoaderUse, model: Supply) -> str:
     needs={Signal.LOADER},
     uses={Signal.SETTINGS, Signal.CONTENTION},
     instead_of=("input-wait", "slow-collate", "too-few-workers"),
+    of_setting=True,
 )
 def too_many_workers(signals: Signals) -> Finding | None:
     """The loader's workers cost more than they bring

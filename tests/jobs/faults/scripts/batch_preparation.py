@@ -23,7 +23,7 @@ def read_batch():
     rows = torch.empty(32, 257, dtype=torch.long)
     for row, start in enumerate(starts):
         for column in range(257):
-            rows[row, column] = vocabulary[text[start + column]]
+            rows[row, column] = vocabulary[text[start + column]]  # fault
     return rows[:, :-1], rows[:, 1:]
 
 

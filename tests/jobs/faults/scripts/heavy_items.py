@@ -24,13 +24,13 @@ class Signals(Dataset):
 
     def smooth(self, row):
         for _ in range(12):
-            row = [0.5 * left + 0.5 * right for left, right in zip(row, row[1:] + row[:1])]
+            row = [0.5 * left + 0.5 * right for left, right in zip(row, row[1:] + row[:1])]  # fault
         return torch.tensor(row)
 
     def __len__(self):
         return len(self.rows)
 
-    def __getitem__(self, index):  # fault
+    def __getitem__(self, index):
         if self.ready is not None:
             return self.ready[index], index % 10
         return self.smooth(self.rows[index]), index % 10

@@ -19,12 +19,12 @@ class Block(nn.Module):
         self.expand = nn.Linear(128, 1024)
         self.reduce = nn.Linear(1024, 128)
 
-    def forward(self, x):  # fault
+    def forward(self, x):
         x = self.expand(x)
         if arguments.healthy:
             x = torch.relu(x)
         else:
-            x = 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x)))
+            x = 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x)))  # fault
         return self.reduce(x)
 
 

@@ -32,7 +32,7 @@ class Sentences(Dataset):
 
 def pad(batch):
     longest = max(len(tokens) for tokens, _ in batch)
-    rows = [[int(tokens[i]) if i < len(tokens) else 0 for i in range(longest)] for tokens, _ in batch]
+    rows = [[int(tokens[i]) if i < len(tokens) else 0 for i in range(longest)] for tokens, _ in batch]  # fault
     return torch.tensor(rows), torch.tensor([label for _, label in batch])
 
 
@@ -54,9 +54,7 @@ class Classifier(nn.Module):
 model = Classifier()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 criterion = nn.CrossEntropyLoss()
-loader = DataLoader(  # fault
-    Sentences(), batch_size=64, collate_fn=pad_at_once if arguments.healthy else pad
-)
+loader = DataLoader(Sentences(), batch_size=64, collate_fn=pad_at_once if arguments.healthy else pad)
 done = 0
 while done < arguments.steps:
     for batch, targets in loader:
