@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -115,6 +116,16 @@ def test_records_that_no_compiler_wrote_are_passed_over(tmp_path: Path, kind: st
     logs = read_compile_logs(tmp_path)
     assert [kernel for kernel in logs.kernels if kernel.lines or kernel.operators] == []
     assert replace(logs, kernels=()) == CompileLogs()
+
+
+def test_what_is_no_file_is_passed_over(tmp_path: Path) -> None:
+    graph = tmp_path / "torch_compile_debug" / "run" / "torchinductor" / "model"
+    graph.mkdir(parents=True)
+    for place in (tmp_path / "dedicated_log_torch_trace_a.log", graph / "output_code.py", graph / "other"):
+        place.symlink_to("/nowhere")
+    os.mkfifo(tmp_path / "dedicated_log_torch_trace_b.log")
+    os.mkfifo(graph / "fx_graph_readable.py")
+    assert read_compile_logs(tmp_path) == CompileLogs()
 
 
 def test_what_a_record_says_is_cut_and_escaped(trace: Path) -> None:

@@ -7,6 +7,7 @@ knows kernels alone. Which of their records say what: torch/_logging/_internal.p
 
 from __future__ import annotations
 
+import os
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
@@ -93,7 +94,7 @@ def find_logs(path: Path) -> Path | None:
 
 def read_compile_logs(folder: Path, rank: int | None = None) -> CompileLogs:
     """rank: whose files are read, where their names say ranks. What is damaged in them is passed over."""
-    files = sorted(folder.glob(LOGS))
+    files = [file for file in sorted(folder.glob(LOGS)) if _readable(file)]
     own = [file for file in files if re.search(rf"_rank_{rank}[._]", file.name)]
     reader, left = _Reader(), MOST_READ
     for file in own or files:
@@ -102,10 +103,15 @@ def read_compile_logs(folder: Path, rank: int | None = None) -> CompileLogs:
         left -= file.stat().st_size
     debug = folder if folder.name == DEBUG else folder / DEBUG
     for code in sorted(debug.glob("*/torchinductor/*/output_code.py")):
-        left -= sum(file.stat().st_size for file in code.parent.iterdir())
+        left -= sum(file.stat().st_size for file in filter(_readable, code.parent.iterdir()))
         if left > 0:
             reader.take_folder(code.parent)
     return reader.found()
+
+
+def _readable(path: Path) -> bool:
+    """Whether it is a file: a pipe would never end."""
+    return path.is_file() and os.access(path, os.R_OK)
 
 
 class _Artifact(msgspec.Struct):
@@ -258,11 +264,10 @@ class _Reader:
 
 
 def _text_of(file: Path) -> str:
-    try:
-        with file.open(encoding="utf-8", errors="replace") as stream:
-            return stream.read(LARGEST_RECORD)
-    except OSError:
+    if not _readable(file):
         return ""
+    with file.open(encoding="utf-8", errors="replace") as stream:
+        return stream.read(LARGEST_RECORD)
 
 
 def _reasons(payload: str) -> list[str]:
