@@ -36,7 +36,7 @@ def at_hottest_line(finding: Finding, case: Case) -> Finding:
         return finding
     if known is None:
         return replace(finding, source=line)
-    called = any(_same_line(each, known) for path in _below(known, finding.category, case) for each in path.lines)
+    called = any(_same_line(each, known) for path in case.paths for each in path.lines)
     about = f"It is reached through {format_source(known)}." if called else f"It is about {format_source(known)}."
     return replace(finding, source=line, evidence=(*finding.evidence, about))
 
