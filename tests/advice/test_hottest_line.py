@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from steptime.advice.evidence import Case, LateRank, LineUse, PathUse, StepSummary
+from steptime.advice.evidence import Case, LateRank, LineUse, OperatorUse, PathUse, StepSummary
 from steptime.advice.hottest_line import at_hottest_line
+from steptime.advice.line_evidence import at_calling_lines
 from steptime.advice.rule import Finding, Weight
 from steptime.quantities import Estimate, SourceLine
+from steptime.recording.recording import CalledFacts
 
 STEP = StepSummary(Estimate(100.0, 99.0, 101.0, 50), 60, 50, 5, "optimizer", "cpu")
 SOME, SAVED = Estimate(1.0, 1.0, 1.0, 5), Estimate(50.0, 49.0, 51.0, 5)
@@ -91,3 +93,25 @@ def test_a_late_ranks_line_is_its_own_whichever_rank_tells_it() -> None:
     late = LateRank((1,), "", 50, 1.0, "input", 40.0, (), Estimate(40.0, 39.0, 41.0, 5), source=CROP)
     seen = replace(case(PathUse(40, "input", (ITEM, CALL))), lateness=late)
     assert at_hottest_line(finding("", CROP), seen).source == CROP
+
+
+def test_an_operator_is_at_the_line_that_was_seen_to_call_it() -> None:
+    begins = SourceLine("/job/model.py", 20, "forward", "def forward(self, x):")
+    convert, linear, other = (
+        SourceLine("/job/model.py", line, function)
+        for line, function in ((21, "Layer.forward"), (22, "Layer.forward"), (40, "Head.forward"))
+    )
+    paths = [PathUse(5, "forward", (convert,)), PathUse(90, "forward", (linear,)), PathUse(9, "forward", (other,))]
+    called = [
+        CalledFacts("/job/model.py", 21, ("torch.Tensor.double", "torch.Tensor.contiguous")),
+        CalledFacts("/job/model.py", 22, ("torch.nn.modules.module.Module._wrapped_call_impl", "torch.relu")),
+        CalledFacts("/job/model.py", 40, ("torch.Tensor.float",)),
+    ]
+
+    def line_of(name: str) -> SourceLine | None:
+        return at_calling_lines([OperatorUse(name, 4, 10, "memory", "forward", source=begins)], called, paths)[0].source
+
+    assert line_of("aten::copy_") == convert
+    assert line_of("aten::threshold_backward") == begins, "nothing of that name was called"
+    assert line_of("aten::relu") == linear
+    assert line_of("aten::addmm") == begins, "a module called it"

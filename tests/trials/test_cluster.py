@@ -72,7 +72,7 @@ def notes(tmp_path: Path) -> list[list[str]]:
 
 
 def gone(pid: int) -> bool:
-    for _ in range(300):
+    for _ in range(1200):
         try:
             os.kill(pid, 0)
         except ProcessLookupError:

@@ -22,7 +22,7 @@ from steptime.advice.evidence import (
     SiteUse,
     record_of,
 )
-from steptime.advice.line_evidence import in_steady_steps, line_uses, repeated_forward
+from steptime.advice.line_evidence import at_calling_lines, in_steady_steps, line_uses, repeated_forward
 from steptime.advice.loader_evidence import loader_use
 from steptime.advice.outliers import outliers_of, usual_steps
 from steptime.advice.pattern_evidence import change_use, period_use
@@ -77,20 +77,22 @@ def assemble(
     phases, peaks = phase_uses(steps, usual), machine_use(machine)
     if breakdown is not None and breakdown.device == "cpu":
         operators = in_steady_steps(operators, categories, phases, peaks)
+    paths = (*_paths(process), *_worker_paths(process, layout, loader))
+    operators = at_calling_lines(operators, process.called, paths)
     return Case(
         step=step_summary(process, layout.timeline, usual),
         categories=categories,
         phases=phases,
         loader=loader,
         lines=line_uses(process, layout, usual, in_operators),
-        operators=tuple(operators),
+        operators=operators,
         settings=_settings(process, layout, usual, trainers_on_host),
         optimizers=_optimizers(process, layout, usual, operators),
         compilations=_compilations(process, steps),
         sites=tuple(
             SiteUse(each.name, each.device, each.count / max(1, each.steps), each.site) for each in process.sites
         ),
-        paths=(*_paths(process), *_worker_paths(process, layout, loader)),
+        paths=paths,
         functions=tuple(functions),
         repeated=repeated_forward(process, layout, usual),
         garbage=_garbage(layout),

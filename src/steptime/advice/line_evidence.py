@@ -8,6 +8,7 @@ took is scaled down to what the phases and the breakdown of the steady steps hav
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -15,7 +16,8 @@ from functools import partial
 
 import numpy as np
 
-from steptime.advice.evidence import CategoryUse, LineUse, MachineUse, OperatorUse, RepeatedForward
+from steptime.advice.evidence import CategoryUse, LineUse, MachineUse, OperatorUse, PathUse, RepeatedForward
+from steptime.advice.kernels import COPIES, plain_name
 from steptime.advice.memory_evidence import memory_rate
 from steptime.advice.savings import named, ratio, scaled, total
 from steptime.analysis.layout import Layout
@@ -26,7 +28,7 @@ from steptime.arrays import Float64, Int64, unique
 from steptime.intervals import EMPTY, Intervals, measure, subtract
 from steptime.journal import Flag, Kind
 from steptime.quantities import Estimate, SourceLine, mean_of_series
-from steptime.recording.recording import Process
+from steptime.recording.recording import CalledFacts, Process
 
 
 def function_of(source: SourceLine) -> tuple[str, str]:
@@ -50,6 +52,40 @@ def lines_around(lines: Sequence[LineUse], source: SourceLine) -> list[LineUse]:
     around = function_around((line.source for line in lines), source)
     same = (line for line in lines if function_of(line.source) == function_of(source))
     return [line for line in same if line.source.function == around]
+
+
+COPYING = frozenset(
+    {"to", "type", "double", "float", "half", "bfloat16", "contiguous", "clone", "copy", "reshape", "flatten"}
+)
+"""Functions that run one of the operators that copy, by the last of their names."""
+
+
+def at_calling_lines(
+    operators: Iterable[OperatorUse], called: Iterable[CalledFacts], paths: Iterable[PathUse]
+) -> tuple[OperatorUse, ...]:
+    """The operators, each at the line that calls it. A trace with stacks knows only the function; of its lines that
+    take time, the one that was seen to call a function of the operator's name, the longest where there are several."""
+    spent: dict[SourceLine, float] = defaultdict(float)
+    for path in paths:
+        if path.lines:
+            spent[path.lines[0]] += path.duration
+    names = {(fact.file, fact.line): {name.rpartition(".")[2] for name in fact.names} for fact in called}
+
+    def at_line(use: OperatorUse) -> OperatorUse:
+        name = plain_name(use.name).removesuffix("_data").removesuffix("_backward").lstrip("_")
+        wanted = COPYING if plain_name(use.name) in COPIES else {name, f"{name}_"}
+        around = function_around(spent, use.source) if use.source is not None else None
+        calling = [
+            line
+            for line in spent
+            if use.source is not None
+            and function_of(line) == function_of(use.source)
+            and line.function == around
+            and not wanted.isdisjoint(names.get((line.file, line.line), ()))
+        ]
+        return replace(use, source=max(calling, key=lambda line: spent[line])) if calling else use
+
+    return tuple(map(at_line, operators))
 
 
 PHASE_OF = {"input": "input", "transfer": "transfer", "python": "rest"}

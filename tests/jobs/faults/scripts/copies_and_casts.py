@@ -17,9 +17,9 @@ class Layer(nn.Module):
         super().__init__()
         self.linear = nn.Linear(256, 256)
 
-    def forward(self, x):  # fault
+    def forward(self, x):
         if not arguments.healthy:
-            x = x.double().transpose(1, 2).contiguous().transpose(1, 2).contiguous().float()
+            x = x.double().transpose(1, 2).contiguous().transpose(1, 2).contiguous().float()  # fault
         return torch.relu(self.linear(x))
 
 
