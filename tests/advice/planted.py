@@ -45,6 +45,7 @@ from steptime.advice.evidence import (
     PeriodUse,
     RecomputeUse,
     RepeatedForward,
+    RootUse,
     SegmentUse,
     SettingsUse,
     SiteUse,
@@ -57,6 +58,21 @@ HOT = GpuUse(30, 0.9, 0.0, 1200.0, 0.0, 1980.0, 290.0, 300.0, 16, 16, 4, 4)
 """A GPU that is too hot, on a whole link."""
 PARSING = SourceLine("job.py", 15, "parse", "json.loads(row)")
 ITEM = SourceLine("/home/ada/train.py", 13, "Images.__getitem__", "image = decode(path)")
+
+
+_BY_HAND = replace(
+    BASE,
+    step=replace(step(), mode="backward"),
+    phases=phases(input=0.1 * MS, forward=6 * MS, backward=9 * MS, rest=4.9 * MS),
+    lines=(*BASE.lines, line("weight -= rate * weight.grad", 4.5 * MS, 0.1 * MS, hits=40.0)),
+    operators=(
+        *BASE.operators[:2],
+        operator("mul", 40, 2 * MS, "memory", "optimizer", bytes=16e6),
+        operator("sub_", 40, 2 * MS, "memory", "optimizer", bytes=24e6),
+    ),
+    optimizers=(),
+    roots=(RootUse("Net", 40, 8_000_000),),
+)
 
 
 def _waiting(wait: float, rest: float, **changes: object) -> Case:
@@ -696,6 +712,15 @@ PLANTED: dict[str, dict[str, Case]] = {
             optimizers=(optimizer(0.18 * MS, elements=10_000, parameters=98, type="SGD"),),
             machine=replace(MACHINE, dispatch=900.0, updates=((1 << 20, 150e9), (1 << 28, 40e9))),
         ),
+    },
+    "update-by-hand": {
+        "fires": _BY_HAND,
+        "fires-on-some-frozen": replace(_BY_HAND, roots=(RootUse("Net", 44, 9_000_000),)),
+        "clean-an-optimiser-of-torch": replace(_BY_HAND, optimizers=(optimizer(0.7 * MS, fused=True),)),
+        "clean-what-changes-in-place-is-no-model": replace(
+            _BY_HAND, operators=tuple(replace(use, phase="rest") for use in _BY_HAND.operators)
+        ),
+        "clean-lines-of-one-call": replace(_BY_HAND, lines=BASE.lines),
     },
     "zeroed-gradients": {
         "fires": replace(

@@ -37,7 +37,10 @@ def test_the_line_of_a_small_finding_stands_behind_the_category() -> None:
     elsewhere = Finding("ST201", "python-time", Weight.FINDING, "x", "y.", ONE, "python", SourceLine("a.py", 3))
     slow = Finding("ST101", "input-wait", Weight.FINDING, "x", "y.", ONE, "input", SourceLine("train.py", 80))
     found = verdict(case(use("input", 60, 1), use("python", 5, 1)), (elsewhere, slow))
-    assert found.sentence == "Waiting for input: 60 ns of 100 ns per step (60 %), first of all at train.py:80."
+    assert (
+        found.sentence
+        == "Waiting for input: 60 ns of 100 ns per step (60 %); up to 1 ns of it could be saved at train.py:80."
+    )
 
 
 def test_the_first_finding_writes_the_headline_with_its_line_once() -> None:

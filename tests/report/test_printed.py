@@ -82,10 +82,10 @@ def test_a_line_that_is_written_in_two_ways_is_found(
     monkeypatch.chdir(tmp_path)
     process = report.processes[0]
     source = SourceLine(str(tmp_path / "deep/train.py"), 88)
-    verdict = replace(process.verdict, sentence="Each step waits 68 ms, first of all at train.py:88.")
+    verdict = replace(process.verdict, sentence="Each step waits 68 ms, at train.py:88.")
     changed = replace(process, verdict=verdict, findings=(replace(process.findings[0], source=source),))
     words = text.render(replace(report, processes=(changed,)))
-    assert "first of all at deep/train.py:88." in words
+    assert "at deep/train.py:88." in words
     assert "\n  deep/train.py:88" in words
     mixed = words.replace("at deep/train.py:88.", "at train.py:88.")
     assert list(one_path(changed, words)) == [] != list(one_path(changed, mixed))

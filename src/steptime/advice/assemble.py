@@ -22,7 +22,13 @@ from steptime.advice.evidence import (
     SiteUse,
     record_of,
 )
-from steptime.advice.line_evidence import at_calling_lines, in_steady_steps, line_uses, repeated_forward
+from steptime.advice.line_evidence import (
+    at_calling_lines,
+    in_steady_steps,
+    line_uses,
+    repeated_forward,
+    with_updates_by_hand,
+)
 from steptime.advice.loader_evidence import loader_use
 from steptime.advice.outliers import outliers_of, usual_steps
 from steptime.advice.pattern_evidence import change_use, period_use
@@ -79,8 +85,14 @@ def assemble(
         operators = in_steady_steps(operators, categories, phases, peaks)
     paths = (*_paths(process), *_worker_paths(process, layout, loader))
     operators = at_calling_lines(operators, process.called, paths)
+    roots, step = (
+        tuple(record_of(RootUse, root) for root in process.roots),
+        step_summary(process, layout.timeline, usual),
+    )
+    if step.mode == "backward":
+        operators = with_updates_by_hand(operators, roots)
     return Case(
-        step=step_summary(process, layout.timeline, usual),
+        step=step,
         categories=categories,
         phases=phases,
         loader=loader,
@@ -99,7 +111,7 @@ def assemble(
         segments=segment_uses(process, layout),
         contention=contention,
         machine=peaks,
-        roots=tuple(record_of(RootUse, root) for root in process.roots),
+        roots=roots,
         padding=process.padding,
         change=change_use(process, layout),
         period=period_use(process, layout),

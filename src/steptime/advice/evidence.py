@@ -85,6 +85,7 @@ class Signal(Enum):
         "a trace does not hold the settings of torch (steptime run reads them)",
     )
     OPTIMIZERS = "optimizers", "no torch optimiser took a step", "the trace marks no optimiser"
+    ROOTS = "roots", "no model of the job was seen", "a trace does not tell the models (steptime run finds them)"
     COMPILATIONS = (
         "compilations",
         "nothing was compiled, as far as was recorded",

@@ -16,7 +16,7 @@ from functools import partial
 
 import numpy as np
 
-from steptime.advice.evidence import CategoryUse, LineUse, MachineUse, OperatorUse, PathUse, RepeatedForward
+from steptime.advice.evidence import CategoryUse, LineUse, MachineUse, OperatorUse, PathUse, RepeatedForward, RootUse
 from steptime.advice.kernels import COPIES, plain_name
 from steptime.advice.memory_evidence import memory_rate
 from steptime.advice.savings import named, ratio, scaled, total
@@ -86,6 +86,25 @@ def at_calling_lines(
         return replace(use, source=max(calling, key=lambda line: spent[line])) if calling else use
 
     return tuple(map(at_line, operators))
+
+
+UPDATED = 0.8
+"""Of a model's parameters and their bytes: some layers may be frozen."""
+
+
+def with_updates_by_hand(operators: Iterable[OperatorUse], roots: Iterable[RootUse]) -> tuple[OperatorUse, ...]:
+    """The operators of steps that no optimiser ends: those outside of the model that pass over its parameters are the
+    update's, where one of them changes as many bytes in place."""
+    model = max(roots, key=lambda root: root.parameter_bytes, default=None)
+    operators = tuple(operators)
+    if model is None or not model.parameters:
+        return operators
+    least = UPDATED * model.parameter_bytes
+    passing = {id(use) for use in operators if use.phase == "rest" and (use.bytes or 0.0) >= least}
+    changing = (use for use in operators if id(use) in passing and use.name.partition(".")[0].endswith("_"))
+    if not any((use.bytes or 0.0) >= 2 * least for use in changing):
+        return operators
+    return tuple(replace(use, phase="optimizer") if id(use) in passing else use for use in operators)
 
 
 PHASE_OF = {"input": "input", "transfer": "transfer", "python": "rest"}

@@ -22,8 +22,9 @@ from steptime.advice.evidence import (
     StepSummary,
 )
 from steptime.advice.kernels import plain_name
-from steptime.advice.line_evidence import profile_scale
+from steptime.advice.line_evidence import UPDATED, LineTime, function_of, line_times, profile_scale
 from steptime.advice.memory_evidence import memory_rate
+from steptime.advice.signals import Signals
 from steptime.analysis.operators import operator_events
 from steptime.analysis.stragglers.comparison import LateRank
 from steptime.analysis.stragglers.summary import gradients_of
@@ -114,6 +115,19 @@ def _collecting(use: OptimizerUse, machine: MachineUse | None) -> float:
     if machine is None or not machine.updates or not machine.dispatch:
         return 0.0
     return HOST_CALLS.get(use.type, USUAL_HOST_CALLS) * machine.dispatch * use.parameters
+
+
+def hand_made_update(signals: Signals) -> list[LineTime]:
+    """The lines of a function that apply the gradients, one parameter after the other, where no optimiser of torch's
+    does: of the lines outside of the model that run for each parameter, those with most time."""
+    updates = any(use.phase == "optimizer" for use in signals.operators)
+    if signals.optimizers or not signals.roots or not updates:
+        return []
+    often = max(1.0, UPDATED * max(root.parameters for root in signals.roots))
+    timed = line_times(signals.lines, signals.phases)
+    times = [time for time in timed if time.line.role == "python" and time.line.hits >= often]
+    function = max(times, key=lambda time: time.duration.value).line.source if times else None
+    return [time for time in times if function is not None and function_of(time.line.source) == function_of(function)]
 
 
 def norm_use(table: IntervalTable, steps: Steps) -> NormUse | None:

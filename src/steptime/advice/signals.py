@@ -40,6 +40,7 @@ from steptime.advice.evidence import (
     RepeatedForward,
     ReplayUse,
     RooflineUse,
+    RootUse,
     SegmentUse,
     SettingsUse,
     Signal,
@@ -89,6 +90,7 @@ class Signals:
     operators = Declared[tuple[OperatorUse, ...]]()
     settings = Declared[SettingsUse]()
     optimizers = Declared[tuple[OptimizerUse, ...]]()
+    roots = Declared[tuple[RootUse, ...]]()
     compilations = Declared[tuple[CompilationUse, ...]]()
     compiler = Declared[CompilerUse]()
     sites = Declared[tuple[SiteUse, ...]]()

@@ -123,7 +123,8 @@ def verdict(case: Case, findings: Iterable[Finding] = ()) -> Verdict:
         return found
     who, reason, per = late_name(late), late_reason(late), "in this step" if case.step.steady == 1 else "a step"
     said = f"the others wait {format_duration(late.waiting)} {per} for it" + (f": {reason}." if reason else ".")
-    return replace(found, sentence=f"{who[:1].upper()}{who[1:]} is the straggler: {said} {found.sentence}")
+    told = f"{who[:1].upper()}{who[1:]} is the straggler: {said}"
+    return replace(found, sentence=told if late.category == found.bottleneck else f"{told} {found.sentence}")
 
 
 def outliers_text(use: OutlierUse) -> str:
@@ -240,7 +241,9 @@ def _headline(use: CategoryUse, findings: tuple[Finding, ...], case: Case) -> st
     if first.savings is not None and first.savings.value >= MOST_OF_IT * use.recoverable.value:
         where = f", at {place}" if place and place not in first.summary else ""
         return f"{first.summary}{where}."
-    return f"{_amount(use, case)}{', first of all at ' if place else ''}{place}."
+    if first.savings is None or not place:
+        return f"{_amount(use, case)}."
+    return f"{_amount(use, case)}; up to {format_duration(first.savings.value)} of it could be saved at {place}."
 
 
 def _several(uses: list[CategoryUse], case: Case) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from steptime.advice.evidence import OptimizerUse, Signal
 from steptime.advice.line_evidence import calls_function
-from steptime.advice.models import FOREACH, FUSABLE, ITERATIVE, floor, zeroing
+from steptime.advice.models import BYTES_PER_ELEMENT, FOREACH, FUSABLE, ITERATIVE, floor, hand_made_update, zeroing
 from steptime.advice.rule import Finding, rule
 from steptime.advice.savings import in_step, modelled, ratio, scaled, share_of_step, total
 from steptime.advice.signals import Signals
@@ -193,3 +193,38 @@ def zeroed_gradients(signals: Signals) -> Finding | None:
     advice = "Call zero_grad() without set_to_none=False: gradients are then dropped."
     source = next((use.source for use in signals.lines if calls_function(use.calls, "zero_grad")), None)
     return zeroed_gradients.finding(summary, advice, saving, category="compute", source=source)
+
+
+@rule(
+    "ST505",
+    "update-by-hand",
+    needs={Signal.OPERATORS, Signal.ROOTS, Signal.LINES, Signal.PHASES},
+    uses={Signal.OPTIMIZERS, Signal.MACHINE},
+)
+def update_by_hand(signals: Signals) -> Finding | None:
+    """The loop updates the parameters itself, one tensor at a time
+
+    What it means: No optimiser of torch steps: a loop over the parameters, or a class of the job's own, applies the
+    gradients. Each tensor costs several small operators and, where a product is made first, a temporary of its size.
+
+    How we know: Steps end with backward, as no optimiser's step() was seen. Outside of forward and backward, operators
+    change as many bytes in place as the model's parameters have, and lines that run at least once for each parameter
+    take the time. One pass over parameters, gradients and one state at the machine's bandwidth is what would remain.
+
+    What helps: The optimiser of torch.optim that does the same, with fused=True where it has it; for an update of your
+    own torch._foreach_add_ and the like on the lists of parameters and gradients, under torch.no_grad().
+
+    When to ignore it: When the update is the subject of the work, and each tensor needs another one.
+    """
+    own = hand_made_update(signals)
+    if not own:
+        return None
+    model = max(signals.roots, key=lambda root: root.parameter_bytes)
+    spent = total(time.duration for time in own)
+    if ratio(spent.value, signals.step.duration.value) < LEAST_SHARE_OF_SINGLE_TENSORS:
+        return None
+    use = OptimizerUse("", spent, model.parameters, model.parameter_bytes // BYTES_PER_ELEMENT)
+    summary = f"The loop updates {model.parameters} parameters itself, one by one: {in_step(spent.value, signals.step)}"
+    advice = "Use the optimiser of torch.optim with fused=True, or torch._foreach_add_ on lists of tensors."
+    source = max(own, key=lambda time: time.duration.value).line.source
+    return update_by_hand.finding(summary, advice, _above_floor(spent, [use], signals), source=source)

@@ -18,6 +18,7 @@ from steptime.advice.line_evidence import (
     lines_around,
     loop_functions,
 )
+from steptime.advice.models import hand_made_update
 from steptime.advice.rule import Finding, Rule, rule
 from steptime.advice.savings import capped, in_step, less, modelled, more, named, ratio, scaled, share_of_step, total
 from steptime.advice.signals import Signals
@@ -407,7 +408,15 @@ def list_conversion(signals: Signals) -> Iterator[Finding]:
     "ST207",
     "outside-model",
     needs={Signal.LINES},
-    uses={Signal.PHASES, Signal.OPERATORS, Signal.CATEGORIES, Signal.FUNCTIONS, Signal.REPEATED},
+    uses={
+        Signal.PHASES,
+        Signal.OPERATORS,
+        Signal.CATEGORIES,
+        Signal.FUNCTIONS,
+        Signal.REPEATED,
+        Signal.ROOTS,
+        Signal.OPTIMIZERS,
+    },
     by_line=True,
 )
 def outside_model(signals: Signals) -> Iterator[Finding]:
@@ -420,7 +429,7 @@ def outside_model(signals: Signals) -> Iterator[Finding]:
     what lies outside the loader, forward, backward and update is the line's own, operators included. What autograd runs
     for these operators is added, in the proportion in which a step with stacks saw it. Loss functions of torch are left
     out: every training needs one. A model that trains and is called again in the same steps without gradients is
-    told, too.
+    told, too. An update of the parameters by the loop itself is not told here: each step needs it (ST505).
 
     What helps: Ask whether each step needs it: do it every n-th step, once before the loop, or on what is there
     already.
@@ -430,8 +439,8 @@ def outside_model(signals: Signals) -> Iterator[Finding]:
     if signals.step.device != "cpu":  # a device only waits for what the host cannot hide
         return
     times = [time for time in line_times(signals.lines, signals.phases) if time.line.role == "python"]
-    loops = loop_functions(signals.lines)
-    for group in _by_function(times, loops):
+    loops, updating = loop_functions(signals.lines), hand_made_update(signals)
+    for group in _by_function([time for time in times if time not in updating], loops):
         source = max(group, key=lambda time: time.duration.value).line.source
         spent = total(time.duration for time in group)
         if (source.file, source.function) not in loops:
