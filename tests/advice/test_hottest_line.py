@@ -109,7 +109,7 @@ def test_an_operator_is_at_the_line_that_was_seen_to_call_it() -> None:
     ]
 
     def line_of(name: str) -> SourceLine | None:
-        return at_calling_lines([OperatorUse(name, 4, 10, "memory", "forward", source=begins)], called, paths)[0].source
+        return at_calling_lines([OperatorUse(name, 4, 10, "memory", "forward", source=begins)], called, paths)[0].place
 
     assert line_of("aten::copy_") == convert
     assert line_of("aten::threshold_backward") == begins, "nothing of that name was called"

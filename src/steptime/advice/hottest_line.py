@@ -31,7 +31,8 @@ def at_hottest_line(finding: Finding, case: Case) -> Finding:
     if case.lateness is not None and known is not None and known == case.lateness.source:
         return finding
     saved = finding.savings.value if finding.savings is not None else 0.0
-    line = hottest_line(known, finding.category, saved, case)
+    on_host = finding.savings is not None and not finding.category and case.step.device == "cpu"
+    line = hottest_line(known, "rest" if on_host else finding.category, saved, case)
     if line is None or line == known:
         return finding
     if known is None:

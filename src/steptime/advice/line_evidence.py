@@ -47,11 +47,22 @@ def function_around(lines: Iterable[SourceLine], source: SourceLine) -> str | No
     return min(below, key=lambda line: line.line).function if below else None
 
 
-def lines_around(lines: Sequence[LineUse], source: SourceLine) -> list[LineUse]:
-    """The lines of the function that a source stands for."""
-    around = function_around((line.source for line in lines), source)
+def lines_around(lines: Sequence[LineUse], paths: Iterable[PathUse], source: SourceLine) -> list[LineUse]:
+    """The timed lines of the function that a source stands for; none where only its sampled paths tell of it."""
+    known = (*(line.source for line in lines), *(path.lines[0] for path in paths if path.lines))
+    around = function_around(known, source)
     same = (line for line in lines if function_of(line.source) == function_of(source))
     return [line for line in same if line.source.function == around]
+
+
+def sampled_lines(paths: Iterable[PathUse], source: SourceLine) -> dict[SourceLine, float]:
+    """ns per step of each line of the function that a source stands for, as its paths were sampled."""
+    spent: dict[SourceLine, float] = defaultdict(float)
+    for path in paths:
+        if path.lines and function_of(path.lines[0]) == function_of(source):
+            spent[path.lines[0]] += path.duration
+    around = function_around(spent, source)
+    return {line: duration for line, duration in spent.items() if line.function == around}
 
 
 COPYING = frozenset(
@@ -63,27 +74,17 @@ COPYING = frozenset(
 def at_calling_lines(
     operators: Iterable[OperatorUse], called: Iterable[CalledFacts], paths: Iterable[PathUse]
 ) -> tuple[OperatorUse, ...]:
-    """The operators, each at the line that calls it. A trace with stacks knows only the function; of its lines that
+    """The operators, each with the line that calls it. A trace with stacks knows only the function; of its lines that
     take time, the one that was seen to call a function of the operator's name, the longest where there are several."""
-    spent: dict[SourceLine, float] = defaultdict(float)
-    for path in paths:
-        if path.lines:
-            spent[path.lines[0]] += path.duration
+    paths = tuple(paths)
     names = {(fact.file, fact.line): {name.rpartition(".")[2] for name in fact.names} for fact in called}
 
     def at_line(use: OperatorUse) -> OperatorUse:
         name = plain_name(use.name).removesuffix("_data").removesuffix("_backward").lstrip("_")
         wanted = COPYING if plain_name(use.name) in COPIES else {name, f"{name}_"}
-        around = function_around(spent, use.source) if use.source is not None else None
-        calling = [
-            line
-            for line in spent
-            if use.source is not None
-            and function_of(line) == function_of(use.source)
-            and line.function == around
-            and not wanted.isdisjoint(names.get((line.file, line.line), ()))
-        ]
-        return replace(use, source=max(calling, key=lambda line: spent[line])) if calling else use
+        spent = sampled_lines(paths, use.source) if use.source is not None else {}
+        calling = [line for line in spent if not wanted.isdisjoint(names.get((line.file, line.line), ()))]
+        return replace(use, line=max(calling, key=lambda line: spent[line])) if calling else use
 
     return tuple(map(at_line, operators))
 

@@ -169,7 +169,8 @@ def _verdict(case: Case, findings: tuple[Finding, ...]) -> Verdict:
         return Verdict(name, sentence, first, confidence, reason)
     least = max(LEAST_SHARE, first.value / CLEARLY)
     matter = [use for use in ranked[:MOST_NAMED] if _share(use.recoverable, case).value >= least]
-    sentence = _headline(ranked[0], findings, case) if len(matter) == 1 else _several(matter, case)
+    alone = len(matter) == 1 or _most_of(matter, findings)
+    sentence = _headline(ranked[0], findings, case) if alone else _several(matter, case)
     return Verdict(BALANCED if rivals and not wide else ranked[0].name, sentence, first, confidence, reason)
 
 
@@ -228,6 +229,13 @@ def _nothing_to_recover(uses: tuple[CategoryUse, ...], first: Estimate, case: Ca
     if compute is None or share is None or share.low < MOST_OF_IT:
         return BALANCED, f"Balanced: no category could give back more than {format_share(first.value)}."
     return COMPUTE, f"{_amount(compute, case)}; nothing else takes more than {format_share(first.value)}."
+
+
+def _most_of(uses: list[CategoryUse], findings: tuple[Finding, ...]) -> bool:
+    """Whether the first finding is about no category alone, and saves most of what they could give back together."""
+    first = next((each for each in findings if each.weight is Weight.FINDING), None)
+    saved = first.savings.value if first is not None and first.savings is not None and not first.category else 0.0
+    return saved >= MOST_OF_IT * sum(use.recoverable.value for use in uses)
 
 
 def _headline(use: CategoryUse, findings: tuple[Finding, ...], case: Case) -> str:

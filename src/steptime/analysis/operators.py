@@ -322,7 +322,7 @@ class OperatorUse:
     kernels' time. flops, bytes: None where a call has no model. usual: ns, had every call taken what
     the median of those with its arguments did; None where only the sum is known. rounds: how often the source's
     function, while it runs once, calls the same thing, or is itself called by a function that runs once; None where
-    that is not known."""
+    that is not known. line: of the source's lines the one that was seen to call it, where that is known."""
 
     name: str
     calls: float
@@ -334,6 +334,12 @@ class OperatorUse:
     source: SourceLine | None = None
     usual: float | None = None
     rounds: int | None = None
+    line: SourceLine | None = None
+
+    @property
+    def place(self) -> SourceLine | None:
+        """The line, else the function that calls it."""
+        return self.line or self.source
 
 
 def operator_totals(

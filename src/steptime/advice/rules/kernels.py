@@ -174,7 +174,7 @@ def memory_bound_pointwise(signals: Signals) -> Finding | None:
         _fuse(signals),
         partly(spent, FUSION_SAVES, FUSION_SAVES_AT_LEAST, step),
         category="compute",
-        source=largest[0].source,
+        source=largest[0].place,
         evidence=tuple(
             f"{use.name}: {format_duration(use.duration)} in {format_count(use.calls, 'call')}" for use in largest[:3]
         ),
@@ -251,7 +251,7 @@ def copies_and_casts(signals: Signals) -> Finding | None:
     summary = f"{_copies(copies, 'copies', time, signals)}; most of it {plain_name(top.name)}"
     saving = partly(time, AVOIDABLE, SURELY_AVOIDABLE, signals.step)
     advice = "Convert type and layout once, at the input, and keep them through the model."
-    return copies_and_casts.finding(summary, advice, saving, category="compute", source=top.source)
+    return copies_and_casts.finding(summary, advice, saving, category="compute", source=top.place)
 
 
 def _usual(operators: Iterable[OperatorUse]) -> Iterator[OperatorUse]:
@@ -511,7 +511,7 @@ def _longest_operator(signals: Signals) -> Finding | None:
         return None
     summary = f"{longest_one.name} takes {in_step(taken, signals.step)}, more than any other operator"
     return dominant_operator.finding(
-        summary, "Look at this operator first.", category="compute", source=longest_one.source
+        summary, "Look at this operator first.", category="compute", source=longest_one.place
     )
 
 
@@ -573,7 +573,7 @@ def slow_arithmetic(signals: Signals) -> Finding | None:
         advice,
         partly(above, LIKELY_ARITHMETIC, SURE_ARITHMETIC, step),
         category="compute",
-        source=top.source or _line_that_names(name, signals),
+        source=top.place or _line_that_names(name, signals),
         evidence=evidence,
     )
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from steptime.advice.evidence import CompilerEventUse, GapUse, LineUse, OperatorUse, Signal, SiteUse
 from steptime.advice.kernels import as_evidence, first_source, longest, plain_name, spent
-from steptime.advice.line_evidence import calls_function, function_of, lines_around
+from steptime.advice.line_evidence import calls_function, function_of, lines_around, sampled_lines
 from steptime.advice.models import staging_operators
 from steptime.advice.rule import Finding, Weight, rule
 from steptime.advice.savings import (
@@ -96,7 +96,7 @@ class _Site:
     "ST301",
     "dispatch-loop",
     needs={Signal.CATEGORIES},
-    uses={Signal.LINES, Signal.OPERATORS, Signal.COMPILATIONS},
+    uses={Signal.LINES, Signal.OPERATORS, Signal.COMPILATIONS, Signal.PATHS},
     instead_of=("overhead-bound", "python-time", "memory-bound-pointwise", "outside-model"),
     by_line=True,
 )
@@ -159,7 +159,7 @@ def _sites(signals: Signals) -> Iterator[_Site]:
             functions.setdefault(use.source, []).append(use)
     for source, uses in functions.items():
         calls = sum(use.calls for use in uses)
-        timed = lines_around(signals.lines, source)
+        timed = lines_around(signals.lines, signals.paths, source)
         if timed:
             yield from _looping(timed, [use for use in uses if use.duration <= LARGEST_OPERATOR * use.calls])
         elif calls >= FEWEST_OPERATORS and source.function != "<module>" and _may_loop(uses):
@@ -169,7 +169,8 @@ def _sites(signals: Signals) -> Iterator[_Site]:
             if len(callers) == 1:  # its own lines are not timed, the call of it is
                 yield _Site(callers[0].source, calls, each, _idle(uses), callers[0].host.value)
             else:
-                yield _Site(source, calls, each, _idle(uses))
+                sampled = sampled_lines(signals.paths, source)
+                yield _Site(max(sampled, key=lambda line: sampled[line], default=source), calls, each, _idle(uses))
 
 
 def _may_loop(uses: Iterable[OperatorUse]) -> bool:
@@ -528,7 +529,7 @@ def allocator_stalls(signals: Signals) -> Iterator[Finding]:
     "ST307",
     "indexing-in-loop",
     needs={Signal.OPERATORS},
-    uses={Signal.PHASES, Signal.LINES},
+    uses={Signal.PHASES, Signal.LINES, Signal.PATHS},
     instead_of=("memory-bound-pointwise", "dominant-operator", "outside-model"),
 )
 def indexing_in_loop(signals: Signals) -> Finding | None:
@@ -565,7 +566,7 @@ def indexing_in_loop(signals: Signals) -> Finding | None:
         "Take the tensor apart once before the loop, by unbind() or split(), and index what that returns.",
         modelled(once * taken, once * least, once * most, signals.step.steady),
         category="compute",
-        source=_slicing_line(signals.lines, slices),
+        source=_slicing_line(signals, slices),
     )
 
 
@@ -574,12 +575,11 @@ def _some(calls: float, uses: Sequence[OperatorUse]) -> float:
     return sum(use.duration for use in uses) * min(1.0, ratio(calls, sum(use.calls for use in uses)))
 
 
-def _slicing_line(lines: Sequence[LineUse], slices: Sequence[OperatorUse]) -> SourceLine | None:
+def _slicing_line(signals: Signals, slices: Sequence[OperatorUse]) -> SourceLine | None:
     """The line of the slicing function that runs most often, which is in its loop; the function where none is timed."""
-    found = next((use.source for use in slices if use.source is not None), None)
+    found = next((use.place for use in slices if use.place is not None), None)
     if found is None:
         return None
-    repeated = [
-        line for line in lines_around(lines, found) if "[" in line.source.text and line.hits >= FEWEST_SLICES / 2
-    ]
+    timed = lines_around(signals.lines, signals.paths, found)
+    repeated = [line for line in timed if "[" in line.source.text and line.hits >= FEWEST_SLICES / 2]
     return max(repeated, key=lambda line: line.duration.value).source if repeated else found

@@ -11,12 +11,12 @@ from steptime.advice.line_evidence import (
     LineKind,
     LineTime,
     converts_lists,
-    function_around,
     function_of,
     line_kind,
     line_times,
     lines_around,
     loop_functions,
+    sampled_lines,
 )
 from steptime.advice.models import hand_made_update
 from steptime.advice.rule import Finding, Rule, rule
@@ -167,15 +167,10 @@ def _function(time: LineTime) -> tuple[str, str]:
 
 def _lines_of(signals: Signals, times: list[LineTime], source: SourceLine) -> list[LineTime]:
     """The timed lines of a function, the longest first; of one that ran too many lines, those that were sampled."""
-    own = lines_around([time.line for time in times], source)
-    found = [time for time in times if time.line in own]
-    if not found:
-        below: dict[SourceLine, float] = defaultdict(float)
-        around = function_around((path.lines[0] for path in signals.paths if path.lines), source)
-        for path in signals.paths:
-            if path.lines and path.lines[0].function == around and function_of(path.lines[0]) == function_of(source):
-                below[path.lines[0]] += path.duration
-        found = [_as_time(line, modelled(spent, spent, spent)) for line, spent in below.items()]
+    own = lines_around([time.line for time in times], signals.paths, source)
+    found = [time for time in times if time.line in own] or [
+        _as_time(line, modelled(spent, spent, spent)) for line, spent in sampled_lines(signals.paths, source).items()
+    ]
     return sorted(found, key=lambda time: -time.duration.value)
 
 

@@ -122,7 +122,7 @@ def deterministic_left_on(signals: Signals) -> Finding | None:
     top = max(changed, key=lambda use: use.duration)
     slowed = f"{in_step(saving.high, signals.step)} in what they slow down, most in {plain_name(top.name)}"
     summary = f"Deterministic algorithms are on: {slowed}"
-    return deterministic_left_on.finding(summary, advice, saving, category="compute", source=top.source)
+    return deterministic_left_on.finding(summary, advice, saving, category="compute", source=top.place)
 
 
 @rule("ST604", "overflow-skipped")
