@@ -486,6 +486,21 @@ PLANTED: dict[str, dict[str, Case]] = {
             categories=categories(overhead=3 * MS),
             operators=(operator("mm", 150, 15 * MS, "compute", source=_CELL),),
         ),
+        "fires-in-a-function-known-by-its-samples": replace(
+            BASE,
+            lines=(
+                *BASE.lines,
+                LineUse(
+                    SourceLine("net.py", 40, "Net.forward", "x = layer(x)"), "forward", about(9 * MS), about(0.0), 2.0
+                ),
+            ),
+            categories=categories(overhead=9 * MS),
+            operators=(operator("mm", 400, 1.8 * MS, "latency", source=SourceLine("net.py", 15, "forward")),),
+            paths=(
+                PathUse(7 * MS, "forward", (SourceLine("net.py", 23, "Attention.forward", "scores.append(q @ k)"),)),
+                PathUse(1 * MS, "forward", (SourceLine("net.py", 40, "Net.forward", "x = layer(x)"),)),
+            ),
+        ),
         "fires-by-a-timed-line-of-the-function": replace(
             BASE,
             lines=(
@@ -685,6 +700,11 @@ PLANTED: dict[str, dict[str, Case]] = {
         "clean-in-the-input": replace(BASE, operators=(operator("sqrt", 4, 6 * MS, "memory", "input", bytes=2e6),)),
     },
     "optimizer-share": {
+        "fires-at-the-line-of-an-optimiser-of-the-job": replace(
+            BASE,
+            optimizers=(optimizer(8 * MS, type="Kron"),),
+            paths=(PathUse(5 * MS, "optimizer", (SourceLine("kron.py", 6, "root", "torch.linalg.eigh(m)"),)),),
+        ),
         "fires": replace(BASE, optimizers=(optimizer(8 * MS, elements=1_000_000, fused=True),)),
         "clean": BASE,
         "clean-already-at-the-bandwidth": replace(

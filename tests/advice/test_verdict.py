@@ -6,7 +6,16 @@ from dataclasses import replace
 
 import pytest
 
-from steptime.advice.evidence import Case, CategoryUse, Contention, LateRank, SegmentLine, SegmentUse, StepSummary
+from steptime.advice.evidence import (
+    Case,
+    CategoryUse,
+    Contention,
+    LateRank,
+    PathUse,
+    SegmentLine,
+    SegmentUse,
+    StepSummary,
+)
 from steptime.advice.rule import Finding, Weight
 from steptime.advice.verdict import verdict, with_savings
 from steptime.quantities import Estimate, SourceLine
@@ -31,6 +40,26 @@ def test_the_category_with_the_most_to_recover_is_the_bottleneck_with_its_share(
     assert (found.share.value, found.share.low, found.share.high, found.share.unit) == (0.6, 0.57, 0.63, "1")
     assert found.sentence == "Waiting for input: 60 ns of 100 ns per step (60 %)."
     assert found.badge == "Confident: 50 steps, ± 1 ns."
+
+
+def test_the_line_that_most_of_the_forward_pass_is_at_is_named() -> None:
+    seen = case(use("compute", 90, 2), use("python", 5, 1))
+    lookup, head = SourceLine("model.py", 27, "forward"), SourceLine("model.py", 28, "forward")
+    paths = (PathUse(60, "forward", (lookup,)), PathUse(20, "forward", (head,)), PathUse(90, "optimizer", (head,)))
+    amount = "Computing: 90 ns of 100 ns per step (90 %)"
+    assert verdict(replace(seen, paths=paths)).sentence == f"{amount}; 75 % of the forward pass at model.py:27."
+    even = tuple(PathUse(20, "forward", (SourceLine("model.py", line, "forward"),)) for line in range(3, 9))
+    assert verdict(replace(seen, paths=even)).sentence == f"{amount}."
+    device = replace(seen, paths=paths, step=replace(seen.step, device="cuda"))
+    assert "forward" not in verdict(device).sentence, "there the host's lines say where it waits"
+
+
+def test_a_finding_of_no_category_alone_writes_the_headline_where_it_saves_most() -> None:
+    saving = Estimate(30.0, 28.0, 32.0, 50)
+    loop = Finding("ST301", "dispatch-loop", Weight.FINDING, "a.py:3 calls 9 operators", "y.", saving, "")
+    seen = case(use("overhead", 25, 2), use("python", 20, 1))
+    assert verdict(seen, (loop,)).sentence == "a.py:3 calls 9 operators."
+    assert verdict(seen, (replace(loop, savings=ONE),)).sentence.startswith("Several things matter.")
 
 
 def test_the_line_of_a_small_finding_stands_behind_the_category() -> None:

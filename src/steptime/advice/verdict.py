@@ -41,6 +41,8 @@ them. On a quiet machine steps of equal work stay within 0.05."""
 FEWEST, EVEN = 6, 0.2
 """Steps, and of the step: an interval of fewer steps, or a wider one, leaves the answer likely. Six are the fewest of
 which a binomial interval of the median exists at 95 %."""
+MOST_OF_A_LINE = 0.4
+"""Of the forward pass, in one line: a model of equal layers has none such."""
 MOST_NAMED = 3
 """Categories that are named together where several matter."""
 
@@ -228,7 +230,8 @@ def _nothing_to_recover(uses: tuple[CategoryUse, ...], first: Estimate, case: Ca
     share = _share(compute.duration, case) if compute is not None else None
     if compute is None or share is None or share.low < MOST_OF_IT:
         return BALANCED, f"Balanced: no category could give back more than {format_share(first.value)}."
-    return COMPUTE, f"{_amount(compute, case)}; nothing else takes more than {format_share(first.value)}."
+    where = _hottest_forward(case) or f"; nothing else takes more than {format_share(first.value)}"
+    return COMPUTE, f"{_amount(compute, case)}{where}."
 
 
 def _most_of(uses: list[CategoryUse], findings: tuple[Finding, ...]) -> bool:
@@ -243,15 +246,31 @@ def _headline(use: CategoryUse, findings: tuple[Finding, ...], case: Case) -> st
     about = [each for each in findings if each.category in (use.name, "") and each.weight is Weight.FINDING]
     about += [each for each in findings if each.category == use.name and each.weight is Weight.NOTE]
     first = next(iter(about), None)
+    hottest = _hottest_forward(case) if use.name == COMPUTE else ""
     if first is None:
-        return f"{_amount(use, case)}."
+        return f"{_amount(use, case)}{hottest}."
     place = format_source(first.source) if first.source is not None else ""
     if first.savings is not None and first.savings.value >= MOST_OF_IT * use.recoverable.value:
         where = f", at {place}" if place and place not in first.summary else ""
         return f"{first.summary}{where}."
-    if first.savings is None or not place:
-        return f"{_amount(use, case)}."
+    if first.savings is None or not place or hottest:
+        return f"{_amount(use, case)}{hottest}."
     return f"{_amount(use, case)}; up to {format_duration(first.savings.value)} of it could be saved at {place}."
+
+
+def _hottest_forward(case: Case) -> str:
+    """ "; 92 % of the forward pass at model.py:27": where one line of the user's in the model takes most of it. What
+    backward does for it no line tells. On a device the host's lines say where it waits, not what takes long."""
+    if case.step.device != "cpu":
+        return ""
+    spent: dict[str, float] = {}
+    for path in case.paths:
+        if path.part == "forward" and path.lines:
+            place = format_source(path.lines[0])
+            spent[place] = spent.get(place, 0.0) + path.duration
+    place = max(spent, key=lambda each: spent[each], default="")
+    share = ratio(spent.get(place, 0.0), sum(spent.values()))
+    return f"; {format_share(share)} of the forward pass at {place}" if share >= MOST_OF_A_LINE else ""
 
 
 def _several(uses: list[CategoryUse], case: Case) -> str:

@@ -10,7 +10,7 @@ from steptime.advice.models import BYTES_PER_ELEMENT, FOREACH, FUSABLE, ITERATIV
 from steptime.advice.rule import Finding, rule
 from steptime.advice.savings import in_step, modelled, ratio, scaled, share_of_step, total
 from steptime.advice.signals import Signals
-from steptime.quantities import Estimate, format_duration
+from steptime.quantities import Estimate, SourceLine, format_duration
 
 LEAST_SHARE = 0.15
 """Of the step: an update reads and writes every parameter; up to here that is usual for small batches."""
@@ -26,11 +26,13 @@ LEAST_SHARE_OF_SINGLE_TENSORS = 0.05
 """Of the step: below this the optimiser is not what to look at."""
 LEAST_SAVINGS = 0.03
 """Of the step: a trial takes no smaller gain. Many small tensors cost Python as much in one pass."""
+LEAST_OWN = 0.3
+"""Of the optimiser's time, in one line of the user's."""
 LEAST_SHARE_OF_ZEROS = 0.03
 """Of the step: below it the difference is not noticed."""
 
 
-@rule("ST501", "optimizer-share", needs={Signal.OPTIMIZERS}, uses={Signal.MACHINE})
+@rule("ST501", "optimizer-share", needs={Signal.OPTIMIZERS}, uses={Signal.MACHINE, Signal.PATHS})
 def optimizer_share(signals: Signals) -> Finding | None:
     """The optimiser takes a large part of the step
 
@@ -60,7 +62,22 @@ def optimizer_share(signals: Signals) -> Finding | None:
     rarely = "step less often (accumulate gradients), enlarge the batch, or train fewer parameters"
     fusable = any(use.type in FUSABLE and not use.fused for use in optimizers)
     advice = f"Use fused=True, or {rarely}." if fusable else f"No faster implementation is left to switch on: {rarely}."
-    return optimizer_share.finding(summary, advice, _above_floor(duration, optimizers, signals), source=top.site)
+    own = _own_line(signals)
+    if own is not None:
+        advice = f"Make this line cheaper, or do it every n-th step; else {rarely}."
+    saving = _above_floor(duration, optimizers, signals)
+    return optimizer_share.finding(summary, advice, saving, source=own or top.site)
+
+
+def _own_line(signals: Signals) -> SourceLine | None:
+    """The line of the user's own optimiser that takes longest; None where it is torch's."""
+    spent: dict[SourceLine, float] = {}
+    for path in signals.paths:
+        if path.part == "optimizer" and path.lines and path.lines[0].function.rpartition(".")[2] != "<module>":
+            spent[path.lines[0]] = spent.get(path.lines[0], 0.0) + path.duration
+    top = max(spent, key=lambda line: spent[line], default=None)
+    updates = total(use.duration for use in signals.optimizers).value
+    return top if top is not None and spent[top] >= LEAST_OWN * updates else None
 
 
 def _above_floor(duration: Estimate, optimizers: Iterable[OptimizerUse], signals: Signals) -> Estimate:
