@@ -45,6 +45,7 @@ from steptime.advice.evidence import (
     PeriodUse,
     RecomputeUse,
     RepeatedForward,
+    RooflineUse,
     RootUse,
     SegmentUse,
     SettingsUse,
@@ -60,6 +61,7 @@ PARSING = SourceLine("job.py", 15, "parse", "json.loads(row)")
 ITEM = SourceLine("/home/ada/train.py", 13, "Images.__getitem__", "image = decode(path)")
 
 
+_DOUBLE = RooflineUse(10 * MS, 6 * MS, 1 * MS, 0.0, 1.2e9, 60e6, "float64")
 _BY_HAND = replace(
     BASE,
     step=replace(step(), mode="backward"),
@@ -732,6 +734,11 @@ PLANTED: dict[str, dict[str, Case]] = {
             optimizers=(optimizer(0.18 * MS, elements=10_000, parameters=98, type="SGD"),),
             machine=replace(MACHINE, dispatch=900.0, updates=((1 << 20, 150e9), (1 << 28, 40e9))),
         ),
+    },
+    "double-precision": {
+        "fires": replace(BASE, roofline=_DOUBLE),
+        "clean": replace(BASE, roofline=replace(_DOUBLE, dtype="float32")),
+        "clean-no-arithmetic": replace(BASE, roofline=replace(_DOUBLE, flops=0.0)),
     },
     "update-by-hand": {
         "fires": _BY_HAND,
