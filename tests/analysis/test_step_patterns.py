@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from steptime.advice.pattern_evidence import take_turns
 from steptime.analysis.step_patterns import find_change, find_period
-from steptime.analysis.timeline import Phase, Steps
+from steptime.analysis.timeline import Phase, RecordTable, Steps
 
 MS = 1_000_000
 SEEDS = range(30)
@@ -69,3 +70,20 @@ def test_every_kth_step_is_found_with_what_it_costs(every: int) -> None:
 def test_slow_steps_that_come_by_chance_have_no_period(seed: int) -> None:
     slow = np.random.default_rng(seed).random(200) < 0.1
     assert find_period(made({Phase.FORWARD: noisy(np.where(slow, 9.0, 5.0), 200, seed + 1000, 0.03)})) is None
+
+
+def test_networks_that_take_turns_are_no_slow_steps() -> None:
+    steps = made({Phase.BACKWARD: noisy(np.where(np.arange(200) % 2 == 1, 40.0, 22.0), 200, 1, 0.03)})
+    period = find_period(steps)
+    assert period is not None
+
+    def updates(*identities: int) -> RecordTable:
+        """By these optimisers in turn, each at the end of a step."""
+        by = np.array([identities[number % len(identities)] for number in range(200)])
+        of_all = np.concatenate((np.ones(200, np.int64), by))
+        begin = np.concatenate((steps.end, steps.end)) - MS
+        return RecordTable(np.zeros(400, np.int64), np.zeros(400, np.int64), of_all, begin, begin + 1)
+
+    assert take_turns(steps, updates(1, 2), period.slow), "the second network is trained every second step"
+    assert not take_turns(steps, updates(1, 1), period.slow)
+    assert not take_turns(steps, updates(1, 2, 2), period.slow)

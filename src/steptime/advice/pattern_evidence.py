@@ -11,12 +11,17 @@ from steptime.advice.evidence import ChangeUse, PeriodUse
 from steptime.advice.savings import modelled
 from steptime.analysis.layout import Layout
 from steptime.analysis.step_patterns import LastingChange, find_change, find_period
+from steptime.analysis.steps import UPDATES
+from steptime.analysis.timeline import RecordTable, Steps
+from steptime.arrays import Int64, unique
 from steptime.journal import Flag, Kind
 from steptime.quantities import SourceLine, mean_of_series
 from steptime.recording.recording import Process, SampleFacts
 
 LEAST_OF_GROWTH = 0.3
 """Of what the lines grew by, for one to be named."""
+NEARLY_ALL = 0.9
+"""Of the steps: a few are taken for others where the watch began or ended."""
 
 
 def change_use(process: Process, layout: Layout) -> ChangeUse | None:
@@ -78,9 +83,10 @@ def _by_line(facts: SampleFacts) -> dict[SourceLine, float]:
 
 
 def period_use(process: Process, layout: Layout) -> PeriodUse | None:
-    """Every how many steps one is slow, None where none is."""
+    """Every how many steps one is slow, None where none is, or where an optimiser steps in these alone: then the models
+    take turns, as the networks of a GAN do."""
     period = find_period(layout.timeline.steps)
-    if period is None:
+    if period is None or take_turns(layout.timeline.steps, layout.lane.of(*UPDATES), period.slow):
         return None
     slow = mean_of_series(layout.timeline.steps.phases[period.slow, period.phase])
     reach, saved = (slow.high - slow.value) / period.every, period.cost
@@ -88,6 +94,22 @@ def period_use(process: Process, layout: Layout) -> PeriodUse | None:
     return PeriodUse(
         period.every, len(period.slow), period.extra, cost, period.phase.name.lower(), _turn(process, period.every)
     )
+
+
+def take_turns(steps: Steps, updates: RecordTable, slow: Int64) -> bool:
+    """Whether an optimiser steps in nearly all of these steps, and in nearly none of the others; of the steady ones
+    that were watched, as updates are not seen otherwise."""
+    number = np.minimum(np.searchsorted(steps.end, updates.begin, side="right"), len(steps.end) - 1)
+    chosen = np.zeros(len(steps.end), np.bool_)
+    chosen[slow] = True
+    seen = steps.watched & steps.steady
+    for optimizer in unique(updates.identity).tolist():
+        stepped = np.zeros(len(steps.end), np.bool_)
+        stepped[number[updates.identity == optimizer]] = True
+        inside, outside = stepped[chosen & seen], stepped[~chosen & seen]
+        if len(inside) and len(outside) and inside.mean() >= NEARLY_ALL and outside.mean() <= 1 - NEARLY_ALL:
+            return True
+    return False
 
 
 def _turn(process: Process, every: int) -> SourceLine | None:

@@ -14,6 +14,7 @@ from steptime.advice.evidence import Case
 from steptime.advice.loader_model import samples_per_step
 from steptime.advice.rule import Weight
 from steptime.advice.step_evidence import POWER_CAP, SLOWED
+from steptime.analysis.step_patterns import find_period
 from steptime.analysis.stragglers.comparison import RankComparison
 from steptime.analysis.timeline import Steps
 from steptime.arrays import Bool, Float64
@@ -146,7 +147,7 @@ def cost_of(process: Process, steps: Steps, machine: Machine | None = None) -> C
     each = RECORD_COST if dispatch is None else RECORD_OPERATORS * dispatch.value
     steady = np.flatnonzero(steps.steady)
     unwatched = ~(steps.watched | steps.warm_up | steps.disturbed | steps.profiled | steps.lined)
-    turns = _turns(steps, unwatched)
+    turns = _turns(steps, unwatched) if find_period(steps) is None else np.zeros(0)
     begins = np.sort(process.intervals.begin)
     inside = np.searchsorted(begins, steps.end[steady]) - np.searchsorted(begins, steps.begin[steady])
     records = float(inside.mean()) if len(steady) else None
@@ -221,7 +222,7 @@ def _time_of(process: Process, kind: Kind) -> int:
 def _turns(steps: Steps, unwatched: Bool) -> Float64:
     """Of each turn, how much longer the watched steps behind it took than its own, in the median. Steps of one turn are
     alike, so that a turn, and not a step, is what the interval counts; and a machine that drifts over the run must not
-    pass for our cost."""
+    pass for our cost. Where every k-th step is longer, steps of a turn are no measure of those behind it."""
     off = np.flatnonzero(unwatched)
     blocks = [block for block in np.split(off, np.flatnonzero(np.diff(off) > 1) + 1) if len(block)]
     differences = []
