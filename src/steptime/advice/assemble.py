@@ -85,10 +85,8 @@ def assemble(
         operators = in_steady_steps(operators, categories, phases, peaks)
     paths = (*_paths(process), *_worker_paths(process, layout, loader))
     operators = at_calling_lines(operators, process.called, paths)
-    roots, step = (
-        tuple(record_of(RootUse, root) for root in process.roots),
-        step_summary(process, layout.timeline, usual),
-    )
+    roots = tuple(record_of(RootUse, root) for root in process.roots)
+    step = step_summary(process, layout.timeline, usual)
     if step.mode == "backward":
         operators = with_updates_by_hand(operators, roots)
     return Case(

@@ -76,13 +76,14 @@ def at_calling_lines(
 ) -> tuple[OperatorUse, ...]:
     """The operators, each with the line that calls it. A trace with stacks knows only the function; of its lines that
     take time, the one that was seen to call a function of the operator's name, the longest where there are several."""
-    paths = tuple(paths)
+    operators, paths = tuple(operators), tuple(paths)
+    sampled = {source: sampled_lines(paths, source) for source in {use.source for use in operators} if source}
     names = {(fact.file, fact.line): {name.rpartition(".")[2] for name in fact.names} for fact in called}
 
     def at_line(use: OperatorUse) -> OperatorUse:
         name = plain_name(use.name).removesuffix("_data").removesuffix("_backward").lstrip("_")
         wanted = COPYING if plain_name(use.name) in COPIES else {name, f"{name}_"}
-        spent = sampled_lines(paths, use.source) if use.source is not None else {}
+        spent = sampled[use.source] if use.source is not None else {}
         calling = [line for line in spent if not wanted.isdisjoint(names.get((line.file, line.line), ()))]
         return replace(use, line=max(calling, key=lambda line: spent[line])) if calling else use
 
