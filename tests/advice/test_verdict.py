@@ -50,6 +50,7 @@ def test_the_line_that_most_of_the_forward_pass_is_at_is_named() -> None:
     assert verdict(replace(seen, paths=paths)).sentence == f"{amount}; 75 % of the forward pass at model.py:27."
     even = tuple(PathUse(20, "forward", (SourceLine("model.py", line, "forward"),)) for line in range(3, 9))
     assert verdict(replace(seen, paths=even)).sentence == f"{amount}."
+    assert verdict(replace(seen, paths=paths[:1])).sentence == f"{amount}.", "the only line of a model says nothing"
     device = replace(seen, paths=paths, step=replace(seen.step, device="cuda"))
     assert "forward" not in verdict(device).sentence, "there the host's lines say where it waits"
 

@@ -260,7 +260,8 @@ def _headline(use: CategoryUse, findings: tuple[Finding, ...], case: Case) -> st
 
 def _hottest_forward(case: Case) -> str:
     """ "; 92 % of the forward pass at model.py:27": where one line of the user's in the model takes most of it. What
-    backward does for it no line tells. On a device the host's lines say where it waits, not what takes long."""
+    backward does for it no line tells, and a model's only line tells nothing. On a device the host's lines say where it
+    waits, not what takes long."""
     if case.step.device != "cpu":
         return ""
     spent: dict[str, float] = {}
@@ -270,7 +271,8 @@ def _hottest_forward(case: Case) -> str:
             spent[place] = spent.get(place, 0.0) + path.duration
     place = max(spent, key=lambda each: spent[each], default="")
     share = ratio(spent.get(place, 0.0), sum(spent.values()))
-    return f"; {format_share(share)} of the forward pass at {place}" if share >= MOST_OF_A_LINE else ""
+    told = len(spent) > 1 and share >= MOST_OF_A_LINE
+    return f"; {format_share(share)} of the forward pass at {place}" if told else ""
 
 
 def _several(uses: list[CategoryUse], case: Case) -> str:
