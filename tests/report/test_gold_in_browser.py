@@ -4,12 +4,15 @@ mouse and by keys. What they are, and how they were made, is told in tests/repor
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 from report.report_variants import HOSTILE
+from report.sheets import opening
 
 from steptime.compare import page as comparison_page
 from steptime.compare.comparison import Comparison, render_json
@@ -31,6 +34,14 @@ def stored(kind: str) -> Report:
     return json.read(path.read_bytes(), str(path))
 
 
+@pytest.fixture(scope="module")
+def shown(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """shown(kind): the page of a stored report, opened once for all that is asked of it. Each test leaves its folds
+    and its timeline in a state that the others bear."""
+    with opening(browser, tmp_path_factory.mktemp("shown")) as opened:
+        yield cache(lambda kind: opened(page.render(stored(kind))))
+
+
 def in_view(sheet: Any) -> list[int]:
     """What the timeline shows: begin and end, ns, once it has drawn."""
     sheet.page.evaluate("() => new Promise((done) => requestAnimationFrame(() => setTimeout(done, 0)))")
@@ -49,11 +60,11 @@ def test_every_stored_report_is_opened() -> None:
 
 
 @every_kind
-def test_the_first_screen_says_what_the_json_says(kind: str, open_page: Any) -> None:
+def test_the_first_screen_says_what_the_json_says(kind: str, shown: Any) -> None:
     report = stored(kind)
     process = report.processes[0]
     step = process.case.step.duration.value
-    sheet = open_page(report)
+    sheet = shown(kind)
     assert sheet.page.locator("h1").inner_text() == process.verdict.sentence
     assert format_duration(step) in sheet.words(sheet.page.locator("#waterfall .measured"))
     told = [row.split("\n") for row in sheet.all_words(sheet.page.locator("#waterfall .row:not(.measured):not(.axis)"))]
@@ -71,9 +82,9 @@ def test_the_first_screen_says_what_the_json_says(kind: str, open_page: Any) -> 
 
 
 @every_kind
-def test_tables_have_the_jsons_rows(kind: str, open_page: Any) -> None:
+def test_tables_have_the_jsons_rows(kind: str, shown: Any) -> None:
     process = stored(kind).processes[0]
-    sheet = open_page(stored(kind))
+    sheet = shown(kind)
     tables = {"kernels": process.case.kernels, "operators": process.case.operators, "gaps": process.case.gaps,
               "lines": process.case.lines}  # fmt: skip
     for table, uses in tables.items():
@@ -81,8 +92,8 @@ def test_tables_have_the_jsons_rows(kind: str, open_page: Any) -> None:
 
 
 @every_kind
-def test_folds_open_by_mouse_and_by_keys(kind: str, open_page: Any) -> None:
-    sheet = open_page(stored(kind))
+def test_folds_open_by_mouse_and_by_keys(kind: str, shown: Any) -> None:
+    sheet = shown(kind)
     folds = sheet.page.locator("details")
     for number in range(folds.count()):
         summary = folds.nth(number).locator("summary")
@@ -96,9 +107,9 @@ def test_folds_open_by_mouse_and_by_keys(kind: str, open_page: Any) -> None:
 
 
 @every_kind
-def test_the_timeline_zooms_by_mouse_and_by_keys(kind: str, open_page: Any) -> None:
+def test_the_timeline_zooms_by_mouse_and_by_keys(kind: str, shown: Any) -> None:
     step_view = stored(kind).processes[0].step_view
-    sheet = open_page(stored(kind))
+    sheet = shown(kind)
     assert (sheet.page.locator("#lanes-canvas").count() == 1) == (step_view is not None and step_view.events > 0)
     if step_view is None or not step_view.events:
         return
@@ -123,9 +134,9 @@ def test_the_timeline_zooms_by_mouse_and_by_keys(kind: str, open_page: Any) -> N
 
 
 @every_kind
-def test_a_step_tells_its_duration(kind: str, open_page: Any) -> None:
+def test_a_step_tells_its_duration(kind: str, shown: Any) -> None:
     process = stored(kind).processes[0]
-    sheet = open_page(stored(kind))
+    sheet = shown(kind)
     sheet.page.locator("#series").focus()
     sheet.page.keyboard.press("End")
     last = len(process.step_ns) - 1
@@ -138,10 +149,13 @@ def test_a_step_tells_its_duration(kind: str, open_page: Any) -> None:
 
 @every_kind
 @pytest.mark.parametrize("width", [400, 1440])
-def test_nothing_is_wider_than_the_window(kind: str, width: int, open_page: Any) -> None:
-    sheet = open_page(stored(kind), width)
+def test_nothing_is_wider_than_the_window(kind: str, width: int, shown: Any) -> None:
+    sheet = shown(kind)
+    sheet.page.set_viewport_size({"width": width, "height": 900})
     sheet.page.evaluate("document.querySelectorAll('.part').forEach((part) => part.scrollIntoView())")
-    assert sheet.page.evaluate("document.documentElement.scrollWidth") == width
+    seen = sheet.page.evaluate("document.documentElement.scrollWidth")
+    sheet.page.set_viewport_size({"width": 1280, "height": 900})
+    assert seen == width
 
 
 @every_kind
@@ -149,10 +163,10 @@ def test_a_page_of_it_is_small(kind: str) -> None:
     assert len(page.render(stored(kind)).encode()) <= page.LARGEST
 
 
-def test_trials_are_told_with_their_intervals(open_page: Any) -> None:
+def test_trials_are_told_with_their_intervals(shown: Any) -> None:
     report = stored("trials")
     assert report.trials is not None
-    sheet = open_page(report)
+    sheet = shown("trials")
     words = sheet.page.locator("#trials .forest").text_content()
     for variant in report.trials.variants:
         if variant.speed is not None:
@@ -160,25 +174,25 @@ def test_trials_are_told_with_their_intervals(open_page: Any) -> None:
     assert sheet.page.locator("#trials [class^=curve][points]").count() >= 1
 
 
-def test_memory_is_told_by_owner(open_page: Any) -> None:
+def test_memory_is_told_by_owner(shown: Any) -> None:
     found = stored("memory").processes[0].memory_by_owner
     assert found is not None
-    sheet = open_page(stored("memory"))
+    sheet = shown("memory")
     legend = sheet.page.locator("#owners .legend").text_content()
     for name, sizes in zip(found.owners, found.bytes, strict=True):
         assert f"{name} {format_bytes(sizes[found.peak])}" in " ".join(legend.split())
     assert sheet.page.locator("#memory .peak-line").count() == 1
 
 
-def test_ranks_stand_beside_one_another(open_page: Any) -> None:
+def test_ranks_stand_beside_one_another(shown: Any) -> None:
     report = stored("ranks")
     assert report.ranks is not None
-    sheet = open_page(report)
+    sheet = shown("ranks")
     assert sheet.page.locator("#ranks .heat").first.locator("tbody tr").count() == len(report.processes)
 
 
-def test_strangers_strings_are_text(open_page: Any) -> None:
-    sheet = open_page(stored("hostile"))
+def test_strangers_strings_are_text(shown: Any) -> None:
+    sheet = shown("hostile")
     assert sheet.page.locator("h1").inner_text() == HOSTILE[0]
     assert sheet.page.locator("img").count() == 0
     assert not sheet.page.title().startswith("taken")
