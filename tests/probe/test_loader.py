@@ -104,7 +104,7 @@ def main():
     loader = make()
     digest.update(repr((sorted(vars(loader.dataset)), pickle.loads(pickle.dumps(loader.dataset))[3])).encode()
         if not mode.startswith(("stream", "item-error")) else b"")
-    for epoch in range(60 if "long" in mode else 2):
+    for epoch in range(60 if "persistent-long" in mode else 20 if "long" in mode else 2):
         for x, y in loader:
             loss = (net(x).squeeze(-1) - y).pow(2).mean()
             optimizer.zero_grad()
@@ -223,17 +223,25 @@ def test_a_further_epoch_of_persistent_workers_has_begun_when_its_first_batch_is
         assert not [each for each in asked if start[4] < each[4] < start[5]]
 
 
-def test_spawned_workers_find_the_trainers_folder_and_name_the_iterator_by_its_seed(tmp_path: Path) -> None:
-    _, seen = both(tmp_path, "spawn2")
+@pytest.fixture(scope="module")
+def spawned(tmp_path_factory: pytest.TempPathFactory) -> Seen:
+    """Each spawned worker imports torch anew, which takes seconds: one job for all that is asked of them."""
+    return both(tmp_path_factory.mktemp("spawned"), "spawn2")[1]
+
+
+def test_spawned_workers_find_the_trainers_folder_and_name_the_iterator_by_its_seed(spawned: Seen) -> None:
+    seen = spawned
     assert len(seen.workers[Kind.FETCH]) == len(seen.workers[Kind.COLLATE]) == 24
     identities = {record[3] for record in seen.workers[Kind.FETCH]}
     assert identities == {SPAWNED | loader["seed"] for loader in seen.loaders}
     assert seen.loaders[0]["start_method"] == "spawn"
 
 
-@pytest.mark.parametrize("mode", ["lined2", "spawn2"])
-def test_the_first_worker_times_lines_of_a_few_batches_and_tells_the_hottest(tmp_path: Path, mode: str) -> None:
-    _, seen = both(tmp_path, mode)
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+def test_the_first_worker_times_lines_of_a_few_batches_and_tells_the_hottest(
+    tmp_path: Path, start: str, request: pytest.FixtureRequest
+) -> None:
+    seen = request.getfixturevalue("spawned") if start == "spawn" else both(tmp_path, "lined2")[1]
     assert 1 <= len(seen.lined) <= 2, "one worker of each epoch"
     assert {fact["iterator"] for fact in seen.lined} <= {record[3] for record in seen.workers[Kind.FETCH]}
     for fact in seen.lined:
