@@ -160,7 +160,7 @@ def test_workers_of_a_loader_are_no_trainers(folder: Path) -> None:
         LIBRARY + "from torch.utils.data import DataLoader\n"
         "if __name__ == '__main__':\n"
         "    for context in ('fork', 'spawn'):\n"
-        "        print(len(list(DataLoader(range(8), num_workers=2, multiprocessing_context=context))))\n"
+        "        print(len(list(DataLoader(range(8), num_workers=1, multiprocessing_context=context))))\n"
         "    print(train())\n"
     )
     assert len(trained(folder, [python(), "loads.py"])) == 1

@@ -152,7 +152,7 @@ def test_bytes_that_were_changed_at_random_end_in_a_sentence_or_a_snapshot(tmp_p
         for place in random.integers(2, len(whole), 3):
             changed[place] = int(random.integers(256))
         path.write_bytes(changed)
-        assert outcome(path) in ("whole", "truncated") or outcome(path).startswith("snapshot-")
+        assert outcome(path).startswith(("whole", "truncated", "snapshot-"))
 
 
 class _Evil:

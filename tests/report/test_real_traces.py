@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,7 @@ def name(path: Path) -> str:
     return path.relative_to(DATA).as_posix()
 
 
+@cache
 def diagnosed(path: Path) -> Report:
     return diagnose_paths([str(path)], cache=False)
 
