@@ -516,6 +516,17 @@ PLANTED: dict[str, dict[str, Case]] = {
                 operator("tanh", 200, 0.6 * MS, "latency", source=SourceLine("/home/me/train.py", 1, "main")),
             ),
         ),
+        "fires-with-small-products-far-from-the-rate": replace(
+            BASE,
+            lines=(line("hidden = self.cell(series[:, moment], hidden)", 9 * MS, 1 * MS, role="forward", hits=100.0),),
+            categories=categories(overhead=2 * MS),
+            operators=(
+                operator("tanh", 200, 0.6 * MS, "latency", source=SourceLine("/home/me/train.py", 1, "main")),
+                operator("mm", 100, 4 * MS, "memory", flops=1e8, source=SourceLine("/home/me/train.py", 1, "main")),
+                operator("mm", 4, 4 * MS, "compute", flops=4e8, source=SourceLine("/home/me/train.py", 1, "main")),
+            ),
+            roofline=RooflineUse(5 * MS, 3 * MS, 1 * MS, 0.0, 5e8, 1e7, "float32", 1e11),
+        ),
         "fires-beside-large-layers-of-the-same-function": replace(
             BASE,
             lines=(

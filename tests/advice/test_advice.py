@@ -69,6 +69,15 @@ def test_a_loops_own_python_and_its_small_operators_are_savings_the_latter_at_mo
     assert dispatch < saving.low < saving.value - 0.99 * small
 
 
+def test_what_small_matrix_products_of_a_loop_lose_by_their_size_is_saved_in_part() -> None:
+    saving = finding("dispatch-loop", "fires-with-small-products-far-from-the-rate").savings
+    assert saving is not None
+    own, dispatch, small = 1 * MS, 2 * MS * 200 / 304, 0.6 * MS
+    slow = 4 * MS - 1 * MS  # 1e8 FLOP at 1e11 a second; the large ones are left out
+    assert saving.value == pytest.approx(own + dispatch + small + 0.5 * slow, rel=0.01)
+    assert saving.high - saving.value > 0.5 * (0.5 * slow)
+
+
 def test_the_call_of_another_function_of_that_name_is_not_charged() -> None:
     source = finding("dispatch-loop", "fires-in-a-function-that-the-optimizer-has-too").source
     assert source is not None

@@ -37,6 +37,9 @@ FEWEST_ROUNDS = 8
 """Executions of a line per step: a line that runs once, or once per block of a model, is no loop over elements."""
 CALLERS = frozenset({"forward", "python"})
 """Roles of lines that call the operators of a loop themselves."""
+GAINED_BY_SIZE = 0.5
+"""Of what small matrix products take beyond their arithmetic: one large product does not reach the machine's rate
+either, and one of torch's own loops (nn.LSTM) only in part. How much is gained is not known before it is tried."""
 LONGEST_HINT = 160
 MOST_EVENTS = 5
 """Graph breaks and guards that are told one by one: all are in the tables."""
@@ -83,20 +86,22 @@ FEWEST_SLICES = 16
 @dataclass(frozen=True, slots=True)
 class _Site:
     """Operators that one line or function calls in a step. each: mean ns of one. idle: ns of those whose work takes no
-    longer than their dispatch. host: ns of Python in the loop."""
+    longer than their dispatch. host: ns of Python in the loop. slow: ns of matrix products beyond what their arithmetic
+    takes at the machine's rate."""
 
     source: SourceLine
     calls: float
     each: float
     idle: float
     host: float = 0.0
+    slow: float = 0.0
 
 
 @rule(
     "ST301",
     "dispatch-loop",
     needs={Signal.CATEGORIES},
-    uses={Signal.LINES, Signal.OPERATORS, Signal.COMPILATIONS, Signal.PATHS},
+    uses={Signal.LINES, Signal.OPERATORS, Signal.COMPILATIONS, Signal.PATHS, Signal.ROOFLINE},
     instead_of=("overhead-bound", "python-time", "memory-bound-pointwise", "outside-model"),
     by_line=True,
 )
@@ -112,8 +117,8 @@ def dispatch_loop(signals: Signals) -> Iterator[Finding]:
     the stacks must show a function that calls the same thing, or is called by the same one, eight times or more: a
     model that is called once is no loop. To be saved is the part of the line or function of all operators, of the
     breakdown's launch account; on a CPU the loop's own Python, too, and the time of operators whose arithmetic takes no
-    longer than their dispatch (bound by latency), which is where the interval ends. The work of larger operators is
-    not.
+    longer than their dispatch (bound by latency). Small matrix products are slower than one large one that does the
+    same arithmetic: half of what they take beyond the machine's rate counts, and all of it is where the interval ends.
 
     What helps: One operator on the whole tensor (a matrix product, einsum, cumsum, torch.nn.LSTM in place of a loop
     over cells, a torch._foreach operator over parameters); else torch.compile, which fuses the loop; on CUDA a graph
@@ -146,9 +151,11 @@ def dispatch_loop(signals: Signals) -> Iterator[Finding]:
 
 
 def _with_the_loop(dispatch: Estimate, site: _Site) -> Estimate:
-    """With what else one operator would save: the loop's Python, and at most all of the small operators."""
+    """With what else one operator would save: the loop's Python, and at most all of the small operators and what matrix
+    products lose by being small."""
     sure = Estimate(site.host, site.host, site.host, dispatch.samples)
-    return total((dispatch, sure, modelled(site.idle, 0.0, site.idle, dispatch.samples)))
+    likely = site.idle + GAINED_BY_SIZE * site.slow
+    return total((dispatch, sure, modelled(likely, 0.0, site.idle + site.slow, dispatch.samples)))
 
 
 def _sites(signals: Signals) -> Iterator[_Site]:
@@ -161,16 +168,19 @@ def _sites(signals: Signals) -> Iterator[_Site]:
         calls = sum(use.calls for use in uses)
         timed = lines_around(signals.lines, signals.paths, source)
         if timed:
-            yield from _looping(timed, [use for use in uses if use.duration <= LARGEST_OPERATOR * use.calls])
+            small = [use for use in uses if use.duration <= LARGEST_OPERATOR * use.calls]
+            yield from _looping(timed, small, _slow(signals, uses))
         elif calls >= FEWEST_OPERATORS and source.function != "<module>" and _may_loop(uses):
             each = ratio(sum(use.duration for use in uses), calls)
             name = function_of(source)[1]
             callers = [use for use in signals.lines if use.role in CALLERS and calls_function(use.calls, name)]
             if len(callers) == 1:  # its own lines are not timed, the call of it is
-                yield _Site(callers[0].source, calls, each, _idle(uses), callers[0].host.value)
+                host = callers[0].host.value
+                yield _Site(callers[0].source, calls, each, _idle(uses), host, _slow(signals, uses))
             else:
                 sampled = sampled_lines(signals.paths, source)
-                yield _Site(max(sampled, key=lambda line: sampled[line], default=source), calls, each, _idle(uses))
+                line = max(sampled, key=lambda line: sampled[line], default=source)
+                yield _Site(line, calls, each, _idle(uses), slow=_slow(signals, uses))
 
 
 def _may_loop(uses: Iterable[OperatorUse]) -> bool:
@@ -183,7 +193,18 @@ def _idle(uses: Iterable[OperatorUse]) -> float:
     return sum(use.duration for use in uses if use.bound == "latency")
 
 
-def _looping(lines: list[LineUse], uses: list[OperatorUse]) -> Iterator[_Site]:
+def _slow(signals: Signals, uses: Iterable[OperatorUse]) -> float:
+    """ns that small matrix products take beyond their arithmetic at the machine's rate; none where that is not known.
+    Large ones, a model's layers, run near it by themselves."""
+    peak = signals.roofline.peak if signals.has(Signal.ROOFLINE) else None
+    if not peak:
+        return 0.0
+    products = [(use, 1e9 * use.flops / peak) for use in uses if use.flops and use.bound != "latency"]
+    small = [(use, ideal) for use, ideal in products if ideal <= LARGEST_OPERATOR * use.calls]
+    return sum(max(0.0, use.duration - ideal) for use, ideal in small)
+
+
+def _looping(lines: list[LineUse], uses: list[OperatorUse], slow: float) -> Iterator[_Site]:
     """The longest line of a function that runs in a loop, with the part of the function's operators that loops take.
 
     Operators, those of backward with them, are shared out by the time of the lines that can call them: the profile
@@ -196,7 +217,7 @@ def _looping(lines: list[LineUse], uses: list[OperatorUse]) -> Iterator[_Site]:
     if rounds and calls * part >= FEWEST_OPERATORS:
         top = max(rounds, key=lambda line: line.duration.value)
         each, host = ratio(sum(use.duration for use in uses), calls), sum(line.host.value for line in rounds)
-        yield _Site(top.source, calls * part, each, part * _idle(uses), host)
+        yield _Site(top.source, calls * part, each, part * _idle(uses), host, part * slow)
 
 
 @rule(
