@@ -201,6 +201,15 @@ def test_autograd_explains_what_the_training_thread_ends(written: Written) -> No
     assert found == {("OVERHEAD", "aten::mm"): 790, ("OVERHEAD", "cudaLaunchKernel"): 10}
 
 
+def test_who_waits_for_an_idle_device_waits_for_work_that_was_not_recorded(written: Written) -> None:
+    """A synchronisation of an idle device returns at once; one of a device whose queue was just emptied does not."""
+    lost = [step(0, 9000), called("cudaDeviceSynchronize", 100, 6100), launch(1, 8000, 8005), kernel(1, 8010, 9000)]
+    assert {each[0]: spent for each, spent in causes(written(lost)).items()}["UNRECORDED"] == 6000
+    held = [launch(2, 10, 15), kernel(2, 20, 5000), called("cudaDeviceSynchronize", 100, 6100)]
+    drained = written([step(0, 9000), *held, launch(1, 8000, 8005), kernel(1, 8010, 9000)])
+    assert not any(category == "UNRECORDED" for category, _ in causes(drained))
+
+
 def test_pieces_are_numbered_by_step_and_by_the_stretch_that_they_are_of(written: Written) -> None:
     first = [step(0, 100, 1), launch(1, 0, 5), kernel(1, 5, 50)]
     second = [step(100, 200, 2), annotation(LOADER, 100, 150), launch(2, 180, 185), kernel(2, 185, 200)]

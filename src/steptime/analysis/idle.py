@@ -5,8 +5,9 @@ the stretch. Autograd's engine works for the training thread, which waits meanwh
 nothing in the trace launched, and the idle time at the very end, is explained by the training thread.
 
 *unrecorded*: the activity that ends the stretch had been launched, and the host was done with it, for longer than
-launching takes. So the device was at work, or waited for something, that the trace does not hold: nobody on the host is
-to blame, whatever it was at. *input*: in the loader's next(), or batch preparation that the caller knows of. *sync*:
+launching takes; or a call that waits for the device began while the device idled, and waited. So the device was at
+work, or waited for something, that the trace does not hold: nobody on the host is to blame, whatever it was at.
+*input*: in the loader's next(), or batch preparation that the caller knows of. *sync*:
 the device ran dry inside a call that waits for it, a blocking copy among them (all of the idle time up to the launch,
 because without the wait the queue would not have been empty), or the host is in such a call, or in a copy that is
 staged, for longer than launching takes. *compile*. *overhead*: inside operators and runtime calls, in gaps at the
@@ -43,6 +44,8 @@ WORTH_A_NAME = 10
 """One part in so many of the idle time: a function with less is not named."""
 NEARLY_ALL = 0.9
 """A function that spends so much of its time in one that it calls is not named beside it."""
+LONGEST_RETURN = 1_000_000
+"""ns: a call that waits for an idle device returns in microseconds; on a host whose CPUs are taken, within this."""
 BY_LINE = (Category.SYNC, Category.PYTHON)
 """Causes of one name are told apart by the user's functions around them, because each is a line to change."""
 
@@ -128,13 +131,24 @@ def _explain(
         intersect(union(begin[~queued], end[~queued]), during(trace, waits[events.duration[waits] > DISPATCH_GAP])),
     )
     return (
-        union(idle.queued[unrecorded], idle.end[unrecorded]),
+        join(union(idle.queued[unrecorded], idle.end[unrecorded]), _waits_for_nothing(trace, idle, waits)),
         intersect(inside, join(*(input_time(trace, each) for each in threads), input_ranges)),
         waiting,
         intersect(inside, join(*(compile_time(trace, each) for each in threads), compile_ranges)),
         intersect(inside, join(calls, short_gaps(calls), union(launched, end))),
         intersect(inside, _python_time(trace, threads[-1])),
     )
+
+
+def _waits_for_nothing(trace: Trace, idle: Idle, waits: Int64) -> Intervals:
+    """The idle time in calls that waited for the device although it had nothing to do by then, of all that the trace
+    holds: work from before the recording, or work that was lost. waits: rows of `waiting_calls`."""
+    events = trace.events
+    calls = waits[matching(trace, SYNCHRONISATION.match)[waits] & (events.duration[waits] > LONGEST_RETURN)]
+    idling = union(idle.begin, idle.end)
+    calls = calls[contains(idling, events.begin[calls])]
+    stretch = np.searchsorted(idle.begin, events.begin[calls], side="right") - 1
+    return intersect(idling, union(events.begin[calls], np.minimum(events.end[calls], idle.end[stretch])))
 
 
 def _python_time(trace: Trace, lane: int) -> Intervals:

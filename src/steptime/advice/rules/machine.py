@@ -233,7 +233,8 @@ def unrecorded_work(signals: Signals) -> Finding | None:
     on the host is to blame for that time, and what filled it is not known.
 
     How we know: The call that launched the kernel which ends the idle time had returned more than 50 microseconds
-    before that kernel began. Launching takes a tenth of that.
+    before that kernel began, and launching takes a tenth of that. Or the host waited for the device, for longer than a
+    millisecond, although of all that was recorded the device had nothing to do.
 
     What helps: Record several whole steps (torch.profiler.schedule with a warm-up), or synchronise the device before
     the profiler starts; profile in the process that owns the device, alone on it.
@@ -243,7 +244,7 @@ def unrecorded_work(signals: Signals) -> Finding | None:
     lost = named(signals.categories, "unrecorded")
     if lost is None or ratio(lost.duration.value, signals.step.duration.value) < LEAST_UNRECORDED:
         return None
-    summary = f"Kernels begin long after their launch: {in_step(lost.duration.value, signals.step)} is not in the trace"
+    summary = f"The device was at work that was not recorded: {in_step(lost.duration.value, signals.step)}"
     return unrecorded_work.finding(summary, how_to_record(signals.step))
 
 
