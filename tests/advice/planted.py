@@ -61,6 +61,7 @@ PARSING = SourceLine("job.py", 15, "parse", "json.loads(row)")
 ITEM = SourceLine("/home/ada/train.py", 13, "Images.__getitem__", "image = decode(path)")
 
 
+_PARSED = line("marks = torch.tensor([parse(each) for each in dates])", 8 * MS, role="input", calls="torch.tensor")
 _DOUBLE = RooflineUse(10 * MS, 6 * MS, 1 * MS, 0.0, 1.2e9, 60e6, "float64")
 _BY_HAND = replace(
     BASE,
@@ -464,6 +465,15 @@ PLANTED: dict[str, dict[str, Case]] = {
             categories=categories(input=8.2 * MS),
         ),
         "clean": _lines(line("scale = torch.tensor([0.5, 0.5])", 0.02 * MS, calls="torch.tensor")),
+        "clean-where-the-elements-are-made": replace(
+            _lines(_PARSED),
+            paths=(
+                PathUse(9.5 * MS, "input", (SourceLine("data.py", 30, "parse"), _PARSED.source)),
+                PathUse(0.5 * MS, "input", (_PARSED.source,)),
+            ),
+            loader=None,
+            categories=categories(input=8.2 * MS),
+        ),
         "clean-one-array": replace(
             _lines(
                 line("images = torch.tensor(np.stack(rows))", 8 * MS, role="input", calls="numpy.stack torch.tensor")
@@ -751,6 +761,22 @@ PLANTED: dict[str, dict[str, Case]] = {
         "clean": replace(BASE, roofline=replace(_DOUBLE, dtype="float32")),
         "clean-no-arithmetic": replace(BASE, roofline=replace(_DOUBLE, flops=0.0)),
     },
+    "work-without-gradient": {
+        "fires": replace(
+            BASE,
+            operators=(
+                *BASE.operators,
+                operator(
+                    "mm", 8, 4 * MS, "compute", source=SourceLine("net.py", 32, "laplacian"), differentiated=False
+                ),
+                operator("cat", 2, 0.2 * MS, "memory", differentiated=False),
+            ),
+        ),
+        "clean": BASE,
+        "clean-a-mask": replace(
+            BASE, operators=(*BASE.operators, operator("triu", 1, 0.2 * MS, "memory", differentiated=False))
+        ),
+    },
     "update-by-hand": {
         "fires": _BY_HAND,
         "fires-on-some-frozen": replace(_BY_HAND, roots=(RootUse("Net", 44, 9_000_000),)),
@@ -980,6 +1006,9 @@ PLANTED: dict[str, dict[str, Case]] = {
     },
     "steps-changed": {
         "fires": replace(BASE, change=ChangeUse(151, 250, 3, "forward", 60 * MS, 90 * MS, 30 * MS, 0.4, ITEM, 28 * MS)),
+        "fires-bit-by-bit": replace(
+            BASE, change=ChangeUse(75, 220, 4, "forward", 60 * MS, 190 * MS, 130 * MS, 0.5, ITEM, 90 * MS, gradual=True)
+        ),
         "clean": replace(BASE, change=None),
     },
     "periodic-steps": {

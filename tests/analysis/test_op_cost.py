@@ -117,14 +117,14 @@ def test_on_an_accelerator_time_is_that_of_the_kernels(shared_data: Path) -> Non
     trace = read(shared_data / "kineto/resnet50_workers0.pt.trace.json.gz")
     boundaries = steps_of(trace)
     totals = operator_totals(step_context(trace, boundaries), {})
-    found = {(each.name, each.phase): each for each in totals}
+    found = {(each.name, each.phase, each.differentiated): each for each in totals}
     assert len(found) == len(totals)
     device = np.isin(trace.events.event_kind, (EventKind.KERNEL, EventKind.MEMCPY, EventKind.MEMSET))
     within = device & contains(union(*reach(trace, boundaries).T), trace.events.begin)
     spent = sum(each.duration for each in found.values()) * len(boundaries)
     assert spent == pytest.approx(trace.events.duration[within].sum(), rel=1e-9)
-    assert found["aten::cudnn_convolution", "forward"].calls == 53
-    assert found["aten::mm", "backward"].flops == 2 * (32 * 1000 * 2048) * 2
+    assert found["aten::cudnn_convolution", "forward", True].calls == 53
+    assert found["aten::mm", "backward", True].flops == 2 * (32 * 1000 * 2048) * 2
 
 
 def test_bytes_of_collectives_are_those_of_their_shapes(shared_data: Path) -> None:

@@ -191,11 +191,33 @@ def steps_in(trace: Trace) -> StepContext:
 
 def test_operators_lead_to_the_users_function_also_from_backward(profiled: Profiled) -> None:
     found = sources_of(steps_in(profiled(with_stack=True)))
-    assert found["aten::mkldnn_convolution"].function == "forward"
-    assert found["aten::convolution_backward"].function == "forward"
-    assert found["aten::bmm"].function == "attend"
-    assert found["aten::nll_loss_backward"].function == "step"
+    assert found["aten::mkldnn_convolution", True].function == "forward"
+    assert found["aten::convolution_backward", True].function == "forward"
+    assert found["aten::bmm", True].function == "attend"
+    assert found["aten::nll_loss_backward", True].function == "step"
     assert {source.file.rsplit("/", 1)[-1] for source in found.values()} <= {"train_small.py", Path(__file__).name}
+
+
+def test_what_backward_has_nothing_to_do_with_is_told_apart(profiled: Profiled, job: Any, monkeypatch: Any) -> None:
+    """A constant that is made anew, and one that is made without gradients: the second was meant."""
+
+    def forward(self: Any, images: Any, mode: str) -> Any:
+        adjacency = torch.ones(64, 64)
+        scale = torch.mm(adjacency, adjacency).mean()
+        with torch.no_grad():
+            scale = scale + torch.bmm(adjacency[None], adjacency[None]).mean()
+        return usual(self, images * scale, mode)
+
+    usual = job.Net.forward
+    monkeypatch.setattr(job.Net, "forward", forward)
+    totals = operator_totals(steps_in(profiled()), {})
+    assert {each.name for each in totals if not each.differentiated} >= {"aten::mm", "aten::mul"}
+    assert {each.differentiated for each in totals if each.name in ("aten::bmm", "aten::mkldnn_convolution")} == {True}
+    assert all(
+        each.differentiated
+        for each in operator_totals(steps_in(profiled("reentrant")), {})
+        if each.name == "aten::gelu"
+    )
 
 
 def test_without_stacks_no_line_is_guessed(profiled: Profiled) -> None:

@@ -39,13 +39,29 @@ def test_a_loader_that_slows_down_for_good_is_dated_to_its_step(seed: int) -> No
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_noise_a_drift_and_a_slower_machine_are_no_change(seed: int) -> None:
+def test_noise_and_a_slower_machine_are_no_change(seed: int) -> None:
     even = noisy(5, 200, seed)
     assert find_change(made({Phase.FORWARD: even, Phase.INPUT: noisy(1, 200, seed + 1000)})) is None
-    assert find_change(made({Phase.FORWARD: even, Phase.REST: noisy(np.linspace(1, 5, 200), 200, seed, 0.02)})) is None
-    slower = np.where(np.arange(200) < 100, 1.0, 1.6)
-    both = {Phase.FORWARD: noisy(5 * slower, 200, seed), Phase.BACKWARD: noisy(6 * slower, 200, seed + 1000)}
-    assert find_change(made(both)) is None
+    for slower in (np.where(np.arange(200) < 100, 1.0, 1.6), np.linspace(1, 1.8, 200)):
+        both = {Phase.FORWARD: noisy(5 * slower, 200, seed), Phase.BACKWARD: noisy(6 * slower, 200, seed + 1000)}
+        assert find_change(made(both)) is None
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("level", [np.linspace(1, 5, 200), 1 + np.arange(200) // 20 * 0.45], ids=["a line", "stairs"])
+def test_what_grows_bit_by_bit_is_told_with_what_the_mean_step_bears(level: np.ndarray, seed: int) -> None:
+    change = find_change(made({Phase.FORWARD: noisy(5, 200, seed), Phase.REST: noisy(level, 200, seed + 1000, 0.05)}))
+    assert change is not None
+    assert (change.phase, change.gradual) == (Phase.REST, True)
+    first = np.median(level[:40])
+    assert change.growth == pytest.approx((np.median(level[-40:]) - first) * MS, rel=0.1)
+    assert change.growth * change.share == pytest.approx((level.mean() - first) * MS, rel=0.15)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_what_comes_and_goes_is_no_growth(seed: int) -> None:
+    level = np.where((np.arange(200) > 60) & (np.arange(200) < 120), 5.0, 1.0)
+    assert find_change(made({Phase.FORWARD: noisy(5, 200, seed), Phase.REST: noisy(level, 200, seed + 1000)})) is None
 
 
 def test_load_on_the_machine_hides_no_period() -> None:

@@ -602,7 +602,8 @@ class SegmentUse:
 class ChangeUse:
     """A level of the steps that changed for good. step: the first of the new level, from 1, of `steps` in all; epoch:
     that it lies in, None where no loader tells. before, now: medians of the step, ns; phase: that grew, by `growth` ns.
-    share: of the steps that were measured, of the new level. line: that takes more than before, by line_growth ns."""
+    share: of the growth, what the mean step bears. line: that takes more than before, by line_growth ns. gradual: the
+    steps grew bit by bit; before and now are the first and the last fifth of the run."""
 
     step: int
     steps: int
@@ -614,6 +615,7 @@ class ChangeUse:
     share: float
     line: SourceLine | None = None
     line_growth: float = 0.0
+    gradual: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,6 +65,15 @@ def sampled_lines(paths: Iterable[PathUse], source: SourceLine) -> dict[SourceLi
     return {line: duration for line, duration in spent.items() if line.function == around}
 
 
+def own_share(paths: Iterable[PathUse], line: SourceLine) -> float:
+    """Of the time that was sampled through a line, the part in which it ran itself and no other line of the user's that
+    it calls; 1 where it was not sampled."""
+    place = (line.file, line.line)
+    through = [path for path in paths if any((each.file, each.line) == place for each in path.lines)]
+    own = sum(path.duration for path in through if (path.lines[0].file, path.lines[0].line) == place)
+    return ratio(own, sum(path.duration for path in through)) if through else 1.0
+
+
 COPYING = frozenset(
     {"to", "type", "double", "float", "half", "bfloat16", "contiguous", "clone", "copy", "reshape", "flatten"}
 )

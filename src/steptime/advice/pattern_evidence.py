@@ -31,6 +31,8 @@ def change_use(process: Process, layout: Layout) -> ChangeUse | None:
     if change is None:
         return None
     begin = int(steps.begin[change.step])
+    if change.gradual and process.sampled:
+        begin = process.sampled[-1].begin
     line, grown = _line(process, begin, change)
     return ChangeUse(
         step=change.step + 1,
@@ -40,9 +42,10 @@ def change_use(process: Process, layout: Layout) -> ChangeUse | None:
         before=change.before,
         now=change.now,
         growth=change.growth,
-        share=change.after / change.steps,
+        share=change.share,
         line=line,
         line_growth=grown,
+        gradual=change.gradual,
     )
 
 
@@ -66,7 +69,7 @@ def _line(process: Process, begin: int, change: LastingChange) -> tuple[SourceLi
     if not before or not after:
         return None, 0.0
     grown = Counter(_by_line(after[-1]))
-    grown.subtract(_by_line(before[-1]))
+    grown.subtract(_by_line(before[0 if change.gradual else -1]))
     whole = sum(amount for amount in grown.values() if amount > 0)
     for line, amount in grown.most_common(1):
         if amount >= LEAST_OF_GROWTH * whole > 0:  # lines that are timed take longer: their shares hold

@@ -32,7 +32,7 @@ from steptime.trace.call_tree import (
     nearest_ancestor,
 )
 from steptime.trace.links import UNKNOWN, Links, host_forest, roles_of, source_line
-from steptime.trace.table import EventKind, Trace
+from steptime.trace.table import ABSENT, EventKind, Trace
 from steptime.trace.vendors import (
     ANNOTATION,
     OPTIMIZER_STEP,
@@ -196,24 +196,42 @@ def operations_on(trace: Trace, lane: int) -> Operations:
 
 
 @once
-def sources_of(steps: StepContext) -> Mapping[str, SourceLine]:
-    """By operator name, the user's function that most of its time was called from; empty without stacks. What backward
-    runs is traced to its forward operator."""
+def without_backward(steps: StepContext) -> Bool:
+    """By row of the event table: operators that backward has nothing to do with although gradients are on, as they have
+    a sequence number then. What an operator calls counts with it. None where the trace shows no backward."""
+    trace, forward = steps.trace, steps.links.forward
+    operators = operator_events(trace) & ~matching(trace, is_engine)
+    owners = unique(forward[forward != UNKNOWN])
+    if not len(owners):
+        return np.zeros(len(trace.events), np.bool_)
+    above, outermost = host_forest(trace).enclosing(operators), np.arange(len(trace.events))
+    while len(higher := np.flatnonzero(above[outermost] != UNKNOWN)):
+        outermost[higher] = above[outermost[higher]]
+    owned = np.zeros(len(trace.events), np.bool_)
+    owned[outermost[owners]] = True
+    alone: Bool = operators & (trace.events.sequence[outermost] != ABSENT) & ~owned[outermost]
+    return alone
+
+
+@once
+def sources_of(steps: StepContext) -> Sources:
+    """By operator name and whether backward goes through it, the user's function that most of its time was called from;
+    empty without stacks. What backward runs is traced to its forward operator."""
     trace, lanes = steps.trace, steps.lanes
     if not lanes or not np.any(trace.events.event_kind == EventKind.PYTHON):
         return {}
     function = steps.links.function
     rows = np.flatnonzero(operator_events(trace) & np.isin(trace.events.lane, lanes) & (function != UNKNOWN))
-    symbols = len(trace.symbols)
-    pairs = trace.events.name[rows].astype(np.int64) * symbols + trace.events.name[function[rows]]
+    symbols, alone = len(trace.symbols), without_backward(steps)[rows]
+    pairs = (2 * trace.events.name[rows].astype(np.int64) + alone) * symbols + trace.events.name[function[rows]]
     first, pair = distinct(pairs)
     pairs, spent = pairs[first], np.bincount(pair, trace.events.duration[rows], len(first))
-    found: dict[str, SourceLine] = {}
+    found: dict[tuple[str, bool], SourceLine] = {}
     for index in np.argsort(spent, kind="stable").tolist():
-        name, caller = divmod(int(pairs[index]), symbols)
+        called, caller = divmod(int(pairs[index]), symbols)
         source = source_line(trace.symbols[caller])
         if source is not None:
-            found[trace.symbols[name]] = source
+            found[trace.symbols[called // 2], called % 2 == 0] = source
     return found
 
 
@@ -322,7 +340,8 @@ class OperatorUse:
     kernels' time. flops, bytes: None where a call has no model. usual: ns, had every call taken what
     the median of those with its arguments did; None where only the sum is known. rounds: how often the source's
     function, while it runs once, calls the same thing, or is itself called by a function that runs once; None where
-    that is not known. line: of the source's lines the one that was seen to call it, where that is known."""
+    that is not known. line: of the source's lines the one that was seen to call it, where that is known.
+    differentiated: False where backward has nothing to do with these calls although gradients are on."""
 
     name: str
     calls: float
@@ -335,6 +354,7 @@ class OperatorUse:
     usual: float | None = None
     rounds: int | None = None
     line: SourceLine | None = None
+    differentiated: bool = True
 
     @property
     def place(self) -> SourceLine | None:
@@ -342,17 +362,23 @@ class OperatorUse:
         return self.line or self.source
 
 
-def operator_totals(
-    steps: StepContext, sources: Mapping[str, SourceLine], usual: bool = False
-) -> tuple[OperatorUse, ...]:
-    """The operators that did the work of the steps, the longest first. sources: lines by operator name, as `sources_of`
-    finds them in a trace with stacks. usual: what stands for other steps than these, so that a stall is left out."""
+Sources = Mapping[tuple[str, bool], SourceLine]
+"""Lines by the name of an operator and whether backward goes through it."""
+
+
+def operator_totals(steps: StepContext, sources: Sources, usual: bool = False) -> tuple[OperatorUse, ...]:
+    """The operators that did the work of the steps, the longest first. sources: as `sources_of` finds them in a trace
+    with stacks. usual: what stands for other steps than these, so that a stall is left out."""
     if not len(steps):
         return ()
     calls = operator_calls(steps)
     modelled = worked(steps.trace, steps.links, calls)
-    groups = grouped(steps.trace.events.name[calls.rows], calls.phase)
-    totals = [_operator_total(steps, calls, modelled, chosen, sources, usual) for chosen in groups]
+    differentiated = ~without_backward(steps)[calls.rows] | (calls.phase != Phase.FORWARD)
+    groups = grouped(steps.trace.events.name[calls.rows], calls.phase, differentiated)
+    totals = [
+        _operator_total(steps, calls, modelled, chosen, sources, bool(differentiated[chosen[0]]), usual)
+        for chosen in groups
+    ]
     return tuple(sorted(totals, key=lambda each: (-each.duration, each.name, each.phase)))
 
 
@@ -370,7 +396,8 @@ def _operator_total(
     calls: OperatorCalls,
     modelled: Modelled,
     chosen: Int64,
-    sources: Mapping[str, SourceLine],
+    sources: Sources,
+    differentiated: bool,
     usual: bool,
 ) -> OperatorUse:
     """One operator in one phase; `chosen`: positions in `calls`."""
@@ -398,6 +425,7 @@ def _operator_total(
         phase=Phase(int(calls.phase[chosen[0]])).name.lower(),
         flops=mean([work.flops if work else None for work in works]),
         bytes=mean([work.bytes if work else None for work in works]),
-        source=sources.get(name),
+        source=sources.get((name, differentiated)) or sources.get((name, True)),
         usual=float(usual) / len(steps),
+        differentiated=differentiated,
     )

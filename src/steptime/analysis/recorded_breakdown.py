@@ -26,7 +26,7 @@ import numpy as np
 from steptime.analysis.breakdown import count_events, device_of, phase_breakdown
 from steptime.analysis.categories import Breakdown, Category
 from steptime.analysis.layout import Layout
-from steptime.analysis.operators import OperatorUse, operator_events, operator_totals, sources_of
+from steptime.analysis.operators import OperatorUse, Sources, operator_events, operator_totals, sources_of
 from steptime.analysis.recompute import recomputed
 from steptime.analysis.step_context import StepContext, step_context
 from steptime.analysis.threads import during
@@ -80,8 +80,9 @@ class RecordedBreakdown:
 
     @property
     def sources(self) -> Mapping[str, SourceLine]:
-        """Lines by operator name, from the windows with stacks."""
-        return _sources(self.windows)
+        """Lines by operator name, from the windows with stacks; of calls that backward goes through where there are."""
+        found = _sources(self.windows)
+        return {name: found.get((name, True), line) for (name, _), line in found.items()}
 
     @property
     def functions(self) -> tuple[FunctionUse, ...]:
@@ -98,8 +99,8 @@ def _usual(windows: tuple[StepContext, ...]) -> StepContext | None:
     return max(_timed(windows), key=lambda window: (window.on_device, len(window)), default=None)
 
 
-def _sources(windows: tuple[StepContext, ...]) -> Mapping[str, SourceLine]:
-    found: dict[str, SourceLine] = {}
+def _sources(windows: tuple[StepContext, ...]) -> Sources:
+    found: dict[tuple[str, bool], SourceLine] = {}
     for window in windows:
         found |= sources_of(window) if window.stacks else {}
     return found

@@ -27,27 +27,61 @@ MOSTLY = 0.6
 """Of what the step grew by: the part of one phase. Where all phases grow, the machine is slower and not the job."""
 
 
+PARTS = 5
+"""Of the run: what grows bit by bit does so from each to the next."""
+LEAST_GROWTH = 0.3
+"""Of the step in the first part: less is the machine's, which becomes warm."""
+BACK = 0.05
+"""Of the whole growth: a part may lie below the one before it by so much."""
+BESIDE = 0.5
+"""Of the growth of the phase, as a ratio: what the other phases grew by at most. A machine that becomes slower slows
+all of them."""
+
+
 @dataclass(frozen=True, slots=True)
 class LastingChange:
     """The first step of the new level (an index of the steps), the phase that grew, and medians: ns of the step before
-    and after, ns by which the phase grew. after: steps of the new level, of `steps` in all."""
+    and after, ns by which the phase grew. share: of that, what the mean step bears. gradual: there are no two levels,
+    the phase grew bit by bit; before and now are the first and the last fifth of the run."""
 
     step: int
     phase: Phase
     before: float
     now: float
     growth: float
-    after: int
-    steps: int
+    share: float
+    gradual: bool = False
 
 
 def find_change(steps: Steps) -> LastingChange | None:
-    """The largest lasting growth of one phase."""
+    """The largest lasting growth of one phase, at once or else bit by bit."""
     steady = np.flatnonzero(steps.steady)
     if len(steady) < LEAST_STEPS:
         return None
-    found = [change for phase in Phase if (change := _of_phase(steps, steady, phase)) is not None]
-    return max(found, key=lambda change: change.growth, default=None)
+    for look in (_of_phase, _bit_by_bit):
+        found = [change for phase in Phase if (change := look(steps, steady, phase)) is not None]
+        if found:
+            return max(found, key=lambda change: change.growth)
+    return None
+
+
+def _bit_by_bit(steps: Steps, steady: Int64, phase: Phase) -> LastingChange | None:
+    values, whole = steps.phases[steady, phase].astype(np.float64), steps.duration[steady].astype(np.float64)
+    parts = np.array_split(values, PARTS)
+    levels, steps_of, beside = (_levels(each) for each in (values, whole, whole - values))
+    growth, usual, now = levels[-1] - levels[0], steps_of[0], steps_of[-1]
+    if growth < max(LEAST_GROWTH * usual, MOSTLY * (now - usual)) or np.diff(levels).min() < -BACK * growth:
+        return None
+    if (beside[-1] - beside[0]) * levels[0] > BESIDE * growth * beside[0]:
+        return None
+    if float((parts[0][:, None] < parts[-1][None, :]).mean()) < APART:
+        return None
+    share = (float(values.mean()) - levels[0]) / growth
+    return LastingChange(int(steady[len(parts[0])]), phase, usual, now, growth, share, gradual=True)
+
+
+def _levels(values: Float64) -> list[float]:
+    return [float(np.median(part)) for part in np.array_split(values, PARTS)]
 
 
 def _of_phase(steps: Steps, steady: Int64, phase: Phase) -> LastingChange | None:
@@ -73,7 +107,7 @@ def _of_phase(steps: Steps, steady: Int64, phase: Phase) -> LastingChange | None
     apart = (float(ranks[at:].sum()) - (count - at) * (count - at + 1) / 2) / (at * (count - at))
     if growth < max(LEAST_CHANGE * usual, MOSTLY * (now - usual)) or apart < APART or not _stays(before, after):
         return None
-    return LastingChange(int(steady[at]), phase, usual, now, growth, count - at, count)
+    return LastingChange(int(steady[at]), phase, usual, now, growth, (count - at) / count)
 
 
 def _stays(before: Float64, after: Float64) -> bool:

@@ -518,6 +518,13 @@ def _longest_operator(signals: Signals) -> Finding | None:
     )
 
 
+LEAST_WITHOUT_GRADIENT = 0.1
+"""Of the step: masks and positions are cheap, and not worth a buffer."""
+CONSTANT = 0.1
+"""Of the work without gradients: what is the same in each step at least. How much is so does not show in shapes."""
+MOST_NAMES = 3
+
+
 @rule(
     "ST408",
     "slow-arithmetic",
@@ -640,3 +647,44 @@ def double_precision(signals: Signals) -> Finding | None:
     advice = "Make data and model float32: astype(np.float32) where the data is made, and no .double()."
     saving = modelled(DOUBLE_SAVES * spent, DOUBLE_SAVES_AT_LEAST * spent, DOUBLE_SAVES * spent, signals.step.steady)
     return double_precision.finding(summary, advice, saving, category="compute")
+
+
+@rule(
+    "ST410",
+    "work-without-gradient",
+    needs={Signal.OPERATORS},
+    uses={Signal.CATEGORIES, Signal.MACHINE},
+    instead_of=("dominant-operator", "memory-bound-pointwise", "copies-and-casts"),
+    by_line=True,
+)
+def work_without_gradient(signals: Signals) -> Finding | None:
+    """The forward pass computes what no gradient flows through
+
+    What it means: Some operators of the model's forward depend on no parameter that is trained: a mask, a position
+    code, a normalised adjacency, features of a frozen backbone, or a branch that the loss does not use. What does not
+    depend on the batch either is computed anew in each step for nothing.
+
+    How we know: Operators that run while gradients are on have a number, and backward's frames have the numbers of the
+    operators that they differentiate; what nobody differentiates is counted, with all that it calls. Work under
+    torch.no_grad() has no number and is left out. Whether it depends on the batch is not known: all of it is the
+    upper bound, and the interval begins at a tenth.
+
+    What helps: Compute it once, in __init__, and keep it with register_buffer; what depends on the sample only, once
+    for each sample in the dataset; what a frozen part computes, once for all epochs.
+
+    When to ignore it: When it depends on the batch and must be made on the device, as augmentations are.
+    """
+    alone = [use for use in signals.operators if not use.differentiated]
+    machine = signals.machine if signals.has(Signal.MACHINE) else None
+    spent = steady_time(alone, signals.operators, signals.categories, machine)
+    if ratio(spent, signals.step.duration.value) < LEAST_WITHOUT_GRADIENT:
+        return None
+    longest_first = sorted(alone, key=_duration, reverse=True)
+    source = next((use.place for use in longest_first if use.place is not None), None)
+    names = ", ".join(dict.fromkeys(use.name for use in longest_first[:MOST_NAMES]))
+    summary = f"Operators of forward that no gradient flows through take {in_step(spent, signals.step)}: {names}"
+    advice = (
+        "What does not depend on the batch: compute it once (register_buffer). Else: once a sample, in the dataset."
+    )
+    saving = partly(spent, 1.0, CONSTANT, signals.step)
+    return work_without_gradient.finding(summary, advice, saving, category="compute", source=source)

@@ -16,6 +16,7 @@ from steptime.advice.line_evidence import (
     line_times,
     lines_around,
     loop_functions,
+    own_share,
     sampled_lines,
 )
 from steptime.advice.models import hand_made_update
@@ -370,7 +371,7 @@ def metrics_in_step(signals: Signals) -> Iterator[Finding]:
     "ST206",
     "list-conversion",
     needs={Signal.LINES},
-    uses={Signal.PHASES},
+    uses={Signal.PHASES, Signal.PATHS},
     instead_of=("python-time", "batch-preparation", "metrics-in-step", "outside-model"),
     by_line=True,
 )
@@ -381,7 +382,8 @@ def list_conversion(signals: Signals) -> Iterator[Finding]:
     too, and is some hundred times slower than a copy.
 
     How we know: The lines of the loop are timed exactly; the line was seen to call torch.tensor and no function of
-    NumPy, and takes longer than copying an array would.
+    NumPy, and takes longer than copying an array would. What functions of yours take that the same line calls is not
+    its own: making the elements is another matter than making a tensor of them.
 
     What helps: torch.from_numpy(np.stack(arrays)) for a list of arrays; keep the data as one array from the start and
     index it.
@@ -391,7 +393,7 @@ def list_conversion(signals: Signals) -> Iterator[Finding]:
     """
     advice = "Use torch.from_numpy(np.stack(arrays)), or keep the data as one array."
     for time in line_times(signals.lines, signals.phases):
-        line, spent = time.line, time.duration
+        line, spent = time.line, scaled(time.duration, own_share(signals.paths, time.line.source))
         slow = spent.value >= LEAST_CONVERSION * max(line.hits, 1.0)
         if slow and line.role != "evaluation" and converts_lists(line.calls):
             category = "input" if line.role == "input" else ""

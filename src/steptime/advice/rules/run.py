@@ -118,15 +118,17 @@ CATEGORY = {"input": "input", "transfer": "copy"}
 
 @rule("ST904", "steps-changed", needs={Signal.CHANGE}, instead_of=("unstable-steps",))
 def steps_changed(signals: Signals) -> Finding:
-    """From some step on, all steps take longer
+    """Steps become longer within the run
 
     What it means: The job was faster, and one of its parts became slower for good: a later stage of a curriculum,
-    another shard of the data, a schedule that switches something on, a cache that no longer fits.
+    another shard of the data, a schedule that switches something on, a cache that no longer fits. Or it becomes slower
+    all the time: hooks that are registered again in each epoch, a list that is searched, a graph that is kept.
 
     How we know: The steady steps are split where their ranks say most clearly that what follows is larger (Pettitt);
     each third of either side must lie on its own side of the middle, the change must come at once, and one phase must
-    make up most of it: where all phases grow alike, the machine became slower. When steps become slower while the job
-    runs, its lines are timed once more, and the line that grew is told.
+    make up most of it: where all phases grow alike, the machine became slower. Steps that grow bit by bit do so from
+    each fifth of the run to the next, in one phase above all, by three tenths or more. When steps become slower while
+    the job runs, its lines are timed once more, and the line that grew is told.
 
     What helps: Look at what the job does from that step on.
 
@@ -140,9 +142,14 @@ def steps_changed(signals: Signals) -> Finding:
     if change.line is not None:
         grown = f"{format_source(change.line)} grew by {format_duration(change.line_growth)}"
     summary = f"Since step {change.step}{epoch} a step takes {took}: {grown}"
+    advice = "Look at what the job does differently from that step on."
+    if change.gradual:
+        summary = (
+            f"Steps grew from {format_duration(change.before)} to {format_duration(change.now)} bit by bit: {grown}"
+        )
+        advice = "Look for what grows with each step or epoch: hooks, callbacks, lists, graphs, buffers."
     amount = change.growth * change.share
     saving = modelled(amount, 0.8 * amount, 1.2 * amount, signals.step.steady)
-    advice = "Look at what the job does differently from that step on."
     # Without a category: the hottest line of one was timed before the change.
     return steps_changed.finding(summary, advice, saving, source=change.line, evidence=evidence)
 
