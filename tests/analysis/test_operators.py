@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from steptime.analysis.breakdown import breakdown_of
@@ -20,7 +22,7 @@ from steptime.machine.machine import Machine, Rate
 from steptime.quantities import Estimate
 from steptime.trace.reader import read
 from steptime.trace.table import Trace
-from steptime.trace.vendors import LOADER, matching
+from steptime.trace.vendors import LOADER, is_engine, matching
 
 torch = pytest.importorskip("torch")
 
@@ -218,6 +220,23 @@ def test_what_backward_has_nothing_to_do_with_is_told_apart(profiled: Profiled, 
         for each in operator_totals(steps_in(profiled("reentrant")), {})
         if each.name == "aten::gelu"
     )
+
+
+def test_the_forward_of_one_batch_beside_the_backward_of_another_tells_nothing_apart(
+    profiled: Profiled, job: Any, monkeypatch: Any
+) -> None:
+    usual = job.Net.forward
+
+    def forward(self: Any, images: Any, mode: str) -> Any:
+        ones = images.new_ones(9, 9)
+        return usual(self, images * torch.mm(ones, ones).mean(), mode)
+
+    monkeypatch.setattr(job.Net, "forward", forward)
+    trace = profiled()
+    assert not all(each.differentiated for each in operator_totals(steps_in(trace), {}))
+    frames, number = matching(trace, is_engine), trace.events.sequence
+    others = replace(trace.events, sequence=np.where(frames, number + 10_000, number))
+    assert all(each.differentiated for each in operator_totals(steps_in(replace(trace, events=others)), {}))
 
 
 def test_without_stacks_no_line_is_guessed(profiled: Profiled) -> None:

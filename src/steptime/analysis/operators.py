@@ -47,6 +47,8 @@ from steptime.trace.vendors import (
 DISPATCH_GAP = 50_000
 """ns. Dispatching one operator and the Python of a module around it take a few to a few tens of microseconds; a longer
 stretch is work of its own: the user's Python between operators, computing inside one."""
+NEARLY_ALL = 0.8
+"""Of the sequence numbers of forward, for backward to be there: a branch that the loss does not use has some."""
 FEWEST_BESIDE_A_STALL = 2
 """Steps: of two nobody can tell which one is the usual."""
 OWN = 2
@@ -198,18 +200,21 @@ def operations_on(trace: Trace, lane: int) -> Operations:
 @once
 def without_backward(steps: StepContext) -> Bool:
     """By row of the event table: operators that backward has nothing to do with although gradients are on, as they have
-    a sequence number then. What an operator calls counts with it. None where the trace shows no backward."""
-    trace, forward = steps.trace, steps.links.forward
-    operators = operator_events(trace) & ~matching(trace, is_engine)
-    owners = unique(forward[forward != UNKNOWN])
-    if not len(owners):
+    a sequence number then. What an operator calls counts with it. Each number is that of an operator that records
+    something for backward, so nearly all of them must come back there: else the trace holds the forward of one batch
+    and the backward of another, as with pipelines, and nothing is told."""
+    trace, forward, number = steps.trace, steps.links.forward, steps.trace.events.sequence
+    engine = matching(trace, is_engine)
+    operators = operator_events(trace) & ~engine
+    numbers = unique(number[operators & (number != ABSENT)])
+    if not len(numbers) or np.isin(numbers, number[engine]).mean() < NEARLY_ALL:
         return np.zeros(len(trace.events), np.bool_)
     above, outermost = host_forest(trace).enclosing(operators), np.arange(len(trace.events))
     while len(higher := np.flatnonzero(above[outermost] != UNKNOWN)):
         outermost[higher] = above[outermost[higher]]
     owned = np.zeros(len(trace.events), np.bool_)
-    owned[outermost[owners]] = True
-    alone: Bool = operators & (trace.events.sequence[outermost] != ABSENT) & ~owned[outermost]
+    owned[outermost[unique(forward[forward != UNKNOWN])]] = True
+    alone: Bool = operators & (number[outermost] != ABSENT) & ~owned[outermost]
     return alone
 
 
