@@ -89,6 +89,12 @@ def test_records_beside_a_trace_are_found_where_they_are_its_own(trace: Path) ->
     assert diagnose_paths([str(other)]).processes[0].case.compiler is None
 
 
+def test_the_full_report_of_a_trace_takes_them_from_where_it_is_told(trace: Path, tmp_path: Path) -> None:
+    page = tmp_path / "report.html"
+    assert main(["report", str(trace), "--compile-logs", str(LOGS), "-o", str(page)]) == 0
+    assert "Source of <code>graph_3_cpp" in page.read_text()
+
+
 @pytest.mark.parametrize("name", ["empty", "missing"])
 def test_a_folder_without_records_is_one_sentence(trace: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
     (trace.parent / "empty").mkdir()

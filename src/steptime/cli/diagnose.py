@@ -7,27 +7,8 @@ from pathlib import Path
 import click
 
 from steptime.cli.exit_codes import say, tell
-from steptime.cli.options import check_outputs, files, output_options, trace_options
-from steptime.errors import TraceError, UsageError, no_such_file
-
-
-def compile_logs_in(folder: str | None) -> Path | None:
-    """The folder of torch.compile's records. Raises UsageError where it holds none."""
-    if folder is None:
-        return None
-    from steptime.trace.compile_logs import DEBUG, find_logs
-
-    given = Path(folder)
-    if not given.is_dir():
-        raise no_such_file(folder, "the folder of TORCH_TRACE, or torch_compile_debug", UsageError)
-    found = given if given.name == DEBUG else find_logs(given)
-    if found is None:
-        raise UsageError(
-            "no-compile-logs",
-            f"{folder} holds nothing that torch.compile wrote: run the job with TORCH_TRACE={folder} (or "
-            "TORCH_COMPILE_DEBUG=1, which makes a folder torch_compile_debug).",
-        )
-    return found
+from steptime.cli.options import check_outputs, compile_logs_option, files, output_options, trace_options
+from steptime.errors import TraceError, UsageError
 
 
 @click.command("diagnose", short_help="Diagnose a recording, or a trace of torch's profiler or of nsys.")
@@ -38,13 +19,7 @@ def compile_logs_in(folder: str | None) -> Path | None:
     help="Write the trace again to FILE (.json, .json.gz) with tracks of the breakdown, of why the device idled and of "
     "the critical path, to open in Perfetto. Of one trace only.",
 )
-@click.option(
-    "--compile-logs",
-    metavar="FOLDER",
-    callback=lambda context, parameter, value: compile_logs_in(value),
-    help="What torch.compile wrote down: the folder of TORCH_TRACE, or torch_compile_debug. It names the lines that "
-    "generated kernels compute, graph breaks, and guards that failed. Default: what lies beside the trace.",
-)
+@compile_logs_option
 @click.option(
     "--engine",
     type=click.Choice(("local", "ray")),

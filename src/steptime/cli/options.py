@@ -10,7 +10,7 @@ from typing import TypeVar
 import click
 from click.shell_completion import CompletionItem
 
-from steptime.errors import UsageError
+from steptime.errors import UsageError, no_such_file
 
 DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(s|m|min|h|d|w)?\s*", re.IGNORECASE)
 LONGEST = 100 * 365.0 * 86400.0
@@ -121,6 +121,36 @@ def trace_options(function: Function) -> Function:
         show_default=True,
         help="JSON that is read of one rank's traces at most, after decompression: 500MB, 20GB, 4GiB.",
     )(function)
+
+
+def compile_logs_option(function: Function) -> Function:
+    """--compile-logs: compile_logs, the folder of torch.compile's records."""
+    return click.option(
+        "--compile-logs",
+        metavar="FOLDER",
+        callback=lambda context, parameter, value: _compile_logs_in(value),
+        help="What torch.compile wrote down: the folder of TORCH_TRACE, or torch_compile_debug. It names the lines that "
+        "generated kernels compute, graph breaks, and guards that failed. Default: what lies beside the trace.",
+    )(function)
+
+
+def _compile_logs_in(folder: str | None) -> Path | None:
+    """The folder of torch.compile's records. Raises UsageError where it holds none."""
+    if folder is None:
+        return None
+    from steptime.trace.compile_logs import DEBUG, find_logs
+
+    given = Path(folder)
+    if not given.is_dir():
+        raise no_such_file(folder, "the folder of TORCH_TRACE, or torch_compile_debug", UsageError)
+    found = given if given.name == DEBUG else find_logs(given)
+    if found is None:
+        raise UsageError(
+            "no-compile-logs",
+            f"{folder} holds nothing that torch.compile wrote: run the job with TORCH_TRACE={folder} (or "
+            "TORCH_COMPILE_DEBUG=1, which makes a folder torch_compile_debug).",
+        )
+    return found
 
 
 def variant_options(function: Function) -> Function:

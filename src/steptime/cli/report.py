@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
 from steptime.cli.options import (
     OF_A_REPORT,
     check_outputs,
+    compile_logs_option,
     files,
     force_option,
     full_option,
@@ -22,6 +25,7 @@ from steptime.cli.options import (
 @full_option
 @force_option
 @no_source_option
+@compile_logs_option
 @trace_options
 def command(
     paths: tuple[str, ...],
@@ -31,6 +35,7 @@ def command(
     max_size: int,
     cache: bool,
     no_source: bool,
+    compile_logs: Path | None,
 ) -> int:
     """Write the full report of a recording, a trace, or a report that was saved as JSON.
 
@@ -42,6 +47,7 @@ def command(
     from steptime.diagnosis import diagnose_anywhere
     from steptime.report.output import show_pictures
 
-    report = diagnose_anywhere(paths, max_size=max_size, cache=cache, pictures=show_pictures(outputs, full=full))
+    pictures = show_pictures(outputs, full=full)
+    report = diagnose_anywhere(paths, max_size=max_size, cache=cache, pictures=pictures, compile_logs=compile_logs)
     deliver(report, outputs, as_json=False, force=force, text_to_stderr=None, no_source=no_source, full=full)
     return 0
