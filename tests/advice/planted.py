@@ -51,6 +51,7 @@ from steptime.advice.evidence import (
     SettingsUse,
     SiteUse,
 )
+from steptime.analysis.modules import ModuleUse
 from steptime.quantities import Estimate, SourceLine
 
 _DROPOUT = SourceLine("model.py", 57, "forward")
@@ -59,6 +60,14 @@ HOT = GpuUse(30, 0.9, 0.0, 1200.0, 0.0, 1980.0, 290.0, 300.0, 16, 16, 4, 4)
 """A GPU that is too hot, on a whole link."""
 PARSING = SourceLine("job.py", 15, "parse", "json.loads(row)")
 ITEM = SourceLine("/home/ada/train.py", 13, "Images.__getitem__", "image = decode(path)")
+
+
+def _parametrized(calls: float, of_model: float = 1.0) -> tuple[ModuleUse, ...]:
+    weight = "Net.cell.rec.parametrizations.weight"
+    return (
+        ModuleUse("Net", "Net", 0, of_model, 10 * MS, 9 * MS, 0.9),
+        ModuleUse(weight, "ParametrizationList", 4, calls, 7 * MS, 5 * MS, 0.6),
+    )
 
 
 _PARSED = line("marks = torch.tensor([parse(each) for each in dates])", 8 * MS, role="input", calls="torch.tensor")
@@ -776,6 +785,19 @@ PLANTED: dict[str, dict[str, Case]] = {
         "clean-a-mask": replace(
             BASE, operators=(*BASE.operators, operator("triu", 1, 0.2 * MS, "memory", differentiated=False))
         ),
+    },
+    "parametrization-again": {
+        "fires": replace(
+            BASE,
+            modules=_parametrized(48.0),
+            lines=(
+                *BASE.lines,
+                line("z = self.inp(x) + self.rec(h)", 9 * MS, 0.2 * MS, role="forward", hits=48.0),
+                line("h = self.cell(x[:, t], h)", 1 * MS, 0.2 * MS, role="forward", hits=48.0),
+            ),
+        ),
+        "clean-once-a-forward": replace(BASE, modules=_parametrized(1.0)),
+        "clean-once-for-each-of-several-batches": replace(BASE, modules=_parametrized(4.0, of_model=4.0)),
     },
     "update-by-hand": {
         "fires": _BY_HAND,

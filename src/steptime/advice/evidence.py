@@ -128,6 +128,7 @@ class Signal(Enum):
         "the functions below the training loop were not timed",
         "a trace does not time lines (steptime run does)",
     )
+    MODULES = "modules", "no module was seen in a profiled step"
     REPEATED = "repeated", "no model that trains ran without gradients in the steps"
     FUNCTIONS = "functions", "no step was profiled with Python stacks"
     CHANGE = "change", "the steps did not change for good within the run"

@@ -47,6 +47,7 @@ from steptime.advice.evidence import (
     SiteUse,
     StepSummary,
 )
+from steptime.analysis.modules import ModuleUse
 
 Value = TypeVar("Value")
 
@@ -91,6 +92,7 @@ class Signals:
     settings = Declared[SettingsUse]()
     optimizers = Declared[tuple[OptimizerUse, ...]]()
     roots = Declared[tuple[RootUse, ...]]()
+    modules = Declared[tuple[ModuleUse, ...]]()
     compilations = Declared[tuple[CompilationUse, ...]]()
     compiler = Declared[CompilerUse]()
     sites = Declared[tuple[SiteUse, ...]]()

@@ -129,8 +129,8 @@ def compile_logs_option(function: Function) -> Function:
         "--compile-logs",
         metavar="FOLDER",
         callback=lambda context, parameter, value: _compile_logs_in(value),
-        help="What torch.compile wrote down: the folder of TORCH_TRACE, or torch_compile_debug. It names the lines that "
-        "generated kernels compute, graph breaks, and guards that failed. Default: what lies beside the trace.",
+        help="What torch.compile wrote down: the folder of TORCH_TRACE, or torch_compile_debug. It names the lines "
+        "that generated kernels compute, graph breaks, and guards that failed. Default: what lies beside the trace.",
     )(function)
 
 

@@ -523,6 +523,10 @@ LEAST_WITHOUT_GRADIENT = 0.1
 CONSTANT = 0.1
 """Of the work without gradients: what is the same in each step at least. How much is so does not show in shapes."""
 MOST_NAMES = 3
+TWICE = 2.0
+"""Of a parametrized weight in one forward: what is saved by keeping it begins there."""
+AGAIN_AT_LEAST = 0.8
+"""Of the time of a parametrization in profiled steps, where many small operators take longer than in others."""
 
 
 @rule(
@@ -688,3 +692,40 @@ def work_without_gradient(signals: Signals) -> Finding | None:
     )
     saving = partly(spent, 1.0, CONSTANT, signals.step)
     return work_without_gradient.finding(summary, advice, saving, category="compute", source=source)
+
+
+@rule(
+    "ST411",
+    "parametrization-again",
+    needs={Signal.MODULES},
+    uses={Signal.LINES},
+    instead_of=("dispatch-loop", "overhead-bound", "dominant-operator", "memory-bound-pointwise"),
+)
+def parametrization_again(signals: Signals) -> Iterator[Finding]:
+    """A parametrized weight is computed several times in one forward
+
+    What it means: torch.nn.utils.parametrize computes a weight anew each time that it is read: an orthogonal, a
+    symmetric, a normalised one. A cell that is called for each time step reads it each time, though it cannot change
+    within the step; backward goes through all of them.
+
+    How we know: The profile knows the modules that were called; the one that computes the weight ran several times for
+    each call of the model. All of its time but one part in so many is saved.
+
+    What helps: with torch.nn.utils.parametrize.cached(): around the forward, or the loop that calls the cell.
+
+    When to ignore it: When the weight is changed between its uses.
+    """
+    models = max((use.calls for use in signals.modules if use.depth == 0), default=0.0)
+    for use in signals.modules:
+        times = ratio(use.calls, models)
+        if use.type != "ParametrizationList" or times < TWICE:
+            continue
+        spent = use.share * signals.step.duration.value
+        again = spent * (1 - 1 / times)
+        owner = use.path.replace(".parametrizations.", ".")
+        summary = f"{owner} is computed {times:.0f} times a forward: {in_step(spent, signals.step)}"
+        looping = [line for line in signals.lines if line.role == "forward" and line.hits >= times]
+        source = max(looping, key=lambda line: line.duration.value).source if looping else None
+        advice = "Wrap the forward in torch.nn.utils.parametrize.cached(), so that the weight is computed once."
+        saving = modelled(again, AGAIN_AT_LEAST * again, again, signals.step.steady)
+        yield parametrization_again.finding(summary, advice, saving, category="", source=source)
