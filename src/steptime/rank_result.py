@@ -105,6 +105,7 @@ def analyse_process(
         breakdown=recorded.breakdown,
         operators=recorded.operators,
         recompute=recorded.recompute,
+        backward_again=recorded.backward_again,
         telemetry=recording.telemetry,
         machine=machine,
         trainers_on_host=on_host,

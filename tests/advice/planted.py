@@ -70,6 +70,7 @@ def _parametrized(calls: float, of_model: float = 1.0) -> tuple[ModuleUse, ...]:
     )
 
 
+_LAST = line("error.backward()", 6 * MS, 0.2 * MS, role="backward")
 _PARSED = line("marks = torch.tensor([parse(each) for each in dates])", 8 * MS, role="input", calls="torch.tensor")
 _DOUBLE = RooflineUse(10 * MS, 6 * MS, 1 * MS, 0.0, 1.2e9, 60e6, "float64")
 _BY_HAND = replace(
@@ -785,6 +786,17 @@ PLANTED: dict[str, dict[str, Case]] = {
         "clean-a-mask": replace(
             BASE, operators=(*BASE.operators, operator("triu", 1, 0.2 * MS, "memory", differentiated=False))
         ),
+    },
+    "backward-again": {
+        "fires": replace(
+            BASE,
+            backward_again=about(5 * MS),
+            lines=(
+                line("errors.backward(retain_graph=True)", 6 * MS, 0.2 * MS, role="backward"),
+                replace(_LAST, source=replace(_LAST.source, line=99)),
+            ),
+        ),
+        "clean-a-small-head-of-two-losses": replace(BASE, backward_again=about(0.2 * MS)),
     },
     "parametrization-again": {
         "fires": replace(

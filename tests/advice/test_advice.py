@@ -111,6 +111,7 @@ def test_what_the_collector_takes_of_a_wait_is_told_apart() -> None:
         ("checkpoint-in-step", "fires", "save(model, path)"),
         ("dispatch-loop", "fires-by-a-timed-line-of-the-function", "self.cell"),
         ("parametrization-again", "fires", "self.rec(h)"),
+        ("backward-again", "fires", "retain_graph"),
         ("dispatch-loop", "fires-by-the-call-of-the-function", "update_averages(model)"),
         ("recompute", "fires-by-the-line", "checkpoint(block, x)"),
         ("batch-preparation", "fires", "next_batch"),

@@ -59,7 +59,8 @@ def window(trace: Trace, machine: Machine | None = A100, *, stacks: bool = False
 
 def category(*windows: StepContext) -> RecordedBreakdown:
     breakdown = Breakdown("Testcard", np.zeros(0, np.int64), np.zeros((0, len(Category)), np.int64))
-    return RecordedBreakdown(breakdown, (), np.zeros(0, np.int64), windows, ())
+    nothing = np.zeros(0, np.int64)
+    return RecordedBreakdown(breakdown, (), nothing, nothing, windows, ())
 
 
 def test_kernels_and_gaps_of_the_profiled_steps_are_in_the_case(written: Written) -> None:

@@ -14,7 +14,7 @@ import pytest
 from steptime.analysis.breakdown import breakdown_of
 from steptime.analysis.categories import Category
 from steptime.analysis.operators import OperatorUse, operator_totals, sources_of
-from steptime.analysis.recompute import recomputed
+from steptime.analysis.recompute import backward_again, recomputed
 from steptime.analysis.step_context import StepContext, step_context
 from steptime.analysis.trace_steps import steps_of
 from steptime.intervals import Intervals, contains, intersect, measure, subtract, union
@@ -45,7 +45,7 @@ class Net(nn.Module):
     def forward(self, images, mode):
         hidden = self.second(torch.relu(self.first(images))).flatten(2).transpose(1, 2)
         hidden = hidden + attend(hidden)
-        if mode in ("plain", "penalty"):
+        if mode in ("plain", "penalty", "kept"):
             hidden = self.inner(hidden)
         else:
             hidden = checkpoint(self.inner, hidden, use_reentrant=mode == "reentrant")
@@ -57,6 +57,8 @@ def attend(hidden):
 
 def step(net, images, targets, mode="plain"):
     loss = nn.functional.cross_entropy(net(images, mode), targets)
+    if mode == "kept":
+        loss.backward(retain_graph=True)
     if mode == "penalty":
         gradients = torch.autograd.grad(loss, list(net.parameters()), create_graph=True)
         loss = loss + sum(gradient.square().sum() for gradient in gradients)
@@ -198,6 +200,19 @@ def test_operators_lead_to_the_users_function_also_from_backward(profiled: Profi
     assert found["aten::bmm", True].function == "attend"
     assert found["aten::nll_loss_backward", True].function == "step"
     assert {source.file.rsplit("/", 1)[-1] for source in found.values()} <= {"train_small.py", Path(__file__).name}
+
+
+def test_a_graph_that_is_kept_is_gone_through_again(profiled: Profiled) -> None:
+    """Not so where gradients are wanted of gradients, nor where checkpointing runs forward again."""
+    kept, spent = steps_in(profiled("kept")), {}
+    for mode in ("plain", "penalty", "reentrant", "not reentrant"):
+        spent[mode] = backward_again(steps_in(profiled(mode))).sum()
+    assert set(spent.values()) == {0}, spent
+    frames = matching(kept.trace, is_engine)
+    whole = measure(union(kept.trace.events.begin[frames], kept.trace.events.end[frames]), *kept.boundaries.T)
+    again = backward_again(kept)
+    assert (again > 0).all()
+    assert (again < whole).all()
 
 
 def test_what_backward_has_nothing_to_do_with_is_told_apart(profiled: Profiled, job: Any, monkeypatch: Any) -> None:

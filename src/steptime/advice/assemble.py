@@ -63,6 +63,7 @@ def assemble(
     breakdown: Breakdown | None = None,
     operators: Sequence[OperatorUse] = (),
     recompute: Int64 | None = None,
+    backward_again: Int64 | None = None,
     telemetry: Sequence[TelemetrySample] = (),
     machine: Machine | None = None,
     trainers_on_host: int = 1,
@@ -70,8 +71,9 @@ def assemble(
     functions: Sequence[FunctionUse] = (),
 ) -> Case:
     """The case of a process. breakdown: of its steady steps, in their order. recompute: ns of each profiled step that
-    runs forward operators again inside backward. in_operators: when the training thread was inside operators in the
-    profiled steps. Raises ValueError when no step is steady.
+    runs forward operators again inside backward; backward_again: in which backward goes through a graph again.
+    in_operators: when the training thread was inside operators in the profiled steps. Raises ValueError when no step is
+    steady.
     """
     steps = layout.timeline.steps
     usual = usual_steps(layout)
@@ -116,6 +118,7 @@ def assemble(
         outliers=outliers_of(layout, usual),
         gpu=gpu_use(steps, usual, telemetry),
         recompute=RecomputeUse(mean_of_series(recompute)) if recompute is not None and recompute.any() else None,
+        backward_again=mean_of_series(backward_again) if backward_again is not None and backward_again.any() else None,
     )
 
 

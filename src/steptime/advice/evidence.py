@@ -110,6 +110,7 @@ class Signal(Enum):
     )
     MACHINE = "machine", "no peaks of the machine (steptime env measures them)"
     RECOMPUTE = "recompute", "no forward operator ran again inside backward, as far as was recorded"
+    BACKWARD_AGAIN = "backward_again", "no graph was gone through twice by backward, as far as was recorded"
     KERNELS = "kernels", "no kernels on a device"
     GAPS = "gaps", "the device was not traced, or never idle"
     COPIES = "copies", "no copy to or from a device was traced"
@@ -748,6 +749,7 @@ class Case:
     contention: Contention | None = None
     machine: MachineUse | None = None
     recompute: RecomputeUse | None = None
+    backward_again: Estimate | None = None
     kernels: tuple[KernelUse, ...] = ()
     gaps: tuple[GapUse, ...] = ()
     copies: tuple[CopyUse, ...] = ()

@@ -48,6 +48,7 @@ from steptime.advice.evidence import (
     StepSummary,
 )
 from steptime.analysis.modules import ModuleUse
+from steptime.quantities import Estimate
 
 Value = TypeVar("Value")
 
@@ -101,6 +102,7 @@ class Signals:
     contention = Declared[Contention]()
     machine = Declared[MachineUse]()
     recompute = Declared[RecomputeUse]()
+    backward_again = Declared[Estimate]()
     kernels = Declared[tuple[KernelUse, ...]]()
     gaps = Declared[tuple[GapUse, ...]]()
     copies = Declared[tuple[CopyUse, ...]]()

@@ -20,7 +20,7 @@ from steptime.analysis.breakdown import breakdown_of
 from steptime.analysis.categories import Breakdown, Category
 from steptime.analysis.device_activity import unseen_work
 from steptime.analysis.operators import operator_totals, rounds_of, sources_of
-from steptime.analysis.recompute import recomputed
+from steptime.analysis.recompute import backward_again, recomputed
 from steptime.analysis.step_context import StepContext, step_context
 from steptime.arrays import Int64
 from steptime.intervals import contains, measure, union
@@ -77,13 +77,14 @@ def look_at_trace(trace: Trace, boundaries: Int64, machine: Machine | None = Non
         longest=int(breakdown.wall.max()),
         compiled=bool(of_symbols(trace, is_compiled).any()),
     )
-    again = recomputed(steps)
+    again, twice = recomputed(steps), backward_again(steps)
     case = Case(
         step=step,
         categories=categories_of(breakdown, waste(operators, machine), seen=not step.untraced),
         operators=operators if not step.untraced else (),
         machine=machine_use(machine),
         recompute=RecomputeUse(mean_of_series(again)) if again.any() else None,
+        backward_again=mean_of_series(twice) if twice.any() else None,
         garbage=_garbage(trace, steps.windows),
         gradients=gradient_use(trace, steps.boundaries),
         outliers=outliers_of_trace(after, usual, warm_up),

@@ -27,7 +27,7 @@ from steptime.analysis.breakdown import count_events, device_of, phase_breakdown
 from steptime.analysis.categories import Breakdown, Category
 from steptime.analysis.layout import Layout
 from steptime.analysis.operators import OperatorUse, Sources, operator_events, operator_totals, sources_of
-from steptime.analysis.recompute import recomputed
+from steptime.analysis.recompute import backward_again, recomputed
 from steptime.analysis.step_context import StepContext, step_context
 from steptime.analysis.threads import during
 from steptime.analysis.timeline import Phase, SegmentKind, Timeline
@@ -63,12 +63,14 @@ new memory from the system: on two virtual CPUs steps of 80 ms took 92, 96, 118,
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RecordedBreakdown:
-    """breakdown: of the steady steps. operators: of the profiled ones, per step. recompute: (n,) ns of the profiled
-    steps, forward again inside backward. windows: the whole profiled steps of each trace that could be read."""
+    """breakdown: of the steady steps. operators: of the profiled ones, per step. recompute, backward_again: (n,) ns of
+    the profiled steps, forward inside backward and what backward does twice. windows: the whole profiled steps of each
+    trace that could be read."""
 
     breakdown: Breakdown
     operators: tuple[OperatorUse, ...]
     recompute: Int64
+    backward_again: Int64
     windows: tuple[StepContext, ...]
     problems: tuple[str, ...]
 
@@ -122,6 +124,7 @@ def breakdown_of_process(process: Process, layout: Layout, machine: Machine | No
         breakdown=calibrate(spent, sum(map(len, timed)), steps.phases[steps.steady], device, events, machine),
         operators=operator_totals(usual, _sources(windows), usual=True) if usual is not None else (),
         recompute=np.concatenate([np.zeros(0, np.int64), *map(recomputed, timed)]),
+        backward_again=np.concatenate([np.zeros(0, np.int64), *map(backward_again, timed)]),
         windows=windows,
         problems=tuple(problems),
     )

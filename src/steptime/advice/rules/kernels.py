@@ -26,7 +26,7 @@ from steptime.advice.kernels import (
 )
 from steptime.advice.line_evidence import calls_function, profile_scale, steady_time
 from steptime.advice.rule import Finding, Rule, Weight, rule
-from steptime.advice.savings import in_step, modelled, named, partly, ratio, total
+from steptime.advice.savings import capped, in_step, modelled, named, partly, ratio, total
 from steptime.advice.signals import Signals, compiles
 from steptime.advice.step_evidence import FULL
 from steptime.quantities import Estimate, SourceLine, format_bytes, format_count, format_duration
@@ -523,6 +523,8 @@ LEAST_WITHOUT_GRADIENT = 0.1
 CONSTANT = 0.1
 """Of the work without gradients: what is the same in each step at least. How much is so does not show in shapes."""
 MOST_NAMES = 3
+LEAST_AGAIN = 0.05
+"""Of the step: a small head that two losses share is no matter."""
 TWICE = 2.0
 """Of a parametrized weight in one forward: what is saved by keeping it begins there."""
 AGAIN_AT_LEAST = 0.8
@@ -729,3 +731,30 @@ def parametrization_again(signals: Signals) -> Iterator[Finding]:
         advice = "Wrap the forward in torch.nn.utils.parametrize.cached(), so that the weight is computed once."
         saving = modelled(again, AGAIN_AT_LEAST * again, again, signals.step.steady)
         yield parametrization_again.finding(summary, advice, saving, category="", source=source)
+
+
+@rule("ST412", "backward-again", needs={Signal.BACKWARD_AGAIN}, uses={Signal.LINES})
+def backward_again(signals: Signals) -> Finding | None:
+    """Backward goes through the same graph twice in a step
+
+    What it means: A graph that is kept (retain_graph=True) is gone through by each backward that reaches it. The
+    discriminator's loss reaches back through the generator where its images are not detached, and these gradients are
+    thrown away; several losses of one forward are differentiated one by one.
+
+    How we know: Each operator of forward has a number, and the frames of autograd have the numbers of the operators
+    that they differentiate. A number that comes a second time in a step is counted, unless gradients were wanted of
+    gradients. The line is the first of the loop's that calls backward.
+
+    What helps: detach() what the first loss must not train (fake.detach()), and no retain_graph; add losses up, and
+    call backward once.
+
+    When to ignore it: When each loss needs its own gradients (gradient surgery, balancing of losses).
+    """
+    again = signals.backward_again
+    if ratio(again.value, signals.step.duration.value) < LEAST_AGAIN:
+        return None
+    lines = [line.source for line in signals.lines if line.role == "backward"]
+    source = min(lines, key=lambda line: (line.file, line.line), default=None)
+    summary = f"Backward goes through a graph that it has gone through before: {in_step(again.value, signals.step)}"
+    advice = "detach() what the first loss must not train, without retain_graph; or add the losses and go through once."
+    return backward_again.finding(summary, advice, capped(again, signals.step.duration), source=source)
