@@ -63,6 +63,18 @@ def test_a_finding_of_no_category_alone_writes_the_headline_where_it_saves_most(
     assert verdict(seen, (replace(loop, savings=ONE),)).sentence.startswith("Several things matter.")
 
 
+def test_work_that_runs_well_but_need_not_run_writes_the_headline() -> None:
+    """It is above no roofline, so that no category could give it back."""
+    saving = Estimate(55.0, 50.0, 60.0, 50)
+    muon = Finding(
+        "ST501", "optimizer-share", Weight.FINDING, "Muon takes 55 ns", "y.", saving, "", SourceLine("m.py", 11)
+    )
+    compute = replace(use("compute", 96, 2), recoverable=Estimate(11.0, 10.0, 12.0, 50))
+    found = verdict(case(compute, use("python", 2, 1)), (muon,))
+    assert (found.bottleneck, found.sentence) == ("compute", "Muon takes 55 ns, at m.py:11.")
+    assert verdict(case(compute, use("python", 2, 1)), (replace(muon, savings=ONE),)).sentence.startswith("Computing")
+
+
 def test_the_line_of_a_small_finding_stands_behind_the_category() -> None:
     elsewhere = Finding("ST201", "python-time", Weight.FINDING, "x", "y.", ONE, "python", SourceLine("a.py", 3))
     slow = Finding("ST101", "input-wait", Weight.FINDING, "x", "y.", ONE, "input", SourceLine("train.py", 80))

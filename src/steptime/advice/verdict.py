@@ -168,6 +168,7 @@ def _verdict(case: Case, findings: tuple[Finding, ...]) -> Verdict:
         return Verdict(UNRECORDED, sentence, first, confidence, reason)
     if first.value < LEAST_SHARE:
         name, sentence = _nothing_to_recover(uses, first, case)
+        sentence = _worth_more(findings, first, case) or sentence
         return Verdict(name, sentence, first, confidence, reason)
     least = max(LEAST_SHARE, first.value / CLEARLY)
     matter = [use for use in ranked[:MOST_NAMED] if _share(use.recoverable, case).value >= least]
@@ -234,6 +235,24 @@ def _nothing_to_recover(uses: tuple[CategoryUse, ...], first: Estimate, case: Ca
     return COMPUTE, f"{_amount(compute, case)}{where}."
 
 
+def _worth_more(findings: tuple[Finding, ...], recoverable: Estimate, case: Case) -> str:
+    """The first finding, where it saves more than any category could give back by itself: what runs well, but need not
+    run, is above no roofline. "" where there is none."""
+    first = next((each for each in findings if each.weight is Weight.FINDING and each.savings is not None), None)
+    if first is None or first.savings is None:
+        return ""
+    share = ratio(first.savings.value, case.step.duration.value)
+    if share < max(LEAST_SHARE, recoverable.value):
+        return ""
+    return _told(first)
+
+
+def _told(finding: Finding) -> str:
+    """What a finding says, with its line."""
+    place = format_source(finding.source) if finding.source is not None else ""
+    return f"{finding.summary}{f', at {place}' if place and place not in finding.summary else ''}."
+
+
 def _most_of(uses: list[CategoryUse], findings: tuple[Finding, ...]) -> bool:
     """Whether the first finding is about no category alone, and saves most of what they could give back together."""
     first = next((each for each in findings if each.weight is Weight.FINDING), None)
@@ -251,8 +270,7 @@ def _headline(use: CategoryUse, findings: tuple[Finding, ...], case: Case) -> st
         return f"{_amount(use, case)}{hottest}."
     place = format_source(first.source) if first.source is not None else ""
     if first.savings is not None and first.savings.value >= MOST_OF_IT * use.recoverable.value:
-        where = f", at {place}" if place and place not in first.summary else ""
-        return f"{first.summary}{where}."
+        return _told(first)
     if first.savings is None or not place or hottest:
         return f"{_amount(use, case)}{hottest}."
     return f"{_amount(use, case)}; up to {format_duration(first.savings.value)} of it could be saved at {place}."
