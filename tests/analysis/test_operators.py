@@ -161,7 +161,8 @@ def test_time_of_operators_is_within_the_time_of_computing_and_launching(profile
     breakdown = breakdown_of(steps)
     spent = sum(each.duration for each in operator_totals(steps, {})) * STEPS
     inside = breakdown.entries[:, [Category.COMPUTE, Category.OVERHEAD, Category.INPUT]].sum()
-    assert breakdown.entries[:, Category.COMPUTE].min() * STEPS <= spent <= inside  # a stalled step does not count
+    # Of each operator the longest step does not count, and beside other programs each may be held up in another one.
+    assert breakdown.entries[:, Category.COMPUTE].min() * (STEPS - 1) <= spent <= inside
 
 
 @pytest.mark.parametrize("mode", ["reentrant", "not reentrant"])
