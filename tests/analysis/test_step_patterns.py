@@ -58,6 +58,13 @@ def test_what_grows_bit_by_bit_is_told_with_what_the_mean_step_bears(level: np.n
     assert change.growth * change.share == pytest.approx((level.mean() - first) * MS, rel=0.15)
 
 
+def test_a_run_of_half_a_million_steps_is_looked_at_in_little_memory() -> None:
+    level = np.linspace(1, 5, 500_000)
+    change = find_change(made({Phase.FORWARD: noisy(5, 500_000, 1), Phase.REST: noisy(level, 500_000, 2)}))
+    assert change is not None
+    assert change.gradual
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_what_comes_and_goes_is_no_growth(seed: int) -> None:
     level = np.where((np.arange(200) > 60) & (np.arange(200) < 120), 5.0, 1.0)

@@ -66,18 +66,21 @@ def find_change(steps: Steps) -> LastingChange | None:
 
 
 def _bit_by_bit(steps: Steps, steady: Int64, phase: Phase) -> LastingChange | None:
+    """The growth of a phase from each fifth of the run to the next, None where it does not grow like that."""
     values, whole = steps.phases[steady, phase].astype(np.float64), steps.duration[steady].astype(np.float64)
-    parts = np.array_split(values, PARTS)
-    levels, steps_of, beside = (_levels(each) for each in (values, whole, whole - values))
-    growth, usual, now = levels[-1] - levels[0], steps_of[0], steps_of[-1]
+    levels, beside = _levels(values), _levels(whole - values)
+    usual, *_, now = _levels(whole)
+    growth = levels[-1] - levels[0]
     if growth < max(LEAST_GROWTH * usual, MOSTLY * (now - usual)) or np.diff(levels).min() < -BACK * growth:
         return None
     if (beside[-1] - beside[0]) * levels[0] > BESIDE * growth * beside[0]:
         return None
-    if float((parts[0][:, None] < parts[-1][None, :]).mean()) < APART:
+    first, *_, last = np.array_split(values, PARTS)
+    longer = len(last) - np.searchsorted(np.sort(last), first, side="right")  # a long run's pairs would not fit memory
+    if longer.mean() < APART * len(last):
         return None
-    share = (float(values.mean()) - levels[0]) / growth
-    return LastingChange(int(steady[len(parts[0])]), phase, usual, now, growth, share, gradual=True)
+    share = min(1.0, max(0.0, (float(values.mean()) - levels[0]) / growth))
+    return LastingChange(int(steady[len(first)]), phase, usual, now, growth, share, gradual=True)
 
 
 def _levels(values: Float64) -> list[float]:

@@ -128,6 +128,17 @@ NEEDED = 3.0
 DOUBLE = "float64"
 DOUBLE_SAVES, DOUBLE_SAVES_AT_LEAST = 0.5, 0.3
 """Of the computing: half of the bytes and of the vector instructions, less where operators are small."""
+LEAST_WITHOUT_GRADIENT = 0.1
+"""Of the step: masks and positions are cheap, and not worth a buffer."""
+CONSTANT = 0.1
+"""Of the work without gradients: what is the same in each step at least. How much is so does not show in shapes."""
+MOST_NAMES = 3
+LEAST_AGAIN = 0.05
+"""Of the step: a small head that two losses share is no matter."""
+TWICE = 2.0
+"""Of a parametrized weight in one forward: what is saved by keeping it begins there."""
+AGAIN_AT_LEAST = 0.8
+"""Of the time of a parametrization in profiled steps, where many small operators take longer than in others."""
 
 
 @rule(
@@ -516,19 +527,6 @@ def _longest_operator(signals: Signals) -> Finding | None:
     return dominant_operator.finding(
         summary, "Look at this operator first.", category="compute", source=longest_one.place
     )
-
-
-LEAST_WITHOUT_GRADIENT = 0.1
-"""Of the step: masks and positions are cheap, and not worth a buffer."""
-CONSTANT = 0.1
-"""Of the work without gradients: what is the same in each step at least. How much is so does not show in shapes."""
-MOST_NAMES = 3
-LEAST_AGAIN = 0.05
-"""Of the step: a small head that two losses share is no matter."""
-TWICE = 2.0
-"""Of a parametrized weight in one forward: what is saved by keeping it begins there."""
-AGAIN_AT_LEAST = 0.8
-"""Of the time of a parametrization in profiled steps, where many small operators take longer than in others."""
 
 
 @rule(
