@@ -130,3 +130,10 @@ def test_what_was_compiled_in_torchs_own_code_is_named_by_the_line_that_called_i
     found = finding("recompilation", "fires-in-torchs-own-code")
     assert found.source is not None
     assert found.source.text == "output = model(images)"
+
+
+def test_cheaper_items_save_the_wait_that_workers_cannot_hide() -> None:
+    found = finding("too-few-workers", "fires-sleeping-items-on-two-cpus")
+    assert found.savings is not None
+    assert found.savings.value < 30 * MS <= found.savings.high
+    assert "which only a cheaper item saves" in found.advice

@@ -184,7 +184,8 @@ def too_few_workers(signals: Signals) -> Finding | None:
     smallest that comes within 3 % of the best prediction. The CPU time of making a batch is measured beside its time:
     where items wait (disk, network, sleep), a worker needs only a part of a CPU, and so many workers are considered as
     the usable CPUs have parts, 64 on a host and one for every eight batches of an epoch at most. A recording without
-    CPU times (of an older version) gives each worker a CPU of its own. The savings is what the prediction saves.
+    CPU times (of an older version) gives each worker a CPU of its own. The savings is what the prediction saves; its
+    upper end is the whole wait, which items that cost next to nothing would save.
 
     What helps: Set num_workers as advised, with persistent_workers=True when there are several epochs. If the dataset
     draws random numbers, its augmentation will differ from the run without workers (each worker has its own seed).
@@ -204,7 +205,8 @@ def too_few_workers(signals: Signals) -> Finding | None:
         summary = f"With {_workers(loader.workers)}, a step waits {format_duration(wait.value)}: its batches take "
         summary += f"{format_duration(model.production)} to make"
     summary += f"; {_workers(model.needed)} would do" if model.needed <= model.best else ""
-    saving, source = capped(scaled(wait, ratio(gain, wait.value)), wait), loader.site or loader.item_site
+    saved = capped(scaled(wait, ratio(gain, wait.value)), wait)
+    saving, source = modelled(saved.value, saved.low, wait.high, wait.samples), loader.site or loader.item_site
     return too_few_workers.finding(summary, _advice_on_more(loader, model), saving, category="input", source=source)
 
 
@@ -217,8 +219,8 @@ def _advice_on_more(loader: LoaderUse, model: Supply) -> str:
     if not loader.persistent_workers:
         text += " and persistent_workers=True"
     text += f" ({_room(loader, model)})"
-    if model.best < model.needed and model.step(model.best) - model.consumption > MOSTLY_HIDDEN * loader.wait.value:
-        text += "; that will not hide all of it: make an item cheaper too"
+    if (left := model.step(model.best) - model.consumption) > MOSTLY_HIDDEN * loader.wait.value:
+        text += f"; that leaves {format_duration(left)} a step, which only a cheaper item saves"
     if loader.iterable and loader.workers == 0:
         text += ". The dataset is iterable: split it by torch.utils.data.get_worker_info() or every worker repeats it"
     return text + "."
