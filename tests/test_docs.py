@@ -108,6 +108,8 @@ def test_every_command_in_the_docs_can_be_followed(monkeypatch: pytest.MonkeyPat
         for line in commands(path.read_text(encoding="utf-8")):
             place = f"{path.relative_to(ROOT)}: {line}"
             words = shlex.split(line)
+            if words[:3] == ["STEPTIME_STANDBY=1", "python", "train.py"]:  # see tests/launcher/test_attach.py
+                continue
             if words[0] == "make":
                 assert set(words[1:]) <= targets, place
             elif words[0] == "steptime":

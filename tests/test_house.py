@@ -38,7 +38,11 @@ OF_A_VERB = {"memory", "nan", "hang", "callables"}
 DOORS = (
     {"rank_result.py": {"steptime.memory.by_owner", "steptime.memory.by_module"}}
     | {f"cli/{room}.py": {f"steptime.{room}"} for room in OF_A_VERB}
-    | {"cli/bench.py": {"steptime.callables"}}
+    | {
+        "cli/bench.py": {"steptime.callables"},
+        "cli/bench_loader.py": {"steptime.callables"},
+        "cli/env.py": {"steptime.callables"},
+    }
     | {"api.py": {"steptime.memory", "steptime.callables"}}
 )
 """Who opens them; a rank's result only for memory by owner and by module; `steptime.load` for a snapshot."""
@@ -47,6 +51,8 @@ SCRIPTS = (
     "machine/link_script.py",
     "machine/between_runs_script.py",
     "machine/bench_script.py",
+    "machine/loader_script.py",
+    "machine/sweep_script.py",
 )
 IN_THE_USERS_PROCESS = ("probe/", *SCRIPTS)
 BROAD_EXCEPTS = (
@@ -55,8 +61,10 @@ BROAD_EXCEPTS = (
     "cli/exit_codes.py",
     "remote.py",
     "machine/bench_script.py",
+    "machine/loader_script.py",
+    "machine/sweep_script.py",
 )
-PRINTS = ("cli/", "report/text.py", *SCRIPTS)
+PRINTS = ("cli/", "report/text.py", "launcher/attach_script.py", *SCRIPTS)
 EMPTY_NAMES = {"utils", "util", "common", "helpers", "helper", "manager", "managers", "misc", "tools"}
 
 FILES = sorted(SOURCE.rglob("*.py"))
@@ -172,7 +180,8 @@ def top_modules(module: Module) -> set[str]:
 
 def test_the_users_process_gets_the_standard_library_torch_and_what_both_sides_read(modules: list[Module]) -> None:
     allowed = sys.stdlib_module_names | {"torch"}
-    ours = ("steptime.journal", "steptime.debug_switches", "steptime.probe")
+    ours: tuple[str, ...] = ("steptime.journal", "steptime.debug_switches", "steptime.probe")
+    ours += tuple(f"{Path(script).stem}." for script in SCRIPTS)  # of the same folder, which is on a script's path
     foreign = [
         (module.name, name)
         for module in modules

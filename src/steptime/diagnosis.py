@@ -30,6 +30,7 @@ from steptime.analysis.stragglers.summary import RankSummary
 from steptime.analysis.timeline import Mode
 from steptime.errors import NothingMeasuredError, RecordingError, UsageError
 from steptime.rank_result import RankResult, analyse_process, analyse_trace
+from steptime.recording.inventory import COMPILE_LOGS
 from steptime.recording.load import Contents, load_process, load_whole, look_into, place
 from steptime.recording.recording import Process, Recording
 from steptime.remote import fetched
@@ -67,7 +68,8 @@ def diagnose_paths(
     ranks are reduced (`stragglers.fleet.ENGINES`); None: here, one by one, and in worker processes where there are more
     than DETAILED_RANKS. workers: of the engine, by default as many as there are CPUs. pictures: whether a trace's
     report has a step's timeline and memory over time, which no text shows, and which take a third of the time.
-    compile_logs: what torch.compile wrote down; None: what lies beside the traces, if it has a kernel of theirs.
+    compile_logs: what torch.compile wrote down; None: what lies in the recording, or beside the traces, if it has a
+    kernel of theirs.
     """
     first = Path(paths[0])
     if len(paths) == 1 and json.is_report(first):
@@ -179,6 +181,8 @@ def _diagnose_recording(
     path: Path, source: str, engine: str | None, workers: int | None, compile_logs: Path | None
 ) -> Report:
     contents = look_into(path)
+    own = path / COMPILE_LOGS
+    compile_logs = compile_logs or (own if own.is_dir() else None)
     if engine is None and len(contents.folders) <= DETAILED_RANKS:
         return diagnose(load_whole(contents), source, compile_logs)
     reduced = reduce_processes(contents, engine=engine or LOCAL, workers=workers)

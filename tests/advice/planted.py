@@ -29,6 +29,7 @@ from advice.planted_traces import PLANTED_TRACES
 from steptime.advice.evidence import (
     Case,
     CategoryUse,
+    CaughtUse,
     ChangeUse,
     CompilationUse,
     FunctionUse,
@@ -47,6 +48,7 @@ from steptime.advice.evidence import (
     RepeatedForward,
     RooflineUse,
     RootUse,
+    SegmentLine,
     SegmentUse,
     SettingsUse,
     SiteUse,
@@ -1069,6 +1071,24 @@ PLANTED: dict[str, dict[str, Case]] = {
         "clean when it hardly matters": replace(
             BASE, outliers=OutlierUse(1, 900, 1000 * MS, 100 * MS, "rest", 890 * MS, 0.01, 1, (5,))
         ),
+    },
+    "caught-steps": {
+        "fires": replace(
+            BASE,
+            caught=CaughtUse(
+                3,
+                1200 * MS,
+                52 * MS,
+                (100, 200, 300),
+                100,
+                (
+                    SegmentLine(SourceLine("train.py", 55, "save", "torch.save(model.state_dict(), path)"), 0.9),
+                    SegmentLine(SourceLine("train.py", 57, "save", "os.fsync(file)"), 0.1),
+                ),
+            ),
+        ),
+        "fires-on-steps-by-number-without-lines": replace(BASE, caught=CaughtUse(1, 50 * MS, 52 * MS, (64,), 0, ())),
+        "clean": BASE,
     },
 }
 

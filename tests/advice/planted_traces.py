@@ -330,6 +330,20 @@ PLANTED_TRACES: dict[str, dict[str, Case]] = {
     },
     "exposed-communication": {
         "fires-on-a-cpu": replace(_NETWORK, collectives=()),
+        "fires-on-a-line-that-exchanges-by-itself": replace(
+            _NETWORK,
+            collectives=(),
+            step=replace(_NETWORK.step, device="cpu"),
+            lines=(
+                line(
+                    "dist.all_reduce(metric)",
+                    3 * MS,
+                    0.1 * MS,
+                    hits=200.0,
+                    calls="torch.zeros torch.distributed.distributed_c10d.all_reduce",
+                ),
+            ),
+        ),
         "fires": _NETWORK,
         "clean": replace(_NETWORK, categories=categories(communication=0.1 * MS, overhead=1 * MS)),
     },

@@ -120,6 +120,14 @@ def test_rollouts_that_take_most_of_the_run_come_before_the_step() -> None:
     )
 
 
+def test_what_else_a_good_part_of_the_run_goes_to_stands_behind_the_step() -> None:
+    saved = SegmentUse("checkpoint", 3, 2_300, 0.23, forward=0.0, lines=())
+    waiting = "Waiting for input: 60 ns of 100 ns per step (60 %)."
+    found = verdict(replace(case(use("input", 60, 1)), segments=(saved,)))
+    assert found.sentence == f"{waiting} Writing checkpoints takes 23 % of the run besides."
+    assert verdict(replace(case(use("input", 60, 1)), segments=(replace(saved, share=0.1),))).sentence == waiting
+
+
 def test_what_counts_is_what_can_be_recovered_not_what_is_spent() -> None:
     compute = CategoryUse("compute", Estimate(80, 79, 81, 50), Estimate(10, 9, 11, 50))
     assert verdict(case(compute, use("overhead", 16, 1))).bottleneck == "overhead"

@@ -14,6 +14,8 @@ import pytest
 from preloading import python
 from test_docs import follow
 
+from steptime.recording.inventory import take_inventory
+
 pytest.importorskip("torch")
 
 Steptime = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -67,7 +69,7 @@ def test_a_job_is_measured_and_its_output_is_its_own(steptime: Steptime, job: Pa
     text = [line for line in lines[start:] if not line.startswith("steptime: ")]
     assert len(text) <= 25
     assert re.match(r"Step \S+ \S+ ± .* mean of \d+ steps", text[2])
-    assert re.search(r"waits? .* for the loader|waiting for input", " ".join(text)), "the verdict"
+    assert re.search(r"waits? .* (for the loader|while its batches)|waiting for input", " ".join(text)), "the verdict"
     assert any(re.search(r"train job\.py:\d+", line) for line in text), "a finding has its source line"
     report = json.loads((tmp_path / "r.json").read_text(encoding="utf-8"))
     step = report["processes"][0]["case"]["step"]
@@ -114,3 +116,72 @@ def test_the_job_starts_before_anything_heavy_is_imported() -> None:
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr
+
+
+COMPILED = """
+import torch
+
+model = torch.nn.Linear(8, 8)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+
+def loss_of(values):
+    hidden = model(values)
+    if hidden.sum().item() > 1e9:
+        hidden = hidden * 2
+    return hidden.square().mean()
+
+compiled = torch.compile(loss_of, backend="eager")
+for _ in range(40):
+    optimizer.zero_grad()
+    compiled(torch.ones(4, 8)).backward()
+    optimizer.step()
+"""
+
+
+def test_compilation_is_explained_where_that_is_asked_for(steptime: Steptime, tmp_path: Path) -> None:
+    script, recording = tmp_path / "compiled.py", tmp_path / "r"
+    script.write_text(COMPILED, encoding="utf-8")
+    words = ("--explain-compile", "--no-peaks", "--recording", recording, "--json", "--full", "--")
+    own = sys.executable  # torch asks for TORCH_TRACE when it is imported
+    told = json.loads(steptime("run", *words, own, script).stdout)["processes"][0]["case"]["compiler"]["breaks"]
+    line = COMPILED.splitlines().index("    if hidden.sum().item() > 1e9:") + 1
+    assert [(Path(each["source"]["file"]).name, each["source"]["line"]) for each in told] == [("compiled.py", line)]
+    assert not take_inventory(recording).strange
+
+
+ARCHIVING = """
+import time
+import torch
+
+model = torch.nn.Linear(8, 8)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+
+def archive():
+    time.sleep(0.3)
+
+for number in range(2000):
+    if number % 250 == 0:
+        archive()
+    optimizer.zero_grad()
+    model(torch.ones(4, 8)).square().mean().backward()
+    optimizer.step()
+"""
+
+
+def test_slow_steps_are_caught_at_the_line_that_makes_them_slow(steptime: Steptime, tmp_path: Path) -> None:
+    script = tmp_path / "archiving.py"
+    script.write_text(ARCHIVING, encoding="utf-8")
+    words = ("--catch", "step > 20x", "--no-peaks", "--recording", tmp_path / "r", "--json", "--full")
+    told = json.loads(steptime("run", *words, "--", python(), script).stdout)["processes"][0]
+    caught, line = told["case"]["caught"], ARCHIVING.splitlines().index("    time.sleep(0.3)") + 1
+    assert caught["lines"][0]["source"]["line"] == line
+    assert caught["duration"] >= 3e8
+    assert all(number % 250 == 1 for number in caught["numbers"])
+    assert any(each["name"] == "caught-steps" for each in told["findings"])
+
+
+@pytest.mark.parametrize("words", ["often", "every 0", "1x", "0ms", "every 10 minutes"])
+def test_what_says_no_slow_steps_is_one_sentence(words: str, steptime: Steptime, job: Path) -> None:
+    run = steptime("run", "--catch", words, "--", python(), job, "4")
+    assert run.returncode == 2
+    assert "says no steps" in run.stderr

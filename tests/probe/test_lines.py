@@ -35,8 +35,10 @@ if WITHOUT_TORCH:  # the line timeline itself needs none
     torch.__file__ = "/nowhere/torch/__init__.py"
     sys.modules["torch"] = torch
 from steptime.probe.lines import LineTimeline, LoopFrame
-records, facts, notes = [], [], []
-timeline = LineTimeline(lambda *record: records.append(record), lambda kind, **more: facts.append(more), notes.append)
+records, facts, notes, costs = [], [], [], []
+def fact(kind, **more):
+    costs.append(more) if kind == "line_cost" else facts.append(more)
+timeline = LineTimeline(lambda *record: records.append(record), fact, notes.append)
 frames = LoopFrame()
 
 def work(n):
@@ -76,8 +78,11 @@ for code in facts:
     for line in code["lines"]:
         lines[code["base"] + line["line"] - code["first_line"]] = line["text"]
 hits = {}
-for kind, identity, begin, end in records:
+for kind, calls, identity, begin, end in records:
     assert end >= begin and identity in lines, identity
+assert bool(costs) == (sys.version_info < (3, 12)), "sys.monitoring tells of what is timed alone"
+assert not costs or 0 < costs[0]["line"] < 100_000
+for kind, calls, identity, begin, end in records:
     hits[lines[identity]] = hits.get(lines[identity], 0) + 1
 print(json.dumps({"hits": hits, "loop": [code["function"] for code in facts if code["loop"]], "notes": notes}))
 """

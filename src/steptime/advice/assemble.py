@@ -31,7 +31,7 @@ from steptime.advice.line_evidence import (
 )
 from steptime.advice.loader_evidence import loader_use
 from steptime.advice.outliers import outliers_of, usual_steps
-from steptime.advice.pattern_evidence import change_use, period_use
+from steptime.advice.pattern_evidence import caught_use, change_use, period_use
 from steptime.advice.savings import ratio
 from steptime.advice.segment_evidence import segment_uses
 from steptime.advice.step_evidence import (
@@ -116,6 +116,7 @@ def assemble(
         change=change_use(process, layout),
         period=period_use(process, layout),
         outliers=outliers_of(layout, usual),
+        caught=caught_use(process, layout),
         gpu=gpu_use(steps, usual, telemetry),
         recompute=RecomputeUse(mean_of_series(recompute)) if recompute is not None and recompute.any() else None,
         backward_again=mean_of_series(backward_again) if backward_again is not None and backward_again.any() else None,

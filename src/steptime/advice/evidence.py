@@ -135,6 +135,7 @@ class Signal(Enum):
     CHANGE = "change", "the steps did not change for good within the run"
     PERIOD = "period", "no step is slow every so many steps"
     OUTLIERS = "outliers", "no step takes far longer than the others"
+    CAUGHT = "caught", "no slow step was looked into (steptime run --catch does so)"
     GPU = (
         "gpu",
         "no telemetry of a GPU (steptime run takes it from NVIDIA's driver)",
@@ -651,6 +652,20 @@ class OutlierUse:
 
 
 @dataclass(frozen=True, slots=True)
+class CaughtUse:
+    """Steps that were looked into while they lasted. duration: median, ns; usual: of a step then. numbers: of the first
+    ones. period: steps from each to the next, where that is always the same, else 0. lines: of the user's, with their
+    share of the time that was looked at."""
+
+    count: int
+    duration: float
+    usual: float
+    numbers: tuple[int, ...]
+    period: int
+    lines: tuple[SegmentLine, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Contention:
     """The machine during the steady steps. other_cpu and job_cpu: in CPUs; pressure: percent of time that some task
     waited for a CPU; involuntary: involuntary context switches per second of the training process, None if unknown.
@@ -780,5 +795,6 @@ class Case:
         return BETWEEN_RUNS if measured is None else measured
 
     outliers: OutlierUse | None = None
+    caught: CaughtUse | None = None
     gpu: GpuUse | None = None
     compiler: CompilerUse | None = None

@@ -21,7 +21,7 @@ from steptime.advice.kernels import COPIES, plain_name
 from steptime.advice.memory_evidence import memory_rate
 from steptime.advice.savings import named, ratio, scaled, total
 from steptime.analysis.layout import Layout
-from steptime.analysis.line_table import GAPS, line_table, usual_spent, without_stalls
+from steptime.analysis.line_table import GAPS, line_table, own_time, usual_spent, without_stalls
 from steptime.analysis.lines import LineRole, find_gaps, identity_of
 from steptime.analysis.timeline import Phase, SegmentKind
 from steptime.arrays import Float64, Int64, unique
@@ -255,7 +255,7 @@ def line_uses(process: Process, layout: Layout, usual: Int64, in_operators: Inte
         summed: Float64 = np.bincount(cell, amounts, len(identities) * len(lined)).astype(np.float64)
         return summed.reshape(len(identities), len(lined))
 
-    host = without_stalls(by_line(pieces.rest * (1 - busy)) * scale[:, None])
+    host = without_stalls(by_line(pieces.rest * (1 - busy)) * own_time(table) * scale[:, None])
     checkpoint = by_line(measure(saved, pieces.begin, pieces.end).astype(np.float64)) * scale[:, None]
     counted = partial(_by_line, identities, steps.begin[lined], steps.end[lined])
     hits = counted(times.hit_identity, times.hit_begin, np.ones(len(times.hit_begin), np.int64))

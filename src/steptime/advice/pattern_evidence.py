@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from itertools import pairwise
 
 import numpy as np
 
-from steptime.advice.evidence import ChangeUse, PeriodUse
+from steptime.advice.evidence import CaughtUse, ChangeUse, PeriodUse
 from steptime.advice.savings import modelled
+from steptime.advice.segment_evidence import segment_lines
 from steptime.analysis.layout import Layout
 from steptime.analysis.step_patterns import LastingChange, find_change, find_period
 from steptime.analysis.steps import UPDATES
@@ -20,6 +22,8 @@ from steptime.recording.recording import Process, SampleFacts
 
 LEAST_OF_GROWTH = 0.3
 """Of what the lines grew by, for one to be named."""
+MOST_NUMBERS = 8
+"""Of slow steps that are told one by one."""
 NEARLY_ALL = 0.9
 """Of the steps: a few are taken for others where the watch began or ended."""
 
@@ -46,6 +50,23 @@ def change_use(process: Process, layout: Layout) -> ChangeUse | None:
         line=line,
         line_growth=grown,
         gradual=change.gradual,
+    )
+
+
+def caught_use(process: Process, layout: Layout) -> CaughtUse | None:
+    """The slow steps that were looked into while they lasted, None where there are none."""
+    caught, steps = sorted(process.caught, key=lambda each: each.begin), layout.timeline.steps
+    if not caught:
+        return None
+    numbers = (np.searchsorted(steps.end, [each.begin for each in caught], side="right") + 1).tolist()
+    apart = {later - earlier for earlier, later in pairwise(numbers)}
+    return CaughtUse(
+        count=len(caught),
+        duration=float(np.median([each.end - each.begin for each in caught])),
+        usual=float(np.median([each.usual for each in caught])),
+        numbers=tuple(numbers[:MOST_NUMBERS]),
+        period=apart.pop() if len(apart) == 1 and len(numbers) > 2 else 0,
+        lines=segment_lines(path for each in caught for path in each.paths),
     )
 
 

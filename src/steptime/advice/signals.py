@@ -11,6 +11,7 @@ from steptime.advice.evidence import (
     AllocationUse,
     Case,
     CategoryUse,
+    CaughtUse,
     ChainUse,
     ChangeUse,
     CollectiveUse,
@@ -122,6 +123,7 @@ class Signals:
     change = Declared[ChangeUse]()
     period = Declared[PeriodUse]()
     outliers = Declared[OutlierUse]()
+    caught = Declared[CaughtUse]()
     gpu = Declared[GpuUse]()
 
     def __init__(self, case: Case, declared: frozenset[Signal]) -> None:

@@ -20,7 +20,8 @@ BALANCED = "balanced"
 UNKNOWN = "unknown"
 CONFIDENT, LIKELY, UNCLEAR = "confident", "likely", "unclear"
 LEAST_SHARE = 0.15
-"""Of the step: when no category can give back more, the step is not bound by any of them."""
+"""Of the step: when no category can give back more, the step is not bound by any of them. Of the run: what else takes
+so much is said behind."""
 MOST_OF_IT = 0.5
 """Of the step: when computing takes this much and nothing else can give back LEAST_SHARE, computing is the
 bottleneck."""
@@ -119,6 +120,8 @@ def verdict(case: Case, findings: Iterable[Finding] = ()) -> Verdict:
     found = _verdict(case, tuple(finding for finding in findings if late is None or finding.name != LATE_RANK))
     if said := _run_text(case):
         found = replace(found, sentence=f"{said} {found.sentence}")
+    elif said := _besides(case):
+        found = replace(found, sentence=f"{found.sentence} {said}")
     if case.outliers is not None and case.outliers.share >= LEAST_SHARE:
         found = replace(found, sentence=f"{found.sentence} {outliers_text(case.outliers)}.")
     if late is None:
@@ -145,6 +148,13 @@ def _run_text(case: Case) -> str:
         return ""
     lines = lines_text(most)
     return f"{RUN[most.kind]} {format_share(most.share)} of the run{lines and f': {lines}'}."
+
+
+def _besides(case: Case) -> str:
+    """What else a good part of the run goes to: "Writing checkpoints takes 23 % of the run besides."."""
+    parts = [f"{RUN[use.kind]} {format_share(use.share)} of the run besides." for use in case.segments
+             if use.kind in RUN and use.share >= LEAST_SHARE]  # fmt: skip
+    return " ".join(parts)
 
 
 def _verdict(case: Case, findings: tuple[Finding, ...]) -> Verdict:

@@ -31,12 +31,13 @@ class LinePieces:
 @dataclass(frozen=True, slots=True, eq=False)
 class LineTable:
     """The line-timed steps by line. identities: (k,), those of LINE records. steps: (m,) ns, their durations. spent:
-    (k, m, phases) ns. untimed: (m,) ns in no line that was timed. Raises ValueError where it does not add up to the
-    steps, to the nanosecond."""
+    (k, m, phases) ns; timing: (k, m) ns of it that timing the lines took. untimed: (m,) ns in no line that was timed.
+    Raises ValueError where it does not add up to the steps, to the nanosecond."""
 
     identities: Int64
     steps: Int64
     spent: Int64
+    timing: Int64
     untimed: Int64
     pieces: LinePieces
 
@@ -65,21 +66,35 @@ def line_table(steps: Steps, lines: LineRoles, claims: SegmentClaims, work: Trai
             spent[number, :, Phase.REST] = 0
     untimed = steps.duration[lined] - np.bincount(column, duration, len(lined)).astype(np.int64)
     pieces = LinePieces(row, column, begin, end, phases[:, Phase.REST])
-    return LineTable(identities, steps.duration[lined], spent, untimed, pieces)
+    timing = np.zeros((len(identities), len(lined)), np.int64)
+    when = np.minimum(np.searchsorted(steps.end[lined], times.hit_begin, side="right"), len(lined) - 1)
+    inside = (times.hit_begin >= steps.begin[lined][when]) & (times.hit_begin < steps.end[lined][when])
+    np.add.at(timing, (np.searchsorted(identities, times.hit_identity[inside]), when[inside]), times.hit_cost[inside])
+    return LineTable(identities, steps.duration[lined], spent, timing, untimed, pieces)
 
 
 def usual_spent(table: LineTable, lined: Int64, usual: Int64) -> tuple[Float64, Float64]:
     """(spent, scales): what the lines take in a usual step, (k, m, phases) ns, and what an ns of each phase of the
     line-timed steps is in one. lined, usual: (m, phases) and (n, phases) ns, the phases of the steps.
 
-    Timing lines slows a step, and one phase more than another: each is what it is in the usual steps. So all lines
-    together take no longer than a usual step, nor those of a phase longer than it.
+    Timing lines slows a step, and a line with many calls more than one with none: what that took, as far as it is
+    known, is taken out first. Then each phase is what it is in the usual steps. So all lines together take no longer
+    than a usual step, nor those of a phase longer than it.
     """
-    spent = without_stalls(table.spent.astype(np.float64))
-    timed, stalls = spent.mean(axis=1).sum(axis=0), (table.spent - spent).mean(axis=1).sum(axis=0)
-    whole = np.maximum(timed, lined.mean(axis=0) - stalls)
+    own = table.spent * own_time(table)[:, :, None]
+    spent = without_stalls(own)
+    timed, left_out = spent.mean(axis=1).sum(axis=0), (table.spent - spent).mean(axis=1).sum(axis=0)
+    whole = np.maximum(timed, lined.mean(axis=0) - left_out)
     scales = np.divide(usual.mean(axis=0), whole, out=np.ones(len(Phase)), where=whole > 0)
     return spent * scales, scales
+
+
+def own_time(table: LineTable) -> Float64:
+    """(k, m): of the time of each line in each step, what timing it did not take."""
+    whole = table.spent.sum(axis=2)
+    timing = np.minimum(table.timing, whole)
+    share: Float64 = np.divide(timing, whole, out=np.zeros(whole.shape), where=whole > 0)
+    return 1.0 - share
 
 
 def without_stalls(values: Float64) -> Float64:

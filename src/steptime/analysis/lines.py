@@ -212,13 +212,15 @@ TRANSFER_TEXT = re.compile(r"\.(?:to|cuda|copy_)\(")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LineTimes:
-    """When each line was the innermost one: identity, begin, end (columns). hit_identity, hit_begin: executions."""
+    """When each line was the innermost one: identity, begin, end (columns). hit_identity, hit_begin: executions;
+    hit_cost: ns of each that timing it took."""
 
     identity: Int64
     begin: Int64
     end: Int64
     hit_identity: Int64
     hit_begin: Int64
+    hit_cost: Int64
 
     def of(self, identities: Iterable[int]) -> Intervals:
         """The instants of some lines."""
@@ -244,7 +246,10 @@ def find_lines(process: Process, lane: RecordTable, activity: Activity, work: Tr
     made = call_tree(records.begin, records.end)
     spans = exclusive_spans(made)
     owner = records.identity[made.rows[spans.owner]]
-    times = LineTimes(owner, spans.begin, spans.end, records.identity, records.begin)
+    cost = np.zeros(len(records), np.int64)
+    if process.line_cost is not None:
+        cost = process.line_cost.line + records.flags.astype(np.int64) * process.line_cost.call
+    times = LineTimes(owner, spans.begin, spans.end, records.identity, records.begin, cost)
     seen = _roles_by_clock(times, activity, work)
     forwards = {each for each, role in seen.items() if role is LineRole.FORWARD}
     evaluating = {each for each, role in seen.items() if role is LineRole.EVALUATION}

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
@@ -26,7 +26,9 @@ from steptime.machine.machine import DISTURBING_CPUS, Machine
 from steptime.machine.peaks import OtherLoad, remembered
 from steptime.quantities import Estimate, format_share, median_of
 
-SCRIPT = Path(__file__).parent.parent / "machine" / "bench_script.py"
+SCRIPTS = Path(__file__).parent.parent / "machine"
+SCRIPT = SCRIPTS / "bench_script.py"
+Answer = TypeVar("Answer")
 LIKE = 0.02
 """What two callables may differ by and still be called alike: less is of use to nobody."""
 NEARLY_ALL = 0.8
@@ -203,7 +205,7 @@ def bench(wishes: Wishes, executable: str, machine: Machine | None, tell: Callab
     answers = []
     for number in range(1, wishes.processes + 1):
         tell(f"timing, process {number} of {wishes.processes}")
-        answers.append(_ask(wishes, executable))
+        answers.append(_checked(answer_of(SCRIPT, wishes.request(), executable, _Answer)))
     return assembled(wishes, answers, machine, load.since()[0])
 
 
@@ -218,24 +220,24 @@ def bench_here(callables: dict[str, Any], inputs: Any, wishes: Wishes) -> Bench:
     return assembled(wishes, [answer], machine, load.since()[0])
 
 
-def _ask(wishes: Wishes, executable: str) -> _Answer:
+def answer_of(script: Path, request: Mapping[str, Any], executable: str, kind: type[Answer]) -> Answer:
+    """What a script answers to a request, in a fresh process. Raises NothingMeasuredError."""
     with tempfile.TemporaryDirectory(prefix="steptime-bench-") as folder:
         path = Path(folder) / "answer.json"
-        words = json.dumps({**wishes.request(), "answer": str(path)})
+        words = json.dumps({**request, "answer": str(path)})
         run = subprocess.run(
-            [executable, str(SCRIPT), words],
+            [executable, str(script), words],
             env={**os.environ, **QUIET},
             stdout=2,
             stdin=subprocess.DEVNULL,
             check=False,
         )
         try:
-            return _checked(msgspec.json.decode(path.read_bytes(), type=_Answer))
+            return msgspec.json.decode(path.read_bytes(), type=kind)
         except OSError:
             raise NothingMeasuredError(
                 "bench-failed",
-                f"The process that timed the callables ended with {run.returncode} and no answer; what it printed "
-                "stands above.",
+                f"The process that timed them ended with {run.returncode} and no answer; what it printed stands above.",
             ) from None
 
 
@@ -277,15 +279,15 @@ def _contender(
     failed = next((each.failed for each in own if each.failed), "")
     if failed:
         return Contender(name, one.mode, Standing.FAILED, failed)
-    time = _over_processes([np.array(each.blocks) for each in own])
+    time = over_processes([np.array(each.blocks) for each in own])
     ratios = [_ratio(each, first) for each, first in zip(own, base, strict=True)]
-    speed = _over_processes(ratios, "1") if own is not base and all(map(len, ratios)) else None
+    speed = over_processes(ratios, "1") if own is not base and all(map(len, ratios)) else None
     standing, sentence = _standing(own, base, speed, time, machine, dtype or "float32")
     saved = median_of(np.array(base[0].blocks)).value - time.value if base[0].blocks else 0.0
     extra = one.first_ns - base[0].first_ns
     return Contender(
         name, one.mode, standing, sentence, time,
-        forward=_over_processes([np.array(each.forward) for each in own]) if one.forward else None,
+        forward=over_processes([np.array(each.forward) for each in own]) if one.forward else None,
         speed=speed,
         first_call=one.first_ns,
         pays_after=extra / saved if saved > 0 and extra > 0 and own is not base else None,
@@ -309,7 +311,7 @@ def _ratio(own: _Timed, base: _Timed) -> Float64:
     return ratios
 
 
-def _over_processes(values: Sequence[Float64], unit: str = "ns") -> Estimate:
+def over_processes(values: Sequence[Float64], unit: str = "ns") -> Estimate:
     """The median of all blocks, with an interval that holds each process's own median."""
     whole = median_of(np.concatenate(values), unit)
     middles = [float(np.median(each)) for each in values]

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from steptime.callables.bench import Bench
 from steptime.callables.text import badge, headline, notes, render_markdown, render_text, tables, to_json
-from steptime.quantities import format_duration
+from steptime.quantities import Estimate, format_duration
 from steptime.report.output import Renderer
 from steptime.report.page.frame import whole
-from steptime.report.page.waterfall import Tick, decades
+from steptime.report.page.waterfall import Decades, Tick, decades
 
 BOX = 1000
 """Side of the square that the curves are drawn in, which is stretched to the plot."""
@@ -29,11 +30,12 @@ class BenchCurve:
 
 @dataclass(frozen=True, slots=True)
 class CurveChart:
-    """Time, logarithmic, over settings of inputs, side by side."""
+    """Curves over a horizontal axis; the vertical one is logarithmic."""
 
     curves: tuple[BenchCurve, ...]
     across: tuple[Tick, ...]
     up: tuple[Tick, ...]
+    title: str = "Time of a call over inputs"
 
 
 def chart(bench: Bench) -> CurveChart | None:
@@ -48,16 +50,21 @@ def chart(bench: Bench) -> CurveChart | None:
     for place, contender in enumerate(settings[0].contenders):
         known = [(x, setting.contenders[place].time) for x, setting in zip(places, settings, strict=True)]
         drawn = [(x, each) for x, each in known if each is not None]
-
-        def point(x: float, value: float) -> str:
-            return f"{BOX * x / 100:.1f},{BOX * (1 - axis.place(max(value, 1.0)) / 100):.1f}"
-
-        line = " ".join(point(x, each.value) for x, each in drawn)
-        above, below = [point(x, each.high) for x, each in drawn], [point(x, each.low) for x, each in drawn]
-        curves.append(BenchCurve(contender.name, place % COLOURS, line, " ".join([*above, *reversed(below)])))
+        curves.append(curve_of(contender.name, place % COLOURS, drawn, axis))
     labels = tuple(Tick(x, setting.inputs) for x, setting in zip(places, settings, strict=True))
     up = tuple(Tick(axis.place(10.0**power), format_duration(10.0**power)) for power in range(axis.low, axis.high + 1))
     return CurveChart(tuple(curves), labels, up)
+
+
+def curve_of(name: str, tone: int, drawn: Sequence[tuple[float, Estimate]], axis: Decades) -> BenchCurve:
+    """The curve of durations at places of the horizontal axis, in percent."""
+
+    def point(x: float, value: float) -> str:
+        return f"{BOX * x / 100:.1f},{BOX * (1 - axis.place(max(value, 1.0)) / 100):.1f}"
+
+    line = " ".join(point(x, each.value) for x, each in drawn)
+    above, below = [point(x, each.high) for x, each in drawn], [point(x, each.low) for x, each in drawn]
+    return BenchCurve(name, tone, line, " ".join([*above, *reversed(below)]))
 
 
 def render(bench: Bench) -> str:

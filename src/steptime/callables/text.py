@@ -22,7 +22,7 @@ def render_text(bench: Bench) -> str:
     """The whole text, with a line feed at its end."""
     lines = [_head(bench), "", headline(bench), badge(bench)]
     for table in tables(bench):
-        lines += ["", *_rows(table)]
+        lines += ["", *in_columns(table)]
     lines += ["", *notes(bench)]
     return "".join(f"{printable(line)}\n" for line in "\n".join(lines).rstrip("\n").splitlines())
 
@@ -194,7 +194,7 @@ def _first_calls(contenders: Iterable[Contender]) -> Iterator[str]:
         yield one_line(f"{each.name}: the first call took {format_duration(each.first_call)}{paid}.")
 
 
-def _rows(table: Table) -> list[str]:
+def in_columns(table: Table) -> list[str]:
     """A table in columns, under its title."""
     grid = [[column.title for column in table.columns], *([cell.text for cell in row] for row in table.rows)]
     widths = [max(len(row[place]) for row in grid) for place in range(len(table.columns))]

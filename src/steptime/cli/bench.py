@@ -34,7 +34,8 @@ def shapes_of(text: str) -> tuple[tuple[tuple[int, ...], ...], ...]:
     return tuple(settings)
 
 
-def _listed(given: str, known: Sequence[str], option: str) -> tuple[str, ...]:
+def listed(given: str, known: Sequence[str], option: str) -> tuple[str, ...]:
+    """Words of a list with commas, each once. Raises UsageError for one that is not known."""
     found = tuple(filter(None, (each.strip() for each in given.split(","))))
     strange = [each for each in found if each not in known]
     if strange:
@@ -98,8 +99,8 @@ def command(
     for output in outputs:
         check(output, force=force, renderers=RENDERERS)
     wishes = Wishes(
-        tuple(dict.fromkeys(callables)), inputs, shapes_of(shapes), _listed(dtypes, DTYPES, "--dtypes"),
-        _listed(modes, MODES, "--modes"), given["device"], given["backward"], given["cold"], given["length"],
+        tuple(dict.fromkeys(callables)), inputs, shapes_of(shapes), listed(dtypes, DTYPES, "--dtypes"),
+        listed(modes, MODES, "--modes"), given["device"], given["backward"], given["cold"], given["length"],
         given["processes"],
     )  # fmt: skip
     if len(wishes.shapes) * max(len(wishes.dtypes), 1) > MOST_SETTINGS:

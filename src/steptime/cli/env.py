@@ -9,6 +9,8 @@ import click
 
 from steptime._version import __version__
 from steptime.cli.exit_codes import say, tell
+from steptime.cli.options import force_option, outputs_option
+from steptime.errors import UsageError
 from steptime.machine.environment import Environment
 from steptime.machine.machine import Machine
 from steptime.quantities import Estimate, format_bytes, format_duration, format_share
@@ -93,17 +95,38 @@ def _scaled(value: float, unit: str) -> str:
 @click.option(
     "--between-runs", "runs", is_flag=True, help="Measure what runs of one job differ by here, too: half a minute."
 )
+@click.option(
+    "--sweep",
+    "sweeps",
+    is_flag=True,
+    help="Measure work of rising size: where overhead ends, and bandwidth, and arithmetic begins. A minute or two.",
+)
 @click.option("--python", metavar="PATH", help="Interpreter whose torch measures. Default: the first that has torch.")
-def command(as_json: bool, remeasure: bool, runs: bool, python: str | None) -> int:
+@outputs_option("With --sweep: write it to FILE, in the format of its extension (.txt, .md, .json, .html).")
+@force_option
+def command(
+    as_json: bool,
+    remeasure: bool,
+    runs: bool,
+    sweeps: bool,
+    python: str | None,
+    outputs: tuple[str, ...],
+    force: bool,
+) -> int:
     """Show this machine, the versions in use, and its peaks: matrix products by dtype, copy bandwidth, cost
     of an operator. They are measured once (some seconds) with your torch and remembered.
 
     \b
     steptime env
     steptime env --remeasure --json
+    steptime env --sweep -o ceilings.html
     """
     from steptime.machine.environment import describe
 
+    if outputs and not sweeps:
+        raise UsageError("usage", "-o goes with --sweep: what env prints is short.")
+    if sweeps:
+        return _sweep(python, remeasure=remeasure, outputs=outputs, as_json=as_json, force=force)
     environment = describe(python, remeasure=remeasure, runs=runs, tell=say)
     if as_json:
         from steptime.report.json import document
@@ -111,4 +134,26 @@ def command(as_json: bool, remeasure: bool, runs: bool, python: str | None) -> i
         tell(document(environment))
     else:
         tell(environment_text(environment))
+    return 0
+
+
+def _sweep(python: str | None, *, remeasure: bool, outputs: tuple[str, ...], as_json: bool, force: bool) -> int:
+    """The sweep of the accelerator, where there is one, else of the CPU."""
+    from steptime.callables.sweep import RENDERERS, SweepWishes, render_text, sweep, to_json
+    from steptime.cli.delivery import write_all
+    from steptime.cli.screen import show
+    from steptime.machine.environment import describe, interpreter_with_torch
+    from steptime.report.output import check
+
+    for output in outputs:
+        check(output, force=force, renderers=RENDERERS)
+    interpreter = interpreter_with_torch(python)
+    machines = describe(python, remeasure=remeasure, runs=False, tell=say).machines
+    machine = next((each for each in reversed(machines) if each.measured), None)
+    found = sweep(SweepWishes(machine.device if machine is not None else "cpu"), interpreter, machine, say)
+    if as_json:
+        tell(to_json(found))
+    else:
+        show(render_text(found))
+    write_all(RENDERERS, found, outputs, force=force)
     return 0

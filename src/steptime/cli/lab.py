@@ -31,6 +31,8 @@ from steptime.trials.plan import batch_variant, groups, lab_variants, over, poin
 from steptime.trials.results import read_results
 from steptime.trials.trial import Judgement
 
+AUTO = "auto"
+
 
 @click.command(
     "lab",
@@ -45,7 +47,7 @@ from steptime.trials.trial import Judgement
     metavar="N,N[,...]",
     default="",
     help="Also these batch sizes: items per second of each. With ... behind them (16,...) they are doubled until that "
-    "brings no more, or memory runs out.",
+    "brings no more, or memory runs out; auto does so from the job's own on.",
 )
 @click.option("--resume", metavar="DIR", type=click.Path(path_type=Path), help="Go on with an interrupted lab.")
 @click.option(
@@ -68,7 +70,7 @@ def command(
     \b
     steptime lab runs/train-20260801-101500
     steptime lab --compile-modes -- python train.py
-    steptime lab --batch-sizes 16,32,... -- python train.py
+    steptime lab --batch-sizes auto -- python train.py
     steptime lab --resume runs/train-lab-20260801-102000
     """
     if bool(target) == (resume is not None):
@@ -76,13 +78,15 @@ def command(
     sizes, go_on = _sizes(batch_sizes)
     check_output(output, force=force)
     options = TrialOptions(**given)
-    folder = resume or _begin(recording_of(target, options), options, compile_modes)
+    folder = resume or _begin(recording_of(target, options), options, compile_modes, from_own=go_on and not sizes)
     told = _run_lab(folder, options, sizes, go_on)
     return tell_trial(told, output, as_json=as_json, force=force)
 
 
 def _sizes(text: str) -> tuple[tuple[int, ...], bool]:
-    """(the sizes, whether they go on)."""
+    """(the sizes, whether they go on); from the job's own on where they go on without any."""
+    if text.strip() == AUTO:
+        return (), True
     words = [word.strip() for word in text.replace("…", "...").split(",") if word.strip()]
     go_on = words[-1:] == ["..."]
     try:
@@ -91,13 +95,17 @@ def _sizes(text: str) -> tuple[tuple[int, ...], bool]:
         sizes = (0,)
     if any(size < 1 for size in sizes) or (go_on and not sizes):
         raise UsageError(
-            "usage", f"--batch-sizes takes whole numbers above zero, as in 16,32 or 16,..., not {text[:40]!r}."
+            "usage", f"--batch-sizes takes whole numbers above zero, as in 16,32 or 16,..., or auto, not {text[:40]!r}."
         )
     return sizes, go_on
 
 
-def _begin(recording: Path, options: TrialOptions, compile_modes: bool) -> Path:
+def _begin(recording: Path, options: TrialOptions, compile_modes: bool, *, from_own: bool) -> Path:
     case, _ = diagnosed(recording)
+    if from_own and not (case.loader and case.loader.batch_size):
+        raise UsageError(
+            "usage", "The batch size of this job is not known: name the first one, as in --batch-sizes 16,...."
+        )
     variants = lab_variants(compile_modes, any(process.facts.device == "cuda" for process in load(recording).processes))
     return new_trial(recording, "lab", variants, case, options)
 
@@ -108,6 +116,7 @@ def _run_lab(folder: Path, options: TrialOptions, sizes: tuple[int, ...], go_on:
     recording, variants = Path(plan.recording), plan.variants
     case, _ = diagnosed(recording)
     own_size = case.loader.batch_size if case.loader else None
+    sizes = sizes or ((own_size,) if go_on and own_size else ())
     with trial_runner(folder, options) as runner:
 
         def run() -> None:

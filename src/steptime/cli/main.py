@@ -23,12 +23,14 @@ from steptime.cli.streams import lost, secure
 
 VERBS = (
     "run",
+    "attach",
     "watch",
     "diagnose",
     "try",
     "judge",
     "lab",
     "bench",
+    "bench-loader",
     "explain",
     "report",
     "compare",
@@ -43,8 +45,8 @@ VERBS = (
 """In the order of work."""
 LOST = 1
 """Exit status where standard output took no more, as that of a report that cannot be written."""
-MODULES = {"try": "trial"}
-"""Of verbs that are keywords of Python."""
+MODULES = {"try": "trial", "bench-loader": "bench_loader"}
+"""Of verbs that are no names in Python."""
 READING = frozenset({"diagnose", "explain", "report", "compare", "history", "memory", "hang"})
 """Verbs that start no job: what their environment says is theirs alone."""
 

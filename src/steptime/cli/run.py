@@ -23,7 +23,8 @@ from steptime.errors import NothingMeasuredError, OutputError, UsageError
 from steptime.launcher.command import default_recording, job_name, resolve
 from steptime.launcher.joining import part_of_launcher, tasks_of_launcher
 from steptime.launcher.launch import exit_as, launch, launch_bare
-from steptime.launcher.outcome import WAITING, Outcome, ProbeOptions, Progress
+from steptime.launcher.outcome import WAITING, CatchOptions, Outcome, ProbeOptions, Progress
+from steptime.recording.inventory import COMPILE_LOGS
 from steptime.remote import check, is_url, upload
 
 WORDS = ("auto", "all")
@@ -38,6 +39,25 @@ def ranks(context: click.Context, parameter: click.Parameter, value: str) -> tup
         shown = wrong if wrong is not None else value
         raise click.BadParameter(f"{shown[:40]!r} is no rank: give numbers and commas, all, or auto, as in 0,7,auto.")
     return tuple(word if word in WORDS else str(int(word)) for word in given)
+
+
+CAUGHT = re.compile(r"(?:step)?\s*>?\s*(?:(?P<times>\d+(?:\.\d+)?)\s*x|(?P<length>\d+(?:\.\d+)?)\s*(?P<unit>ms|s))")
+EVERY = re.compile(r"every\s+(\d{1,9})")
+
+
+def slow_steps(context: click.Context, parameter: click.Parameter, value: str | None) -> CatchOptions | None:
+    """The callback of --catch. Raises click.BadParameter."""
+    if value is None:
+        return None
+    words = value.strip().lower()
+    if (numbered := EVERY.fullmatch(words)) and int(numbered[1]) > 0:
+        return CatchOptions(every=int(numbered[1]))
+    found = CAUGHT.fullmatch(words)
+    if found and found["times"] and float(found["times"]) > 1:
+        return CatchOptions(times=float(found["times"]))
+    if found and found["length"] and float(found["length"]) > 0:
+        return CatchOptions(ns=int(float(found["length"]) * (1e6 if found["unit"] == "ms" else 1e9)))
+    raise click.BadParameter(f"{value[:40]!r} says no steps. Expected 2x (more than once), 500ms, or every 1000.")
 
 
 FIRST_SECONDS = 60.0
@@ -104,6 +124,8 @@ class RunOptions:
     trace_ranks: tuple[str, ...]
     no_profile: bool
     no_peaks: bool
+    explain_compile: bool
+    catch: CatchOptions | None
     no_progress: bool
     until_measured: bool
     uncontained: bool
@@ -146,6 +168,19 @@ class RunOptions:
 )
 @click.option("--no-profile", is_flag=True, help="Watch only: no operators in the account.")
 @click.option("--no-peaks", is_flag=True, help="Do not measure this machine's peaks after the job.")
+@click.option(
+    "--explain-compile",
+    is_flag=True,
+    help="Keep what torch.compile writes down (TORCH_TRACE): graph breaks with reason and line, guards that failed, "
+    "recompile limits, and the lines that generated kernels compute.",
+)
+@click.option(
+    "--catch",
+    callback=slow_steps,
+    metavar="STEPS",
+    help="Look into slow steps while they last: 2x (twice the usual step), 500ms, or every 1000. The report names the "
+    "lines that they were at.",
+)
 @click.option("--no-progress", is_flag=True, help="Say nothing while the job runs.")
 @click.option(
     "--until-measured",
@@ -178,7 +213,12 @@ def command(**given: Any) -> int:
         resolve(options.job)  # a command that cannot be started costs no recording
         _remove_recording(folder)
     probe = ProbeOptions(
-        not options.no_profile, options.steps, options.max_profile_seconds or 0, trace_ranks=options.trace_ranks
+        not options.no_profile,
+        options.steps,
+        options.max_profile_seconds or 0,
+        trace_ranks=options.trace_ranks,
+        compile_logs=options.explain_compile,
+        catch=options.catch,
     )
     parent_is_ours = not wanted.parent.exists()
     announcer = None if options.quiet or options.no_progress else Announcer(say_above)
@@ -209,6 +249,8 @@ def _run_until_measured(options: RunOptions) -> int:
         (options.steps, "--steps"),
         (options.max_profile_seconds, "--max-profile-seconds"),
         (options.no_profile, "--no-profile"),
+        (options.explain_compile, "--explain-compile"),
+        (options.catch, "--catch"),
     ):
         if given:
             raise UsageError("usage", f"{option} does not go with --until-measured, which profiles a copy of the job.")
@@ -298,7 +340,7 @@ def _account(outcome: Outcome, folder: Path, options: RunOptions) -> int:
         from steptime.diagnosis import diagnose_paths
 
         deliver(
-            diagnose_paths((str(folder),)),
+            diagnose_paths((str(folder),), compile_logs=_compile_logs(folder, options)),
             options.outputs,
             as_json=options.as_json,
             force=options.force,
@@ -311,6 +353,18 @@ def _account(outcome: Outcome, folder: Path, options: RunOptions) -> int:
             say(str(nothing))
         return 1 if options.outputs or options.as_json else 0
     return 0
+
+
+def _compile_logs(folder: Path, options: RunOptions) -> Path | None:
+    """What torch.compile wrote down, where that was asked for: in a folder that the user named, or in the recording.
+    None where it compiled nothing, which is said."""
+    if not options.explain_compile:
+        return None
+    written = Path(os.environ.get("TORCH_TRACE") or folder / COMPILE_LOGS)
+    if written.is_dir():
+        return written
+    say("This job compiled nothing with torch.compile: there is nothing to explain.")
+    return None
 
 
 def _leave_nothing(recording: Path, parent: Path | None) -> None:

@@ -29,6 +29,7 @@ from steptime.launcher.joining import RecordingPlace, join, leave, wait_for_othe
 from steptime.launcher.outcome import Outcome, ProbeOptions, Progress
 from steptime.launcher.revision import Inspection, Revision
 from steptime.launcher.supervise import HEAD_START, PATIENCE, THINNING_PERIOD, Switchboard, pack_recording, supervise
+from steptime.recording.inventory import COMPILE_LOGS
 from steptime.recording.manifest import begin_manifest, discard, extend_manifest, innermost
 
 PRELOAD = "LD_PRELOAD"
@@ -84,6 +85,8 @@ START = "STEPTIME_INJECT"
 QUIET = {"KINETO_LOG_LEVEL": "99", "TEARDOWN_CUPTI": "1"}
 """Silences Kineto's lines on stderr (torch 2.13); takes CUPTI down after a profile, which else slows later steps by
 10-20 %."""
+WRITTEN_BY_COMPILER = {"INDUCTOR_PROVENANCE": "1"}
+"""Beside TORCH_TRACE: the lines of kernels in C++, too."""
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -198,7 +201,8 @@ def probe_environment(folder: Path, options: ProbeOptions) -> dict[str, str]:
     path = os.pathsep.join([str(INJECT), theirs] if theirs else [str(INJECT)])
     repeatable = {"PYTHONHASHSEED": "0"} if options.variant is not None or options.numerics is not None else {}
     ours = {"PYTHONPATH": path, START: str(INJECT), PLAN: plan}
-    return {**QUIET, **repeatable, **os.environ, **changed_variables(options.changes), **ours}
+    compiler = {"TORCH_TRACE": str(folder / COMPILE_LOGS), **WRITTEN_BY_COMPILER} if options.compile_logs else {}
+    return {**QUIET, **repeatable, **compiler, **os.environ, **changed_variables(options.changes), **ours}
 
 
 def exit_as(outcome: Outcome) -> NoReturn:

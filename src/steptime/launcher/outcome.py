@@ -22,11 +22,23 @@ class NumericsOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class CatchOptions:
+    """Which steps are looked into: those that take longer than `times` the usual one, or than ns; or one of `every` so
+    many. One of them is set."""
+
+    times: float = 0.0
+    ns: int = 0
+    every: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class ProbeOptions:
     """What the probe is asked for. profile_steps: None lets it choose from the step time. Limits of 0: the probe's
     own. changes: what is changed about the job. variant: None for a job that runs to its own end. numerics: looked for
     instead of time. trace_ranks: numbers of the ranks that trace, "auto" for a sample of a large job, "all". contained:
-    what keeps it from the user's files, "overlay", "landlock" or "copy", since began_epoch_ns; "" for nothing."""
+    what keeps it from the user's files, "overlay", "landlock" or "copy", since began_epoch_ns; "" for nothing.
+    compile_logs: whether torch.compile writes down what it does, into the recording. catch: steps that are looked into
+    while they last."""
 
     profile: bool = True
     profile_steps: int | None = None
@@ -37,6 +49,8 @@ class ProbeOptions:
     trace_ranks: tuple[str, ...] = ("auto",)
     contained: str = ""
     began_epoch_ns: int = 0
+    compile_logs: bool = False
+    catch: CatchOptions | None = None
 
 
 WAITING = "waiting for the first training step"

@@ -69,7 +69,7 @@ class Overlooked:
             self._due = time.monotonic() + PERIOD
             pids = self._pids()
             entered = frozenset(int(word) for word in _read(self._seen).split() if word.isdigit())
-            missed = (pid for pid in pids if not _is_entered(pid, entered) and _uses_torch(pid))
+            missed = (pid for pid in pids if not _is_entered(pid, entered) and uses_torch(pid))
             self._sentence = next((reason for pid in missed if (reason := _reason(pid))), "")
         return self._sentence
 
@@ -91,7 +91,14 @@ def _stat(pid: int) -> tuple[int, int]:
     return (int(fields[1]), int(fields[25])) if len(fields) > 25 else (0, 0)
 
 
-def _uses_torch(pid: int) -> bool:
+def same_stack(pid: int, other: int) -> bool:
+    """Whether both begin their stack at one place: then one was forked by the other, and started no program since."""
+    stack = _stat(pid)[1]
+    return stack != 0 and stack == _stat(other)[1]
+
+
+def uses_torch(pid: int) -> bool:
+    """Whether it is a Python that has loaded torch."""
     folder = PROC / str(pid)
     try:
         if "python" not in (folder / "exe").readlink().name:

@@ -66,6 +66,14 @@ def describe(python: str | None, *, remeasure: bool, runs: bool, tell: Callable[
     return Environment(identity, interpreter, torch, tuple(machines), tuple(problems))
 
 
+def interpreter_with_torch(python: str | None) -> str:
+    """The one that was asked for, else the first that has torch. Raises SteptimeError where there is none."""
+    found, torch = _interpreter(python)
+    if not torch:
+        raise SteptimeError("python-without-torch", "No Python with torch was found here: name one with --python PATH.")
+    return found
+
+
 def _interpreter(python: str | None) -> tuple[str, str]:
     """(path, version of torch): the one that was asked for, else the first with torch of ours, python and python3."""
     candidates = [python] if python else [sys.executable, shutil.which("python"), shutil.which("python3")]

@@ -17,6 +17,8 @@ PLAN = "STEPTIME_PROBE"
 numerics, contained, began_epoch_ns."""
 
 FOR_EVER = 1 << 60
+_current: list[Any] = []
+"""The session of this process, once there is one."""
 
 
 def switched_off(reason: str) -> None:
@@ -39,7 +41,7 @@ def start() -> None:
 
 def _begin() -> None:
     from steptime.probe import compiler, loader, schedule, sites
-    from steptime.probe.session import Session
+    from steptime.probe.session import Session, leave
 
     plan = json.loads(os.environ[PLAN])
     if plan.get("contained"):
@@ -55,7 +57,15 @@ def _begin() -> None:
 
         trial = Trial(plan)
         trial.install()
-    current = [Session(plan, schedule.run)]
+    if _current:  # we were here before; whoever asked then is gone
+        if _current[0].active:
+            leave(_current[0])
+        loader.record_into(plan["recording"])
+        _current[0] = Session(plan, schedule.run)
+        _current[0].install()
+        return
+    current = _current
+    current.append(Session(plan, schedule.run))
     if trial is not None:
         trial.attach(current[0])
 
@@ -66,7 +76,10 @@ def _begin() -> None:
         current[0].out_of_memory()
 
     def forked() -> None:
+        over = not current[0].active
         current[0].abandon()
+        if over:
+            return
         loader.tell_apart(True)
         current[0] = Session(plan, schedule.run)
         if trial is not None:

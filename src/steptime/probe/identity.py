@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import platform
 import socket
@@ -137,6 +138,15 @@ def make_folder(recording: str, pid: int) -> str:
             continue
         return folder
     raise OSError(17, "a thousand processes of one number", recording)
+
+
+def say_left(recording: str) -> None:
+    """Marks that this process is left, and what it starts from now on is none of ours. Raises OSError."""
+    if json.dumps(recording, ensure_ascii=False) in os.environ.get("STEPTIME_PROBE", ""):  # else others have come
+        for name in ("STEPTIME_PROBE", "STEPTIME_INJECT"):
+            os.environ.pop(name, None)
+    with open(os.path.join(recording, f"left-{os.getpid()}"), "x", encoding="ascii"):
+        pass
 
 
 def _process_started() -> int:

@@ -25,6 +25,8 @@ MOST_CALLS = 1_000
 """Calls of one function other than the loop; beyond, it is timed as a part of the line that calls it."""
 MOST_HITS = 4_000
 """Lines run of one function other than the loop, likewise: one busy function must not use up the window of all."""
+MOST_TOLD = 255
+"""Calls that a record can tell of: its flags are a byte."""
 MOST_LINES = 4_000
 """Lines of one function; identities of lines are numbers in a row."""
 ENTERED, LEFT = ("PY_START", "PY_RESUME", "PY_THROW"), ("PY_RETURN", "PY_YIELD", "PY_UNWIND")
@@ -78,22 +80,23 @@ class LoopFrame:
 
 
 class _Open:
-    """The line that a traced function is at: its identity and when it began."""
+    """The line that a traced function is at: its identity, when it began, and how many calls of functions that are not
+    timed the interpreter told of since."""
 
-    __slots__ = ("begin", "code", "identity")
+    __slots__ = ("begin", "calls", "code", "identity")
 
     def __init__(self, code: CodeType, identity: int, begin: int) -> None:
-        self.code, self.identity, self.begin = code, identity, begin
+        self.code, self.identity, self.begin, self.calls = code, identity, begin, 0
 
 
 class LineClock:
-    """Turns the events of traced functions into records (identity, begin, end): one per execution of a line.
+    """Turns the events of traced functions into records (identity, begin, end, calls): one per execution of a line.
 
     The line that called a traced function goes on while that runs, so its record encloses the function's.
     """
 
     def __init__(self, bases: dict[int, int], loop: CodeType | None) -> None:
-        self.records: list[tuple[int, int, int]] = []
+        self.records: list[tuple[int, int, int, int]] = []
         self.full = False
         self.dropped: list[CodeType] = []
         self._dropped_identities: list[range] = []
@@ -114,8 +117,8 @@ class LineClock:
             self._unwind(code, time_now)
         top = stack[-1]
         if top.identity:
-            self.records.append((top.identity, top.begin, time_now))
-        top.identity, top.begin = self._bases[id(code)] + line, time_now
+            self.records.append((top.identity, top.begin, time_now, top.calls))
+        top.identity, top.begin, top.calls = self._bases[id(code)] + line, time_now, 0
         if code is not self._loop:
             hits = self._hits[id(code)] = self._hits.get(id(code), 0) + 1
             if hits > MOST_HITS:
@@ -139,9 +142,14 @@ class LineClock:
             if code is not self._loop and calls > MOST_CALLS:
                 self._drop(code)
 
+    def called(self) -> None:
+        """A function that is not timed begins: to be told of it took time of the line that runs."""
+        if self._stack:
+            self._stack[-1].calls += 1
+
     def _close(self, top: _Open, time_now: int) -> None:
         if top.identity:
-            self.records.append((top.identity, top.begin, time_now))
+            self.records.append((top.identity, top.begin, time_now, top.calls))
 
     def _drop(self, code: CodeType) -> None:
         """Gives up a function that runs too often for its lines to be timed one by one."""
@@ -151,7 +159,7 @@ class LineClock:
             first = base + code.co_firstlineno
             self._dropped_identities.append(range(first, first + _span(code)))
 
-    def kept(self) -> list[tuple[int, int, int]]:
+    def kept(self) -> list[tuple[int, int, int, int]]:
         """The records without those of functions that were given up: their time is the calling lines'."""
         dropped = self._dropped_identities
         return [record for record in self.records if not any(record[0] in each for each in dropped)]
@@ -190,6 +198,7 @@ class _Tracer:
         def trace(frame: FrameType, event: str, argument: Any) -> Any:
             code = frame.f_code
             if id(code) not in bases:
+                clock.called()
                 return None
             clock.enter(code)
             return local
@@ -212,6 +221,47 @@ class _Tracer:
             if frame.f_trace is self._local:
                 del frame.f_trace
             frame = frame.f_back
+
+
+def event_costs() -> tuple[int, int]:
+    """ns that the tracer takes for a call of a function that is not timed, and for a line of one that is: of a block of
+    them with it and without, the shortest of a few. To be called while nobody traces."""
+    clock = LineClock({id(_sample_lines.__code__): 0}, None)
+    tracer = _Tracer(clock, lambda: None)
+    found = []
+    for work, events in ((_sample_calls, SAMPLES), (_sample_lines, SAMPLES * SAMPLE_LINES)):
+        times: dict[bool, list[int]] = {True: [], False: []}
+        for traced in (False, True) * SAMPLE_BLOCKS:
+            if traced:
+                sys.settrace(tracer._trace)
+            begin = now()
+            for _ in range(SAMPLES):
+                work()
+            end = now()
+            if traced:
+                sys.settrace(None)
+            times[traced].append(end - begin)
+        found.append(max(0, (min(times[True]) - min(times[False])) // events))
+    call, line = found
+    return call, line
+
+
+SAMPLES, SAMPLE_LINES, SAMPLE_BLOCKS = 20, 8, 4
+
+
+def _sample_calls() -> None:
+    return
+
+
+def _sample_lines() -> int:
+    a = 1
+    b = a
+    a = b
+    b = a
+    a = b
+    b = a
+    a = b
+    return a
 
 
 class _Monitor:
@@ -276,19 +326,20 @@ class _Monitor:
 class LineTimeline:
     """Times the lines of some functions from `start` to `stop`, both called at a boundary in the training thread.
 
-    `interval(kind, identity, begin, end)` appends a record, `fact(kind, **fields)` writes a `CodeFacts`, `note(text)`
-    a sentence. Records are written at `stop`: appending costs more than the lines that it would time.
+    `append(kind, flags, identity, begin, end)` appends a record, whose flags are the calls in it that the tracer was
+    told of, MOST_TOLD at most; `fact(kind, **fields)` writes `CodeFacts` and `LineCostFacts`, `note(text)` a sentence.
+    Records are written at `stop`: appending costs more than the lines that it would time.
     """
 
     _next_base = 1
 
     def __init__(
         self,
-        interval: Callable[[int, int, int, int], None],
+        append: Callable[[int, int, int, int, int], None],
         fact: Callable[..., None],
         note: Callable[[str], None],
     ) -> None:
-        self._interval, self._fact, self._note = interval, fact, note
+        self._append, self._fact, self._note = append, fact, note
         self._clock: LineClock | None = None
         self._backend: _Tracer | _Monitor | None = None
         self._ended = 0
@@ -344,8 +395,11 @@ class LineTimeline:
         if clock is None:
             return
         clock.close()
-        for identity, begin, end in clock.kept():
-            self._interval(LINE, identity, begin, end)
+        if isinstance(backend, _Tracer) and sys.gettrace() is None:
+            call, line = event_costs()
+            self._fact("line_cost", call=call, line=line)
+        for identity, begin, end, calls in clock.kept():
+            self._append(LINE, min(calls, MOST_TOLD), identity, begin, end)
         if clock.full:
             self._note(f"the loop runs too many lines: the line timeline ended after {MOST_RECORDS} of them")
         for code in clock.dropped:

@@ -301,6 +301,12 @@ def install(recording: str, append: Callable[[int, int, int, int, int], None], n
     _Method.place(torch_dataloader._MultiProcessingDataLoaderIter, "_try_put_index", _index_put)
 
 
+def record_into(recording: str) -> None:
+    """Where workers that are started from now on write."""
+    _LoaderState.recording = recording
+    tell_apart(True)
+
+
 def tell_apart(wanted: bool) -> None:
     """Whether this process stamps the items and the collate of the batches that it makes itself: 9 us a batch. The
     children that it forks stamp from their first batch on, see `__init__`."""

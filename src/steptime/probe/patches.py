@@ -88,7 +88,12 @@ class Listener(Protocol):
 
 
 class Follower:
-    """Told of every step's end; of a plain run nobody is. See `changes.trial.Trial`."""
+    """Told of every step's end; of a plain run nobody is. See `changes.trial.Trial`, `catching.SlowStepWatch`."""
+
+    resting = False
+    """While the probe itself makes steps longer."""
+    every = 0
+    """Whether each boundary must be told of, as steps are counted."""
 
     def boundary(self, steps: int) -> None:
         """A step has ended; `steps`: how many there were."""

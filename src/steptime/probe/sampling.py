@@ -124,7 +124,7 @@ class LineSampler:
             return found
 
     def _timed(self, frame: FrameType, function: _Function) -> _Local:
-        call = _Call(function, frame.f_code, _outside(frame.f_back))
+        call = _Call(function, frame.f_code, path_of(frame.f_back))
         self._calls.append(call)
 
         def local(frame: FrameType, event: str, argument: Any) -> Any:
@@ -192,7 +192,11 @@ class LineSampler:
         return {
             "steps": steps,
             "paths": [
-                {"duration": duration, "part": part, "lines": [_line(each) for each in (place, *outer)[:MOST_LINES]]}
+                {
+                    "duration": duration,
+                    "part": part,
+                    "lines": [described(each) for each in (place, *outer)[:MOST_LINES]],
+                }
                 for ((part, outer), place), duration in times.most_common(MOST_PATHS)
                 if duration > 0
             ],
@@ -208,7 +212,7 @@ def _outwards(frame: FrameType | None) -> Iterator[FrameType]:
         frame = frame.f_back
 
 
-def _outside(frame: FrameType | None) -> _Path:
+def path_of(frame: FrameType | None) -> _Path:
     """The part of the step, and the user's lines, from a frame outwards."""
     part, found = "", list[_Place]()
     for each in _outwards(frame):
@@ -221,6 +225,7 @@ def _outside(frame: FrameType | None) -> _Path:
     return part, tuple(found[:MOST_LINES])
 
 
-def _line(place: _Place) -> dict[str, Any]:
+def described(place: _Place) -> dict[str, Any]:
+    """A line as facts have it."""
     code, line = place
     return sites.line_at((os.path.abspath(code.co_filename), line, getattr(code, "co_qualname", code.co_name)))

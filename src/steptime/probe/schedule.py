@@ -27,6 +27,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from steptime.journal import EARLY_WINDOW, Kind
 from steptime.probe import device, identity
+from steptime.probe.catching import SlowStepWatch
 from steptime.probe.deadline import Deadline
 from steptime.probe.discovery import Discovery, Found
 from steptime.probe.gradients import GradientNorm
@@ -38,7 +39,7 @@ from steptime.probe.modules import MOST, module_facts, named_modules
 from steptime.probe.objects import each_once, parameters_of, updated_by
 from steptime.probe.profiling import ProfilerWindow
 from steptime.probe.sampling import LineSampler
-from steptime.probe.session import Session, Stage
+from steptime.probe.session import Session, Stage, leave
 from steptime.probe.steps import OPTIMIZER, Slower
 
 SECOND = 1_000_000_000
@@ -80,6 +81,8 @@ QUIET = SECOND // 5
 more, most of it for what the patches have to ask anew."""
 LONG_BREAK = 4
 """Where a step ends so many times later than it should, the job was at something else: what it is, lines will tell."""
+LEAVE = "leave-request"
+"""A file of this name in the recording asks us to leave a job that was attached to."""
 REQUEST = "profile-request"
 """A file of this name in the recording asks every process for one more window."""
 
@@ -242,7 +245,7 @@ def _between(session: Session) -> Stage:
 
 def _lines(session: Session, frames: LoopFrame, functions: list[Any]) -> Stage:
     begin = now()
-    timeline = LineTimeline(session.recorder.interval, session.recorder.fact, session.recorder.note)
+    timeline = LineTimeline(session.recorder.append, session.recorder.fact, session.recorder.note)
     started = timeline.start(frames.code, functions, sys._getframe())
     session.recorder.pause(begin)
     if not started:
@@ -375,33 +378,51 @@ def _keep_watching(session: Session, duration: int, stacks: bool) -> Stage:
     """To the end of the job: a further window after ten minutes, and whenever the request file appears."""
     request = os.path.join(session.plan["recording"], REQUEST)
     gradients = GradientNorm(session.recorder, lambda: _trained(session))
+    if (limits := session.plan.get("catch")) is not None and not isinstance(session.catching, SlowStepWatch):
+        catching = SlowStepWatch(limits, get_ident(), session)
+        session.catching = catching
+        catching.start()
     number, again, look = STEADY_WINDOW + 2, now() + AGAIN_AFTER, 0
     between, slower = not session.untrained.latest, Slower(duration)
     served = 0.0
     while True:
         time_now = now()
-        # A device's events are recorded and read at every boundary, so somebody always waits for it there.
-        session.quiet.until = time_now + QUIET if session.marks is None else 0
+        # A device's events are recorded and read at every boundary, so somebody always waits for it there; and steps
+        # are counted where every n-th is looked into.
+        heard = session.marks is not None or session.catching.every
+        session.quiet.until = 0 if heard else time_now + QUIET
         yield
         if slower.looking:
             session.quiet.until, begin = 0, now()
             yield
             if slower.step(now() - begin):
-                yield from _sampled(session)
+                yield from _unseen(session, _sampled(session))
         if between and session.marks is None and now() - time_now > QUIET + LONG_BREAK * max(QUIET, duration):
             session.quiet.until, between = 0, False
-            yield from _between(session)
+            yield from _unseen(session, _between(session))
             continue
         gradients.look()
         if time_now < look:
             continue
         session.quiet.until = 0
         look = time_now + REQUEST_PERIOD
+        if _modified(os.path.join(session.plan["recording"], LEAVE)):
+            leave(session)
+            return
         asked = _modified(request)
         if asked > served or (time_now > again and session.plan.get("profile", True)):
             served, again = asked, time_now + (1 << 62)
-            yield from _profiles(session, number, PROFILE_STEPS, stacks)
+            yield from _unseen(session, _profiles(session, number, PROFILE_STEPS, stacks))
             number += 2
+
+
+def _unseen(session: Session, stage: Stage) -> Stage:
+    """A stage that makes steps longer, which is none of the job's doing."""
+    session.catching.resting = True
+    try:
+        yield from stage
+    finally:
+        session.catching.resting = False
 
 
 def _modified(path: str) -> float:

@@ -75,16 +75,14 @@ class Session:
         self.roots: list[RootPatch] = []
         self.watching = False
         self.marks: device.Marks | None = None
-        self.trial: Follower = Follower()
-        self._active, self._opening = True, threading.Lock()
+        self.trial, self.catching = Follower(), Follower()
+        self.active, self._opening = True, threading.Lock()
         self._pid = os.getpid()
         self.pace = Pace()
         self._described: set[int] = set()
         self._script: Stage | None = None
         self.housekeeping = Housekeeping(self.recorder)
         self._make_patches()
-
-    # -- patches ---------------------------------------------------------------------------------------------------
 
     def _make_patches(self) -> None:
         # One wrapper in both places: pickle looks torch.save up where it was defined.
@@ -125,9 +123,9 @@ class Session:
 
     def switch_off(self, reason: str) -> None:
         """The end of us in this process: everything restored, one line on stderr, the job goes on."""
-        if not self._active:
+        if not self.active:
             return
-        self._active = False
+        self.active = False
         self.stop_listening()
         end_script(self._script if get_ident() == self.quiet.trainer else None)
         self.recorder.note(f"switched off: {reason}")
@@ -266,9 +264,10 @@ class Session:
             self._garbage.write()
             self._ranges.forget()
             resume(self._script, self.recorder, time_ns)
-            if not self._active:
+            if not self.active:
                 end_script(self._script)
         self.trial.boundary(self.steps)
+        self.catching.boundary(self.steps)
 
     @guarding
     def unwatched_update(self, *_: Any) -> None:
@@ -292,6 +291,7 @@ class Session:
         try:
             end_script(self._script)
             self._garbage.write()
+            self.catching.finish()
             self.trial.finish()
             self.recorder.journal.close()
         except Exception:  # noqa: BLE001 - the probe's boundary: the interpreter is going down, nobody could be told
@@ -308,8 +308,18 @@ class Session:
     def abandon(self) -> None:
         """In a forked child: nothing is written, the parent's files are left alone."""
         self.recorder.forget()
-        self._active = False
+        self.active = False
         self.stop_listening()
+
+
+def leave(session: Session) -> None:
+    """As we were asked to: the job goes on as it was before we came."""
+    session.active = False
+    session.stop_listening()
+    session.catching.finish()
+    session.recorder.journal.close()
+    loader.tell_apart(False)
+    identity.say_left(session.plan["recording"])
 
 
 class Housekeeping:

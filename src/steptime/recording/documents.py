@@ -45,6 +45,8 @@ FACT_TYPES: dict[str, type[Any]] = {
     "worker_samples": rec.WorkerSampleFacts,
     "modules": rec.ModuleFacts,
     "between": rec.BetweenFacts,
+    "caught": rec.CaughtFacts,
+    "line_cost": rec.LineCostFacts,
     "out_of_memory": rec.OutOfMemoryFacts,
 }
 """By the `fact` of a line; "note" has a `text` besides."""

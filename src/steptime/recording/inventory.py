@@ -19,7 +19,11 @@ FILES = re.compile(
 """Of the recording itself."""
 REQUEST = "profile-request"
 """Asks every process for one more window of the profiler; the probe looks for it once a second."""
-MARKS = re.compile(rf"seen-python|seen-torch|{REQUEST}|leader|joined-(.+-\d+|task-\d+)(\.ended)?|arm-ended-\d+")
+LEAVE = "leave-request"
+"""Asks the probe to leave: the job was attached to, and goes on without us. Each process that it has left says so."""
+MARKS = re.compile(
+    rf"seen-python|seen-torch|{REQUEST}|{LEAVE}|left-\d+|leader|joined-(.+-\d+|task-\d+)(\.ended)?|arm-ended-\d+"
+)
 """Of the recording itself, too: files that say something by being there. One that says anything else than MARK_TEXT is
 somebody else's."""
 MARK_TEXT = re.compile(rb"(\d+\n)*|(\S+ \d+ \d*\n)?(ended\n)?")
@@ -30,12 +34,16 @@ PROCESS_FILES = re.compile(
     r"(process\.json|numerics\.json|(journal|loader)\.packed|memory-(\d+|full)\.pickle|trace-\d+\.json(\.gz)?)(\.partial)?"
     r"|(journal|loader)\.(bin|aside)|facts\.jsonl|parity\.jsonl"
 )
+COMPILE_LOGS = "compile-logs"
+"""The folder that TORCH_TRACE names in a job that was asked to explain its compilations."""
+COMPILE_LOG_FILES = re.compile(r"dedicated_log_torch_trace_.*\.log")
 
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
     """The entries of a recording. files: steptime's, without the manifest, which says what the folder is. folders: of
-    its processes, in which nothing else lies. strange: what steptime did not write, relative to the recording."""
+    its processes and of its compiler, in which nothing else lies. strange: what steptime did not write, relative to the
+    recording."""
 
     files: tuple[Path, ...]
     folders: tuple[Path, ...]
@@ -50,9 +58,9 @@ def take_inventory(recording: Path) -> Inventory:
     for path in sorted(recording.iterdir()):
         if path.name == MANIFEST:
             continue
-        if path.is_dir() and not path.is_symlink() and PROCESS_FOLDERS.fullmatch(path.name):
+        if path.is_dir() and not path.is_symlink() and (names := _names_inside(path.name)) is not None:
             inside = sorted(path.iterdir())
-            own = [each for each in inside if PROCESS_FILES.fullmatch(each.name) and _is_file(each)]
+            own = [each for each in inside if names.fullmatch(each.name) and _is_file(each)]
             files += own
             strange += [f"{path.name}/{each.name}" for each in inside if each not in own]
             if len(own) == len(inside):
@@ -62,6 +70,13 @@ def take_inventory(recording: Path) -> Inventory:
         else:
             strange.append(path.name)
     return Inventory(tuple(files), tuple(folders), tuple(strange))
+
+
+def _names_inside(folder: str) -> re.Pattern[str] | None:
+    """What steptime's files are called in a folder of a recording, None where the folder is not its."""
+    if folder == COMPILE_LOGS:
+        return COMPILE_LOG_FILES
+    return PROCESS_FILES if PROCESS_FOLDERS.fullmatch(folder) else None
 
 
 def _is_file(path: Path) -> bool:

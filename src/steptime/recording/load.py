@@ -219,6 +219,8 @@ def assemble_process(
         modules=next((fact.modules for fact in reversed(_of(found, rec.ModuleFacts))), ()),
         between=next(reversed(_of(found, rec.BetweenFacts)), None),
         in_workers=tuple(in_workers),
+        caught=tuple(_of(found, rec.CaughtFacts)),
+        line_cost=next(reversed(_of(found, rec.LineCostFacts)), None),
     )
 
 

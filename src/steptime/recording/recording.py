@@ -141,6 +141,15 @@ class CodeFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class LineCostFacts:
+    """What timing the lines took: ns for a call of a function that is not timed, and for a line. A LINE record's flags
+    are such calls in it (255 stands for more)."""
+
+    call: int
+    line: int
+
+
+@dataclass(frozen=True, slots=True)
 class SiteFacts:
     """A call of a tensor method seen in the discovery steps: item, cpu, to, tolist, numpy, nonzero, copy_ …
     device: of the tensor. count: calls in `steps` steps."""
@@ -200,6 +209,18 @@ class BetweenFacts:
     begin: int
     end: int
     steps: int
+    paths: tuple[SampledPath, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CaughtFacts:
+    """A slow step that was looked into while it lasted: where its thread was, at looks some ms apart. begin: of the
+    step, ns; end: of the last look. usual: ns of a step then. paths: of the time that was looked at; the first line is
+    the one that ran."""
+
+    begin: int
+    end: int
+    usual: int
     paths: tuple[SampledPath, ...]
 
 
@@ -450,6 +471,8 @@ class Process:
     modules: tuple[tuple[str, str, int, int], ...] = ()
     between: BetweenFacts | None = None
     in_workers: tuple[WorkerSampleFacts, ...] = ()
+    caught: tuple[CaughtFacts, ...] = ()
+    line_cost: LineCostFacts | None = None
 
 
 @dataclass(frozen=True, slots=True)

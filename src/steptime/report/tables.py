@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
@@ -182,7 +183,8 @@ def case_tables(case: Case) -> tuple[Table, ...]:
     """The tables of a case that have rows, in the order in which a reader needs them."""
     return _with_rows(
         _modules(case), _gaps(case), *_compiler(case), _kernel_names(case), _kernels(case), _operators(case),
-        _lines(case), _copies(case), _collectives(case), _allocations(case), _chains(case), _segments(case),
+        _lines(case), _functions(case), _copies(case), _collectives(case), _allocations(case), _chains(case),
+        _segments(case),
     )  # fmt: skip
 
 
@@ -415,6 +417,47 @@ def _lines(case: Case) -> Table:
         duration("a step", "duration_ns", lambda use: use.duration.value, barred=True),
         duration("of it host", "host_ns", lambda use: use.host.value),
         count("runs", "hits", lambda use: use.hits),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionTime:
+    """A function of the user's in a step. own: ns in its own lines, with the operators that they call; cumulative: with
+    the user's functions that it calls, too. hottest: of its lines."""
+
+    own: float
+    cumulative: float
+    hottest: SourceLine
+
+
+def function_times(case: Case) -> list[FunctionTime]:
+    """Of the user's functions below the training loop, by their timed lines, the longest first. Steps in which lines
+    are timed are longer than others: no more than a step is told."""
+    spent = sum(path.duration for path in case.paths)
+    scale = min(1.0, case.step.duration.value / spent) if spent else 1.0
+    own, cumulative = defaultdict[tuple[str, str], float](float), defaultdict[tuple[str, str], float](float)
+    lines = defaultdict[tuple[str, str], Counter[SourceLine]](Counter)
+    for path in case.paths:
+        duration = scale * path.duration
+        for depth, line in enumerate(path.lines):
+            if depth == 0:
+                own[line.file, line.function] += duration
+            lines[line.file, line.function][line] += round(duration)
+        for function in {(line.file, line.function) for line in path.lines}:
+            cumulative[function] += duration
+    found = (FunctionTime(own[name], spent, lines[name].most_common(1)[0][0]) for name, spent in cumulative.items())
+    return sorted(found, key=lambda each: -each.own)
+
+
+def _functions(case: Case) -> Table:
+    return table_of(
+        "functions", "Functions of yours", "By the lines that were timed in a few steps, with the operators that they "
+        "call.", function_times(case),
+        word("function", "function", lambda each: each.hottest.function, kind="code"),
+        duration("own", "own_ns", lambda each: each.own, barred=True),
+        duration("with what it calls", "cumulative_ns", lambda each: each.cumulative),
+        word("hottest line", "line", lambda each: place_text(each.hottest)),
+        word("source", "source", lambda each: each.hottest.text, kind="source"),
     )  # fmt: skip
 
 

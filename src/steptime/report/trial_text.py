@@ -346,12 +346,15 @@ def _paying(judgements: Sequence[Judgement]) -> list[str]:
     return ["no precision or compilation tried here is faster beyond doubt"] if judgements else []
 
 
+FEWER_UPDATES = "with larger batches an epoch makes fewer updates: tune the learning rate anew"
+
+
 def _sizes(points: Sequence[BatchSizePoint]) -> list[str]:
     known = [point for point in points if point.rate is not None]
     if len(known) < 2:
         return []
     size, out = plateau(points), next((point.size for point in points if point.out_of_memory), None)
     if size is not None:
-        return [f"beyond batches of {size} throughput hardly grows"]
+        return [f"beyond batches of {size} throughput hardly grows", FEWER_UPDATES]
     end = f" to {known[-1].size}, and {out} runs out of memory" if out is not None else f" up to {known[-1].size}"
-    return [f"throughput still grows{end}"]
+    return [f"throughput still grows{end}", FEWER_UPDATES]

@@ -80,8 +80,9 @@ def python_time(signals: Signals) -> Iterator[Finding]:
 
     How we know: The lines of the training loop are timed exactly in a few steps; what lies outside torch's operators,
     the loader and the phases of the step is the line's own Python. On a CPU the breakdown's Python that they leave
-    belongs to functions inside of the phases (a hook, a module's forward), in the proportion in which a step with
-    stacks saw them outside of operators; without one, to lines that were seen to run no operators. Where no step
+    belongs to functions inside of the phases (a hook, a module's forward): to the timed lines of those that were seen
+    to run no operators, and to the others in the proportion in which a step with stacks saw them outside of operators;
+    without one, to lines that were seen to run no operators. Where no step
     was profiled, what lies in operators is not known, and the lines are said to be outside of forward, backward and
     optimiser. Where lines could not be timed, the breakdown's Python stands for all of them; a trace with stacks names
     the functions that ran while the device idled.
@@ -152,13 +153,23 @@ def _in_phases(signals: Signals, times: list[LineTime], left: Estimate) -> Itera
 def _by_stacks(signals: Signals, times: list[LineTime], left: Estimate) -> Iterator[tuple[Estimate, list[LineTime]]]:
     """What the breakdown has left of Python, by the functions that ran outside of operators inside of the phases."""
     inside = [use for use in signals.functions if use.phase in IN_PHASES]
-    whole = sum(use.python for use in inside)
     spent: defaultdict[SourceLine, float] = defaultdict(float)
+    working = {use.source for use in inside if use.operators > 0}
     for use in inside:
         if use.source is not None and use.python > 0:
             spent[use.source] += use.python
-    for source, python in sorted(spent.items(), key=lambda each: -each[1])[:MOST_LINES]:
-        taken = scaled(left, ratio(python, whole))
+    ranked = sorted(spent, key=lambda source: -spent[source])
+    told: list[LineTime] = []
+    for source in ranked:  # where no operator ran, the lines' own clock is exact: a step with stacks slows them
+        lines = [each for each in _timed_lines(signals, times, source) if each not in told]
+        if source not in working and lines:
+            taken = capped(total(each.duration for each in lines), left)
+            left, told = less(left, taken.value), [*told, *lines]
+            yield taken, lines
+    silent = {source for source in ranked if source not in working and _timed_lines(signals, times, source)}
+    whole = sum(use.python for use in inside if use.source not in silent)
+    for source in [each for each in ranked if each not in silent][:MOST_LINES]:
+        taken = scaled(left, ratio(spent[source], whole))
         yield taken, _lines_of(signals, times, source) or [_as_time(source, taken)]
 
 
@@ -168,11 +179,15 @@ def _function(time: LineTime) -> tuple[str, str]:
 
 def _lines_of(signals: Signals, times: list[LineTime], source: SourceLine) -> list[LineTime]:
     """The timed lines of a function, the longest first; of one that ran too many lines, those that were sampled."""
-    own = lines_around([time.line for time in times], signals.paths, source)
-    found = [time for time in times if time.line in own] or [
+    found = _timed_lines(signals, times, source) or [
         _as_time(line, modelled(spent, spent, spent)) for line, spent in sampled_lines(signals.paths, source).items()
     ]
     return sorted(found, key=lambda time: -time.duration.value)
+
+
+def _timed_lines(signals: Signals, times: list[LineTime], source: SourceLine) -> list[LineTime]:
+    own = lines_around([time.line for time in times], signals.paths, source)
+    return sorted((time for time in times if time.line in own), key=lambda time: -time.duration.value)
 
 
 def _as_time(source: SourceLine, spent: Estimate) -> LineTime:
@@ -190,7 +205,7 @@ def _host(time: LineTime) -> float:
 def _finding(signals: Signals, group: list[LineTime], saving: Estimate, unprofiled: bool) -> Finding:
     source = group[0].line.source
     where = format_source(source)
-    where += f" and {len(group) - 1} more lines of {source.function}" if len(group) > 1 else ""
+    where += f" and {format_count(len(group) - 1, 'more line')} of {source.function}" if len(group) > 1 else ""
     inside = "outside of forward, backward and optimiser" if unprofiled else "in Python"
     summary = f"{where}: {in_step(saving.value, signals.step)} {inside}"
     advice = "Move this out of the step, do it less often, or do it on whole arrays."

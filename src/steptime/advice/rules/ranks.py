@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 from steptime.advice.evidence import CollectiveUse, RankUse, Signal
-from steptime.advice.line_evidence import calls_function
+from steptime.advice.line_evidence import LineTime, calls_function, line_times
 from steptime.advice.models import late_name, late_reason, uneven
 from steptime.advice.rule import Finding, rule
-from steptime.advice.savings import capped, in_step, modelled, named, ratio, scaled, share_of_step, total
+from steptime.advice.savings import capped, in_step, less, modelled, named, ratio, scaled, share_of_step, total
 from steptime.advice.signals import Signals
 from steptime.analysis.stragglers.comparison import LateRank
 from steptime.quantities import (
     Estimate,
     SourceLine,
     format_bytes,
+    format_count,
     format_duration,
     format_share,
     format_source,
@@ -43,8 +45,24 @@ LEAST_SHARE_OF_BUBBLE = 0.05
 """Of the step."""
 
 
-@rule("ST805", "exposed-communication", needs={Signal.CATEGORIES}, uses={Signal.COLLECTIVES, Signal.RANKS})
-def exposed_communication(signals: Signals) -> Finding | None:
+OWN_EXCHANGE = re.compile(
+    r"torch\.distributed\.(?:\w+\.)*(?:all_reduce\w*|reduce\w*|all_gather\w*|gather\w*|broadcast\w*|scatter\w*|"
+    r"all_to_all\w*|barrier|monitored_barrier|send|recv)"
+)
+"""Functions by which a line of the user's exchanges itself, as a step was seen to call them."""
+LEAST_EXCHANGE = 0.05
+"""Of the step, for such a line."""
+
+
+@rule(
+    "ST805",
+    "exposed-communication",
+    needs={Signal.CATEGORIES},
+    uses={Signal.COLLECTIVES, Signal.RANKS, Signal.LINES, Signal.PHASES},
+    instead_of=("outside-model", "python-time"),
+    by_line=True,
+)
+def exposed_communication(signals: Signals) -> Iterator[Finding]:
     """Collectives run while nothing hides them
 
     What it means: The ranks exchange gradients, weights or activations, and no computation runs meanwhile. A collective
@@ -52,7 +70,8 @@ def exposed_communication(signals: Signals) -> Finding | None:
     together; traces of all ranks tell them apart (ST806).
 
     How we know: On a device the kernels of the collectives are in the trace, and exposed is the time in which nothing
-    but communication ran; on a CPU it is the time that the training thread was blocked in a collective.
+    but communication ran; on a CPU it is the time that the training thread was blocked in a collective. Lines of yours
+    that call torch.distributed themselves (a metric, a flag) are told by themselves there, as they were timed.
 
     What helps: Exchange less often (no_sync() under gradient accumulation) or less (bfloat16 gradients through a
     communication hook, sharding that fits the network); begin earlier (smaller first buckets, static_graph=True); a
@@ -62,16 +81,47 @@ def exposed_communication(signals: Signals) -> Finding | None:
     """
     category = named(signals.categories, "communication")
     if category is None:
-        return None
+        return
+    left = category.recoverable
+    for time in _own_exchanges(signals):
+        saving = capped(time.duration, left)
+        if ratio(saving.value, signals.step.duration.value) >= LEAST_EXCHANGE:
+            left = less(left, saving.value)
+            yield _own_exchange(signals, time, saving)
+    if left is not category.recoverable and ratio(left.value, signals.step.duration.value) < LEAST_EXCHANGE:
+        return
     longest = sorted(signals.collectives, key=lambda use: use.exposed.value, reverse=True)
     most = f", most in {longest[0].name}" if longest else ""
-    summary = f"Communication that nothing hides takes {in_step(category.duration.value, signals.step)}{most}"
+    rest = "Further communication" if left is not category.recoverable else "Communication"
+    spent = category.duration.value if left is category.recoverable else left.value
+    summary = f"{rest} that nothing hides takes {in_step(spent, signals.step)}{most}"
     advice = "Diagnose the traces of all ranks together, to tell a slow network from a late rank."
     if signals.has(Signal.RANKS):
         advice = "Exchange less often (no_sync while accumulating), or overlap it with backward (buckets)."
     evidence = tuple(map(_collective, longest[:3]))
+    yield exposed_communication.finding(summary, advice, left, category="communication", evidence=evidence)
+
+
+def _own_exchanges(signals: Signals) -> list[LineTime]:
+    """Lines of the user's that call torch.distributed themselves, the longest first. On a device the host's lines say
+    where it waits, not what takes long."""
+    if signals.step.device != "cpu" or not signals.has(Signal.LINES):
+        return []
+    times = line_times(signals.lines, signals.phases if signals.has(Signal.PHASES) else ())
+    own = (time for time in times if any(OWN_EXCHANGE.fullmatch(each) for each in time.line.calls))
+    return sorted(own, key=lambda time: -time.duration.value)
+
+
+def _own_exchange(signals: Signals, time: LineTime, saving: Estimate) -> Finding:
+    calls, place = time.line.hits, format_source(time.line.source)
+    often = f" in {format_count(calls, 'call')}" if calls > 1 else ""
+    summary = f"{place} exchanges{often}: {in_step(saving.value, signals.step)}"
+    advice = "Do it every n-th step, or keep it on each rank and exchange sums at the end."
+    if calls > 1:
+        advice = "Put what is exchanged into one tensor: one call in place of many; and do it every n-th step."
+    text = (time.line.source.text,)
     return exposed_communication.finding(
-        summary, advice, category.recoverable, category="communication", evidence=evidence
+        summary, advice, saving, category="communication", source=time.line.source, evidence=text
     )
 
 

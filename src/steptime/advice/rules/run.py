@@ -10,12 +10,14 @@ from steptime.advice.rules.python import OFTEN
 from steptime.advice.savings import in_step, modelled
 from steptime.advice.signals import Signals
 from steptime.advice.verdict import outliers_text, part_words
-from steptime.quantities import format_duration, format_share, format_source
+from steptime.quantities import format_count, format_duration, format_share, format_source
 
 LEAST_EVALUATION = 0.1
 """Of the run after the warm-up."""
 LEAST_CHECKPOINTS = 0.05
 """Of the run after the warm-up: saving is idle time for every device of the job."""
+NO_LONGER = 1.5
+"""Times the usual step: steps that take less were caught by their number, not by their length."""
 LEAST_ROLLOUTS = 0.5
 """Of the run after the warm-up: from half on, the training steps are not where the time is."""
 
@@ -213,6 +215,42 @@ def outlier_steps(signals: Signals) -> Finding | None:
     more = f" and {use.count - len(use.numbers)} more" if use.count > len(use.numbers) else ""
     evidence = (f"{numbers}{more}; {words} takes {format_duration(use.growth)} more than in the others.",)
     return outlier_steps.finding(outliers_text(use), f"Look at {words} in these steps.", evidence=evidence)
+
+
+@rule("ST907", "caught-steps", needs={Signal.CAUGHT}, instead_of=("outlier-steps",), weight=Weight.NOTE)
+def caught_steps(signals: Signals) -> Finding | None:
+    """Slow steps, looked into while they lasted
+
+    What it means: You asked for steps of a kind (steptime run --catch): longer than so many times the usual one, longer
+    than a time, or every n-th. This is where the training thread was in them.
+
+    How we know: While such a step lasts, a thread of ours looks at the training thread's frames every five
+    milliseconds, from the limit on, and of every n-th step all the time. Shares are of that time, by the user's lines.
+    Steps in which steptime itself profiles are left alone. A hundred steps are looked into, the first ones.
+
+    What helps: A line that has most of the time says what the step was at: a checkpoint, an evaluation, a log, a wait
+    for a batch or for another rank. Steps at even distances have a cause in the job; uneven ones often one outside.
+
+    When to ignore it: When the steps are few of a long run.
+    """
+    use = signals.caught
+    slow = use.duration > NO_LONGER * use.usual
+    steps = format_count(use.count, "step")
+    summary = f"{steps} of {format_duration(use.duration)}, usually {format_duration(use.usual)}" if slow else steps
+    summary += f", one in {use.period}" if use.period else ""
+    if not use.lines:
+        return caught_steps.finding(f"{summary}: no line of yours ran", "Look at the numbers of these steps.")
+    first, *others = use.lines
+    place = format_source(first.source)
+    also = tuple(f"{format_share(each.share)} at {format_source(each.source)}" for each in others)
+    more = f" and {use.count - len(use.numbers)} more" if use.count > len(use.numbers) else ""
+    told = f"{'Step' if use.count == 1 else 'Steps'} {', '.join(map(str, use.numbers))}{more}"
+    return caught_steps.finding(
+        f"{summary}: {format_share(first.share)} of what was seen of them at {place}",
+        f"Look at what {place} does in these steps.",
+        source=first.source,
+        evidence=(told, *also),
+    )
 
 
 def ordinal(number: int) -> str:

@@ -1,0 +1,225 @@
+"""A loader alone: what its parts take, and what it gives with other settings.
+
+The waits come from `machine/loader_script.py`, of two fresh processes, which take the settings in opposite order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from steptime.callables.bench import SCRIPTS, answer_of, over_processes
+from steptime.errors import NothingMeasuredError
+from steptime.machine.machine import DISTURBING_CPUS
+from steptime.machine.peaks import OtherLoad
+from steptime.quantities import Estimate
+
+SCRIPT = SCRIPTS / "loader_script.py"
+PROCESSES = 2
+PLATEAU = 0.03
+"""Of the shortest time of a batch: a setting that comes so near is as good. Each further worker takes memory."""
+MOST_WORKERS = 16
+"""Tried unasked."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoaderWishes:
+    """What is asked for. loader: "file.py:name" or "module:name". step: ns that the training is away between two
+    batches. workers: counts to try, empty for 0 to twice the usable CPUs. The others are tried with the best count:
+    batch_sizes, prefetch (factors), contexts (how workers are started), sharing (strategies). seconds: of each setting
+    in each process."""
+
+    loader: str
+    step: float = 0.0
+    workers: tuple[int, ...] = ()
+    batch_sizes: tuple[int, ...] = ()
+    prefetch: tuple[int, ...] = ()
+    contexts: tuple[str, ...] = ()
+    sharing: tuple[str, ...] = ()
+    pin_memory: bool = False
+    seconds: float = 1.0
+
+    def variants(self, workers: int) -> list[dict[str, Any]]:
+        """What is changed beside the number of workers, one thing at a time."""
+        with_workers: list[dict[str, Any]] = [
+            *({"prefetch_factor": each} for each in self.prefetch),
+            *({"context": each} for each in self.contexts),
+            *({"sharing": each} for each in self.sharing),
+        ]
+        found: list[dict[str, Any]] = [{"batch_size": each} for each in self.batch_sizes]
+        found += with_workers if workers else []
+        found += [{"pin_memory": True}] if self.pin_memory else []
+        return [{"workers": workers, **each} for each in found]
+
+
+class _TimedSetting(msgspec.Struct, frozen=True):
+    """As the script answers."""
+
+    workers: int | None = None
+    batch_size: int | None = None
+    prefetch_factor: int | None = None
+    context: str = ""
+    sharing: str = ""
+    pin_memory: bool = False
+    waits: list[float] = []
+    first_ns: float = 0.0
+    received_ns: float | None = None
+    samples: int | None = None
+    bytes: int = 0
+    failed: str = ""
+
+
+class LoaderParts(msgspec.Struct, frozen=True):
+    """What one batch takes in the process that makes it. batches: that were read. item_ns: of an item; again_ns: of
+    the same one, read a second time, None where that cannot be. collate_ns: of a batch. busy: share of both in which a
+    CPU worked."""
+
+    batches: int
+    item_ns: float
+    collate_ns: float
+    busy: float
+    again_ns: float | None = None
+
+
+class _LoaderAnswer(msgspec.Struct, frozen=True):
+    torch: str = ""
+    usable_cpus: int = 1
+    dataset: str = ""
+    batch_size: int | None = None
+    workers: int = 0
+    iterable: bool = False
+    parts: LoaderParts | None = None
+    settings: list[_TimedSetting] = []
+    failed: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LoaderSetting:
+    """A loader in one setting. name: what is set. wait: ns in next() for a batch; batch: with the step between two,
+    which is what a step of training takes. first: ns of the first batch, with the start of the workers. received: ns
+    that a batch takes which is ready. samples, bytes: of a batch. failed: why there is nothing."""
+
+    name: str
+    workers: int
+    wait: Estimate | None = None
+    batch: Estimate | None = None
+    first: float | None = None
+    received: float | None = None
+    samples: int | None = None
+    bytes: int = 0
+    failed: str = ""
+
+    @property
+    def rate(self) -> float | None:
+        """Samples a second; batches where samples cannot be counted."""
+        return (self.samples or 1) / self.batch.value * 1e9 if self.batch is not None else None
+
+
+@dataclass(frozen=True, slots=True)
+class LoaderBench:
+    """A loader's parts and settings. own: as it is set in the file; settings: by workers, then what else was tried;
+    best: the one with the fewest workers that is as good as any by workers. usable_cpus: of this machine. other_cpus:
+    that other programs kept busy meanwhile."""
+
+    wishes: LoaderWishes
+    torch: str
+    dataset: str
+    usable_cpus: int
+    iterable: bool
+    parts: LoaderParts | None
+    own: LoaderSetting
+    best: LoaderSetting
+    settings: tuple[LoaderSetting, ...]
+    variants: tuple[LoaderSetting, ...]
+    other_cpus: float
+
+    @property
+    def disturbed(self) -> bool:
+        """Whether other programs took so much of the machine that times are longer than they need be."""
+        return self.other_cpus > DISTURBING_CPUS
+
+
+def bench_loader(wishes: LoaderWishes, executable: str, tell: Callable[[str], None]) -> LoaderBench:
+    """Times it in fresh processes of the user's interpreter. Raises NothingMeasuredError."""
+    load = OtherLoad()
+    tell("timing items and collating")
+    about = _ask(wishes, executable, [], parts=True)
+    counts = wishes.workers or usual_counts(about.usable_cpus)
+    settings = _timed(wishes, executable, [{"workers": each} for each in sorted({*counts, about.workers})], tell)
+    own = next(each for each in settings if each.workers == about.workers)
+    best = best_of(settings)
+    if best is None:
+        raise NothingMeasuredError("bench-failed", f"The loader gives no batch: {settings[0].failed}.")
+    variants = _timed(wishes, executable, wishes.variants(best.workers), tell)
+    return LoaderBench(
+        wishes, about.torch, about.dataset, about.usable_cpus, about.iterable, about.parts, own, best, settings,
+        variants, load.since()[0],
+    )  # fmt: skip
+
+
+def usual_counts(cpus: int) -> tuple[int, ...]:
+    """0, and powers of two up to twice the CPUs: items that wait need no CPU of their own."""
+    most = min(2 * cpus, MOST_WORKERS)
+    return (0, *(2**power for power in range(most.bit_length()) if 2**power <= most))
+
+
+def best_of(settings: Sequence[LoaderSetting]) -> LoaderSetting | None:
+    """The one with the fewest workers of those that come near the fastest; None where all failed."""
+    timed = [each for each in settings if each.batch is not None]
+    shortest = min((each.batch.value for each in timed if each.batch is not None), default=0.0)
+    near = [each for each in timed if each.batch is not None and each.batch.value <= shortest * (1 + PLATEAU)]
+    return min(near, key=lambda each: each.workers, default=None)
+
+
+def _timed(
+    wishes: LoaderWishes, executable: str, settings: list[dict[str, Any]], tell: Callable[[str], None]
+) -> tuple[LoaderSetting, ...]:
+    if not settings:
+        return ()
+    answers = []
+    for number in range(PROCESSES):
+        tell(f"timing {len(settings)} settings, process {number + 1} of {PROCESSES}")
+        order = settings[::-1] if number % 2 else settings
+        found = _ask(wishes, executable, order, parts=False).settings
+        answers.append(found[::-1] if number % 2 else found)
+    return tuple(_setting(each, wishes) for each in zip(*answers, strict=True))
+
+
+def _setting(timed: Sequence[_TimedSetting], wishes: LoaderWishes) -> LoaderSetting:
+    one = timed[0]
+    parts = [
+        f"num_workers={one.workers}",
+        f"batch_size={one.batch_size}" if one.batch_size else "",
+        f"prefetch_factor={one.prefetch_factor}" if one.prefetch_factor else "",
+        f"multiprocessing_context={one.context}" if one.context else "",
+        f"{one.sharing} sharing" if one.sharing else "",
+        "pin_memory=True" if one.pin_memory else "",
+    ]
+    name, workers = ", ".join(filter(None, parts)), one.workers or 0
+    failed = next((each.failed for each in timed if each.failed), "")
+    if failed:
+        return LoaderSetting(name, workers, failed=failed)
+    wait = over_processes([np.array(each.waits) for each in timed])
+    step = wishes.step
+    batch = replace(wait, value=wait.value + step, low=wait.low + step, high=wait.high + step)
+    ready = [each.received_ns for each in timed if each.received_ns is not None]
+    return LoaderSetting(
+        name, workers, wait, batch,
+        first=float(np.median([each.first_ns for each in timed])),
+        received=float(np.median(ready)) if ready else None,
+        samples=one.samples, bytes=one.bytes,
+    )  # fmt: skip
+
+
+def _ask(wishes: LoaderWishes, executable: str, settings: list[dict[str, Any]], *, parts: bool) -> _LoaderAnswer:
+    request = {
+        "loader": wishes.loader, "settings": settings, "seconds": wishes.seconds, "step": wishes.step, "parts": parts,
+    }  # fmt: skip
+    answer = answer_of(SCRIPT, request, executable, _LoaderAnswer)
+    if answer.failed:
+        raise NothingMeasuredError("bench-failed", f"{wishes.loader} cannot be timed: {answer.failed}.")
+    return answer

@@ -1,0 +1,181 @@
+"""A bench of a loader as text, Markdown, JSON and page: the answer first, then its parts and each setting."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from steptime.callables.loader_bench import PLATEAU, LoaderBench, LoaderSetting
+from steptime.callables.page import CurveChart, curve_of
+from steptime.callables.text import in_columns
+from steptime.quantities import format_bytes, format_count, format_duration, format_share, format_times
+from steptime.report.json import document
+from steptime.report.markdown import prose, titled_table
+from steptime.report.output import Renderer
+from steptime.report.page.frame import whole
+from steptime.report.page.waterfall import Tick, decades
+from steptime.report.printable import one_line, printable
+from steptime.report.sentences import interval_text
+from steptime.report.tables import Table, duration, number, table_of, word
+
+SURE = 0.1
+"""Half of an interval over its value: a wider one is worth a word."""
+WORTH_A_WORD = 0.5
+"""Share of the making of a batch in which no CPU works, and part of an item's time that its second reading takes."""
+
+
+def headline(bench: LoaderBench) -> str:
+    """Which number of workers to set, and what that brings."""
+    own, best, per = bench.own, bench.best, "A step" if bench.wishes.step else "A batch"
+    if best.batch is None:
+        return "Nothing was timed."
+    if own.batch is None:
+        return f"{own.name}, which is set, fails: {own.failed}. With {best.name} {_takes(bench, best)}."
+    if best.workers == own.workers:
+        return f"{own.name}, which is set, is as good as any: {_takes(bench, own)}."
+    gain, low = own.batch.value / best.batch.value, own.batch.low / best.batch.high
+    if low <= 1 and own.workers < best.workers:
+        return f"{own.name}, which is set, and {best.name} cannot be told apart: {_takes(bench, own)}."
+    if gain <= 1 + PLATEAU:
+        return f"{best.name} gives as much as {own.name}, which is set: {_takes(bench, best)}."
+    reach = f"({low:.3g} to {own.batch.high / best.batch.low:.3g})"
+    return (
+        f"Set {best.name}: {format_times(gain)} times as fast {reach} as {own.name}, which is set. "
+        f"{per} takes {format_duration(best.batch.value)} instead of {format_duration(own.batch.value)}."
+    )
+
+
+def _takes(bench: LoaderBench, setting: LoaderSetting) -> str:
+    assert setting.batch is not None
+    assert setting.wait is not None
+    if bench.wishes.step:
+        return f"a step of {format_duration(bench.wishes.step)} waits {format_duration(setting.wait.value)} for a batch"
+    return f"a batch takes {format_duration(setting.batch.value)}"
+
+
+def badge(bench: LoaderBench) -> str:
+    """How sure it is, and why."""
+    times = [each.batch for each in bench.settings if each.batch is not None]
+    wide = max((each.high - each.low) / 2 / each.value for each in times)
+    basis = f"{format_count(times[0].samples, 'block')} each in 2 processes, ± {format_share(wide)} at the most"
+    if bench.disturbed:
+        return f"Unclear: other programs kept {bench.other_cpus:.1f} CPUs busy meanwhile ({basis})."
+    return f"{'Confident' if wide <= SURE else 'Likely'}: {basis}."
+
+
+def notes(bench: LoaderBench) -> Iterator[str]:
+    """What the tables do not say."""
+    if (parts := bench.parts) is not None:
+        yield (
+            f"An item takes {format_duration(parts.item_ns)}, collating a batch {format_duration(parts.collate_ns)}"
+            + (
+                f"; no CPU works in {format_share(1 - parts.busy)} of that (disk, network, sleep)."
+                if parts.busy <= WORTH_A_WORD
+                else f"; a CPU works in {format_share(parts.busy)} of that."
+            )
+        )
+        if parts.again_ns is not None and parts.again_ns < WORTH_A_WORD * parts.item_ns:
+            yield (
+                f"The same items took {format_duration(parts.again_ns)} when they were read again: the files were in "
+                "memory then, or the dataset keeps them. The first epoch is slower than the table says."
+            )
+    last = bench.settings[-1]
+    if last.batch is not None and bench.best.workers < last.workers:
+        why = f"{format_count(bench.usable_cpus, 'usable CPU')}"
+        yield f"More workers than {bench.best.workers} bring less than {format_share(PLATEAU)} ({why})."
+    if bench.iterable and bench.best.workers > 1:
+        yield "The dataset is iterable: unless it splits its items by get_worker_info(), each worker gives all of them."
+    yield from (f"{each.name} fails: {each.failed}." for each in (*bench.settings, *bench.variants) if each.failed)
+
+
+def tables(bench: LoaderBench) -> tuple[Table, ...]:
+    """By workers, and what else was tried."""
+    found = (_table("workers", "by workers", bench.settings, bench), _table("others", "tried with the best number of "
+             "workers", bench.variants, bench))  # fmt: skip
+    return tuple(table for table in found if table.rows)
+
+
+def _table(identity: str, title: str, settings: tuple[LoaderSetting, ...], bench: LoaderBench) -> Table:
+    own = bench.own.batch
+    return table_of(
+        identity, title, "", [each for each in settings if each.batch is not None],
+        word("setting", "setting", lambda each: each.name, kind="code"),
+        duration("step" if bench.wishes.step else "batch", "batch_ns", _batch_ns, barred=True),
+        word("interval", "interval", lambda each: interval_text(each.batch) if each.batch else ""),
+        duration("waits", "wait_ns", lambda each: each.wait.value if each.wait and bench.wishes.step else None),
+        number("samples/s", "samples_per_second", lambda each: each.rate if each.samples else None,
+               lambda value: f"{value:,.4g}" if value < 1000 else f"{value:,.0f}"),
+        number("speed", "speed", lambda each: own.value / each.batch.value if own and each.batch else None,
+               lambda value: f"{value:.3g}x"),
+        duration("first batch", "first_ns", lambda each: each.first),
+        duration("receiving", "received_ns", lambda each: each.received),
+    )  # fmt: skip
+
+
+def _batch_ns(setting: LoaderSetting) -> float | None:
+    return setting.batch.value if setting.batch is not None else None
+
+
+def _head(bench: LoaderBench) -> str:
+    size = format_bytes(bench.best.bytes) + " a batch" if bench.best.bytes else ""
+    samples = format_count(bench.best.samples, "sample") if bench.best.samples else ""
+    return one_line(
+        " · ".join(filter(None, ("steptime bench-loader", f"torch {bench.torch}", bench.dataset, samples, size)))
+    )
+
+
+def render_text(bench: LoaderBench) -> str:
+    """The whole text, with a line feed at its end."""
+    lines = [_head(bench), "", headline(bench), badge(bench)]
+    for table in tables(bench):
+        lines += ["", *in_columns(table)]
+    lines += ["", *map(one_line, notes(bench))]
+    return "".join(f"{printable(line)}\n" for line in lines)
+
+
+def render_markdown(bench: LoaderBench) -> str:
+    """For an issue or a pull request."""
+    lines = [f"**{prose(headline(bench))}** {prose(badge(bench))}", "", prose(_head(bench)), ""]
+    for table in tables(bench):
+        lines += titled_table(table)
+    return printable("\n".join([*lines, *(f"- {prose(one_line(each))}" for each in notes(bench))])) + "\n"
+
+
+def to_json(bench: LoaderBench) -> str:
+    """All of it, with its headline."""
+    return document({"headline": headline(bench), "confidence": badge(bench), "bench": bench})
+
+
+def chart(bench: LoaderBench) -> CurveChart | None:
+    """The time of a batch over workers; None where there is one count only."""
+    known = [each for each in bench.settings if each.batch is not None]
+    if len(known) < 2:
+        return None
+    times = [each.batch for each in known if each.batch is not None]
+    axis = decades([bound for each in times for bound in (max(each.low, 1.0), each.high)])
+    places = [100 * (number + 0.5) / len(known) for number in range(len(known))]
+    line = curve_of("time of a batch", 0, list(zip(places, times, strict=True)), axis)
+    across = tuple(Tick(x, format_count(each.workers, "worker")) for x, each in zip(places, known, strict=True))
+    up = tuple(Tick(axis.place(10.0**power), format_duration(10.0**power)) for power in range(axis.low, axis.high + 1))
+    return CurveChart((line,), across, up, "Time of a batch over workers")
+
+
+def render(bench: LoaderBench) -> str:
+    """The whole page."""
+    return whole(
+        "bench.html",
+        title=f"Bench of {bench.wishes.loader}",
+        data=to_json(bench),
+        headline=headline(bench),
+        badge=badge(bench),
+        chart=chart(bench),
+        tables=tables(bench),
+        notes=tuple(notes(bench)),
+    )
+
+
+RENDERERS: tuple[Renderer[LoaderBench], ...] = (
+    Renderer(".txt", render_text),
+    Renderer(".md", render_markdown),
+    Renderer(".json", to_json),
+    Renderer(".html", render),
+)

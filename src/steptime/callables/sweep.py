@@ -1,0 +1,275 @@
+"""A machine's ceilings as work of rising size meets them: where overhead ends, and bandwidth, and arithmetic begins.
+
+The points come from `machine/sweep_script.py`. Arithmetic intensity is FLOPs over the bytes that must at least be moved
+(Williams, Waterman, Patterson: Roofline, CACM 52 (2009), 65).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from steptime.callables.bench import SCRIPTS, answer_of
+from steptime.callables.page import CurveChart, curve_of
+from steptime.callables.text import in_columns
+from steptime.machine.machine import DISTURBING_CPUS, Machine
+from steptime.machine.peaks import OtherLoad
+from steptime.quantities import Estimate, format_bytes, format_count, format_duration, format_share
+from steptime.report.json import document
+from steptime.report.markdown import prose, titled_table
+from steptime.report.output import Renderer
+from steptime.report.page.frame import whole
+from steptime.report.page.waterfall import Tick, decades
+from steptime.report.printable import one_line, printable
+from steptime.report.sentences import format_rate
+from steptime.report.tables import Table, duration, number, table_of, word
+
+SCRIPT = SCRIPTS / "sweep_script.py"
+HALF = 0.5
+"""Of the best rate: from here on a knee is passed."""
+TITLES = {
+    "repeated": "pointwise work, one operator each time",
+    "compiled": "pointwise work, compiled into one",
+    "product": "matrix products in float32",
+    "copy": "copies",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SweepWishes:
+    """What is measured. seconds: for each point. compile: whether pointwise work is compiled, too. values: of the
+    tensor that pointwise work goes through; repeats: of that work; orders: of square matrices; sizes: of copies,
+    bytes."""
+
+    device: str
+    seconds: float = 0.15
+    compile: bool = True
+    values: int = 2**24
+    repeats: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+    orders: tuple[int, ...] = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
+    sizes: tuple[int, ...] = tuple(4**power for power in range(5, 15))
+
+
+class SweepPoint(msgspec.Struct, frozen=True):
+    """kind: a key of TITLES. amount: repetitions, order, or bytes. seconds: best and median block, of a call."""
+
+    kind: str
+    amount: int
+    flops: int
+    bytes: int
+    seconds: tuple[float, float]
+
+    @property
+    def intensity(self) -> float:
+        """FLOP/B."""
+        return self.flops / self.bytes
+
+    @property
+    def rate(self) -> float:
+        """FLOP/s."""
+        return self.flops / self.seconds[0]
+
+    @property
+    def bandwidth(self) -> float:
+        """B/s at least."""
+        return self.bytes / self.seconds[0]
+
+
+class _SweepAnswer(msgspec.Struct, frozen=True):
+    name: str = ""
+    threads: int = 0
+    torch: str = ""
+    points: tuple[SweepPoint, ...] = ()
+    left_out: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """The points of one device. machine: its peaks, None where they are not known. left_out: why nothing is compiled.
+    other_cpus: that other programs kept busy meanwhile."""
+
+    device: str
+    name: str
+    threads: int
+    torch: str
+    points: tuple[SweepPoint, ...]
+    left_out: str
+    other_cpus: float
+    machine: Machine | None = None
+
+    def of(self, kind: str) -> tuple[SweepPoint, ...]:
+        """By amount."""
+        return tuple(each for each in self.points if each.kind == kind)
+
+
+def sweep(wishes: SweepWishes, executable: str, machine: Machine | None, tell: Callable[[str], None]) -> Sweep:
+    """Measures in a fresh process of the user's interpreter. Raises NothingMeasuredError."""
+    load = OtherLoad()
+    tell(f"work of rising size on {machine.name if machine is not None else wishes.device} (a minute or two)")
+    request: dict[str, Any] = {name: getattr(wishes, name) for name in SweepWishes.__slots__}
+    found = answer_of(SCRIPT, request, executable, _SweepAnswer)
+    name = found.name or (machine.name if machine is not None else "")
+    return Sweep(
+        wishes.device, name, found.threads, found.torch, found.points, found.left_out, load.since()[0], machine
+    )
+
+
+def knees(sweep: Sweep) -> Iterator[str]:
+    """Where this machine turns from overhead to bandwidth to compute, a sentence each."""
+    copies, products, fused = sweep.of("copy"), sweep.of("product"), sweep.of("compiled")
+    if copies:
+        least = copies[0].seconds[0]
+        grown = next((each for each in copies if each.seconds[0] >= 2 * least), None)
+        if grown is not None:
+            yield (
+                f"Overhead: a copy below {format_bytes(grown.amount)} takes {format_duration(1e9 * least)} however "
+                "small it is."
+            )
+        best = max(copies, key=lambda each: each.bandwidth)
+        largest = copies[-1]
+        yield (
+            f"Bandwidth: {_rate(largest.bandwidth, 'B/s')} from memory ({format_bytes(largest.amount)})"
+            + (f", {_rate(best.bandwidth, 'B/s')} within a cache ({format_bytes(best.amount)})." if best is not largest
+               and best.bandwidth > (1 + HALF) * largest.bandwidth else ".")
+        )  # fmt: skip
+    if products:
+        top = max(each.rate for each in products)
+        order = next(each.amount for each in products if each.rate >= HALF * top)
+        yield f"Arithmetic: {_rate(top, 'FLOP/s')} in matrix products, half of it from order {order} on."
+    if fused and copies:
+        ceiling = max(each.rate for each in fused)
+        reached = next(each for each in fused if each.rate >= HALF * ceiling)
+        yield (
+            f"Compiled pointwise work is bound by memory up to {reached.intensity:.3g} FLOP/B ({reached.amount} "
+            f"operators in one pass); beyond, by arithmetic: {_rate(ceiling, 'FLOP/s')}."
+        )
+    if sweep.left_out:
+        yield f"Nothing was compiled: {sweep.left_out}."
+
+
+def headline(sweep: Sweep) -> str:
+    """The ridge of the roofline."""
+    copies, products = sweep.of("copy"), sweep.of("product")
+    top, moved = max(each.rate for each in products), copies[-1].bandwidth
+    return (
+        f"{sweep.name or sweep.device}: memory gives {_rate(moved, 'B/s')}, matrix products do {_rate(top, 'FLOP/s')}: "
+        f"work with less than {top / moved:.3g} FLOP/B is bound by memory."
+    )
+
+
+def badge(sweep: Sweep) -> str:
+    """How sure it is, and why; and whether the peaks that steps are judged by agree."""
+    parts = []
+    if sweep.other_cpus > DISTURBING_CPUS:
+        parts.append(f"Unclear: other programs kept {sweep.other_cpus:.1f} CPUs busy meanwhile.")
+    else:
+        slower = sorted(each.seconds[1] / each.seconds[0] - 1 for each in sweep.points)
+        parts.append(
+            f"The median block takes {format_share(slower[len(slower) // 2])} longer than the best, which counts."
+        )
+    known = sweep.machine.matrix_rate() if sweep.machine is not None and sweep.machine.measured else None
+    if known:
+        ratio = max(each.rate for each in sweep.of("product")) / known
+        parts.append(f"That is {format_share(ratio)} of the peak that steps are judged by.")
+    return " ".join(parts)
+
+
+def _rate(value: float, unit: str) -> str:
+    return f"{format_rate(value)}{unit}"
+
+
+def tables(sweep: Sweep) -> tuple[Table, ...]:
+    """One for each kind of work."""
+    return tuple(_table(kind, sweep.of(kind)) for kind in TITLES if sweep.of(kind))
+
+
+def _table(kind: str, points: tuple[SweepPoint, ...]) -> Table:
+    amount = {"product": lambda each: f"{each.amount}x{each.amount}", "copy": lambda each: format_bytes(each.amount)}
+    named: Callable[[SweepPoint], str] = amount.get(kind, lambda each: format_count(each.amount, "operator"))
+    return table_of(
+        kind, TITLES[kind], "", points,
+        word("work", "work", named),
+        duration("time", "time_ns", lambda each: 1e9 * each.seconds[0]),
+        number("FLOP/B", "flop_per_byte", lambda each: each.intensity if each.flops else None,
+               lambda value: f"{value:.3g}"),
+        number("FLOP/s", "flop_per_second", lambda each: each.rate if each.flops else None,
+               lambda value: _rate(value, "FLOP/s"), barred=True),
+        number("B/s at least", "bytes_per_second", lambda each: each.bandwidth, lambda value: _rate(value, "B/s"),
+               barred=kind == "copy"),
+    )  # fmt: skip
+
+
+def render_text(sweep: Sweep) -> str:
+    """The whole text, with a line feed at its end."""
+    lines = [_head(sweep), "", *map(one_line, (headline(sweep), badge(sweep))), "", *map(one_line, knees(sweep))]
+    for table in tables(sweep):
+        lines += ["", *in_columns(table)]
+    return "".join(f"{printable(line)}\n" for line in lines)
+
+
+def _head(sweep: Sweep) -> str:
+    where = f"{format_count(sweep.threads, 'thread')}" if sweep.device == "cpu" else ""
+    return " · ".join(filter(None, ("steptime env --sweep", f"torch {sweep.torch}", sweep.device, where)))
+
+
+def render_markdown(sweep: Sweep) -> str:
+    """For an issue or a pull request."""
+    lines = [f"**{prose(headline(sweep))}** {prose(badge(sweep))}", "", prose(_head(sweep)), ""]
+    for table in tables(sweep):
+        lines += titled_table(table)
+    return printable("\n".join([*lines, *(f"- {prose(each)}" for each in knees(sweep))])) + "\n"
+
+
+def to_json(sweep: Sweep) -> str:
+    """All of it, with its headline."""
+    return document(
+        {"headline": headline(sweep), "confidence": badge(sweep), "knees": list(knees(sweep)), "sweep": sweep}
+    )
+
+
+def chart(sweep: Sweep) -> CurveChart | None:
+    """FLOP/s over arithmetic intensity, both logarithmic."""
+    kinds = [kind for kind in TITLES if kind != "copy" and sweep.of(kind)]
+    if not kinds:
+        return None
+    drawn = [each for kind in kinds for each in sweep.of(kind)]
+    across, up = decades([each.intensity for each in drawn]), decades([each.rate for each in drawn])
+    curves = tuple(
+        curve_of(TITLES[kind], tone, [(across.place(each.intensity), _estimate(each)) for each in sweep.of(kind)], up)
+        for tone, kind in enumerate(kinds)
+    )
+    return CurveChart(
+        curves,
+        tuple(Tick(across.place(10.0**power), f"{10.0**power:g}") for power in range(across.low, across.high + 1)),
+        tuple(Tick(up.place(10.0**power), _rate(10.0**power, "FLOP/s")) for power in range(up.low, up.high + 1)),
+        "FLOP/s over arithmetic intensity (FLOP/B)",
+    )
+
+
+def _estimate(point: SweepPoint) -> Estimate:
+    return Estimate(point.rate, point.flops / point.seconds[1], point.rate, 2, "1")
+
+
+def render(sweep: Sweep) -> str:
+    """The whole page."""
+    return whole(
+        "bench.html",
+        title=f"Ceilings of {sweep.name or sweep.device}",
+        data=to_json(sweep),
+        headline=headline(sweep),
+        badge=badge(sweep),
+        chart=chart(sweep),
+        tables=tables(sweep),
+        notes=tuple(knees(sweep)),
+    )
+
+
+RENDERERS: tuple[Renderer[Sweep], ...] = (
+    Renderer(".txt", render_text),
+    Renderer(".md", render_markdown),
+    Renderer(".json", to_json),
+    Renderer(".html", render),
+)

@@ -1,0 +1,88 @@
+"""`steptime attach PID`: a job that runs already, measured without a restart."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from pathlib import Path
+
+import click
+
+from steptime.cli.exit_codes import say
+from steptime.cli.options import check_outputs, output_options
+from steptime.cli.run import Announcer, say_above
+from steptime.errors import NothingMeasuredError
+
+
+@click.command("attach", short_help="Measure a job that runs already, without a restart.")
+@click.argument("pid", type=click.IntRange(1, 1 << 30), metavar="PID")
+@output_options
+@click.option("--recording", metavar="DIR", help="Folder of the recording. Default: runs/<job>-<time>.")
+@click.option("--stay", is_flag=True, help="Stay until the job ends. Default: until its steps are profiled.")
+@click.option("--no-profile", is_flag=True, help="Watch only, until Ctrl-C or the end: no operators in the account.")
+@click.option("-q", "--quiet", is_flag=True, help="Say nothing but errors; with -o or --json, only those.")
+def command(
+    pid: int,
+    outputs: tuple[str, ...],
+    as_json: bool,
+    full: bool,
+    force: bool,
+    no_source: bool,
+    recording: str | None,
+    stay: bool,
+    no_profile: bool,
+    quiet: bool,
+) -> int:
+    """Bring the probe into a job that runs already, measure its steps, leave it again, and tell where its time goes.
+    PID is the job's process, or the launcher of its ranks. The job goes on, whatever becomes of this command; Ctrl-C
+    leaves it, too.
+
+    A job that was started with STEPTIME_STANDBY=1, in an environment that has steptime, is entered by a signal; any
+    other by gdb, which must be installed and allowed to trace it.
+
+    \b
+    steptime attach 4711
+    STEPTIME_STANDBY=1 python train.py
+    """
+    from steptime.cli.delivery import deliver
+    from steptime.diagnosis import diagnose_paths
+    from steptime.launcher.attach import attach, command_of, processes_to_enter
+    from steptime.launcher.command import PROOF, default_recording, make_recording
+    from steptime.launcher.outcome import ProbeOptions
+    from steptime.recording.manifest import discard, innermost
+
+    check_outputs(outputs, force=force)
+    pids = processes_to_enter(pid)
+    wanted = Path(recording) if recording is not None else default_recording(command_of(pids[0]))
+    kept = innermost(wanted)
+    folder = make_recording(wanted)
+    announcer = None if quiet else Announcer(say_above)
+    try:
+        found = attach(
+            pids, folder, ProbeOptions(not no_profile), announcer.show if announcer else None, stay=stay or no_profile
+        )
+    except BaseException:
+        for mark in (PROOF, "seen-python", "seen-torch"):
+            (folder / mark).unlink(missing_ok=True)
+        discard(folder, kept)
+        raise
+    for problem in found.problems:
+        say(problem)
+    if not quiet:
+        several = f"processes {', '.join(map(str, found.pids))}" if len(found.pids) > 1 else f"process {pids[0]}"
+        say(f"{several} ended" if found.ended else f"left {several}: the job goes on")
+    try:
+        report = diagnose_paths((os.path.relpath(folder) if recording is None else shlex.quote(recording),))
+    except NothingMeasuredError as nothing:
+        say(str(nothing))
+        return 1
+    deliver(
+        report,
+        outputs,
+        as_json=as_json,
+        force=force,
+        text_to_stderr=None if quiet else True,
+        no_source=no_source,
+        full=full,
+    )
+    return 0

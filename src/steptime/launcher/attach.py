@@ -1,0 +1,305 @@
+"""Brings the probe into processes that run already, and stays beside them until they are measured. Nothing of theirs is
+restarted; they go on when we leave, and when we are killed.
+
+A process is entered by a signal where it stands by (`probe/standby.py`), by sys.remote_exec where it and we are the
+same Python from 3.14 on (PEP 768), else by gdb (`attach_script.py`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from steptime.errors import CommandError, SteptimeError
+from steptime.launcher.launch import INJECT, PLAN, QUIET, START
+from steptime.launcher.outcome import ProbeOptions, Progress
+from steptime.launcher.progress import PROC, PROFILED, Journals, same_stack, uses_torch
+from steptime.launcher.supervise import pack_recording
+from steptime.launcher.telemetry import Telemetry
+from steptime.launcher.thin import JournalThinner, family
+from steptime.probe.standby import NUMBER, SHELTERED, entry_of, folder_of
+from steptime.recording.inventory import LEAVE
+from steptime.recording.manifest import begin_manifest, extend_manifest
+
+SCRIPT = Path(__file__).parent / "attach_script.py"
+GDB_SECONDS = 120.0
+PERIOD = 0.25
+"""Seconds between two looks."""
+LEAVING_SECONDS = 5.0
+"""That a process is given to write its last records: it looks once a second."""
+PTRACE = Path("/proc/sys/kernel/yama/ptrace_scope")
+
+
+@dataclass(frozen=True, slots=True)
+class Attached:
+    """pids: that were entered. ended: the job ended by itself meanwhile. problems: what was lost."""
+
+    pids: tuple[int, ...]
+    ended: bool
+    problems: tuple[str, ...]
+
+
+def processes_to_enter(pid: int) -> tuple[int, ...]:
+    """The process and those that it has started, as far as they are Pythons that use torch and were not forked by one
+    of these (as a loader's workers are). Raises CommandError."""
+    if not (PROC / str(pid)).exists():
+        raise CommandError("no-such-process", f"There is no process {pid}.", exit_status=1)
+    if (PROC / str(pid)).stat().st_uid != os.getuid() and os.getuid() != 0:
+        raise CommandError("attach-refused", f"Process {pid} is another user's: attach as that user.", exit_status=1)
+    found = [each for each in family(pid) if uses_torch(each)]
+    found = [each for each in found if not any(same_stack(each, other) for other in found if other < each)]
+    if not found:
+        raise CommandError(
+            "attach-refused",
+            f"Process {pid} is no Python that has imported torch, nor is any that it started.",
+            exit_status=1,
+        )
+    recorded = next((each for each in found if PLAN in _environment(each)), None)
+    if recorded is not None:
+        raise CommandError(
+            "attach-refused",
+            f"Process {recorded} was started by steptime, which records it: steptime watch {recorded}.",
+            exit_status=1,
+        )
+    return tuple(found)
+
+
+def _environment(pid: int) -> dict[str, str]:
+    """As the process was started."""
+    with contextlib.suppress(OSError):
+        words = (PROC / str(pid) / "environ").read_bytes().split(b"\0")
+        return {name.decode(errors="replace"): value.decode(errors="replace")
+                for name, _, value in (word.partition(b"=") for word in words)}  # fmt: skip
+    return {}
+
+
+def command_of(pid: int) -> tuple[str, ...]:
+    """The command line of a process."""
+    words = (PROC / str(pid) / "cmdline").read_bytes().rstrip(b"\0").split(b"\0")
+    return tuple(word.decode(errors="replace") for word in words)
+
+
+def attach(
+    pids: Sequence[int],
+    folder: Path,
+    options: ProbeOptions,
+    show: Callable[[Progress], None] | None,
+    *,
+    stay: bool,
+) -> Attached:
+    """Enters the processes, and leaves them once their steps are profiled, or at Ctrl-C; with `stay` at their end.
+    folder: of the recording, made and empty. Raises CommandError where one cannot be entered, and nothing was."""
+    with _alone(pids):
+        return _attach(pids, folder, options, show, stay=stay)
+
+
+@contextlib.contextmanager
+def _alone(pids: Sequence[int]) -> Iterator[None]:
+    """Raises CommandError where another one is attached to one of the processes."""
+    with contextlib.ExitStack() as held:
+        for pid in pids:
+            lock = held.enter_context(_shelter().joinpath(f"attached-{pid}").open("w"))
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise CommandError(
+                    "attach-refused",
+                    f"Another steptime attach is at process {pid}: wait, or end that one.",
+                    exit_status=1,
+                ) from None
+            held.callback(Path(lock.name).unlink, missing_ok=True)
+        yield
+
+
+def _attach(
+    pids: Sequence[int],
+    folder: Path,
+    options: ProbeOptions,
+    show: Callable[[Progress], None] | None,
+    *,
+    stay: bool,
+) -> Attached:
+    manifest = begin_manifest(folder, command_of(pids[0]), {"attached": ",".join(map(str, pids))})
+    with contextlib.suppress(OSError):
+        manifest["directory"] = str((PROC / str(pids[0]) / "cwd").readlink())
+    for pid in pids:
+        _enter(pid, folder, options)
+    telemetry = Telemetry(folder, pids[0])
+    thinner = JournalThinner(folder, lambda: telemetry.pids)
+    journals, begin, left = Journals(folder), time.monotonic(), False
+    while living := [pid for pid in pids if _lives(pid)]:
+        try:
+            time.sleep(PERIOD)
+            progress = Progress(time.monotonic() - begin, *journals.look())
+            if show is not None:
+                show(progress)
+            for timer in (telemetry, thinner):
+                if time.monotonic() >= timer.due:
+                    timer.look()
+            if progress.stage == PROFILED and _is_measured(folder) and not stay:
+                break
+        except KeyboardInterrupt:
+            break
+    if living:
+        left = True
+        _leave(folder, living)
+    extend_manifest(folder, manifest, ended_epoch_ns=time.time_ns(), torch_imported=True)
+    return Attached(tuple(pids), not left, tuple(pack_recording(folder)))
+
+
+def _lives(pid: int) -> bool:
+    """A process that has ended and that nobody has asked for is none."""
+    with contextlib.suppress(OSError):
+        return (PROC / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()[0] != b"Z"
+    return False
+
+
+STEADY_WINDOWS = ("trace-2.json*", "trace-3.json*")
+"""As `probe/schedule.py` numbers them: the plain one and, for most jobs, the one with stacks."""
+SETTLE_SECONDS = 2.0
+
+
+def _is_measured(folder: Path) -> bool:
+    """Whether all that train have the profile of their steady steps, and some seconds since for what follows."""
+    processes = [each for each in folder.glob("process-*") if each.is_dir()]
+    newest = [max((file.stat().st_mtime for name in STEADY_WINDOWS for file in each.glob(name)), default=None)
+              for each in processes]  # fmt: skip
+    return bool(newest) and all(each is not None and time.time() - each > SETTLE_SECONDS for each in newest)
+
+
+def _leave(folder: Path, living: Sequence[int]) -> None:
+    """Asks the probe to go, and waits for its last records."""
+    (folder / LEAVE).touch()
+    end = time.monotonic() + LEAVING_SECONDS
+    while time.monotonic() < end and not all((folder / f"left-{pid}").exists() for pid in living):
+        time.sleep(PERIOD / 5)
+
+
+def _enter(pid: int, folder: Path, options: ProbeOptions) -> None:
+    """Raises CommandError."""
+    entry = _write_entry(pid, folder, options)
+    try:
+        if _stands_by(pid):
+            os.kill(pid, NUMBER)
+        elif hasattr(sys, "remote_exec") and _same_python(pid):
+            sys.remote_exec(pid, str(entry))
+        else:
+            _enter_by_gdb(pid, entry)
+        _wait_for(pid, folder)
+    finally:
+        entry.unlink(missing_ok=True)
+
+
+def _shelter() -> Path:
+    """This user's own folder, which a process that stands by knows. Raises SteptimeError."""
+    shelter = Path(folder_of(os.getuid()))
+    shelter.mkdir(mode=0o700, exist_ok=True)
+    status = shelter.lstat()
+    if status.st_uid != os.getuid() or status.st_mode & SHELTERED:
+        raise SteptimeError("attach-refused", f"{shelter} is not this user's alone: remove it.")
+    return shelter
+
+
+def _write_entry(pid: int, folder: Path, options: ProbeOptions) -> Path:
+    """What the process is to run: what start-up files do in a job that we start."""
+    plan = json.dumps({"recording": str(folder), **asdict(options)}, ensure_ascii=False)
+    variables = {**{name: value for name, value in QUIET.items() if name not in _environment(pid)}, PLAN: plan,
+                 START: str(INJECT)}  # fmt: skip
+    door = str(INJECT / "sitecustomize.py")
+    entry = Path(entry_of(str(_shelter()), pid))
+    entry.write_text(
+        "import os, _frozen_importlib_external as machinery\n"
+        f"os.environ.update({variables!r})\n"
+        f"file = {door!r}\n"
+        "exec(machinery.SourceFileLoader('steptime-start', file).get_code('steptime-start'), "
+        "{'__name__': 'steptime-start', '__file__': file})\n",
+        encoding="utf-8",
+    )
+    return entry
+
+
+def _stands_by(pid: int) -> bool:
+    """Whether it was started with STEPTIME_STANDBY, and has a handler for our signal."""
+    if not _environment(pid).get("STEPTIME_STANDBY"):
+        return False
+    lines = (PROC / str(pid) / "status").read_text(encoding="ascii", errors="replace").splitlines()
+    caught = next((line.split()[1] for line in lines if line.startswith("SigCgt:")), "0")
+    return bool(int(caught, 16) >> (NUMBER - 1) & 1)
+
+
+def _same_python(pid: int) -> bool:
+    with contextlib.suppress(OSError):
+        return (PROC / str(pid) / "exe").readlink().resolve() == Path(sys.executable).resolve()
+    return False
+
+
+def _enter_by_gdb(pid: int, entry: Path) -> None:
+    """Raises CommandError."""
+    gdb = shutil.which("gdb")
+    if gdb is None:
+        raise CommandError(
+            "attach-refused",
+            f"Process {pid} does not stand by, and gdb is not installed: install gdb, or start the job with "
+            "STEPTIME_STANDBY=1.",
+            exit_status=1,
+        )
+    line = f"try: exec(open({str(entry)!r}).read(), {{'__name__': 'steptime-attach'}})\nexcept Exception: pass\n"
+    words = [
+        gdb,
+        "-nx",
+        "-batch",
+        "-iex",
+        "set auto-solib-add off",
+        "-iex",
+        "set debuginfod enabled off",
+        "-x",
+        str(SCRIPT),
+    ]
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        done = subprocess.run(
+            words, env={**os.environ, "STEPTIME_PID": str(pid), "STEPTIME_LINE": line}, capture_output=True, text=True,
+            stdin=subprocess.DEVNULL, timeout=GDB_SECONDS, check=False,
+        )  # fmt: skip
+        if "entered" in done.stdout.splitlines():
+            return
+        raise CommandError("attach-refused", _refusal(pid, done.stdout + done.stderr), exit_status=1)
+    raise CommandError("attach-refused", f"gdb did not come back from process {pid}.", exit_status=1)
+
+
+def _refusal(pid: int, said: str) -> str:
+    if "not permitted" in said or "ptrace" in said.lower():
+        scope = ""
+        with contextlib.suppress(OSError):
+            scope = PTRACE.read_text(encoding="ascii").strip()
+        how = (
+            "run it as root, or with kernel.yama.ptrace_scope=0"
+            if scope not in ("", "0")
+            else "in a container, it needs SYS_PTRACE (docker run --cap-add SYS_PTRACE)"
+        )
+        return f"The system does not let process {pid} be traced: {how}, or start the job with STEPTIME_STANDBY=1."
+    if "busy" in said.splitlines():
+        return f"Process {pid} was never at a place where it could be entered: try again."
+    words = next((line for line in reversed(said.splitlines()) if line.strip()), "no reason was given").rstrip(".")
+    return f"gdb could not enter process {pid} ({words}): try a newer gdb, or start the job with STEPTIME_STANDBY=1."
+
+
+def _wait_for(pid: int, folder: Path) -> None:
+    """Until the process says that the probe has come, or ends. One that is in a long call says it after that."""
+    while _lives(pid):
+        if any(number == pid for number in _numbers(folder / "seen-torch")):
+            return
+        time.sleep(PERIOD / 5)
+
+
+def _numbers(path: Path) -> Iterator[int]:
+    with contextlib.suppress(OSError):
+        yield from (int(word) for word in path.read_text(encoding="ascii").split() if word.isdigit())

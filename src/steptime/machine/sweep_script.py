@@ -1,0 +1,122 @@
+"""The classic experiment of arithmetic intensity, with the user's own torch: pointwise work repeated 1 to 512 times,
+compiled and not; matrix products from tiny to large; copies by size. Run by path with the user's interpreter: no part
+of steptime is imported here but its neighbour, which times blocks.
+
+    python sweep_script.py REQUEST
+
+REQUEST is JSON: "device", "seconds" (for each point), "compile" (whether pointwise work is compiled, too), "values" (of
+the tensor that pointwise work goes through), "repeats" (of it), "orders" (of the square matrices), "sizes" (bytes of
+the copies), "answer" (the file that the answer is written to).
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from peaks_script import BLOCK_SECONDS, timed  # type: ignore[import-not-found]
+
+LONGEST = 1.0
+"""Seconds of one call: larger work is left out."""
+FLOPS = 2
+"""Of each value and repetition: a product and a sum."""
+MOST_IN_A_GRAPH = 256
+"""Repetitions that are compiled: a graph of twice as many nodes takes a minute of the compiler's."""
+
+
+def main() -> None:
+    request = json.loads(sys.argv[1])
+    with torch.inference_mode():
+        answer = measure(request)
+    Path(request["answer"]).write_text(json.dumps(answer), encoding="utf-8")
+
+
+def measure(request: dict[str, Any]) -> dict[str, Any]:
+    """Every point has "kind" ("repeated", "compiled", "product" or "copy"), "amount" (repetitions, order or bytes),
+    "flops", "bytes" (which must at least be moved), and "seconds", the best and the median of the blocks of a call."""
+    device, points, left_out = request["device"], list[dict[str, Any]](), ""
+    for size in request["sizes"]:
+        points += point("copy", size, 0, 2 * size, copying(size, device), request)
+    for order in request["orders"]:
+        work = multiplying(order, device)
+        found = point("product", order, 2 * order**3, 3 * 4 * order**2, work, request)
+        if not found:
+            break
+        points += found
+    values = torch.ones(request["values"], device=device)
+    for repeats in request["repeats"]:
+        flops, moved = FLOPS * repeats * values.numel(), 2 * 4 * values.numel()
+        points += point("repeated", repeats, flops, moved, repeated(values, repeats), request)
+    for repeats in [each for each in request["repeats"] if request["compile"] and each <= MOST_IN_A_GRAPH]:
+        flops, moved = FLOPS * repeats * values.numel(), 2 * 4 * values.numel()
+        try:
+            work = compiled(values, repeats)
+            work()
+        except Exception as error:  # noqa: BLE001 - a compiler that is missing or fails, whatever it raises
+            left_out = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+            break
+        points += point("compiled", repeats, flops, moved, work, request)
+    return {"name": torch.cuda.get_device_name() if device == "cuda" else "", "threads": torch.get_num_threads(),
+            "torch": str(torch.__version__), "points": points, "left_out": left_out}  # fmt: skip
+
+
+def point(
+    kind: str, amount: int, flops: int, moved: int, work: Callable[[], object], request: dict[str, Any]
+) -> list[dict[str, Any]]:
+    """Nothing where one call takes too long."""
+    device, seconds = request["device"], request["seconds"]
+    begin = time.perf_counter()
+    work()
+    if time.perf_counter() - begin > LONGEST:
+        return []
+    repeats = max(1, int(BLOCK_SECONDS / min(timed(device, work, 1, seconds / 4))))
+    blocks = sorted(timed(device, work, repeats, seconds))
+    return [{"kind": kind, "amount": amount, "flops": flops, "bytes": moved,
+             "seconds": [blocks[0], blocks[len(blocks) // 2]]}]  # fmt: skip
+
+
+def copying(size: int, device: str) -> Callable[[], object]:
+    source = torch.ones(size, dtype=torch.uint8, device=device)
+    target = torch.zeros_like(source)
+    return lambda: target.copy_(source)
+
+
+def multiplying(order: int, device: str) -> Callable[[], object]:
+    left, right = (torch.randn(order, order, device=device) for _ in range(2))
+    out = torch.empty_like(left)
+    return lambda: torch.mm(left, right, out=out)
+
+
+def repeated(values: torch.Tensor, repeats: int) -> Callable[[], object]:
+    """Each repetition reads and writes all values: nothing is fused."""
+    out = torch.empty_like(values)
+    half = torch.full_like(values, 0.5)
+
+    def work() -> None:
+        torch.addcmul(half, values, half, out=out)
+        for _ in range(repeats - 1):
+            torch.addcmul(half, out, half, out=out)
+
+    return work
+
+
+def compiled(values: torch.Tensor, repeats: int) -> Callable[[], object]:
+    """All repetitions in one pass over the values."""
+
+    def work(given: torch.Tensor) -> torch.Tensor:
+        for _ in range(repeats):
+            given = given * 0.5 + 0.5
+        return given
+
+    torch._dynamo.reset()
+    function = torch.compile(work, dynamic=False)
+    return lambda: function(values)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,135 @@
+"""Looks into slow steps while they last, in a job that was asked to catch them (`steptime run --catch`).
+
+A thread of ours wakes a few times in a usual step and looks at the clock. Where a step lasts longer than the limit, it
+looks at the training thread's frames every few milliseconds until the step ends; to a step that is no longer than the
+limit nothing happens. What was seen is written at the next boundary, by the training thread. No frame is kept.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from _thread import allocate_lock, start_new_thread
+from collections import Counter, deque
+from typing import Any
+
+from steptime.journal import Kind
+from steptime.probe.patches import Follower
+from steptime.probe.sampling import MOST_LINES, MOST_PATHS, described, path_of
+from steptime.probe.steps import BACKWARD, FORWARD, OPTIMIZER
+
+LOOK_NS = 5_000_000
+"""Between two looks into a slow step; one takes some 20 us, and the interpreter's lock."""
+LEAST_WAIT, MOST_WAIT = 2_000_000, 250_000_000
+"""ns between two looks at the clock."""
+WAKES = 4
+"""Looks at the clock within a limit: a slow step is seen from a quarter behind its limit on, at the latest."""
+MOST_CAUGHT = 100
+"""Slow steps that are looked into; of more only that they are long is known, as of every step."""
+MOST_LOOKS = 20_000
+"""Into one step: a hundred seconds. What hangs is for `steptime hang`."""
+LEARNING = 16
+"""Boundaries between two looks at what is usual."""
+SIGNS = {
+    OPTIMIZER: (int(Kind.OPTIMIZER_STEP), int(Kind.SCALER_STEP)),
+    BACKWARD: (int(Kind.BACKWARD),),
+    FORWARD: (int(Kind.FORWARD),),
+}
+"""Records that a step ends with."""
+KIND, WORDS, NEWEST = 0xFF, 3, 64
+"""The kind in the head of a record; integers of a record; records that are looked at."""
+
+now = time.perf_counter_ns
+
+
+class SlowStepWatch(Follower):
+    """limits: "times" the usual step or "ns" that a step must exceed, or "every" so many steps one that is looked into
+    whole. thread: the training thread's identity.
+
+    Where steps end, the journal's newest records say: of most of them nobody is told (`patches.Quiet`).
+    """
+
+    def __init__(self, limits: dict[str, Any], thread: int, session: Any) -> None:
+        self.every = int(limits.get("every") or 0)
+        self._limits, self._thread = limits, thread
+        self._session, self._signs = session, SIGNS.get(session.counter.mode, SIGNS[OPTIMIZER])
+        self._usual, self._steps, self._ended = session.pace.usual(), 0, now()
+        self._caught: deque[dict[str, Any]] = deque()
+        self._left = MOST_CAUGHT
+        self._over = allocate_lock()
+        self._over.acquire()
+
+    def start(self) -> None:
+        start_new_thread(self._watch, ())
+
+    def boundary(self, steps: int) -> None:
+        """In the training thread: a step has ended; `steps`: how many there were that we were told of."""
+        self._steps = steps
+        if steps % LEARNING == 0:
+            self._usual = self._session.pace.usual()
+        self._write()
+
+    def finish(self) -> None:
+        """What lies behind the last step is no step; the thread ends by itself soon."""
+        if self._over.locked():
+            self._over.release()
+        self._write()
+
+    def _write(self) -> None:
+        while self._caught:
+            self._session.recorder.fact("caught", **self._caught.popleft())
+
+    def _watch(self) -> None:
+        try:
+            while self._left and self._session.active and not self._over.acquire(timeout=self._wait() / 1e9):
+                begin = self._last_end()
+                if not self.resting and now() - begin > self._limit():
+                    self._look_into(begin)
+        except Exception as error:  # noqa: BLE001 - the probe's boundary: a thread of ours never reaches the user
+            self._session.failed(error)
+
+    def _last_end(self) -> int:
+        """When the last step ended, ns."""
+        newest = self._session.recorder.journal.records[-WORDS * NEWEST :]
+        for place in range(len(newest) - WORDS, -1, -WORDS):
+            if newest[place] & KIND in self._signs:
+                self._ended = max(self._ended, newest[place + 2])
+                break
+        return self._ended
+
+    def _limit(self) -> float:
+        """ns that the step which runs may take unseen."""
+        if self.every:
+            return 0.0 if (self._steps + 1) % self.every == 0 else float("inf")
+        return max(float(self._limits.get("ns") or 0), float(self._limits.get("times") or 0) * float(self._usual))
+
+    def _wait(self) -> float:
+        limit = self._usual if self.every else self._limit()
+        return min(MOST_WAIT, max(LEAST_WAIT, limit / WAKES))
+
+    def _look_into(self, begin: int) -> None:
+        """Until the step that began then ends."""
+        spent: Counter[Any] = Counter()
+        last, looks = now(), 0
+        while self._last_end() == begin and looks < MOST_LOOKS:
+            if self._over.acquire(timeout=LOOK_NS / 1e9):
+                self._over.release()
+                break
+            frame = sys._current_frames().get(self._thread)
+            path, time_now = path_of(frame), now()
+            del frame
+            spent[path] += time_now - last
+            last, looks = time_now, looks + 1
+        self._left -= 1
+        self._caught.append(
+            {
+                "begin": begin,
+                "end": last,
+                "usual": self._usual,
+                "paths": [
+                    {"duration": duration, "part": part, "lines": [described(each) for each in lines[:MOST_LINES]]}
+                    for (part, lines), duration in spent.most_common(MOST_PATHS)
+                    if lines
+                ],
+            }
+        )

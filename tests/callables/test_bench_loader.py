@@ -1,0 +1,110 @@
+"""`steptime bench-loader`: planted service times, settings that fail, what is no loader."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from steptime.callables.loader_bench import LoaderSetting, best_of, usual_counts
+from steptime.cli.main import main
+from steptime.quantities import Estimate
+
+pytest.importorskip("torch")
+
+ITEM_NS = 4_000_000
+DATA = f"""
+import time
+import torch
+from torch.utils.data import DataLoader, Dataset, IterableDataset
+
+class Remote(Dataset):
+    def __len__(self):
+        return 20
+    def __getitem__(self, index):
+        time.sleep({ITEM_NS / 1e9})
+        return torch.ones(8), index
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        yield from (torch.ones(8) for _ in range(64))
+
+class Broken(Dataset):
+    def __len__(self):
+        return 4
+    def __getitem__(self, index):
+        raise KeyError("no such sample")
+
+def loader():
+    return DataLoader(Remote(), batch_size=5, shuffle=True)
+
+stream = DataLoader(Stream(), batch_size=16)
+broken = DataLoader(Broken())
+number = 3
+"""
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    path = tmp_path / "data.py"
+    path.write_text(DATA, encoding="utf-8")
+    return path
+
+
+def test_items_that_wait_are_told_and_workers_advised(
+    data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    page = tmp_path / "loader.html"
+    words = ["bench-loader", f"{data}:loader", "--workers", "0,2,4", "--prefetch", "3", "--seconds", "0.4s"]
+    assert main([*words, "--json", "-o", str(page)]) == 0
+    found = json.loads(capfd.readouterr().out)
+    parts, settings = found["bench"]["parts"], {each["workers"]: each for each in found["bench"]["settings"]}
+    assert parts["item_ns"] >= ITEM_NS
+    assert parts["busy"] < 0.5
+    assert settings[0]["batch"]["low"] >= 5 * ITEM_NS
+    assert found["bench"]["best"]["workers"] > 0
+    assert found["headline"].startswith("Set num_workers=")
+    assert settings[0]["samples"] == 5
+    assert settings[2]["received"] > 0
+    assert found["bench"]["variants"][0]["name"].endswith("prefetch_factor=3")
+    assert "Set num_workers=" in page.read_text(encoding="utf-8")
+
+
+def test_an_iterable_dataset_begins_again_where_it_is_used_up(data: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench-loader", f"{data}:stream", "--workers", "0", "--seconds", "0.1s"]) == 0
+    assert "num_workers=0, which is set, is as good as any" in capfd.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("broken", "KeyError"),
+        ("number", "it is a int, neither a DataLoader nor a dataset"),
+        ("missing", "AttributeError"),
+    ],
+)
+def test_what_gives_no_batch_is_one_sentence(
+    data: Path, name: str, said: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["bench-loader", f"{data}:{name}"]) == 1
+    error = capfd.readouterr().err.splitlines()[-1]
+    assert said in error
+    assert "bench-failed" in error
+
+
+def setting(workers: int, batch: float) -> LoaderSetting:
+    return LoaderSetting(f"num_workers={workers}", workers, batch=Estimate(batch, batch, batch, 8))
+
+
+def test_the_fewest_workers_are_best_that_come_near_the_fastest() -> None:
+    found = best_of([setting(0, 40e6), setting(2, 10.2e6), setting(4, 10e6), LoaderSetting("failed", 8, failed="x")])
+    assert found is not None
+    assert found.workers == 2
+    assert best_of([LoaderSetting("failed", 0, failed="x")]) is None
+
+
+def test_up_to_twice_the_cpus_are_tried_and_no_more_than_a_host_bears() -> None:
+    assert usual_counts(1) == (0, 1, 2)
+    assert usual_counts(3) == (0, 1, 2, 4)
+    assert usual_counts(128) == (0, 1, 2, 4, 8, 16)

@@ -1,0 +1,89 @@
+"""`steptime env --sweep`: known bytes and FLOPs, knees where they must lie, and what it says without a compiler."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+
+import pytest
+
+from steptime.callables.sweep import (
+    Sweep,
+    SweepPoint,
+    SweepWishes,
+    headline,
+    knees,
+    render,
+    render_markdown,
+    render_text,
+    sweep,
+    to_json,
+)
+
+pytest.importorskip("torch")
+
+QUICK = SweepWishes("cpu", 0.01, False, 2**16, (1, 8), (16, 256), (1024, 2**22))
+
+
+def test_points_know_their_work() -> None:
+    found = sweep(QUICK, sys.executable, None, lambda _: None)
+    assert [each.amount for each in found.of("copy")] == [1024, 2**22]
+    small, large = found.of("product")
+    assert large.flops == 2 * 256**3
+    assert large.bytes == 3 * 4 * 256**2
+    assert large.rate > small.rate, "a tiny product is bound by the call"
+    once, often = found.of("repeated")
+    assert often.intensity == 8 * once.intensity == 8 * 2 / 8
+    assert often.seconds[0] > once.seconds[0]
+    assert not found.of("compiled")
+
+
+@pytest.mark.slow
+def test_compiled_work_gains_with_its_intensity() -> None:
+    found = sweep(replace(QUICK, compile=True, values=2**24, repeats=(1, 64)), sys.executable, None, lambda _: None)
+    once, often = found.of("compiled")
+    assert often.rate > 4 * once.rate
+    assert often.rate > 4 * found.of("repeated")[1].rate, "nothing is fused there"
+
+
+def point(kind: str, amount: int, flops: float, moved: float, seconds: float) -> SweepPoint:
+    return SweepPoint(kind, amount, int(flops), int(moved), (seconds, 1.1 * seconds))
+
+
+KNOWN = Sweep(
+    "cpu",
+    "a machine of known ceilings",
+    2,
+    "2.13.0",
+    (
+        point("copy", 2**10, 0, 2 * 2**10, 1e-6),
+        point("copy", 2**16, 0, 2 * 2**16, 3e-6),
+        point("copy", 2**28, 0, 2 * 2**28, 2 * 2**28 / 10e9),
+        point("product", 16, 2 * 16**3, 3 * 4 * 16**2, 2e-6),
+        point("product", 1024, 2 * 1024**3, 3 * 4 * 1024**2, 2 * 1024**3 / 100e9),
+        point("repeated", 1, 2e6, 8e6, 8e6 / 10e9),
+        point("compiled", 1, 2e6, 8e6, 8e6 / 10e9),
+        point("compiled", 64, 128e6, 8e6, 128e6 / 50e9),
+    ),
+    "",
+    0.0,
+)
+
+
+def test_the_ridge_and_the_knees_are_where_the_ceilings_meet() -> None:
+    assert "less than 10 FLOP/B is bound by memory" in headline(KNOWN)
+    overhead, bandwidth, arithmetic, fused = knees(KNOWN)
+    assert "a copy below 64 KiB takes 1 µs" in overhead
+    assert "10 GB/s from memory (256 MiB), 43.7 GB/s within a cache" in bandwidth
+    assert "100 GFLOP/s in matrix products, half of it from order 1024 on" in arithmetic
+    assert "up to 16 FLOP/B (64 operators in one pass)" in fused
+
+
+def test_every_format_has_the_answer_and_what_was_left_out() -> None:
+    without = replace(KNOWN, left_out="no C++ compiler <b>")
+    for text in (render_text(without), render_markdown(without), render(without)):
+        assert "10 FLOP/B" in text
+        assert "no C++ compiler" in text
+        assert "compiler <b>" not in text or text.startswith("steptime env")
+    assert json.loads(to_json(KNOWN))["sweep"]["points"][0]["kind"] == "copy"

@@ -1,0 +1,168 @@
+"""`steptime attach` on real jobs that run: it measures, leaves, comes again, and the job goes on to its own end."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from steptime.cli.main import main
+from steptime.probe.standby import entry_of, folder_of
+
+pytest.importorskip("torch")
+
+JOB = """
+import os, sys, time
+import torch
+
+def features(count):
+    return sum(number % 7 for number in range(count))
+
+torch.manual_seed(0)
+torch.set_num_threads(1)
+model = torch.nn.Linear(64, 64)
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
+print("ready", flush=True)
+steps = 0
+while not os.path.exists(sys.argv[1]):
+    features(60_000)
+    optimizer.zero_grad()
+    model(torch.ones(32, 64)).square().mean().backward()
+    optimizer.step()
+    steps += 1
+print("whole", steps, bool(model.weight.detach().isfinite().all()), sorted(
+    name for name in os.environ if name.startswith("STEPTIME_P")), flush=True)
+"""
+LINE = JOB.splitlines().index("    return sum(number % 7 for number in range(count))") + 1
+
+
+class Job:
+    """A job that trains until it is told to end."""
+
+    def __init__(self, folder: Path, standby: bool) -> None:
+        script, self.stop = folder / "train.py", folder / "stop"
+        script.write_text(JOB, encoding="utf-8")
+        start = ["-c", f"import runpy, sys, steptime.probe.standby; sys.argv[:] = sys.argv[1:]; "
+                 f"runpy.run_path({str(script)!r}, run_name='__main__')", script] if standby else [script]  # fmt: skip
+        self.process = subprocess.Popen(
+            [sys.executable, *start, self.stop], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            env={**os.environ, **({"STEPTIME_STANDBY": "1"} if standby else {})},
+        )  # fmt: skip
+        assert self.process.stdout is not None
+        assert self.process.stdout.readline() == "ready\n"
+
+    def end(self) -> tuple[str, str]:
+        self.stop.touch()
+        out, err = self.process.communicate(timeout=60)
+        assert self.process.returncode == 0, err
+        return out, err
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[[bool], Job]]:
+    jobs: list[Job] = []
+
+    def one(standby: bool) -> Job:
+        jobs.append(Job(tmp_path, standby))
+        return jobs[-1]
+
+    yield one
+    for job in jobs:
+        job.process.kill()
+        job.process.communicate()
+
+
+def attached(job: Job, recording: Path, capfd: pytest.CaptureFixture[str]) -> dict[str, object]:
+    words = ["attach", str(job.process.pid), "--recording", str(recording), "--json", "--full", "--quiet"]
+    assert main(words) == 0, capfd.readouterr().err
+    report: dict[str, object] = json.loads(capfd.readouterr().out)["processes"][0]
+    return report
+
+
+def test_a_job_that_stands_by_is_measured_left_and_measured_again(
+    start: Callable[[bool], Job], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    job = start(True)
+    for name in ("first", "second"):
+        report = attached(job, tmp_path / name, capfd)
+        case = report["case"]
+        assert isinstance(case, dict)
+        assert case["step"]["mode"] == "optimizer"
+        assert any(path["lines"][0]["line"] == LINE for path in case["paths"])
+        assert (tmp_path / name / f"left-{job.process.pid}").exists()
+    size = sum(file.stat().st_size for file in (tmp_path / "second").rglob("*"))
+    time.sleep(0.5)
+    assert sum(file.stat().st_size for file in (tmp_path / "second").rglob("*")) == size, "nothing is written any more"
+    out, err = job.end()
+    assert out.startswith("whole")
+    assert out.endswith("True []\n")
+    assert err == ""
+
+
+def can_trace() -> bool:
+    if shutil.which("gdb") is None:
+        return False
+    sleeper = subprocess.Popen(["sleep", "30"])
+    try:
+        words = ["gdb", "-nx", "-batch", "-p", str(sleeper.pid), "-ex", "print ((int (*)()) getpid)()"]
+        done = subprocess.run(words, capture_output=True, text=True, check=False)
+        return (
+            f"= {sleeper.pid}" in done.stdout
+        )  # some kernels let a process be stopped, and no function be called in it
+    finally:
+        sleeper.kill()
+        sleeper.wait()
+
+
+@pytest.mark.skipif(not can_trace(), reason="gdb is missing, or may trace nothing here")
+def test_any_other_job_is_entered_by_gdb(
+    start: Callable[[bool], Job], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    job = start(False)
+    report = attached(job, tmp_path / "r", capfd)
+    assert report["findings"]
+    out, err = job.end()
+    assert out.startswith("whole")
+    assert err == ""
+
+
+def test_an_attach_that_is_killed_leaves_the_job_alone_and_another_may_come(
+    start: Callable[[bool], Job], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    job = start(True)
+    words = [sys.executable, "-m", "steptime", "attach", str(job.process.pid), "--stay", "-q", "--recording"]
+    killed = subprocess.Popen([*words, tmp_path / "killed"])
+    while not (tmp_path / "killed" / "seen-torch").exists():
+        time.sleep(0.05)
+    assert main(["attach", str(job.process.pid), "--recording", str(tmp_path / "refused")]) == 1
+    assert "Another steptime attach" in capfd.readouterr().err
+    assert not (tmp_path / "refused").exists()
+    killed.send_signal(signal.SIGKILL)
+    killed.wait()
+    assert attached(job, tmp_path / "r", capfd)["findings"]
+    assert job.end()[0].startswith("whole")
+
+
+@pytest.mark.parametrize("what", ["nobody", "no torch", "no right"])
+def test_what_cannot_be_entered_is_one_sentence_and_leaves_nothing(
+    what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    sleeper = subprocess.Popen(["sleep", "60"])
+    pid = sleeper.pid if what == "no torch" else 1 << 29 if what == "nobody" else os.getpid()
+    monkeypatch.setenv("PATH", "")
+    assert main(["attach", str(pid)]) == 1
+    sleeper.kill()
+    sleeper.wait()
+    said = capfd.readouterr().err.splitlines()
+    assert ("(no-such-process)" if what == "nobody" else "(attach-refused)") in said[-1]
+    assert not list(tmp_path.iterdir())
+    assert not Path(entry_of(folder_of(os.getuid()), pid)).exists()
