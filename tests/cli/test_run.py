@@ -171,7 +171,7 @@ for number in range(2000):
 def test_slow_steps_are_caught_at_the_line_that_makes_them_slow(steptime: Steptime, tmp_path: Path) -> None:
     script = tmp_path / "archiving.py"
     script.write_text(ARCHIVING, encoding="utf-8")
-    words = ("--catch", "step > 20x", "--no-peaks", "--recording", tmp_path / "r", "--json", "--full")
+    words = ("--catch", "step > 150ms", "--no-peaks", "--recording", tmp_path / "r", "--json", "--full")
     told = json.loads(steptime("run", *words, "--", python(), script).stdout)["processes"][0]
     caught, line = told["case"]["caught"], ARCHIVING.splitlines().index("    time.sleep(0.3)") + 1
     assert caught["lines"][0]["source"]["line"] == line

@@ -22,7 +22,7 @@ from steptime.compare.history_text import render_json as as_json
 from steptime.diagnosis import diagnose_paths
 from steptime.errors import RecordingError
 from steptime.quantities import Estimate
-from steptime.recording.inventory import FILES, MARKS, PROCESS_FILES, PROCESS_FOLDERS
+from steptime.recording.inventory import COMPILE_LOGS, FILES, MARKS, PROCESS_FILES, PROCESS_FOLDERS
 from steptime.recording.manifest import NAME as MANIFEST
 
 DAY = 86_400 * 10**9
@@ -372,7 +372,8 @@ def test_everything_that_the_format_lists_counts_as_steptimes() -> None:
     assert {(False, "telemetry.jsonl"), (True, "journal.bin"), (True, "trace-<n>.json[.gz]")} <= set(names)
     for inside, name in names:
         example = re.sub(r"<\w+>", "17", name).replace("[.gz]", ".gz").rstrip("/")
-        patterns = (PROCESS_FILES,) if inside else (PROCESS_FOLDERS,) if name.endswith("/") else (FILES, MARKS)
+        folders = (PROCESS_FOLDERS, re.compile(COMPILE_LOGS))
+        patterns = (PROCESS_FILES,) if inside else folders if name.endswith("/") else (FILES, MARKS)
         assert example == MANIFEST or any(pattern.fullmatch(example) for pattern in patterns), name
 
 

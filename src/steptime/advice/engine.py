@@ -27,6 +27,10 @@ from steptime.advice.signals import Signals, measured
 from steptime.quantities import Estimate
 
 GROUP = "steptime.rules"
+QUICKER_BY_SAVING, QUICKER_OF_REST = 0.25, 0.1
+"""By how much of a saving, and of what stays, a step on a CPU gets quicker besides, at the most: what goes no longer
+takes caches from what stays. In 16 pairs of jobs with and without a fault the phases that it was not in took -8 to 30 %
+longer beside it, 5 % in the median (Xeon, 2 CPUs, torch 2.13)."""
 LEAST_SHARE = 0.03
 """Of the step: a finding worth less is not worth an edit, and is within what two runs of one job differ by."""
 FEWEST_FOR_NOTHING = 6
@@ -180,7 +184,8 @@ def _bounded(finding: Finding, case: Case) -> Finding | None:
 
 def _of_any_run(saving: Estimate, case: Case, most: float) -> Estimate:
     """The saving with an interval that another run of the job would respect: what runs differ by is independent of what
-    steps of one run differ by, so the two add up as squares do. A trace is only asked about its own steps.
+    steps of one run differ by, so the two add up as squares do. On a CPU what stays may get quicker, too. A trace is
+    only asked about its own steps.
 
     most: ns that the finding's category may hold.
     """
@@ -188,8 +193,11 @@ def _of_any_run(saving: Estimate, case: Case, most: float) -> Estimate:
         return saving
     between = case.between_runs * case.step.duration.value
     low = saving.value - hypot(saving.value - saving.low, between)
-    high = saving.value + hypot(saving.high - saving.value, between)
-    return replace(saving, low=max(0.0, low), high=min(high, max(saving.high, most)))
+    high = min(saving.value + hypot(saving.high - saving.value, between), max(saving.high, most))
+    if case.step.device == "cpu":  # that is outside of the category
+        stays = max(0.0, case.step.duration.value - high)
+        high += min(QUICKER_BY_SAVING * saving.value, QUICKER_OF_REST * stays)
+    return replace(saving, low=max(0.0, low), high=high)
 
 
 def _rests_on(samples: int, case: Case) -> int:

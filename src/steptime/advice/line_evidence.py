@@ -225,6 +225,10 @@ MOST_LINES = 200
 """The longest ones; what comes after them is worth nothing together."""
 
 
+WATCHED = (LineRole.INPUT, LineRole.FORWARD, LineRole.BACKWARD, LineRole.OPTIMIZER)
+"""Roles of lines that hold a call which the probe wraps."""
+
+
 def line_uses(process: Process, layout: Layout, usual: Int64, in_operators: Intervals = EMPTY) -> tuple[LineUse, ...]:
     """The traced lines, the longest first: of a usual step as much as they are of the traced ones. usual: indices of
     the steps that tell how long a step is; the few that were traced are slowed, by the tracing and by what else ran on
@@ -240,9 +244,10 @@ def line_uses(process: Process, layout: Layout, usual: Int64, in_operators: Inte
         return ()
     table = line_table(steps, layout.lines, layout.claims, layout.work)
     identities, pieces = table.identities, table.pieces
-    spent, scales = usual_spent(table, steps.phases[lined], steps.phases[usual])
     roles = [layout.lines.roles[each] for each in identities.tolist()]
-    scale = scales[[GAPS.get(role, Phase.REST) for role in roles]]
+    watched = np.array([role in WATCHED for role in roles])
+    spent, scales = usual_spent(table, steps.phases[lined], steps.phases[usual], watched)
+    scale = scales[np.arange(len(roles)), [GAPS.get(role, Phase.REST) for role in roles]]
     # Preparing a batch with operators is preparing it all the same: only lines of no other role are split.
     plain = np.array([role is LineRole.PYTHON for role in roles])
     pauses = layout.claims.sets[SegmentKind.PAUSE]

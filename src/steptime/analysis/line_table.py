@@ -10,7 +10,7 @@ from steptime.analysis.activity import SegmentClaims, TrainingWork, split
 from steptime.analysis.lines import LineRole, LineRoles
 from steptime.analysis.operators import FEWEST_BESIDE_A_STALL
 from steptime.analysis.timeline import Phase, Steps
-from steptime.arrays import Float64, Int64, unique
+from steptime.arrays import Bool, Float64, Int64, unique
 
 GAPS = {LineRole.INPUT: Phase.INPUT, LineRole.TRANSFER: Phase.TRANSFER}
 """Which phase a line's time outside of the loader and the model is; of other lines it is the rest."""
@@ -73,20 +73,29 @@ def line_table(steps: Steps, lines: LineRoles, claims: SegmentClaims, work: Trai
     return LineTable(identities, steps.duration[lined], spent, timing, untimed, pieces)
 
 
-def usual_spent(table: LineTable, lined: Int64, usual: Int64) -> tuple[Float64, Float64]:
-    """(spent, scales): what the lines take in a usual step, (k, m, phases) ns, and what an ns of each phase of the
-    line-timed steps is in one. lined, usual: (m, phases) and (n, phases) ns, the phases of the steps.
+def usual_spent(table: LineTable, lined: Int64, usual: Int64, watched: Bool) -> tuple[Float64, Float64]:
+    """(spent, scales): what the lines take in a usual step, (k, m, phases) ns, and what an ns of each line in each
+    phase of the line-timed steps is in one, (k, phases). lined, usual: (m, phases) and (n, phases) ns, the phases of
+    the steps. watched: (k,), lines that hold a call which the probe wraps.
 
     Timing lines slows a step, and a line with many calls more than one with none: what that took, as far as it is
-    known, is taken out first. Then each phase is what it is in the usual steps. So all lines together take no longer
-    than a usual step, nor those of a phase longer than it.
+    known, is taken out first. In these steps the probe listens to every call that it wraps, which it mostly does not:
+    what they are longer by outside of the phases is taken from the lines that hold such calls. Then each phase is what
+    it is in the usual steps. So all lines together take no longer than a usual step, nor those of a phase longer than
+    it.
     """
     own = table.spent * own_time(table)[:, :, None]
     spent = without_stalls(own)
     timed, left_out = spent.mean(axis=1).sum(axis=0), (table.spent - spent).mean(axis=1).sum(axis=0)
     whole = np.maximum(timed, lined.mean(axis=0) - left_out)
-    scales = np.divide(usual.mean(axis=0), whole, out=np.ones(len(Phase)), where=whole > 0)
-    return spent * scales, scales
+    longer = max(0.0, whole[Phase.REST] - usual[:, Phase.REST].mean())
+    held = spent[watched, :, Phase.REST].mean(axis=1).sum()
+    listening = min(longer, held)
+    whole[Phase.REST] -= listening
+    every = np.divide(usual.mean(axis=0), whole, out=np.ones(len(Phase)), where=whole > 0)
+    scales = np.tile(every, (len(spent), 1))
+    scales[watched, Phase.REST] *= 1 - listening / held if held > 0 else 1.0
+    return spent * scales[:, None, :], scales
 
 
 def own_time(table: LineTable) -> Float64:

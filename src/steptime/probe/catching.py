@@ -1,4 +1,5 @@
-"""Looks into slow steps while they last, in a job that was asked to catch them (`steptime run --catch`).
+"""Looks into the training thread from another one: in slow steps while they last, in a job that was asked to catch
+them (`steptime run --catch`); and in a few steps of a loop that runs too many lines to be timed one by one.
 
 A thread of ours wakes a few times in a usual step and looks at the clock. Where a step lasts longer than the limit, it
 looks at the training thread's frames every few milliseconds until the step ends; to a step that is no longer than the
@@ -9,7 +10,7 @@ from __future__ import annotations
 
 import sys
 import time
-from _thread import allocate_lock, start_new_thread
+from _thread import allocate_lock, get_ident, start_new_thread
 from collections import Counter, deque
 from typing import Any
 
@@ -40,6 +41,54 @@ KIND, WORDS, NEWEST = 0xFF, 3, 64
 """The kind in the head of a record; integers of a record; records that are looked at."""
 
 now = time.perf_counter_ns
+
+
+class Looks:
+    """Looks into a thread from another one: how long it was where, as far as looks some ms apart can tell."""
+
+    def __init__(self, thread: int) -> None:
+        self.count, self.last = 0, now()
+        self._thread = thread
+        self._spent: Counter[Any] = Counter()
+
+    def look(self) -> None:
+        """Charges the time since the last look to where the thread is now."""
+        frame = sys._current_frames().get(self._thread)
+        path, time_now = path_of(frame), now()
+        del frame
+        self._spent[path] += time_now - self.last
+        self.last, self.count = time_now, self.count + 1
+
+    def paths(self) -> list[dict[str, Any]]:
+        """Those with most time, as facts have them."""
+        return [
+            {"duration": duration, "part": part, "lines": [described(each) for each in lines[:MOST_LINES]]}
+            for (part, lines), duration in self._spent.most_common(MOST_PATHS)
+            if lines
+        ]
+
+
+class LookingThread:
+    """Looks into the thread that makes it until it is stopped."""
+
+    def __init__(self) -> None:
+        self._looks, self._over, self._done = Looks(get_ident()), allocate_lock(), allocate_lock()
+        self._over.acquire()
+        self._done.acquire()
+        start_new_thread(self._watch, ())
+
+    def _watch(self) -> None:
+        try:
+            while not self._over.acquire(timeout=LOOK_NS / 1e9) and self._looks.count < MOST_LOOKS:
+                self._looks.look()
+        finally:
+            self._done.release()
+
+    def stop(self) -> list[dict[str, Any]]:
+        """What was seen."""
+        self._over.release()
+        self._done.acquire()
+        return self._looks.paths()
 
 
 class SlowStepWatch(Follower):
@@ -109,27 +158,11 @@ class SlowStepWatch(Follower):
 
     def _look_into(self, begin: int) -> None:
         """Until the step that began then ends."""
-        spent: Counter[Any] = Counter()
-        last, looks = now(), 0
-        while self._last_end() == begin and looks < MOST_LOOKS:
+        looks = Looks(self._thread)
+        while self._last_end() == begin and looks.count < MOST_LOOKS:
             if self._over.acquire(timeout=LOOK_NS / 1e9):
                 self._over.release()
                 break
-            frame = sys._current_frames().get(self._thread)
-            path, time_now = path_of(frame), now()
-            del frame
-            spent[path] += time_now - last
-            last, looks = time_now, looks + 1
+            looks.look()
         self._left -= 1
-        self._caught.append(
-            {
-                "begin": begin,
-                "end": last,
-                "usual": self._usual,
-                "paths": [
-                    {"duration": duration, "part": part, "lines": [described(each) for each in lines[:MOST_LINES]]}
-                    for (part, lines), duration in spent.most_common(MOST_PATHS)
-                    if lines
-                ],
-            }
-        )
+        self._caught.append({"begin": begin, "end": looks.last, "usual": self._usual, "paths": looks.paths()})

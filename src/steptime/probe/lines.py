@@ -343,6 +343,8 @@ class LineTimeline:
         self._clock: LineClock | None = None
         self._backend: _Tracer | _Monitor | None = None
         self._ended = 0
+        self.overflowed = False
+        """Whether the loop ran too many lines to be timed one by one."""
 
     def start(self, loop: CodeType | None, functions: Iterable[CodeType], frame: FrameType | None) -> bool:
         """Begins with `frame` at a boundary; False when there is nothing to time or another tracer is on."""
@@ -400,6 +402,7 @@ class LineTimeline:
             self._fact("line_cost", call=call, line=line)
         for identity, begin, end, calls in clock.kept():
             self._append(LINE, min(calls, MOST_TOLD), identity, begin, end)
+        self.overflowed = clock.full
         if clock.full:
             self._note(f"the loop runs too many lines: the line timeline ended after {MOST_RECORDS} of them")
         for code in clock.dropped:

@@ -27,7 +27,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from steptime.journal import EARLY_WINDOW, Kind
 from steptime.probe import device, identity
-from steptime.probe.catching import SlowStepWatch
+from steptime.probe.catching import LookingThread, SlowStepWatch
 from steptime.probe.deadline import Deadline
 from steptime.probe.discovery import Discovery, Found
 from steptime.probe.gradients import GradientNorm
@@ -48,6 +48,8 @@ UNTOUCHED_STEPS = 1
 DISCOVERY_STEPS, DISCOVERY_LIMIT = 2, 30 * SECOND
 LINE_STEPS, LINE_LIMIT = 8, 2 * SECOND
 """The line timeline slows a step by 1 to 19 % (Python <= 3.11): a few steps give an interval, more only cost."""
+LOOKED_STEPS, LOOKED_TIME, LOOKED_LIMIT = 2, SECOND, 4 * SECOND
+"""Two hundred looks, five milliseconds apart."""
 SAMPLED_STEPS, SAMPLED_LIMIT = 4, 2 * SECOND
 """Steps in which all functions of the user's are timed line by line, one at least: they are slowed like those of the
 line timeline."""
@@ -258,6 +260,20 @@ def _lines(session: Session, frames: LoopFrame, functions: list[Any]) -> Stage:
         end = now()
         timeline.stop()
         session.recorder.interval(int(Kind.LINES), 0, begin, end)
+        session.recorder.pause(end)
+    if timeline.overflowed:
+        yield from _looked(session)
+
+
+def _looked(session: Session) -> Stage:
+    """Where the thread of a loop is that runs too many lines to be timed: looks from another thread, which slow
+    nothing."""
+    begin, first, looking = now(), session.steps, LookingThread()
+    try:
+        yield from _until(session, LOOKED_STEPS, LOOKED_TIME, LOOKED_LIMIT)
+    finally:
+        found, end = looking.stop(), now()
+        session.recorder.fact("samples", begin=begin, steps=max(1, session.steps - first), paths=found)
         session.recorder.pause(end)
 
 

@@ -51,6 +51,8 @@ IN_PHASES = ("forward", "backward", "optimizer")
 """Roles of lines inside of what the always-on timers call forward, backward and update."""
 LOOP_ROLES = ("python", *IN_PHASES)
 """Roles whose Python is examined here; input, transfer and evaluation have rules of their own."""
+MOST_OF_IT = 0.5
+"""Of the step's Python, for one line that was looked at now and then to be told."""
 OFTEN = 50
 """Steps between two checkpoints: when more lie between, saving is an event between steps (ST902), not part of them."""
 LEAST_CONVERSION = 200_000.0
@@ -218,6 +220,12 @@ def _whole_breakdown(signals: Signals) -> Iterator[Finding]:
     host = named(signals.categories, "python")
     if host is None or ratio(host.duration.value, signals.step.duration.value) < LEAST_SHARE:
         return
+    own = _own_lines(signals)
+    line = max(own, key=lambda each: own[each], default=None)
+    if line is not None and own[line] >= MOST_OF_IT * host.duration.value:
+        taken = capped(modelled(own[line], own[line], own[line]), host.duration)
+        yield _finding(signals, [_as_time(line, taken)], taken, unprofiled=False)
+        return
     gaps = [gap for gap in signals.gaps if gap.category == "python" and gap.cause]
     gaps.sort(key=lambda gap: gap.duration.value, reverse=True)
     idle = [f"{format_duration(gap.duration.value)} idle a step behind {gap.cause}" for gap in gaps[:MOST_LINES]]
@@ -230,6 +238,16 @@ def _whole_breakdown(signals: Signals) -> Iterator[Finding]:
         source=next((gap.source for gap in gaps if gap.source is not None), None),
         evidence=(*idle, *held),
     )
+
+
+def _own_lines(signals: Signals) -> dict[SourceLine, float]:
+    """ns per step of the lines of the user's that nothing of torch stands above, of a loop whose lines could not be
+    timed one by one: they were looked at now and then."""
+    spent: defaultdict[SourceLine, float] = defaultdict(float)
+    for path in signals.paths:
+        if not path.part and path.lines:
+            spent[path.lines[0]] += path.duration
+    return spent
 
 
 @rule(

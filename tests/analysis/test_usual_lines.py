@@ -1,0 +1,54 @@
+"""What a line takes in a usual step, from the few steps in which lines are timed."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from steptime.analysis.line_table import LinePieces, LineTable, usual_spent
+from steptime.analysis.timeline import Phase
+from steptime.arrays import Bool, Float64
+
+REST = Phase.REST
+NOTHING = np.zeros(0, np.int64)
+PLAIN, CALLING = 0, 1
+"""Rows: a line of plain Python, and one that holds a call which the probe wraps."""
+
+
+def shares(spent: tuple[float, float], timing: tuple[int, int], usual: float) -> tuple[Float64, Float64]:
+    """Of two lines that take so much of two like steps outside of the phases."""
+    table = np.zeros((2, 2, len(Phase)), np.int64)
+    for row, each in enumerate(spent):
+        table[row, :, REST] = each
+    steps = table.sum(axis=(0, 2))
+    made = LineTable(
+        np.array([1, 2]),
+        steps,
+        table,
+        np.array([[each, each] for each in timing]),
+        np.zeros(2, np.int64),
+        LinePieces(NOTHING, NOTHING, NOTHING, NOTHING, NOTHING),
+    )
+    lined, after = np.zeros((2, len(Phase)), np.int64), np.zeros((4, len(Phase)), np.int64)
+    lined[:, REST], after[:, REST] = steps, usual
+    watched: Bool = np.array([False, True])
+    found, scales = usual_spent(made, lined, after, watched)
+    return found[:, :, REST].mean(axis=1), scales[:, REST]
+
+
+def test_what_timing_took_is_taken_out_where_it_was_taken() -> None:
+    found, scales = shares((400, 100), (0, 60), usual=440)
+    assert found.tolist() == [400, 40]
+    assert scales.tolist() == [1, 1]
+
+
+def test_what_the_probe_takes_to_listen_is_taken_from_the_calls_that_it_wraps() -> None:
+    found, _ = shares((400, 200), (0, 0), usual=450)
+    assert found.tolist() == [400, 50], "plain Python is as long as it was"
+
+
+def test_lines_are_never_longer_together_than_the_usual_step() -> None:
+    found, _ = shares((400, 50), (0, 0), usual=300)
+    assert found.tolist() == pytest.approx([300, 0])
+    found, _ = shares((100, 50), (500, 500), usual=300)
+    assert found.tolist() == [0, 0], "no more is taken out than there is"
