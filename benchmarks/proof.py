@@ -104,13 +104,13 @@ def _runs(piece: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 def _fresh() -> list[str]:
     rows = [json.loads(line) for line in FRESH_ROWS.read_text(encoding="utf-8").splitlines()]
-    about = [row["about"] for row in rows if "about" in row]
-    said = {fact: ", ".join(sorted({str(each[fact]) for each in about})) for fact in ("date", "commit", "cpu", "torch")}
-    where = "; ".join(f"{fact} {value}" for fact, value in said.items())
-    return [
-        "\n## Jobs that nobody had seen\n", FRESH, generate.table(rows), f"\nMeasured: {where}.\n",
-        generate.listing(rows),
-    ]  # fmt: skip
+    lines = ["\n## Jobs that nobody had seen\n", FRESH]
+    for commit in dict.fromkeys(row["about"]["commit"] for row in rows if "about" in row):
+        own = [row for row in rows if row.get("about", {}).get("commit") == commit]
+        said = {fact: ", ".join(sorted({str(row["about"][fact]) for row in own})) for fact in ("date", "cpu", "torch")}
+        where = "; ".join(f"{fact} {value}" for fact, value in said.items())
+        lines += [f"\nAt {commit}: {where}.\n", generate.table(own)]
+    return [*lines, "", generate.listing(rows)]
 
 
 def _sections(name: str, kept: Mapping[str, Any]) -> Iterator[list[str]]:

@@ -98,15 +98,19 @@ def design(seed: int) -> Design:
     count = draw.choices((0, 1, 2), (NO_FAULT, 1 - NO_FAULT - TWO_FAULTS, TWO_FAULTS))[0]
     planted: list[Planted] = []
     for _ in range(count):
-        fault, place = draw.choice(list(fitting(loop, {each.place for each in planted})))
+        fault, place = draw.choice(list(fitting(loop, planted)))
         wanted = draw.uniform(0.1, 0.9) / count
         planted.append(Planted(fault, place, wanted, fault in HOST_WORK and draw.random() < IN_A_FUNCTION))
     return Design(seed, loop, model, size, steps, draw.random() < 0.5, tuple(planted))
 
 
-def fitting(loop: Loop, taken: set[str]) -> Iterator[tuple[Fault, str]]:
-    """The faults that can stand in a loop, each as often as it has places there; host work at half of the chance."""
+def fitting(loop: Loop, planted: Sequence[Planted] = ()) -> Iterator[tuple[Fault, str]]:
+    """The faults that can stand in a loop beside those that do, each as often as it has places there; host work at half
+    of the chance. None stands there twice: both would use one table."""
+    taken, there = {each.place for each in planted}, {each.fault for each in planted}
     for fault in FAULTS:
+        if fault in there:
+            continue
         if (fault.ranks == RANKS.ranks and loop is not RANKS) or (fault.batch and loop is ROLLOUTS):
             continue
         for place in fault.places:

@@ -35,12 +35,13 @@ from steptime.memory.read_snapshot import is_snapshot
 from steptime.memory.report import triage_path
 from steptime.memory.text import MemoryReport
 from steptime.memory.text import text as memory_text
-from steptime.quantities import format_duration, format_share, format_source
+from steptime.quantities import format_duration, format_share
 from steptime.report import text
 from steptime.report.page.pictures import GREY, TONES
 from steptime.report.page.waterfall import waterfall
 from steptime.report.printable import one_line, printable
 from steptime.report.report import Report
+from steptime.report.sentences import place_text
 from steptime.report.tables import (
     Table,
     case_tables,
@@ -373,7 +374,7 @@ def _told(finding: Finding, step: float) -> dict[str, str]:
     share = f" ({format_share(saving.value / step)})" if saving is not None and step else ""
     place = ""
     if finding.source is not None:
-        place = f"{format_source(finding.source)}{f': {finding.source.text}' if finding.source.text else ''}"
+        place = f"{place_text(finding.source)}{f': {finding.source.text}' if finding.source.text else ''}"
     return {
         "code": finding.code,
         "name": f"{finding.name}{'' if finding.weight is Weight.FINDING else f' ({finding.weight.value})'}",

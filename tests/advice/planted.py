@@ -997,6 +997,17 @@ PLANTED: dict[str, dict[str, Case]] = {
                 keepers=(KeeperUse("list", "losses", 2.0, 131072.0, True, SourceLine("train.py", 8, "<module>")),),
             ),
         ),
+        "fires-on-graphs-that-are-kept-in-a-short-run": replace(
+            BASE,
+            memory=MemoryUse(
+                "cpu",
+                2 << 30,
+                keepers=(KeeperUse("list", "losses", 6.0, 163844.0, True, SourceLine("train.py", 8, "<module>")),),
+            ),
+        ),
+        "clean-on-tensors-that-are-kept-in-a-short-run": replace(
+            BASE, memory=MemoryUse("cpu", 2 << 30, keepers=(KeeperUse("list", "outputs", 6.0, 163844.0),))
+        ),
         "fires-without-a-keeper": replace(
             BASE,
             memory=MemoryUse(

@@ -26,6 +26,13 @@ def test_every_job_is_a_program(amount: int) -> None:
             ast.parse(text)
 
 
+def test_no_fault_stands_in_a_job_twice() -> None:
+    """Both would use one table, and none of the two would cost what it costs alone."""
+    for seed in SEEDS:
+        names = [planted.fault.name for planted in design(seed).planted]
+        assert len(set(names)) == len(names), seed
+
+
 def test_the_culprits_are_lines_that_the_twin_lacks() -> None:
     for seed in SEEDS:
         job = design(seed)

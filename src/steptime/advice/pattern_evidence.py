@@ -9,6 +9,7 @@ from itertools import pairwise
 import numpy as np
 
 from steptime.advice.evidence import CaughtUse, ChangeUse, PeriodUse
+from steptime.advice.line_evidence import grown_line
 from steptime.advice.savings import modelled
 from steptime.advice.segment_evidence import segment_lines
 from steptime.analysis.layout import Layout
@@ -116,7 +117,12 @@ def period_use(process: Process, layout: Layout) -> PeriodUse | None:
     reach, saved = (slow.high - slow.value) / period.every, period.cost
     cost = modelled(saved, saved - reach, saved + reach, slow.samples)
     return PeriodUse(
-        period.every, len(period.slow), period.extra, cost, period.phase.name.lower(), _turn(process, period.every)
+        period.every,
+        len(period.slow),
+        period.extra,
+        cost,
+        period.phase.name.lower(),
+        grown_line(process, layout, period.phase, period.extra) or _turn(process, period.every),
     )
 
 
@@ -137,11 +143,12 @@ def take_turns(steps: Steps, updates: RecordTable, slow: Int64) -> bool:
 
 
 def _turn(process: Process, every: int) -> SourceLine | None:
-    """The line that counts the steps, where one alone does so by this number, or at all."""
+    """The line that counts the steps, where one alone does so by this number, or by a name: for periods that are so
+    long that none of their slow steps was timed by line."""
     lines = [
         SourceLine(code.file, line.line, code.function, line.text) for code in process.codes for line in code.lines
     ]
-    for pattern in (rf"\bif\b.*%\s*{every}\b", r"\bif\b.*[\w\])]\s*%\s*[\w(]"):
+    for pattern in (rf"\bif\b.*%\s*{every}\b", r"\bif\b.*[\w\])]\s*%\s*[^\W\d]"):
         found = {line for line in lines if re.search(pattern, line.text)}
         if len(found) == 1:
             return found.pop()

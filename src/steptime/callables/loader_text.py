@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from steptime.callables.loader_bench import PLATEAU, LoaderBench, LoaderSetting
 from steptime.callables.page import CurveChart, curve_of
 from steptime.callables.text import in_columns
-from steptime.quantities import format_bytes, format_count, format_duration, format_share, format_times
+from steptime.quantities import format_bytes, format_count, format_duration, format_share
 from steptime.report.json import document
 from steptime.report.markdown import prose, titled_table
 from steptime.report.output import Renderer
@@ -39,7 +39,7 @@ def headline(bench: LoaderBench) -> str:
         return f"{best.name} gives as much as {own.name}, which is set: {_takes(bench, best)}."
     reach = f"({low:.3g} to {own.batch.high / best.batch.low:.3g})"
     return (
-        f"Set {best.name}: {format_times(gain)} times as fast {reach} as {own.name}, which is set. "
+        f"Set {best.name}: {gain:.3g} times as fast {reach} as {own.name}, which is set. "
         f"{per} takes {format_duration(best.batch.value)} instead of {format_duration(own.batch.value)}."
     )
 

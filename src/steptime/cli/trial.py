@@ -36,12 +36,13 @@ from steptime.launcher.command import default_recording, is_recording, job_name,
 from steptime.launcher.outcome import Outcome, ProbeOptions, Progress
 from steptime.launcher.progress import PROFILED
 from steptime.launcher.variant import DEADLINE_PASSED, OUTPUT, VariantPlace, run_variant
-from steptime.quantities import format_duration, format_source
+from steptime.quantities import format_duration
 from steptime.recording.load import load
 from steptime.recording.recording import Recording
 from steptime.report.judge_text import as_document
 from steptime.report.output import Renderer, check, write_whole
 from steptime.report.printable import one_line
+from steptime.report.sentences import place_text
 from steptime.report.trial_text import render_trial
 from steptime.trials.conduct import (
     MAX_ROUNDS,
@@ -403,7 +404,7 @@ def _nothing_to_try(proposals: Sequence[Proposal], recording: Path, goal: Goal) 
 def advice_of(proposal: Proposal) -> str:
     """What only the user can do: the line, what to do there, and the most that it could save (Amdahl's upper bound)."""
     edit = proposal.option.edit
-    place = f"{format_source(edit.site)}: " if isinstance(edit, Snippet) and edit.site is not None else ""
+    place = f"{place_text(edit.site)}: " if isinstance(edit, Snippet) and edit.site is not None else ""
     most = f" It saves {format_duration(proposal.upper_bound)} a step at most." if proposal.upper_bound else ""
     return f"{place}{proposal.option.advice}{most} steptime explain {proposal.fix.code} shows how."
 

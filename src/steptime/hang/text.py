@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from steptime.hang.triage import HangTriage, Stall, counted_ranks, first_suspects, no_dump
-from steptime.quantities import format_source
+from steptime.report.sentences import place_text
 
 SHOWN = 5
 """Stalls that the text shows: the others follow from the first."""
@@ -52,7 +52,7 @@ def _stall(stall: Stall, *, first: bool) -> list[str]:
     mark = "Follows:" if stall.consequence else "Cause:  " if first else "Also:   "
     lines = [f"{mark} {stall.sentence}"]
     if stall.source is not None:
-        lines.append(f"    {format_source(stall.source)}, in {stall.source.function or '?'}")
+        lines.append(f"    {place_text(stall.source)}, in {stall.source.function or '?'}")
     return [*lines, *(f"    {each}" for each in stall.evidence)]
 
 

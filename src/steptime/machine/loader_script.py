@@ -19,6 +19,7 @@ import json
 import os
 import sys
 import time
+import warnings
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,7 @@ PART_BATCHES = 64
 
 def main() -> None:
     request = json.loads(sys.argv[1])
+    warnings.filterwarnings("ignore", message="This DataLoader will create")  # more workers than CPUs are tried, too
     try:
         answer = answer_to(request)
     except KeyboardInterrupt:

@@ -14,10 +14,11 @@ from steptime.memory.leaks import Leak
 from steptime.memory.owners import LABELS, Owner
 from steptime.memory.savings import Fit, checked
 from steptime.memory.triage import Fragmentation, MemoryTriage
-from steptime.quantities import SourceLine, format_bytes, format_duration, format_share, format_source
+from steptime.quantities import SourceLine, format_bytes, format_duration, format_share
 from steptime.report.json import document
 from steptime.report.output import Renderer
 from steptime.report.printable import one_line, printable
+from steptime.report.sentences import place_text
 
 SCHEMA_VERSION = 1
 BAR = 24
@@ -129,7 +130,7 @@ def place(source: SourceLine | None) -> str:
     """Where, in words."""
     if source is None:
         return "no Python frame was recorded"
-    return f"{format_source(source)} {source.function}".strip() if source.file else source.function
+    return f"{place_text(source)} {source.function}".strip() if source.file else source.function
 
 
 def _line(line: Line) -> str:
@@ -172,7 +173,7 @@ def _batch(fit: Fit) -> str:
 
 def _kept(keeper: Keeper) -> str:
     named = f"{keeper.kind} {keeper.name}" if keeper.kind and keeper.name else "something that was not found"
-    where = f" grows at {format_source(keeper.source)}" if keeper.source is not None else " grows"
+    where = f" grows at {place_text(keeper.source)}" if keeper.source is not None else " grows"
     size = f"{format_bytes(keeper.bytes)} in " if keeper.bytes else ""
     count = f"{keeper.tensors:.3g} tensor{'s' if keeper.tensors > 1 else ''} a step"
     graph = f", with {'their' if keeper.tensors > 1 else 'its'} graph" if keeper.graph else ""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from steptime.advice.evidence import KeeperUse, Signal
 from steptime.advice.rule import Finding, Weight, rule
 from steptime.advice.savings import share_of_step
@@ -60,7 +62,8 @@ def memory_leak(signals: Signals) -> Finding | None:
     (Theil and Sen), with an interval from a bootstrap of blocks; the first quarter of the run and the windows of our
     own profiler are left out. The rule fires when the interval lies above zero, a megabyte has come together, and the
     series keeps rising: a sawtooth does not, nor does a cache that fills up. Who keeps it is asked of Python's garbage
-    collector at three boundaries of steps, a few steps apart.
+    collector at three boundaries of steps, a few steps apart. In a run that was too short for a slope, what is found so
+    is told if it keeps graphs of autograd.
 
     What helps: Keep numbers, not tensors: `total += loss.detach()`, `losses.append(loss.item())` now and then. Remove
     hooks when they have served; empty what is collected.
@@ -68,16 +71,24 @@ def memory_leak(signals: Signals) -> Finding | None:
     When to ignore it: When something is meant to grow: a replay buffer that is filling up, a cache with a limit.
     """
     use = signals.memory
+    keeper = use.keepers[0] if use.keepers else None
+    if use.growth is None and keeper is not None and keeper.graph and keeper.name:
+        return _found_keeping(keeper, use.keepers)
     if not use.grows or use.growth is None:
         return None
     growth = use.growth
-    keeper = use.keepers[0] if use.keepers else None
     summary = f"Memory grows by {format_bytes(growth.value)} a step, {format_bytes(use.grown)} so far"
     if keeper is not None and keeper.name:
         summary += f": {keeper.kind} {keeper.name}"
     interval = f"The growth lies between {format_bytes(growth.low)} and {format_bytes(growth.high)} a step."
     source = keeper.source if keeper is not None else None
     return memory_leak.finding(summary, _advice(keeper), source=source, evidence=(interval, *map(_kept, use.keepers)))
+
+
+def _found_keeping(keeper: KeeperUse, keepers: Sequence[KeeperUse]) -> Finding:
+    """Of a run that was too short to see memory grow."""
+    summary = f"{keeper.kind} {keeper.name} kept {format_bytes(keeper.bytes)} more with each step, and its graph"
+    return memory_leak.finding(summary, _advice(keeper), source=keeper.source, evidence=tuple(map(_kept, keepers)))
 
 
 def _kept(keeper: KeeperUse) -> str:

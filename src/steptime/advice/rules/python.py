@@ -53,6 +53,8 @@ LOOP_ROLES = ("python", *IN_PHASES)
 """Roles whose Python is examined here; input, transfer and evaluation have rules of their own."""
 MOST_OF_IT = 0.5
 """Of the step's Python, for one line that was looked at now and then to be told."""
+TRAINED_THROUGH = 0.1
+"""Of the time of a function outside of the model, in backward: from here on the loss goes through it."""
 OFTEN = 50
 """Steps between two checkpoints: when more lie between, saving is an event between steps (ST902), not part of them."""
 LEAST_CONVERSION = 200_000.0
@@ -462,7 +464,7 @@ def outside_model(signals: Signals) -> Iterator[Finding]:
     told, too. An update of the parameters by the loop itself is not told here: each step needs it (ST505).
 
     What helps: Ask whether each step needs it: do it every n-th step, once before the loop, or on what is there
-    already.
+    already. What the loss goes through each step needs: torch.compile on that function, or ready-made operators.
 
     When to ignore it: When it is what the training is about (a loss of your own that must be that large).
     """
@@ -473,10 +475,11 @@ def outside_model(signals: Signals) -> Iterator[Finding]:
     for group in _by_function([time for time in times if time not in updating], loops):
         source = max(group, key=lambda time: time.duration.value).line.source
         spent = total(time.duration for time in group)
+        backward = _in_backward(signals, source) if (source.file, source.function) not in loops else 0.0
         if (source.file, source.function) not in loops:
-            spent = more(less(spent, _needed(signals, source)), _in_backward(signals, source))
+            spent = more(less(spent, _needed(signals, source)), backward)
         if is_user_file(source.file) and ratio(spent.value, signals.step.duration.value) >= LEAST_OUTSIDE:
-            yield _outside(signals, source, spent, len(group) - 1)
+            yield _outside(signals, source, spent, len(group) - 1, trained=backward >= TRAINED_THROUGH * spent.value)
     if signals.has(Signal.REPEATED):
         again, step = signals.repeated, signals.step
         where = f"{format_source(again.source)} runs" if again.source is not None else "The loop runs"
@@ -517,11 +520,13 @@ def _in_backward(signals: Signals, source: SourceLine) -> float:
     return max(0.0, ratio(own, whole) * phase.duration.value - needed) if phase is not None else 0.0
 
 
-def _outside(signals: Signals, source: SourceLine, spent: Estimate, others: int) -> Finding:
+def _outside(signals: Signals, source: SourceLine, spent: Estimate, others: int, *, trained: bool) -> Finding:
     where = format_source(source) + (f" `{source.text}`" if 0 < len(source.text) <= SHORT_TEXT else "")
     where += f" and {format_count(others, 'more line')} of {source.function}" if others else ""
     summary = f"{where}: {in_step(spent.value, signals.step)}, outside of model and optimiser"
     advice = "Ask whether each step needs it: do it every n-th step, or once before the loop."
+    if trained:
+        advice = "The loss goes through it, so each step needs it: compile the function, or use ready-made operators."
     return outside_model.finding(
         summary, advice, spent, source=source, evidence=(source.text,) if len(source.text) > SHORT_TEXT else ()
     )
