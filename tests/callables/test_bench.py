@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from preloading import python
 
 import steptime
 from steptime.api import Benched
@@ -215,7 +216,12 @@ def test_the_command_times_files_in_fresh_processes(
 ) -> None:
     words = [f"{kernels}:slow", f"{kernels}:fast", "--inputs", f"{kernels}:inputs", "--shapes", "256x16"]
     page = tmp_path / "bench.html"
-    assert main(["bench", *words, "--processes", "2", "--seconds", "0.2s", "--json", "-o", str(page)]) == 0
+    assert (
+        main(
+            ["bench", *words, "--processes", "2", "--seconds", "0.2s", "--python", python(), "--json", "-o", str(page)]
+        )
+        == 0
+    )
     out, err = capfd.readouterr()
     told = json.loads(out)
     slow, fast = told["bench"]["settings"][0]["contenders"]
@@ -242,5 +248,5 @@ def test_what_cannot_be_timed_is_refused_in_a_sentence(
     capfd: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     monkeypatch.chdir(kernels.parent)
-    assert main(["bench", *words]) == status
+    assert main(["bench", *words, "--python", python()]) == status
     assert sentence in capfd.readouterr().err

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from preloading import python
 
 from steptime.callables.loader_bench import LoaderSetting, best_of, usual_counts
 from steptime.cli.main import main
@@ -56,7 +57,8 @@ def test_items_that_wait_are_told_and_workers_advised(
     data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     page = tmp_path / "loader.html"
-    words = ["bench-loader", f"{data}:loader", "--workers", "0,2,4", "--prefetch", "3", "--seconds", "0.4s"]
+    words = ["bench-loader", f"{data}:loader", "--workers", "0,2", "--prefetch", "3", "--seconds", "0.4s"]
+    words += ["--python", python()]
     assert main([*words, "--json", "-o", str(page)]) == 0
     found = json.loads(capfd.readouterr().out)
     parts, settings = found["bench"]["parts"], {each["workers"]: each for each in found["bench"]["settings"]}
@@ -72,7 +74,8 @@ def test_items_that_wait_are_told_and_workers_advised(
 
 
 def test_an_iterable_dataset_begins_again_where_it_is_used_up(data: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    assert main(["bench-loader", f"{data}:stream", "--workers", "0", "--seconds", "0.1s"]) == 0
+    words = ["--workers", "0", "--seconds", "0.1s", "--python", python()]
+    assert main(["bench-loader", f"{data}:stream", *words]) == 0
     assert "num_workers=0, which is set, is as good as any" in capfd.readouterr().out
 
 
@@ -87,7 +90,7 @@ def test_an_iterable_dataset_begins_again_where_it_is_used_up(data: Path, capfd:
 def test_what_gives_no_batch_is_one_sentence(
     data: Path, name: str, said: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["bench-loader", f"{data}:{name}"]) == 1
+    assert main(["bench-loader", f"{data}:{name}", "--python", python()]) == 1
     error = capfd.readouterr().err.splitlines()[-1]
     assert said in error
     assert "bench-failed" in error

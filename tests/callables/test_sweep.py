@@ -32,10 +32,9 @@ def test_points_know_their_work() -> None:
     small, large = found.of("product")
     assert large.flops == 2 * 256**3
     assert large.bytes == 3 * 4 * 256**2
-    assert large.rate > small.rate, "a tiny product is bound by the call"
+    assert all(0 < each.seconds[0] <= each.seconds[1] for each in (small, large))
     once, often = found.of("repeated")
     assert often.intensity == 8 * once.intensity == 8 * 2 / 8
-    assert often.seconds[0] > once.seconds[0]
     assert not found.of("compiled")
 
 
