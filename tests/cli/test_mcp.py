@@ -119,6 +119,10 @@ def test_what_cannot_be_answered_is_one_sentence(ask: Ask) -> None:
             "judge",
             {"command": ["python", "x.py"], "fixes": ["RM101"], "diff": "x.patch"},
         ),
+        "A metric judges a change of yours: give diff, ref, env or args. (usage)": (
+            "judge",
+            {"command": ["python", "x.py"], "metric": "rate (.*)"},
+        ),
         "The command is over 2000 characters long: put it into a shell script. (usage)": (
             "diagnose",
             {"command": ["python", "-c", "x" * 2001]},
@@ -174,6 +178,15 @@ def test_without_the_package_it_is_one_sentence_with_the_command_that_helps(
     monkeypatch.setitem(sys.modules, "mcp.server.stdio", None)
     assert main(["mcp"]) == 2
     assert "pip install 'steptime[mcp]' (mcp-missing)" in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_script_without_steps_is_judged_by_what_it_prints(ask: Ask, tmp_path: Path) -> None:
+    (tmp_path / "infer.py").write_text("import sys\nprint('rate', 200 if '--fast' in sys.argv else 100)\n")
+    asked = {"command": [sys.executable, "infer.py"], "args": "--fast", "metric": r"rate (\d+)", "budget": "60s"}
+    (judged,) = ask(("judge", asked))
+    told = judged.document
+    assert told["answer"].startswith("faster: --fast, 2.00")
+    assert told["next"]["arguments"]["metric"] == r"rate (\d+)"
 
 
 def test_a_job_is_measured_and_a_change_of_it_judged(ask: Ask, tmp_path: Path) -> None:

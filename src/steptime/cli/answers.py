@@ -387,9 +387,12 @@ def _after_trial(
     finding: str,
 ) -> Call:
     """The job again, once the change is applied; else more rounds, a change of the client's own, or what else helps."""
-    recording = results.plan.recording
-    if applicable:
+    recording, metric = results.plan.recording, results.plan.metric
+    if applicable and metric is None:
         return call("diagnose", **job)
+    if metric is not None and not any(each.verdict is TrialVerdict.UNDECIDED for each in judged):
+        better = {"lower_is_better": True} if metric.lower_is_better else {}
+        return call("judge", diff=CHANGE, metric=metric.pattern, **better, **job)
     if won:
         return call("judge", diff=CHANGE, recording=recording, **job)
     if any(each.verdict is TrialVerdict.UNDECIDED for each in judged):

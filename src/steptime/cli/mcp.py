@@ -77,7 +77,8 @@ class Explain(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 class Judge(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Whether a change makes the job faster and leaves its training the same: runs the job with and without it, in
-    turns with a control, in contained copies. Without a change: steptime's own fixes for what was found, as a patch."""
+    turns with a control, in contained copies. Without a change: steptime's own fixes for what was found, as a patch. A
+    script without training steps is judged by a number that it prints (metric)."""
 
     command: Words
     recording: Annotated[str, msgspec.Meta(description="Of this command, by diagnose; else it is measured.")] = ""
@@ -86,6 +87,10 @@ class Judge(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     ref: Annotated[str, msgspec.Meta(description="A change of yours: a commit, or A..B.")] = ""
     env: Annotated[dict[str, str], msgspec.Meta(description="A change of yours: variables.")] = {}
     args: Annotated[str, msgspec.Meta(description="A change of yours: further arguments of the command.")] = ""
+    metric: Annotated[
+        str, msgspec.Meta(description="A regular expression with one group, the number that the command prints.")
+    ] = ""
+    lower_is_better: Annotated[bool, msgspec.Meta(description="Of the metric: it is a time, or a cost.")] = False
     resume: Annotated[str, msgspec.Meta(description="Go on with the judgement in this folder.")] = ""
     budget: Annotated[str, msgspec.Meta(description="Time for all of it: 90s, 10m.", pattern=r"^\d+(s|m|h)$")] = "10m"
     directory: Folder = ""
@@ -133,6 +138,8 @@ async def judge(given: Judge, tell: Tell) -> dict[str, Any]:
     own = [name for name in ("diff", "ref", "env", "args") if getattr(given, name)]
     if given.fixes and own:
         raise UsageError("usage", f"Give fixes, or a change of yours ({own[0]}), not both.")
+    if given.metric and not (own or given.resume):
+        raise UsageError("usage", "A metric judges a change of yours: give diff, ref, env or args.")
     if given.resume and (given.fixes or own or given.recording):
         raise UsageError("usage", "resume goes on with what was planned: give no fixes, no change and no recording.")
     with tempfile.TemporaryDirectory(prefix="steptime-") as folder:
@@ -155,7 +162,7 @@ async def judge(given: Judge, tell: Tell) -> dict[str, Any]:
         return answers.answer(told["text"], "unclear: nothing was tried", "", "", [], after)
     apply = shlex.join(["git", "apply", given.diff]) if given.diff and not _is_text(given.diff) else ""
     results = read_results(Path(told["folder"]))
-    findings = (await _report(results.plan.recording)).processes[0].findings
+    findings = (await _report(results.plan.recording)).processes[0].findings if results.plan.recording else ()
     first = next((each.code for each in findings if each.weight is Weight.FINDING), "")
     return answers.of_trial(results, told["folder"], job, first, apply)
 
@@ -238,6 +245,8 @@ def _change(given: Judge, scratch: Path) -> tuple[str, list[str]]:
     for name, value in given.env.items():
         words += ["--env", f"{name}={value}"]
     words += ["--args", given.args] if given.args else []
+    words += ["--metric", given.metric] if given.metric else []
+    words += ["--lower-is-better"] if given.lower_is_better else []
     if words:
         return "judge", words
     return "try", [word for code in given.fixes for word in ("--fix", code)]

@@ -34,6 +34,8 @@ SCRIPT = Path(__file__).parent / "attach_script.py"
 GDB_SECONDS = 120.0
 PERIOD = 0.25
 """Seconds between two looks."""
+LONG_CALL_SECONDS = 3.0
+"""Without an answer: it is said that the process runs no Python."""
 LEAVING_SECONDS = 5.0
 """That a process is given to write its last records: it looks once a second."""
 PTRACE = Path("/proc/sys/kernel/yama/ptrace_scope")
@@ -132,7 +134,7 @@ def _attach(
     with contextlib.suppress(OSError):
         manifest["directory"] = str((PROC / str(pids[0]) / "cwd").readlink())
     for pid in pids:
-        _enter(pid, folder, options)
+        _enter(pid, folder, options, show)
     telemetry = Telemetry(folder, pids[0])
     thinner = JournalThinner(folder, lambda: telemetry.pids)
     journals, begin, left = Journals(folder), time.monotonic(), False
@@ -184,7 +186,7 @@ def _leave(folder: Path, living: Sequence[int]) -> None:
         time.sleep(PERIOD / 5)
 
 
-def _enter(pid: int, folder: Path, options: ProbeOptions) -> None:
+def _enter(pid: int, folder: Path, options: ProbeOptions, show: Callable[[Progress], None] | None) -> None:
     """Raises CommandError."""
     entry = _write_entry(pid, folder, options)
     try:
@@ -194,7 +196,7 @@ def _enter(pid: int, folder: Path, options: ProbeOptions) -> None:
             sys.remote_exec(pid, str(entry))
         else:
             _enter_by_gdb(pid, entry)
-        _wait_for(pid, folder)
+        _wait_for(pid, folder, show)
     finally:
         entry.unlink(missing_ok=True)
 
@@ -292,9 +294,13 @@ def _refusal(pid: int, said: str) -> str:
     return f"gdb could not enter process {pid} ({words}): try a newer gdb, or start the job with STEPTIME_STANDBY=1."
 
 
-def _wait_for(pid: int, folder: Path) -> None:
+def _wait_for(pid: int, folder: Path, show: Callable[[Progress], None] | None) -> None:
     """Until the process says that the probe has come, or ends. One that is in a long call says it after that."""
+    begin = time.monotonic()
     while _lives(pid):
+        elapsed = time.monotonic() - begin
+        if show is not None and elapsed > LONG_CALL_SECONDS:
+            show(Progress(elapsed, 0, 0, f"waiting for process {pid}, which is in a long call"))
         if any(number == pid for number in _numbers(folder / "seen-torch")):
             return
         time.sleep(PERIOD / 5)
