@@ -41,6 +41,7 @@ def loader():
     return DataLoader(Remote(), batch_size=5, shuffle=True)
 
 stream = DataLoader(Stream(), batch_size=16)
+dataset = Remote()
 broken = DataLoader(Broken())
 number = 3
 """
@@ -79,11 +80,24 @@ def test_an_iterable_dataset_begins_again_where_it_is_used_up(data: Path, capfd:
     assert "num_workers=0, which is set, is as good as any" in capfd.readouterr().out
 
 
+def test_workers_that_give_the_same_items_are_no_gain(data: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    words = ["--workers", "0,2", "--seconds", "0.1s", "--python", python()]
+    assert main(["bench-loader", f"{data}:stream", *words]) == 0
+    told = capfd.readouterr().out
+    assert "num_workers=0, which is set, is as good as any" in told
+    assert "Each of several workers gives the same items" in told
+
+
+def test_a_dataset_is_said_to_come_one_sample_a_batch(data: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench-loader", f"{data}:dataset", "--workers", "0", "--seconds", "0.1s", "--python", python()]) == 0
+    assert "each batch is one sample" in capfd.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("name", "said"),
     [
         ("broken", "KeyError"),
-        ("number", "it is a int, neither a DataLoader nor a dataset"),
+        ("number", "it is of type int, neither a DataLoader nor a dataset"),
         ("missing", "AttributeError"),
     ],
 )

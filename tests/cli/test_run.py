@@ -143,9 +143,11 @@ def test_compilation_is_explained_where_that_is_asked_for(steptime: Steptime, tm
     script.write_text(COMPILED, encoding="utf-8")
     words = ("--explain-compile", "--no-peaks", "--recording", recording, "--json", "--full", "--")
     own = sys.executable  # torch asks for TORCH_TRACE when it is imported
-    told = json.loads(steptime("run", *words, own, script).stdout)["processes"][0]["case"]["compiler"]["breaks"]
+    run = steptime("run", *words, own, script)
+    told = json.loads(run.stdout)["processes"][0]["case"]["compiler"]["breaks"]
     line = COMPILED.splitlines().index("    if hidden.sum().item() > 1e9:") + 1
     assert [(Path(each["source"]["file"]).name, each["source"]["line"]) for each in told] == [("compiled.py", line)]
+    assert re.search(rf"graph break, \d+ times?: .*compiled\.py:{line}, ", run.stderr)
     assert not take_inventory(recording).strange
 
 

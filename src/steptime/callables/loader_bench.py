@@ -70,6 +70,7 @@ class _TimedSetting(msgspec.Struct, frozen=True):
     received_ns: float | None = None
     samples: int | None = None
     bytes: int = 0
+    repeats: bool = False
     failed: str = ""
 
 
@@ -92,6 +93,7 @@ class _LoaderAnswer(msgspec.Struct, frozen=True):
     batch_size: int | None = None
     workers: int = 0
     iterable: bool = False
+    unbatched: bool = False
     parts: LoaderParts | None = None
     settings: list[_TimedSetting] = []
     failed: str = ""
@@ -101,7 +103,8 @@ class _LoaderAnswer(msgspec.Struct, frozen=True):
 class LoaderSetting:
     """A loader in one setting. name: what is set. wait: ns in next() for a batch; batch: with the step between two,
     which is what a step of training takes. first: ns of the first batch, with the start of the workers. received: ns
-    that a batch takes which is ready. samples, bytes: of a batch. failed: why there is nothing."""
+    that a batch takes which is ready. samples, bytes: of a batch. repeats: the workers give the same items, each all of
+    them. failed: why there is nothing."""
 
     name: str
     workers: int
@@ -111,6 +114,7 @@ class LoaderSetting:
     received: float | None = None
     samples: int | None = None
     bytes: int = 0
+    repeats: bool = False
     failed: str = ""
 
     @property
@@ -122,7 +126,8 @@ class LoaderSetting:
 @dataclass(frozen=True, slots=True)
 class LoaderBench:
     """A loader's parts and settings. own: as it is set in the file; settings: by workers, then what else was tried;
-    best: the one with the fewest workers that is as good as any by workers. usable_cpus: of this machine. other_cpus:
+    best: the one with the fewest workers that is as good as any by workers. unbatched: it is a dataset, and each batch
+    one sample. usable_cpus: of this machine. other_cpus:
     that other programs kept busy meanwhile."""
 
     wishes: LoaderWishes
@@ -130,6 +135,7 @@ class LoaderBench:
     dataset: str
     usable_cpus: int
     iterable: bool
+    unbatched: bool
     parts: LoaderParts | None
     own: LoaderSetting
     best: LoaderSetting
@@ -156,8 +162,8 @@ def bench_loader(wishes: LoaderWishes, executable: str, tell: Callable[[str], No
         raise NothingMeasuredError("bench-failed", f"The loader gives no batch: {settings[0].failed}.")
     variants = _timed(wishes, executable, wishes.variants(best.workers), tell)
     return LoaderBench(
-        wishes, about.torch, about.dataset, about.usable_cpus, about.iterable, about.parts, own, best, settings,
-        variants, load.since()[0],
+        wishes, about.torch, about.dataset, about.usable_cpus, about.iterable, about.unbatched, about.parts, own, best,
+        settings, variants, load.since()[0],
     )  # fmt: skip
 
 
@@ -168,8 +174,9 @@ def usual_counts(cpus: int) -> tuple[int, ...]:
 
 
 def best_of(settings: Sequence[LoaderSetting]) -> LoaderSetting | None:
-    """The one with the fewest workers of those that come near the fastest; None where all failed."""
-    timed = [each for each in settings if each.batch is not None]
+    """The one with the fewest workers of those that come near the fastest; None where all failed. Workers that give the
+    same items bring nothing."""
+    timed = [each for each in settings if each.batch is not None and not each.repeats]
     shortest = min((each.batch.value for each in timed if each.batch is not None), default=0.0)
     near = [each for each in timed if each.batch is not None and each.batch.value <= shortest * (1 + PLATEAU)]
     return min(near, key=lambda each: each.workers, default=None)
@@ -211,7 +218,7 @@ def _setting(timed: Sequence[_TimedSetting], wishes: LoaderWishes) -> LoaderSett
         name, workers, wait, batch,
         first=float(np.median([each.first_ns for each in timed])),
         received=float(np.median(ready)) if ready else None,
-        samples=one.samples, bytes=one.bytes,
+        samples=one.samples, bytes=one.bytes, repeats=any(each.repeats for each in timed),
     )  # fmt: skip
 
 

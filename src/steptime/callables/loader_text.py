@@ -79,11 +79,15 @@ def notes(bench: LoaderBench) -> Iterator[str]:
                 "memory then, or the dataset keeps them. The first epoch is slower than the table says."
             )
     last = bench.settings[-1]
-    if last.batch is not None and bench.best.workers < last.workers:
+    if last.batch is not None and not last.repeats and bench.best.workers < last.workers:
         why = f"{format_count(bench.usable_cpus, 'usable CPU')}"
         yield f"More workers than {bench.best.workers} bring less than {format_share(PLATEAU)} ({why})."
-    if bench.iterable and bench.best.workers > 1:
+    if any(each.repeats for each in bench.settings):
+        yield "Each of several workers gives the same items: split the dataset by torch.utils.data.get_worker_info()."
+    elif bench.iterable and bench.best.workers > 1:
         yield "The dataset is iterable: unless it splits its items by get_worker_info(), each worker gives all of them."
+    if bench.unbatched:
+        yield "This is a dataset: each batch is one sample. --batch-sizes 16,32 tries others."
     yield from (f"{each.name} fails: {each.failed}." for each in (*bench.settings, *bench.variants) if each.failed)
 
 

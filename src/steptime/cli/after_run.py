@@ -10,7 +10,7 @@ import shlex
 import signal
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,9 +21,10 @@ from steptime.machine import between_runs
 from steptime.machine.link import link_of
 from steptime.machine.machine import Link
 from steptime.machine.peaks import FILE_NAME, peaks, remembered, store
-from steptime.quantities import SourceLine, format_bytes
+from steptime.quantities import SourceLine, format_bytes, format_count
 from steptime.recording.load import facts_of, look_into, walk
 from steptime.recording.recording import LeakFacts, OutOfMemoryFacts, Process, TelemetrySample
+from steptime.report.report import Report
 from steptime.report.sentences import place_text
 
 CRASHES = (signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV)
@@ -107,6 +108,29 @@ def _of_kill(
         "Held then: not known, the kernel leaves no time to look.",
         f"First: {first} (more: steptime memory {shlex.quote(str(folder))})",
     )
+
+
+MOST_EVENTS = 12
+"""Of the compiler that are told one by one: what a screen holds beside the report."""
+
+
+def compiled_text(report: Report) -> Iterator[str]:
+    """What torch.compile did, an event a line, those that came most often first."""
+    told = [each.case.compiler for each in report.processes if each.case.compiler is not None]
+    if not told:
+        return
+    kinds = {
+        "graph break": told[0].breaks,
+        "compiled again, as a guard failed": told[0].recompilations,
+        "compiled too often, uncompiled since": told[0].limits,
+    }
+    events = [(kind, event) for kind, found in kinds.items() for event in found]
+    for kind, event in sorted(events, key=lambda each: -each[1].count)[:MOST_EVENTS]:
+        yield f"{kind}, {format_count(event.count, 'time')}: {place_text(event.source)}, {event.reason}"
+    if len(events) > MOST_EVENTS:
+        yield f"and {len(events) - MOST_EVENTS} more of them: -o report.md has all"
+    if not events:
+        yield "torch.compile broke no graph, and no guard failed"
 
 
 def nothing_measured(outcome: Outcome, folder: Path) -> NothingMeasuredError | None:

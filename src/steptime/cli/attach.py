@@ -45,11 +45,12 @@ def command(
     STEPTIME_STANDBY=1 python train.py
     """
     from steptime.cli.delivery import deliver
+    from steptime.compare.history_index import remove
     from steptime.diagnosis import diagnose_paths
     from steptime.launcher.attach import attach, command_of, processes_to_enter
     from steptime.launcher.command import PROOF, default_recording, make_recording
     from steptime.launcher.outcome import ProbeOptions
-    from steptime.recording.manifest import discard, innermost
+    from steptime.recording.manifest import discard, innermost, remove_empty
 
     check_outputs(outputs, force=force)
     pids = processes_to_enter(pid)
@@ -62,9 +63,14 @@ def command(
             pids, folder, ProbeOptions(not no_profile), announcer.show if announcer else None, stay=stay or no_profile
         )
     except BaseException:
+        remove(folder)
         for mark in (PROOF, "seen-python", "seen-torch"):
             (folder / mark).unlink(missing_ok=True)
         discard(folder, kept)
+        if kept == folder:  # it was there, empty
+            folder.mkdir(exist_ok=True)
+        else:
+            remove_empty(folder.parent, kept)
         raise
     for problem in found.problems:
         say(problem)

@@ -12,10 +12,10 @@ from click.shell_completion import CompletionItem
 
 from steptime.errors import UsageError, no_such_file
 
-DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(s|m|min|h|d|w)?\s*", re.IGNORECASE)
+DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|m|min|h|d|w)?\s*", re.IGNORECASE)
 LONGEST = 100 * 365.0 * 86400.0
 """Seconds of a hundred years."""
-UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
+UNITS = {"": 1.0, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 
 
 def seconds(context: click.Context, option: click.Parameter, value: str, *, zero: bool = False) -> float:

@@ -326,7 +326,13 @@ def _meanwhile(announcer: Announcer | None) -> Callable[[Progress], None]:
 def _account(outcome: Outcome, folder: Path, options: RunOptions) -> int:
     """Everything after the job. Nothing to account for is said, and fails only where a report was asked for: the job
     itself went well."""
-    from steptime.cli.after_run import crashed_after_profile, measure_peaks, nothing_measured, out_of_memory
+    from steptime.cli.after_run import (
+        compiled_text,
+        crashed_after_profile,
+        measure_peaks,
+        nothing_measured,
+        out_of_memory,
+    )
 
     reasons = (*out_of_memory(outcome, folder), *crashed_after_profile(outcome, folder)) if outcome.status else ()
     for sentence in (*outcome.problems, *reasons):
@@ -339,8 +345,9 @@ def _account(outcome: Outcome, folder: Path, options: RunOptions) -> int:
         from steptime.cli.delivery import deliver
         from steptime.diagnosis import diagnose_paths
 
+        report = diagnose_paths((str(folder),), compile_logs=_compile_logs(folder, options))
         deliver(
-            diagnose_paths((str(folder),), compile_logs=_compile_logs(folder, options)),
+            report,
             options.outputs,
             as_json=options.as_json,
             force=options.force,
@@ -348,6 +355,9 @@ def _account(outcome: Outcome, folder: Path, options: RunOptions) -> int:
             no_source=options.no_source,
             full=options.full,
         )
+        if options.explain_compile and not options.quiet:
+            for sentence in compiled_text(report):
+                say(sentence)
     except NothingMeasuredError as nothing:
         if outcome.whole:
             say(str(nothing))

@@ -53,6 +53,8 @@ class Attached:
 def processes_to_enter(pid: int) -> tuple[int, ...]:
     """The process and those that it has started, as far as they are Pythons that use torch and were not forked by one
     of these (as a loader's workers are). Raises CommandError."""
+    if pid == 1:
+        raise CommandError("attach-refused", "Process 1 is the system's: name a process of the job.", exit_status=1)
     if not (PROC / str(pid)).exists():
         raise CommandError("no-such-process", f"There is no process {pid}.", exit_status=1)
     if (PROC / str(pid)).stat().st_uid != os.getuid() and os.getuid() != 0:
@@ -133,8 +135,16 @@ def _attach(
     manifest = begin_manifest(folder, command_of(pids[0]), {"attached": ",".join(map(str, pids))})
     with contextlib.suppress(OSError):
         manifest["directory"] = str((PROC / str(pids[0]) / "cwd").readlink())
-    for pid in pids:
-        _enter(pid, folder, options, show)
+    entered: list[int] = []
+    try:
+        for pid in pids:
+            _enter(pid, folder, options, show)
+            entered.append(pid)
+    except BaseException:  # all of a job or none of it
+        _leave(folder, entered)
+        for mark in (LEAVE, *(f"left-{pid}" for pid in entered)):
+            (folder / mark).unlink(missing_ok=True)
+        raise
     telemetry = Telemetry(folder, pids[0])
     thinner = JournalThinner(folder, lambda: telemetry.pids)
     journals, begin, left = Journals(folder), time.monotonic(), False
@@ -291,7 +301,10 @@ def _refusal(pid: int, said: str) -> str:
     if "busy" in said.splitlines():
         return f"Process {pid} was never at a place where it could be entered: try again."
     words = next((line for line in reversed(said.splitlines()) if line.strip()), "no reason was given").rstrip(".")
-    return f"gdb could not enter process {pid} ({words}): try a newer gdb, or start the job with STEPTIME_STANDBY=1."
+    return (
+        f"gdb could not enter process {pid}, which goes on as it was ({words}): start the job with STEPTIME_STANDBY=1, "
+        "or try a newer gdb."
+    )
 
 
 def _wait_for(pid: int, folder: Path, show: Callable[[Progress], None] | None) -> None:

@@ -55,7 +55,8 @@ def main() -> None:
 def answer_to(request: dict[str, Any]) -> dict[str, Any]:
     """What the loader is, its parts, and each setting."""
     try:
-        loader = made(loaded(request["loader"]))
+        target = loaded(request["loader"])
+        loader = made(target)
         parts = parts_of(loader, request["seconds"]) if request["parts"] else None
     except (Exception, SystemExit) as error:  # noqa: BLE001 - the user's own code runs here, and may do anything
         return {"failed": sentence_of(error)}
@@ -66,6 +67,7 @@ def answer_to(request: dict[str, Any]) -> dict[str, Any]:
         "batch_size": loader.batch_size,
         "workers": loader.num_workers,
         "iterable": isinstance(loader.dataset, IterableDataset),
+        "unbatched": is_dataset(target) and not isinstance(target, DataLoader),
         "parts": parts,
         "settings": [timed(loader, each, request) for each in request["settings"]],
     }
@@ -80,7 +82,7 @@ def made(target: Any) -> Any:
     if is_dataset(target):
         return DataLoader(target)
     raise TypeError(
-        f"it is a {type(target).__name__}, neither a DataLoader nor a dataset nor a function that makes one"
+        f"it is of type {type(target).__name__}, neither a DataLoader nor a dataset nor a function that makes one"
     )
 
 
@@ -149,6 +151,8 @@ def measured(loader: Any, setting: dict[str, Any], request: dict[str, Any]) -> d
     batches, begin = Batches(loader), time.perf_counter_ns()
     batch = batches.next()
     first = time.perf_counter_ns() - begin
+    several = loader.num_workers > 1 and isinstance(loader.dataset, IterableDataset)
+    repeats = several and same(batch, batches.next())  # of the first worker, and of the second
     away, end = request["step"] / 1e9, time.perf_counter() + PATIENCE
     for _ in range(SETTLING * loader.num_workers):
         batches.next()
@@ -160,6 +164,7 @@ def measured(loader: Any, setting: dict[str, Any], request: dict[str, Any]) -> d
         "waits": waits,
         "first_ns": first,
         "received_ns": received(batches, waits) if loader.num_workers else None,
+        "repeats": repeats,
         "samples": samples_in(batch),
         "bytes": bytes_of(batch),
     }
@@ -254,6 +259,13 @@ def read(loader: Any, orders: list[Any], seconds: float) -> dict[str, Any]:
         "collate_ns": collating / max(batches, 1),
         "busy": min(1.0, cpu / max(items + collating, 1)),
     }
+
+
+def same(one: Any, other: Any) -> bool:
+    """Whether two batches hold the same tensors; False where they hold none."""
+    left, right = list(tensors_of(one)), list(tensors_of(other))
+    alike = len(left) == len(right) and all(a.shape == b.shape for a, b in zip(left, right, strict=True))
+    return bool(left) and alike and all(torch.equal(a, b) for a, b in zip(left, right, strict=True))
 
 
 def samples_in(batch: Any) -> int | None:

@@ -1,7 +1,7 @@
 """Looks into the training thread from another one: in slow steps while they last, in a job that was asked to catch
 them (`steptime run --catch`); and in a few steps of a loop that runs too many lines to be timed one by one.
 
-A thread of ours wakes a few times in a usual step and looks at the clock. Where a step lasts longer than the limit, it
+A thread of ours wakes when a step that began could have reached its limit. Where the step lasts still, it
 looks at the training thread's frames every few milliseconds until the step ends; to a step that is no longer than the
 limit nothing happens. What was seen is written at the next boundary, by the training thread. No frame is kept.
 """
@@ -24,7 +24,7 @@ LOOK_NS = 5_000_000
 LEAST_WAIT, MOST_WAIT = 2_000_000, 250_000_000
 """ns between two looks at the clock."""
 WAKES = 4
-"""Looks at the clock within a limit: a slow step is seen from a quarter behind its limit on, at the latest."""
+"""Looks at the clock within a usual step, where one of so many is looked into."""
 MOST_CAUGHT = 100
 """Slow steps that are looked into; of more only that they are long is known, as of every step."""
 MOST_LOOKS = 20_000
@@ -153,8 +153,10 @@ class SlowStepWatch(Follower):
         return max(float(self._limits.get("ns") or 0), float(self._limits.get("times") or 0) * float(self._usual))
 
     def _wait(self) -> float:
-        limit = self._usual if self.every else self._limit()
-        return min(MOST_WAIT, max(LEAST_WAIT, limit / WAKES))
+        """ns until the step that runs has reached its limit; of steps that are looked into whole, until it may be one's
+        turn."""
+        left = self._usual / WAKES if self.every else self._last_end() + self._limit() - now()
+        return min(MOST_WAIT, max(LEAST_WAIT, left))
 
     def _look_into(self, begin: int) -> None:
         """Until the step that began then ends."""

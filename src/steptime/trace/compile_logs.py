@@ -272,7 +272,8 @@ def _text_of(file: Path) -> str:
 
 def _reasons(payload: str) -> list[str]:
     """The guards that failed; the first one is that of the newest compiled code, which was tried first."""
-    return [_short(GUARD.sub("", each.strip())) for each in _decoded(GUARDS, payload) or [payload]]
+    said = (each.strip().partition("\n")[0] for each in _decoded(GUARDS, payload) or [payload])
+    return [_short(GUARD.sub("", each).partition("  # ")[0].strip()) for each in said]
 
 
 def _short(text: str) -> str:
