@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 from pathlib import Path
 
 import click
@@ -76,9 +75,10 @@ def command(
         say(problem)
     if not quiet:
         several = f"processes {', '.join(map(str, found.pids))}" if len(found.pids) > 1 else f"process {pids[0]}"
-        say(f"{several} ended" if found.ended else f"left {several}: the job goes on")
+        left = f"left {several}" if found.left else f"{several} will be left as soon as a step allows it"
+        say(f"{several} ended" if found.ended else f"{left}: the job goes on")
     try:
-        report = diagnose_paths((os.path.relpath(folder) if recording is None else shlex.quote(recording),))
+        report = diagnose_paths((recording or os.path.relpath(folder),))
     except NothingMeasuredError as nothing:
         say(str(nothing))
         return 1

@@ -10,6 +10,7 @@ from steptime.cli.options import force_option, numbers_of, outputs_option, secon
 from steptime.errors import UsageError
 
 CONTEXTS = ("fork", "forkserver", "spawn")
+MOST_WORKERS = 256
 SHARING = ("file_descriptor", "file_system")
 
 
@@ -84,8 +85,11 @@ def command(
         )
     for output in outputs:
         check(output, force=force, renderers=RENDERERS)
+    counts = numbers_of(workers, "--workers", 0)
+    if counts and counts[-1] > MOST_WORKERS:
+        raise UsageError("usage", f"--workers takes at most {MOST_WORKERS}: each is a process.")
     wishes = LoaderWishes(
-        loader, step, numbers_of(workers, "--workers", 0), numbers_of(batch_sizes, "--batch-sizes"),
+        loader, step, counts, numbers_of(batch_sizes, "--batch-sizes"),
         numbers_of(prefetch, "--prefetch"), listed(contexts, CONTEXTS, "--contexts"),
         listed(sharing, SHARING, "--sharing"), pin_memory, length / PROCESSES,
     )  # fmt: skip

@@ -41,7 +41,7 @@ def ranks(context: click.Context, parameter: click.Parameter, value: str) -> tup
     return tuple(word if word in WORDS else str(int(word)) for word in given)
 
 
-CAUGHT = re.compile(r"(?:step)?\s*>?\s*(?:(?P<times>\d+(?:\.\d+)?)\s*x|(?P<length>\d+(?:\.\d+)?)\s*(?P<unit>ms|s))")
+CAUGHT = re.compile(r"(?:step)?\s*>?\s*(?P<number>\d{1,9}(?:\.\d{1,9})?)\s*(?P<unit>x|ms|s)")
 EVERY = re.compile(r"every\s+(\d{1,9})")
 
 
@@ -53,10 +53,11 @@ def slow_steps(context: click.Context, parameter: click.Parameter, value: str | 
     if (numbered := EVERY.fullmatch(words)) and int(numbered[1]) > 0:
         return CatchOptions(every=int(numbered[1]))
     found = CAUGHT.fullmatch(words)
-    if found and found["times"] and float(found["times"]) > 1:
-        return CatchOptions(times=float(found["times"]))
-    if found and found["length"] and float(found["length"]) > 0:
-        return CatchOptions(ns=int(float(found["length"]) * (1e6 if found["unit"] == "ms" else 1e9)))
+    number, unit = (float(found["number"]), found["unit"]) if found else (0.0, "")
+    if unit == "x" and number > 1:
+        return CatchOptions(times=number)
+    if unit in ("ms", "s") and number > 0:
+        return CatchOptions(ns=int(number * (1e6 if unit == "ms" else 1e9)))
     raise click.BadParameter(f"{value[:40]!r} says no steps. Expected 2x (more than once), 500ms, or every 1000.")
 
 

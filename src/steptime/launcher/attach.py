@@ -43,10 +43,12 @@ PTRACE = Path("/proc/sys/kernel/yama/ptrace_scope")
 
 @dataclass(frozen=True, slots=True)
 class Attached:
-    """pids: that were entered. ended: the job ended by itself meanwhile. problems: what was lost."""
+    """pids: that were entered. ended: the job ended by itself meanwhile. left: every process has said that we are gone.
+    problems: what was lost."""
 
     pids: tuple[int, ...]
     ended: bool
+    left: bool
     problems: tuple[str, ...]
 
 
@@ -57,7 +59,7 @@ def processes_to_enter(pid: int) -> tuple[int, ...]:
         raise CommandError("attach-refused", "Process 1 is the system's: name a process of the job.", exit_status=1)
     if not (PROC / str(pid)).exists():
         raise CommandError("no-such-process", f"There is no process {pid}.", exit_status=1)
-    if (PROC / str(pid)).stat().st_uid != os.getuid() and os.getuid() != 0:
+    if (PROC / str(pid)).stat().st_uid != os.getuid():  # nor root: the job must write into the recording
         raise CommandError("attach-refused", f"Process {pid} is another user's: attach as that user.", exit_status=1)
     found = [each for each in family(pid) if uses_torch(each)]
     found = [each for each in found if not any(same_stack(each, other) for other in found if other < each)]
@@ -147,7 +149,7 @@ def _attach(
         raise
     telemetry = Telemetry(folder, pids[0])
     thinner = JournalThinner(folder, lambda: telemetry.pids)
-    journals, begin, left = Journals(folder), time.monotonic(), False
+    journals, begin = Journals(folder), time.monotonic()
     while living := [pid for pid in pids if _lives(pid)]:
         try:
             time.sleep(PERIOD)
@@ -161,11 +163,9 @@ def _attach(
                 break
         except KeyboardInterrupt:
             break
-    if living:
-        left = True
-        _leave(folder, living)
+    left = _leave(folder, living) if living else True
     extend_manifest(folder, manifest, ended_epoch_ns=time.time_ns(), torch_imported=True)
-    return Attached(tuple(pids), not left, tuple(pack_recording(folder)))
+    return Attached(tuple(pids), not living, left, tuple(pack_recording(folder)))
 
 
 def _lives(pid: int) -> bool:
@@ -188,12 +188,14 @@ def _is_measured(folder: Path) -> bool:
     return bool(newest) and all(each is not None and time.time() - each > SETTLE_SECONDS for each in newest)
 
 
-def _leave(folder: Path, living: Sequence[int]) -> None:
-    """Asks the probe to go, and waits for its last records."""
+def _leave(folder: Path, living: Sequence[int]) -> bool:
+    """Asks the probe to go, and waits for its last records. Whether all have left: one that never trains, or is not
+    measured yet, does later."""
     (folder / LEAVE).touch()
     end = time.monotonic() + LEAVING_SECONDS
     while time.monotonic() < end and not all((folder / f"left-{pid}").exists() for pid in living):
         time.sleep(PERIOD / 5)
+    return all((folder / f"left-{pid}").exists() for pid in living)
 
 
 def _enter(pid: int, folder: Path, options: ProbeOptions, show: Callable[[Progress], None] | None) -> None:

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from bench_script import INTERRUPTED, loaded, sentence_of  # type: ignore[import-not-found]
+from bench_script import INTERRUPTED, loaded, sentence_of, tensors_of  # type: ignore[import-not-found]
 from torch.utils.data import DataLoader, IterableDataset
 
 BLOCKS = 8
@@ -263,7 +263,7 @@ def read(loader: Any, orders: list[Any], seconds: float) -> dict[str, Any]:
 
 def same(one: Any, other: Any) -> bool:
     """Whether two batches hold the same tensors; False where they hold none."""
-    left, right = list(tensors_of(one)), list(tensors_of(other))
+    left, right = tensors_of(one), tensors_of(other)
     alike = len(left) == len(right) and all(a.shape == b.shape for a, b in zip(left, right, strict=True))
     return bool(left) and alike and all(torch.equal(a, b) for a, b in zip(left, right, strict=True))
 
@@ -273,17 +273,6 @@ def samples_in(batch: Any) -> int | None:
     for each in tensors_of(batch):
         return int(each.shape[0]) if each.dim() else 1
     return None
-
-
-def tensors_of(batch: Any) -> Iterator[Any]:
-    if isinstance(batch, torch.Tensor):
-        yield batch
-    elif isinstance(batch, dict):
-        for each in batch.values():
-            yield from tensors_of(each)
-    elif isinstance(batch, list | tuple):
-        for each in batch:
-            yield from tensors_of(each)
 
 
 def bytes_of(batch: Any) -> int:

@@ -316,6 +316,7 @@ def leave(session: Session) -> None:
     """As we were asked to: the job goes on as it was before we came."""
     session.active = False
     session.stop_listening()
+    end_script(session._script)  # and a profiler that is on with it; one that runs ends by itself
     session.catching.finish()
     session.recorder.journal.close()
     loader.tell_apart(False)

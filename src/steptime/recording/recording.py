@@ -140,6 +140,10 @@ class CodeFacts:
     lines: tuple[CodeLine, ...]
 
 
+LONGEST_EVENT = 1_000_000_000
+"""ns: no tracer takes a second for a call."""
+
+
 @dataclass(frozen=True, slots=True)
 class LineCostFacts:
     """What timing the lines took: ns for a call of a function that is not timed, and for a line. A LINE record's flags
@@ -147,6 +151,10 @@ class LineCostFacts:
 
     call: int
     line: int
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.call <= LONGEST_EVENT and 0 <= self.line <= LONGEST_EVENT):
+            raise ValueError(f"timing a line takes no {self.line} ns, nor a call {self.call}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,6 +230,10 @@ class CaughtFacts:
     end: int
     usual: int
     paths: tuple[SampledPath, ...]
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.begin <= self.end < 1 << 63 or not 0 <= self.usual < 1 << 63:
+            raise ValueError(f"no step lasts from {self.begin} to {self.end}")
 
 
 @dataclass(frozen=True, slots=True)
