@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from steptime.callables.loader_bench import PLATEAU, LoaderBench, LoaderSetting
-from steptime.callables.page import CurveChart, curve_of
+from steptime.callables.page import CurveChart, curve_of, page_of
 from steptime.callables.text import in_columns
 from steptime.quantities import format_bytes, format_count, format_duration, format_share
 from steptime.report.json import document
 from steptime.report.markdown import prose, titled_table
 from steptime.report.output import Renderer
-from steptime.report.page.frame import whole
 from steptime.report.page.waterfall import Tick, decades
 from steptime.report.printable import one_line, printable
 from steptime.report.sentences import interval_text
@@ -165,16 +164,8 @@ def chart(bench: LoaderBench) -> CurveChart | None:
 
 def render(bench: LoaderBench) -> str:
     """The whole page."""
-    return whole(
-        "bench.html",
-        title=f"Bench of {bench.wishes.loader}",
-        data=to_json(bench),
-        headline=headline(bench),
-        badge=badge(bench),
-        chart=chart(bench),
-        tables=tables(bench),
-        notes=tuple(notes(bench)),
-    )
+    answer = headline(bench), badge(bench)
+    return page_of(f"Bench of {bench.wishes.loader}", to_json(bench), answer, chart(bench), tables(bench), notes(bench))
 
 
 RENDERERS: tuple[Renderer[LoaderBench], ...] = (

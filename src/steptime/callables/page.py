@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from steptime.callables.bench import Bench
@@ -11,6 +11,7 @@ from steptime.quantities import Estimate, format_duration
 from steptime.report.output import Renderer
 from steptime.report.page.frame import whole
 from steptime.report.page.waterfall import Decades, Tick, decades
+from steptime.report.tables import Table
 
 BOX = 1000
 """Side of the square that the curves are drawn in, which is stretched to the plot."""
@@ -67,18 +68,32 @@ def curve_of(name: str, tone: int, drawn: Sequence[tuple[float, Estimate]], axis
     return BenchCurve(name, tone, line, " ".join([*above, *reversed(below)]))
 
 
-def render(bench: Bench) -> str:
-    """The whole page."""
+def page_of(
+    title: str,
+    data: str,
+    answer: tuple[str, str],
+    drawn: CurveChart | None,
+    tables: tuple[Table, ...],
+    notes: Iterable[str],
+) -> str:
+    """The whole page of something that was timed. data: all of it as JSON. answer: its headline, and how sure it is."""
+    headline, badge = answer
     return whole(
         "bench.html",
-        title=f"Bench of {', '.join(bench.wishes.callables)}",
-        data=to_json(bench),
-        headline=headline(bench),
-        badge=badge(bench),
-        chart=chart(bench),
-        tables=tables(bench),
-        notes=tuple(notes(bench)),
+        title=title,
+        data=data,
+        headline=headline,
+        badge=badge,
+        chart=drawn,
+        tables=tables,
+        notes=tuple(notes),
     )
+
+
+def render(bench: Bench) -> str:
+    """The whole page."""
+    title, answer = f"Bench of {', '.join(bench.wishes.callables)}", (headline(bench), badge(bench))
+    return page_of(title, to_json(bench), answer, chart(bench), tables(bench), notes(bench))
 
 
 RENDERERS: tuple[Renderer[Bench], ...] = (

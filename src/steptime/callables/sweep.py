@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from steptime.callables.bench import SCRIPTS, answer_of
-from steptime.callables.page import CurveChart, curve_of
+from steptime.callables.page import CurveChart, curve_of, page_of
 from steptime.callables.text import in_columns
 from steptime.machine.machine import DISTURBING_CPUS, Machine
 from steptime.machine.peaks import OtherLoad
@@ -21,7 +21,6 @@ from steptime.quantities import Estimate, format_bytes, format_count, format_dur
 from steptime.report.json import document
 from steptime.report.markdown import prose, titled_table
 from steptime.report.output import Renderer
-from steptime.report.page.frame import whole
 from steptime.report.page.waterfall import Tick, decades
 from steptime.report.printable import one_line, printable
 from steptime.report.sentences import format_rate
@@ -255,16 +254,8 @@ def _estimate(point: SweepPoint) -> Estimate:
 
 def render(sweep: Sweep) -> str:
     """The whole page."""
-    return whole(
-        "bench.html",
-        title=f"Ceilings of {sweep.name or sweep.device}",
-        data=to_json(sweep),
-        headline=headline(sweep),
-        badge=badge(sweep),
-        chart=chart(sweep),
-        tables=tables(sweep),
-        notes=tuple(knees(sweep)),
-    )
+    title, answer = f"Ceilings of {sweep.name or sweep.device}", (headline(sweep), badge(sweep))
+    return page_of(title, to_json(sweep), answer, chart(sweep), tables(sweep), knees(sweep))
 
 
 RENDERERS: tuple[Renderer[Sweep], ...] = (
