@@ -189,7 +189,7 @@ LEAST_OUTLYING = 0.05
 """Of the time of the steady steps: less is no matter."""
 
 
-@rule("ST906", "outlier-steps", needs={Signal.OUTLIERS}, weight=Weight.NOTE)
+@rule("ST906", "outlier-steps", needs={Signal.OUTLIERS}, uses={Signal.CAUGHT}, weight=Weight.NOTE)
 def outlier_steps(signals: Signals) -> Finding | None:
     """A few steps take many times as long as the others
 
@@ -208,7 +208,7 @@ def outlier_steps(signals: Signals) -> Finding | None:
     When to ignore it: When they are few of a long run, or another program's doing.
     """
     use = signals.outliers
-    if use.share < LEAST_OUTLYING:
+    if use.share < LEAST_OUTLYING or signals.has(Signal.CAUGHT):  # ST907 tells them with their lines
         return None
     words = part_words(use.part)
     numbers = f"{'Step' if use.count == 1 else 'Steps'} {', '.join(map(str, use.numbers))}"
@@ -217,7 +217,7 @@ def outlier_steps(signals: Signals) -> Finding | None:
     return outlier_steps.finding(outliers_text(use), f"Look at {words} in these steps.", evidence=evidence)
 
 
-@rule("ST907", "caught-steps", needs={Signal.CAUGHT}, instead_of=("outlier-steps",), weight=Weight.NOTE)
+@rule("ST907", "caught-steps", needs={Signal.CAUGHT}, weight=Weight.NOTE)
 def caught_steps(signals: Signals) -> Finding | None:
     """Slow steps, looked into while they lasted
 
