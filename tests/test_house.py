@@ -52,6 +52,7 @@ SCRIPTS = (
     "machine/between_runs_script.py",
     "machine/bench_script.py",
     "machine/loader_script.py",
+    "machine/formats_script.py",
     "machine/sweep_script.py",
 )
 IN_THE_USERS_PROCESS = ("probe/", *SCRIPTS)
@@ -62,6 +63,7 @@ BROAD_EXCEPTS = (
     "remote.py",
     "machine/bench_script.py",
     "machine/loader_script.py",
+    "machine/formats_script.py",
     "machine/sweep_script.py",
 )
 PRINTS = ("cli/", "report/text.py", "launcher/attach_script.py", *SCRIPTS)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from preloading import python
 
-from steptime.callables.loader_bench import LoaderSetting, best_of, usual_counts
+from steptime.callables.loader_bench import SCRIPT, LoaderSetting, best_of, usual_counts
 from steptime.cli.main import main
 from steptime.quantities import Estimate
 
@@ -108,6 +110,107 @@ def test_what_gives_no_batch_is_one_sentence(
     error = capfd.readouterr().err.splitlines()[-1]
     assert said in error
     assert "bench-failed" in error
+
+
+JOB = """
+import pathlib, sys
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+here = pathlib.Path(__file__).parent
+
+class Rows(Dataset):
+    def __init__(self, count):
+        self.count = count
+    def __len__(self):
+        return self.count
+    def __getitem__(self, index):
+        return torch.frombuffer(bytearray((here / f"{index}.row").read_bytes()), dtype=torch.float32), index
+
+class Checked(Rows):
+    pass
+
+(here / "trained.txt").write_text(" ".join(sys.argv[1:]))
+for batch in DataLoader(Checked(2)):
+    pass
+for _ in range(int(sys.argv[2])):
+    for rows, targets in DataLoader(Rows(8), batch_size=4):
+        print("trains")
+"""
+
+
+@pytest.fixture
+def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for index in range(8):
+        (tmp_path / f"{index}.row").write_bytes(bytes(4096))
+    path = tmp_path / "train.py"
+    path.write_text(JOB, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    return path
+
+
+def test_the_loader_of_a_job_is_timed_without_training_or_writing(job: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """In an interpreter of its own: the tests' server of processes stands outside of what contains a job."""
+    words = ["--workers", "0", "--seconds", "0.1s", "--cold", "--kept", "--formats", "--json"]
+    assert main(["bench-loader", *words, "--", sys.executable, "-u", "train.py", "--epochs", "3"]) == 0
+    found = json.loads(capfd.readouterr().out)["bench"]
+    assert found["dataset"] == "Checked"
+    assert found["parts"]["length"] == 2
+    assert not (job.parent / "trained.txt").exists()
+    (kept,) = found["variants"]
+    assert kept["name"] == "num_workers=0, items kept in memory"
+    stored = {each["name"]: each for each in found["formats"]}
+    assert stored["a file each"]["bytes"] >= 4096
+    assert stored["a file each"]["warm_ns"] > 0
+    assert all(each.get("warm_ns") or each["left_out"] for each in stored.values())
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (["train.py", "--epochs", "0"], "dataset is not there"),
+        (["sh", "-c", "true"], "sh cannot be reached"),
+        (["fails.py"], "RuntimeError"),
+        (["idle.py"], "the job never asked a DataLoader for a batch"),
+    ],
+)
+def test_a_job_without_that_loader_is_one_sentence(
+    job: Path, command: list[str], said: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (job.parent / "fails.py").write_text("raise RuntimeError('mine')", encoding="utf-8")
+    (job.parent / "idle.py").write_text("import torch", encoding="utf-8")
+    if command[0] == "train.py":
+        (job.parent / "train.py").write_text("raise SystemExit('dataset is not there')", encoding="utf-8")
+    words = command if command[0] == "sh" else [python(), *command]
+    assert main(["bench-loader", "--", *words]) in (1, 2)
+    assert said in capfd.readouterr().err.splitlines()[-1]
+
+
+def test_what_is_stored_in_other_formats_is_read_back_whole(tmp_path: Path) -> None:
+    """Each format that has its package here; the script runs in another interpreter, so this is its module alone."""
+    script = SCRIPT.parent / "formats_script.py"
+    check = tmp_path / "check.py"
+    check.write_text(
+        "import sys, pathlib, torch, importlib.util\n"
+        f"sys.path.insert(0, {str(script.parent)!r})\n"
+        "import formats_script as formats\n"
+        "samples = [(torch.full((3, 2), float(number)), number) for number in range(40)]\n"
+        "for kind in formats.FORMATS:\n"
+        "    folder = pathlib.Path(sys.argv[1]) / kind.__name__\n"
+        "    folder.mkdir()\n"
+        "    form = kind(folder)\n"
+        "    try:\n"
+        "        form.write(samples)\n"
+        "    except ImportError:\n"
+        "        continue\n"
+        "    for number in (39, 0, 33):\n"
+        "        rows, index = form.open()(number)\n"
+        "        assert rows.tolist() == samples[number][0].tolist() and int(index) == number, kind\n"
+        "    print(kind.__name__)\n",
+        encoding="utf-8",
+    )
+    run = subprocess.run([python(), str(check), str(tmp_path)], capture_output=True, text=True, check=False)
+    assert {"Files", "Tar", "Mapped"} <= set(run.stdout.split()), run.stderr
 
 
 def setting(workers: int, batch: float) -> LoaderSetting:

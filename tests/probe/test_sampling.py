@@ -80,7 +80,27 @@ def test_a_line_whose_calls_are_timed_now_and_then_has_no_time_of_theirs() -> No
 
     paths = sampled(lambda: [item() for _ in range(64)])
     spent = {name: sum(path["duration"] for path in paths if names(path)[0] == name) for name in ("window", "item")}
-    assert spent["item"] < spent["window"] / 2
+    assert spent["item"] < spent["window"] / 4
+
+
+def test_caller_and_callee_have_the_time_of_a_run_together_however_often_each_is_timed() -> None:
+    def window(length: int) -> int:
+        total = 0
+        for each in range(length):
+            total += each * each
+        return total
+
+    def item() -> int:
+        return window(LONG_CALL + 100) + busy(2_000)
+
+    def epoch() -> None:
+        for _ in range(MOST_HITS):
+            item()
+
+    begin = time.perf_counter_ns()
+    paths = sampled(epoch)
+    took = time.perf_counter_ns() - begin
+    assert sum(path["duration"] for path in paths) <= 1.2 * took
 
 
 def test_what_runs_once_before_a_long_loop_is_not_taken_for_the_loop() -> None:

@@ -5,8 +5,11 @@ The waits come from `machine/loader_script.py`, of two fresh processes, which ta
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import json
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -14,9 +17,12 @@ import numpy as np
 
 from steptime.callables.bench import SCRIPTS, answer_of, over_processes
 from steptime.errors import NothingMeasuredError
+from steptime.launcher.variant import ERRORS, run_plain
 from steptime.machine.machine import DISTURBING_CPUS
 from steptime.machine.peaks import OtherLoad
 from steptime.quantities import Estimate
+from steptime.trials.containment import Workspace, contained, leave
+from steptime.trials.execute import last_lines
 
 SCRIPT = SCRIPTS / "loader_script.py"
 PROCESSES = 2
@@ -28,10 +34,11 @@ MOST_WORKERS = 16
 
 @dataclass(frozen=True, slots=True)
 class LoaderWishes:
-    """What is asked for. loader: "file.py:name" or "module:name". step: ns that the training is away between two
-    batches. workers: counts to try, empty for 0 to twice the usable CPUs. The others are tried with the best count:
-    batch_sizes, prefetch (factors), contexts (how workers are started), sharing (strategies). seconds: of each setting
-    in each process."""
+    """What is asked for. loader: "file.py:name" or "module:name", or a job's command in words. step: ns that the
+    training is away between two batches. workers: counts to try, empty for 0 to twice the usable CPUs. The others are
+    tried with the best count: batch_sizes, prefetch (factors), contexts (how workers are started), sharing
+    (strategies); kept: with the items in memory. cold: items are read with their files out of the page cache, too.
+    formats: samples are stored in other formats and read back. seconds: of each setting in each process."""
 
     loader: str
     step: float = 0.0
@@ -41,6 +48,9 @@ class LoaderWishes:
     contexts: tuple[str, ...] = ()
     sharing: tuple[str, ...] = ()
     pin_memory: bool = False
+    kept: bool = False
+    cold: bool = False
+    formats: bool = False
     seconds: float = 1.0
 
     def variants(self, workers: int) -> list[dict[str, Any]]:
@@ -53,7 +63,7 @@ class LoaderWishes:
         found: list[dict[str, Any]] = [{"batch_size": each} for each in self.batch_sizes]
         found += with_workers if workers else []
         found += [{"pin_memory": True}] if self.pin_memory else []
-        return [{"workers": workers, **each} for each in found]
+        return [{"workers": workers, **each} for each in found] + ([{"workers": 0, "kept": True}] if self.kept else [])
 
 
 class _TimedSetting(msgspec.Struct, frozen=True):
@@ -65,6 +75,7 @@ class _TimedSetting(msgspec.Struct, frozen=True):
     context: str = ""
     sharing: str = ""
     pin_memory: bool = False
+    kept: bool = False
     waits: list[float] = []
     first_ns: float = 0.0
     received_ns: float | None = None
@@ -76,14 +87,32 @@ class _TimedSetting(msgspec.Struct, frozen=True):
 
 class LoaderParts(msgspec.Struct, frozen=True):
     """What one batch takes in the process that makes it. batches: that were read. item_ns: of an item; again_ns: of
-    the same one, read a second time, None where that cannot be. collate_ns: of a batch. busy: share of both in which a
-    CPU worked."""
+    the same one, read a second time, None where that cannot be; cold_ns: with its files out of the page cache, None
+    where that was not asked for or no file was read; cold_busy, fetched: the CPU's share and the bytes from a disk of
+    that. collate_ns: of a batch. busy: share of both in which a CPU worked. length: items of the dataset."""
 
     batches: int
     item_ns: float
     collate_ns: float
     busy: float
     again_ns: float | None = None
+    cold_ns: float | None = None
+    cold_busy: float | None = None
+    fetched: float = 0.0
+    length: int | None = None
+
+
+class StoredSamples(msgspec.Struct, frozen=True):
+    """Samples in another format. bytes: of a sample on the disk. ns of a sample: ordered_ns, random_ns with the files
+    out of the page cache, None where the system keeps them in memory; warm_ns at random from memory. left_out: why
+    there is nothing."""
+
+    name: str
+    bytes: float = 0.0
+    ordered_ns: float | None = None
+    random_ns: float | None = None
+    warm_ns: float | None = None
+    left_out: str = ""
 
 
 class _LoaderAnswer(msgspec.Struct, frozen=True):
@@ -95,8 +124,26 @@ class _LoaderAnswer(msgspec.Struct, frozen=True):
     iterable: bool = False
     unbatched: bool = False
     parts: LoaderParts | None = None
+    formats: tuple[StoredSamples, ...] = ()
     settings: list[_TimedSetting] = []
     failed: str = ""
+
+
+Ask = Callable[[Mapping[str, Any]], _LoaderAnswer]
+"""Puts a request to `machine/loader_script.py` in a fresh process."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoaderJob:
+    """A training job whose loader is meant. executable: its interpreter; words: what stands behind that, "train.py" or
+    "-m", "package", then arguments. stand: where it is run. dataset: the class of the loader's dataset, "" for the
+    first loader that is asked. seconds: after which a process is taken to hang."""
+
+    executable: str
+    words: tuple[str, ...]
+    stand: Workspace
+    dataset: str = ""
+    seconds: float = 600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +188,7 @@ class LoaderBench:
     best: LoaderSetting
     settings: tuple[LoaderSetting, ...]
     variants: tuple[LoaderSetting, ...]
+    formats: tuple[StoredSamples, ...]
     other_cpus: float
 
     @property
@@ -149,21 +197,21 @@ class LoaderBench:
         return self.other_cpus > DISTURBING_CPUS
 
 
-def bench_loader(wishes: LoaderWishes, executable: str, tell: Callable[[str], None]) -> LoaderBench:
+def bench_loader(wishes: LoaderWishes, ask: Ask, tell: Callable[[str], None]) -> LoaderBench:
     """Times it in fresh processes of the user's interpreter. Raises NothingMeasuredError."""
     load = OtherLoad()
-    tell("timing items and collating")
-    about = _ask(wishes, executable, [], parts=True)
+    tell("timing items and collating" + ", and other formats" * wishes.formats)
+    about = _answer(wishes, ask, [], parts=True)
     counts = wishes.workers or usual_counts(about.usable_cpus)
-    settings = _timed(wishes, executable, [{"workers": each} for each in sorted({*counts, about.workers})], tell)
+    settings = _timed(wishes, ask, [{"workers": each} for each in sorted({*counts, about.workers})], tell)
     own = next(each for each in settings if each.workers == about.workers)
     best = best_of(settings)
     if best is None:
         raise NothingMeasuredError("bench-failed", f"The loader gives no batch: {settings[0].failed}.")
-    variants = _timed(wishes, executable, wishes.variants(best.workers), tell)
+    variants = _timed(wishes, ask, wishes.variants(best.workers), tell)
     return LoaderBench(
         wishes, about.torch, about.dataset, about.usable_cpus, about.iterable, about.unbatched, about.parts, own, best,
-        settings, variants, load.since()[0],
+        settings, variants, about.formats, load.since()[0],
     )  # fmt: skip
 
 
@@ -183,7 +231,7 @@ def best_of(settings: Sequence[LoaderSetting]) -> LoaderSetting | None:
 
 
 def _timed(
-    wishes: LoaderWishes, executable: str, settings: list[dict[str, Any]], tell: Callable[[str], None]
+    wishes: LoaderWishes, ask: Ask, settings: list[dict[str, Any]], tell: Callable[[str], None]
 ) -> tuple[LoaderSetting, ...]:
     if not settings:
         return ()
@@ -191,7 +239,7 @@ def _timed(
     for number in range(PROCESSES):
         tell(f"timing {len(settings)} settings, process {number + 1} of {PROCESSES}")
         order = settings[::-1] if number % 2 else settings
-        found = _ask(wishes, executable, order, parts=False).settings
+        found = _answer(wishes, ask, order, parts=False).settings
         answers.append(found[::-1] if number % 2 else found)
     return tuple(_setting(each, wishes) for each in zip(*answers, strict=True))
 
@@ -205,6 +253,7 @@ def _setting(timed: Sequence[_TimedSetting], wishes: LoaderWishes) -> LoaderSett
         f"multiprocessing_context={one.context}" if one.context else "",
         f"{one.sharing} sharing" if one.sharing else "",
         "pin_memory=True" if one.pin_memory else "",
+        "items kept in memory" if one.kept else "",
     ]
     name, workers = ", ".join(filter(None, parts)), one.workers or 0
     failed = next((each.failed for each in timed if each.failed), "")
@@ -222,11 +271,39 @@ def _setting(timed: Sequence[_TimedSetting], wishes: LoaderWishes) -> LoaderSett
     )  # fmt: skip
 
 
-def _ask(wishes: LoaderWishes, executable: str, settings: list[dict[str, Any]], *, parts: bool) -> _LoaderAnswer:
-    request = {
+def of_place(executable: str) -> Ask:
+    """Asks a fresh process of an interpreter about the loader of a place."""
+    return lambda request: answer_of(SCRIPT, request, executable, _LoaderAnswer)
+
+
+def of_job(job: LoaderJob) -> Ask:
+    """Asks a job that is run, contained as a trial, until its loader is asked for a batch."""
+
+    def ask(request: Mapping[str, Any]) -> _LoaderAnswer:
+        with tempfile.TemporaryDirectory(prefix="steptime-job-") as folder:
+            answer = Path(folder) / "run" / "answer.json"
+            words = json.dumps({**request, "job": job.words, "dataset": job.dataset, "answer": str(answer)})
+            own = Path(folder) / "workspace"
+            stand = replace(job.stand, command=(job.executable, str(SCRIPT), words), folder=own)
+            try:
+                with contained(stand, "loader", answer.parent, deadline=job.seconds) as (command, place):
+                    outcome = run_plain(command, answer.parent, (), place, lambda: False)
+            finally:
+                leave(stand)
+            problem = next(iter(outcome.problems), "") or last_lines(answer.parent / ERRORS)
+            try:
+                return msgspec.json.decode(answer.read_bytes(), type=_LoaderAnswer)
+            except OSError:
+                return _LoaderAnswer(failed=problem or f"the job ended with {outcome.status} and no answer")
+
+    return ask
+
+
+def _answer(wishes: LoaderWishes, ask: Ask, settings: list[dict[str, Any]], *, parts: bool) -> _LoaderAnswer:
+    answer = ask({
         "loader": wishes.loader, "settings": settings, "seconds": wishes.seconds, "step": wishes.step, "parts": parts,
-    }  # fmt: skip
-    answer = answer_of(SCRIPT, request, executable, _LoaderAnswer)
+        "cold": wishes.cold, "formats": parts and wishes.formats,
+    })  # fmt: skip
     if answer.failed:
         raise NothingMeasuredError("bench-failed", f"{wishes.loader} cannot be timed: {answer.failed}.")
     return answer

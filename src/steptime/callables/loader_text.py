@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from steptime.callables.loader_bench import PLATEAU, LoaderBench, LoaderSetting
-from steptime.callables.page import CurveChart, curve_of, page_of
 from steptime.callables.text import in_columns
 from steptime.quantities import format_bytes, format_count, format_duration, format_share
 from steptime.report.json import document
 from steptime.report.markdown import prose, titled_table
 from steptime.report.output import Renderer
+from steptime.report.page.curves import CurveChart, curve_of, page_of
 from steptime.report.page.waterfall import Tick, decades
 from steptime.report.printable import one_line, printable
 from steptime.report.sentences import interval_text
@@ -72,7 +72,15 @@ def notes(bench: LoaderBench) -> Iterator[str]:
                 else f"; a CPU works in {format_share(parts.busy)} of that."
             )
         )
-        if parts.again_ns is not None and parts.again_ns < WORTH_A_WORD * parts.item_ns:
+        if parts.cold_ns is not None and parts.again_ns is not None and parts.cold_busy is not None:
+            yield (
+                f"With its files out of the page cache an item takes {format_duration(parts.cold_ns)} "
+                f"({format_bytes(round(parts.fetched))} from the disk, no CPU works in "
+                f"{format_share(1 - parts.cold_busy)} of that), from memory {format_duration(parts.again_ns)}."
+            )
+        elif bench.wishes.cold:
+            yield "No file was read from a disk for its items, or the system keeps files in memory: nothing is cold."
+        elif parts.again_ns is not None and parts.again_ns < WORTH_A_WORD * parts.item_ns:
             yield (
                 f"The same items took {format_duration(parts.again_ns)} when they were read again: the files were in "
                 "memory then, or the dataset keeps them. The first epoch is slower than the table says."
@@ -85,15 +93,37 @@ def notes(bench: LoaderBench) -> Iterator[str]:
         yield "Each of several workers gives the same items: split the dataset by torch.utils.data.get_worker_info()."
     elif bench.iterable and bench.best.workers > 1:
         yield "The dataset is iterable: unless it splits its items by get_worker_info(), each worker gives all of them."
+    yield from _of_memory(bench)
     if bench.unbatched:
         yield "This is a dataset: each batch is one sample. --batch-sizes 16,32 tries others."
     yield from (f"{each.name} fails: {each.failed}." for each in (*bench.settings, *bench.variants) if each.failed)
 
 
+def _of_memory(bench: LoaderBench) -> Iterator[str]:
+    """What keeping items takes, and what stored samples are."""
+    length, best = bench.parts.length if bench.parts is not None else None, bench.best
+    if bench.wishes.kept and length and best.samples and best.bytes:
+        size = format_bytes(round(length * best.bytes / best.samples))
+        yield f"To keep all {length:,} items in memory takes {size}, once in each worker that reads them."
+    if bench.formats:
+        parts, own = bench.parts, ""
+        if parts is not None:
+            own = f" The dataset itself takes {format_duration(parts.again_ns or parts.item_ns)}."
+        yield f"Samples were stored as the dataset gives them, decoded and with whatever it draws at random.{own}"
+    for each in bench.formats:
+        if each.left_out:
+            yield f"{each.name} is left out: {each.left_out}."
+    if any(each.random_ns is None for each in bench.formats if not each.left_out):
+        yield "Temporary files stay in memory here: what reading them from a disk takes is not known (set TMPDIR)."
+
+
 def tables(bench: LoaderBench) -> tuple[Table, ...]:
     """By workers, and what else was tried."""
-    found = (_table("workers", "by workers", bench.settings, bench), _table("others", "tried with the best number of "
-             "workers", bench.variants, bench))  # fmt: skip
+    found = (
+        _table("workers", "by workers", bench.settings, bench),
+        _table("others", "other settings", bench.variants, bench),
+        _formats(bench),
+    )
     return tuple(table for table in found if table.rows)
 
 
@@ -108,9 +138,21 @@ def _table(identity: str, title: str, settings: tuple[LoaderSetting, ...], bench
         number("samples/s", "samples_per_second", lambda each: each.rate if each.samples else None,
                lambda value: f"{value:,.4g}" if value < 1000 else f"{value:,.0f}"),
         number("speed", "speed", lambda each: own.value / each.batch.value if own and each.batch else None,
-               lambda value: f"{value:.3g}x"),
+               lambda value: f"{value:,.0f}x" if value >= 1000 else f"{value:.3g}x"),
         duration("first batch", "first_ns", lambda each: each.first),
         duration("receiving", "received_ns", lambda each: each.received),
+    )  # fmt: skip
+
+
+def _formats(bench: LoaderBench) -> Table:
+    return table_of(
+        "formats", "a sample stored in other formats, and read back", "",
+        [each for each in bench.formats if not each.left_out],
+        word("format", "format", lambda each: each.name),
+        number("on the disk", "bytes", lambda each: each.bytes, lambda value: format_bytes(round(value))),
+        duration("in order", "ordered_ns", lambda each: each.ordered_ns),
+        duration("at random", "random_ns", lambda each: each.random_ns, barred=True),
+        duration("from memory", "warm_ns", lambda each: each.warm_ns),
     )  # fmt: skip
 
 

@@ -1,13 +1,29 @@
-"""`steptime bench-loader FILE:LOADER`: a loader alone, with other workers and settings."""
+"""`steptime bench-loader FILE:LOADER`, or of a job: a loader alone, with other workers and settings."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
 import click
 
+from steptime.callables.loader_bench import PROCESSES, Ask, LoaderJob, LoaderWishes, bench_loader, of_job, of_place
+from steptime.callables.loader_text import RENDERERS, render_text, to_json
 from steptime.cli.bench import PLACE, listed
-from steptime.cli.exit_codes import say
+from steptime.cli.delivery import write_all
+from steptime.cli.exit_codes import say, tell
 from steptime.cli.options import force_option, numbers_of, outputs_option, seconds
+from steptime.cli.screen import show
+from steptime.cli.trial import diagnosed
 from steptime.errors import UsageError
+from steptime.launcher.command import is_recording, resolve
+from steptime.machine.environment import interpreter_with_torch
+from steptime.recording.load import load
+from steptime.report.output import check
+from steptime.trials.containment import Workspace, refuse_uncontained
+from steptime.trials.plan import stand_for
 
 CONTEXTS = ("fork", "forkserver", "spawn")
 MOST_WORKERS = 256
@@ -31,9 +47,10 @@ def duration_ns(context: click.Context, option: click.Parameter, value: str | No
 
 
 @click.command("bench-loader", short_help="Time a data loader alone, with other workers and settings.")
-@click.argument("loader", metavar="FILE:LOADER")
+@click.argument("target", metavar="FILE:LOADER | RECORDING | -- COMMAND", nargs=-1, required=True)
 @click.option("--step", callback=duration_ns, metavar="TIME", help="What training takes between two batches: 30ms. "
-              "Default: nothing, so that what is timed is the most that the loader can give.")  # fmt: skip
+              "Default: what the recording says; else nothing, so that what is timed is the most that the loader can "
+              "give.")  # fmt: skip
 @click.option("--workers", default="", metavar="COUNTS", help="Default: 0,1,2,4 … up to twice the usable CPUs.")
 @click.option("--batch-sizes", default="", metavar="SIZES", help="Tried with the best number of workers: 32,64.")
 @click.option("--prefetch", default="", metavar="FACTORS", help="The same: 2,4,8.")
@@ -42,14 +59,20 @@ def duration_ns(context: click.Context, option: click.Parameter, value: str | No
 )
 @click.option("--sharing", default="", metavar="NAMES", help=f"How batches come, some of {', '.join(SHARING)}.")
 @click.option("--pin-memory", is_flag=True, help="Try pin_memory=True, too.")
+@click.option("--kept", is_flag=True, help="Try with the items kept in memory, too.")
+@click.option("--cold", is_flag=True, help="Read items with their files out of the page cache, too.")
+@click.option("--formats", is_flag=True, help="Store some samples as files, tar, Parquet, Arrow, LMDB and mapped "
+              "arrays, where the package is there, and time reading them back.")  # fmt: skip
 @click.option("--seconds", "length", default="2s", show_default=True, callback=seconds, metavar="TIME",
               help="Timed for each setting.")  # fmt: skip
-@click.option("--python", metavar="PATH", help="Interpreter whose torch is used. Default: the first that has torch.")
+@click.option("--python", metavar="PATH", help="Interpreter whose torch is used. Default: the job's, or the first "
+              "that has torch.")  # fmt: skip
+@click.option("--uncontained", is_flag=True, help="Run a job although its writes cannot be kept from your files.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON on standard output.")
 @outputs_option("Write the result to FILE, in the format of its extension (.txt, .md, .json, .html).")
 @force_option
 def command(
-    loader: str,
+    target: tuple[str, ...],
     step: float,
     workers: str,
     batch_sizes: str,
@@ -57,46 +80,94 @@ def command(
     contexts: str,
     sharing: str,
     pin_memory: bool,
+    kept: bool,
+    cold: bool,
+    formats: bool,
     length: float,
     python: str | None,
+    uncontained: bool,
     as_json: bool,
     outputs: tuple[str, ...],
     force: bool,
 ) -> int:
     """Time a DataLoader alone: its items, its collating, and the batches that it gives with 0, 1, 2, 4 … workers, and
     say how many to set. LOADER: a DataLoader, a dataset, or a function without arguments that makes either, in a file
-    or an importable module; what the file trains stands under if __name__ == "__main__".
+    or an importable module; what the file trains stands under if __name__ == "__main__". Of a job, the loader that
+    trains is taken when it is asked for its first batch: the job runs until then, contained as a trial is, and trains
+    nothing.
 
     \b
     steptime bench-loader data.py:loader
     steptime bench-loader data.py:make_loader --step 30ms --prefetch 2,4 -o loader.html
+    steptime bench-loader runs/train-20260801-101500
+    steptime bench-loader --formats -- python train.py
     """
-    from steptime.callables.loader_bench import PROCESSES, LoaderWishes, bench_loader
-    from steptime.callables.loader_text import RENDERERS, render_text, to_json
-    from steptime.cli.delivery import write_all
-    from steptime.cli.exit_codes import tell
-    from steptime.cli.screen import show
-    from steptime.machine.environment import interpreter_with_torch
-    from steptime.report.output import check
-
-    if not PLACE.fullmatch(loader):
-        raise UsageError(
-            "bench-callable", f"{loader[:60]!r} names no loader: expected FILE:NAME, such as data.py:loader."
-        )
     for output in outputs:
         check(output, force=force, renderers=RENDERERS)
     counts = numbers_of(workers, "--workers", 0)
     if counts and counts[-1] > MOST_WORKERS:
         raise UsageError("usage", f"--workers takes at most {MOST_WORKERS}: each is a process.")
     wishes = LoaderWishes(
-        loader, step, counts, numbers_of(batch_sizes, "--batch-sizes"),
+        " ".join(target), step, counts, numbers_of(batch_sizes, "--batch-sizes"),
         numbers_of(prefetch, "--prefetch"), listed(contexts, CONTEXTS, "--contexts"),
-        listed(sharing, SHARING, "--sharing"), pin_memory, length / PROCESSES,
+        listed(sharing, SHARING, "--sharing"), pin_memory, kept, cold, formats,
+        length / PROCESSES,
     )  # fmt: skip
-    found = bench_loader(wishes, interpreter_with_torch(python), say)
+    ask, wishes = asked(target, wishes, python, uncontained=uncontained)
+    found = bench_loader(wishes, ask, say)
     if as_json:
         tell(to_json(found))
     else:
         show(render_text(found))
     write_all(RENDERERS, found, outputs, force=force)
     return 0
+
+
+INTERPRETER = re.compile(r"python[\d.]*(\.exe)?")
+WITH_VALUE = ("-X", "-W")
+"""Options of an interpreter that take a word of their own."""
+
+
+def asked(
+    target: Sequence[str], wishes: LoaderWishes, python: str | None, *, uncontained: bool
+) -> tuple[Ask, LoaderWishes]:
+    """(who is asked about the loader, the wishes) of a place, a recording or a command. Raises UsageError."""
+    only = target[0] if len(target) == 1 else ""
+    folder = Path("workspace").absolute()  # each process gets its own
+    if only and is_recording(Path(only)):
+        recording = Path(only)
+        stand = stand_for(load(recording).manifest, recording, folder, uncontained=uncontained)
+        case, _ = diagnosed(recording)
+        use = case.loader
+        if use is None:
+            raise UsageError("bench-callable", f"{only} has no DataLoader: name it, as in data.py:loader.")
+        away = max(0.0, (case.step.duration.value - use.wait.value) / max(use.demand, 1.0))
+        wishes = replace(wishes, step=wishes.step or away)
+        dataset = use.dataset.partition("(")[0]  # a Subset is told with what it is of
+    elif only and PLACE.fullmatch(only):
+        return of_place(interpreter_with_torch(python)), wishes
+    elif only and not only.endswith(".py"):
+        raise UsageError(
+            "bench-callable",
+            f"{only[:60]!r} names no loader: expected FILE:NAME (data.py:loader), a recording, or -- and a command.",
+        )
+    else:
+        stand, dataset = Workspace(tuple(target), folder, Path.cwd(), uncontained=uncontained), ""
+    refuse_uncontained(stand)
+    words = resolve(stand.command, stand.directory)
+    return of_job(LoaderJob(python or words[0], script_of(words), stand, dataset)), wishes
+
+
+def script_of(words: Sequence[str]) -> tuple[str, ...]:
+    """What stands behind the interpreter and its options: a script or "-m" and a module, then arguments. Raises
+    UsageError for what is no Python of that kind."""
+    rest = list(words[1:])
+    while rest and rest[0].startswith("-") and rest[0] != "-m":
+        del rest[: 2 if rest[0] in WITH_VALUE else 1]
+    if not INTERPRETER.fullmatch(Path(words[0]).name) or not rest or rest == ["-m"]:
+        raise UsageError(
+            "bench-callable",
+            f"The loader of {words[0][:60]} cannot be reached: expected python and a script, or -m and a module. Name "
+            "the loader itself, as in data.py:loader.",
+        )
+    return tuple(rest)

@@ -116,6 +116,7 @@ def _run_lab(folder: Path, options: TrialOptions, sizes: tuple[int, ...], go_on:
     recording, variants = Path(plan.recording), plan.variants
     case, _ = diagnosed(recording)
     own_size = case.loader.batch_size if case.loader else None
+    capacity = case.memory.capacity if case.memory else None
     sizes = sizes or ((own_size,) if go_on and own_size else ())
     with trial_runner(folder, options) as runner:
 
@@ -129,7 +130,7 @@ def _run_lab(folder: Path, options: TrialOptions, sizes: tuple[int, ...], go_on:
     if not any(run.step_ns and not run.rehearsal for run in results.runs):
         minutes = ceil(2 * options.budget.seconds / 60)
         next_command = f"steptime lab --budget {minutes}m --resume {shlex.quote(str(folder))}"
-    return TrialOutput(folder, render_lab(results, own_size, next_command), status)
+    return TrialOutput(folder, render_lab(results, own_size, next_command, capacity), status)
 
 
 def _try_sizes(runner: TrialRunner, sizes: tuple[int, ...], go_on: bool, own_size: int | None) -> None:

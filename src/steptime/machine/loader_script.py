@@ -1,12 +1,13 @@
 """Times a loader of the user's, with the user's own torch. Run by path with the user's interpreter: no part of steptime
-is imported here but its neighbour, which finds what a place names.
+is imported here but its neighbours, which find what a place names and store samples in other formats.
 
     python loader_script.py REQUEST
 
 REQUEST is JSON: "loader" ("file.py:name": a DataLoader, a dataset, or a function that makes either), "settings" (a list
 of what is changed about the loader), "seconds" (for each setting), "step" (ns that the training is away between two
-batches), "parts" (whether items and collating are timed, too), "answer" (the file that the answer is written to, so
-that whatever the dataset prints stays its own).
+batches), "parts" (whether items and collating are timed, too), "cold" (whether items are read with their files out of
+the page cache, too), "formats" (whether samples are stored in other formats and read back), "answer" (the file that the
+answer is written to, so that whatever the dataset prints stays its own).
 
 Batches never end: where a sampler is used up it begins again, so that no worker is started anew within a measurement.
 """
@@ -17,8 +18,10 @@ import contextlib
 import itertools
 import json
 import os
+import runpy
 import sys
 import time
+import traceback
 import warnings
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -26,6 +29,7 @@ from typing import Any
 
 import torch
 from bench_script import INTERRUPTED, loaded, sentence_of, tensors_of  # type: ignore[import-not-found]
+from formats_script import OpenedFiles, cleared, formats_of  # type: ignore[import-not-found]
 from torch.utils.data import DataLoader, IterableDataset
 
 BLOCKS = 8
@@ -40,24 +44,42 @@ READY_SECONDS, READY_TIMES = 0.5, 5
 """How long a batch is waited for at most until it is surely there, and how often."""
 PART_BATCHES = 64
 """Read one by one at most, twice."""
+MOST_SAMPLES, MOST_BYTES = 256, 128 << 20
+"""Stored in other formats; kept in memory."""
 
 
 def main() -> None:
     request = json.loads(sys.argv[1])
     warnings.filterwarnings("ignore", message="This DataLoader will create")  # more workers than CPUs are tried, too
     try:
-        answer = answer_to(request)
+        answer = job_answer(request) if request.get("job") else answer_to(request)
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
+    give(answer, request)
+
+
+def give(answer: dict[str, Any], request: dict[str, Any]) -> None:
     Path(request["answer"]).write_text(json.dumps(answer), encoding="utf-8")
 
 
 def answer_to(request: dict[str, Any]) -> dict[str, Any]:
-    """What the loader is, its parts, and each setting."""
+    """What the loader of a place is, its parts, and each setting."""
+    opened = OpenedFiles() if request["parts"] else None
     try:
+        if opened is not None:
+            opened.watching = True
         target = loaded(request["loader"])
         loader = made(target)
-        parts = parts_of(loader, request["seconds"]) if request["parts"] else None
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - the user's own code runs here, and may do anything
+        return {"failed": sentence_of(error)}
+    unbatched = is_dataset(target) and not isinstance(target, DataLoader)
+    return {"unbatched": unbatched, **answer_of_loader(loader, request, opened)}
+
+
+def answer_of_loader(loader: Any, request: dict[str, Any], opened: OpenedFiles | None) -> dict[str, Any]:
+    try:
+        parts = parts_of(loader, request, opened) if opened is not None else None
+        formats = formats_of(samples_of(loader)) if request.get("formats") else []
     except (Exception, SystemExit) as error:  # noqa: BLE001 - the user's own code runs here, and may do anything
         return {"failed": sentence_of(error)}
     return {
@@ -67,10 +89,50 @@ def answer_to(request: dict[str, Any]) -> dict[str, Any]:
         "batch_size": loader.batch_size,
         "workers": loader.num_workers,
         "iterable": isinstance(loader.dataset, IterableDataset),
-        "unbatched": is_dataset(target) and not isinstance(target, DataLoader),
         "parts": parts,
+        "formats": formats,
         "settings": [timed(loader, each, request) for each in request["settings"]],
     }
+
+
+def job_answer(request: dict[str, Any]) -> dict[str, Any]:
+    """Runs a job until it asks a loader for its first batch: that loader is timed then, and the process ends. "job" has
+    the words behind the interpreter ("train.py" or "-m", "package", then arguments); "dataset" the name of the class
+    whose loader is meant, "" for the first. Returns only where no such loader was asked."""
+    opened = OpenedFiles() if request["parts"] else None
+    own, here, seen = DataLoader.__iter__, os.getpid(), list[str]()
+
+    def begin(loader: Any) -> Any:
+        name = type(loader.dataset).__name__
+        if os.getpid() != here or request["dataset"] not in ("", name):
+            seen.append(name)
+            return own(loader)
+        DataLoader.__iter__ = own
+        give(answer_of_loader(loader, request, opened), request)
+        sys.stdout.flush()
+        os._exit(0)  # no code of the job's runs any more: it has not been trained
+
+    DataLoader.__iter__ = begin
+    if opened is not None:
+        opened.watching = True
+    words = request["job"]
+    try:
+        if words[0] == "-m":
+            sys.argv, sys.path[0] = [words[1], *words[2:]], ""
+            runpy.run_module(words[1], run_name="__main__", alter_sys=True)
+        else:
+            sys.argv, sys.path[0] = list(words), str(Path(words[0]).resolve().parent)
+            runpy.run_path(words[0], run_name="__main__")
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - the user's own code runs here, and may do anything
+        if not isinstance(error, SystemExit):
+            traceback.print_exc()
+        return {"failed": f"the job ended before it asked {wanted(request)} for a batch: {sentence_of(error)}"}
+    also = f" (it asked loaders of {', '.join(dict.fromkeys(seen))})" if seen else ""
+    return {"failed": f"the job never asked {wanted(request)} for a batch{also}"}
+
+
+def wanted(request: dict[str, Any]) -> str:
+    return f"a loader of {request['dataset']}" if request["dataset"] else "a DataLoader"
 
 
 def made(target: Any) -> Any:
@@ -106,8 +168,36 @@ class Endless:
                 return
 
 
+class Kept:
+    """A dataset whose items are read once and kept in memory."""
+
+    def __init__(self, dataset: Any, indices: Iterable[Any]) -> None:
+        self.items = {index: dataset[index] for index in indices}
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.items[index]
+
+
+def kept(loader: Any) -> Any:
+    """The loader with the items of its first batches kept in memory, over and over. Raises TypeError."""
+    if isinstance(loader.dataset, IterableDataset) or loader.batch_sampler is None:
+        raise TypeError("items without an index and batches without a sampler cannot be kept")
+    orders, indices, size = list[Any](), dict[Any, None](), 0
+    for order in itertools.islice(loader.batch_sampler, PART_BATCHES):
+        orders.append(order)
+        indices |= dict.fromkeys(order)
+        size += sum(bytes_of(loader.dataset[index]) for index in order) if len(orders) == 1 else 0
+        if len(orders) * size >= MOST_BYTES:
+            break
+    dataset = Kept(loader.dataset, indices)
+    return DataLoader(dataset, batch_sampler=Endless(orders), collate_fn=loader.collate_fn)
+
+
 def changed(loader: Any, setting: dict[str, Any]) -> Any:
-    """The loader with other workers, prefetch_factor, batch_size, pin_memory, or context (how workers are started)."""
+    """The loader with other workers, prefetch_factor, batch_size, pin_memory, or context (how workers are started);
+    or with its items kept in memory."""
+    if setting.get("kept"):
+        return kept(loader)
     workers = setting.get("workers", loader.num_workers)
     options: dict[str, Any] = {
         "num_workers": workers,
@@ -209,14 +299,40 @@ def received(batches: Batches, waits: list[float]) -> float:
     return float(sorted(times)[len(times) // 2])
 
 
-def parts_of(loader: Any, seconds: float) -> dict[str, Any]:
+def parts_of(loader: Any, request: dict[str, Any], opened: OpenedFiles) -> dict[str, Any]:
     """ns of an item and of collating a batch, and the CPU's part of both, read one by one in this process; again: of
-    the same items read a second time."""
+    the same items read a second time; cold: with the files that they opened out of the page cache."""
+    seconds = request["seconds"]
     orders = list(itertools.islice(orders_of(loader), PART_BATCHES))
     first = read(loader, orders, seconds)
+    opened.watching = False
     if isinstance(loader.dataset, IterableDataset):
-        return {**first, "again_ns": None}
-    return {**first, "again_ns": read(loader, orders[: first["batches"]], seconds)["item_ns"]}
+        return first
+    orders = orders[: first["batches"]]
+    if request["cold"]:
+        with cleared(sorted(opened.paths)) as fetched:
+            cold = read(loader, orders, seconds)
+        if fetched():
+            first |= {"cold_ns": cold["item_ns"], "cold_busy": cold["busy"], "fetched": fetched() / cold["items"]}
+    length = len(loader.dataset) if hasattr(loader.dataset, "__len__") else None
+    return {**first, "again_ns": read(loader, orders, seconds)["item_ns"], "length": length}
+
+
+def samples_of(loader: Any) -> list[Any]:
+    """Some of the dataset's items, as it gives them."""
+    found, size = list[Any](), 0
+    if isinstance(loader.dataset, IterableDataset):
+        stream = iter(loader.dataset)
+    else:
+        orders = orders_of(loader)
+        indices = orders if loader.batch_sampler is None else itertools.chain.from_iterable(orders)
+        stream = (loader.dataset[index] for index in indices)
+    for sample in itertools.islice(stream, MOST_SAMPLES):
+        found.append(sample)
+        size += bytes_of(sample)
+        if size >= MOST_BYTES:
+            break
+    return found
 
 
 def orders_of(loader: Any) -> Iterator[Any]:
@@ -255,6 +371,7 @@ def read(loader: Any, orders: list[Any], seconds: float) -> dict[str, Any]:
             break
     return {
         "batches": batches,
+        "items": count,
         "item_ns": items / max(count, 1),
         "collate_ns": collating / max(batches, 1),
         "busy": min(1.0, cpu / max(items + collating, 1)),

@@ -1,13 +1,15 @@
 """Times of the lines in all functions of the user's that run below the training loop, for a few steps.
 
 The line timeline gives up a function that runs thousands of lines a step. Here any function may run, wherever it is
-called from (a loader, a hook): of one that is called often every n-th call is timed and counts n times; of a long call
-its first lines tell how the rest is spent. No frame of the user's is kept.
+called from (a loader, a hook): of one that is called often some calls are timed by line, and tell how the time of all
+of them is spent, which is taken of each; of a long call its first lines tell how the rest is spent. What is called in a
+call that is not timed by line is told by that of the others, too. No frame of the user's is kept.
 """
 
 from __future__ import annotations
 
 import os
+import random
 import sys
 import time
 from collections import Counter
@@ -21,6 +23,8 @@ MOST_HITS = 2_000
 """Lines timed of one function before it is timed half as often."""
 LONG_CALL = 500
 """Lines timed of one call; how its rest is spent, those tell that ran again and again."""
+LONGEST_EVENT = 1_000
+"""ns that the tracer takes at a line, of which no line is free: what it takes indeed is the shortest line that ran."""
 DEEPEST = 200
 """Frames looked at, from a call outwards."""
 MOST_PATHS, MOST_LINES = 60, 12
@@ -41,30 +45,59 @@ _Local = Callable[[FrameType, str, Any], Any]
 
 
 class _Function:
-    """One function of the user's: how often it was called, and of how many calls one is timed."""
+    """One function of the user's. every: of how many calls one is timed, on average; left: calls until the next."""
 
-    __slots__ = ("calls", "every", "hits")
+    __slots__ = ("every", "hits", "left")
 
     def __init__(self) -> None:
-        self.calls = self.hits = 0
+        self.hits = self.left = 0
         self.every = 1
 
 
-class _Call:
-    """One timed call. lines: ns by line, calls of timed functions taken out; own: how often each line ran.
+class _Node:
+    """A function as one line of another calls it. all: ns of all its calls there; timed: of those that were timed, the
+    tracer's own time taken out of both; lines: of those, ns by line, other functions of the user's taken out."""
 
-    line: the one that runs, 0 before the first; inside: ns of timed functions in it. over: it has ended, and what goes
-    on in its frame is another call (of a generator).
+    __slots__ = ("all", "code", "lines", "outer", "path", "timed")
+
+    def __init__(self, code: CodeType, outer: _Node | None, path: _Path) -> None:
+        self.code, self.outer, self.path = code, outer, path
+        self.all = self.timed = 0
+        self.lines: Counter[int] = Counter()
+
+
+class _Call:
+    """One timed call. lines: ns by line, calls of the user's functions taken out; ran, called: how often each line ran,
+    and called such a function.
+
+    line: the one that runs, 0 before the first; inside: ns of the user's functions in it, the tracer's included; nets:
+    ns of all of them, without. entered: when the tracer was called. over: it has ended, and what goes on in its frame
+    is another call (of a generator).
     """
 
-    __slots__ = ("begin", "code", "function", "hits", "inside", "last", "line", "lines", "outer", "over", "own")
+    __slots__ = ("called", "entered", "function", "hits", "inside", "last", "line", "lines", "nets", "node", "over",
+                 "ran")  # fmt: skip
 
-    def __init__(self, function: _Function, code: CodeType, outer: _Path) -> None:
-        self.function, self.code, self.outer, self.line = function, code, outer, 0
-        self.lines: Counter[int] = Counter()
-        self.own: Counter[int] = Counter()
-        self.hits, self.inside, self.over = 0, 0.0, False
-        self.begin = self.last = now()
+    def __init__(self, function: _Function, node: _Node, entered: int) -> None:
+        self.function, self.node, self.entered, self.line = function, node, entered, 0
+        self.lines, self.ran, self.called = Counter[int](), Counter[int](), Counter[int]()
+        self.hits = self.inside = self.nets = 0
+        self.over = False
+        self.last = now()
+
+    def has_called(self, gross: int, net: int) -> None:
+        """A function of the user's, from the line that runs."""
+        self.inside += gross
+        self.nets += net
+        self.called[self.line] += 1
+
+    def spend(self, end: int) -> int:
+        """Charges what has passed since the last line event to the line that ran; returns it."""
+        own = end - self.last - self.inside
+        self.lines[self.line] += own
+        self.ran[self.line] += 1
+        self.inside = 0
+        return own
 
 
 class LineSampler:
@@ -72,9 +105,11 @@ class LineSampler:
 
     def __init__(self) -> None:
         self._functions: dict[CodeType, _Function | None] = {}
+        self._nodes: dict[tuple[_Node | None, int | _Path, CodeType], _Node] = {}
         self._calls: list[_Call] = []
-        self._times: Counter[tuple[_Path, _Place]] = Counter()
-        self._shortest = 1 << 62
+        self._shortest = LONGEST_EVENT
+        self._skipping: tuple[_Node, int, int] | None = None
+        self._chance = random.Random(0).random  # of its own: the job's random numbers stay as they are
         self._trace = self._make()
         self._attached: list[_Local] = []
         self._end = 0
@@ -86,7 +121,7 @@ class LineSampler:
             return False
         for each in reversed([each for each in _outwards(frame) if sites.whose_frame(each) == sites.USER]):
             if each.f_trace is None and (function := self._function(each.f_code)) is not None:
-                each.f_trace = self._timed(each, function)
+                each.f_trace = self._timed(function, self._node(each), now())
                 self._attached.append(each.f_trace)
         sys.settrace(self._trace)
         return True
@@ -101,18 +136,34 @@ class LineSampler:
     def _make(self) -> _Local:
         def trace(frame: FrameType, event: str, argument: Any) -> Any:
             try:
-                function = self._function(frame.f_code)
+                if self._skipping is not None:
+                    return None
+                entered, function = now(), self._function(frame.f_code)
                 if function is None:
                     return None
-                function.calls += 1
-                if function.calls % function.every:
-                    return None
-                return self._timed(frame, function)
+                node = self._node(frame)
+                if function.left and node.timed:  # a first call tells how those after it are spent
+                    function.left -= 1
+                    frame.f_trace_lines = False
+                    return self._skipped(node, entered)
+                if function.every > 1:  # by chance: turns may keep step with what the job does in turns
+                    function.left = int(self._chance() * (2 * function.every - 1))
+                return self._timed(function, node, entered)
             except Exception:  # noqa: BLE001 - the probe's boundary: what was timed so far is kept, the job goes on
                 self.give_up()
                 return None
 
         return trace
+
+    def _node(self, frame: FrameType) -> _Node:
+        outer = self._calls[-1] if self._calls else None
+        path = path_of(frame.f_back) if outer is None else ("", ())
+        key = (outer.node if outer else None, outer.line if outer else path, frame.f_code)
+        try:
+            return self._nodes[key]
+        except KeyError:
+            made = self._nodes[key] = _Node(frame.f_code, key[0], path_of(frame.f_back))
+            return made
 
     def _function(self, code: CodeType) -> _Function | None:
         """None for code that is not the user's."""
@@ -123,8 +174,31 @@ class LineSampler:
             found = self._functions[code] = _Function() if own else None
             return found
 
-    def _timed(self, frame: FrameType, function: _Function) -> _Local:
-        call = _Call(function, frame.f_code, path_of(frame.f_back))
+    def _skipped(self, node: _Node, entered: int) -> _Local:
+        """Of a call that is not timed: only how long it takes, as that is not its caller's own."""
+        over = False
+
+        def local(frame: FrameType, event: str, argument: Any) -> Any:
+            nonlocal over
+            end = now()
+            if event == "return" and not over:
+                over, frame.f_trace_lines = True, True
+                self._left_out(node, entered, begin, end)
+            return local
+
+        begin = now()
+        self._skipping = node, entered, begin
+        return local
+
+    def _left_out(self, node: _Node, entered: int, begin: int, end: int) -> None:
+        self._skipping = None
+        net = max(1, end - begin - self._shortest)
+        node.all += net
+        if self._calls:
+            self._calls[-1].has_called(now() - entered, net)
+
+    def _timed(self, function: _Function, node: _Node, entered: int) -> _Local:
+        call = _Call(function, node, entered)
         self._calls.append(call)
 
         def local(frame: FrameType, event: str, argument: Any) -> Any:
@@ -144,9 +218,10 @@ class LineSampler:
 
     def _line(self, call: _Call, frame: FrameType) -> None:
         time_now = now()
-        self._spend(call, time_now)
+        if call.line:
+            self._shortest = min(self._shortest, call.spend(time_now))
         call.hits += 1
-        call.line, call.inside = frame.f_lineno, 0.0
+        call.line, call.inside = frame.f_lineno, 0
         if call.hits >= LONG_CALL:
             frame.f_trace_lines = False
         call.last = now()
@@ -154,33 +229,34 @@ class LineSampler:
     def _return(self, call: _Call, end: int) -> None:
         while self._calls and self._calls.pop() is not call:
             pass  # left by an exception that nobody saw
-        factor = 1.0
-        if call.hits < LONG_CALL:
-            self._spend(call, end)
-        else:
-            factor = (end - call.begin) / max(1, call.last - call.begin)
-        function = call.function
-        part, places = call.outer
-        for line, duration in call.lines.items():
-            spent = duration - call.own[line] * self._shortest
-            self._times[(part, places), (call.code, line)] += round(factor * function.every * spent)
-        if self._calls:
-            self._calls[-1].inside += function.every * (end - call.begin)
+        rest = 0
+        if call.hits >= LONG_CALL:
+            rest = end - call.last - call.inside
+        elif call.line:
+            call.spend(end)
+        node, function = call.node, call.function
+        own = {
+            line: duration - (call.ran[line] + call.called[line]) * self._shortest  # the tracer's own, at each
+            for line, duration in call.lines.items()
+        }
+        again = {line: duration for line, duration in own.items() if duration > 0 and call.ran[line] > 1}
+        together = sum(again.values())
+        for line, duration in own.items():
+            node.lines[line] += duration + (rest * again.get(line, 0) // together if together else 0)
+        net = max(1, sum(own.values()) + rest + call.nets)
+        node.all += net
+        node.timed += net
         function.hits += call.hits
         if function.hits > MOST_HITS:
             function.hits, function.every = 0, 2 * function.every
-
-    def _spend(self, call: _Call, end: int) -> None:
-        """Charges what has passed since the last line event to the line that ran."""
-        passed = end - call.last
-        if call.line:
-            self._shortest = min(self._shortest, passed)
-            call.lines[call.line] += passed - round(call.inside)
-            call.own[call.line] += 1
+        if self._calls:
+            self._calls[-1].has_called(now() - call.entered, net)
 
     def stop(self, steps: int) -> dict[str, Any]:
         """Ends it; the fields of `SampleFacts`, of so many steps. What still runs has its time so far."""
         self.give_up()
+        if self._skipping is not None:
+            self._left_out(*self._skipping, self._end)
         while self._calls:
             self._calls[-1].over = True
             self._return(self._calls[-1], self._end)
@@ -188,7 +264,8 @@ class LineSampler:
             if frame.f_trace in self._attached:
                 frame.f_trace, frame.f_trace_lines = None, True
         self._attached.clear()
-        times, self._times = self._times, Counter()
+        times = self._times()
+        self._nodes.clear()
         return {
             "steps": steps,
             "paths": [
@@ -201,6 +278,15 @@ class LineSampler:
                 if duration > 0
             ],
         }
+
+    def _times(self) -> Counter[tuple[_Path, _Place]]:
+        """ns by path: the lines of the timed calls for all of them, at each level of calls."""
+        times, factors = Counter[tuple[_Path, _Place]](), dict[_Node | None, float]()
+        for node in self._nodes.values():  # a caller comes before what it calls
+            factor = factors[node] = factors.get(node.outer, 1.0) * node.all / max(1, node.timed)
+            for line, duration in node.lines.items():
+                times[node.path, (node.code, line)] += round(factor * duration)
+        return times
 
 
 def _outwards(frame: FrameType | None) -> Iterator[FrameType]:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from statistics import fmean, median, quantiles
 
 from steptime.advice.fix import Goal
-from steptime.quantities import Estimate, format_bytes, format_change, format_duration
+from steptime.quantities import Estimate, format_bytes, format_change, format_duration, format_share
 from steptime.report.printable import one_line, printable
 from steptime.report.trials import TrialReport, Tried
 from steptime.trials.judge import usual_step
@@ -226,13 +226,14 @@ def _gain(judgement: Judgement, goal: Goal) -> float:
     return gain.value if gain is not None else 0.0
 
 
-_LABEL, _BAR = 31, 38
+_LABEL, _BAR = 31, 30
 _WORTH = 1.1
 """An upper bound below this is not worth looking for."""
 
 
-def render_lab(results: Results, batch_size: int | None, next_command: str) -> str:
-    """The whole text, with a line feed at its end. batch_size: the job's own, None where it is not known."""
+def render_lab(results: Results, batch_size: int | None, next_command: str, capacity: int | None = None) -> str:
+    """The whole text, with a line feed at its end. batch_size: the job's own, None where it is not known; capacity:
+    bytes that it may have, likewise."""
     judgements = [each for stage, each in results.judgements if stage == 0 and batch_of(each.variant) is None]
     timed = [run for run in results.runs if not run.rehearsal and run.step_ns]
     head = f"{'':<{_LABEL}} {'median':>8} {'IQR':>8}  {'speed-up':<19} peak"
@@ -242,13 +243,13 @@ def render_lab(results: Results, batch_size: int | None, next_command: str) -> s
         rows.append(_line(each.variant.label, timed, (each.variant.name,), speed))
     reasons = [f"  {each.variant.label}: {each.verdict.value}: {one_line(each.sentence)}" for each in judgements
                if each.verdict in _EXPLAINED]  # fmt: skip
-    points = _points(results, timed, batch_size)
+    points = size_points(results, batch_size)
     lines = [one_line(f"Lab of {' '.join(results.plan.command)}"), "", head, *rows, ""]
     if not timed:
         reasons = [each for each in reasons if "nothing was timed" not in each]
         lines = [*lines[:1], "Nothing was timed: the budget was spent before the first round.", ""]
     lines += [*reasons, *_compilation(judgements, timed), *_curve(points)]
-    end = [reading(judgements, points), f"Next:  {one_line(next_command)}"]
+    end = [reading(judgements, points, capacity), f"Next:  {one_line(next_command)}"]
     if len(lines) + len(end) > LINES:
         lines = [line for line in lines if line]
     return "".join(f"{printable(line)}\n" for line in (*lines[: LINES - len(end)], *end))
@@ -296,10 +297,13 @@ def _compilation(judgements: Sequence[Judgement], timed: Sequence[Run]) -> list[
     return lines
 
 
-def _points(results: Results, timed: Sequence[Run], batch_size: int | None) -> tuple[BatchSizePoint, ...]:
+def size_points(results: Results, batch_size: int | None) -> tuple[BatchSizePoint, ...]:
+    """The batch sizes of a lab, the job's own among them; nothing where none other was tried."""
+    timed = [run for run in results.runs if not run.rehearsal and run.step_ns]
     sizes = [each for _, each in results.judgements if batch_of(each.variant) is not None]
     base = usual_step(timed)
-    return points_of(sizes, base.value, batch_size) if sizes and base is not None else ()
+    peak = max((run.peak_bytes or 0 for run in timed if run.variant in (BASELINE, CONTROL)), default=0)
+    return points_of(sizes, base.value, batch_size, peak or None) if sizes and base is not None else ()
 
 
 def _curve(points: Sequence[BatchSizePoint]) -> list[str]:
@@ -313,7 +317,8 @@ def _curve(points: Sequence[BatchSizePoint]) -> list[str]:
         else:
             bar = "█" * max(1, round(_BAR * point.rate.value / most))
             interval = f"({_rate(point.rate.low)}–{_rate(point.rate.high)})" if point.rate.samples > 1 else "(as it is)"
-            lines.append(f"  {point.size:>7,}  {_rate(point.rate.value):>8} {interval:<19} {bar}")
+            peak = format_bytes(point.peak) if point.peak else ""
+            lines.append(f"  {point.size:>7,}  {_rate(point.rate.value):>8} {interval:<19} {peak:>8} {bar}")
     return lines
 
 
@@ -321,9 +326,9 @@ def _rate(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def reading(judgements: Sequence[Judgement], points: Sequence[BatchSizePoint] = ()) -> str:
+def reading(judgements: Sequence[Judgement], points: Sequence[BatchSizePoint] = (), capacity: int | None = None) -> str:
     """The table in a sentence."""
-    parts = [*_peaks(judgements), *_paying(judgements), *_sizes(points)]
+    parts = [*_peaks(judgements), *_paying(judgements), *_sizes(points), *_margin(points, capacity)]
     text = "; ".join(parts) or "nothing could be timed"
     return f"Reading: {text[:1].upper()}{text[1:]}."
 
@@ -358,3 +363,12 @@ def _sizes(points: Sequence[BatchSizePoint]) -> list[str]:
         return [f"beyond batches of {size} throughput hardly grows", FEWER_UPDATES]
     end = f" to {known[-1].size}, and {out} runs out of memory" if out is not None else f" up to {known[-1].size}"
     return [f"throughput still grows{end}", FEWER_UPDATES]
+
+
+def _margin(points: Sequence[BatchSizePoint], capacity: int | None) -> list[str]:
+    """How much of the memory the largest size leaves that fits."""
+    largest = next((point for point in reversed(points) if point.rate is not None and point.peak), None)
+    if len(points) < 2 or largest is None or largest.peak is None or not capacity:
+        return []
+    left = format_share(max(0.0, 1 - largest.peak / capacity))
+    return [f"the largest that was timed, {largest.size}, leaves {left} of {format_bytes(capacity)}"]

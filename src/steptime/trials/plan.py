@@ -219,11 +219,12 @@ OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "Cannot allocate memo
 @dataclass(frozen=True, slots=True)
 class BatchSizePoint:
     """A batch size. rate: items per second, unit "1"; None where it was not reached, and why: "" where no time was left
-    for it."""
+    for it. peak: bytes, as in `Run.peak_bytes`."""
 
     size: int
     rate: Estimate | None
     failure: str = ""
+    peak: int | None = None
 
     @property
     def out_of_memory(self) -> bool:
@@ -231,12 +232,14 @@ class BatchSizePoint:
         return any(words in self.failure for words in OUT_OF_MEMORY)
 
 
-def points_of(judgements: Sequence[Judgement], step_ns: float, own_size: int | None) -> tuple[BatchSizePoint, ...]:
+def points_of(
+    judgements: Sequence[Judgement], step_ns: float, own_size: int | None, own_peak: int | None = None
+) -> tuple[BatchSizePoint, ...]:
     """By size, the job's own among them. step_ns: a step of the job as it is, which each speed is relative to."""
     points = {}
     if own_size:
         rate = own_size / step_ns * 1e9
-        points[own_size] = BatchSizePoint(own_size, Estimate(rate, rate, rate, 1, "1"))
+        points[own_size] = BatchSizePoint(own_size, Estimate(rate, rate, rate, 1, "1"), peak=own_peak)
     for judgement in judgements:
         size, speed = batch_of(judgement.variant), judgement.speed
         if size is None:
@@ -247,7 +250,7 @@ def points_of(judgements: Sequence[Judgement], step_ns: float, own_size: int | N
             each = Estimate(rate * speed.value, rate * speed.low, rate * speed.high, speed.samples, "1")
         elif judgement.verdict in (TrialVerdict.FAILED, TrialVerdict.NOT_EXERCISED):
             failure = judgement.sentence
-        points[size] = BatchSizePoint(size, each, failure)
+        points[size] = BatchSizePoint(size, each, failure, judgement.peak_bytes)
     return tuple(points[size] for size in sorted(points))
 
 
