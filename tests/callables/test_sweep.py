@@ -5,21 +5,27 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from steptime.advice.evidence import KernelUse
 from steptime.callables.sweep import (
     Sweep,
     SweepPoint,
     SweepWishes,
+    attainable,
     headline,
     knees,
+    operators_of,
     render,
     render_markdown,
     render_text,
     sweep,
+    tables,
     to_json,
 )
+from steptime.cli.main import main
 
 pytest.importorskip("torch")
 
@@ -86,3 +92,27 @@ def test_every_format_has_the_answer_and_what_was_left_out() -> None:
         assert "no C++ compiler" in text
         assert "compiler <b>" not in text or text.startswith("steptime env")
     assert json.loads(to_json(KNOWN))["sweep"]["points"][0]["kind"] == "copy"
+
+
+def test_operators_of_a_recording_are_placed_under_the_roofline() -> None:
+    kernels = (
+        KernelUse("gemm", "aten::mm", 1.0, 2e6, "compute", "[[8, 8]]", flops=1e8, bytes=1e6),
+        KernelUse("add", "aten::add_", 1.0, 4e6, "memory", flops=1e6, bytes=12e6),
+        KernelUse("copy", "aten::copy_", 1.0, 9e6, "memory", bytes=4e6),
+    )
+    placed = operators_of(kernels)
+    assert [each.name for each in placed] == ["aten::add_", "aten::mm"]
+    found = replace(KNOWN, recording="runs/a", operators=placed)
+    assert attainable(found, placed[0].intensity) == pytest.approx(1e6 / 12e6 * 10e9)
+    assert attainable(found, placed[1].intensity) == pytest.approx(100e9)
+    table = next(each for each in tables(found) if each.identity == "operators")
+    assert "aten::mm" in render_text(found)
+    assert len(table.rows) == 2
+    assert render(found).count('class="placed"') == 2
+
+
+def test_what_has_no_operators_is_not_placed(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["env", "--place", str(tmp_path)]) == 2
+    assert "--place go with --sweep" in capfd.readouterr().err
+    assert main(["env", "--sweep", "--place", str(tmp_path / "none")]) != 0
+    assert "Traceback" not in capfd.readouterr().err

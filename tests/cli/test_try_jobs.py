@@ -75,6 +75,20 @@ def test_a_job_without_end_is_measured_for_as_long_as_that_takes(
     assert "Reading: " in told.out
 
 
+@pytest.mark.slow
+def test_the_script_with_all_knobs_is_tried_in_larger_batches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    knobs = Path(__file__).parents[2] / "examples" / "knobs.py"
+    words = ["--budget", "6m", "--batch-sizes", "auto", "-o", "lab.html", "--", python(), str(knobs)]
+    assert main(["lab", *words]) == 0
+    told = capsys.readouterr().out
+    assert "Items a second by batch size" in told
+    assert "the largest that was timed" in told
+    assert "Items a second over batch sizes" in (tmp_path / "lab.html").read_text(encoding="utf-8")
+
+
 SLOW_ITEMS = """
     import time
     import torch

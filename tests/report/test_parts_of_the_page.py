@@ -115,6 +115,24 @@ def test_a_forest_keeps_its_distances(report: Report) -> None:
     assert forest(None) is None
 
 
+def test_a_lab_draws_items_a_second_over_batch_sizes(report: Report) -> None:
+    trials = with_trials(report).trials
+    assert trials is not None
+    sizes = tuple(tried((speed, 0.9 * speed, 1.1 * speed), "undecided", name=f"batch-{number}")
+                  for number, speed in ((64, 0.5), (16, 2.0)))  # fmt: skip
+    known = replace(trials, variants=(*trials.variants, *sizes))
+    drawn = forest(known, 32)
+    assert drawn is not None
+    assert drawn.sizes is not None
+    assert [tick.words for tick in drawn.sizes.across] == ["16", "32", "64"]
+    heights = {point.partition(",")[2] for point in drawn.sizes.curves[0].points.split()}
+    assert len(heights) == 1, "twice the size at half the speed is as many items a second"
+    assert "Items a second over batch sizes" in page.render(replace(with_trials(report), trials=known))
+    without = forest(trials, 32)
+    assert without is not None
+    assert without.sizes is None
+
+
 def test_a_trial_becomes_its_report() -> None:
     variant = Variant("RM101", proposal="RM101", label="num_workers=2")
     speed = Estimate(2.0, 1.5, 2.5, 4, "1")

@@ -134,6 +134,14 @@ def test_throughput_is_read_to_its_plateau_and_to_the_end_of_memory() -> None:
     )
 
 
+def test_the_largest_batch_says_what_it_leaves_of_the_memory() -> None:
+    sizes = [replace(size(64, 0.6), peak_bytes=3 << 30), size(128, None, "CUDA out of memory")]
+    text = " ".join(render_lab(of_lab([], sizes), 32, "x", 4 << 30).split())
+    assert "3 GiB" in text
+    assert "the largest that was timed, 64, leaves 25 % of 4 GiB" in text
+    assert "leaves" not in render_lab(of_lab([], sizes), 32, "x")
+
+
 def test_compiling_that_is_not_known_to_pay_has_no_break_even() -> None:
     compiled = lab_variants()[1]
     unsure = replace(FASTER, variant=compiled, verdict=TrialVerdict.UNDECIDED, speed=Estimate(1.1, 0.8, 1.5, 3, "1"))

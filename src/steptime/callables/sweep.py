@@ -6,12 +6,13 @@ The points come from `machine/sweep_script.py`. Arithmetic intensity is FLOPs ov
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
+from steptime.advice.evidence import KernelUse
 from steptime.callables.bench import SCRIPTS, answer_of
 from steptime.callables.text import in_columns
 from steptime.machine.machine import DISTURBING_CPUS, Machine
@@ -20,13 +21,15 @@ from steptime.quantities import Estimate, format_bytes, format_count, format_dur
 from steptime.report.json import document
 from steptime.report.markdown import prose, titled_table
 from steptime.report.output import Renderer
-from steptime.report.page.curves import CurveChart, curve_of, page_of
+from steptime.report.page.curves import CurveChart, PlacedPoint, curve_of, page_of
 from steptime.report.page.waterfall import Tick, decades
-from steptime.report.printable import one_line, printable
+from steptime.report.printable import one_line, printable, shorten
 from steptime.report.sentences import format_rate
 from steptime.report.tables import Table, duration, number, table_of, word
 
 SCRIPT = SCRIPTS / "sweep_script.py"
+MOST_PLACED, LONGEST_SHAPES = 12, 40
+"""Operators of a recording, and letters of their shapes."""
 HALF = 0.5
 """Of the best rate: from here on a knee is passed."""
 TITLES = {
@@ -86,9 +89,31 @@ class _SweepAnswer(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
+class PlacedOperator:
+    """An operator of a recording, on one kind of shapes. duration: ns per step. flops: per step; bytes: that must at
+    least be moved."""
+
+    name: str
+    shapes: str
+    duration: float
+    flops: float
+    bytes: float
+
+    @property
+    def intensity(self) -> float:
+        """FLOP/B."""
+        return self.flops / self.bytes
+
+    @property
+    def rate(self) -> float:
+        """FLOP/s."""
+        return self.flops / self.duration * 1e9
+
+
+@dataclass(frozen=True, slots=True)
 class Sweep:
     """The points of one device. machine: its peaks, None where they are not known. left_out: why nothing is compiled.
-    other_cpus: that other programs kept busy meanwhile."""
+    other_cpus: that other programs kept busy meanwhile. recording: whose operators are placed among the points."""
 
     device: str
     name: str
@@ -98,6 +123,8 @@ class Sweep:
     left_out: str
     other_cpus: float
     machine: Machine | None = None
+    recording: str = ""
+    operators: tuple[PlacedOperator, ...] = ()
 
     def of(self, kind: str) -> tuple[SweepPoint, ...]:
         """By amount."""
@@ -114,6 +141,22 @@ def sweep(wishes: SweepWishes, executable: str, machine: Machine | None, tell: C
     return Sweep(
         wishes.device, name, found.threads, found.torch, found.points, found.left_out, load.since()[0], machine
     )
+
+
+def operators_of(kernels: Sequence[KernelUse]) -> tuple[PlacedOperator, ...]:
+    """Those with FLOPs and bytes that take most of the step, longest first."""
+    found = [
+        PlacedOperator(each.operator or each.name, each.shapes, each.duration, each.flops, each.bytes)
+        for each in kernels
+        if each.flops and each.bytes and each.duration > 0
+    ]
+    return tuple(sorted(found, key=lambda each: -each.duration)[:MOST_PLACED])
+
+
+def attainable(sweep: Sweep, intensity: float) -> float:
+    """FLOP/s that the roofline of the points allows at an arithmetic intensity."""
+    top = max(each.rate for each in sweep.of("product"))
+    return min(top, intensity * sweep.of("copy")[-1].bandwidth)
 
 
 def knees(sweep: Sweep) -> Iterator[str]:
@@ -181,8 +224,21 @@ def _rate(value: float, unit: str) -> str:
 
 
 def tables(sweep: Sweep) -> tuple[Table, ...]:
-    """One for each kind of work."""
-    return tuple(_table(kind, sweep.of(kind)) for kind in TITLES if sweep.of(kind))
+    """The operators that were placed, and one for each kind of work."""
+    placed = (_operators(sweep),) if sweep.operators else ()
+    return placed + tuple(_table(kind, sweep.of(kind)) for kind in TITLES if sweep.of(kind))
+
+
+def _operators(sweep: Sweep) -> Table:
+    return table_of(
+        "operators", f"operators of {sweep.recording}", "", sweep.operators,
+        word("operator", "operator", lambda each: each.name, kind="code"),
+        word("shapes", "shapes", lambda each: shorten(each.shapes, LONGEST_SHAPES)),
+        duration("a step", "step_ns", lambda each: each.duration, barred=True),
+        number("FLOP/B", "flop_per_byte", lambda each: each.intensity, lambda value: f"{value:.3g}"),
+        number("FLOP/s", "flop_per_second", lambda each: each.rate, lambda value: _rate(value, "FLOP/s")),
+        number("of the roofline", "share", lambda each: each.rate / attainable(sweep, each.intensity), format_share),
+    )  # fmt: skip
 
 
 def _table(kind: str, points: tuple[SweepPoint, ...]) -> Table:
@@ -235,7 +291,9 @@ def chart(sweep: Sweep) -> CurveChart | None:
     if not kinds:
         return None
     drawn = [each for kind in kinds for each in sweep.of(kind)]
-    across, up = decades([each.intensity for each in drawn]), decades([each.rate for each in drawn])
+    seen = [(each.intensity, each.rate) for each in drawn]
+    seen += [(each.intensity, each.rate) for each in sweep.operators]
+    across, up = decades([intensity for intensity, _ in seen]), decades([rate for _, rate in seen])
     curves = tuple(
         curve_of(TITLES[kind], tone, [(across.place(each.intensity), _estimate(each)) for each in sweep.of(kind)], up)
         for tone, kind in enumerate(kinds)
@@ -245,6 +303,14 @@ def chart(sweep: Sweep) -> CurveChart | None:
         tuple(Tick(across.place(10.0**power), f"{10.0**power:g}") for power in range(across.low, across.high + 1)),
         tuple(Tick(up.place(10.0**power), _rate(10.0**power, "FLOP/s")) for power in range(up.low, up.high + 1)),
         "FLOP/s over arithmetic intensity (FLOP/B)",
+        tuple(
+            PlacedPoint(
+                across.place(each.intensity),
+                100 - up.place(each.rate),
+                f"{each.name}: {format_duration(each.duration)} a step, {_rate(each.rate, 'FLOP/s')}",
+            )
+            for each in sweep.operators
+        ),
     )
 
 

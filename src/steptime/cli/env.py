@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Iterable
+from dataclasses import replace
 
 import click
 
 from steptime._version import __version__
+from steptime.advice.evidence import KernelUse
 from steptime.cli.exit_codes import say, tell
 from steptime.cli.options import force_option, outputs_option
-from steptime.errors import UsageError
+from steptime.errors import NothingMeasuredError, UsageError
 from steptime.machine.environment import Environment
 from steptime.machine.machine import Machine
 from steptime.quantities import Estimate, format_bytes, format_duration, format_share
@@ -101,6 +103,7 @@ def _scaled(value: float, unit: str) -> str:
     is_flag=True,
     help="Measure work of rising size: where overhead ends, and bandwidth, and arithmetic begins. A minute or two.",
 )
+@click.option("--place", "recording", metavar="RECORDING", help="With --sweep: where the operators of a recording lie.")
 @click.option("--python", metavar="PATH", help="Interpreter whose torch measures. Default: the first that has torch.")
 @outputs_option("With --sweep: write it to FILE, in the format of its extension (.txt, .md, .json, .html).")
 @force_option
@@ -109,6 +112,7 @@ def command(
     remeasure: bool,
     runs: bool,
     sweeps: bool,
+    recording: str | None,
     python: str | None,
     outputs: tuple[str, ...],
     force: bool,
@@ -120,13 +124,14 @@ def command(
     steptime env
     steptime env --remeasure --json
     steptime env --sweep -o ceilings.html
+    steptime env --sweep --place runs/train-20260801-101500 -o ceilings.html
     """
     from steptime.machine.environment import describe
 
-    if outputs and not sweeps:
-        raise UsageError("usage", "-o goes with --sweep: what env prints is short.")
+    if (outputs or recording) and not sweeps:
+        raise UsageError("usage", "-o and --place go with --sweep: what env prints is short.")
     if sweeps:
-        return _sweep(python, remeasure=remeasure, outputs=outputs, as_json=as_json, force=force)
+        return _sweep(python, recording, remeasure=remeasure, outputs=outputs, as_json=as_json, force=force)
     environment = describe(python, remeasure=remeasure, runs=runs, tell=say)
     if as_json:
         from steptime.report.json import document
@@ -137,9 +142,17 @@ def command(
     return 0
 
 
-def _sweep(python: str | None, *, remeasure: bool, outputs: tuple[str, ...], as_json: bool, force: bool) -> int:
-    """The sweep of the accelerator, where there is one, else of the CPU."""
-    from steptime.callables.sweep import RENDERERS, SweepWishes, render_text, sweep, to_json
+def _sweep(
+    python: str | None,
+    recording: str | None,
+    *,
+    remeasure: bool,
+    outputs: tuple[str, ...],
+    as_json: bool,
+    force: bool,
+) -> int:
+    """The sweep of the accelerator, where there is one, else of the CPU; the operators of a recording among it."""
+    from steptime.callables.sweep import RENDERERS, SweepWishes, operators_of, render_text, sweep, to_json
     from steptime.cli.delivery import write_all
     from steptime.cli.screen import show
     from steptime.machine.environment import describe, interpreter_with_torch
@@ -147,13 +160,27 @@ def _sweep(python: str | None, *, remeasure: bool, outputs: tuple[str, ...], as_
 
     for output in outputs:
         check(output, force=force, renderers=RENDERERS)
+    operators = operators_of(_kernels(recording)) if recording else ()
     interpreter = interpreter_with_torch(python)
     machines = describe(python, remeasure=remeasure, runs=False, tell=say).machines
     machine = next((each for each in reversed(machines) if each.measured), None)
     found = sweep(SweepWishes(machine.device if machine is not None else "cpu"), interpreter, machine, say)
+    found = replace(found, recording=recording or "", operators=operators)
     if as_json:
         tell(to_json(found))
     else:
         show(render_text(found))
     write_all(RENDERERS, found, outputs, force=force)
     return 0
+
+
+def _kernels(recording: str) -> tuple[KernelUse, ...]:
+    """What a recording, or a trace, knows of its operators. Raises NothingMeasuredError where that is nothing."""
+    from steptime.diagnosis import diagnose_paths
+
+    kernels = diagnose_paths((recording,)).processes[0].case.kernels
+    if not any(each.flops for each in kernels):
+        raise NothingMeasuredError(
+            "nothing-to-place", f"{recording} has no operators with known FLOPs: a profile with shapes has them."
+        )
+    return kernels

@@ -27,13 +27,23 @@ class ValueCurve:
 
 
 @dataclass(frozen=True, slots=True)
+class PlacedPoint:
+    """A single value. x, y: percent from the left and from the top."""
+
+    x: float
+    y: float
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
 class CurveChart:
-    """Curves over a horizontal axis; the vertical one is logarithmic."""
+    """Curves over a horizontal axis, and points among them; the vertical one is logarithmic."""
 
     curves: tuple[ValueCurve, ...]
     across: tuple[Tick, ...]
     up: tuple[Tick, ...]
     title: str = "Time of a call over inputs"
+    points: tuple[PlacedPoint, ...] = ()
 
 
 def curve_of(name: str, tone: int, drawn: Sequence[tuple[float, Estimate]], axis: Decades) -> ValueCurve:

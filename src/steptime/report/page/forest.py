@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from steptime.quantities import format_bytes, format_change, format_duration
-from steptime.report.page.waterfall import Tick
+from steptime.quantities import Estimate, format_bytes, format_change, format_duration
+from steptime.report.page.curves import CurveChart, curve_of
+from steptime.report.page.waterfall import Tick, decades
 from steptime.report.trial_text import speed_text
 from steptime.report.trials import Curve, TrialReport, Tried
+from steptime.trials.plan import BATCH
 from steptime.trials.trial import BASELINE
 
 MOST_ROWS = 60
@@ -20,6 +23,7 @@ BOX = 1000
 _RATIOS = (0.05, 0.1, 0.2, 0.5, 0.7, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0, 20.0, 50.0, 100.0)
 _ROOM = 8.0
 """Percent between ticks."""
+_SIZE = re.compile(f"^{BATCH}([0-9]+)$")
 _KEPT = {True: "kept", False: "broken", None: "not known"}
 
 
@@ -77,13 +81,14 @@ class ForestPlot:
     ticks: tuple[Tick, ...]
     one: float
     curves: Curves | None
+    sizes: CurveChart | None
     summary: str
     diff: str
     hidden: int
 
 
-def forest(trials: TrialReport | None) -> ForestPlot | None:
-    """The picture; None without trials."""
+def forest(trials: TrialReport | None, own_size: int | None = None) -> ForestPlot | None:
+    """The picture; None without trials. own_size: the job's own batch size, where it is known."""
     if trials is None or not trials.variants:
         return None
     axis = _Axis(trials.variants)
@@ -96,6 +101,7 @@ def forest(trials: TrialReport | None) -> ForestPlot | None:
         ticks=axis.ticks,
         one=axis.place(1.0),
         curves=_curves(trials.curves),
+        sizes=_sizes(trials, own_size),
         summary=f"{base}{peak} ({trials.processes} processes, {format_duration(trials.seconds * 1e9)}).",
         diff=trials.diff,
         hidden=len(trials.variants) - len(shown),
@@ -159,6 +165,26 @@ def _row(variant: Tried, trials: TrialReport, axis: _Axis) -> ForestRow:
         noise_low=axis.place(1 / max(variant.noise or 1.0, 1.0)),
         noise_high=axis.place(max(variant.noise or 1.0, 1.0)),
     )
+
+
+def _sizes(trials: TrialReport, own_size: int | None) -> CurveChart | None:
+    """Items a second over batch sizes; None where fewer than two were timed."""
+    if trials.step_ns is None:
+        return None
+    rates = {own_size: Estimate(1.0, 1.0, 1.0, 1, "1")} if own_size else {}
+    rates |= {int(size): each.speed for each in trials.variants if each.speed is not None
+              for size in _SIZE.findall(each.name)}  # fmt: skip
+    known = [(size, size / trials.step_ns * 1e9, rates[size]) for size in sorted(rates)]
+    if len(known) < 2:
+        return None
+    rated = [replace(speed, value=speed.value * rate, low=speed.low * rate, high=speed.high * rate)
+             for _, rate, speed in known]  # fmt: skip
+    axis = decades([bound for each in rated for bound in (max(each.low, 1e-3), each.high)])
+    places = [100 * (number + 0.5) / len(known) for number in range(len(known))]
+    line = curve_of("items a second", 0, list(zip(places, rated, strict=True)), axis)
+    across = tuple(Tick(x, f"{size:,}") for x, (size, _, _) in zip(places, known, strict=True))
+    up = tuple(Tick(axis.place(10.0**power), f"{10.0**power:,g}") for power in range(axis.low, axis.high + 1))
+    return CurveChart((line,), across, up, "Items a second over batch sizes")
 
 
 def _curves(curves: Sequence[Curve]) -> Curves | None:

@@ -145,7 +145,7 @@ def render(report: Report) -> str:
         "flames": flames(process.flame),
         "flame_kinds": kinds_of(process.flame),
         "stacks": process.flame is not None and process.flame.stacks,
-        "forest": forest(report.trials),
+        "forest": forest(report.trials, case.loader.batch_size if case.loader is not None else None),
         "roofline": roofline_chart(case),
         "memory": memory_chart(process.memory),
         "machine": machine_chart(process.machine_over_time),
