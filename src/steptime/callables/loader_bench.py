@@ -89,7 +89,7 @@ class LoaderParts(msgspec.Struct, frozen=True):
     """What one batch takes in the process that makes it. batches: that were read. item_ns: of an item; again_ns: of
     the same one, read a second time, None where that cannot be; cold_ns: with its files out of the page cache, None
     where that was not asked for or no file was read; cold_busy, fetched: the CPU's share and the bytes from a disk of
-    that. collate_ns: of a batch. busy: share of both in which a CPU worked. length: items of the dataset."""
+    that. collate_ns: of a batch. busy: share in which both had or wanted a CPU. length: items of the dataset."""
 
     batches: int
     item_ns: float

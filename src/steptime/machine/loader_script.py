@@ -300,8 +300,9 @@ def received(batches: Batches, waits: list[float]) -> float:
 
 
 def parts_of(loader: Any, request: dict[str, Any], opened: OpenedFiles) -> dict[str, Any]:
-    """ns of an item and of collating a batch, and the CPU's part of both, read one by one in this process; again: of
-    the same items read a second time; cold: with the files that they opened out of the page cache."""
+    """ns of an item and of collating a batch, and the share in which it had or wanted a CPU, read one by one in this
+    process; again: of the same items read a second time; cold: with the files that they opened out of the page
+    cache."""
     seconds = request["seconds"]
     orders = list(itertools.islice(orders_of(loader), PART_BATCHES))
     first = read(loader, orders, seconds)
@@ -350,7 +351,7 @@ def read(loader: Any, orders: list[Any], seconds: float) -> dict[str, Any]:
     stream = iter(dataset) if isinstance(dataset, IterableDataset) else None
     end = time.perf_counter() + seconds
     for order in orders:
-        worked, begin = time.process_time_ns(), time.perf_counter_ns()
+        worked, begin = time.process_time_ns() + waited_ns(), time.perf_counter_ns()
         if stream is not None:
             made = list(itertools.islice(stream, order))
         elif loader.batch_sampler is None:
@@ -364,7 +365,7 @@ def read(loader: Any, orders: list[Any], seconds: float) -> dict[str, Any]:
             break
         loader.collate_fn(made if loader.batch_sampler is not None else made[0])
         done = time.perf_counter_ns()
-        cpu += time.process_time_ns() - worked
+        cpu += time.process_time_ns() + waited_ns() - worked
         items, collating = items + collated - begin, collating + done - collated
         count, batches = count + len(made), batches + 1
         if time.perf_counter() > end:
@@ -376,6 +377,15 @@ def read(loader: Any, orders: list[Any], seconds: float) -> dict[str, Any]:
         "collate_ns": collating / max(batches, 1),
         "busy": min(1.0, cpu / max(items + collating, 1)),
     }
+
+
+def waited_ns() -> int:
+    """ns that this thread was ready to run and had no CPU, since it began (Linux's schedstat; 0 elsewhere): other
+    programs are no disk."""
+    try:
+        return int(Path("/proc/thread-self/schedstat").read_text(encoding="ascii").split()[1])
+    except (OSError, ValueError, IndexError):
+        return 0
 
 
 def same(one: Any, other: Any) -> bool:
