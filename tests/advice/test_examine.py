@@ -200,3 +200,14 @@ def test_what_categories_keep_apart_stands_beside_each_other_on_one_line() -> No
 def test_findings_promise_no_more_than_the_step_together() -> None:
     rules = [made(f"ST90{n}", name, found(f"ST90{n}", name, saving(600))) for n, name in enumerate(("one", "two"))]
     assert sum(each.savings.value for each in examine(CASE, rules).findings if each.savings is not None) == 1000
+
+
+@pytest.mark.parametrize(
+    ("saved", "first"), [((160, 0.2), "python-time"), ((90, 0.05), "overhead-bound"), ((40, 4.0), "overhead-bound")]
+)
+def test_a_line_goes_before_a_category_that_it_cannot_be_told_apart_from(
+    saved: tuple[float, float], first: str
+) -> None:
+    category = made("ST302", "overhead-bound", found("ST302", "overhead-bound", saving(180), category="overhead"))
+    line = found("ST201", "python-time", saving(*saved), category="python", source=SourceLine("train.py", 7))
+    assert names(category, made("ST201", "python-time", line))[0] == first

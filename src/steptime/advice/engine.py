@@ -9,7 +9,7 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import replace
 from functools import lru_cache
@@ -36,6 +36,8 @@ LEAST_SHARE = 0.03
 FEWEST_FOR_NOTHING = 6
 """Values: an interval of fewer often reaches down to nothing although each of them is large; that says more about their
 number than about the fault, so that a finding is kept, and said to rest on so few."""
+OF_A_CATEGORY = frozenset({"overhead-bound", "exposed-communication"})
+"""Rules that tell a whole category of the step."""
 REPLACES_FROM = 0.5
 """A particular finding replaces the general one about the same category when it explains at least half of it."""
 
@@ -132,7 +134,7 @@ def examine(case: Case, rules: Iterable[Rule] | None = None) -> Examination:
     placed = [each if named[each.name].of_setting else at_hottest_line(each, case) for each in material]
     kept = sorted(_without_generalities(placed, named), key=_rank)
     told = shared(tuple(_each_line_once(kept)), case, LEAST_SHARE * case.step.duration.value)
-    return Examination(tuple(sorted(told, key=_rank)), tuple(absent), tuple(failed))
+    return Examination(_lines_first(sorted(told, key=_rank)), tuple(absent), tuple(failed))
 
 
 def _each_line_once(findings: Iterable[Finding]) -> Iterator[Finding]:
@@ -161,6 +163,25 @@ def _outcome(rule: Rule, case: Case) -> tuple[tuple[Finding, ...], str, str]:
 
 def _rank(finding: Finding) -> tuple[int, float, str]:
     return list(Weight).index(finding.weight), -_saving(finding), finding.code
+
+
+def _lines_first(findings: Sequence[Finding]) -> tuple[Finding, ...]:
+    """What tells a category as a whole goes behind what tells a line, where the intervals do not say which saves more:
+    a line is changed in minutes, a category by another way of running the model."""
+    kept: list[Finding] = []
+    for finding in reversed(findings):  # the least first
+        alike = (at for at, other in enumerate(kept) if _yields(finding, other))
+        kept.insert(next(alike, len(kept)), finding)
+    return tuple(reversed(kept))
+
+
+def _yields(general: Finding, line: Finding) -> bool:
+    """Whether one is of a category and one of a line, and neither's interval excludes what the other saves."""
+    if general.name not in OF_A_CATEGORY or line.name in OF_A_CATEGORY or line.source is None:
+        return False
+    if general.savings is None or line.savings is None or general.weight is not line.weight:
+        return False
+    return line.savings.high >= general.savings.value and general.savings.low <= line.savings.value
 
 
 def _bounded(finding: Finding, case: Case) -> Finding | None:
