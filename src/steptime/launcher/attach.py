@@ -150,7 +150,7 @@ def _attach(
     telemetry = Telemetry(folder, pids[0])
     thinner = JournalThinner(folder, lambda: telemetry.pids)
     journals, begin = Journals(folder), time.monotonic()
-    while living := [pid for pid in pids if _lives(pid)]:
+    while living := [pid for pid in pids if lives(pid)]:
         try:
             time.sleep(PERIOD)
             progress = Progress(time.monotonic() - begin, *journals.look())
@@ -168,7 +168,7 @@ def _attach(
     return Attached(tuple(pids), not living, left, tuple(pack_recording(folder)))
 
 
-def _lives(pid: int) -> bool:
+def lives(pid: int) -> bool:
     """A process that has ended and that nobody has asked for is none."""
     with contextlib.suppress(OSError):
         return (PROC / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()[0] != b"Z"
@@ -312,7 +312,7 @@ def _refusal(pid: int, said: str) -> str:
 def _wait_for(pid: int, folder: Path, show: Callable[[Progress], None] | None) -> None:
     """Until the process says that the probe has come, or ends. One that is in a long call says it after that."""
     begin = time.monotonic()
-    while _lives(pid):
+    while lives(pid):
         elapsed = time.monotonic() - begin
         if show is not None and elapsed > LONG_CALL_SECONDS:
             show(Progress(elapsed, 0, 0, f"waiting for process {pid}, which is in a long call"))

@@ -132,7 +132,7 @@ class SlowStepWatch(Follower):
         try:
             while self._left and self._session.active and not self._over.acquire(timeout=self._wait() / 1e9):
                 begin = self._last_end()
-                if not self.resting and now() - begin > self._limit():
+                if not self._session.slowed and now() - begin > self._limit():
                     self._look_into(begin)
         except Exception as error:  # noqa: BLE001 - the probe's boundary: a thread of ours never reaches the user
             self._session.failed(error)
