@@ -9,10 +9,12 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from preloading import python
 
+from steptime import probe
 from steptime.in_process import log_to
 from steptime.recording.load import load
 
@@ -169,6 +171,12 @@ def test_what_is_no_logger_is_refused_before_anything_is_recorded(
     with pytest.raises(TypeError, match="cannot write to a dict: give a SummaryWriter"):
         log_to({})
     assert list(tmp_path.iterdir()) == []
+
+
+def test_in_a_trial_nothing_is_logged(monkeypatch: pytest.MonkeyPatch) -> None:
+    session = SimpleNamespace(active=True, plan={"variant": {"name": "control"}, "recording": "somewhere"})
+    monkeypatch.setattr(probe, "_current", [session])
+    assert log_to(print) is None
 
 
 @pytest.mark.slow
