@@ -250,6 +250,12 @@ def _stands_by(pid: int) -> bool:
     return bool(int(caught, 16) >> (NUMBER - 1) & 1)
 
 
+def has_way_in(pid: int) -> bool:
+    """Whether a process can be entered, as far as can be known before it is tried."""
+    script = hasattr(sys, "remote_exec") and _same_python(pid)
+    return _stands_by(pid) or script or shutil.which("gdb") is not None
+
+
 def _same_python(pid: int) -> bool:
     with contextlib.suppress(OSError):
         return (PROC / str(pid) / "exe").readlink().resolve() == Path(sys.executable).resolve()
@@ -263,7 +269,7 @@ def _enter_by_gdb(pid: int, entry: Path) -> None:
         raise CommandError(
             "attach-refused",
             f"Process {pid} does not stand by, and gdb is not installed: install gdb, or start the job with "
-            "STEPTIME_STANDBY=1.",
+            "STEPTIME_STANDBY=1; with py-spy (pip install py-spy), its lines alone can be told.",
             exit_status=1,
         )
     line = f"try: exec(open({str(entry)!r}).read(), {{'__name__': 'steptime-attach'}})\nexcept Exception: pass\n"
