@@ -52,6 +52,7 @@ def find() -> str:
 def look_from_outside(pid: int, seconds: int | None) -> LinesFromOutside:
     """seconds: None to the end of the process or Ctrl-C, which ends it early in any case. Raises CommandError."""
     load = CpuLoad(pid)
+    load.look()  # what it has used so far
     with tempfile.TemporaryDirectory(prefix="steptime-") as folder:
         file = Path(folder) / "stacks"
         words = [find(), "record", "--pid", str(pid), "--format", "raw", "--output", str(file), "--rate", str(RATE),
