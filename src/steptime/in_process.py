@@ -67,7 +67,7 @@ def record(folder: str | os.PathLike[str] | None = None, *, profile: bool = True
 def _begin(folder: str | os.PathLike[str] | None, profile: bool) -> OwnRecording:
     """Raises SteptimeError and OSError."""
     from steptime.launcher.command import default_recording, make_recording
-    from steptime.launcher.joining import join
+    from steptime.launcher.joining import join, leave
     from steptime.launcher.launch import QUIET
     from steptime.launcher.outcome import ProbeOptions
     from steptime.probe.identity import place
@@ -79,6 +79,7 @@ def _begin(folder: str | os.PathLike[str] | None, profile: bool) -> OwnRecording
     else:
         shared = join(Path(folder) if folder is not None else shared_name(), str(here.rank))
         made, leads = shared.folder, shared.leads
+        leave(shared)  # nobody waits for us
     if leads:
         begin_manifest(made, _command(), {"profile": str(profile), "in_process": "True"})
         (made / "seen-torch").touch()

@@ -135,21 +135,20 @@ def _stages(session: Session) -> Stage:
     found = yield from _unseen(session, _discover(session, frames, discovered))
     few = found.calls < STACK_CALLS * discovered
     if profiles and long:
-        yield from _unseen(session, _profiles(session, EARLY_WINDOW, EARLY_STEPS))
+        yield from _profiles(session, EARLY_WINDOW, EARLY_STEPS)
     yield from _unseen(session, _lines(session, frames, list(found.functions)))
     session.recorder.fact("settings", **identity.settings_facts())
     session.marks = device.make_marks(session.recorder.journal)
     if profiles and session.marks is None:  # on a device, what is steady comes before any profiler that can wait
         # torch 2.13 crashes where Dynamo compiles while stacks are recorded, as it may in these steps.
         stacks = few and session.pace.usual() < STACK_LIMIT and not session.housekeeping.compiled
-        number, plain = (EARLY_WINDOW + 1, 0) if long else (EARLY_WINDOW, EARLY_STEPS)
-        yield from _unseen(session, _profiles(session, number, plain, stacks))
+        yield from _profiles(session, EARLY_WINDOW + long, 0 if long else EARLY_STEPS, stacks)
     yield from _unseen(session, _sampled(session))
     yield from _until(session, PLAIN_STEPS, PLAIN_TIME, PLAIN_LIMIT)
     duration = session.pace.usual()
     stacks = few and duration < STACK_LIMIT
     if profiles:
-        yield from _unseen(session, _profiles(session, STEADY_WINDOW, PROFILE_STEPS, stacks))
+        yield from _profiles(session, STEADY_WINDOW, PROFILE_STEPS, stacks)
     yield from _hunt_leaks(session)
     if session.untrained.latest:
         yield from _unseen(session, _between(session))
@@ -377,7 +376,7 @@ def _profile(session: Session, window: ProfilerWindow, wanted: int) -> Stage:
         if obstacle := window.obstacle():
             session.recorder.note(f"the profiler stayed off: {obstacle}")
             return
-        yield from _recorded(session, window, begin, wanted, patience)
+        yield from _unseen(session, _recorded(session, window, begin, wanted, patience))
         if window.steps:
             return
 
@@ -437,7 +436,7 @@ def _keep_watching(session: Session, duration: int, stacks: bool) -> Stage:
         asked = _modified(request)
         if asked > served or (time_now > again and session.plan.get("profile", True)):
             served, again = asked, time_now + (1 << 62)
-            yield from _unseen(session, _profiles(session, number, PROFILE_STEPS, stacks))
+            yield from _profiles(session, number, PROFILE_STEPS, stacks)
             number += 2
 
 

@@ -38,16 +38,18 @@ PARTS = {
 LOADER_NEXT, CALL, PASS, UNWATCHED = int(Kind.LOADER_NEXT), int(Kind.FORWARD), int(Kind.BACKWARD), int(Kind.BOUNDARY)
 GRADIENT, EXHAUSTED = int(Flag.GRADIENT), int(Flag.EXHAUSTED)
 UPDATES = (int(Kind.OPTIMIZER_STEP), int(Kind.SCALER_STEP))
-SIGNS = (*UPDATES, CALL, PASS)
+SIGNS = frozenset((*UPDATES, CALL, PASS))
 """Records that a step may end with."""
 SPOILS = (int(Kind.LOADER_START), int(Kind.CHECKPOINT), int(Kind.COMPILE), UNWATCHED)
 """A step with one of these is no sample."""
+RARE = frozenset((*SPOILS, CALL))
+"""Records that may be none of the step's, which is looked at."""
 KIND, FLAGS, THREAD, SIGN = 0xFF, 0xFF00, 0xFFFF0000, ~0xFFFFFF00
 """Bits of a record's head (see journal.head): its kind; flags; thread; its kind and identity."""
 MOST_OPEN = 1000
 """Records of one step that are remembered, as later ones may hold them."""
-MOST_SUMMED = 600
-"""Records of one block that are summed up, which takes half a millisecond; of what comes before only the steps are
+MOST_SUMMED = 2000
+"""Records of one block that are summed up, which takes a millisecond; of what comes before only the steps are
 counted."""
 BLOCKS = 256
 """Written blocks of the journal that wait for the end of a step: a minute's; of more, the oldest are dropped."""
@@ -92,21 +94,32 @@ class StepTally:
             self.steps += sum(head & ~FLAGS in (closing, UNWATCHED | thread) for head in records[:first:WORDS])
             self._begin = 0
             self._next_step()
-        for place in range(first, len(records), WORDS):
-            head = records[place]
-            kind = head & KIND
-            if kind not in PARTS or head & THREAD != thread:
+        times = iter(records[first:])  # each step of the job pays for what follows
+        closing, opened, step, parts = self._closing, self._open, self._step, PARTS
+        for head, begin, end in zip(times, times, times, strict=True):
+            part = parts.get(head & KIND)
+            if part is None or head & THREAD != thread:
                 continue
-            begin, end = records[place + 1], records[place + 2]
-            self._charge(head, kind, max(begin, self._begin), end)
-            if kind in SIGNS:
+            begin = begin if begin > self._begin else self._begin
+            if (opened and opened[-1][0] >= begin) or head & KIND in RARE:
+                part, own = self._charged(head, begin, end)
+            else:
+                own = end - begin
+                if part is INPUT and not head >> 8 & EXHAUSTED:
+                    self._samples += self._batch_sizes.get(head >> 32) or 0
+            step[part] = step.get(part, 0) + own
+            opened.append((begin, end, head & KIND))
+            if head & KIND in SIGNS:
                 self._newest = head & SIGN
-            if head & SIGN == self._closing or kind == UNWATCHED:
+                if self._newest == closing:
+                    self._step_ends(end)
+            elif head & KIND == UNWATCHED:
                 self._step_ends(end)
+        del opened[:-MOST_OPEN]
 
-    def _charge(self, head: int, kind: int, begin: int, end: int) -> None:
-        """What a record holds that its children, which stand before it, do not."""
-        inner, passes, passed = 0, 0, begin
+    def _charged(self, head: int, begin: int, end: int) -> tuple[str, int]:
+        """Where a record belongs, and what it holds that its children, which stand before it, do not."""
+        kind, inner, passes, passed = head & KIND, 0, 0, begin
         while self._open and self._open[-1][0] >= begin:
             child_begin, child_end, child = self._open.pop()
             inner += child_end - child_begin
@@ -115,16 +128,13 @@ class StepTally:
         own = max(0, end - begin - inner)
         if kind in UPDATES and passes == 1:  # a closure with the step in it: the update begins behind its backward
             own = min(own, end - passed)
-        part = PARTS[kind]
         if kind == CALL and not head >> 8 & GRADIENT and self._closing & KIND != CALL:
-            part, self._untrained = UNTRAINED, self._untrained + 1
-        elif kind == LOADER_NEXT and not head >> 8 & EXHAUSTED:
+            self._untrained += 1
+            return UNTRAINED, own
+        if kind == LOADER_NEXT and not head >> 8 & EXHAUSTED:
             self._samples += self._batch_sizes.get(head >> 32) or 0
-        self._step[part] = self._step.get(part, 0) + own
         self._spoilt = self._spoilt or kind in SPOILS
-        self._open.append((begin, end, kind))
-        if len(self._open) > MOST_OPEN:
-            del self._open[: MOST_OPEN // 2]
+        return PARTS[kind], own
 
     def _step_ends(self, end: int) -> None:
         self.steps += 1
