@@ -104,9 +104,9 @@ def train(folder: Path, script: str, *launch: str) -> tuple[str, str]:
 
 
 def recorded(folder: Path, said: str) -> list[int]:
-    """The ranks of the only recording, which the job's last line names."""
+    """The ranks of the only recording, which the job has named once."""
     (recording,) = (folder / "runs").iterdir()
-    assert said.endswith(f"steptime: recorded runs/{recording.name}: steptime diagnose runs/{recording.name}\n")
+    assert said.count(f"steptime: recorded runs/{recording.name}: steptime diagnose runs/{recording.name}\n") == 1
     return sorted(process.facts.rank or 0 for process in load(recording).processes)
 
 

@@ -17,6 +17,7 @@ import sys
 from collections.abc import Callable
 from functools import cache
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 from steptime.in_process import OwnRecording, log_to, record, shared_name
@@ -53,8 +54,8 @@ class Recorded:
 
 
 def _lightning() -> type:
-    package = "pytorch_lightning" if "pytorch_lightning" in sys.modules else "lightning.pytorch"
-    base: Any = import_module(package).Callback
+    unified = "lightning.pytorch" in sys.modules or ("pytorch_lightning" not in sys.modules and find_spec("lightning"))
+    base: Any = import_module("lightning.pytorch" if unified else "pytorch_lightning").Callback
 
     class Lightning(Recorded, base):  # type: ignore[misc]  # known at run time only
         """A Lightning Callback. The numbers go to all loggers of the trainer, under its global_step."""

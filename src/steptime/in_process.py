@@ -7,6 +7,7 @@ One law: the job goes on, whatever becomes of this; what cannot be done is said 
 from __future__ import annotations
 
 import atexit
+import contextlib
 import json
 import os
 import subprocess
@@ -21,6 +22,10 @@ from typing import Any
 from steptime import probe
 
 __all__ = ["OwnRecording", "log_to", "record"]
+
+
+_told: list[Path] = []
+"""Recordings of which the last word was said: children of multiprocessing have two ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +46,14 @@ class OwnRecording:
             probe.leave(session)
 
     def _tell(self) -> None:
-        if self.leads and self.folder is not None and os.getpid() == self.pid and probe.watching(str(self.folder)):
-            shown = os.path.relpath(self.folder)
+        folder = self.folder
+        if folder is None or not self.leads or folder in _told or os.getpid() != self.pid:
+            return
+        if probe.watching(str(folder)) is not None:
+            _told.append(folder)
+            shown = str(folder)
+            with contextlib.suppress(OSError):  # the current folder is gone
+                shown = os.path.relpath(folder)
             probe.say(f"recorded {shown}: steptime diagnose {shown}")
 
     def __enter__(self) -> OwnRecording:
@@ -71,6 +82,7 @@ def _begin(folder: str | os.PathLike[str] | None, profile: bool) -> OwnRecording
     from steptime.launcher.launch import QUIET
     from steptime.launcher.outcome import ProbeOptions
     from steptime.probe.identity import place
+    from steptime.probe.recorder import finish_as_child
     from steptime.recording.manifest import begin_manifest
 
     here, leads = place(), True
@@ -91,11 +103,13 @@ def _begin(folder: str | os.PathLike[str] | None, profile: bool) -> OwnRecording
         _stay_beside(made, _root())
     recording = OwnRecording(made, begun=True, leads=leads, pid=os.getpid())
     atexit.register(recording._tell)
+    finish_as_child(recording._tell)
     return recording
 
 
 def _command() -> tuple[str, ...]:
-    return tuple(sys.orig_argv) or ("python",)
+    """What a process that multiprocessing has started was started for, too."""
+    return tuple(sys.orig_argv if parent_process() is None else (sys.executable, *sys.argv)) or ("python",)
 
 
 def _root() -> int:

@@ -158,6 +158,34 @@ def test_ranks_share_a_recording(tmp_path: Path) -> None:
     assert sorted(process.facts.rank or 0 for process in load(tmp_path / "rec").processes) == [0, 1]
 
 
+SPAWNED = """
+import sys, torch, steptime
+import torch.multiprocessing
+
+def work(rank, method):
+    steptime.record("rec", profile=False)
+    model = torch.nn.Linear(8, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+    for _ in range(20):
+        model(torch.ones(4, 8)).sum().backward()
+        optimizer.step()
+
+if __name__ == "__main__":
+    torch.multiprocessing.start_processes(work, (sys.argv[1],), start_method=sys.argv[1])
+"""
+
+
+@pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
+def test_children_of_multiprocessing_say_it_once_and_by_their_script(method: str, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(SPAWNED, encoding="utf-8")
+    found = subprocess.run([python(), "train.py", method], cwd=tmp_path, env=environment(tmp_path),
+                           capture_output=True, text=True, check=True)  # fmt: skip
+    assert found.stderr == "steptime: recorded rec: steptime diagnose rec\n"
+    recording = load(tmp_path / "rec")
+    assert any(word.endswith("train.py") for word in recording.manifest.command)
+    assert int((recording.processes[0].intervals.kind == 8).sum()) == 20
+
+
 @pytest.mark.parametrize("every", [-1.0, float("nan"), float("inf")])
 def test_no_number_of_seconds_is_refused(every: float) -> None:
     with pytest.raises(ValueError, match="a number of seconds was expected"):
