@@ -38,7 +38,7 @@ def test_the_package_itself_imports_nothing_heavy() -> None:
     imported = {node.module for node in tree.body if isinstance(node, ast.ImportFrom)}
     assert imported == {"steptime._version"}
     assert not any(isinstance(node, ast.Import) for node in ast.walk(tree))
-    assert steptime.__all__ == ["__version__", "bench", "load"]
+    assert steptime.__all__ == ["__version__", "bench", "callbacks", "load", "log_to", "record"]
 
 
 def test_what_the_package_offers_is_imported_when_it_is_asked_for() -> None:

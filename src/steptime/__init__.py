@@ -6,20 +6,26 @@ through it, where neither numpy nor msgspec need be installed.
     import steptime
     steptime.load("runs/train-20260801-101500")   # last in a notebook's cell: verdict, categories, findings
     steptime.bench(slow, fast, inputs=(x,))   # callables on the same inputs, side by side
+    steptime.log_to(writer)   # in a training script: the step's numbers to TensorBoard, Weights & Biases or MLflow
+    steptime.record()   # in a training script: what `steptime run` does from outside
 """
 
 from steptime._version import __version__
 
-__all__ = ["__version__", "bench", "load"]
+__all__ = ["__version__", "bench", "callbacks", "load", "log_to", "record"]
+
+
+ROOMS = {"bench": "api", "load": "api", "log_to": "in_process", "record": "in_process", "callbacks": ""}
+"""Where what is offered lies; "" for a module."""
 
 
 def __getattr__(name: str):  # type: ignore[no-untyped-def]  # else whoever uses it would have to cast
     """What needs more than the standard library is imported when it is asked for (PEP 562)."""
-    if name not in ("bench", "load"):
+    if name not in ROOMS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from steptime import api
+    from importlib import import_module
 
-    return getattr(api, name)
+    return getattr(import_module(f"steptime.{ROOMS[name]}"), name) if ROOMS[name] else import_module(f"steptime.{name}")
 
 
 def __dir__() -> list[str]:

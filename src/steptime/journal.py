@@ -17,6 +17,7 @@ import os
 import struct
 import threading
 import time
+from collections.abc import Callable
 from enum import IntEnum, IntFlag
 
 FORMAT_VERSION = 1
@@ -177,6 +178,8 @@ class Journal:
         self._path = ""
         self.records: list[int] = []
         self.flush_at = 0
+        self.readers: list[Callable[[list[int]], object]] = []
+        """Get what is written, too, in whatever thread writes."""
         self._flushing = threading.Lock()
 
     def open(self, path: str) -> None:
@@ -205,8 +208,11 @@ class Journal:
                 del self.records[: -WORDS * UNOPENED_RECORDS]
                 return 0
             count = len(self.records)
-            data = struct.pack(f"<{count}q", *self.records[:count])
+            taken = self.records[:count]
+            data = struct.pack(f"<{count}q", *taken)
             del self.records[:count]
+            for read in self.readers:
+                read(taken)
             return append_to(self._path, data)
         finally:
             self._flushing.release()

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import http.server
+import itertools
 import json
+import re
 import subprocess
 import sys
 import threading
 import urllib.request
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +21,10 @@ from journals import MS, JournalBuilder
 from steptime.errors import OutputError, UsageError
 from steptime.live import export
 from steptime.live.export import JsonLines, OpenTelemetry, Prometheus, numbers_of
-from steptime.live.view import LiveView
+from steptime.live.view import LiveView, Queue
 from steptime.live.watching import Watcher
 
+DASHBOARD = json.loads((Path(__file__).parents[2] / "docs" / "grafana-dashboard.json").read_text(encoding="utf-8"))
 HOST = 'a "quoted\\ host\n'
 
 
@@ -147,3 +151,41 @@ def test_a_job_that_has_ended_leaves_its_last_numbers(tmp_path: Path) -> None:
     words = [sys.executable, "-m", "steptime", "watch", str(folder), "--export", "jsonl"]
     found = subprocess.run(words, capture_output=True, text=True, check=True)
     assert [json.loads(line)["state"] for line in found.stdout.splitlines()] == ["ended"]
+
+
+def everything(view: LiveView) -> LiveView:
+    """All that can be known is."""
+    assert view.machine is not None
+    machine = replace(view.machine, gpu_memory_bytes=1, gpu_clock_mhz=1, gpu_power_watts=1.0)
+    return replace(view, machine=machine, ranks=(replace(view.ranks[0], queue=Queue(1.0, 2), bytes=1),))
+
+
+def test_the_dashboard_asks_for_what_is_exported_by_labels_that_there_are(view: LiveView) -> None:
+    labels: dict[str, set[str]] = {}
+    for number in numbers_of(everything(view)):
+        name = "_".join(filter(None, ("steptime", number.name, number.unit, "total" if number.total else "")))
+        labels[name] = {"instance", *(label for label, _ in number.labels)}
+    asked = [target["expr"] for panel in DASHBOARD["panels"] for target in panel.get("targets", ())]
+    asked += [variable["definition"] for variable in DASHBOARD["templating"]["list"] if variable["type"] == "query"]
+    found = [(name, set(re.findall(r"(\w+)=~", chosen)))
+             for each in asked for name, chosen in re.findall(r"(steptime_\w+)(?:\{([^}]*)\})?", each)]  # fmt: skip
+    assert {name for name, _ in found} == set(labels), "each is shown, and no other asked for"
+    assert [(name, chosen) for name, chosen in found if not chosen <= labels[name]] == []
+
+
+def test_the_dashboard_has_what_grafana_wants_of_one() -> None:
+    panels, variables = DASHBOARD["panels"], {each["name"] for each in DASHBOARD["templating"]["list"]}
+    assert {"title", "uid", "schemaVersion", "time"} <= set(DASHBOARD)
+    assert "id" not in DASHBOARD, "else an import replaces whatever dashboard has that number"
+    assert len({panel["id"] for panel in panels}) == len(panels)
+    assert set(re.findall(r"\$\{?(\w+)", json.dumps(DASHBOARD))) - {"__all", "__rate_interval"} == variables
+    for panel in panels:
+        assert panel["type"] in ("row", "stat", "timeseries")
+        if panel["type"] != "row":
+            assert panel["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
+            assert len({target["refId"] for target in panel["targets"]}) == len(panel["targets"])
+    for one, other in itertools.combinations([panel["gridPos"] for panel in panels], 2):
+        assert one["x"] + one["w"] <= 24
+        apart = [one[low] + one[size] <= other[low] or other[low] + other[size] <= one[low]
+                 for low, size in (("x", "w"), ("y", "h"))]  # fmt: skip
+        assert any(apart), "no panel lies upon another"

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import click
 
-from steptime.cli.exit_codes import say
+from steptime.cli.exit_codes import say, tell
 from steptime.cli.options import check_outputs, output_options
 from steptime.cli.run import Announcer, say_above
-from steptime.errors import NothingMeasuredError
+from steptime.errors import NothingMeasuredError, UsageError
 
 
 @click.command("attach", short_help="Measure a job that runs already, without a restart.")
@@ -37,7 +37,7 @@ def command(
     leaves it, too.
 
     A job that was started with STEPTIME_STANDBY=1, in an environment that has steptime, is entered by a signal; any
-    other by gdb, which must be installed and allowed to trace it.
+    other by gdb, which must be installed and allowed to trace it. Without gdb, and with py-spy, lines alone are told.
 
     \b
     steptime attach 4711
@@ -46,13 +46,16 @@ def command(
     from steptime.cli.delivery import deliver
     from steptime.compare.history_index import remove
     from steptime.diagnosis import diagnose_paths
-    from steptime.launcher.attach import attach, command_of, processes_to_enter
+    from steptime.launcher.attach import attach, command_of, has_way_in, processes_to_enter
     from steptime.launcher.command import PROOF, default_recording, make_recording
     from steptime.launcher.outcome import ProbeOptions
+    from steptime.launcher.py_spy import find
     from steptime.recording.manifest import discard, innermost, remove_empty
 
     check_outputs(outputs, force=force)
     pids = processes_to_enter(pid)
+    if not has_way_in(pids[0]) and find():
+        return _look(pids[0], stay=stay, wants_report=bool(outputs or as_json or recording))
     wanted = Path(recording) if recording is not None else default_recording(command_of(pids[0]))
     kept = innermost(wanted)
     folder = make_recording(wanted)
@@ -91,4 +94,44 @@ def command(
         no_source=no_source,
         full=full,
     )
+    return 0
+
+
+SHOWN = 10
+"""Lines."""
+
+
+def _look(pid: int, *, stay: bool, wants_report: bool) -> int:
+    """The lines of a process that cannot be entered. Raises UsageError where more is wanted."""
+    import linecache
+
+    from steptime.launcher.attach import command_of
+    from steptime.launcher.py_spy import SECONDS, look_from_outside
+    from steptime.quantities import format_bytes, format_share
+    from steptime.report.printable import one_line
+    from steptime.report.sentences import place_text
+
+    if wants_report:
+        raise UsageError(
+            "usage",
+            f"Process {pid} can only be looked at from outside, as gdb is not installed: that gives lines on the "
+            "screen, no recording and no report.",
+        )
+    command, duration = one_line(" ".join(command_of(pid))), "to its end" if stay else f"{SECONDS} s"
+    say(f"gdb is not installed: looking at process {pid} from outside with py-spy, {duration}")
+    found = look_from_outside(pid, None if stay else SECONDS)
+    text = [f"Process {pid} · {command}", "", f"Where its main thread was ({found.looks:,} looks, waiting included):"]
+    for source, looks in found.lines[:SHOWN]:
+        code = one_line(linecache.getline(source.file, source.line)) or source.function
+        text.append(f"  {format_share(looks / found.looks):>8}  {one_line(place_text(source))}: {code}")
+    if found.job_cpus is not None:
+        memory = format_bytes(found.memory or 0)
+        text += ["", f"CPUs: job {found.job_cpus:.1f}, others {found.other_cpus:.1f}; {memory} of memory"]
+    text += [
+        "",
+        "Lines only: from outside no steps are seen, so nothing is told of their parts.",
+        "Next:  install gdb, or start the job with STEPTIME_STANDBY=1, and attach again",
+        "",
+    ]
+    tell("\n".join(text), error=True)
     return 0

@@ -127,6 +127,7 @@ class RunOptions:
     no_peaks: bool
     explain_compile: bool
     catch: CatchOptions | None
+    log: bool
     no_progress: bool
     until_measured: bool
     uncontained: bool
@@ -182,6 +183,11 @@ class RunOptions:
     help="Look into slow steps while they last: 2x (twice the usual step), 500ms, or every 1000. The report names the "
     "lines that they were at.",
 )
+@click.option(
+    "--log",
+    is_flag=True,
+    help="Send the step's numbers to the logger that the job has open: TensorBoard, Weights & Biases or MLflow.",
+)
 @click.option("--no-progress", is_flag=True, help="Say nothing while the job runs.")
 @click.option(
     "--until-measured",
@@ -220,6 +226,7 @@ def command(**given: Any) -> int:
         trace_ranks=options.trace_ranks,
         compile_logs=options.explain_compile,
         catch=options.catch,
+        log=options.log,
     )
     parent_is_ours = not wanted.parent.exists()
     announcer = None if options.quiet or options.no_progress else Announcer(say_above)
@@ -252,6 +259,7 @@ def _run_until_measured(options: RunOptions) -> int:
         (options.no_profile, "--no-profile"),
         (options.explain_compile, "--explain-compile"),
         (options.catch, "--catch"),
+        (options.log, "--log"),
     ):
         if given:
             raise UsageError("usage", f"{option} does not go with --until-measured, which profiles a copy of the job.")

@@ -150,7 +150,7 @@ def _attach(
     telemetry = Telemetry(folder, pids[0])
     thinner = JournalThinner(folder, lambda: telemetry.pids)
     journals, begin = Journals(folder), time.monotonic()
-    while living := [pid for pid in pids if _lives(pid)]:
+    while living := [pid for pid in pids if lives(pid)]:
         try:
             time.sleep(PERIOD)
             progress = Progress(time.monotonic() - begin, *journals.look())
@@ -168,7 +168,7 @@ def _attach(
     return Attached(tuple(pids), not living, left, tuple(pack_recording(folder)))
 
 
-def _lives(pid: int) -> bool:
+def lives(pid: int) -> bool:
     """A process that has ended and that nobody has asked for is none."""
     with contextlib.suppress(OSError):
         return (PROC / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()[0] != b"Z"
@@ -250,6 +250,12 @@ def _stands_by(pid: int) -> bool:
     return bool(int(caught, 16) >> (NUMBER - 1) & 1)
 
 
+def has_way_in(pid: int) -> bool:
+    """Whether a process can be entered, as far as can be known before it is tried."""
+    script = hasattr(sys, "remote_exec") and _same_python(pid)
+    return _stands_by(pid) or script or shutil.which("gdb") is not None
+
+
 def _same_python(pid: int) -> bool:
     with contextlib.suppress(OSError):
         return (PROC / str(pid) / "exe").readlink().resolve() == Path(sys.executable).resolve()
@@ -263,7 +269,7 @@ def _enter_by_gdb(pid: int, entry: Path) -> None:
         raise CommandError(
             "attach-refused",
             f"Process {pid} does not stand by, and gdb is not installed: install gdb, or start the job with "
-            "STEPTIME_STANDBY=1.",
+            "STEPTIME_STANDBY=1; with py-spy (pip install py-spy), its lines alone can be told.",
             exit_status=1,
         )
     line = f"try: exec(open({str(entry)!r}).read(), {{'__name__': 'steptime-attach'}})\nexcept Exception: pass\n"
@@ -312,7 +318,7 @@ def _refusal(pid: int, said: str) -> str:
 def _wait_for(pid: int, folder: Path, show: Callable[[Progress], None] | None) -> None:
     """Until the process says that the probe has come, or ends. One that is in a long call says it after that."""
     begin = time.monotonic()
-    while _lives(pid):
+    while lives(pid):
         elapsed = time.monotonic() - begin
         if show is not None and elapsed > LONG_CALL_SECONDS:
             show(Progress(elapsed, 0, 0, f"waiting for process {pid}, which is in a long call"))

@@ -38,7 +38,7 @@ class ProbeOptions:
     instead of time. trace_ranks: numbers of the ranks that trace, "auto" for a sample of a large job, "all". contained:
     what keeps it from the user's files, "overlay", "landlock" or "copy", since began_epoch_ns; "" for nothing.
     compile_logs: whether torch.compile writes down what it does, into the recording. catch: steps that are looked into
-    while they last."""
+    while they last. log: whether the job's own loggers get the numbers of its steps."""
 
     profile: bool = True
     profile_steps: int | None = None
@@ -51,6 +51,7 @@ class ProbeOptions:
     began_epoch_ns: int = 0
     compile_logs: bool = False
     catch: CatchOptions | None = None
+    log: bool = False
 
 
 WAITING = "waiting for the first training step"

@@ -10,12 +10,14 @@ import atexit
 import json
 import os
 import sys
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 PLAN = "STEPTIME_PROBE"
 """Environment variable with the plan as JSON: recording, profile, profile_steps, max_profile_seconds, changes, variant,
-numerics, contained, began_epoch_ns."""
+numerics, contained, began_epoch_ns, catch, log."""
 
+T = TypeVar("T")
 FOR_EVER = 1 << 60
 _current: list[Any] = []
 """The session of this process, once there is one."""
@@ -23,34 +25,60 @@ _current: list[Any] = []
 
 def switched_off(reason: str) -> None:
     """One line on standard error, where there is one: a job may have closed it, or put something of its own there."""
+    say(f"switched off: {reason}; the job goes on")
+
+
+def say(sentence: str) -> None:
+    """The same for what is no failure of all."""
     try:
-        sys.stderr.write(f"steptime: switched off: {reason}; the job goes on\n")
+        sys.stderr.write(f"steptime: {sentence}\n")
     except Exception:  # noqa: BLE001 - the probe's boundary: nothing of ours may raise into the user's program
         return
 
 
-def start() -> None:
-    """Begins the watch in this process. Raises nothing: a failure is one line on stderr."""
+def guarded(begin: Callable[[], T]) -> T | None:
+    """What it returns; None where it fails, which is one line on stderr."""
     try:
-        _begin()
+        return begin()
     except Exception as error:  # the probe's boundary: nothing of ours may raise into the user's program
         if os.environ.get("STEPTIME_DEBUG"):
             raise
         switched_off(f"{type(error).__name__}: {error}")
+        return None
 
 
-def _begin() -> None:
+def start(plan: str = "") -> bool:
+    """Begins the watch in this process, by this plan or by that of the environment. Raises nothing: a failure is one
+    line on stderr."""
+    return guarded(lambda: _begin(json.loads(plan or os.environ[PLAN]))) is not None
+
+
+def watching(recording: str = "") -> Any:
+    """The session that watches this process, into that recording if one is named; None where none does."""
+    import torch  # noqa: F401 - with it the probe comes, where the job was started by us
+
+    found = _current[0] if _current and _current[0].active else None
+    return found if found is not None and recording in ("", found.plan["recording"]) else None
+
+
+def leave(session: Any) -> None:
+    """Ends the watch; the job goes on as it was before. Raises nothing."""
+    from steptime.probe import session as sessions
+
+    guarded(lambda: sessions.leave(session))
+
+
+def _begin(plan: dict[str, Any]) -> bool:
     from steptime.probe import compiler, loader, schedule, sites
     from steptime.probe.session import Session, leave
 
-    plan = json.loads(os.environ[PLAN])
     if plan.get("contained"):
         from steptime.probe.changes import outside
 
         outside.install(plan)
     if plan.get("numerics"):
         _begin_numerics(plan)
-        return
+        return True
     trial = None
     if plan.get("changes") or plan.get("variant"):
         from steptime.probe.changes.trial import Trial
@@ -63,7 +91,7 @@ def _begin() -> None:
         loader.record_into(plan["recording"])
         _current[0] = Session(plan, schedule.run)
         _current[0].install()
-        return
+        return True
     current = _current
     current.append(Session(plan, schedule.run))
     if trial is not None:
@@ -97,6 +125,7 @@ def _begin() -> None:
     atexit.register(finish)
     atexit.register(exhausted)  # before `finish`, as it is registered after it
     os.register_at_fork(after_in_child=forked)
+    return True
 
 
 def _begin_numerics(plan: dict[str, Any]) -> None:

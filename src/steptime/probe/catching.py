@@ -8,13 +8,15 @@ limit nothing happens. What was seen is written at the next boundary, by the tra
 
 from __future__ import annotations
 
+import itertools
 import sys
 import time
 from _thread import allocate_lock, get_ident, start_new_thread
 from collections import Counter, deque
+from collections.abc import Container, Iterable
 from typing import Any
 
-from steptime.journal import Kind
+from steptime.journal import WORDS, Kind
 from steptime.probe.patches import Follower
 from steptime.probe.sampling import MOST_LINES, MOST_PATHS, described, path_of
 from steptime.probe.steps import BACKWARD, FORWARD, OPTIMIZER
@@ -31,14 +33,16 @@ MOST_LOOKS = 20_000
 """Into one step: a hundred seconds. What hangs is for `steptime hang`."""
 LEARNING = 16
 """Boundaries between two looks at what is usual."""
+BLOCKS, LEAST_STEPS = 8, 4
+"""Written blocks of the journal, a quarter of a second each, from which that is learnt; steps in them at least."""
 SIGNS = {
     OPTIMIZER: (int(Kind.OPTIMIZER_STEP), int(Kind.SCALER_STEP)),
     BACKWARD: (int(Kind.BACKWARD),),
     FORWARD: (int(Kind.FORWARD),),
 }
 """Records that a step ends with."""
-KIND, WORDS, NEWEST = 0xFF, 3, 64
-"""The kind in the head of a record; integers of a record; records that are looked at."""
+KIND, SIGN, NEWEST = 0xFF, ~0xFFFFFF00, 64
+"""The kind in the head of a record, with its identity, too; records that are looked at."""
 
 now = time.perf_counter_ns
 
@@ -91,6 +95,19 @@ class LookingThread:
         return self._looks.paths()
 
 
+def usual_step(blocks: Iterable[list[int]], signs: Container[int]) -> int:
+    """Median distance between two steps' ends, ns, in records as the journal keeps them; 0 where there are few. Short
+    steps' boundaries are not told one by one (`patches.Quiet`), so these are not asked."""
+    ends: dict[int, list[int]] = {}
+    for block in blocks:
+        for place in range(0, len(block), WORDS):
+            if block[place] & KIND in signs:
+                ends.setdefault(block[place] & SIGN, []).append(block[place + 2])
+    most: list[int] = max(ends.values(), key=len, default=[])
+    durations = sorted(after - before for before, after in itertools.pairwise(most))
+    return durations[len(durations) // 2] if len(durations) >= LEAST_STEPS else 0
+
+
 class SlowStepWatch(Follower):
     """limits: "times" the usual step or "ns" that a step must exceed, or "every" so many steps one that is looked into
     whole. thread: the training thread's identity.
@@ -104,6 +121,8 @@ class SlowStepWatch(Follower):
         self._session, self._signs = session, SIGNS.get(session.counter.mode, SIGNS[OPTIMIZER])
         self._usual, self._steps, self._ended = session.pace.usual(), 0, now()
         self._caught: deque[dict[str, Any]] = deque()
+        self._blocks: deque[list[int]] = deque(maxlen=BLOCKS)
+        session.recorder.journal.readers.append(self._blocks.append)
         self._left = MOST_CAUGHT
         self._over = allocate_lock()
         self._over.acquire()
@@ -115,7 +134,7 @@ class SlowStepWatch(Follower):
         """In the training thread: a step has ended; `steps`: how many there were that we were told of."""
         self._steps = steps
         if steps % LEARNING == 0:
-            self._usual = self._session.pace.usual()
+            self._usual = usual_step(self._blocks, self._signs) or self._session.pace.usual()
         self._write()
 
     def finish(self) -> None:
@@ -132,7 +151,7 @@ class SlowStepWatch(Follower):
         try:
             while self._left and self._session.active and not self._over.acquire(timeout=self._wait() / 1e9):
                 begin = self._last_end()
-                if not self.resting and now() - begin > self._limit():
+                if not self._session.slowed and now() - begin > self._limit():
                     self._look_into(begin)
         except Exception as error:  # noqa: BLE001 - the probe's boundary: a thread of ours never reaches the user
             self._session.failed(error)

@@ -93,6 +93,13 @@ def memory_sampler(journal: Journal) -> Callable[[], None]:
     return sample
 
 
+def memory_in_use() -> int:
+    """Bytes that tensors hold on the CUDA device in use, where one is; else of this process."""
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        return int(torch.cuda.memory_allocated())
+    return resident_bytes()
+
+
 def resident_bytes() -> int:
     """Of this process; 0 where the system does not tell."""
     try:

@@ -88,10 +88,9 @@ class Listener(Protocol):
 
 
 class Follower:
-    """Told of every step's end; of a plain run nobody is. See `changes.trial.Trial`, `catching.SlowStepWatch`."""
+    """Told of every step's end; of a plain run nobody is. See `changes.trial.Trial`, `catching.SlowStepWatch`,
+    `step_metrics.StepMetrics`."""
 
-    resting = False
-    """While the probe itself makes steps longer."""
     every = 0
     """Whether each boundary must be told of, as steps are counted."""
 

@@ -21,7 +21,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from itertools import islice
 from threading import get_ident
-from typing import Any
+from typing import Any, TypeVar
 
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
@@ -40,7 +40,11 @@ from steptime.probe.objects import each_once, parameters_of, updated_by
 from steptime.probe.profiling import ProfilerWindow
 from steptime.probe.sampling import LineSampler
 from steptime.probe.session import Session, Stage, leave
+from steptime.probe.step_metrics import StepMetrics
 from steptime.probe.steps import OPTIMIZER, Slower
+from steptime.probe.writers import OpenLoggers
+
+T = TypeVar("T")
 
 SECOND = 1_000_000_000
 UNTOUCHED_STEPS = 1
@@ -83,6 +87,8 @@ QUIET = SECOND // 5
 more, most of it for what the patches have to ask anew."""
 LONG_BREAK = 4
 """Where a step ends so many times later than it should, the job was at something else: what it is, lines will tell."""
+LOG_SECONDS = 10.0
+"""Between two times that numbers go to the job's own loggers."""
 LEAVE = "leave-request"
 """A file of this name in the recording asks us to leave a job that was attached to."""
 REQUEST = "profile-request"
@@ -121,21 +127,23 @@ def _stages(session: Session) -> Stage:
         session.marks = device.make_marks(session.recorder.journal)
         while True:
             yield
+    if session.plan.get("log") and not session.logging:
+        StepMetrics(session, OpenLoggers(), LOG_SECONDS, None)
     profiles = session.plan.get("profile", True)
     long = session.pace.usual() >= LONG_STEP
     discovered = 1 if long else DISCOVERY_STEPS
-    found = yield from _discover(session, frames, discovered)
+    found = yield from _unseen(session, _discover(session, frames, discovered))
     few = found.calls < STACK_CALLS * discovered
     if profiles and long:
         yield from _profiles(session, EARLY_WINDOW, EARLY_STEPS)
-    yield from _lines(session, frames, list(found.functions))
+    yield from _unseen(session, _lines(session, frames, list(found.functions)))
     session.recorder.fact("settings", **identity.settings_facts())
     session.marks = device.make_marks(session.recorder.journal)
     if profiles and session.marks is None:  # on a device, what is steady comes before any profiler that can wait
         # torch 2.13 crashes where Dynamo compiles while stacks are recorded, as it may in these steps.
         stacks = few and session.pace.usual() < STACK_LIMIT and not session.housekeeping.compiled
         yield from _profiles(session, EARLY_WINDOW + long, 0 if long else EARLY_STEPS, stacks)
-    yield from _sampled(session)
+    yield from _unseen(session, _sampled(session))
     yield from _until(session, PLAIN_STEPS, PLAIN_TIME, PLAIN_LIMIT)
     duration = session.pace.usual()
     stacks = few and duration < STACK_LIMIT
@@ -143,7 +151,7 @@ def _stages(session: Session) -> Stage:
         yield from _profiles(session, STEADY_WINDOW, PROFILE_STEPS, stacks)
     yield from _hunt_leaks(session)
     if session.untrained.latest:
-        yield from _between(session)
+        yield from _unseen(session, _between(session))
     if profiles:
         yield from _turns(session, duration)
     yield from _keep_watching(session, duration, stacks)
@@ -368,7 +376,7 @@ def _profile(session: Session, window: ProfilerWindow, wanted: int) -> Stage:
         if obstacle := window.obstacle():
             session.recorder.note(f"the profiler stayed off: {obstacle}")
             return
-        yield from _recorded(session, window, begin, wanted, patience)
+        yield from _unseen(session, _recorded(session, window, begin, wanted, patience))
         if window.steps:
             return
 
@@ -428,17 +436,17 @@ def _keep_watching(session: Session, duration: int, stacks: bool) -> Stage:
         asked = _modified(request)
         if asked > served or (time_now > again and session.plan.get("profile", True)):
             served, again = asked, time_now + (1 << 62)
-            yield from _unseen(session, _profiles(session, number, PROFILE_STEPS, stacks))
+            yield from _profiles(session, number, PROFILE_STEPS, stacks)
             number += 2
 
 
-def _unseen(session: Session, stage: Stage) -> Stage:
+def _unseen(session: Session, stage: Generator[None, None, T]) -> Generator[None, None, T]:
     """A stage that makes steps longer, which is none of the job's doing."""
-    session.catching.resting = True
+    session.slowed = True
     try:
-        yield from stage
+        return (yield from stage)
     finally:
-        session.catching.resting = False
+        session.slowed = False
 
 
 def _modified(path: str) -> float:

@@ -71,15 +71,15 @@ class Session:
         self.counter = StepCounter()
         self.numbers = ObjectNumbers()
         self.steps = 0
-        self.untrained = Untrained()
+        self.pace, self.untrained = Pace(), Untrained()
         self.roots: list[RootPatch] = []
-        self.watching = False
+        self.watching = self.slowed = False  # slowed: the probe itself makes steps longer
         self.marks: device.Marks | None = None
         self.trial, self.catching = Follower(), Follower()
+        self.logging: list[Follower] = []
         self.active, self._opening = True, threading.Lock()
         self._pid = os.getpid()
-        self.pace = Pace()
-        self._described: set[int] = set()
+        self.described: dict[int, int | None] = {}  # by number, with the batch size of a loader's iterator
         self._script: Stage | None = None
         self.housekeeping = Housekeeping(self.recorder)
         self._make_patches()
@@ -165,8 +165,8 @@ class Session:
         if kind == LOADER_NEXT:
             return self._loader_next_begins(owner, begin)
         optimizer = torch_optimizer(owner) if kind == SCALER_STEP else owner
-        if (number := self.numbers.of(optimizer)[0]) not in self._described:
-            self._described.add(number)
+        if (number := self.numbers.of(optimizer)[0]) not in self.described:
+            self.described[number] = None
             self._open()
             self.recorder.fact("optimizer", **identity.optimizer_facts(optimizer, number))
             self._new_models.install(self.roots)
@@ -191,9 +191,10 @@ class Session:
 
     def _loader_next_begins(self, iterator: Any, begin: int) -> int:
         number, _ = self.numbers.of(iterator)
-        if number not in self._described:
-            self._described.add(number)
-            self.recorder.fact("loader", **loader.iterator_facts(iterator, number))
+        if number not in self.described:
+            facts = loader.iterator_facts(iterator, number)
+            self.described[number] = facts["batch_size"]
+            self.recorder.fact("loader", **facts)
         loader.tell_apart(True)
         self.quiet.together = False
         loader.next_begins(iterator, number, begin)
@@ -266,8 +267,8 @@ class Session:
             resume(self._script, self.recorder, time_ns)
             if not self.active:
                 end_script(self._script)
-        self.trial.boundary(self.steps)
-        self.catching.boundary(self.steps)
+        for each in (self.trial, self.catching, *self.logging):
+            each.boundary(self.steps)
 
     @guarding
     def unwatched_update(self, *_: Any) -> None:

@@ -1,0 +1,206 @@
+"""steptime for those who prefer a line of code to a command, in the words of their framework. Each of these records the
+training, as `steptime run` does, sends the step's numbers to the framework's own loggers, and says at the end which
+command diagnoses the recording; under `steptime run` it only sends the numbers.
+
+    lightning.Trainer(callbacks=[steptime.callbacks.Lightning()])
+    transformers.Trainer(..., callbacks=[steptime.callbacks.HuggingFace()])
+    accelerate.Accelerator(log_with=["tensorboard", steptime.callbacks.Accelerate()])
+    model.fit(..., callbacks=[steptime.callbacks.Keras()])
+
+A class is made when it is asked for: no framework is imported before, and none that the job does not use.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+from steptime.in_process import OwnRecording, log_to, record, shared_name
+
+Folder = str | os.PathLike[str] | None
+
+
+class Recorded:
+    """What all of them do. folder: of the recording, runs/<script>-<time> for None. every: seconds between two times
+    that numbers are sent. profile: whether a few steps are profiled."""
+
+    def __init__(self, folder: Folder = None, *, every: float = 10.0, profile: bool = True) -> None:
+        super().__init__()
+        self._folder, self._every, self._profile = folder, every, profile
+        self._recording = OwnRecording(None)
+        self._numbers: Any = None
+
+    def _begin(self, folder: Folder = None) -> None:
+        self._recording = record(self._folder if folder is None else folder, profile=self._profile)
+
+    def _log(self, writer: Any, step: Callable[[], int] | None = None) -> None:
+        if self._numbers is None and self._recording.folder is not None:
+            self._numbers = log_to(writer, every=self._every, step=step)
+
+    def _write(self) -> None:
+        if self._numbers is not None:
+            self._numbers.write()
+
+    def _end(self) -> None:
+        if self._numbers is not None:
+            self._numbers.end()
+            self._numbers = None
+        self._recording.stop()
+
+
+def _lightning() -> type:
+    unified = "lightning.pytorch" in sys.modules or ("pytorch_lightning" not in sys.modules and find_spec("lightning"))
+    base: Any = import_module("lightning.pytorch" if unified else "pytorch_lightning").Callback
+
+    class Lightning(Recorded, base):  # type: ignore[misc]  # known at run time only
+        """A Lightning Callback. The numbers go to all loggers of the trainer, under its global_step."""
+
+        def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
+            """Before loaders and optimizers are made."""
+            if stage == "fit":
+                named = self._folder
+                if named is None and trainer.world_size > 1:  # ranks have different parents here
+                    named = trainer.strategy.broadcast(str(shared_name()))
+                self._begin(named)
+
+        def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+            """The loggers are there."""
+
+            def write(values: dict[str, float], step: int) -> None:
+                for logger in trainer.loggers:
+                    logger.log_metrics(values, step=step)
+
+            self._log(_Writer(write), lambda: int(trainer.global_step))
+
+        def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+            """The loggers are open still."""
+            self._write()
+            self._end()
+
+        def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+            """Ctrl-C, too."""
+            self._end()
+
+    return Lightning
+
+
+def _hugging_face() -> type:
+    base: Any = import_module("transformers").TrainerCallback
+
+    class HuggingFace(Recorded, base):  # type: ignore[misc]
+        """A TrainerCallback of Hugging Face's transformers. The numbers go to what its report_to has opened,
+        TensorBoard, Weights & Biases or MLflow, under the trainer's global_step."""
+
+        def on_init_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
+            """Before loaders and optimizers are made."""
+            self._begin()
+
+        def on_train_begin(self, args: Any, state: Any, control: Any, **others: Any) -> None:
+            """The reporting has begun."""
+            self._begin()
+            self._log(None, lambda: int(state.global_step))
+
+        def on_step_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
+            """The last step is the last chance: at the training's end the reporting ends before us."""
+            if control.should_training_stop or state.global_step >= state.max_steps:
+                self._write()
+
+        def on_train_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
+            """There is no more."""
+            self._end()
+
+    return HuggingFace
+
+
+def _accelerate() -> type:
+    base: Any = import_module("accelerate.tracking").GeneralTracker
+
+    class Accelerate(Recorded, base):  # type: ignore[misc]
+        """A tracker for Accelerator(log_with=[…]). The numbers go to what the job has open, TensorBoard, Weights &
+        Biases or MLflow, under the step of the job's latest accelerator.log(…, step=…). It records from where it is
+        made on, and on every rank."""
+
+        name = "steptime"
+        requires_logging_directory = False
+        main_process_only = False
+
+        def __init__(self, folder: Folder = None, *, every: float = 10.0, profile: bool = True) -> None:
+            super().__init__(folder, every=every, profile=profile)
+            self._latest: int | None = None
+            self._begin()
+            self._log(None, lambda: self._numbers.steps if self._latest is None else self._latest)
+
+        @property
+        def tracker(self) -> OwnRecording:
+            """The recording."""
+            return self._recording
+
+        def store_init_configuration(self, values: dict[str, Any]) -> None:
+            """The recording has what the command line says."""
+
+        def log(self, values: dict[str, Any], step: int | None = None, **others: Any) -> None:
+            """What the job logs is for its other trackers."""
+            self._latest = self._latest if step is None else step
+
+        def finish(self) -> None:
+            """At accelerator.end_training()."""
+            self._write()
+            self._end()
+
+    return Accelerate
+
+
+def _keras() -> type:
+    base: Any = import_module("keras").callbacks.Callback
+
+    class Keras(Recorded, base):  # type: ignore[misc]
+        """A Keras Callback, for the backend torch. The numbers go into the logs of each epoch, which History and the
+        callbacks behind this one get."""
+
+        def __init__(self, folder: Folder = None, *, every: float = 1.0, profile: bool = True) -> None:
+            super().__init__(folder, every=every, profile=profile)
+            self._values: dict[str, float] = {}
+
+        def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+            """Before the loader's iterator is made."""
+            self._begin()
+            self._log(_Writer(lambda values, step: self._values.update(values)))
+
+        def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+            """The newest numbers of the epoch."""
+            self._write()
+            if logs is not None:
+                logs.update(self._values)
+
+        def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
+            """There is no more."""
+            self._end()
+
+    return Keras
+
+
+class _Writer:
+    """As `log_to` takes it."""
+
+    def __init__(self, log_metrics: Callable[[dict[str, float], int], None]) -> None:
+        self.log_metrics = log_metrics
+
+
+MAKERS = {"Lightning": _lightning, "HuggingFace": _hugging_face, "Accelerate": _accelerate, "Keras": _keras}
+
+
+@cache
+def __getattr__(name: str) -> Any:
+    """The class for a framework (PEP 562). Raises ImportError where it is not installed."""
+    if name not in MAKERS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return MAKERS[name]()
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *MAKERS])

@@ -1,0 +1,166 @@
+"""For training scripts: `steptime.log_to(writer)` sends the step's numbers to the job's own logger, and
+`steptime.record()` begins a recording from within the job, as `steptime run` does from outside.
+
+One law: the job goes on, whatever becomes of this; what cannot be done is said in one line on standard error.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from multiprocessing import parent_process
+from pathlib import Path
+from typing import Any
+
+from steptime import probe
+
+__all__ = ["OwnRecording", "log_to", "record"]
+
+
+_told: list[Path] = []
+"""Recordings of which the last word was said: children of multiprocessing have two ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class OwnRecording:
+    """Of this process. folder: None where nothing is recorded. begun: by `record`, which therefore ends it; else
+    `steptime run` has begun it. leads: speaks for all ranks. pid: of the process."""
+
+    folder: Path | None
+    begun: bool = False
+    leads: bool = True
+    pid: int = 0
+
+    def stop(self) -> None:
+        """Ends the recording, takes the probe away, and says which command diagnoses it. The end of the process does
+        it, too."""
+        if self.begun and self.folder is not None and (session := probe.watching(str(self.folder))) is not None:
+            self._tell()
+            probe.leave(session)
+
+    def _tell(self) -> None:
+        folder = self.folder
+        if folder is None or not self.leads or folder in _told or os.getpid() != self.pid:
+            return
+        if probe.watching(str(folder)) is not None:
+            _told.append(folder)
+            shown = str(folder)
+            with contextlib.suppress(OSError):  # the current folder is gone
+                shown = os.path.relpath(folder)
+            probe.say(f"recorded {shown}: steptime diagnose {shown}")
+
+    def __enter__(self) -> OwnRecording:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+
+def record(folder: str | os.PathLike[str] | None = None, *, profile: bool = True) -> OwnRecording:
+    """Records the training of this process into a new folder, runs/<script>-<time> where none is named; to be called
+    before the loader and the optimizer are made. A few of its steps are timed by line and profiled, as under `steptime
+    run`; profile=False: none is profiled. Ranks of one node share a recording, those of several where all name one
+    folder. Where the process is recorded already, that recording is given."""
+    if (session := probe.watching()) is not None:
+        return OwnRecording(Path(session.plan["recording"]))
+    if probe.PLAN in os.environ:  # another verb of ours looks at the job, or the probe has switched itself off
+        return OwnRecording(None)
+    return probe.guarded(lambda: _begin(folder, profile)) or OwnRecording(None)
+
+
+def _begin(folder: str | os.PathLike[str] | None, profile: bool) -> OwnRecording:
+    """Raises SteptimeError and OSError."""
+    from steptime.launcher.command import default_recording, make_recording
+    from steptime.launcher.joining import join, leave
+    from steptime.launcher.launch import QUIET
+    from steptime.launcher.outcome import ProbeOptions
+    from steptime.probe.identity import place
+    from steptime.probe.recorder import finish_as_child
+    from steptime.recording.manifest import begin_manifest
+
+    here, leads = place(), True
+    if here.alone:
+        made = make_recording(Path(folder) if folder is not None else default_recording(_command()), beside=True)
+    else:
+        shared = join(Path(folder) if folder is not None else shared_name(), str(here.rank))
+        made, leads = shared.folder, shared.leads
+        leave(shared)  # nobody waits for us
+    if leads:
+        begin_manifest(made, _command(), {"profile": str(profile), "in_process": "True"})
+        (made / "seen-torch").touch()
+    for name, value in QUIET.items():
+        os.environ.setdefault(name, value)
+    if not probe.start(json.dumps({"recording": str(made), **asdict(ProbeOptions(profile))}, ensure_ascii=False)):
+        return OwnRecording(None)
+    if leads:
+        _stay_beside(made, _root())
+    recording = OwnRecording(made, begun=True, leads=leads, pid=os.getpid())
+    atexit.register(recording._tell)
+    finish_as_child(recording._tell)
+    return recording
+
+
+def _command() -> tuple[str, ...]:
+    """What a process that multiprocessing has started was started for, too."""
+    return tuple(sys.orig_argv if parent_process() is None else (sys.executable, *sys.argv)) or ("python",)
+
+
+def _root() -> int:
+    """The process that has started all ranks of the job on this node."""
+    launched = parent_process() is not None or "TORCHELASTIC_RUN_ID" in os.environ
+    return os.getppid() if launched else os.getpid()
+
+
+def shared_name() -> Path:
+    """Of a recording, one for all ranks that one process has started: after the time at which that process began."""
+    from steptime.launcher.command import job_name
+
+    began = Path(f"/proc/{_root()}").stat().st_ctime
+    return Path("runs") / f"{job_name(_command())}-{time.strftime('%Y%m%d-%H%M%S', time.localtime(began))}"
+
+
+def _stay_beside(folder: Path, root: int) -> None:
+    """Starts `launcher.beside`. Without it a recording has no telemetry, and grows with the job's length. Raises
+    OSError."""
+    words = [sys.executable, "-m", "steptime.launcher.beside", str(folder), str(os.getpid()), str(root)]
+    source = str(Path(__file__).parent.parent)
+    path = os.pathsep.join(filter(None, (source, os.environ.get("PYTHONPATH"))))
+    subprocess.run(
+        words, env={**os.environ, "PYTHONPATH": path}, check=False,
+        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+
+
+def log_to(writer: Any = None, *, every: float = 10.0, step: Callable[[], int] | None = None) -> Any:
+    """Sends the mean step of the last seconds, its parts, the throughput and the memory in use to the job's own logger
+    as steptime/step_ms, /input_ms, /forward_ms, /backward_ms, /optimizer_ms, /other_ms (which sum to it),
+    /samples_per_second and /memory_mib.
+
+    writer: a TensorBoard SummaryWriter, a Weights & Biases run, mlflow or a run of it, a logger with
+    log_metrics(values, step), or a function of name, value and step; None: whatever of the first three the job has
+    open. every: seconds, at least. step: gives the number that they are logged under, the job's own count; None: the
+    steps that steptime has seen.
+
+    A process that nobody records is recorded from here on (`record`). What is returned has `write()`, which sends what
+    there is now, and `end()`; it is None where nothing is recorded. Raises TypeError for a writer that it does not
+    know, ValueError where every is no number of seconds.
+    """
+    if not 0 <= every < float("inf"):
+        raise ValueError(f"every is {every!r}: a number of seconds was expected, 0 or more")
+    from steptime.probe.writers import writer_of
+
+    write = writer_of(writer)
+    record()
+    session = probe.watching()
+    if session is None or session.plan.get("variant"):  # nothing of ours may slow the steps of a trial
+        return None
+    from steptime.probe.step_metrics import StepMetrics
+
+    return StepMetrics(session, write, every, step)
