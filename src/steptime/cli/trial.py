@@ -79,6 +79,7 @@ from steptime.trials.plan import (
 )
 from steptime.trials.results import NAME, PatchResult, Plan, append_result, read_results
 from steptime.trials.trial import AS_IT_IS, Budget, Judgement, TrialVerdict, Variant
+from steptime.trials.until_loss import LossTarget
 from steptime.trials.working_copy import offline_environment
 
 
@@ -94,7 +95,8 @@ class TrialAnnouncer:
         """Called when a process begins, twice a second, and with None when none runs any more."""
         if notice is not None and not notice.begins:
             if sys.stderr.isatty():
-                self._draw(f"  step {notice.done} of {notice.steps}{_to_go(notice)}")
+                of = f" of {notice.steps}" if notice.turn.options.until_loss is None else ""
+                self._draw(f"  step {notice.done}{of}{_to_go(notice)}")
             return
         if self._drawn:
             self._draw("")
@@ -112,7 +114,9 @@ def _line(notice: Notice) -> str:
     turn = notice.turn
     number = turn.round + 1
     rounds = f"round {number} of {MIN_ROUNDS}" if number <= MIN_ROUNDS else f"round {number} of {MAX_ROUNDS} at most"
-    what = "rehearsal" if turn.rehearsal else rounds if turn.metric else f"{rounds}, {notice.steps} steps"
+    target = turn.options.until_loss
+    goes_on = f"until a loss of {target:g}" if target is not None else f"{notice.steps} steps"
+    what = "rehearsal" if turn.rehearsal else rounds if turn.metric else f"{rounds}, {goes_on}"
     label = f" {turn.variant.label}" if turn.variant.label else ""
     return f"{turn.variant.name}{label}: {what}{_to_go(notice)}"
 
@@ -292,6 +296,7 @@ def new_trial(
     case: Case,
     options: TrialOptions,
     baseline: Variant = AS_IT_IS,
+    until_loss: LossTarget | None = None,
 ) -> Path:
     """The folder of a trial, with its plan in it."""
     known = load(recording)
@@ -301,7 +306,7 @@ def new_trial(
     )
     refuse_uncontained(stand_for(known.manifest, recording, folder, uncontained=options.uncontained))
     folder.mkdir(parents=True)
-    append_result(folder, plan=replace(plan, baseline=baseline))
+    append_result(folder, plan=replace(plan, baseline=baseline, until_loss=until_loss))
     return folder
 
 
@@ -437,7 +442,8 @@ def keeping(runner: TrialRunner, run: Callable[[], None]) -> int:
         say("interrupted: what was run is kept")
         status = INTERRUPTED
     except NothingMeasuredError as error:
-        if usual_step(runner.runs) is None and usual_metric(runner.runs) is None:
+        judged_by = usual_step if runner.plan.until_loss is None and runner.plan.metric is None else usual_metric
+        if judged_by(runner.runs) is None:
             raise
         say(str(error))
         status = error.exit_status

@@ -35,6 +35,7 @@ from steptime.trials.trial import (
     at_once,
     processes_of,
 )
+from steptime.trials.until_loss import going_on, longest
 
 Block = Sequence[ScheduledRun]
 """Turns that run one after the other on one device: a variant is compared with the baselines of its own block."""
@@ -307,6 +308,7 @@ class TrialRunner:
         seed = SEEDS[-1] if first else SEEDS[round_ % (len(SEEDS) - 1)]
         warm_up = self.plan.warm_up + held_ahead(variant)
         options = VariantOptions(self._steps(), warm_up, self._limit(), seed=seed, seed_offset=seed)
+        options = going_on(options, self.plan.until_loss)
         position = self._next(stage) + len(planned)
         until, metric = self.budget.until(), self.plan.metric
         return ScheduledRun(variant, stage, round_, position, options, False, self._deadline(), until, metric)
@@ -337,6 +339,8 @@ class TrialRunner:
         return max(FEWEST, min(MOST, round(SECONDS / usual))) if usual else FEWEST
 
     def _limit(self) -> float:
+        if self.plan.until_loss is not None:
+            return longest(self.runs, self.budget.left() / (1 + LEAST_ROUNDS * processes_of(1)))
         return max(LIMIT, 2 * FEWEST_STEPS * self._usual())
 
     def _deadline(self) -> float:
@@ -355,7 +359,7 @@ class TrialRunner:
 
     def _proved(self, stage: int, variant: Variant) -> Judgement:
         plan = self.plan
-        return judge(variant, self.of(stage), min_gain=plan.min_gain, goal=plan.goal, metric=plan.metric)
+        return judge(variant, self.of(stage), min_gain=plan.min_gain, goal=plan.goal, metric=plan.compared)
 
     def _rounds_done(self, stage: int) -> int:
         return len({run.round for run in self.of(stage) if run.variant == CONTROL and not run.rehearsal})
@@ -406,3 +410,5 @@ class TrialRunner:
                 f"The job as it is could not be run for a trial: {run.failure}. Its output is in "
                 f"{self.stand.folder / 'variants' / run.folder}; results so far are kept in {self.stand.folder}.",
             )
+        if self.plan.until_loss is not None:
+            self.plan.until_loss.check(run)

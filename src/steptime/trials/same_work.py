@@ -60,17 +60,23 @@ def precision_of(variant: Variant) -> Precision:
 
 def suspicion(own: Sequence[Run], plain: Sequence[Run]) -> NumbersCheck | None:
     """What no change that is merely faster does: less work under the same name, other clocks, an early end."""
-    usual = {name for run in plain for name in run.replaced}
-    replaced = sorted({name for run in own for name in run.replaced} - usual)
+    replaced = replaced_functions(own, plain)
     if replaced:
-        return _suspicious(f"It replaces {_several(replaced)}, which is not its to change")
+        return _suspicious(replaced)
     for run in own:
         beside = _beside(run, plain)
-        for check in (_early_end, _no_backward, _no_forward, _still, _without, _repeated, _passes, _less_evaluated):
+        for check in (_early_end, _no_backward, no_forward, _still, _without, _repeated, _passes, _less_evaluated):
             sentence = check(run, beside) if beside else ""
             if sentence:
                 return _suspicious(sentence)
     return None
+
+
+def replaced_functions(own: Sequence[Run], plain: Sequence[Run]) -> str:
+    """Clocks and functions of torch's that are the candidate's own, "" for none."""
+    usual = {name for run in plain for name in run.replaced}
+    replaced = sorted({name for run in own for name in run.replaced} - usual)
+    return f"It replaces {_several(replaced)}, which is not its to change" if replaced else ""
 
 
 def other_training(variant: Variant, own: Sequence[Run], plain: Sequence[Run]) -> NumbersCheck | None:
@@ -135,7 +141,8 @@ def _no_backward(run: Run, beside: Sequence[Run]) -> str:
     return _missing(run, beside, lambda each: each.backwards, "no backward: its gradients are those of an earlier one")
 
 
-def _no_forward(run: Run, beside: Sequence[Run]) -> str:
+def no_forward(run: Run, beside: Sequence[Run]) -> str:
+    """Steps in which nobody has called the model."""
     return _missing(run, beside, lambda each: [len(step.inputs) for step in each.work], "no forward of the model")
 
 
@@ -288,8 +295,8 @@ def _dropout(run: Run, before: Run) -> str:
 
 def _values(run: Run, before: Run, precision: Precision) -> Iterable[str]:
     """Of rehearsals: first weights, gradients of the first step, what they change, and the batches of all steps."""
-    other = _apart(_weights(run), _weights(before), precision)
-    yield f"It starts from other weights: {_several(other)}" if other else ""
+    other = other_weights(run, before, precision)
+    yield f"It starts from other weights: {other}" if other else ""
     alike = not other
     for which, what, tolerance in (
         ("directions", "The gradient of", precision.gradients),
@@ -307,12 +314,18 @@ def _values(run: Run, before: Run, precision: Precision) -> Iterable[str]:
         yield f"Step {2 + later.index(False)} trains on other samples than the job as it is"
 
 
+def other_weights(run: Run, before: Run, precision: Precision) -> str:
+    """Names of weights that a rehearsal starts with otherwise, "" for none."""
+    other = _apart(_weights(run), _weights(before), precision)
+    return _several(other) if other else ""
+
+
 def _weights(run: Run) -> Sketches:
     return {name: values for step in run.work for name, _, values in step.weights}
 
 
 def _same_batches(run: Run, before: Run, precision: Precision) -> list[bool]:
-    return [_same_batch(one, other, precision) for one, other in zip(run.work, before.work, strict=False)]
+    return [same_batch(one, other, precision) for one, other in zip(run.work, before.work, strict=False)]
 
 
 def _first(run: Run, which: str) -> Sketches:
@@ -321,11 +334,11 @@ def _first(run: Run, which: str) -> Sketches:
 
 
 def _other_batch(run: Run, before: Run, precision: Precision) -> str:
-    same = _same_batch(run.work[0], before.work[0], precision)
+    same = same_batch(run.work[0], before.work[0], precision)
     return "" if same else "Step 1 trains on other samples than the job as it is"
 
 
-def _same_batch(one: StepWork, other: StepWork, precision: Precision) -> bool:
+def same_batch(one: StepWork, other: StepWork, precision: Precision) -> bool:
     """Whether what both got is alike, as far as both were looked at."""
     mine, theirs = ([_array(each) for call in step.batches for each in call] for step in (one, other))
     if not mine or not theirs:
@@ -342,7 +355,7 @@ def _later_batches(run: Run, beside: Run, precision: Precision, rehearsed: tuple
     for number, (one, other) in enumerate(zip(run.work, beside.work, strict=False), 1):
         if one.iterators != run.work[0].iterators or other.iterators != beside.work[0].iterators:
             return ""
-        if not _same_batch(one, other, precision):
+        if not same_batch(one, other, precision):
             return f"Step {number} trains on other samples than the job as it is"
     return ""
 

@@ -31,6 +31,8 @@ class TrialVerdict(Enum):
     """Of a trial for memory."""
     SUSPICIOUS = "suspicious"
     """It does less than the job, or reaches for what measures it: its speed means nothing."""
+    NOT_REACHED = "not reached"
+    """It did not come to the loss by which it is judged in twice the time of the baseline."""
     BROKE_PROMISE = "broke its promise"
     """The numbers are not what the fix promises, whatever the speed."""
     NOT_EXERCISED = "not exercised"
@@ -131,8 +133,9 @@ class Run:
     one place are compared in their speed.
     outside: what it changed outside of its workspace. backwards, work: of each step from the first one on. passes:
     class and length of each dataset, and the most samples that a pass over it took. replaced: clocks and functions of
-    torch's that it replaced. ended_early: it came to its own end before its steps were taken. metric: the number that
-    it printed, where that is what is judged.
+    torch's that it replaced. ended_early: it came to its own end before its steps were taken. metric: what is judged in
+    place of its steps: the number that it printed, or the seconds to a loss. samples: of the largest dataset that it
+    trains on, 0 where that is not known.
     """
 
     variant: str
@@ -160,6 +163,7 @@ class Run:
     replaced: tuple[str, ...] = ()
     ended_early: bool = False
     metric: float | None = None
+    samples: int = 0
 
 
 @dataclass(frozen=True, slots=True)
