@@ -76,6 +76,7 @@ from steptime.trials.plan import (
     prove,
     script_of,
     stand_for,
+    writable,
 )
 from steptime.trials.results import NAME, PatchResult, Plan, append_result, read_results
 from steptime.trials.trial import AS_IT_IS, Budget, Judgement, TrialVerdict, Variant
@@ -248,7 +249,10 @@ def begin(target: Sequence[str], options: TrialOptions) -> TrialOutput:
         proposals = only(options.fixes, proposals, case)
     if options.workers:
         proposals, most = sweep(options.workers, case), len(options.workers)
-    variants = plan_variants(proposals, most, case.step.duration.value)
+    manifest = load(recording).manifest
+    job = Path(manifest.directory), manifest.command
+    proposals = writable(proposals, *job)
+    variants = plan_variants(proposals, most, case.step.duration.value, *job)
     if not variants:
         return TrialOutput(None, _nothing_to_try(proposals, recording, options.goal))
     return _conduct(new_trial(recording, "try", variants, case, options), proposals, options)
@@ -286,7 +290,8 @@ def sweep(workers: Sequence[int], case: Case) -> tuple[Proposal, ...]:
 def go_on(folder: Path, options: TrialOptions) -> TrialOutput:
     """A trial that was interrupted, or whose budget was too small."""
     plan = read_results(folder).plan
-    return _conduct(folder, propose(*diagnosed(Path(plan.recording)), goal=plan.goal), options)
+    proposals = propose(*diagnosed(Path(plan.recording)), goal=plan.goal)
+    return _conduct(folder, writable(proposals, Path(plan.directory), plan.command), options)
 
 
 def new_trial(
@@ -470,7 +475,7 @@ def _patch(runner: TrialRunner, taken: Variant, proposals: Sequence[Proposal], o
     """Writes what was adopted as a diff, runs that without any change of ours, and keeps both."""
     stand = runner.stand
     edits = edits_of(taken, runner.plan.variants, proposals)
-    patch = make_patch(edits, stand.directory, script_of(stand), stand.command)
+    patch = make_patch(edits, stand.directory, script_of(stand.command), stand.command)
     proved = prove(runner, taken, patch)
     if proved is not None and proved.verdict in (TrialVerdict.FAILED, TrialVerdict.BROKE_PROMISE):
         patch = unwritten(patch, edits)

@@ -88,7 +88,8 @@ def combine(bench: TrialRunner, judgements: Sequence[Judgement]) -> Variant | No
         if bench.budget.left() <= 0:
             break
         both = together(taken, other)
-        (proved,) = bench.conduct(stage, (both,), baseline=replace(AS_IT_IS, changes=taken.changes), later=PROOF)
+        before = replace(AS_IT_IS, changes=taken.changes, sources=taken.sources)
+        (proved,) = bench.conduct(stage, (both,), baseline=before, later=PROOF)
         stage += 1
         if proved.verdict is TrialVerdict.ADOPT:
             taken = both
@@ -109,6 +110,7 @@ def together(one: Variant, other: Variant) -> Variant:
         streams=", ".join(filter(None, (one.streams, other.streams))),
         other_data=one.other_data or other.other_data,
         low_precision=one.low_precision or other.low_precision,
+        sources=(*one.sources, *other.sources),
     )
 
 
@@ -231,7 +233,7 @@ class TrialRunner:
         if self.plan.metric is not None:
             return tuple(variants)
         if not self._known(stage, BASELINE) or (
-            baseline.changes and not any(run.stage == stage and run.rehearsal for run in self.runs)
+            not baseline.as_it_is and not any(run.stage == stage and run.rehearsal for run in self.runs)
         ):
             self._go([[self._rehearsal(stage, baseline, 0)]])
         tried: list[Variant] = []

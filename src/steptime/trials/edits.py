@@ -19,6 +19,7 @@ from steptime.advice.fix import (
     AutocastEdit,
     CallEdit,
     CopyEdit,
+    DeferEdit,
     LoopEdit,
     ModelEdit,
     SingleEdit,
@@ -26,6 +27,7 @@ from steptime.advice.fix import (
     SwitchEdit,
 )
 from steptime.quantities import SourceLine
+from steptime.trials.deferred import deferred
 from steptime.trials.source import SourceFile, Statement, StatementPlace, nodes_in, parameters, statements_of
 
 USUAL_POSITIONAL = 5
@@ -321,6 +323,13 @@ def with_loop(module: libcst.Module, edit: LoopEdit) -> libcst.Module | None:
     return _inserted(module, new)
 
 
+def with_deferred(module: libcst.Module, edit: DeferEdit) -> libcst.Module | None:
+    """A sum that stays on the device. See `deferred`."""
+    source = SourceFile(module)
+    new = deferred(source, edit) if _is_current(source, edit.site) else None
+    return _rewritten(module, new) if new is not None else None
+
+
 def _set_by(statement: str) -> str:
     """The last names of what a statement assigns to ("cudnn.benchmark"), or calls ("set_num_threads")."""
     (single,) = libcst.parse_module(statement).body
@@ -450,5 +459,6 @@ EDITORS: Mapping[type, Callable[[libcst.Module, Any], libcst.Module | None]] = {
     AutocastEdit: with_autocast,
     ModelEdit: with_model,
     LoopEdit: with_loop,
+    DeferEdit: with_deferred,
 }
 """Of edits that are written into a source; a snippet is only shown, and variables belong to the environment."""

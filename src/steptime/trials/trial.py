@@ -91,9 +91,17 @@ class Variant:
         """Whether it is somebody else's change, and none of our fixes."""
         return not self.proposal and self.name not in (BASELINE, CONTROL)
 
+    @property
+    def as_it_is(self) -> bool:
+        """Whether it is the job itself."""
+        return not (self.changes or self.sources or self.command)
+
     def rivals(self, other: Variant) -> bool:
-        """Whether both set the same thing, so that only one of them can be taken."""
-        return bool({change.kind for change in self.changes} & {change.kind for change in other.changes})
+        """Whether both set the same thing, or write the same file, so that only one of them can be taken."""
+        mine, theirs = (
+            {each.kind for each in variant.changes} | {path for path, _ in variant.sources} for variant in (self, other)
+        )
+        return bool(mine & theirs)
 
 
 AS_IT_IS = Variant(BASELINE)
