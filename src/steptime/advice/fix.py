@@ -126,6 +126,14 @@ class DeferEdit:
 
 
 @dataclass(frozen=True, slots=True)
+class DecoratorEdit:
+    """`@torch.compile` before the function that the line at `site` lies in. function: its name."""
+
+    site: SourceLine
+    function: str
+
+
+@dataclass(frozen=True, slots=True)
 class EnvironmentEdit:
     """Variables for the job's environment: no source is edited."""
 
@@ -151,6 +159,7 @@ SingleEdit = (
     | ModelEdit
     | LoopEdit
     | DeferEdit
+    | DecoratorEdit
 )
 
 
