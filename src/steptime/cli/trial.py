@@ -22,6 +22,7 @@ from steptime.advice.evidence import Case
 from steptime.advice.explain import find_fix
 from steptime.advice.fix import Goal, Proposal, Snippet
 from steptime.advice.fixes.input import fitting_workers, worker_option
+from steptime.advice.kernels import least_step
 from steptime.advice.propose import propose
 from steptime.advice.rule import Finding
 from steptime.cli.after_run import measure_peaks, nothing_measured
@@ -311,7 +312,7 @@ def new_trial(
     )
     refuse_uncontained(stand_for(known.manifest, recording, folder, uncontained=options.uncontained))
     folder.mkdir(parents=True)
-    append_result(folder, plan=replace(plan, baseline=baseline, until_loss=until_loss))
+    append_result(folder, plan=replace(plan, baseline=baseline, until_loss=until_loss, least_step_ns=least_step(case)))
     return folder
 
 

@@ -360,8 +360,8 @@ class TrialRunner:
         return judgement.rounds >= MIN_ROUNDS and judgement.verdict in DECIDED
 
     def _proved(self, stage: int, variant: Variant) -> Judgement:
-        plan = self.plan
-        return judge(variant, self.of(stage), min_gain=plan.min_gain, goal=plan.goal, metric=plan.compared)
+        known, plan, least = self.of(stage), self.plan, self.plan.least_step_ns
+        return judge(variant, known, min_gain=plan.min_gain, goal=plan.goal, metric=plan.compared, least_ns=least)
 
     def _rounds_done(self, stage: int) -> int:
         return len({run.round for run in self.of(stage) if run.variant == CONTROL and not run.rehearsal})

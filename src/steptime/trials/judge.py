@@ -27,7 +27,7 @@ from steptime.arrays import Float64, Int64
 from steptime.quantities import Estimate, autocorrelation_time, median_of, student
 from steptime.trials import parity
 from steptime.trials.metric import Metric
-from steptime.trials.same_work import other_training, suspicion
+from steptime.trials.same_work import beyond_roofline, other_training, suspicion
 from steptime.trials.trial import BASELINE, CONTROL, Agreement, Judgement, NumbersCheck, Run, TrialVerdict, Variant
 from steptime.trials.until_loss import LossTarget, numbers_until
 
@@ -152,9 +152,10 @@ def judge(
     min_gain: float = MIN_GAIN,
     goal: Goal = Goal.SPEED,
     metric: Metric | LossTarget | None = None,
+    least_ns: float = 0.0,
 ) -> Judgement:
     """The verdict on a variant from the runs of its stage, the baselines' and the control's among them. metric: what is
-    compared in place of steps."""
+    compared in place of steps. least_ns: as of `beyond_roofline`."""
     target = metric if isinstance(metric, LossTarget) else None
     own = [run for run in runs if run.variant == variant.name]
     failed = [run for run in own if run.failure]
@@ -164,6 +165,8 @@ def judge(
     if idle:
         return Judgement(variant, TrialVerdict.NOT_EXERCISED, Agreement.NOT_SEEN, idle)
     numbers = agreement_of(variant, runs, target)
+    if variant.foreign and not variant.speed_alone and numbers.agreement not in BROKEN:
+        numbers = beyond_roofline(own, _plain(runs), least_ns) or numbers
     of: Callable[[Run], Series] = _steps if metric is None else metric.cost
     comparisons, peaks = comparisons_of(variant.name, runs, of), comparisons_of(variant.name, runs, _peak)
     usual, usual_peaks = comparisons_of(CONTROL, runs, of), comparisons_of(CONTROL, runs, _peak)

@@ -33,6 +33,7 @@ class Plan:
     step of it, and the time to the end of its first one; 0 where that is not known. warm_up: steps that each process
     takes before it is timed. baseline: what the variants are compared with, where that is not the job as it is. metric:
     what is compared in place of steps; recording is "" then. until_loss: the loss by the time to which runs are judged.
+    least_step_ns: that the matrix products of a step need at the machine's largest rate, 0 where that is not known.
     """
 
     command: tuple[str, ...]
@@ -49,6 +50,7 @@ class Plan:
     baseline: Variant = AS_IT_IS
     metric: Metric | None = None
     until_loss: LossTarget | None = None
+    least_step_ns: float = 0.0
 
     @property
     def compared(self) -> Metric | LossTarget | None:

@@ -13,10 +13,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from math import prod
+from statistics import fmean
 
 import numpy as np
 
 from steptime.arrays import Float64
+from steptime.quantities import format_duration
 from steptime.recording.recording import StepWork
 from steptime.trials.trial import Agreement, NumbersCheck, Run, Variant
 
@@ -24,6 +26,8 @@ Sketches = Mapping[str, Sequence[float]]
 
 NEGLIGIBLE = 1e-5
 """Of the whole gradient's length: the direction of less is rounding."""
+ATTAINABLE = 0.9
+"""Of the time that the largest rate asks for: that rate is a measurement, and counts of FLOPs are a model's."""
 SLACK = 0.99
 """Of what the job as it is evaluates, and of its dropout: beneath it there is less."""
 
@@ -77,6 +81,18 @@ def replaced_functions(own: Sequence[Run], plain: Sequence[Run]) -> str:
     usual = {name for run in plain for name in run.replaced}
     replaced = sorted({name for run in own for name in run.replaced} - usual)
     return f"It replaces {_several(replaced)}, which is not its to change" if replaced else ""
+
+
+def beyond_roofline(own: Sequence[Run], plain: Sequence[Run], least_ns: float) -> NumbersCheck | None:
+    """Whether steps are shorter than the machine allows for what the job computes. least_ns: that its matrix products
+    need at the machine's largest rate, 0 where it is not known; where the job itself is below that, it is wrong."""
+    mine, theirs = ([fmean(run.step_ns) for run in runs if run.step_ns and not run.rehearsal] for runs in (own, plain))
+    if not mine or not theirs or min(mine) >= ATTAINABLE * least_ns or min(theirs) < least_ns:
+        return None
+    return _suspicious(
+        f"A step of it takes {format_duration(min(mine))}, and the matrix products of a step of the job need "
+        f"{format_duration(least_ns)} at this machine's largest rate: it computes less, or its steps are not timed"
+    )
 
 
 def other_training(variant: Variant, own: Sequence[Run], plain: Sequence[Run]) -> NumbersCheck | None:
