@@ -163,12 +163,16 @@ def text_of(rows: Sequence[dict[str, Any]], total: dict[str, Any]) -> str:
         f"({share(total['covered'], total['intervals'])}; promised 95 %).",
         "",
         "With the names of the same processes exchanged within each round: "
-        f"{total['shuffled_adopted']} of {total['shuffled_comparisons']} adopted,",
-        f"{total['shuffled_covered']} of {total['shuffled_intervals']} intervals hold 1 "
-        f"({share(total['shuffled_covered'], total['shuffled_intervals'])}).",
+        f"{total['shuffled_adopted']} of {total['shuffled_comparisons']} adopted{exchanged_intervals(total)}.",
         "",
     ]
     return "\n".join(lines)
+
+
+def exchanged_intervals(total: dict[str, Any]) -> str:
+    """Results of an earlier day have none of them."""
+    held, count = total.get("shuffled_covered", 0), total.get("shuffled_intervals", 0)
+    return f", and {held} of {count} intervals hold 1 ({share(held, count)})" if count else ""
 
 
 def share(part: int, whole: int) -> str:
