@@ -1,9 +1,11 @@
-"""How often a trial adopts what changes nothing: live comparisons of jobs with themselves, on the machine as it is.
+"""How often a trial is wrong about what changes nothing: live comparisons of jobs with themselves, on the machine as it
+is.
 
-    python benchmarks/false_wins.py --out benchmarks/results/false-wins-NAME
+    python -m benchmarks.false_wins --out benchmarks/results/false-wins-NAME [--command "python train.py"]
 
 Every variant is the job as it is, under a variable of the environment that nobody reads; what is adopted all the same
-is a false win. At most 5 % may be. Results that are there already are added to.
+is a false win, what is called slower or another training a false loss. At most 5 % may be won. Each true speed-up is 1,
+and at least 95 % of the intervals must hold it: their *coverage*. Results that are there already are added to.
 
 Beside the live figure stands one from the same recorded processes: since all of them ran the same job, their names can
 be exchanged within each round, and every exchange is another trial that changes nothing.
@@ -17,6 +19,7 @@ import json
 import os
 import platform
 import random
+import shlex
 import sys
 import tempfile
 import time
@@ -49,12 +52,15 @@ def variants(count: int) -> tuple[Variant, ...]:
     )
 
 
-def live(shape: str, count: int, folder: Path, budget: float) -> tuple[TrialRunner, tuple[Judgement, ...]]:
-    """One trial of a job with itself."""
-    job = folder / "job"
-    job.mkdir(parents=True)
-    (job / JOB.name).write_text(JOB.read_text(encoding="utf-8"), encoding="utf-8")
-    command, tried = (sys.executable, JOB.name, shape), variants(count)
+def live(
+    shape: str, count: int, folder: Path, budget: float, own: tuple[str, ...] = ()
+) -> tuple[TrialRunner, tuple[Judgement, ...]]:
+    """One trial of a job with itself. own: another job's command, run in the current folder."""
+    job, tried = Path.cwd() if own else folder / "job", variants(count)
+    command = own or (sys.executable, JOB.name, shape)
+    if not own:
+        job.mkdir(parents=True)
+        (job / JOB.name).write_text(JOB.read_text(encoding="utf-8"), encoding="utf-8")
     plan = Plan(command, str(job), "", tried, MIN_GAIN)
     append_result(folder / "trial", plan=plan)
     stand = Workspace(command, folder / "trial", job)
@@ -75,17 +81,24 @@ def exchanged(runs: Sequence[Run], draw: random.Random) -> list[Run]:
     return result
 
 
-def shuffled_wins(trials: Sequence[tuple[TrialRunner, tuple[Judgement, ...]]]) -> tuple[int, int]:
-    """(adopted, comparisons) over EXCHANGES of each trial."""
-    draw, adopted, compared = random.Random(0), 0, 0
+def shuffled_wins(trials: Sequence[tuple[TrialRunner, tuple[Judgement, ...]]]) -> Counter[str]:
+    """Adopted, comparisons, and intervals that hold 1, over EXCHANGES of each trial."""
+    draw, found = random.Random(0), Counter[str]()
     for bench, judgements in trials:
         for _ in range(EXCHANGES):
             runs = exchanged(bench.runs, draw)
             for judgement in judgements:
                 again = judge(judgement.variant, runs, min_gain=MIN_GAIN)
-                compared += again.rounds >= LEAST_ROUNDS
-                adopted += again.verdict is TrialVerdict.ADOPT
-    return adopted, compared
+                found["shuffled_comparisons"] += again.rounds >= LEAST_ROUNDS
+                found["shuffled_adopted"] += again.verdict is TrialVerdict.ADOPT
+                found["shuffled_intervals"] += again.speed is not None
+                found["shuffled_covered"] += again.speed is not None and again.speed.low <= 1 <= again.speed.high
+    return found
+
+
+def covered(row: dict[str, Any]) -> int:
+    """Intervals of a trial that hold the true speed-up."""
+    return sum(low <= 1 <= high for _, low, high in row["speeds"])
 
 
 def spread(runs: Sequence[Run]) -> float:
@@ -123,8 +136,10 @@ COLUMNS = {
     "slowest_over_fastest": "slowest / fastest process",
     "other_cpu_mean": "others' load (CPUs)",
     "noise": "control's noise",
+    "covered": "intervals that hold 1",
     "verdicts": "verdicts",
 }
+FALSE_LOSSES = (TrialVerdict.SLOWER, TrialVerdict.SUSPICIOUS, TrialVerdict.BROKE_PROMISE, TrialVerdict.FAILED)
 
 
 def text_of(rows: Sequence[dict[str, Any]], total: dict[str, Any]) -> str:
@@ -139,28 +154,43 @@ def text_of(rows: Sequence[dict[str, Any]], total: dict[str, Any]) -> str:
     ]
     for each in rows:
         told = {**each, "verdicts": ", ".join(f"{count} {name}" for name, count in each["verdicts"].items())}
+        told["covered"] = f"{covered(each)} of {len(each['speeds'])}"
         lines.append(f"| {' | '.join(str(told[name]) for name in COLUMNS)} |")
     lines += [
         "",
-        f"**{total['adopted']} of {total['comparisons']} adopted** (live; allowed 5 %). With the names of the same",
-        "processes exchanged within each round: "
-        f"{total['shuffled_adopted']} of {total['shuffled_comparisons']} adopted.",
+        f"**{total['adopted']} of {total['comparisons']} adopted** (live; allowed 5 %), {total['lost']} called worse.",
+        f"**{total['covered']} of {total['intervals']} intervals hold 1** "
+        f"({share(total['covered'], total['intervals'])}; promised 95 %).",
+        "",
+        "With the names of the same processes exchanged within each round: "
+        f"{total['shuffled_adopted']} of {total['shuffled_comparisons']} adopted{exchanged_intervals(total)}.",
         "",
     ]
     return "\n".join(lines)
 
 
+def exchanged_intervals(total: dict[str, Any]) -> str:
+    """Results of an earlier day have none of them."""
+    held, count = total.get("shuffled_covered", 0), total.get("shuffled_intervals", 0)
+    return f", and {held} of {count} intervals hold 1 ({share(held, count)})" if count else ""
+
+
+def share(part: int, whole: int) -> str:
+    return f"{100 * part / whole:.1f} %" if whole else "none"
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--comparisons", type=int, default=40)
-    parser.add_argument("--arms", type=int, default=5, help="of one trial")
+    parser.add_argument("--variants", type=int, default=5, help="of one trial")
+    parser.add_argument("--command", type=shlex.split, default=(), help="of a job of your own, in the current folder")
     parser.add_argument("--budget", type=float, default=600, help="seconds of one trial")
     parser.add_argument("--seconds", type=float, default=conduct.SECONDS, help="of steady steps in a process")
     parser.add_argument("--out", required=True, help="path without extension: .json and .md are written")
     given = parser.parse_args()
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     conduct.SECONDS = given.seconds
-    known: dict[str, Any] = {"trials": [], "shuffled_adopted": 0, "shuffled_comparisons": 0}
+    known: dict[str, Any] = {"trials": []}
     with contextlib.suppress(FileNotFoundError):
         known = json.loads(Path(given.out + ".json").read_text(encoding="utf-8"))
     rows: list[dict[str, Any]] = known["trials"]
@@ -168,29 +198,31 @@ def main() -> int:
     total = known
     with tempfile.TemporaryDirectory() as scratch:
         while sum(each["comparisons"] for each in rows) < given.comparisons and len(trials) < given.comparisons:
-            shape = SHAPES[len(rows) % len(SHAPES)]
-            bench, judgements = live(shape, given.variants, Path(scratch) / str(len(trials)), given.budget)
+            shape = shlex.join(given.command) or SHAPES[len(rows) % len(SHAPES)]
+            folder = Path(scratch) / str(len(trials))
+            bench, judgements = live(shape, given.variants, folder, given.budget, tuple(given.command))
             trials.append((bench, judgements))
             rows.append(row(shape, bench, judgements))
             print(json.dumps(rows[-1]), flush=True)
             total = write(given.out, rows, shuffled_wins(trials), known)
-    print(f"{total['adopted']} of {total['comparisons']} adopted")
+    print(f"{total['adopted']} of {total['comparisons']} adopted; {total['covered']} of {total['intervals']} hold 1")
     return int(total["adopted"] > 0.05 * total["comparisons"])
 
 
-def write(
-    out: str, rows: Sequence[dict[str, Any]], shuffled: tuple[int, int], before: dict[str, Any]
-) -> dict[str, Any]:
+def write(out: str, rows: Sequence[dict[str, Any]], shuffled: Counter[str], before: dict[str, Any]) -> dict[str, Any]:
     """Both files; returns the totals."""
     total = {
         "machine": f"{platform.machine()}, {os.cpu_count()} CPUs, Python {platform.python_version()}",
         "when": time.strftime("%Y-%m-%d"),
         "threads": os.environ["OMP_NUM_THREADS"],
         "adopted": sum(each["verdicts"].get(TrialVerdict.ADOPT.value, 0) for each in rows),
+        "lost": sum(each["verdicts"].get(verdict.value, 0) for each in rows for verdict in FALSE_LOSSES),
         "comparisons": sum(each["comparisons"] for each in rows),
-        "shuffled_adopted": before["shuffled_adopted"] + shuffled[0],
-        "shuffled_comparisons": before["shuffled_comparisons"] + shuffled[1],
+        "covered": sum(map(covered, rows)),
+        "intervals": sum(len(each["speeds"]) for each in rows),
     }
+    for name in ("adopted", "comparisons", "covered", "intervals"):
+        total[f"shuffled_{name}"] = before.get(f"shuffled_{name}", 0) + shuffled[f"shuffled_{name}"]
     Path(out + ".json").write_text(json.dumps({**total, "trials": list(rows)}, indent=1) + "\n", encoding="utf-8")
     Path(out + ".md").write_text(text_of(rows, total), encoding="utf-8")
     return total

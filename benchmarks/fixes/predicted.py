@@ -59,7 +59,9 @@ def measure(job: Planted, folder: Path, rounds: int) -> dict[str, Any]:
     recording = record(job, folder)
     (process, *_) = diagnose_paths((str(recording),)).processes
     step = process.case.step
-    variants = predicted_of(plan_variants(propose(process.case, process.findings), ALL, step.duration.value))
+    manifest, proposals = load(recording).manifest, propose(process.case, process.findings)
+    place = Path(manifest.directory), manifest.command
+    variants = predicted_of(plan_variants(proposals, ALL, step.duration.value, *place))
     result = {"job": job.name, "date": time.strftime("%Y-%m-%d"), "step_ns": step.duration.value, "variants": []}
     if variants:
         bench = bench_of(folder / job.name / "trial", recording, variants, step, rounds)

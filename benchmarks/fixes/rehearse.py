@@ -22,7 +22,7 @@ from steptime.recording.load import load
 from steptime.trials.execute import ScheduledRun, Workspace, execute
 from steptime.trials.judge import judge
 from steptime.trials.patch import make_patch
-from steptime.trials.plan import edits_of, plan_variants, script_of, stand_for
+from steptime.trials.plan import edits_of, plan_variants, script_of, stand_for, writable
 from steptime.trials.trial import BASELINE, Run, Variant
 
 LINES = "rehearsed.jsonl"
@@ -34,7 +34,9 @@ def rehearse(job: Planted, folder: Path) -> dict[str, Any]:
     recording = record(job, folder)
     (process, *_) = diagnose_paths((str(recording),)).processes
     proposals = propose(process.case, process.findings)
-    variants = plan_variants(proposals, 50, process.case.step.duration.value)
+    manifest = load(recording).manifest
+    place = Path(manifest.directory), manifest.command
+    variants = plan_variants(writable(proposals, *place), 50, process.case.step.duration.value, *place)
     result: dict[str, Any] = {
         "job": job.name,
         "right": job.right,
@@ -47,7 +49,7 @@ def rehearse(job: Planted, folder: Path) -> dict[str, Any]:
     stand = stand_for(load(recording).manifest, recording, folder / job.name / "rehearsal", uncontained=False)
     runs = [one(stand, variant, number) for number, variant in enumerate((Variant(BASELINE), chosen))]
     judgement = judge(chosen, runs)
-    patch = make_patch(edits_of(chosen, variants, proposals), stand.directory, script_of(stand))
+    patch = make_patch(edits_of(chosen, variants, proposals), stand.directory, script_of(stand.command))
     result |= {
         "label": chosen.label,
         "changes": [change.detail for change in runs[1].changes],

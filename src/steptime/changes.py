@@ -34,7 +34,8 @@ class VariantOptions:
 
     seed: what every generator starts from at the import of torch; seed_offset: added to every seed that the job sets
     itself. dropout: False makes every dropout the identity. fingerprint_steps: of so many first steps the gradient norm
-    of every parameter is written, after the last backward of the step.
+    of every parameter is written, after the last backward of the step. until_loss: soon after the job's mean loss has
+    come down to this, its process ends, too.
     """
 
     steps: int
@@ -44,3 +45,4 @@ class VariantOptions:
     seed_offset: int = 0
     dropout: bool = True
     fingerprint_steps: int = 0
+    until_loss: float | None = None

@@ -41,7 +41,7 @@ from steptime.advice.fix import (
     SwitchEdit,
 )
 from steptime.advice.fixes import CATALOGUE
-from steptime.advice.kernels import moving
+from steptime.advice.kernels import least_step, moving
 from steptime.advice.propose import propose
 from steptime.advice.rule import Finding, Weight
 from steptime.advice.rules import CATALOGUE as RULES
@@ -555,3 +555,13 @@ def test_a_trace_tells_of_exchanges_buckets_and_searches() -> None:
 def test_accumulating_is_advice_and_never_tried() -> None:
     assert only("RM703", RANKS).changes == ()
     assert options("RM703", replace(RANKS, step=replace(RANKS.step, micro_batches=4.0))) == ()
+
+
+def test_what_a_step_needs_at_least_is_known_of_an_accelerator_only() -> None:
+    products = (operator("mm", 4, MS, "compute", flops=1e12), operator("mul", 4, MS, "memory", flops=1e12))
+    rates = MachineUse("H100", True, 5e13, 2e12, 1e4, (("bfloat16", 1e14), ("float32", 5e13)))
+    case = replace(HEALTHY, step=step(device="cuda:0"), operators=products, machine=rates)
+    assert least_step(case) == pytest.approx(10 * MS)
+    recomputed = replace(case, recompute=RecomputeUse(about(MS)))
+    unknown = (recomputed, replace(case, machine=None), replace(case, machine=replace(rates, disturbed=True)))
+    assert [least_step(each) for each in (*unknown, replace(case, step=step()))] == [0.0] * 4

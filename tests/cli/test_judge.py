@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from preloading import python
 
 from steptime.cli.main import main
 
@@ -73,6 +74,8 @@ def test_a_broken_candidate_and_one_that_trains_less_are_told_apart(
         (("--env", "A=1", "--metric", "rate: ("), "is no regular expression"),
         (("--env", "A=1", "--metric", "rate"), "has no group"),
         (("--env", "A=1", "--lower-is-better"), "says how to read --metric"),
+        (("--env", "A=1", "--until-loss", "nan"), "takes a finite number"),
+        (("--env", "A=1", "--until-loss", "1", "--metric", "(.)"), "two things to compare"),
         (("--ref", "main"), "lies in no Git repository"),
     ],
 )
@@ -117,3 +120,49 @@ def test_a_job_that_does_not_print_its_number_is_not_judged(job: Path, capsys: p
     given = ["--metric", "rate: (.+)", "--env", "COST=8", "--", sys.executable, "print.py"]
     assert main(["judge", "-q", *given]) == 1
     assert "It printed nothing to its standard output that --metric 'rate: (.+)' matches" in capsys.readouterr().err
+
+
+FALLING = """\
+import sys
+import torch
+
+rate, scale, steps = map(float, sys.argv[1:])
+torch.manual_seed(0)
+model = torch.nn.Linear(64, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=rate)
+for step in range(int(steps)):
+    x = torch.randn(64, 64)
+    loss = (model(x) - x.sum(1, keepdim=True)).square().mean() * scale
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.slow
+def test_candidates_that_train_otherwise_are_judged_by_the_time_to_a_loss(
+    job: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (job / "train.py").write_text(FALLING)
+    others = ("0.01 1 1e9", "0.00001 1 1e9", "0.001 0.8 1e9", "0.0002 1 100")
+    given = [word for each in others for word in ("--against", f"{python()} train.py {each}")]
+    words = ["--until-loss", "1", *given, "-o", "verdicts.json", "--", python(), "train.py", "0.0002", "1", "1e9"]
+    assert main(["judge", "-q", "--budget", "8m", *words]) == 1
+    document = json.loads((job / "verdicts.json").read_text())
+    verdicts = ["faster", "not reached", "different training", "not reached"]
+    assert [each["verdict"] for each in document["candidates"]] == verdicts
+    assert document["candidates"][0]["speed_up"]["low"] > 1.03
+    assert document["until_loss"]["loss"] == 1.0
+    assert document["until_loss"]["seconds"] > 0
+    printed = capsys.readouterr().out
+    assert "Compared: the time from the import of torch until the training loss" in printed
+    assert "When it ended by itself, after 100 steps" in printed
+
+
+def test_a_job_that_never_reaches_the_loss_is_not_judged_by_it(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (job / "train.py").write_text(FALLING)
+    words = ["--until-loss", "1", "--env", "A=1", "--", python(), "train.py", "0.0002", "1", "60"]
+    assert main(["judge", "-q", "--budget", "4m", *words]) == 1
+    assert "The job as it is did not reach a mean loss of 1. When it ended by itself, after 60 steps" in (
+        capsys.readouterr().err
+    )

@@ -119,7 +119,7 @@ def test_what_cannot_be_answered_is_one_sentence(ask: Ask) -> None:
             "judge",
             {"command": ["python", "x.py"], "fixes": ["RM101"], "diff": "x.patch"},
         ),
-        "A metric judges a change of yours: give diff, ref, env or args. (usage)": (
+        "A metric or a loss judges a change of yours: give diff, ref, env or args. (usage)": (
             "judge",
             {"command": ["python", "x.py"], "metric": "rate (.*)"},
         ),

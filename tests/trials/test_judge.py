@@ -300,3 +300,15 @@ def test_a_speed_that_is_judged_alone_is_faster_whatever_it_trains_but_not_where
     assert judge(alone, runs).verdict is TrialVerdict.ADOPT
     assert judge(replace(alone, speed_alone=False), runs).verdict is not TrialVerdict.ADOPT
     assert judge(replace(alone, suspicion="It speaks of steptime"), runs).verdict is TrialVerdict.SUSPICIOUS
+
+
+def test_steps_that_no_machine_could_make_are_suspicious() -> None:
+    foreign = Variant("diff-1", promise=Promise.SAME_CURVE)
+    runs = trial(quiet(), foreign, rounds=4, speed=4.0)
+    assert judge(foreign, runs, least_ns=8e6).verdict is TrialVerdict.ADOPT
+    judgement = judge(foreign, runs, least_ns=20e6)
+    assert judgement.verdict is TrialVerdict.SUSPICIOUS
+    assert "the matrix products of a step of the job need 20 ms at this machine's largest rate" in judgement.sentence
+    wrong = judge(foreign, runs, least_ns=80e6)  # the job itself would be impossible, too
+    assert wrong.verdict is TrialVerdict.ADOPT
+    assert judge(replace(foreign, speed_alone=True), runs, least_ns=20e6).verdict is TrialVerdict.ADOPT

@@ -119,6 +119,21 @@ class StatementEdit:
 
 
 @dataclass(frozen=True, slots=True)
+class DeferEdit:
+    """The sum at `site` (`total += loss.item()`) is taken on the device, and read where its value is used."""
+
+    site: SourceLine
+
+
+@dataclass(frozen=True, slots=True)
+class DecoratorEdit:
+    """`@torch.compile` before the function that the line at `site` lies in. function: its name."""
+
+    site: SourceLine
+    function: str
+
+
+@dataclass(frozen=True, slots=True)
 class EnvironmentEdit:
     """Variables for the job's environment: no source is edited."""
 
@@ -134,7 +149,17 @@ class Snippet:
 
 
 SingleEdit = (
-    CallEdit | CopyEdit | StatementEdit | EnvironmentEdit | Snippet | SwitchEdit | AutocastEdit | ModelEdit | LoopEdit
+    CallEdit
+    | CopyEdit
+    | StatementEdit
+    | EnvironmentEdit
+    | Snippet
+    | SwitchEdit
+    | AutocastEdit
+    | ModelEdit
+    | LoopEdit
+    | DeferEdit
+    | DecoratorEdit
 )
 
 
@@ -158,7 +183,8 @@ class Option:
     the user can do it (advice). saving: predicted ns per step, never more than a perfect fix could save; None where
     there is no model. streams: random numbers that are drawn in another order, in words; other_data: the batches are
     among what they decide (augmentation, shuffling). advice: for what cannot be applied, one or two sentences. reach:
-    ns per step of all that it acts on, where that is known; a finding that it answers may be about less."""
+    ns per step of all that it acts on, where that is known; a finding that it answers may be about less. as_written: no
+    change of ours does it, so that the edit itself is tried; where it cannot be written, it is advice."""
 
     label: str
     changes: tuple[Change, ...] = ()
@@ -168,6 +194,7 @@ class Option:
     other_data: bool = False
     advice: str = ""
     reach: float = 0.0
+    as_written: bool = False
 
 
 Outcome = Iterable[Option] | Option | None
@@ -210,7 +237,7 @@ class Proposal:
     @property
     def advice_only(self) -> bool:
         """Whether only the user can apply it."""
-        return not self.option.changes
+        return not (self.option.changes or self.option.as_written)
 
 
 def fix(

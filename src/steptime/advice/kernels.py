@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import starmap
 
-from steptime.advice.evidence import KernelUse, MachineUse, OperatorUse
+from steptime.advice.evidence import Case, KernelUse, MachineUse, OperatorUse
 from steptime.advice.savings import ratio
 from steptime.quantities import SourceLine, format_count, format_duration
 
@@ -163,6 +163,19 @@ def moving(operators: Iterable[OperatorUse], machine: MachineUse | None) -> list
     laborious = [use for use in pointwise if plain_name(use.name) in LABORIOUS and use.bytes]
     computing = {id(use) for use in laborious if _rate([use]) < ARITHMETIC * bandwidth}
     return [use for use in pointwise if id(use) not in computing]
+
+
+def least_step(case: Case) -> float:
+    """ns that the matrix products of a step need on its accelerator at the largest rate of any format, the roofline
+    that no change of the training's code gets under; 0 where that is not known. On a CPU the rate is one of so many
+    threads, which a change may change; what is computed twice (checkpointing) need not be; rates that other load
+    disturbed may be too low."""
+    machine = case.machine
+    if machine is None or case.step.device == "cpu" or machine.disturbed or case.recompute is not None:
+        return 0.0
+    rate = max([machine.matrix_flops or 0.0, *(rate for _, rate in machine.rates)])
+    needed = sum(use.flops or 0.0 for use in case.operators if plain_name(use.name) in MATRIX)
+    return needed / rate * 1e9 if rate else 0.0
 
 
 def _rate(operators: list[OperatorUse]) -> float:

@@ -82,7 +82,9 @@ def _acts_on(fix: Fix, finding: Finding, case: Case) -> bool:
 def _placed(option: Option, finding: Finding, step: float) -> Option:
     """Advice gets the finding's line where it has none of its own, and says what a perfect fix could bring."""
     if finding.code in MEMORY_NOTES:
-        return replace(option, changes=(), saving=None, advice=f"{option.label} would take less memory.")
+        return replace(
+            option, changes=(), as_written=False, saving=None, advice=f"{option.label} would take less memory."
+        )
     if option.changes or not option.advice:
         return option
     edit = option.edit

@@ -26,7 +26,7 @@ from steptime.report.printable import one_line, shorten
 from steptime.report.report import ProcessReport, Report
 from steptime.report.sentences import prediction_text, predictions, step_text
 from steptime.report.trial_text import speed_text
-from steptime.trials.judge import usual_step
+from steptime.trials.judge import usual_metric, usual_step
 from steptime.trials.results import PatchResult, Results
 from steptime.trials.trial import Judgement, TrialVerdict
 
@@ -296,11 +296,13 @@ def of_trial(results: Results, folder: str, job: Mapping[str, Any], finding: str
     patch = results.patch
     proved = patch.judgement if patch is not None else None
     best = proved or next(iter(judged), None)
-    step = usual_step([run for run in results.runs if run.stage == 0])
+    target, runs = results.plan.until_loss, [run for run in results.runs if run.stage == 0]
+    usual, unit = (usual_step(runs), 1.0) if target is None else (usual_metric(runs), 1e9)
     saves = ""
-    if best is not None and best.speed is not None and step is not None:
-        saved = step.value * (1 - 1 / best.speed.value)
-        saves = f"{format_duration(saved)} of {format_duration(step.value)} a step, {speed_text(best.speed)}"
+    if best is not None and best.speed is not None and usual is not None:
+        saved = usual.value * unit * (1 - 1 / best.speed.value)
+        whole = f"{format_duration(usual.value * unit)} {f'to a loss of {target.loss:g}' if target else 'a step'}"
+        saves = f"{format_duration(saved)} of {whole}, {speed_text(best.speed)}"
     won = best is not None and best.verdict is TrialVerdict.ADOPT
     diff = patch.diff if patch is not None else ""
     more: dict[str, Any] = {}
@@ -394,7 +396,9 @@ def _after_trial(
         better = {"lower_is_better": True} if metric.lower_is_better else {}
         return call("judge", diff=CHANGE, metric=metric.pattern, **better, **job)
     if won:
-        return call("judge", diff=CHANGE, recording=recording, **job)
+        target = results.plan.until_loss
+        until = {"until_loss": target.loss} if target is not None else {}
+        return call("judge", diff=CHANGE, recording=recording, **until, **job)
     if any(each.verdict is TrialVerdict.UNDECIDED for each in judged):
         return call("judge", resume=folder, **job)
     return call("explain", code=finding, path=recording, **job) if finding else call("what_if", path=recording, **job)

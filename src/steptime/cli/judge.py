@@ -6,6 +6,7 @@ import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,7 @@ from steptime.trials.metric import Metric
 from steptime.trials.plan import plain_stand
 from steptime.trials.results import Plan, append_result, read_results
 from steptime.trials.trial import BASELINE, TrialVerdict, Variant
+from steptime.trials.until_loss import LossTarget
 
 WORSE = NEVER | {TrialVerdict.SLOWER}
 NOT_SURE = 3
@@ -63,6 +65,13 @@ def _pattern(pattern: str | None) -> str | None:
     if not groups:
         raise UsageError("usage", f"--metric {pattern!r} has no group: put brackets around the number.")
     return pattern
+
+
+def _target(loss: float | None) -> LossTarget | None:
+    """What --until-loss takes. Raises UsageError."""
+    if loss is not None and not isfinite(loss):
+        raise UsageError("usage", f"--until-loss takes a finite number, not {loss}.")
+    return LossTarget(loss) if loss is not None else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +141,14 @@ class Candidates:
     help="Compare a number that the command prints, the last match of the first group in its standard output, for "
     "scripts without training steps. Higher is better.",
 )
+@click.option(
+    "--until-loss",
+    type=float,
+    metavar="LOSS",
+    callback=lambda _, __, loss: _target(loss),
+    help="Compare the time to a training loss, whatever else the candidates train: each process goes on until the mean "
+    "over the last tenth of its steps is LOSS or less.",
+)
 @click.option("--lower-is-better", is_flag=True, help="Of --metric: it is a time, or a cost.")
 @budget_option("10m")
 @min_gain_option
@@ -158,6 +175,7 @@ def command(
     any_training: bool,
     low_precision: bool,
     metric: str | None,
+    until_loss: LossTarget | None,
     lower_is_better: bool,
     **given: Any,
 ) -> int:
@@ -171,6 +189,7 @@ def command(
     steptime judge --diff faster.patch -- python train.py
     steptime judge --ref main..HEAD -- python train.py
     steptime judge --metric "(\\S+) images/s" --diff faster.patch -- python infer.py
+    steptime judge --until-loss 2.5 --budget 1h --args "--lr 0.01" -- python train.py
     steptime judge --env OMP_NUM_THREADS=4 --args "--workers 2" runs/train-20260801-101500
     """
     if bool(target) == (resume is not None):
@@ -178,25 +197,31 @@ def command(
             "usage", "Give a recording, or a command behind --, or --resume with the folder of a judgement."
         )
     plan = read_results(resume).plan if resume is not None else None
-    stepless = metric is not None or (plan is not None and plan.metric is not None)
-    formats = tuple(each for each in FORMATS if not (stepless and each.file_extension == ".html"))
+    by_steps = metric is None and until_loss is None
+    if plan is not None:
+        by_steps = plan.metric is None and plan.until_loss is None
+    formats = tuple(each for each in FORMATS if by_steps or each.file_extension != ".html")
     check_output(output, force=force, renderers=formats)
     options = TrialOptions(**given)
-    alone = any_training or metric is not None
+    alone = any_training or metric is not None or until_loss is not None
     asked = Candidates(diffs, revisions, variables, words, commands, alone, low_precision)
     if lower_is_better and metric is None:
         raise UsageError("usage", "--lower-is-better says how to read --metric: give that, too.")
+    if metric is not None and until_loss is not None:
+        raise UsageError("usage", "--metric and --until-loss are two things to compare: give one of them.")
     if resume is not None and plan is not None:
         folder, baseline = resume, plan.baseline
     elif metric is not None:
         folder, baseline = _begin_plain(target, asked, options, Metric(metric, lower_is_better))
     else:
-        folder, baseline = _begin(target, asked, options)
+        folder, baseline = _begin(target, asked, options, until_loss)
     told = _conducted(folder, baseline, options)
     return tell_trial(told, output, as_json=as_json, force=force, renderers=formats, printed=document_text)
 
 
-def _begin(target: Sequence[str], asked: Candidates, options: TrialOptions) -> tuple[Path, Variant]:
+def _begin(
+    target: Sequence[str], asked: Candidates, options: TrialOptions, until_loss: LossTarget | None
+) -> tuple[Path, Variant]:
     """The folder of a new judgement. What cannot be tried is refused before the job is measured."""
     recorded = len(target) == 1 and Path(target[0]).is_dir()
     if not recorded:
@@ -205,7 +230,7 @@ def _begin(target: Sequence[str], asked: Candidates, options: TrialOptions) -> t
     manifest = load(recording).manifest
     baseline, variants = asked.variants(manifest.command, Path(manifest.directory))
     case, _ = diagnosed(recording)
-    return new_trial(recording, "judge", variants, case, options, baseline), baseline
+    return new_trial(recording, "judge", variants, case, options, baseline, until_loss), baseline
 
 
 def _begin_plain(

@@ -90,6 +90,10 @@ class Judge(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     metric: Annotated[
         str, msgspec.Meta(description="A regular expression with one group, the number that the command prints.")
     ] = ""
+    until_loss: Annotated[
+        float | None,
+        msgspec.Meta(description="Compare the time to this training loss; a change of yours may train otherwise."),
+    ] = None
     lower_is_better: Annotated[bool, msgspec.Meta(description="Of the metric: it is a time, or a cost.")] = False
     resume: Annotated[str, msgspec.Meta(description="Go on with the judgement in this folder.")] = ""
     budget: Annotated[str, msgspec.Meta(description="Time for all of it: 90s, 10m.", pattern=r"^\d+(s|m|h)$")] = "10m"
@@ -138,8 +142,8 @@ async def judge(given: Judge, tell: Tell) -> dict[str, Any]:
     own = [name for name in ("diff", "ref", "env", "args") if getattr(given, name)]
     if given.fixes and own:
         raise UsageError("usage", f"Give fixes, or a change of yours ({own[0]}), not both.")
-    if given.metric and not (own or given.resume):
-        raise UsageError("usage", "A metric judges a change of yours: give diff, ref, env or args.")
+    if (given.metric or given.until_loss is not None) and not (own or given.resume):
+        raise UsageError("usage", "A metric or a loss judges a change of yours: give diff, ref, env or args.")
     if given.resume and (given.fixes or own or given.recording):
         raise UsageError("usage", "resume goes on with what was planned: give no fixes, no change and no recording.")
     with tempfile.TemporaryDirectory(prefix="steptime-") as folder:
@@ -246,6 +250,7 @@ def _change(given: Judge, scratch: Path) -> tuple[str, list[str]]:
         words += ["--env", f"{name}={value}"]
     words += ["--args", given.args] if given.args else []
     words += ["--metric", given.metric] if given.metric else []
+    words += ["--until-loss", str(given.until_loss)] if given.until_loss is not None else []
     words += ["--lower-is-better"] if given.lower_is_better else []
     if words:
         return "judge", words

@@ -22,6 +22,7 @@ from steptime.advice.evidence import Case
 from steptime.advice.explain import find_fix
 from steptime.advice.fix import Goal, Proposal, Snippet
 from steptime.advice.fixes.input import fitting_workers, worker_option
+from steptime.advice.kernels import least_step
 from steptime.advice.propose import propose
 from steptime.advice.rule import Finding
 from steptime.cli.after_run import measure_peaks, nothing_measured
@@ -76,9 +77,11 @@ from steptime.trials.plan import (
     prove,
     script_of,
     stand_for,
+    writable,
 )
 from steptime.trials.results import NAME, PatchResult, Plan, append_result, read_results
 from steptime.trials.trial import AS_IT_IS, Budget, Judgement, TrialVerdict, Variant
+from steptime.trials.until_loss import LossTarget
 from steptime.trials.working_copy import offline_environment
 
 
@@ -94,7 +97,8 @@ class TrialAnnouncer:
         """Called when a process begins, twice a second, and with None when none runs any more."""
         if notice is not None and not notice.begins:
             if sys.stderr.isatty():
-                self._draw(f"  step {notice.done} of {notice.steps}{_to_go(notice)}")
+                of = f" of {notice.steps}" if notice.turn.options.until_loss is None else ""
+                self._draw(f"  step {notice.done}{of}{_to_go(notice)}")
             return
         if self._drawn:
             self._draw("")
@@ -112,7 +116,9 @@ def _line(notice: Notice) -> str:
     turn = notice.turn
     number = turn.round + 1
     rounds = f"round {number} of {MIN_ROUNDS}" if number <= MIN_ROUNDS else f"round {number} of {MAX_ROUNDS} at most"
-    what = "rehearsal" if turn.rehearsal else rounds if turn.metric else f"{rounds}, {notice.steps} steps"
+    target = turn.options.until_loss
+    goes_on = f"until a loss of {target:g}" if target is not None else f"{notice.steps} steps"
+    what = "rehearsal" if turn.rehearsal else rounds if turn.metric else f"{rounds}, {goes_on}"
     label = f" {turn.variant.label}" if turn.variant.label else ""
     return f"{turn.variant.name}{label}: {what}{_to_go(notice)}"
 
@@ -244,7 +250,10 @@ def begin(target: Sequence[str], options: TrialOptions) -> TrialOutput:
         proposals = only(options.fixes, proposals, case)
     if options.workers:
         proposals, most = sweep(options.workers, case), len(options.workers)
-    variants = plan_variants(proposals, most, case.step.duration.value)
+    manifest = load(recording).manifest
+    job = Path(manifest.directory), manifest.command
+    proposals = writable(proposals, *job)
+    variants = plan_variants(proposals, most, case.step.duration.value, *job)
     if not variants:
         return TrialOutput(None, _nothing_to_try(proposals, recording, options.goal))
     return _conduct(new_trial(recording, "try", variants, case, options), proposals, options)
@@ -282,7 +291,8 @@ def sweep(workers: Sequence[int], case: Case) -> tuple[Proposal, ...]:
 def go_on(folder: Path, options: TrialOptions) -> TrialOutput:
     """A trial that was interrupted, or whose budget was too small."""
     plan = read_results(folder).plan
-    return _conduct(folder, propose(*diagnosed(Path(plan.recording)), goal=plan.goal), options)
+    proposals = propose(*diagnosed(Path(plan.recording)), goal=plan.goal)
+    return _conduct(folder, writable(proposals, Path(plan.directory), plan.command), options)
 
 
 def new_trial(
@@ -292,6 +302,7 @@ def new_trial(
     case: Case,
     options: TrialOptions,
     baseline: Variant = AS_IT_IS,
+    until_loss: LossTarget | None = None,
 ) -> Path:
     """The folder of a trial, with its plan in it."""
     known = load(recording)
@@ -301,7 +312,7 @@ def new_trial(
     )
     refuse_uncontained(stand_for(known.manifest, recording, folder, uncontained=options.uncontained))
     folder.mkdir(parents=True)
-    append_result(folder, plan=replace(plan, baseline=baseline))
+    append_result(folder, plan=replace(plan, baseline=baseline, until_loss=until_loss, least_step_ns=least_step(case)))
     return folder
 
 
@@ -437,7 +448,8 @@ def keeping(runner: TrialRunner, run: Callable[[], None]) -> int:
         say("interrupted: what was run is kept")
         status = INTERRUPTED
     except NothingMeasuredError as error:
-        if usual_step(runner.runs) is None and usual_metric(runner.runs) is None:
+        judged_by = usual_step if runner.plan.until_loss is None and runner.plan.metric is None else usual_metric
+        if judged_by(runner.runs) is None:
             raise
         say(str(error))
         status = error.exit_status
@@ -464,7 +476,7 @@ def _patch(runner: TrialRunner, taken: Variant, proposals: Sequence[Proposal], o
     """Writes what was adopted as a diff, runs that without any change of ours, and keeps both."""
     stand = runner.stand
     edits = edits_of(taken, runner.plan.variants, proposals)
-    patch = make_patch(edits, stand.directory, script_of(stand), stand.command)
+    patch = make_patch(edits, stand.directory, script_of(stand.command), stand.command)
     proved = prove(runner, taken, patch)
     if proved is not None and proved.verdict in (TrialVerdict.FAILED, TrialVerdict.BROKE_PROMISE):
         patch = unwritten(patch, edits)

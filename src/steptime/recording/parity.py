@@ -28,6 +28,8 @@ class _ParityLine(msgspec.Struct):
     backwards: int = 0
     gradient_norm: float | str | None = None
     peak_bytes: int = 0
+    began_ns: int = 0
+    end_ns: int = 0
     gradients: tuple[tuple[str, float | str | None], ...] = ()
     inputs: tuple[str, ...] = ()
     batches: tuple[tuple[Numbers, ...], ...] = ()
@@ -57,6 +59,8 @@ def read_parity(path: Path, problems: list[str]) -> Parity | None:
         normed=_column([row.gradient_norm is not None for row in rows], np.bool_),
         backwards=_column([row.backwards for row in rows], np.int64),
         peak_bytes=_column([row.peak_bytes for row in rows], np.int64),
+        end=_column([row.end_ns for row in rows], np.int64),
+        began_ns=rows[0].began_ns,
         gradients=tuple(
             tuple((name, None if norm is None else _number(norm)) for name, norm in row.gradients)
             for row in rows
@@ -98,7 +102,8 @@ def _decode(data: bytes) -> _ParityLine:
     texts = [line.loss, line.gradient_norm, *(norm for _, norm in line.gradients)]
     if any(isinstance(text, str) and text not in NOT_FINITE for text in texts):
         raise ValueError("a number is neither finite nor one of inf, -inf, nan")
-    if not all(0 <= number < LARGEST_STEP for number in (line.step, line.backwards, line.peak_bytes)):
+    counts = (line.step, line.backwards, line.peak_bytes, line.began_ns, line.end_ns)
+    if not all(0 <= number < LARGEST_STEP for number in counts):
         raise ValueError("a number is out of range")
     return line
 

@@ -389,7 +389,8 @@ class Parity:
     step: int64, from 1. loss: float64, the mean over the step's backwards as they were called (before a scaler). norm:
     float64, the 2-norm of all gradients behind the last backward, before clipping. Both may be infinite or not a number
     because the job's were; where none was seen or taken, `backwards` is 0 and `normed` is False. peak_bytes: int64, of
-    the step on a device, of the process so far on a CPU.
+    the step on a device, of the process so far on a CPU. end: int64, when the step had ended, and
+    began_ns: when torch had been imported, monotonic ns.
 
     gradients: of each of the first steps the 2-norm of every parameter's gradient by name, None where it has none.
     """
@@ -400,6 +401,8 @@ class Parity:
     normed: Bool
     backwards: Int64
     peak_bytes: Int64
+    end: Int64
+    began_ns: int = 0
     gradients: tuple[tuple[tuple[str, float | None], ...], ...] = ()
     work: tuple[StepWork, ...] = ()
 

@@ -24,6 +24,7 @@ WORDS = {
     TrialVerdict.SLOWER: "slower",
     TrialVerdict.MORE_MEMORY: "more memory",
     TrialVerdict.SUSPICIOUS: "suspicious",
+    TrialVerdict.NOT_REACHED: "not reached",
     TrialVerdict.BROKE_PROMISE: "different training",
     TrialVerdict.NOT_EXERCISED: "broken",
     TrialVerdict.FAILED: "broken",
@@ -45,7 +46,7 @@ def word_of(judgement: Judgement, min_gain: float) -> str:
 
 def render_judged(results: Results, next_command: str = "") -> str:
     """The whole text, with a line feed at its end."""
-    lines = [f"Judged: {shlex.join(results.plan.command)}", _as_it_is(results), ""]
+    lines = [f"Judged: {shlex.join(results.plan.command)}", _as_it_is(results), *_compared(results), ""]
     for judgement in _judged(results):
         lines.append(f"{word_of(judgement, results.plan.min_gain):<19}{_speed(judgement):<21}{judgement.variant.label}")
         lines += [f"    {one_line(sentence)}" for sentence in _sentences(judgement, results.runs)]
@@ -59,7 +60,7 @@ def render_judged(results: Results, next_command: str = "") -> str:
 
 def render_markdown(results: Results) -> str:
     """A table for a pull request."""
-    lines = [f"**{_as_it_is(results)}** `{shlex.join(results.plan.command)}`", ""]
+    lines = [f"**{_as_it_is(results)}** `{shlex.join(results.plan.command)}`", *_compared(results), ""]
     lines += ["| candidate | verdict | speed-up | why |", "|---|---|---|---|"]
     for judgement in _judged(results):
         why = ". ".join(_sentences(judgement, results.runs))
@@ -77,6 +78,7 @@ def as_document(results: Results) -> dict[str, Any]:
         "command": list(results.plan.command),
         "step_ns": step.value if step is not None else None,
         "metric": _metric(results),
+        "until_loss": _until_loss(results),
         "power": power_of(results),
         "candidates": [
             {
@@ -104,6 +106,24 @@ def _metric(results: Results) -> dict[str, Any] | None:
     return {**better, "value": value.value if value is not None else None}
 
 
+def _until_loss(results: Results) -> dict[str, Any] | None:
+    target, value = results.plan.until_loss, usual_metric(results.runs)
+    if target is None:
+        return None
+    return {"loss": target.loss, "seconds": value.value if value is not None else None}
+
+
+def _compared(results: Results) -> list[str]:
+    """What is compared where that is no step."""
+    if results.plan.until_loss is None:
+        return []
+    return [
+        "Compared: the time from the import of torch until the training loss, as a mean over the last tenth of the "
+        f"steps, is {results.plan.until_loss.loss:g} or less; evaluations and checkpoints are not counted. Candidates "
+        "may train otherwise."
+    ]
+
+
 def _patch(patch: PatchResult) -> dict[str, Any]:
     """What was adopted of our own fixes, as it was run by itself."""
     proved = patch.judgement
@@ -127,7 +147,8 @@ def _judged(results: Results) -> list[Judgement]:
 
 def _as_it_is(results: Results) -> str:
     step, printed, metric = usual_step(results.runs), usual_metric(results.runs), results.plan.metric
-    if step is None and printed is None:
+    target = results.plan.until_loss
+    if printed is None and (step is None or target is not None):
         return "The job as it is was not timed."
     rounds = sum(run.variant == CONTROL and not run.rehearsal for run in results.runs)
     spent = format_duration(sum(run.seconds for run in results.runs) * 1e9)
@@ -135,6 +156,8 @@ def _as_it_is(results: Results) -> str:
         better = "lower" if metric.lower_is_better else "higher"
         value = f"{printed.value:,.0f}" if printed.value >= 1000 else f"{printed.value:.4g}"
         what = f"{value} by {metric.pattern}, {better} is better"
+    elif target is not None and printed is not None:
+        what = f"{format_duration(printed.value * 1e9)} to a loss of {target.loss:g}"
     else:
         what = f"{format_duration(step.value)} a step" if step is not None else ""
     return f"As it is: {what} ({len(results.runs)} processes, {rounds} round{'s' * (rounds != 1)}, {spent})"
@@ -150,7 +173,8 @@ def _sentences(judgement: Judgement, runs: Sequence[Run]) -> list[str]:
         told.append(f"Peak memory {memory_text(judgement.memory)}")
     compiling = max((run.compile_seconds for run in runs if run.variant == judgement.variant.name), default=0.0)
     step, speed = usual_step(runs), judgement.speed
-    if compiling >= 0.5 and step is not None and speed is not None and speed.low > 1:
+    by_steps = not any(run.metric is not None for run in runs)
+    if by_steps and compiling >= 0.5 and step is not None and speed is not None and speed.low > 1:
         saved = step.value * (1 - 1 / speed.value)
         told.append(f"It compiles for {compiling:.1f} s, paid back after {compiling * 1e9 / saved:,.0f} steps")
     return told

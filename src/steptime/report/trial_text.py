@@ -27,6 +27,7 @@ ORDER = (
     TrialVerdict.SLOWER,
     TrialVerdict.MORE_MEMORY,
     TrialVerdict.SUSPICIOUS,
+    TrialVerdict.NOT_REACHED,
     TrialVerdict.BROKE_PROMISE,
     TrialVerdict.NOT_EXERCISED,
     TrialVerdict.FAILED,

@@ -35,6 +35,7 @@ from steptime.trials.trial import (
     at_once,
     processes_of,
 )
+from steptime.trials.until_loss import going_on, longest
 
 Block = Sequence[ScheduledRun]
 """Turns that run one after the other on one device: a variant is compared with the baselines of its own block."""
@@ -87,7 +88,8 @@ def combine(bench: TrialRunner, judgements: Sequence[Judgement]) -> Variant | No
         if bench.budget.left() <= 0:
             break
         both = together(taken, other)
-        (proved,) = bench.conduct(stage, (both,), baseline=replace(AS_IT_IS, changes=taken.changes), later=PROOF)
+        before = replace(AS_IT_IS, changes=taken.changes, sources=taken.sources)
+        (proved,) = bench.conduct(stage, (both,), baseline=before, later=PROOF)
         stage += 1
         if proved.verdict is TrialVerdict.ADOPT:
             taken = both
@@ -108,6 +110,7 @@ def together(one: Variant, other: Variant) -> Variant:
         streams=", ".join(filter(None, (one.streams, other.streams))),
         other_data=one.other_data or other.other_data,
         low_precision=one.low_precision or other.low_precision,
+        sources=(*one.sources, *other.sources),
     )
 
 
@@ -230,7 +233,7 @@ class TrialRunner:
         if self.plan.metric is not None:
             return tuple(variants)
         if not self._known(stage, BASELINE) or (
-            baseline.changes and not any(run.stage == stage and run.rehearsal for run in self.runs)
+            not baseline.as_it_is and not any(run.stage == stage and run.rehearsal for run in self.runs)
         ):
             self._go([[self._rehearsal(stage, baseline, 0)]])
         tried: list[Variant] = []
@@ -307,6 +310,7 @@ class TrialRunner:
         seed = SEEDS[-1] if first else SEEDS[round_ % (len(SEEDS) - 1)]
         warm_up = self.plan.warm_up + held_ahead(variant)
         options = VariantOptions(self._steps(), warm_up, self._limit(), seed=seed, seed_offset=seed)
+        options = going_on(options, self.plan.until_loss)
         position = self._next(stage) + len(planned)
         until, metric = self.budget.until(), self.plan.metric
         return ScheduledRun(variant, stage, round_, position, options, False, self._deadline(), until, metric)
@@ -337,6 +341,8 @@ class TrialRunner:
         return max(FEWEST, min(MOST, round(SECONDS / usual))) if usual else FEWEST
 
     def _limit(self) -> float:
+        if self.plan.until_loss is not None:
+            return longest(self.runs, self.budget.left() / (1 + LEAST_ROUNDS * processes_of(1)))
         return max(LIMIT, 2 * FEWEST_STEPS * self._usual())
 
     def _deadline(self) -> float:
@@ -354,8 +360,8 @@ class TrialRunner:
         return judgement.rounds >= MIN_ROUNDS and judgement.verdict in DECIDED
 
     def _proved(self, stage: int, variant: Variant) -> Judgement:
-        plan = self.plan
-        return judge(variant, self.of(stage), min_gain=plan.min_gain, goal=plan.goal, metric=plan.metric)
+        known, plan, least = self.of(stage), self.plan, self.plan.least_step_ns
+        return judge(variant, known, min_gain=plan.min_gain, goal=plan.goal, metric=plan.compared, least_ns=least)
 
     def _rounds_done(self, stage: int) -> int:
         return len({run.round for run in self.of(stage) if run.variant == CONTROL and not run.rehearsal})
@@ -406,3 +412,5 @@ class TrialRunner:
                 f"The job as it is could not be run for a trial: {run.failure}. Its output is in "
                 f"{self.stand.folder / 'variants' / run.folder}; results so far are kept in {self.stand.folder}.",
             )
+        if self.plan.until_loss is not None:
+            self.plan.until_loss.check(run)

@@ -19,6 +19,8 @@ from steptime.advice.fix import (
     AutocastEdit,
     CallEdit,
     CopyEdit,
+    DecoratorEdit,
+    DeferEdit,
     LoopEdit,
     ModelEdit,
     SingleEdit,
@@ -26,6 +28,7 @@ from steptime.advice.fix import (
     SwitchEdit,
 )
 from steptime.quantities import SourceLine
+from steptime.trials.deferred import deferred
 from steptime.trials.source import SourceFile, Statement, StatementPlace, nodes_in, parameters, statements_of
 
 USUAL_POSITIONAL = 5
@@ -321,6 +324,30 @@ def with_loop(module: libcst.Module, edit: LoopEdit) -> libcst.Module | None:
     return _inserted(module, new)
 
 
+def with_deferred(module: libcst.Module, edit: DeferEdit) -> libcst.Module | None:
+    """A sum that stays on the device. See `deferred`."""
+    source = SourceFile(module)
+    new = deferred(source, edit) if _is_current(source, edit.site) else None
+    return _rewritten(module, new) if new is not None else None
+
+
+def with_decorator(module: libcst.Module, edit: DecoratorEdit) -> libcst.Module | None:
+    """The function compiled where it is defined: at the top of a file, or in a class there. None for one that has a
+    decorator, or yields, or waits."""
+    source = SourceFile(module)
+    torch, place = source.name_of(TORCH), source.statement_at(edit.site.line)
+    function = source.scope_of(place.statement) if place is not None and _is_current(source, edit.site) else None
+    if torch is None or not isinstance(function, libcst.FunctionDef) or function.name.value != edit.function:
+        return None
+    inside = nodes_in(function.body)
+    generator = any(isinstance(each, libcst.Yield | libcst.FunctionDef | libcst.Nonlocal) for each in inside)
+    outer = [each for each in source.around(function) if isinstance(each, libcst.FunctionDef)]
+    if function.decorators or function.asynchronous is not None or generator or outer:
+        return None
+    added = libcst.Decorator(libcst.parse_expression(f"{torch}.compile"), leading_lines=function.leading_lines)
+    return _rewritten(module, {function: lambda each: each.with_changes(decorators=[added], leading_lines=())})
+
+
 def _set_by(statement: str) -> str:
     """The last names of what a statement assigns to ("cudnn.benchmark"), or calls ("set_num_threads")."""
     (single,) = libcst.parse_module(statement).body
@@ -450,5 +477,7 @@ EDITORS: Mapping[type, Callable[[libcst.Module, Any], libcst.Module | None]] = {
     AutocastEdit: with_autocast,
     ModelEdit: with_model,
     LoopEdit: with_loop,
+    DeferEdit: with_deferred,
+    DecoratorEdit: with_decorator,
 }
 """Of edits that are written into a source; a snippet is only shown, and variables belong to the environment."""

@@ -27,6 +27,7 @@ from steptime.recording.recording import Process, Recording, TelemetrySample
 from steptime.trials.containment import Layer, Workspace, contained, ground_of
 from steptime.trials.metric import Metric
 from steptime.trials.trial import AppliedChange, MachineLoad, Run, Spent, Variant
+from steptime.trials.until_loss import LossTarget, losses_in, seconds_to
 from steptime.trials.working_copy import Tree, differences, tree_of
 
 LEAST_ROOM = 1 << 30
@@ -165,24 +166,27 @@ def _with_numbers(run: Run, turn: ScheduledRun, recording: Recording) -> Run:
     if not laid_out:
         return replace(run, failure="No training step was recorded")
     process, timeline = max(laid_out, key=lambda each: len(each[1].steps.begin))
+    until, reached = turn.options.until_loss, None
+    if until is not None:
+        took = [(seconds_to(LossTarget(until), *each), *each) for each in laid_out]
+        there = [each for each in took if each[0] is not None]
+        reached, process, timeline = min(there, key=lambda each: each[0] or 0.0, default=(None, process, timeline))
     times = step_times(timeline, turn.options.warm_up)
-    if len(times) < FEWEST_STEPS and not turn.rehearsal:
+    if len(times) < FEWEST_STEPS and not turn.rehearsal and until is None:
         return replace(run, failure=f"Only {len(times)} steady steps were taken before its time was up")
     parity = process.parity
-    losses: tuple[float | None, ...] = ()
-    if parity is not None:
-        seen = zip(parity.loss.tolist(), parity.backwards.tolist(), strict=True)
-        losses = tuple(loss * count if count and np.isfinite(loss) else None for loss, count in seen)
     return replace(
         run,
         step_ns=tuple(times),
-        losses=losses,
+        losses=losses_in(parity),
         norms=parity.gradients if parity is not None else (),
         backwards=tuple(parity.backwards.tolist()) if parity is not None else (),
         work=parity.work if parity is not None else (),
         passes=passes_of(process),
         replaced=_noted(recording.processes, REPLACED),
-        ended_early=_ended_early(turn, timeline.steps),
+        ended_early=reached is None and _ended_early(turn, timeline.steps),
+        metric=reached,
+        samples=_samples(process, timeline),
         peak_bytes=int(parity.peak_bytes.max()) if parity is not None and len(parity.peak_bytes) else None,
         start_seconds=start_seconds(process, timeline.steps),
         compile_seconds=sum(fact.duration_ns for fact in process.compilations) / 1e9,
@@ -212,6 +216,12 @@ def passes_of(process: Process) -> tuple[tuple[str, int, int], ...]:
             samples = 0
         taken[key] = identity, samples + (0 if ends else loader.batch_size or 0)
     return tuple((*key, min(samples, key[1])) for key, samples in sorted(most.items()) if samples)
+
+
+def _samples(process: Process, timeline: Timeline) -> int:
+    """Of the largest dataset whose batches are trained on; 0 where none is known."""
+    lengths = [each.dataset_length for each in process.loaders if each.identity in timeline.training_loaders]
+    return max((length for length in lengths if length is not None), default=0)
 
 
 def _noted(processes: Sequence[Process], begin: str) -> tuple[str, ...]:

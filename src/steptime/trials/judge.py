@@ -27,8 +27,9 @@ from steptime.arrays import Float64, Int64
 from steptime.quantities import Estimate, autocorrelation_time, median_of, student
 from steptime.trials import parity
 from steptime.trials.metric import Metric
-from steptime.trials.same_work import other_training, suspicion
+from steptime.trials.same_work import beyond_roofline, other_training, suspicion
 from steptime.trials.trial import BASELINE, CONTROL, Agreement, Judgement, NumbersCheck, Run, TrialVerdict, Variant
+from steptime.trials.until_loss import LossTarget, numbers_until
 
 Series = Sequence[int] | Sequence[float] | Int64 | Float64
 
@@ -130,7 +131,13 @@ MIN_GAIN = 0.03
 OTHER_CPU = 0.25
 """CPUs' worth of foreign work above that of the quietest run, from which on a run counts as disturbed."""
 NEVER = frozenset(
-    {TrialVerdict.FAILED, TrialVerdict.NOT_EXERCISED, TrialVerdict.BROKE_PROMISE, TrialVerdict.SUSPICIOUS}
+    {
+        TrialVerdict.FAILED,
+        TrialVerdict.NOT_EXERCISED,
+        TrialVerdict.BROKE_PROMISE,
+        TrialVerdict.SUSPICIOUS,
+        TrialVerdict.NOT_REACHED,
+    }
 )
 """Verdicts that no further round changes."""
 KEPT = frozenset({Agreement.SAME_BITS, Agreement.SAME_CURVE, Agreement.OTHER_STREAM})
@@ -144,10 +151,12 @@ def judge(
     *,
     min_gain: float = MIN_GAIN,
     goal: Goal = Goal.SPEED,
-    metric: Metric | None = None,
+    metric: Metric | LossTarget | None = None,
+    least_ns: float = 0.0,
 ) -> Judgement:
     """The verdict on a variant from the runs of its stage, the baselines' and the control's among them. metric: what is
-    compared in place of steps."""
+    compared in place of steps. least_ns: as of `beyond_roofline`."""
+    target = metric if isinstance(metric, LossTarget) else None
     own = [run for run in runs if run.variant == variant.name]
     failed = [run for run in own if run.failure]
     if failed:
@@ -155,7 +164,9 @@ def judge(
     idle = not_exercised(variant, own) if own else ""
     if idle:
         return Judgement(variant, TrialVerdict.NOT_EXERCISED, Agreement.NOT_SEEN, idle)
-    numbers = agreement_of(variant, runs)
+    numbers = agreement_of(variant, runs, target)
+    if variant.foreign and not variant.speed_alone and numbers.agreement not in BROKEN:
+        numbers = beyond_roofline(own, _plain(runs), least_ns) or numbers
     of: Callable[[Run], Series] = _steps if metric is None else metric.cost
     comparisons, peaks = comparisons_of(variant.name, runs, of), comparisons_of(variant.name, runs, _peak)
     usual, usual_peaks = comparisons_of(CONTROL, runs, of), comparisons_of(CONTROL, runs, _peak)
@@ -164,6 +175,9 @@ def judge(
     noise = noise_of(usual_peaks if goal is Goal.MEMORY else usual)
     kept = numbers.agreement in KEPT or variant.speed_alone
     verdict, sentence = _verdict(numbers, memory if goal is Goal.MEMORY else speed, noise, min_gain, goal, kept=kept)
+    missed = target.missed(own, _plain(runs)) if target is not None else ""
+    if missed and verdict not in NEVER:
+        verdict, sentence = TrialVerdict.NOT_REACHED, missed
     timed = [run for run in own if not run.rehearsal and run.step_ns]
     return Judgement(
         variant,
@@ -270,7 +284,7 @@ def usual_step(runs: Sequence[Run]) -> Estimate | None:
 
 
 def usual_metric(runs: Sequence[Run]) -> Estimate | None:
-    """What the job as it is prints: the median over its runs; None without one."""
+    """What the job as it is prints, or its seconds to a loss: the median over its runs; None without one."""
     plain = [run for run in runs if run.variant in (BASELINE, CONTROL) and _timed(run)]
     printed = [run.metric for run in plain if run.metric is not None]
     return median_of(np.array(printed)) if printed else None
@@ -286,8 +300,12 @@ _position = attrgetter("position")
 # -- numbers ----------------------------------------------------------------------------------------------------------
 
 
-def agreement_of(variant: Variant, runs: Sequence[Run]) -> NumbersCheck:
-    """What is known of the variant's numbers: its gradients first, whatever the losses say."""
+def agreement_of(variant: Variant, runs: Sequence[Run], target: LossTarget | None = None) -> NumbersCheck:
+    """What is known of the variant's numbers: its gradients first, whatever the losses say. target: of a variant that
+    may train otherwise, as long as it reaches that loss."""
+    if target is not None and not variant.suspicion:
+        own = [run for run in runs if run.variant == variant.name and not run.failure]
+        return numbers_until(target, variant, own, _plain(runs))
     found = _work(variant, runs)
     if found is not None and found.agreement is Agreement.LESS_WORK:
         return found
@@ -317,8 +335,12 @@ def _work(variant: Variant, runs: Sequence[Run]) -> NumbersCheck | None:
     if not variant.foreign:
         return None
     own = [run for run in runs if run.variant == variant.name and not run.failure]
-    plain = [run for run in runs if run.variant in (BASELINE, CONTROL) and not run.failure]
+    plain = _plain(runs)
     return suspicion(own, plain) or other_training(variant, own, plain)
+
+
+def _plain(runs: Sequence[Run]) -> list[Run]:
+    return [run for run in runs if run.variant in (BASELINE, CONTROL) and not run.failure]
 
 
 def asks_for_rehearsal(variants: Sequence[Variant], runs: Sequence[Run]) -> bool:
@@ -327,6 +349,8 @@ def asks_for_rehearsal(variants: Sequence[Variant], runs: Sequence[Run]) -> bool
     done = sum(run.variant == BASELINE and run.rehearsal for run in runs)
     if done == 1 and any(each.foreign for each in variants):
         return True
+    if all(each.speed_alone for each in variants):
+        return False
     norms = [dict(run.norms[0]) for run in _rehearsals(BASELINE, runs)]
     if done >= parity.REPEATS or not norms or (len(norms) > 1 and parity.own_tolerance(norms) is None):
         return False

@@ -19,6 +19,8 @@ from steptime.advice.fix import (
     AutocastEdit,
     CallEdit,
     CopyEdit,
+    DecoratorEdit,
+    DeferEdit,
     Edit,
     EnvironmentEdit,
     JointEdit,
@@ -190,7 +192,7 @@ def unwritten(patch: Patch, edits: Sequence[Edit]) -> Patch:
 def _site(edit: SingleEdit) -> SourceLine | None:
     if isinstance(edit, AutocastEdit | ModelEdit | LoopEdit):
         return edit.forward
-    return edit.site if isinstance(edit, CallEdit | CopyEdit | Snippet) else None
+    return edit.site if isinstance(edit, CallEdit | CopyEdit | DecoratorEdit | DeferEdit | Snippet) else None
 
 
 def described(edit: Edit) -> str:
@@ -204,6 +206,10 @@ def described(edit: Edit) -> str:
         text = " ".join(f"{name}={value}" for name, value in edit.variables)
     elif isinstance(edit, CopyEdit):
         text = "non_blocking=True"
+    elif isinstance(edit, DecoratorEdit):
+        text = f"@torch.compile before {edit.function}"
+    elif isinstance(edit, DeferEdit):
+        text = "+= ….detach(), read behind the loop"
     elif isinstance(edit, Snippet):
         text = edit.text
     else:

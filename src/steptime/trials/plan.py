@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from steptime.advice.evidence import StepSummary
-from steptime.advice.fix import Edit, Goal, Promise, Proposal
+from steptime.advice.fix import Edit, Goal, JointEdit, Promise, Proposal
 from steptime.analysis.layout import lay_out
 from steptime.changes import Change
 from steptime.errors import UsageError
@@ -18,7 +18,7 @@ from steptime.trials.conduct import MOST, SECONDS, TrialRunner
 from steptime.trials.containment import Layer, Workspace, ground_of
 from steptime.trials.execute import start_seconds
 from steptime.trials.judge import MIN_GAIN
-from steptime.trials.patch import Patch
+from steptime.trials.patch import Patch, make_patch
 from steptime.trials.results import NAME, WARM_UP, Plan
 from steptime.trials.trial import Judgement, TrialVerdict, Variant
 from steptime.trials.working_copy import find_outputs, outputs_outside
@@ -29,8 +29,36 @@ MARGIN = 3_000_000_000
 """ns after the end of a job in which its last files may still be written."""
 
 
-def plan_variants(proposals: Sequence[Proposal], most: int, step: float) -> tuple[Variant, ...]:
-    """The first `most` proposals that can be applied, as variants in the same order. step: ns, of the recording."""
+def writable(proposals: Sequence[Proposal], directory: Path, command: Sequence[str]) -> tuple[Proposal, ...]:
+    """The proposals, of which those that are tried as they are written are advice where they cannot be. directory,
+    command: of the job."""
+    return tuple(
+        replace(each, option=replace(each.option, as_written=False, edit=_example(each.option.edit)))
+        if each.option.as_written and not sources_of(each, directory, command)
+        else each
+        for each in proposals
+    )
+
+
+def _example(edit: Edit | None) -> Edit | None:
+    return edit.example if isinstance(edit, JointEdit) else edit
+
+
+def sources_of(proposal: Proposal, directory: Path, command: Sequence[str]) -> tuple[tuple[str, str], ...]:
+    """The files with a proposal's edit in them, where that is what is tried; none for any other, and where it cannot be
+    written."""
+    edit = proposal.option.edit
+    if not proposal.option.as_written or edit is None:
+        return ()
+    patch = make_patch((edit,), directory, script_of(command), command)
+    return tuple((str(path), new) for path, _, new in patch.files)
+
+
+def plan_variants(
+    proposals: Sequence[Proposal], most: int, step: float, directory: Path, command: Sequence[str]
+) -> tuple[Variant, ...]:
+    """The first `most` proposals that can be applied, as variants in the same order. step: ns, of the recording.
+    directory, command: of the job."""
     possible = [each for each in proposals if not each.advice_only][:most]
     several = Counter(each.fix.code for each in possible)
     names: Counter[str] = Counter()
@@ -49,6 +77,7 @@ def plan_variants(proposals: Sequence[Proposal], most: int, step: float) -> tupl
                 other_data=option.other_data,
                 low_precision=fix.low_precision,
                 predicted=_speed(option.saving, step),
+                sources=sources_of(proposal, directory, command),
             )
         )
     return tuple(variants)
@@ -103,9 +132,9 @@ def edits_of(taken: Variant, variants: Sequence[Variant], proposals: Sequence[Pr
     return tuple(edit for edit in found if edit is not None)
 
 
-def script_of(stand: Workspace) -> Path | None:
+def script_of(command: Sequence[str]) -> Path | None:
     """The script in the command; None for a module or a program."""
-    return next((Path(word) for word in stand.command if word.endswith(".py")), None)
+    return next((Path(word) for word in command if word.endswith(".py")), None)
 
 
 def prove(bench: TrialRunner, taken: Variant, patch: Patch) -> Judgement | None:

@@ -17,6 +17,7 @@ from steptime.advice.fix import Goal
 from steptime.errors import RecordingError, UsageError, no_such_file
 from steptime.trials.metric import Metric
 from steptime.trials.trial import AS_IT_IS, Judgement, Run, Variant
+from steptime.trials.until_loss import LossTarget
 
 NAME = "results.jsonl"
 FORMAT = 1
@@ -31,7 +32,9 @@ class Plan:
     """What is to be tried, and for what. recording: the one whose findings are answered. step_seconds, start_seconds: a
     step of it, and the time to the end of its first one; 0 where that is not known. warm_up: steps that each process
     takes before it is timed. baseline: what the variants are compared with, where that is not the job as it is. metric:
-    what is compared in place of steps; recording is "" then."""
+    what is compared in place of steps; recording is "" then. until_loss: the loss by the time to which runs are judged.
+    least_step_ns: that the matrix products of a step need at the machine's largest rate, 0 where that is not known.
+    """
 
     command: tuple[str, ...]
     directory: str
@@ -46,6 +49,13 @@ class Plan:
     warm_up: int = WARM_UP
     baseline: Variant = AS_IT_IS
     metric: Metric | None = None
+    until_loss: LossTarget | None = None
+    least_step_ns: float = 0.0
+
+    @property
+    def compared(self) -> Metric | LossTarget | None:
+        """What is compared in place of steps."""
+        return self.until_loss or self.metric
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,14 +152,15 @@ def is_trial(folder: Path) -> bool:
 
 
 def newest_trial(recording: Path) -> Path | None:
-    """The folder of the newest trial of a recording that tried fixes, else of its newest lab; None without any."""
+    """The folder of the newest trial of a recording that tried fixes, else of its newest lab; None without any that
+    timed steps."""
     place = recording.resolve()
     try:
         beside = sorted(each for each in place.parent.iterdir() if is_trial(each))[-MOST_FOLDERS:]
     except OSError:
         return None
     found = [(plan, folder / NAME) for folder in beside if (plan := _plan(folder)) is not None]
-    own = [(plan, file) for plan, file in found if Path(plan.recording).resolve() == place]
+    own = [(plan, file) for plan, file in found if Path(plan.recording).resolve() == place and plan.until_loss is None]
     ranked = sorted(
         own, key=lambda each: (any(variant.proposal for variant in each[0].variants), each[1].stat().st_mtime_ns)
     )

@@ -13,10 +13,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from math import prod
+from statistics import fmean
 
 import numpy as np
 
 from steptime.arrays import Float64
+from steptime.quantities import format_duration
 from steptime.recording.recording import StepWork
 from steptime.trials.trial import Agreement, NumbersCheck, Run, Variant
 
@@ -24,6 +26,8 @@ Sketches = Mapping[str, Sequence[float]]
 
 NEGLIGIBLE = 1e-5
 """Of the whole gradient's length: the direction of less is rounding."""
+ATTAINABLE = 0.9
+"""Of the time that the largest rate asks for: that rate is a measurement, and counts of FLOPs are a model's."""
 SLACK = 0.99
 """Of what the job as it is evaluates, and of its dropout: beneath it there is less."""
 
@@ -60,17 +64,35 @@ def precision_of(variant: Variant) -> Precision:
 
 def suspicion(own: Sequence[Run], plain: Sequence[Run]) -> NumbersCheck | None:
     """What no change that is merely faster does: less work under the same name, other clocks, an early end."""
-    usual = {name for run in plain for name in run.replaced}
-    replaced = sorted({name for run in own for name in run.replaced} - usual)
+    replaced = replaced_functions(own, plain)
     if replaced:
-        return _suspicious(f"It replaces {_several(replaced)}, which is not its to change")
+        return _suspicious(replaced)
     for run in own:
         beside = _beside(run, plain)
-        for check in (_early_end, _no_backward, _no_forward, _still, _without, _repeated, _passes, _less_evaluated):
+        for check in (_early_end, _no_backward, no_forward, _still, _without, _repeated, _passes, _less_evaluated):
             sentence = check(run, beside) if beside else ""
             if sentence:
                 return _suspicious(sentence)
     return None
+
+
+def replaced_functions(own: Sequence[Run], plain: Sequence[Run]) -> str:
+    """Clocks and functions of torch's that are the candidate's own, "" for none."""
+    usual = {name for run in plain for name in run.replaced}
+    replaced = sorted({name for run in own for name in run.replaced} - usual)
+    return f"It replaces {_several(replaced)}, which is not its to change" if replaced else ""
+
+
+def beyond_roofline(own: Sequence[Run], plain: Sequence[Run], least_ns: float) -> NumbersCheck | None:
+    """Whether steps are shorter than the machine allows for what the job computes. least_ns: that its matrix products
+    need at the machine's largest rate, 0 where it is not known; where the job itself is below that, it is wrong."""
+    mine, theirs = ([fmean(run.step_ns) for run in runs if run.step_ns and not run.rehearsal] for runs in (own, plain))
+    if not mine or not theirs or min(mine) >= ATTAINABLE * least_ns or min(theirs) < least_ns:
+        return None
+    return _suspicious(
+        f"A step of it takes {format_duration(min(mine))}, and the matrix products of a step of the job need "
+        f"{format_duration(least_ns)} at this machine's largest rate: it computes less, or its steps are not timed"
+    )
 
 
 def other_training(variant: Variant, own: Sequence[Run], plain: Sequence[Run]) -> NumbersCheck | None:
@@ -135,7 +157,8 @@ def _no_backward(run: Run, beside: Sequence[Run]) -> str:
     return _missing(run, beside, lambda each: each.backwards, "no backward: its gradients are those of an earlier one")
 
 
-def _no_forward(run: Run, beside: Sequence[Run]) -> str:
+def no_forward(run: Run, beside: Sequence[Run]) -> str:
+    """Steps in which nobody has called the model."""
     return _missing(run, beside, lambda each: [len(step.inputs) for step in each.work], "no forward of the model")
 
 
@@ -288,8 +311,8 @@ def _dropout(run: Run, before: Run) -> str:
 
 def _values(run: Run, before: Run, precision: Precision) -> Iterable[str]:
     """Of rehearsals: first weights, gradients of the first step, what they change, and the batches of all steps."""
-    other = _apart(_weights(run), _weights(before), precision)
-    yield f"It starts from other weights: {_several(other)}" if other else ""
+    other = other_weights(run, before, precision)
+    yield f"It starts from other weights: {other}" if other else ""
     alike = not other
     for which, what, tolerance in (
         ("directions", "The gradient of", precision.gradients),
@@ -307,12 +330,18 @@ def _values(run: Run, before: Run, precision: Precision) -> Iterable[str]:
         yield f"Step {2 + later.index(False)} trains on other samples than the job as it is"
 
 
+def other_weights(run: Run, before: Run, precision: Precision) -> str:
+    """Names of weights that a rehearsal starts with otherwise, "" for none."""
+    other = _apart(_weights(run), _weights(before), precision)
+    return _several(other) if other else ""
+
+
 def _weights(run: Run) -> Sketches:
     return {name: values for step in run.work for name, _, values in step.weights}
 
 
 def _same_batches(run: Run, before: Run, precision: Precision) -> list[bool]:
-    return [_same_batch(one, other, precision) for one, other in zip(run.work, before.work, strict=False)]
+    return [same_batch(one, other, precision) for one, other in zip(run.work, before.work, strict=False)]
 
 
 def _first(run: Run, which: str) -> Sketches:
@@ -321,11 +350,11 @@ def _first(run: Run, which: str) -> Sketches:
 
 
 def _other_batch(run: Run, before: Run, precision: Precision) -> str:
-    same = _same_batch(run.work[0], before.work[0], precision)
+    same = same_batch(run.work[0], before.work[0], precision)
     return "" if same else "Step 1 trains on other samples than the job as it is"
 
 
-def _same_batch(one: StepWork, other: StepWork, precision: Precision) -> bool:
+def same_batch(one: StepWork, other: StepWork, precision: Precision) -> bool:
     """Whether what both got is alike, as far as both were looked at."""
     mine, theirs = ([_array(each) for call in step.batches for each in call] for step in (one, other))
     if not mine or not theirs:
@@ -342,7 +371,7 @@ def _later_batches(run: Run, beside: Run, precision: Precision, rehearsed: tuple
     for number, (one, other) in enumerate(zip(run.work, beside.work, strict=False), 1):
         if one.iterators != run.work[0].iterators or other.iterators != beside.work[0].iterators:
             return ""
-        if not _same_batch(one, other, precision):
+        if not same_batch(one, other, precision):
             return f"Step {number} trains on other samples than the job as it is"
     return ""
 

@@ -27,7 +27,7 @@ class SourceFile:
     """A parsed file. `aliases`: full names by the names that imports at the top of it bind."""
 
     def __init__(self, module: libcst.Module) -> None:
-        wrapper = metadata.MetadataWrapper(module, unsafe_skip_copy=True)
+        self._wrapper = wrapper = metadata.MetadataWrapper(module, unsafe_skip_copy=True)
         self.module = module
         self.nodes = nodes_in(module)
         self._parents: Mapping[libcst.CSTNode, libcst.CSTNode] = wrapper.resolve(metadata.ParentNodeProvider)
@@ -67,6 +67,26 @@ class SourceFile:
             if isinstance(node, libcst.ClassDef | libcst.Lambda):
                 return None
         return self.module
+
+    def around(self, node: libcst.CSTNode) -> list[libcst.CSTNode]:
+        """All that a node lies in, from the inside out."""
+        found = list[libcst.CSTNode]()
+        while node is not self.module:
+            node = self._parents[node]
+            found.append(node)
+        return found
+
+    def variables(self, name: str) -> list[tuple[libcst.CSTNode, metadata.ExpressionContext]]:
+        """Where a variable of that name is read or set, anywhere in the file: no attribute, and no name of an
+        argument."""
+        contexts = self._wrapper.resolve(metadata.ExpressionContextProvider)
+        names = [node for node in self.nodes if isinstance(node, libcst.Name) and node.value == name]
+        known = [(node, contexts.get(node)) for node in names if not self._is_keyword(node)]
+        return [(node, context) for node, context in known if context is not None]
+
+    def _is_keyword(self, node: libcst.CSTNode) -> bool:
+        parent = self._parents[node]
+        return isinstance(parent, libcst.Arg) and parent.keyword is node
 
     def outermost_loop(self, node: libcst.CSTNode) -> StatementPlace | None:
         """The outermost loop around a node in its function."""

@@ -31,6 +31,8 @@ class TrialVerdict(Enum):
     """Of a trial for memory."""
     SUSPICIOUS = "suspicious"
     """It does less than the job, or reaches for what measures it: its speed means nothing."""
+    NOT_REACHED = "not reached"
+    """It did not come to the loss by which it is judged in twice the time of the baseline."""
     BROKE_PROMISE = "broke its promise"
     """The numbers are not what the fix promises, whatever the speed."""
     NOT_EXERCISED = "not exercised"
@@ -89,9 +91,17 @@ class Variant:
         """Whether it is somebody else's change, and none of our fixes."""
         return not self.proposal and self.name not in (BASELINE, CONTROL)
 
+    @property
+    def as_it_is(self) -> bool:
+        """Whether it is the job itself."""
+        return not (self.changes or self.sources or self.command)
+
     def rivals(self, other: Variant) -> bool:
-        """Whether both set the same thing, so that only one of them can be taken."""
-        return bool({change.kind for change in self.changes} & {change.kind for change in other.changes})
+        """Whether both set the same thing, or write the same file, so that only one of them can be taken."""
+        mine, theirs = (
+            {each.kind for each in variant.changes} | {path for path, _ in variant.sources} for variant in (self, other)
+        )
+        return bool(mine & theirs)
 
 
 AS_IT_IS = Variant(BASELINE)
@@ -131,8 +141,9 @@ class Run:
     one place are compared in their speed.
     outside: what it changed outside of its workspace. backwards, work: of each step from the first one on. passes:
     class and length of each dataset, and the most samples that a pass over it took. replaced: clocks and functions of
-    torch's that it replaced. ended_early: it came to its own end before its steps were taken. metric: the number that
-    it printed, where that is what is judged.
+    torch's that it replaced. ended_early: it came to its own end before its steps were taken. metric: what is judged in
+    place of its steps: the number that it printed, or the seconds to a loss. samples: of the largest dataset that it
+    trains on, 0 where that is not known.
     """
 
     variant: str
@@ -160,6 +171,7 @@ class Run:
     replaced: tuple[str, ...] = ()
     ended_early: bool = False
     metric: float | None = None
+    samples: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from steptime.advice.evidence import Case, OperatorUse
-from steptime.advice.fix import CallEdit, Option, Promise, Snippet, fix, model_edit
-from steptime.advice.kernels import moving, plain_name
-from steptime.advice.line_evidence import AT_WORK, steady_time
+from steptime.advice.fix import CallEdit, DecoratorEdit, JointEdit, Option, Promise, Snippet, fix, model_edit
+from steptime.advice.kernels import POINTWISE, moving, plain_name
+from steptime.advice.line_evidence import AT_WORK, function_of, loop_functions, steady_time
 from steptime.advice.savings import modelled, named, partly, ratio
 from steptime.changes import Change
-from steptime.quantities import Estimate
+from steptime.quantities import Estimate, SourceLine
 
 LIKELY_COMPILED_MODEL = 2 / 3
 """Of the dispatching: fused code still launches, and a graph break leaves all of it. And of the pointwise operators:
@@ -52,6 +52,12 @@ with sdpa_kernel(SDPBackend.{backend}):
 WRITTEN = """# softmax(q @ k.transpose(-2, -1) / sqrt(d) + mask) @ v  ->
 torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)"""
 BACKENDS = {"efficient": "EFFICIENT_ATTENTION", "flash": "FLASH_ATTENTION"}
+LEAST_OF_FUNCTION = 0.05
+"""Of the step, in pointwise operators of one function: what two thirds of less gain is lost in noise."""
+RANDOM = frozenset(
+    {"bernoulli", "native_dropout", "_fused_dropout", "dropout", "uniform", "normal", "random", "exponential"}
+)
+FUSED = POINTWISE | {"where", "clamp_max", "sub"}
 LIKELY_DYNAMIC_SHAPES, SURE_DYNAMIC_SHAPES = 0.8, 0.3
 """Of the compilations after warm-up: each is paid a last time for a size of its own, and some reasons are no sizes."""
 
@@ -265,3 +271,60 @@ def dynamic_shapes(case: Case) -> Option | None:
     saving = partly(spent, LIKELY_DYNAMIC_SHAPES, SURE_DYNAMIC_SHAPES, case.step)
     edit = CallEdit("torch.compile", (("dynamic", "True"),))
     return Option("torch.compile(dynamic=True)", (Change("dynamic-shapes"),), saving, edit)
+
+
+@fix(
+    "RM310",
+    "compiled-function",
+    addresses={"ST207", "ST301", "ST302", "ST305", "ST401"},
+    promise=Promise.SAME_CURVE,
+    risk=3,
+    phases=("rest",),
+)
+def compiled_function(case: Case) -> Option | None:
+    """A function beside the model compiled by torch.compile
+
+    What it changes: The function of yours outside of the model in which pointwise operators take most of the step, a
+    loss as a rule, gets the decorator @torch.compile. This is written into the source and tried so. Its first calls
+    take seconds; they are kept apart and reported.
+
+    What it promises: A curve as another seed would give: fused code sums and rounds in another order.
+
+    What it should gain: Two thirds of what its pointwise operators take, those that autograd runs for them included:
+    fused, they read and write memory once.
+
+    When to leave it: When its arguments change their shapes all the time, or when it decides by values of tensors, at
+    which the compiler has to stop.
+    """
+    within = _outside_model(case)
+    if not within:
+        return None
+    chosen = max(within, key=lambda key: sum(use.duration for use in within[key]))
+    spent = _steady(case, within[chosen])
+    if spent < LEAST_OF_FUNCTION * case.step.duration.value:
+        return None
+    timed = [each.source for each in case.lines if function_of(each.source) == chosen]
+    timed += [use.line for use in within[chosen] if use.line is not None]
+    saving = modelled(LIKELY_COMPILED_MODEL * spent, 0.0, spent, case.step.steady)
+    name, example = chosen[1], f"@torch.compile\ndef {chosen[1]}(…):"
+    if not timed:
+        return Option(f"torch.compile({name})", saving=saving, edit=Snippet(example), advice=f"Compile {name}.")
+    edit = JointEdit((DecoratorEdit(timed[0], name),), Snippet(example, timed[0]))
+    advice = f"Put @torch.compile before {name}."
+    called = {plain_name(use.name) for use in case.operators if use.source and function_of(use.source) == chosen}
+    streams = "its random numbers" if called & RANDOM else ""
+    return Option(f"@torch.compile {name}", (), saving, edit, streams, advice=advice, as_written=True)
+
+
+def _outside_model(case: Case) -> dict[tuple[str, str], list[OperatorUse]]:
+    """Pointwise operators by the function that calls them, and those that autograd runs for them: of functions that run
+    outside of the model, and are not the loop itself."""
+    loops = {function_of(SourceLine(file, 0, name)) for file, name in loop_functions(case.lines)}
+    loops |= {function_of(each.source) for each in case.lines if each.role != "python"}
+    found: dict[tuple[str, str], list[OperatorUse]] = {}
+    for use in case.operators:
+        if use.source is not None and plain_name(use.name) in FUSED:
+            found.setdefault(function_of(use.source), []).append(use)
+    phases = {function: {use.phase for use in uses} for function, uses in found.items()}
+    apart = {function for function, known in phases.items() if "rest" in known and "forward" not in known}
+    return {function: found[function] for function in apart - loops if function[1].isidentifier()}

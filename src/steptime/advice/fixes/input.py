@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -9,6 +10,7 @@ from steptime.advice.evidence import Case, LoaderUse
 from steptime.advice.fix import (
     CallEdit,
     CopyEdit,
+    DeferEdit,
     Edit,
     JointEdit,
     LoopEdit,
@@ -56,6 +58,8 @@ LIKELY_PINNED_MEMORY = 0.7
 """Of the exposed copies: the first one of a step cannot be hidden behind anything."""
 EXAMPLE_BATCHED_FETCH = """def __getitems__(self, indices: list[int]):
     return [(self.images[i], self.labels[i]) for i in indices]  # one vectorised read for the whole batch"""
+SUM = re.compile(r"\w+ \+= .*\.item\(\)")
+"""A line that adds up what it reads from the device."""
 EXAMPLE_DEFERRED_ITEM = """total = torch.zeros((), device=device)
 for step, (images, labels) in enumerate(loader):
     ...
@@ -286,21 +290,29 @@ def batched_fetch(case: Case) -> Option | None:
 def deferred_item(case: Case) -> Option | None:
     """Values read from the device less often
 
-    What it changes: Nothing by itself: only you know what the value is needed for. Add it up on the device and read it
-    every so many steps.
+    What it changes: A sum that the loop takes of such values (total += loss.item()) is taken on the device, in float64
+    as Python does, and read where it is used: behind the loop, or under a condition with a remainder (step % 50). What
+    it prints is what it printed. This is written into the source and tried so. Where a value is read in every step,
+    printed or decided by, only you know what it is needed for: read it every so many steps.
 
     What it promises: Equal losses.
 
-    What it should gain: At most the idle time of the device that the call caused: the finding states it.
+    What it should gain: At most the idle time of the device that the call caused: the finding states it. Nothing where
+    another call waits in the same step.
 
     When to leave it: When a decision of the next step depends on the value (skipping a step, a search).
     """
     waiting = [site for site in case.sites if site.device != "cpu"]
     if not waiting:
         return None
-    site = max(waiting, key=lambda each: each.calls)
+    sums = [each for each in waiting if SUM.match(each.source.text)]
+    site = max(sums or waiting, key=lambda each: each.calls)
     advice = f"Keep the value of {site.name}() on the device and read it every so many steps."
-    return Option(f"{site.name}() deferred", edit=Snippet(EXAMPLE_DEFERRED_ITEM, site.source), advice=advice)
+    snippet = Snippet(EXAMPLE_DEFERRED_ITEM, site.source)
+    if not sums or site.device == "mps":  # which has no float64
+        return Option(f"{site.name}() deferred", edit=snippet, advice=advice)
+    edit = JointEdit(tuple(map(DeferEdit, dict.fromkeys(each.source for each in sums))), snippet)
+    return Option(f"{site.name}() deferred", edit=edit, advice=advice, as_written=True)
 
 
 @fix("RM107", "frozen-objects", addresses={"ST202"}, promise=Promise.SAME_BITS, risk=1)

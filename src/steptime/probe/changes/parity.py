@@ -19,6 +19,7 @@ import torch
 
 from steptime.journal import append_to
 from steptime.probe.changes.applier import UNSCALED, keep_unscaled, losses_of
+from steptime.probe.changes.loss_course import LossCourse
 from steptime.probe.changes.variant import ProcessVariant
 from steptime.probe.changes.work import REPLACED, WorkRecorder, numbers, replaced, sketch
 from steptime.probe.objects import each_once, local_values, parameters_of
@@ -35,8 +36,11 @@ class ParityRecorder:
     """Writes parity.jsonl in the process's folder: see docs/recording-format.md."""
 
     def __init__(self, variant: ProcessVariant) -> None:
+        self._began = time.perf_counter_ns()
         self._every = max(variant.warm_up, variant.fingerprint_steps, 1)
         self._fingerprints = variant.fingerprint_steps
+        self._until = variant.until_loss
+        self._course, self._reached = LossCourse(), False
         self._recorder: Recorder | None = None
         self._steps = 0
         self._losses: list[Any] = []
@@ -59,6 +63,7 @@ class ParityRecorder:
         """The recorder of this process; after a fork, the child's, which has done no step."""
         self._recorder, self._path, self._steps = recorder, "", 0
         self._losses, self._rows = [], []
+        self._course, self._reached = LossCourse(), False
         self._norms.clear()
         self.work.row()
         self.work.pause = recorder.pause
@@ -104,7 +109,12 @@ class ParityRecorder:
         """iterators: of loaders, that were begun so far."""
         self._steps = steps
         row: dict[str, Any] = {"step": steps, "iterators": iterators, "losses": self._losses, "norms": self._norms}
-        row |= {"peak": _peak_bytes(), "directions": list(self._directions.items()), **self.work.row()}
+        row |= {
+            "end": time.perf_counter_ns(),
+            "peak": _peak_bytes(),
+            "directions": list(self._directions.items()),
+            **self.work.row(),
+        }
         self._losses, self._norms, self._directions = [], {}, {}
         self._rows.append(row)
         self._look_at_work()
@@ -117,9 +127,14 @@ class ParityRecorder:
     def restart(self) -> None:
         """What was written so far were no steps: step 1 comes again."""
         self._steps, self._rows = 0, []
+        self._course, self._reached = LossCourse(), False
         self._look_at_work()
         if self._path:
             os.truncate(self._path, 0)
+
+    def reached(self) -> bool:
+        """Whether the mean loss has come down to what was asked for, as far as losses have been read."""
+        return self._reached
 
     # -- reading and writing ---------------------------------------------------------------------------------------
 
@@ -154,6 +169,8 @@ class ParityRecorder:
 
     def _line(self, row: dict[str, Any]) -> dict[str, Any]:
         losses = [float(loss) for loss in row["losses"]]
+        if losses and self._until is not None:
+            self._reached = self._course.add(sum(losses)) <= self._until or self._reached
         values = [
             (parameter, None if norm is None else float(norm) / scale)
             for parameters, norms, scale in row["norms"].values()
@@ -167,6 +184,8 @@ class ParityRecorder:
             "backwards": len(losses),
             "gradient_norm": json_number(math.sqrt(math.fsum(value * value for value in known))) if known else None,
             "peak_bytes": row["peak"],
+            "began_ns": self._began,
+            "end_ns": row["end"],
             "without": without,
             **numbers(row),
         }

@@ -107,6 +107,8 @@ class Trial(Follower):
         session.trial = self
         if self.variant is not None:
             self.variant.finish = session.finish
+            if self.parity is not None and self.variant.until_loss is not None:
+                self.variant.reached = self.parity.reached
         if self.parity is not None:
             self.parity.attach(session.recorder)
 

@@ -39,10 +39,13 @@ class ProcessVariant:
         seed_offset: int = 0,
         dropout: bool = True,
         fingerprint_steps: int = 0,
+        until_loss: float | None = None,
     ) -> None:
         self.steps, self.warm_up, self.limit_seconds = steps, warm_up, limit_seconds
         self.seed, self.seed_offset, self.dropout = seed, seed_offset, dropout
-        self.fingerprint_steps = fingerprint_steps
+        self.fingerprint_steps, self.until_loss = fingerprint_steps, until_loss
+        self.reached: Callable[[], bool] = lambda: False
+        """Whether the loss has come down to that."""
         self.finish: Callable[[], None] = lambda: None
         self._recording, self._ended = recording, os.path.join(recording, "arm-ended-")
         self._begin = 0
@@ -65,7 +68,7 @@ class ProcessVariant:
                 self._file = os.path.join(self._recording, f"arm-end-{os.getppid()}")
                 threading.Thread(target=self._follow, name="steptime-arm", daemon=True).start()
         done = steps >= self.warm_up + self.steps
-        late = now - self._begin >= self.limit_seconds * SECOND
+        late = self.reached() or now - self._begin >= self.limit_seconds * SECOND
         if not self._file:
             return done or late
         if late and not done:

@@ -1,0 +1,145 @@
+"""A sum of values that wait for the device, kept on the device: `total += loss.item()`, read where it is used.
+
+One law, as of all edits: what is not certainly the same is not written. The sum is taken in float64, as Python's own
+is, so that what the job prints is what it printed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import libcst
+from libcst import matchers
+from libcst.metadata import ExpressionContext
+
+from steptime.advice.fix import DeferEdit
+from steptime.trials.source import Scope, SourceFile, StatementPlace, nodes_in, parameters
+
+Loop = libcst.For | libcst.While
+New = dict[libcst.CSTNode, Callable[[Any], Any]]
+
+ADDED = matchers.AugAssign(target=matchers.Name(), operator=matchers.AddAssign())
+ITEM = matchers.Call(func=matchers.Attribute(attr=matchers.Name("item")), args=[])
+EQUAL = matchers.Comparison(comparisons=[matchers.ComparisonTarget(operator=matchers.Equal())])
+COUNTED = matchers.Call(
+    func=matchers.Attribute(
+        value=EQUAL | matchers.Call(func=matchers.Attribute(attr=matchers.Name("eq"))), attr=matchers.Name("sum")
+    ),
+    args=[],
+)
+"""How many of two tensors' elements are equal: a whole number."""
+NOW_AND_THEN = matchers.BinaryOperation(operator=matchers.Modulo())
+
+
+def deferred(source: SourceFile, edit: DeferEdit) -> New | None:
+    """What is written in the place of which nodes; None where a value is read in every step, or anything else about the
+    sum is not plain."""
+    place = source.statement_at(edit.site.line)
+    added = _added(place)
+    if place is None or added is None:
+        return None
+    sum_, item = added
+    name, scope, loop = sum_.target, source.scope_of(place.statement), _innermost_loop(source, place)
+    assert isinstance(name, libcst.Name)
+    if scope is None or loop is None or not isinstance(item.func, libcst.Attribute):
+        return None
+    value, whole = item.func.value, sum_.value is item and matchers.matches(item.func.value, COUNTED)
+    reads = _reads(source, name, scope, loop)
+    if reads is None:
+        return None
+
+    def read(node: Any) -> libcst.Call:
+        return libcst.Call(libcst.Name("int" if whole else "float"), [libcst.Arg(node)])
+
+    ending = ("detach",) if whole else ("detach", "double")
+    new: New = {item: lambda _: _called(value, *ending)}
+    return new | dict.fromkeys(reads, read)
+
+
+def _added(place: StatementPlace | None) -> tuple[libcst.AugAssign, libcst.Call] | None:
+    """The one sum in a statement, and the one `….item()` in it, which nothing but arithmetic is done with."""
+    if place is None or not isinstance(place.statement, libcst.SimpleStatementLine) or len(place.statement.body) != 1:
+        return None
+    (sum_,) = place.statement.body
+    if not isinstance(sum_, libcst.AugAssign) or not matchers.matches(sum_, ADDED):
+        return None
+    items = [node for node in nodes_in(sum_.value) if matchers.matches(node, ITEM)]
+    if len(items) != 1 or not isinstance(items[0], libcst.Call) or not _in_arithmetic(sum_.value, items[0]):
+        return None
+    return sum_, items[0]
+
+
+def _in_arithmetic(value: libcst.BaseExpression, item: libcst.Call) -> bool:
+    if value is item:
+        return True
+    if not isinstance(value, libcst.BinaryOperation) or not isinstance(
+        value.operator, libcst.Multiply | libcst.Divide | libcst.Add | libcst.Subtract
+    ):
+        return False
+    return _in_arithmetic(value.left, item) or _in_arithmetic(value.right, item)
+
+
+def _called(value: libcst.BaseExpression, *methods: str) -> libcst.BaseExpression:
+    for method in methods:
+        value = libcst.Call(libcst.Attribute(value, libcst.Name(method)))
+    return value
+
+
+def _innermost_loop(source: SourceFile, place: StatementPlace) -> Loop | None:
+    return next((node for node in source.around(place.statement) if isinstance(node, Loop)), None)
+
+
+def _reads(source: SourceFile, name: libcst.Name, scope: Scope, loop: Loop) -> list[libcst.CSTNode] | None:
+    """Where the sum is read; None where it is set to anything but zero, is known to another function, or is read in
+    every step."""
+    found: list[libcst.CSTNode] = []
+    for node, context in source.variables(name.value):
+        if node is name:
+            continue
+        around = source.around(node)
+        if source.scope_of(node) is not scope:
+            if not _is_anothers(source, node, name.value, scope):
+                return None
+        elif context is ExpressionContext.LOAD:
+            if loop in around and not _now_and_then(around[: around.index(loop)]):
+                return None
+            if any(isinstance(each, libcst.FormattedStringExpression) and each.equal for each in around):
+                return None
+            found.append(node)
+        elif context is not ExpressionContext.STORE or not _is_zeroed(around):
+            return None
+    return found
+
+
+def _is_anothers(source: SourceFile, node: libcst.CSTNode, name: str, scope: Scope) -> bool:
+    """Whether a name is a variable of another function, which is not in this one."""
+    other = source.scope_of(node)
+    if not isinstance(other, libcst.FunctionDef) or (scope in source.around(other) and scope is not source.module):
+        return False
+    shared = any(isinstance(each, libcst.Global | libcst.Nonlocal) for each in source.nodes)
+    return not shared and (name in source.names_bound(other) or name in parameters(other))
+
+
+def _now_and_then(around: list[libcst.CSTNode]) -> bool:
+    """Whether a node lies in what only every so manieth step runs."""
+    for inner, outer in pairwise(around):
+        if isinstance(outer, libcst.If) and inner is outer.body:
+            return any(matchers.matches(node, NOW_AND_THEN) for node in nodes_in(outer.test))
+    return False
+
+
+def _is_zeroed(around: list[libcst.CSTNode]) -> bool:
+    """Whether a name is set to zero by a plain assignment."""
+    target, *more = around
+    if isinstance(target, libcst.AssignTarget):
+        whole = more[0]
+        plain = isinstance(whole, libcst.Assign) and all(isinstance(each.target, libcst.Name) for each in whole.targets)
+        return plain and _is_zero(whole)
+    return isinstance(target, libcst.AnnAssign) and _is_zero(target)
+
+
+def _is_zero(assignment: libcst.CSTNode) -> bool:
+    value = getattr(assignment, "value", None)
+    return isinstance(value, libcst.Integer | libcst.Float) and not value.evaluated_value

@@ -1,0 +1,273 @@
+"""A loss, by the time to which runs are judged whose training need not be the same; and what makes such a time mean
+nothing: another loss under the same name, a training that began elsewhere, fewer samples.
+
+Pure functions on runs.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from math import inf, isfinite
+from statistics import median
+
+import numpy as np
+
+from steptime.analysis.timeline import SegmentKind, Timeline
+from steptime.changes import VariantOptions
+from steptime.errors import NothingMeasuredError
+from steptime.intervals import measure, union
+from steptime.probe.changes.loss_course import LossCourse
+from steptime.quantities import format_duration
+from steptime.recording.recording import Parity, Process
+from steptime.trials.same_work import (
+    SLACK,
+    Precision,
+    no_forward,
+    other_weights,
+    precision_of,
+    repeats,
+    replaced_functions,
+    same_batch,
+)
+from steptime.trials.trial import BASELINE, CONTROL, Agreement, NumbersCheck, Run, Variant
+
+Losses = Sequence[float | None]
+
+NOT_TIMED = (SegmentKind.EVALUATION, SegmentKind.CHECKPOINT, SegmentKind.PAUSE)
+NO_END = 1 << 40
+"""Steps of a process that goes on until its loss is there."""
+LONGER = 2.0
+"""Times what the job as it is takes at most, in which a candidate must have reached the loss."""
+FEWER = 0.9
+"""Of the samples in a pass over the data: beneath it, no last batch that was dropped explains the difference."""
+FEW = 0.5
+"""Of the samples that differ among those that were looked at."""
+LOSSES_DIFFER = (1e-3, 2e-2)
+"""Relative, of one batch from one set of weights, by rounding: in float32, and where products have 16 bits."""
+
+
+@dataclass(frozen=True, slots=True)
+class LossTarget:
+    """A training is there when the mean of its last losses (`LossCourse`) is `loss` or less for the first time."""
+
+    loss: float
+
+    def step(self, losses: Losses, backwards: Sequence[int]) -> int | None:
+        """The number of the step, from 1, after which that was so; None where it never was."""
+        means = enumerate(means_of(losses, backwards), 1)
+        return next((number for number, mean in means if mean <= self.loss), None)
+
+    def cost(self, run: Run) -> tuple[float, ...]:
+        """Seconds until then; of a run that never was there nothing."""
+        return (run.metric,) if run.metric is not None else ()
+
+    def missed(self, own: Sequence[Run], plain: Sequence[Run]) -> str:
+        """A sentence on a timed run that never was there, "" where all were."""
+        run = next((run for run in own if not run.rehearsal and run.metric is None), None)
+        if run is None:
+            return ""
+        there = [each.metric for each in plain if each.metric is not None]
+        usual = format_duration(median(there) * 1e9) if there else ""
+        return f"{self.fell_short(run)}{f', and the job as it is reaches {self.loss:g} in {usual}' * bool(usual)}"
+
+    def check(self, run: Run) -> None:
+        """Raises NothingMeasuredError where that is a timed run of the job as it is, and shows that it cannot be judged
+        by this loss."""
+        if run.rehearsal or run.variant not in (BASELINE, CONTROL):
+            return
+        if run.metric is None:
+            raise NothingMeasuredError(
+                "loss-not-reached",
+                f"The job as it is did not reach a mean loss of {self.loss:g}. {self.fell_short(run)}. Name a higher "
+                "loss, or give a larger --budget, of which a process may take a seventh.",
+            )
+        if self.step(run.losses, run.backwards) == LossCourse.FEWEST:
+            raise NothingMeasuredError(
+                "loss-reached-at-once",
+                f"The mean loss of the job as it is lies below {self.loss:g} from its first {LossCourse.FEWEST} steps "
+                "on: name a lower one.",
+            )
+
+    def fell_short(self, run: Run) -> str:
+        """Where a run stood when it ended."""
+        mean = min(deque(means_of(run.losses, run.backwards), 1), default=inf)
+        what = f"its mean loss was {mean:.4g}" if isfinite(mean) else "its mean loss was not finite, or not seen"
+        ended = "it ended by itself" if run.ended_early else "it was ended"
+        return f"When {ended}, after {len(run.losses):,} steps and {format_duration(run.seconds * 1e9)}, {what}"
+
+
+def going_on(options: VariantOptions, target: LossTarget | None) -> VariantOptions:
+    """The same process, which goes on until its loss is there, where there is such a target."""
+    return replace(options, steps=NO_END, until_loss=target.loss) if target is not None else options
+
+
+def longest(runs: Sequence[Run], first: float) -> float:
+    """Seconds in which a process must have come to its loss. first: as long as nobody knows how long the job takes."""
+    took = [run.metric for run in runs if run.variant in (BASELINE, CONTROL) and run.metric is not None]
+    return LONGER * max(took) if took else first
+
+
+def means_of(losses: Losses, backwards: Sequence[int]) -> Iterator[float]:
+    """The mean of the last losses after each step: infinite while there are too few, or where one is not finite. A step
+    without a backward has none."""
+    course, mean = LossCourse(), inf
+    for loss, count in zip(losses, backwards, strict=True):
+        if count:
+            mean = course.add(inf if loss is None else loss)
+        yield mean
+
+
+def losses_in(parity: Parity | None) -> tuple[float | None, ...]:
+    """Of each step, the sum of those that its backwards began on."""
+    if parity is None:
+        return ()
+    seen = zip(parity.loss.tolist(), parity.backwards.tolist(), strict=True)
+    return tuple(loss * count if count and isfinite(loss) else None for loss, count in seen)
+
+
+def seconds_to(target: LossTarget, process: Process, timeline: Timeline) -> float | None:
+    """From the import of torch to the end of the step that reached the loss, without evaluations, checkpoints and what
+    the probe held; None where none did."""
+    parity = process.parity
+    step = target.step(losses_in(parity), parity.backwards.tolist()) if parity is not None else None
+    if parity is None or step is None:
+        return None
+    begin, end = parity.began_ns, int(parity.end[step - 1])
+    left_out = [segment for segment in timeline.segments if segment.kind in NOT_TIMED]
+    begins, ends = (np.array([getattr(each, name) for each in left_out], np.int64) for name in ("begin", "end"))
+    held = measure(union(begins, ends), np.array([begin]), np.array([end]))
+    return float(end - begin - int(held[0])) / 1e9
+
+
+# -- whether the time means anything ----------------------------------------------------------------------------------
+
+
+def numbers_until(target: LossTarget, variant: Variant, own: Sequence[Run], plain: Sequence[Run]) -> NumbersCheck:
+    """What is known of a candidate's way to the loss."""
+    found = replaced_functions(own, plain)
+    for check in (_starts_ahead, _without_forward, _few_batches, _shorter_passes, _smaller_evaluations):
+        found = found or check(target, own, plain)
+    if found:
+        return NumbersCheck(Agreement.LESS_WORK, found)
+    found, unknown = _same_loss(own, plain, precision_of(variant), low=variant.low_precision)
+    found = found or _smaller_dataset(own, plain)
+    if found:
+        return NumbersCheck(Agreement.OTHER_WORK, found)
+    timed = ([run for run in runs if run.metric is not None] for runs in (own, plain))
+    mine, theirs = ([target.step(run.losses, run.backwards) or 0 for run in runs] for runs in timed)
+    if not mine or not theirs:
+        return NumbersCheck(Agreement.NOT_JUDGED, "No run has reached the loss yet")
+    after = f"It reaches the loss after {median(mine):,.0f} steps, and the job as it is after {median(theirs):,.0f}"
+    return NumbersCheck(Agreement.NOT_JUDGED, f"{after}. {unknown}" if unknown else after)
+
+
+def _starts_ahead(target: LossTarget, own: Sequence[Run], plain: Sequence[Run]) -> str:
+    """Whether it begins more than half of the way there: weights that were trained before, or a loss that is scaled.
+    What the first batches of the job as it is differ by is no head start."""
+    mine, theirs = ([run.losses[0] for run in runs if run.losses] for runs in (own, plain))
+    ahead, usual = ([loss for loss in losses if loss is not None] for losses in (mine, theirs))
+    if not ahead or not usual:
+        return ""
+    noise = max(usual) - min(usual)
+    if min(ahead) >= min((median(usual) + target.loss) / 2, min(usual) - noise):
+        return ""
+    return (
+        f"Its first loss is {min(ahead):.4g}, more than half of the way from {median(usual):.4g}, where the job as it "
+        f"is begins, to {target.loss:g}: weights that were trained before, or another loss"
+    )
+
+
+def _without_forward(target: LossTarget, own: Sequence[Run], plain: Sequence[Run]) -> str:
+    beside = [run for run in plain if run.work]
+    return next(filter(None, (no_forward(run, beside) for run in own if run.work and beside)), "")
+
+
+def _few_batches(target: LossTarget, own: Sequence[Run], plain: Sequence[Run]) -> str:
+    """Whether batches come again more often, and far fewer samples in all are different: not those of larger batches,
+    which come again because they are the whole dataset."""
+    for run in own:
+        beside = [each for each in plain if each.rehearsal == run.rehearsal and each.work]
+        if not run.work or not beside:
+            continue
+        (often, samples), (usually, usual) = _batches(run), max(map(_batches, beside))
+        usual = min(usual, max(each.samples for each in beside) or usual)
+        if often > usually and samples < FEW * usual:
+            return (
+                f"The same batch comes {often} times: {samples:,} samples differ in the batches that were looked at, "
+                f"and {usual:,} in those of the job as it is"
+            )
+    return ""
+
+
+def _batches(run: Run) -> tuple[int, int]:
+    """How often the most frequent batch that was looked at came, and the samples in all that differ."""
+    seen: dict[tuple[tuple[float, ...], ...], tuple[int, int]] = {}
+    for step in run.work:
+        for shapes, batch in zip(step.inputs, step.batches, strict=False):
+            seen[batch] = seen.get(batch, (0, 0))[0] + 1, _first_dimension(shapes)
+    return max((count for count, _ in seen.values()), default=0), sum(samples for _, samples in seen.values())
+
+
+def _first_dimension(shapes: str) -> int:
+    first = shapes.split()[0].partition("x")[0] if shapes else ""
+    return int(first) if first.isdigit() else 1
+
+
+def _shorter_passes(target: LossTarget, own: Sequence[Run], plain: Sequence[Run]) -> str:
+    usual = {(name, length): samples for run in plain for name, length, samples in run.passes}
+    for name, length, samples in (each for run in own for each in run.passes):
+        known = usual.get((name, length), 0)
+        if samples < FEWER * known:
+            return f"A pass over {name} takes {samples:,} samples, and {known:,} in the job as it is"
+    return ""
+
+
+def _smaller_evaluations(target: LossTarget, own: Sequence[Run], plain: Sequence[Run]) -> str:
+    """Evaluations are not timed, so that a candidate gains nothing by having fewer; of those that it has, each is as
+    large as the job's."""
+    mine, theirs = (_largest_evaluations(runs) for runs in (own, plain))
+    for shape, samples in mine.items():
+        if samples < SLACK * theirs.get(shape, 0):
+            return f"It evaluates {samples:,} samples ({shape}) at a time, and the job as it is {theirs[shape]:,}"
+    return ""
+
+
+def _largest_evaluations(runs: Sequence[Run]) -> dict[str, int]:
+    largest: dict[str, int] = {}
+    for shape, samples in (each for run in runs for step in run.work for each in step.evaluated):
+        largest[shape] = max(largest.get(shape, 0), samples)
+    return largest
+
+
+def _smaller_dataset(own: Sequence[Run], plain: Sequence[Run]) -> str:
+    mine, theirs = ({run.samples for run in runs if run.samples} for runs in (own, plain))
+    if not mine or not theirs or min(mine) >= FEWER * min(theirs):
+        return ""
+    return f"It trains on a dataset of {min(mine):,} samples, and the job as it is on one of {min(theirs):,}"
+
+
+def _same_loss(own: Sequence[Run], plain: Sequence[Run], precision: Precision, *, low: bool) -> tuple[str, str]:
+    """("", "") where the first loss of a rehearsal is the job's, from the same weights and batch; else what shows that
+    it is another one, or why that cannot be told."""
+    mine, theirs = ([run for run in runs if run.rehearsal and run.work and run.losses] for runs in (own, plain))
+    if not mine or not theirs:
+        return "", "Whether its loss is computed as the job's could not be seen"
+    run, before = mine[-1], theirs[0]
+    if not repeats(theirs, precision):
+        return "", "Its loss could not be compared with the job's, as the job does not repeat itself"
+    other = other_weights(run, before, precision)
+    if other:
+        return "", f"Its loss could not be compared with the job's, as it starts from other weights: {other}"
+    if not same_batch(run.work[0], before.work[0], precision):
+        return "", "Its loss could not be compared with the job's, as its first batch is another one"
+    first, usual = run.losses[0], before.losses[0]
+    if first is None or usual is None:
+        return "", "Whether its loss is computed as the job's could not be seen"
+    if abs(first - usual) <= LOSSES_DIFFER[low] * max(abs(first), abs(usual)):
+        return "", ""
+    return (
+        f"Of the first batch its loss is {first:.4g}, and the job's {usual:.4g} from the same weights: it computes "
+        "another loss, and when that is reached says nothing"
+    ), ""
