@@ -21,6 +21,7 @@ from steptime.analysis.user_code import FunctionUse
 from steptime.analysis.what_if.what_if import Prediction
 from steptime.quantities import BETWEEN_RUNS, Estimate, SourceLine, mean_of_series
 from steptime.recording.recording import PaddingFacts
+from steptime.trace.nsight_compute import KernelCounters
 
 __all__ = ["FunctionUse", "LateRank", "ModuleUse", "OperatorUse", "PaddingFacts", "Prediction"]
 """Records of the rooms below that are part of a case as they are."""
@@ -150,8 +151,8 @@ class KernelUse:
     bound: "compute", "memory", "latency", "communication" or "unmodelled". flops, bytes: per step, None without
     a model. at_roofline: ns per step at the machine's peaks, None without a model or peaks. matrix_unit: whether
     it ran on tensor cores or their like, None where the name does not say. dimensions: of a matrix product that miss
-    the matrix units' tile ("k = 1003"). shapes: the arguments' shapes, raw.
-    """
+    the matrix units' tile ("k = 1003"). shapes: the arguments' shapes, raw. blocks: of the longest one's grid, 0 where
+    unknown. counters: what Nsight Compute measured of it."""
 
     name: str
     operator: str
@@ -166,6 +167,8 @@ class KernelUse:
     matrix_unit: bool | None = None
     dimensions: tuple[str, ...] = ()
     source: SourceLine | None = None
+    blocks: int = 0
+    counters: KernelCounters | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,8 +177,7 @@ class GapUse:
 
     cause: the operator, runtime call or annotation that held the launching thread for most of it ("" for none).
     inside: what the loader was at for more than half of it ("" for other categories, or not known).
-    functions: of Python, functions with more than a tenth of it: name, and ns per step with all that it calls.
-    """
+    functions: of Python, functions with more than a tenth of it: name, and ns per step with all that it calls."""
 
     category: str
     cause: str
@@ -191,8 +193,7 @@ class GapUse:
 class CopyUse:
     """Copies of one kind. kind: "HtoD", "DtoH", "DtoD", "PtoP" or "memset"; memory: "pageable", "pinned" or "".
 
-    duration, exposed (nothing else ran): ns per step; bytes per step; calls per step.
-    """
+    duration, exposed (nothing else ran): ns per step; bytes per step; calls per step."""
 
     kind: str
     memory: str
@@ -252,8 +253,7 @@ class RooflineUse:
     of a matrix product in it, FLOP/s (None: unknown). matrix_unit: share of the matrix products' time on matrix units,
     None where names do not say. utilization: of the step, what the FLOPs would take at the peaks of their formats
     (model FLOP utilisation), None where an upper bound is unknown. modelled: share of the kernels' time that has a
-    model.
-    """
+    model."""
 
     compute: float
     memory: float
@@ -273,8 +273,7 @@ class ChainUse:
     """Pointwise kernels that follow one another on tensors of one size, so that one kernel could do them all.
 
     calls: such chains per step; kernels: in all of them, per step; duration: ns per step; bytes: that they move per
-    step; saved: bytes of them that are tensors in between, written and read again. operators: in their order.
-    """
+    step; saved: bytes of them that are tensors in between, written and read again. operators: in their order."""
 
     operators: tuple[str, ...]
     calls: float

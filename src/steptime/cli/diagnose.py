@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from steptime.cli.exit_codes import say, tell
-from steptime.cli.options import check_outputs, compile_logs_option, files, output_options, trace_options
+from steptime.cli.options import check_outputs, companion_options, files, output_options, trace_options
 from steptime.errors import TraceError, UsageError
 
 
@@ -19,7 +19,7 @@ from steptime.errors import TraceError, UsageError
     help="Write the trace again to FILE (.json, .json.gz) with tracks of the breakdown, of why the device idled and of "
     "the critical path, to open in Perfetto. Of one trace only.",
 )
-@compile_logs_option
+@companion_options
 @click.option(
     "--engine",
     type=click.Choice(("local", "ray")),
@@ -35,6 +35,7 @@ def command(
     paths: tuple[str, ...],
     annotate: str | None,
     compile_logs: Path | None,
+    ncu: Path | None,
     engine: str | None,
     workers: int | None,
     outputs: tuple[str, ...],
@@ -60,7 +61,7 @@ def command(
     if annotate is not None:
         _check_annotation(paths, annotate, force=force)
     from steptime.cli.delivery import deliver
-    from steptime.diagnosis import diagnose_anywhere, read_sweep
+    from steptime.diagnosis import Beside, diagnose_anywhere, read_sweep
     from steptime.report.output import show_pictures
     from steptime.report.sweep import render
 
@@ -73,7 +74,7 @@ def command(
             engine=engine,
             workers=workers,
             pictures=pictures,
-            compile_logs=compile_logs,
+            beside=Beside(compile_logs, ncu),
         )
     except TraceError as error:
         unrelated = error.slug == "mixed-traces" and not outputs and not as_json

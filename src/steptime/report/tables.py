@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
-from steptime.advice.evidence import Case, CategoryUse, CompilerEventUse, ModuleUse
+from steptime.advice.evidence import Case, CategoryUse, CompilerEventUse, KernelUse, ModuleUse
 from steptime.advice.kernels import by_name, short_kernel
 from steptime.analysis.stragglers.comparison import RankComparison
 from steptime.quantities import SourceLine, format_bytes, format_duration, format_share
@@ -339,7 +339,8 @@ def _kernel_names(case: Case) -> Table:
 def _kernels(case: Case) -> Table:
     step = case.step.duration.value or 1.0
     return table_of(
-        "kernels", "Kernels by operator and shape", "",
+        "kernels", "Kernels by operator and shape",
+        "Occupancy and throughput: by Nsight Compute." if any(use.counters for use in case.kernels) else "",
         sorted(case.kernels, key=lambda use: -use.duration),
         word("kernel", "kernel", lambda use: use.name.removeprefix("void "), kind="code", short=short_kernel),
         word("operator", "operator", lambda use: use.operator),
@@ -351,9 +352,29 @@ def _kernels(case: Case) -> Table:
         _rate(lambda use: _per_second(use.flops, use.duration)),
         word("format", "format", lambda use: use.dtype),
         word("matrix unit", "matrix_unit", lambda use: {True: "yes", False: "no", None: ""}[use.matrix_unit]),
+        *_counters(),
         word("shapes", "shapes", lambda use: use.shapes, kind="code", detail=True),
         _place(lambda use: use.source),
     )  # fmt: skip
+
+
+def _counters() -> Iterable[Column[KernelUse]]:
+    """Columns of what Nsight Compute measured."""
+
+    def of(field: str) -> Callable[[KernelUse], float | None]:
+        return lambda use: getattr(use.counters, field, None)
+
+    def waits(use: KernelUse) -> str:
+        found = use.counters
+        return f"{format_share(found.stalled)} {found.stall}" if found is not None and found.stalled else ""
+
+    yield share("occupancy", "occupancy", of("occupancy"))
+    yield share("possible", "occupancy_possible", of("possible"))
+    yield word("limited by", "occupancy_limit", lambda use: use.counters.limit if use.counters is not None else "")
+    yield share("memory", "memory_throughput", of("memory"))
+    yield share("DRAM", "dram_throughput", of("dram"))
+    yield share("arithmetic", "compute_throughput", of("compute"))
+    yield word("waits for", "stall", waits, detail=True)
 
 
 def _operators(case: Case) -> Table:
