@@ -14,9 +14,9 @@ import pytest
 
 from steptime.diagnosis import diagnose_paths
 from steptime.errors import SteptimeError, TraceError
+from steptime.trace.databases import processes_of
 from steptime.trace.gather import gather
 from steptime.trace.links import UNKNOWN, launches_of
-from steptime.trace.nsight import processes_of
 from steptime.trace.table import EventKind, Trace
 from steptime.trace.windows import read_rank
 
@@ -97,7 +97,7 @@ def test_a_database_of_something_else_is_refused_and_a_view_is_no_table(tmp_path
     database.execute("CREATE VIEW NVTX_EVENTS AS SELECT 1 AS start, 2 AS end")
     database.commit()
     database.close()
-    with pytest.raises(TraceError, match="none that Nsight Systems exported"):
+    with pytest.raises(TraceError, match="of no profiler that is known"):
         processes_of(other)
 
 

@@ -11,7 +11,7 @@ from steptime.cli.options import check_outputs, companion_options, files, output
 from steptime.errors import TraceError, UsageError
 
 
-@click.command("diagnose", short_help="Diagnose a recording, or a trace of torch's profiler or of nsys.")
+@click.command("diagnose", short_help="Diagnose a recording, or a trace of torch's profiler, nsys or rocprof.")
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...", shell_complete=files)
 @click.option(
     "--annotate",
@@ -47,8 +47,8 @@ def command(
     cache: bool,
 ) -> int:
     """Diagnose a recording (a folder written by steptime run), traces of torch's profiler of one job (.json, .json.gz;
-    files, a folder, or a quoted pattern), what nsys export -t sqlite wrote, or a report that was saved as JSON. Needs
-    no torch.
+    files, a folder, or a quoted pattern), a database of nsys export -t sqlite, rocprofv3 or rocmProfileData, or a
+    report that was saved as JSON. Needs no torch.
 
     \b
     steptime diagnose runs/train-20260801-101500
