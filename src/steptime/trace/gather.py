@@ -16,8 +16,9 @@ from pathlib import Path
 
 import numpy as np
 
-from steptime.errors import TraceError, UsageError
+from steptime.errors import TraceError
 from steptime.trace.databases import PROCESSES_AS_RANKS, processes_of, writer_of
+from steptime.trace.other_files import told
 from steptime.trace.reader import DEFAULT_MAX_SIZE, peek
 from steptime.trace.sqlite import is_database
 from steptime.trace.table import HOST_CATEGORIES, Trace
@@ -33,7 +34,6 @@ BELOW = ("*.json", "*.json.gz", "*.sqlite", "*.db", "*.rpd")
 MANIFEST = "manifest.json"
 """What makes a folder a recording of ours."""
 NAMED_AT_MOST = 3
-EXPORT_FIRST = (".nsys-rep", ".qdrep")
 RANKS_UNKNOWN = "Not all traces say their rank, nor do their names; each process counts as one, in order of time."
 
 
@@ -177,15 +177,8 @@ def _head_if_trace(path: Path, max_size: int, *, named: bool) -> _Head | None:
     try:
         return _head(path, max_size)
     except TraceError as error:
-        if named and path.name.endswith(EXPORT_FIRST):
-            said = f"{path} is a report of Nsight Systems, which only nsys reads: nsys export -t sqlite {path}"
-            raise UsageError("nsight-report", said) from None
-        if named and path.is_file():
-            with path.open("rb") as file:
-                start = file.read(1 << 20)
-            if b"pg_config" in start and b"traceEvents" not in start and b"distributedInfo" not in start:
-                said = f"{path} is a dump of torch's flight recorder and no trace: steptime hang {path} says what hung."
-                raise UsageError("flight-recorder-dump", said) from None
+        if named and path.is_file() and (known := told(path)) is not None:
+            raise known from None
         if named or error.slug == "trace-too-large":
             raise
         return None
