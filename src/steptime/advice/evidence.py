@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from steptime.analysis.graph_launches import GraphUse
 from steptime.analysis.modules import ModuleUse
 from steptime.analysis.operators import OperatorUse
 from steptime.analysis.stragglers.comparison import LateRank
@@ -363,9 +364,9 @@ class StepSummary:
     """duration: the mean of the steady steps; shortest, longest: of them, ns. mode: "optimizer", "backward" or
     "forward" (what boundaries were found from), "trace" without a recording. device: "cpu", "cuda", … how: what the
     steps of a bare trace were found by, in words ("" for a recording). untraced: calls per step that launch work on a
-    device, where the trace holds nothing that a device did. compiled: code that torch.compile
-    generated ran in it, as the trace says. scaled, skipped: updates by a gradient scaler behind its first ones, and
-    those of them that it left out. norm: of the gradients, where it was sampled."""
+    device, where the trace holds nothing that a device did. compiled: code that torch.compile generated ran in it, as
+    the trace says. scaled, skipped: updates by a gradient scaler behind its first ones, and those of them that it left
+    out. norm: of the gradients, where it was sampled. graphs: of kernels, launched as one."""
 
     duration: Estimate
     total: int
@@ -382,6 +383,7 @@ class StepSummary:
     norm: NormUse | None = None
     shortest: int = 0
     longest: int = 0
+    graphs: GraphUse | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -401,8 +403,7 @@ class LoaderUse:
     which the steps behind one are longer. busy: share of the making of a batch in which it takes or wants a CPU, None
     where it was not measured. batches: of an epoch.
 
-    demand: batches per step. starts: iterators begun during the measured steps; steps_per_start likewise.
-    """
+    demand: batches per step. starts: iterators begun during the measured steps; steps_per_start likewise."""
 
     dataset: str
     batch_size: int | None
