@@ -14,6 +14,8 @@ from pathlib import Path
 from steptime.advice.compiled_evidence import with_compile_logs
 from steptime.advice.counter_evidence import told_counters, with_counters
 from steptime.advice.rank_evidence import located
+from steptime.advice.trace_evidence import look_at_trace
+from steptime.analysis.breakdown import device_of
 from steptime.analysis.device_activity import nothing_in
 from steptime.analysis.layout import Layout, lay_out_whole
 from steptime.analysis.stragglers.comparison import RankComparison, missing_ranks
@@ -29,7 +31,11 @@ from steptime.analysis.stragglers.fleet import (
 from steptime.analysis.stragglers.straggler import beside_link, compare, telling
 from steptime.analysis.stragglers.summary import RankSummary
 from steptime.analysis.timeline import Mode
+from steptime.analysis.trace_steps import find_steps
+from steptime.analysis.what_if.elsewhere import elsewhere
 from steptime.errors import NothingMeasuredError, RecordingError, UsageError
+from steptime.machine.datasheet import NAMES, look_up
+from steptime.machine.machine import Machine
 from steptime.rank_result import RankResult, analyse_process, analyse_trace
 from steptime.recording.inventory import COMPILE_LOGS
 from steptime.recording.load import Contents, load_process, load_whole, look_into, place
@@ -126,6 +132,36 @@ def _at_one_time(traces: Iterable[Trace]) -> Iterator[Trace]:
             if begin >= min(each.events.end.max() for each in (first, trace)):
                 raise mixed(f"{first.path} and {trace.path} were recorded one after the other, not at one time")
         yield trace
+
+
+def with_elsewhere(
+    report: Report, path: Path, devices: Sequence[str], link: float, *, max_size: int, cache: bool
+) -> Report:
+    """The report of one trace with its step on other devices, by their names in the table of datasheets, and with a
+    link so many times as fast. Raises UsageError for a device that the table does not have."""
+    (rank,) = gather([str(path)], max_size=max_size).ranks
+    trace = read_rank(rank, max_size=max_size, cache=cache)
+    here = look_up(device_of(trace))
+    if devices and here is None:
+        said = f"The device of {path}, {device_of(trace)}, is in no datasheet that is known: --on compares datasheets."
+        raise UsageError("unknown-device", said)
+    steps = look_at_trace(trace, find_steps(trace).boundaries, here).steps
+    wanted: list[Machine | None] = [*map(_datasheet, devices)] or [None]
+    found = tuple(each for device in wanted if (each := elsewhere(steps, device, link)) is not None)
+    first = report.processes[0]
+    if not found or first.case.replay is None:
+        said = f"{path} cannot be replayed: it holds no step with kernels and the host that launched them."
+        raise NothingMeasuredError("trace-without-steps", said)
+    case = replace(first.case, replay=replace(first.case.replay, elsewhere=found))
+    return replace(report, processes=(replace(first, case=case), *report.processes[1:]))
+
+
+def _datasheet(name: str) -> Machine:
+    found = look_up(name)
+    if found is None:
+        said = f"{name} is in no datasheet that is known. Known are: {', '.join(NAMES)}."
+        raise UsageError("unknown-device", said)
+    return found
 
 
 def read_sweep(paths: Sequence[str], *, max_size: int = DEFAULT_MAX_SIZE, cache: bool = True) -> tuple[SweepPoint, ...]:

@@ -19,6 +19,7 @@ from steptime.analysis.modules import ModuleUse
 from steptime.analysis.operators import OperatorUse
 from steptime.analysis.stragglers.comparison import LateRank
 from steptime.analysis.user_code import FunctionUse
+from steptime.analysis.what_if.elsewhere import Elsewhere
 from steptime.analysis.what_if.what_if import Prediction
 from steptime.quantities import BETWEEN_RUNS, Estimate, SourceLine, mean_of_series
 from steptime.recording.recording import PaddingFacts
@@ -236,13 +237,14 @@ class AllocationUse:
 class ReplayUse:
     """The step's dependency graph, run again. error: of the unchanged replay against the measured steps, median of
     |replayed / measured - 1|. critical_path: ns per step by kind of edge, longest first; sums to the replayed step.
-    longest: (kind, name of the kernel, operator or function, ns per step) of what takes most of it."""
+    longest: (kind, name, ns per step) of what takes most of it. elsewhere: on other hardware, if that was asked for."""
 
     error: float
     steps: int
     critical_path: tuple[tuple[str, float], ...]
     predictions: tuple[Prediction, ...] = ()
     longest: tuple[tuple[str, str, float], ...] = ()
+    elsewhere: tuple[Elsewhere, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,8 +255,7 @@ class RooflineUse:
     flops and bytes: per step, of what has a model. number_format: the one with most of the FLOPs; peak: the upper bound
     of a matrix product in it, FLOP/s (None: unknown). matrix_unit: share of the matrix products' time on matrix units,
     None where names do not say. utilization: of the step, what the FLOPs would take at the peaks of their formats
-    (model FLOP utilisation), None where an upper bound is unknown. modelled: share of the kernels' time that has a
-    model."""
+    (MFU), None where an upper bound is unknown. modelled: share of the kernels' time that has a model."""
 
     compute: float
     memory: float
@@ -439,8 +440,7 @@ class LineUse:
     duration: time of the line per step (lines inside it excluded when they are traced too); host: the part of it
     outside operators, the loader and the phases; hits: executions per step.
     collections: garbage collections per step inside it; checkpoint: ns in torch.save. calls: functions that it was seen
-    to call, "logging.Logger.info", "torch.Tensor.item".
-    """
+    to call, "logging.Logger.info", "torch.Tensor.item"."""
 
     source: SourceLine
     role: str

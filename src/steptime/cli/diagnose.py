@@ -19,6 +19,21 @@ from steptime.errors import TraceError, UsageError
     help="Write the trace again to FILE (.json, .json.gz) with tracks of the breakdown, of why the device idled and of "
     "the critical path, to open in Perfetto. Of one trace only.",
 )
+@click.option(
+    "--on",
+    "devices",
+    multiple=True,
+    metavar="DEVICE",
+    help="Predict the step on another device by its datasheet: H100, B200, MI300X; may be given several times. Of one "
+    "trace only.",
+)
+@click.option(
+    "--link",
+    type=click.FloatRange(0.01, 100),
+    default=1.0,
+    metavar="FACTOR",
+    help="Predict the step with a link between ranks that is so many times as fast (2). Of one trace only.",
+)
 @companion_options
 @click.option(
     "--engine",
@@ -34,6 +49,8 @@ from steptime.errors import TraceError, UsageError
 def command(
     paths: tuple[str, ...],
     annotate: str | None,
+    devices: tuple[str, ...],
+    link: float,
     compile_logs: Path | None,
     ncu: Path | None,
     engine: str | None,
@@ -56,12 +73,15 @@ def command(
     steptime diagnose "traces/rank*.json.gz" --max-size 20GB
     steptime diagnose /shared/traces --engine ray
     steptime diagnose trace.json.gz --annotate annotated.json.gz
+    steptime diagnose trace.json.gz --on B200 --on MI300X
     """
     check_outputs(outputs, force=force)
     if annotate is not None:
         _check_annotation(paths, annotate, force=force)
+    if devices or link != 1:
+        _check_one_trace(paths, "--on and --link predict from one trace")
     from steptime.cli.delivery import deliver
-    from steptime.diagnosis import Beside, diagnose_anywhere, read_sweep
+    from steptime.diagnosis import Beside, diagnose_anywhere, read_sweep, with_elsewhere
     from steptime.report.output import show_pictures
     from steptime.report.sweep import render
 
@@ -83,6 +103,8 @@ def command(
             raise
         tell(render(points))
         return 0
+    if devices or link != 1:
+        report = with_elsewhere(report, Path(paths[0]), devices, link, max_size=max_size, cache=cache)
     deliver(report, outputs, as_json=as_json, force=force, text_to_stderr=False, no_source=no_source, full=full)
     if annotate is not None:
         from steptime.analysis.what_if.annotate import annotate as write_annotated
@@ -96,10 +118,13 @@ def _check_annotation(paths: tuple[str, ...], destination: str, *, force: bool) 
     """Refuses before the work what could not be written after it. Raises UsageError and OutputError."""
     from steptime.analysis.what_if.annotate import check_destination
 
+    _check_one_trace(paths, "--annotate writes one trace again")
+    check_destination(Path(paths[0]), Path(destination), force=force)
+
+
+def _check_one_trace(paths: tuple[str, ...], purpose: str) -> None:
     if len(paths) != 1 or not Path(paths[0]).is_file():
         raise UsageError(
             "annotate-one-trace",
-            "--annotate writes one trace again, so PATH must be one file of torch's profiler. Those of a recording are "
-            "its trace-*.json.gz.",
+            f"{purpose}, so PATH must be one file of torch's profiler. Those of a recording are its trace-*.json.gz.",
         )
-    check_destination(Path(paths[0]), Path(destination), force=force)

@@ -23,6 +23,10 @@ MOST_RANKS = 16
 """Ranks of a large job that are listed one by one, the slowest ones; all are in the JSON."""
 OWN_PAUSES = "steptime's own pauses"
 """Of the job, while the profiler starts and its traces are written: no part of any step."""
+ELSEWHERE = (
+    "Kernels as near to the peaks as here, the host and its copies as they are. The interval is as wide as predictions "
+    "between an H100 and an MI300X were off."
+)
 LONGEST = 300
 """Characters of a name: templates of C++ have kilobytes of them."""
 
@@ -304,7 +308,20 @@ def replay_tables(case: Case) -> tuple[Table, ...]:
         duration("a step", "duration_ns", lambda use: use[2], barred=True),
         share("share", "share", lambda use: use[2] / whole),
     )  # fmt: skip
-    return _with_rows(changes, path, longest)
+    places = table_of(
+        "elsewhere", "On other hardware", ELSEWHERE, replay.elsewhere,
+        word("device", "device", lambda use: use.device or "the same"),
+        count("link", "link", lambda use: use.link),
+        duration("a step", "step_ns", lambda use: use.step.value, barred=True),
+        duration("at least", "step_low_ns", lambda use: use.step.low),
+        duration("at most", "step_high_ns", lambda use: use.step.high),
+        duration("kernels", "kernels_ns", lambda use: use.kernels.value),
+        duration("kernels here", "kernels_here_ns", lambda use: use.here),
+        share("of these communication", "communication", lambda use: use.communication),
+        word("its error", "checked", lambda use: "measured" if use.checked else "not known"),
+        word("peaks", "sources", lambda use: "; ".join(use.sources)),
+    )  # fmt: skip
+    return _with_rows(changes, path, longest, places)
 
 
 def _gaps(case: Case) -> Table:

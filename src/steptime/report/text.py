@@ -18,6 +18,7 @@ from steptime.report.report import ProcessReport, Report
 from steptime.report.sentences import (
     bounds_text,
     cost_text,
+    elsewhere_text,
     from_here,
     left_out_text,
     prediction_text,
@@ -59,7 +60,7 @@ def render(report: Report, columns: int = COLUMNS) -> str:
     top = [*category, *(roofline if room - len(roofline) >= _ROOM or not shown.findings else ()), *verdict]
     middle = _findings(shown, LINES - len(top) - len(bottom), columns)
     if len(top) + len(middle) + len(bottom) < LINES:
-        bottom = [*_what_if(shown, columns), *bottom]
+        bottom = [*_what_if(shown, columns), *_elsewhere(shown), *bottom]
     if len(top) + len(middle) + len(bottom) < LINES:
         bottom = [*_kernels(shown), *bottom]
     document = "".join(f"{printable(line)}\n" for line in (*top, *middle, *bottom))
@@ -147,6 +148,12 @@ def _what_if(process: ProcessReport, columns: int) -> list[str]:
             break
         line = longer
     return [line] if line else []
+
+
+def _elsewhere(process: ProcessReport) -> list[str]:
+    """The step on other devices, where that was asked for."""
+    replay, step = process.case.replay, process.case.step.duration.value
+    return [f"On {elsewhere_text(each, step)}" for each in (replay.elsewhere if replay is not None else ())]
 
 
 def _bottleneck(process: ProcessReport) -> list[str]:
