@@ -170,7 +170,7 @@ def read_sweep(paths: Sequence[str], *, max_size: int = DEFAULT_MAX_SIZE, cache:
     for batch, file in batch_sizes(paths).items():
         result = analyse_trace(read_rank(RankFiles(0, (file,)), max_size=max_size, cache=cache), 0, detailed=False)
         if result is not None:
-            points.append(SweepPoint(batch, result.case.step.duration.value, result.environment.device))
+            points.append(SweepPoint(batch, result.case.step.duration, result.environment.device))
     return tuple(points)
 
 

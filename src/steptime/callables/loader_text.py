@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from steptime.callables.loader_bench import PLATEAU, LoaderBench, LoaderSetting
-from steptime.callables.page import CurveChart, curve_of, page_of
 from steptime.callables.text import in_columns
 from steptime.quantities import format_bytes, format_count, format_duration, format_share
 from steptime.report.json import document
 from steptime.report.markdown import prose, titled_table
 from steptime.report.output import Renderer
+from steptime.report.page.curves import CurveChart, curve_of, page_of
 from steptime.report.page.waterfall import Tick, decades
 from steptime.report.printable import one_line, printable
 from steptime.report.sentences import interval_text

@@ -13,7 +13,6 @@ from typing import Any
 import msgspec
 
 from steptime.callables.bench import SCRIPTS, answer_of
-from steptime.callables.page import CurveChart, curve_of, page_of
 from steptime.callables.text import in_columns
 from steptime.machine.machine import DISTURBING_CPUS, Machine
 from steptime.machine.peaks import OtherLoad
@@ -21,6 +20,7 @@ from steptime.quantities import Estimate, format_bytes, format_count, format_dur
 from steptime.report.json import document
 from steptime.report.markdown import prose, titled_table
 from steptime.report.output import Renderer
+from steptime.report.page.curves import CurveChart, curve_of, page_of
 from steptime.report.page.waterfall import Tick, decades
 from steptime.report.printable import one_line, printable
 from steptime.report.sentences import format_rate

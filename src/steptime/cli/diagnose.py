@@ -80,10 +80,10 @@ def command(
         _check_annotation(paths, annotate, force=force)
     if devices or link != 1:
         _check_one_trace(paths, "--on and --link predict from one trace")
-    from steptime.cli.delivery import deliver
+    from steptime.cli.delivery import deliver, write_all
     from steptime.diagnosis import Beside, diagnose_anywhere, read_sweep, with_elsewhere
     from steptime.report.output import show_pictures
-    from steptime.report.sweep import render
+    from steptime.report.sweep import RENDERERS, render, to_json
 
     pictures = show_pictures(outputs, full=full)
     try:
@@ -97,11 +97,11 @@ def command(
             beside=Beside(compile_logs, ncu),
         )
     except TraceError as error:
-        unrelated = error.slug == "mixed-traces" and not outputs and not as_json
-        points = read_sweep(paths, max_size=max_size, cache=cache) if unrelated else ()
+        points = read_sweep(paths, max_size=max_size, cache=cache) if error.slug == "mixed-traces" else ()
         if not points:
             raise
-        tell(render(points))
+        tell(to_json(points) if as_json else render(points))
+        write_all(RENDERERS, points, outputs, force=force)
         return 0
     if devices or link != 1:
         report = with_elsewhere(report, Path(paths[0]), devices, link, max_size=max_size, cache=cache)

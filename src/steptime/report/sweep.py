@@ -1,25 +1,34 @@
-"""Traces of one job at several batch sizes: throughput against batch size, as a small table."""
+"""Traces of one job at several batch sizes: throughput against batch size, as a small table and a page."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from steptime.quantities import format_duration, format_share
+from steptime.quantities import Estimate, format_duration, format_share
+from steptime.report.markdown import titled_table
+from steptime.report.output import Renderer
+from steptime.report.page.curves import CurveChart, curve_of, page_of
+from steptime.report.page.waterfall import Tick, decades
+from steptime.report.tables import Table, duration, integer, number, share, table_of
+
+NEARLY_BEST = 0.95
+"""Of the best throughput: from there on a larger batch brings little."""
 
 
 @dataclass(frozen=True, slots=True)
 class SweepPoint:
-    """One batch size. step: ns."""
+    """One batch size. step: ns, over the trace's steps."""
 
     batch: int
-    step: float
+    step: Estimate
     device: str
 
     @property
     def throughput(self) -> float:
         """Samples per second."""
-        return self.batch / self.step * 1e9
+        return self.batch / self.step.value * 1e9
 
 
 def render(points: Sequence[SweepPoint]) -> str:
@@ -28,6 +37,79 @@ def render(points: Sequence[SweepPoint]) -> str:
     heads = f"{'batch':>8}{'step':>12}{'samples/s':>12}{'of the best':>13}"
     lines = [f"A sweep over batch sizes · {points[0].device}", "", heads]
     for point in points:
-        share = format_share(point.throughput / best)
-        lines.append(f"{point.batch:>8}{format_duration(point.step):>12}{point.throughput:>12.4g}{share:>13}")
+        part = format_share(point.throughput / best)
+        lines.append(f"{point.batch:>8}{format_duration(point.step.value):>12}{point.throughput:>12.4g}{part:>13}")
     return "\n".join([*lines, "", "Next:  steptime diagnose one of them, or steptime compare two.", ""])
+
+
+def table(points: Sequence[SweepPoint]) -> Table:
+    """A row for each batch size."""
+    best = max(point.throughput for point in points)
+    return table_of(
+        "sweep", "Batch sizes", "", points,
+        integer("batch", "batch", lambda each: each.batch),
+        duration("step", "step_ns", lambda each: each.step.value, barred=True),
+        duration("at least", "step_low_ns", lambda each: each.step.low),
+        duration("at most", "step_high_ns", lambda each: each.step.high),
+        number("samples/s", "samples_per_s", lambda each: each.throughput, lambda value: f"{value:.4g}", barred=True),
+        share("of the best", "of_best", lambda each: each.throughput / best),
+    )  # fmt: skip
+
+
+def answer(points: Sequence[SweepPoint]) -> tuple[str, str]:
+    """The smallest batch size that is nearly the best, and what it was found on."""
+    best = max(point.throughput for point in points)
+    enough = next(point for point in points if point.throughput >= NEARLY_BEST * best)
+    part = format_share(enough.throughput / best)
+    said = (
+        f"Batches of {enough.batch} reach {enough.throughput:.4g} samples/s, {part} of the best of {len(points)} sizes."
+    )
+    return said, f"{points[0].device}; one trace of each size"
+
+
+def chart(points: Sequence[SweepPoint]) -> CurveChart | None:
+    """Throughput over batch size, both logarithmic; None for one size."""
+    if len(points) < 2:
+        return None
+    rates = [Estimate(each.throughput, each.batch / each.step.high * 1e9, each.batch / max(each.step.low, 1.0) * 1e9,
+                      each.step.samples) for each in points]  # fmt: skip
+    across, up = decades([float(each.batch) for each in points]), decades([max(each.value, 1.0) for each in rates])
+    places = [across.place(float(each.batch)) for each in points]
+    line = curve_of("samples per second", 0, list(zip(places, rates, strict=True)), up)
+    ticks = tuple(Tick(up.place(10.0**power), f"{10.0**power:.4g}") for power in range(up.low, up.high + 1))
+    sizes = tuple(Tick(place, str(each.batch)) for place, each in zip(places, points, strict=True))
+    return CurveChart((line,), sizes, ticks, "Throughput over batch size")
+
+
+def to_json(points: Sequence[SweepPoint]) -> str:
+    """All figures."""
+    rows = [
+        {
+            "batch": each.batch,
+            "step_ns": each.step.value,
+            "step_low_ns": each.step.low,
+            "step_high_ns": each.step.high,
+            "samples_per_s": each.throughput,
+            "device": each.device,
+        }
+        for each in points
+    ]
+    return json.dumps({"schema": "steptime-batch-sweep", "schema_version": 1, "sizes": rows}, indent=2) + "\n"
+
+
+def render_markdown(points: Sequence[SweepPoint]) -> str:
+    """The answer and the table."""
+    return "\n".join([f"# {answer(points)[0]}", "", answer(points)[1], "", *titled_table(table(points))])
+
+
+def render_page(points: Sequence[SweepPoint]) -> str:
+    """The whole page."""
+    return page_of("A sweep over batch sizes", to_json(points), answer(points), chart(points), (table(points),), ())
+
+
+RENDERERS: tuple[Renderer[Sequence[SweepPoint]], ...] = (
+    Renderer(".txt", render),
+    Renderer(".md", render_markdown),
+    Renderer(".json", to_json),
+    Renderer(".html", render_page),
+)
