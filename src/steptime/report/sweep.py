@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from steptime.quantities import Estimate, format_duration, format_share
+from steptime.quantities import Estimate, format_duration, format_samples, format_share
 from steptime.report.markdown import titled_table
 from steptime.report.output import Renderer
 from steptime.report.page.curves import CurveChart, curve_of, page_of
@@ -38,7 +38,7 @@ def render(points: Sequence[SweepPoint]) -> str:
     lines = [f"A sweep over batch sizes · {points[0].device}", "", heads]
     for point in points:
         part = format_share(point.throughput / best)
-        lines.append(f"{point.batch:>8}{format_duration(point.step.value):>12}{point.throughput:>12.4g}{part:>13}")
+        lines.append(f"{point.batch:>8}{format_duration(point.step.value):>12}{_rate(point.throughput):>12}{part:>13}")
     return "\n".join([*lines, "", "Next:  steptime diagnose one of them, or steptime compare two.", ""])
 
 
@@ -51,7 +51,7 @@ def table(points: Sequence[SweepPoint]) -> Table:
         duration("step", "step_ns", lambda each: each.step.value, barred=True),
         duration("at least", "step_low_ns", lambda each: each.step.low),
         duration("at most", "step_high_ns", lambda each: each.step.high),
-        number("samples/s", "samples_per_s", lambda each: each.throughput, lambda value: f"{value:.4g}", barred=True),
+        number("samples/s", "samples_per_s", lambda each: each.throughput, _rate, barred=True),
         share("of the best", "of_best", lambda each: each.throughput / best),
     )  # fmt: skip
 
@@ -61,22 +61,29 @@ def answer(points: Sequence[SweepPoint]) -> tuple[str, str]:
     best = max(point.throughput for point in points)
     enough = next(point for point in points if point.throughput >= NEARLY_BEST * best)
     part = format_share(enough.throughput / best)
-    said = (
-        f"Batches of {enough.batch} reach {enough.throughput:.4g} samples/s, {part} of the best of {len(points)} sizes."
+    place = (
+        f"the most of {len(points)} sizes"
+        if enough.throughput == best
+        else f"{part} of the most of {len(points)} sizes"
     )
+    said = f"Batches of {enough.batch} reach {format_samples(enough.throughput)}, {place}."
     return said, f"{points[0].device}; one trace of each size"
 
 
+def _rate(value: float) -> str:
+    return format_samples(value).removesuffix(" samples/s")
+
+
 def chart(points: Sequence[SweepPoint]) -> CurveChart | None:
-    """Throughput over batch size, both logarithmic; None for one size."""
+    """Throughput over batch size; None for one size."""
     if len(points) < 2:
         return None
     rates = [Estimate(each.throughput, each.batch / each.step.high * 1e9, each.batch / max(each.step.low, 1.0) * 1e9,
                       each.step.samples) for each in points]  # fmt: skip
-    across, up = decades([float(each.batch) for each in points]), decades([max(each.value, 1.0) for each in rates])
-    places = [across.place(float(each.batch)) for each in points]
+    up = decades([max(each.value, 1.0) for each in rates])
+    places = [100 * (number + 0.5) / len(points) for number in range(len(points))]
     line = curve_of("samples per second", 0, list(zip(places, rates, strict=True)), up)
-    ticks = tuple(Tick(up.place(10.0**power), f"{10.0**power:.4g}") for power in range(up.low, up.high + 1))
+    ticks = tuple(Tick(up.place(10.0**power), _rate(10.0**power)) for power in range(up.low, up.high + 1))
     sizes = tuple(Tick(place, str(each.batch)) for place, each in zip(places, points, strict=True))
     return CurveChart((line,), sizes, ticks, "Throughput over batch size")
 
