@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from steptime.quantities import Estimate, format_duration, format_samples, format_share
 from steptime.report.markdown import titled_table
 from steptime.report.output import Renderer
-from steptime.report.page.curves import CurveChart, curve_of, page_of
-from steptime.report.page.waterfall import Tick, decades
 from steptime.report.tables import Table, duration, integer, number, share, table_of
 
 NEARLY_BEST = 0.95
@@ -38,7 +36,9 @@ def render(points: Sequence[SweepPoint]) -> str:
     lines = [f"A sweep over batch sizes · {points[0].device}", "", heads]
     for point in points:
         part = format_share(point.throughput / best)
-        lines.append(f"{point.batch:>8}{format_duration(point.step.value):>12}{_rate(point.throughput):>12}{part:>13}")
+        lines.append(
+            f"{point.batch:>8}{format_duration(point.step.value):>12}{rate_text(point.throughput):>12}{part:>13}"
+        )
     return "\n".join([*lines, "", "Next:  steptime diagnose one of them, or steptime compare two.", ""])
 
 
@@ -51,7 +51,7 @@ def table(points: Sequence[SweepPoint]) -> Table:
         duration("step", "step_ns", lambda each: each.step.value, barred=True),
         duration("at least", "step_low_ns", lambda each: each.step.low),
         duration("at most", "step_high_ns", lambda each: each.step.high),
-        number("samples/s", "samples_per_s", lambda each: each.throughput, _rate, barred=True),
+        number("samples/s", "samples_per_s", lambda each: each.throughput, rate_text, barred=True),
         share("of the best", "of_best", lambda each: each.throughput / best),
     )  # fmt: skip
 
@@ -70,22 +70,9 @@ def answer(points: Sequence[SweepPoint]) -> tuple[str, str]:
     return said, f"{points[0].device}; one trace of each size"
 
 
-def _rate(value: float) -> str:
+def rate_text(value: float) -> str:
+    """Samples per second, without the unit."""
     return format_samples(value).removesuffix(" samples/s")
-
-
-def chart(points: Sequence[SweepPoint]) -> CurveChart | None:
-    """Throughput over batch size; None for one size."""
-    if len(points) < 2:
-        return None
-    rates = [Estimate(each.throughput, each.batch / each.step.high * 1e9, each.batch / max(each.step.low, 1.0) * 1e9,
-                      each.step.samples) for each in points]  # fmt: skip
-    up = decades([max(each.value, 1.0) for each in rates])
-    places = [100 * (number + 0.5) / len(points) for number in range(len(points))]
-    line = curve_of("samples per second", 0, list(zip(places, rates, strict=True)), up)
-    ticks = tuple(Tick(up.place(10.0**power), _rate(10.0**power)) for power in range(up.low, up.high + 1))
-    sizes = tuple(Tick(place, str(each.batch)) for place, each in zip(places, points, strict=True))
-    return CurveChart((line,), sizes, ticks, "Throughput over batch size")
 
 
 def to_json(points: Sequence[SweepPoint]) -> str:
@@ -109,14 +96,15 @@ def render_markdown(points: Sequence[SweepPoint]) -> str:
     return "\n".join([f"# {answer(points)[0]}", "", answer(points)[1], "", *titled_table(table(points))])
 
 
-def render_page(points: Sequence[SweepPoint]) -> str:
-    """The whole page."""
-    return page_of("A sweep over batch sizes", to_json(points), answer(points), chart(points), (table(points),), ())
+def _page(points: Sequence[SweepPoint]) -> str:
+    from steptime.report.page.sweep import render_page  # jinja2 is for pages alone
+
+    return render_page(points)
 
 
 RENDERERS: tuple[Renderer[Sequence[SweepPoint]], ...] = (
     Renderer(".txt", render),
     Renderer(".md", render_markdown),
     Renderer(".json", to_json),
-    Renderer(".html", render_page),
+    Renderer(".html", _page),
 )

@@ -28,7 +28,6 @@ from steptime.report.sentences import (
     step_text,
     throughput_text,
 )
-from steptime.report.trial_text import trial_lines
 
 LINES = 25
 COLUMNS = 80
@@ -206,6 +205,8 @@ def _footnotes(report: Report, process: ProcessReport) -> list[str]:
         more = f" (and {len(report.problems) - 1} more)" if len(report.problems) > 1 else ""
         lines.append(f"Left out: {one_line(report.problems[0])}{more}")
     if report.trials is not None:
+        from steptime.report.trial_text import trial_lines  # brings all of the trials' room
+
         lines += map(_kept_indent, trial_lines(report.trials))
     if process.cost is not None:
         lines.append(f"Cost:  {cost_text(process.cost, process.case.step.duration.value)}")
