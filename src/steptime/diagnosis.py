@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from steptime.advice.compiled_evidence import with_compile_logs
+from steptime.advice.counter_evidence import told_counters, with_counters
 from steptime.advice.rank_evidence import located
+from steptime.advice.trace_evidence import look_at_trace
+from steptime.analysis.breakdown import device_of
 from steptime.analysis.device_activity import nothing_in
 from steptime.analysis.layout import Layout, lay_out_whole
 from steptime.analysis.stragglers.comparison import RankComparison, missing_ranks
@@ -28,7 +31,11 @@ from steptime.analysis.stragglers.fleet import (
 from steptime.analysis.stragglers.straggler import beside_link, compare, telling
 from steptime.analysis.stragglers.summary import RankSummary
 from steptime.analysis.timeline import Mode
+from steptime.analysis.trace_steps import find_steps
+from steptime.analysis.what_if.elsewhere import elsewhere
 from steptime.errors import NothingMeasuredError, RecordingError, UsageError
+from steptime.machine.datasheet import NAMES, look_up
+from steptime.machine.machine import Machine
 from steptime.rank_result import RankResult, analyse_process, analyse_trace
 from steptime.recording.inventory import COMPILE_LOGS
 from steptime.recording.load import Contents, load_process, load_whole, look_into, place
@@ -40,6 +47,7 @@ from steptime.report.report import Report
 from steptime.report.sweep import SweepPoint
 from steptime.trace.compile_logs import find_logs, read_compile_logs
 from steptime.trace.gather import RankFiles, batch_sizes, gather, is_traces, mixed
+from steptime.trace.nsight_compute import counter_files, find_counters, read_counters
 from steptime.trace.reader import DEFAULT_MAX_SIZE
 from steptime.trace.table import Trace
 from steptime.trace.windows import read_rank
@@ -52,6 +60,18 @@ MOST_PROBLEMS = 8
 """Sentences about single ranks of a large job."""
 
 
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """What other tools wrote of the same job. compile_logs: the folder of torch.compile's; counters: Nsight Compute's
+    CSV, or a folder of such. None: what lies in the recording, or beside the traces, if it has a kernel of theirs."""
+
+    compile_logs: Path | None = None
+    counters: Path | None = None
+
+
+NOTHING_GIVEN = Beside()
+
+
 def diagnose_paths(
     paths: Sequence[str],
     *,
@@ -60,7 +80,7 @@ def diagnose_paths(
     engine: str | None = None,
     workers: int | None = None,
     pictures: bool = True,
-    compile_logs: Path | None = None,
+    beside: Beside = NOTHING_GIVEN,
 ) -> Report:
     """The report of a recording, of traces (of one job), or of a report that was saved as JSON.
 
@@ -68,8 +88,7 @@ def diagnose_paths(
     ranks are reduced (`stragglers.fleet.ENGINES`); None: here, one by one, and in worker processes where there are more
     than DETAILED_RANKS. workers: of the engine, by default as many as there are CPUs. pictures: whether a trace's
     report has a step's timeline and memory over time, which no text shows, and which take a third of the time.
-    compile_logs: what torch.compile wrote down; None: what lies in the recording, or beside the traces, if it has a
-    kernel of theirs.
+    beside: what other tools wrote of the same job.
     """
     first = Path(paths[0])
     if len(paths) == 1 and json.is_report(first):
@@ -79,18 +98,16 @@ def diagnose_paths(
         if not recording:
             reason = f"{first} was judged by a number that it prints: no step was recorded."
             raise RecordingError("no-recording", reason)
-        return with_trials(_diagnose_recording(Path(recording), recording, engine, workers, compile_logs), first)
+        return with_trials(_diagnose_recording(Path(recording), recording, engine, workers, beside), first)
     if len(paths) == 1 and not is_traces(paths[0]):
-        return with_trials(_diagnose_recording(first, paths[0], engine, workers, compile_logs), newest_trial(first))
+        return with_trials(_diagnose_recording(first, paths[0], engine, workers, beside), newest_trial(first))
     folder = next((path for path in paths if Path(path).is_dir() and not is_traces(path)), None)
     if folder is not None:
         raise UsageError("several-recordings", f"{folder} is a recording among several paths: give one alone.")
     source, found = " ".join(map(shlex.quote, paths)), gather(paths, max_size=max_size)
     if engine is None and len(found.ranks) <= DETAILED_RANKS:
         traces = (read_rank(rank, max_size=max_size, cache=cache) for rank in found.ranks)
-        return diagnose_traces(
-            _at_one_time(traces), source, found.problems, pictures=pictures, compile_logs=compile_logs
-        )
+        return diagnose_traces(_at_one_time(traces), source, found.problems, pictures=pictures, beside=beside)
     reduced = reduce_all(found.ranks, engine=engine or LOCAL, workers=workers, max_size=max_size, cache=cache)
     summaries, problems = _summaries(reduced), _problems(reduced)
     numbers = {each.summary.rank: each.number for each in reduced if each.summary is not None}
@@ -100,7 +117,7 @@ def diagnose_paths(
     results = [result for number, trace in read if (result := analyse_trace(trace, number, detailed=pictures))]
     if not results:
         raise NothingMeasuredError("trace-without-steps", problems[0] if problems else "There is no trace: no step.")
-    return combine(results, source, (*found.problems, *problems[:MOST_PROBLEMS]), summaries, compile_logs)
+    return combine(results, source, (*found.problems, *problems[:MOST_PROBLEMS]), summaries, beside)
 
 
 def _at_one_time(traces: Iterable[Trace]) -> Iterator[Trace]:
@@ -117,13 +134,43 @@ def _at_one_time(traces: Iterable[Trace]) -> Iterator[Trace]:
         yield trace
 
 
+def with_elsewhere(
+    report: Report, path: Path, devices: Sequence[str], link: float, *, max_size: int, cache: bool
+) -> Report:
+    """The report of one trace with its step on other devices, by their names in the table of datasheets, and with a
+    link so many times as fast. Raises UsageError for a device that the table does not have."""
+    (rank,) = gather([str(path)], max_size=max_size).ranks
+    trace = read_rank(rank, max_size=max_size, cache=cache)
+    here = look_up(device_of(trace))
+    if devices and here is None:
+        said = f"The device of {path}, {device_of(trace)}, is in no datasheet that is known: --on compares datasheets."
+        raise UsageError("unknown-device", said)
+    steps = look_at_trace(trace, find_steps(trace).boundaries, here).steps
+    wanted: list[Machine | None] = [*map(_datasheet, devices)] or [None]
+    found = tuple(each for device in wanted if (each := elsewhere(steps, device, link)) is not None)
+    first = report.processes[0]
+    if not found or first.case.replay is None:
+        said = f"{path} cannot be replayed: it holds no step with kernels and the host that launched them."
+        raise NothingMeasuredError("trace-without-steps", said)
+    case = replace(first.case, replay=replace(first.case.replay, elsewhere=found))
+    return replace(report, processes=(replace(first, case=case), *report.processes[1:]))
+
+
+def _datasheet(name: str) -> Machine:
+    found = look_up(name)
+    if found is None:
+        said = f"{name} is in no datasheet that is known. Known are: {', '.join(NAMES)}."
+        raise UsageError("unknown-device", said)
+    return found
+
+
 def read_sweep(paths: Sequence[str], *, max_size: int = DEFAULT_MAX_SIZE, cache: bool = True) -> tuple[SweepPoint, ...]:
     """The traces of one job at several batch sizes, by batch size; empty where the files are no such sweep."""
     points = []
     for batch, file in batch_sizes(paths).items():
         result = analyse_trace(read_rank(RankFiles(0, (file,)), max_size=max_size, cache=cache), 0, detailed=False)
         if result is not None:
-            points.append(SweepPoint(batch, result.case.step.duration.value, result.environment.device))
+            points.append(SweepPoint(batch, result.case.step.duration, result.environment.device))
     return tuple(points)
 
 
@@ -135,7 +182,7 @@ def diagnose_anywhere(
     engine: str | None = None,
     workers: int | None = None,
     pictures: bool = True,
-    compile_logs: Path | None = None,
+    beside: Beside = NOTHING_GIVEN,
 ) -> Report:
     """The same, also of what lies behind URLs, which is copied here for as long as it is read."""
     with fetched(paths) as local:
@@ -146,7 +193,7 @@ def diagnose_anywhere(
             engine=engine,
             workers=workers,
             pictures=pictures,
-            compile_logs=compile_logs,
+            beside=beside,
         )
     if local == paths:
         return report
@@ -159,7 +206,7 @@ def diagnose_traces(
     problems: tuple[str, ...] = (),
     *,
     pictures: bool = True,
-    compile_logs: Path | None = None,
+    beside: Beside = NOTHING_GIVEN,
 ) -> Report:
     """The report of traces, one for each rank, analysed one by one. problems: what was said while they were looked
     for. Raises NothingMeasuredError where none of them has a step."""
@@ -174,21 +221,19 @@ def diagnose_traces(
         raise NothingMeasuredError("trace-without-steps", empty[0] if empty else "There is no trace: no step.")
     if len(results) > 1:
         results = [replace(each, problems=tuple(f"{each.name}: {said}" for said in each.problems)) for each in results]
-    return combine(results, source, (*problems, *empty), compile_logs=compile_logs)
+    return combine(results, source, (*problems, *empty), beside=beside)
 
 
-def _diagnose_recording(
-    path: Path, source: str, engine: str | None, workers: int | None, compile_logs: Path | None
-) -> Report:
+def _diagnose_recording(path: Path, source: str, engine: str | None, workers: int | None, beside: Beside) -> Report:
     contents = look_into(path)
     own = path / COMPILE_LOGS
-    compile_logs = compile_logs or (own if own.is_dir() else None)
+    beside = replace(beside, compile_logs=beside.compile_logs or (own if own.is_dir() else None))
     if engine is None and len(contents.folders) <= DETAILED_RANKS:
-        return diagnose(load_whole(contents), source, compile_logs)
+        return diagnose(load_whole(contents), source, beside)
     reduced = reduce_processes(contents, engine=engine or LOCAL, workers=workers)
     comparison = compare(_summaries(reduced))
     if comparison is None:
-        return diagnose(load_whole(contents), source, compile_logs)
+        return diagnose(load_whole(contents), source, beside)
     recording = _of_ranks(contents, reduced, telling(comparison))
     on_host = hosts(reduced)
     results = [
@@ -196,7 +241,7 @@ def _diagnose_recording(
         for process in recording.processes
     ]
     results = [replace(result, problems=()) for result in results]  # the map step has said them
-    return combine(results, source, recording.problems, _summaries(reduced), compile_logs)
+    return combine(results, source, recording.problems, _summaries(reduced), beside)
 
 
 def _of_ranks(contents: Contents, reduced: Sequence[ReducedProcess], ranks: Iterable[int]) -> Recording:
@@ -207,7 +252,7 @@ def _of_ranks(contents: Contents, reduced: Sequence[ReducedProcess], ranks: Iter
     return Recording(contents.path, contents.manifest, tuple(processes), contents.telemetry, problems)
 
 
-def diagnose(recording: Recording, source: str, compile_logs: Path | None = None) -> Report:
+def diagnose(recording: Recording, source: str, beside: Beside = NOTHING_GIVEN) -> Report:
     """The report of a recording. Raises NothingMeasuredError when no process took enough steps."""
     results, seen, on_host = list[RankResult](), 0, hosts(recording.processes)
     for process, layout in _trainers(recording):
@@ -225,7 +270,7 @@ def diagnose(recording: Recording, source: str, compile_logs: Path | None = None
     # Of several programs of one process, or several processes of one rank, what trained longest speaks for it.
     places = list(dict.fromkeys(each.place for each in results))
     results.sort(key=lambda each: (places.index(each.place), -sum(each.steady)))
-    report = combine(results, source, recording.problems, compile_logs=compile_logs)
+    report = combine(results, source, recording.problems, beside=beside)
     return replace(report, environment=replace(report.environment, ranks=len(recording.processes)))
 
 
@@ -253,17 +298,31 @@ def _with_compile_logs(result: RankResult, folder: Path | None) -> RankResult:
     return replace(result, case=case) if known else result
 
 
+def _with_counters(result: RankResult, given: Path | None) -> RankResult:
+    near = find_counters(Path(result.traces[0].path)) if given is None and result.traces else ()
+    files = counter_files(given) if given is not None else near
+    if not files or not result.case.kernels:
+        return result
+    measured = read_counters(files)
+    case = with_counters(result.case, measured)
+    said = told_counters(case, len(measured), str(given or files[0]))
+    if any(use.counters is not None for use in case.kernels):
+        return replace(result, case=case, notes=(*result.notes, said))
+    return replace(result, problems=(*result.problems, said)) if given is not None else result
+
+
 def combine(
     results: Sequence[RankResult],
     source: str,
     problems: tuple[str, ...],
     summaries: Sequence[RankSummary] | None = None,
-    compile_logs: Path | None = None,
+    beside: Beside = NOTHING_GIVEN,
 ) -> Report:
     """The report of a job. results: of its ranks, or of those of a large job that say most; processes that know no
     rank are compared with none. problems: what was damaged or left out. summaries: of all ranks, None for those of the
-    results. compile_logs: as in `diagnose_paths`."""
-    results = [_with_compile_logs(each, compile_logs) for each in results]
+    results. beside: as in `diagnose_paths`."""
+    results = [_with_compile_logs(each, beside.compile_logs) for each in results]
+    results = [_with_counters(each, beside.counters) for each in results]
     ranked = {each.rank: each for each in reversed(results) if each.rank is not None}
     known = summaries if summaries is not None else [each.summary for each in reversed(ranked.values())]
     compared = beside_link(compare(known), results[0].machine)

@@ -28,6 +28,7 @@ from steptime.advice.evidence import (
     RankUse,
     StepSummary,
 )
+from steptime.analysis.graph_launches import GraphUse
 from steptime.analysis.stragglers.comparison import LateRank
 from steptime.quantities import Estimate, SourceLine
 
@@ -419,6 +420,17 @@ PLANTED_TRACES: dict[str, dict[str, Case]] = {
         "fires": replace(HEALTHY, categories=categories(unrecorded=9 * MS)),
         "clean": HEALTHY,
         "clean-a-little": replace(HEALTHY, categories=categories(unrecorded=0.5 * MS)),
+    },
+    "graph-capture": {
+        "fires": replace(HEALTHY, step=replace(HEALTHY.step, graphs=GraphUse(0, 0, 0, 0, 1, 0.9 * STEP))),
+        "clean": HEALTHY,
+        "clean-short": replace(HEALTHY, step=replace(HEALTHY.step, graphs=GraphUse(0, 0, 0, 0, 1, 0.01 * STEP))),
+    },
+    "graph-launches": {
+        "fires": replace(HEALTHY, step=replace(HEALTHY.step, graphs=GraphUse(25, 0, 425, 0.96, 0, 0))),
+        "fires-without-kernels": replace(HEALTHY, step=replace(HEALTHY.step, graphs=GraphUse(14, 14, 0, 0, 0, 0))),
+        "clean": HEALTHY,
+        "clean-few-kernels": replace(HEALTHY, step=replace(HEALTHY.step, graphs=GraphUse(1, 0, 3, 0.01, 0, 0))),
     },
     "few-steps": {
         "fires-one-step-of-a-trace": replace(

@@ -75,6 +75,12 @@ def test_the_loader_is_the_cause_of_input(written: Written) -> None:
     assert trace.symbols[trace.events.name[row]] == waited.inside == "data.py(7): __getitem__"
 
 
+def test_a_wait_is_not_blamed_for_what_the_host_does_when_there_is_nothing_more_to_launch(written: Written) -> None:
+    first = [launch(1, 0, 5), kernel(1, 10, 100), called("cudaDeviceSynchronize", 20, 110)]
+    trace = written([*first, called("cudaFree", 990, 1000)])
+    assert causes(trace)[("SYNC", "cudaDeviceSynchronize")] == 10  # until it returns
+
+
 def test_what_was_launched_long_before_it_began_waits_for_work_that_was_not_recorded(written: Written) -> None:
     """Neither the host, which was done, nor the copy in which it waits later is to blame."""
     host = [operator("aten::copy_", 20, 890), called("cudaMemcpyAsync", 21, 889)]

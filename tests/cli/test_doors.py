@@ -149,7 +149,7 @@ def test_steptime_alone_shows_its_verbs(steptime: Steptime) -> None:
     ("words", "meant"),
     [
         (("diagnos", "x"), "Did you mean 'diagnose'?"),
-        (("diagnose", "--jsn", "x"), "Did you mean '--json'?"),
+        (("diagnose", "--fulll", "x"), "Did you mean '--full'?"),
         (("python", "train.py", "--epochs", "3"), "Did you mean: steptime run -- python train.py --epochs 3?"),
         (("train.py",), "Did you mean: steptime run -- train.py?"),
         ((".",), "Did you mean: steptime diagnose .?"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import re
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -147,6 +148,24 @@ def test_a_folder_of_batch_sizes_is_a_sweep(steptime: Steptime, tmp_path: Path) 
     assert [(row[0], row[1:3], row[-2:]) for row in rows] == [
         ("8", ["900", "µs"], ["12", "%"]), ("16", ["900", "µs"], ["25", "%"]), ("64", ["900", "µs"], ["100", "%"]),
     ]  # fmt: skip
+
+
+def test_a_sweep_has_a_page_with_throughput_over_batch_size(steptime: Steptime, tmp_path: Path) -> None:
+    for number, batch in enumerate((8, 64, 16)):
+        events = [{**event, "pid": 50 + number} for event in steps(1 + 5_000 * number)]
+        written(tmp_path / f"bs{batch}.json", events)
+    page, table = tmp_path / "sweep.html", tmp_path / "sweep.md"
+    done = steptime("diagnose", tmp_path, "--json", "-o", page, "-o", table)
+    assert done.returncode == 0
+    sizes = json.loads(done.stdout)["sizes"]
+    assert [each["batch"] for each in sizes] == [8, 16, 64]
+    drawn = page.read_text()
+    assert "Throughput over batch size" in drawn
+    (points,) = re.findall(r'<polyline class="course owner0" points="([^"]+)"', drawn)
+    rates = [[float(number) for number in each.split(",")] for each in points.split()]
+    assert [x for x, _ in rates] == sorted(x for x, _ in rates)
+    assert [y for _, y in rates] == sorted((y for _, y in rates), reverse=True), "more samples a second is higher"
+    assert table.read_text().startswith("# Batches of 64 reach")
 
 
 def test_a_damaged_trace_is_diagnosed_and_the_damage_said(steptime: Steptime, tmp_path: Path) -> None:

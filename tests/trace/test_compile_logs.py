@@ -10,7 +10,7 @@ import pytest
 from analysis import trace_events as made
 
 from steptime.cli.main import main
-from steptime.diagnosis import diagnose_paths
+from steptime.diagnosis import Beside, diagnose_paths
 from steptime.report.page.page import render
 from steptime.trace.compile_logs import LONGEST_SAID, CompileLogs, read_compile_logs
 
@@ -71,7 +71,7 @@ def trace(tmp_path: Path) -> Path:
 
 
 def test_a_report_places_generated_kernels_and_tells_what_broke(trace: Path) -> None:
-    report = diagnose_paths([str(trace)], compile_logs=LOGS)
+    report = diagnose_paths([str(trace)], beside=Beside(LOGS))
     case = report.processes[0].case
     assert case.compiler is not None
     assert [(use.name, use.lines[0].line) for use in case.compiler.kernels] == [(f"graph_3_{GELU}", 12)]

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 from steptime.diagnosis import diagnose_paths
-from steptime.errors import SteptimeError, TraceError
+from steptime.errors import TraceError
+from steptime.trace.databases import processes_of
 from steptime.trace.gather import gather
 from steptime.trace.links import UNKNOWN, launches_of
-from steptime.trace.nsight import processes_of
 from steptime.trace.table import EventKind, Trace
 from steptime.trace.windows import read_rank
 
@@ -97,12 +97,5 @@ def test_a_database_of_something_else_is_refused_and_a_view_is_no_table(tmp_path
     database.execute("CREATE VIEW NVTX_EVENTS AS SELECT 1 AS start, 2 AS end")
     database.commit()
     database.close()
-    with pytest.raises(TraceError, match="none that Nsight Systems exported"):
+    with pytest.raises(TraceError, match="of no profiler that is known"):
         processes_of(other)
-
-
-def test_a_report_that_was_not_exported_says_the_command(tmp_path: Path) -> None:
-    report = tmp_path / "job.nsys-rep"
-    report.write_bytes(b"\0" * 100)
-    with pytest.raises(SteptimeError, match="nsys export -t sqlite"):
-        gather([str(report)])

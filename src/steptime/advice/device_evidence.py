@@ -93,6 +93,7 @@ def _kernel(group: KernelGroup, trace: Trace, links: Links) -> KernelUse:
         group,
         name=group.name[:LONGEST_TEXT],
         shapes=group.shapes if len(group.shapes) <= LONGEST_TEXT else "",
+        blocks=max(int(trace.events.blocks[group.example]), 0),
         at_roofline=float(group.at_roofline) if group.at_roofline is not None else None,
         source=source_of(trace, links, group.example),
     )

@@ -14,13 +14,16 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from steptime.analysis.graph_launches import GraphUse
 from steptime.analysis.modules import ModuleUse
 from steptime.analysis.operators import OperatorUse
 from steptime.analysis.stragglers.comparison import LateRank
 from steptime.analysis.user_code import FunctionUse
+from steptime.analysis.what_if.elsewhere import Elsewhere
 from steptime.analysis.what_if.what_if import Prediction
 from steptime.quantities import BETWEEN_RUNS, Estimate, SourceLine, mean_of_series
 from steptime.recording.recording import PaddingFacts
+from steptime.trace.nsight_compute import KernelCounters
 
 __all__ = ["FunctionUse", "LateRank", "ModuleUse", "OperatorUse", "PaddingFacts", "Prediction"]
 """Records of the rooms below that are part of a case as they are."""
@@ -150,8 +153,8 @@ class KernelUse:
     bound: "compute", "memory", "latency", "communication" or "unmodelled". flops, bytes: per step, None without
     a model. at_roofline: ns per step at the machine's peaks, None without a model or peaks. matrix_unit: whether
     it ran on tensor cores or their like, None where the name does not say. dimensions: of a matrix product that miss
-    the matrix units' tile ("k = 1003"). shapes: the arguments' shapes, raw.
-    """
+    the matrix units' tile ("k = 1003"). shapes: the arguments' shapes, raw. blocks: of the longest one's grid, 0 where
+    unknown. counters: what Nsight Compute measured of it."""
 
     name: str
     operator: str
@@ -166,6 +169,8 @@ class KernelUse:
     matrix_unit: bool | None = None
     dimensions: tuple[str, ...] = ()
     source: SourceLine | None = None
+    blocks: int = 0
+    counters: KernelCounters | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,8 +179,7 @@ class GapUse:
 
     cause: the operator, runtime call or annotation that held the launching thread for most of it ("" for none).
     inside: what the loader was at for more than half of it ("" for other categories, or not known).
-    functions: of Python, functions with more than a tenth of it: name, and ns per step with all that it calls.
-    """
+    functions: of Python, functions with more than a tenth of it: name, and ns per step with all that it calls."""
 
     category: str
     cause: str
@@ -191,8 +195,7 @@ class GapUse:
 class CopyUse:
     """Copies of one kind. kind: "HtoD", "DtoH", "DtoD", "PtoP" or "memset"; memory: "pageable", "pinned" or "".
 
-    duration, exposed (nothing else ran): ns per step; bytes per step; calls per step.
-    """
+    duration, exposed (nothing else ran): ns per step; bytes per step; calls per step."""
 
     kind: str
     memory: str
@@ -234,13 +237,14 @@ class AllocationUse:
 class ReplayUse:
     """The step's dependency graph, run again. error: of the unchanged replay against the measured steps, median of
     |replayed / measured - 1|. critical_path: ns per step by kind of edge, longest first; sums to the replayed step.
-    longest: (kind, name of the kernel, operator or function, ns per step) of what takes most of it."""
+    longest: (kind, name, ns per step) of what takes most of it. elsewhere: on other hardware, if that was asked for."""
 
     error: float
     steps: int
     critical_path: tuple[tuple[str, float], ...]
     predictions: tuple[Prediction, ...] = ()
     longest: tuple[tuple[str, str, float], ...] = ()
+    elsewhere: tuple[Elsewhere, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,9 +255,7 @@ class RooflineUse:
     flops and bytes: per step, of what has a model. number_format: the one with most of the FLOPs; peak: the upper bound
     of a matrix product in it, FLOP/s (None: unknown). matrix_unit: share of the matrix products' time on matrix units,
     None where names do not say. utilization: of the step, what the FLOPs would take at the peaks of their formats
-    (model FLOP utilisation), None where an upper bound is unknown. modelled: share of the kernels' time that has a
-    model.
-    """
+    (MFU), None where an upper bound is unknown. modelled: share of the kernels' time that has a model."""
 
     compute: float
     memory: float
@@ -273,8 +275,7 @@ class ChainUse:
     """Pointwise kernels that follow one another on tensors of one size, so that one kernel could do them all.
 
     calls: such chains per step; kernels: in all of them, per step; duration: ns per step; bytes: that they move per
-    step; saved: bytes of them that are tensors in between, written and read again. operators: in their order.
-    """
+    step; saved: bytes of them that are tensors in between, written and read again. operators: in their order."""
 
     operators: tuple[str, ...]
     calls: float
@@ -364,9 +365,9 @@ class StepSummary:
     """duration: the mean of the steady steps; shortest, longest: of them, ns. mode: "optimizer", "backward" or
     "forward" (what boundaries were found from), "trace" without a recording. device: "cpu", "cuda", … how: what the
     steps of a bare trace were found by, in words ("" for a recording). untraced: calls per step that launch work on a
-    device, where the trace holds nothing that a device did. compiled: code that torch.compile
-    generated ran in it, as the trace says. scaled, skipped: updates by a gradient scaler behind its first ones, and
-    those of them that it left out. norm: of the gradients, where it was sampled."""
+    device, where the trace holds nothing that a device did. compiled: code that torch.compile generated ran in it, as
+    the trace says. scaled, skipped: updates by a gradient scaler behind its first ones, and those of them that it left
+    out. norm: of the gradients, where it was sampled. graphs: of kernels, launched as one."""
 
     duration: Estimate
     total: int
@@ -383,6 +384,7 @@ class StepSummary:
     norm: NormUse | None = None
     shortest: int = 0
     longest: int = 0
+    graphs: GraphUse | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -402,8 +404,7 @@ class LoaderUse:
     which the steps behind one are longer. busy: share of the making of a batch in which it takes or wants a CPU, None
     where it was not measured. batches: of an epoch.
 
-    demand: batches per step. starts: iterators begun during the measured steps; steps_per_start likewise.
-    """
+    demand: batches per step. starts: iterators begun during the measured steps; steps_per_start likewise."""
 
     dataset: str
     batch_size: int | None
@@ -439,8 +440,7 @@ class LineUse:
     duration: time of the line per step (lines inside it excluded when they are traced too); host: the part of it
     outside operators, the loader and the phases; hits: executions per step.
     collections: garbage collections per step inside it; checkpoint: ns in torch.save. calls: functions that it was seen
-    to call, "logging.Logger.info", "torch.Tensor.item".
-    """
+    to call, "logging.Logger.info", "torch.Tensor.item"."""
 
     source: SourceLine
     role: str

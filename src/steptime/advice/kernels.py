@@ -12,7 +12,8 @@ from itertools import starmap
 
 from steptime.advice.evidence import Case, KernelUse, MachineUse, OperatorUse
 from steptime.advice.savings import ratio
-from steptime.quantities import SourceLine, format_count, format_duration
+from steptime.quantities import SourceLine, format_count, format_duration, format_share
+from steptime.trace.nsight_compute import KernelCounters
 
 POINTWISE = frozenset(
     {
@@ -141,7 +142,21 @@ def as_evidence(use: KernelUse) -> str:
     shapes = f" {use.shapes}" if use.shapes else ""
     name = f", {short_kernel(use.name)}" if use.name else ""
     calls = format_count(use.calls, "call")
-    return f"{use.operator or 'no operator'}{shapes}: {format_duration(use.duration)} in {calls}{name}"
+    measured = f"; by Nsight Compute {counter_words(use.counters)}" if use.counters is not None else ""
+    return f"{use.operator or 'no operator'}{shapes}: {format_duration(use.duration)} in {calls}{name}{measured}"
+
+
+def counter_words(counters: KernelCounters) -> str:
+    """The counters in a line: "occupancy 12 % of at most 17 % (registers), memory 20 %, arithmetic 9 %, …"."""
+    most = f" of at most {format_share(counters.possible)}" if counters.possible is not None else ""
+    need = f" ({counters.limit})" if most and counters.limit else ""
+    said = [f"occupancy {format_share(counters.occupancy)}{most}{need}"] if counters.occupancy is not None else []
+    said += [f"memory {format_share(counters.memory)}"] if counters.memory is not None else []
+    said += [f"DRAM {format_share(counters.dram)}"] if counters.dram is not None else []
+    said += [f"arithmetic {format_share(counters.compute)}"] if counters.compute is not None else []
+    if counters.stalled:
+        said.append(f"{format_share(counters.stalled)} of the cycles waiting for {counters.stall}")
+    return ", ".join(said)
 
 
 def short_kernel(name: str) -> str:

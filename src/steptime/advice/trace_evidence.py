@@ -19,6 +19,7 @@ from steptime.advice.step_evidence import waste
 from steptime.analysis.breakdown import breakdown_of
 from steptime.analysis.categories import Breakdown, Category
 from steptime.analysis.device_activity import unseen_work
+from steptime.analysis.graph_launches import graph_use
 from steptime.analysis.operators import operator_totals, rounds_of, sources_of
 from steptime.analysis.recompute import backward_again, recomputed
 from steptime.analysis.step_context import StepContext, step_context
@@ -76,6 +77,7 @@ def look_at_trace(trace: Trace, boundaries: Int64, machine: Machine | None = Non
         shortest=int(breakdown.wall.min()),
         longest=int(breakdown.wall.max()),
         compiled=bool(of_symbols(trace, is_compiled).any()),
+        graphs=graph_use(steps),
     )
     again, twice = recomputed(steps), backward_again(steps)
     case = Case(

@@ -121,7 +121,8 @@ def _explain(
     unrecorded &= mine
     inside = union(begin, end)
     waits = np.concatenate([waiting_calls(trace, each) for each in threads])
-    drained = contains(during(trace, waits), begin)
+    later = begin < events.begin[device_activities(trace).rows].max(initial=0)  # else nothing was there to be launched
+    drained = contains(during(trace, waits), begin) & later
     calling = (operator_events(trace) | (events.event_kind == EventKind.RUNTIME)) & np.isin(events.lane, threads)
     calls = during(trace, calling)
     queued = (launched <= begin) & (end - begin <= DISPATCH_GAP) & ~staged  # the device's own pause between kernels

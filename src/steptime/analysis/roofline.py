@@ -228,10 +228,18 @@ def _group_at_peaks(
 
 
 def _grouped(steps: StepContext, members: _Members, machine: Machine | None) -> tuple[tuple[KernelGroup, ...], Int8]:
-    """The groups, the longest first; and for each kernel the number of its bound in BOUNDS."""
+    """The groups of the steps, the longest first; and for each kernel the number of its bound in BOUNDS."""
+    made, kind = _every_group(steps, members, machine)
+    bounds = np.array([BOUNDS.index(each.bound) if each.bound in BOUNDS else 0 for each in made], np.int8)[kind]
+    groups = (each for each in made if each.calls)
+    return tuple(sorted(groups, key=lambda each: (-each.duration, each.name, each.example))), bounds
+
+
+def _every_group(steps: StepContext, members: _Members, machine: Machine | None) -> tuple[list[KernelGroup], Int64]:
+    """All groups, also those of no step; and for each kernel the number of its group."""
     events, rows, operator = steps.trace.events, members.rows, members.operator
     if not len(rows):
-        return (), np.empty(0, np.int8)
+        return [], np.empty(0, np.int64)
     at = np.maximum(operator, 0)
     called, shapes, types = (
         np.where(operator < 0, ABSENT, column[at]) for column in (events.name, events.shapes, events.dtypes)
@@ -244,9 +252,13 @@ def _grouped(steps: StepContext, members: _Members, machine: Machine | None) -> 
         _group(steps, members, machine, *each)
         for each in zip(longest.tolist(), whole.tolist(), counted.tolist(), strict=True)
     ]
-    bounds = np.array([BOUNDS.index(each.bound) if each.bound in BOUNDS else 0 for each in made], np.int8)[kind]
-    groups = (each for each in made if each.calls)
-    return tuple(sorted(groups, key=lambda each: (-each.duration, each.name, each.example))), bounds
+    return made, kind
+
+
+def groups_of_kernels(steps: StepContext) -> tuple[Int64, list[KernelGroup], Int64]:
+    """Rows of all kernels, all groups, and for each kernel the number of its group."""
+    members = _kernels(steps)
+    return members.rows, *_every_group(steps, members, steps.machine)
 
 
 def _group(

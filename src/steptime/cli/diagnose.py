@@ -7,11 +7,11 @@ from pathlib import Path
 import click
 
 from steptime.cli.exit_codes import say, tell
-from steptime.cli.options import check_outputs, compile_logs_option, files, output_options, trace_options
+from steptime.cli.options import check_outputs, companion_options, files, output_options, trace_options
 from steptime.errors import TraceError, UsageError
 
 
-@click.command("diagnose", short_help="Diagnose a recording, or a trace of torch's profiler or of nsys.")
+@click.command("diagnose", short_help="Diagnose a recording, or a trace of torch's profiler, nsys or rocprof.")
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...", shell_complete=files)
 @click.option(
     "--annotate",
@@ -19,7 +19,22 @@ from steptime.errors import TraceError, UsageError
     help="Write the trace again to FILE (.json, .json.gz) with tracks of the breakdown, of why the device idled and of "
     "the critical path, to open in Perfetto. Of one trace only.",
 )
-@compile_logs_option
+@click.option(
+    "--on",
+    "devices",
+    multiple=True,
+    metavar="DEVICE",
+    help="Predict the step on another device by its datasheet: H100, B200, MI300X; may be given several times. Of one "
+    "trace only.",
+)
+@click.option(
+    "--link",
+    type=click.FloatRange(0.01, 100),
+    default=1.0,
+    metavar="FACTOR",
+    help="Predict the step with a link between ranks that is so many times as fast (2). Of one trace only.",
+)
+@companion_options
 @click.option(
     "--engine",
     type=click.Choice(("local", "ray")),
@@ -34,7 +49,10 @@ from steptime.errors import TraceError, UsageError
 def command(
     paths: tuple[str, ...],
     annotate: str | None,
+    devices: tuple[str, ...],
+    link: float,
     compile_logs: Path | None,
+    ncu: Path | None,
     engine: str | None,
     workers: int | None,
     outputs: tuple[str, ...],
@@ -46,8 +64,8 @@ def command(
     cache: bool,
 ) -> int:
     """Diagnose a recording (a folder written by steptime run), traces of torch's profiler of one job (.json, .json.gz;
-    files, a folder, or a quoted pattern), what nsys export -t sqlite wrote, or a report that was saved as JSON. Needs
-    no torch.
+    files, a folder, or a quoted pattern), a database of nsys export -t sqlite, rocprofv3 or rocmProfileData, or a
+    report that was saved as JSON. Needs no torch.
 
     \b
     steptime diagnose runs/train-20260801-101500
@@ -55,14 +73,17 @@ def command(
     steptime diagnose "traces/rank*.json.gz" --max-size 20GB
     steptime diagnose /shared/traces --engine ray
     steptime diagnose trace.json.gz --annotate annotated.json.gz
+    steptime diagnose trace.json.gz --on B200 --on MI300X
     """
     check_outputs(outputs, force=force)
     if annotate is not None:
         _check_annotation(paths, annotate, force=force)
-    from steptime.cli.delivery import deliver
-    from steptime.diagnosis import diagnose_anywhere, read_sweep
+    if devices or link != 1:
+        _check_one_trace(paths, "--on and --link predict from one trace")
+    from steptime.cli.delivery import deliver, write_all
+    from steptime.diagnosis import Beside, diagnose_anywhere, read_sweep, with_elsewhere
     from steptime.report.output import show_pictures
-    from steptime.report.sweep import render
+    from steptime.report.sweep import RENDERERS, render, to_json
 
     pictures = show_pictures(outputs, full=full)
     try:
@@ -73,15 +94,17 @@ def command(
             engine=engine,
             workers=workers,
             pictures=pictures,
-            compile_logs=compile_logs,
+            beside=Beside(compile_logs, ncu),
         )
     except TraceError as error:
-        unrelated = error.slug == "mixed-traces" and not outputs and not as_json
-        points = read_sweep(paths, max_size=max_size, cache=cache) if unrelated else ()
+        points = read_sweep(paths, max_size=max_size, cache=cache) if error.slug == "mixed-traces" else ()
         if not points:
             raise
-        tell(render(points))
+        tell(to_json(points) if as_json else render(points))
+        write_all(RENDERERS, points, outputs, force=force)
         return 0
+    if devices or link != 1:
+        report = with_elsewhere(report, Path(paths[0]), devices, link, max_size=max_size, cache=cache)
     deliver(report, outputs, as_json=as_json, force=force, text_to_stderr=False, no_source=no_source, full=full)
     if annotate is not None:
         from steptime.analysis.what_if.annotate import annotate as write_annotated
@@ -95,10 +118,13 @@ def _check_annotation(paths: tuple[str, ...], destination: str, *, force: bool) 
     """Refuses before the work what could not be written after it. Raises UsageError and OutputError."""
     from steptime.analysis.what_if.annotate import check_destination
 
+    _check_one_trace(paths, "--annotate writes one trace again")
+    check_destination(Path(paths[0]), Path(destination), force=force)
+
+
+def _check_one_trace(paths: tuple[str, ...], purpose: str) -> None:
     if len(paths) != 1 or not Path(paths[0]).is_file():
         raise UsageError(
             "annotate-one-trace",
-            "--annotate writes one trace again, so PATH must be one file of torch's profiler. Those of a recording are "
-            "its trace-*.json.gz.",
+            f"{purpose}, so PATH must be one file of torch's profiler. Those of a recording are its trace-*.json.gz.",
         )
-    check_destination(Path(paths[0]), Path(destination), force=force)

@@ -123,8 +123,16 @@ def trace_options(function: Function) -> Function:
     )(function)
 
 
-def compile_logs_option(function: Function) -> Function:
-    """--compile-logs: compile_logs, the folder of torch.compile's records."""
+def companion_options(function: Function) -> Function:
+    """--compile-logs and --ncu: compile_logs, the folder of torch.compile's records, and ncu."""
+    function = click.option(
+        "--ncu",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        help="What Nsight Compute measured of kernels: a CSV of ncu --csv, or a folder of such. Occupancy, throughput "
+        "and what warps wait for then stand beside the kernels of that name and grid. Default: what lies beside the "
+        "trace.",
+    )(function)
     return click.option(
         "--compile-logs",
         metavar="FOLDER",

@@ -9,7 +9,7 @@ import click
 from steptime.cli.options import (
     OF_A_REPORT,
     check_outputs,
-    compile_logs_option,
+    companion_options,
     files,
     force_option,
     full_option,
@@ -25,7 +25,7 @@ from steptime.cli.options import (
 @full_option
 @force_option
 @no_source_option
-@compile_logs_option
+@companion_options
 @trace_options
 def command(
     paths: tuple[str, ...],
@@ -36,6 +36,7 @@ def command(
     cache: bool,
     no_source: bool,
     compile_logs: Path | None,
+    ncu: Path | None,
 ) -> int:
     """Write the full report of a recording, a trace, or a report that was saved as JSON.
 
@@ -44,10 +45,12 @@ def command(
     """
     check_outputs(outputs, force=force)
     from steptime.cli.delivery import deliver
-    from steptime.diagnosis import diagnose_anywhere
+    from steptime.diagnosis import Beside, diagnose_anywhere
     from steptime.report.output import show_pictures
 
     pictures = show_pictures(outputs, full=full)
-    report = diagnose_anywhere(paths, max_size=max_size, cache=cache, pictures=pictures, compile_logs=compile_logs)
+    report = diagnose_anywhere(
+        paths, max_size=max_size, cache=cache, pictures=pictures, beside=Beside(compile_logs, ncu)
+    )
     deliver(report, outputs, as_json=False, force=force, text_to_stderr=None, no_source=no_source, full=full)
     return 0

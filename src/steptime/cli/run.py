@@ -352,9 +352,9 @@ def _account(outcome: Outcome, folder: Path, options: RunOptions) -> int:
         if not options.no_peaks:
             measure_peaks(folder, quiet=options.quiet)
         from steptime.cli.delivery import deliver
-        from steptime.diagnosis import diagnose_paths
+        from steptime.diagnosis import Beside, diagnose_paths
 
-        report = diagnose_paths((str(folder),), compile_logs=_compile_logs(folder, options))
+        report = diagnose_paths((str(folder),), beside=Beside(_compile_logs(folder, options)))
         deliver(
             report,
             options.outputs,

@@ -86,6 +86,15 @@ DATASHEETS = (
 )  # fmt: skip
 
 
+NAMES = (
+    "GB200", "B200", "H200", "H200 NVL", "GH200 144G HBM3e", "GH200 480GB", "H100", "H100 PCIe", "H100 NVL",
+    "A100-SXM4-80GB", "A100 80GB PCIe", "A100-SXM4-40GB", "A30", "A40", "L40S", "L40", "L4", "A10G", "A10",
+    "V100S", "V100-PCIe", "V100-SXM2", "NVIDIA T4", "RTX 5090", "RTX 4090", "RTX 6000 Ada", "RTX 3090", "RTX A6000",
+    "MI355X", "MI350X", "MI325X", "MI300X", "MI300A", "MI250X", "MI250", "MI210",
+)  # fmt: skip
+"""What to call each of them, for who asks for one."""
+
+
 def look_up(name: str, device: str = "cuda") -> Machine | None:
     """The peaks of a device by the driver's name of it, None for a device that the table does not have, and for a part
     of one (MIG)."""

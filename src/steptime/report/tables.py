@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
-from steptime.advice.evidence import Case, CategoryUse, CompilerEventUse, ModuleUse
+from steptime.advice.evidence import Case, CategoryUse, CompilerEventUse, KernelUse, ModuleUse
 from steptime.advice.kernels import by_name, short_kernel
 from steptime.analysis.stragglers.comparison import RankComparison
 from steptime.quantities import SourceLine, format_bytes, format_duration, format_share
@@ -23,6 +23,10 @@ MOST_RANKS = 16
 """Ranks of a large job that are listed one by one, the slowest ones; all are in the JSON."""
 OWN_PAUSES = "steptime's own pauses"
 """Of the job, while the profiler starts and its traces are written: no part of any step."""
+ELSEWHERE = (
+    "Kernels as near to the peaks as here, the host and its copies as they are. The interval is as wide as predictions "
+    "between an H100 and an MI300X were off."
+)
 LONGEST = 300
 """Characters of a name: templates of C++ have kilobytes of them."""
 
@@ -304,7 +308,20 @@ def replay_tables(case: Case) -> tuple[Table, ...]:
         duration("a step", "duration_ns", lambda use: use[2], barred=True),
         share("share", "share", lambda use: use[2] / whole),
     )  # fmt: skip
-    return _with_rows(changes, path, longest)
+    places = table_of(
+        "elsewhere", "On other hardware", ELSEWHERE, replay.elsewhere,
+        word("device", "device", lambda use: use.device or "the same"),
+        count("link", "link", lambda use: use.link),
+        duration("a step", "step_ns", lambda use: use.step.value, barred=True),
+        duration("at least", "step_low_ns", lambda use: use.step.low),
+        duration("at most", "step_high_ns", lambda use: use.step.high),
+        duration("kernels", "kernels_ns", lambda use: use.kernels.value),
+        duration("kernels here", "kernels_here_ns", lambda use: use.here),
+        share("of these communication", "communication", lambda use: use.communication),
+        word("its error", "checked", lambda use: "measured" if use.checked else "not known"),
+        word("peaks", "sources", lambda use: "; ".join(use.sources)),
+    )  # fmt: skip
+    return _with_rows(changes, path, longest, places)
 
 
 def _gaps(case: Case) -> Table:
@@ -339,7 +356,8 @@ def _kernel_names(case: Case) -> Table:
 def _kernels(case: Case) -> Table:
     step = case.step.duration.value or 1.0
     return table_of(
-        "kernels", "Kernels by operator and shape", "",
+        "kernels", "Kernels by operator and shape",
+        "Occupancy and throughput: by Nsight Compute." if any(use.counters for use in case.kernels) else "",
         sorted(case.kernels, key=lambda use: -use.duration),
         word("kernel", "kernel", lambda use: use.name.removeprefix("void "), kind="code", short=short_kernel),
         word("operator", "operator", lambda use: use.operator),
@@ -351,9 +369,29 @@ def _kernels(case: Case) -> Table:
         _rate(lambda use: _per_second(use.flops, use.duration)),
         word("format", "format", lambda use: use.dtype),
         word("matrix unit", "matrix_unit", lambda use: {True: "yes", False: "no", None: ""}[use.matrix_unit]),
+        *_counters(),
         word("shapes", "shapes", lambda use: use.shapes, kind="code", detail=True),
         _place(lambda use: use.source),
     )  # fmt: skip
+
+
+def _counters() -> Iterable[Column[KernelUse]]:
+    """Columns of what Nsight Compute measured."""
+
+    def of(field: str) -> Callable[[KernelUse], float | None]:
+        return lambda use: getattr(use.counters, field, None)
+
+    def waits(use: KernelUse) -> str:
+        found = use.counters
+        return f"{format_share(found.stalled)} {found.stall}" if found is not None and found.stalled else ""
+
+    yield share("occupancy", "occupancy", of("occupancy"))
+    yield share("possible", "occupancy_possible", of("possible"))
+    yield word("limited by", "occupancy_limit", lambda use: use.counters.limit if use.counters is not None else "")
+    yield share("memory", "memory_throughput", of("memory"))
+    yield share("DRAM", "dram_throughput", of("dram"))
+    yield share("arithmetic", "compute_throughput", of("compute"))
+    yield word("waits for", "stall", waits, detail=True)
 
 
 def _operators(case: Case) -> Table:

@@ -18,6 +18,7 @@ from steptime.report.report import ProcessReport, Report
 from steptime.report.sentences import (
     bounds_text,
     cost_text,
+    elsewhere_text,
     from_here,
     left_out_text,
     prediction_text,
@@ -27,7 +28,6 @@ from steptime.report.sentences import (
     step_text,
     throughput_text,
 )
-from steptime.report.trial_text import trial_lines
 
 LINES = 25
 COLUMNS = 80
@@ -59,7 +59,7 @@ def render(report: Report, columns: int = COLUMNS) -> str:
     top = [*category, *(roofline if room - len(roofline) >= _ROOM or not shown.findings else ()), *verdict]
     middle = _findings(shown, LINES - len(top) - len(bottom), columns)
     if len(top) + len(middle) + len(bottom) < LINES:
-        bottom = [*_what_if(shown, columns), *bottom]
+        bottom = [*_what_if(shown, columns), *_elsewhere(shown), *bottom]
     if len(top) + len(middle) + len(bottom) < LINES:
         bottom = [*_kernels(shown), *bottom]
     document = "".join(f"{printable(line)}\n" for line in (*top, *middle, *bottom))
@@ -149,6 +149,12 @@ def _what_if(process: ProcessReport, columns: int) -> list[str]:
     return [line] if line else []
 
 
+def _elsewhere(process: ProcessReport) -> list[str]:
+    """The step on other devices, where that was asked for."""
+    replay, step = process.case.replay, process.case.step.duration.value
+    return [f"On {elsewhere_text(each, step)}" for each in (replay.elsewhere if replay is not None else ())]
+
+
 def _bottleneck(process: ProcessReport) -> list[str]:
     return [one_line(text) for text in (process.verdict.sentence, process.verdict.badge) if text]
 
@@ -199,6 +205,8 @@ def _footnotes(report: Report, process: ProcessReport) -> list[str]:
         more = f" (and {len(report.problems) - 1} more)" if len(report.problems) > 1 else ""
         lines.append(f"Left out: {one_line(report.problems[0])}{more}")
     if report.trials is not None:
+        from steptime.report.trial_text import trial_lines  # brings all of the trials' room
+
         lines += map(_kept_indent, trial_lines(report.trials))
     if process.cost is not None:
         lines.append(f"Cost:  {cost_text(process.cost, process.case.step.duration.value)}")

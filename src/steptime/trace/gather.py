@@ -16,9 +16,11 @@ from pathlib import Path
 
 import numpy as np
 
-from steptime.errors import TraceError, UsageError
-from steptime.trace.nsight import is_database, processes_of
+from steptime.errors import TraceError
+from steptime.trace.databases import PROCESSES_AS_RANKS, processes_of, writer_of
+from steptime.trace.other_files import told
 from steptime.trace.reader import DEFAULT_MAX_SIZE, peek
+from steptime.trace.sqlite import is_database
 from steptime.trace.table import HOST_CATEGORIES, Trace
 
 RANK_IN_NAME = re.compile(r"(?:^|[^a-z])(?:rank|worker)[-_]?(\d{1,6})(?!\d)", re.IGNORECASE)
@@ -26,18 +28,19 @@ RANK_IN_NAME = re.compile(r"(?:^|[^a-z])(?:rank|worker)[-_]?(\d{1,6})(?!\d)", re
 BATCH_IN_NAME = re.compile(r"(?:^|[^a-z])(?:bs|batch(?:[-_]?size)?)[-_=]?(\d{1,6})(?!\d)", re.IGNORECASE)
 """bs32, batch_64, batch-size=8."""
 ENDINGS = (".json", ".json.gz", ".sqlite")
+OF_DATABASES = (".db", ".rpd")
+"""Others use them too: what lies in a folder counts where a profiler wrote it."""
+BELOW = ("*.json", "*.json.gz", "*.sqlite", "*.db", "*.rpd")
 MANIFEST = "manifest.json"
 """What makes a folder a recording of ours."""
 NAMED_AT_MOST = 3
-PROCESSES_AS_RANKS = "Nsight Systems names no ranks: the {} processes with work of a device count as ranks, by number."
-EXPORT_FIRST = (".nsys-rep", ".qdrep")
 RANKS_UNKNOWN = "Not all traces say their rank, nor do their names; each process counts as one, in order of time."
 
 
 @dataclass(frozen=True, slots=True)
 class RankFiles:
     """The files of one process, in order of time. rank: None where neither the file nor its name says. process: its
-    number in a database of Nsight Systems, which holds several."""
+    number in a database, which may hold several."""
 
     rank: int | None
     files: tuple[Path, ...]
@@ -110,15 +113,15 @@ def gather(paths: Sequence[str], *, max_size: int = DEFAULT_MAX_SIZE) -> Gathere
 
 
 def _of_databases(files: Sequence[Path]) -> Gathered:
-    """The processes in the databases of Nsight Systems, as ranks. Raises TraceError."""
+    """The processes in databases, as ranks. Raises TraceError."""
     other = next((file for file in files if not is_database(file)), None)
     if other is not None:
-        raise mixed(f"{other} is no database of Nsight Systems, as others of the files are")
+        raise mixed(f"{other} is no database, as others of the files are")
     processes = [(file, process) for file in files for process in processes_of(file)]
     if len(processes) == 1:
         return Gathered((RankFiles(None, (processes[0][0],), processes[0][1]),))
     ranks = tuple(RankFiles(rank, (file,), process) for rank, (file, process) in enumerate(processes))
-    return Gathered(ranks, (PROCESSES_AS_RANKS.format(len(ranks)),))
+    return Gathered(ranks, (PROCESSES_AS_RANKS.format(writer_of(files[0]), len(ranks)),))
 
 
 def _meant(path: str) -> list[tuple[Path, bool]]:
@@ -138,14 +141,19 @@ def _files_in(folder: Path) -> list[Path]:
     if (folder / MANIFEST).exists():
         return []
     try:
-        own = [file for file in sorted(folder.iterdir()) if file.is_file() and file.name.endswith(ENDINGS)]
+        own = list(filter(_may_be_trace, sorted(folder.iterdir())))
         if own:
             return _without_copies(own)
-        below = [file for file in sorted(folder.rglob("*.json*")) if file.is_file() and file.name.endswith(ENDINGS)]
+        below = sorted(file for pattern in BELOW for file in folder.rglob(pattern) if _may_be_trace(file))
     except OSError as error:
         raise TraceError("trace-unreadable", f"{folder} cannot be read: {error.strerror or error}.") from error
     recordings = {manifest.parent for manifest in below if manifest.name == MANIFEST}
     return _without_copies([file for file in below if recordings.isdisjoint(file.parents)])
+
+
+def _may_be_trace(file: Path) -> bool:
+    told = file.name.endswith(ENDINGS) or (file.name.endswith(OF_DATABASES) and writer_of(file))
+    return bool(told) and file.is_file()
 
 
 def _without_copies(files: Iterable[Path]) -> list[Path]:
@@ -169,15 +177,8 @@ def _head_if_trace(path: Path, max_size: int, *, named: bool) -> _Head | None:
     try:
         return _head(path, max_size)
     except TraceError as error:
-        if named and path.name.endswith(EXPORT_FIRST):
-            said = f"{path} is a report of Nsight Systems, which only nsys reads: nsys export -t sqlite {path}"
-            raise UsageError("nsight-report", said) from None
-        if named and path.is_file():
-            with path.open("rb") as file:
-                start = file.read(1 << 20)
-            if b"pg_config" in start and b"traceEvents" not in start and b"distributedInfo" not in start:
-                said = f"{path} is a dump of torch's flight recorder and no trace: steptime hang {path} says what hung."
-                raise UsageError("flight-recorder-dump", said) from None
+        if named and path.is_file() and (known := told(path)) is not None:
+            raise known from None
         if named or error.slug == "trace-too-large":
             raise
         return None

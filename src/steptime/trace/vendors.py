@@ -175,6 +175,11 @@ WAITED_FOR = {
 }
 """What a synchronising call waits for; the whole device otherwise."""
 
+GRAPH_LAUNCH = re.compile(r"^[a-z]{2,6}GraphLaunch\w*$")
+CAPTURE_BEGIN = re.compile(r"^[a-z]{2,6}StreamBeginCapture\w*$")
+CAPTURE_END = re.compile(r"^[a-z]{2,6}StreamEndCapture\w*$")
+"""Of CUDA and what takes its names: a graph of work, and between which calls one is recorded."""
+
 COLLECTIVE_ON_HOST = re.compile(r"^(gloo|mpi|ucc):")
 """Annotations of collectives whose library works on the host."""
 COLLECTIVE_ON_DEVICE = re.compile(r"^(nccl|rccl|xccl|hccl):")

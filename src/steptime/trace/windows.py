@@ -16,8 +16,8 @@ import numpy as np
 from steptime.errors import TraceError
 from steptime.trace.cache import read_remembered
 from steptime.trace.columns import IDS, WHOLE, Growing, Numbering
+from steptime.trace.databases import read_database
 from steptime.trace.gather import RankFiles, host_process, mixed
-from steptime.trace.nsight import read_database
 from steptime.trace.reader import DEFAULT_MAX_SIZE
 from steptime.trace.source import too_large
 from steptime.trace.table import ABSENT, NO_ALLOCATIONS, Damage, EventTable, Trace

@@ -35,6 +35,8 @@ SPREAD = 0.3
 0.2."""
 DRIFT = 0.2
 """Change of the step from the first to the last part of the run, over the median: growth beyond noise."""
+LEAST_CAPTURING, LEAST_IN_GRAPHS = 0.1, 0.1
+"""Of the step, and of the kernels' time: below, a graph changes nothing that is told."""
 FEWEST = 8
 """Steady steps: the interval of a median from fewer spans nearly their whole range (binomial 95 % needs six at
 least)."""
@@ -246,6 +248,56 @@ def unrecorded_work(signals: Signals) -> Finding | None:
         return None
     summary = f"The device was at work that was not recorded: {in_step(lost.duration.value, signals.step)}"
     return unrecorded_work.finding(summary, how_to_record(signals.step))
+
+
+@rule("ST820", "graph-capture", weight=Weight.DOUBT)
+def graph_capture(signals: Signals) -> Finding | None:
+    """A graph is captured in the steps: calls in it launch nothing
+
+    What it means: A CUDA or HIP graph is recorded once (torch.cuda.graph, torch.compile with mode="reduce-overhead",
+    an inference server that starts) and launched as one later. While it is recorded, operators and launches go through
+    the host and nothing runs: the device idles, and what looks like overhead is paid once.
+
+    How we know: The time between cudaStreamBeginCapture and cudaStreamEndCapture (hipStream…) of one thread, where it
+    is a tenth of the step or more.
+
+    What helps: Trace steps behind the capture, which launch the graph (torch.profiler.schedule with a warm-up).
+
+    When to ignore it: When the capture itself is to be made quicker, or a graph is captured in each step.
+    """
+    graphs = signals.step.graphs
+    if graphs is None or ratio(graphs.capturing, signals.step.duration.value) < LEAST_CAPTURING:
+        return None
+    captured = format_count(graphs.captures, "graph")
+    summary = f"{captured} captured here, in which launches run nothing: {in_step(graphs.capturing, signals.step)}"
+    return graph_capture.finding(summary, "Trace later steps, which launch the graph: a capture is paid once.")
+
+
+@rule("ST821", "graph-launches", weight=Weight.NOTE)
+def graph_launches(signals: Signals) -> Finding | None:
+    """Kernels of a graph have no operator of their own
+
+    What it means: A CUDA or HIP graph is one launch of many kernels. The trace has no operator, shape or line for each
+    of them: their work has no model, and findings about them can name kernels alone. Where a graph's kernels are not
+    in the trace at all, the time in which it ran is unrecorded.
+
+    How we know: Kernels that have the correlation of a cudaGraphLaunch (hipGraphLaunch), by their number and time; and
+    such calls that no kernel belongs to.
+
+    What helps: Trace the job once without graphs (torch.compile without mode="reduce-overhead", enforce_eager=True of
+    vLLM, --disable-cuda-graph of SGLang): its kernels are the same and have operators, shapes and lines.
+
+    When to ignore it: When the kernels' names say enough. What the host pays for launches is right as it is.
+    """
+    graphs = signals.step.graphs
+    if graphs is None or (graphs.share < LEAST_IN_GRAPHS and not graphs.empty):
+        return None
+    launched = f"{format_count(graphs.launches, 'graph')} launched as one"
+    kernels = f"{format_count(graphs.kernels, 'kernel')} ({format_share(graphs.share)} of their time)"
+    lost = f"{graphs.empty:.3g} of {launched} left no kernel in the trace"
+    told = f"{kernels} came from {launched}" + (f"; {graphs.empty:.3g} left none in the trace" if graphs.empty else "")
+    advice = "Their operators, shapes and lines are in a trace of the job without graphs."
+    return graph_launches.finding(told if graphs.kernels else lost, advice)
 
 
 @rule(

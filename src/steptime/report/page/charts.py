@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from steptime.advice.evidence import Case, KernelUse, MachineUse, OperatorUse
+from steptime.advice.kernels import counter_words
 from steptime.quantities import format_bytes, format_count, format_duration, format_share
 from steptime.report.page.waterfall import Decades, Tick, decades, even_ticks
 from steptime.report.printable import shorten
@@ -401,6 +402,8 @@ def _words(use: KernelUse | OperatorUse, step: float) -> Iterable[str]:
             yield f"shapes {shorten(use.shapes, _TITLE)}"
         if use.at_roofline is not None:
             yield f"at the peaks: {format_duration(use.at_roofline)}"
+        if use.counters is not None:
+            yield f"by Nsight Compute: {counter_words(use.counters)}"
         if use.dimensions:
             yield f"misses the tiles of the matrix units: {shorten(', '.join(use.dimensions), _TITLE)}"
     if use.source is not None:

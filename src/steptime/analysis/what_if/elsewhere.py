@@ -1,0 +1,125 @@
+"""The steps of a trace on another device, or with another link: replayed with kernels that last as long as they would
+there if they came as near to the peaks as here.
+
+Peaks are those of datasheets on both sides. The host stays what it is, and so do copies between host and device.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+
+from steptime.analysis.op_cost.call import OpCost
+from steptime.analysis.op_cost.op_cost import LATENCY, time_at_peaks
+from steptime.analysis.roofline import COMMUNICATION, KernelGroup, groups_of_kernels
+from steptime.analysis.step_context import StepContext
+from steptime.analysis.what_if.build import build
+from steptime.analysis.what_if.graph import NodeKind, run
+from steptime.analysis.what_if.scope import scope_of
+from steptime.analysis.what_if.what_if import window_of
+from steptime.arrays import Float64, Int64
+from steptime.machine.datasheet import CDNA3, H100
+from steptime.machine.machine import Machine
+from steptime.quantities import Estimate
+
+LATENCIES = (("h[12]00|v100", 1.35), ("b200", 2.0), ("mi300|mi210", 1.75))
+"""µs that the shortest kernel takes, by the driver's name of the device: 1.1 to 1.6 on H100 and V100, 2.0 on B200, 1.6
+to 1.9 on MI300X and MI210, in published traces. What is bound by latency lasts longer where these do."""
+CHECKED = frozenset({f"{H100}, SXM", f"{CDNA3}, MI300X"})
+"""Between these predictions were held against the same models' traces, published by TraceLens: five models, both ways
+(benchmarks/elsewhere_error.py)."""
+MOST_WRONG = 1.45
+"""The farthest that the kernels' time was from the prediction, either way, over those ten."""
+
+
+@dataclass(frozen=True, slots=True)
+class Elsewhere:
+    """What another device or link would make of a step. device: its name, "" for the same; link: how many times as fast
+    it is. step, kernels: predicted, ns per step; here: what the kernels take in the trace. sources: of the peaks.
+    checked: whether predictions between these two devices were held against traces; their interval is as wide as the
+    error that was found, and otherwise only as wide as if it held there, too. communication: share of `here` in
+    kernels that communicate, which a device does not change."""
+
+    device: str
+    link: float
+    step: Estimate
+    kernels: Estimate
+    here: float
+    communication: float
+    sources: tuple[str, ...]
+    checked: bool
+
+
+def elsewhere(steps: StepContext, device: Machine | None, link: float = 1.0) -> Elsewhere | None:
+    """The prediction for a device (None: the same one) and a link so many times as fast. None where nothing can be
+    replayed: no host, no step, no kernel. The peaks of the steps' machine are those of here."""
+    if steps.lane is None or not len(steps) or not steps.on_device:
+        return None
+    rows, groups, kind = groups_of_kernels(steps)
+    cases = np.array([_factors(each, steps.machine, device, link) for each in groups], np.float64).T
+    spent = np.array([each.duration for each in groups], np.float64)
+    exchanging = np.array([each.bound == COMMUNICATION for each in groups], np.bool_)
+    here = float(spent.sum())
+    sources = tuple(dict.fromkeys(each.source for each in (steps.machine, device) if each is not None))
+    return Elsewhere(
+        device=device.name if device is not None else "",
+        link=link,
+        step=_estimate(_replayed(steps, steps.lane, rows, cases[:, kind])),
+        kernels=_estimate((cases * spent).sum(axis=1)),
+        here=here,
+        communication=float(spent[exchanging].sum()) / here if here else 0.0,
+        sources=sources if device is not None else (),
+        checked=link == 1 and device is not None and set(sources) == CHECKED,
+    )
+
+
+def _factors(
+    group: KernelGroup, here: Machine | None, there: Machine | None, link: float
+) -> tuple[float, float, float]:
+    """How many times as long a kernel of the group lasts: as predicted, at best, and at worst."""
+    if group.bound == COMMUNICATION:
+        return 1 / link, min(1 / link, 1.0), max(1 / link, 1.0)
+    if here is None or there is None:
+        return 1.0, 1.0, 1.0
+    predicted = _factor(group, here, there)
+    return predicted, predicted / MOST_WRONG, predicted * MOST_WRONG
+
+
+def _factor(group: KernelGroup, here: Machine, there: Machine) -> float:
+    if group.bound == LATENCY:
+        return _latency(there) / _latency(here) if _latency(here) and _latency(there) else 1.0
+    work = None
+    if group.calls and group.flops is not None and group.bytes is not None:
+        work = OpCost(group.flops / group.calls, group.bytes / group.calls, group.dtype)
+    times = [time_at_peaks(work, machine) for machine in (here, there)]
+    if times[0] and times[1] and max(times[0]) > 0:
+        return max(times[1]) / max(times[0])
+    return here.copy.value / there.copy.value if here.copy is not None and there.copy is not None else 1.0
+
+
+def _latency(machine: Machine) -> float:
+    return next((shortest for pattern, shortest in LATENCIES if re.search(pattern, machine.name.lower())), 0.0)
+
+
+def _replayed(steps: StepContext, lane: int, rows: Int64, cases: Float64) -> Float64:
+    """(3,) ns per step: of the graph with the kernels in `rows` so many times as long, by case."""
+    window = window_of(steps.trace, steps.boundaries, steps.links.launch.astype(np.int64))
+    boundaries = steps.boundaries[window.steps]
+    wall = int(boundaries[0, 1] - boundaries[0, 0])
+    graph = build(scope_of(window.trace, boundaries, window.launch, lane, steps.input, wall=wall))
+    device = graph.nodes.kind != NodeKind.HOST
+    unchanged, ratios = np.maximum(run(graph).duration, 1), []
+    for factors in cases:
+        every = np.ones(len(steps.trace.events))
+        every[rows] = factors
+        scaled = np.where(device, graph.nodes.duration * every[window.rows][graph.nodes.row], graph.nodes.duration)
+        changed = run(graph, duration=np.rint(scaled).astype(np.int64)).duration / unchanged
+        ratios.append(float(changed[int(len(changed) > 1) :].mean()))  # the first one fills the queue
+    return np.array(ratios) * float((steps.windows[:, 1] - steps.windows[:, 0]).mean())
+
+
+def _estimate(cases: Float64) -> Estimate:
+    value, low, high = cases.tolist()
+    return Estimate(value, min(low, value), max(high, value), 1)

@@ -1,0 +1,47 @@
+"""Whose database a file is, and the processes in it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from steptime.errors import TraceError
+from steptime.trace import nsight, rocpd
+from steptime.trace.sqlite import is_database, opened
+from steptime.trace.table import Trace
+
+PROCESSES_AS_RANKS = "{} names no ranks: the {} processes with work of a device count as ranks, by number."
+
+
+def writer_of(path: Path) -> str:
+    """The profiler that wrote the file; "" where it is of none that is known, or damaged."""
+    if not is_database(path):
+        return ""
+    try:
+        with opened(path) as database:
+            return (
+                "Nsight Systems" if nsight.is_of_nsight(database) else "rocprof" if rocpd.is_of_rocm(database) else ""
+            )
+    except TraceError:
+        return ""
+
+
+def processes_of(path: Path) -> tuple[int, ...]:
+    """The numbers of the processes that used a device, in order; of all that the database knows where none did.
+    Raises TraceError (trace-not-a-trace, trace-empty, trace-unreadable)."""
+    with opened(path) as database:
+        if nsight.is_of_nsight(database):
+            return nsight.processes_of(database, path)
+        if rocpd.is_of_rocm(database):
+            return rocpd.processes_of(database, path)
+    raise TraceError(
+        "trace-not-a-trace",
+        f"{path} is a database, but of no profiler that is known: it has no table {nsight.KERNELS} or {nsight.CALLS} "
+        f"(nsys export -t sqlite), {rocpd.DISPATCHES}… (rocprofv3) or {rocpd.CALLS} (rocmProfileData).",
+    )
+
+
+def read_database(path: Path, process: int, *, max_size: int) -> Trace:
+    """The trace of one process. max_size: bytes of the file. Raises TraceError."""
+    with opened(path, max_size) as database:
+        read = nsight.read_process if nsight.is_of_nsight(database) else rocpd.read_process
+        return read(database, path, process)

@@ -1,0 +1,267 @@
+"""Reading AMD's databases: what rocprofv3 writes (`PID_results.db`, schema 3 of rocpd, one for each process), and what
+rocmProfileData does (`trace.rpd`, schema 2).
+
+Kernels, copies, fills, calls of HIP and ranges of roctx become the events that Kineto would have written. Written by
+rocprofiler-sdk's source/lib/output/generateRocpd.cpp; what its rows mean is said by the views that it writes beside
+them, and by rpd_tracer of ROCm/rocmProfileData.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from steptime.errors import TraceError
+from steptime.trace.sqlite import (
+    LATEST,
+    Database,
+    Events,
+    Row,
+    columns_of,
+    rows_of,
+    tables_of,
+    texts_of,
+    timed_rows,
+    whole,
+)
+from steptime.trace.table import ABSENT, Device, EventKind, Trace
+
+DISPATCHES, REGIONS = "rocpd_kernel_dispatch", "rocpd_region"
+OPERATIONS, CALLS = "rocpd_op", "rocpd_api"
+BLOCKS = tuple(f"{of}_size_{axis}" for of in ("grid", "workgroup") for axis in "xyz")
+"""Of a dispatch: the grid is counted in threads."""
+FILLING, COPYING = "__amd_rocclr_fill", "__amd_rocclr_copy"
+"""How kernels are named that HIP itself launches to fill and to copy memory."""
+RUNTIME, MARKED = ("HIP_RUNTIME", "HIP_COMPILER"), "MARKER"
+"""How categories of regions begin; others (HSA, RCCL, KFD) lie inside of these, and are left out."""
+OWN = re.compile(r"::writeRows$|^rpdflush$|^hcc_activity_callback$")
+"""What rocmProfileData does itself."""
+PLACES = {"CPU": "H", "GPU": "D"}
+
+
+def is_of_rocm(database: Database) -> bool:
+    """Whether rocprofv3 or rocmProfileData wrote it."""
+    return {"start", "end"} <= columns_of(database, CALLS) or bool(_suffixes(database))
+
+
+def processes_of(database: Database, path: Path) -> tuple[int, ...]:
+    """Numbers for the processes, in order. Raises TraceError (trace-empty)."""
+    found = range(len(_processes(database)))
+    if not found:
+        raise TraceError("trace-empty", f"{path} holds no event of any process.")
+    return tuple(found)
+
+
+def read_process(database: Database, path: Path, process: int) -> Trace:
+    """The trace of one process, by its number in `processes_of`."""
+    suffix, number = _processes(database)[process]
+    events = Events()
+    if suffix is None:
+        _Profile(database, number).add_all(events)
+        return events.trace(path)
+    reading = _Process(database, suffix, number)
+    reading.add_all(events)
+    return events.trace(path, reading.devices())
+
+
+def _suffixes(database: Database) -> list[str]:
+    """What the names of schema 3's tables end with: one for each process, or for each that was merged into one file."""
+    names = [table for table in tables_of(database) if table.startswith((DISPATCHES, REGIONS))]
+    return sorted({table.removeprefix(DISPATCHES).removeprefix(REGIONS) for table in names})
+
+
+def _processes(database: Database) -> list[tuple[str | None, int]]:
+    """Suffix, None for schema 2, and process id."""
+    calls = sorted({row[2] for row in timed_rows(database, CALLS, "pid")})
+    if calls:
+        return [(None, process) for process in calls]
+    tables = [(suffix, f"{table}{suffix}") for suffix in _suffixes(database) for table in (DISPATCHES, REGIONS)]
+    return sorted({(suffix, row[2]) for suffix, table in tables for row in timed_rows(database, table, "pid")})
+
+
+class _Process:
+    """Schema 3, as one process has it. The number of a call on its stack is that of what it launched."""
+
+    def __init__(self, database: Database, suffix: str, process: int) -> None:
+        self._database, self._suffix, self._process = database, suffix, process
+        self._texts = texts_of(database, f"rocpd_string{suffix}", "id", "string")
+        told = rows_of(database, f"rocpd_event{suffix}", "id", "category_id", "stack_id", "extdata")
+        self._told = {
+            row[0]: (self._texts.get(row[1], ""), row[2] if isinstance(row[2], int) else 0, row[3]) for row in told
+        }
+        self._agents = self._known_agents()
+
+    def devices(self) -> tuple[Device, ...]:
+        """The accelerators of the machine."""
+        return tuple(
+            Device(number, name, _units(more)) for kind, number, name, more in self._agents.values() if kind == "GPU"
+        )
+
+    def add_all(self, events: Events) -> None:
+        """What ran on a device, and what the host did."""
+        kernels = self._mine(DISPATCHES, "agent_id", "kernel_id", "queue_id", "stream_id", "event_id", *BLOCKS)
+        names = texts_of(self._database, f"rocpd_info_kernel_symbol{self._suffix}", "id", "display_name")
+        streams = self._streams(kernels)
+        for kind, text, begin in (
+            (EventKind.MEMSET, "Memset (Device)", FILLING),
+            (EventKind.MEMCPY, "Memcpy", COPYING),
+            (EventKind.KERNEL, "", ""),
+        ):
+            chosen = [row for row in kernels if _own_kernel(names.get(row[4], "")) == begin]
+            self._add_work(events, kind, chosen, [text or names.get(row[4], "") for row in chosen], streams)
+        copies = self._mine(
+            "rocpd_memory_copy", "dst_agent_id", "src_agent_id", "queue_id", "stream_id", "event_id", "size"
+        )
+        self._add_copies(events, copies)
+        self._add_host(events, self._mine(REGIONS, "tid", "name_id", "event_id"))
+
+    def _add_work(
+        self, events: Events, kind: EventKind, rows: Sequence[Row], names: Sequence[str], streams: Mapping[Any, int]
+    ) -> None:
+        devices = [self._number(row[3]) for row in rows]
+        places = [streams[row[5], row[6]] for row in rows]
+        sizes = {} if kind != EventKind.KERNEL else {"blocks": [_blocks(row[8:11], row[11:14]) for row in rows]}
+        events.add(
+            kind, rows, names, list(zip(devices, places, strict=True)), device=devices, stream=places,
+            correlation=[self._stack(row[7]) for row in rows], **sizes,
+        )  # fmt: skip
+
+    def _add_copies(self, events: Events, rows: Sequence[Row]) -> None:
+        kinds = [(self._kind(row[4]), self._kind(row[3])) for row in rows]
+        names = [f"Memcpy {PLACES.get(source, '')}to{PLACES.get(target, '')}" for source, target in kinds]
+        devices = [
+            self._number(row[3] if target == "GPU" else row[4]) for row, (_, target) in zip(rows, kinds, strict=True)
+        ]
+        events.add(
+            EventKind.MEMCPY, rows, names, [(device, row[6]) for device, row in zip(devices, rows, strict=True)],
+            device=devices, stream=[row[6] for row in rows], bytes=[row[8] for row in rows],
+            correlation=[self._stack(row[7]) for row in rows],
+        )  # fmt: skip
+
+    def _add_host(self, events: Events, rows: Sequence[Row]) -> None:
+        calls = [row for row in rows if self._category(row).startswith(RUNTIME)]
+        names = [self._texts.get(row[4], "") for row in calls]
+        stacks = [self._stack(row[5]) for row in calls]
+        events.add(EventKind.RUNTIME, calls, names, [(row[2], row[3]) for row in calls], correlation=stacks)
+        ranges = [row for row in rows if self._category(row).startswith(MARKED)]
+        texts = [_message(self._told[row[5]][2]) or self._texts.get(row[4], "") for row in ranges]
+        events.add_ranges(ranges, texts, [(row[2], row[3]) for row in ranges])
+
+    def _mine(self, table: str, *columns: str) -> list[Row]:
+        """start, end, process and more."""
+        rows = timed_rows(self._database, f"{table}{self._suffix}", "pid", *columns)
+        return [row for row in rows if row[2] == self._process]
+
+    def _streams(self, kernels: Sequence[Row]) -> dict[Any, int]:
+        """Of queue and stream, HIP's stream where it was recorded; else the queue, of which each stream has one."""
+        known = any(row[6] > 0 for row in kernels)
+        return {(row[5], row[6]): row[6] if known else row[5] for row in kernels}
+
+    def _known_agents(self) -> dict[int, tuple[str, int, str, Any]]:
+        found = rows_of(
+            self._database, f"rocpd_info_agent{self._suffix}", "id", "type", "type_index", "product_name", "extdata"
+        )
+        return {row[0]: (str(row[1]), whole(row[2]), str(row[3] or ""), row[4]) for row in found}
+
+    def _number(self, agent: int) -> int:
+        return self._agents.get(agent, ("", agent))[1]
+
+    def _kind(self, agent: int) -> str:
+        return self._agents.get(agent, ("",))[0]
+
+    def _stack(self, event: int) -> int:
+        return self._told.get(event, ("", 0))[1] or ABSENT
+
+    def _category(self, row: Row) -> str:
+        return self._told.get(row[5], ("",))[0]
+
+
+class _Profile:
+    """Schema 2, as one process has it: calls, ranges and operations of the device, linked by a table of their own."""
+
+    def __init__(self, database: Database, process: int) -> None:
+        self._texts = texts_of(database, "rocpd_string", "id", "string")
+        self._calls = [
+            row for row in timed_rows(database, CALLS, "pid", "tid", "id", "apiName_id", "args_id") if row[2] == process
+        ]
+        own = {row[4] for row in self._calls}
+        linked = {
+            operation: call for call, operation in rows_of(database, "rocpd_api_ops", "api_id", "op_id") if call in own
+        }
+        operations = timed_rows(database, OPERATIONS, "id", "gpuId", "queueId", "description_id", "opType_id")
+        self._operations = [(*row, linked[row[2]]) for row in operations if row[2] in linked]
+        self._bytes = {row[0]: row[1] for row in rows_of(database, "rocpd_copyapi", "api_ptr_id", "size")}
+        self._named = {row[0]: row[1] for row in rows_of(database, "ext_autogradapi", "api_ptr_id", "seq")}
+
+    def add_all(self, events: Events) -> None:
+        """What ran on the device, and what the host did."""
+        for kind, begin in ((EventKind.MEMCPY, "Copy"), (EventKind.MEMSET, "Fill"), (EventKind.KERNEL, "")):
+            rows = [row for row in self._operations if _type(self._texts.get(row[6], "")) == begin]
+            told = 6 if begin else 5
+            sizes = {"bytes": [whole(self._bytes.get(row[7])) or ABSENT for row in rows]} if begin else {}
+            events.add(
+                kind, rows, [self._texts.get(row[told], "") for row in rows], [(row[3], row[4]) for row in rows],
+                device=[row[3] for row in rows], stream=[row[4] for row in rows], correlation=[row[7] for row in rows],
+                **sizes,
+            )  # fmt: skip
+        for kind, rows in self._by_kind().items():
+            names = [self._texts.get(row[5], "") for row in rows]
+            events.add(kind, rows, names, [(row[2], row[3]) for row in rows], correlation=[row[4] for row in rows])
+        ranges = [row for row in self._calls if self._texts.get(row[5]) == "UserMarker"]
+        named = [row for row in ranges if row[4] in self._named]
+        events.add(
+            EventKind.OPERATOR, named, [self._texts.get(row[6], "") for row in named],
+            [(row[2], row[3]) for row in named], sequence=[_sequence(self._named[row[4]]) for row in named],
+        )  # fmt: skip
+        others = [row for row in ranges if row[4] not in self._named]
+        events.add_ranges(others, [self._texts.get(row[6], "") for row in others], [(row[2], row[3]) for row in others])
+
+    def _by_kind(self) -> dict[EventKind, list[Row]]:
+        """Calls of HIP, functions that the job marked, and the profiler's own work."""
+        kinds: dict[EventKind, list[Row]] = {EventKind.RUNTIME: [], EventKind.ANNOTATION: [], EventKind.OVERHEAD: []}
+        for row in self._calls:
+            name = self._texts.get(row[5], "")
+            if name != "UserMarker":
+                other = EventKind.OVERHEAD if OWN.search(name) else EventKind.ANNOTATION
+                kinds[EventKind.RUNTIME if name.startswith("hip") else other].append(row)
+        return kinds
+
+
+def _own_kernel(name: str) -> str:
+    return next((begin for begin in (FILLING, COPYING) if name.startswith(begin)), "")
+
+
+def _type(name: str) -> str:
+    return next((begin for begin in ("Copy", "Fill") if name.startswith(begin)), "")
+
+
+def _blocks(grid: Sequence[int], group: Sequence[int]) -> int:
+    """Of a grid of threads."""
+    return min(prod(-(-max(threads, 1) // max(size, 1)) for threads, size in zip(grid, group, strict=True)), LATEST)
+
+
+def _units(more: Any) -> int:
+    return whole(_decoded(more).get("cu_count"))
+
+
+def _message(more: Any) -> str:
+    said = _decoded(more).get("message")
+    return said if isinstance(said, str) else ""
+
+
+def _decoded(more: Any) -> Mapping[str, Any]:
+    """A column of JSON; nothing where it is damaged."""
+    try:
+        found = msgspec.json.decode(more) if isinstance(more, str | bytes) else None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _sequence(value: object) -> int:
+    return value if isinstance(value, int) and 0 <= value < LATEST else ABSENT

@@ -1,0 +1,151 @@
+"""Databases of profilers: opened so that nothing is written and nothing in them is trusted, and their events as the
+columns that Kineto's would have."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from steptime.errors import TraceError
+from steptime.trace.columns import IDS, WHOLE, Array, Growing, Numbering
+from steptime.trace.source import too_large
+from steptime.trace.table import ABSENT, Device, EventKind, EventTable, Trace, Track
+
+Row: TypeAlias = tuple[Any, ...]
+Database: TypeAlias = sqlite3.Connection
+MAGIC = b"SQLite format 3\0"
+OPERATOR = re.compile(r"^(?P<name>\S.*?), (?=seq = |op_id = )(seq = (?P<sequence>\d+))?")
+"""How torch.autograd.profiler.emit_nvtx names a range."""
+LATEST = 1 << 60
+"""ns. A time beyond is garbage."""
+
+
+def is_database(path: Path) -> bool:
+    """Whether the file is one of SQLite."""
+    try:
+        with path.open("rb") as file:
+            return file.read(len(MAGIC)) == MAGIC
+    except OSError:
+        return False
+
+
+class Events:
+    """Grows the columns of an `EventTable` from rows that begin with start and end."""
+
+    def __init__(self) -> None:
+        self._columns = {name: Growing(kind, ABSENT if kind is np.int32 else 0) for name, kind in WHOLE.items()}
+        self._columns |= {name: Growing(np.int64, ABSENT, narrow=True) for name in IDS}
+        self._names: Numbering[str] = Numbering()
+        self._lanes: Numbering[tuple[int, int]] = Numbering()
+
+    def add(
+        self,
+        kind: EventKind | Sequence[EventKind],
+        rows: Sequence[Row],
+        names: Sequence[str],
+        lanes: Sequence[tuple[int, int]],
+        **ids: Sequence[int],
+    ) -> None:
+        """Events of one kind, or of one each. lanes: process and thread, or device and stream. ids: columns of the
+        table."""
+        begin, end = (np.array([row[at] for row in rows], np.int64) for at in (0, 1))
+        values: dict[str, Array] = {
+            "event_kind": np.broadcast_to(np.array(kind, np.uint8), begin.shape),
+            "name": np.array([self._names[name] for name in names], np.int32),
+            "lane": np.array([self._lanes[lane] for lane in lanes], np.int32),
+            "begin": begin,
+            "duration": end - begin,
+        }
+        values |= {name: np.array(column, np.int64) for name, column in ids.items()}
+        for name, column in self._columns.items():
+            if name in values:
+                column.extend(values[name])
+            else:
+                column.skip(len(rows))
+
+    def add_ranges(self, rows: Sequence[Row], texts: Sequence[str], lanes: Sequence[tuple[int, int]]) -> None:
+        """Ranges that the job marked: operators where torch marked them ("aten::mm, seq = 3, op_id = 7")."""
+        found = [OPERATOR.match(text) for text in texts]
+        kinds = [EventKind.ANNOTATION if each is None else EventKind.OPERATOR for each in found]
+        names = [text if each is None else each["name"] for text, each in zip(texts, found, strict=True)]
+        numbers = [int(each["sequence"]) if each and each["sequence"] else ABSENT for each in found]
+        self.add(kinds, rows, names, lanes, sequence=[each if each < LATEST else ABSENT for each in numbers])
+
+    def trace(self, path: Path, devices: Sequence[Device] = (), since: int = 0) -> Trace:
+        """All events. since: ns, added to their times."""
+        joined = {name: column.finished() for name, column in self._columns.items()}
+        if len(joined["begin"]):
+            joined["begin"] += since
+        for column in joined.values():
+            column.flags.writeable = False
+        return Trace(
+            path=path, size=path.stat().st_size, events=EventTable(**joined), symbols=tuple(self._names),
+            lanes=tuple(Track(*key) for key in self._lanes), shapes=(), dtypes=(), inputs=(), devices=tuple(devices),
+            base_ns=since,
+        )  # fmt: skip
+
+
+@contextmanager
+def opened(path: Path, max_size: int | None = None) -> Iterator[Database]:
+    """A database that nothing is written to. Raises TraceError: trace-unreadable where it is damaged, trace-too-large
+    where it has more bytes than max_size."""
+    if max_size is not None and path.stat().st_size > max_size:
+        raise too_large(f"{path} has", max_size)
+    try:
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True)) as database:
+            database.execute("PRAGMA trusted_schema = OFF")
+            database.text_factory = lambda text: text.decode("utf-8", "replace")
+            yield database
+    except (sqlite3.Error, OverflowError) as error:
+        raise TraceError("trace-unreadable", f"{path} cannot be read as a database: {error}.") from error
+
+
+def tables_of(database: Database) -> tuple[str, ...]:
+    """The names of the tables, in order; a view, which may do anything, is none."""
+    return tuple(row[0] for row in database.execute("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY 1"))
+
+
+def columns_of(database: Database, table: str) -> set[str]:
+    """Of a table; empty where there is none of the name."""
+    known = database.execute("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?", (table,)).fetchone()
+    return {row[1] for row in database.execute(f"PRAGMA table_info({_quoted(table)})")} if known else set()
+
+
+def timed_rows(database: Database, table: str, *columns: str, text: str = "") -> list[Row]:
+    """start, end and more integers of each row that has sound times, in their order, ABSENT where there is none; text:
+    a last column that is none."""
+    known = columns_of(database, table)
+    if not {"start", "end"} <= known:
+        return []
+    wanted = [f"COALESCE(CAST({_quoted(name)} AS INTEGER), {ABSENT})" if name in known else str(ABSENT)
+              for name in ("start", "end", *columns)]  # fmt: skip
+    wanted += [_quoted(text) if text in known else "NULL"] if text else []
+    found = database.execute(f"SELECT {', '.join(wanted)} FROM {_quoted(table)} ORDER BY 1")
+    return [row for row in found if 0 <= row[0] <= row[1] < LATEST]
+
+
+def rows_of(database: Database, table: str, *columns: str) -> list[Row]:
+    """The columns as they are; nothing where one of them is missing, or the table."""
+    if not set(columns) <= columns_of(database, table):
+        return []
+    return database.execute(f"SELECT {', '.join(map(_quoted, columns))} FROM {_quoted(table)}").fetchall()
+
+
+def texts_of(database: Database, table: str, number: str, text: str) -> dict[Any, str]:
+    """Texts by their numbers."""
+    return {row[0]: row[1] for row in rows_of(database, table, number, text) if isinstance(row[1], str)}
+
+
+def whole(value: object) -> int:
+    """A number that counts something; 0 for what is none."""
+    return value if isinstance(value, int) and 0 <= value < 1 << 61 else 0
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'

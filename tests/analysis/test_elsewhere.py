@@ -1,0 +1,113 @@
+"""The step on another device or link: kernels by the peaks of both, the rest as it is."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from analysis import trace_events as made
+
+from steptime.analysis.step_context import step_context
+from steptime.analysis.trace_steps import steps_of
+from steptime.analysis.what_if.elsewhere import MOST_WRONG, Elsewhere, elsewhere
+from steptime.cli.main import main
+from steptime.diagnosis import diagnose_paths, with_elsewhere
+from steptime.machine.datasheet import NAMES, look_up
+from steptime.report.markdown import render
+from steptime.trace.reader import read
+
+H100, MI300X = "NVIDIA H100 80GB HBM3", "AMD Instinct MI300X"
+SIDE = 8192
+"""Of square float32 tensors that are added: 805 MB, which take 240 µs at an H100's peak."""
+
+
+def trace(folder: Path, kernels: int = 2, device: str = H100) -> Path:
+    """A step of 2 ms: additions of 400 µs, right behind one another, a short kernel, and a collective of 200 µs."""
+    added: dict[str, Any] = {"Input Dims": [[SIDE, SIDE], [SIDE, SIDE], []], "Input type": ["float", "float", "Scalar"]}
+    events = [made.step(0, 2000)]
+    at = 100.0
+    for number in range(1, kernels + 1):
+        events += [made.operator("aten::add", 10 * number, 10 * number + 8, **added),
+                   made.called("cudaLaunchKernel", 10 * number + 1, 10 * number + 5, number)]  # fmt: skip
+        events.append(made.kernel(number, at, at + 400, name="vectorized_elementwise_kernel"))
+        at += 400
+    for number, name, length in ((kernels + 1, "tiny", 2), (kernels + 2, "ncclDevKernel_AllReduce_Sum_f32", 200)):
+        events.append(made.called("cudaLaunchKernel", 10 * number + 1, 10 * number + 5, number))
+        events.append(made.kernel(number, at, at + length, name=name))
+        at += length
+    events.append(made.called("cudaDeviceSynchronize", 200, at + 5))
+    file = folder / "trace.json"
+    file.write_text(json.dumps({"traceEvents": events, "deviceProperties": [{"id": 0, "name": device}]}))
+    return file
+
+
+def predicted(file: Path, device: str = "", link: float = 1.0, here: str = H100) -> Elsewhere:
+    found_in = read(file)
+    steps = step_context(found_in, steps_of(found_in), machine=look_up(here))
+    found = elsewhere(steps, look_up(device), link)
+    assert found is not None
+    return found
+
+
+def test_what_moves_bytes_lasts_by_the_bandwidths_of_the_two_datasheets(tmp_path: Path) -> None:
+    found = predicted(trace(tmp_path), MI300X)
+    moved = 800_000 * 3350 / 5300
+    assert found.here == pytest.approx(1_002_000)
+    assert found.kernels.value == pytest.approx(moved + 2_000 * 1.75 / 1.35 + 200_000, rel=0.01)
+    assert found.step.value < 2_000_000 - 0.9 * (800_000 - moved)
+    assert found.kernels.high == pytest.approx(200_000 + MOST_WRONG * (found.kernels.value - 200_000))
+    assert found.communication == pytest.approx(0.2, abs=0.01)
+
+
+def test_only_predictions_between_devices_that_were_held_against_traces_are_checked(tmp_path: Path) -> None:
+    file = trace(tmp_path)
+    assert predicted(file, MI300X).checked
+    assert not predicted(file, "NVIDIA B200").checked
+    assert not predicted(file, MI300X, link=2).checked
+
+
+def test_a_link_twice_as_fast_halves_what_communicates_at_best(tmp_path: Path) -> None:
+    found = predicted(trace(tmp_path), link=2)
+    assert found.kernels.value == pytest.approx(found.here - 100_000)
+    assert found.kernels.high == pytest.approx(found.here), (
+        "it may have waited for another rank, which no link shortens"
+    )
+    assert found.step.value < found.step.high
+
+
+def test_the_same_device_makes_no_difference(tmp_path: Path) -> None:
+    found = predicted(trace(tmp_path), H100)
+    assert found.step.value == pytest.approx(2_000_000)
+    assert found.kernels.value == pytest.approx(found.here)
+
+
+def test_it_stands_in_the_report_and_on_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = trace(tmp_path)
+    assert main(["diagnose", str(file), "--on", "MI300X", "--on", "B200", "--link", "2"]) == 0
+    printed = capsys.readouterr().out
+    assert "On MI300X and a link 2 times as fast:" in printed
+    assert "how far such a prediction is off was not measured" in printed
+    report = with_elsewhere(diagnose_paths([str(file)]), file, ["MI300X"], 1.0, max_size=10**9, cache=False)
+    assert "On other hardware" in render(report)
+
+
+@pytest.mark.parametrize(("device", "known"), [("Testcard", "MI300X"), (H100, "Q9000")])
+def test_a_device_without_a_datasheet_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], device: str, known: str
+) -> None:
+    assert main(["diagnose", str(trace(tmp_path, device=device)), "--on", known]) != 0
+    assert "(unknown-device)" in capsys.readouterr().err
+
+
+def test_a_folder_is_no_trace_to_predict_from(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trace(tmp_path)
+    assert main(["diagnose", str(tmp_path), "--on", "B200"]) != 0
+    assert "must be one file" in capsys.readouterr().err
+
+
+def test_every_name_that_is_offered_is_in_the_table() -> None:
+    found = [look_up(name) for name in NAMES]
+    assert None not in found
+    assert len({machine.source for machine in found if machine is not None}) > 25
