@@ -9,8 +9,9 @@ import pytest
 from advice.planted import PLANTED
 
 from steptime.advice.engine import QUICKER_OF_REST, examine
-from steptime.advice.evidence import Case, CategoryUse, Signal, StepSummary
+from steptime.advice.evidence import Case, CategoryUse, SegmentUse, Signal, StepSummary
 from steptime.advice.rule import Finding, Function, Rule, Weight, rule
+from steptime.advice.rules import CATALOGUE
 from steptime.advice.signals import Signals
 from steptime.quantities import Estimate, SourceLine
 
@@ -200,3 +201,8 @@ def test_what_categories_keep_apart_stands_beside_each_other_on_one_line() -> No
 def test_findings_promise_no_more_than_the_step_together() -> None:
     rules = [made(f"ST90{n}", name, found(f"ST90{n}", name, saving(600))) for n, name in enumerate(("one", "two"))]
     assert sum(each.savings.value for each in examine(CASE, rules).findings if each.savings is not None) == 1000
+
+
+def test_what_is_said_of_most_of_the_run_comes_first() -> None:
+    rollouts = replace(PLANTED["input-wait"]["fires"], segments=(SegmentUse("rollout", 10, 9_000_000_000, 0.8),))
+    assert examine(rollouts, CATALOGUE).findings[0].name == "rollout-share"

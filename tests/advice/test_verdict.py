@@ -96,9 +96,14 @@ def test_the_first_finding_writes_the_headline_with_its_line_once() -> None:
 def test_where_several_things_matter_the_three_largest_are_one_sentence() -> None:
     found = verdict(case(use("input", 30, 1), use("overhead", 25, 1), use("python", 20, 1), use("sync", 16, 1)))
     assert found.sentence == (
-        "Several things matter. Of 100 ns per step: waiting for input 30 ns (30 %), operator overhead 25 ns (25 %) and "
-        "your own Python 20 ns (20 %)."
+        "Several things matter. Of the step's 100 ns: waiting for input 30 ns (30 %), operator overhead 25 ns (25 %) "
+        "and your own Python 20 ns (20 %)."
     )
+
+
+def test_what_else_takes_time_is_the_longest_of_the_others() -> None:
+    seen = case(replace(use("compute", 90, 1), recoverable=use("", 11, 1).duration), use("python", 5, 1))
+    assert verdict(seen).sentence == "Computing: 90 ns of 100 ns per step (90 %); nothing else takes more than 5.0 %."
 
 
 def test_few_steps_are_told_by_the_shortest_and_the_longest() -> None:

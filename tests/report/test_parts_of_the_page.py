@@ -152,7 +152,7 @@ def test_the_late_rank_is_marked_among_all(report: Report) -> None:
     assert drawn is not None
     assert [row.late for row in drawn.rows] == [False, False, True, False]
     assert drawn.categories == ("compute", "communication"), "what nobody spent is no column"
-    assert drawn.sentence.startswith("Rank 2 is late since step 40: the others wait 30 ms a step, 90 %")
+    assert drawn.sentence.startswith("Rank 2 is late since step 41: the others wait 30 ms a step, 90 %")
     assert drawn.lateness is not None
     fields = BLOCK.findall(drawn.lateness.shades[-1].path)
     assert len(fields) == 15

@@ -164,3 +164,10 @@ def test_steps_are_left_out_with_the_reason(report: Report) -> None:
         "1 warm-up, 3 for measurements of steptime, 2 with evaluation"
     )
     assert left_out_text(replace(process, case=case, series=None)) == "1 warm-up, 5 disturbed"
+
+
+def test_a_note_is_told_with_what_to_do_where_nothing_else_is(report: Report, findings: tuple[Finding, ...]) -> None:
+    shown = render(with_process(report, findings=findings[3:]))
+    assert "ST901 slow-evaluation" in shown
+    assert "  → Evaluate less often." in shown
+    assert "Note:" not in shown, "once is enough"

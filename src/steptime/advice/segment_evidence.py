@@ -11,7 +11,7 @@ import numpy as np
 from steptime.advice.evidence import SegmentLine, SegmentUse
 from steptime.advice.savings import ratio
 from steptime.analysis.layout import Layout
-from steptime.analysis.timeline import Segment
+from steptime.analysis.timeline import Segment, SegmentKind
 from steptime.intervals import measure, union
 from steptime.journal import Kind
 from steptime.quantities import SourceLine, format_share, format_source
@@ -32,7 +32,8 @@ PARTS = (
 
 
 def segment_uses(process: Process, layout: Layout) -> tuple[SegmentUse, ...]:
-    """What is no training step, the longest kind first. The share is of the run from the end of the warm-up."""
+    """What is no training step, the longest kind first. The share is of the run from the end of the warm-up, without
+    what steptime itself held it for, as `Cost` tells it: a job that nobody looks at spends that share."""
     steps, segments = layout.timeline.steps, layout.timeline.segments
     if not len(steps.begin):
         return ()
@@ -40,26 +41,30 @@ def segment_uses(process: Process, layout: Layout) -> tuple[SegmentUse, ...]:
     end = max([int(steps.end[-1]), *(segment.end for segment in segments)])
     kinds: dict[str, list[Segment]] = defaultdict(list)
     for segment in segments:
-        if segment.end > begin:
+        if segment.end > begin and segment.kind is not SegmentKind.PAUSE:
             kinds[segment.kind.name.lower()].append(segment)
-    uses = [_use(kind, held, begin, end, process, layout) for kind, held in kinds.items()]
+    paused = measure(layout.claims.sets[SegmentKind.PAUSE], np.array([begin]), np.array([end]))
+    uses = [_use(kind, held, end - begin - int(paused[0]), process, layout) for kind, held in kinds.items()]
     return tuple(sorted(uses, key=lambda use: -use.duration))
 
 
-def _use(kind: str, held: list[Segment], begin: int, end: int, process: Process, layout: Layout) -> SegmentUse:
-    first = np.array([max(begin, each.begin) for each in held], np.int64)
+def _use(kind: str, held: list[Segment], run: int, process: Process, layout: Layout) -> SegmentUse:
+    """run: ns that the share is of."""
+    first = np.array([each.begin for each in held], np.int64)
     last = np.array([each.end for each in held], np.int64)
     length = int((last - first).sum())
     forwards = layout.lane.of(Kind.FORWARD).intervals
+    apart = np.diff(np.searchsorted(layout.timeline.steps.end, first))
     timed = process.between
     told = timed is not None and measure(union(first, last), np.array([timed.begin]), np.array([timed.end]))[0]
     return SegmentUse(
         kind,
         len(held),
         length,
-        ratio(length, end - begin),
+        ratio(length, run),
         ratio(int(measure(forwards, first, last).sum()), length),
         segment_lines(timed.paths) if timed is not None and 2 * told > timed.end - timed.begin else (),
+        float(np.median(apart)) if len(apart) else 0.0,
     )
 
 

@@ -156,7 +156,7 @@ def _bottleneck(process: ProcessReport) -> list[str]:
 def _findings(process: ProcessReport, room: int, columns: int) -> list[str]:
     """The findings with the most to be saved: each in short, and in full, the first one first, as far as there is
     room."""
-    found = [finding for finding in process.findings if finding.weight is Weight.FINDING][:_FINDINGS]
+    found = _told(process)
     blocks = [_finding(finding, process, columns, full=False) for finding in found]
     while blocks and sum(map(len, blocks)) > room - _MARGINS:
         blocks.pop()
@@ -165,6 +165,12 @@ def _findings(process: ProcessReport, room: int, columns: int) -> list[str]:
         if sum(map(len, blocks)) - len(blocks[number]) + len(full) <= room - _MARGINS:
             blocks[number] = full
     return ["", *(line for block in blocks for line in block), *([""] if blocks else [])]
+
+
+def _told(process: ProcessReport) -> list[Finding]:
+    """Those that are told with what to do; a note where it comes first."""
+    first = [each for each in process.findings[:1] if each.weight is Weight.NOTE]
+    return (first + [each for each in process.findings if each.weight is Weight.FINDING])[:_FINDINGS]
 
 
 def _finding(finding: Finding, process: ProcessReport, columns: int, *, full: bool) -> list[str]:
@@ -187,7 +193,7 @@ def _kept_indent(line: str) -> str:
 
 def _footnotes(report: Report, process: ProcessReport) -> list[str]:
     lines = []
-    asides = [finding for finding in process.findings if finding.weight is not Weight.FINDING]
+    asides = [each for each in process.findings if each.weight is not Weight.FINDING and each not in _told(process)]
     for weight, word in ((Weight.DOUBT, "Doubt"), (Weight.NOTE, "Note")):
         told = process.verdict.reason.lower()
         shown = [aside for aside in asides if aside.weight is weight and aside.summary.lower() not in told]

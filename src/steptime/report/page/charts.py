@@ -52,7 +52,7 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class BarLayer:
-    """An account in all bars that have it, as one path in a square of BOX."""
+    """A category in all bars that have it, as one path in a square of BOX."""
 
     name: str
     path: str
@@ -141,9 +141,9 @@ def _bar(steps: tuple[int, ...], kinds: list[str], number: int, size: int, pitch
     first, end = number * size, min((number + 1) * size, len(steps))
     inside = sorted(range(first, end), key=steps.__getitem__)
     median, slowest = inside[(len(inside) - 1) // 2], inside[-1]
-    words = f"step {first}: {format_duration(steps[slowest])}, {kinds[slowest]}"
+    words = f"step {first + 1}: {format_duration(steps[slowest])}, {kinds[slowest]}"
     if end - first > 1:
-        words = f"steps {first} to {end - 1}: median {format_duration(steps[median])}, slowest step {slowest} "
+        words = f"steps {first + 1} to {end}: median {format_duration(steps[median])}, slowest step {slowest + 1} "
         words += f"{format_duration(steps[slowest])}"
     return Bar(
         x=number * pitch,
@@ -200,8 +200,8 @@ def _signs(bars: tuple[Bar, ...], known: StepSeries) -> tuple[Sign, ...]:
     """Outliers and what lay between or in steps, under the bars."""
     size = bars[0].last - bars[0].first + 1
     outlier = known.names.index("outlier") if "outlier" in known.names else -1
-    told = [(step, "outlier", f"step {step}: outlier") for step, kind in enumerate(known.kinds) if kind == outlier]
-    told += [(mark.step, mark.kind, f"{mark.kind} of {format_duration(mark.duration)} in step {mark.step}")
+    told = [(step, "outlier", f"step {step + 1}: outlier") for step, kind in enumerate(known.kinds) if kind == outlier]
+    told += [(mark.step, mark.kind, f"{mark.kind} of {format_duration(mark.duration)} in step {mark.step + 1}")
              for mark in known.marks]  # fmt: skip
     lettered = len(told) <= MOST_SIGNS
     found = []
@@ -212,11 +212,12 @@ def _signs(bars: tuple[Bar, ...], known: StepSeries) -> tuple[Sign, ...]:
 
 
 def _numbers(count: int) -> tuple[Tick, ...]:
-    """Numbers of steps below the plot."""
+    """Numbers of steps below the plot: the first step is 1, as in every sentence."""
     wide = max(count, 12) if count <= MOST_BARS else count
     stride = next(size * factor for size in (1, 10, 100, 1000, 10**4, 10**5, 10**6) for factor in (1, 2, 5)
                   if wide / (size * factor) <= 8)  # fmt: skip
-    return tuple(Tick(100 * (number + 0.41) / wide, str(number)) for number in range(0, count, stride))
+    shown = range(stride, count + 1, stride) if stride > 1 else range(1, count + 1)
+    return tuple(Tick(100 * (number - 0.59) / wide, str(number)) for number in shown)
 
 
 MOST_POINTS = 150

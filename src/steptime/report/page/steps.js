@@ -29,8 +29,8 @@
     const faster = steady.filter((other) => other < spent).length;
     const place = process.steady[step] && steady.length > 1 ? `, longer than ${faster} of ${steady.length} steady steps` : "";
     const many = bar.dataset.first !== bar.dataset.last;
-    const which = many ? `Steps ${bar.dataset.first} to ${bar.dataset.last}; the slowest, s` : "S";
-    return `${which}tep ${step}: ${duration(spent)}, ${kindOf(step)}${place}; ${change(spent, usual)}.`;
+    const which = many ? `Steps ${Number(bar.dataset.first) + 1} to ${Number(bar.dataset.last) + 1}; the slowest, s` : "S";
+    return `${which}tep ${step + 1}: ${duration(spent)}, ${kindOf(step)}${place}; ${change(spent, usual)}.`;
   };
 
   const make = (name, text, className) => {
