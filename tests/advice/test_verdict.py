@@ -125,6 +125,14 @@ def test_rollouts_that_take_most_of_the_run_come_before_the_step() -> None:
     )
 
 
+def test_a_tensor_that_is_made_on_a_cpu_is_no_transfer() -> None:
+    lines = (SegmentLine(SourceLine("rl.py", 34, "rollout", "p = policy(torch.tensor(state))"), 0.9),)
+    seen = replace(case(use("input", 60, 1)), segments=(SegmentUse("rollout", 30, 9_100, 0.91, lines=lines),))
+    assert "90 % of that at rl.py:34." in verdict(seen).sentence
+    on_device = replace(seen, step=replace(STEP, device="cuda"))
+    assert "90 % of that in transfers at rl.py:34." in verdict(on_device).sentence
+
+
 def test_what_else_a_good_part_of_the_run_goes_to_stands_behind_the_step() -> None:
     saved = SegmentUse("checkpoint", 3, 2_300, 0.23, forward=0.0, lines=())
     waiting = "Waiting for input: 60 ns of 100 ns per step (60 %)."

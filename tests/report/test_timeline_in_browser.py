@@ -247,14 +247,14 @@ def test_a_step_tells_its_categories_and_what_lay_in_it(report: Report, open_pag
     sheet.page.keyboard.press("Home")
     for _ in range(7):
         sheet.page.keyboard.press("ArrowRight")
-    assert sheet.page.locator("#chosen").inner_text().startswith("Step 8: 180 ms, outlier")
+    assert sheet.page.locator("#chosen").inner_text().startswith("Step 8: 180 ms, slow")
     rows = sheet.page.locator("#chosen-categories tbody tr")
     assert sheet.all_words(rows)[1].split("\t")[2:] == ["135 ms", "+67 ms"]
     sheet.page.keyboard.press("ArrowRight")
     sheet.page.keyboard.press("ArrowRight")
     assert sheet.page.locator("#chosen-notes").inner_text().startswith("evaluation of 2 s in it")
     assert sheet.page.locator("#chosen-categories").is_hidden()
-    assert sheet.page.locator(".signs text").all_text_contents() == ["▲", "E"]
+    assert sheet.page.locator(".signs text").all_text_contents() == ["△", "E"]
 
 
 def test_the_step_of_the_timeline_leads_to_it(report: Report, open_page: Any) -> None:

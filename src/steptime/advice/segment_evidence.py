@@ -24,9 +24,10 @@ LEAST_SHARE = 0.02
 """A line below it is worth no place."""
 
 MOST_SAID = 3
+TRANSFER = "in transfers "
 PARTS = (
     ("in the environment ", re.compile(r"(?<!optimizer)(?<!optim)(?<!opt)\.(?:step|reset)\(")),
-    ("in transfers ", re.compile(r"\.(?:item|cpu|numpy|tolist|to|cuda)\(|\b(?:as_)?tensor\(|\bfrom_numpy\(")),
+    (TRANSFER, re.compile(r"\.(?:item|cpu|numpy|tolist|to|cuda)\(|\b(?:as_)?tensor\(|\bfrom_numpy\(")),
 )
 """What a line of a rollout is, by its text: environments have the methods of Gymnasium (and of Gym before it)."""
 
@@ -88,16 +89,17 @@ def segment_lines(paths: Iterable[SampledPath]) -> tuple[SegmentLine, ...]:
     return tuple(SegmentLine(line, share) for line, amount in largest if (share := ratio(amount, whole)) >= LEAST_SHARE)
 
 
-def lines_text(use: SegmentUse) -> str:
+def lines_text(use: SegmentUse, device: str) -> str:
     """ "71 % of that in the environment at ppo.py:21, 13 % at ppo.py:22; the models' forward takes 16 %"; "" where
-    nothing is known of it."""
+    nothing is known of it. device: that the job trains on: on a CPU nothing is transferred."""
     said = [
-        f"{format_share(line.share)}{'' if number else ' of that'} {_part(line)}at {format_source(line.source)}"
+        f"{format_share(line.share)}{'' if number else ' of that'} {_part(line, device)}at {format_source(line.source)}"
         for number, line in enumerate(use.lines[:MOST_SAID])
     ]
     forward = f"the models' forward takes {format_share(use.forward)}" if use.forward >= LEAST_SHARE else ""
     return "; ".join(filter(None, (", ".join(said), forward)))
 
 
-def _part(line: SegmentLine) -> str:
-    return next((part for part, text in PARTS if text.search(line.source.text)), "")
+def _part(line: SegmentLine, device: str) -> str:
+    part = next((part for part, text in PARTS if text.search(line.source.text)), "")
+    return "" if device == "cpu" and part == TRANSFER else part

@@ -148,7 +148,7 @@ def _run_text(case: Case) -> str:
     most = most_of_the_run(case)
     if most is None:
         return ""
-    lines = lines_text(most)
+    lines = lines_text(most, case.step.device)
     return f"{RUN[most.kind]} {format_share(most.share)} of the run{lines and f': {lines}'}."
 
 
@@ -246,7 +246,7 @@ def _nothing_to_recover(uses: tuple[CategoryUse, ...], first: Estimate, case: Ca
         return UNEXPLAINED, f"{_amount(unexplained, case)}. {record}"
     compute = named(uses, COMPUTE)
     share = _share(compute.duration, case) if compute is not None else None
-    if compute is None or share is None or share.low < MOST_OF_IT:
+    if compute is None or share is None or share.value < MOST_OF_IT:
         return BALANCED, f"Balanced: no category could give back more than {format_share(first.value)}."
     most = max((_share(use.duration, case).value for use in uses if use is not compute), default=0.0)
     where = _hottest_forward(case) or (f"; nothing else takes more than {format_share(most)}" if most else "")

@@ -156,10 +156,12 @@ def unstable_steps(signals: Signals) -> Finding | None:
     When to ignore it: When batches differ in size by design.
     """
     contention = signals.contention
+    if others_took_cpus(contention):  # ST802 tells how far the steps vary, with what is behind it
+        return None
     if contention.drift > DRIFT:
         summary = f"Steps grew by {format_share(contention.drift)} during the run"
         return unstable_steps.finding(summary, "Look for what grows with each step: lists, graphs, logs, buffers.")
-    if contention.spread > SPREAD and not others_took_cpus(contention):  # ST802 tells the spread with its cause
+    if contention.spread > SPREAD:
         summary = f"Steps vary by {format_share(contention.spread)} (interquartile range over median)"
         return unstable_steps.finding(summary, "Look at the series of steps in the report before trusting averages.")
     return None

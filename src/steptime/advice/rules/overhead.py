@@ -183,7 +183,7 @@ def _sites(signals: Signals) -> Iterator[_Site]:
             else:
                 sampled = sampled_lines(signals.paths, source)
                 line = max(sampled, key=lambda line: sampled[line], default=source)
-                yield _Site(line, calls, each, _idle(uses), slow=_slow(signals, uses))
+                yield _Site(line, calls, each, _idle(uses), slow=_slow(signals, uses), lines=max(1, len(sampled)))
 
 
 def _may_loop(uses: Iterable[OperatorUse]) -> bool:

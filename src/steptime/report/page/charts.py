@@ -23,10 +23,13 @@ MOST_SIGNS = 80
 BOX = 1000
 """Side of the square that the stacks are drawn in, which is stretched to the plot."""
 SIGNS = {
-    "outlier": "▲", "evaluation": "E", "checkpoint": "C", "compilation": "J", "rollout": "R", "loader start": "L",
-    "pause": "P",
+    "outlier": "▲", "slow": "△", "evaluation": "E", "checkpoint": "C", "compilation": "J", "rollout": "R",
+    "loader start": "L", "pause": "P",
 }  # fmt: skip
-"""Letters of what is marked under the bars; J as in just-in-time."""
+"""Letters of what is marked under the bars; J as in just-in-time. A slow step is far longer than the others and in the
+mean all the same; an outlier is left out of it."""
+NEXT_LETTER = 2.5
+"""Percent of the width: a letter that is nearer to the last one of its kind is a line, so that none lies on another."""
 MARGIN = 1.08
 """Height of the plot over the highest step of all, where that is less."""
 
@@ -103,7 +106,8 @@ def series(process: ProcessReport) -> SeriesChart | None:
     bars = _bars(steps, kinds, top)
     known = process.series
     bars, layers = _layered(bars, known) if known is not None else (bars, ())
-    signs = _signs(bars, known) if known is not None else ()
+    fine = _fine(kinds, known)
+    signs = _signs(bars, known, fine) if known is not None else ()
     present = {sign.kind for sign in signs}
     return SeriesChart(
         bars=bars,
@@ -114,7 +118,7 @@ def series(process: ProcessReport) -> SeriesChart | None:
         ticks=even_ticks(top, 4),
         numbers=_numbers(len(steps)),
         cut=sum(spent > top for spent in steps),
-        kinds=tuple(_counts(kinds, known)),
+        kinds=tuple(_counts(kinds, fine)),
         layers=layers,
         signs=signs,
         legend=tuple((letter, kind) for kind, letter in SIGNS.items() if kind in present),
@@ -159,9 +163,16 @@ def _bar(steps: tuple[int, ...], kinds: list[str], number: int, size: int, pitch
     )
 
 
-def _counts(kinds: list[str], known: StepSeries | None) -> Iterator[tuple[str, str, int]]:
-    """(class of the colour, words, count) of each kind; as finely as the report has them."""
+def _fine(kinds: list[str], known: StepSeries | None) -> list[str]:
+    """The kinds as finely as the report has them; an outlier that the mean does not leave out is a slow step."""
     fine = [known.names[kind] for kind in known.kinds] if known is not None else kinds
+    return ["slow" if (name, coarse) == ("outlier", "steady") else name
+            for name, coarse in zip(fine, kinds, strict=False)]  # fmt: skip
+
+
+def _counts(kinds: list[str], fine: list[str]) -> Iterator[tuple[str, str, int]]:
+    """(class of the colour, words, count) of each kind. Slow steps are steady ones: the mean is of all of these."""
+    fine = ["steady" if name == "slow" else name for name in fine]
     for name in dict.fromkeys(fine):
         places = [coarse for coarse, each in zip(kinds, fine, strict=False) if each == name]
         colour = "steady" if name == "outlier" else max(set(places), key=places.count) if places else "aside"
@@ -196,18 +207,20 @@ def _block(x: float, width: float, bottom: float, high: float) -> str:
     return f"M{across} {top}h{width * scale:.1f}v{high * scale:.1f}h-{width * scale:.1f}z"
 
 
-def _signs(bars: tuple[Bar, ...], known: StepSeries) -> tuple[Sign, ...]:
-    """Outliers and what lay between or in steps, under the bars."""
+def _signs(bars: tuple[Bar, ...], known: StepSeries, fine: list[str]) -> tuple[Sign, ...]:
+    """Slow steps, outliers, and what lay between or in steps, under the bars."""
     size = bars[0].last - bars[0].first + 1
-    outlier = known.names.index("outlier") if "outlier" in known.names else -1
-    told = [(step, "outlier", f"step {step + 1}: outlier") for step, kind in enumerate(known.kinds) if kind == outlier]
+    told = [(step, kind, f"step {step + 1}: {kind}") for step, kind in enumerate(fine) if kind in ("outlier", "slow")]
     told += [(mark.step, mark.kind, f"{mark.kind} of {format_duration(mark.duration)} in step {mark.step + 1}")
              for mark in known.marks]  # fmt: skip
     lettered = len(told) <= MOST_SIGNS
-    found = []
+    found, last = [], dict[str, float]()
     for step, kind, words in sorted(told):
         bar = bars[min(step // size, len(bars) - 1)]
-        found.append(Sign(bar.x + bar.width / 2, kind, SIGNS.get(kind, "?") if lettered else "", words))
+        at = bar.x + bar.width / 2
+        crowded = at - last.get(kind, -NEXT_LETTER) < NEXT_LETTER
+        found.append(Sign(at, kind, SIGNS.get(kind, "?") if lettered and not crowded else "", words))
+        last[kind] = last[kind] if crowded else at
     return tuple(found)
 
 

@@ -15,7 +15,8 @@
   };
   const kindOf = (step) => {
     const { process, series } = facts();
-    if (series) return series.names[series.kinds[step]];
+    const kind = series && series.names[series.kinds[step]];
+    if (kind) return kind === "outlier" && process.steady[step] ? "slow" : kind;
     return process.steady[step] ? "steady" : step < process.case.step.warm_up ? "warm-up" : "set aside";
   };
   const change = (spent, usual) => {
