@@ -160,7 +160,7 @@ def roofline_sentences(case: Case) -> tuple[str, ...]:
     if alone > MENTIONED * whole:
         share = format_share(alone / whole)
         sentences.append(f"{share} of it belongs to no operator (launched before the trace began?).")
-    if machine is not None:
+    if machine is not None and not (machine.measured and roofline.peak):  # it was said with what was reached
         source = f" ({machine.source})" if machine.source and not machine.measured else ""
         sentences.append(f"Peaks of {machine.name}: {origin(machine)}{source}.")
     return tuple(sentences)

@@ -11,7 +11,7 @@ from steptime.quantities import format_bytes, format_count, format_duration, for
 from steptime.report.page.waterfall import Decades, Tick, decades, even_ticks
 from steptime.report.printable import shorten
 from steptime.report.report import ProcessReport
-from steptime.report.sentences import format_rate, origin, place_text, step_text
+from steptime.report.sentences import format_rate, place_text, step_text
 from steptime.report.steps import StepSeries
 
 MOST_BARS = 400
@@ -281,7 +281,7 @@ class UpperBound:
 @dataclass(frozen=True, slots=True)
 class RooflineChart:
     """what: "kernel group" or "operator"; share: of their time that the points have, as words; above: points that are
-    faster than the upper bound of their format."""
+    faster than the upper bound of their format; source: name of the machine that the peaks are of."""
 
     points: tuple[RooflinePoint, ...]
     peaks: tuple[UpperBound, ...]
@@ -316,7 +316,7 @@ def roofline_chart(case: Case) -> RooflineChart | None:
         what="kernel group" if case.kernels else "operator",
         share=format_share(part / whole) if whole else "",
         left_out=len(placed) - len(shown),
-        source=f"{origin(machine)}, {machine.name}" if machine is not None else "",
+        source=machine.name if machine is not None else "",
         bounds=tuple(dict.fromkeys(use.bound for use in shown)),
         above=sum(_is_above(use, machine) for use in shown),
     )
