@@ -125,6 +125,13 @@ def test_rollouts_that_take_most_of_the_run_come_before_the_step() -> None:
     )
 
 
+def test_shares_of_lines_that_were_slowed_much_are_not_told() -> None:
+    lines = (SegmentLine(SourceLine("rl.py", 34, "rollout", "p = policy(state)"), 0.99),)
+    rollouts = SegmentUse("rollout", 30, 9_100, 0.8, forward=0.53, lines=lines, slowed=14.0)
+    said = verdict(replace(case(use("input", 60, 1)), segments=(rollouts,))).sentence
+    assert said.startswith("Rollouts take 80 % of the run: most of that at rl.py:34; the models' forward takes 53 %. ")
+
+
 def test_a_tensor_that_is_made_on_a_cpu_is_no_transfer() -> None:
     lines = (SegmentLine(SourceLine("rl.py", 34, "rollout", "p = policy(torch.tensor(state))"), 0.9),)
     seen = replace(case(use("input", 60, 1)), segments=(SegmentUse("rollout", 30, 9_100, 0.91, lines=lines),))

@@ -588,7 +588,8 @@ class SegmentUse:
     """What is no training step. kind: "evaluation", "checkpoint", "rollout", … duration: total ns; share: of the run
     after warm-up, without what steptime held it for. forward: share of it in which models that the job calls run.
     lines: of the user's, with the share of it that each takes, what it calls included; the longest first, all at one
-    level of calls; where they were timed. every: steps from one to the next, in the median; 0 where there is one."""
+    level of calls; where they were timed, which slowed it so many times. every: steps from one to the next, in the
+    median; 0 where there is one."""
 
     kind: str
     count: int
@@ -597,6 +598,7 @@ class SegmentUse:
     forward: float = 0.0
     lines: tuple[SegmentLine, ...] = ()
     every: float = 0.0
+    slowed: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,10 @@ LEAST_SHARE = 0.02
 """A line below it is worth no place."""
 
 MOST_SAID = 3
+MOST_SLOWED = 3.0
+"""Times as long as usual while its lines were timed: beyond it what calls much of torch is told too long."""
+MOST = 0.5
+"""Of what was seen: the line that has it is the one to look at, however much slower that was."""
 TRANSFER = "in transfers "
 PARTS = (
     ("in the environment ", re.compile(r"(?<!optimizer)(?<!optim)(?<!opt)\.(?:step|reset)\(")),
@@ -66,6 +70,7 @@ def _use(kind: str, held: list[Segment], run: int, process: Process, layout: Lay
         ratio(int(measure(forwards, first, last).sum()), length),
         segment_lines(timed.paths) if timed is not None and 2 * told > timed.end - timed.begin else (),
         float(np.median(apart)) if len(apart) else 0.0,
+        ratio((timed.end - timed.begin) * len(held), length) if timed is not None else 1.0,
     )
 
 
@@ -92,12 +97,19 @@ def segment_lines(paths: Iterable[SampledPath]) -> tuple[SegmentLine, ...]:
 def lines_text(use: SegmentUse, device: str) -> str:
     """ "71 % of that in the environment at ppo.py:21, 13 % at ppo.py:22; the models' forward takes 16 %"; "" where
     nothing is known of it. device: that the job trains on: on a CPU nothing is transferred."""
+    if use.slowed > MOST_SLOWED:
+        places = [f"most of that at {format_source(line.source)}" for line in use.lines[:1] if line.share >= MOST]
+        return "; ".join((*places, *_forward(use)))
     said = [
         f"{format_share(line.share)}{'' if number else ' of that'} {_part(line, device)}at {format_source(line.source)}"
         for number, line in enumerate(use.lines[:MOST_SAID])
     ]
-    forward = f"the models' forward takes {format_share(use.forward)}" if use.forward >= LEAST_SHARE else ""
-    return "; ".join(filter(None, (", ".join(said), forward)))
+    return "; ".join(filter(None, (", ".join(said), *_forward(use))))
+
+
+def _forward(use: SegmentUse) -> tuple[str, ...]:
+    known = use.forward >= LEAST_SHARE
+    return (f"the models' forward takes {format_share(use.forward)}",) if known else ()
 
 
 def _part(line: SegmentLine, device: str) -> str:

@@ -8,9 +8,10 @@ from steptime.advice.evidence import SegmentUse, Signal
 from steptime.advice.rule import LONGEST_SUMMARY, Finding, Weight, rule
 from steptime.advice.rules.python import OFTEN
 from steptime.advice.savings import in_step, modelled
+from steptime.advice.segment_evidence import MOST_SLOWED
 from steptime.advice.signals import Signals
 from steptime.advice.verdict import outliers_text, part_words
-from steptime.quantities import format_count, format_duration, format_share, format_source
+from steptime.quantities import format_count, format_duration, format_share, format_source, format_times
 
 LEAST_EVALUATION = 0.1
 """Of the run after the warm-up."""
@@ -96,9 +97,13 @@ def rollout_share(signals: Signals) -> Finding | None:
 
 def _where(use: SegmentUse) -> dict[str, Any]:
     """The longest line of what was timed by line, and all of them as evidence."""
+    sure = use.slowed <= MOST_SLOWED
     lines = tuple(
-        f"{format_share(line.share)}: {format_source(line.source)} {line.source.text}".rstrip() for line in use.lines
+        f"{f'{format_share(line.share)}: ' if sure else ''}{format_source(line.source)} {line.source.text}".rstrip()
+        for line in use.lines
     )
+    if lines and not sure:
+        lines += (f"It took {format_times(use.slowed)} times as long while these lines were timed.",)
     forward = (f"{format_share(use.forward)}: the models' forward",) if use.forward else ()
     return {"source": use.lines[0].source if use.lines else None, "evidence": (*lines, *forward)}
 
