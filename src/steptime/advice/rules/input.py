@@ -204,7 +204,7 @@ def too_few_workers(signals: Signals) -> Finding | None:
     if loader.workers:
         summary = f"With {_workers(loader.workers)}, a step waits {format_duration(wait.value)}: its batches take "
         summary += f"{format_duration(model.production)} to make"
-    summary += f"; {_workers(model.needed)} would do" if model.needed <= model.best else ""
+    summary += f"; {_workers(model.needed)} would do" if model.needed == model.best else ""
     saved = capped(scaled(wait, ratio(gain, wait.value)), wait)
     saving, source = modelled(saved.value, saved.low, wait.high, wait.samples), loader.site or loader.item_site
     return too_few_workers.finding(summary, _advice_on_more(loader, model), saving, category="input", source=source)
