@@ -116,7 +116,7 @@ def test_no_source_leaves_lines_out(steptime: Steptime, slow: Path) -> None:
 
 def test_a_breach_is_said_once_on_a_terminal(slow: Path) -> None:
     ours, theirs = pty.openpty()
-    words = ["compare", REPORTS / "quiet-1.json", slow, "--fail-on", "step>5%"]
+    words = ["compare", str(REPORTS / "quiet-1.json"), str(slow), "--fail-on", "step>5%"]
     done = subprocess.Popen([sys.executable, "-c", ENTRY, *words], stdout=theirs, stderr=theirs)
     os.close(theirs)
     said = b""
