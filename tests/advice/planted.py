@@ -971,6 +971,9 @@ PLANTED: dict[str, dict[str, Case]] = {
         "fires": replace(BASE, contention=contention(spread=0.5)),
         "fires-drift": replace(BASE, contention=contention(drift=0.4)),
         "clean": BASE,
+        "clean-beside-other-load": replace(
+            BASE, contention=contention(other=0.9, job=1.1, cpus=2, pressure=45.0, spread=0.5)
+        ),
     },
     "overflow-skipped": {
         "fires": replace(BASE, step=replace(step(), scaled=200, skipped=12)),

@@ -202,6 +202,13 @@ PLANTED_TRACES: dict[str, dict[str, Case]] = {
             kernels=(kernel("add_", 1800, 3 * MS, "latency"), kernel("mm", 300, 2 * MS, "latency")),
             gaps=(gap("overhead", "aten::add_", 8 * MS, 1500.0, source=LINE), gap("overhead", "", 3 * MS, 200.0)),
         ),
+        "fires-where-breaks-are-known": replace(
+            HEALTHY,
+            categories=categories(overhead=11 * MS),
+            kernels=(kernel("add_", 1800, 3 * MS, "latency"),),
+            step=replace(HEALTHY.step, compiled=True),
+            compiler=CompilerUse("compiled", breaks=(_BREAK,)),
+        ),
         "fires-on-one-stall": replace(
             HEALTHY,
             step=replace(HEALTHY.step, duration=about(400 * MS)),

@@ -37,6 +37,7 @@ def finding(rule: str, name: str) -> Finding:
         ("input-wait", "fires-from-a-trace", "no workers: try two"),
         ("host-sync", "fires-from-a-trace", "every n-th step"),
         ("overhead-bound", "fires-on-one-stall", "trace later steps"),
+        ("overhead-bound", "fires-where-breaks-are-known", "mend its graph breaks (ST308)"),
         ("overhead-bound", "fires-on-several-stalls", "trace later steps"),
         ("allocator-stalls", "fires", "empty_cache()"),
         ("idle-matrix-units", "fires", 'set_float32_matmul_precision("high")'),
@@ -137,3 +138,9 @@ def test_cheaper_items_save_the_wait_that_workers_cannot_hide() -> None:
     assert found.savings is not None
     assert found.savings.value < 30 * MS <= found.savings.high
     assert "which only a cheaper item saves" in found.advice
+
+
+def test_slow_steps_are_told_with_their_lines_in_one_sentence() -> None:
+    told = finding("caught-steps", "fires")
+    assert told.summary.endswith(": 90 % of that at train.py:55, 10 % at train.py:57")
+    assert told.evidence == ("Steps 100, 200, 300",)

@@ -285,6 +285,31 @@ def test_a_few_steps_of_ten_times_the_length_stand_beside_the_usual_one(tmp_path
     assert (case.step.duration.value == 16 * MS) == (phase == "rest") == (case.outliers.left_out == 3)
 
 
+def test_what_lies_between_steps_is_a_share_of_the_run_without_what_steptime_held(tmp_path: Path) -> None:
+    job = JournalBuilder()
+    for number in range(40):
+        if number in (10, 15, 20, 30):
+            job.span(Kind.CHECKPOINT, 100 * MS)
+        if number == 25:
+            job.span(Kind.PAUSE, 900 * MS)
+        job.forward(4 * MS).backward(5 * MS).step(MS)
+    (saved,) = case_of(job.process(tmp_path / "recording")).segments
+    assert (saved.kind, saved.count, saved.every) == ("checkpoint", 4, 5)
+    assert saved.share == pytest.approx(400 / (390 + 400), rel=0.03)
+
+
+def test_outliers_are_counted_once(tmp_path: Path) -> None:
+    """Steps as long as the ones left out, but by their wait for input, stay in the mean and are not counted."""
+    job = JournalBuilder()
+    for number in range(120):
+        late = 180 * MS if number in (30, 50, 70, 90) else 0
+        job.next(MS + late).forward(5 * MS).backward(8 * MS)
+        job.wait(180 * MS if number in (40, 60) else 0).step(2 * MS)
+    outliers = case_of(job.process(tmp_path / "recording")).outliers
+    assert outliers is not None
+    assert (outliers.count, outliers.left_out, outliers.numbers) == (2, 2, (41, 61))
+
+
 def test_settings_see_switches_that_a_backward_saw(tmp_path: Path) -> None:
     job = JournalBuilder().fact("settings", **SETTINGS)
     for number in range(10):

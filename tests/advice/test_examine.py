@@ -9,8 +9,9 @@ import pytest
 from advice.planted import PLANTED
 
 from steptime.advice.engine import QUICKER_OF_REST, examine
-from steptime.advice.evidence import Case, CategoryUse, Signal, StepSummary
+from steptime.advice.evidence import Case, CategoryUse, SegmentUse, Signal, StepSummary
 from steptime.advice.rule import Finding, Function, Rule, Weight, rule
+from steptime.advice.rules import CATALOGUE
 from steptime.advice.signals import Signals
 from steptime.quantities import Estimate, SourceLine
 
@@ -211,3 +212,8 @@ def test_a_line_goes_before_a_category_that_it_cannot_be_told_apart_from(
     category = made("ST302", "overhead-bound", found("ST302", "overhead-bound", saving(180), category="overhead"))
     line = found("ST201", "python-time", saving(*saved), category="python", source=SourceLine("train.py", 7))
     assert names(category, made("ST201", "python-time", line))[0] == first
+
+
+def test_what_is_said_of_most_of_the_run_comes_first() -> None:
+    rollouts = replace(PLANTED["input-wait"]["fires"], segments=(SegmentUse("rollout", 10, 9_000_000_000, 0.8),))
+    assert examine(rollouts, CATALOGUE).findings[0].name == "rollout-share"

@@ -344,7 +344,7 @@ def test_compiling_saves_more_of_the_dispatching_on_a_cpu() -> None:
 
 
 def test_graphs_save_what_the_replay_as_one_launch_says() -> None:
-    saved = Prediction("one launch", about(4 * MS), 5 * MS)
+    saved = Prediction("one graph launch", about(4 * MS), 5 * MS)
     case = replace(CUDA, replay=ReplayUse(0.02, 4, (), (saved,)))
     option = only("RM307", case)
     assert option.saving is not None

@@ -53,6 +53,12 @@ def test_little_time_and_many_equal_lines_change_nothing() -> None:
     assert at_hottest_line(finding("input", CALL), seen).source == CALL
 
 
+def test_a_line_that_holds_next_to_nothing_of_the_saving_is_not_where_it_is() -> None:
+    begins = SourceLine("/job/rl.py", 29, "rollout", "def rollout(steps):")
+    inside = SourceLine("/job/rl.py", 38, "rollout", "s, r, done = env.step(a)")
+    assert at_hottest_line(finding("overhead", begins), case(PathUse(0.2, "", (inside,)))).source == begins
+
+
 def test_where_a_function_begins_or_a_loader_is_made_any_line_that_runs_says_more() -> None:
     begins = SourceLine("/job/data.py", 5, "Reviews.__getitem__", "def __getitem__(self, index):")
     lines = [SourceLine("/job/data.py", number, "Reviews.__getitem__") for number in range(6, 16)]

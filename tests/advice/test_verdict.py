@@ -96,9 +96,14 @@ def test_the_first_finding_writes_the_headline_with_its_line_once() -> None:
 def test_where_several_things_matter_the_three_largest_are_one_sentence() -> None:
     found = verdict(case(use("input", 30, 1), use("overhead", 25, 1), use("python", 20, 1), use("sync", 16, 1)))
     assert found.sentence == (
-        "Several things matter. Of 100 ns per step: waiting for input 30 ns (30 %), operator overhead 25 ns (25 %) and "
-        "your own Python 20 ns (20 %)."
+        "Several things matter. Of the step's 100 ns: waiting for input 30 ns (30 %), operator overhead 25 ns (25 %) "
+        "and your own Python 20 ns (20 %)."
     )
+
+
+def test_what_else_takes_time_is_the_longest_of_the_others() -> None:
+    seen = case(replace(use("compute", 90, 1), recoverable=use("", 11, 1).duration), use("python", 5, 1))
+    assert verdict(seen).sentence == "Computing: 90 ns of 100 ns per step (90 %); nothing else takes more than 5.0 %."
 
 
 def test_few_steps_are_told_by_the_shortest_and_the_longest() -> None:
@@ -118,6 +123,21 @@ def test_rollouts_that_take_most_of_the_run_come_before_the_step() -> None:
         "Rollouts take 91 % of the run: 71 % of that in the environment at ppo.py:21, 20 % at ppo.py:20; the models' "
         "forward takes 18 %. Waiting for input: 60 ns of 100 ns per step (60 %)."
     )
+
+
+def test_shares_of_lines_that_were_slowed_much_are_not_told() -> None:
+    lines = (SegmentLine(SourceLine("rl.py", 34, "rollout", "p = policy(state)"), 0.99),)
+    rollouts = SegmentUse("rollout", 30, 9_100, 0.8, forward=0.53, lines=lines, slowed=14.0)
+    said = verdict(replace(case(use("input", 60, 1)), segments=(rollouts,))).sentence
+    assert said.startswith("Rollouts take 80 % of the run: most of that at rl.py:34; the models' forward takes 53 %. ")
+
+
+def test_a_tensor_that_is_made_on_a_cpu_is_no_transfer() -> None:
+    lines = (SegmentLine(SourceLine("rl.py", 34, "rollout", "p = policy(torch.tensor(state))"), 0.9),)
+    seen = replace(case(use("input", 60, 1)), segments=(SegmentUse("rollout", 30, 9_100, 0.91, lines=lines),))
+    assert "90 % of that at rl.py:34." in verdict(seen).sentence
+    on_device = replace(seen, step=replace(STEP, device="cuda"))
+    assert "90 % of that in transfers at rl.py:34." in verdict(on_device).sentence
 
 
 def test_what_else_a_good_part_of_the_run_goes_to_stands_behind_the_step() -> None:

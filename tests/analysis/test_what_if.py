@@ -76,10 +76,10 @@ def test_a_step_bound_by_the_host_is_replayed_to_the_nanosecond(tmp_path: Path) 
 def test_one_launch_leaves_the_kernels_of_a_step_bound_by_the_host(tmp_path: Path) -> None:
     replay = replayed(written(tmp_path / "made.json", slow_host()))
     category = 500 - 5 * 10  # what the breakdown calls launch: the device idles unless one of the kernels runs
-    assert prediction(replay, "one launch").cap == category * 1000
+    assert prediction(replay, "one graph launch").cap == category * 1000
     # Kernels back to back with the usual gap of 1 µs, after one call of 4 µs: far below the cap.
-    assert saved(replay, "one launch") == pytest.approx(500 - (5 * 10 + 4 * 1 + 4), abs=5)
-    assert saved(replay, "one launch") <= category
+    assert saved(replay, "one graph launch") == pytest.approx(500 - (5 * 10 + 4 * 1 + 4), abs=5)
+    assert saved(replay, "one graph launch") <= category
 
 
 def test_a_step_bound_by_the_device_has_its_kernels_on_the_critical_path(tmp_path: Path) -> None:

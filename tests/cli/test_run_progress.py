@@ -51,3 +51,9 @@ def test_a_line_takes_the_place_of_a_progress_bar_in_a_terminal_only(monkeypatch
         say_above("60 s")
     assert terminal.getvalue() == "\r\x1b[Ksteptime: 60 s\n", "the bar draws itself again below"
     assert file.getvalue() == "steptime: 60 s\n"
+
+
+def test_one_step_is_one_step() -> None:
+    said: list[str] = []
+    Announcer(said.append).show(progress(3, 1, WATCHING))
+    assert said == ["3 s, 1 step: watching"]

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from steptime.cli.main import main
+from steptime.launcher import attach
 from steptime.probe.standby import entry_of, folder_of
 
 pytest.importorskip("torch")
@@ -166,3 +167,15 @@ def test_what_cannot_be_entered_is_one_sentence_and_leaves_nothing(
     assert ("(no-such-process)" if what == "nobody" else "(attach-refused)") in said[-1]
     assert not list(tmp_path.iterdir())
     assert not Path(entry_of(folder_of(os.getuid()), pid)).exists()
+
+
+def test_one_that_is_interrupted_at_once_says_so_and_keeps_nothing(
+    start: Callable[[bool], Job], tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job, before = start(True), set(tmp_path.iterdir())
+    monkeypatch.setattr(attach, "_wait_for", lambda *_: os.kill(os.getpid(), signal.SIGINT))
+    assert main(["attach", str(job.process.pid), "--recording", str(tmp_path / "r")]) == 130
+    said = "steptime: interrupted before a step was measured: nothing is kept, and the job goes on\n"
+    assert capfd.readouterr() == ("", f"{said}\n"), "behind ^C the shell's prompt is on a line of its own"
+    assert set(tmp_path.iterdir()) == before
+    assert job.end()[0].startswith("whole")

@@ -19,10 +19,10 @@ class Sheet:
 
     def words(self, locator: Any) -> str:
         """What stands there, once it has been scrolled to: Chromium has no words for what is three screens away, as
-        the page leaves its parts there undrawn."""
+        the page leaves its parts there undrawn. A space before a unit, at which no line breaks, is a space."""
         locator.scroll_into_view_if_needed()
         words: str = locator.inner_text()
-        return words
+        return words.replace("\u00a0", " ")
 
     def all_words(self, locator: Any) -> list[str]:
         return [self.words(each) for each in locator.all()]

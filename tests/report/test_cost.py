@@ -89,6 +89,35 @@ def test_what_looking_closely_took_is_told_once_and_as_a_share_of_the_run() -> N
     assert cost_text(found, 79.7e6) == f"about 27 µs/step always (< 0.1 %); {once}"
 
 
+def test_records_between_the_steps_count_for_what_lies_from_step_to_step(tmp_path: Path) -> None:
+    job = JournalBuilder()
+    for _ in range(20):
+        job.span(Kind.CHECKPOINT, 40 * MS).next(2 * MS).forward(3 * MS).backward(4 * MS).step(1 * MS)
+    process = job.process(tmp_path)
+    assert cost_of(process, lay_out_whole(process).timeline.steps).span_ns == pytest.approx(50 * MS, rel=0.1)
+    found = Cost(None, 626e3, 0, 0, 0, 186.0, span_ns=8.45e6)
+    assert cost_text(found, 1.38e6).startswith("about 626 µs always, from step to step (7.4 % of 8.45 ms); ")
+
+
+def test_beside_other_load_no_difference_passes_for_our_cost(tmp_path: Path) -> None:
+    job = JournalBuilder()
+    for block in range(11):
+        begin = job.now
+        for _ in range(10):
+            if block % 2:
+                job.wait(9 * MS).record(Kind.BOUNDARY, job.now, job.now)
+            else:
+                job.next(2 * MS).forward(3 * MS).backward(4 * MS).step(1 * MS)
+        if block % 2:
+            job.record(Kind.UNWATCHED, begin, job.now)
+    process = job.process(tmp_path)
+    steps = lay_out_whole(process).timeline.steps
+    assert cost_of(process, steps).watch is not None
+    assert HEALTHY.contention is not None
+    busy = replace(HEALTHY.contention, other_cpu=1.2, job_cpu=0.8, usable_cpus=2, pressure=75.0)
+    assert cost_of(process, steps, None, busy).watch is None
+
+
 def test_steps_that_were_looked_at_closely_cost_what_they_took_longer(tmp_path: Path) -> None:
     job = JournalBuilder()
     for number in range(20):

@@ -97,7 +97,7 @@ def test_a_prediction_that_may_be_nothing_is_not_shown(report: Report, traced: C
 def test_one_step_is_told_as_one(report: Report, traced: Case) -> None:
     once = replace(traced.step, steady=1, total=1, duration=Estimate(96.2 * MS, 0, 192.4 * MS, 1))
     shown = text.render(with_case(report, replace(traced, step=once)))
-    assert "one step: others may differ" in shown
+    assert "Step 96.2 ms, one step\n" in shown
     assert "±" not in shown
 
 

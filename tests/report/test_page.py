@@ -52,7 +52,7 @@ class Elements(html.parser.HTMLParser):
             kind = dict(self.found[-1][1]).get("type", self.inside)
             self.raw[kind] = self.raw.get(kind, "") + data
         else:
-            self.text += data
+            self.text += data.replace("\u00a0", " ")
 
 
 def test_a_page_is_one_file_that_points_nowhere(report: Report) -> None:
@@ -229,6 +229,20 @@ def test_several_ranks_make_a_heat_map_with_the_late_one_marked(report: Report) 
     text = Elements(page.render(replace(report, processes=processes))).text
     assert "late: the others wait for it" in text
     assert heat_map(report) is None
+
+
+def test_a_line_does_not_end_before_a_unit(report: Report) -> None:
+    process = report.processes[0]
+    told = replace(process, verdict=replace(process.verdict, sentence="Computing: 8.5 ms of 10 s per step (4.5 %)."))
+    text = page.render(replace(report, processes=(told,)))
+    assert "Computing: 8.5\u00a0ms of 10\u00a0s per step (4.5\u00a0%).</h1>" in text
+
+
+def test_what_the_headline_says_is_not_said_again(report: Report) -> None:
+    process = report.processes[0]
+    said = process.findings[1].summary
+    told = replace(process, verdict=replace(process.verdict, sentence=f"{said}, at train.py:88."))
+    assert Elements(page.render(replace(report, processes=(told,)))).text.count(said) == 1
 
 
 def test_a_case_with_nothing_but_a_step_makes_a_page(report: Report) -> None:

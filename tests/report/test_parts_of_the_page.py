@@ -22,7 +22,7 @@ from steptime.report.page.memory import memory_chart
 from steptime.report.page.ranks import heat_map
 from steptime.report.page.waterfall import moves_of
 from steptime.report.report import Report
-from steptime.report.steps import KINDS, MOST_ROWS, series_of_process, series_of_trace
+from steptime.report.steps import KINDS, MOST_ROWS, StepMark, series_of_process, series_of_trace
 from steptime.report.trials import trial_report
 from steptime.trials.results import Plan, Results
 from steptime.trials.trial import Agreement, Judgement, Run, TrialVerdict, Variant
@@ -92,10 +92,26 @@ def test_the_categories_of_a_step_fill_its_bar(report: Report) -> None:
     assert compute[3] + wait[3] == pytest.approx(bar.height * 10, abs=0.3)
     assert wait[1] + wait[3] == pytest.approx(compute[1], abs=0.2), "one stands on the other"
     assert compute[3] / wait[3] == pytest.approx(45 / 135, rel=0.01)
+    assert [(sign.kind, sign.letter) for sign in drawn.signs] == [("slow", "△"), ("evaluation", "E")]
+    assert {name: count for _, name, count in drawn.kinds} == {"warm-up": 1, "steady": 18, "with evaluation": 1}
+
+
+def test_an_outlier_is_what_the_mean_leaves_out(report: Report) -> None:
+    process = with_timeline(report).processes[0]
+    drawn = series(replace(process, steady=tuple(step != 7 and known for step, known in enumerate(process.steady))))
+    assert drawn is not None
     assert [(sign.kind, sign.letter) for sign in drawn.signs] == [("outlier", "▲"), ("evaluation", "E")]
-    assert {name: count for _, name, count in drawn.kinds} == {
-        "warm-up": 1, "steady": 17, "outlier": 1, "with evaluation": 1,
-    }  # fmt: skip
+    assert {name: count for _, name, count in drawn.kinds}["steady"] == 17, "as many as the step is the mean of"
+
+
+def test_no_letter_lies_on_another(report: Report) -> None:
+    process = with_timeline(report).processes[0]
+    assert process.series is not None
+    marks = tuple(StepMark(step, "pause", MS) for step in (2, 3, 40, 41, 42, 90))
+    many = replace(process.series, kinds=(1,) * 100, spent=(), marks=marks)
+    drawn = series(replace(process, step_ns=(96 * MS,) * 100, steady=(True,) * 100, series=many))
+    assert drawn is not None
+    assert [sign.letter for sign in drawn.signs] == ["P", "", "P", "", "", "P"]
 
 
 def test_a_forest_keeps_its_distances(report: Report) -> None:
@@ -170,7 +186,7 @@ def test_the_late_rank_is_marked_among_all(report: Report) -> None:
     assert drawn is not None
     assert [row.late for row in drawn.rows] == [False, False, True, False]
     assert drawn.categories == ("compute", "communication"), "what nobody spent is no column"
-    assert drawn.sentence.startswith("Rank 2 is late since step 40: the others wait 30 ms a step, 90 %")
+    assert drawn.sentence.startswith("Rank 2 is late since step 41: the others wait 30 ms a step, 90 %")
     assert drawn.lateness is not None
     fields = BLOCK.findall(drawn.lateness.shades[-1].path)
     assert len(fields) == 15

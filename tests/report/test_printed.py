@@ -45,7 +45,7 @@ def test_what_is_never_printed_is_found(sentence: str) -> None:
     "sentence",
     [
         "Each step waits 57.5 ms (72 %) for the loader: 1.77 ms an item, at slow_input.py:55.",
-        "Half of the steps differ by 222 % of the median or more",
+        "Steps vary by 222 % (interquartile range over median)",
         "input free: 33 % shorter (29 to 35 %)",
         "Resident memory does not grow with the steps (-4 to 191 KiB a step over 30 steps)",
         "The top row tells what the time went to. at::{lambda()#3}::operator()() const",

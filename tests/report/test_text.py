@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from steptime.advice.evidence import Case
 from steptime.advice.rule import Finding
+from steptime.cli.screen import folded
 from steptime.quantities import Estimate, SourceLine
 from steptime.report.printable import one_line, plain, printable
 from steptime.report.report import Report
@@ -164,3 +165,28 @@ def test_steps_are_left_out_with_the_reason(report: Report) -> None:
         "1 warm-up, 3 for measurements of steptime, 2 with evaluation"
     )
     assert left_out_text(replace(process, case=case, series=None)) == "1 warm-up, 5 disturbed"
+
+
+def test_a_note_is_told_with_what_to_do_where_nothing_else_is(report: Report, findings: tuple[Finding, ...]) -> None:
+    shown = render(with_process(report, findings=findings[3:]))
+    assert "ST901 slow-evaluation" in shown
+    assert "  → Evaluate less often." in shown
+    assert "Note:" not in shown, "once is enough"
+
+
+@pytest.mark.parametrize("width", [80, 100])
+def test_on_a_terminal_the_step_stays_in_view_with_what_to_do(
+    report: Report, findings: tuple[Finding, ...], width: int
+) -> None:
+    process = report.processes[0]
+    long = replace(process.verdict, sentence="Most of it goes to one line. " * 4, reason="many steps " * 8)
+    lines = tuple(replace(each, summary="so many words " * 6) for each in findings[1:] * 2)
+    crowded = with_process(report, findings=lines, verdict=long)
+    rows = [row for line in render(crowded, width, (width, 24)).splitlines() for row in folded(line, width)]
+    assert next(number for number, row in enumerate(rows) if row.startswith("Step ")) >= len(rows) - 23
+    assert "→ Collect less often." in "\n".join(rows)
+    assert render(crowded, width, (width, 60)).count("→") >= render(crowded, width, (width, 24)).count("→")
+
+
+def test_a_tall_terminal_shows_what_a_file_has(report: Report) -> None:
+    assert render(report, 80, (400, 100)) == render(report, 80)

@@ -96,6 +96,34 @@ def test_zoom_and_pan_by_mouse(report: Report, open_page: Any) -> None:
     assert in_view(sheet) == (0, 100 * MS)
 
 
+def test_two_fingers_zoom_and_one_moves(report: Report, open_page: Any) -> None:
+    sheet = open_page(with_timeline(report), width=390, has_touch=True)
+    box = timeline(sheet).bounding_box()
+    touch = sheet.page.context.new_cdp_session(sheet.page)
+
+    def fingers(kind: str, *across: float) -> None:
+        points = [{"x": box["x"] + at * box["width"], "y": box["y"] + 60, "id": id} for id, at in enumerate(across)]
+        touch.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": points})
+
+    fingers("touchStart", 0.4)
+    fingers("touchStart", 0.4, 0.6)
+    for apart in (0.15, 0.2, 0.3, 0.4):
+        fingers("touchMove", 0.5 - apart, 0.5 + apart)
+    fingers("touchEnd", 0.1)
+    fingers("touchEnd")
+    begin, end = in_view(sheet)
+    assert end - begin == pytest.approx(25 * MS, rel=0.05), "four times as far apart"
+    assert (begin + end) / 2 == pytest.approx(50 * MS, abs=MS), "what was between the fingers stays there"
+    assert sheet.page.locator("#lanes-event").inner_text() == "", "to pinch is not to choose"
+    fingers("touchStart", 0.7)
+    for at in (0.6, 0.5, 0.45):
+        fingers("touchMove", at)
+    fingers("touchEnd")
+    moved, _ = in_view(sheet)
+    assert moved - begin == pytest.approx(0.25 * (end - begin), rel=0.1)
+    assert sheet.page.evaluate("visualViewport.scale") == 1, "the page stays as large as it was"
+
+
 def test_the_wheel_alone_scrolls_the_page(report: Report, open_page: Any) -> None:
     sheet = open_page(with_timeline(report))
     box = timeline(sheet).bounding_box()
@@ -219,14 +247,14 @@ def test_a_step_tells_its_categories_and_what_lay_in_it(report: Report, open_pag
     sheet.page.keyboard.press("Home")
     for _ in range(7):
         sheet.page.keyboard.press("ArrowRight")
-    assert sheet.page.locator("#chosen").inner_text().startswith("Step 7: 180 ms, outlier")
+    assert sheet.page.locator("#chosen").inner_text().startswith("Step 8: 180 ms, slow")
     rows = sheet.page.locator("#chosen-categories tbody tr")
     assert sheet.all_words(rows)[1].split("\t")[2:] == ["135 ms", "+67 ms"]
     sheet.page.keyboard.press("ArrowRight")
     sheet.page.keyboard.press("ArrowRight")
     assert sheet.page.locator("#chosen-notes").inner_text().startswith("evaluation of 2 s in it")
     assert sheet.page.locator("#chosen-categories").is_hidden()
-    assert sheet.page.locator(".signs text").all_text_contents() == ["▲", "E"]
+    assert sheet.page.locator(".signs text").all_text_contents() == ["△", "E"]
 
 
 def test_the_step_of_the_timeline_leads_to_it(report: Report, open_page: Any) -> None:
@@ -281,7 +309,9 @@ def test_a_real_step_opens_with_what_its_trace_holds(shared_data: Path, open_pag
     sheet = open_page(report)
     timeline(sheet)
     assert report.processes[0].step_view is not None
-    assert f"{report.processes[0].step_view.events} events" in sheet.words(sheet.page.locator("#timeline .note").first)
+    assert f"{report.processes[0].step_view.events:,} events" in sheet.words(
+        sheet.page.locator("#timeline .note").first
+    )
     sheet.page.get_by_label("Search the timeline").fill("scudnn")
     found = sheet.page.locator("#lanes-found").inner_text()
     assert int(found.split()[0]) > 10

@@ -150,7 +150,7 @@ def roofline_use(roofline: Roofline, case: Case) -> RooflineUse | None:
 RELIEVED = {
     "input free": ("input",),
     "syncs free": ("sync",),
-    "one launch": ("overhead",),
+    "one graph launch": ("overhead",),
     "communication overlapped": ("communication",),
     "allocation free": ("input", "sync", "compile", "overhead", "python", "unexplained"),
 }
@@ -159,7 +159,7 @@ is left by all of them."""
 
 
 def replay_use(replay: Replay | None, categories: tuple[CategoryUse, ...]) -> ReplayUse | None:
-    """The replay's error, critical path and predictions; none saves more than its account has in all steady steps (the
+    """The replay's error, critical path and predictions; none saves more than its category has in all steady steps (the
     replay is of some of them)."""
     if replay is None or not len(replay.replayed):
         return None

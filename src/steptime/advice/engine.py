@@ -24,6 +24,7 @@ from steptime.advice.rules import CATALOGUE
 from steptime.advice.savings import capped, named
 from steptime.advice.sharing import shared
 from steptime.advice.signals import Signals, measured
+from steptime.advice.verdict import NOTES, most_of_the_run
 from steptime.quantities import Estimate
 
 GROUP = "steptime.rules"
@@ -116,7 +117,8 @@ def all_rules() -> tuple[tuple[Rule, ...], tuple[tuple[str, str], ...]]:
 
 
 def examine(case: Case, rules: Iterable[Rule] | None = None) -> Examination:
-    """All findings of a case, by savings; notes, then doubts after them.
+    """All findings of a case, by savings; notes, then doubts after them. What is said of most of the run comes first:
+    no saving in a step is worth as much.
 
     A rule whose needed signals are missing is listed as not examined with the reason, one that raises as failed.
     """
@@ -134,7 +136,10 @@ def examine(case: Case, rules: Iterable[Rule] | None = None) -> Examination:
     placed = [each if named[each.name].of_setting else at_hottest_line(each, case) for each in material]
     kept = sorted(_without_generalities(placed, named), key=_rank)
     told = shared(tuple(_each_line_once(kept)), case, LEAST_SHARE * case.step.duration.value)
-    return Examination(_lines_first(sorted(told, key=_rank)), tuple(absent), tuple(failed))
+    most = most_of_the_run(case)
+    first = NOTES[most.kind] if most is not None else ""
+    ordered = sorted(_lines_first(sorted(told, key=_rank)), key=lambda finding: finding.name != first)
+    return Examination(tuple(ordered), tuple(absent), tuple(failed))
 
 
 def _each_line_once(findings: Iterable[Finding]) -> Iterator[Finding]:
@@ -185,7 +190,7 @@ def _yields(general: Finding, line: Finding) -> bool:
 
 
 def _bounded(finding: Finding, case: Case) -> Finding | None:
-    """The finding with its saving cut to its account (or to the step); None when it is not material."""
+    """The finding with its saving cut to its category (or to the step); None when it is not material."""
     if finding.savings is None:
         return finding
     upper_bound = _upper_bound(finding, case)

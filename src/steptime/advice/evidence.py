@@ -175,7 +175,7 @@ class KernelUse:
 
 @dataclass(frozen=True, slots=True)
 class GapUse:
-    """Device-idle time of one account with one cause. duration: ns per step; count: gaps per step; longest: ns.
+    """Device-idle time of one category with one cause. duration: ns per step; count: gaps per step; longest: ns.
 
     cause: the operator, runtime call or annotation that held the launching thread for most of it ("" for none).
     inside: what the loader was at for more than half of it ("" for other categories, or not known).
@@ -249,8 +249,7 @@ class ReplayUse:
 
 @dataclass(frozen=True, slots=True)
 class RooflineUse:
-    """The compute account by what bounds its kernels. compute, memory, latency, unmodelled: ns per step; they sum to
-    the account.
+    """Computing by what bounds its kernels. compute, memory, latency, unmodelled: ns per step; they sum to it.
 
     flops and bytes: per step, of what has a model. number_format: the one with most of the FLOPs; peak: the upper bound
     of a matrix product in it, FLOP/s (None: unknown). matrix_unit: share of the matrix products' time on matrix units,
@@ -389,7 +388,7 @@ class StepSummary:
 
 @dataclass(frozen=True, slots=True)
 class CategoryUse:
-    """An account's share of the step. recoverable: what a perfect fix of this account alone could save."""
+    """A category's share of the step. recoverable: what a perfect fix of this category alone could save."""
 
     name: str
     duration: Estimate
@@ -464,8 +463,7 @@ class RepeatedForward:
 @dataclass(frozen=True, slots=True)
 class SettingsUse:
     """Process-wide switches as the job had them. packages: installed ones that a fix could use. allocator: what
-    PYTORCH_CUDA_ALLOC_CONF says. matmul_precision: of float32 products. debug_switches: (variable, value), those that
-    are on."""
+    PYTORCH_CUDA_ALLOC_CONF says. matmul_precision: of float32 products. debug_switches: those on, (variable, value)."""
 
     intra_op_threads: int
     usable_cpus: int
@@ -486,8 +484,7 @@ class SettingsUse:
 
 @dataclass(frozen=True, slots=True)
 class RootUse:
-    """A module that the job calls itself. type: its class; own: the class is torch's (Sequential, …). device: of its
-    parameters."""
+    """A module that the job calls. type: its class; own: that is torch's (Sequential, …). device: its parameters'."""
 
     type: str
     parameters: int
@@ -549,8 +546,7 @@ class CompilerEventUse:
 
 @dataclass(frozen=True, slots=True)
 class CompilerUse:
-    """What torch.compile wrote down in a folder. limits: functions that run uncompiled since they were compiled too
-    often."""
+    """What torch.compile wrote down in a folder. limits: functions compiled too often, which run uncompiled."""
 
     folder: str
     kernels: tuple[CompiledKernelUse, ...] = ()
@@ -571,8 +567,8 @@ class SiteUse:
 
 @dataclass(frozen=True, slots=True)
 class GarbageUse:
-    """Python's garbage collector in the training thread. account: that holds most of it, "input" where it runs while a
-    batch is made."""
+    """Python's garbage collector in the training thread. account: that category which has most of it, "input" where
+    it runs while a batch is made."""
 
     duration: Estimate
     collections: float
@@ -590,8 +586,10 @@ class SegmentLine:
 @dataclass(frozen=True, slots=True)
 class SegmentUse:
     """What is no training step. kind: "evaluation", "checkpoint", "rollout", … duration: total ns; share: of the run
-    after warm-up. forward: share of it in which models that the job calls run. lines: of the user's, with the share of
-    it that each takes, what it calls included; the longest first, all at one level of calls; where they were timed."""
+    after warm-up, without what steptime held it for. forward: share of it in which models that the job calls run.
+    lines: of the user's, with the share of it that each takes, what it calls included; the longest first, all at one
+    level of calls; where they were timed, which slowed it so many times. every: steps from one to the next, in the
+    median; 0 where there is one."""
 
     kind: str
     count: int
@@ -599,6 +597,8 @@ class SegmentUse:
     share: float
     forward: float = 0.0
     lines: tuple[SegmentLine, ...] = ()
+    every: float = 0.0
+    slowed: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)

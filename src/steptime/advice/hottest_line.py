@@ -19,7 +19,8 @@ ON_HOST = (INPUT, "python", "overhead", "rest")
 """Categories that are time of the host wherever it runs; of others, operators have told the function."""
 LEAST_SHARE = 0.3
 """Of what the finding could save, and of all lines below the line that it knows: another one does not stand out
-otherwise. What is no line that runs in a step (a function's first one, where a loader is made) gives way to any."""
+otherwise. What is no line that runs in a step (a function's first one, where a loader is made) gives way to any, as
+long as the lines below it hold so much of the saving together."""
 
 
 def at_hottest_line(finding: Finding, case: Case) -> Finding:
@@ -59,7 +60,8 @@ def hottest_line(known: SourceLine | None, category: str, saved: float, case: Ca
     line = lines[place]
     stands_out = spent[place] >= LEAST_SHARE * max(saved, sum(spent.values()))
     runs = known is not None and _runs(known, case)
-    if (runs and not stands_out) or (known is not None and _same_line(line, known)):
+    elsewhere = known is not None and sum(spent.values()) < LEAST_SHARE * saved
+    if (runs and not stands_out) or elsewhere or (known is not None and _same_line(line, known)):
         return known
     return line
 

@@ -55,6 +55,8 @@ COPIES = frozenset({"copy", "_to_copy", "to", "clone", "contiguous"})
 need them."""
 REACHABLE = 0.8
 """Of an upper bound: what a good kernel reaches of it (a large matrix product of a vendor's library, 75 to 85 %)."""
+LONGEST_NAME = 60
+"""Signs of a kernel's name in a sentence."""
 MOST_DIGITS, MOST_ELEMENTS = 12, 1 << 50
 """Of a side, and of a tensor: a petabyte."""
 _ROW = re.compile(r"\[([\d,\s]*)\]")
@@ -64,6 +66,13 @@ def plain_name(name: str) -> str:
     """An operator's name without namespace, overload and in-place underscore: "aten::add_.Tensor" is "add"."""
     plain = name.rsplit("::", 1)[-1].split(".", 1)[0]
     return plain[:-1] if plain.endswith("_") and not plain.endswith("__") else plain
+
+
+def matrix_units(device: str) -> str:
+    """What the maker of a device calls its units that multiply matrices. device: its name."""
+    if re.search(r"AMD|Instinct|Radeon", device):
+        return "matrix cores"
+    return "Tensor Cores" if re.search(r"NVIDIA|Tesla|GeForce|Quadro", device) else "matrix units"
 
 
 def is_matrix_product(use: KernelUse) -> bool:
@@ -162,7 +171,8 @@ def counter_words(counters: KernelCounters) -> str:
 def short_kernel(name: str) -> str:
     """A kernel's name without its template arguments, return type and parameters."""
     plain = name.replace("(anonymous namespace)::", "").removeprefix("void ").split("<", 1)[0].split("(", 1)[0]
-    return plain.rsplit("::", 1)[-1][:60] or name[:60]
+    short = plain.rsplit("::", 1)[-1] or name
+    return short if len(short) <= LONGEST_NAME else f"{short[: LONGEST_NAME - 1]}…"
 
 
 def moving(operators: Iterable[OperatorUse], machine: MachineUse | None) -> list[OperatorUse]:

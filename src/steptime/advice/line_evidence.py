@@ -288,8 +288,8 @@ def line_uses(process: Process, layout: Layout, usual: Int64, in_operators: Inte
 
 def grown_line(process: Process, layout: Layout, phase: Phase, extra: float) -> SourceLine | None:
     """The line that takes most beyond what it takes in others, in steps of which a phase takes so many ns longer, by
-    those that were timed by line; None where none of the slow ones or none of the others was, or no line takes most of
-    it."""
+    those that were timed by line, in that phase; None where none of the slow ones or none of the others was, or no line
+    takes most of it."""
     steps = layout.timeline.steps
     lined = np.flatnonzero(steps.lined)
     if not len(lined) or not len(layout.lines.times.identity):
@@ -299,7 +299,7 @@ def grown_line(process: Process, layout: Layout, phase: Phase, extra: float) -> 
     if not chosen.any() or chosen.all():
         return None
     table = line_table(steps, layout.lines, layout.claims, layout.work)
-    spent = table.spent.sum(axis=2)
+    spent = table.spent[:, :, phase]
     grown = np.median(spent[:, chosen], axis=1) - np.median(spent[:, ~chosen], axis=1)
     most = int(grown.argmax())
     return dict(_sources(process)).get(int(table.identities[most])) if grown[most] >= extra / 2 else None

@@ -91,7 +91,7 @@ def outliers_of_trace(breakdown: Breakdown, usual: Int64, first: int) -> Outlier
 
 def _use(numbers: Int64, duration: Int64, parts: Int64, names: Sequence[str], usual: Int64) -> OutlierUse | None:
     left_out = ~np.isin(numbers, usual)
-    far = left_out | _far(duration)
+    far = left_out if left_out.any() else _far(duration)  # one count: what the mean leaves out, where it leaves out any
     if not far.any() or far.sum() > MOST * len(far):
         return None
     middle = float(np.median(duration[~far]))

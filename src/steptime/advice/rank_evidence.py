@@ -12,7 +12,7 @@ from steptime.analysis.stragglers.comparison import LateRank, RankComparison
 from steptime.quantities import SourceLine
 
 ROLES = {"input": "input", "python": "python", "copy": "transfer"}
-"""Of the lines that make up an account."""
+"""Of the lines that make up a category."""
 MOST_OF_IT = 0.5
 MOST_RANKS = 64
 """Ranks that a case holds: of a larger job the late one, and others at even distances."""
@@ -67,13 +67,13 @@ def _of_items(late: LateRank, own: Case) -> SourceLine | None:
 
 
 def _of_finding(late: LateRank, own: Case) -> SourceLine | None:
-    """What the rank's own findings say about that account: a rule knows best which line it is."""
+    """What the rank's own findings say about that category: a rule knows best which line it is."""
     found = [each for each in examine(own).findings if each.category == late.category and each.source is not None]
     return found[0].source if found else None
 
 
 def _of_lines(late: LateRank, own: Case, others: list[Case]) -> SourceLine | None:
-    """The line of the account's role that takes most longer than on the other ranks."""
+    """The line of the category's role that takes most longer than on the other ranks."""
     lines = [line for line in own.lines if line.role == ROLES.get(late.category)]
     if not lines:
         return None

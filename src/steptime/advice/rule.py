@@ -13,6 +13,9 @@ from steptime.advice.evidence import Signal
 from steptime.advice.signals import Signals
 from steptime.quantities import Estimate, SourceLine
 
+LONGEST_SUMMARY = 110
+"""Characters of a finding's sentence."""
+
 
 @dataclass(frozen=True, slots=True)
 class Page:

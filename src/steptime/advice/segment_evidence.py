@@ -11,7 +11,7 @@ import numpy as np
 from steptime.advice.evidence import SegmentLine, SegmentUse
 from steptime.advice.savings import ratio
 from steptime.analysis.layout import Layout
-from steptime.analysis.timeline import Segment
+from steptime.analysis.timeline import Segment, SegmentKind
 from steptime.intervals import measure, union
 from steptime.journal import Kind
 from steptime.quantities import SourceLine, format_share, format_source
@@ -24,15 +24,21 @@ LEAST_SHARE = 0.02
 """A line below it is worth no place."""
 
 MOST_SAID = 3
+MOST_SLOWED = 3.0
+"""Times as long as usual while its lines were timed: beyond it what calls much of torch is told too long."""
+MOST = 0.5
+"""Of what was seen: the line that has it is the one to look at, however much slower that was."""
+TRANSFER = "in transfers "
 PARTS = (
     ("in the environment ", re.compile(r"(?<!optimizer)(?<!optim)(?<!opt)\.(?:step|reset)\(")),
-    ("in transfers ", re.compile(r"\.(?:item|cpu|numpy|tolist|to|cuda)\(|\b(?:as_)?tensor\(|\bfrom_numpy\(")),
+    (TRANSFER, re.compile(r"\.(?:item|cpu|numpy|tolist|to|cuda)\(|\b(?:as_)?tensor\(|\bfrom_numpy\(")),
 )
 """What a line of a rollout is, by its text: environments have the methods of Gymnasium (and of Gym before it)."""
 
 
 def segment_uses(process: Process, layout: Layout) -> tuple[SegmentUse, ...]:
-    """What is no training step, the longest kind first. The share is of the run from the end of the warm-up."""
+    """What is no training step, the longest kind first. The share is of the run from the end of the warm-up, without
+    what steptime itself held it for, as `Cost` tells it: a job that nobody looks at spends that share."""
     steps, segments = layout.timeline.steps, layout.timeline.segments
     if not len(steps.begin):
         return ()
@@ -40,26 +46,31 @@ def segment_uses(process: Process, layout: Layout) -> tuple[SegmentUse, ...]:
     end = max([int(steps.end[-1]), *(segment.end for segment in segments)])
     kinds: dict[str, list[Segment]] = defaultdict(list)
     for segment in segments:
-        if segment.end > begin:
+        if segment.end > begin and segment.kind is not SegmentKind.PAUSE:
             kinds[segment.kind.name.lower()].append(segment)
-    uses = [_use(kind, held, begin, end, process, layout) for kind, held in kinds.items()]
+    paused = measure(layout.claims.sets[SegmentKind.PAUSE], np.array([begin]), np.array([end]))
+    uses = [_use(kind, held, end - begin - int(paused[0]), process, layout) for kind, held in kinds.items()]
     return tuple(sorted(uses, key=lambda use: -use.duration))
 
 
-def _use(kind: str, held: list[Segment], begin: int, end: int, process: Process, layout: Layout) -> SegmentUse:
-    first = np.array([max(begin, each.begin) for each in held], np.int64)
+def _use(kind: str, held: list[Segment], run: int, process: Process, layout: Layout) -> SegmentUse:
+    """run: ns that the share is of."""
+    first = np.array([each.begin for each in held], np.int64)
     last = np.array([each.end for each in held], np.int64)
     length = int((last - first).sum())
     forwards = layout.lane.of(Kind.FORWARD).intervals
+    apart = np.diff(np.searchsorted(layout.timeline.steps.end, first))
     timed = process.between
     told = timed is not None and measure(union(first, last), np.array([timed.begin]), np.array([timed.end]))[0]
     return SegmentUse(
         kind,
         len(held),
         length,
-        ratio(length, end - begin),
+        ratio(length, run),
         ratio(int(measure(forwards, first, last).sum()), length),
         segment_lines(timed.paths) if timed is not None and 2 * told > timed.end - timed.begin else (),
+        float(np.median(apart)) if len(apart) else 0.0,
+        ratio((timed.end - timed.begin) * len(held), length) if timed is not None else 1.0,
     )
 
 
@@ -83,16 +94,24 @@ def segment_lines(paths: Iterable[SampledPath]) -> tuple[SegmentLine, ...]:
     return tuple(SegmentLine(line, share) for line, amount in largest if (share := ratio(amount, whole)) >= LEAST_SHARE)
 
 
-def lines_text(use: SegmentUse) -> str:
+def lines_text(use: SegmentUse, device: str) -> str:
     """ "71 % of that in the environment at ppo.py:21, 13 % at ppo.py:22; the models' forward takes 16 %"; "" where
-    nothing is known of it."""
+    nothing is known of it. device: that the job trains on: on a CPU nothing is transferred."""
+    if use.slowed > MOST_SLOWED:
+        places = [f"most of that at {format_source(line.source)}" for line in use.lines[:1] if line.share >= MOST]
+        return "; ".join((*places, *_forward(use)))
     said = [
-        f"{format_share(line.share)}{'' if number else ' of that'} {_part(line)}at {format_source(line.source)}"
+        f"{format_share(line.share)}{'' if number else ' of that'} {_part(line, device)}at {format_source(line.source)}"
         for number, line in enumerate(use.lines[:MOST_SAID])
     ]
-    forward = f"the models' forward takes {format_share(use.forward)}" if use.forward >= LEAST_SHARE else ""
-    return "; ".join(filter(None, (", ".join(said), forward)))
+    return "; ".join(filter(None, (", ".join(said), *_forward(use))))
 
 
-def _part(line: SegmentLine) -> str:
-    return next((part for part, text in PARTS if text.search(line.source.text)), "")
+def _forward(use: SegmentUse) -> tuple[str, ...]:
+    known = use.forward >= LEAST_SHARE
+    return (f"the models' forward takes {format_share(use.forward)}",) if known else ()
+
+
+def _part(line: SegmentLine, device: str) -> str:
+    part = next((part for part, text in PARTS if text.search(line.source.text)), "")
+    return "" if device == "cpu" and part == TRANSFER else part

@@ -105,6 +105,12 @@ def _kernels(trace: Trace, links: Links, inside: Intervals) -> tuple[int, Interv
 
 FULL = 0.85
 """Of the usable CPUs, used by the job and others together: below it they do not meet."""
+OTHERS, LEAST_CPU = 0.1, 0.2
+"""Of the usable CPUs, and CPUs at least: what other processes may take before they are worth a word. Daemons and the
+shell together stay below."""
+PRESSURE_BY_OTHERS = 10.0
+"""Percent of time that some task waited for a CPU. Only asked when others run: the job's own threads cause pressure
+too."""
 LEAST_FOR_DRIFT = 15
 """Steps: a third of fewer has no median to speak of."""
 CALIBRATION = 24
@@ -114,6 +120,14 @@ UNSPLIT = {Phase.INPUT: Category.INPUT, Phase.TRANSFER: Category.COPY, Phase.RES
 could be saved, no phase tells."""
 UNSPLIT_PHASES = ("forward", "backward", "optimizer", "evaluation", "rest")
 """Names of the phases that only a profile can split into categories."""
+
+
+def others_took_cpus(contention: Contention) -> bool:
+    """Whether other programs took CPUs that the job would have used."""
+    usable, pressure = max(1, contention.usable_cpus), contention.pressure
+    few = contention.other_cpu < max(LEAST_CPU, OTHERS * usable)
+    free = contention.job_cpu + contention.other_cpu < FULL * usable
+    return not (few or free or (pressure is not None and pressure < PRESSURE_BY_OTHERS))
 
 
 def step_summary(process: Process, timeline: Timeline, usual: Int64) -> StepSummary:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from steptime.advice.evidence import Case, CategoryUse, OutlierUse, StepSummary
+from steptime.advice.evidence import Case, CategoryUse, OutlierUse, SegmentUse, StepSummary
 from steptime.advice.models import how_to_record, late_name, late_reason
 from steptime.advice.rule import Finding, Weight
 from steptime.advice.savings import named, ratio
@@ -75,6 +75,8 @@ def part_words(name: str) -> str:
 
 RUN = {"rollout": "Rollouts take", "evaluation": "Evaluation takes", "checkpoint": "Writing checkpoints takes"}
 """What a run can be spent on besides training."""
+NOTES = {"rollout": "rollout-share", "evaluation": "slow-evaluation", "checkpoint": "slow-checkpoint"}
+"""Rules that say what to do about it."""
 MOST_OF_THE_RUN = 0.5
 """Faster steps change little beyond it: it is said before them."""
 
@@ -143,11 +145,16 @@ def outliers_text(use: OutlierUse) -> str:
 
 def _run_text(case: Case) -> str:
     """What most of the run goes to, where that is no training: "Rollouts take 91 % of the run: …."."""
-    most = next((use for use in case.segments if use.kind in RUN and use.share >= MOST_OF_THE_RUN), None)
+    most = most_of_the_run(case)
     if most is None:
         return ""
-    lines = lines_text(most)
+    lines = lines_text(most, case.step.device)
     return f"{RUN[most.kind]} {format_share(most.share)} of the run{lines and f': {lines}'}."
+
+
+def most_of_the_run(case: Case) -> SegmentUse | None:
+    """What most of the run goes to besides training, if anything does."""
+    return next((use for use in case.segments if use.kind in RUN and use.share >= MOST_OF_THE_RUN), None)
 
 
 def _besides(case: Case) -> str:
@@ -239,9 +246,10 @@ def _nothing_to_recover(uses: tuple[CategoryUse, ...], first: Estimate, case: Ca
         return UNEXPLAINED, f"{_amount(unexplained, case)}. {record}"
     compute = named(uses, COMPUTE)
     share = _share(compute.duration, case) if compute is not None else None
-    if compute is None or share is None or share.low < MOST_OF_IT:
+    if compute is None or share is None or share.value < MOST_OF_IT:
         return BALANCED, f"Balanced: no category could give back more than {format_share(first.value)}."
-    where = _hottest_forward(case) or f"; nothing else takes more than {format_share(first.value)}"
+    most = max((_share(use.duration, case).value for use in uses if use is not compute), default=0.0)
+    where = _hottest_forward(case) or (f"; nothing else takes more than {format_share(most)}" if most else "")
     return COMPUTE, f"{_amount(compute, case)}{where}."
 
 
@@ -304,14 +312,14 @@ def _hottest_forward(case: Case) -> str:
 
 
 def _several(uses: list[CategoryUse], case: Case) -> str:
-    """ "Of 615 ms per step, operator overhead takes 233 ms (38 %) and communication 168 ms (27 %)."."""
+    """ "Of the step's 615 ms: operator overhead 233 ms (38 %) and communication 168 ms (27 %)."."""
     parts = []
     for use in uses:
         took = format_duration(use.duration.value)
         saved = f", of which {format_duration(use.recoverable.value)} could be saved" if use.name == COMPUTE else ""
         parts.append(f"{_words(use, case)} {took} ({format_share(_share(use.duration, case).value)}{saved})")
-    step, per = format_duration(case.step.duration.value), _per(case)
-    return f"Several things matter. Of {step} {per}: {', '.join(parts[:-1])} and {parts[-1]}."
+    step = format_duration(case.step.duration.value)
+    return f"Several things matter. Of the step's {step}: {', '.join(parts[:-1])} and {parts[-1]}."
 
 
 def _amount(use: CategoryUse, case: Case) -> str:

@@ -64,7 +64,9 @@ def command(
         found = attach(
             pids, folder, ProbeOptions(not no_profile), announcer.show if announcer else None, stay=stay or no_profile
         )
-    except BaseException:
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt) and not quiet:
+            say("interrupted before a step was measured: nothing is kept, and the job goes on")
         remove(folder)
         for mark in (PROOF, "seen-python", "seen-torch"):
             (folder / mark).unlink(missing_ok=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -94,10 +95,19 @@ def command(
         show(render_text(comparison))
     write_all(RENDERERS, comparison, outputs, force=force)
     _summarize(comparison)
-    for check in comparison.checks:
-        if check.ruling is not Ruling.PASSED:
-            say(check_line(check))
+    if as_json or not _on_one_screen():
+        for check in comparison.checks:
+            if check.ruling is not Ruling.PASSED:
+                say(check_line(check))
     return int(fails(comparison, strict=strict))
+
+
+def _on_one_screen() -> bool:
+    """Whether standard error goes where the text on standard output has said it already."""
+    try:
+        return sys.stdout.isatty() and os.path.sameopenfile(sys.stdout.fileno(), sys.stderr.fileno())
+    except (OSError, ValueError):
+        return False
 
 
 def _report(path: str, max_size: int, cache: bool, no_source: bool) -> Report:

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from steptime.cli.exit_codes import say, tell
 from steptime.cli.options import STANDARD_OUTPUT
-from steptime.cli.screen import columns, show
+from steptime.cli.screen import columns, screen, show
 from steptime.report import json, text
 from steptime.report.json import without_sources
 from steptime.report.output import Renderer, renderers_of, write_as
@@ -36,7 +36,7 @@ def deliver(
         tell(json.render(report) if full else compact.render(report))
     elif STANDARD_OUTPUT in outputs or text_to_stderr is not None:
         error = bool(text_to_stderr) and STANDARD_OUTPUT not in outputs
-        show(text.render(report, columns(error=error)), error=error)
+        show(text.render(report, columns(error=error), screen(error=error)), error=error)
     write_all(renderers_of(full=full), report, outputs, force=force)
 
 

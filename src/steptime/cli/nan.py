@@ -170,7 +170,9 @@ def _deliver(account: NonFinite, options: NanOptions) -> None:
 )
 @click.option("--continue", "go_on", is_flag=True, help="Let the watched job run on after something was found.")
 @click.option("--no-replay", is_flag=True, help="Watch only: do not run the job a second time to find the line.")
-@click.option("--uncontained", is_flag=True, help="Run again even where not all that is written can be contained.")
+@click.option(
+    "--uncontained", is_flag=True, help="Run again even where this system cannot keep your files as they are."
+)
 @click.option(
     "--recording",
     metavar="DIR",

@@ -181,7 +181,11 @@ def variant_options(function: Function) -> Function:
             show_default=True,
             help="Where variants run: one at a time on this machine, or on a Ray cluster, one on each device.",
         ),
-        click.option("--uncontained", is_flag=True, help="Go on even where not all that is written can be contained."),
+        click.option(
+            "--uncontained",
+            is_flag=True,
+            help="Run the job even where this system cannot keep it from changing your files; refused otherwise.",
+        ),
     ):
         function = add(function)
     return function

@@ -86,7 +86,7 @@ class Announcer:
         while self._next <= progress.elapsed_seconds:
             self._next *= 2
         several = f" in {progress.processes} processes" if progress.processes > 1 else ""
-        steps = f", {progress.steps} steps{several}" if progress.steps else ""
+        steps = f", {progress.steps} step{'s' * (progress.steps != 1)}{several}" if progress.steps else ""
         self._say(f"{progress.elapsed_seconds:.0f} s{steps}: {progress.stage}")
 
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import numpy as np
 
-from steptime.advice.evidence import Case
+from steptime.advice.evidence import Case, Contention
 from steptime.advice.loader_model import samples_per_step
 from steptime.advice.rule import Weight
-from steptime.advice.step_evidence import POWER_CAP, SLOWED
+from steptime.advice.step_evidence import POWER_CAP, SLOWED, others_took_cpus
 from steptime.analysis.step_patterns import find_period
 from steptime.analysis.stragglers.comparison import RankComparison
 from steptime.analysis.timeline import Steps
@@ -141,13 +141,17 @@ LEAST_TURNS = 2
 """For a difference with an interval."""
 
 
-def cost_of(process: Process, steps: Steps, machine: Machine | None = None) -> Cost:
-    """The cost of the watch and of the profiler in one process, and of measuring the machine's peaks behind it."""
+def cost_of(
+    process: Process, steps: Steps, machine: Machine | None = None, contention: Contention | None = None
+) -> Cost:
+    """The cost of the watch and of the profiler in one process, and of measuring the machine's peaks behind it. Where
+    other programs took CPUs from the job, turns differ by their doing, and no difference passes for our cost."""
     dispatch = machine.dispatch if machine is not None else None
     each = RECORD_COST if dispatch is None else RECORD_OPERATORS * dispatch.value
     steady = np.flatnonzero(steps.steady)
     unwatched = ~(steps.watched | steps.warm_up | steps.disturbed | steps.profiled | steps.lined)
-    turns = _turns(steps, unwatched) if find_period(steps) is None else np.zeros(0)
+    alike = find_period(steps) is None and (contention is None or not others_took_cpus(contention))
+    turns = _turns(steps, unwatched) if alike else np.zeros(0)
     begins = np.sort(process.intervals.begin)
     inside = np.searchsorted(begins, steps.end[steady]) - np.searchsorted(begins, steps.begin[steady])
     records = float(inside.mean()) if len(steady) else None
@@ -164,6 +168,7 @@ def cost_of(process: Process, steps: Steps, machine: Machine | None = None) -> C
         slowed_ns=round(max(0.0, float(steps.duration[close].sum()) - usual * int(close.sum()))) if usual else 0,
         run_ns=int(steps.end[-1] - steps.begin[0]) if len(steps.end) else 0,
         peaks_ns=machine.spent_ns if machine is not None else 0,
+        span_ns=float((steps.end - steps.begin)[steady].mean()) if len(steady) else 0.0,
     )
 
 

@@ -25,7 +25,8 @@ class Cost:
     computed, ns per step from the number of records. Once: pause_ns, that the probe held the job between steps, and
     slowed_ns, by which line-timed and profiled steps took longer than a steady one. profile_ns: of the profiled windows
     in all. run_ns: from the first step to the end of the last. peaks_ns: of measuring the machine's peaks, after the
-    job."""
+    job. span_ns: from the end of one steady step to the end of the next, with what lies between them (a rollout): its
+    records count, too. 0 where it is not known."""
 
     watch: Estimate | None
     computed: float | None
@@ -37,6 +38,7 @@ class Cost:
     slowed_ns: int = 0
     run_ns: int = 0
     peaks_ns: int = 0
+    span_ns: float = 0.0
 
     @property
     def measured(self) -> bool:

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from steptime.advice.evidence import Case, MachineUse, Prediction, ReplayUse, RooflineUse, StepSummary
+from steptime.advice.kernels import matrix_units
 from steptime.advice.verdict import steps_text
 from steptime.analysis.what_if.elsewhere import Elsewhere
 from steptime.quantities import Estimate, SourceLine, format_duration, format_samples, format_share, format_source
@@ -21,6 +22,8 @@ MENTIONED = 0.05
 """Of the kernels' time: what is left out of the models for one reason is said from a twentieth on."""
 NEARLY_ALL = 0.95
 """Of the kernels' time: where less has a model, the sum of what has one is a lower bound only."""
+BETWEEN = 1.1
+"""Times the step: from here on what lies between the steps has its own part of what steptime costs."""
 SMALLEST = 0.005
 """Half a percent, in predictions and shares: less is not shown."""
 _BOUNDS = (("memory", "memory"), ("compute", "arithmetic"), ("latency", "latency"), ("unmodelled", "unmodelled"))
@@ -77,10 +80,12 @@ def interval_text(estimate: Estimate) -> str:
 def step_text(step: StepSummary) -> str:
     """The step and what it is the mean of: "70.6 ms ± 3.74 ms, mean of 34 steps"."""
     duration, told = format_duration(step.duration.value), steps_text(step)
+    if step.steady == 1:
+        return f"{duration}, one step"
     if step.steady > 1 and "± " in told:
         steps, _, spread = told.partition(", ")
         return f"{duration} {spread}, mean of {steps}"
-    return f"{duration}, {'mean of ' if step.steady > 1 else ''}{told}"
+    return f"{duration}, mean of {told}"
 
 
 def left_out_text(process: ProcessReport) -> str:
@@ -122,6 +127,9 @@ def cost_text(cost: Cost, step: float) -> str:
     if cost.always_ns is not None:
         about = "" if cost.measured else "about "
         always = f"{about}{format_duration(cost.always_ns)}/step always ({format_share(cost.always_ns / step)})"
+        if cost.span_ns > BETWEEN * step:
+            whole = f"{format_share(cost.always_ns / cost.span_ns)} of {format_duration(cost.span_ns)}"
+            always = f"{about}{format_duration(cost.always_ns)} always, from step to step ({whole})"
     counts = ((cost.lined_steps, "line-timed"), (cost.profiled_steps, "profiled"))
     looked = " and ".join(f"{count} {how}" for count, how in counts if count)
     what = f", for {looked} step{'' if cost.lined_steps + cost.profiled_steps == 1 else 's'}" if looked else ""
@@ -142,15 +150,18 @@ def roofline_sentences(case: Case) -> tuple[str, ...]:
     if reached:
         sentences.append(f"Reached: {reached}.")
     if roofline.matrix_unit is not None:
-        sentences.append(f"Matrix units did {format_share(roofline.matrix_unit)} of the matrix products' time.")
+        share = format_share(roofline.matrix_unit)
+        units = matrix_units(machine.name if machine is not None else case.step.device)
+        sentences.append(f"{share} of the time in matmuls was on {units}.")
     if roofline.modelled < NEARLY_ALL:
-        sentences.append(f"{format_share(1 - roofline.modelled)} of the time has no model of its work.")
+        share = format_share(1 - roofline.modelled)
+        sentences.append(f"Kernels whose work is not known take {share}; the shortest of them count as latency.")
     whole = sum(use.duration for use in case.kernels)
     alone = sum(use.duration for use in case.kernels if not use.operator and use.bound != "communication")
     if alone > MENTIONED * whole:
         share = format_share(alone / whole)
         sentences.append(f"{share} of it belongs to no operator (launched before the trace began?).")
-    if machine is not None:
+    if machine is not None and not (machine.measured and roofline.peak):  # it was said with what was reached
         source = f" ({machine.source})" if machine.source and not machine.measured else ""
         sentences.append(f"Peaks of {machine.name}: {origin(machine)}{source}.")
     return tuple(sentences)

@@ -41,7 +41,7 @@ class ViewTrack:
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """What an event is called. kind: an account's name for what is posted to one, else "operator", "range", "call",
+    """What an event is called. kind: a category's name for what is posted to one, else "operator", "range", "call",
     "python", "phase" or "other"."""
 
     name: str
@@ -246,7 +246,7 @@ Rows = Int64
 DEVICE = (EventKind.KERNEL, EventKind.MEMCPY, EventKind.MEMSET)
 KINDS = ("operator", "range", "call", "python", "compute", "communication", "copy", "input", "sync", "other")
 MOST_PIECES = 12_000
-"""Of the account: a step on a CPU alternates between computing and dispatching at every operator."""
+"""Of the category: a step on a CPU alternates between computing and dispatching at every operator."""
 MOST_TRACKS = 64
 """Of streams, and of threads."""
 _CATEGORIES = {

@@ -21,8 +21,6 @@ MOST_ROWS = 400
 """What takes longer to scroll through than to filter in the JSON."""
 MOST_RANKS = 16
 """Ranks of a large job that are listed one by one, the slowest ones; all are in the JSON."""
-OWN_PAUSES = "steptime's own pauses"
-"""Of the job, while the profiler starts and its traces are written: no part of any step."""
 ELSEWHERE = (
     "Kernels as near to the peaks as here, the host and its copies as they are. The interval is as wide as predictions "
     "between an H100 and an MI300X were off."
@@ -586,7 +584,7 @@ def _chains(case: Case) -> Table:
 def _segments(case: Case) -> Table:
     return table_of(
         "segments", "Between the steps", "Charged to no training step.", case.segments,
-        word("what", "what", lambda use: OWN_PAUSES if use.kind == "pause" else use.kind.replace("_", " ")),
+        word("what", "what", lambda use: use.kind.replace("_", " ")),
         count("times", "times", lambda use: use.count),
         duration("in all", "total_ns", lambda use: use.duration, barred=True),
         share("of the run", "share", lambda use: use.share),

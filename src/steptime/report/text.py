@@ -6,6 +6,7 @@ One law: what has the most savings is said first; what does not fit is in the re
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from steptime.advice.kernels import by_name, short_kernel
@@ -40,6 +41,10 @@ PROFILER = "ProfilerStep"
 """In words on how steps were found: nothing that needs to be said."""
 _ROOM = 8
 """Lines that findings are left, so that the first can be told in full."""
+_WORD, _HEAD = 6, 2
+"""Columns that a wrapped line leaves free at its end, on average; lines above the step."""
+_ASIDES = ("Note:", "Doubt:")
+"""What leaves a screen first, the notes before the doubts, of which the confidence has told the gravest."""
 _MARGINS = 2
 """Empty lines around the findings."""
 _LEAST_COMPUTE = 0.2
@@ -48,22 +53,39 @@ _SMALLEST_SHARE = 0.005
 """Categories below half a percent of the step are summed up in one row."""
 
 
-def render(report: Report, columns: int = COLUMNS) -> str:
-    """The whole text, with a line feed at its end. columns: that bars and titles are laid out for."""
+def render(report: Report, columns: int = COLUMNS, screen: tuple[int, int] | None = None) -> str:
+    """The whole text, with a line feed at its end. columns: that bars and titles are laid out for. screen: columns and
+    rows of the terminal that it is read on, which wraps long lines: the step stays in view above the prompt."""
     shown = report.processes[0]
     category = [_header(report, columns), "", *_step(shown), *_breakdown(shown, columns)]
     verdict = ["", *_bottleneck(shown)]
     bottom = [*_footnotes(report, shown), f"Next:  {one_line(report.next_command)}"]
-    room = LINES - len(category) - len(verdict) - len(bottom)
     roofline = _roofline(shown)
-    top = [*category, *(roofline if room - len(roofline) >= _ROOM or not shown.findings else ()), *verdict]
-    middle = _findings(shown, LINES - len(top) - len(bottom), columns)
-    if len(top) + len(middle) + len(bottom) < LINES:
-        bottom = [*_what_if(shown, columns), *_elsewhere(shown), *bottom]
-    if len(top) + len(middle) + len(bottom) < LINES:
-        bottom = [*_kernels(shown), *bottom]
+    room = _left([*category, *roofline, *verdict, *bottom], screen)
+    top = [*category, *(roofline if room >= _ROOM or not shown.findings else ()), *verdict]
+    middle = _findings(shown, _left([*top, *bottom], screen), columns, screen)
+    for aside in [line for line in reversed(bottom) if line.startswith(_ASIDES)]:
+        if _left([*top, *middle, *bottom], screen) < 0:
+            bottom.remove(aside)
+    for more in (_what_if(shown, columns), _elsewhere(shown), _kernels(shown)):
+        if _left([*top, *middle, *bottom], screen) >= _height(more, screen):
+            bottom = [*more, *bottom]
     document = "".join(f"{printable(line)}\n" for line in (*top, *middle, *bottom))
     return from_here(document, sources_of(shown))
+
+
+def _height(lines: Sequence[str], screen: tuple[int, int] | None) -> int:
+    """Rows that lines take; a sentence is wrapped between words."""
+    if screen is None:
+        return len(lines)
+    return sum(max(1, -(-len(line) // max(screen[0] - _WORD, 1))) if len(line) > screen[0] else 1 for line in lines)
+
+
+def _left(lines: Sequence[str], screen: tuple[int, int] | None) -> int:
+    """Lines that there is room for besides; on a screen the first line and the blank below it may leave it."""
+    if screen is None:
+        return LINES - len(lines)
+    return min(LINES - len(lines), screen[1] - 1 + _HEAD - _height(lines, screen))
 
 
 def _header(report: Report, columns: int) -> str:
@@ -159,18 +181,30 @@ def _bottleneck(process: ProcessReport) -> list[str]:
     return [one_line(text) for text in (process.verdict.sentence, process.verdict.badge) if text]
 
 
-def _findings(process: ProcessReport, room: int, columns: int) -> list[str]:
+def _findings(process: ProcessReport, room: int, columns: int, screen: tuple[int, int] | None) -> list[str]:
     """The findings with the most to be saved: each in short, and in full, the first one first, as far as there is
     room."""
-    found = [finding for finding in process.findings if finding.weight is Weight.FINDING][:_FINDINGS]
-    blocks = [_finding(finding, process, columns, full=False) for finding in found]
-    while blocks and sum(map(len, blocks)) > room - _MARGINS:
+    found = _told(process)
+
+    def fit(blocks: list[list[str]]) -> bool:
+        return sum(_height(block, screen) for block in blocks) <= room - _MARGINS
+
+    blocks = [_finding(finding, process, columns, full=not number) for number, finding in enumerate(found)]
+    while len(blocks) > 1 and not fit(blocks):
         blocks.pop()
+    if blocks and not fit(blocks) and screen is None:
+        blocks = [_finding(found[0], process, columns, full=False)]
+        blocks = blocks if fit(blocks) else []
     for number, finding in enumerate(found[: len(blocks)]):
-        full = _finding(finding, process, columns, full=True)
-        if sum(map(len, blocks)) - len(blocks[number]) + len(full) <= room - _MARGINS:
-            blocks[number] = full
+        whole = [*blocks[:number], _finding(finding, process, columns, full=True), *blocks[number + 1 :]]
+        blocks = whole if fit(whole) else blocks
     return ["", *(line for block in blocks for line in block), *([""] if blocks else [])]
+
+
+def _told(process: ProcessReport) -> list[Finding]:
+    """Those that are told with what to do; a note where it comes first."""
+    first = [each for each in process.findings[:1] if each.weight is Weight.NOTE]
+    return (first + [each for each in process.findings if each.weight is Weight.FINDING])[:_FINDINGS]
 
 
 def _finding(finding: Finding, process: ProcessReport, columns: int, *, full: bool) -> list[str]:
@@ -193,7 +227,7 @@ def _kept_indent(line: str) -> str:
 
 def _footnotes(report: Report, process: ProcessReport) -> list[str]:
     lines = []
-    asides = [finding for finding in process.findings if finding.weight is not Weight.FINDING]
+    asides = [each for each in process.findings if each.weight is not Weight.FINDING and each not in _told(process)]
     for weight, word in ((Weight.DOUBT, "Doubt"), (Weight.NOTE, "Note")):
         told = process.verdict.reason.lower()
         shown = [aside for aside in asides if aside.weight is weight and aside.summary.lower() not in told]

@@ -211,7 +211,7 @@ def cuda_graphs(case: Case) -> Option | None:
     if not case.step.device.startswith("cuda") or case.compilations or any(root.compiled for root in case.roots):
         return None
     predictions = case.replay.predictions if case.replay is not None else ()
-    replayed = next((each.saved for each in predictions if each.change == "one launch"), None)
+    replayed = next((each.saved for each in predictions if each.change == "one graph launch"), None)
     launch = named(case.categories, "overhead")
     gain = replayed or (launch.duration if launch is not None else None)
     saving = modelled(LIKELY_CUDA_GRAPHS * gain.value, 0.0, gain.high, case.step.steady) if gain is not None else None

@@ -55,7 +55,7 @@ def bfloat_autocast(case: Case) -> Option | None:
     What it promises: A curve as another seed would give: products are rounded to 8 bits of mantissa, sums are kept in
     float32.
 
-    What it should gain: The compute account by the ratio of the machine's measured matrix rates, where it has bfloat16
+    What it should gain: The compute category by the ratio of the machine's measured matrix rates, where it has bfloat16
     and is faster with it; half of that is likely. On a CPU, whose operators are known, nine tenths of what the products
     gain by that ratio, and a fifth or so of the pointwise operators that move bytes (half of the bytes, but casts
     cost). Without products, or units for bfloat16, it is not proposed there.
@@ -110,7 +110,7 @@ def tensor_float(case: Case) -> Option | None:
 
     What it promises: A curve as another seed would give: range and storage stay those of float32, products lose bits.
 
-    What it should gain: The compute account by the ratio of the two rates of the device; half of that is likely.
+    What it should gain: The compute category by the ratio of the two rates of the device; half of that is likely.
 
     When to leave it: When products must be exact to float32 (physics, solvers).
     """
@@ -152,7 +152,7 @@ def half_autocast(case: Case) -> Option | None:
     What it promises: A curve as another seed would give: products are rounded to 11 bits of mantissa. A step whose
     gradients overflow is lost, which happens in the first steps until the scale has settled.
 
-    What it should gain: The compute account by the ratio of the device's matrix rates; two fifths of that are likely.
+    What it should gain: The compute category by the ratio of the device's matrix rates; two fifths of that are likely.
 
     When to leave it: When bfloat16 is as fast (RM301): it needs no scaling. When gradients are used otherwise between
     backward and step (clipping must unscale first).

@@ -64,7 +64,7 @@ def input_wait(signals: Signals) -> Finding | None:
     waiting (disk, network, sleep), which needs no CPU. The savings is the wait, without the time that it takes to
     receive a batch that is ready from a worker (measured once on a machine, else a millisecond). Where the training
     thread reads a batch at once already, only a worker could hide that: the same is left out, but for your own code in
-    there. A bare trace shows the loader's next() as an annotation: there the breakdown's input account is to be saved,
+    there. A bare trace shows the loader's next() as an annotation: there the breakdown's input category is to be saved,
     on an accelerator the time that it idled meanwhile.
 
     What helps: First whatever is the largest part: the reading of an item (decode less, cache what never changes, store
@@ -204,7 +204,7 @@ def too_few_workers(signals: Signals) -> Finding | None:
     if loader.workers:
         summary = f"With {_workers(loader.workers)}, a step waits {format_duration(wait.value)}: its batches take "
         summary += f"{format_duration(model.production)} to make"
-    summary += f"; {_workers(model.needed)} would do" if model.needed <= model.best else ""
+    summary += f"; {_workers(model.needed)} would do" if model.needed == model.best else ""
     saved = capped(scaled(wait, ratio(gain, wait.value)), wait)
     saving, source = modelled(saved.value, saved.low, wait.high, wait.samples), loader.site or loader.item_site
     return too_few_workers.finding(summary, _advice_on_more(loader, model), saving, category="input", source=source)

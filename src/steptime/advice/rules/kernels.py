@@ -19,6 +19,7 @@ from steptime.advice.kernels import (
     first_source,
     is_matrix_product,
     longest,
+    matrix_units,
     moving,
     plain_name,
     shapes_of,
@@ -336,7 +337,8 @@ def idle_matrix_units(signals: Signals) -> Finding | None:
     dtype, how, meaning = faster[0]
     saved = sum(use.duration - _at_units(use, machine, ratio(plain, rates[dtype])) for use in slow)
     calls = format_count(sum(use.calls for use in slow), "kernel")
-    summary = f"Matrix products in float32, off the matrix units, take {in_step(spent(slow), signals.step)} in {calls}"
+    units, took = matrix_units(machine.name), in_step(spent(slow), signals.step)
+    summary = f"float32 matmuls and convolutions run without {units}: {took} in {calls}"
     saving = partly(saved, LIKELY_UNITS, SURE_UNITS, signals.step)
     return _about(idle_matrix_units, slow, summary, f"Use {how} ({meaning}).", saving)
 

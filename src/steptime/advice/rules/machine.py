@@ -9,7 +9,7 @@ from steptime.advice.models import at_once, fitting_threads, how_to_record, idle
 from steptime.advice.rule import Finding, Weight, rule
 from steptime.advice.savings import in_step, named, partly, ratio, scaled
 from steptime.advice.signals import Signals
-from steptime.advice.step_evidence import FULL
+from steptime.advice.step_evidence import others_took_cpus
 from steptime.quantities import format_count, format_duration, format_share
 
 TOLERATED = 1.5
@@ -24,12 +24,6 @@ NEED_ONE = 0.5
 """CPUs that workers need together: from here on one is left to them."""
 PRESSURE_BY_THREADS = 20.0
 """Percent of time that some task waited for a CPU: what one thread too many causes on a busy machine."""
-OTHERS, LEAST_CPU = 0.1, 0.2
-"""Of the usable CPUs, and CPUs at least: what other processes may take before they are worth a word. Daemons and the
-shell together stay below."""
-PRESSURE_BY_OTHERS = 10.0
-"""Percent of time that some task waited for a CPU. Only asked when others run: the job's own threads cause pressure
-too."""
 SPREAD = 0.3
 """Interquartile range over median: on a quiet machine steps of equal work stay within 0.05, of padded text within
 0.2."""
@@ -135,14 +129,11 @@ def background_load(signals: Signals) -> Finding | None:
 
     When to ignore it: When that load is always there in production too: then it is part of what is measured.
     """
-    contention = signals.contention
-    usable = max(1, contention.usable_cpus)
-    few = contention.other_cpu < max(LEAST_CPU, OTHERS * usable)
-    free = contention.job_cpu + contention.other_cpu < FULL * usable
-    pressure = contention.pressure
-    if few or free or (pressure is not None and pressure < PRESSURE_BY_OTHERS):
+    contention, pressure = signals.contention, signals.contention.pressure
+    if not others_took_cpus(contention):
         return None
-    pressed = "" if pressure is None else f", pressure {pressure:.0f} %"
+    usable = max(1, contention.usable_cpus)
+    pressed = "" if pressure is None else f", tasks waited for a CPU {pressure:.0f} % of the time"
     summary = (
         f"Other processes used {contention.other_cpu:.1f} of {usable} CPUs{pressed}; "
         f"steps vary by {format_share(contention.spread)} (IQR)"
@@ -167,11 +158,13 @@ def unstable_steps(signals: Signals) -> Finding | None:
     When to ignore it: When batches differ in size by design.
     """
     contention = signals.contention
+    if others_took_cpus(contention):  # ST802 tells how far the steps vary, with what is behind it
+        return None
     if contention.drift > DRIFT:
         summary = f"Steps grew by {format_share(contention.drift)} during the run"
         return unstable_steps.finding(summary, "Look for what grows with each step: lists, graphs, logs, buffers.")
     if contention.spread > SPREAD:
-        summary = f"Half of the steps differ by {format_share(contention.spread)} of the median or more"
+        summary = f"Steps vary by {format_share(contention.spread)} (interquartile range over median)"
         return unstable_steps.finding(summary, "Look at the series of steps in the report before trusting averages.")
     return None
 

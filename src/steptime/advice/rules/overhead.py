@@ -33,6 +33,8 @@ LARGEST_OPERATOR = 15_000.0
 """ns: an operator that takes longer on a CPU does enough work to be worth its dispatch (3 to 10 µs in eager mode)."""
 LEAST_PART_OF_OPERATORS = 0.25
 """Of all operators of the step: one line that calls fewer is not why the step is bound by dispatch."""
+MOST_OF_OPERATORS = 0.5
+"""A function that calls fewer is not where a step's dispatch is."""
 FEWEST_ROUNDS = 8
 """Executions of a line per step: a line that runs once, or once per block of a model, is no loop over elements."""
 CALLERS = frozenset({"forward", "python"})
@@ -87,7 +89,7 @@ FEWEST_SLICES = 16
 class _Site:
     """Operators that one line or function calls in a step. each: mean ns of one. idle: ns of those whose work takes no
     longer than their dispatch. host: ns of Python in the loop. slow: ns of matrix products beyond what their arithmetic
-    takes at the machine's rate."""
+    takes at the machine's rate. lines: that call them."""
 
     source: SourceLine
     calls: float
@@ -95,6 +97,7 @@ class _Site:
     idle: float
     host: float = 0.0
     slow: float = 0.0
+    lines: int = 1
 
 
 @rule(
@@ -116,7 +119,7 @@ def dispatch_loop(signals: Signals) -> Iterator[Finding]:
     timed lines are shared out among them by time, and the lines that run several times a step count. In a bare trace
     the stacks must show a function that calls the same thing, or is called by the same one, eight times or more: a
     model that is called once is no loop. To be saved is the part of the line or function of all operators, of the
-    breakdown's launch account; on a CPU the loop's own Python, too, and the time of operators whose arithmetic takes no
+    breakdown's overhead; on a CPU the loop's own Python, too, and the time of operators whose arithmetic takes no
     longer than their dispatch (bound by latency). Small matrix products are slower than one large one that does the
     same arithmetic: half of what they take beyond the machine's rate counts, and all of it is where the interval ends.
 
@@ -142,10 +145,10 @@ def dispatch_loop(signals: Signals) -> Iterator[Finding]:
             saving = capped(_with_the_loop(saving, site), signals.step.duration)
         where = format_source(source)
         where += f" ({source.function})" if source.function and not source.text else ""
-        summary = (
-            f"{where} calls {site.calls:.0f} of the step's {max(everything, site.calls):.0f} operators: "
-            f"{in_step(saving.value, signals.step)}"
-        )
+        where = f"The lines around {where} call" if site.lines > 1 else f"{where} calls"
+        whole = max(everything, site.calls)
+        summary = f"{where} {site.calls:,.0f} of the step's {whole:,.0f} operators: "
+        summary += in_step(saving.value, signals.step)
         category, text = "overhead" if on_device else "", (source.text,) if source.text else ()
         yield dispatch_loop.finding(summary, advice, saving, category=category, source=source, evidence=text)
 
@@ -180,7 +183,7 @@ def _sites(signals: Signals) -> Iterator[_Site]:
             else:
                 sampled = sampled_lines(signals.paths, source)
                 line = max(sampled, key=lambda line: sampled[line], default=source)
-                yield _Site(line, calls, each, _idle(uses), slow=_slow(signals, uses))
+                yield _Site(line, calls, each, _idle(uses), slow=_slow(signals, uses), lines=max(1, len(sampled)))
 
 
 def _may_loop(uses: Iterable[OperatorUse]) -> bool:
@@ -217,14 +220,14 @@ def _looping(lines: list[LineUse], uses: list[OperatorUse], slow: float) -> Iter
     if rounds and calls * part >= FEWEST_OPERATORS:
         top = max(rounds, key=lambda line: line.duration.value)
         each, host = ratio(sum(use.duration for use in uses), calls), sum(line.host.value for line in rounds)
-        yield _Site(top.source, calls * part, each, part * _idle(uses), host, part * slow)
+        yield _Site(top.source, calls * part, each, part * _idle(uses), host, part * slow, len(rounds))
 
 
 @rule(
     "ST302",
     "overhead-bound",
     needs={Signal.CATEGORIES},
-    uses={Signal.OPERATORS, Signal.COMPILATIONS, Signal.KERNELS, Signal.GAPS},
+    uses={Signal.OPERATORS, Signal.COMPILATIONS, Signal.COMPILER, Signal.KERNELS, Signal.GAPS},
 )
 def overhead_bound(signals: Signals) -> Finding | None:
     """The step is bound by dispatching its operators
@@ -232,7 +235,7 @@ def overhead_bound(signals: Signals) -> Finding | None:
     What it means: The host cannot hand out the operators as fast as they are computed: Python, the dispatcher, autograd
     and (on CUDA) the launches take the time. Such a step stays as long with a larger batch or a faster device.
 
-    How we know: The breakdown's launch account: on a CPU the time of the training thread around and between small
+    How we know: The breakdown's overhead category: on a CPU the time of the training thread around and between small
     operators; on an accelerator the time that it idles while the host is dispatching, with the operators and modules
     that it was dispatching in the largest gaps.
 
@@ -254,7 +257,7 @@ def overhead_bound(signals: Signals) -> Finding | None:
     if stalls and sum(min(gap.longest, gap.duration.value) for gap in stalls) >= STALLED * idle:
         return _stall(signals, stalls, launch.recoverable)
     calls = sum(operator.calls for operator in signals.operators)
-    many = f" of {calls:.0f} operators" if calls else ""
+    many = f" of {calls:,.0f} operators" if calls else ""
     summary = f"Dispatch{many} takes {in_step(idle, step)}"
     if kernels:
         each = f"{format_count(kernels, 'kernel')} of {format_duration(ratio(spent(launched), kernels))}"
@@ -262,10 +265,8 @@ def overhead_bound(signals: Signals) -> Finding | None:
     graphs = ' (mode="reduce-overhead")' if step.device != "cpu" else ""
     advice = f"Compile the model{graphs}, or enlarge the batch so that each operator does more."
     if compiles(signals):
-        advice = f"Part of the job is compiled: look for graph breaks and what is left eager{graphs}"
-        advice += "; or enlarge the batch."
-    busiest = max((use for use in signals.operators if use.source), key=lambda use: use.calls, default=None)
-    source = next((gap.source for gap in gaps if gap.source), busiest.source if busiest else None)
+        advice = f"Part of the job is compiled: {_left_eager(signals)}{graphs}; or enlarge the batch."
+    source = next((gap.source for gap in gaps if gap.source), None) or _busiest(signals.operators)
     evidence = tuple(
         f"{gap.cause or 'between operators'}: {format_duration(gap.duration.value)} idle a step "
         f"in {format_count(gap.count, 'gap')}"
@@ -273,6 +274,27 @@ def overhead_bound(signals: Signals) -> Finding | None:
     )
     saving = launch.recoverable
     return overhead_bound.finding(summary, advice, saving, category="overhead", source=source, evidence=evidence)
+
+
+def _busiest(operators: Sequence[OperatorUse]) -> SourceLine | None:
+    """The function that calls at least half of the operators, where one does."""
+    calls: dict[SourceLine | None, float] = {}
+    for use in operators:
+        calls[use.source] = calls.get(use.source, 0.0) + use.calls
+    source = max(calls, key=lambda each: calls[each], default=None)
+    return source if calls and calls[source] >= MOST_OF_OPERATORS * sum(calls.values()) else None
+
+
+def _left_eager(signals: Signals) -> str:
+    """What to do about what the compiler has left: where it wrote down its breaks, they are known (ST308)."""
+    if not signals.has(Signal.COMPILER):
+        return "look for graph breaks and what is left eager"
+    return "mend its graph breaks (ST308) and compile the rest" if _breaks(signals) else "compile what is left eager"
+
+
+def _breaks(signals: Signals) -> list[CompilerEventUse]:
+    """Graph breaks at lines of the user's."""
+    return [each for each in signals.compiler.breaks if is_user_file(each.source.file)]
 
 
 def _gaps(signals: Signals, category: str) -> list[GapUse]:
@@ -284,12 +306,14 @@ def _gaps(signals: Signals, category: str) -> list[GapUse]:
 def _stall(signals: Signals, gaps: list[GapUse], launch: Estimate) -> Finding:
     """Long gaps, one of each cause, the longest first: compiling would not shorten them."""
     gap, stalled = gaps[0], total(each.duration for each in gaps)
-    share = f"{share_of_step(stalled.value, signals.step)} of {'this' if signals.step.steady == 1 else 'a'} step"
-    at_once = ", ".join(format_duration(each.longest) for each in gaps[:3])
-    running = ", ".join(each.cause or "the host" for each in gaps[:3])
-    ends = f"{' and others' if len(gaps) > 3 else ''} run{'s' if len(gaps) == 1 else ''}"
-    summary = f"The device idles {at_once} at once ({share}) while {running}{ends}"
-    advice = "If that is the job's start (libraries, tuning, first allocations), trace later steps; else look at it."
+    longest = format_duration(max(each.longest for each in gaps))
+    running = [each.cause or "the host" for each in gaps[:3]] + ["others"] * (len(gaps) > 3)
+    calls = " and ".join(filter(None, (", ".join(running[:-1]), running[-1])))
+    runs = "runs" if len(running) == 1 else "run"
+    idle = in_step(stalled.value, signals.step)
+    summary = f"The device idles {idle}, up to {longest} at a time, while {calls} {runs}"
+    advice = "If that is the job's start (libraries, tuning, first allocations), trace later steps; "
+    advice += "else take these calls out of the step."
     saving = capped(stalled, launch)
     return overhead_bound.finding(summary, advice, saving, category="overhead", source=gap.source)
 
@@ -303,7 +327,7 @@ def host_sync(signals: Signals) -> Iterator[Finding]:
 
     How we know: The price is not the duration of the call but the device's idle time from the moment it ran dry to the
     next launch. A trace has that for each gap, with the operator that held the thread; the calls on device tensors are
-    recorded with their lines in a few steps. Without a trace the breakdown's sync account is the upper bound of all of
+    recorded with their lines in a few steps. Without a trace the breakdown's sync category is the upper bound of all of
     them together.
 
     What helps: Read values every n-th step; keep running sums on the device (loss.detach()); use where and masks of
@@ -361,7 +385,7 @@ def recompilation(signals: Signals) -> Finding | None:
 
     How we know: TorchDynamo records each compilation with its time and the guard that failed. Those after the warm-up
     count, spread over the steps of the run; the time lies between or inside steps that statistics leave out. A bare
-    trace shows the parts of a compilation as annotations: there the breakdown's compile account is to be saved.
+    trace shows the parts of a compilation as annotations: there the breakdown's compile category is to be saved.
 
     What helps: Pad or bucket to a few shapes; torch._dynamo.mark_dynamic or dynamic=True for a dimension that varies;
     keep Python numbers that change (step counters, schedules) out of compiled code or make them tensors;
@@ -427,7 +451,7 @@ def graph_break(signals: Signals) -> Finding | None:
 
     When to ignore it: When the pieces are long, so that a break between them costs little.
     """
-    breaks = [each for each in signals.compiler.breaks if is_user_file(each.source.file)]
+    breaks = _breaks(signals)
     if not breaks:
         return None
     first = max(breaks, key=lambda each: each.count)

@@ -354,10 +354,11 @@ def checkpoint_in_step(signals: Signals) -> Finding | None:
         return checkpoint_in_step.finding(summary, advice, saving, category="python", source=line.source)
     if use.count * OFTEN < steps:
         return None
-    count = max(1, use.count)
-    spread = use.duration / steps
+    each = use.duration / max(1, use.count)
+    every = use.every or steps / max(1, use.count)
+    spread = each / every
     summary = (
-        f"A checkpoint every {steps / count:.0f} steps takes {format_duration(use.duration / count)}: "
+        f"A checkpoint every {every:.0f} steps takes {format_duration(each)}: "
         f"{format_duration(spread)} for each step ({share_of_step(spread, signals.step)} of it)"
     )
     saving = modelled(spread, 0.8 * spread, 1.2 * spread, use.count)

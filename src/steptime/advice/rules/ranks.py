@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from steptime.advice.evidence import CollectiveUse, RankUse, Signal
 from steptime.advice.line_evidence import LineTime, calls_function, line_times
 from steptime.advice.models import late_name, late_reason, uneven
-from steptime.advice.rule import Finding, rule
+from steptime.advice.rule import LONGEST_SUMMARY, Finding, rule
 from steptime.advice.savings import capped, in_step, less, modelled, named, ratio, scaled, share_of_step, total
 from steptime.advice.signals import Signals
 from steptime.analysis.stragglers.comparison import LateRank
@@ -25,8 +25,6 @@ from steptime.quantities import (
 
 SURE_WAITING = 0.5
 """Of the waiting: other ranks may be the next late ones when this one is in time."""
-LONGEST_SUMMARY = 110
-"""Characters, with the reason why a rank is late."""
 ACCUMULATES = 1.5
 """Forwards per step from which on a step has micro-batches, and exchanges from which on there is more than one."""
 MOST_EXCHANGE = 0.5
@@ -97,7 +95,7 @@ def exposed_communication(signals: Signals) -> Iterator[Finding]:
     summary = f"{rest} that nothing hides takes {in_step(spent, signals.step)}{most}"
     advice = "Diagnose the traces of all ranks together, to tell a slow network from a late rank."
     if signals.has(Signal.RANKS):
-        advice = "Exchange less often (no_sync while accumulating), or overlap it with backward (buckets)."
+        advice = "Compute more for each exchange (a larger batch, accumulation under no_sync), or exchange bfloat16."
     evidence = tuple(map(_collective, longest[:3]))
     yield exposed_communication.finding(summary, advice, left, category="communication", evidence=evidence)
 
@@ -143,8 +141,8 @@ def late_rank(signals: Signals) -> Finding | None:
     How we know: The collectives are matched across all ranks, one by one within each process group. In each collective
     a rank waits as much longer as it lasts there than on the last rank to come; clocks of different hosts need not
     agree for that. A rank that came last because it had waited elsewhere itself is not counted: the one that it waited
-    for is. The excess is the late rank's account beyond the median of the others'. The gain is a replay of the job from
-    its collectives, with the late rank's own times at the median of the others'.
+    for is. The excess is the late rank's own time beyond the median of the others'. The gain is a replay of the job
+    from its collectives, with the late rank's own times at the median of the others'.
 
     What helps: What helps the late rank alone: the line that is named, its input, its share of the work (uneven
     batches, an embedding table), its own host or device (thermal limits, another job).
@@ -178,7 +176,7 @@ def _known(signals: Signals, late: LateRank, ranks: tuple[str, ...]) -> Finding:
         parts = ", ".join(f"{name} {format_duration(excess)}" for name, excess in late.excesses[:4])
         evidence += (f"beyond the median of the others: {parts}",)
     if late.since is not None and late.steadiness is not None:
-        begin = f"since step {late.since}" if late.since else "from the first measured step on"
+        begin = f"since step {late.since + 1}" if late.since else "from the first measured step on"
         evidence += (f"late {begin}, in {format_share(late.steadiness)} of the steps",)
     saving = capped(late.gain, step)
     advice = f"{_what_to_do(late)}; then the job's step is {format_duration(saving.value)} shorter."
@@ -196,7 +194,7 @@ def _what_to_do(late: LateRank) -> str:
         return "Look at that node (its load, its clocks, its storage), or leave it out"
     if late.category:
         return f"Look at its {late.category} first, and at its host"
-    return "No account of it exceeds the others': look at its host and its link"
+    return "No part of its own work is unusually long: check its host and its link"
 
 
 @rule(

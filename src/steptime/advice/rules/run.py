@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from steptime.advice.evidence import SegmentUse, Signal
-from steptime.advice.rule import Finding, Weight, rule
+from steptime.advice.rule import LONGEST_SUMMARY, Finding, Weight, rule
 from steptime.advice.rules.python import OFTEN
 from steptime.advice.savings import in_step, modelled
+from steptime.advice.segment_evidence import MOST_SLOWED
 from steptime.advice.signals import Signals
 from steptime.advice.verdict import outliers_text, part_words
-from steptime.quantities import format_count, format_duration, format_share, format_source
+from steptime.quantities import format_count, format_duration, format_share, format_source, format_times
 
 LEAST_EVALUATION = 0.1
 """Of the run after the warm-up."""
@@ -96,9 +97,13 @@ def rollout_share(signals: Signals) -> Finding | None:
 
 def _where(use: SegmentUse) -> dict[str, Any]:
     """The longest line of what was timed by line, and all of them as evidence."""
+    sure = use.slowed <= MOST_SLOWED
     lines = tuple(
-        f"{format_share(line.share)}: {format_source(line.source)} {line.source.text}".rstrip() for line in use.lines
+        f"{f'{format_share(line.share)}: ' if sure else ''}{format_source(line.source)} {line.source.text}".rstrip()
+        for line in use.lines
     )
+    if lines and not sure:
+        lines += (f"It took {format_times(use.slowed)} times as long while these lines were timed.",)
     forward = (f"{format_share(use.forward)}: the models' forward",) if use.forward else ()
     return {"source": use.lines[0].source if use.lines else None, "evidence": (*lines, *forward)}
 
@@ -240,13 +245,16 @@ def caught_steps(signals: Signals) -> Finding | None:
     summary += f", one in {use.period}" if use.period else ""
     if not use.lines:
         return caught_steps.finding(f"{summary}: no line of yours ran", "Look at the numbers of these steps.")
-    first, *others = use.lines
-    place = format_source(first.source)
-    also = tuple(f"{format_share(each.share)} at {format_source(each.source)}" for each in others)
+    first, place = use.lines[0], format_source(use.lines[0].source)
+    seen = [f"{format_share(each.share)} at {format_source(each.source)}" for each in use.lines]
+    seen[0] = f"{format_share(first.share)} of that at {place}"
+    while len(f"{summary}: {', '.join(seen)}") > LONGEST_SUMMARY and len(seen) > 1:
+        seen.pop()
+    also = [f"{format_share(each.share)} at {format_source(each.source)}" for each in use.lines[len(seen) :]]
     more = f" and {use.count - len(use.numbers)} more" if use.count > len(use.numbers) else ""
     told = f"{'Step' if use.count == 1 else 'Steps'} {', '.join(map(str, use.numbers))}{more}"
     return caught_steps.finding(
-        f"{summary}: {format_share(first.share)} of what was seen of them at {place}",
+        f"{summary}: {', '.join(seen)}",
         f"Look at what {place} does in these steps.",
         source=first.source,
         evidence=(told, *also),

@@ -27,7 +27,7 @@ from steptime.trace.vendors import ALLOCATION, OPTIMIZER_STEP, matching
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """What a change would save. change: "input free", "syncs free", "one launch", "communication overlapped",
+    """What a change would save. change: "input free", "syncs free", "one graph launch", "communication overlapped",
     "allocation free" or "roofline: <kernel>". saved: ns per step, never above cap: what the breakdown has in the
     account that the change relieves, ns per step."""
 
@@ -241,7 +241,7 @@ def _predictions(
         unallocated = edges.weight - edges.allocation
         changes += [
             ("syncs free", caps[Category.SYNC], lambda: run(graph, kept=~waits | edges.blocking)),
-            ("one launch", caps[Category.OVERHEAD], lambda: _as_one_launch(graph, launch)),
+            ("one graph launch", caps[Category.OVERHEAD], lambda: _as_one_launch(graph, launch)),
             (
                 "communication overlapped",
                 caps[Category.COMMUNICATION],

@@ -12,7 +12,7 @@ from steptime.quantities import format_bytes, format_count, format_duration, for
 from steptime.report.page.waterfall import Decades, Tick, decades, even_ticks
 from steptime.report.printable import shorten
 from steptime.report.report import ProcessReport
-from steptime.report.sentences import format_rate, origin, place_text, step_text
+from steptime.report.sentences import format_rate, place_text, step_text
 from steptime.report.steps import StepSeries
 
 MOST_BARS = 400
@@ -24,10 +24,13 @@ MOST_SIGNS = 80
 BOX = 1000
 """Side of the square that the stacks are drawn in, which is stretched to the plot."""
 SIGNS = {
-    "outlier": "▲", "evaluation": "E", "checkpoint": "C", "compilation": "J", "rollout": "R", "loader start": "L",
-    "pause": "P",
+    "outlier": "▲", "slow": "△", "evaluation": "E", "checkpoint": "C", "compilation": "J", "rollout": "R",
+    "loader start": "L", "pause": "P",
 }  # fmt: skip
-"""Letters of what is marked under the bars; J as in just-in-time."""
+"""Letters of what is marked under the bars; J as in just-in-time. A slow step is far longer than the others and in the
+mean all the same; an outlier is left out of it."""
+NEXT_LETTER = 2.5
+"""Percent of the width: a letter that is nearer to the last one of its kind is a line, so that none lies on another."""
 MARGIN = 1.08
 """Height of the plot over the highest step of all, where that is less."""
 
@@ -53,7 +56,7 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class BarLayer:
-    """An account in all bars that have it, as one path in a square of BOX."""
+    """A category in all bars that have it, as one path in a square of BOX."""
 
     name: str
     path: str
@@ -104,7 +107,8 @@ def series(process: ProcessReport) -> SeriesChart | None:
     bars = _bars(steps, kinds, top)
     known = process.series
     bars, layers = _layered(bars, known) if known is not None else (bars, ())
-    signs = _signs(bars, known) if known is not None else ()
+    fine = _fine(kinds, known)
+    signs = _signs(bars, known, fine) if known is not None else ()
     present = {sign.kind for sign in signs}
     return SeriesChart(
         bars=bars,
@@ -115,7 +119,7 @@ def series(process: ProcessReport) -> SeriesChart | None:
         ticks=even_ticks(top, 4),
         numbers=_numbers(len(steps)),
         cut=sum(spent > top for spent in steps),
-        kinds=tuple(_counts(kinds, known)),
+        kinds=tuple(_counts(kinds, fine)),
         layers=layers,
         signs=signs,
         legend=tuple((letter, kind) for kind, letter in SIGNS.items() if kind in present),
@@ -142,9 +146,9 @@ def _bar(steps: tuple[int, ...], kinds: list[str], number: int, size: int, pitch
     first, end = number * size, min((number + 1) * size, len(steps))
     inside = sorted(range(first, end), key=steps.__getitem__)
     median, slowest = inside[(len(inside) - 1) // 2], inside[-1]
-    words = f"step {first}: {format_duration(steps[slowest])}, {kinds[slowest]}"
+    words = f"step {first + 1}: {format_duration(steps[slowest])}, {kinds[slowest]}"
     if end - first > 1:
-        words = f"steps {first} to {end - 1}: median {format_duration(steps[median])}, slowest step {slowest} "
+        words = f"steps {first + 1} to {end}: median {format_duration(steps[median])}, slowest step {slowest + 1} "
         words += f"{format_duration(steps[slowest])}"
     return Bar(
         x=number * pitch,
@@ -160,9 +164,16 @@ def _bar(steps: tuple[int, ...], kinds: list[str], number: int, size: int, pitch
     )
 
 
-def _counts(kinds: list[str], known: StepSeries | None) -> Iterator[tuple[str, str, int]]:
-    """(class of the colour, words, count) of each kind; as finely as the report has them."""
+def _fine(kinds: list[str], known: StepSeries | None) -> list[str]:
+    """The kinds as finely as the report has them; an outlier that the mean does not leave out is a slow step."""
     fine = [known.names[kind] for kind in known.kinds] if known is not None else kinds
+    return ["slow" if (name, coarse) == ("outlier", "steady") else name
+            for name, coarse in zip(fine, kinds, strict=False)]  # fmt: skip
+
+
+def _counts(kinds: list[str], fine: list[str]) -> Iterator[tuple[str, str, int]]:
+    """(class of the colour, words, count) of each kind. Slow steps are steady ones: the mean is of all of these."""
+    fine = ["steady" if name == "slow" else name for name in fine]
     for name in dict.fromkeys(fine):
         places = [coarse for coarse, each in zip(kinds, fine, strict=False) if each == name]
         colour = "steady" if name == "outlier" else max(set(places), key=places.count) if places else "aside"
@@ -197,27 +208,30 @@ def _block(x: float, width: float, bottom: float, high: float) -> str:
     return f"M{across} {top}h{width * scale:.1f}v{high * scale:.1f}h-{width * scale:.1f}z"
 
 
-def _signs(bars: tuple[Bar, ...], known: StepSeries) -> tuple[Sign, ...]:
-    """Outliers and what lay between or in steps, under the bars."""
+def _signs(bars: tuple[Bar, ...], known: StepSeries, fine: list[str]) -> tuple[Sign, ...]:
+    """Slow steps, outliers, and what lay between or in steps, under the bars."""
     size = bars[0].last - bars[0].first + 1
-    outlier = known.names.index("outlier") if "outlier" in known.names else -1
-    told = [(step, "outlier", f"step {step}: outlier") for step, kind in enumerate(known.kinds) if kind == outlier]
-    told += [(mark.step, mark.kind, f"{mark.kind} of {format_duration(mark.duration)} in step {mark.step}")
+    told = [(step, kind, f"step {step + 1}: {kind}") for step, kind in enumerate(fine) if kind in ("outlier", "slow")]
+    told += [(mark.step, mark.kind, f"{mark.kind} of {format_duration(mark.duration)} in step {mark.step + 1}")
              for mark in known.marks]  # fmt: skip
     lettered = len(told) <= MOST_SIGNS
-    found = []
+    found, last = [], dict[str, float]()
     for step, kind, words in sorted(told):
         bar = bars[min(step // size, len(bars) - 1)]
-        found.append(Sign(bar.x + bar.width / 2, kind, SIGNS.get(kind, "?") if lettered else "", words))
+        at = bar.x + bar.width / 2
+        crowded = at - last.get(kind, -NEXT_LETTER) < NEXT_LETTER
+        found.append(Sign(at, kind, SIGNS.get(kind, "?") if lettered and not crowded else "", words))
+        last[kind] = last[kind] if crowded else at
     return tuple(found)
 
 
 def _numbers(count: int) -> tuple[Tick, ...]:
-    """Numbers of steps below the plot."""
+    """Numbers of steps below the plot: the first step is 1, as in every sentence."""
     wide = max(count, 12) if count <= MOST_BARS else count
     stride = next(size * factor for size in (1, 10, 100, 1000, 10**4, 10**5, 10**6) for factor in (1, 2, 5)
                   if wide / (size * factor) <= 8)  # fmt: skip
-    return tuple(Tick(100 * (number + 0.41) / wide, str(number)) for number in range(0, count, stride))
+    shown = range(stride, count + 1, stride) if stride > 1 else range(1, count + 1)
+    return tuple(Tick(100 * (number - 0.59) / wide, str(number)) for number in shown)
 
 
 MOST_POINTS = 150
@@ -268,7 +282,7 @@ class UpperBound:
 @dataclass(frozen=True, slots=True)
 class RooflineChart:
     """what: "kernel group" or "operator"; share: of their time that the points have, as words; above: points that are
-    faster than the upper bound of their format."""
+    faster than the upper bound of their format; source: name of the machine that the peaks are of."""
 
     points: tuple[RooflinePoint, ...]
     peaks: tuple[UpperBound, ...]
@@ -303,7 +317,7 @@ def roofline_chart(case: Case) -> RooflineChart | None:
         what="kernel group" if case.kernels else "operator",
         share=format_share(part / whole) if whole else "",
         left_out=len(placed) - len(shown),
-        source=f"{origin(machine)}, {machine.name}" if machine is not None else "",
+        source=machine.name if machine is not None else "",
         bounds=tuple(dict.fromkeys(use.bound for use in shown)),
         above=sum(_is_above(use, machine) for use in shown),
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from functools import cache
 from importlib.resources import files
 
@@ -34,6 +35,8 @@ _TONES = {
 }
 _BOUNDS = {"memory", "compute", "latency"}
 """Categories and bounds that have a colour of their own; whatever else a report may name shares one."""
+_UNIT = re.compile(r"(?<=\d) (?=(?:%|[nµm]?s|min|h|[KMGT]?i?B(?:/s)?|[kMGTP]?FLOP/s)(?!\w))")
+"""The space before a unit: a line does not end there."""
 _DANGEROUS = {ord(sign): f"\\u{ord(sign):04x}" for sign in "<>&\u2028\u2029"}
 """What could end a script element, or a line of script: JSON may spell it otherwise."""
 
@@ -63,6 +66,7 @@ def _environment() -> jinja2.Environment:
         finalize=lambda value: printable(value) if type(value) is str else value,
     )
     environment.filters["raw"] = lambda value: value if isinstance(value, str) else f"{value:.10g}"
+    environment.filters["unbroken"] = lambda text: _UNIT.sub("\u00a0", text)
     environment.filters["percent"] = lambda value: f"{value:.2f}%"
     environment.filters["tone"] = lambda name: f"tone-{name}" if name in _TONES else "tone-other"
     environment.filters["bound"] = lambda name: name if name in _BOUNDS else "other"

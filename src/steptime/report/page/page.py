@@ -17,6 +17,7 @@ import msgspec
 from steptime.advice.evidence import Case
 from steptime.advice.explain import find_rule
 from steptime.advice.rule import Finding, Weight
+from steptime.advice.savings import per_step
 from steptime.analysis.categories import Category
 from steptime.analysis.memory_samples import CPU_PLACE
 from steptime.quantities import format_bytes, format_duration, format_share
@@ -94,13 +95,16 @@ OWNERS_OF_CPU = f"{OWNERS} There, torch knows nothing of what was allocated befo
 
 @dataclass(frozen=True, slots=True)
 class FindingView:
-    """A finding as the page tells it. anchor: its own on the page. bar: percent of the step to be saved. page: sections
-    of its rule, (heading, paragraphs); a paragraph is (kind, text) spans, "code" or "text"."""
+    """A finding as the page tells it. summary: "" where the headline has said it. anchor: its own on the page. per:
+    what the saving is of, in words. bar: percent of the step to be saved. page: sections of its rule, (heading,
+    paragraphs); a paragraph is (kind, text) spans, "code" or "text"."""
 
     finding: Finding
+    summary: str
     anchor: str
     word: str
     saving: str
+    per: str
     share: str
     interval: str
     bar: float
@@ -128,7 +132,7 @@ def render(report: Report) -> str:
     process = placed(report.processes[0])
     case, cut = process.case, process.step_view
     findings = tuple(
-        _tell(finding, case, sum(other.code == finding.code for other in process.findings[:at]))
+        _tell(finding, process, sum(other.code == finding.code for other in process.findings[:at]))
         for at, finding in enumerate(process.findings)
     )
     tables = case_tables(case)
@@ -218,15 +222,17 @@ def _facts(report: Report) -> list[tuple[str, str]]:
     return [(name, value) for name, value in named if value]
 
 
-def _tell(finding: Finding, case: Case, before: int) -> FindingView:
+def _tell(finding: Finding, process: ProcessReport, before: int) -> FindingView:
     """before: findings of its code above it."""
-    step, saving = case.step.duration.value, finding.savings
+    step, saving = process.case.step.duration.value, finding.savings
     rule = find_rule(finding.code)
     return FindingView(
         finding=finding,
+        summary=finding.summary if finding.summary not in process.verdict.sentence else "",
         anchor=f"{finding.code}-{before + 1}" if before else finding.code,
         word="" if finding.weight is Weight.FINDING else finding.weight.value,
         saving=format_duration(saving.value) if saving is not None else "",
+        per=per_step(process.case.step),
         share=format_share(saving.value / step) if saving is not None and step else "",
         interval=interval_text(saving) if saving is not None else "",
         bar=min(100 * saving.value / step, 100.0) if saving is not None and step else 0.0,

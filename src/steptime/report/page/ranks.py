@@ -123,7 +123,7 @@ def _sentence(ranks: RankComparison) -> str:
     if late is None:
         return ""
     who = f"Host {late.host}" if late.node and late.host else f"Rank {late.ranks[0]}"
-    since = f" since step {late.since}" if late.since else ""
+    since = f" since step {late.since + 1}" if late.since else ""
     return (
         f"{who} is late{since}: the others wait {format_duration(late.waiting)} a step, {format_share(late.share)} of "
         f"all waiting is for it. {_excess(late)}, a step would be {format_duration(late.gain.value)} shorter."
@@ -132,7 +132,7 @@ def _sentence(ranks: RankComparison) -> str:
 
 def _excess(late: LateRank) -> str:
     if not late.category or late.excess <= 0:
-        return "No category of it is longer than the others': as fast as they are"
+        return "No part of its own work is unusually long: as fast as the others"
     longer = f"It spends {format_duration(late.excess)} more than the others' median in {late.category}"
     return f"{longer}; at that median"
 
@@ -157,7 +157,7 @@ def _lateness(series: LateSeries) -> Lateness | None:
     shades = tuple(Shade(level, "".join(path)) for level, path in sorted(paths.items()))
     ranks = tuple(Tick(100 * (at + 0.45) / len(rows), f"rank {rank}") for at, rank in enumerate(series.ranks))
     count = len(series.steps)
-    steps = tuple(Tick(100 * at / count, str(series.steps[at])) for at in range(0, count, max(count // 6, 1)))
+    steps = tuple(Tick(100 * at / count, str(series.steps[at] + 1)) for at in range(0, count, max(count // 6, 1)))
     return Lateness(shades, ranks, steps, format_duration(longest))
 
 

@@ -15,7 +15,8 @@
   };
   const kindOf = (step) => {
     const { process, series } = facts();
-    if (series) return series.names[series.kinds[step]];
+    const kind = series && series.names[series.kinds[step]];
+    if (kind) return kind === "outlier" && process.steady[step] ? "slow" : kind;
     return process.steady[step] ? "steady" : step < process.case.step.warm_up ? "warm-up" : "set aside";
   };
   const change = (spent, usual) => {
@@ -29,8 +30,8 @@
     const faster = steady.filter((other) => other < spent).length;
     const place = process.steady[step] && steady.length > 1 ? `, longer than ${faster} of ${steady.length} steady steps` : "";
     const many = bar.dataset.first !== bar.dataset.last;
-    const which = many ? `Steps ${bar.dataset.first} to ${bar.dataset.last}; the slowest, s` : "S";
-    return `${which}tep ${step}: ${duration(spent)}, ${kindOf(step)}${place}; ${change(spent, usual)}.`;
+    const which = many ? `Steps ${Number(bar.dataset.first) + 1} to ${Number(bar.dataset.last) + 1}; the slowest, s` : "S";
+    return `${which}tep ${step + 1}: ${duration(spent)}, ${kindOf(step)}${place}; ${change(spent, usual)}.`;
   };
 
   const make = (name, text, className) => {

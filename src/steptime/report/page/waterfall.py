@@ -78,7 +78,7 @@ SMALLEST = 0.0005
 
 @dataclass(frozen=True, slots=True)
 class Fall:
-    """One account: its block hangs where the one before it began. begin, kept, recoverable: percent; the hatched part
+    """One category: its block hangs where the one before it began. begin, kept, recoverable: percent; the hatched part
     lies at the right of the block."""
 
     name: str
@@ -104,7 +104,7 @@ class BarSegment:
 @dataclass(frozen=True, slots=True)
 class Waterfall:
     """measured: width of the measured step; low, high: its interval, empty where one step has none. floor: what is left
-    of every account."""
+    of every category."""
 
     measured: float
     low: float
@@ -184,7 +184,7 @@ def _shown(case: Case) -> list[CategoryUse]:
 
 
 def _saved(use: CategoryUse) -> float:
-    """The recoverable part: never more than the account has, whatever the interval of its estimate."""
+    """The recoverable part: never more than the category has, whatever the interval of its estimate."""
     return min(max(use.recoverable.value, 0.0), use.duration.value)
 
 
