@@ -134,6 +134,7 @@ def _stay_beside(folder: Path, root: int) -> None:
     path = os.pathsep.join(filter(None, (source, os.environ.get("PYTHONPATH"))))
     subprocess.run(
         words, env={**os.environ, "PYTHONPATH": path}, check=False,
+        cwd=folder,  # which Python looks for modules in: none of the job's is to stand for one of ours
         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
 

@@ -99,7 +99,7 @@ def _recording_of(pid: int) -> Path:
         ) from None
     if found is None:
         raise UsageError(
-            "nothing-to-watch", f"Process {pid} was not started by `steptime run`: nothing is recorded of it."
+            "nothing-to-watch", f"Process {pid} was not started by `steptime run`: name its recording, if it has one."
         )
     return found
 
