@@ -166,3 +166,46 @@ def test_a_job_that_never_reaches_the_loss_is_not_judged_by_it(job: Path, capsys
     assert "The job as it is did not reach a mean loss of 1. When it ended by itself, after 60 steps" in (
         capsys.readouterr().err
     )
+
+
+OTHERWISE = """\
+import sys
+import torch
+from torch.utils.data import DataLoader, Subset, TensorDataset
+
+torch.manual_seed(0)
+inputs, weights = torch.randn(4000, 32), torch.randn(32, 1)
+data = TensorDataset(inputs, inputs @ weights)
+held_out = DataLoader(TensorDataset(inputs[:500], inputs[:500] @ weights), 100)
+model = torch.nn.Linear(32, 1)
+if "less data" in sys.argv:
+    data = Subset(data, range(200))
+if "trained before" in sys.argv:
+    model.weight.data.copy_(weights.T * 0.9)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.002)
+for epoch in range(1000):
+    for step, (x, y) in enumerate(DataLoader(data, 32, shuffle=True)):
+        loss = (model(x) - y).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        if step % 4 == 0:
+            with torch.no_grad():
+                for batch, _ in held_out:
+                    model(batch)
+                    if "less evaluated" in sys.argv:
+                        break
+"""
+
+
+@pytest.mark.slow
+def test_a_loss_that_is_reached_by_cheating_says_nothing(job: Path) -> None:
+    (job / "train.py").write_text(OTHERWISE)
+    cheats = ("less data", "trained before", "less evaluated")
+    given = [word for each in cheats for word in ("--against", f"{python()} train.py '{each}'")]
+    words = ["--until-loss", "0.5", *given, "-o", "verdicts.json", "--", python(), "train.py"]
+    assert main(["judge", "-q", "--budget", "4m", *words]) == 1
+    told = json.loads((job / "verdicts.json").read_text())["candidates"]
+    assert [each["verdict"] for each in told] == ["different training", "suspicious", "suspicious"]
+    reasons = ("a dataset of 200 samples", "more than half of the way", "takes 100 samples, and 500")
+    assert all(reason in each["sentences"][0] for reason, each in zip(reasons, told, strict=True))

@@ -121,7 +121,7 @@ def test_what_cannot_be_answered_is_one_sentence(ask: Ask) -> None:
         ),
         "A metric or a loss judges a change of yours: give diff, ref, env or args. (usage)": (
             "judge",
-            {"command": ["python", "x.py"], "metric": "rate (.*)"},
+            {"command": ["python", "x.py"], "metric": "rate (.*)", "until_loss": 1.5},
         ),
         "The command is over 2000 characters long: put it into a shell script. (usage)": (
             "diagnose",

@@ -18,7 +18,7 @@ from steptime.advice.fix import Promise
 from steptime.changes import Change
 from steptime.errors import NothingMeasuredError
 from steptime.quantities import Estimate
-from steptime.trials.conduct import MIN_ROUNDS, Block, LocalExecutor, Notice, Tell, TrialRunner, combine
+from steptime.trials.conduct import MIN_ROUNDS, Block, LocalExecutor, Notice, Tell, TrialRunner, combine, together
 from steptime.trials.containment import Workspace
 from steptime.trials.execute import ScheduledRun
 from steptime.trials.plan import NO_INPUT, batch_of, batch_variant, groups, lab_variants, over, points_of, stand_for
@@ -428,3 +428,20 @@ def test_what_adds_nothing_is_left_out_of_the_combination(tmp_path: Path) -> Non
     also = replace(judgements[0], variant=other, verdict=TrialVerdict.ADOPT, speed=best.speed)
     assert combine(trial, (best, also)) == best.variant
     assert {run.stage for run in trial.runs} == {0, 1}
+
+
+def test_edits_that_are_tried_as_they_are_written_go_into_the_combination(tmp_path: Path) -> None:
+    trial, (first, *_) = clock(tmp_path, 10_000, 2)
+    written = Variant("RM106", (), "RM106", sources=(("train.py", "pass"),))
+    both = together(written, first)
+    assert (both.changes, both.sources) == (first.changes, written.sources)
+    assert not written.rivals(first)
+    assert written.rivals(replace(written, name="RM310"))
+    best, also = (
+        Judgement(each, TrialVerdict.ADOPT, Agreement.SAME_BITS, "", speed)
+        for each, speed in ((written, Estimate(2.0, 1.9, 2.1, 3, "1")), (first, Estimate(1.5, 1.4, 1.6, 3, "1")))
+    )
+    combine(trial, (best, also))
+    machine = trial._executor
+    assert isinstance(machine, FakeMachine)
+    assert {turn.variant.sources for turn in machine.turns if turn.stage == 1} == {written.sources}

@@ -109,6 +109,7 @@ def test_a_sum_stays_on_the_device_and_prints_what_it_printed() -> None:
         ("    print(total / len", "    del total\n    print(1 / len"),
         ("    print(total / len", "    total /= 3\n    print(total / len"),
         ("def test(", "total = 3\ndef test("),
+        ("total: float = 0.0", "total: float = 0.0\n    total = 0"),
     ],
 )
 def test_what_may_be_read_in_every_step_or_be_something_else_is_not_written(old: str, new: str) -> None:
@@ -119,6 +120,20 @@ def test_what_may_be_read_in_every_step_or_be_something_else_is_not_written(old:
     assert apply_edit(at(TRAINING, "total +="), TRAINING) is not None
 
 
+def test_a_sum_is_of_the_kind_that_python_makes_it() -> None:
+    """Whole numbers stay whole: they are printed without a point, and may be an index."""
+    whole = TRAINING.replace("total: float = 0.0", "total = 0")
+    source = apply_edit(at(whole, "total +="), whole)
+    assert source is not None
+    assert "float(total) / len" in source
+    tokens = whole.replace("total += loss.item()", "total += (y > 0).sum().item()")
+    assert apply_edit(at(tokens, "total +="), tokens) is None
+    floating = tokens.replace("total = 0", "total = 0.0")
+    assert printed(apply_edit(at(floating, "total +="), floating) or "") == printed(floating)
+    anew = whole.replace("            running = 0.0", "            total = 0")
+    assert apply_edit(at(anew, "total +="), anew) is None
+
+
 def test_a_sum_on_the_top_of_a_script_that_functions_read_is_not_written() -> None:
     source = textwrap.dedent("""
         import torch
@@ -126,7 +141,7 @@ def test_a_sum_on_the_top_of_a_script_that_functions_read_is_not_written() -> No
         def show():
             print(total)
         for step in range(3):
-            total += torch.ones(()).item()
+            total += torch.ones(()).sum().item()
         show()
     """)
     assert apply_edit(at(source, "total +="), source) is None

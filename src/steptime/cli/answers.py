@@ -15,7 +15,7 @@ from typing import Any
 
 from steptime.advice.evidence import LineUse
 from steptime.advice.explain import find_fix, find_rule
-from steptime.advice.fix import Proposal, Snippet
+from steptime.advice.fix import JointEdit, Proposal, Snippet
 from steptime.advice.fixes import CATALOGUE
 from steptime.advice.propose import propose
 from steptime.advice.rule import Finding, Weight
@@ -273,7 +273,7 @@ def _prediction(proposal: Proposal, step: float) -> dict[str, Any]:
     if saving is not None and 0 < saving.value <= saving.high < step:
         low, high = step / (step - saving.low), step / (step - saving.high)
         saves = f"{format_duration(saving.value)} a step, {step / (step - saving.value):.2f}× ({low:.2f}–{high:.2f})"
-    edit = option.edit
+    edit = option.edit.example if isinstance(option.edit, JointEdit) else option.edit
     return {
         "code": fix.code,
         "change": f"{fix.code} {option.label}",

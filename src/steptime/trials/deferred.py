@@ -45,15 +45,16 @@ def deferred(source: SourceFile, edit: DeferEdit) -> New | None:
     assert isinstance(name, libcst.Name)
     if scope is None or loop is None or not isinstance(item.func, libcst.Attribute):
         return None
-    value, whole = item.func.value, sum_.value is item and matchers.matches(item.func.value, COUNTED)
-    reads = _reads(source, name, scope, loop)
-    if reads is None:
+    found, value = _reads(source, name, scope, loop), item.func.value
+    kind = _kind(source, sum_, value, found[1], loop) if found is not None else None
+    if found is None or kind is None:
         return None
+    reads, _ = found
 
     def read(node: Any) -> libcst.Call:
-        return libcst.Call(libcst.Name("int" if whole else "float"), [libcst.Arg(node)])
+        return libcst.Call(libcst.Name(kind), [libcst.Arg(node)])
 
-    ending = ("detach",) if whole else ("detach", "double")
+    ending = ("detach",) if kind == "int" else ("detach", "double")
     new: New = {item: lambda _: _called(value, *ending)}
     return new | dict.fromkeys(reads, read)
 
@@ -91,10 +92,31 @@ def _innermost_loop(source: SourceFile, place: StatementPlace) -> Loop | None:
     return next((node for node in source.around(place.statement) if isinstance(node, Loop)), None)
 
 
-def _reads(source: SourceFile, name: libcst.Name, scope: Scope, loop: Loop) -> list[libcst.CSTNode] | None:
-    """Where the sum is read; None where it is set to anything but zero, is known to another function, or is read in
-    every step."""
+def _kind(
+    source: SourceFile, sum_: libcst.AugAssign, value: libcst.BaseExpression, zeros: list[libcst.CSTNode], loop: Loop
+) -> str | None:
+    """What Python's sum is, "int" or "float"; None where that is not known. zeros: where it is set to zero. From 0.0 on
+    it is a float whatever is added; from 0 on what is added decides: a count of equal elements is whole, and a loss
+    that backward is called on is not."""
+    whole = [isinstance(getattr(each, "value", None), libcst.Integer) for each in zeros]
+    if zeros and not any(whole):
+        return "float"
+    if not all(whole):
+        return None
+    if isinstance(sum_.value, libcst.Call) and matchers.matches(value, COUNTED):
+        return "int"
+    owners = [each.func.value for each in source.calls_of("backward") if isinstance(each.func, libcst.Attribute)]
+    anew = any(loop in source.around(each) for each in zeros)  # and it may be read before anything is added
+    return "float" if not anew and any(value.deep_equals(each) for each in owners) else None
+
+
+def _reads(
+    source: SourceFile, name: libcst.Name, scope: Scope, loop: Loop
+) -> tuple[list[libcst.CSTNode], list[libcst.CSTNode]] | None:
+    """(Where the sum is read, the assignments that set it to zero); None where it is set to anything else, is known to
+    another function, or is read in every step."""
     found: list[libcst.CSTNode] = []
+    zeros: list[libcst.CSTNode] = []
     for node, context in source.variables(name.value):
         if node is name:
             continue
@@ -108,9 +130,12 @@ def _reads(source: SourceFile, name: libcst.Name, scope: Scope, loop: Loop) -> l
             if any(isinstance(each, libcst.FormattedStringExpression) and each.equal for each in around):
                 return None
             found.append(node)
-        elif context is not ExpressionContext.STORE or not _is_zeroed(around):
-            return None
-    return found
+        else:
+            zero = _zeroed(around) if context is ExpressionContext.STORE else None
+            if zero is None:
+                return None
+            zeros.append(zero)
+    return found, zeros
 
 
 def _is_anothers(source: SourceFile, node: libcst.CSTNode, name: str, scope: Scope) -> bool:
@@ -130,16 +155,14 @@ def _now_and_then(around: list[libcst.CSTNode]) -> bool:
     return False
 
 
-def _is_zeroed(around: list[libcst.CSTNode]) -> bool:
-    """Whether a name is set to zero by a plain assignment."""
+def _zeroed(around: list[libcst.CSTNode]) -> libcst.CSTNode | None:
+    """The plain assignment of zero that a name stands on the left of; None for any other."""
     target, *more = around
-    if isinstance(target, libcst.AssignTarget):
-        whole = more[0]
-        plain = isinstance(whole, libcst.Assign) and all(isinstance(each.target, libcst.Name) for each in whole.targets)
-        return plain and _is_zero(whole)
-    return isinstance(target, libcst.AnnAssign) and _is_zero(target)
+    if isinstance(target, libcst.AssignTarget) and isinstance(more[0], libcst.Assign):
+        plain = all(isinstance(each.target, libcst.Name) for each in more[0].targets)
+        return more[0] if plain and _is_zero(more[0].value) else None
+    return target if isinstance(target, libcst.AnnAssign) and _is_zero(target.value) else None
 
 
-def _is_zero(assignment: libcst.CSTNode) -> bool:
-    value = getattr(assignment, "value", None)
+def _is_zero(value: libcst.BaseExpression | None) -> bool:
     return isinstance(value, libcst.Integer | libcst.Float) and not value.evaluated_value
