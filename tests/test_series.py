@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from steptime.arrays import among, quartiles
 from steptime.quantities import Estimate, autocorrelation_time, mean_of_series, student
 
 SERIES = 400
@@ -59,3 +60,14 @@ def test_rare_events_have_a_mean_and_no_negative_time() -> None:
 @pytest.mark.parametrize(("freedom", "quantile"), [(1, 12.706), (4, 2.776), (9, 2.262), (20, 2.086), (1e6, 1.960)])
 def test_students_quantile(freedom: float, quantile: float) -> None:
     assert student(freedom) == pytest.approx(quantile, rel=0.002)
+
+
+@pytest.mark.parametrize("values", [[7], [1, 2], [5, 1, 9, 3], [4, 4, 4], list(range(101))])
+def test_quartiles_are_those_of_numpy(values: list[int]) -> None:
+    assert quartiles(np.array(values)) == pytest.approx(tuple(np.percentile(values, (25, 50, 75))))
+
+
+@pytest.mark.parametrize("known", [[], [3], [9, 1, 1 << 40, -5]])
+def test_what_is_among_others_is_found_as_numpy_finds_it(known: list[int]) -> None:
+    values = np.array([1, 3, 9, -5, 1 << 40, 1 << 41])
+    assert among(values, np.array(known, np.int64)).tolist() == np.isin(values, known).tolist()

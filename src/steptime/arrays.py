@@ -31,6 +31,22 @@ def median(values: npt.NDArray[Scalar]) -> float:
     return float(ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2
 
 
+def among(values: npt.NDArray[Scalar], known: npt.NDArray[Scalar]) -> Bool:
+    """Which of the values are among the known ones; numpy's own imports masked arrays where these lie far apart."""
+    if not len(known):
+        return np.zeros(len(values), np.bool_)
+    ordered = np.sort(known, axis=None)
+    found: Bool = ordered[np.minimum(np.searchsorted(ordered, values), len(ordered) - 1)] == values
+    return found
+
+
+def quartiles(values: npt.NDArray[Scalar]) -> tuple[float, float, float]:
+    """A quarter, half and three quarters of at least one number lie below; numpy's own imports masked arrays."""
+    ordered = np.sort(values, axis=None).astype(np.float64)
+    lower, middle, upper = np.interp(np.array((0.25, 0.5, 0.75)) * (len(ordered) - 1), np.arange(len(ordered)), ordered)
+    return float(lower), float(middle), float(upper)
+
+
 def distinct(*columns: npt.NDArray[np.integer[Any]]) -> tuple[Int64, Int64]:
     """Of rows of integers, given as columns of one length: a position of each distinct row, the first that has it, by
     the columns in their order; and by position the number of its row among these.

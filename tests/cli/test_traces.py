@@ -7,6 +7,7 @@ import json
 import os
 import re
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -166,6 +167,15 @@ def test_a_sweep_has_a_page_with_throughput_over_batch_size(steptime: Steptime, 
     assert [x for x, _ in rates] == sorted(x for x, _ in rates)
     assert [y for _, y in rates] == sorted((y for _, y in rates), reverse=True), "more samples a second is higher"
     assert table.read_text().startswith("# Batches of 64 reach")
+
+
+def test_a_diagnosis_in_text_imports_nothing_that_is_for_pages_trials_or_masked_arrays(tmp_path: Path) -> None:
+    trace = written(tmp_path / "t.json", steps(1, 10))
+    code = "import sys; from steptime.cli.main import main; main(sys.argv[1:]); print(*sys.modules, file=sys.stderr)"
+    done = subprocess.run(
+        [sys.executable, "-c", code, "diagnose", str(trace)], capture_output=True, text=True, check=True
+    )
+    assert not {"libcst", "jinja2", "numpy.ma", "torch"} & set(done.stderr.split())
 
 
 def test_a_damaged_trace_is_diagnosed_and_the_damage_said(steptime: Steptime, tmp_path: Path) -> None:

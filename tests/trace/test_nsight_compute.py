@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import json
+import tracemalloc
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -19,7 +20,14 @@ from steptime.advice.evidence import KernelUse
 from steptime.cli.main import main
 from steptime.diagnosis import Beside, diagnose_paths
 from steptime.report.page.page import render
-from steptime.trace.nsight_compute import KernelCounters, MeasuredKernel, counter_files, number, read_counters
+from steptime.trace.nsight_compute import (
+    KernelCounters,
+    MeasuredKernel,
+    counter_files,
+    find_counters,
+    number,
+    read_counters,
+)
 
 NEWER = (
     "ID", "Process ID", "Process Name", "Host Name", "Kernel Name", "Context", "Stream", "Block Size", "Grid Size",
@@ -211,3 +219,13 @@ def test_what_is_no_such_table_is_refused_in_a_sentence(
         (tmp_path / name).write_text(content)
     assert main(["diagnose", str(trace(tmp_path)), "--ncu", str(tmp_path / name)]) != 0
     assert said in capsys.readouterr().err
+
+
+def test_a_file_without_ends_of_lines_is_no_table_and_fills_no_memory(tmp_path: Path) -> None:
+    endless = tmp_path / "endless.csv"
+    endless.write_text('"Kernel Name",' * 500_000)
+    tracemalloc.start()
+    assert find_counters(endless) == ()
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 15 << 20

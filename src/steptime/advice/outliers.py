@@ -11,7 +11,7 @@ from steptime.analysis.categories import Breakdown, Category
 from steptime.analysis.layout import Layout
 from steptime.analysis.step_patterns import find_period
 from steptime.analysis.timeline import Phase
-from steptime.arrays import Bool, Int64
+from steptime.arrays import Bool, Int64, quartiles
 from steptime.intervals import measure
 from steptime.journal import Kind
 
@@ -69,7 +69,7 @@ def usual_of_trace(breakdown: Breakdown) -> Int64:
 def _far(values: Int64) -> Bool:
     if not len(values):
         return np.zeros(0, np.bool_)
-    lower, middle, upper = np.percentile(values, (25, 50, 75))
+    lower, middle, upper = quartiles(values)
     far: Bool = values > max(upper + FAR * (upper - lower), TIMES * middle)
     return far
 

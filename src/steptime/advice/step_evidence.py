@@ -15,7 +15,7 @@ from steptime.analysis.categories import Breakdown, Category
 from steptime.analysis.operators import OperatorUse
 from steptime.analysis.threads import during
 from steptime.analysis.timeline import Phase, Steps, Timeline, lane_of, training_thread
-from steptime.arrays import Int64, unique
+from steptime.arrays import Int64, quartiles, unique
 from steptime.intervals import Intervals, contains, measure, subtract, union
 from steptime.journal import Kind
 from steptime.machine.machine import Machine
@@ -233,7 +233,7 @@ def contention_use(
     if not samples:
         return None
     pressures = [sample.pressure for sample in samples if sample.pressure is not None]
-    lower, middle, upper = np.percentile(steps.duration[steps.steady], (25, 50, 75))
+    lower, middle, upper = quartiles(steps.duration[steps.steady])
     return Contention(
         other_cpu=float(np.mean([sample.other_cpu for sample in samples])),
         job_cpu=float(np.mean([sample.job_cpu for sample in samples])),

@@ -84,7 +84,7 @@ def communication_kernels(trace: Trace) -> Bool:
     chosen: Bool = kernel & asked
     rows = np.flatnonzero(kernel)
     names = [name for name in unique(trace.events.name[rows]).tolist() if communicates(trace.symbols[name])]
-    chosen[rows] |= np.isin(trace.events.name[rows], names)
+    chosen[rows] |= np.isin(trace.events.name[rows], np.array(names, np.int32))
     return chosen
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from steptime.analysis.device_activity import device_activities
 from steptime.analysis.step_context import StepContext
-from steptime.arrays import Int64
+from steptime.arrays import Int64, unique
 from steptime.intervals import EMPTY, Intervals, contains, join, measure, union
 from steptime.trace.links import UNKNOWN
 from steptime.trace.table import EventKind, Trace
@@ -49,7 +49,7 @@ def graph_use(steps: StepContext) -> GraphUse | None:
     )
     return GraphUse(
         launches=len(calls) / number,
-        empty=(len(calls) - len(np.unique(activities.launch[ran & kernel]))) / number,
+        empty=(len(calls) - len(unique(activities.launch[ran & kernel]))) / number,
         kernels=float((ran & kernel).sum()) / number,
         share=min(float(spent[ran & kernel].sum()) / whole, 1.0) if whole else 0.0,
         captures=float(captured.sum()) / number,
@@ -63,7 +63,7 @@ def _captures(trace: Trace) -> tuple[Int64, Intervals]:
     calls = events.event_kind == EventKind.RUNTIME
     begins = np.flatnonzero(calls & matching(trace, CAPTURE_BEGIN.match))
     ends = np.flatnonzero(calls & matching(trace, CAPTURE_END.match))
-    for lane in np.unique(events.lane[begins]).tolist():
+    for lane in unique(events.lane[begins]).tolist():
         since = np.sort(events.end[begins[events.lane[begins] == lane]])
         until = np.sort(events.begin[ends[events.lane[ends] == lane]])
         place = np.searchsorted(until, since)

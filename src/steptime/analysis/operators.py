@@ -17,7 +17,7 @@ from steptime.analysis.op_cost.op_cost import Modelled, bound_of, model
 from steptime.analysis.step_context import StepContext
 from steptime.analysis.threads import input_time
 from steptime.analysis.timeline import Phase
-from steptime.arrays import Bool, Float64, Int64, distinct, unique
+from steptime.arrays import Bool, Float64, Int64, among, distinct, unique
 from steptime.intervals import EMPTY, Intervals, contains, union
 from steptime.quantities import SourceLine
 from steptime.trace.cached_per_trace import once
@@ -207,7 +207,7 @@ def without_backward(steps: StepContext) -> Bool:
     engine = matching(trace, is_engine)
     operators = operator_events(trace) & ~engine
     numbers = unique(number[operators & (number != ABSENT)])
-    if not len(numbers) or np.isin(numbers, number[engine]).mean() < NEARLY_ALL:
+    if not len(numbers) or among(numbers, number[engine]).mean() < NEARLY_ALL:
         return np.zeros(len(trace.events), np.bool_)
     above, outermost = host_forest(trace).enclosing(operators), np.arange(len(trace.events))
     while len(higher := np.flatnonzero(above[outermost] != UNKNOWN)):

@@ -11,7 +11,7 @@ import numpy as np
 
 from steptime.analysis.categories import Breakdown, Category
 from steptime.analysis.timeline import SegmentKind, Steps, Timeline
-from steptime.arrays import Bool, Int64, unique
+from steptime.arrays import Bool, Int64, quartiles, unique
 
 DISTURBING = ("with evaluation", "with checkpoint", "with compilation")
 """What the job does beside training leaves a step out of the mean; its rollouts and starts of a loader do not."""
@@ -90,7 +90,7 @@ def series_of_trace(breakdown: Breakdown, warm_up: int) -> StepSeries:
 def _outliers(duration: Int64, steady: Bool) -> Bool:
     if steady.sum() < 4:
         return np.zeros(len(duration), np.bool_)
-    low, median, high = np.percentile(duration[steady], (25, 50, 75))
+    low, median, high = quartiles(duration[steady])
     limit = max(high + FAR_OUT * (high - low), LEAST_EXCESS * median)
     far: Bool = steady & (duration > limit)
     return far

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from math import prod
 from pathlib import Path
+from typing import TextIO
 
 from steptime.errors import UsageError, no_such_file
 
@@ -22,7 +23,9 @@ NAME, VALUE = "Kernel Name", "Metric Value"
 EXPECTED = "Expected the details page: ncu --import report.ncu-rep --csv > kernels.csv"
 HEAD = 400
 """Lines in which the header must come: ncu's own, and what the job printed, stand before it."""
-MOST_FILES, MOST_LINES = 4_000, 20_000_000
+MOST_FILES, MOST_LINES, LONGEST_LINE = 4_000, 20_000_000, 1 << 20
+MOST_BESIDE = 50
+"""Files beside a trace that are looked at, unasked."""
 METRICS = {
     "occupancy": ("Achieved Occupancy", "sm__warps_active.avg.pct_of_peak_sustained_active"),
     "possible": ("Theoretical Occupancy", "sm__maximum_warps_per_active_cycle_pct"),
@@ -102,7 +105,7 @@ class _Launch:
 def find_counters(path: Path) -> tuple[Path, ...]:
     """The files of Nsight Compute beside a trace or a recording."""
     folder = path if path.is_dir() else path.parent
-    return tuple(file for file in islice(sorted(folder.glob("*.csv")), MOST_FILES) if _header(file))
+    return tuple(file for file in islice(sorted(folder.glob("*.csv")), MOST_BESIDE) if _header(file))
 
 
 def counter_files(given: Path) -> tuple[Path, ...]:
@@ -177,7 +180,9 @@ def _header(file: Path) -> list[str]:
         return []
     try:
         with file.open(encoding="utf-8-sig", errors="replace", newline="") as lines:
-            return next((cells for cells in map(_cells, islice(lines, HEAD)) if {NAME, VALUE} <= set(cells)), [])
+            return next(
+                (cells for cells in map(_cells, islice(_lines(lines), HEAD)) if {NAME, VALUE} <= set(cells)), []
+            )
     except OSError:
         return []
 
@@ -187,11 +192,16 @@ def _rows(file: Path) -> Iterator[dict[str, str]]:
     columns = _header(file)
     try:
         with file.open(encoding="utf-8-sig", errors="replace", newline="") as lines:
-            for cells in map(_cells, islice(lines, MOST_LINES)):
+            for cells in map(_cells, islice(_lines(lines), MOST_LINES)):
                 if NAME not in cells and len(cells) > columns.index(VALUE):
                     yield dict(zip(columns, cells, strict=False))
     except OSError as error:
         raise UsageError("no-counters", f"{file} cannot be read: {error.strerror or error}.") from error
+
+
+def _lines(file: TextIO) -> Iterator[str]:
+    """Its lines, long ones in pieces: a file without an end of line must not fill the memory."""
+    return iter(lambda: file.readline(LONGEST_LINE), "")
 
 
 def _cells(line: str) -> list[str]:
