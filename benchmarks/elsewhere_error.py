@@ -87,6 +87,9 @@ def table(found: list[Row]) -> str:
         f"Steps: median {_middle(steps):.0%}, at most {np.abs(steps).max():.0%}; the hosts are two, and the prediction",
         "has that of the trace.",
         "",
+        "That the latency of short kernels counts was seen on these pairs, so this is how well they are described, and",
+        "not how well others would be predicted.",
+        "",
     ]
     return "\n".join(lines)
 
