@@ -139,15 +139,17 @@ class Candidates:
 @click.option(
     "-o",
     "--output",
+    "outputs",
+    multiple=True,
     metavar="FILE",
     help="Also write FILE: what is printed (.txt), a table for a pull request (.md), the verdicts (.json), the page "
-    "(.html), or all results (.jsonl).",
+    "(.html), or all results (.jsonl). Can be given several times.",
 )
 @variant_options
 def command(
     target: tuple[str, ...],
     resume: Path | None,
-    output: str | None,
+    outputs: tuple[str, ...],
     force: bool,
     as_json: bool,
     diffs: tuple[Path, ...],
@@ -180,7 +182,7 @@ def command(
     plan = read_results(resume).plan if resume is not None else None
     stepless = metric is not None or (plan is not None and plan.metric is not None)
     formats = tuple(each for each in FORMATS if not (stepless and each.file_extension == ".html"))
-    check_output(output, force=force, renderers=formats)
+    check_output(outputs, force=force, renderers=formats)
     options = TrialOptions(**given)
     alone = any_training or metric is not None
     asked = Candidates(diffs, revisions, variables, words, commands, alone, low_precision)
@@ -193,7 +195,7 @@ def command(
     else:
         folder, baseline = _begin(target, asked, options)
     told = _conducted(folder, baseline, options)
-    return tell_trial(told, output, as_json=as_json, force=force, renderers=formats, printed=document_text)
+    return tell_trial(told, outputs, as_json=as_json, force=force, renderers=formats, printed=document_text)
 
 
 def _begin(target: Sequence[str], asked: Candidates, options: TrialOptions) -> tuple[Path, Variant]:
