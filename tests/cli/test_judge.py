@@ -105,7 +105,7 @@ def test_a_script_without_steps_is_judged_by_the_number_that_it_prints(
     for name, text in (("print.py", PRINTING), ("half.py", "print('cost: 2')"), ("mute.py", "import sys")):
         (job / name).write_text(text)
     others = [word for name in ("half.py", "mute.py") for word in ("--against", f"{sys.executable} {name}")]
-    given = ["--metric", r"cost: (\d+)", *words, "--env", "COST=8", *others, "-o", "verdicts.json"]
+    given = ["--metric", r"cost: (\d+)", *words, "--env", "COST=8", *others, "-o", "verdicts.json", "-o", "table.md"]
     assert main(["judge", "-q", "--budget", "2m", *given, "--", sys.executable, "print.py"]) == status
     document = json.loads((job / "verdicts.json").read_text())
     assert [each["verdict"] for each in document["candidates"]] == verdicts
@@ -113,6 +113,7 @@ def test_a_script_without_steps_is_judged_by_the_number_that_it_prints(
     assert document["candidates"][1]["speed_up"]["value"] == pytest.approx(2.0 if words else 0.5)
     assert "printed nothing to its standard output" in document["candidates"][2]["sentences"][0]
     assert "Training is not judged" in capsys.readouterr().out
+    assert "mute.py" in (job / "table.md").read_text(), "both files that were asked for"
 
 
 def test_a_job_that_does_not_print_its_number_is_not_judged(job: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,7 +18,7 @@ from steptime.errors import NothingMeasuredError, UsageError
 @output_options
 @click.option("--recording", metavar="DIR", help="Folder of the recording. Default: runs/<job>-<time>.")
 @click.option("--stay", is_flag=True, help="Stay until the job ends. Default: until its steps are profiled.")
-@click.option("--no-profile", is_flag=True, help="Watch only, until Ctrl-C or the end: no operators in the account.")
+@click.option("--no-profile", is_flag=True, help="Watch only, until Ctrl-C or the end: without operators.")
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing but errors; with -o or --json, only those.")
 def command(
     pid: int,

@@ -156,15 +156,17 @@ class Candidates:
 @click.option(
     "-o",
     "--output",
+    "outputs",
+    multiple=True,
     metavar="FILE",
     help="Also write FILE: what is printed (.txt), a table for a pull request (.md), the verdicts (.json), the page "
-    "(.html), or all results (.jsonl).",
+    "(.html), or all results (.jsonl). Can be given several times.",
 )
 @variant_options
 def command(
     target: tuple[str, ...],
     resume: Path | None,
-    output: str | None,
+    outputs: tuple[str, ...],
     force: bool,
     as_json: bool,
     diffs: tuple[Path, ...],
@@ -201,7 +203,7 @@ def command(
     if plan is not None:
         by_steps = plan.metric is None and plan.until_loss is None
     formats = tuple(each for each in FORMATS if by_steps or each.file_extension != ".html")
-    check_output(output, force=force, renderers=formats)
+    check_output(outputs, force=force, renderers=formats)
     options = TrialOptions(**given)
     alone = any_training or metric is not None or until_loss is not None
     asked = Candidates(diffs, revisions, variables, words, commands, alone, low_precision)
@@ -216,7 +218,7 @@ def command(
     else:
         folder, baseline = _begin(target, asked, options, until_loss)
     told = _conducted(folder, baseline, options)
-    return tell_trial(told, output, as_json=as_json, force=force, renderers=formats, printed=document_text)
+    return tell_trial(told, outputs, as_json=as_json, force=force, renderers=formats, printed=document_text)
 
 
 def _begin(

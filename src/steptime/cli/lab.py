@@ -51,7 +51,12 @@ AUTO = "auto"
 )
 @click.option("--resume", metavar="DIR", type=click.Path(path_type=Path), help="Go on with an interrupted lab.")
 @click.option(
-    "-o", "--output", metavar="FILE", help="Also write FILE: what is printed (.txt), or all results (.jsonl)."
+    "-o",
+    "--output",
+    "outputs",
+    multiple=True,
+    metavar="FILE",
+    help="Also write FILE: what is printed (.txt), or all results (.jsonl). Can be given several times.",
 )
 @variant_options
 def command(
@@ -59,7 +64,7 @@ def command(
     compile_modes: bool,
     batch_sizes: str,
     resume: Path | None,
-    output: str | None,
+    outputs: tuple[str, ...],
     force: bool,
     as_json: bool,
     **given: Any,
@@ -76,11 +81,11 @@ def command(
     if bool(target) == (resume is not None):
         raise UsageError("usage", "Give a recording, or a command behind --, or --resume with the folder of a lab.")
     sizes, go_on = _sizes(batch_sizes)
-    check_output(output, force=force)
+    check_output(outputs, force=force)
     options = TrialOptions(**given)
     folder = resume or _begin(recording_of(target, options), options, compile_modes, from_own=go_on and not sizes)
     told = _run_lab(folder, options, sizes, go_on)
-    return tell_trial(told, output, as_json=as_json, force=force)
+    return tell_trial(told, outputs, as_json=as_json, force=force)
 
 
 def _sizes(text: str) -> tuple[tuple[int, ...], bool]:

@@ -46,7 +46,7 @@ class NanOptions:
     no_replay: bool
     uncontained: bool
     recording: Path | None
-    output: str | None
+    outputs: tuple[str, ...]
     force: bool
     as_json: bool
     quiet: bool
@@ -149,9 +149,8 @@ def _deliver(account: NonFinite, options: NanOptions) -> None:
     if options.as_json:
         tell(document(account))
     else:
-        show(render(account), error=options.output != STANDARD_OUTPUT)
-    if options.output is not None:
-        write_all(RENDERERS, account, (options.output,), force=options.force)
+        show(render(account), error=STANDARD_OUTPUT not in options.outputs)
+    write_all(RENDERERS, account, options.outputs, force=options.force)
 
 
 @click.command(
@@ -179,9 +178,16 @@ def _deliver(account: NonFinite, options: NanOptions) -> None:
     type=click.Path(path_type=Path),
     help="Folder of what is recorded. Default: runs/<job>-nan-<time>.",
 )
-@click.option("-o", "--output", metavar="FILE", help="Also write the account to FILE (.txt or .json).")
+@click.option(
+    "-o",
+    "--output",
+    "outputs",
+    multiple=True,
+    metavar="FILE",
+    help="Also write FILE: what is printed (.txt or .json). Can be given several times.",
+)
 @force_option
-@click.option("--json", "as_json", is_flag=True, help="Print the account as JSON on standard output.")
+@click.option("--json", "as_json", is_flag=True, help="Print the same as JSON on standard output.")
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing while the job runs.")
 @click.argument("job", nargs=-1, type=click.UNPROCESSED, metavar="[--] COMMAND [ARGUMENT]...", shell_complete=files)
 def command(**given: Any) -> int:
@@ -198,8 +204,8 @@ def command(**given: Any) -> int:
     options = NanOptions(**given)
     if options.at is not None and (options.go_on or options.no_replay):
         raise UsageError("usage", "--at is one instrumented run: it goes with neither --continue nor --no-replay.")
-    if options.output is not None:
-        check(options.output, force=options.force, renderers=RENDERERS)
+    for output in options.outputs:
+        check(output, force=options.force, renderers=RENDERERS)
     resolve(options.job)
     if options.force and options.recording is not None:
         from steptime.compare.history_index import remove, replaceable

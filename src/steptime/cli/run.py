@@ -168,7 +168,7 @@ class RunOptions:
     help="Ranks of a distributed job that record traces: numbers and commas, all, or auto for all of up to 16 and a "
     "sample of more. The others write the table of their steps only.",
 )
-@click.option("--no-profile", is_flag=True, help="Watch only: no operators in the account.")
+@click.option("--no-profile", is_flag=True, help="Watch only: without operators.")
 @click.option("--no-peaks", is_flag=True, help="Do not measure this machine's peaks after the job.")
 @click.option(
     "--explain-compile",

@@ -542,9 +542,11 @@ RENDERERS: tuple[Renderer[TrialOutput], ...] = (
 )
 
 
-def check_output(output: str | None, *, force: bool, renderers: Sequence[Renderer[TrialOutput]] = RENDERERS) -> None:
+def check_output(
+    outputs: Sequence[str], *, force: bool, renderers: Sequence[Renderer[TrialOutput]] = RENDERERS
+) -> None:
     """Refuses before the work what could not be written after it. Raises OutputError."""
-    if output is not None:
+    for output in outputs:
         check(output, force=force, renderers=renderers)
         if not Path(output).absolute().parent.is_dir():
             raise OutputError("output-unwritable", f"{output} cannot be written: there is no such folder.")
@@ -552,7 +554,7 @@ def check_output(output: str | None, *, force: bool, renderers: Sequence[Rendere
 
 def tell_trial(
     told: TrialOutput,
-    output: str | None,
+    outputs: Sequence[str],
     *,
     as_json: bool,
     force: bool,
@@ -564,7 +566,7 @@ def tell_trial(
     if as_json and told.folder is not None:
         tell(printed(told))
     show(told.text, error=as_json)
-    write_all(renderers, told, (output,) if output is not None else (), force=force)
+    write_all(renderers, told, outputs, force=force)
     if told.folder is not None:
         say(f"Wrote {told.folder / NAME}")
     return told.status
@@ -636,13 +638,16 @@ min_gain_option = click.option(
 @click.option(
     "-o",
     "--output",
+    "outputs",
+    multiple=True,
     metavar="FILE",
-    help="Also write FILE: what is printed (.txt), the verdicts (.json), the page (.html), or all results (.jsonl).",
+    help="Also write FILE: what is printed (.txt), the verdicts (.json), the page (.html), or all results (.jsonl). "
+    "Can be given several times.",
 )
 @click.option("--keep", is_flag=True, help="Keep the recordings of all variants.")
 @variant_options
 def command(
-    target: tuple[str, ...], resume: Path | None, output: str | None, force: bool, as_json: bool, **given: Any
+    target: tuple[str, ...], resume: Path | None, outputs: tuple[str, ...], force: bool, as_json: bool, **given: Any
 ) -> int:
     """Try the fixes for what was found in a recording, each in a fresh process of the same unmodified command, in
     turns with the job as it is. A fix is adopted when its speed beats noise and the least gain, and its losses and
@@ -658,7 +663,7 @@ def command(
     """
     if bool(target) == (resume is not None):
         raise UsageError("usage", "Give a recording, or a command behind --, or --resume with the folder of a trial.")
-    check_output(output, force=force)
+    check_output(outputs, force=force)
     options = TrialOptions(**given)
     told = go_on(resume, options) if resume is not None else begin(target, options)
-    return tell_trial(told, output, as_json=as_json, force=force)
+    return tell_trial(told, outputs, as_json=as_json, force=force)

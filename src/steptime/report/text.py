@@ -59,7 +59,7 @@ def render(report: Report, columns: int = COLUMNS, screen: tuple[int, int] | Non
     shown = report.processes[0]
     category = [_header(report, columns), "", *_step(shown), *_breakdown(shown, columns)]
     verdict = ["", *_bottleneck(shown)]
-    bottom = [*_footnotes(report, shown), f"Next:  {one_line(report.next_command)}"]
+    bottom = [*_footnotes(report, shown), *_elsewhere(shown), f"Next:  {one_line(report.next_command)}"]
     roofline = _roofline(shown)
     room = _left([*category, *roofline, *verdict, *bottom], screen)
     top = [*category, *(roofline if room >= _ROOM or not shown.findings else ()), *verdict]
@@ -67,7 +67,7 @@ def render(report: Report, columns: int = COLUMNS, screen: tuple[int, int] | Non
     for aside in [line for line in reversed(bottom) if line.startswith(_ASIDES)]:
         if _left([*top, *middle, *bottom], screen) < 0:
             bottom.remove(aside)
-    for more in (_what_if(shown, columns), _elsewhere(shown), _kernels(shown)):
+    for more in (_what_if(shown, columns), _kernels(shown)):
         if _left([*top, *middle, *bottom], screen) >= _height(more, screen):
             bottom = [*more, *bottom]
     document = "".join(f"{printable(line)}\n" for line in (*top, *middle, *bottom))

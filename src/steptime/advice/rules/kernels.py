@@ -312,7 +312,7 @@ def _about(made: Rule, kernels: Sequence[KernelUse], summary: str, advice: str, 
     instead_of=("dominant-operator",),
 )
 def idle_matrix_units(signals: Signals) -> Finding | None:
-    """Matrix products run in single precision beside idle matrix units
+    """float32 matmuls run without Tensor Cores or matrix cores
 
     What it means: The device has units that multiply matrices eight to sixteen times as fast as its ordinary ones do,
     but they take other dtypes than float32; products in float32 leave them idle.

@@ -136,4 +136,6 @@ def missing_ranks(worlds: Sequence[int | None]) -> tuple[str, ...]:
     world = max((each or 0 for each in worlds), default=0)
     if len(worlds) < 2 or world <= len(worlds):
         return ()
-    return (f"These are {len(worlds)} of the job's {world} ranks: one that is not among them may be later.",)
+    missing = world - len(worlds)
+    who, one = ("1 rank is", "it") if missing == 1 else (f"{missing} ranks are", "one of them")
+    return (f"{who} not here, of the job's {world}: {one} may be later than these.",)
