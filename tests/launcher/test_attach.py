@@ -152,6 +152,22 @@ def test_an_attach_that_is_killed_leaves_the_job_alone_and_another_may_come(
     assert job.end()[0].startswith("whole")
 
 
+def test_an_attach_that_is_killed_leaves_no_probe_behind(start: Callable[[bool], Job], tmp_path: Path) -> None:
+    job, folder = start(True), tmp_path / "killed"
+    words = [sys.executable, "-m", "steptime", "attach", str(job.process.pid), "--stay", "-q", "--no-profile"]
+    killed = subprocess.Popen([*words, "--recording", str(folder)], stderr=subprocess.DEVNULL)
+    while not list(folder.glob("process-*/journal.bin")):
+        time.sleep(0.05)
+    killed.kill()
+    killed.wait()
+    while not (folder / f"left-{job.process.pid}").exists():
+        assert job.process.poll() is None
+        time.sleep(0.05)
+    out, err = job.end()
+    assert out.startswith("whole")
+    assert err == ""
+
+
 @pytest.mark.parametrize("what", ["nobody", "no torch", "no right"])
 def test_what_cannot_be_entered_is_one_sentence_and_leaves_nothing(
     what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]

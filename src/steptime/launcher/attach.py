@@ -113,7 +113,7 @@ def _alone(pids: Sequence[int]) -> Iterator[None]:
     """Raises CommandError where another one is attached to one of the processes."""
     with contextlib.ExitStack() as held:
         for pid in pids:
-            lock = held.enter_context(_shelter().joinpath(f"attached-{pid}").open("w"))
+            lock = held.enter_context(_lock_of(pid).open("w"))
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
@@ -223,9 +223,15 @@ def _shelter() -> Path:
     return shelter
 
 
+def _lock_of(pid: int) -> Path:
+    """What an attach holds as long as it lives."""
+    return _shelter() / f"attached-{pid}"
+
+
 def _write_entry(pid: int, folder: Path, options: ProbeOptions) -> Path:
     """What the process is to run: what start-up files do in a job that we start."""
-    plan = json.dumps({"recording": str(folder), **asdict(options)}, ensure_ascii=False)
+    lock = str(_lock_of(pid))
+    plan = json.dumps({"recording": str(folder), "attached": lock, **asdict(options)}, ensure_ascii=False)
     variables = {**{name: value for name, value in QUIET.items() if name not in _environment(pid)}, PLAN: plan,
                  START: str(INJECT)}  # fmt: skip
     door = str(INJECT / "sitecustomize.py")

@@ -15,12 +15,14 @@ from typing import Any, TypeVar
 
 PLAN = "STEPTIME_PROBE"
 """Environment variable with the plan as JSON: recording, profile, profile_steps, max_profile_seconds, changes, variant,
-numerics, contained, began_epoch_ns, catch, log."""
+numerics, contained, began_epoch_ns, catch, log; attached: the lock of a `steptime attach`, which dies with it."""
 
 T = TypeVar("T")
 FOR_EVER = 1 << 60
 _current: list[Any] = []
 """The session of this process, once there is one."""
+_asked: list[str] = []
+"""Plans that are to be followed, the first of them now."""
 
 
 def switched_off(reason: str) -> None:
@@ -50,7 +52,13 @@ def guarded(begin: Callable[[], T]) -> T | None:
 def start(plan: str = "") -> bool:
     """Begins the watch in this process, by this plan or by that of the environment. Raises nothing: a failure is one
     line on stderr."""
-    return guarded(lambda: _begin(json.loads(plan or os.environ[PLAN]))) is not None
+    _asked.append(plan or os.environ.get(PLAN, ""))
+    begun = True
+    if len(_asked) == 1:  # else it was a signal, in the middle of what another had asked for
+        while _asked:
+            begun = guarded(lambda: _begin(json.loads(_asked[0]))) is not None
+            del _asked[0]
+    return begun
 
 
 def watching(recording: str = "") -> Any:

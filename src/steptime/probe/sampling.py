@@ -25,6 +25,8 @@ LONG_CALL = 500
 """Lines timed of one call; how its rest is spent, those tell that ran again and again."""
 LONGEST_EVENT = 1_000
 """ns that the tracer takes at a line, of which no line is free: what it takes indeed is the shortest line that ran."""
+CALIBRATIONS, CALIBRATING_CALLS = 5, 40
+"""Of which the quickest counts: a fifth of a millisecond in all."""
 DEEPEST = 200
 """Frames looked at, from a call outwards."""
 MOST_PATHS, MOST_LINES = 60, 12
@@ -67,20 +69,19 @@ class _Node:
 
 
 class _Call:
-    """One timed call. lines: ns by line, calls of the user's functions taken out; ran, called: how often each line ran,
-    and called such a function.
+    """One timed call. lines: ns by line, calls of the user's functions taken out; ran: how often each line ran.
 
     line: the one that runs, 0 before the first; inside: ns of the user's functions in it, the tracer's included; nets:
     ns of all of them, without. entered: when the tracer was called. over: it has ended, and what goes on in its frame
     is another call (of a generator).
     """
 
-    __slots__ = ("called", "entered", "function", "hits", "inside", "last", "line", "lines", "nets", "node", "over",
+    __slots__ = ("entered", "function", "hits", "inside", "last", "line", "lines", "nets", "node", "over",
                  "ran")  # fmt: skip
 
     def __init__(self, function: _Function, node: _Node, entered: int) -> None:
         self.function, self.node, self.entered, self.line = function, node, entered, 0
-        self.lines, self.ran, self.called = Counter[int](), Counter[int](), Counter[int]()
+        self.lines, self.ran = Counter[int](), Counter[int]()
         self.hits = self.inside = self.nets = 0
         self.over = False
         self.last = now()
@@ -89,7 +90,6 @@ class _Call:
         """A function of the user's, from the line that runs."""
         self.inside += gross
         self.nets += net
-        self.called[self.line] += 1
 
     def spend(self, end: int) -> int:
         """Charges what has passed since the last line event to the line that ran; returns it."""
@@ -108,6 +108,8 @@ class LineSampler:
         self._nodes: dict[tuple[_Node | None, int | _Path, CodeType], _Node] = {}
         self._calls: list[_Call] = []
         self._shortest = LONGEST_EVENT
+        self._inside = self._outside = 0
+        """ns of the tracer's in a call that is only measured as a whole: within what is measured, and around that."""
         self._skipping: tuple[_Node, int, int] | None = None
         self._chance = random.Random(0).random  # of its own: the job's random numbers stay as they are
         self._trace = self._make()
@@ -123,8 +125,51 @@ class LineSampler:
             if each.f_trace is None and (function := self._function(each.f_code)) is not None:
                 each.f_trace = self._timed(function, self._node(each), now())
                 self._attached.append(each.f_trace)
+        self._measure_itself()
         sys.settrace(self._trace)
         return True
+
+    def _measure_itself(self) -> None:
+        """What a line and a call cost because they are measured, by functions that do nothing."""
+
+        def nothing() -> None:
+            return
+
+        def lines() -> None:
+            one = 1
+            two = one
+            del one, two
+
+        caller = _Call(_Function(), _Node(nothing.__code__, None, ("", ())), 0)
+        node = _Node(nothing.__code__, caller.node, ("", ()))
+        node.timed, called = 1, _Function()
+        called.left = 1 << 62
+        self._functions[nothing.__code__], self._nodes[caller.node, 0, nothing.__code__] = called, node
+        calls, self._calls = self._calls, [caller]
+        found = []
+        for _ in range(CALIBRATIONS):
+            node.all = caller.inside = 0
+            first = now()
+            for _ in range(CALIBRATING_CALLS):
+                nothing()
+            second = now()
+            sys.settrace(self._trace)
+            for _ in range(CALIBRATING_CALLS):
+                nothing()
+            sys.settrace(None)
+            third = now()
+            found.append((second - first, node.all, third - second - caller.inside))
+        bare, inside, around = (min(column) for column in zip(*found, strict=True))
+        self._inside = max(0, inside - bare) // CALIBRATING_CALLS
+        self._outside = max(0, around - bare) // CALIBRATING_CALLS
+        self._functions[lines.__code__] = _Function()
+        sys.settrace(self._trace)
+        for _ in range(CALIBRATING_CALLS):
+            lines()
+        sys.settrace(None)
+        self._calls = calls
+        for code in (nothing.__code__, lines.__code__):
+            del self._functions[code], self._nodes[caller.node, 0, code]
 
     def give_up(self) -> None:
         """Ends it somewhere in the user's program; the trace function lives on until `stop`, as the interpreter may be
@@ -192,10 +237,10 @@ class LineSampler:
 
     def _left_out(self, node: _Node, entered: int, begin: int, end: int) -> None:
         self._skipping = None
-        net = max(1, end - begin - self._shortest)
+        net = end - begin - self._inside
         node.all += net
         if self._calls:
-            self._calls[-1].has_called(now() - entered, net)
+            self._calls[-1].has_called(now() - entered + self._outside, net)
 
     def _timed(self, function: _Function, node: _Node, entered: int) -> _Local:
         call = _Call(function, node, entered)
@@ -235,10 +280,7 @@ class LineSampler:
         elif call.line:
             call.spend(end)
         node, function = call.node, call.function
-        own = {
-            line: duration - (call.ran[line] + call.called[line]) * self._shortest  # the tracer's own, at each
-            for line, duration in call.lines.items()
-        }
+        own = {line: duration - call.ran[line] * self._shortest for line, duration in call.lines.items()}
         again = {line: duration for line, duration in own.items() if duration > 0 and call.ran[line] > 1}
         together = sum(again.values())
         for line, duration in own.items():
@@ -250,7 +292,7 @@ class LineSampler:
         if function.hits > MOST_HITS:
             function.hits, function.every = 0, 2 * function.every
         if self._calls:
-            self._calls[-1].has_called(now() - call.entered, net)
+            self._calls[-1].has_called(now() - call.entered + self._outside, net)
 
     def stop(self, steps: int) -> dict[str, Any]:
         """Ends it; the fields of `SampleFacts`, of so many steps. What still runs has its time so far."""

@@ -13,6 +13,7 @@ Ranks that train together count their steps alike. A rank that comes too late pr
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import sys
@@ -408,7 +409,7 @@ def _keep_watching(session: Session, duration: int, stacks: bool) -> Stage:
         catching.start()
     number, again, look = STEADY_WINDOW + 2, now() + AGAIN_AFTER, 0
     between, slower = not session.untrained.latest, Slower(duration)
-    served = 0.0
+    served, deserted = 0.0, _desertion(session.plan.get("attached", ""))
     while True:
         time_now = now()
         # A device's events are recorded and read at every boundary, so somebody always waits for it there; and steps
@@ -430,7 +431,7 @@ def _keep_watching(session: Session, duration: int, stacks: bool) -> Stage:
             continue
         session.quiet.until = 0
         look = time_now + REQUEST_PERIOD
-        if _modified(os.path.join(session.plan["recording"], LEAVE)):
+        if _modified(os.path.join(session.plan["recording"], LEAVE)) or deserted():
             leave(session)
             return
         asked = _modified(request)
@@ -447,6 +448,25 @@ def _unseen(session: Session, stage: Generator[None, None, T]) -> Generator[None
         return (yield from stage)
     finally:
         session.slowed = False
+
+
+def _desertion(lock: str) -> Callable[[], bool]:
+    """Whether the `steptime attach` that asked for us has died: it holds a lock as long as it lives. One whose file
+    cannot be seen from here (another container) is trusted."""
+    if not os.path.exists(lock):
+        return lambda: False
+
+    def deserted() -> bool:
+        try:
+            with open(lock) as file:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except FileNotFoundError:
+            return True
+        except OSError:
+            return False
+        return True
+
+    return deserted
 
 
 def _modified(path: str) -> float:

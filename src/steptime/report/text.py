@@ -65,7 +65,7 @@ def render(report: Report, columns: int = COLUMNS, screen: tuple[int, int] | Non
     top = [*category, *(roofline if room >= _ROOM or not shown.findings else ()), *verdict]
     middle = _findings(shown, _left([*top, *bottom], screen), columns, screen)
     for aside in [line for line in reversed(bottom) if line.startswith(_ASIDES)]:
-        if _left([*top, *middle, *bottom], screen) < 0:
+        if screen is not None and _left([*top, *middle, *bottom], screen) < 0:
             bottom.remove(aside)
     for more in (_what_if(shown, columns), _kernels(shown)):
         if _left([*top, *middle, *bottom], screen) >= _height(more, screen):
