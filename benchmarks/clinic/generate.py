@@ -227,7 +227,7 @@ def heard(job: Design, script: Path) -> Said:
 
 
 def asked(command: Sequence[str], job: Design, script: Path) -> Said:
-    """What another tool says of a job. Raises JobFailed."""
+    """What another tool says of a job; where it fails, that is a verdict that it withholds."""
     words = [*command, *_python(job), str(script)]
     try:
         variables = {**_variables(), "PYTHONPATH": ROOT}
@@ -236,7 +236,7 @@ def asked(command: Sequence[str], job: Design, script: Path) -> Said:
         answer = json.loads(done.stdout)
         findings = [(each["cause"], each.get("share", 0.0), each.get("line")) for each in answer["findings"]]
     except (subprocess.SubprocessError, ValueError, KeyError, TypeError) as error:
-        raise JobFailed(f"{command[0]}: {error}") from None
+        return Said("undecided", problems=(f"{command[0]}: {error}",))
     return Said(
         bottleneck="undecided" if answer.get("withheld") else answer.get("bottleneck", ""),
         causes=tuple(cause for cause, _, _ in findings),
@@ -269,18 +269,17 @@ def table(rows: Sequence[dict[str, Any]], tool: str = OURS) -> str:
     """The scores of a tool, as Markdown. Verdicts withheld count as not right. A fault counts where it takes much of
     the step, in all pairs of bare runs: what may as well take nothing is no truth."""
     heard = [row for row in rows if "failed" not in row and tool in row["said_of_twin"]]
-    ill = [
-        (max(row["faults"], key=lambda fault: fault["share"]["value"]), row["said"][tool])
-        for row in heard
-        if row["faults"]
-    ]
-    ill = [(fault, said) for fault, said in ill if fault["share"]["value"] >= SEVERE and fault["share"]["low"] > 0]
+    ill = [(fault, row["said"][tool]) for row in heard for fault in _severe(row)]
     told = [(fault, said, place_of(fault, said)) for fault, said in ill]
     decided = [(fault, said, place) for fault, said, place in told if said["bottleneck"] != "undecided"]
     named = [(fault, said, place) for fault, said, place in decided if place >= 0]
     twins = [row["said_of_twin"][tool] for row in heard]
     counts = {
         "right cause first, of all": _count(told, lambda each: each[2] == 0 and each in decided),
+        "the same, without what its twin is told, too": _count(
+            [(row, fault) for row in heard for fault in _severe(row)],
+            lambda each: _apart_right(*each, tool),
+        ),
         "within three, of all": _count(told, lambda each: 0 <= each[2] < FIRST and each in decided),
         "line, where the right cause is first": _count(
             [each for each in decided if each[2] == 0], lambda each: is_on_line(*each)
@@ -296,6 +295,21 @@ def table(rows: Sequence[dict[str, Any]], tool: str = OURS) -> str:
         lines.append(f"| {name} | {found.good} | {found.all} | {found.share:.0%} | {low:.0%} to {high:.0%} |")
     failed = [f"seed {row['seed']}: {row['failed']}" for row in rows if "failed" in row]
     return "\n".join([f"{len(rows)} jobs, {len(ill)} with a fault of {SEVERE:.0%} or more.", "", *lines, *failed])
+
+
+def _severe(row: dict[str, Any]) -> list[dict[str, Any]]:
+    """The largest fault of a job, where it takes much of the step in all pairs of bare runs."""
+    largest = sorted(row["faults"], key=lambda fault: fault["share"]["value"])[-1:]
+    return [fault for fault in largest if fault["share"]["value"] >= SEVERE and fault["share"]["low"] > 0]
+
+
+def _apart_right(row: dict[str, Any], fault: dict[str, Any], tool: str) -> bool:
+    """Whether the first finding is right of those whose cause the twin, which has no fault, is not told as well: what
+    is true of both may be larger than what was planted."""
+    said, twin = row["said"][tool], row["said_of_twin"][tool]
+    both = {cause for cause, share in zip(twin["causes"], twin["shares"], strict=True) if share[0] >= ALARM}
+    own = [place for place, cause in enumerate(said["causes"]) if cause not in both or is_right(fault, said, place)]
+    return said["bottleneck"] != "undecided" and bool(own) and is_right(fault, said, own[0])
 
 
 def listing(rows: Sequence[dict[str, Any]]) -> str:

@@ -137,3 +137,12 @@ def test_every_job_has_a_row_that_says_what_came_of_it() -> None:
     text = listing([right, wrong, withheld, {"seed": 9, "failed": "no steps"}])
     assert [line.split(" | ")[5] for line in text.split("\n")[2:5]] == ["cause and line", "no", "withheld"]
     assert "no steps" in text
+
+
+def test_what_is_true_of_the_twin_as_well_does_not_hide_what_was_planted() -> None:
+    slow = ("overhead-bound", 0.5, ("model.py", 3))
+    hidden = row(slow, ("metrics-in-step", 0.4, ("train.py", 7)), twin=said(slow))
+    missed = row(slow, ("input-wait", 0.4, None), ("metrics-in-step", 0.1, None), twin=said(slow))
+    told = table([hidden, missed])
+    assert "| right cause first, of all | 0 | 2 |" in told
+    assert "| the same, without what its twin is told, too | 1 | 2 |" in told
