@@ -36,7 +36,8 @@ FRESH = """\
 Composed from seeds that had never been run, scored once ([how](clinic.md)). A verdict that is withheld counts as not
 right. A finding is right where it names the cause, or stands on the faulty line. What is said of a twin, which has no
 planted fault, may be true all the same: the last column is what a reader should look at. Seed 9027 is left out: one
-fault stood in it twice, and what was planted was no truth.
+fault stood in it twice, and what was planted was no truth. The second row leaves
+aside what the twin is told, too: it is true of both, and may be larger than what was planted.
 """
 COST = """\
 All of it: `python -m benchmarks.overhead`; one table: `--only steps`, `run`,

@@ -278,7 +278,7 @@ def table(rows: Sequence[dict[str, Any]], tool: str = OURS) -> str:
         "right cause first, of all": _count(told, lambda each: each[2] == 0 and each in decided),
         "the same, without what its twin is told, too": _count(
             [(row, fault) for row in heard for fault in _severe(row)],
-            lambda each: _apart_right(*each, tool),
+            lambda each: _apart_right(each[0], each[1], tool),
         ),
         "within three, of all": _count(told, lambda each: 0 <= each[2] < FIRST and each in decided),
         "line, where the right cause is first": _count(
@@ -292,7 +292,8 @@ def table(rows: Sequence[dict[str, Any]], tool: str = OURS) -> str:
     lines = ["| | good | of | share | 95 % interval |", "|---|---|---|---|---|"]
     for name, found in counts.items():
         low, high = found.interval()
-        lines.append(f"| {name} | {found.good} | {found.all} | {found.share:.0%} | {low:.0%} to {high:.0%} |")
+        share = f"{found.share:.0%} | {low:.0%} to {high:.0%}" if found.all else "– | –"
+        lines.append(f"| {name} | {found.good} | {found.all} | {share} |")
     failed = [f"seed {row['seed']}: {row['failed']}" for row in rows if "failed" in row]
     return "\n".join([f"{len(rows)} jobs, {len(ill)} with a fault of {SEVERE:.0%} or more.", "", *lines, *failed])
 
