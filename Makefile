@@ -24,8 +24,8 @@ $(1)/bin/python -c 'import torch' 2>/dev/null \
 	|| $(1)/bin/python -m pip install --quiet '$(TORCH)' --index-url '$(TORCH_INDEX)'
 endef
 
-# Half of the tests wait for a process of theirs: three at a time keep two CPUs busy. The slow ones measure, one at a time.
-TWO ?= -n 3 --dist worksteal
+# Half of the tests wait for a process of theirs. The slow ones measure, one at a time.
+TWO ?= -n 2 --dist worksteal
 
 .PHONY: demo test test-all lint docs site picture bench bench-full clean
 
