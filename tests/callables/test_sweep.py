@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from steptime.advice.evidence import KernelUse
+from steptime.advice.evidence import Case, KernelUse, OperatorUse, StepSummary
 from steptime.callables.sweep import (
     Sweep,
     SweepPoint,
@@ -26,6 +26,7 @@ from steptime.callables.sweep import (
     to_json,
 )
 from steptime.cli.main import main
+from steptime.quantities import Estimate
 
 pytest.importorskip("torch")
 
@@ -100,7 +101,10 @@ def test_operators_of_a_recording_are_placed_under_the_roofline() -> None:
         KernelUse("add", "aten::add_", 1.0, 4e6, "memory", flops=1e6, bytes=12e6),
         KernelUse("copy", "aten::copy_", 1.0, 9e6, "memory", bytes=4e6),
     )
-    placed = operators_of(kernels)
+    step = StepSummary(Estimate(9e6, 9e6, 9e6, 9), 10, 9, 1, "optimizer", "cpu")
+    placed = operators_of(Case(step=step, kernels=kernels))
+    own = OperatorUse("aten::mm", 1.0, 2e6, "compute", flops=1e8, bytes=1e6)
+    assert operators_of(Case(step=step, operators=(own,)))[0].rate == 1e8 / 2e6 * 1e9, "on a CPU nothing else ran"
     assert [each.name for each in placed] == ["aten::add_", "aten::mm"]
     found = replace(KNOWN, recording="runs/a", operators=placed)
     assert attainable(found, placed[0].intensity) == pytest.approx(1e6 / 12e6 * 10e9)

@@ -6,13 +6,13 @@ The points come from `machine/sweep_script.py`. Arithmetic intensity is FLOPs ov
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
-from steptime.advice.evidence import KernelUse
+from steptime.advice.evidence import Case, KernelUse, OperatorUse
 from steptime.callables.bench import SCRIPTS, answer_of
 from steptime.callables.text import in_columns
 from steptime.machine.machine import DISTURBING_CPUS, Machine
@@ -143,11 +143,14 @@ def sweep(wishes: SweepWishes, executable: str, machine: Machine | None, tell: C
     )
 
 
-def operators_of(kernels: Sequence[KernelUse]) -> tuple[PlacedOperator, ...]:
-    """Those with FLOPs and bytes that take most of the step, longest first."""
+def operators_of(case: Case) -> tuple[PlacedOperator, ...]:
+    """Those with FLOPs and bytes that take most of the step, longest first: kernels where a device ran them."""
+    uses: list[tuple[str, str, KernelUse | OperatorUse]] = [
+        (each.operator or each.name, each.shapes, each) for each in case.kernels
+    ]
     found = [
-        PlacedOperator(each.operator or each.name, each.shapes, each.duration, each.flops, each.bytes)
-        for each in kernels
+        PlacedOperator(name, shapes, each.duration, each.flops, each.bytes)
+        for name, shapes, each in uses or [(each.name, "", each) for each in case.operators]
         if each.flops and each.bytes and each.duration > 0
     ]
     return tuple(sorted(found, key=lambda each: -each.duration)[:MOST_PLACED])

@@ -9,7 +9,6 @@ from dataclasses import replace
 import click
 
 from steptime._version import __version__
-from steptime.advice.evidence import KernelUse
 from steptime.cli.exit_codes import say, tell
 from steptime.cli.options import force_option, outputs_option
 from steptime.errors import NothingMeasuredError, UsageError
@@ -155,12 +154,17 @@ def _sweep(
     from steptime.callables.sweep import RENDERERS, SweepWishes, operators_of, render_text, sweep, to_json
     from steptime.cli.delivery import write_all
     from steptime.cli.screen import show
+    from steptime.diagnosis import diagnose_paths
     from steptime.machine.environment import describe, interpreter_with_torch
     from steptime.report.output import check
 
     for output in outputs:
         check(output, force=force, renderers=RENDERERS)
-    operators = operators_of(_kernels(recording)) if recording else ()
+    operators = operators_of(diagnose_paths((recording,)).processes[0].case) if recording else ()
+    if recording and not operators:
+        raise NothingMeasuredError(
+            "nothing-to-place", f"{recording} has no operators with known FLOPs: a profile with shapes has them."
+        )
     interpreter = interpreter_with_torch(python)
     machines = describe(python, remeasure=remeasure, runs=False, tell=say).machines
     machine = next((each for each in reversed(machines) if each.measured), None)
@@ -172,15 +176,3 @@ def _sweep(
         show(render_text(found))
     write_all(RENDERERS, found, outputs, force=force)
     return 0
-
-
-def _kernels(recording: str) -> tuple[KernelUse, ...]:
-    """What a recording, or a trace, knows of its operators. Raises NothingMeasuredError where that is nothing."""
-    from steptime.diagnosis import diagnose_paths
-
-    kernels = diagnose_paths((recording,)).processes[0].case.kernels
-    if not any(each.flops for each in kernels):
-        raise NothingMeasuredError(
-            "nothing-to-place", f"{recording} has no operators with known FLOPs: a profile with shapes has them."
-        )
-    return kernels
