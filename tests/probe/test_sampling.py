@@ -20,6 +20,13 @@ def busy(rounds: int) -> int:
     return sum(range(rounds))
 
 
+def window(length: int) -> int:
+    total = 0
+    for each in range(length):
+        total += each * each
+    return total
+
+
 def once() -> int:
     cheap = busy(10)
     return cheap + busy(200_000)
@@ -69,12 +76,6 @@ def test_a_function_that_is_called_often_keeps_its_time(calls: int, rounds: int)
 def test_a_line_whose_calls_are_timed_now_and_then_has_no_time_of_theirs() -> None:
     """Each of its calls lasts long enough to halve how often the next ones are timed."""
 
-    def window(length: int) -> int:
-        total = 0
-        for each in range(length):
-            total += each * each
-        return total
-
     def item() -> int:
         return window(LONG_CALL + 12)
 
@@ -84,12 +85,6 @@ def test_a_line_whose_calls_are_timed_now_and_then_has_no_time_of_theirs() -> No
 
 
 def test_caller_and_callee_have_the_time_of_a_run_together_however_often_each_is_timed() -> None:
-    def window(length: int) -> int:
-        total = 0
-        for each in range(length):
-            total += each * each
-        return total
-
     def item() -> int:
         return window(LONG_CALL + 100) + busy(2_000)
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from steptime.advice.evidence import SettingsUse
+from steptime.advice.rule import Weight
 from steptime.advice.rules.switches import debug_switch, exploding_gradient
 from steptime.report.compose import next_command
 from steptime.report.report import Report
@@ -29,6 +30,15 @@ def test_without_the_jobs_command_the_category_is_read(exploding: Report) -> Non
     process = replace(exploding.processes[0], findings=exploding.processes[0].findings[-1:])
     nameless = replace(exploding.environment, command="")
     assert next_command("runs/a", nameless, process) == "steptime report runs/a -o report.md"
+
+
+def test_a_note_that_is_told_in_full_is_not_followed_by_the_page_of_a_doubt(report: Report) -> None:
+    note = exploding_gradient.finding("The gradients have grown 500 times", "Clip them.", weight=Weight.NOTE)
+    doubt = replace(note, code="ST802", weight=Weight.DOUBT)
+    process = replace(report.processes[0], findings=(replace(note, code="ST702"), doubt))
+    nameless = replace(report.environment, command="")
+    assert next_command("runs/a", nameless, process) == "steptime report runs/a -o report.md"
+    assert next_command("runs/a", nameless, replace(process, findings=(doubt,))) == "steptime explain ST802"
 
 
 def test_otherwise_it_is_what_has_the_most_savings(report: Report) -> None:

@@ -290,7 +290,7 @@ def of_job(job: LoaderJob) -> Ask:
                     outcome = run_plain(command, answer.parent, (), place, lambda: False)
             finally:
                 leave(stand)
-            problem = next(iter(outcome.problems), "") or last_lines(answer.parent / ERRORS)
+            problem = next(iter(outcome.problems), "") or last_lines(answer.parent / ERRORS).rpartition(" | ")[2]
             try:
                 return msgspec.json.decode(answer.read_bytes(), type=_LoaderAnswer)
             except OSError:

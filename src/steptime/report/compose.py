@@ -303,7 +303,8 @@ def next_command(source: str, environment: JobEnvironment, process: ProcessRepor
         return f"steptime nan -- {environment.command}"
     if _can_be_tried(process):
         return f"steptime try {shlex.quote(source)}"
-    doubts = (Weight.DOUBT,) if process.case.step.mode != "trace" else ()  # nobody can measure a trace again
+    note = process.findings[:1] and process.findings[0].weight is Weight.NOTE  # told in full: no doubt is more urgent
+    doubts = (Weight.DOUBT,) if process.case.step.mode != "trace" and not note else ()  # no trace is measured again
     for weight in (Weight.FINDING, *doubts):
         for finding in process.findings:
             if finding.weight is weight:
