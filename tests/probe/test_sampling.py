@@ -182,3 +182,15 @@ def test_the_time_of_lines_that_run_already_holds_no_call_twice() -> None:
     often(20, 20_000)
     found = sampler.stop(1)["paths"]
     assert sum(path["duration"] for path in found) <= time.perf_counter_ns() - begin
+
+
+def test_an_interrupt_while_it_measures_itself_leaves_no_tracer(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> None:
+        sys.settrace(sampler._trace)
+        raise KeyboardInterrupt
+
+    sampler = LineSampler()
+    monkeypatch.setattr(sampler, "_timed_calls", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        sampler.start()
+    assert sys.gettrace() is None

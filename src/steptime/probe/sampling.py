@@ -145,31 +145,35 @@ class LineSampler:
         node.timed, called = 1, _Function()
         called.left = 1 << 62
         self._functions[nothing.__code__], self._nodes[caller.node, 0, nothing.__code__] = called, node
+        self._functions[lines.__code__] = _Function()
         calls, self._calls = self._calls, [caller]
-        found = []
-        for _ in range(CALIBRATIONS):
-            node.all = caller.inside = 0
-            first = now()
-            for _ in range(CALIBRATING_CALLS):
-                nothing()
-            second = now()
+        try:
+            found = [self._timed_calls(nothing, node, caller) for _ in range(CALIBRATIONS)]
             sys.settrace(self._trace)
             for _ in range(CALIBRATING_CALLS):
-                nothing()
+                lines()
+        finally:  # a signal's handler may raise here: nothing of ours traces on
             sys.settrace(None)
-            third = now()
-            found.append((second - first, node.all, third - second - caller.inside))
+            self._calls = calls
+            for code in (nothing.__code__, lines.__code__):
+                self._functions.pop(code, None)
+                self._nodes.pop((caller.node, 0, code), None)
         bare, inside, around = (min(column) for column in zip(*found, strict=True))
         self._inside = max(0, inside - bare) // CALIBRATING_CALLS
         self._outside = max(0, around - bare) // CALIBRATING_CALLS
-        self._functions[lines.__code__] = _Function()
+
+    def _timed_calls(self, nothing: Callable[[], None], node: _Node, caller: _Call) -> tuple[int, int, int]:
+        """ns of so many calls without us, of what is measured of them, and of the rest."""
+        node.all = caller.inside = 0
+        first = now()
+        for _ in range(CALIBRATING_CALLS):
+            nothing()
+        second = now()
         sys.settrace(self._trace)
         for _ in range(CALIBRATING_CALLS):
-            lines()
+            nothing()
         sys.settrace(None)
-        self._calls = calls
-        for code in (nothing.__code__, lines.__code__):
-            del self._functions[code], self._nodes[caller.node, 0, code]
+        return second - first, node.all, now() - second - caller.inside
 
     def give_up(self) -> None:
         """Ends it somewhere in the user's program; the trace function lives on until `stop`, as the interpreter may be
