@@ -77,7 +77,8 @@ class Kind(IntEnum):
     """A line of the user's code was the innermost traced line. identity: line (facts: `code`, base + line number)."""
     MEMORY = 15
     """A sample. begin: time. end: bytes. identity: 1 resident set, 2 device allocated, 3 device reserved,
-    4 allocator retries (a count), 5 device allocations by the driver (a count)."""
+    4 allocator retries (a count), 5 device allocations by the driver (a count), 6 and 7 the most that was allocated and
+    reserved on the device so far, as the allocator counts it (since the job last reset it)."""
     DEVICE_MARK = 16
     """A CUDA event. begin: host time of its recording. end: device time, on the host's clock. identity: Mark."""
     BOUNDARY = 17

@@ -20,7 +20,7 @@ from steptime.advice.verdict import verdict, with_savings
 from steptime.analysis.breakdown import device_of
 from steptime.analysis.device_activity import nothing_in, unseen_work
 from steptime.analysis.layout import Layout
-from steptime.analysis.memory_samples import OverTime, sampled_memory
+from steptime.analysis.memory_samples import OverTime, most_held, sampled_memory
 from steptime.analysis.modules import module_uses
 from steptime.analysis.recorded_breakdown import breakdown_of_process, operator_time
 from steptime.analysis.step_context import StepContext
@@ -38,7 +38,6 @@ from steptime.report.compose import (
     environment_of,
     facts_of_trace,
     machine_over_time,
-    peak_bytes,
     throughput_of,
 )
 from steptime.report.flame import FlameGraph, flame_of, flame_of_process
@@ -136,7 +135,7 @@ def analyse_process(
         cost=cost_of(process, steps, machine, case.contention),
         throughput=throughput_of(case, steps, timeline.left_out),
         machine_over_time=machine_over_time(recording.telemetry, case, int(steps.begin[0])),
-        peak_bytes=peak_bytes(process),
+        peak_bytes=most_held(process),
         memory=sampled_memory(process, int(steps.begin[0])),
     )
 

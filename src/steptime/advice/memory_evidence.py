@@ -7,7 +7,15 @@ from dataclasses import replace
 import numpy as np
 
 from steptime.advice.evidence import Case, KeeperUse, MachineUse, MemoryUse
-from steptime.analysis.memory_samples import ALLOCATED, RESERVED, RESIDENT, RETRIES, growths, samples_of
+from steptime.analysis.memory_samples import (
+    ALLOCATED_PEAK,
+    RESERVED,
+    RESERVED_PEAK,
+    RESIDENT,
+    RETRIES,
+    growths,
+    samples_of,
+)
 from steptime.analysis.timeline import Timeline
 from steptime.recording.recording import LeakFacts, Process
 
@@ -32,9 +40,11 @@ RANKING = ("allocated", "resident", "reserved")
 def with_memory(case: Case, process: Process, timeline: Timeline) -> Case:
     """The case with its memory, where any was sampled. The most that was held is what was reserved on a device, else
     what was resident. The growth that matters is that of tensors on a device, else of the process."""
-    allocated, reserved, resident = (samples_of(process, kind)[1] for kind in (ALLOCATED, RESERVED, RESIDENT))
+    needed, most, reserved, resident = (
+        samples_of(process, kind)[1] for kind in (ALLOCATED_PEAK, RESERVED_PEAK, RESERVED, RESIDENT)
+    )
     on_device = len(reserved) > 0
-    held = reserved if on_device else resident
+    held = (most if len(most) else reserved) if on_device else resident
     if not len(held):
         return case
     peak = int(held.max())
@@ -45,7 +55,7 @@ def with_memory(case: Case, process: Process, timeline: Timeline) -> Case:
         device=process.facts.device,
         peak=peak,
         capacity=capacity,
-        allocated_peak=int(allocated.max(initial=0)) or None if on_device else None,
+        allocated_peak=int(needed.max(initial=0)) or None if on_device else None,
         retries=_retries(process, timeline) if on_device else None,
         growth=growth.per_step if growth is not None else None,
         grows=growth.leaks if growth is not None else False,

@@ -17,7 +17,9 @@ CPU_PLACE = "CPU"
 MOST_POINTS, LEAST_POINTS = 240, 3
 """Of a picture."""
 RESIDENT, ALLOCATED, RESERVED, RETRIES = 1, 2, 3, 4
-"""Identities of MEMORY records of the journal."""
+ALLOCATED_PEAK, RESERVED_PEAK = 6, 7
+"""Identities of MEMORY records of the journal. A device's memory is sampled between steps, when what backward needed is
+free again: only the allocator's own peaks know the most that was held."""
 SETTLING = 1_000_000_000
 """ns: what the profiler holds after a window, while its trace is put together and written; seen: up to 1 s."""
 LEVEL = 3
@@ -45,6 +47,16 @@ def samples_of(process: Process, identity: int) -> tuple[Int64, Int64]:
     table = process.intervals
     rows = np.flatnonzero((table.kind == Kind.MEMORY) & (table.identity == identity))
     return table.begin[rows], table.end[rows]
+
+
+def most_held(process: Process) -> int | None:
+    """Bytes: the most that tensors held on the process's device, else the largest resident set; None without samples.
+    Recordings without the allocator's peak know only what was held between steps."""
+    for identity in (ALLOCATED_PEAK, ALLOCATED, RESIDENT):
+        values = samples_of(process, identity)[1]
+        if len(values):
+            return int(values.max())
+    return None
 
 
 def growths(process: Process, timeline: Timeline, name: str = "") -> tuple[Growth, ...]:

@@ -31,6 +31,7 @@ from steptime.advice.outliers import usual_steps
 from steptime.advice.rule import Weight
 from steptime.advice.step_evidence import contention_use, step_summary
 from steptime.analysis.layout import lay_out_whole
+from steptime.analysis.memory_samples import most_held
 from steptime.analysis.timeline import Mode
 from steptime.compare.history import Entry, History, history_of
 from steptime.errors import OutputError, RecordingError, SteptimeError, no_such_file
@@ -40,7 +41,6 @@ from steptime.quantities import BETWEEN_RUNS, Estimate
 from steptime.recording.inventory import take_inventory
 from steptime.recording.load import load_process, look_into, place
 from steptime.recording.recording import Manifest, Process, ProcessFacts, TelemetrySample
-from steptime.report.compose import peak_bytes
 
 MANIFEST = "manifest.json"
 DEEPEST = 4
@@ -181,7 +181,7 @@ def _look(process: Process, telemetry: Sequence[TelemetrySample]) -> _Process:
     if timeline.steps.steady.sum() >= LEAST_STEPS and len(usual):
         contention = contention_use(process, timeline.steps, usual, telemetry)
         case = Case(step_summary(process, timeline, usual), contention=contention)
-    return _Process(place(process), process.facts, timeline.mode, case, peak_bytes(process))
+    return _Process(place(process), process.facts, timeline.mode, case, most_held(process))
 
 
 VERSION = 2

@@ -26,7 +26,7 @@ POINTS = 30
 """Of the curve of step times over the last minute."""
 QUEUE_TIME = 10_000_000_000
 """ns: the loader's queue is told as of the last ten seconds."""
-RESIDENT, ALLOCATED = 1, 2
+RESIDENT, ALLOCATED, ALLOCATED_PEAK = 1, 2, 6
 """Quantities of MEMORY samples (docs/recording-format.md)."""
 PHASES = {phase: phase.name.lower() for phase in Phase} | {Phase.REST: "other"}
 BETWEEN = {
@@ -63,9 +63,9 @@ class RankView:
     """A rank's last minute. total: steps since the job began; steps: of the last minute, `wall` ns together. step: the
     mean of those that nothing disturbed, None where there is none. rate: samples a second over the whole minute.
     phases, between: their totals sum to `wall`. curve: mean step in each of POINTS equal parts of the minute, 0 where
-    none ended. collections, collecting: Python's garbage collections, and ns in them. bytes: of memory, on the device
-    where it has one. own: ns of a step that the rank does not wait in for others. doing: what it is at since the last
-    step, "" for training. late: whether the others wait for it.
+    none ended. collections, collecting: Python's garbage collections, and ns in them. bytes: of memory; the most so far
+    on a device. own: ns of a step that the rank does not wait in for others. doing: what it is at since the last step,
+    "" for training. late: whether the others wait for it.
     """
 
     name: str
@@ -213,7 +213,7 @@ def _queue(process: Process, training: Sequence[int], end: int) -> Queue | None:
 
 def _memory(process: Process) -> int | None:
     table = process.intervals
-    for quantity in (ALLOCATED, RESIDENT):
+    for quantity in (ALLOCATED_PEAK, ALLOCATED, RESIDENT):
         rows = np.flatnonzero((table.kind == Kind.MEMORY) & (table.identity == quantity))
         if len(rows):
             return int(table.end[rows[-1]])

@@ -23,7 +23,7 @@ RENEWAL = 1_000_000_000
 below a second."""
 MEMORY_PERIOD = 100_000_000
 """ns between two looks at memory: reading /proc costs 10 us, the allocator's statistics 30 us."""
-RESIDENT, ALLOCATED, RESERVED, RETRIES, DRIVER_ALLOCATIONS = 1, 2, 3, 4, 5
+RESIDENT, ALLOCATED, RESERVED, RETRIES, DRIVER_ALLOCATIONS, ALLOCATED_PEAK, RESERVED_PEAK = range(1, 8)
 DEVICE_MARK, MEMORY, BOUNDARY = int(Kind.DEVICE_MARK), int(Kind.MEMORY), int(Kind.BOUNDARY)
 
 
@@ -82,9 +82,12 @@ def memory_sampler(journal: Journal) -> Callable[[], None]:
             journal.sample(MEMORY, RESIDENT, now, resident)
         if torch.cuda.is_available() and torch.cuda.is_initialized():
             statistics = torch.cuda.memory_stats_as_nested_dict()
+            allocated, reserved = statistics["allocated_bytes"]["all"], statistics["reserved_bytes"]["all"]
             for identity, value in (
-                (ALLOCATED, statistics["allocated_bytes"]["all"]["current"]),
-                (RESERVED, statistics["reserved_bytes"]["all"]["current"]),
+                (ALLOCATED, allocated["current"]),
+                (RESERVED, reserved["current"]),
+                (ALLOCATED_PEAK, allocated["peak"]),  # between steps, what backward needed is free again
+                (RESERVED_PEAK, reserved["peak"]),
                 (RETRIES, statistics.get("num_alloc_retries", 0)),
                 (DRIVER_ALLOCATIONS, statistics.get("num_device_alloc", 0)),
             ):

@@ -45,8 +45,6 @@ IN_PROCESS = "0 (read in the training process)"
 IN_WORKERS = "worker processes"
 _ITERATOR = re.compile(r"^enumerate\(DataLoader\)#_(SingleProcess|MultiProcessing)DataLoaderIter\b")
 """How torch's profiler names the loader's next(): the class of the iterator says whether there are workers."""
-_RESIDENT, _ALLOCATED = 1, 2
-"""Quantities of MEMORY samples (docs/recording-format.md)."""
 
 
 def facts_of_process(process: Process) -> Facts:
@@ -99,17 +97,6 @@ def facts_of_trace(trace: Trace) -> Facts:
     if trace.world_size:
         found.append(("world size", str(trace.world_size)))
     return tuple(found)
-
-
-def peak_bytes(process: Process) -> int | None:
-    """The most memory in a process's samples: allocated on its device where it has one, else resident."""
-    table = process.intervals
-    samples = table.kind == Kind.MEMORY
-    for quantity in (_ALLOCATED, _RESIDENT):
-        rows = np.flatnonzero(samples & (table.identity == quantity))
-        if len(rows):
-            return int(table.end[rows].max())
-    return None
 
 
 def environment_of(recording: Recording) -> JobEnvironment:

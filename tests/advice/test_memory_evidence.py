@@ -1,0 +1,54 @@
+"""What rules are told of a device's memory: from what the allocator counts, not from what is left between steps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from journals import MS, JournalBuilder
+
+from steptime.advice.assemble import assemble
+from steptime.advice.evidence import MemoryUse
+from steptime.advice.memory_evidence import with_memory
+from steptime.analysis.layout import lay_out_whole
+from steptime.analysis.memory_samples import most_held
+from steptime.journal import Kind
+from steptime.recording.recording import Process
+
+MIB = 1 << 20
+RESIDENT, ALLOCATED, RESERVED, ALLOCATED_PEAK, RESERVED_PEAK = 1, 2, 3, 6, 7
+
+
+def job_on_a_device(folder: Path, *samples: tuple[int, int]) -> Process:
+    """A process with samples of memory (identity, MiB) at each of 40 boundaries."""
+    job = JournalBuilder()
+    for _ in range(40):
+        job.next(MS).forward(3 * MS).backward(4 * MS).step(MS)
+        for identity, size in samples:
+            job.record(Kind.MEMORY, job.now, size * MIB, identity)
+    return job.process(folder)
+
+
+def memory_of(process: Process) -> MemoryUse:
+    layout = lay_out_whole(process)
+    memory = with_memory(assemble(process, layout), process, layout.timeline).memory
+    assert memory is not None
+    return memory
+
+
+def test_activations_that_are_free_again_between_steps_are_no_fragments(tmp_path: Path) -> None:
+    between_steps = ((RESIDENT, 3000), (ALLOCATED, 439), (RESERVED, 12_800))
+    process = job_on_a_device(tmp_path / "r", *between_steps, (ALLOCATED_PEAK, 11_300), (RESERVED_PEAK, 12_900))
+    memory = memory_of(process)
+    assert (memory.peak, memory.allocated_peak) == (12_900 * MIB, 11_300 * MIB)
+    assert most_held(process) == 11_300 * MIB
+
+
+def test_a_recording_without_the_allocators_peak_does_not_know_what_was_needed(tmp_path: Path) -> None:
+    process = job_on_a_device(tmp_path / "r", (RESIDENT, 3000), (ALLOCATED, 439), (RESERVED, 12_800))
+    memory = memory_of(process)
+    assert (memory.peak, memory.allocated_peak) == (12_800 * MIB, None)
+
+
+def test_without_a_device_it_is_the_resident_set(tmp_path: Path) -> None:
+    process = job_on_a_device(tmp_path / "r", (RESIDENT, 3000))
+    assert (memory_of(process).peak, most_held(process)) == (3000 * MIB, 3000 * MIB)
