@@ -111,6 +111,19 @@ _FULL = kernel(
     name="ampere_sgemm_128x64_tn",
     source=LINE,
 )
+_TF32 = kernel(
+    "cudnn_convolution",
+    53,
+    8 * MS,
+    dtype="float32",
+    flops=0.9e12,
+    bytes=5e9,
+    at_roofline=5.9 * MS,
+    matrix_unit=True,
+    name="sm80_xmma_fprop_implicit_gemm_tf32f32_tf32f32_f32_nhwckrsc_nchw_tilesize128x128x32",
+    source=LINE,
+)
+_NORMS_OF_IMAGES = kernel("cudnn_batch_norm", 53, 4 * MS, "memory", dtype="float32", bytes=7e9, at_roofline=3.5 * MS)
 _ODD = kernel(
     "mm",
     2,
@@ -286,6 +299,16 @@ PLANTED_TRACES: dict[str, dict[str, Case]] = {
         "clean-name-does-not-tell": _more(replace(_FULL, matrix_unit=None)),
         "clean-no-matrix-units": _more(_FULL, base=replace(HEALTHY, machine=replace(A100, rates=A100.rates[:1]))),
         "clean-as-many-bytes-as-it-can": _more(replace(_FULL, bytes=18e9)),
+    },
+    "single-precision": {
+        "fires": _more(_TF32, _NORMS_OF_IMAGES),
+        "fires-where-bytes-bound-it": _more(replace(_TF32, bytes=15e9)),
+        "clean": HEALTHY,
+        "clean-in-bfloat16": _more(replace(_TF32, dtype="bfloat16"), replace(_NORMS_OF_IMAGES, dtype="bfloat16")),
+        "clean-no-units-used": _more(_FULL),
+        "clean-without-bfloat16": _more(_TF32, base=replace(HEALTHY, machine=V100)),
+        "clean-nothing-multiplies": _more(_NORMS_OF_IMAGES),
+        "clean-a-small-part": _more(replace(_TF32, duration=0.5 * MS), replace(_NORMS_OF_IMAGES, duration=0.4 * MS)),
     },
     "awkward-dimensions": {
         "fires": _more(_ODD),

@@ -6,13 +6,14 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import starmap
 
 from steptime.advice.evidence import Case, KernelUse, MachineUse, OperatorUse
+from steptime.advice.rule import Finding, Rule
 from steptime.advice.savings import ratio
-from steptime.quantities import SourceLine, format_count, format_duration, format_share
+from steptime.quantities import Estimate, SourceLine, format_count, format_duration, format_share
 from steptime.trace.nsight_compute import KernelCounters
 
 POINTWISE = frozenset(
@@ -128,6 +129,13 @@ def _named(name: str, same: list[KernelUse]) -> KernelName:
     operators = tuple(dict.fromkeys(use.operator for use in same if use.operator))
     calls = sum(use.calls for use in same)
     return KernelName(name, operators, len(same), calls, spent(same), bounds.most_common(1)[0][0])
+
+
+def about_kernels(made: Rule, kernels: Sequence[KernelUse], summary: str, advice: str, saving: Estimate) -> Finding:
+    """A finding about kernels, the longest of which are its evidence."""
+    evidence = tuple(map(as_evidence, longest(kernels)))
+    source = first_source(kernels)
+    return made.finding(summary, advice, saving, category="compute", source=source, evidence=evidence)
 
 
 def above_peaks(uses: Iterable[KernelUse]) -> float:

@@ -140,7 +140,7 @@ def _between(case: Case) -> float:
     return min(max(0.0, inside - at_work), host.duration.value if host is not None else 0.0)
 
 
-@fix("RM304", "channels-last", addresses={"ST402", "ST403", "ST407"}, promise=Promise.SAME_CURVE, risk=2)
+@fix("RM304", "channels-last", addresses={"ST402", "ST403", "ST407", "ST413"}, promise=Promise.SAME_CURVE, risk=2)
 def channels_last(case: Case) -> Option | None:
     """Images with their channels innermost in memory
 

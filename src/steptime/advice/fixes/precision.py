@@ -40,7 +40,7 @@ scaler.update()"""
 @fix(
     "RM301",
     "bfloat-autocast",
-    addresses={"ST401", "ST403", "ST404", "ST405", "ST407"},
+    addresses={"ST401", "ST403", "ST404", "ST405", "ST407", "ST413"},
     promise=Promise.SAME_CURVE,
     risk=3,
     low_precision=True,
@@ -136,7 +136,7 @@ def _by_rate(case: Case, dtype: str, likely: float, sure: float) -> Estimate | N
 @fix(
     "RM306",
     "half-autocast",
-    addresses={"ST401", "ST403", "ST404", "ST405", "ST407"},
+    addresses={"ST401", "ST403", "ST404", "ST405", "ST407", "ST413"},
     promise=Promise.SAME_CURVE,
     risk=4,
     low_precision=True,

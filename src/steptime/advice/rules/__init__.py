@@ -3,8 +3,20 @@
 from __future__ import annotations
 
 from steptime.advice.rule import Rule
-from steptime.advice.rules import input, kernels, machine, memory, optimizer, overhead, python, ranks, run, switches
+from steptime.advice.rules import (
+    input,
+    kernels,
+    machine,
+    memory,
+    optimizer,
+    overhead,
+    precision,
+    python,
+    ranks,
+    run,
+    switches,
+)
 
-_FAMILIES = (input, kernels, machine, memory, optimizer, overhead, python, ranks, run, switches)
+_FAMILIES = (input, kernels, machine, memory, optimizer, overhead, precision, python, ranks, run, switches)
 _MADE = {made for family in _FAMILIES for made in vars(family).values() if isinstance(made, Rule)}
 CATALOGUE: tuple[Rule, ...] = tuple(sorted(_MADE, key=lambda made: made.code))

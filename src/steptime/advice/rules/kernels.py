@@ -7,30 +7,29 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from steptime.advice.evidence import ChainUse, Contention, KernelUse, MachineUse, OperatorUse, Signal
+from steptime.advice.evidence import ChainUse, Contention, KernelUse, OperatorUse, Signal
 from steptime.advice.kernels import (
     COPIES,
     MATRIX,
     POINTWISE,
     REACHABLE,
+    about_kernels,
     above_peaks,
     as_evidence,
     elements,
     first_source,
-    is_matrix_product,
     longest,
-    matrix_units,
     moving,
     plain_name,
     shapes_of,
     spent,
 )
 from steptime.advice.line_evidence import calls_function, profile_scale, steady_time
-from steptime.advice.rule import Finding, Rule, Weight, rule
-from steptime.advice.savings import capped, in_step, modelled, named, partly, ratio, total
+from steptime.advice.rule import Finding, Weight, rule
+from steptime.advice.savings import capped, in_step, modelled, partly, ratio, total
 from steptime.advice.signals import Signals, compiles
 from steptime.advice.step_evidence import FULL
-from steptime.quantities import Estimate, SourceLine, format_bytes, format_count, format_duration
+from steptime.quantities import SourceLine, format_bytes, format_count, format_duration
 
 LEAST_SHARE_POINTWISE = 0.2
 """Of the step: plain activations beside small matrix products reach a sixth on a CPU, and there is little to fuse; five
@@ -57,15 +56,6 @@ CAST = re.compile(
     r"(bfloat16|float16|half|float8|float|double)_?copy_kernel|load_with_cast|store_with_cast", re.IGNORECASE
 )
 """Kernels of copy_ that convert on the way, as torch 1.13 to 2.13 name them."""
-LIKELY_UNITS, SURE_UNITS = 0.75, 0.4
-"""Of the saving by the ratio of the peaks: products reach less of a higher upper bound, small ones much less (three
-times as fast where eight would be the ratio, which is three quarters of that saving)."""
-FORMATS = (
-    ("tf32", 'torch.set_float32_matmul_precision("high")', "10 bits of mantissa in the products, same range"),
-    ("bfloat16", "torch.autocast with bfloat16", "8 bits of mantissa, same range"),
-    ("float16", "torch.autocast with float16 and a GradScaler", "11 bits of mantissa, a small range"),
-)
-"""What a matrix unit takes in place of float32: the gentlest first, with what it does to the numbers."""
 LIKELY_ALIGNED, SURE_ALIGNED = 0.5, 0.1
 """Of what lies between the kernels and their roofline: padding removes the copies and the narrow loads of misaligned
 rows, not what small sizes or a bad tile lose; how much is which, no name tells."""
@@ -126,9 +116,6 @@ INPUT = ("input", "transfer")
 SURE_ARITHMETIC, LIKELY_ARITHMETIC = 0.3, 0.9
 """Of what lies above three times the copy: which of the two causes it is, and whether it can go, is not seen here."""
 NEEDED = 3.0
-DOUBLE = "float64"
-DOUBLE_SAVES, DOUBLE_SAVES_AT_LEAST = 0.5, 0.3
-"""Of the computing: half of the bytes and of the vector instructions, less where operators are small."""
 LEAST_WITHOUT_GRADIENT = 0.1
 """Of the step: masks and positions are cheap, and not worth a buffer."""
 CONSTANT = 0.1
@@ -295,58 +282,7 @@ def _copy_kernels(signals: Signals) -> Finding | None:
         kind, advice = "copies", "Keep one layout through the model (channels_last, views), or compile it."
     summary = _copies(copies, f"{kind} on the device", time, signals)
     saving = partly(time, AVOIDABLE, SURELY_AVOIDABLE, signals.step)
-    return _about(copies_and_casts, copies, summary, advice, saving)
-
-
-def _about(made: Rule, kernels: Sequence[KernelUse], summary: str, advice: str, saving: Estimate) -> Finding:
-    """A finding about kernels, the longest of which are its evidence."""
-    evidence = tuple(map(as_evidence, longest(kernels)))
-    source = first_source(kernels)
-    return made.finding(summary, advice, saving, category="compute", source=source, evidence=evidence)
-
-
-@rule(
-    "ST403",
-    "idle-matrix-units",
-    needs={Signal.KERNELS, Signal.MACHINE},
-    instead_of=("dominant-operator",),
-)
-def idle_matrix_units(signals: Signals) -> Finding | None:
-    """float32 matmuls run without Tensor Cores or matrix cores
-
-    What it means: The device has units that multiply matrices eight to sixteen times as fast as its ordinary ones do,
-    but they take other dtypes than float32; products in float32 leave them idle.
-
-    How we know: The kernels of matrix products and convolutions with float32 arguments, whose names are those of
-    kernels that do not use the matrix units; kernels whose names do not tell are left out. The prediction sets the
-    ratio of the two peaks against the kernels' time, but never below what moving their bytes takes.
-
-    What helps: torch.set_float32_matmul_precision("high") lets float32 products use TF32 where the device has it
-    (convolutions do so by default); torch.autocast with bfloat16 halves the memory traffic besides; with float16 a
-    GradScaler is needed.
-
-    When to ignore it: When the numbers need all 24 bits (linear solvers, physics, some losses): then only those parts.
-    """
-    machine = signals.machine
-    plainly = (use for use in signals.kernels if use.matrix_unit is False and use.dtype == "float32")
-    slow = [use for use in plainly if is_matrix_product(use)]
-    rates, plain = dict(machine.rates), machine.matrix_flops
-    faster = [each for each in FORMATS if rates.get(each[0], 0.0) > (plain or 0.0)]
-    if not slow or not faster or not plain:
-        return None
-    dtype, how, meaning = faster[0]
-    saved = sum(use.duration - _at_units(use, machine, ratio(plain, rates[dtype])) for use in slow)
-    calls = format_count(sum(use.calls for use in slow), "kernel")
-    units, took = matrix_units(machine.name), in_step(spent(slow), signals.step)
-    summary = f"float32 matmuls and convolutions run without {units}: {took} in {calls}"
-    saving = partly(saved, LIKELY_UNITS, SURE_UNITS, signals.step)
-    return _about(idle_matrix_units, slow, summary, f"Use {how} ({meaning}).", saving)
-
-
-def _at_units(use: KernelUse, machine: MachineUse, faster: float) -> float:
-    """ns with the units as well used as the ordinary ones are now, no less than its bytes take."""
-    moving = ratio(use.bytes or 0.0, machine.copy_bytes or 0.0) * 1e9
-    return min(use.duration, max(use.duration * faster, moving))
+    return about_kernels(copies_and_casts, copies, summary, advice, saving)
 
 
 @rule("ST404", "awkward-dimensions", needs={Signal.KERNELS}, instead_of=("dominant-operator",))
@@ -373,7 +309,7 @@ def awkward_dimensions(signals: Signals) -> Finding | None:
     summary = f"{products} take {in_step(spent(poor), signals.step)}"
     advice = "Round these dimensions up to a multiple of 8 (64 for large ones)."
     saving = partly(lost, LIKELY_ALIGNED, SURE_ALIGNED, signals.step)
-    return _about(awkward_dimensions, poor, summary, advice, saving)
+    return about_kernels(awkward_dimensions, poor, summary, advice, saving)
 
 
 @rule(
@@ -407,7 +343,7 @@ def unflashed_attention(signals: Signals) -> Finding | None:
     summary = f"{calls} take {in_step(time, signals.step)}"
     advice = "Use torch.nn.functional.scaled_dot_product_attention, which fuses them."
     saving = modelled(time, SURE_PASSES * time, MOST_PASSES * time, signals.step.steady)
-    return _about(unflashed_attention, passes, summary, advice, saving)
+    return about_kernels(unflashed_attention, passes, summary, advice, saving)
 
 
 def _weights(kernels: Iterable[KernelUse]) -> frozenset[tuple[int, int]]:
@@ -508,7 +444,7 @@ def dominant_operator(signals: Signals) -> Finding | None:
     if all(use.at_roofline is not None for use in uses) and ratio(lost, time) >= 1 - REACHABLE:
         advice = "It stays far below its upper bound: try another layout, dtype or implementation of it."
         saving = modelled(lost, 0.3 * lost, lost, signals.step.steady)
-        return replace(_about(dominant_operator, uses, summary, advice, saving), weight=Weight.FINDING)
+        return replace(about_kernels(dominant_operator, uses, summary, advice, saving), weight=Weight.FINDING)
     advice = "It runs near its upper bound: only less work, or a cheaper dtype, makes it faster."
     if any(use.at_roofline is None for use in uses):
         advice = "Look at this operator first."
@@ -627,32 +563,6 @@ def _is_slow(use: OperatorUse, rate: _Rate) -> bool:
     if use.duration < SHORTEST_CALL * use.calls or use.bytes > LARGEST * use.calls:
         return False
     return use.duration > SLOW * rate.copied(use)
-
-
-@rule("ST409", "double-precision", needs={Signal.ROOFLINE, Signal.CATEGORIES}, instead_of=("dominant-operator",))
-def double_precision(signals: Signals) -> Finding | None:
-    """The arithmetic is done in double precision
-
-    What it means: Most of the step's arithmetic is in float64. Every number takes twice the bytes, a processor's vector
-    holds half as many of them, a GPU has half as many units for them in a data centre and one in 32 or 64 elsewhere,
-    and no matrix units. It mostly comes from NumPy, whose arrays are float64 unless told otherwise.
-
-    How we know: The number format of the operators with most of the FLOPs, by the types in the trace. Half of the time
-    that computing takes is the promise, 30 % the least (small operators gain less).
-
-    What helps: array.astype(np.float32) or torch.from_numpy(array).float() where the data is made; no .double(), and no
-    torch.set_default_dtype(torch.float64).
-
-    When to ignore it: When the method needs it: a solver, a covariance that is nearly singular, a reference run.
-    """
-    computing = named(signals.categories, "compute")
-    if signals.roofline.dtype != DOUBLE or computing is None or not signals.roofline.flops:
-        return None
-    spent = computing.duration.value
-    summary = f"Most of the arithmetic is in float64; computing takes {in_step(spent, signals.step)}"
-    advice = "Make data and model float32: astype(np.float32) where the data is made, and no .double()."
-    saving = modelled(DOUBLE_SAVES * spent, DOUBLE_SAVES_AT_LEAST * spent, DOUBLE_SAVES * spent, signals.step.steady)
-    return double_precision.finding(summary, advice, saving, category="compute")
 
 
 @rule(

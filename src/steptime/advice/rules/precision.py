@@ -1,0 +1,155 @@
+"""ST4xx: number formats that are wider than what the device multiplies and moves fastest."""
+
+from __future__ import annotations
+
+from steptime.advice.evidence import KernelUse, MachineUse, Signal
+from steptime.advice.kernels import about_kernels, is_matrix_product, matrix_units, plain_name, spent
+from steptime.advice.rule import Finding, rule
+from steptime.advice.savings import in_step, modelled, named, partly, ratio
+from steptime.advice.signals import Signals
+from steptime.quantities import format_count
+
+LIKELY_UNITS, SURE_UNITS = 0.75, 0.4
+"""Of the saving by the ratio of the peaks: products reach less of a higher upper bound, small ones much less (three
+times as fast where eight would be the ratio, which is three quarters of that saving)."""
+FORMATS = (
+    ("tf32", 'torch.set_float32_matmul_precision("high")', "10 bits of mantissa in the products, same range"),
+    ("bfloat16", "torch.autocast with bfloat16", "8 bits of mantissa, same range"),
+    ("float16", "torch.autocast with float16 and a GradScaler", "11 bits of mantissa, a small range"),
+)
+"""What a matrix unit takes in place of float32: the gentlest first, with what it does to the numbers."""
+DOUBLE = "float64"
+DOUBLE_SAVES, DOUBLE_SAVES_AT_LEAST = 0.5, 0.3
+"""Of the computing: half of the bytes and of the vector instructions, less where operators are small."""
+FOLLOWING = frozenset(
+    {
+        "native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm", "_batch_norm_with_update",
+        "native_batch_norm_backward", "cudnn_batch_norm_backward", "miopen_batch_norm_backward",
+        "batch_norm_backward", "relu", "clamp_min", "threshold_backward", "leaky_relu", "leaky_relu_backward", "elu",
+        "elu_backward", "gelu", "gelu_backward", "silu", "silu_backward", "mish", "mish_backward", "hardswish",
+        "hardswish_backward", "hardtanh", "hardtanh_backward", "sigmoid", "sigmoid_backward", "tanh", "tanh_backward",
+        "native_dropout", "native_dropout_backward", "max_pool2d_with_indices", "max_pool2d_with_indices_backward",
+        "max_pool3d_with_indices", "max_pool3d_with_indices_backward", "avg_pool2d", "avg_pool2d_backward",
+        "avg_pool3d", "avg_pool3d_backward", "_adaptive_avg_pool2d", "_adaptive_avg_pool2d_backward", "mean", "cat",
+        "upsample_bilinear2d", "upsample_bilinear2d_backward", "upsample_nearest2d", "upsample_nearest2d_backward",
+    }
+)  # fmt: skip
+"""Operators that compute in the format of what they are given under autocast (torch's documentation of amp lists those
+that do not, layer_norm and softmax among them), and that no optimiser calls."""
+NARROWER = 0.5
+"""Of the bytes."""
+LIKELY_NARROWER, SURE_NARROWER, MOST_NARROWER = 0.75, 0.3, 1.3
+"""Of the saving by rates and bytes. Of twenty training scripts on one A100 (NVIDIA's DeepLearningExamples for PyTorch),
+mixed precision made nineteen faster than TF32, 1.05 to 2.65 times, 1.5 in the median: a third of the step, where rates
+and bytes promise up to a half of the kernels. Convolutions gain more, which then stop changing layouts as well; an
+embedding model lost."""
+AUTOCAST = "Use torch.autocast with bfloat16 (8 bits of mantissa, same range), and channels_last for convolutions."
+LEAST_WIDE = 0.1
+"""Of the step in kernels that would gain."""
+
+
+@rule(
+    "ST403",
+    "idle-matrix-units",
+    needs={Signal.KERNELS, Signal.MACHINE},
+    instead_of=("dominant-operator",),
+)
+def idle_matrix_units(signals: Signals) -> Finding | None:
+    """float32 matmuls run without Tensor Cores or matrix cores
+
+    What it means: The device has units that multiply matrices eight to sixteen times as fast as its ordinary ones do,
+    but they take other dtypes than float32; products in float32 leave them idle.
+
+    How we know: The kernels of matrix products and convolutions with float32 arguments, whose names are those of
+    kernels that do not use the matrix units; kernels whose names do not tell are left out. The prediction sets the
+    ratio of the two peaks against the kernels' time, but never below what moving their bytes takes.
+
+    What helps: torch.set_float32_matmul_precision("high") lets float32 products use TF32 where the device has it
+    (convolutions do so by default); torch.autocast with bfloat16 halves the memory traffic besides; with float16 a
+    GradScaler is needed.
+
+    When to ignore it: When the numbers need all 24 bits (linear solvers, physics, some losses): then only those parts.
+    """
+    machine = signals.machine
+    plainly = (use for use in signals.kernels if use.matrix_unit is False and use.dtype == "float32")
+    slow = [use for use in plainly if is_matrix_product(use)]
+    rates, plain = dict(machine.rates), machine.matrix_flops
+    faster = [each for each in FORMATS if rates.get(each[0], 0.0) > (plain or 0.0)]
+    if not slow or not faster or not plain:
+        return None
+    dtype, how, meaning = faster[0]
+    saved = sum(use.duration - _at_units(use, machine, ratio(plain, rates[dtype])) for use in slow)
+    calls = format_count(sum(use.calls for use in slow), "kernel")
+    units, took = matrix_units(machine.name), in_step(spent(slow), signals.step)
+    summary = f"float32 matmuls and convolutions run without {units}: {took} in {calls}"
+    saving = partly(saved, LIKELY_UNITS, SURE_UNITS, signals.step)
+    return about_kernels(idle_matrix_units, slow, summary, f"Use {how} ({meaning}).", saving)
+
+
+def _at_units(use: KernelUse, machine: MachineUse, faster: float, narrower: float = 1.0) -> float:
+    """ns with the units as well used as they or the ordinary ones are now, no less than its bytes take, of which so
+    many stay."""
+    moving = ratio(narrower * (use.bytes or 0.0), machine.copy_bytes or 0.0) * 1e9
+    return min(use.duration, max(use.duration * faster, moving))
+
+
+@rule("ST413", "single-precision", needs={Signal.KERNELS, Signal.MACHINE}, instead_of=("dominant-operator",))
+def single_precision(signals: Signals) -> Finding | None:
+    """Model and activations are in float32 on a device that is faster in bfloat16
+
+    What it means: The matrix units take float32 products as TF32, at half of their rate for bfloat16, and each
+    activation that goes through memory is twice as large as it must be.
+
+    How we know: The kernels of products and convolutions with float32 arguments that use the matrix units, and those of
+    operators behind them (batch norms, activations, pooling) that memory bounds. Products are predicted by the ratio of
+    the device's two rates, but never below what half of their bytes take; the others by half of their bytes. Layer
+    norms, softmax and losses stay in float32 under autocast, and so does the optimiser: they do not count.
+
+    What helps: torch.autocast("cuda", dtype=torch.bfloat16) around forward and loss; parameters stay in float32. For
+    convolutions channels_last besides, which their half-precision kernels want.
+
+    When to ignore it: When the numbers need the bits: then keep those parts in float32 with autocast(enabled=False).
+    """
+    machine = signals.machine
+    rates = dict(machine.rates)
+    full, half = rates.get("tf32", 0.0), rates.get("bfloat16", 0.0)
+    wide = [use for use in signals.kernels if use.dtype == "float32"]
+    products = [use for use in wide if is_matrix_product(use) and use.matrix_unit is not False]
+    if not full or half <= full or not products:
+        return None
+    behind = [use for use in wide if use.bound == "memory" and plain_name(use.operator) in FOLLOWING]
+    if spent([*products, *behind]) < LEAST_WIDE * signals.step.duration.value:
+        return None
+    by_rate = sum(use.duration - _at_units(use, machine, ratio(full, half), NARROWER) for use in products)
+    saved = by_rate + NARROWER * spent(behind)
+    saving = modelled(LIKELY_NARROWER * saved, SURE_NARROWER * saved, MOST_NARROWER * saved, signals.step.steady)
+    took = in_step(spent([*products, *behind]), signals.step)
+    what = "products, norms and activations" if behind else "matrix products"
+    summary = f"The model's {what} are in float32, {took}; bfloat16 is faster"
+    return about_kernels(single_precision, [*products, *behind], summary, AUTOCAST, saving)
+
+
+@rule("ST409", "double-precision", needs={Signal.ROOFLINE, Signal.CATEGORIES}, instead_of=("dominant-operator",))
+def double_precision(signals: Signals) -> Finding | None:
+    """The arithmetic is done in double precision
+
+    What it means: Most of the step's arithmetic is in float64. Every number takes twice the bytes, a processor's vector
+    holds half as many of them, a GPU has half as many units for them in a data centre and one in 32 or 64 elsewhere,
+    and no matrix units. It mostly comes from NumPy, whose arrays are float64 unless told otherwise.
+
+    How we know: The number format of the operators with most of the FLOPs, by the types in the trace. Half of the time
+    that computing takes is the promise, 30 % the least (small operators gain less).
+
+    What helps: array.astype(np.float32) or torch.from_numpy(array).float() where the data is made; no .double(), and no
+    torch.set_default_dtype(torch.float64).
+
+    When to ignore it: When the method needs it: a solver, a covariance that is nearly singular, a reference run.
+    """
+    computing = named(signals.categories, "compute")
+    if signals.roofline.dtype != DOUBLE or computing is None or not signals.roofline.flops:
+        return None
+    spent = computing.duration.value
+    summary = f"Most of the arithmetic is in float64; computing takes {in_step(spent, signals.step)}"
+    advice = "Make data and model float32: astype(np.float32) where the data is made, and no .double()."
+    saving = modelled(DOUBLE_SAVES * spent, DOUBLE_SAVES_AT_LEAST * spent, DOUBLE_SAVES * spent, signals.step.steady)
+    return double_precision.finding(summary, advice, saving, category="compute")
