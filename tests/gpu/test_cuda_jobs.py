@@ -25,6 +25,9 @@ AHEAD = 50_000
 """ns by which the device's clock, read through events, may seem to be ahead of the host's."""
 
 
+Done = subprocess.CompletedProcess[str]
+
+
 def job(script: str, *arguments: str) -> list[str]:
     return [sys.executable, str(SCRIPTS / f"{script}.py"), *arguments]
 
@@ -57,19 +60,26 @@ def marked_lines(script: str) -> set[int]:
 
 
 @pytest.fixture(scope="module")
-def convolutions(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str, Path]:
-    """(the bare job's output, the watched job's, the recording)."""
+def convolutions(tmp_path_factory: pytest.TempPathFactory) -> tuple[Done, Done, Path]:
+    """(the bare job, the watched one, its recording)."""
     recording = tmp_path_factory.mktemp("runs") / "convolutions"
-    bare = run(job("convolutions")).stdout
-    return bare, watched(recording, job("convolutions")).stdout, recording
+    bare = run(job("convolutions"))
+    return bare, watched(recording, job("convolutions")), recording
 
 
-def test_losses_and_memory_counters_are_those_of_the_bare_job(convolutions: tuple[str, str, Path]) -> None:
+def test_losses_and_memory_counters_are_those_of_the_bare_job(convolutions: tuple[Done, Done, Path]) -> None:
     bare, with_steptime, _ = convolutions
-    assert with_steptime == bare
+    assert with_steptime.stdout == bare.stdout
+    assert "Warning" not in with_steptime.stderr.replace(bare.stderr, "")
 
 
-def test_every_step_is_seen_and_its_category_is_the_devices(convolutions: tuple[str, str, Path]) -> None:
+def test_the_most_memory_is_what_the_allocator_says(convolutions: tuple[Done, Done, Path]) -> None:
+    _, with_steptime, recording = convolutions
+    most = int(with_steptime.stdout.splitlines()[-1].split()[0])
+    assert report_of(recording)["processes"][0]["peak_bytes"] == most
+
+
+def test_every_step_is_seen_and_its_category_is_the_devices(convolutions: tuple[Done, Done, Path]) -> None:
     report = report_of(convolutions[2])
     process = report["processes"][0]
     assert len(process["step_ns"]) == 60
@@ -81,7 +91,7 @@ def test_every_step_is_seen_and_its_category_is_the_devices(convolutions: tuple[
     assert sum(categories.values()) == pytest.approx(process["case"]["step"]["duration"]["value"], rel=0.2)
 
 
-def test_the_devices_time_at_the_boundaries_is_read_without_waiting(convolutions: tuple[str, str, Path]) -> None:
+def test_the_devices_time_at_the_boundaries_is_read_without_waiting(convolutions: tuple[Done, Done, Path]) -> None:
     (process,) = load(convolutions[2]).processes
     marks = process.intervals.kind == Kind.DEVICE_MARK
     host, device = process.intervals.begin[marks], process.intervals.end[marks]
@@ -110,6 +120,13 @@ def test_a_planted_fault_comes_first_and_its_twin_is_let_off(
         assert found[0]["source"]["line"] in marked_lines(script)
     watched(tmp_path / "twin", job(script, "--healthy"))
     assert rule not in {finding["name"] for finding in found_in(report_of(tmp_path / "twin"))}
+
+
+def test_float32_on_matrix_units_is_told_where_bfloat16_is_faster(tmp_path: Path) -> None:
+    watched(tmp_path / "tf32", job("single_precision", "--tf32"))
+    assert "single-precision" in {finding["name"] for finding in found_in(report_of(tmp_path / "tf32"))}
+    watched(tmp_path / "twin", job("single_precision", "--healthy"))
+    assert "single-precision" not in {finding["name"] for finding in found_in(report_of(tmp_path / "twin"))}
 
 
 def test_a_device_that_runs_full_leaves_its_state_and_three_lines_behind_the_jobs_own_error(tmp_path: Path) -> None:

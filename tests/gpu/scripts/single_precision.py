@@ -1,4 +1,4 @@
-"""Matrix products in float32 off the matrix units; healthy: in bfloat16."""
+"""Matrix products in float32 off the matrix units; tf32: on them; healthy: in bfloat16."""
 
 import argparse
 import contextlib
@@ -8,9 +8,10 @@ from torch import nn
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--healthy", action="store_true")
+parser.add_argument("--tf32", action="store_true")
 arguments = parser.parse_args()
 torch.manual_seed(0)
-torch.backends.cuda.matmul.allow_tf32 = False
+torch.backends.cuda.matmul.allow_tf32 = arguments.tf32
 model = nn.Sequential(*(layer for _ in range(6) for layer in (nn.Linear(4096, 4096), nn.ReLU()))).cuda()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 rows = torch.randn(4096, 4096, device="cuda")
