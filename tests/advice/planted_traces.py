@@ -26,6 +26,7 @@ from steptime.advice.evidence import (
     OperatorUse,
     OptimizerUse,
     RankUse,
+    SiteUse,
     StepSummary,
 )
 from steptime.analysis.graph_launches import GraphUse
@@ -174,6 +175,22 @@ _SHORT = replace(_STALL, idle=about(0.02 * MS), within=(("overhead", about(0.02 
 _IDLE = gap("sync", "aten::item", 4 * MS, 2.0, source=SourceLine("train.py", 55, "main"))
 _LOADER = gap("input", "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 6 * MS)
 
+_TO = line("x = batch.to(device)", 15 * MS, 0.1 * MS)
+_CAST = line("y = model.norm.weight.to(torch.float32)", 16 * MS, 0.1 * MS)
+_PAGEABLE = replace(
+    HEALTHY,
+    step=replace(HEALTHY.step, mode="optimizer"),
+    categories=categories(copy=13 * MS, sync=3 * MS, overhead=1 * MS),
+    gaps=(gap("sync", "aten::to", 6 * MS), gap("sync", "aten::item", 2 * MS)),
+    copies=(
+        copy("HtoD", "pageable", 15 * MS, 15 * MS, operator="aten::to"),
+        copy("DtoD", "", 1 * MS, 1 * MS, operator="aten::clone"),
+    ),
+    lines=(_TO, _CAST),
+    sites=(SiteUse("to", "cpu", 1.0, _TO.source), SiteUse("to", "cuda", 1.0, _CAST.source)),
+)
+"""Of a run whose profiled steps took longer than others: copies and the waits for them took more than a usual step."""
+
 _GUARD = CompilerEventUse(SourceLine("train.py", 11, "forward"), "tensor 'x' size mismatch at index 0", 3)
 _BREAK = CompilerEventUse(SourceLine("train.py", 14), "Unsupported Tensor.item()", 2, "Set capture_scalar_outputs.")
 
@@ -206,7 +223,13 @@ PLANTED_TRACES: dict[str, dict[str, Case]] = {
         "fires-pinned-from-a-trace": replace(
             HEALTHY, categories=categories(copy=2 * MS), copies=(copy("HtoD", "pinned", 2.2 * MS, 2 * MS),)
         ),
+        "fires-in-a-run-on-a-line-of-no-role": _PAGEABLE,
+        "fires-in-a-run-on-a-line-that-was-seen-to-call": replace(
+            _PAGEABLE, sites=(), lines=(line("x = batch.to(device)", 15 * MS, 0.1 * MS, calls="torch.Tensor.to"),)
+        ),
+        "fires-in-a-run-whose-lines-were-not-timed": replace(_PAGEABLE, lines=()),
         "clean-hidden": replace(HEALTHY, copies=(copy("HtoD", "pinned", 4 * MS, 0.1 * MS),)),
+        "clean-in-steps-without-a-copy": replace(_PAGEABLE, categories=categories(overhead=1.0 * MS, python=8 * MS)),
     },
     "overhead-bound": {
         "fires-on-a-device": replace(

@@ -61,6 +61,13 @@ def test_advice_fits_the_job(rule: str, name: str, said: str) -> None:
     assert said in finding(rule, name).advice
 
 
+def test_copies_of_profiled_steps_that_took_longer_save_no_more_than_usual_steps_spend_on_them() -> None:
+    saving = finding("slow-transfer", "fires-in-a-run-on-a-line-of-no-role").savings
+    assert saving is not None
+    copying, staging = 13 * MS * 15 / 16, 3 * MS * 6 / 8  # what came back, and what item() waited for, is not theirs
+    assert saving.value == pytest.approx(copying + staging, rel=0.001)
+
+
 def test_a_loops_own_python_and_its_small_operators_are_savings_the_latter_at_most() -> None:
     saving = finding("dispatch-loop", "fires-by-a-timed-line-of-the-function").savings
     assert saving is not None
@@ -119,6 +126,9 @@ def test_what_the_collector_takes_of_a_wait_is_told_apart() -> None:
         ("host-sync", "fires", "loss.item()"),
         ("host-sync", "fires-with-the-gap-and-the-line", "loss.item()"),
         ("input-wait", "fires", "__getitem__"),
+        ("slow-transfer", "fires-in-a-run-on-a-line-of-no-role", "batch.to(device)"),
+        ("slow-transfer", "fires-in-a-run-on-a-line-that-was-seen-to-call", "batch.to(device)"),
+        ("slow-transfer", "fires-in-a-run-whose-lines-were-not-timed", "batch.to(device)"),
     ],
 )
 def test_a_finding_points_at_its_line(rule: str, name: str, line: str) -> None:

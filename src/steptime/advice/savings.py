@@ -45,6 +45,14 @@ def capped(estimate: Estimate, upper_bound: Estimate) -> Estimate:
     return replace(estimate, value=value, low=min(low, value), high=max(high, value))
 
 
+def of_usual_steps(part: Estimate, whole: float, category: CategoryUse | None) -> Estimate:
+    """Of traced steps a part of a category, at most its share of what the category has in the steps that count: traced
+    ones may take longer. whole: ns of the category in a traced step. Nothing where the steps have no such category."""
+    if category is None:
+        return capped(part, NOTHING)
+    return capped(part, scaled(category.duration, min(1.0, ratio(part.value, whole))))
+
+
 def modelled(value: float, low: float, high: float, samples: int = 0) -> Estimate:
     """An estimate that comes from a model: its bounds are put in order around the value, none below zero."""
     value = max(0.0, value)

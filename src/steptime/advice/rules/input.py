@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from steptime.advice.evidence import CopyUse, LoaderUse, Signal
-from steptime.advice.line_evidence import LineTime, line_times
+from steptime.advice.line_evidence import LineTime, calls_function, line_times
 from steptime.advice.loader_model import Supply, handover, production, supply, usable_text
 from steptime.advice.models import staging_operators
 from steptime.advice.rule import Finding, rule
-from steptime.advice.savings import capped, in_step, less, modelled, more, named, ratio, scaled, share_of_step, total
+from steptime.advice.savings import (
+    capped,
+    in_step,
+    less,
+    modelled,
+    more,
+    named,
+    of_usual_steps,
+    ratio,
+    scaled,
+    share_of_step,
+    total,
+)
 from steptime.advice.signals import Signals
-from steptime.quantities import SourceLine, format_bytes, format_count, format_duration, format_share
+from steptime.quantities import Estimate, SourceLine, format_bytes, format_count, format_duration, format_share
 
 COLLECTOR_SAID = 0.1
 """Of the wait: below that the garbage collector's part in it is left out."""
@@ -31,6 +45,8 @@ COLLATE_SHARE = 0.5
 """Of the making of a batch: from half on, collating is the first thing to mend."""
 OWN = 0.5
 """Of a line's time outside of the loader: what reads less waits for a DataLoader, or runs inside one."""
+SENDS, FILLS = ("to", "cuda"), ("copy_",)
+"""Tensor methods that copy from the host: called on the host's tensor, and on the device's."""
 LEAST_PADDING = 0.25
 """Of the tokens: what remains after sorting by length, as a rule."""
 LIKELY_PADDING, SURE_PADDING = 0.8, 0.4
@@ -403,7 +419,7 @@ def slow_collate(signals: Signals) -> Finding | None:
     "ST107",
     "slow-transfer",
     needs={Signal.CATEGORIES},
-    uses={Signal.LOADER, Signal.LINES, Signal.PHASES, Signal.COPIES, Signal.GAPS},
+    uses={Signal.LOADER, Signal.LINES, Signal.PHASES, Signal.COPIES, Signal.GAPS, Signal.SITES},
 )
 def slow_transfer(signals: Signals) -> Finding | None:
     """Moving the batch to the device takes time
@@ -412,8 +428,9 @@ def slow_transfer(signals: Signals) -> Finding | None:
     blocking, it comes from pageable memory, or it carries more bytes than the model needs.
 
     How we know: The lines that move the batch are timed in the steps; where a device trace exists, the copies that no
-    kernel hides are to be saved, and the time that the device idles while the host stages pageable memory for it. On a
-    CPU there is nothing to move.
+    kernel hides are to be saved, and the time that the device idles while the host stages pageable memory for it: of
+    the breakdown's copy and sync categories the share that they have in the traced steps, and never more. The line is
+    one that moves the batch, else one that was seen to move a tensor from the host. On a CPU there is nothing to move.
 
     What helps: Pinned memory in the loader together with non_blocking=True; sending bytes (uint8 pixels, int32 tokens)
     and converting on the device; one copy per batch in place of one per tensor.
@@ -423,8 +440,7 @@ def slow_transfer(signals: Signals) -> Finding | None:
     """
     if signals.step.device == "cpu":
         return None
-    lines = [use for use in signals.lines if use.role == "transfer"]
-    line = max(lines, key=lambda use: use.duration.value).source if lines else None
+    line = _moving_line(signals)
     copies = [copy for copy in signals.copies if copy.kind == "HtoD"]
     if copies:
         return _from_copies(signals, copies, line)
@@ -436,11 +452,32 @@ def slow_transfer(signals: Signals) -> Finding | None:
     return slow_transfer.finding(summary, _advice_on_copies(signals, line), saving, category="copy", source=line)
 
 
+def _moving_line(signals: Signals) -> SourceLine | None:
+    """The line that moves the batch to the device, the longest of several: by its role, else by the calls that it was
+    seen to make on tensors of the host, else on those of the device that are filled from elsewhere."""
+    moving = [use for use in signals.lines if use.role == "transfer"]
+    if moving:
+        return max(moving, key=lambda use: use.duration.value).source
+    sending = [site for site in signals.sites if site.name in SENDS and site.device == "cpu"]
+    sending = sending or [site for site in signals.sites if site.name in FILLS and site.device != "cpu"]
+    places = {(site.source.file, site.source.line) for site in sending}
+    moving = [use for use in signals.lines if (use.source.file, use.source.line) in places]
+    moving = moving or [use for use in signals.lines if use.role == "python" and calls_function(use.calls, *SENDS)]
+    if moving:
+        return max(moving, key=lambda use: use.duration.value).source
+    return max(sending, key=lambda site: site.calls).source if sending else None
+
+
 def _from_copies(signals: Signals, copies: list[CopyUse], line: SourceLine | None) -> Finding | None:
-    """By the copies of a trace: what they leave exposed, and what staging pageable memory keeps the device from."""
-    operators = staging_operators(signals.copies)
-    staging = [gap.duration for gap in signals.gaps if gap.category == "sync" and gap.cause in operators]
-    saving = total([*(copy.exposed for copy in copies), *staging])
+    """By the copies of a trace: what they leave exposed, and what staging pageable memory keeps the device from. The
+    device idles or copies, so that no instant is in both."""
+    operators, waits = staging_operators(signals.copies), [gap for gap in signals.gaps if gap.category == "sync"]
+    staging = [gap.duration for gap in waits if gap.cause in operators]
+    exposed, waited = _sum(copy.exposed for copy in signals.copies), _sum(gap.duration for gap in waits)
+    parts = [of_usual_steps(total(each.exposed for each in copies), exposed, named(signals.categories, "copy"))]
+    if staging:
+        parts.append(of_usual_steps(total(staging), waited, named(signals.categories, "sync")))
+    saving = total(parts)
     if not saving.value:
         return None
     top, moved = max(copies, key=lambda copy: copy.exposed.value), sum(copy.bytes for copy in copies)
@@ -460,6 +497,10 @@ def _from_copies(signals: Signals, copies: list[CopyUse], line: SourceLine | Non
         source=line or top.source,
         evidence=tuple(map(_copy, sorted(copies, key=lambda copy: -copy.duration.value)[:3])),
     )
+
+
+def _sum(estimates: Iterable[Estimate]) -> float:
+    return sum(each.value for each in estimates)
 
 
 def _copy(copy: CopyUse) -> str:

@@ -1,0 +1,220 @@
+"""What a device and the ranks of a job did, as rules see it: records of a case. All times are nanoseconds per training
+step unless a name says otherwise."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from steptime.analysis.what_if.elsewhere import Elsewhere
+from steptime.analysis.what_if.what_if import Prediction
+from steptime.quantities import Estimate, SourceLine
+from steptime.trace.nsight_compute import KernelCounters
+
+
+@dataclass(frozen=True, slots=True)
+class KernelUse:
+    """Kernels of one name that one operator launched with arguments of one kind. calls and duration: per step, ns.
+
+    bound: "compute", "memory", "latency", "communication" or "unmodelled". flops, bytes: per step, None without
+    a model. at_roofline: ns per step at the machine's peaks, None without a model or peaks. matrix_unit: whether
+    it ran on tensor cores or their like, None where the name does not say. dimensions: of a matrix product that miss
+    the matrix units' tile ("k = 1003"). shapes: the arguments' shapes, raw. blocks: of the longest one's grid, 0 where
+    unknown. counters: what Nsight Compute measured of it."""
+
+    name: str
+    operator: str
+    calls: float
+    duration: float
+    bound: str
+    shapes: str = ""
+    dtype: str = ""
+    flops: float | None = None
+    bytes: float | None = None
+    at_roofline: float | None = None
+    matrix_unit: bool | None = None
+    dimensions: tuple[str, ...] = ()
+    source: SourceLine | None = None
+    blocks: int = 0
+    counters: KernelCounters | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GapUse:
+    """Device-idle time of one category with one cause. duration: ns per step; count: gaps per step; longest: ns.
+
+    cause: the operator, runtime call or annotation that held the launching thread for most of it ("" for none).
+    inside: what the loader was at for more than half of it ("" for other categories, or not known).
+    functions: of Python, functions with more than a tenth of it: name, and ns per step with all that it calls."""
+
+    category: str
+    cause: str
+    duration: Estimate
+    count: float
+    longest: int
+    source: SourceLine | None = None
+    inside: str = ""
+    functions: tuple[tuple[str, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CopyUse:
+    """Copies of one kind. kind: "HtoD", "DtoH", "DtoD", "PtoP" or "memset"; memory: "pageable", "pinned" or "".
+
+    duration, exposed (nothing else ran): ns per step; bytes per step; calls per step."""
+
+    kind: str
+    memory: str
+    calls: float
+    duration: Estimate
+    exposed: Estimate
+    bytes: float
+    operator: str = ""
+    source: SourceLine | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CollectiveUse:
+    """Collectives of one kind and process group. bytes per step (None: not in the trace); exposed: ns per step in which
+    nothing but communication ran."""
+
+    name: str
+    group: str
+    calls: float
+    duration: Estimate
+    exposed: Estimate
+    bytes: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AllocationUse:
+    """Calls in steps that make the device's allocator go to the driver (cudaMalloc, cudaFree, hipMalloc, …). duration:
+    ns per step of the host; idle: device-idle ns per step meanwhile; within: the same by category."""
+
+    name: str
+    calls: float
+    duration: Estimate
+    idle: Estimate
+    source: SourceLine | None = None
+    within: tuple[tuple[str, Estimate], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayUse:
+    """The step's dependency graph, run again. error: of the unchanged replay against the measured steps, median of
+    |replayed / measured - 1|. critical_path: ns per step by kind of edge, longest first; sums to the replayed step.
+    longest: (kind, name, ns per step) of what takes most of it. elsewhere: on other hardware, if that was asked for."""
+
+    error: float
+    steps: int
+    critical_path: tuple[tuple[str, float], ...]
+    predictions: tuple[Prediction, ...] = ()
+    longest: tuple[tuple[str, str, float], ...] = ()
+    elsewhere: tuple[Elsewhere, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RooflineUse:
+    """Computing by what bounds its kernels. compute, memory, latency, unmodelled: ns per step; they sum to it.
+
+    flops and bytes: per step, of what has a model. number_format: the one with most of the FLOPs; peak: the upper bound
+    of a matrix product in it, FLOP/s (None: unknown). matrix_unit: share of the matrix products' time on matrix units,
+    None where names do not say. utilization: of the step, what the FLOPs would take at the peaks of their formats
+    (MFU), None where an upper bound is unknown. modelled: share of the kernels' time that has a model."""
+
+    compute: float
+    memory: float
+    latency: float
+    unmodelled: float
+    flops: float
+    bytes: float
+    dtype: str = ""
+    peak: float | None = None
+    matrix_unit: float | None = None
+    utilization: float | None = None
+    modelled: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class ChainUse:
+    """Pointwise kernels that follow one another on tensors of one size, so that one kernel could do them all.
+
+    calls: such chains per step; kernels: in all of them, per step; duration: ns per step; bytes: that they move per
+    step; saved: bytes of them that are tensors in between, written and read again. operators: in their order."""
+
+    operators: tuple[str, ...]
+    calls: float
+    kernels: float
+    duration: float
+    bytes: float
+    saved: float
+    source: SourceLine | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GradientUse:
+    """How DistributedDataParallel exchanges gradients. micro_batches: forwards of the wrapped model per step;
+    synchronised: those behind which gradients were exchanged; buckets: per exchange; elements: in all of them, 0 where
+    shapes were not recorded. search: ns per step of looking for unused parameters."""
+
+    micro_batches: float
+    synchronised: float
+    buckets: float
+    elements: float
+    search: Estimate
+
+
+@dataclass(frozen=True, slots=True)
+class RankUse:
+    """One rank among several. step: ns. communication: ns per step in collectives; waiting: the part of it before the
+    last rank arrived. last: share of the waiting (of the first rank for the last one) at collectives where this rank
+    was the last one, 0 for all where no rank is that more often than by chance. compute: ns per step."""
+
+    rank: int
+    step: float
+    communication: float
+    waiting: float
+    last: float
+    compute: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class GpuUse:
+    """The GPUs during the steady steps, by so many samples of the driver. slowed, capped: shares of the samples in
+    which the driver lowered the clock for heat or the board's supply, and for the limit of its power. slowed_clock,
+    capped_clock: mean clock then, and max_clock: that it can reach, MHz. power, limit: watts, None where they are not
+    told. width, generation: of the link to the host at its best in any sample, and what device and slot can do; None
+    likewise."""
+
+    samples: int
+    slowed: float
+    capped: float
+    slowed_clock: float
+    capped_clock: float
+    max_clock: float
+    power: float | None = None
+    limit: float | None = None
+    width: int | None = None
+    max_width: int | None = None
+    generation: int | None = None
+    max_generation: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MachineUse:
+    """Peaks in force. measured: by steptime on this machine; else from a datasheet table, source. rates: of a matrix
+    product by dtype, FLOP/s; matrix_flops: the one of float32. copy_bytes: B/s. dispatch: ns. updates: (bytes
+    gone through, B/s) of updates in place, the smallest first. disturbed: by other load when it was measured. reached:
+    formats whose rate the job itself has done, more than was known. between_runs: share of a step that runs of one job
+    differ by, None where it was not measured."""
+
+    name: str
+    measured: bool
+    matrix_flops: float | None
+    copy_bytes: float | None
+    dispatch: float | None
+    rates: tuple[tuple[str, float], ...] = ()
+    source: str = ""
+    updates: tuple[tuple[int, float], ...] = ()
+    disturbed: bool = False
+    reached: tuple[str, ...] = ()
+    between_runs: float | None = None
