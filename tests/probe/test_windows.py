@@ -185,6 +185,67 @@ def test_recording_allocations_never_makes_torch_warn_on_the_users_stderr(
     assert step.stderr == ""
 
 
+WARNINGS_OF_THE_JOB = """
+import pathlib, sys, warnings
+import torch
+from torch.profiler import profiler
+from steptime.probe.profiling import ProfilerWindow
+from steptime.probe.recorder import Recorder
+CYCLES = "Warning: Profiler clears events at the end of each cycle."
+prepare = profiler._KinetoProfile.prepare_trace
+def as_before_2_13(self):
+    prepare(self)
+    if not self.acc_events:
+        profiler._warn_once(CYCLES)
+profiler._KinetoProfile.prepare_trace = as_before_2_13
+def state():
+    modules = {name: vars(each) for name, each in list(sys.modules.items()) if hasattr(each, "__dict__")}
+    warned = {name: dict(found) for name, each in modules.items() if (found := each.get("__warningregistry__"))}
+    return list(warnings.filters), warned, set(profiler._WARNINGS_SHOWN)
+recorder = Recorder(print)
+recorder.open(sys.argv[1])
+torch.ones(4).add_(1)
+before = state()
+for number in (1, 2):
+    window = ProfilerWindow(recorder, number, stacks=False)
+    window.start()
+    torch.ones(4).add_(1)
+    window.stop(1)
+    assert window._profile is None
+    assert "aten::add_" in pathlib.Path(sys.argv[1], f"trace-{number}.json").read_text()
+print(state() == before)
+with torch.profiler.profile():  # the job's own: it warns as ever
+    torch.ones(4).add_(1)
+"""
+
+
+def test_a_profiler_of_ours_warns_of_nothing_and_the_jobs_own_as_ever(tmp_path: Path) -> None:
+    command = [python(), "-c", WARNINGS_OF_THE_JOB, str(tmp_path)]
+    environment = {**os.environ, "KINETO_LOG_LEVEL": "99"}
+    job = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240, check=True)
+    assert job.stdout == "True\n", job.stderr
+    assert job.stderr.count("Profiler clears events") == 1
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_the_events_of_a_window_never_become_objects(
+    kept: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Any] = []
+    monkeypatch.setattr(torch.autograd.profiler.profile, "_ensure_function_events", lambda self: made.append(self))
+    if kept:
+        profile = torch.profiler.profile(acc_events=True)
+        profile.start()
+        profile.stop()
+    else:
+        recorder = Recorder(print)
+        recorder.open(str(tmp_path))
+        window = ProfilerWindow(recorder, 1, stacks=False)
+        window.start()
+        window.stop(1)
+    assert len(made) == kept
+
+
 @pytest.mark.parametrize("known", [False, True])
 def test_what_torch_imports_for_stacks_is_let_go_unless_the_job_had_it(
     known: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -100,6 +100,18 @@ def plain_name(folder: str) -> Iterator[str]:
         os.close(opened)
 
 
+def start_in_silence(profile: Any) -> None:
+    """Starts a profiler of torch's.
+
+    Up to torch 2.12 the first one of a process warns on the user's stderr that it does not keep events from one cycle
+    to the next, and those of the job's own do not warn again. It does not warn where it keeps them. So it is told to
+    while it starts, and no longer: at its end torch would make a Python object of every event.
+    """
+    profile.acc_events = True
+    profile.start()
+    profile.acc_events = profile.profiler.acc_events = False
+
+
 class ProfilerWindow:
     """One recording of torch.profiler from `start` to `stop`. Both hold the user's thread, and write for how long."""
 
@@ -157,7 +169,7 @@ class ProfilerWindow:
         )
         self._open.begin()
         witness = torch.empty(1, device="cpu") if self._memory else None  # the job may have set another default
-        self._profile.start()
+        start_in_silence(self._profile)
         if self._memory:
             with allocations.errors_only():
                 del witness  # was allocated before: torch warns of the first such, and of every thousandth
