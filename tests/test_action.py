@@ -14,7 +14,7 @@ from xml.etree import ElementTree
 
 import pytest
 from preloading import python
-from report.stored_reports import longer_by, stored
+from report.stored_reports import longer_by, stored, with_process
 
 from steptime.report import json as report_json
 
@@ -95,6 +95,17 @@ def test_a_change_beyond_a_bound_fails_and_says_so(action: Any, runs: Path) -> N
     assert outputs["passed"] == "false"
     assert "BREACHED" in said
     assert "breached" in summary
+
+
+def test_the_sentence_names_the_bound_that_is_breached(action: Any, runs: Path) -> None:
+    fat = stored("quiet-1")
+    fat = with_process(fat, peak_bytes=2 * (fat.processes[0].peak_bytes or 0))
+    (runs / "fat.json").write_text(report_json.render(fat), encoding="utf-8")
+    status, outputs, _, said = run(action, runs, base="base.json", change="fat.json", fail_on="memory>10%")
+    assert status == 1, said
+    assert outputs["sentence"].startswith("Breached: memory>10%: memory changed by +100 % (")
+    comparison = json.loads(Path(outputs["json"]).read_text(encoding="utf-8"))
+    assert outputs["sentence"].endswith(" ".join(comparison["sentence"].split()))
 
 
 def test_what_cannot_be_compared_fails_in_one_sentence_and_has_no_outputs(action: Any, runs: Path) -> None:

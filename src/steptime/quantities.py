@@ -42,10 +42,14 @@ class SourceLine:
     text: str = ""
 
 
+MINUS = "−"
+"""Before every number that is less than nothing: one sign in all of the output, where a hyphen joins words."""
+
+
 def format_duration(nanoseconds: float) -> str:
     """A duration for a sentence, with three significant digits: "850 ns", "12.3 µs", "1.23 s", "2 min 05 s"."""
     if nanoseconds < 0:
-        return f"-{format_duration(-nanoseconds)}"
+        return f"{MINUS}{format_duration(-nanoseconds)}"
     for size, unit in ((1.0, "ns"), (1e3, "µs"), (1e6, "ms"), (1e9, "s")):
         if float(f"{nanoseconds / size:.3g}") < (60 if unit == "s" else 1000):
             return f"{_three_digits(nanoseconds / size)} {unit}"
@@ -55,10 +59,11 @@ def format_duration(nanoseconds: float) -> str:
 
 def format_share(fraction: float) -> str:
     """A fraction as percent for a sentence: "45 %", "4.5 %" below ten, "< 0.1 %" for what is too small to print."""
-    percent = 100 * fraction
-    if 0 < percent < 0.1:
+    percent = 100 * abs(fraction)
+    if 0 < percent < 0.1 and fraction > 0:
         return "< 0.1 %"
-    return f"{percent:.1f} %" if 0 < abs(percent) < 9.95 else f"{percent:.0f} %"
+    sign = MINUS if fraction < 0 and percent >= 0.05 else ""
+    return f"{sign}{percent:.1f} %" if 0.05 <= percent < 9.95 else f"{sign}{percent:.0f} %"
 
 
 def format_change(fraction: float) -> str:
@@ -66,7 +71,12 @@ def format_change(fraction: float) -> str:
     percent = abs(100 * fraction)
     if percent < 0.05:
         return "0 %"
-    return f"{'+' if fraction > 0 else '−'}{format_share(max(percent, 0.1) / 100)}"
+    return with_sign(fraction, format_share(max(percent, 0.1) / 100))
+
+
+def with_sign(value: float, size: str) -> str:
+    """The size of a value, in words, behind its sign: "+1.2 ms", "−3.4 MiB"; of nothing no sign."""
+    return f"{'+' if value > 0 else MINUS if value < 0 else ''}{size}"
 
 
 def format_count(count: float, noun: str) -> str:
@@ -88,6 +98,8 @@ def format_samples(rate: float) -> str:
 
 def format_bytes(count: float) -> str:
     """A number of bytes for a sentence, in binary units: "512 B", "1.50 KiB", "23.4 GiB"."""
+    if count < 0:
+        return f"{MINUS}{format_bytes(-count)}"
     for unit in ("B", "KiB", "MiB", "GiB"):
         if abs(count) < 999.5:
             return f"{_three_digits(count)} {unit}"

@@ -689,11 +689,17 @@ PLANTED: dict[str, dict[str, Case]] = {
     },
     "dominant-operator": {
         "fires-on-a-processor": replace(
-            BASE, operators=(operator("bernoulli_", 2, 9 * MS, "memory", bytes=2e6, source=_DROPOUT),)
+            BASE,
+            categories=categories(input=12 * MS),
+            operators=(operator("bernoulli_", 2, 6 * MS, "memory", bytes=2e6, source=_DROPOUT),),
         ),
         "clean-products": replace(
             BASE, operators=(operator("addmm", 2, 9 * MS, "compute", flops=2e9, bytes=2e6, source=_DROPOUT),)
         ),
+    },
+    "compute-share": {
+        "fires-on-a-processor": BASE,
+        "clean-a-step-of-input": replace(BASE, categories=categories(input=15 * MS)),
     },
     "slow-arithmetic": {
         "fires": replace(BASE, operators=(operator("sqrt", 4, 6 * MS, "memory", bytes=2e6),)),

@@ -361,11 +361,29 @@ PLANTED_TRACES: dict[str, dict[str, Case]] = {
             HEALTHY,
             kernels=(kernel("index_put_", 4, 12 * MS, "memory", at_roofline=1 * MS, bytes=2e9, source=LINE), NORMS),
         ),
-        "fires-as-a-note": replace(HEALTHY, kernels=(kernel("my_op", 4, 12 * MS, "unmodelled"), NORMS)),
+        "fires-as-a-note": replace(
+            HEALTHY,
+            categories=categories(overhead=12 * MS),
+            kernels=(kernel("my_op", 4, 6 * MS, "unmodelled"), NORMS),
+        ),
         "clean": replace(
             HEALTHY, kernels=(replace(HALF_PRODUCTS, duration=2 * MS, at_roofline=1.8 * MS), *_CLASSIFIER)
         ),
         "clean-idle-device": replace(HEALTHY, kernels=(kernel("my_op", 4, 2 * MS, "unmodelled"),)),
+    },
+    "compute-share": {
+        "fires": HEALTHY,
+        "fires-on-convolutions": replace(
+            HEALTHY,
+            kernels=(
+                kernel("cudnn_convolution", 53, 8 * MS, name="implicit_convolve_sgemm", source=LINE),
+                kernel("convolution_backward", 53, 6 * MS, name="cudnn::cnn::wgrad_alg0_engine_NCHW"),
+                NORMS,
+            ),
+            machine=V100,
+        ),
+        "clean-an-idle-device": replace(HEALTHY, categories=categories(overhead=12 * MS)),
+        "clean-no-kernel-of-it": replace(HEALTHY, kernels=(), operators=()),
     },
     "single-tensor-optimizer": {
         "fires-from-a-trace": replace(HEALTHY, optimizers=(_ADAM,)),

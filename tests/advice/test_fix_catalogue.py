@@ -106,8 +106,8 @@ def test_a_planted_fault_gets_its_fix(rule: str, code: str) -> None:
     assert code in {proposal.fix.code for proposal in propose(case, examine(case).findings)}
 
 
-def test_a_healthy_job_gets_none() -> None:
-    assert propose(HEALTHY, examine(HEALTHY).findings) == ()
+def test_a_healthy_job_gets_what_changes_how_it_computes() -> None:
+    assert {each.finding for each in propose(HEALTHY, examine(HEALTHY).findings)} == {"ST908"}
 
 
 # -- input -----------------------------------------------------------------------------------------------------------

@@ -246,12 +246,19 @@ def test_a_rank_that_waits_for_another_says_so_and_the_late_one_says_that_it_is_
     assert early.bottleneck == "communication"
     assert early.sentence.startswith("Waiting for rank 1: ")
     straggling = verdict(replace(late, rank=1)).sentence
-    assert straggling.startswith("Rank 1 is the straggler: the others wait 50 ns a step for it. ")
+    assert straggling.startswith("Rank 1 is the straggler: the others wait 50 ns a step (50 %) for it. ")
     assert "rank" not in verdict(replace(late, lateness=None)).sentence
 
 
 def test_that_a_rank_is_late_is_said_once() -> None:
     straggler = LateRank((1,), "", 50, 1.0, "", 0.0, (), MUCH)
     late = replace(case(use("input", 60, 3)), lateness=straggler, rank=1)
-    said = Finding("ST806", "late-rank", Weight.FINDING, "The others wait 50 ns for rank 1", "Mend it.", MUCH)
+    said = Finding(
+        "ST806",
+        "late-rank",
+        Weight.FINDING,
+        "Rank 1 is the straggler: the others wait 50 ns a step (50 %) for it",
+        "Mend it.",
+        MUCH,
+    )
     assert verdict(late, [said]).sentence.count("others wait") == 1

@@ -39,6 +39,9 @@ FEWEST_FOR_NOTHING = 6
 number than about the fault, so that a finding is kept, and said to rest on so few."""
 OF_A_CATEGORY = frozenset({"overhead-bound", "exposed-communication"})
 """Rules that tell a whole category of the step."""
+COVERED = 0.15
+"""Of the step: a finding that saves so much says what to do; where none does, it is said what most of the step is made
+of. As much as the verdict asks of a category that it names."""
 REPLACES_FROM = 0.5
 """A particular finding replaces the general one about the same category when it explains at least half of it."""
 
@@ -133,13 +136,22 @@ def examine(case: Case, rules: Iterable[Rule] | None = None) -> Examination:
         failed += [(rule.code, failure)] if failure else []
     material = [bounded for finding in findings if (bounded := _bounded(finding, case)) is not None]
     named = {rule.name: rule for rule in chosen}
-    placed = [each if named[each.name].of_setting else at_hottest_line(each, case) for each in material]
+    needed = [each for each in material if not (named[each.name].of_remainder and _covered(each, material, case))]
+    placed = [each if named[each.name].of_setting else at_hottest_line(each, case) for each in needed]
     kept = sorted(_without_generalities(placed, named), key=_rank)
     told = shared(tuple(_each_line_once(kept)), case, LEAST_SHARE * case.step.duration.value)
     most = most_of_the_run(case)
     first = NOTES[most.kind] if most is not None else ""
     ordered = sorted(_lines_first(sorted(told, key=_rank)), key=lambda finding: finding.name != first)
     return Examination(tuple(ordered), tuple(absent), tuple(failed))
+
+
+def _covered(remainder: Finding, findings: Iterable[Finding], case: Case) -> bool:
+    """Whether a finding about what a remainder is made of, or about no category alone, saves a good part of the
+    step."""
+    about = {remainder.category, ""}
+    found = [each for each in findings if each.weight is Weight.FINDING and each.category in about]
+    return max(map(_saving, found), default=0.0) >= COVERED * case.step.duration.value
 
 
 def _each_line_once(findings: Iterable[Finding]) -> Iterator[Finding]:
@@ -257,7 +269,9 @@ def _without_generalities(findings: list[Finding], rules: dict[str, Rule]) -> li
 def _replaces(finding: Finding, general: Finding, rules: dict[str, Rule]) -> bool:
     """Whether a particular finding stands for a general one: same category, same line where both are about lines."""
     rule = rules.get(finding.name)
-    if rule is None or general.name not in rule.instead_of or finding.weight is not Weight.FINDING:
+    if rule is None or general.name not in rule.instead_of:
+        return False
+    if finding.weight is not Weight.FINDING and not (rule.of_remainder and finding.weight is general.weight):
         return False
     if finding.category and general.category and finding.category != general.category:
         return False

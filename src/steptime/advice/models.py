@@ -24,6 +24,7 @@ from steptime.advice.evidence import (
 from steptime.advice.kernels import plain_name
 from steptime.advice.line_evidence import UPDATED, LineTime, function_of, line_times, profile_scale
 from steptime.advice.memory_evidence import memory_rate
+from steptime.advice.savings import ratio
 from steptime.advice.signals import Signals
 from steptime.analysis.operators import operator_events
 from steptime.analysis.stragglers.comparison import LateRank
@@ -32,7 +33,7 @@ from steptime.analysis.timeline import Steps
 from steptime.arrays import Float64, Int64
 from steptime.intervals import Intervals, contains
 from steptime.journal import Kind
-from steptime.quantities import format_duration, format_source, mean_of_series
+from steptime.quantities import format_duration, format_share, format_source, mean_of_series
 from steptime.recording.recording import IntervalTable
 from steptime.trace.table import Trace
 
@@ -253,6 +254,15 @@ def late_name(late: LateRank) -> str:
     if late.node:
         return f"the {len(late.ranks)} ranks of {late.host}" if late.host else f"ranks {late.ranks[0]} …"
     return f"rank {late.ranks[0]} ({late.host})" if late.host else f"rank {late.ranks[0]}"
+
+
+def straggler_text(late: LateRank, step: StepSummary) -> str:
+    """What a late rank costs, the same words in the headline and in its finding: "Rank 3 is the straggler: the others
+    wait 6.50 ms a step (12 %) for it"."""
+    who, share = late_name(late), format_share(min(1.0, ratio(late.waiting, step.duration.value)))
+    per = "of this step" if step.steady == 1 else "a step"
+    waits = f"the others wait {format_duration(late.waiting)} {per} ({share}) for it"
+    return f"{who[:1].upper()}{who[1:]} is the straggler: {waits}"
 
 
 def late_reason(late: LateRank) -> str:

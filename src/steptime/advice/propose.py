@@ -21,6 +21,8 @@ MEMORY_NOTES = frozenset({"ST703", "ST704", "ST705"})
 """Notes about memory: no time is to be saved that a trial could win, so that what answers them is advice."""
 COST_UNKNOWN = frozenset({"ST606"})
 """Notes on what may cost much or nothing, which only a trial tells."""
+COMPUTING = frozenset({"ST908"})
+"""Notes on computing that no finding explains: what changes how all of it is done is tried behind what was found."""
 
 
 def propose(
@@ -35,7 +37,7 @@ def propose(
     if goal is Goal.MEMORY:
         freeing = [each for fix in fixes if fix.frees for each in _freeing(fix, case)]
         return tuple(sorted(freeing, key=lambda each: (each.advice_only, -each.fix.frees / each.fix.risk)))
-    answered = MEMORY_NOTES | COST_UNKNOWN
+    answered = MEMORY_NOTES | COST_UNKNOWN | COMPUTING
     found = [finding for finding in findings if finding.weight is Weight.FINDING or finding.code in answered]
     made = [each for fix in fixes for each in _proposals(fix, case, found)]
     step = case.step.duration.value

@@ -102,7 +102,8 @@ class Rule:
 
     instead_of: names of more general rules whose finding about the same category this one replaces. by_line: its
     findings are about one line each, so that only a finding about the same line can replace them. of_setting: its
-    finding is about the line that sets something, wherever the time goes.
+    finding is about the line that sets something, wherever the time goes. of_remainder: its finding says what a
+    category is made of of which no other finding explains a good part.
     """
 
     code: str
@@ -115,6 +116,7 @@ class Rule:
     page: Page
     by_line: bool = False
     of_setting: bool = False
+    of_remainder: bool = False
 
     def __call__(self, signals: Signals) -> tuple[Finding, ...]:
         """The rule's findings; the function's None or single finding made a tuple. Raises what the function raises, and
@@ -155,6 +157,7 @@ def rule(
     weight: Weight = Weight.FINDING,
     by_line: bool = False,
     of_setting: bool = False,
+    of_remainder: bool = False,
 ) -> Callable[[Function], Rule]:
     """Makes a rule of a function. Every rule needs the step, and need not say so.
 
@@ -168,7 +171,8 @@ def rule(
         page = read_page(function, f"rule {name}", SECTIONS)
         needed = frozenset({Signal.STEP, *needs})
         return Rule(
-            code, name, needed, frozenset(uses), frozenset(instead_of), weight, function, page, by_line, of_setting
-        )
+            code, name, needed, frozenset(uses), frozenset(instead_of), weight, function, page,
+            by_line, of_setting, of_remainder,
+        )  # fmt: skip
 
     return make

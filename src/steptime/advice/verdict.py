@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from steptime.advice.evidence import Case, CategoryUse, OutlierUse, SegmentUse, StepSummary
-from steptime.advice.models import how_to_record, late_name, late_reason
+from steptime.advice.models import how_to_record, late_name, late_reason, straggler_text
 from steptime.advice.rule import Finding, Weight
 from steptime.advice.savings import named, ratio
 from steptime.advice.segment_evidence import lines_text
@@ -34,6 +34,8 @@ WIDEST = 0.3
 """Of the step: an interval wider than this decides nothing when another category's interval overlaps it."""
 CLEARLY = 2
 """Times the second category: the first one is the largest then, however much the steps differ."""
+MADE_OF = "compute-share"
+"""The rule that says what computing is made of."""
 FEW_STEPS, OTHER_LOAD, LATE_RANK = "few-steps", "background-load", "late-rank"
 """Rules whose doubt leaves an answer likely: other steps would mostly say the same."""
 CALM = 0.1
@@ -128,9 +130,8 @@ def verdict(case: Case, findings: Iterable[Finding] = ()) -> Verdict:
         found = replace(found, sentence=f"{found.sentence} {outliers_text(case.outliers)}.")
     if late is None:
         return found
-    who, reason, per = late_name(late), late_reason(late), "in this step" if case.step.steady == 1 else "a step"
-    said = f"the others wait {format_duration(late.waiting)} {per} for it" + (f": {reason}." if reason else ".")
-    told = f"{who[:1].upper()}{who[1:]} is the straggler: {said}"
+    reason = late_reason(late)
+    told = straggler_text(late, case.step) + (f": {reason}." if reason else ".")
     return replace(found, sentence=told if late.category == found.bottleneck else f"{told} {found.sentence}")
 
 
@@ -182,9 +183,9 @@ def _verdict(case: Case, findings: tuple[Finding, ...]) -> Verdict:
     least = max(first.value, LEAST_SHARE, _share(unexplained.duration, case).value if unexplained is not None else 0.0)
     if lost is not None and _share(lost.duration, case).value >= least:
         sentence = f"{_amount(lost, case)}. {how_to_record(case.step)}"
-        return Verdict(UNRECORDED, sentence, first, confidence, reason)
+        return Verdict(UNRECORDED, sentence, first, UNCLEAR, "what ran in that time is not known")
     if first.value < LEAST_SHARE:
-        name, sentence = _nothing_to_recover(uses, first, case)
+        name, sentence = _nothing_to_recover(uses, first, case, findings)
         sentence = _worth_more(findings, first, case) or sentence
         return Verdict(name, sentence, first, confidence, reason)
     least = max(LEAST_SHARE, first.value / CLEARLY)
@@ -233,7 +234,14 @@ def _grade(doubt: Finding, case: Case) -> str:
     return LIKELY if doubt.name == OTHER_LOAD and even else UNCLEAR
 
 
-def _nothing_to_recover(uses: tuple[CategoryUse, ...], first: Estimate, case: Case) -> tuple[str, str]:
+def _made_of(findings: tuple[Finding, ...]) -> str:
+    """What computing is made of, where a note says that; else ""."""
+    return next((each.summary for each in findings if each.name == MADE_OF), "")
+
+
+def _nothing_to_recover(
+    uses: tuple[CategoryUse, ...], first: Estimate, case: Case, findings: tuple[Finding, ...]
+) -> tuple[str, str]:
     """The longest phase where no step was profiled; computing, when it is most of the step; else nothing in
     particular."""
     unsplit = [use for use in uses if use.name in UNSPLIT]
@@ -250,7 +258,8 @@ def _nothing_to_recover(uses: tuple[CategoryUse, ...], first: Estimate, case: Ca
         return BALANCED, f"Balanced: no category could give back more than {format_share(first.value)}."
     most = max((_share(use.duration, case).value for use in uses if use is not compute), default=0.0)
     where = _hottest_forward(case) or (f"; nothing else takes more than {format_share(most)}" if most else "")
-    return COMPUTE, f"{_amount(compute, case)}{where}."
+    made_of = _made_of(findings)
+    return COMPUTE, f"{made_of}{_hottest_forward(case)}." if made_of else f"{_amount(compute, case)}{where}."
 
 
 def _worth_more(findings: tuple[Finding, ...], recoverable: Estimate, case: Case) -> str:
@@ -284,14 +293,15 @@ def _headline(use: CategoryUse, findings: tuple[Finding, ...], case: Case) -> st
     about += [each for each in findings if each.category == use.name and each.weight is Weight.NOTE]
     first = next(iter(about), None)
     hottest = _hottest_forward(case) if use.name == COMPUTE else ""
+    amount = (_made_of(findings) if use.name == COMPUTE else "") or _amount(use, case)
     if first is None:
-        return f"{_amount(use, case)}{hottest}."
+        return f"{amount}{hottest}."
     place = format_source(first.source) if first.source is not None else ""
     if first.savings is not None and first.savings.value >= MOST_OF_IT * use.recoverable.value:
         return _told(first)
     if first.savings is None or not place or hottest:
-        return f"{_amount(use, case)}{hottest}."
-    return f"{_amount(use, case)}; up to {format_duration(first.savings.value)} of it could be saved at {place}."
+        return f"{amount}{hottest}."
+    return f"{amount}; up to {format_duration(first.savings.value)} of it could be saved at {place}."
 
 
 def _hottest_forward(case: Case) -> str:

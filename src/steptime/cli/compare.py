@@ -27,7 +27,7 @@ SUMMARY = "GITHUB_STEP_SUMMARY"
     "bounds",
     metavar="BOUNDS",
     help='End with 1 where a bound is exceeded beyond doubt: "step>5%, memory>10%, input>2ms". Quantities: step, '
-    "memory, and every account or phase.",
+    "memory, and every category or phase.",
 )
 @click.option("--strict", is_flag=True, help="With --fail-on: undecided bounds fail, too.")
 @click.option(
@@ -60,7 +60,7 @@ def command(
     cache: bool,
 ) -> int:
     """Compare two runs or more: recordings, traces of torch's profiler, or reports that were saved as JSON. The last is
-    told against the first: what was set otherwise, the step and every account as differences with intervals, what
+    told against the first: what was set otherwise, the step and every category as differences with intervals, what
     appeared and vanished, and the likely cause. Of more than two, their steps and the trend are told, too.
 
     \b

@@ -17,7 +17,7 @@ from steptime.report.compose import IN_WORKERS, WORKERS
 
 NEARLY_ALL = 0.9
 EXPLAINS = 0.4
-"""Of the step's change: an account that moved by less does not carry it alone."""
+"""Of the step's change: a category that moved by less does not carry it alone."""
 ALL = frozenset({"compute", "communication", "copy", "unrecorded", "input", "sync", "compile", "overhead", "python",
                  "unexplained", "forward", "backward", "optimizer", "evaluation", "transfer", "rest"})  # fmt: skip
 MODEL = frozenset({"compute", "overhead", "forward", "backward", "optimizer", "evaluation", "compile", "sync"})
@@ -81,8 +81,8 @@ GENERAL = ("command", "commit", "torch", "Python", "host", "device")
 def cause_of(
     step: Difference, parts: Sequence[Difference], settings: Sequence[Setting], pieces: Sequence[Piece]
 ) -> LikelyCause:
-    """The likely cause of the step's change; where that is within noise, of the account that moved beyond it; without a
-    sentence where nothing did."""
+    """The likely cause of the step's change; where that is within noise, of the category that moved beyond it; without
+    a sentence where nothing did."""
     clear = step.outcome in (DifferenceOutcome.MORE, DifferenceOutcome.LESS)
     category = _carrier_of(step, parts, clear=clear)
     whole = step.change.value if clear and step.change is not None else category.change.value if category else 0.0
@@ -106,7 +106,7 @@ def cause_of(
 
 
 def _carrier_of(step: Difference, parts: Sequence[Difference], *, clear: bool) -> _Moved | None:
-    """The account that moved most beyond noise: the way that the step went, where that is clear."""
+    """The category that moved most beyond noise: the way that the step went, where that is clear."""
     moved = [
         _Moved(part.name, part.change)
         for part in parts
@@ -116,7 +116,7 @@ def _carrier_of(step: Difference, parts: Sequence[Difference], *, clear: bool) -
 
 
 def _setting(category: str, settings: Sequence[Setting], whole: float) -> Setting | None:
-    """The setting that says most about an account, and moves it the way that it moved: another device before all, then
+    """The setting that says most about a category, and moves it the way that it moved: another device before all, then
     what moves the fewest categories."""
     able: list[tuple[int, Setting]] = []
     for setting in settings:
@@ -155,7 +155,7 @@ def _set(setting: Setting) -> str:
 
 
 def _piece(pieces: Sequence[Piece], whole: float, category: str) -> Piece | None:
-    """The part that moved most with the step: of the account where its own parts are known."""
+    """The part that moved most with the step: of the category where its own parts are known."""
     along = [piece for piece in pieces if piece.change * whole > 0 and abs(piece.change) >= EXPLAINS * abs(whole)]
     own = [piece for piece in along if piece.category == category and category] or along
     return max(own, key=lambda piece: abs(piece.change), default=None)
@@ -200,7 +200,7 @@ def _carrier(cause: LikelyCause) -> str:
 
 
 def relative_interval(difference: Difference) -> str:
-    """ "-34 %, -38 to -30 %": the change relative to what it was before."""
+    """ "−34 %, −38 to −30 %": the change relative to what it was before."""
     change = relative(difference)
     if change is None:
         return ""
@@ -222,7 +222,7 @@ def _inside(comparison: Comparison) -> str:
     if moved is None or moved.change is None:
         return ""
     others = sum(part.outcome in CLEAR for part in comparison.parts) - 1
-    more = f" (and {others} more account{'s' if others > 1 else ''} moved)" if others else ""
+    more = f" (and {others} more categor{'ies' if others > 1 else 'y'} moved)" if others else ""
     words = WORDS.get(moved.name, moved.name)
     return f"{words[:1].upper()}{words[1:]} is {_signed(moved.change)}, beyond noise{more}: {comparison.cause.sentence}"
 

@@ -59,7 +59,7 @@ from steptime.report.report import JobEnvironment, ProcessReport, Report
 LEAST_FLOOR = 0.005
 """Clocks, temperature and the layout of memory move a step by this much, however alike a few runs happened to be."""
 PART = 0.005
-"""Of the step: the floor of an account is that of its own time, and at least this much: what a boundary between
+"""Of the step: the floor of a category is that of its own time, and at least this much: what a boundary between
 categories can shift."""
 WIDEST = 0.1
 """Relative: an interval that reaches further than this from no difference cannot say that there is none."""
@@ -312,19 +312,26 @@ def _environment(environment: JobEnvironment) -> Iterator[tuple[Key, str]]:
 
 
 def commit_words(environment: JobEnvironment) -> str:
-    """ "1a2b3c4d5e", with a plus where tracked files differed from it and a question mark where that is not known; ""
-    outside of a repository."""
-    mark = {True: "+", False: "", None: "?"}[environment.dirty]
-    return environment.commit[:10] + mark if environment.commit else ""
+    """ "1a2b3c4d5e", with a plus where tracked files differed from it; "" outside of a repository."""
+    return environment.commit[:10] + ("+" if environment.dirty else "") if environment.commit else ""
 
 
 def _arguments(command: str) -> str:
-    """A command without the folders of its programs: another environment of the same job is no other job."""
+    """A command without the folder of its program and of what is named from the root of the file system: another
+    environment, or another working tree, of the same job is no other job. Other paths stay as they were typed."""
     try:
         words = shlex.split(command)
     except ValueError:
         return command
-    return " ".join(word if word.startswith("-") or "=" in word else word.rpartition("/")[2] or word for word in words)
+    return shlex.join(_without_root(word) if number else _file_name(word) for number, word in enumerate(words))
+
+
+def _without_root(word: str) -> str:
+    return _file_name(word) if word.startswith("/") else word.removeprefix("./")
+
+
+def _file_name(word: str) -> str:
+    return word.rpartition("/")[2] or word
 
 
 def _loader(loader: LoaderUse | None) -> Iterator[tuple[Key, str]]:
@@ -443,7 +450,7 @@ def _widened(change: Estimate, base: Series, values: Series) -> Estimate:
 
 
 def _spent(process: ProcessReport, category: str) -> Series:
-    """What an account had in each of the steady steps in time order, as far as it is known; ns."""
+    """What a category had in each of the steady steps in time order, as far as it is known; ns."""
     known = process.series
     if known is None or category not in known.categories:
         return np.zeros(0, np.int64)
@@ -511,7 +518,7 @@ def _part(
     floor: float,
     series: tuple[Series, Series] | None = None,
 ) -> Difference:
-    """An account's difference; one that a side does not have is nothing there. series: what it had step by step."""
+    """A category's difference; one that a side does not have is nothing there. series: what it had step by step."""
     one, other = before.duration if before else NOTHING, after.duration if after else NOTHING
     longest = max(step.before.value if step.before else 0.0, step.after.value if step.after else 0.0)
     own = max(floor * max(one.value, other.value), PART * longest)

@@ -16,9 +16,10 @@ from steptime.analysis.categories import Category
 from steptime.analysis.timeline import Phase
 from steptime.compare.cause import relative
 from steptime.compare.comparison import Check, Comparison, Difference, Ruling, render_json
+from steptime.compare.tables import signed
 from steptime.compare.text import render_markdown, render_text
 from steptime.errors import UsageError
-from steptime.quantities import Estimate, format_bytes, format_duration, format_share
+from steptime.quantities import Estimate
 from steptime.report.output import Renderer
 from steptime.report.output import check as check_destination
 from steptime.report.printable import one_line
@@ -100,7 +101,7 @@ def _check(comparison: Comparison, bound: Bound) -> Check:
 
 
 def _quantity(comparison: Comparison, name: str) -> Difference | None:
-    """By its name. An account that is on neither side did not change."""
+    """By its name. A category that is on neither side did not change."""
     if name == "step":
         return comparison.step
     if name == "memory":
@@ -118,13 +119,9 @@ def _belongs(name: str, by: str) -> bool:
 
 
 def _words(change: Estimate) -> str:
-    """ "+7.1 % (+4.2 to +9.9 %)"."""
-    return f"{_size(change.value, change.unit)} ({_size(change.low, change.unit)} to {_size(change.high, change.unit)})"
-
-
-def _size(value: float, unit: str) -> str:
-    told = {"1": format_share, "bytes": format_bytes}.get(unit, format_duration)(abs(value))
-    return f"{'+' if value > 0 else '-' if value < 0 else ''}{told}"
+    """ "+7.1 % (+4.2 % to +9.9 %)"."""
+    value, low, high = (signed(each, change.unit) for each in (change.value, change.low, change.high))
+    return f"{value} ({low} to {high})"
 
 
 _NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")

@@ -63,7 +63,7 @@ def _track(track: JobHistory, *, everything: bool) -> list[str]:
 
 def _row(entry: Entry, longest: float) -> str:
     when = time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.started_epoch_ns / 1e9))
-    mark = {True: "+", False: " ", None: "?"}[entry.dirty] if entry.commit else " "
+    mark = "+" if entry.commit and entry.dirty else " "
     head = f"  {when}  {entry.commit[:8] + mark:<10}"
     if entry.step is None:
         told = "still running" if entry.running else entry.problem

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from steptime.compare.cause import relative, relative_interval
 from steptime.compare.comparison import ComparedRun, Comparison, Difference
-from steptime.quantities import Estimate, format_bytes, format_change, format_duration, format_samples, format_share
+from steptime.quantities import (
+    Estimate,
+    format_bytes,
+    format_change,
+    format_duration,
+    format_samples,
+    format_share,
+    with_sign,
+)
 from steptime.report.printable import shorten
 from steptime.report.tables import Cell, Column, Table, count, duration, integer, number, size, table_of, word
 
@@ -112,8 +120,8 @@ def amount(value: float, unit: str) -> str:
 
 
 def signed(value: float, unit: str) -> str:
-    """ "+1.2 ms", "-3.4 MiB", "0 %"."""
+    """ "+1.2 ms", "−3.4 MiB", "0 %"."""
     if unit == "1":
         return format_change(value)
     text = amount(abs(value), unit)
-    return text if text.startswith("0 ") else f"{'+' if value > 0 else '-'}{text}"
+    return text if text.startswith("0 ") else with_sign(value, text)

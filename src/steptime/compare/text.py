@@ -135,7 +135,7 @@ def _difference(difference: Difference) -> str:
         DifferenceOutcome.MORE: more,
         DifferenceOutcome.LESS: less,
         DifferenceOutcome.NONE: "none",
-        DifferenceOutcome.UNDECIDED: "?",
+        DifferenceOutcome.UNDECIDED: "undecided",
     }
     sides = f"{amount(before.value, before.unit):>10}{amount(after.value, after.unit):>10}"
     interval = f"{signed(change.low, change.unit)} to {signed(change.high, change.unit)}"

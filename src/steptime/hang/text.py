@@ -52,7 +52,8 @@ def _stall(stall: Stall, *, first: bool) -> list[str]:
     mark = "Follows:" if stall.consequence else "Cause:  " if first else "Also:   "
     lines = [f"{mark} {stall.sentence}"]
     if stall.source is not None:
-        lines.append(f"    {place_text(stall.source)}, in {stall.source.function or '?'}")
+        function = f", in {stall.source.function}" if stall.source.function else ""
+        lines.append(f"    {place_text(stall.source)}{function}")
     return [*lines, *(f"    {each}" for each in stall.evidence)]
 
 

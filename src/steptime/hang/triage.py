@@ -395,7 +395,7 @@ def _causes_first(stalls: Sequence[Stall]) -> tuple[Stall, ...]:
 def _group_name(name: str, calls: Iterable[CollectiveCall]) -> str:
     """What a reader knows a group by: its description where it has one."""
     described = next((call.description for call in calls if call.description), "")
-    return f"group {described or name or '?'}"
+    return f"group {described or name}" if described or name else "a group without a name"
 
 
 def _at_place(call: CollectiveCall) -> str:

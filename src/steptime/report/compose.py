@@ -14,6 +14,7 @@ from steptime.advice.evidence import Case, Contention
 from steptime.advice.loader_model import samples_per_step
 from steptime.advice.rule import Weight
 from steptime.advice.step_evidence import POWER_CAP, SLOWED, others_took_cpus
+from steptime.advice.verdict import MADE_OF
 from steptime.analysis.step_patterns import find_period
 from steptime.analysis.stragglers.comparison import RankComparison
 from steptime.analysis.timeline import Steps
@@ -284,8 +285,8 @@ def of_copies(report: Report, source: str) -> Report:
 
 def next_command(source: str, environment: JobEnvironment, process: ProcessReport) -> str:
     """What helps most now, ready to paste: a search for the first value that is lost, where the gradients run away;
-    trials of the fixes for what was found, or the page of the finding with the most to be saved; trials of what answers
-    a note; the page of what makes the measurement doubtful; else the whole report."""
+    trials of the fixes for what was found, or the page of the finding with the most to be saved, or of what most of
+    the step is made of; the page of what makes the measurement doubtful; else the whole report."""
     if environment.command and any(finding.code == EXPLODING for finding in process.findings):
         return f"steptime nan -- {environment.command}"
     if _can_be_tried(process):
@@ -294,7 +295,7 @@ def next_command(source: str, environment: JobEnvironment, process: ProcessRepor
     doubts = (Weight.DOUBT,) if process.case.step.mode != "trace" and not note else ()  # no trace is measured again
     for weight in (Weight.FINDING, *doubts):
         for finding in process.findings:
-            if finding.weight is weight:
+            if finding.weight is weight or finding.name == MADE_OF:
                 return f"steptime explain {finding.code}"
     return f"steptime report {shlex.quote(source)} -o report.md"
 

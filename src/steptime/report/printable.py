@@ -48,6 +48,16 @@ def shorten(text: str, width: int) -> str:
     return text if len(text) <= width else text[: max(width - 1, 0)].rstrip() + "…"
 
 
+def shorten_middle(text: str, width: int) -> str:
+    """The text cut to `width` columns in its middle, with an ellipsis there: of a command the program and the last
+    arguments stay."""
+    if len(text) <= width:
+        return text
+    last = max(width - 1, 0) // 2
+    first = max(width - 1 - last, 0)
+    return f"{text[:first].rstrip()}…{text[len(text) - last :].lstrip() if last else ''}"
+
+
 def plain(text: str) -> str:
     """The text in ASCII, for a terminal that cannot show more: our own signs have equivalents, the rest is escaped."""
     return text.translate(_PLAIN).encode("ascii", "backslashreplace").decode()

@@ -12,9 +12,10 @@ from dataclasses import replace
 from steptime.advice.kernels import by_name, short_kernel
 from steptime.advice.rule import Finding, Weight
 from steptime.advice.savings import in_step, per_step
+from steptime.advice.verdict import MADE_OF
 from steptime.quantities import format_duration, format_share
 from steptime.report.json import sources_of
-from steptime.report.printable import one_line, printable
+from steptime.report.printable import one_line, printable, shorten_middle
 from steptime.report.report import ProcessReport, Report
 from steptime.report.sentences import (
     bounds_text,
@@ -36,6 +37,8 @@ _BESIDE = 44
 """Columns beside a bar."""
 _CATEGORIES = 6
 _FINDINGS = 3
+_SHORTEST_JOB = 40
+"""Columns that a job's command has on a screen at least: the line is wrapped then."""
 _KERNELS = 3
 PROFILER = "ProfilerStep"
 """In words on how steps were found: nothing that needs to be said."""
@@ -57,7 +60,7 @@ def render(report: Report, columns: int = COLUMNS, screen: tuple[int, int] | Non
     """The whole text, with a line feed at its end. columns: that bars and titles are laid out for. screen: columns and
     rows of the terminal that it is read on, which wraps long lines: the step stays in view above the prompt."""
     shown = report.processes[0]
-    category = [_header(report, columns), "", *_step(shown), *_breakdown(shown, columns)]
+    category = [_header(report, columns, screen), "", *_step(shown), *_breakdown(shown, columns)]
     verdict = ["", *_bottleneck(shown)]
     bottom = [*_footnotes(report, shown), *_elsewhere(shown), f"Next:  {one_line(report.next_command)}"]
     roofline = _roofline(shown)
@@ -88,7 +91,8 @@ def _left(lines: Sequence[str], screen: tuple[int, int] | None) -> int:
     return min(LINES - len(lines), screen[1] - 1 + _HEAD - _height(lines, screen))
 
 
-def _header(report: Report, columns: int) -> str:
+def _header(report: Report, columns: int, screen: tuple[int, int] | None) -> str:
+    """The job as it was typed; on a screen it is cut in its middle where it is too long."""
     environment = report.environment
     facts = [f"torch {environment.torch}" if environment.torch else "", environment.device]
     if environment.ranks > 1:
@@ -96,14 +100,8 @@ def _header(report: Report, columns: int) -> str:
     tail = " · ".join(one_line(fact) for fact in facts if fact)
     head = f"steptime {environment.steptime} · "
     room = columns - len(head) - len(tail) - 3
-    return f"{head}{_without_folders(one_line(environment.command or report.source), room)} · {tail}"
-
-
-def _without_folders(command: str, room: int) -> str:
-    """A command that is too long for its place, with the names of its files only."""
-    if len(command) <= room:
-        return command
-    return " ".join(word.rstrip("/").rpartition("/")[2] for word in command.split())
+    job = one_line(environment.command or report.source)
+    return f"{head}{shorten_middle(job, max(room, _SHORTEST_JOB)) if screen is not None else job} · {tail}"
 
 
 def _step(process: ProcessReport) -> list[str]:
@@ -202,9 +200,12 @@ def _findings(process: ProcessReport, room: int, columns: int, screen: tuple[int
 
 
 def _told(process: ProcessReport) -> list[Finding]:
-    """Those that are told with what to do; a note where it comes first."""
-    first = [each for each in process.findings[:1] if each.weight is Weight.NOTE]
-    return (first + [each for each in process.findings if each.weight is Weight.FINDING])[:_FINDINGS]
+    """Those that are told with what to do; a note where it comes first, and what most of the step is made of where no
+    finding shortens that much."""
+    first = [each for each in process.findings[:1] if each.weight is Weight.NOTE and each.name != MADE_OF]
+    found = first + [each for each in process.findings if each.weight is Weight.FINDING]
+    made_of = [each for each in process.findings if each.name == MADE_OF]
+    return [*found[: _FINDINGS - len(made_of)], *made_of]
 
 
 def _finding(finding: Finding, process: ProcessReport, columns: int, *, full: bool) -> list[str]:

@@ -7,6 +7,7 @@ or a throughput, never a win.
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Sequence
 from statistics import fmean, median, quantiles
 
@@ -44,7 +45,7 @@ def render_trial(results: Results, advice: Sequence[str] = (), next_command: str
     singles = [judgement for stage, judgement in results.judgements if stage == 0]
     ordered = sorted(singles, key=lambda each: (ORDER.index(each.verdict), -_gain(each, goal)))
     top = [
-        one_line(f"Trials of {' '.join(results.plan.command)}"),
+        one_line(f"Trials of {shlex.join(results.plan.command)}"),
         _baseline(results.runs, goal),
         "",
     ]
@@ -245,12 +246,13 @@ def render_lab(results: Results, batch_size: int | None, next_command: str, capa
     reasons = [f"  {each.variant.label}: {each.verdict.value}: {one_line(each.sentence)}" for each in judgements
                if each.verdict in _EXPLAINED]  # fmt: skip
     points = size_points(results, batch_size)
-    lines = [one_line(f"Lab of {' '.join(results.plan.command)}"), "", head, *rows, ""]
+    lines = [one_line(f"Lab of {shlex.join(results.plan.command)}"), "", head, *rows, ""]
     if not timed:
         reasons = [each for each in reasons if "nothing was timed" not in each]
         lines = [*lines[:1], "Nothing was timed: the budget was spent before the first round.", ""]
     lines += [*reasons, *_compilation(judgements, timed), *_curve(points)]
-    end = [reading(judgements, points, capacity), f"Next:  {one_line(next_command)}"]
+    end = [reading(judgements, points, capacity)] if timed else []
+    end += [f"Next:  {one_line(next_command)}"]
     if len(lines) + len(end) > LINES:
         lines = [line for line in lines if line]
     return "".join(f"{printable(line)}\n" for line in (*lines[: LINES - len(end)], *end))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
@@ -76,7 +77,7 @@ def trial_report(results: Results, folder: str) -> TrialReport:
         judged.append((max((stage for stage, _ in judged), default=0) + 1, patch.judgement))
     return TrialReport(
         folder=folder,
-        command=" ".join(results.plan.command),
+        command=shlex.join(results.plan.command),
         processes=len(results.runs),
         seconds=sum(run.seconds for run in results.runs),
         step_ns=step.value if step is not None else None,

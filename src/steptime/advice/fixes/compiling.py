@@ -65,7 +65,7 @@ LIKELY_DYNAMIC_SHAPES, SURE_DYNAMIC_SHAPES = 0.8, 0.3
 @fix(
     "RM303",
     "compiled-model",
-    addresses={"ST301", "ST302", "ST305", "ST401", "ST402"},
+    addresses={"ST301", "ST302", "ST305", "ST401", "ST402", "ST908"},
     promise=Promise.SAME_CURVE,
     risk=4,
     phases=MODEL,
@@ -140,7 +140,13 @@ def _between(case: Case) -> float:
     return min(max(0.0, inside - at_work), host.duration.value if host is not None else 0.0)
 
 
-@fix("RM304", "channels-last", addresses={"ST402", "ST403", "ST407", "ST413"}, promise=Promise.SAME_CURVE, risk=2)
+@fix(
+    "RM304",
+    "channels-last",
+    addresses={"ST402", "ST403", "ST407", "ST413", "ST908"},
+    promise=Promise.SAME_CURVE,
+    risk=2,
+)
 def channels_last(case: Case) -> Option | None:
     """Images with their channels innermost in memory
 

@@ -130,7 +130,13 @@ def expandable_segments(case: Case) -> Option | None:
     return Option(VALUE, (Change("environment", arguments=variables),), saving, EnvironmentEdit(variables))
 
 
-@fix("RM404", "cudnn-benchmark", addresses={"ST402", "ST403", "ST404", "ST407"}, promise=Promise.SAME_CURVE, risk=1)
+@fix(
+    "RM404",
+    "cudnn-benchmark",
+    addresses={"ST402", "ST403", "ST404", "ST407", "ST908"},
+    promise=Promise.SAME_CURVE,
+    risk=1,
+)
 def cudnn_benchmark(case: Case) -> Option | None:
     """Convolutions by the algorithm that is fastest here
 

@@ -40,7 +40,7 @@ scaler.update()"""
 @fix(
     "RM301",
     "bfloat-autocast",
-    addresses={"ST401", "ST403", "ST404", "ST405", "ST407", "ST413"},
+    addresses={"ST401", "ST403", "ST404", "ST405", "ST407", "ST413", "ST908"},
     promise=Promise.SAME_CURVE,
     risk=3,
     low_precision=True,
@@ -101,7 +101,7 @@ def _edit(case: Case) -> AutocastEdit | Snippet:
     return AutocastEdit(forward, backward, device, "bfloat16", example)
 
 
-@fix("RM302", "tensor-float", addresses={"ST403"}, promise=Promise.SAME_CURVE, risk=1, low_precision=True)
+@fix("RM302", "tensor-float", addresses={"ST403", "ST908"}, promise=Promise.SAME_CURVE, risk=1, low_precision=True)
 def tensor_float(case: Case) -> Option | None:
     """TensorFloat-32 for products in float32
 
@@ -136,7 +136,7 @@ def _by_rate(case: Case, dtype: str, likely: float, sure: float) -> Estimate | N
 @fix(
     "RM306",
     "half-autocast",
-    addresses={"ST401", "ST403", "ST404", "ST405", "ST407", "ST413"},
+    addresses={"ST401", "ST403", "ST404", "ST405", "ST407", "ST413", "ST908"},
     promise=Promise.SAME_CURVE,
     risk=4,
     low_precision=True,

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from steptime.advice.evidence import CollectiveUse, RankUse, Signal
 from steptime.advice.line_evidence import LineTime, calls_function, line_times
-from steptime.advice.models import late_name, late_reason, uneven
+from steptime.advice.models import late_reason, straggler_text, uneven
 from steptime.advice.rule import LONGEST_SUMMARY, Finding, rule
 from steptime.advice.savings import capped, in_step, less, modelled, named, ratio, scaled, share_of_step, total
 from steptime.advice.signals import Signals
@@ -165,9 +165,7 @@ def _known(signals: Signals, late: LateRank, ranks: tuple[str, ...]) -> Finding:
     """The finding where the reason is known. Where the profiled steps were slower than all steps, no more than a step
     is to be saved."""
     step = signals.step.duration
-    share = format_share(min(1.0, ratio(late.waiting, step.value)))
-    per = "of this step" if signals.step.steady == 1 else "a step"
-    summary = f"The others wait {format_duration(late.waiting)} {per} ({share}) for {late_name(late)}"
+    summary = straggler_text(late, signals.step)
     reason = late_reason(late).partition(", at ")[0]
     if reason and len(f"{summary}: {reason}") <= LONGEST_SUMMARY:
         summary = f"{summary}: {reason}"

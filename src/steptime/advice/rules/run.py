@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Iterable
 from typing import Any
 
-from steptime.advice.evidence import SegmentUse, Signal
+from steptime.advice.evidence import KernelUse, OperatorUse, SegmentUse, Signal
+from steptime.advice.kernels import first_source, plain_name, short_kernel
+from steptime.advice.line_evidence import steady_time
 from steptime.advice.rule import LONGEST_SUMMARY, Finding, Weight, rule
 from steptime.advice.rules.python import OFTEN
-from steptime.advice.savings import in_step, modelled
+from steptime.advice.savings import in_step, modelled, named, ratio
 from steptime.advice.segment_evidence import MOST_SLOWED
-from steptime.advice.signals import Signals
+from steptime.advice.signals import Signals, compiles
 from steptime.advice.verdict import outliers_text, part_words
-from steptime.quantities import format_count, format_duration, format_share, format_source, format_times
+from steptime.quantities import SourceLine, format_count, format_duration, format_share, format_source, format_times
 
 LEAST_EVALUATION = 0.1
 """Of the run after the warm-up."""
@@ -265,3 +269,167 @@ def ordinal(number: int) -> str:
     """ "2nd", "11th"."""
     ending = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
     return f"{number}{ending}"
+
+
+LEAST_COMPUTING = 0.5
+"""Of the step: from half on computing is what it is made of."""
+LEAST_PART = 0.05
+"""Of the computing: a smaller part is not named."""
+MOST_PARTS = 3
+"""Parts that are named in the sentence."""
+MODELLED = 0.5
+"""Of a part's kernels: where less has a model, nothing is said of its roofline."""
+CONVOLUTIONS = 0.2
+"""Of the computing: with fewer convolutions the layout does not matter."""
+SINGLE = "float32"
+LOWER = ("bfloat16", "float16")
+"""Formats that autocast computes in, the one to be tried first before the other: it needs no scaled loss."""
+LIBRARIES = ("cudnn_", "miopen_", "native_", "mkldnn_")
+"""How ATen says whose kernel an operator is: the operator is the same."""
+
+
+@rule(
+    "ST908",
+    "compute-share",
+    needs={Signal.CATEGORIES},
+    uses={Signal.KERNELS, Signal.OPERATORS, Signal.MACHINE, Signal.ROOFLINE, Signal.SETTINGS, Signal.COMPILATIONS},
+    instead_of=("dominant-operator",),
+    weight=Weight.NOTE,
+    of_remainder=True,
+)
+def compute_share(signals: Signals) -> Finding | None:
+    """Computing is most of the step, and nothing that was found shortens it much
+
+    What it means: The device (on a CPU: the operators themselves) is at work for half of the step or more, and no
+    finding would give back a good part of that. The step is made of these operators. What makes them faster changes how
+    the whole model computes, and how much it brings shows only when it is tried.
+
+    How we know: The computing is added up by operator: on a device the kernels that each launched, on a CPU the
+    operators themselves. Where the work of the kernels is known, their share of the roofline is said: what good kernels
+    at the machine's peaks would take, of what these take.
+
+    What helps: A lower precision (torch.autocast with bfloat16), the layout that the device's convolutions prefer
+    (channels_last), torch.compile, other algorithms of cuDNN. steptime try runs the job with each and says which pays.
+    Beyond them only less work: a smaller model, batch or resolution.
+
+    When to ignore it: When the operators are near their roofline in the precision that the job needs.
+    """
+    compute = named(signals.categories, "compute")
+    if compute is None or ratio(compute.duration.value, signals.step.duration.value) < LEAST_COMPUTING:
+        return None
+    parts = _on_device(signals) if signals.has(Signal.KERNELS) else _on_cpu(signals)
+    shown = [part for part in parts if part[1] >= LEAST_PART * compute.duration.value][:MOST_PARTS]
+    if not shown:
+        return None
+    summary = f"Computing takes {in_step(compute.duration.value, signals.step)}"
+    for number, (name, spent, _) in enumerate(shown):
+        longer = f"{summary}{', ' if number else ': '}{name} {format_duration(spent)}"
+        if len(longer) > LONGEST_SUMMARY:
+            break
+        summary = longer
+    rows = tuple(
+        f"{name}: {format_duration(spent)}, {format_share(spent / compute.duration.value)} of the computing"
+        for name, spent, _ in parts[: 2 * MOST_PARTS]
+        if spent >= LEAST_PART * compute.duration.value
+    )
+    advice = _how_it_runs(signals) + _what_to_try(signals, parts)
+    return compute_share.finding(summary, advice, category="compute", source=shown[0][2], evidence=rows)
+
+
+_Part = tuple[str, float, SourceLine | None]
+"""An operator's name, ns a step, and the line behind most of it."""
+
+
+def _on_device(signals: Signals) -> list[_Part]:
+    """By the operator that launched the kernels, a kernel of no operator by its own name. Where kernels overlap, they
+    are no longer together than the computing."""
+    groups = defaultdict[str, list[KernelUse]](list)
+    for use in signals.kernels:
+        if use.bound != "communication":
+            groups[_operator(use.operator) or short_kernel(use.name)].append(use)
+    whole = sum(use.duration for uses in groups.values() for use in uses)
+    scale = min(1.0, ratio(_computing(signals), whole))
+    parts = [(name, scale * _sum(uses), first_source(uses)) for name, uses in groups.items()]
+    return sorted(parts, key=lambda part: -part[1])
+
+
+def _on_cpu(signals: Signals) -> list[_Part]:
+    """By the operator, at what it takes in a usual step."""
+    if not signals.has(Signal.OPERATORS):
+        return []
+    groups = defaultdict[str, list[OperatorUse]](list)
+    for use in signals.operators:
+        groups[_operator(use.name)].append(use)
+    machine = signals.machine if signals.has(Signal.MACHINE) else None
+    parts = []
+    for name, uses in groups.items():
+        place = next((each.place for each in sorted(uses, key=lambda use: -use.duration) if each.place), None)
+        spent = steady_time(uses, signals.operators, signals.categories, machine)
+        parts.append((name, min(spent, _computing(signals)), place))
+    return sorted(parts, key=lambda part: -part[1])
+
+
+def _operator(name: str) -> str:
+    plain = plain_name(name)
+    return next((plain.removeprefix(each) for each in LIBRARIES if plain.startswith(each)), plain)
+
+
+def _computing(signals: Signals) -> float:
+    compute = named(signals.categories, "compute")
+    return compute.duration.value if compute is not None else 0.0
+
+
+def _sum(uses: Iterable[KernelUse]) -> float:
+    return sum(use.duration for use in uses)
+
+
+def _how_it_runs(signals: Signals) -> str:
+    """ "It runs in float32, its convolutions in NCHW, at 45 % of the roofline. ", as far as that is known."""
+    dtype, layout = _dtype(signals), _layout(signals)
+    told = [f"in {dtype}"] if dtype else []
+    told += [f"its convolutions in {layout}"] if layout else []
+    computing = [use for use in signals.kernels if use.bound != "communication"] if signals.has(Signal.KERNELS) else []
+    known = [use for use in computing if use.at_roofline is not None]
+    if known and _sum(known) >= MODELLED * _sum(computing):
+        share = format_share(min(1.0, sum(use.at_roofline or 0.0 for use in known) / _sum(known)))
+        told.append(f"at {share} of the roofline")
+    return f"It runs {', '.join(told)}. " if told else ""
+
+
+def _dtype(signals: Signals) -> str:
+    """The format with most of the arithmetic, "" where that is not known."""
+    return signals.roofline.dtype if signals.has(Signal.ROOFLINE) else ""
+
+
+def _layout(signals: Signals) -> str:
+    """Of convolutions, by the names of their kernels: "NCHW" where any is of it, "NHWC" (channels_last) where all are;
+    "" where no name says."""
+    names = [use.name.lower() for use in signals.kernels] if signals.has(Signal.KERNELS) else []
+    known = next((layout for layout in ("nchw", "nhwc") if any(layout in name for name in names)), "")
+    return known.upper()
+
+
+def _what_to_try(signals: Signals, parts: list[_Part]) -> str:
+    """The fixes that steptime tries for it; where none is left, less work."""
+    whole = sum(spent for _, spent, _ in parts)
+    convolutions = sum(spent for name, spent, _ in parts if "conv" in name)
+    tries = []
+    if _dtype(signals) in ("", SINGLE):
+        tries += [f"{each} autocast" for each in _lower(signals)[:1]]
+    if convolutions >= CONVOLUTIONS * whole and _layout(signals) != "NHWC":
+        tries.append("channels_last")
+    if not compiles(signals):
+        tries.append("torch.compile")
+    if not tries:
+        return "Only less work makes it faster: a smaller model, batch or resolution."
+    told = f"{', '.join(tries[:-1])} and {tries[-1]}" if len(tries) > 1 else tries[0]
+    return f"steptime try runs the job with {told}, and says what pays."
+
+
+def _lower(signals: Signals) -> list[str]:
+    """Formats in which the machine multiplies faster; of a device whose rates nobody knows, the usual one."""
+    if not signals.has(Signal.MACHINE) or not signals.machine.rates:
+        return [LOWER[0]] if signals.has(Signal.KERNELS) else []
+    rates = dict(signals.machine.rates)
+    able = LOWER if signals.has(Signal.KERNELS) else LOWER[:1]
+    return [each for each in able if rates.get(each, 0.0) > rates.get(SINGLE, 0.0)]

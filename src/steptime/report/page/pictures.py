@@ -17,7 +17,7 @@ import jinja2
 from steptime.errors import OutputError
 from steptime.report.page.charts import RooflineChart, SeriesChart, roofline_chart, series
 from steptime.report.page.waterfall import Waterfall, waterfall
-from steptime.report.printable import one_line, printable, shorten
+from steptime.report.printable import one_line, printable, shorten_middle
 from steptime.report.report import Report
 
 WIDTH, MARGIN = 1200, 40
@@ -94,7 +94,7 @@ def view_of(report: Report) -> PictureView:
     series_top = waterfall_top + (ROW * (len(fall.falls) + 2) + 80 if fall is not None else 0)
     roofline_top = series_top + (SERIES_HEIGHT + 80 if every is not None else 0)
     height = roofline_top + (ROOFLINE_HEIGHT + 80 if roof is not None else 0) - 12
-    title = shorten(one_line(report.environment.command or report.source), 110)
+    title = shorten_middle(one_line(report.environment.command or report.source), 110)
     facts = " · ".join(filter(None, (report.environment.device, f"steptime {report.environment.steptime}")))
     return PictureView(
         f"{title} · {facts}", sentence, fall, every, roof, waterfall_top, series_top, roofline_top, height

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from steptime.advice.evidence import Case, CategoryUse
-from steptime.quantities import Estimate, format_duration, format_share
+from steptime.quantities import Estimate, format_duration, format_share, with_sign
 from steptime.report.sentences import interval_text, step_text
 
 _PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
@@ -257,4 +257,4 @@ def _signed(nanoseconds: float) -> str:
     """ "+12.3 ms", "−4 µs"."""
     if not nanoseconds:
         return "0"
-    return f"{'+' if nanoseconds > 0 else '−'}{format_duration(abs(nanoseconds))}"
+    return with_sign(nanoseconds, format_duration(abs(nanoseconds)))
