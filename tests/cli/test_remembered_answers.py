@@ -16,6 +16,7 @@ from traces import Events, kernel, launch, operator, step, trace_file
 from steptime import diagnosis
 from steptime.advice import engine
 from steptime.cli.diagnosed import diagnosed
+from steptime.folders import cache_folder
 from steptime.report import remembered
 from steptime.report.report import Report
 from steptime.trace import cache, entries
@@ -106,7 +107,7 @@ def code_changed(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def peaks_measured(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (entries.cache_folder() / "peaks-of-another.json").write_text("{}")
+    (cache_folder() / "peaks-of-another.json").write_text("{}")
 
 
 def compiled_beside(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,12 +119,12 @@ def packages_changed(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def damaged(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (entry,) = (entries.cache_folder() / "traces").glob("*.answer")
+    (entry,) = (cache_folder() / "traces").glob("*.answer")
     entry.write_bytes(entry.read_bytes().replace(b"gemm", b"gemv"))
 
 
 def cut_short(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (entry,) = (entries.cache_folder() / "traces").glob("*.answer")
+    (entry,) = (cache_folder() / "traces").glob("*.answer")
     entry.write_bytes(entry.read_bytes()[:-1])
 
 
