@@ -19,7 +19,9 @@ from traces import event, trace_file
 from steptime.errors import TraceError
 from steptime.folders import NOWHERE, cache_folder
 from steptime.trace import cache
-from steptime.trace.cache import ContainerError, Stamp, load, make_room, read_remembered, store
+from steptime.trace import entries as kept
+from steptime.trace.cache import load, read_remembered, store
+from steptime.trace.entries import EntryError, Stamp, make_room
 from steptime.trace.reader import read
 from steptime.trace.table import Trace
 
@@ -31,7 +33,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The cache's folder, empty; small traces are remembered, too, and files that were written just now."""
     monkeypatch.setenv("STEPTIME_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setattr(cache, "LEAST_SIZE", 0)
-    monkeypatch.setattr(cache, "QUIET_NS", -(10**18))
+    monkeypatch.setattr(kept, "QUIET_NS", -(10**18))
     return tmp_path / "cache" / "traces"
 
 
@@ -122,7 +124,7 @@ def test_another_version_reads_anew(
 ) -> None:
     path = a_trace(tmp_path / "t.json")
     read_remembered(path)
-    monkeypatch.setattr(cache, "READER", "99/1")
+    monkeypatch.setattr(kept, "READER", "99/1")
     read_remembered(path)
     assert len(reads) == 2
 
@@ -135,7 +137,7 @@ def test_small_traces_fresh_files_and_no_cache_are_not_remembered(
     monkeypatch.setattr(cache, "LEAST_SIZE", 10**6)
     read_remembered(path)
     monkeypatch.setattr(cache, "LEAST_SIZE", 0)
-    monkeypatch.setattr(cache, "QUIET_NS", 10**12)
+    monkeypatch.setattr(kept, "QUIET_NS", 10**12)
     read_remembered(path)
     assert entries(folder) == []
 
@@ -192,7 +194,7 @@ def test_a_damaged_entry_is_never_believed(tmp_path_factory: pytest.TempPathFact
         content = content[: data.draw(st.integers(0, len(content) - 1))]
     damaged = base / "damaged"
     damaged.write_bytes(content)
-    with damaged.open("rb") as file, pytest.raises(ContainerError):
+    with damaged.open("rb") as file, pytest.raises(EntryError):
         load(file, STAMP)
 
 
@@ -208,7 +210,7 @@ def test_numbers_that_point_nowhere_are_refused(tmp_path: Path, column: str, val
     forged = dataclasses.replace(trace, events=dataclasses.replace(trace.events, **{column: wrong}))
     with (tmp_path / "forged").open("wb") as file:
         store(file, forged, STAMP)
-    with (tmp_path / "forged").open("rb") as file, pytest.raises(ContainerError):
+    with (tmp_path / "forged").open("rb") as file, pytest.raises(EntryError):
         load(file, STAMP)
 
 
@@ -236,7 +238,7 @@ def test_a_folder_that_cannot_be_written_to_is_no_reason_to_fail(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cache, "LEAST_SIZE", 0)
-    monkeypatch.setattr(cache, "QUIET_NS", -(10**18))
+    monkeypatch.setattr(kept, "QUIET_NS", -(10**18))
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("STEPTIME_CACHE_DIR", str(tmp_path / "file"))
     path = a_trace(tmp_path / "t.json")
@@ -266,7 +268,7 @@ def fill(folder: Path, sizes: list[int]) -> list[Path]:
 
 
 def test_the_entries_that_were_not_used_for_longest_go_first(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cache, "LARGEST_FOLDER", 1000)
+    monkeypatch.setattr(kept, "LARGEST_FOLDER", 1000)
     made = fill(folder, [400, 300, 200])
     assert make_room(folder, 100)
     assert entries(folder) == made
@@ -277,7 +279,7 @@ def test_the_entries_that_were_not_used_for_longest_go_first(folder: Path, monke
 
 
 def test_an_entry_that_is_replaced_makes_its_own_room(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cache, "LARGEST_FOLDER", 1000)
+    monkeypatch.setattr(kept, "LARGEST_FOLDER", 1000)
     made = fill(folder, [600, 300])
     assert make_room(folder, 700, keep=made[0])
     assert entries(folder) == made

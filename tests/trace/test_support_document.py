@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from steptime.trace import cache, columns, reader, windows
+from steptime.trace import cache, columns, entries, reader, windows
 from steptime.trace.gather import rank_in_name
 
 TEXT = (Path(__file__).resolve().parents[2] / "docs" / "trace-support.md").read_text(encoding="utf-8")
@@ -18,7 +18,7 @@ TEXT = (Path(__file__).resolve().parents[2] / "docs" / "trace-support.md").read_
     [
         (r"up to (\d+) GB of JSON of each rank", reader.DEFAULT_MAX_SIZE / 10**9),
         (r"more than (\d+) MB of JSON are kept", cache.LEAST_SIZE / 10**6),
-        (r"at most (\d+) GB and a tenth of the free disk", cache.LARGEST_FOLDER / 10**9),
+        (r"at most (\d+) GB and a tenth of the free disk", entries.LARGEST_FOLDER / 10**9),
         (r"beyond (\d+) years", columns.LATEST / 1e6 / 86400 // 365.25),
     ],
 )

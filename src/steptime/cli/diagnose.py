@@ -81,22 +81,24 @@ def command(
     if devices or link != 1:
         _check_one_trace(paths, "--on and --link predict from one trace")
     from steptime.cli.delivery import deliver, write_all
-    from steptime.diagnosis import Beside, diagnose_anywhere, read_sweep, with_elsewhere
+    from steptime.cli.diagnosed import diagnosed
     from steptime.report.output import show_pictures
-    from steptime.report.sweep import RENDERERS, render, to_json
 
-    pictures = show_pictures(outputs, full=full)
     try:
-        report = diagnose_anywhere(
+        report = diagnosed(
             paths,
             max_size=max_size,
             cache=cache,
+            pictures=show_pictures(outputs, full=full),
+            compile_logs=compile_logs,
+            ncu=ncu,
             engine=engine,
             workers=workers,
-            pictures=pictures,
-            beside=Beside(compile_logs, ncu),
         )
     except TraceError as error:
+        from steptime.diagnosis import read_sweep
+        from steptime.report.sweep import RENDERERS, render, to_json
+
         points = read_sweep(paths, max_size=max_size, cache=cache) if error.slug == "mixed-traces" else ()
         if not points:
             raise
@@ -104,6 +106,8 @@ def command(
         write_all(RENDERERS, points, outputs, force=force)
         return 0
     if devices or link != 1:
+        from steptime.diagnosis import with_elsewhere
+
         report = with_elsewhere(report, Path(paths[0]), devices, link, max_size=max_size, cache=cache)
     deliver(report, outputs, as_json=as_json, force=force, text_to_stderr=False, no_source=no_source, full=full)
     if annotate is not None:

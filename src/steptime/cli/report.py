@@ -45,12 +45,10 @@ def command(
     """
     check_outputs(outputs, force=force)
     from steptime.cli.delivery import deliver
-    from steptime.diagnosis import Beside, diagnose_anywhere
+    from steptime.cli.diagnosed import diagnosed
     from steptime.report.output import show_pictures
 
     pictures = show_pictures(outputs, full=full)
-    report = diagnose_anywhere(
-        paths, max_size=max_size, cache=cache, pictures=pictures, beside=Beside(compile_logs, ncu)
-    )
+    report = diagnosed(paths, max_size=max_size, cache=cache, pictures=pictures, compile_logs=compile_logs, ncu=ncu)
     deliver(report, outputs, as_json=False, force=force, text_to_stderr=None, no_source=no_source, full=full)
     return 0

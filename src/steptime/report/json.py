@@ -98,7 +98,16 @@ LARGEST = 256 << 20
 def render(report: Report) -> str:
     """One indented JSON document and a line feed, without what is in the traces. Halves of surrogate pairs, which no
     JSON can hold, are escaped."""
-    return document(_without_contents(report))
+    return document(without_contents(report))
+
+
+def without_contents(report: Report) -> Report:
+    """The report without what is in its traces."""
+    processes = (
+        replace(process, traces=tuple(replace(each, content=None) for each in process.traces))
+        for process in report.processes
+    )
+    return replace(report, processes=tuple(processes))
 
 
 def read(text: bytes, path: str) -> Report:
@@ -165,14 +174,6 @@ def schema_text(document_type: type = Report) -> str:
     """The JSON Schema (2020-12) of a document, as docs/report-schema.json has that of a report."""
     schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **msgspec.json.schema(document_type)}
     return msgspec.json.format(msgspec.json.encode(schema), indent=1).decode() + "\n"
-
-
-def _without_contents(report: Report) -> Report:
-    processes = (
-        replace(process, traces=tuple(replace(each, content=None) for each in process.traces))
-        for process in report.processes
-    )
-    return replace(report, processes=tuple(processes))
 
 
 class _ReportHead(msgspec.Struct):

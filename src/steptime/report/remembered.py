@@ -1,0 +1,144 @@
+"""The second look at a large trace: what was said of it, in the user's cache folder, so that nothing is analysed again.
+
+An answer counts only for the same question: the very file, called by the same name, asked of the very same code with
+the same peaks, while no other tool's records lie beside it. It is a checksum and the report as JSON; where it is
+damaged, or no report, the trace is diagnosed anew.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+
+import steptime
+from steptime.folders import cache_folder
+from steptime.report.json import without_contents
+from steptime.report.report import Report
+from steptime.report.trace_files import carried
+from steptime.trace.compile_logs import find_logs
+from steptime.trace.entries import OF_ANSWER, OF_COLUMNS, Stamp, belongs_to_user, entry_of, stamp_of, write_entry
+from steptime.trace.nsight_compute import find_counters
+
+MAGIC = b"steptime-answer 1 "
+
+
+class Question(msgspec.Struct, frozen=True):
+    """All that an answer depends on. called: the path as it was given, which the report repeats. code: what answers,
+    in a digest. pictures: whether the report has them; max_size: bytes of JSON that are read at most. started: when it
+    was asked, time.time_ns()."""
+
+    stamp: Stamp
+    called: str
+    code: str
+    peaks: tuple[tuple[str, int, int], ...]
+    pictures: bool
+    max_size: int
+    started: int = 0
+
+
+class _Answer(msgspec.Struct, frozen=True):
+    question: Question
+    report: Report
+
+
+def question_about(path: str, *, pictures: bool, max_size: int) -> Question | None:
+    """What is asked about a trace; None where nothing is remembered: of what is no file, and where records of other
+    tools lie beside it, which may change."""
+    try:
+        stamp = stamp_of(Path(path)) if Path(path).is_file() else None
+        if stamp is None or find_logs(Path(path)) is not None or find_counters(Path(path)):
+            return None
+        return Question(stamp, path, _code(), tuple(_peaks()), pictures, max_size, time.time_ns())
+    except OSError:  # a folder that cannot be looked into
+        return None
+
+
+def recall(question: Question) -> Report | None:
+    """The report that was remembered for a question, None where there is none."""
+    entry = _entry(question)
+    try:
+        with entry.open("rb") as file:
+            if not belongs_to_user(file):
+                return None
+            checksum, _, encoded = file.read().removeprefix(MAGIC).partition(b"\n")
+        if checksum != _checksum(encoded):
+            return None
+        answer = msgspec.json.decode(encoded, type=_Answer)
+        os.utime(entry)  # the oldest are deleted first
+    except (OSError, ValueError, RecursionError):
+        return None
+    if not _same(answer.question, question):
+        return None
+    return _with_contents(answer.report) if question.pictures else answer.report
+
+
+def remember(question: Question, report: Report) -> None:
+    """Remembers the report about a trace whose columns are in the cache, unless it would come back as another one,
+    plug-ins had a part in it, or what it depends on is not what it was when it was asked for."""
+    from steptime.advice.engine import all_rules  # which is there where something was diagnosed
+    from steptime.advice.rules import CATALOGUE
+
+    if all_rules() != (CATALOGUE, ()) or not entry_of(question.stamp, OF_COLUMNS).exists():
+        return
+    report = without_contents(report)
+    try:
+        encoded = msgspec.json.encode(_Answer(question, report))
+        if msgspec.json.decode(encoded, type=_Answer).report != report:
+            return
+    except (ValueError, RecursionError):  # half of a surrogate pair in a name
+        return
+    now = question_about(question.called, pictures=question.pictures, max_size=question.max_size)
+    if question.stamp.settled(question.started) and now is not None and _same(now, question):
+        whole = MAGIC + _checksum(encoded) + b"\n" + encoded
+        write_entry(_entry(question), len(whole), lambda file: file.write(whole))
+
+
+def _same(one: Question, other: Question) -> bool:
+    """Whether both ask the same, whenever it was."""
+    return msgspec.structs.replace(one, started=other.started) == other
+
+
+def _entry(question: Question) -> Path:
+    return entry_of(question.stamp, OF_ANSWER, f"{question.called}\0{question.pictures}")
+
+
+def _checksum(encoded: bytes) -> bytes:
+    return hashlib.blake2b(encoded, digest_size=16).hexdigest().encode()
+
+
+def _with_contents(report: Report) -> Report:
+    first = report.processes[0]
+    return replace(report, processes=(replace(first, traces=carried(first.traces)), *report.processes[1:]))
+
+
+def _code() -> str:
+    """All of our own code by its files' sizes and times, Python, and where it looks for other packages: plug-ins bring
+    rules, and another numpy may round in another way."""
+    own = sorted(_sources(str(Path(steptime.__file__).parent)))
+    elsewhere = [(folder, Path(folder).stat().st_mtime_ns) for folder in sys.path if Path(folder).exists()]
+    known = "\n".join(map(str, (sys.version, *own, *elsewhere)))
+    return hashlib.blake2b(known.encode("utf-8", "surrogateescape"), digest_size=16).hexdigest()
+
+
+def _sources(folder: str) -> Iterator[tuple[str, int, int]]:
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                yield from _sources(entry.path)
+            elif entry.name.endswith(".py"):
+                status = entry.stat()
+                yield entry.path, status.st_size, status.st_mtime_ns
+
+
+def _peaks() -> Iterator[tuple[str, int, int]]:
+    """Peaks that were measured on this machine: its reports are about them."""
+    for file in sorted(cache_folder().glob("peaks-*.json")):
+        status = file.stat()
+        yield file.name, status.st_size, status.st_mtime_ns

@@ -1,0 +1,123 @@
+"""Entries of the cache folder: of which trace one is, how it is written, and how much room all of them take.
+
+An entry counts only for the very file that it was made from, by this version, by this user. It is written whole or not
+at all; whatever goes wrong with it, the file itself is read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import BinaryIO
+
+import msgspec
+
+from steptime._version import __version__
+from steptime.folders import cache_folder
+
+OF_COLUMNS, OF_ANSWER = ".columns", ".answer"
+"""What an entry holds, by the end of its name: a trace's columns, and what was said of it."""
+READER = f"{__version__}/5"
+"""Grows when the same file would be read into other columns."""
+LARGEST_FOLDER = 5 * 10**9
+"""Bytes of all entries; and never more than a tenth of the room that there is."""
+QUIET_NS = 2 * 10**9
+"""A file that was changed less than this before it was read may change again without a new time: coarse clocks of file
+systems tick up to every two seconds."""
+ABANDONED_NS = 3600 * 10**9
+ENDS = 1 << 16
+"""Bytes at a file's begin and end that must be the same, too."""
+
+
+class EntryError(Exception):
+    """It is none of ours, damaged, or of another file; or something cannot be put into one."""
+
+
+class Stamp(msgspec.Struct, frozen=True):
+    """What the trace's file was like when it was read: any difference means another file."""
+
+    reader: str
+    path: str
+    device: int
+    inode: int
+    size: int
+    modified_ns: int
+    changed_ns: int
+    ends: str
+
+    def settled(self, started: int) -> bool:
+        """Whether the file had been left alone for long enough when it began to be read, at time.time_ns()."""
+        return max(self.modified_ns, self.changed_ns) < started - QUIET_NS
+
+
+def stamp_of(path: Path) -> Stamp | None:
+    """What tells a file from any other; None for one that cannot be read, which its reader says better."""
+    try:
+        with path.open("rb") as file:
+            status = os.fstat(file.fileno())
+            head = file.read(ENDS)
+            file.seek(max(0, status.st_size - ENDS))
+            tail = file.read(ENDS)
+    except OSError:
+        return None
+    ends = hashlib.blake2b(head + tail, digest_size=16).hexdigest()
+    where = (status.st_dev, status.st_ino, status.st_size)
+    return Stamp(READER, str(path.absolute()), *where, status.st_mtime_ns, status.st_ctime_ns, ends)
+
+
+def entry_of(stamp: Stamp, suffix: str, about: str = "") -> Path:
+    """Where the entry of a path lies, one for each: a new version replaces the old one. about: what else tells entries
+    of one path apart."""
+    digest = hashlib.sha256(os.fsencode(stamp.path) + (b"\0" + os.fsencode(about) if about else b"")).hexdigest()[:32]
+    return cache_folder() / "traces" / f"{digest}{suffix}"
+
+
+def belongs_to_user(file: BinaryIO) -> bool:
+    """What others put there is not trusted."""
+    return os.fstat(file.fileno()).st_uid == os.getuid()
+
+
+def write_entry(entry: Path, size: int, write: Callable[[BinaryIO], object]) -> None:
+    """Writes an entry of so many bytes whole or not at all. A full disk, a folder that cannot be written to, or what
+    cannot be put into an entry is no reason to fail."""
+    partial = entry.with_name(f"{entry.name}.{os.getpid()}.partial")
+    try:
+        entry.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if not make_room(entry.parent, size, keep=entry):
+            return
+        with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+            write(file)
+        partial.replace(entry)
+    except (OSError, EntryError):
+        with suppress(OSError):
+            partial.unlink(missing_ok=True)
+
+
+def make_room(folder: Path, needed: int, *, keep: Path | None = None) -> bool:
+    """Deletes the entries that were not used for the longest time until there is room; False where there is none.
+
+    keep: an entry that is about to be replaced, which does not count. Raises OSError.
+    """
+    entries = []
+    for file in folder.iterdir():
+        with suppress(OSError):  # another process deleted it just now
+            status = file.stat()
+            if file.suffix in (OF_COLUMNS, OF_ANSWER) and file != keep:
+                entries.append((status.st_mtime_ns, status.st_size, file))
+            elif file.suffix == ".partial" and time.time_ns() - status.st_mtime_ns > ABANDONED_NS:
+                file.unlink(missing_ok=True)  # of a process that was killed while writing
+    held = sum(size for _, size, _ in entries)
+    limit = min(LARGEST_FOLDER, (shutil.disk_usage(folder).free + held) // 10)
+    if needed > limit:
+        return False
+    for _, size, file in sorted(entries):
+        if held + needed <= limit:
+            break
+        file.unlink(missing_ok=True)
+        held -= size
+    return True
