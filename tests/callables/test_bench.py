@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,10 +15,25 @@ from preloading import python
 
 import steptime
 from steptime.api import Benched
-from steptime.callables.bench import Bench, Contender, Standing
+from steptime.callables.bench import (
+    Bench,
+    BenchSetting,
+    Contender,
+    Standing,
+    Wishes,
+    _Answer,
+    _Setting,
+    _Timed,
+    assembled,
+    that_ran,
+)
 from steptime.callables.page import render
 from steptime.callables.text import headline, render_markdown, render_text
 from steptime.cli.main import main
+from steptime.machine.bench_script import timed_by_events
+from steptime.machine.machine import Machine, Rate
+from steptime.machine.peaks import cache_path, remember
+from steptime.quantities import Estimate
 
 SERVICE_NS = 2_000_000
 
@@ -198,6 +215,174 @@ def test_a_module_is_timed_forward_and_backward_in_each_dtype_and_shape() -> Non
     assert "backward" in render_markdown(found)
 
 
+def test_whoever_yields_inputs_has_a_setting_for_each() -> None:
+    def sizes() -> Iterator[torch.Tensor]:
+        for size in (4, 8):
+            yield torch.randn(size)
+        raise OSError("the disk is gone")
+
+    def none() -> Iterator[torch.Tensor]:
+        yield from ()
+
+    found = timed(torch.relu, inputs=sizes)
+    assert [setting.inputs for setting in found.settings] == ["4 float32", "8 float32", ""]
+    assert "the disk is gone" in render_text(found)
+    assert headline(timed(torch.relu, inputs=none)) == "Nothing was timed: the function of --inputs yields nothing."
+
+
+def test_what_fails_late_does_no_work_or_works_in_place_is_told() -> None:
+    calls = iter(range(20))
+
+    def tires(x: torch.Tensor) -> torch.Tensor:
+        next(calls)
+        return x
+
+    def lazy(x: torch.Tensor) -> Iterator[torch.Tensor]:
+        yield x
+
+    def in_place(x: torch.Tensor) -> torch.Tensor:
+        return x.clamp_(0)
+
+    found = timed(torch.relu, tires, lazy, in_place, inputs=(torch.randn(8),))
+    first, tired, generator, changing = only(found)
+    assert (first.changes, tired.standing, tired.sentence) == (False, Standing.FAILED, "StopIteration")
+    assert generator.standing is Standing.FAILED
+    assert "does no work" in generator.sentence
+    assert changing.changes
+    assert "changes its arguments: each call goes on with what the last one left" in render_text(found)
+
+
+class Noise(torch.nn.Module):
+    """With weights of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x)
+
+
+def test_a_class_of_modules_has_the_same_weights_each_time() -> None:
+    _, other = only(timed(Noise, Noise, shapes=[(2, 4)]))
+    assert other.error == 0
+
+
+def machine(device: str, name: str, product: float, copy: float) -> Machine:
+    def rate(value: float) -> Estimate:
+        return Estimate(value, value, value, 9, "1")
+
+    return Machine(device, name, (Rate("float32", rate(product)),), rate(copy), measured=True)
+
+
+OWN_CPU, OWN_GPU = machine("cpu", "a processor", 1e12, 120e9), machine("cuda", "a device", 50e12, 4.25e12)
+
+
+def of_device(device: str, name: str, machines: tuple[Machine, ...]) -> Bench:
+    """A copy of 2 GB in 2 ms, and a product of 20 GFLOP in 2 ms, in a bench of one block each."""
+    blocks = [2e6] * 8
+    candidates = [_Timed("k:copy", "eager", blocks, bytes=2 * 10**9), _Timed("k:mm", "eager", blocks, flops=2 * 10**10)]
+    answer = _Answer("2.13.0", device, name, 2, [_Setting("", "float32", 0, "8 float32", candidates)])
+    return assembled(Wishes(("k:copy", "k:mm")), [answer], that_ran(answer, machines), 0.0)
+
+
+def test_rates_are_beside_the_peaks_of_the_device_that_ran_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STEPTIME_CACHE_DIR", str(tmp_path))
+    both = (OWN_CPU, OWN_GPU)
+    assert "1 TB/s (24 % of a copy)" in render_text(of_device("cuda", "a device", both))
+    assert "10 TFLOP/s (20 % of float32 peak)" in render_text(of_device("cuda", "a device", both))
+    for unknown in (of_device("cuda", "another device", both), of_device("cuda", "a device", (OWN_CPU,))):
+        assert unknown.machine is None
+        assert "%" not in render_text(unknown).partition("interval")[2]
+    loaded = replace(OWN_GPU, other_cpus=3.0)
+    assert of_device("cuda", "a device", (OWN_CPU, loaded)).machine is None
+
+
+def test_peaks_that_were_remembered_are_those_of_the_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STEPTIME_CACHE_DIR", str(tmp_path))
+    for each in (OWN_CPU, OWN_GPU):
+        remember(each, cache_path(each.device, each.name, "2.13.0", None))
+    known = of_device("cuda", "a device", ()).machine
+    assert known is not None
+    assert (known.device, known.copy) == ("cuda", OWN_GPU.copy)
+    assert of_device("cuda", "another device", ()).machine is None
+
+
+def test_no_share_is_above_all_of_it() -> None:
+    text = render_text(of_device("cpu", "", (OWN_CPU,)))
+    assert "1 TB/s (more than a copy)" in text
+    assert "less work than" not in text
+    _, product = only(of_device("cpu", "", (OWN_CPU,)))
+    assert product.standing is Standing.SUSPICIOUS, "ten times what this processor can"
+    tf32 = replace(OWN_CPU, matrix=(*OWN_CPU.matrix, Rate("tf32", Estimate(2e13, 2e13, 2e13, 9, "1"))))
+    assert "10 TFLOP/s (50 % of tf32 peak)" in render_text(of_device("cpu", "", (tf32,)))
+
+
+@pytest.mark.parametrize(
+    ("ends", "standing", "words"),
+    [
+        ((0.9996, 1.0, 1.0004), Standing.ALIKE, "No difference: fast is 0.9996 to 1.0004 times as fast as slow: "),
+        ((0.98, 1.0, 1.015), Standing.ALIKE, "No difference: fast is 0.98 to 1.01 times as fast as slow: "),
+        ((1.012, 1.02, 1.03), Standing.FASTER, "fast is 1.02 times as fast as slow (1.01 to 1.03 times): "),
+        ((11.2, 12.34, 13.0), Standing.FASTER, "fast is 12.3 times as fast as slow (11.2 to 13 times): "),
+        ((0.3, 0.4, 0.45), Standing.SLOWER, "fast is slower, 0.4 times as fast as slow (0.3 to 0.45 times): "),
+    ],
+)
+def test_the_answer_says_a_difference_with_the_digits_that_it_needs(
+    ends: tuple[float, float, float], standing: Standing, words: str
+) -> None:
+    low, value, high = ends
+    time = Estimate(2e6, 2e6, 2e6, 9)
+    own = (Contender("slow", "eager", Standing.FIRST, time=time),
+           Contender("fast", "eager", standing, time=time, speed=Estimate(value, low, high, 9, "1")))  # fmt: skip
+    found = Bench(Wishes(("k:slow", "k:fast")), "2", "cpu", "", 1, 3, 0.0, (BenchSetting("8", "", own),))
+    assert headline(found).startswith(words)
+
+
+class Elapsed:
+    """As torch.cuda.Event, of a device that takes 3 ms for whatever it is given."""
+
+    now = 0.0
+
+    def __init__(self, *, enable_timing: bool) -> None:
+        assert enable_timing
+
+    def record(self) -> None:
+        self.at = Elapsed.now
+
+    def synchronize(self) -> None:
+        pass
+
+    def elapsed_time(self, end: Elapsed) -> float:
+        return end.at - self.at
+
+
+def test_a_cold_call_on_a_device_is_what_lies_between_its_events_and_what_goes_on_after_them() -> None:
+    def work() -> None:
+        Elapsed.now += 3.0
+
+    device = SimpleNamespace(Event=Elapsed, synchronize=lambda: None)
+    assert timed_by_events(work, work, device) == pytest.approx(3e6)
+    device.synchronize = lambda: spin(SERVICE_NS)
+    assert timed_by_events(work, work, device) >= 3e6 + SERVICE_NS, "it left work on a stream of its own"
+
+
+@pytest.mark.gpu
+def test_a_device_is_timed_warm_and_cold_beside_its_own_peaks() -> None:
+    """A copy of 256 MiB, which no cache holds: both take as long, and no more than memory gives."""
+    values = torch.ones(2**26, device="cuda")
+    (warm,), (cold,) = (only(timed(torch.clone, inputs=(values,), cold=cold)) for cold in (False, True))
+    assert warm.time is not None
+    assert cold.time is not None
+    assert 0.8 < warm.time.value / cold.time.value < 1.25
+    assert warm.launch is not None
+    assert warm.launch < 0.5 * warm.time.value
+    text = render_text(timed(torch.clone, inputs=(values,)))
+    assert "more than a copy" not in text
+
+
 @pytest.fixture
 def kernels(tmp_path: Path) -> Path:
     path = tmp_path / "kernels.py"
@@ -206,6 +391,7 @@ def kernels(tmp_path: Path) -> Path:
         "print('imported')\n"
         "def slow(x):\n    return torch.stack([row.sum() for row in x])\n"
         "def fast(x):\n    return x.sum(1)\n"
+        "def chatty(x):\n    print('called')\n    return x.sum(1)\n"
         "def inputs(shape):\n    return torch.randn(shape)\n"
     )
     return path
@@ -229,6 +415,14 @@ def test_the_command_times_files_in_fresh_processes(
     assert fast["speed"]["value"] > 1
     assert "imported" in err
     assert "fast" in page.read_text(encoding="utf-8")
+
+
+def test_what_thousands_of_calls_print_is_not_shown(kernels: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    words = [f"{kernels}:fast", f"{kernels}:chatty", "--shapes", "8x8", "--processes", "1", "--seconds", "0.1s"]
+    assert main(["bench", *words, "--python", python()]) == 0
+    out, err = capfd.readouterr()
+    assert err.count("called") == 1
+    assert "They print while they are timed" in out
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from steptime.arrays import Float64
 from steptime.errors import NothingMeasuredError
 from steptime.launcher.launch import QUIET
 from steptime.machine.machine import DISTURBING_CPUS, Machine
-from steptime.machine.peaks import OtherLoad, remembered
+from steptime.machine.peaks import OtherLoad, known, remembered
 from steptime.quantities import Estimate, format_share, median_of
 
 SCRIPTS = Path(__file__).parent.parent / "machine"
@@ -85,6 +85,7 @@ class Wishes:
             "cold": self.cold,
             "seconds": self.seconds / self.processes,
             "host_memory": True,
+            "own_process": True,
         }
 
 
@@ -95,8 +96,10 @@ class _Timed(msgspec.Struct, frozen=True):
     mode: str
     blocks: list[float] = []
     forward: list[float] = []
+    launches: list[float] = []
     failed: str = ""
     first_ns: float = 0.0
+    changes: bool = False
     warm_up_calls: int = 0
     follows: bool | None = None
     fresh: list[float] = []
@@ -111,6 +114,8 @@ class _Timed(msgspec.Struct, frozen=True):
 
 class _Setting(msgspec.Struct, frozen=True):
     dtype: str = ""
+    format: str = ""
+    printed: int = 0
     inputs: str = ""
     candidates: list[_Timed] = []
     failed: str = ""
@@ -134,8 +139,9 @@ class Contender:
     pays_after: calls after which that is paid back, None where it is never. error: largest difference to the first's
     result, relative to its largest magnitude. flops: of a call, as
     torch's counter has them (matrix products, convolutions, attention); bytes: of arguments, results and parameters,
-    which must at least be moved. peak_bytes: taken beyond what was held before. sentence: why it stands so, "" where
-    nothing is to be said.
+    which must at least be moved. peak_bytes: taken beyond what was held before. launch: ns that the host takes to
+    launch a call, None on a CPU and with cold caches. changes: its arguments, so that each call goes on with what the
+    last one left. sentence: why it stands so, "" where nothing is to be said.
     """
 
     name: str
@@ -151,6 +157,8 @@ class Contender:
     flops: int = 0
     bytes: int = 0
     peak_bytes: int | None = None
+    launch: float | None = None
+    changes: bool = False
 
     @property
     def rate(self) -> float | None:
@@ -165,18 +173,23 @@ class Contender:
 
 @dataclass(frozen=True, slots=True)
 class BenchSetting:
-    """The same inputs for all. inputs: in words; dtype: "" where it was not asked for. failed: why there is nothing."""
+    """The same inputs for all. inputs: in words; dtype: "" where it was not asked for. failed: why there is nothing.
+    format: of the matrix products of what has these inputs, as the peaks are called, "" where they are no numbers with
+    a fraction. printed: bytes that went to standard output while they were timed."""
 
     inputs: str
     dtype: str
     contenders: tuple[Contender, ...]
     failed: str = ""
+    format: str = ""
+    printed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """Callables beside each other. processes: fresh ones that were timed. machine: its peaks, None where they are not
-    known. other_cpus: that other programs kept busy meanwhile, on average. wishes: what was asked for."""
+    """Callables beside each other. processes: fresh ones that were timed. machine: the device that ran them with its
+    peaks, None where they are not known or other load disturbed them. other_cpus: that other programs kept busy
+    meanwhile, on average. wishes: what was asked for."""
 
     wishes: Wishes
     torch: str
@@ -199,14 +212,23 @@ class Bench:
         return self.other_cpus > DISTURBING_CPUS
 
 
-def bench(wishes: Wishes, executable: str, machine: Machine | None, tell: Callable[[str], None]) -> Bench:
-    """Times them in fresh processes of the user's interpreter. Raises NothingMeasuredError."""
+def bench(wishes: Wishes, executable: str, machines: Sequence[Machine], tell: Callable[[str], None]) -> Bench:
+    """Times them in fresh processes of the user's interpreter. machines: the devices of this machine, of which one will
+    run them. Raises NothingMeasuredError."""
     load = OtherLoad()
     answers = []
     for number in range(1, wishes.processes + 1):
         tell(f"timing, process {number} of {wishes.processes}")
         answers.append(_checked(answer_of(SCRIPT, wishes.request(), executable, _Answer)))
-    return assembled(wishes, answers, machine, load.since()[0])
+    return assembled(wishes, answers, that_ran(answers[0], machines), load.since()[0])
+
+
+def that_ran(answer: _Answer, machines: Sequence[Machine]) -> Machine | None:
+    """The machine of the device that an answer is of, None where no peak of it is known."""
+    own = [each for each in machines if each.device == answer.device]
+    if answer.device != "cpu":  # of which a host may have several kinds
+        own = [each for each in own if each.name == answer.name] or list(filter(None, (known(answer.name),)))
+    return next((each for each in own if not each.disturbed), None)
 
 
 def bench_here(callables: dict[str, Any], inputs: Any, wishes: Wishes) -> Bench:
@@ -216,8 +238,8 @@ def bench_here(callables: dict[str, Any], inputs: Any, wishes: Wishes) -> Bench:
     load = OtherLoad()
     request = {**wishes.request(), "host_memory": False}  # torch's profiler would print into the user's output
     answer = msgspec.convert(bench_script.measure(callables, inputs, request), _Answer)
-    machine = remembered(answer.device, answer.torch, name=answer.name)
-    return assembled(wishes, [answer], machine, load.since()[0])
+    here = remembered(answer.device, answer.torch, name=answer.name)
+    return assembled(wishes, [answer], that_ran(answer, () if here is None else (here,)), load.since()[0])
 
 
 def answer_of(script: Path, request: Mapping[str, Any], executable: str, kind: type[Answer]) -> Answer:
@@ -252,7 +274,7 @@ def assembled(wishes: Wishes, answers: Sequence[_Answer], machine: Machine | Non
     first = answers[0]
     settings = tuple(
         _setting([answer.settings[place] for answer in answers], machine, wishes)
-        for place in range(len(first.settings))
+        for place in range(min(len(answer.settings) for answer in answers))
     )
     return Bench(
         wishes, first.torch, first.device, first.name, first.threads, len(answers), other_cpus, settings, machine
@@ -263,17 +285,17 @@ def _setting(found: Sequence[_Setting], machine: Machine | None, wishes: Wishes)
     first = found[0]
     failed = next((each.failed for each in found if each.failed), "")
     if failed:
-        return BenchSetting(first.inputs, first.dtype, (), failed)
+        return BenchSetting(first.inputs, first.dtype, (), failed, first.format)
     timed = list(zip(*(each.candidates for each in found), strict=True))
     names = short_names(wishes.callables)
-    contenders = tuple(_contender(each, timed[0], machine, first.dtype, wishes, names) for each in timed)
-    return BenchSetting(first.inputs, first.dtype, contenders)
+    contenders = tuple(_contender(each, timed[0], machine, wishes, names) for each in timed)
+    printed = sum(each.printed for each in found)
+    return BenchSetting(first.inputs, first.dtype, contenders, "", first.format, printed)
 
 
 def _contender(
-    own: Sequence[_Timed], base: Sequence[_Timed], machine: Machine | None, dtype: str, wishes: Wishes,
-    names: Mapping[str, str],
-) -> Contender:  # fmt: skip
+    own: Sequence[_Timed], base: Sequence[_Timed], machine: Machine | None, wishes: Wishes, names: Mapping[str, str]
+) -> Contender:
     one = own[0]
     name = f"{names[one.place]}, {one.mode}" if len(wishes.modes) > 1 else names[one.place]
     failed = next((each.failed for each in own if each.failed), "")
@@ -282,7 +304,7 @@ def _contender(
     time = over_processes([np.array(each.blocks) for each in own])
     ratios = [_ratio(each, first) for each, first in zip(own, base, strict=True)]
     speed = over_processes(ratios, "1") if own is not base and all(map(len, ratios)) else None
-    standing, sentence = _standing(own, base, speed, time, machine, dtype or "float32")
+    standing, sentence = _standing(own, base, speed, time, machine)
     saved = median_of(np.array(base[0].blocks)).value - time.value if base[0].blocks else 0.0
     extra = one.first_ns - base[0].first_ns
     return Contender(
@@ -295,6 +317,8 @@ def _contender(
         flops=one.flops if standing is not Standing.SUSPICIOUS else 0,
         bytes=one.bytes if standing is not Standing.SUSPICIOUS else 0,
         peak_bytes=one.peak_bytes,
+        launch=_middle(np.concatenate([each.launches for each in own])) if one.launches else None,
+        changes=one.changes,
     )  # fmt: skip
 
 
@@ -319,11 +343,10 @@ def over_processes(values: Sequence[Float64], unit: str = "ns") -> Estimate:
 
 
 def _standing(
-    own: Sequence[_Timed], base: Sequence[_Timed], speed: Estimate | None, time: Estimate, machine: Machine | None,
-    dtype: str,
-) -> tuple[Standing, str]:  # fmt: skip
+    own: Sequence[_Timed], base: Sequence[_Timed], speed: Estimate | None, time: Estimate, machine: Machine | None
+) -> tuple[Standing, str]:
     """Where it stands, and why: what is wrong with its result comes before how fast it gives it."""
-    trick = _trick(own, base, time, machine, dtype)
+    trick = _trick(own, base, time, machine)
     if trick:
         return Standing.SUSPICIOUS, trick
     wrong = next((each for each in own if each.differs or each.same is False), None)
@@ -341,7 +364,7 @@ def _standing(
     if speed.high < 1 and speed.value < 1 - LIKE / 2:
         return Standing.SLOWER, ""
     if speed.low > 1 - LIKE and speed.high < 1 + LIKE:
-        return Standing.ALIKE, f"within {format_share(LIKE)}"
+        return Standing.ALIKE, ""
     return Standing.UNDECIDED, "more seconds would decide it: --seconds"
 
 
@@ -349,7 +372,7 @@ def _error(timed: _Timed) -> str:
     return format_share(timed.error or 0.0)
 
 
-def _trick(own: Sequence[_Timed], base: Sequence[_Timed], time: Estimate, machine: Machine | None, dtype: str) -> str:
+def _trick(own: Sequence[_Timed], base: Sequence[_Timed], time: Estimate, machine: Machine | None) -> str:
     """What no honest callable does; "" where nothing of it was seen."""
     if all(each.follows is False for each in own) and (own is base or any(each.follows for each in base)):
         known = "" if own is base else ", and the first one's does not"
@@ -358,7 +381,8 @@ def _trick(own: Sequence[_Timed], base: Sequence[_Timed], time: Estimate, machin
     if _kept(own):
         ratio = min(_middle(_new_over_old(each)) for each in own)
         return f"a call takes {ratio:.3g} times as long when the values of its arguments are new: results are kept"
-    peak = machine.matrix_rate(dtype) if machine is not None and not machine.disturbed else None
+    # Of any format: a product may be done in another one than that of its arguments.
+    peak = max((each.rate.value for each in machine.matrix), default=0.0) if machine is not None else 0.0
     if peak and own[0].flops and own[0].flops / time.high * 1e9 > OVER_PEAK * peak:
         return "it does more arithmetic a second than this machine can: part of the work is not done"
     return ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 
 from steptime.callables.bench import NOT_TO_BE_TAKEN, Bench, BenchSetting, Contender, Standing
-from steptime.quantities import Estimate, format_count, format_duration, format_share
+from steptime.quantities import Estimate, format_bytes, format_count, format_duration, format_share
 from steptime.report.json import document
 from steptime.report.markdown import prose, titled_table
 from steptime.report.printable import one_line, printable
@@ -16,6 +16,10 @@ SURE = 0.1
 """Half of an interval over its value: a wider one is worth a word."""
 LONG_FIRST_CALL = 3.0
 """First calls over later ones: shorter ones are no compilation."""
+NEAR_ONE, MOST_DECIMALS = 0.5, 4
+"""A ratio between this and its inverse is written with decimals, so many at the most."""
+LAUNCH_BOUND = 0.9
+"""Of a call's time on a device, for which the host launches it: the device waits for the host."""
 
 
 def render_text(bench: Bench) -> str:
@@ -42,7 +46,7 @@ def to_json(bench: Bench) -> str:
 
 def _head(bench: Bench) -> str:
     where = bench.device_name or (f"cpu, {format_count(bench.threads, 'thread')}" if bench.device == "cpu" else "")
-    how = ["forward and backward" if bench.wishes.backward else "", "cold caches" if bench.wishes.cold else ""]
+    how = ["forward and backward" if bench.wishes.backward else "", f"{'cold' if bench.wishes.cold else 'warm'} caches"]
     return one_line(" · ".join(filter(None, ("steptime bench", f"torch {bench.torch}", where or bench.device, *how))))
 
 
@@ -68,18 +72,42 @@ def _one_setting(setting: BenchSetting) -> str:
     if best is None or best.speed is None:
         alone = "; nothing can be compared with it" if rest else ""
         return f"{first.name} takes {_time(first)}{alone}."
-    return f"{best.name} {_beside(best.speed, best.standing)} {first.name}: {_time(best)} against {_time(first)}."
+    return f"{_beside(best, best.speed, first.name)}: {_time(best)} against {_time(first)}."
 
 
-def _beside(speed: Estimate, standing: Standing) -> str:
-    reach = f"({speed.low:.3g} to {speed.high:.3g})"
-    if standing is Standing.FASTER:
-        return f"is {speed.value:.3g} times as fast {reach} as"
-    if standing is Standing.SLOWER:
-        return f"is slower, {speed.value:.3g} times as fast {reach} as"
-    if standing is Standing.ALIKE:
-        return f"takes as long, {speed.value:.3g} times as fast {reach} as"
-    return f"may be faster or not, {speed.value:.3g} times as fast {reach} as"
+def _beside(one: Contender, speed: Estimate, first: str) -> str:
+    if one.standing is Standing.ALIKE:
+        return f"No difference: {one.name} is {reach_text(speed)} times as fast as {first}"
+    times = f"{ratio_text(speed)} times as fast as {first} ({reach_text(speed)} times)"
+    if one.standing is Standing.FASTER:
+        return f"{one.name} is {times}"
+    if one.standing is Standing.SLOWER:
+        return f"{one.name} is slower, {times}"
+    return f"{one.name} may be faster or not, {times}"
+
+
+def ratio_text(speed: Estimate) -> str:
+    """How many times as fast: "12.3", and near 1 with as many decimals as its interval needs."""
+    return f"{speed.value:.{_decimals(speed)}f}" if _near_one(speed) else f"{speed.value:.3g}"
+
+
+def reach_text(speed: Estimate) -> str:
+    """Its interval: "0.98 to 1.02", "0.9996 to 1.0004"."""
+    low, high = speed.low, speed.high
+    if _near_one(speed):
+        return f"{low:.{_decimals(speed)}f} to {high:.{_decimals(speed)}f}"
+    return f"{low:.3g} to {high:.3g}"
+
+
+def _near_one(speed: Estimate) -> bool:
+    return speed.low > NEAR_ONE and speed.high < 1 / NEAR_ONE
+
+
+def _decimals(speed: Estimate) -> int:
+    """Two at least, and so many that the ends of the interval differ, from each other and from 1."""
+    ends = (speed.low, 1.0, speed.high)
+    return next((many for many in range(2, MOST_DECIMALS) if len({f"{end:.{many}f}" for end in ends}) == len(ends)),
+                MOST_DECIMALS)  # fmt: skip
 
 
 def _several(bench: Bench) -> str:
@@ -90,9 +118,14 @@ def _several(bench: Bench) -> str:
     for place, name in enumerate(names, 1):
         own = [setting.contenders[place] for setting in bench.settings if setting.contenders]
         known = [each.speed.value for each in own if each.speed is not None]
-        wins = sum(each.standing is Standing.FASTER for each in own)
+        won = ", ".join(
+            f"{standing.value} on {many} of {count}"
+            for standing in (Standing.FASTER, Standing.SLOWER, Standing.ALIKE, Standing.UNDECIDED)
+            if (many := sum(each.standing is standing for each in own))
+        )
         if known and not any(each.standing in NOT_TO_BE_TAKEN for each in own):
-            told.append(f"{name} is faster on {wins} of {count} inputs ({min(known):.3g} to {max(known):.3g} times)")
+            whole = Estimate(known[0], min(known), max(known), 2, "1")
+            told.append(f"{name} is {reach_text(whole)} times as fast ({won} inputs)")
     first = bench.settings[0].contenders[0].name
     if not names:
         times = [each.contenders[0].time for each in bench.settings if each.contenders]
@@ -134,8 +167,8 @@ def _table(bench: Bench, setting: BenchSetting, place: int) -> Table:
         Column("speed", "speed", _speed),
         word("standing", "standing", lambda each: each.standing.value),
         number("error", "error", lambda each: each.error, lambda value: f"{value:.1g}"),
-        _against("FLOP/s", "FLOP/s", lambda each: each.rate, _peak(bench, setting)),
-        _against("B/s at least", "B/s", lambda each: each.bandwidth, _copy(bench)),
+        number("FLOP/s", "FLOP/s", lambda each: each.rate, _beside_peaks(bench, setting)),
+        number("B/s at least", "B/s", lambda each: each.bandwidth, _beside_copy(bench)),
         size("memory", "peak_bytes", lambda each: each.peak_bytes),
     )  # fmt: skip
 
@@ -150,27 +183,39 @@ def _backward(each: Contender) -> float | None:
 def _speed(each: Contender) -> Cell:
     if each.speed is None:
         return Cell("", "")
-    return Cell(f"{each.speed.value:.3g}x ({each.speed.low:.3g} to {each.speed.high:.3g})", each.speed.value)
+    return Cell(f"{ratio_text(each.speed)}x ({reach_text(each.speed)})", each.speed.value)
 
 
-def _against(title: str, unit: str, get: Callable[[Contender], float | None], peak: float | None) -> Column[Contender]:
-    """A rate, with its share of a measured peak."""
+def _beside_peaks(bench: Bench, setting: BenchSetting) -> Callable[[float], str]:
+    """Writes FLOP/s with their share of the peak in the inputs' format; of TF32's where they are beyond float32's, as
+    convolutions are by themselves."""
+    names = (setting.format, "tf32") if setting.format == "float32" else (setting.format,)
+    machine = bench.machine
+    peaks = [(name, machine.matrix_rate(name)) for name in names] if machine is not None else []
 
     def words(value: float) -> str:
-        share = f" ({format_share(value / peak)} of peak)" if peak else ""
-        return f"{format_rate(value)}{unit}{share}"
+        share = next((f" ({format_share(value / peak)} of {_of(bench)}{name} peak)" for name, peak in peaks
+                      if peak and value <= peak), "")  # fmt: skip
+        return f"{format_rate(value)}FLOP/s{share}"
 
-    return number(title, unit, get, words)
-
-
-def _peak(bench: Bench, setting: BenchSetting) -> float | None:
-    known = bench.machine if bench.machine is not None and not bench.machine.disturbed else None
-    return known.matrix_rate(setting.dtype or "float32") if known is not None else None
+    return words
 
 
-def _copy(bench: Bench) -> float | None:
-    known = bench.machine if bench.machine is not None and not bench.machine.disturbed else None
-    return known.copy.value if known is not None and known.copy is not None else None
+def _beside_copy(bench: Bench) -> Callable[[float], str]:
+    """Writes B/s with their share of what a large copy moves; what a cache holds is quicker."""
+    copy = bench.machine.copy.value if bench.machine is not None and bench.machine.copy is not None else None
+
+    def words(value: float) -> str:
+        if copy is None:
+            return f"{format_rate(value)}B/s"
+        whole = f"{format_share(value / copy)} of" if value <= copy else "more than"
+        return f"{format_rate(value)}B/s ({whole} {_of(bench) or 'a '}copy)"
+
+    return words
+
+
+def _of(bench: Bench) -> str:
+    return "" if bench.machine is None or bench.machine.measured else "the datasheet's "
 
 
 def notes(bench: Bench) -> Iterator[str]:
@@ -181,6 +226,33 @@ def notes(bench: Bench) -> Iterator[str]:
     told = (f"{each.name} ({each.standing.value}): {each.sentence}." for each in bench.contenders if each.sentence)
     yield from map(one_line, dict.fromkeys(told))
     yield from _first_calls(each for setting in bench.settings[:1] for each in setting.contenders)
+    yield from _of_calls(bench)
+
+
+def _of_calls(bench: Bench) -> Iterator[str]:
+    """What calls do beside their work."""
+    changing = dict.fromkeys(each.name for each in bench.contenders if each.changes)
+    if changing:
+        yield one_line(
+            f"{_listed(changing)} {'change their' if len(changing) > 1 else 'changes its'} arguments: each call goes "
+            "on with what the last one left."
+        )
+    waiting = dict.fromkeys(each.name for each in bench.contenders if _launch_bound(each))
+    if waiting:
+        yield one_line(
+            f"{_listed(waiting)}: the device waits for the host, which takes nearly all of the time to launch the work."
+        )
+    printed = sum(setting.printed for setting in bench.settings)
+    if printed:
+        yield f"They print while they are timed ({format_bytes(printed)}, not shown), which takes a part of the time."
+
+
+def _launch_bound(each: Contender) -> bool:
+    return each.launch is not None and each.time is not None and each.launch > LAUNCH_BOUND * each.time.value
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(names)
 
 
 def _first_calls(contenders: Iterable[Contender]) -> Iterator[str]:

@@ -106,8 +106,7 @@ def command(
     if len(wishes.shapes) * max(len(wishes.dtypes), 1) > MOST_SETTINGS:
         raise UsageError("usage", f"At most {MOST_SETTINGS} shapes and dtypes are timed in one go.")
     here = describe(python, remeasure=False, runs=False, tell=say)
-    machine = next((each for each in here.machines if each.device == (wishes.device or each.device)), None)
-    found = bench(wishes, here.interpreter, machine, say)
+    found = bench(wishes, here.interpreter, here.machines, say)
     if as_json:
         tell(to_json(found))
     else:

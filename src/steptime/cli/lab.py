@@ -24,6 +24,7 @@ from steptime.cli.trial import (
 )
 from steptime.errors import UsageError
 from steptime.recording.load import load
+from steptime.report.printable import reachable
 from steptime.report.trial_text import render_lab
 from steptime.trials.conduct import PROOF, TrialRunner
 from steptime.trials.judge import usual_step
@@ -116,7 +117,7 @@ def _begin(recording: Path, options: TrialOptions, compile_modes: bool, *, from_
 
 
 def _run_lab(folder: Path, options: TrialOptions, sizes: tuple[int, ...], go_on: bool) -> TrialOutput:
-    """The lab's variants, then the batch sizes until more of them make no difference."""
+    """The batch sizes, which were asked for, until more of them make no difference; then the lab's variants."""
     plan = read_results(folder).plan
     recording, variants = Path(plan.recording), plan.variants
     case, _ = diagnosed(recording)
@@ -126,12 +127,12 @@ def _run_lab(folder: Path, options: TrialOptions, sizes: tuple[int, ...], go_on:
     with trial_runner(folder, options) as runner:
 
         def run() -> None:
-            runner.conduct(0, variants, later=PROOF if sizes else 0, anyway=True)
             _try_sizes(runner, sizes, go_on, own_size)
+            runner.conduct(0, variants)
 
         status = keeping(runner, run)
     results = read_results(folder)
-    next_command = f"steptime try {shlex.quote(str(recording))}"
+    next_command = f"steptime try {shlex.quote(reachable(str(recording)) or str(recording))}"
     if not any(run.step_ns and not run.rehearsal for run in results.runs):
         minutes = ceil(2 * options.budget.seconds / 60)
         next_command = f"steptime lab --budget {minutes}m --resume {shlex.quote(str(folder))}"
@@ -142,7 +143,9 @@ def _try_sizes(runner: TrialRunner, sizes: tuple[int, ...], go_on: bool, own_siz
     judged: list[Judgement] = []
     for number, several in enumerate(groups(sizes, go_on)):
         step = usual_step(runner.runs)
-        if step is None or runner.budget.left() <= 0 or over(points_of(judged, step.value, own_size), go_on):
+        if judged and (step is None or runner.budget.left() <= 0):
+            return
+        if step is not None and over(points_of(judged, step.value, own_size), go_on):
             return
         variants = tuple(batch_variant(size) for size in several if size != own_size)
-        judged += runner.conduct(1 + number, variants) if variants else ()
+        judged += runner.conduct(1 + number, variants, later=PROOF, anyway=True) if variants else ()

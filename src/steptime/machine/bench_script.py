@@ -6,9 +6,10 @@
 REQUEST is JSON (see `measure`); the answer is written to its file "answer", so that whatever the callables print stays
 theirs.
 
-A block is so many calls that it lasts BLOCK_SECONDS, between two waits for the device: launching is asynchronous.
-Blocks of all callables are taken in turns, in another order each round, so that what the machine does meanwhile
-(clocks, other programs) meets them alike.
+A block is so many calls that it lasts BLOCK_SECONDS, between two waits for the whole device: launching is
+asynchronous, and a callable may launch on streams of its own. With cold caches each call is timed by itself: on a
+device between two events, because a wait for it takes longer than many a kernel. Blocks of all callables are taken in
+turns, in another order each round, so that what the machine does meanwhile (clocks, other programs) meets them alike.
 """
 
 from __future__ import annotations
@@ -22,8 +23,10 @@ import importlib.util
 import inspect
 import json
 import math
+import os
 import random
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -44,11 +47,17 @@ FRESH_CALLS = 15
 """Pairs of calls, with new values and with the old ones, that show whether results are kept."""
 FLUSH_BYTES = 256 * 2**20
 """Larger than any cache."""
+REST_NS = 50_000
+"""A wait for a device that has nothing to do takes less: what is longer, a callable's own streams still work."""
 EXACT = 8
 """Units in the last place that two results may differ by where no higher precision tells which one is right."""
 LOOSE = 64
 """The same in float32, whose sums are taken in any order."""
 
+MOST_SETTINGS = 64
+"""Inputs that a function may yield; further ones are not asked for."""
+FAR = 0.1
+"""Relative to the largest value: what float64 gives so far from it is something else, such as other random numbers."""
 INTERRUPTED = 130
 """Exit status after Ctrl-C, as shells have it."""
 
@@ -113,9 +122,10 @@ def measure(callables: dict[str, Any], inputs: Any, request: dict[str, Any]) -> 
         return {"failed": f"there is no device {device!r} here"}
     request = {**request, "device": device}
     settings = [
-        one_setting(callables, inputs, request, shapes, dtype)
+        setting
         for shapes in request["shapes"] or [None]
         for dtype in request["dtypes"] or [None]
+        for setting in settings_of(callables, inputs, request, shapes, dtype)
     ]
     return {
         "torch": str(torch.__version__),
@@ -126,52 +136,100 @@ def measure(callables: dict[str, Any], inputs: Any, request: dict[str, Any]) -> 
     }
 
 
-def one_setting(callables: dict[str, Any], inputs: Any, request: dict[str, Any], shapes: Any, dtype: Any) -> Any:
+def product_format(values: list[Any], device: str) -> str:
+    """The format of the matrix products of what has these tensors, as the peaks are called: "float32", "tf32", …; ""
+    where there is no floating one."""
+    floating = [each for each in values if each.is_floating_point()]
+    found = str(max(floating, key=torch.numel).dtype).removeprefix("torch.") if floating else ""
+    if found == "float32" and device == "cuda":
+        with contextlib.suppress(Exception):  # torch refuses to say so where old and new settings of it are mixed
+            return "tf32" if torch.backends.cuda.matmul.allow_tf32 else found
+    return found
+
+
+def settings_of(callables: dict[str, Any], inputs: Any, request: dict[str, Any], shapes: Any, dtype: Any) -> list[Any]:
+    """One for these shapes and this dtype; of a function that yields inputs, one for each that it yields."""
     kind = getattr(torch, dtype) if dtype else None
-    asked = {"shapes": shapes, "dtype": dtype or ""}
-    try:
-        arguments = made(inputs, next(iter(callables.values())), shapes, kind, request["device"])
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - the user's own code runs here, and may do anything
-        return {**asked, "failed": sentence_of(error)}
+    asked, found = {"shapes": shapes, "dtype": dtype or ""}, list[Any]()
+    arguments = made(inputs, next(iter(callables.values())), shapes, kind, request["device"])
+    while len(found) < MOST_SETTINGS:
+        try:
+            given = next(arguments, None)
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - the user's own code runs here, and may do anything
+            return [*found, {**asked, "failed": sentence_of(error)}]
+        if given is None:
+            break
+        found.append({**asked, **one_setting(callables, given, request, kind)})
+    return found or [{**asked, "failed": "the function of --inputs yields nothing"}]
+
+
+def one_setting(callables: dict[str, Any], arguments: Arguments, request: dict[str, Any], kind: Any) -> dict[str, Any]:
     modes = request["modes"] or ["eager"]
     candidates = [
         Candidate(place, target, mode, arguments, kind, request)
         for place, target in callables.items()
         for mode in modes
     ]
-    usable = [each for each in candidates if each.prepared()]
-    if usable:
+    usable = [each for each in candidates if each.survives(each.begin)]
+    with quiet(request) as printed:
+        usable = [each for each in usable if each.survives(each.settle)]
         take_turns(usable, request["seconds"])
+        usable = [each for each in usable if each.survives(each.check_values)]
+        compare(usable, callables, arguments, request)
         for each in usable:
-            each.check_values()
-        compare(usable, callables[usable[0].place], arguments, request)
-        for each in usable:
-            each.weigh()
+            each.survives(each.weigh)
     return {
-        **asked,
+        "format": product_format(usable[0].tensors() if usable else [], request["device"]),
         "inputs": ", ".join(described(each) for each in (*arguments[0], *arguments[1].values())),
+        "printed": printed(),
         "candidates": [each.answer for each in candidates],
     }
 
 
-def made(inputs: Any, target: Any, shapes: Any, dtype: Any, device: str) -> Arguments:
-    """The arguments: of the user's function, of the shapes, or none."""
+@contextlib.contextmanager
+def quiet(request: dict[str, Any]) -> Iterator[Callable[[], int]]:
+    """In a process of our own, what is printed goes to a file for a while: thousands of calls may print a line each.
+    Gives the bytes of it."""
+    if not request.get("own_process"):
+        yield lambda: 0
+        return
+    sys.stdout.flush()
+    before = os.dup(1)
+    with tempfile.TemporaryFile() as file:
+        os.dup2(file.fileno(), 1)
+        size = 0
+        try:
+            yield lambda: size
+        finally:
+            sys.stdout.flush()
+            size = os.fstat(file.fileno()).st_size
+            os.dup2(before, 1)
+            os.close(before)
+
+
+def made(inputs: Any, target: Any, shapes: Any, dtype: Any, device: str) -> Iterator[Arguments]:
+    """The arguments: of the user's function, of the shapes, or none. Several of a function that yields them."""
     torch.manual_seed(0)
     if inputs is not None:
         given = {"shape": shapes[0] if shapes else None, "shapes": shapes, "dtype": dtype, "device": device}
         accepted = inspect.signature(inputs).parameters
         found = inputs(**{name: value for name, value in given.items() if name in accepted and value is not None})
-        if isinstance(found, dict):
-            found = ((), found)
-        else:
-            found = (found if isinstance(found, tuple) else tuple(found) if isinstance(found, list) else (found,), {})
+        several = found if isinstance(found, Iterator) else iter([found])
     elif shapes:
         count = len(shapes) if len(shapes) > 1 else required(target)
-        found = (tuple(torch.randn(shapes[number % len(shapes)]) for number in range(count)), {})
+        several = iter([tuple(torch.randn(shapes[number % len(shapes)]) for number in range(count))])
     else:
-        found = ((), {})
-    words, named = found
-    return tuple(cast(each, dtype, device) for each in words), {k: cast(v, dtype, device) for k, v in named.items()}
+        several = iter([()])
+    for each in several:
+        words, named = packed(each)
+        yield tuple(cast(one, dtype, device) for one in words), {k: cast(v, dtype, device) for k, v in named.items()}
+
+
+def packed(given: Any) -> Arguments:
+    """As arguments: a tuple or a list, a dictionary of names, or a single one."""
+    if isinstance(given, dict):
+        return (), given
+    return (tuple(given) if isinstance(given, tuple | list) else (given,)), {}
 
 
 def required(target: Any) -> int:
@@ -228,25 +286,32 @@ class Candidate:
         self.place, self.mode = place, mode
         self.backward, self.device, self.cold = request["backward"], request["device"], request["cold"]
         self.arguments = copied(arguments, grad=self.backward)
-        self.answer: dict[str, Any] = {"place": place, "mode": mode, "blocks": [], "forward": []}
+        self.answer: dict[str, Any] = {"place": place, "mode": mode, "blocks": [], "forward": [], "launches": []}
         self._target, self._dtype, self._host_memory = target, dtype, request["host_memory"]
         self._flush = torch.empty(FLUSH_BYTES // 4, device=self.device) if self.cold else None
         self.repeats = {True: 1, False: 1}
 
-    def prepared(self) -> bool:
-        """Compiled, called and settled; False where it failed, and why is in the answer."""
+    def survives(self, step: Callable[[], object]) -> bool:
+        """Whether a step of its measuring came to its end; else why not is in the answer."""
         try:
-            self._eager = moved(self._target, self._dtype, self.device)
-            self.function = in_mode(self._eager, self.mode)
-            begin = time.perf_counter_ns()
-            self.result = self.call()
-            synchronize(self.device)
-            self.answer["first_ns"] = time.perf_counter_ns() - begin
-            self._settle()
+            step()
         except (Exception, SystemExit) as error:  # noqa: BLE001 - the user's own code runs here, and may do anything
             self.answer["failed"] = sentence_of(error)
-            return False
-        return True
+        return "failed" not in self.answer
+
+    def begin(self) -> None:
+        """Compiled and called once. Raises TypeError where a call is no work."""
+        self._eager = moved(self._target, self._dtype, self.device)
+        self.function = in_mode(self._eager, self.mode)
+        before = [each.detach().clone() for each in tensors_of(self.arguments)]
+        begin = time.perf_counter_ns()
+        self.result = self.call()
+        synchronize(self.device)
+        self.answer["first_ns"] = time.perf_counter_ns() - begin
+        if inspect.isgenerator(self.result) or inspect.iscoroutine(self.result):
+            raise TypeError("a call gives a generator or a coroutine and does no work: name a function that uses it up")
+        pairs = zip(before, tensors_of(self.arguments), strict=True)
+        self.answer["changes"] = not all(torch.equal(*map(torch.nan_to_num, pair)) for pair in pairs)
 
     def call(self, *, backward: bool | None = None) -> Any:
         """Once, as it is timed; gradients are made and thrown away."""
@@ -270,10 +335,18 @@ class Candidate:
     def leaves(self) -> list[Any]:
         """What gets a gradient: arguments and parameters."""
         words, named = self.arguments
-        owned = list(self.function.parameters()) if isinstance(self.function, torch.nn.Module) else []
-        return [each for each in (*words, *named.values(), *owned) if getattr(each, "requires_grad", False)]
+        return [each for each in (*words, *named.values(), *self._owned()) if getattr(each, "requires_grad", False)]
 
-    def _settle(self) -> None:
+    def tensors(self) -> list[Any]:
+        """Of its arguments, and its parameters."""
+        words, named = self.arguments
+        return [*tensors_of((words, named)), *self._owned()]
+
+    def _owned(self) -> list[Any]:
+        return list(self.function.parameters()) if isinstance(self.function, torch.nn.Module) else []
+
+    def settle(self) -> None:
+        """Called until its blocks agree."""
         times: list[float] = []
         end = time.perf_counter() + WARM_SECONDS
         calls = 1
@@ -294,30 +367,34 @@ class Candidate:
         collecting = gc.isenabled()
         gc.disable()
         try:
-            return self._cold_block(repeats, backward) if self.cold else self._warm_block(repeats, backward)
+            if not self.cold:
+                return self._warm_block(repeats, backward)
+            call = functools.partial(self.call, backward=backward)
+            timed = timed_by_events if self.device == "cuda" else timed_by_clock
+            return sum(timed(call, self._empty_caches) for _ in range(repeats)) / repeats
         finally:
             if collecting:
                 gc.enable()
+
+    def take_turn(self) -> None:
+        self.answer["blocks"].append(self.block())
+        if self.backward:
+            self.answer["forward"].append(self.block(backward=False))
 
     def _warm_block(self, repeats: int, backward: bool) -> float:
         synchronize(self.device)
         begin = time.perf_counter_ns()
         for _ in range(repeats):
             self.call(backward=backward)
+        launched = time.perf_counter_ns()
         synchronize(self.device)
+        if backward and self.device != "cpu":
+            self.answer["launches"].append((launched - begin) / repeats)
         return (time.perf_counter_ns() - begin) / repeats
 
-    def _cold_block(self, repeats: int, backward: bool) -> float:
-        spent = 0
-        for _ in range(repeats):
-            assert self._flush is not None
-            self._flush.add_(1)
-            synchronize(self.device)
-            begin = time.perf_counter_ns()
-            self.call(backward=backward)
-            synchronize(self.device)
-            spent += time.perf_counter_ns() - begin
-        return spent / repeats
+    def _empty_caches(self) -> None:
+        assert self._flush is not None
+        self._flush.add_(1)
 
     def check_values(self) -> None:
         """Whether its result follows its arguments, and what a call with new values takes beside one with the old."""
@@ -346,6 +423,9 @@ class Candidate:
         )
         self.answer.update(follows=not same, fresh=fresh, repeated=old)
 
+    def keep_results(self, arguments: Arguments) -> None:
+        self.results = results_on(self, arguments)
+
     def weigh(self) -> None:
         """FLOPs, bytes of arguments, results and parameters, and the most memory that a call takes beyond them."""
         used, self.function = self.function, self._eager  # the counter's hooks would have it compiled again
@@ -353,9 +433,7 @@ class Candidate:
             self.call()
             self.answer["flops"] = counter.get_total_flops()
         self.function = used
-        words, named = self.arguments
-        owned = list(self.function.parameters()) if isinstance(self.function, torch.nn.Module) else []
-        held = {id(each): each for each in (*tensors_of((words, named)), *tensors_of(self.result), *owned)}
+        held = {id(each): each for each in (*self.tensors(), *tensors_of(self.result))}
         self.answer["bytes"] = sum(each.numel() * each.element_size() for each in held.values())
         if self.device != "cpu" or self._host_memory:
             with contextlib.suppress(Exception):  # an extra, never an error
@@ -365,6 +443,7 @@ class Candidate:
 def moved(target: Any, dtype: Any, device: str) -> Any:
     """A module of its own in the dtype and on the device; a function as it is."""
     if isinstance(target, type):
+        torch.manual_seed(0)  # each mode makes its own, of the same weights
         target = target()
     if not callable(target):
         raise TypeError(f"{type(target).__name__} cannot be called")
@@ -391,27 +470,55 @@ def synchronize(device: str) -> None:
         torch.cuda.synchronize()
 
 
+def timed_by_clock(call: Callable[[], object], prepare: Callable[[], object]) -> float:
+    """ns of a call on a CPU."""
+    prepare()
+    begin = time.perf_counter_ns()
+    call()
+    return time.perf_counter_ns() - begin
+
+
+def timed_by_events(call: Callable[[], object], prepare: Callable[[], object], cuda: Any = torch.cuda) -> float:
+    """ns of a call on a device, between two events on the current stream: the host launches while the device is still
+    busy with what prepares the call. What goes on after the second event, on streams of the callable's own, counts as
+    well."""
+    begin, end = (cuda.Event(enable_timing=True) for _ in range(2))
+    prepare()
+    begin.record()
+    call()
+    end.record()
+    end.synchronize()
+    passed = time.perf_counter_ns()
+    cuda.synchronize()
+    rest = time.perf_counter_ns() - passed
+    return float(1e6 * begin.elapsed_time(end)) + (rest if rest > REST_NS else 0.0)
+
+
 def take_turns(candidates: list[Candidate], seconds: float) -> None:
-    """Rounds of one block each, in another order every time."""
+    """Rounds of one block each, in another order every time. Those that fail meanwhile are taken out of the list."""
     order = random.Random(0)
     end = time.perf_counter() + seconds * len(candidates)
     rounds = 0
-    while rounds < LEAST_ROUNDS or time.perf_counter() < end:
+    for each in candidates:
+        each.answer["launches"].clear()  # those of its warm-up
+    while candidates and (rounds < LEAST_ROUNDS or time.perf_counter() < end):
         for each in order.sample(candidates, len(candidates)):
-            each.answer["blocks"].append(each.block())
-            if each.backward:
-                each.answer["forward"].append(each.block(backward=False))
+            each.survives(each.take_turn)
+        candidates[:] = [each for each in candidates if "failed" not in each.answer]
         rounds += 1
 
 
-def compare(candidates: list[Candidate], target: Any, arguments: Arguments, request: Any) -> None:
+def compare(candidates: list[Candidate], callables: dict[str, Any], arguments: Arguments, request: Any) -> None:
     """Results against the first candidate's, and all of them against the first callable's in float64 where it can."""
-    results = [results_on(each, arguments) for each in candidates]
+    able = [each for each in candidates if each.survives(functools.partial(each.keep_results, arguments))]
+    if not able:
+        return
+    results = [each.results for each in able]
     if not any(results):  # what works in place is judged by its arguments
-        results = [tensors_of(each.arguments) for each in candidates]
+        results = [tensors_of(each.arguments) for each in able]
     first = results[0]
-    exact = exact_results(target, arguments, request, len(first))
-    for each, own in zip(candidates, results, strict=True):
+    exact = exact_results(callables[able[0].place], arguments, request, first)
+    for each, own in zip(able, results, strict=True):
         if [tuple(tensor.shape) for tensor in own] != [tuple(tensor.shape) for tensor in first]:
             each.answer["differs"] = "its results have other shapes" if own else "it gives no result"
             continue
@@ -442,8 +549,8 @@ def results_on(candidate: Candidate, arguments: Arguments) -> list[Any]:
     return [each.detach().clone() for each in found]
 
 
-def exact_results(target: Any, arguments: Arguments, request: Any, count: int) -> list[Any] | None:
-    """Of the first callable in float64; None where it does not run so, or gives something else."""
+def exact_results(target: Any, arguments: Arguments, request: Any, first: list[Any]) -> list[Any] | None:
+    """Of the first callable in float64, beside its own; None where it does not run so, or gives something else."""
     if request["device"] != "cpu" and request["device"] != "cuda":
         return None
     with contextlib.suppress(Exception):  # many functions know one dtype only
@@ -451,7 +558,8 @@ def exact_results(target: Any, arguments: Arguments, request: Any, count: int) -
         own = Candidate("", target, "eager", wide, torch.float64, {**request, "cold": False})
         own.function = moved(target, torch.float64, request["device"])
         found = results_on(own, wide)
-        if len(found) == count and all(each.dtype == torch.float64 or not each.is_floating_point() for each in found):
+        wide_enough = all(each.dtype == torch.float64 or not each.is_floating_point() for each in found)
+        if wide_enough and len(found) == len(first) and worst(first, found) < FAR:
             return found
     return None
 

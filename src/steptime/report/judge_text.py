@@ -13,6 +13,7 @@ from steptime.report.trial_text import memory_text, speed_text
 from steptime.trials import parity
 from steptime.trials.conduct import MAX_ROUNDS
 from steptime.trials.judge import KEPT, usual_metric, usual_step
+from steptime.trials.plan import batch_of
 from steptime.trials.results import PatchResult, Results
 from steptime.trials.trial import BASELINE, CONTROL, Agreement, Judgement, Run, TrialVerdict
 
@@ -91,6 +92,7 @@ def as_document(results: Results) -> dict[str, Any]:
                 "sentences": _sentences(each, results.runs),
                 "rounds": each.rounds,
                 "seconds_to_decide": seconds_to_decide(each, results),
+                **_items(each, step),
             }
             for each in _judged(results)
         ],
@@ -142,7 +144,22 @@ def _interval(estimate: Estimate | None) -> dict[str, float] | None:
 
 
 def _judged(results: Results) -> list[Judgement]:
-    return [judgement for stage, judgement in results.judgements if stage == 0]
+    """Candidates by themselves; a lab's batch sizes behind the others."""
+    own = [judgement for stage, judgement in results.judgements if stage == 0 and batch_of(judgement.variant) is None]
+    return own + sorted(
+        (judgement for _, judgement in results.judgements if batch_of(judgement.variant) is not None),
+        key=lambda each: batch_of(each.variant) or 0,
+    )
+
+
+def _items(judgement: Judgement, step: Estimate | None) -> dict[str, Any]:
+    """Of a batch size: what it is, and the items a second."""
+    size, speed = batch_of(judgement.variant), judgement.speed
+    if size is None:
+        return {}
+    rate = size / step.value * 1e9 if step is not None else None
+    ends = {name: rate * each for name, each in (_interval(speed) or {}).items()} if rate is not None else {}
+    return {"batch_size": size, "items_per_second": ends or None, "peak_bytes": judgement.peak_bytes}
 
 
 def _as_it_is(results: Results) -> str:

@@ -241,7 +241,8 @@ def render_lab(results: Results, batch_size: int | None, next_command: str, capa
     head = f"{'':<{_LABEL}} {'median':>8} {'IQR':>8}  {'speed-up':<19} peak"
     rows = [_line("as it is", timed, (BASELINE, CONTROL), "1")]
     for each in judgements:
-        speed = speed_text(each.speed) if each.speed is not None else each.verdict.value
+        late = each.verdict is TrialVerdict.UNDECIDED and all(run.variant != each.variant.name for run in timed)
+        speed = speed_text(each.speed) if each.speed is not None else _LATE if late else each.verdict.value
         rows.append(_line(each.variant.label, timed, (each.variant.name,), speed))
     reasons = [f"  {each.variant.label}: {each.verdict.value}: {one_line(each.sentence)}" for each in judgements
                if each.verdict in _EXPLAINED]  # fmt: skip
@@ -258,6 +259,7 @@ def render_lab(results: Results, batch_size: int | None, next_command: str, capa
     return "".join(f"{printable(line)}\n" for line in (*lines[: LINES - len(end)], *end))
 
 
+_LATE = "no time was left for it"
 _EXPLAINED = frozenset({TrialVerdict.BROKE_PROMISE, TrialVerdict.NOT_EXERCISED, TrialVerdict.FAILED})
 
 
@@ -315,7 +317,7 @@ def _curve(points: Sequence[BatchSizePoint]) -> list[str]:
     lines = ["Items a second by batch size"] if points else []
     for point in points:
         if point.rate is None:
-            why = "out of memory" if point.out_of_memory else one_line(point.failure) or "no time was left for it"
+            why = "out of memory" if point.out_of_memory else one_line(point.failure) or _LATE
             lines.append(f"  {point.size:>7,}  {why}")
         else:
             bar = "█" * max(1, round(_BAR * point.rate.value / most))

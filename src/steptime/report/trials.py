@@ -9,6 +9,7 @@ from statistics import fmean
 
 from steptime.quantities import Estimate
 from steptime.trials.judge import BROKEN, KEPT, usual_step
+from steptime.trials.plan import batch_of
 from steptime.trials.results import Results
 from steptime.trials.trial import BASELINE, CONTROL, Judgement, Run, Variant
 
@@ -70,8 +71,10 @@ class TrialReport:
 def trial_report(results: Results, folder: str) -> TrialReport:
     """The trial as a report holds it. folder: as the user gave it."""
     timed = [run for run in results.runs if not run.rehearsal and not run.failure]
-    base = [run for run in timed if run.stage == 0 and run.variant in (BASELINE, CONTROL)]
-    step, patch = usual_step([run for run in results.runs if run.stage == 0]), results.patch
+    base = [run for run in timed if run.variant in (BASELINE, CONTROL)]
+    first = min((run.stage for run in base), default=0)  # later ones of a trial stand beside what was taken
+    base = [run for run in base if run.stage == first]
+    step, patch = usual_step([run for run in results.runs if run.stage == first]), results.patch
     judged = list(results.judgements)
     if patch is not None and patch.judgement is not None:
         judged.append((max((stage for stage, _ in judged), default=0) + 1, patch.judgement))
@@ -100,7 +103,7 @@ def _tried(stage: int, judgement: Judgement) -> Tried:
         name=variant.name,
         label=variant.label or variant.name,
         proposal=variant.proposal,
-        stage=stage,
+        stage=stage if batch_of(variant) is None else 0,  # tried a few at a time, each by itself
         verdict=judgement.verdict.value,
         sentence=judgement.sentence,
         promise=variant.promise.value,
