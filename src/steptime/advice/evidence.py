@@ -22,7 +22,7 @@ from steptime.analysis.user_code import FunctionUse
 from steptime.analysis.what_if.elsewhere import Elsewhere
 from steptime.analysis.what_if.what_if import Prediction
 from steptime.quantities import BETWEEN_RUNS, Estimate, SourceLine, mean_of_series
-from steptime.recording.recording import PaddingFacts
+from steptime.recording.recording import ItemFacts, PaddingFacts
 from steptime.trace.nsight_compute import KernelCounters
 
 __all__ = ["FunctionUse", "LateRank", "ModuleUse", "OperatorUse", "PaddingFacts", "Prediction"]
@@ -194,7 +194,6 @@ class GapUse:
 @dataclass(frozen=True, slots=True)
 class CopyUse:
     """Copies of one kind. kind: "HtoD", "DtoH", "DtoD", "PtoP" or "memset"; memory: "pageable", "pinned" or "".
-
     duration, exposed (nothing else ran): ns per step; bytes per step; calls per step."""
 
     kind: str
@@ -401,8 +400,7 @@ class LoaderUse:
     per batch; collector: ns per batch that Python's garbage collector takes in the training process while it makes one,
     which is in neither; start: ns per start of the workers, the end of those before them included; settling: ns by
     which the steps behind one are longer. busy: share of the making of a batch in which it takes or wants a CPU, None
-    where it was not measured. batches: of an epoch.
-
+    where it was not measured. batches: of an epoch. length: of the dataset. items: of the first batches, if looked at.
     demand: batches per step. starts: iterators begun during the measured steps; steps_per_start likewise."""
 
     dataset: str
@@ -429,6 +427,8 @@ class LoaderUse:
     usable_cpus: int = 1
     site: SourceLine | None = None
     item_site: SourceLine | None = None
+    length: int | None = None
+    items: ItemFacts | None = None
 
 
 @dataclass(frozen=True, slots=True)
