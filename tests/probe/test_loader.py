@@ -140,6 +140,7 @@ class Seen:
         self.status, self.printed, self.errors = done.returncode, done.stdout, done.stderr
         self.loaders: list[dict[str, Any]] = []
         self.lined: list[dict[str, Any]] = []
+        self.items: list[dict[str, Any]] = []
         self.trainer: dict[int, list[tuple[int, ...]]] = defaultdict(list)
         self.workers: dict[int, list[tuple[int, ...]]] = defaultdict(list)
         folders = list(recording.glob("process-*"))
@@ -148,6 +149,7 @@ class Seen:
             facts = [json.loads(line) for line in (process / "facts.jsonl").read_text().splitlines()]
             self.loaders = [fact for fact in facts if fact["fact"] == "loader"]
             self.lined = [fact for fact in facts if fact["fact"] == "worker_samples"]
+            self.items = [fact for fact in facts if fact["fact"] == "items"]
             for name, records in (("journal.bin", self.trainer), ("loader.bin", self.workers)):
                 path = process / name
                 for record in RECORD.iter_unpack(path.read_bytes() if path.exists() else b""):
@@ -190,6 +192,16 @@ def test_without_workers_items_and_collate_lie_inside_of_next(tmp_path: Path) ->
     assert not loader["in_memory_tensors"]
     assert loader["site"]["function"] == "make"
     assert loader["item_site"]["text"].startswith("def __getitem__")
+
+
+@pytest.mark.parametrize(("mode", "drawn"), [("plain0", True), ("fork2", True), ("held0", False), ("held2", False)])
+def test_items_of_the_first_batches_are_looked_at(tmp_path: Path, mode: str, drawn: bool) -> None:
+    _, seen = both(tmp_path, mode)
+    assert {fact["iterator"] for fact in seen.items} == {loader["identity"] for loader in seen.loaders}
+    for fact in seen.items:
+        assert fact["batches"] == 2
+        assert fact["drawn"] is drawn
+        assert 16 < fact["bytes"] < 2000  # four numbers and one, as objects
 
 
 @pytest.mark.parametrize("mode", ["fork2", "persistent2", "single2", "held2", "embedded2", "stream2"])

@@ -45,6 +45,21 @@ class CallEdit:
 
 
 @dataclass(frozen=True, slots=True)
+class ArgumentEdit:
+    """An argument of the call at `site` put into an expression. callee: as of `CallEdit`. argument: its name, by which
+    it is given where it is not the first. plain: the expression, with {value} for an argument that is a name; once: for
+    any other, which is to be made once. apart: attributes by which the file may ask for the value as it was, where
+    nothing is written."""
+
+    callee: str
+    argument: str
+    plain: str
+    once: str
+    site: SourceLine
+    apart: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class CopyEdit:
     """Copies to a device that do not wait for their end: each `.to(…)` and `.cuda(…)` on the line at `site`."""
 
@@ -160,6 +175,7 @@ SingleEdit = (
     | LoopEdit
     | DeferEdit
     | DecoratorEdit
+    | ArgumentEdit
 )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from steptime.arrays import Int64
 from steptime.intervals import Intervals, intersect, measure, union
 from steptime.journal import BUSY_PARTS, Flag, Kind
 from steptime.quantities import Estimate, mean_of_series
-from steptime.recording.recording import LoaderFacts, Process
+from steptime.recording.recording import ItemFacts, LoaderFacts, Process
 
 SETTLING = 2
 """Steps behind a start. Once workers are forked, each page of memory is copied when the training writes to it next,
@@ -67,6 +67,22 @@ def loader_use(process: Process, layout: Layout, usual: Int64) -> LoaderUse | No
         busy=_busy(made),
         batches=_batches(facts, process.facts.world_size or 1),
         usable_cpus=process.settings.usable_cpus if process.settings else 1,
+        length=facts.dataset_length,
+        items=_items([each for each in process.items if each.iterator in iterators]),
+    )
+
+
+def _items(looked: Sequence[ItemFacts]) -> ItemFacts | None:
+    """Of all looks at once; the size is known where each says it."""
+    if not looked:
+        return None
+    sizes = [each.bytes for each in looked if each.bytes is not None]
+    return ItemFacts(
+        looked[-1].iterator,
+        sum(each.batches for each in looked),
+        any(each.drawn for each in looked),
+        max(sizes) if len(sizes) == len(looked) else None,
+        min((each.available for each in looked if each.available is not None), default=None),
     )
 
 

@@ -60,8 +60,8 @@ def _proposals(fix: Fix, case: Case, findings: Sequence[Finding]) -> list[Propos
     savings = first.savings.high if first.savings is not None else None
     proposals = []
     for option in fix(case):
-        upper_bound = max(savings, min(option.reach, step)) if savings is not None else None
-        limit = step if upper_bound is None else min(step, upper_bound)
+        upper_bound = min(step, max(savings, option.reach)) if savings is not None else None
+        limit = step if upper_bound is None else upper_bound
         saving = at_most(option.saving, limit) if option.saving is not None else None
         placed = _placed(replace(option, saving=saving), first, step)
         proposals.append(Proposal(fix, placed, first.code, upper_bound))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from steptime.analysis.graph_launches import GraphUse
 from steptime.quantities import Estimate, SourceLine
+from steptime.recording.recording import ItemFacts
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +99,7 @@ class LoaderUse:
     per batch; collector: ns per batch that Python's garbage collector takes in the training process while it makes one,
     which is in neither; start: ns per start of the workers, the end of those before them included; settling: ns by
     which the steps behind one are longer. busy: share of the making of a batch in which it takes or wants a CPU, None
-    where it was not measured. batches: of an epoch.
+    where it was not measured. batches: of an epoch. length: of the dataset. items: of the first batches, if looked at.
 
     demand: batches per step. starts: iterators begun during the measured steps; steps_per_start likewise."""
 
@@ -126,6 +127,8 @@ class LoaderUse:
     usable_cpus: int = 1
     site: SourceLine | None = None
     item_site: SourceLine | None = None
+    length: int | None = None
+    items: ItemFacts | None = None
 
 
 @dataclass(frozen=True, slots=True)

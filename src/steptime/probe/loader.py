@@ -11,7 +11,8 @@ How long a CPU works for a batch is sampled, as the clock of CPU time is slow: t
 share without more CPUs. Being ready to run without a CPU is no such waiting: Linux tells that time (`schedstat`), and
 it counts as work. In a worker it is the CPU time of the whole process, in the training process that of the thread.
 
-The first worker also times the lines of the user's functions that make a few of its batches.
+The first worker also times the lines of the user's functions that make a few of its batches. The items of an
+iterator's first batches are looked at (`items`).
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ import sys
 import time
 from collections.abc import Callable
 from threading import get_ident
-from types import MethodType
+from types import FrameType, MethodType
 from typing import Any
 
 from torch.utils.data import dataloader as torch_dataloader
@@ -35,6 +36,7 @@ from torch.utils.data._utils import worker as torch_worker
 
 from steptime.journal import RECORD, SPAWNED, Kind, append_to, busy_flags
 from steptime.probe import datasets, sites
+from steptime.probe.items import ItemLook
 from steptime.probe.recorder import append_facts
 from steptime.probe.sampling import LineSampler
 
@@ -124,13 +126,17 @@ fetched: dict[int, int] = {}
 """When the latest batch that a thread made began, by the thread's identifier: cheaper than a threading.local."""
 collated: dict[int, int] = {}
 """When its items were there."""
+look = ItemLook()
+"""Of this process; a worker has its own."""
+_looking: set[int] = set()
+"""Identifiers of the threads whose next batch is looked at."""
 
 
 LINED_BATCHES, LINED_TIME = 3, 500_000_000
 """Batches behind a worker's first one, which imports and opens, of which lines are timed, and ns for them."""
 MOST_LINED = 4
 """Workers of a job that do so: each epoch may start others."""
-WORKER_SAMPLES = "worker_samples"
+WORKER_SAMPLES, ITEMS = "worker_samples", "items"
 
 
 class _WorkerLines:
@@ -173,6 +179,8 @@ class _Worker:
         self._kept = bytearray()
         self._last = self._flush_at = 0
         self.lines = _WorkerLines() if not self._thread and self._wanted() else None
+        self.look = ItemLook() if self.lines is not None else None
+        self._items: dict[str, Any] | None = None
         multiprocessing.util.Finalize(None, self.finish, exitpriority=100)  # a worker ends without atexit
 
     def batch(self, fetch: int, collate: int, end: int) -> None:
@@ -186,6 +194,9 @@ class _Worker:
         self._last = end
         if self.lines is not None:
             self.lines.batch_ends(end)
+        if self.look is not None:
+            self._items = self.look.take(get_ident(), 0) or self._items
+            self.look = self.look if self.look.wanted(0) else None
         if end > self._flush_at:
             self._flush_at = end + self.flush()
 
@@ -197,6 +208,9 @@ class _Worker:
         if self.lines is not None and self.lines.facts is not None:
             found, self.lines = {"iterator": self._iterator, **self.lines.facts}, None
             append_facts(self._facts_path(), [(WORKER_SAMPLES, found)])
+        if self._items is not None:
+            found, self._items = {"iterator": self._iterator, **self._items}, None
+            append_facts(self._facts_path(), [(ITEMS, found)])
         written = bytes(self._kept)
         self._kept.clear()
         return append_to(self._path, written)
@@ -264,6 +278,8 @@ class _Fetch(_Method):
         fetch_begins(thread, now())
         if _LoaderState.worker is not None and _LoaderState.worker.lines is not None:
             _LoaderState.worker.lines.batch_begins()
+        if thread in _looking or (_LoaderState.worker is not None and _LoaderState.worker.look is not None):
+            _look(thread)
         fetched[thread] = now()
         return MethodType(self.original, instance)
 
@@ -277,6 +293,8 @@ class _Collate:
         thread = get_ident()
         collated[thread] = now()
         collate_begins(thread)
+        if thread in _looking or (_LoaderState.worker is not None and _LoaderState.worker.look is not None):
+            _look(thread, sys._getframe(1))
         try:
             return instance.__dict__["collate_fn"]
         except KeyError:
@@ -322,6 +340,21 @@ def tell_apart(wanted: bool) -> None:
 
 
 # -- stamps ------------------------------------------------------------------------------------------------------------
+
+
+def _look(thread: int, fetching: FrameType | None = None) -> None:
+    """At a batch's items: before they are read, and, in the frame that has read them, behind."""
+    worker = _LoaderState.worker
+    mine = look if worker is None else worker.look
+    try:
+        if mine is not None and fetching is None:
+            mine.begin(thread)
+        elif mine is not None and fetching is not None:
+            mine.end(thread, fetching.f_locals.get("data"))
+    except Exception:  # noqa: BLE001 - the probe's boundary: nothing is known of the items
+        _looking.discard(thread)
+        if worker is not None:
+            worker.look = None
 
 
 def _constructed(iterator: Any) -> None:
@@ -378,16 +411,22 @@ def next_begins(iterator: Any, number: int, begin: int) -> None:
     start = iterator.__dict__.pop(START, None)
     if start is not None and _LoaderState.append is not None:
         _LoaderState.append(LOADER_START, 0, number, start[0], start[1] or begin)
+    if look.wanted(number):
+        _looking.add(get_ident())
 
 
-def next_ended(number: int, begin: int, end: int) -> None:
-    """The trainer has its batch. Without workers the stamps lie in this very call."""
+def next_ended(number: int, begin: int, end: int) -> dict[str, Any] | None:
+    """The trainer has its batch. Without workers the stamps lie in this very call. Returns what the iterator's items
+    are like (`ItemFacts`), once."""
     thread = get_ident()
+    _looking.discard(thread)
+    found = look.take(thread, number)
     fetch, collate = fetched.get(thread, 0), collated.get(thread, 0)
     if begin < fetch < collate and _LoaderState.append is not None:
         reading, collating = busy_shares(thread, fetch, collate, end)
         _LoaderState.append(FETCH, reading, number, fetch, collate)
         _LoaderState.append(COLLATE, collating, number, collate, end)
+    return {"iterator": number, **found} if found is not None else None
 
 
 def ready(iterator: Any) -> int | None:

@@ -175,8 +175,8 @@ class Session:
         return number
 
     def range_ends(self, kind: int, number: int, begin: int, end: int, failed: bool) -> None:
-        if kind == LOADER_NEXT:
-            loader.next_ended(number, begin, end)
+        if kind == LOADER_NEXT and (items := loader.next_ended(number, begin, end)) is not None:
+            self.recorder.fact(loader.ITEMS, **items)
         self.recorder.append(kind, EXHAUSTED if failed else 0, number, begin, end)
         if kind in UPDATES and get_ident() == self.quiet.trainer and self.counter.update_ends():
             self._boundary(end)

@@ -187,6 +187,7 @@ def assemble_process(
     loaders = _newest(_of(found, rec.LoaderFacts), "identity")
     identity = workers.identity.copy()
     in_workers = _of(found, rec.WorkerSampleFacts)
+    items = _of(found, rec.ItemFacts)
     for loader in loaders:  # spawned workers know the loader's seed only
         if loader.seed is not None and 0 <= loader.identity <= LARGEST_IDENTITY:
             spawned = SPAWNED | loader.seed
@@ -194,6 +195,7 @@ def assemble_process(
             in_workers = [
                 replace(each, iterator=loader.identity) if each.iterator == spawned else each for each in in_workers
             ]
+            items = [replace(each, iterator=loader.identity) if each.iterator == spawned else each for each in items]
     identity.flags.writeable = False
     return rec.Process(
         folder=folder,
@@ -219,6 +221,7 @@ def assemble_process(
         modules=next((fact.modules for fact in reversed(_of(found, rec.ModuleFacts))), ()),
         between=next(reversed(_of(found, rec.BetweenFacts)), None),
         in_workers=tuple(in_workers),
+        items=tuple(items),
         caught=tuple(_of(found, rec.CaughtFacts)),
         line_cost=next(reversed(_of(found, rec.LineCostFacts)), None),
     )

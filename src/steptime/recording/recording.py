@@ -326,6 +326,26 @@ class PaddingFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class ItemFacts:
+    """The items of the first `batches` batches of an iterator, which has that number. drawn: making them took random
+    numbers from a generator of torch, numpy or Python. bytes: of an item, the largest mean of these batches; None where
+    its types are not known. available: bytes of the host's memory that were to be had then, None where unknown.
+
+    Raises ValueError for a negative size.
+    """
+
+    iterator: int
+    batches: int
+    drawn: bool
+    bytes: float | None = None
+    available: int | None = None
+
+    def __post_init__(self) -> None:
+        if (self.bytes or 0) < 0 or (self.available or 0) < 0:
+            raise ValueError("a size is not negative")
+
+
+@dataclass(frozen=True, slots=True)
 class LeakFacts:
     """What steps leave behind in Python, by who keeps it. kind: "list", "dict", …, "variable", "attribute", "closure",
     "hook"; "" where nobody was found. tensors, bytes (of their storages), graphs (tensors with a graph of autograd) and
@@ -486,6 +506,7 @@ class Process:
     modules: tuple[tuple[str, str, int, int], ...] = ()
     between: BetweenFacts | None = None
     in_workers: tuple[WorkerSampleFacts, ...] = ()
+    items: tuple[ItemFacts, ...] = ()
     caught: tuple[CaughtFacts, ...] = ()
     line_cost: LineCostFacts | None = None
 

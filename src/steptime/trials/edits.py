@@ -16,6 +16,7 @@ import libcst
 from libcst.helpers import get_full_name_for_node
 
 from steptime.advice.fix import (
+    ArgumentEdit,
     AutocastEdit,
     CallEdit,
     CopyEdit,
@@ -64,6 +65,27 @@ def with_keywords(module: libcst.Module, edit: CallEdit) -> libcst.Module | None
     if sum(argument.keyword is None for argument in call.args) > MOST_POSITIONAL.get(edit.callee, USUAL_POSITIONAL):
         return None
     return _with_arguments(module, [call], edit.keywords)
+
+
+def with_argument(module: libcst.Module, edit: ArgumentEdit) -> libcst.Module | None:
+    """A call with one argument in an expression. None where the call is made again and again, where the file asks for
+    the argument as it was, and where it is not given as the first one or by its name."""
+    source, call = SourceFile(module), _call(module, CallEdit(edit.callee, (), edit.site))
+    if call is None or any(each.star for each in call.args):
+        return None
+    again = libcst.For | libcst.While | libcst.CompFor | libcst.Lambda
+    if any(isinstance(each, again) for each in source.around(call)):
+        return None
+    if any(isinstance(node, libcst.Attribute) and node.attr.value in edit.apart for node in source.nodes):
+        return None
+    given = [each.value for each in call.args if each.keyword is not None and each.keyword.value == edit.argument]
+    given += [each.value for each in call.args[:1] if each.keyword is None]
+    if len(given) != 1:
+        return None
+    (value,) = given
+    named = isinstance(value, libcst.Name) or get_full_name_for_node(value) == module.code_for_node(value)
+    written = (edit.plain if named else edit.once).format(value=module.code_for_node(value))
+    return _rewritten(module, {value: partial(_parsed, written)})
 
 
 def with_copies(module: libcst.Module, edit: CopyEdit) -> libcst.Module | None:
@@ -479,5 +501,6 @@ EDITORS: Mapping[type, Callable[[libcst.Module, Any], libcst.Module | None]] = {
     LoopEdit: with_loop,
     DeferEdit: with_deferred,
     DecoratorEdit: with_decorator,
+    ArgumentEdit: with_argument,
 }
 """Of edits that are written into a source; a snippet is only shown, and variables belong to the environment."""

@@ -16,6 +16,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 from steptime.advice.fix import (
+    ArgumentEdit,
     AutocastEdit,
     CallEdit,
     CopyEdit,
@@ -192,7 +193,8 @@ def unwritten(patch: Patch, edits: Sequence[Edit]) -> Patch:
 def _site(edit: SingleEdit) -> SourceLine | None:
     if isinstance(edit, AutocastEdit | ModelEdit | LoopEdit):
         return edit.forward
-    return edit.site if isinstance(edit, CallEdit | CopyEdit | DecoratorEdit | DeferEdit | Snippet) else None
+    placed = ArgumentEdit | CallEdit | CopyEdit | DecoratorEdit | DeferEdit | Snippet
+    return edit.site if isinstance(edit, placed) else None
 
 
 def described(edit: Edit) -> str:
@@ -202,6 +204,8 @@ def described(edit: Edit) -> str:
     if isinstance(edit, CallEdit):
         arguments = ", ".join(f"{name}={value}" for name, value in edit.keywords)
         text = f"{edit.callee}(…, {arguments})"
+    elif isinstance(edit, ArgumentEdit):
+        text = f"{edit.callee}({edit.plain.format(value=edit.argument)}, …)"
     elif isinstance(edit, EnvironmentEdit):
         text = " ".join(f"{name}={value}" for name, value in edit.variables)
     elif isinstance(edit, CopyEdit):

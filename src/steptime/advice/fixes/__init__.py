@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from steptime.advice.fix import Fix
-from steptime.advice.fixes import compiling, input, machine, optimizer, precision, ranks, switches
+from steptime.advice.fixes import caching, compiling, input, machine, optimizer, precision, ranks, switches
 
-_FAMILIES = (compiling, input, machine, optimizer, precision, ranks, switches)
+_FAMILIES = (caching, compiling, input, machine, optimizer, precision, ranks, switches)
 _MADE = {made for family in _FAMILIES for made in vars(family).values() if isinstance(made, Fix)}
 CATALOGUE: tuple[Fix, ...] = tuple(sorted(_MADE, key=lambda made: made.code))

@@ -7,6 +7,7 @@ import functools
 import inspect
 import os
 import sys
+import time
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from torch.utils.data import DataLoader, IterableDataset, SequentialSampler
 
 from steptime.probe import sites
 from steptime.probe.changes.applier import Applier, count, with_arguments
+from steptime.probe.items import random_states
 
 Arguments = dict[str, Any]
 
@@ -308,3 +310,90 @@ class SharingStrategy(LoaderChange):
             super().boundary(steps)
             if multiprocessing.get_sharing_strategy() != self._strategy:
                 self.exercised, self.detail = False, "the job has set another strategy"
+
+
+ASKED_AGAIN = 8
+"""Items that are made a second time when the list is there, evenly spread, and of those that were used later on."""
+LATER = (2, 5)
+"""Steps behind which items that were used are made again: before a variant is timed (trials/results.py, WARM_UP)."""
+
+
+class KeptItems(list[Any]):
+    """The items of a dataset. asked: the first that were asked for in this process."""
+
+    def __init__(self, items: list[Any]) -> None:
+        super().__init__(items)
+        self.asked: list[int] = []
+
+    def __getitem__(self, index: Any) -> Any:
+        if len(self.asked) < ASKED_AGAIN:
+            self.asked.append(index)
+        return super().__getitem__(index)
+
+
+class CachedItems(LoaderChange):
+    """arguments: `site`, see LoaderChange. All items are made when the loader is, and kept in a list; seconds: what
+    that took. Left as it is where an item is no longer equal when it is asked for again, or takes random numbers."""
+
+    def __init__(self, target: str, arguments: Arguments) -> None:
+        super().__init__(target, arguments)
+        self._kept: list[tuple[Any, KeptItems]] = []
+        self._changed_item = ""
+
+    def decide(self, arguments: Arguments) -> str:
+        dataset = arguments["dataset"]
+        if any(dataset is items for _, items in self._kept):  # a framework makes the loader anew
+            return ""
+        if isinstance(dataset, IterableDataset) or not hasattr(type(dataset), "__len__"):
+            return "the dataset has no length: its items cannot be listed"
+        if hasattr(dataset, "set_epoch"):
+            return "the dataset has set_epoch: its items change with the epoch"
+        begin, before = time.perf_counter(), random_states()
+        length = len(dataset)
+        items = KeptItems([dataset[index] for index in range(length)])
+        self.seconds = round(self.seconds + time.perf_counter() - begin, 3)
+        if random_states() != before:
+            return "making the items takes random numbers: kept ones would always be the same"
+        if not all(same(list.__getitem__(items, each), dataset[each]) for each in _spread(length)):
+            return DIFFERENT
+        self._kept.append((dataset, items))
+        arguments["dataset"] = items
+        return ""
+
+    def is_known(self, settings: Arguments) -> bool:
+        return any(settings["dataset"] is items for _, items in self._kept)
+
+    def boundary(self, steps: int) -> None:
+        """See LATER: training may change what it was given."""
+        super().boundary(steps)
+        if steps in LATER and not self._changed_item:
+            for dataset, items in self._kept:
+                if not all(same(list.__getitem__(items, each), dataset[each]) for each in items.asked):
+                    self._changed_item = DIFFERENT
+        if self._changed_item:
+            self.exercised, self.detail = False, self._changed_item
+        elif self.exercised:
+            self.detail = f"{count(sum(len(items) for _, items in self._kept), 'item')} made in {self.seconds:.1f} s"
+
+
+DIFFERENT = "an item is not the same when it is asked for a second time"
+
+
+def _spread(length: int) -> list[int]:
+    return sorted({round(number * (length - 1) / (ASKED_AGAIN - 1)) for number in range(ASKED_AGAIN)}) if length else []
+
+
+def same(one: Any, other: Any) -> bool:
+    """Whether two items are equal, bit by bit where they are numbers. What cannot be compared is not."""
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, torch.Tensor):
+        alike = one.dtype == other.dtype and one.shape == other.shape
+        return alike and bool(((one == other) | ((one != one) & (other != other))).all())
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(same, one, other))
+    if hasattr(one, "tobytes") and hasattr(one, "shape"):  # an array of numpy's
+        return bool(one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes())
+    return bool(one == other)

@@ -28,6 +28,7 @@ APPLIERS: dict[str, type[Applier]] = {
     "autocast": precision.Autocast,
     "batch-size": loading.BatchSize,
     "cached-batch": loading.CachedBatch,
+    "cached-items": loading.CachedItems,
     "channels-last": models.ChannelsLast,
     "checkpointing": models.Checkpointing,
     "compile": models.Compile,
