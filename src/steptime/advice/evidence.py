@@ -209,8 +209,7 @@ class CopyUse:
 
 @dataclass(frozen=True, slots=True)
 class CollectiveUse:
-    """Collectives of one kind and process group. bytes per step (None: not in the trace); exposed: ns per step in which
-    nothing but communication ran."""
+    """Collectives of one kind and process group. bytes per step (None: not in the trace); exposed: ns a step alone."""
 
     name: str
     group: str
@@ -328,9 +327,8 @@ class KeeperUse:
 @dataclass(frozen=True, slots=True)
 class MemoryUse:
     """The memory of a process. peak: the most that was held: reserved on a device, resident on a CPU. allocated_peak:
-    of tensors on a device. capacity: of the device or of the machine. retries: of the allocator, per steady step; None
-    on a CPU. growth: per step, `grows` where it is beyond doubt, `grown` in all. optimizer_state: by the optimisers'
-    types and their elements."""
+    of tensors on a device. capacity: of device or machine. retries: of the allocator, per steady step; None on a CPU.
+    growth: per step, `grows` where it is beyond doubt, `grown` in all. optimizer_state: by types and their elements."""
 
     device: str
     peak: int
@@ -655,7 +653,8 @@ class OutlierUse:
 class CaughtUse:
     """Steps that were looked into while they lasted. duration: median, ns; usual: of a step then. numbers: of the first
     ones. period: steps from each to the next, where that is always the same, else 0. lines: of the user's, with their
-    share of the time that was looked at."""
+    share of the time that was looked at. profiled: numbers of steps that were named in advance as slow ones, and
+    profiled; as_usual: of those that then took no longer than others."""
 
     count: int
     duration: float
@@ -663,6 +662,8 @@ class CaughtUse:
     numbers: tuple[int, ...]
     period: int
     lines: tuple[SegmentLine, ...]
+    profiled: tuple[int, ...] = ()
+    as_usual: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -687,8 +688,7 @@ class GpuUse:
     """The GPUs during the steady steps, by so many samples of the driver. slowed, capped: shares of the samples in
     which the driver lowered the clock for heat or the board's supply, and for the limit of its power. slowed_clock,
     capped_clock: mean clock then, and max_clock: that it can reach, MHz. power, limit: watts, None where they are not
-    told. width, generation: of the link to the host at its best in any sample, and what device and slot can do; None
-    likewise."""
+    told. width, generation: of the link to the host at its best in any sample, what device and slot can do, or None."""
 
     samples: int
     slowed: float
