@@ -39,6 +39,9 @@ WRITING_SHARE, LONGEST_WAIT = 200, 900_000_000
 """Writing takes at most a 200th of the time, as far as LONGEST_WAIT (ns) allows: where a file is far away, opening and
 closing it takes milliseconds."""
 
+NEWEST = 64
+"""Records kept of those that were written."""
+
 EARLY_WINDOW = 1
 """Number of the profiler's window that is taken before there are steady steps, for a job that ends soon."""
 
@@ -165,7 +168,8 @@ def append_to(path: str, data: bytes) -> int:
 
 
 class Journal:
-    """Appends records to a file: in memory first, written out every quarter of a second of job time.
+    """Appends records to a file: in memory first, written out once in a quarter of a second of job time,
+    and where few boundaries are told (`probe.patches.Quiet`) every half of one.
 
     Until `open` it only keeps the newest records: a process that never trains leaves no file.
     Any thread may append, and the garbage collector's callback may in the middle of an append: records are kept in one
@@ -182,6 +186,9 @@ class Journal:
         self.readers: list[Callable[[list[int]], object]] = []
         """Get what is written, too, in whatever thread writes."""
         self._flushing = threading.Lock()
+        self.newest: list[int] = []
+        """The last records that were written."""
+        self._counted = self._written = self._uncounted = 0
 
     def open(self, path: str) -> None:
         """Makes the file; what was appended so far is written with the next flush."""
@@ -199,6 +206,18 @@ class Journal:
         """Appends one sample: MEMORY, QUEUE, DEVICE_MARK or GRADIENT_NORM, whose second time is a value."""
         self.records.extend((head(kind, 0, 0, identity), time, value))
 
+    def count(self, head: int) -> int | None:
+        """Records with this head that were appended since it was first asked for, the head before it forgotten; None
+        where another thread is writing them just now."""
+        if not self._flushing.acquire(blocking=False):
+            return None
+        try:
+            if head != self._counted:
+                self._counted, self._written, self._uncounted = head, 0, len(self.records)
+            return self._written + self.records[self._uncounted :: WORDS].count(head)
+        finally:
+            self._flushing.release()
+
     def flush(self) -> int:
         """Writes what is kept; whole records stay whole as far as the file system takes them. Whoever comes while
         somebody writes leaves it to the next flush. Returns what `append_to` does, or 0."""
@@ -210,8 +229,12 @@ class Journal:
                 return 0
             count = len(self.records)
             taken = self.records[:count]
+            if self._counted:
+                self._written += taken[self._uncounted :: WORDS].count(self._counted)
+                self._uncounted = max(0, self._uncounted - count)
             data = struct.pack(f"<{count}q", *taken)
             del self.records[:count]
+            self.newest = taken[-WORDS * NEWEST :]
             for read in self.readers:
                 read(taken)
             return append_to(self._path, data)

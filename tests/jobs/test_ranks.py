@@ -7,15 +7,23 @@ import json
 import os
 import re
 import subprocess
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from preloading import python
+
+from steptime.analysis.layout import lay_out
+from steptime.recording.load import load
+from steptime.recording.recording import Process
 
 pytest.importorskip("torch")
 
 SCRIPT = Path(__file__).parent / "ranks" / "scripts" / "two_ranks.py"
+NOW_AND_THEN = SCRIPT.with_name("slow_now_and_then.py")
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "ddp_late_rank.py"
 GLOO_GAVE_UP = "terminate called without an active exception"
 """Of a rank that is ended by C++ while others use the CPUs, about once in a hundred runs: tried once more. That a
@@ -73,9 +81,6 @@ def names(report: dict[str, Any], weight: str = "finding") -> set[str]:
 
 def profiled_steps(folder: Path) -> list[int]:
     """After which step each rank's first window began, by its journal."""
-    from steptime.analysis.layout import lay_out
-    from steptime.recording.load import load
-
     found = []
     for process in load(folder).processes:
         begin = process.traces[0].begin
@@ -107,6 +112,56 @@ def test_all_ranks_profile_the_same_steps_and_are_told_together(tmp_path: Path) 
     assert [row["rank"] for row in report["ranks"]["rows"]] == [0, 1]
     first, second = profiled_steps(tmp_path / "job")
     assert first == second
+
+
+def windows(recording: Path, wanted: Callable[[dict[str, Any]], bool]) -> list[list[int]]:
+    """Of each rank the numbers of such windows of the profiler, as far as they are written."""
+    found = []
+    for facts in sorted(recording.glob("process-*/facts.jsonl")):
+        read = [json.loads(line) for line in facts.read_text(encoding="utf-8").splitlines() if line.endswith("}")]
+        found.append([each["number"] for each in read if each["fact"] == "trace" and wanted(each)])
+    return found
+
+
+def wait_for(job: subprocess.Popen[str], recording: Path, wanted: Callable[[dict[str, Any]], bool]) -> None:
+    """Until both ranks have such a window. What takes three minutes never comes."""
+    until = time.monotonic() + 180
+    while len(found := windows(recording, wanted)) < 2 or not all(found):
+        assert job.poll() is None, job.communicate()[1]
+        assert time.monotonic() < until, found
+        time.sleep(0.1)
+
+
+@pytest.mark.slow
+def test_all_ranks_profile_the_same_slow_step_and_the_same_steps_when_asked_to(tmp_path: Path) -> None:
+    """Long after the start, where nobody is told of most steps."""
+    recording, stop = tmp_path / "job", tmp_path / "stop"
+    options = ["--catch", "step > 300ms", "--no-peaks", "--no-progress", "--quiet", "--recording", str(recording)]
+    launcher = [python(), "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    words = [python(), "-m", "steptime", "run", *options, "--", *launcher, str(NOW_AND_THEN), str(stop)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    job = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+    try:
+        wait_for(job, recording, lambda trace: trace["caught"])
+        (recording / "profile-request").touch()
+        wait_for(job, recording, lambda trace: 4 < trace["number"] < 100)
+    finally:
+        stop.touch()
+        complaints = job.communicate(timeout=120)[1]
+    assert job.returncode == 0, complaints
+    (first, slow), (second, also_slow) = (windows_began(process) for process in load(recording).processes)
+    assert first == second
+    assert slow == also_slow
+    assert all(step % 60 == 0 for step in slow)
+    assert len(first) > len(slow) >= 1
+
+
+def windows_began(process: Process) -> tuple[list[int], list[int]]:
+    """The step in which each late window began, and each that was for a slow step."""
+    ends = lay_out(process).steps.end
+    late = [trace for trace in process.traces if trace.number > 4]
+    steps = [int(np.searchsorted(ends, trace.begin, side="right")) + 1 for trace in late]
+    return steps, [step for step, trace in zip(steps, late, strict=True) if trace.caught]
 
 
 @pytest.mark.slow

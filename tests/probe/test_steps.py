@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from steptime.probe.steps import BACKWARD, FORWARD, OPTIMIZER, Slower, StepCounter, Untrained
+from pathlib import Path
+
+from steptime.journal import Journal, Kind, head
+from steptime.probe.steps import BACKWARD, FORWARD, OPTIMIZER, Pace, Slower, StepCounter, StepNumber, Untrained
 
 
 def backward(counter: StepCounter, *updates: int, partial: bool = False) -> bool:
@@ -121,3 +124,89 @@ def test_steps_that_became_slower_are_told_once() -> None:
     slower = Slower(10)
     assert not any(slower.step(each) for each in [10, 11, 9, 10, 40, 10, 11, 10] * 5)  # a stall is no new level
     assert sum(slower.step(20 + each % 2) for each in range(40)) == 1
+
+
+def filled(journal: Journal, steps: int, after: int = 0) -> int:
+    """Steps of 10 ns with three records each; returns when the last one ended."""
+    for number in range(1, steps + 1):
+        end = after + 10 * number
+        for kind in (Kind.FORWARD, Kind.BACKWARD, Kind.OPTIMIZER_STEP):
+            journal.records.extend((head(kind, 0, 1, 7), end - 3, end))
+    return after + 10 * steps
+
+
+ENDING = head(Kind.OPTIMIZER_STEP, 0, 1, 7)
+
+
+def test_steps_of_which_nobody_was_told_are_counted_by_their_records_written_or_not(tmp_path: Path) -> None:
+    journal = Journal()
+    journal.open(str(tmp_path / "journal.bin"))
+    ended = StepNumber(journal)
+    end = filled(journal, 1)
+    assert ended.one(ENDING, False) == 1
+    for _ in range(3):
+        end = filled(journal, 20, end)
+        journal.flush()
+        end = filled(journal, 20, end)
+        before = ended.told
+        steps = ended.one(ENDING, True)
+        assert ended.told == before + 1
+    assert steps == 121
+    filled(journal, 1, end)
+    assert ended.one(ENDING, False) == 122
+
+
+def test_a_step_is_counted_again_where_another_thread_was_writing_its_records(tmp_path: Path) -> None:
+    journal = Journal()
+    ended = StepNumber(journal)
+    end = filled(journal, 1)
+    ended.one(ENDING, False)
+    end = filled(journal, 9, end)
+    with journal._flushing:
+        assert ended.one(ENDING, True) == 2
+    filled(journal, 1, end)
+    assert ended.one(ENDING, True) == 11
+
+
+def test_another_optimizer_that_ends_the_steps_goes_on_with_the_count() -> None:
+    journal = Journal()
+    ended = StepNumber(journal)
+    end = filled(journal, 1)
+    ended.one(ENDING, False)
+    other = head(Kind.OPTIMIZER_STEP, 0, 1, 9)
+    end = filled(journal, 4, end)
+    assert ended.one(other, True) == 5
+    journal.records.extend((other, end, end + 1) * 3)
+    assert ended.one(other, True) == 8
+
+
+def test_the_step_before_the_last_one_is_known_from_its_records(tmp_path: Path) -> None:
+    journal = Journal()
+    journal.open(str(tmp_path / "journal.bin"))
+    ended = StepNumber(journal)
+    end = filled(journal, 2)
+    ended.one(ENDING, False)
+    assert ended.step_before() == (0, 0)
+    end = filled(journal, 3, end)
+    assert ended.step_before() == (end - 20, end - 10)
+    journal.flush()
+    filled(journal, 1, end)
+    assert ended.step_before() == (end - 10, end)
+
+
+def test_what_is_usual_holds_where_most_steps_are_passed_over() -> None:
+    pace, time, steps = Pace(), 0, 0
+    for number in range(40):  # each visit makes its step longer, and an evaluation lies in one stretch of three
+        time, steps = time + 5000 + (900 if number % 3 == 0 else 0), steps + 50
+        pace.boundary(time, steps)
+        time, steps = time + 160, steps + 1
+        pace.boundary(time, steps)
+    assert pace.usual() == 100
+
+
+def test_what_is_usual_is_the_median_where_every_step_is_told() -> None:
+    pace = Pace()
+    assert pace.usual() == 0
+    for number, time in enumerate((0, 10, 20, 31, 131, 141)):
+        pace.boundary(time, number)
+    assert pace.usual() == 10

@@ -23,6 +23,8 @@ from steptime.recording.recording import Process, SampleFacts
 
 LEAST_OF_GROWTH = 0.3
 """Of what the lines grew by, for one to be named."""
+LEAST_SLOW = 1.5
+"""Times the usual step, of a step that was profiled because it should be slow."""
 MOST_NUMBERS = 8
 """Of slow steps that are told one by one."""
 NEARLY_ALL = 0.9
@@ -61,10 +63,19 @@ def caught_use(process: Process, layout: Layout) -> CaughtUse | None:
         return None
     numbers = (np.searchsorted(steps.end, [each.begin for each in caught], side="right") + 1).tolist()
     apart = {later - earlier for earlier, later in pairwise(numbers)}
+    named = [each for each in process.traces if each.caught]
+    usual = float(np.median([each.usual for each in caught]))
+    profiled: tuple[list[int], list[int]] = [], []
+    for place, window in zip(
+        np.searchsorted(steps.end, [each.begin for each in named], side="right"), named, strict=True
+    ):
+        profiled[window.end - window.begin < LEAST_SLOW * usual].append(int(place) + 1)
     return CaughtUse(
         count=len(caught),
         duration=float(np.median([each.end - each.begin for each in caught])),
-        usual=float(np.median([each.usual for each in caught])),
+        usual=usual,
+        profiled=tuple(profiled[0]),
+        as_usual=tuple(profiled[1]),
         numbers=tuple(numbers[:MOST_NUMBERS]),
         period=apart.pop() if len(apart) == 1 and len(numbers) > 2 else 0,
         lines=segment_lines(path for each in caught for path in each.paths),

@@ -112,7 +112,7 @@ def breakdown_of_process(process: Process, layout: Layout, machine: Machine | No
     """The breakdown and the operators of a process. A trace that cannot be read is a problem in words, not an error."""
     steps = layout.timeline.steps
     problems: list[str] = []
-    read_traces = ((facts, _read(process, facts, problems)) for facts in process.traces)
+    read_traces = ((facts, _read(process, facts, problems)) for facts in process.traces if not facts.caught)
     windows = tuple(
         _window(trace, facts, process, layout, machine) for facts, trace in read_traces if trace is not None
     )

@@ -17,6 +17,7 @@ from collections.abc import Container, Iterable
 from typing import Any
 
 from steptime.journal import WORDS, Kind
+from steptime.probe.occurrences import KEPT
 from steptime.probe.patches import Follower
 from steptime.probe.sampling import MOST_LINES, MOST_PATHS, described, path_of
 from steptime.probe.steps import BACKWARD, FORWARD, OPTIMIZER
@@ -34,7 +35,7 @@ MOST_LOOKS = 20_000
 LEARNING = 16
 """Boundaries between two looks at what is usual."""
 BLOCKS, LEAST_STEPS = 8, 4
-"""Written blocks of the journal, a quarter of a second each, from which that is learnt; steps in them at least."""
+"""Written blocks of the journal, half a second each, from which that is learnt; steps in them at least."""
 SIGNS = {
     OPTIMIZER: (int(Kind.OPTIMIZER_STEP), int(Kind.SCALER_STEP)),
     BACKWARD: (int(Kind.BACKWARD),),
@@ -108,6 +109,13 @@ def usual_step(blocks: Iterable[list[int]], signs: Container[int]) -> int:
     return durations[len(durations) // 2] if len(durations) >= LEAST_STEPS else 0
 
 
+def ends_behind(blocks: Iterable[list[int]], closing: int, begin: int) -> int:
+    """Steps that have ended after `begin`, ns, in records as the journal keeps them, by the head of the records that
+    end them."""
+    heads_and_ends = ((block[place], block[place + 2]) for block in blocks for place in range(0, len(block), WORDS))
+    return sum(head == closing and end > begin for head, end in heads_and_ends)
+
+
 class SlowStepWatch(Follower):
     """limits: "times" the usual step or "ns" that a step must exceed, or "every" so many steps one that is looked into
     whole. thread: the training thread's identity.
@@ -119,7 +127,9 @@ class SlowStepWatch(Follower):
         self.every = int(limits.get("every") or 0)
         self._limits, self._thread = limits, thread
         self._session, self._signs = session, SIGNS.get(session.counter.mode, SIGNS[OPTIMIZER])
-        self._usual, self._steps, self._ended = session.pace.usual(), 0, now()
+        self._usual, self._steps, self._ended, self._told = session.pace.usual(), 0, now(), 0
+        self.numbers: deque[int] = deque(maxlen=KEPT)
+        """Of the latest slow steps."""
         self._caught: deque[dict[str, Any]] = deque()
         self._blocks: deque[list[int]] = deque(maxlen=BLOCKS)
         session.recorder.journal.readers.append(self._blocks.append)
@@ -131,10 +141,14 @@ class SlowStepWatch(Follower):
         start_new_thread(self._watch, ())
 
     def boundary(self, steps: int) -> None:
-        """In the training thread: a step has ended; `steps`: how many there were that we were told of."""
-        self._steps = steps
-        if steps % LEARNING == 0:
+        """In the training thread: a step has ended; `steps`: how many there were."""
+        self._steps, self._told = steps, self._told + 1
+        if self._told % LEARNING == 0:
             self._usual = usual_step(self._blocks, self._signs) or self._session.pace.usual()
+        if self._caught:
+            journal, closing = self._session.recorder.journal, self._session.ended.closing
+            blocks = [*self._blocks, list(journal.records)]
+            self.numbers.extend(steps + 1 - ends_behind(blocks, closing, each["begin"]) for each in self._caught)
         self._write()
 
     def finish(self) -> None:

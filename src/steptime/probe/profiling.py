@@ -126,7 +126,7 @@ class ProfilerWindow:
         """`trained`: the job's parameters, where its allocations are wanted; `modules`: its modules by path, as far as
         they are known."""
         self._recorder, self._folder, self._trained = recorder, recorder.folder, trained
-        self.number, self.stacks = number, stacks
+        self.number, self.stacks, self.caught = number, stacks, False
         self._profile: Any = None
         self._partial = os.path.join(self._folder, f"trace-{number}.json.partial")
         self._open = OpenRanges()
@@ -212,6 +212,7 @@ class ProfilerWindow:
             "number": self.number,
             "path": path,
             "stacks": self.stacks,
+            "caught": self.caught,
             "epoch_ns": epoch,
             "monotonic_ns": monotonic,
             "thread": threading.get_native_id(),

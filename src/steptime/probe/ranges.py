@@ -51,6 +51,7 @@ class RangePatch:
         self._exit = self._target.__exit__
         self._listener = listener
         self._known: dict[str, int] = {}
+        self._short: set[str] = set()
 
     def install(self) -> None:
         """Replaces the class's two methods. `_steptime` of an instance: (head, begin) of a range of ours."""
@@ -65,9 +66,17 @@ class RangePatch:
             del self._target._steptime
 
     def forget(self) -> None:
-        """A name may mean another one from now on: there is a new loader's iterator or optimiser. Also called at times,
-        so that a zero_grad that was short is timed again."""
+        """A name may mean another one from now on: there is a new loader's iterator or optimiser."""
         self._known.clear()
+        self._short.clear()
+
+    def again(self) -> None:
+        """Called at times, so that a zero_grad that was short is timed again, and there is room for further names."""
+        if len(self._known) >= KNOWN_NAMES:
+            self._known.clear()
+        for name in self._short:
+            self._known.pop(name, None)
+        self._short.clear()
 
     def _make_enter(self) -> Callable[..., Any]:
         original, known, quiet, begins = self._enter, self._known, self._listener.quiet, self._begins
@@ -109,6 +118,8 @@ class RangePatch:
         head = kind | self._listener.range_begins(kind, owner, begin) << 32
         if self._listener.only(kind, owner):
             self._remember(name, head)
+        else:
+            self._known.pop(name, None)
         return head, begin
 
     def _remember(self, name: str, head: int) -> None:
@@ -145,6 +156,7 @@ class RangePatch:
                 return
             if kind == ZERO_GRAD and end - begin < SHORT:
                 self._known[opened.name] = NOT_OURS
+                self._short.add(opened.name)
             if kind == LOADER_NEXT and begin < (fetch := fetched.get(identifier := get_ident(), 0)):
                 collate = collated.get(identifier, 0)
                 if fetch < collate:

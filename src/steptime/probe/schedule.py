@@ -38,6 +38,7 @@ from steptime.probe.memory import exhausted
 from steptime.probe.memory.leaks import APART, LeakHunt
 from steptime.probe.modules import MOST, module_facts, named_modules
 from steptime.probe.objects import each_once, parameters_of, updated_by
+from steptime.probe.occurrences import Occurrences, written_once
 from steptime.probe.profiling import ProfilerWindow
 from steptime.probe.sampling import LineSampler
 from steptime.probe.session import Session, Stage, leave
@@ -80,14 +81,20 @@ of theirs: its operators and calls would fill the memory until an evaluation end
 STACK_LIMIT, STACK_CALLS = 10 * SECOND, 100_000
 """No stacks for longer steps, or for steps with more calls: each becomes an event of 250 bytes, that is 25 MB and a
 second to write."""
+SLOW_WINDOW, SLOW_PATIENCE = 100, 60 * SECOND
+"""The windows of slow steps have the numbers behind it, as ranks may have had different ones before; how long one may
+last, ns."""
 AGAIN_AFTER = 600 * SECOND
 """A long job is profiled once more after ten minutes: what is steady at the start may have drifted."""
 REQUEST_PERIOD = SECOND
-QUIET = SECOND // 5
-"""While there is nothing to do but watch, the script and its housekeeping come only so often: such a step costs 140 us
-more, most of it for what the patches have to ask anew."""
-LONG_BREAK = 4
-"""Where a step ends so many times later than it should, the job was at something else: what it is, lines will tell."""
+QUIET = SECOND // 2
+"""While there is nothing to do but watch, the script and its housekeeping come only so often: such a step costs 200 to
+400 us more, half of it for the journal's write, the other for what the patches have to ask anew."""
+LONG_BREAK, LEAST_BREAK = 4, SECOND * 4 // 5
+"""Where a step ends so many times later than it should, and ns, the job was at something else: what it is, lines will
+tell."""
+SINGLE_PERIOD = SECOND // 5
+"""Between two single steps that are compared with those before, on devices too, where we are told of each."""
 LOG_SECONDS = 10.0
 """Between two times that numbers go to the job's own loggers."""
 LEAVE = "leave-request"
@@ -314,11 +321,12 @@ def _profiles(session: Session, number: int, plain: int, stacks: bool = False) -
     if not plain and not stacks:
         return
     duration = session.pace.usual()
-    lead = AHEAD_STEPS if number < STEADY_WINDOW else ahead(duration)
+    asked = number > STEADY_WINDOW
+    lead = AHEAD_STEPS if number < STEADY_WINDOW else ahead(duration, ASKED_AHEAD if asked else AHEAD_TIME)
     wanted = plain and (session.plan.get("profile_steps") or max(1, min(plain, PROFILE_TIME // (duration or 1))))
     if not traces(here := place(), session.plan.get("trace_ranks") or ()):
         return
-    loaders = session.iterators.living(), session.counter.backwards, session.steps
+    loaders = session.iterators.living(), session.counter.backwards, session.ended.told
     if not here.alone:
         ready = session.steps + steps_to_next(*loaders, lead + wanted + stacks)
         agreed = agree(session.plan["recording"], number, ready + lead, wanted, stacks)
@@ -369,10 +377,11 @@ def _hunt_leaks(session: Session) -> Stage:
         session.recorder.fact("leak", **leak)
 
 
-def _profile(session: Session, window: ProfilerWindow, wanted: int) -> Stage:
-    """One window. Where the job leaves its rhythm in the first step of one, as for an evaluation, once more."""
-    patience = max(SECOND, PATIENCE * wanted * session.pace.usual())
-    for _ in range(ATTEMPTS):
+def _profile(session: Session, window: ProfilerWindow, wanted: int, patience: int = SECOND) -> Stage:
+    """One window. Where the job leaves its rhythm in the first step of one, as for an evaluation, once more, unless it
+    is for a step of a certain number. patience: ns that it may last at least."""
+    patience = max(patience, PATIENCE * wanted * session.pace.usual())
+    for _ in range(1 if window.caught else ATTEMPTS):
         begin = now()
         if obstacle := window.obstacle():
             session.recorder.note(f"the profiler stayed off: {obstacle}")
@@ -408,29 +417,36 @@ def _keep_watching(session: Session, duration: int, stacks: bool) -> Stage:
         session.catching = catching
         catching.start()
     number, again, look = STEADY_WINDOW + 2, now() + AGAIN_AFTER, 0
+    slow = Occurrences(session.plan["recording"], getattr(session.catching, "numbers", ()))
     between, slower = not session.untrained.latest, Slower(duration)
-    served, deserted = 0.0, _desertion(session.plan.get("attached", ""))
+    served, single, deserted = 0.0, 0, _desertion(session.plan.get("attached", ""))
     while True:
         time_now = now()
         # A device's events are recorded and read at every boundary, so somebody always waits for it there; and steps
         # are counted where every n-th is looked into.
-        heard = session.marks is not None or session.catching.every
+        heard = session.marks is not None or session.catching.every or _is_near(session, slow)
         session.quiet.until = 0 if heard else time_now + QUIET
         yield
-        if slower.looking:
-            session.quiet.until, begin = 0, now()
-            yield
-            if slower.step(now() - begin):
-                yield from _unseen(session, _sampled(session))
-        if between and session.marks is None and now() - time_now > QUIET + LONG_BREAK * max(QUIET, duration):
+        if between and session.marks is None and now() - time_now > QUIET + max(LEAST_BREAK, LONG_BREAK * duration):
             session.quiet.until, between = 0, False
             yield from _unseen(session, _between(session))
             continue
+        if slower.looking and time_now >= single:
+            single, (begin, end) = time_now + SINGLE_PERIOD, session.ended.step_before()
+            if begin and slower.step(end - begin):
+                session.quiet.until = 0
+                yield from _unseen(session, _sampled(session))
+                continue
         gradients.look()
+        if slow.near(session.steps, 0):
+            session.quiet.until = 0
+            yield from _unseen(session, _slow_step(session, slow))
         if time_now < look:
             continue
         session.quiet.until = 0
         look = time_now + REQUEST_PERIOD
+        if limits is not None:
+            slow.look(session.steps, ahead(session.pace.usual(), ASKED_AHEAD))
         if _modified(os.path.join(session.plan["recording"], LEAVE)) or deserted():
             leave(session)
             return
@@ -439,6 +455,25 @@ def _keep_watching(session: Session, duration: int, stacks: bool) -> Stage:
             served, again = asked, time_now + (1 << 62)
             yield from _profiles(session, number, PROFILE_STEPS, stacks)
             number += 2
+
+
+def _is_near(session: Session, slow: Occurrences) -> bool:
+    """Whether the slow step that is named comes soon: from now on we want to be told of every step."""
+    return slow.step > 0 and slow.near(session.steps, 2 * QUIET // max(1, session.pace.usual()) + 1)
+
+
+def _slow_step(session: Session, slow: Occurrences) -> Stage:
+    """Profiles the step that was named as the next slow one, on all ranks that trace."""
+    number, step = slow.number, slow.step
+    slow.over()
+    if not traces(place(), session.plan.get("trace_ranks") or ()) or not session.plan.get("profile", True):
+        return
+    if session.steps + 1 > step:
+        session.recorder.note(f"the slow step {step} was over when this rank read that all should profile it")
+        return
+    window = _window(session, SLOW_WINDOW + number, stacks=False)
+    window.caught = True
+    yield from _profile(session, window, 1, SLOW_PATIENCE)
 
 
 def _unseen(session: Session, stage: Generator[None, None, T]) -> Generator[None, None, T]:
@@ -497,8 +532,10 @@ def _batches_left(iterators: Iterable[Any]) -> int | None:
     return max(left, default=None)
 
 
-AHEAD_STEPS, AHEAD_TIME = 4, 500_000_000
+AHEAD_STEPS, AHEAD_TIME = 4, SECOND // 2
 """How far ahead: for the ranks that are ready some steps later, and for a shared file system to show the file."""
+ASKED_AHEAD = REQUEST_PERIOD + QUIET + AHEAD_TIME
+"""The same, ns, where the ranks look for it now and then only."""
 
 
 @dataclass(frozen=True)
@@ -510,9 +547,9 @@ class Agreed:
     stacks: bool
 
 
-def ahead(duration: int) -> int:
-    """Steps until one that all ranks can agree on, however far apart they are. duration: ns of one."""
-    return max(AHEAD_STEPS, AHEAD_TIME // max(1, duration))
+def ahead(duration: int, time: int = AHEAD_TIME) -> int:
+    """Steps until one that all ranks can agree on, however far apart they are, up to `time` ns. duration: ns of one."""
+    return max(AHEAD_STEPS, time // max(1, duration))
 
 
 def agree(recording: str, number: int, step: int, steps: int, stacks: bool) -> Agreed:
@@ -520,15 +557,7 @@ def agree(recording: str, number: int, step: int, steps: int, stacks: bool) -> A
     the recording cannot be written."""
     mine = Agreed(step, steps, stacks)
     path = os.path.join(recording, f"profile-{number}.json")
-    partial = f"{path}.{os.uname().nodename}-{os.getpid()}-{get_ident()}"
-    try:
-        with open(partial, "w", encoding="utf-8") as file:
-            json.dump(asdict(mine), file)
-        try:
-            os.link(partial, path)  # whole or not at all, and only once, on shared file systems too
-        finally:
-            os.unlink(partial)
-    except FileExistsError:
+    if not written_once(path, asdict(mine)):
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError), open(path, encoding="utf-8") as file:
             found = json.load(file)
             return Agreed(int(found["step"]), int(found["steps"]), bool(found["stacks"]))

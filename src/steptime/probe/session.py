@@ -36,7 +36,7 @@ from steptime.probe.patches import (
 )
 from steptime.probe.ranges import RangePatch
 from steptime.probe.recorder import Recorder, finish_as_child
-from steptime.probe.steps import Pace, StepCounter, Untrained
+from steptime.probe.steps import Pace, StepCounter, StepNumber, Untrained
 
 LOADER_NEXT, OPTIMIZER_STEP, SCALER_STEP = int(Kind.LOADER_NEXT), int(Kind.OPTIMIZER_STEP), int(Kind.SCALER_STEP)
 FORWARD, BACKWARD, QUEUE = int(Kind.FORWARD), int(Kind.BACKWARD), int(Kind.QUEUE)
@@ -70,7 +70,7 @@ class Session:
         self.quiet = Quiet(self.recorder.journal.records, self.recorder.threads)
         self.counter = StepCounter()
         self.numbers = ObjectNumbers()
-        self.steps = 0
+        self.steps, self.ended = 0, StepNumber(self.recorder.journal)
         self.pace, self.untrained = Pace(), Untrained()
         self.roots: list[RootPatch] = []
         self.watching = self.slowed = False  # slowed: the probe itself makes steps longer
@@ -179,7 +179,7 @@ class Session:
             self.recorder.fact(loader.ITEMS, **items)
         self.recorder.append(kind, EXHAUSTED if failed else 0, number, begin, end)
         if kind in UPDATES and get_ident() == self.quiet.trainer and self.counter.update_ends():
-            self._boundary(end)
+            self._boundary(end, kind, number)
 
     def only(self, kind: int, owner: Any) -> bool:
         return (self.iterators if kind == LOADER_NEXT else self.optimizers).only(owner)
@@ -217,7 +217,7 @@ class Session:
     def backward_ends(self, begin: int, end: int, flags: int) -> None:
         self.recorder.append(BACKWARD, flags, 0, begin, end)
         if get_ident() == self.quiet.trainer and self.counter.backward_ends():
-            self._boundary(end)
+            self._boundary(end, BACKWARD, 0, flags)
 
     def forward_begins(self, begin: int) -> None:
         if self.marks is not None and get_ident() == self.quiet.trainer:
@@ -228,7 +228,7 @@ class Session:
         if not flags & GRADIENT:
             self.untrained.now += 1
         if get_ident() == self.quiet.trainer and self.counter.forward_ends():
-            self._boundary(end)
+            self._boundary(end, FORWARD, root, flags)
 
     def interval(self, kind: int, number: int, begin: int, end: int) -> None:
         self.recorder.append(kind, 0, number, begin, end)
@@ -248,11 +248,11 @@ class Session:
 
     # -- steps -----------------------------------------------------------------------------------------------------
 
-    def _boundary(self, time_ns: int) -> None:
-        """A step has ended (online view; the exact boundaries are found from the journal later)."""
-        self.steps += 1
+    def _boundary(self, time_ns: int, kind: int = BOUNDARY, number: int = 0, flags: int = 0) -> None:
+        """A step has ended, with such a record (online view; the exact boundaries are found from the journal later)."""
+        self.steps = self.ended.one(kind | flags << 8 | self.quiet.thread | number << 32, self.quiet.until > 0)
         self.untrained.boundary(self.steps)
-        self.pace.boundary(time_ns)
+        self.pace.boundary(time_ns, self.steps)
         if not self.watching:
             self.recorder.append(BOUNDARY, 0, 0, time_ns, time_ns)
         if self.marks is not None:
@@ -263,7 +263,7 @@ class Session:
             self._start_script()  # what was learnt at the old kind of boundary starts again
         elif time_ns >= self.quiet.until and self._script is not None:
             self._garbage.write()
-            self._ranges.forget()
+            self._ranges.again()
             resume(self._script, self.recorder, time_ns)
             if not self.active:
                 end_script(self._script)

@@ -1,4 +1,4 @@
-"""Counting steps while the job runs. Standard library only; the exact boundaries are found from the journal later.
+"""Counting steps while the job runs. The exact boundaries are found from the journal later.
 
 A step ends with the last optimiser of a cycle. How many updates a cycle has is learnt from the last one: an optimiser
 that steps again has begun the next cycle. Without optimisers the end of a backward counts, without backwards the end of
@@ -11,6 +11,8 @@ import itertools
 import statistics
 from collections import deque
 
+from steptime.journal import NEWEST, WORDS, Journal
+
 OPTIMIZER, BACKWARD, FORWARD = 1, 2, 3
 BACKWARDS_WITHOUT_UPDATE = 3
 """So many backwards without an update make backward the boundary, until an update comes (long accumulation)."""
@@ -19,19 +21,60 @@ RECENT = 32
 """Boundaries remembered to know the usual step's duration."""
 
 
+class StepNumber:
+    """How many steps have ended. Of short ones we are told now and then (`patches.Quiet`): of the others their records
+    say how many they were. So ranks that train together count alike."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self._steps = self._before = 0
+        self.told = self.closing = 0
+        """Of how many we were told; the head of the records that end them."""
+
+    def one(self, closing: int, passed: bool) -> int:
+        """One has ended. closing: head of the record that has ended it; passed: whether there may have been others
+        since the last one that we were told of. Returns how many have ended."""
+        self._steps, self.told = self._steps + 1, self.told + 1
+        if passed and self.closing:
+            # None while another thread writes: they are counted the next time.
+            self._steps = max(self._steps, self._before + (self._journal.count(self.closing) or 0))
+        if closing != self.closing and self._journal.count(closing) is not None:
+            self.closing, self._before = closing, self._steps
+        return self._steps
+
+    def step_before(self) -> tuple[int, int]:
+        """Begin and end of the step before the last one, ns, which nobody of us had to be told of; (0, 0) where its
+        records are written, or were too many."""
+        ends = []
+        for block in (self._journal.records[-WORDS * NEWEST :], self._journal.newest):
+            for place in range(len(block) - WORDS, -1, -WORDS):
+                if block[place] == self.closing:
+                    ends.append(block[place + 2])
+                    if len(ends) == 3:
+                        return ends[2], ends[1]
+        return 0, 0
+
+
 class Pace:
     """How long a step takes, from the last boundaries."""
 
     def __init__(self) -> None:
-        self._boundaries: deque[int] = deque(maxlen=RECENT)
+        self._boundaries: deque[tuple[int, int]] = deque(maxlen=RECENT)
 
-    def boundary(self, time_ns: int) -> None:
-        self._boundaries.append(time_ns)
+    def boundary(self, time_ns: int, steps: int) -> None:
+        """A step ended that we are told of; `steps`: how many have."""
+        self._boundaries.append((time_ns, steps))
 
     def usual(self) -> int:
-        """Median duration of the recent steps, ns."""
-        durations = sorted(after - before for before, after in itertools.pairwise(self._boundaries))
-        return durations[len(durations) // 2] if durations else 0
+        """Median duration of the recent steps, ns. Where most of them are passed over, the single ones are longer by
+        what we do in them, and the mean of the others by what the job does now and then: the shorter one holds."""
+        single, passed = [], []
+        for (begin, first), (end, last) in itertools.pairwise(self._boundaries):
+            if last - first == 1:
+                single.append(end - begin)
+            elif last > first:
+                passed.append((end - begin) // (last - first))
+        return min((sorted(each)[len(each) // 2] for each in (single, passed) if each), default=0)
 
 
 class Slower:

@@ -298,7 +298,7 @@ def _traces(folder: Path, traces: list[rec.TraceFacts], problems: list[str]) -> 
             problems.append(f"{folder.name}: the profiler's trace {trace.number} is missing and was left out.")
         else:
             present.append(replace(trace, path=name))
-    steady = any(trace.number != EARLY_WINDOW and not trace.stacks for trace in present)
+    steady = any(trace.number != EARLY_WINDOW and not trace.stacks and not trace.caught for trace in present)
     return tuple(trace for trace in present if trace.number != EARLY_WINDOW or not steady)
 
 

@@ -279,7 +279,8 @@ class CompilationFacts:
 class TraceFacts:
     """One window of torch's profiler. path: relative to the process folder. epoch_ns and monotonic_ns: one clock pair
     read together, to lay the trace (epoch) beside the journal (monotonic). thread: the system's id of the training
-    thread, as the trace has it; 0 when unknown. memory: with every allocation (profile_memory)."""
+    thread, as the trace has it; 0 when unknown. memory: with every allocation (profile_memory). caught: of one step
+    that was to be a slow one (`steptime run --catch`), which says nothing of the usual step."""
 
     number: int
     path: str
@@ -291,6 +292,7 @@ class TraceFacts:
     monotonic_ns: int
     thread: int = 0
     memory: bool = False
+    caught: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,9 +34,13 @@ class TraceFile:
 
 
 def traces_of_process(process: Process) -> tuple[TraceFile, ...]:
-    """Of a recording: those of plain steps first, as the timeline is of one of them."""
-    found = ((path_of(process, facts), _words(facts)) for facts in sorted(process.traces, key=lambda each: each.stacks))
+    """Of a recording: those of plain steps first, as the timeline is of one of them; slow ones last."""
+    found = ((path_of(process, facts), _words(facts)) for facts in sorted(process.traces, key=_order))
     return tuple(TraceFile(str(path), words, path.stat().st_size) for path, words in found if path.exists())
+
+
+def _order(facts: TraceFacts) -> tuple[bool, bool]:
+    return facts.caught, facts.stacks
 
 
 def path_of(process: Process, facts: TraceFacts) -> Path:
@@ -80,5 +84,7 @@ def _packed(path: Path, room: int) -> bytes | None:
 
 def _words(facts: TraceFacts) -> str:
     steps = "1 profiled step" if facts.steps == 1 else f"{facts.steps} profiled steps"
+    if facts.caught:
+        return f"{steps}, named in advance as a slow one (--catch)"
     more = [*(["call stacks"] if facts.stacks else []), *(["every allocation"] if facts.memory else [])]
     return f"{steps} with {' and '.join(more)}" if more else steps

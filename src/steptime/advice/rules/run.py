@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from steptime.advice.evidence import KernelUse, OperatorUse, SegmentUse, Signal
+from steptime.advice.evidence import CaughtUse, KernelUse, OperatorUse, SegmentUse, Signal
 from steptime.advice.kernels import first_source, plain_name, short_kernel
 from steptime.advice.line_evidence import steady_time
 from steptime.advice.rule import LONGEST_SUMMARY, Finding, Weight, rule
@@ -235,7 +235,8 @@ def caught_steps(signals: Signals) -> Finding | None:
 
     How we know: While such a step lasts, a thread of ours looks at the training thread's frames every five
     milliseconds, from the limit on, and of every n-th step all the time. Shares are of that time, by the user's lines.
-    Steps in which steptime itself profiles are left alone. A hundred steps are looked into, the first ones.
+    Steps in which steptime itself profiles are left alone. A hundred steps are looked into, the first ones. After three
+    at even distances the next ones are known in advance: up to three are profiled, the same on every rank.
 
     What helps: A line that has most of the time says what the step was at: a checkpoint, an evaluation, a log, a wait
     for a batch or for another rank. Steps at even distances have a cause in the job; uneven ones often one outside.
@@ -261,8 +262,21 @@ def caught_steps(signals: Signals) -> Finding | None:
         f"{summary}: {', '.join(seen)}",
         f"Look at what {place} does in these steps.",
         source=first.source,
-        evidence=(told, *also),
+        evidence=(told, *_profiled(use), *also),
     )
+
+
+def _profiled(use: CaughtUse) -> Iterator[str]:
+    """What became of the steps that were named in advance."""
+    if use.profiled:
+        yield f"{_named(use.profiled)} named in advance and profiled, on every rank that traces: see the trace files."
+    if use.as_usual:
+        yield f"{_named(use.as_usual)} expected to be slow and profiled, and took no longer than others."
+
+
+def _named(numbers: Sequence[int]) -> str:
+    told = ", ".join(map(str, numbers))
+    return f"Step {told} was" if len(numbers) == 1 else f"Steps {told} were"
 
 
 def ordinal(number: int) -> str:
