@@ -252,7 +252,7 @@ def test_what_fails_late_does_no_work_or_works_in_place_is_told() -> None:
     assert "changes its arguments: each call goes on with what the last one left" in render_text(found)
 
 
-class Noise(torch.nn.Module):
+class Noise(torch.nn.Module):  # type: ignore[misc]
     """With weights of its own."""
 
     def __init__(self) -> None:

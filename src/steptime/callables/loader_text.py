@@ -206,8 +206,8 @@ def chart(bench: LoaderBench) -> CurveChart | None:
 
 def render(bench: LoaderBench) -> str:
     """The whole page."""
-    answer = headline(bench), badge(bench)
-    return page_of(f"Bench of {bench.wishes.loader}", to_json(bench), answer, chart(bench), tables(bench), notes(bench))
+    title, answer = f"Bench of {bench.wishes.loader}", (headline(bench), badge(bench))
+    return page_of(title, to_json(bench), answer, [chart(bench)], tables(bench), notes(bench))
 
 
 RENDERERS: tuple[Renderer[LoaderBench], ...] = (
