@@ -53,6 +53,7 @@ SCRIPTS = (
     "machine/bench_script.py",
     "machine/loader_script.py",
     "machine/formats_script.py",
+    "machine/transfer_script.py",
     "machine/sweep_script.py",
 )
 IN_THE_USERS_PROCESS = ("probe/", *SCRIPTS)

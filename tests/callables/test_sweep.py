@@ -15,6 +15,7 @@ from steptime.callables.sweep import (
     SweepPoint,
     SweepWishes,
     attainable,
+    by_size,
     headline,
     knees,
     operators_of,
@@ -81,9 +82,26 @@ def test_the_ridge_and_the_knees_are_where_the_ceilings_meet() -> None:
     assert "less than 10 FLOP/B is bound by memory" in headline(KNOWN)
     overhead, bandwidth, arithmetic, fused = knees(KNOWN)
     assert "a copy below 64 KiB takes 1 µs" in overhead
-    assert "10 GB/s from memory (256 MiB), 43.7 GB/s within a cache" in bandwidth
+    assert "10 GB/s from memory (256 MiB), 43.7 GB/s at most within a cache (64 KiB)" in bandwidth
     assert "100 GFLOP/s in matrix products, half of it from order 1024 on" in arithmetic
     assert "up to 16 FLOP/B (64 operators in one pass)" in fused
+
+
+def test_copies_and_products_are_drawn_over_their_size_with_their_knees() -> None:
+    copies, products = by_size(KNOWN)
+    assert [tick.words for tick in copies.across] == ["1 KiB", "64 KiB", "256 MiB"]
+    assert [point.words for point in copies.points] == [
+        "64 KiB: overhead ends here", "64 KiB: the largest that a cache holds"
+    ]  # fmt: skip
+    (curve,) = copies.curves
+    heights = [float(point.partition(",")[2]) for point in curve.points.split()]
+    assert heights[1] < heights[2] < heights[0], "a cache is quicker than memory, and overhead slower than both"
+    assert [tick.words for tick in products.across] == ["16", "1024"]
+    assert [point.words for point in products.points] == ["1024: half of the peak from here on"]
+    page = render(KNOWN)
+    assert page.count("<h2>B/s of copies over their size") == page.count("<h2>FLOP/s of matrix products over") == 1
+    alone = replace(KNOWN, points=KNOWN.of("copy")[:1] + KNOWN.of("product")[:1])
+    assert not list(by_size(alone))
 
 
 def test_every_format_has_the_answer_and_what_was_left_out() -> None:
@@ -112,7 +130,7 @@ def test_operators_of_a_recording_are_placed_under_the_roofline() -> None:
     table = next(each for each in tables(found) if each.identity == "operators")
     assert "aten::mm" in render_text(found)
     assert len(table.rows) == 2
-    assert render(found).count('class="placed"') == 2
+    assert render(found).count("<title>aten::") == 2
 
 
 def test_what_has_no_operators_is_not_placed(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -277,6 +277,7 @@ def test_what_trains_something_else_is_never_promised_to_be_the_same() -> None:
         variant.promise is Promise.NEW_TRAINING for variant in variants if variant.name == NO_INPUT or batch_of(variant)
     )
     assert len({variant.name for variant in variants}) == len(variants)
+    assert not any(variant.foreign for variant in variants), "that a lab repeats a batch is no cheating"
 
 
 def test_batch_sizes_are_tried_to_the_plateau_and_not_beyond() -> None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from pathlib import Path
 
 import pytest
 
 from steptime.errors import RecordingError, UsageError
+from steptime.recording.recording import StepWork
 from steptime.trials.results import NAME, Plan, append_result, read_results
+from steptime.trials.trial import Run
 
 PLAN: dict[str, dict[str, str]] = {"plan": {}}
 
@@ -49,6 +52,20 @@ def test_a_job_whose_names_are_no_unicode_is_refused_before_anything_is_kept(tmp
     with pytest.raises(UsageError, match="not-unicode"):
         append_result(tmp_path / "trial", plan=plan)
     assert not (tmp_path / "trial").exists()
+
+
+def test_a_run_whose_gradients_are_not_finite_is_read_back(tmp_path: Path) -> None:
+    work = StepWork(batches=(((1.0, math.nan),),), directions=(("weight", (math.inf, 2.0)),))
+    run = Run("bf16", 0, 0, 0, 0, True, "", 1.0, work=(work,))
+    append_result(tmp_path, plan=Plan(("python",), "/", "", (), 0.03))
+    append_result(tmp_path, run=run)
+    (found,) = read_results(tmp_path).runs
+    (((one, other),),) = found.work[0].batches
+    assert one == 1.0
+    assert math.isnan(other)
+    ((name, values),) = found.work[0].directions
+    assert (name, values[1]) == ("weight", 2.0)
+    assert math.isnan(values[0])
 
 
 @pytest.mark.usefixtures("in_time")

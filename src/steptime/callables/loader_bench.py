@@ -115,6 +115,22 @@ class StoredSamples(msgspec.Struct, frozen=True):
     left_out: str = ""
 
 
+class LoaderTransfer(msgspec.Struct, frozen=True):
+    """A way of a batch to the device. bytes: of the batch. host_ns: until the host goes on; device_ns: that the copies
+    take there. pin_ns: to copy the batch into pinned memory before, None where it is not pinned."""
+
+    name: str
+    bytes: int
+    host_ns: float
+    device_ns: float
+    pin_ns: float | None = None
+
+    @property
+    def rate(self) -> float:
+        """B/s."""
+        return self.bytes / max(self.device_ns, 1.0) * 1e9
+
+
 class _LoaderAnswer(msgspec.Struct, frozen=True):
     torch: str = ""
     usable_cpus: int = 1
@@ -125,6 +141,8 @@ class _LoaderAnswer(msgspec.Struct, frozen=True):
     unbatched: bool = False
     parts: LoaderParts | None = None
     formats: tuple[StoredSamples, ...] = ()
+    transfers: tuple[LoaderTransfer, ...] = ()
+    no_transfer: str = ""
     settings: list[_TimedSetting] = []
     failed: str = ""
 
@@ -175,7 +193,8 @@ class LoaderBench:
     """A loader's parts and settings. own: as it is set in the file; settings: by workers, then what else was tried;
     best: the one with the fewest workers that is as good as any by workers. unbatched: it is a dataset, and each batch
     one sample. usable_cpus: of this machine. other_cpus:
-    that other programs kept busy meanwhile."""
+    that other programs kept busy meanwhile. transfers: of a batch to the device, empty without one;
+    no_transfer: why they were not timed."""
 
     wishes: LoaderWishes
     torch: str
@@ -190,6 +209,8 @@ class LoaderBench:
     variants: tuple[LoaderSetting, ...]
     formats: tuple[StoredSamples, ...]
     other_cpus: float
+    transfers: tuple[LoaderTransfer, ...] = ()
+    no_transfer: str = ""
 
     @property
     def disturbed(self) -> bool:
@@ -212,6 +233,7 @@ def bench_loader(wishes: LoaderWishes, ask: Ask, tell: Callable[[str], None]) ->
     return LoaderBench(
         wishes, about.torch, about.dataset, about.usable_cpus, about.iterable, about.unbatched, about.parts, own, best,
         settings, variants, about.formats, load.since()[0],
+        about.transfers, about.no_transfer,
     )  # fmt: skip
 
 

@@ -13,13 +13,17 @@ from steptime.report.output import Renderer
 from steptime.report.page.curves import CurveChart, curve_of, page_of
 from steptime.report.page.waterfall import Tick, decades
 from steptime.report.printable import one_line, printable
-from steptime.report.sentences import interval_text
+from steptime.report.sentences import format_rate, interval_text
 from steptime.report.tables import Table, duration, number, table_of, word
 
 SURE = 0.1
 """Half of an interval over its value: a wider one is worth a word."""
 WORTH_A_WORD = 0.5
 """Share of the making of a batch in which no CPU works, and part of an item's time that its second reading takes."""
+
+
+MUCH_SHORTER = 1.25
+"""The wait of the host from usual memory over that with pinned memory: less is not worth a change."""
 
 
 def headline(bench: LoaderBench) -> str:
@@ -93,6 +97,7 @@ def notes(bench: LoaderBench) -> Iterator[str]:
         yield "Each of several workers gives the same items: split the dataset by torch.utils.data.get_worker_info()."
     elif bench.iterable and bench.best.workers > 1:
         yield "The dataset is iterable: unless it splits its items by get_worker_info(), each worker gives all of them."
+    yield from _of_transfers(bench)
     yield from _of_memory(bench)
     if bench.unbatched:
         yield "This is a dataset: each batch is one sample. --batch-sizes 16,32 tries others."
@@ -123,6 +128,7 @@ def tables(bench: LoaderBench) -> tuple[Table, ...]:
         _table("workers", "by workers", bench.settings, bench),
         _table("others", "other settings", bench.variants, bench),
         _formats(bench),
+        _transfers(bench),
     )
     return tuple(table for table in found if table.rows)
 
@@ -154,6 +160,38 @@ def _formats(bench: LoaderBench) -> Table:
         duration("at random", "random_ns", lambda each: each.random_ns, barred=True),
         duration("from memory", "warm_ns", lambda each: each.warm_ns),
     )  # fmt: skip
+
+
+def _transfers(bench: LoaderBench) -> Table:
+    return table_of(
+        "transfers", "a batch to the device", "", bench.transfers,
+        word("memory", "memory", lambda each: each.name, kind="code"),
+        duration("the host waits", "host_ns", lambda each: each.host_ns, barred=True),
+        duration("on the device", "device_ns", lambda each: each.device_ns),
+        number("B/s", "bytes_per_second", lambda each: each.rate, lambda value: f"{format_rate(value)}B/s"),
+        duration("pinning before", "pin_ns", lambda each: each.pin_ns),
+    )  # fmt: skip
+
+
+def _of_transfers(bench: LoaderBench) -> Iterator[str]:
+    """What pinned memory and copies behind the host's back save the training thread."""
+    if bench.no_transfer:
+        yield f"The way of a batch to the device was not timed: {bench.no_transfer}."
+    if not bench.transfers:
+        return
+    usual, best = bench.transfers[0], bench.transfers[-1]
+    size = format_bytes(usual.bytes)
+    if usual.host_ns > MUCH_SHORTER * best.host_ns:
+        yield (
+            f"To the device a batch ({size}) takes {format_duration(usual.host_ns)} of the training thread from usual "
+            f"memory, and {format_duration(best.host_ns)} with pin_memory=True and .to(device, non_blocking=True): it "
+            f"is copied within {format_duration(best.device_ns)} meanwhile."
+        )
+    else:
+        yield (
+            f"To the device a batch ({size}) takes {format_duration(usual.host_ns)} of the training thread; pinned "
+            "memory saves next to nothing."
+        )
 
 
 def _batch_ns(setting: LoaderSetting) -> float | None:
@@ -206,8 +244,8 @@ def chart(bench: LoaderBench) -> CurveChart | None:
 
 def render(bench: LoaderBench) -> str:
     """The whole page."""
-    answer = headline(bench), badge(bench)
-    return page_of(f"Bench of {bench.wishes.loader}", to_json(bench), answer, chart(bench), tables(bench), notes(bench))
+    title, answer = f"Bench of {bench.wishes.loader}", (headline(bench), badge(bench))
+    return page_of(title, to_json(bench), answer, [chart(bench)], tables(bench), notes(bench))
 
 
 RENDERERS: tuple[Renderer[LoaderBench], ...] = (

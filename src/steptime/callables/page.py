@@ -31,7 +31,7 @@ def chart(bench: Bench) -> CurveChart | None:
 def render(bench: Bench) -> str:
     """The whole page."""
     title, answer = f"Bench of {', '.join(bench.wishes.callables)}", (headline(bench), badge(bench))
-    return page_of(title, to_json(bench), answer, chart(bench), tables(bench), notes(bench))
+    return page_of(title, to_json(bench), answer, [chart(bench)], tables(bench), notes(bench))
 
 
 RENDERERS: tuple[Renderer[Bench], ...] = (

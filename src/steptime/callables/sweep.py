@@ -6,7 +6,7 @@ The points come from `machine/sweep_script.py`. Arithmetic intensity is FLOPs ov
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -162,28 +162,44 @@ def attainable(sweep: Sweep, intensity: float) -> float:
     return min(top, intensity * sweep.of("copy")[-1].bandwidth)
 
 
+def end_of_overhead(sweep: Sweep) -> SweepPoint | None:
+    """The first copy that takes twice as long as the smallest; None where none does."""
+    copies = sweep.of("copy")
+    return next((each for each in copies if each.seconds[0] >= 2 * copies[0].seconds[0]), None)
+
+
+def largest_cached(sweep: Sweep) -> SweepPoint | None:
+    """The largest copy that is so much quicker than the largest of all that a cache must hold it; else None."""
+    copies = sweep.of("copy")
+    quick = [each for each in copies if each.bandwidth > (1 + HALF) * copies[-1].bandwidth]
+    return quick[-1] if quick else None
+
+
+def half_of_the_peak(sweep: Sweep) -> SweepPoint:
+    """The first product that does half of what the best one does."""
+    products = sweep.of("product")
+    top = max(each.rate for each in products)
+    return next(each for each in products if each.rate >= HALF * top)
+
+
 def knees(sweep: Sweep) -> Iterator[str]:
     """Where this machine turns from overhead to bandwidth to compute, a sentence each."""
     copies, products, fused = sweep.of("copy"), sweep.of("product"), sweep.of("compiled")
     if copies:
-        least = copies[0].seconds[0]
-        grown = next((each for each in copies if each.seconds[0] >= 2 * least), None)
+        grown, cached = end_of_overhead(sweep), largest_cached(sweep)
         if grown is not None:
-            yield (
-                f"Overhead: a copy below {format_bytes(grown.amount)} takes {format_duration(1e9 * least)} however "
-                "small it is."
-            )
-        best = max(copies, key=lambda each: each.bandwidth)
-        largest = copies[-1]
+            least = format_duration(1e9 * copies[0].seconds[0])
+            yield f"Overhead: a copy below {format_bytes(grown.amount)} takes {least} however small it is."
+        best, largest = max(copies, key=lambda each: each.bandwidth), copies[-1]
+        within = f"{_rate(best.bandwidth, 'B/s')} at most within a cache ({format_bytes(best.amount)})"
+        reach = f", which copies up to {format_bytes(cached.amount)} fit in" if cached not in (None, best) else ""
         yield (
             f"Bandwidth: {_rate(largest.bandwidth, 'B/s')} from memory ({format_bytes(largest.amount)})"
-            + (f", {_rate(best.bandwidth, 'B/s')} within a cache ({format_bytes(best.amount)})." if best is not largest
-               and best.bandwidth > (1 + HALF) * largest.bandwidth else ".")
+            + (f", {within}{reach}." if cached is not None else ".")
         )  # fmt: skip
     if products:
-        top = max(each.rate for each in products)
-        order = next(each.amount for each in products if each.rate >= HALF * top)
-        yield f"Arithmetic: {_rate(top, 'FLOP/s')} in matrix products, half of it from order {order} on."
+        top, half = max(each.rate for each in products), half_of_the_peak(sweep)
+        yield f"Arithmetic: {_rate(top, 'FLOP/s')} in matrix products, half of it from order {half.amount} on."
     if fused and copies:
         ceiling = max(each.rate for each in fused)
         reached = next(each for each in fused if each.rate >= HALF * ceiling)
@@ -317,6 +333,53 @@ def chart(sweep: Sweep) -> CurveChart | None:
     )
 
 
+def by_size(sweep: Sweep) -> Iterator[CurveChart]:
+    """B/s of copies over their size, and FLOP/s of products over their order, with their knees; both axes are
+    logarithmic."""
+    copies, products = sweep.of("copy"), sweep.of("product")
+    if len(copies) > 1:
+        small, cached = end_of_overhead(sweep), largest_cached(sweep)
+        marked = [(small, "overhead ends here")] if small is not None else []
+        marked += [(cached, "the largest that a cache holds")] if cached is not None else []
+        yield _over_amount(
+            copies, "copies", "B/s of copies over their size", "B/s", lambda each: each.bandwidth, format_bytes, marked
+        )
+    if len(products) > 1:
+        half = half_of_the_peak(sweep)
+        yield _over_amount(
+            products, "products", "FLOP/s of matrix products over their order", "FLOP/s", lambda each: each.rate, str,
+            [(half, "half of the peak from here on")],
+        )  # fmt: skip
+
+
+def _over_amount(
+    points: Sequence[SweepPoint],
+    name: str,
+    title: str,
+    unit: str,
+    rate: Callable[[SweepPoint], float],
+    words: Callable[[int], str],
+    marked: Sequence[tuple[SweepPoint, str]],
+) -> CurveChart:
+    """Rates over amounts that grow by a factor: each has its tick. marked: points with what they are."""
+    up = decades([each.seconds[0] / seconds * rate(each) for each in points for seconds in each.seconds])
+    places = {each.amount: 100 * (number + 0.5) / len(points) for number, each in enumerate(points)}
+    median = [rate(each) * each.seconds[0] / each.seconds[1] for each in points]
+    drawn = [(places[each.amount], Estimate(rate(each), low, rate(each), 2, "1"))
+             for each, low in zip(points, median, strict=True)]  # fmt: skip
+    return CurveChart(
+        (curve_of(name, 0, drawn, up),),
+        tuple(Tick(places[each.amount], words(each.amount)) for each in points),
+        tuple(Tick(up.place(10.0**power), _rate(10.0**power, unit)) for power in range(up.low, up.high + 1)),
+        title,
+        tuple(
+            PlacedPoint(places[each.amount], 100 - up.place(rate(each)), f"{words(each.amount)}: {what}")
+            for each, what in marked
+        ),
+        "; ".join(f"{what}: {words(each.amount)}" for each, what in marked),
+    )
+
+
 def _estimate(point: SweepPoint) -> Estimate:
     return Estimate(point.rate, point.flops / point.seconds[1], point.rate, 2, "1")
 
@@ -324,7 +387,7 @@ def _estimate(point: SweepPoint) -> Estimate:
 def render(sweep: Sweep) -> str:
     """The whole page."""
     title, answer = f"Ceilings of {sweep.name or sweep.device}", (headline(sweep), badge(sweep))
-    return page_of(title, to_json(sweep), answer, chart(sweep), tables(sweep), knees(sweep))
+    return page_of(title, to_json(sweep), answer, (chart(sweep), *by_size(sweep)), tables(sweep), knees(sweep))
 
 
 RENDERERS: tuple[Renderer[Sweep], ...] = (

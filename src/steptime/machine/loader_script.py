@@ -1,5 +1,5 @@
 """Times a loader of the user's, with the user's own torch. Run by path with the user's interpreter: no part of steptime
-is imported here but its neighbours, which find what a place names and store samples in other formats.
+is imported here but its neighbours, which find what a place names, store samples in other formats and copy to a device.
 
     python loader_script.py REQUEST
 
@@ -31,6 +31,7 @@ import torch
 from bench_script import INTERRUPTED, loaded, sentence_of, tensors_of  # type: ignore[import-not-found]
 from formats_script import OpenedFiles, cleared, formats_of  # type: ignore[import-not-found]
 from torch.utils.data import DataLoader, IterableDataset
+from transfer_script import Device, transfers_of  # type: ignore[import-not-found]
 
 BLOCKS = 8
 """Of a setting: so many means, of which an interval can be made."""
@@ -91,8 +92,22 @@ def answer_of_loader(loader: Any, request: dict[str, Any], opened: OpenedFiles |
         "iterable": isinstance(loader.dataset, IterableDataset),
         "parts": parts,
         "formats": formats,
+        **(transfers(loader) if opened is not None else {}),
         "settings": [timed(loader, each, request) for each in request["settings"]],
     }
+
+
+def transfers(loader: Any) -> dict[str, Any]:
+    """ "transfers": what its first batch takes to the device, where there is one; "no_transfer": why that is not
+    known."""
+    device = Device()
+    if not device.there():
+        return {}
+    try:
+        batch = Batches(changed(loader, {"workers": 0, "pin_memory": False})).next()
+        return {"transfers": transfers_of(tensors_of(batch), device)}
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - the user's own code runs here, and may do anything
+        return {"no_transfer": sentence_of(error)}
 
 
 def job_answer(request: dict[str, Any]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from math import ceil, exp, expm1, inf, log1p, sqrt
+from math import ceil, exp, expm1, inf, isfinite, log1p, sqrt
 from operator import attrgetter
 from statistics import fmean
 from typing import Any
@@ -374,7 +374,8 @@ def _gradients(variant: Variant, runs: Sequence[Run]) -> tuple[NumbersCheck | No
         dead = parity.dead_in_all(before, after)
         if dead:
             more = f" and {len(dead) - 1} more" if len(dead) > 1 else ""
-            lost = f"The gradient of {dead[0]}{more} is zero or gone, and was not before"
+            how = "zero or gone" if all(isfinite(after[name] or 0.0) for name in dead) else "not finite"
+            lost = f"The gradient of {dead[0]}{more} is {how}, and was not before"
             return NumbersCheck(Agreement.DEAD_GRADIENTS, lost), ""
     if variant.other_data:
         return None, ""

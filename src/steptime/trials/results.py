@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from math import nan
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,8 @@ NAME = "results.jsonl"
 FORMAT = 1
 WARM_UP = 5
 """Steps that a process takes before it is timed, at least."""
+SKETCHES = ("batches", "weights", "updates", "directions")
+"""Of `StepWork`: numbers in lists."""
 MOST_FOLDERS = 2000
 """That are looked into: `runs` of a long project."""
 
@@ -127,7 +130,7 @@ def read_results(folder: Path) -> Results:
         patches = [each["patch"] for each in found if "patch" in each]
         return Results(
             plan=msgspec.convert(plans[0], Plan),
-            runs=tuple(msgspec.convert(each["run"], Run) for each in found if "run" in each),
+            runs=tuple(msgspec.convert(_with_nan(each["run"]), Run) for each in found if "run" in each),
             judgements=tuple({(stage, each.variant.name): (stage, each) for stage, each in judged}.values()),
             patch=msgspec.convert(patches[-1], PatchResult) if patches else None,
         )
@@ -135,6 +138,22 @@ def read_results(folder: Path) -> Results:
         raise RecordingError(
             "results-damaged", f"{path} is of another version of steptime or damaged ({error}): start the trial again."
         ) from None
+
+
+def _with_nan(run: object) -> object:
+    """A run with its sketches as they were: what is not finite is a null in JSON."""
+    work = run.get("work") if isinstance(run, dict) else None
+    for step in work if isinstance(work, list) else ():
+        if isinstance(step, dict):
+            step.update({name: _numbers(step[name]) for name in SKETCHES if name in step})
+    return run
+
+
+def _numbers(value: object) -> object:
+    """Nested lists with NaN for each null."""
+    if isinstance(value, list):
+        return [_numbers(each) for each in value]
+    return nan if value is None else value
 
 
 def _decode(line: bytes) -> dict[str, Any]:

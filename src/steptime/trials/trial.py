@@ -88,8 +88,9 @@ class Variant:
 
     @property
     def foreign(self) -> bool:
-        """Whether it is somebody else's change, and none of our fixes."""
-        return not self.proposal and self.name not in (BASELINE, CONTROL)
+        """Whether it is somebody else's change (of files, or another command), and none of ours: those of a lab repeat
+        a batch, or make larger ones, and say so."""
+        return not (self.proposal or self.changes or self.name in (BASELINE, CONTROL))
 
     @property
     def as_it_is(self) -> bool:

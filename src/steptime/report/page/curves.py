@@ -37,13 +37,15 @@ class PlacedPoint:
 
 @dataclass(frozen=True, slots=True)
 class CurveChart:
-    """Curves over a horizontal axis, and points among them; the vertical one is logarithmic."""
+    """Curves over a horizontal axis, and points among them; the vertical one is logarithmic. marked: what the points
+    are, in the legend."""
 
     curves: tuple[ValueCurve, ...]
     across: tuple[Tick, ...]
     up: tuple[Tick, ...]
     title: str = "Time of a call over inputs"
     points: tuple[PlacedPoint, ...] = ()
+    marked: str = "operators that were placed"
 
 
 def curve_of(name: str, tone: int, drawn: Sequence[tuple[float, Estimate]], axis: Decades) -> ValueCurve:
@@ -61,11 +63,12 @@ def page_of(
     title: str,
     data: str,
     answer: tuple[str, str],
-    drawn: CurveChart | None,
+    drawn: Sequence[CurveChart | None],
     tables: tuple[Table, ...],
     notes: Iterable[str],
 ) -> str:
-    """The whole page of something that was timed. data: all of it as JSON. answer: its headline, and how sure it is."""
+    """The whole page of something that was timed. data: all of it as JSON. answer: its headline, and how sure it is.
+    drawn: its pictures, None for one that there is no reason for."""
     headline, badge = answer
     return whole(
         "bench.html",
@@ -73,7 +76,7 @@ def page_of(
         data=data,
         headline=headline,
         badge=badge,
-        chart=drawn,
+        charts=tuple(filter(None, drawn)),
         tables=tables,
         notes=tuple(notes),
     )

@@ -12,7 +12,7 @@ from steptime.report.sweep import SweepPoint, answer, rate_text, table, to_json
 
 def render_page(points: Sequence[SweepPoint]) -> str:
     """The whole page."""
-    return page_of("A sweep over batch sizes", to_json(points), answer(points), chart(points), (table(points),), ())
+    return page_of("A sweep over batch sizes", to_json(points), answer(points), [chart(points)], (table(points),), ())
 
 
 def chart(points: Sequence[SweepPoint]) -> CurveChart | None:
