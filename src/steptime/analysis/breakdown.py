@@ -18,7 +18,7 @@ import numpy as np
 from steptime.analysis.categories import Breakdown, Category, Claims
 from steptime.analysis.device_activity import device_time, has_kernels, unseen_work
 from steptime.analysis.idle import idle_claims
-from steptime.analysis.operators import DISPATCH_GAP, Operations, operations_on, short_gaps
+from steptime.analysis.operators import DISPATCH_GAP, Operations, operations_on, short_gaps, spans_on
 from steptime.analysis.step_context import StepContext
 from steptime.analysis.threads import compile_time, input_time, recorded_time
 from steptime.analysis.timeline import Phase
@@ -103,9 +103,10 @@ def _claims_on_processor(steps: StepContext) -> Claims:
     measured = steps.machine.dispatch if steps.machine is not None else None
     cost = USUAL_DISPATCH if measured is None else round(measured.value)
     training, *engine = (operations_on(trace, each) for each in steps.lanes)
-    computing, dispatching = _work_of(training, cost)
-    for helping in engine:  # on autograd's threads while the training thread waits for them
-        work = _work_of(helping, cost)
+    spans, *helpers = (spans_on(trace, each) for each in steps.lanes)
+    computing, dispatching = _work_of(training, spans, cost)
+    for helping, its in zip(engine, helpers, strict=True):  # on autograd's threads: the training thread waits for them
+        work = _work_of(helping, its, cost)
         computing = join(computing, subtract(work[0], training.covered))
         dispatching = join(dispatching, subtract(work[1], training.covered))
     if unseen_work(trace).any():  # what operators compute is on a device that was not recorded
@@ -125,7 +126,7 @@ def _claims_on_processor(steps: StepContext) -> Claims:
     )
 
 
-def _work_of(operations: Operations, dispatch: int) -> tuple[Intervals, Intervals]:
+def _work_of(operations: Operations, spans: ExclusiveSpans, dispatch: int) -> tuple[Intervals, Intervals]:
     """Where a CPU thread computes, and where it dispatches.
 
     In a computing operator it computes all its own time but the first `dispatch` ns; in an operator around others only
@@ -133,7 +134,6 @@ def _work_of(operations: Operations, dispatch: int) -> tuple[Intervals, Interval
     dispatching, but for long stretches in a frame of autograd: those are Python, a hook or the backward of a custom
     function.
     """
-    spans = operations.spans
     length = spans.end - spans.begin
     long, engine = length > DISPATCH_GAP, operations.engine[spans.owner]
     leaf = operations.computing[spans.owner]

@@ -265,7 +265,8 @@ def _find_causes(trace: Trace, links: Links, idle: Idle, pieces: IdleGaps) -> In
         chosen = np.flatnonzero(looked_for & np.isin(pieces.lane, ending))
         if not len(chosen):
             continue
-        threads = [_thread_on(trace, each) for each in lanes]
+        looked_at = union(pieces.begin[chosen], pieces.end[chosen])
+        threads = [_thread_on(trace, each, looked_at) for each in lanes]
         piece, owner, spent = _held_by(pieces.begin[chosen], pieces.end[chosen], threads)
         held = _functions_of(trace, piece, owner, spent)
         category, behind = pieces.category[chosen][piece], owner.copy()
@@ -320,14 +321,15 @@ def _most_specific(trace: Trace, held: tuple[Int64, Int64, Int64, Int64], durati
     return found
 
 
-@once
-def _thread_on(trace: Trace, lane: int) -> CallTree:
-    """What happened on a lane of the host, the profiler's own ranges of steps left out; what outlasts its parent does
-    so here, too."""
+def _thread_on(trace: Trace, lane: int, pieces: Intervals) -> CallTree:
+    """What happened on a lane of the host in pieces of time, the profiler's own ranges of steps left out; what outlasts
+    its parent does so here, too. Whatever is open in a piece overlaps it, so that the others need not be nested."""
     events, forest = trace.events, host_forest(trace)
     first, last = np.searchsorted(events.lane[forest.rows], (lane, lane + 1))  # a forest goes by lanes
     rows = forest.rows[first:last]
-    rows = rows[~matching(trace, STEP.match)[rows]]
+    begin, end = events.begin[rows], events.end[rows]
+    begun, ended = np.searchsorted(pieces.begin, end), np.searchsorted(pieces.end, begin, side="right")
+    rows = rows[(ended < begun) & ~matching(trace, STEP.match)[rows]]
     begin, end = events.begin[rows], events.end[rows]
     return CallTree(rows.astype(np.int64), enclosing(begin, end, NO_HEADS, np.int64), begin, end)
 

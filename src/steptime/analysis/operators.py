@@ -159,7 +159,6 @@ class Operations:
     """
 
     tree: CallTree
-    spans: ExclusiveSpans
     computing: Bool
     engine: Bool
     free: Bool
@@ -194,7 +193,13 @@ def operations_on(trace: Trace, lane: int) -> Operations:
     moving = ~free & ~engine
     preparing, wrapping = matching(trace, is_preparing)[rows], matching(trace, is_wrapper)[rows]
     around = has_descendant(tree.parent, moving & ~preparing) | (wrapping & has_descendant(tree.parent, moving))
-    return Operations(replace(tree, rows=rows), exclusive_spans(tree), moving & ~around, engine, free)
+    return Operations(replace(tree, rows=rows), moving & ~around, engine, free)
+
+
+@once
+def spans_on(trace: Trace, lane: int) -> ExclusiveSpans:
+    """The time of each of its operators outside those within it: on an accelerator nobody asks for it."""
+    return exclusive_spans(operations_on(trace, lane).tree)
 
 
 @once
@@ -259,7 +264,9 @@ def operator_calls(steps: StepContext) -> OperatorCalls:
     for lane in steps.lanes:
         operations = operations_on(trace, lane)
         tree = operations.tree
-        duration = _device_time(trace, operations, lane) if steps.on_device else _processor_time(operations)
+        duration = (
+            _device_time(trace, operations, lane) if steps.on_device else _processor_time(trace, operations, lane)
+        )
         kept = (duration > 0) & contains(inside, tree.begin)
         position = np.append(np.cumsum(kept) - 1 + known, ROOT)  # the last is ROOT's own
         around = np.append(nearest_ancestor(tree.parent, kept), ROOT)[tree.parent[kept]]
@@ -268,10 +275,10 @@ def operator_calls(steps: StepContext) -> OperatorCalls:
     return OperatorCalls(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
 
-def _processor_time(operations: Operations) -> Int64:
+def _processor_time(trace: Trace, operations: Operations, lane: int) -> Int64:
     """ns of each computing operator, its views and allocations included; of others only where they compute
     themselves."""
-    spans, moving, count = operations.spans, operations.moving, len(operations.tree)
+    spans, moving, count = spans_on(trace, lane), operations.moving, len(operations.tree)
     lengths = spans.end - spans.begin
     owner = nearest_ancestor(operations.tree.parent, moving)[spans.owner]
     owned, long = owner != ROOT, lengths > DISPATCH_GAP
