@@ -728,6 +728,11 @@ PLANTED: dict[str, dict[str, Case]] = {
             operators=(operator("sqrt", 4, 6 * MS, "memory", bytes=2e6),),
             contention=contention(other=1.8, job=0.2, cpus=2, pressure=90.0),
         ),
+        "clean-seldom-at-a-processor": replace(
+            BASE,
+            operators=(operator("sqrt", 4, 15 * MS, "memory", bytes=2e5),),
+            contention=contention(other=1.8, job=0.2, cpus=2, pressure=99.0),
+        ),
         "clean-few-of-many-threads": replace(
             BASE,
             operators=(operator("sqrt", 100, 6 * MS, "memory", bytes=26e6),),

@@ -18,6 +18,9 @@ from machines import remember_peaks
 from steptime.cli import answers
 from steptime.cli.main import main
 from steptime.cli.mcp import BEGIN
+from steptime.quantities import Estimate
+from steptime.trials.results import Plan, Results
+from steptime.trials.trial import BASELINE, Agreement, Judgement, Run, TrialVerdict, Variant
 
 mcp = pytest.importorskip("mcp")
 anyio = importlib.import_module("anyio")
@@ -144,7 +147,7 @@ def test_every_report_and_page_is_answered_in_short_with_a_next_call(ask: Ask) -
         calls.append(("explain", {"code": "ST101", "path": str(path)}))
     calls.append(("compare", {"before": str(GOLD / "run.json"), "after": str(GOLD / "ranks.json")}))
     documents = [told.document for told in ask(*calls)]
-    assert documents[0]["fixes"] == ["RM101", "RM103", "RM109"]
+    assert documents[0]["fixes"] == ["RM101", "RM103", "RM109", "RM110"]
     for document in documents:
         assert document["answer"]
         assert document["confidence"].startswith(("confident", "likely", "unclear", "a definition"))
@@ -170,6 +173,39 @@ def test_an_answer_is_cut_but_for_what_a_call_needs() -> None:
     text = answers.fitted(answers.answer("y" * 5000, "z" * 5000, "l" * 5000, "", [], next_, findings=findings))
     assert len(text.encode()) <= answers.MOST_BYTES
     assert json.loads(text)["next"] == next_
+
+
+JOB = {"command": ["python", "train.py"]}
+
+
+def undecided(*runs: Run, proposal: str = "RM405", **more: Any) -> Results:
+    """A trial of one variant that is not decided."""
+    variant = Variant("one", proposal=proposal)
+    judgement = Judgement(variant, TrialVerdict.UNDECIDED, Agreement.NOT_SEEN, "Too few rounds were run", **more)
+    return Results(Plan(("python",), "/job", "/job/runs/a", (variant,), 0.03), runs, ((0, judgement),), None)
+
+
+def ran(variant: str, rehearsal: bool) -> Run:
+    return Run(variant, 0, 0, 0, 0, rehearsal, "", 100.0, step_ns=(10_000_000,) * 40)
+
+
+def test_a_trial_that_goes_on_is_given_the_time_that_it_needs() -> None:
+    none = undecided(ran(BASELINE, True), ran("one", True))
+    told = answers.of_trial(none, "/runs/t", JOB, "ST408")
+    assert told["next"]["arguments"]["resume"] == "/runs/t"
+    assert told["next"]["arguments"]["budget"] == "15m"  # two rounds of three processes, and half of that besides
+    assert "first rounds take about 10 min" in told["confidence"]
+    some = undecided(ran(BASELINE, False), speed=Estimate(1.04, 0.99, 1.08, 4, "1"), rounds=4)
+    assert answers.of_trial(some, "/runs/t", JOB, "ST408")["next"]["arguments"]["budget"] == "49m"
+
+
+def test_small_fixes_that_stay_undecided_give_way_to_a_change_of_the_clients_own() -> None:
+    again = undecided(ran(BASELINE, True), ran("one", True))
+    told = answers.of_trial(again, "/runs/t", JOB, "ST408", resumed=True)
+    assert told["next"]["arguments"]["diff"] == answers.CHANGE
+    assert told["how"] == answers.HOW
+    own = undecided(ran(BASELINE, True), ran("one", True), proposal="")
+    assert "resume" in answers.of_trial(own, "/runs/t", JOB, "ST408", resumed=True)["next"]["arguments"]
 
 
 def test_without_the_package_it_is_one_sentence_with_the_command_that_helps(

@@ -101,7 +101,7 @@ class ModelEdit:
     statement: with {model} for the name, and {torch} for that of torch. batch: a statement before the forward, with
     {batch} for what the model is called on ("" for none). prefixed: the statement puts a prefix before the names of the
     parameters; where the file saves the model, `in_place` is written instead ("": nothing is). example: what to write
-    where that is not certain.
+    where that is not certain. module: that the statement needs besides torch, which is imported where it is not yet.
     """
 
     statement: str
@@ -111,6 +111,7 @@ class ModelEdit:
     batch: str = ""
     prefixed: bool = False
     in_place: str = ""
+    module: str = ""
 
 
 @dataclass(frozen=True, slots=True)

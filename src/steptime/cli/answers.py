@@ -11,6 +11,7 @@ import json
 import re
 import shlex
 from collections.abc import Mapping, Sequence
+from math import ceil
 from typing import Any
 
 from steptime.advice.evidence import LineUse
@@ -21,7 +22,7 @@ from steptime.advice.propose import propose
 from steptime.advice.rule import Finding, Weight
 from steptime.compare.comparison import Comparison, DifferenceOutcome
 from steptime.quantities import Estimate, SourceLine, format_duration, format_share
-from steptime.report.judge_text import seconds_to_decide, word_of
+from steptime.report.judge_text import seconds_to_begin, seconds_to_decide, word_of
 from steptime.report.printable import one_line, shorten
 from steptime.report.report import ProcessReport, Report
 from steptime.report.sentences import prediction_text, predictions, step_text
@@ -77,13 +78,19 @@ def call(tool: str, **arguments: Any) -> Call:
     return {"tool": tool, "arguments": {name: value for name, value in arguments.items() if value}}
 
 
-MODEL = frozenset({"forward", "backward", "optimizer"})
+NEEDED = frozenset({"input", "transfer", "forward", "backward", "optimizer"})
 """Roles of lines that a training cannot do without."""
+MOST_LINES = 2
+"""That are named beside what was found."""
 LEAST_SHARE = 0.1
 """Of a step: a line that takes less is not worth an edit."""
 CHANGE = "change.patch"
 """Where an agent is told to write a change of its own."""
 HOW = f"Edit the line, `git diff > {CHANGE}`, take it back with `git apply -R {CHANGE}`, and judge the change."
+USUAL_BUDGET, LONGEST_BUDGET = 600, 3600
+"""Seconds of a trial: what `judge` takes where nothing is said, and what is asked for at once at the most."""
+ROOM = 1.5
+"""Times what further rounds are expected to take, for the rehearsals and for a machine that is busier then."""
 OPEN = frozenset({TrialVerdict.ADOPT.value, TrialVerdict.UNDECIDED.value})
 """Verdicts after which a fix may still pay."""
 
@@ -99,11 +106,11 @@ def of_report(report: Report, job: Mapping[str, Any], path: str) -> dict[str, An
     found = [_finding(each, process, codes) for each in process.findings]
     step = process.case.step
     parts = sorted(process.case.categories, key=lambda each: -each.duration.value)
-    line = None if any(each.weight is Weight.FINDING for each in process.findings) else dearest_line(process)
-    where = _first(found)
-    if line is not None:
-        where = place(line.source), f"at most {_saving(line.duration, process)}"
-    own = line is not None and job and not any(each["fixes"] for each in found)
+    lines = dear_lines(process)
+    alone = bool(lines) and not any(each.weight is Weight.FINDING for each in process.findings)
+    dear = [_dear(each, process) for each in lines[:MOST_LINES]]
+    where = _first(dear) if alone else _first(found)
+    own = alone and job and not any(each["fixes"] for each in found)
     next_ = call("judge", diff=CHANGE, recording=path, **job) if own else _after_diagnosis(process, found, job, path)
     return answer(
         process.verdict.sentence,
@@ -114,21 +121,29 @@ def of_report(report: Report, job: Mapping[str, Any], path: str) -> dict[str, An
         how=HOW if own else "",
         step=step_text(step),
         parts={each.name: _saving(each.duration, process) for each in parts[:4] if each.duration.value},
-        findings=found,
-        more_findings=max(0, len(found) - SIZES[0][0]),
+        findings=[*found[: SIZES[0][0] - len(dear)], *dear],
+        more_findings=max(0, len(found) + len(dear) - SIZES[0][0]),
         problems=[one_line(each) for each in report.problems],
         **{"recording" if job else "path": path},
     )
 
 
-def dearest_line(process: ProcessReport) -> LineUse | None:
-    """The line of the loop that takes most of a step beside the model and its optimiser, for a job in which nothing
-    was found; None where it takes little."""
-    lines = [each for each in process.case.lines if each.role not in MODEL]
-    dearest = max(lines, key=lambda each: each.duration.value, default=None)
-    if dearest is None or dearest.duration.value < LEAST_SHARE * process.case.step.duration.value:
-        return None
-    return dearest
+def dear_lines(process: ProcessReport) -> list[LineUse]:
+    """The lines of the loop that take a considerable part of a step beside input, model and optimiser, and that no
+    finding names; the longest first."""
+    named = {(each.source.file, each.source.line) for each in process.findings if each.source is not None}
+    least = LEAST_SHARE * process.case.step.duration.value
+    lines = [each for each in process.case.lines if each.role not in NEEDED and each.duration.value >= least]
+    others = [each for each in lines if (each.source.file, each.source.line) not in named]
+    return sorted(others, key=lambda each: -each.duration.value)
+
+
+def _dear(line: LineUse, process: ProcessReport) -> dict[str, Any]:
+    """A line, in the place of a finding."""
+    spent = _saving(line.duration, process)
+    why = f"The line takes {spent}, and no rule knows why."
+    do = "Do it less often, or once before the loop, if the training does not need it in every step."
+    return {"name": "dear-line (note)", "line": place(line.source), "saves": f"at most {spent}", "why": why, "do": do}
 
 
 def to_try(report: Report) -> dict[str, list[str]]:
@@ -288,9 +303,12 @@ def _prediction(proposal: Proposal, step: float) -> dict[str, Any]:
 # -- a trial ----------------------------------------------------------------------------------------------------------
 
 
-def of_trial(results: Results, folder: str, job: Mapping[str, Any], finding: str, applies: str = "") -> dict[str, Any]:
+def of_trial(
+    results: Results, folder: str, job: Mapping[str, Any], finding: str, applies: str = "", *, resumed: bool = False
+) -> dict[str, Any]:
     """What was proved of each change, and what to do with it. finding: code of the job's first one, "" for none.
-    applies: the command that applies a change of the client's own, if it is a diff."""
+    applies: the command that applies a change of the client's own, if it is a diff. resumed: the trial had been ended
+    before, and went on."""
     judged = [judgement for stage, judgement in results.judgements if stage == 0]
     judged.sort(key=lambda each: (each.verdict is not TrialVerdict.ADOPT, -(each.speed.value if each.speed else 0.0)))
     patch = results.patch
@@ -299,7 +317,7 @@ def of_trial(results: Results, folder: str, job: Mapping[str, Any], finding: str
     target, runs = results.plan.until_loss, [run for run in results.runs if run.stage == 0]
     usual, unit = (usual_step(runs), 1.0) if target is None else (usual_metric(runs), 1e9)
     saves = ""
-    if best is not None and best.speed is not None and usual is not None:
+    if best is not None and best.speed is not None and best.speed.value > 1 and usual is not None:
         saved = usual.value * unit * (1 - 1 / best.speed.value)
         whole = f"{format_duration(usual.value * unit)} {f'to a loss of {target.loss:g}' if target else 'a step'}"
         saves = f"{format_duration(saved)} of {whole}, {speed_text(best.speed)}"
@@ -311,15 +329,17 @@ def of_trial(results: Results, folder: str, job: Mapping[str, Any], finding: str
         more |= {"patch_file": f"{folder}/patch.diff"} if diff else {}
     own = patch is None or not (patch.diff or patch.environment)
     apply = "" if not won else applies if own else patch_command(patch)
+    known = [*judged, *([proved] if proved else [])]
+    after = _after_trial(bool(apply), won, known, results, folder, job, finding, resumed=resumed)
     return answer(
         _said(best, proved is not None, results.plan.min_gain),
         _decided(best, results),
         _touched(diff) or next((path for each in judged for path, _ in each.variant.sources), ""),
         saves,
         [each.variant.proposal for each in judged if each.verdict is TrialVerdict.ADOPT and each.variant.proposal],
-        _after_trial(bool(apply), won, [*judged, *([proved] if proved else [])], results, folder, job, finding),
+        after,
         apply=apply,
-        how=HOW if won and not apply else "",
+        how=HOW if not apply and after["arguments"].get("diff") == CHANGE else "",
         candidates=[_candidate(each, results) for each in judged],
         **more,
         folder=folder,
@@ -338,9 +358,19 @@ def _decided(best: Judgement | None, results: Results) -> str:
         return "unclear: nothing was timed"
     if best.verdict is not TrialVerdict.UNDECIDED:
         return f"confident: {best.agreement.value}; {best.rounds} rounds"
-    further = seconds_to_decide(best, results)
+    further, first = seconds_to_decide(best, results), seconds_to_begin(results)
     more = f"; about {format_duration(further * 1e9)} more would decide it" if further is not None else ""
+    if first is not None:
+        more = f"; its first rounds take about {format_duration(first * 1e9)}, which the budget did not allow"
     return f"unclear: {best.sentence}{more}"
+
+
+def _budget(results: Results, judged: Sequence[Judgement]) -> str:
+    """What a trial that goes on should be given: "14m"."""
+    further = [seconds_to_begin(results), *(seconds_to_decide(each, results) for each in judged)]
+    known = [ROOM * each for each in further if each is not None]
+    wanted = min(LONGEST_BUDGET, max([USUAL_BUDGET, min(known, default=0.0)]))
+    return f"{ceil(wanted / 60)}m"
 
 
 def _candidate(judgement: Judgement, results: Results) -> dict[str, Any]:
@@ -387,8 +417,12 @@ def _after_trial(
     folder: str,
     job: Mapping[str, Any],
     finding: str,
+    *,
+    resumed: bool,
 ) -> Call:
-    """The job again, once the change is applied; else more rounds, a change of the client's own, or what else helps."""
+    """The job again, once the change is applied; else more rounds, a change of the client's own, or what else helps. A
+    trial of our fixes that went on and is undecided all the same is left at that: what is left to be tried is worth
+    more than a small gain of theirs."""
     recording, metric = results.plan.recording, results.plan.metric
     if applicable and metric is None:
         return call("diagnose", **job)
@@ -399,8 +433,11 @@ def _after_trial(
         target = results.plan.until_loss
         until = {"until_loss": target.loss} if target is not None else {}
         return call("judge", diff=CHANGE, recording=recording, **until, **job)
-    if any(each.verdict is TrialVerdict.UNDECIDED for each in judged):
-        return call("judge", resume=folder, **job)
+    undecided = [each for each in judged if each.verdict is TrialVerdict.UNDECIDED]
+    if undecided and resumed and recording and all(each.variant.proposal for each in judged):
+        return call("judge", diff=CHANGE, recording=recording, **job)
+    if undecided:
+        return call("judge", resume=folder, budget=_budget(results, undecided), **job)
     return call("explain", code=finding, path=recording, **job) if finding else call("what_if", path=recording, **job)
 
 

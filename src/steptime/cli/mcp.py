@@ -168,7 +168,7 @@ async def judge(given: Judge, tell: Tell) -> dict[str, Any]:
     results = read_results(Path(told["folder"]))
     findings = (await _report(results.plan.recording)).processes[0].findings if results.plan.recording else ()
     first = next((each.code for each in findings if each.weight is Weight.FINDING), "")
-    return answers.of_trial(results, told["folder"], job, first, apply)
+    return answers.of_trial(results, told["folder"], job, first, apply, resumed=bool(given.resume))
 
 
 async def what_if(given: WhatIf, tell: Tell) -> dict[str, Any]:

@@ -12,10 +12,10 @@ from steptime.report.printable import one_line, printable
 from steptime.report.trial_text import memory_text, speed_text
 from steptime.trials import parity
 from steptime.trials.conduct import MAX_ROUNDS
-from steptime.trials.judge import KEPT, usual_metric, usual_step
+from steptime.trials.judge import KEPT, LEAST_ROUNDS, usual_metric, usual_step
 from steptime.trials.plan import batch_of
 from steptime.trials.results import PatchResult, Results
-from steptime.trials.trial import BASELINE, CONTROL, Agreement, Judgement, Run, TrialVerdict
+from steptime.trials.trial import BASELINE, CONTROL, Agreement, Judgement, Run, TrialVerdict, processes_of
 
 VERSION = 1
 """Of the document."""
@@ -211,6 +211,15 @@ def seconds_to_decide(judgement: Judgement, results: Results) -> float | None:
     further = ceil(judgement.rounds * (half / gap) ** 2) - judgement.rounds
     timed = sum(run.seconds for run in results.runs if not run.rehearsal)
     return max(1, further) * timed / judgement.rounds
+
+
+def seconds_to_begin(results: Results) -> float | None:
+    """How long the first rounds of a trial take of which none was run: without them nothing is known of any speed. None
+    where some were run, and where not even a process was."""
+    whole = [run.seconds for run in results.runs if run.stage == 0 and not run.failure]
+    if not whole or any(not run.rehearsal for run in results.runs):
+        return None
+    return LEAST_ROUNDS * processes_of(1) * max(whole)
 
 
 def may_go_on(judgement: Judgement) -> bool:

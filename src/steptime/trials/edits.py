@@ -319,12 +319,17 @@ def with_model(module: libcst.Module, edit: ModelEdit) -> libcst.Module | None:
     place = _before_optimizer(source, edit, model, forward) or _before_loop(source, model, forward)
     if place is None or not written or written in module.code:
         return None
-    new: dict[libcst.CSTNode, list[str]] = {place.statement: [written]}
+    new: dict[libcst.CSTNode, Sequence[str]] = {place.statement: [written]}
+    needed = _import_of(source, edit.module)
+    if needed is None:
+        return None
+    new |= needed
     if edit.batch:
         batch = call.args[0].value if len(call.args) == 1 and not (call.args[0].keyword or call.args[0].star) else None
         if not isinstance(batch, libcst.Name):  # several inputs: which of them are images is not known
             return None
-        new.setdefault(forward.statement, []).append(edit.batch.format(batch=batch.value, torch=torch))
+        before = new.get(forward.statement, ())
+        new[forward.statement] = [*before, edit.batch.format(batch=batch.value, torch=torch)]
     return _inserted(module, new)
 
 
@@ -336,14 +341,19 @@ def with_loop(module: libcst.Module, edit: LoopEdit) -> libcst.Module | None:
     place = source.outermost_loop(forward.statement) if forward is not None else None
     if place is None or not _is_current(source, edit.forward) or edit.statements[-1] in module.code:
         return None
-    new: dict[libcst.CSTNode, Sequence[str]] = {place.statement: edit.statements}
-    if source.name_of(edit.module) != edit.module:
-        plain = [line for line in module.body if _imported_first(line)]
-        if not plain:
-            return None
-        later = next((line for line in plain if _imported_first(line) > edit.module), plain[0])
-        new[later] = [f"import {edit.module}"]
-    return _inserted(module, new)
+    needed = _import_of(source, edit.module)
+    return _inserted(module, {place.statement: edit.statements, **needed}) if needed is not None else None
+
+
+def _import_of(source: SourceFile, name: str) -> dict[libcst.CSTNode, Sequence[str]] | None:
+    """The import of a module, by the line that it stands before; empty where it is there, or none is needed ("").
+    None where there is no plain import that it could stand beside."""
+    if not name or source.name_of(name) == name:
+        return {}
+    plain = [line for line in source.module.body if _imported_first(line)]
+    if not plain:
+        return None
+    return {next((line for line in plain if _imported_first(line) > name), plain[0]): [f"import {name}"]}
 
 
 def with_deferred(module: libcst.Module, edit: DeferEdit) -> libcst.Module | None:

@@ -30,6 +30,10 @@ TANHS = 2
 MODEL = ("forward", "backward")
 """Phases that are compiled; operators of theirs by name have one of these, too."""
 STATEMENT_COMPILED_MODEL = "{model} = {torch}.compile({model})"
+MASKS = "dropout masks"
+TUNED = "max-autotune"
+STATEMENT_TUNED_MODEL = f'{{model}} = {{torch}}.compile({{model}}, mode="{TUNED}")'
+EXAMPLE_TUNED_MODEL = f'model = torch.compile(model, mode="{TUNED}")  # before the optimiser is made'
 EXAMPLE_COMPILED_MODEL = "model = torch.compile(model)  # before the optimiser is made from its parameters"
 LIKELY_CHANNELS_LAST = 0.2
 """Of the convolutions' time: 14 to 25 % were measured on networks of images on CPUs."""
@@ -70,11 +74,13 @@ LIKELY_DYNAMIC_SHAPES, SURE_DYNAMIC_SHAPES = 0.8, 0.3
     risk=4,
     phases=MODEL,
 )
-def compiled_model(case: Case) -> Option | None:
+def compiled_model(case: Case) -> Iterator[Option]:
     """The model compiled by torch.compile
 
     What it changes: The module that your loop calls is compiled (TorchInductor, default mode). The first steps take
-    seconds to minutes; they are kept apart and reported.
+    seconds to minutes; they are kept apart and reported. On a CUDA device a second way is mode="max-autotune", which
+    times several kernels for each product and convolution while it compiles, minutes more, and launches them as CUDA
+    graphs. On a CPU it is not among what is tried: steptime lab --compile-modes times it there.
 
     What it promises: A curve as another seed would give: dropout masks come from another generator. The gradients of
     the first step are compared parameter by parameter, with dropout off, because compilers have returned zero gradients
@@ -89,10 +95,15 @@ def compiled_model(case: Case) -> Option | None:
     When to leave it: When shapes change all the time, or runs are shorter than the compilation.
     """
     if case.compilations or any(root.compiled for root in case.roots):
-        return None
+        return
     saving, reach = _saving(case) if not case.changing_work else (None, 0.0)
     edit = model_edit(case, STATEMENT_COMPILED_MODEL, EXAMPLE_COMPILED_MODEL, in_place="{model}.compile()")
-    return Option("torch.compile(model)", (Change("compile"),), saving, edit, "dropout masks", reach=reach)
+    yield Option("torch.compile(model)", (Change("compile"),), saving, edit, MASKS, reach=reach)
+    if case.step.device.startswith("cuda") and not case.changing_work:
+        change = Change("compile", arguments=(("mode", TUNED),))
+        in_place = f'{{model}}.compile(mode="{TUNED}")'
+        tuned = model_edit(case, STATEMENT_TUNED_MODEL, EXAMPLE_TUNED_MODEL, in_place=in_place)
+        yield Option(f'torch.compile(model, mode="{TUNED}")', (change,), None, tuned, MASKS, reach=reach)
 
 
 def _saving(case: Case) -> tuple[Estimate | None, float]:
@@ -224,7 +235,7 @@ def cuda_graphs(case: Case) -> Option | None:
     change = Change("compile", arguments=(("mode", "reduce-overhead"),))
     example = 'model = torch.compile(model, mode="reduce-overhead")'
     edit = model_edit(case, STATEMENT_CUDA_GRAPHS, example, in_place=IN_PLACE)
-    return Option(example.partition("= ")[2], (change,), saving, edit, "dropout masks")
+    return Option(example.partition("= ")[2], (change,), saving, edit, MASKS)
 
 
 @fix("RM308", "attention-backend", addresses={"ST405"}, promise=Promise.SAME_CURVE, risk=3, low_precision=True)

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from steptime.advice.evidence import Case
-from steptime.advice.fix import EnvironmentEdit, Option, Promise, Snippet, SwitchEdit, fix
+from collections.abc import Sequence
+from dataclasses import replace
+
+from steptime.advice.evidence import Case, ModuleUse
+from steptime.advice.fix import Edit, EnvironmentEdit, ModelEdit, Option, Promise, Snippet, SwitchEdit, fix, model_edit
 from steptime.changes import Change
 from steptime.debug_switches import acting
 
+STATEMENT = """for block in {holder}:
+    block.forward = functools.partial({{torch}}.utils.checkpoint.checkpoint, block.forward, use_reentrant=False)"""
+FEWEST_BLOCKS = 2
 EXAMPLE = """from torch.utils.checkpoint import checkpoint
 
 for block in self.blocks:
@@ -116,7 +122,8 @@ def activation_checkpointing(case: Case) -> Option | None:
     """Activations computed again instead of kept
 
     What it changes: Each of the model's repeated blocks (children of one class in a ModuleList or Sequential) keeps
-    only its input; backward computes the rest again.
+    only its input; backward computes the rest again. In the source: a loop that puts torch.utils.checkpoint around the
+    forward of each, where all blocks that were seen lie in one list.
 
     What it promises: Equal losses: the random numbers of the forward are restored when it is repeated.
 
@@ -132,4 +139,36 @@ def activation_checkpointing(case: Case) -> Option | None:
     full = memory is not None and bool(memory.retries or (memory.capacity and memory.peak > NEARLY * memory.capacity))
     if not full and not any(FREES in use.name for use in case.allocations):
         return None
-    return Option("activation checkpointing", (Change("checkpointing"),), None, Snippet(EXAMPLE))
+    return Option("activation checkpointing", (Change("checkpointing"),), None, _edit_checkpointing(case))
+
+
+def _edit_checkpointing(case: Case) -> Edit:
+    """In a loop over the blocks, where all that are known to repeat lie in one holder and are of one class."""
+    holders = _holders(case.modules)
+    if len(holders) != 1:
+        return Snippet(EXAMPLE)
+    statement = STATEMENT.format(holder=".".join(["{model}", *holders[0]]))
+    edit = model_edit(case, statement, EXAMPLE)
+    return replace(edit, module="functools") if isinstance(edit, ModelEdit) else edit
+
+
+def _holders(modules: Sequence[ModuleUse]) -> list[tuple[str, ...]]:
+    """Paths below the root of what holds blocks: children that are numbered from 0 on, are of one class, have children
+    of their own, and lie in no other block."""
+    types = {tuple(each.path.split(".")): each.type for each in modules}
+    parents = {path[:-1] for path in types}
+    numbered: dict[tuple[str, ...], list[tuple[str, ...]]] = {}
+    for path in types:
+        if path[-1].isdigit() and len(path) > 1:
+            numbered.setdefault(path[:-1], []).append(path)
+    found = [
+        holder
+        for holder, children in numbered.items()
+        if len(children) >= FEWEST_BLOCKS
+        and len({types[child] for child in children}) == 1
+        and {int(child[-1]) for child in children} == set(range(len(children)))
+        and all(child in parents for child in children)
+    ]
+    outermost = [each for each in found if not any(each != other and each[: len(other)] == other for other in found)]
+    known = [each[1:] for each in outermost]
+    return known if all(name.isidentifier() for path in known for name in path) else []
