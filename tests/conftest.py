@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import shutil
 import signal
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 from hypothesis import settings
 from machines import remember_peaks
+
+from steptime import plain_pickle
 
 ROOT = Path(__file__).resolve().parent.parent
 CHROMIUMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
@@ -56,6 +60,26 @@ def in_time() -> Iterator[None]:
     yield
     signal.alarm(0)
     signal.signal(signal.SIGALRM, before)
+
+
+@pytest.fixture
+def pickles_read_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pickles of strangers are read in this process, without its limits: for many small files that must end in a
+    sentence. That a process of its own reads them is the matter of other tests."""
+
+    def converted(file: IO[bytes], converter: str, _memory: int, _seconds: int) -> IO[bytes]:
+        module, _, function = converter.partition(":")
+        made = tempfile.TemporaryFile()  # noqa: SIM115 – the reader closes it
+        try:
+            plain_pickle.convert_file(getattr(importlib.import_module(module), function), file.fileno(), made)
+        except plain_pickle.NotPlainError:
+            made.close()
+            raise
+        made.seek(0)
+        return made
+
+    for reader in ("steptime.hang.dump", "steptime.memory.read_snapshot"):
+        monkeypatch.setattr(f"{reader}.converted", converted)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

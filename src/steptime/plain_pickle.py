@@ -136,14 +136,21 @@ def serve(converter: str, memory: str, seconds: str) -> NoReturn:
     _limit(int(memory), int(seconds))
     gc.disable()
     try:
-        convert(io.BufferedReader(io.FileIO(0, closefd=False), 1 << 20), sys.stdout.buffer)
-        sys.stdout.buffer.flush()
+        convert_file(convert, 0, sys.stdout.buffer)
     except MemoryError:
         os._exit(TOO_LARGE)
     except NotPlainError as error:
         _refuse(error.kind, str(error))
+    os._exit(0)
+
+
+def convert_file(convert: Converter, descriptor: int, made: BinaryIO) -> None:
+    """Of an open file. Raises NotPlainError, whatever is wrong with the file, and MemoryError."""
+    try:
+        convert(io.BufferedReader(io.FileIO(descriptor, closefd=False), 1 << 20), made)
+        made.flush()
     except RecursionError:
-        _refuse("strange", "is nested too deeply")
+        raise NotPlainError("strange", "is nested too deeply") from None
     except (
         pickle.UnpicklingError,
         EOFError,
@@ -153,8 +160,8 @@ def serve(converter: str, memory: str, seconds: str) -> NoReturn:
         AttributeError,
         ArithmeticError,
     ) as error:
-        _refuse("damaged", f"is damaged, or no plain data ({type(error).__name__}: {str(error)[:200]})")
-    os._exit(0)
+        reason = f"is damaged, or no plain data ({type(error).__name__}: {str(error)[:200]})"
+        raise NotPlainError("damaged", reason) from None
 
 
 def _limit(memory: int, seconds: int) -> None:

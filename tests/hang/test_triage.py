@@ -300,7 +300,7 @@ def test_tuples_that_double_in_each_level_are_given_up(
         read_dump(path)
 
 
-@pytest.mark.usefixtures("in_time")
+@pytest.mark.usefixtures("in_time", "pickles_read_here")
 @pytest.mark.parametrize(
     "value", [nested(), nested_tuples(60), 1 << 5000, -1, 2.5, None, "9" * 5000, "\ud800a\nforged", [], {}, [[]]]
 )

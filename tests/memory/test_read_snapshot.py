@@ -132,6 +132,7 @@ def test_a_file_that_ends_in_the_middle_is_read_as_far_as_it_goes(tmp_path: Path
     assert count > (share - 0.1) * len(allocator.events)
 
 
+@pytest.mark.usefixtures("pickles_read_here")
 def test_every_cut_of_a_small_file_is_a_sentence_or_a_snapshot(tmp_path: Path) -> None:
     allocator = Allocator()
     train(allocator, 1, layers=1)
@@ -285,7 +286,7 @@ def spoilt(place: str, value: Any) -> dict[str, Any]:
     return top
 
 
-@pytest.mark.usefixtures("in_time")
+@pytest.mark.usefixtures("in_time", "pickles_read_here")
 @pytest.mark.parametrize("value", [doubled(list), doubled(tuple), 1 << 70, -1, 2.5, None, "x" * 100_000, b"\xff", []])
 @pytest.mark.parametrize(
     "place", ["filename", "name", "line", "settings", "traces", "frames", "action", "size", "addr"]
