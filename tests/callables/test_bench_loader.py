@@ -311,6 +311,15 @@ def test_the_fewest_workers_are_best_that_come_near_the_fastest() -> None:
     assert best_of([LoaderSetting("failed", 0, failed="x")]) is None
 
 
+def test_what_was_asked_for_of_workers_is_tried_though_none_are_best() -> None:
+    wishes = LoaderWishes("data.py:loader", prefetch=(4,), contexts=("spawn",), batch_sizes=(8,), kept=True)
+    assert wishes.variants(0, 2) == [
+        {"workers": 0, "batch_size": 8}, {"workers": 2, "prefetch_factor": 4}, {"workers": 2, "context": "spawn"},
+        {"workers": 0, "kept": True},
+    ]  # fmt: skip
+    assert wishes.variants(4, 1)[1] == {"workers": 4, "prefetch_factor": 4}
+
+
 def test_up_to_twice_the_cpus_are_tried_and_no_more_than_a_host_bears() -> None:
     assert usual_counts(1) == (0, 1, 2)
     assert usual_counts(3) == (0, 1, 2, 4)
