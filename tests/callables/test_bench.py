@@ -26,6 +26,7 @@ from steptime.callables.bench import (
     _Timed,
     assembled,
     that_ran,
+    thinned,
 )
 from steptime.callables.page import render
 from steptime.callables.text import headline, render_markdown, render_text
@@ -108,6 +109,15 @@ def test_no_call_takes_less_than_its_service_time_and_the_first_is_what_others_a
     assert long.speed is not None
     assert long.speed.low <= long.speed.value <= long.speed.high
     assert long.standing is not Standing.FASTER
+
+
+def test_one_setting_is_drawn_block_after_block() -> None:
+    found = timed(torch.relu, torch.sigmoid, inputs=(torch.randn(8),))
+    assert all(len(each.blocks) >= 6 for each in only(found))
+    page = render(found)
+    assert "Time of a call, block after block" in page
+    assert page.count('class="course owner') == 2
+    assert thinned([float(number) for number in range(400)])[:2] == (1.5, 5.5)
 
 
 def test_work_is_what_the_shapes_say() -> None:

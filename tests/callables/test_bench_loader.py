@@ -44,6 +44,11 @@ class Stream(IterableDataset):
     def __iter__(self):
         yield from (torch.ones(8) for _ in range(64))
 
+class Loud(Remote):
+    def __getitem__(self, index):
+        print("an item")
+        return torch.ones(8)
+
 class Broken(Dataset):
     def __len__(self):
         return 4
@@ -54,6 +59,7 @@ def loader():
     return DataLoader(Remote(), batch_size=5, shuffle=True)
 
 stream = DataLoader(Stream(), batch_size=16)
+loud = DataLoader(Loud(), batch_size=5)
 dataset = Remote()
 broken = DataLoader(Broken())
 number = 3
@@ -99,6 +105,14 @@ def test_workers_that_give_the_same_items_are_no_gain(data: Path, capfd: pytest.
     told = capfd.readouterr().out
     assert "num_workers=0, which is set, is as good as any" in told
     assert "Each of several workers gives the same items" in told
+
+
+def test_what_a_dataset_prints_for_each_item_is_not_shown(data: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    words = ["--workers", "0,1", "--seconds", "0.1s", "--python", python()]
+    assert main(["bench-loader", f"{data}:loud", *words]) == 0
+    out, err = capfd.readouterr()
+    assert "an item" not in out + err
+    assert "num_workers=1" in out
 
 
 def test_a_dataset_is_said_to_come_one_sample_a_batch(data: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -295,6 +309,15 @@ def test_the_fewest_workers_are_best_that_come_near_the_fastest() -> None:
     assert found is not None
     assert found.workers == 2
     assert best_of([LoaderSetting("failed", 0, failed="x")]) is None
+
+
+def test_what_was_asked_for_of_workers_is_tried_though_none_are_best() -> None:
+    wishes = LoaderWishes("data.py:loader", prefetch=(4,), contexts=("spawn",), batch_sizes=(8,), kept=True)
+    assert wishes.variants(0, 2) == [
+        {"workers": 0, "batch_size": 8}, {"workers": 2, "prefetch_factor": 4}, {"workers": 2, "context": "spawn"},
+        {"workers": 0, "kept": True},
+    ]  # fmt: skip
+    assert wishes.variants(4, 1)[1] == {"workers": 4, "prefetch_factor": 4}
 
 
 def test_up_to_twice_the_cpus_are_tried_and_no_more_than_a_host_bears() -> None:

@@ -10,6 +10,7 @@ from printed import sound
 from steptime.quantities import Estimate
 from steptime.report import judge_text
 from steptime.report.judge_text import as_document, power_of, seconds_to_decide
+from steptime.trials.plan import batch_variant
 from steptime.trials.results import Plan, Results
 from steptime.trials.trial import BASELINE, CONTROL, Agreement, Judgement, Run, TrialVerdict, Variant
 
@@ -111,3 +112,17 @@ def test_what_is_undecided_says_how_long_it_would_take() -> None:
     assert times[1] is not None
     assert times[0] > times[1] > 0
     assert seconds_to_decide(FASTER, RESULTS) is None
+
+
+def test_a_labs_batch_sizes_are_told_to_programs_with_their_items_a_second() -> None:
+    larger = replace(
+        FASTER, variant=batch_variant(64), verdict=TrialVerdict.SLOWER, speed=Estimate(0.8, 0.7, 0.9, 2, "1")
+    )
+    full = replace(larger, variant=batch_variant(128), verdict=TrialVerdict.FAILED, speed=None)
+    found = replace(RESULTS, judgements=((2, full), (1, larger), (0, FASTER)))
+    own, timed, failed = as_document(found)["candidates"]
+    assert "batch_size" not in own
+    assert (timed["batch_size"], timed["verdict"]) == (64, "timed")
+    step = as_document(found)["step_ns"]
+    assert timed["items_per_second"]["value"] == pytest.approx(0.8 * 64 / step * 1e9)
+    assert (failed["batch_size"], failed["verdict"], failed["items_per_second"]) == (128, "broken", None)

@@ -143,6 +143,7 @@ def test_a_lab_draws_items_a_second_over_batch_sizes(report: Report) -> None:
     assert [tick.words for tick in drawn.sizes.across] == ["16", "32", "64"]
     heights = {point.partition(",")[2] for point in drawn.sizes.curves[0].points.split()}
     assert len(heights) == 1, "twice the size at half the speed is as many items a second"
+    assert not any("batch" in row.label for row in drawn.rows), "steps of other batches are not beside the job's"
     assert "Items a second over batch sizes" in page.render(replace(with_trials(report), trials=known))
     without = forest(trials, 32)
     assert without is not None

@@ -128,6 +128,11 @@ def test_throughput_is_read_to_its_plateau_and_to_the_end_of_memory() -> None:
     assert "32 320 (as it is)" in text
     full = [*growing, size(128, None, "CUDA out of memory. Tried to allocate 2 GiB")]
     assert "grows to 64, and 128 runs out of memory" in " ".join(render_lab(of_lab([], full), 32, "x").split())
+    unsure = replace(size(64, 0.5), speed=Estimate(0.5, 0.2, 0.9, 2, "1"))
+    assert "as far as the intervals tell" in render_lab(of_lab([], [unsure]), 32, "x")
+    assert "no precision" not in render_lab(
+        of_lab([replace(FASTER, variant=lab_variants()[0], verdict=TrialVerdict.UNDECIDED, speed=None)], []), 32, "x"
+    )
     flat = [size(16, 1.9), size(64, 0.505), size(128, 0.25)]
     assert "beyond batches of 32 throughput hardly grows" in " ".join(
         render_lab(of_lab([], flat), 32, "x").lower().split()

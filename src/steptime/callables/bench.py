@@ -36,6 +36,8 @@ NEARLY_ALL = 0.8
 KEPT_RESULT = 2.0
 """A call with new values over one with the old: beyond, something is kept from call to call. Sorting, branches and
 sparsity do not care for a shuffle; caches of the processor meet both alike."""
+MOST_BLOCKS = 120
+"""Of a callable that are kept: a plot shows no more."""
 OVER_PEAK = 1.15
 """FLOP/s over the measured peak that no clock and no better kernel explains."""
 
@@ -140,8 +142,9 @@ class Contender:
     result, relative to its largest magnitude. flops: of a call, as
     torch's counter has them (matrix products, convolutions, attention); bytes: of arguments, results and parameters,
     which must at least be moved. peak_bytes: taken beyond what was held before. launch: ns that the host takes to
-    launch a call, None on a CPU and with cold caches. changes: its arguments, so that each call goes on with what the
-    last one left. sentence: why it stands so, "" where nothing is to be said.
+    launch a call, None on a CPU and with cold caches. blocks: ns of a call in each block in the order of time; means of
+    neighbours where there are many. changes: its arguments, so that each call goes on with what the last one left.
+    sentence: why it stands so, "" where nothing is to be said.
     """
 
     name: str
@@ -159,6 +162,7 @@ class Contender:
     peak_bytes: int | None = None
     launch: float | None = None
     changes: bool = False
+    blocks: tuple[float, ...] = ()
 
     @property
     def rate(self) -> float | None:
@@ -319,7 +323,14 @@ def _contender(
         peak_bytes=one.peak_bytes,
         launch=_middle(np.concatenate([each.launches for each in own])) if one.launches else None,
         changes=one.changes,
+        blocks=thinned([block for each in own for block in each.blocks]),
     )  # fmt: skip
+
+
+def thinned(blocks: Sequence[float]) -> tuple[float, ...]:
+    """No more than MOST_BLOCKS: means of neighbours."""
+    stride = max(1, -(-len(blocks) // MOST_BLOCKS))
+    return tuple(float(np.mean(blocks[at : at + stride])) for at in range(0, len(blocks), stride))
 
 
 def short_names(places: Sequence[str]) -> dict[str, str]:

@@ -53,17 +53,18 @@ class LoaderWishes:
     formats: bool = False
     seconds: float = 1.0
 
-    def variants(self, workers: int) -> list[dict[str, Any]]:
-        """What is changed beside the number of workers, one thing at a time."""
+    def variants(self, best: int, fewest: int) -> list[dict[str, Any]]:
+        """What is changed beside the number of workers, one thing at a time, with the best number; what only workers
+        have, with the fewest that were tried where none are best."""
+        found: list[dict[str, Any]] = [{"workers": best, "batch_size": each} for each in self.batch_sizes]
         with_workers: list[dict[str, Any]] = [
             *({"prefetch_factor": each} for each in self.prefetch),
             *({"context": each} for each in self.contexts),
             *({"sharing": each} for each in self.sharing),
         ]
-        found: list[dict[str, Any]] = [{"batch_size": each} for each in self.batch_sizes]
-        found += with_workers if workers else []
-        found += [{"pin_memory": True}] if self.pin_memory else []
-        return [{"workers": workers, **each} for each in found] + ([{"workers": 0, "kept": True}] if self.kept else [])
+        found += [{"workers": best or fewest, **each} for each in with_workers]
+        found += [{"workers": best, "pin_memory": True}] if self.pin_memory else []
+        return found + ([{"workers": 0, "kept": True}] if self.kept else [])
 
 
 class _TimedSetting(msgspec.Struct, frozen=True):
@@ -229,7 +230,8 @@ def bench_loader(wishes: LoaderWishes, ask: Ask, tell: Callable[[str], None]) ->
     best = best_of(settings)
     if best is None:
         raise NothingMeasuredError("bench-failed", f"The loader gives no batch: {settings[0].failed}.")
-    variants = _timed(wishes, ask, wishes.variants(best.workers), tell)
+    fewest = min((each.workers for each in settings if each.workers), default=1)
+    variants = _timed(wishes, ask, wishes.variants(best.workers, fewest), tell)
     return LoaderBench(
         wishes, about.torch, about.dataset, about.usable_cpus, about.iterable, about.unbatched, about.parts, own, best,
         settings, variants, about.formats, load.since()[0],

@@ -171,7 +171,7 @@ def one_setting(callables: dict[str, Any], arguments: Arguments, request: dict[s
         for mode in modes
     ]
     usable = [each for each in candidates if each.survives(each.begin)]
-    with quiet(request) as printed:
+    with quiet() if request.get("own_process") else contextlib.nullcontext(int) as printed:
         usable = [each for each in usable if each.survives(each.settle)]
         take_turns(usable, request["seconds"])
         usable = [each for each in usable if each.survives(each.check_values)]
@@ -187,12 +187,9 @@ def one_setting(callables: dict[str, Any], arguments: Arguments, request: dict[s
 
 
 @contextlib.contextmanager
-def quiet(request: dict[str, Any]) -> Iterator[Callable[[], int]]:
+def quiet() -> Iterator[Callable[[], int]]:
     """In a process of our own, what is printed goes to a file for a while: thousands of calls may print a line each.
-    Gives the bytes of it."""
-    if not request.get("own_process"):
-        yield lambda: 0
-        return
+    Gives the bytes of it, behind it."""
     sys.stdout.flush()
     before = os.dup(1)
     with tempfile.TemporaryFile() as file:

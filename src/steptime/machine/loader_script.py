@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from bench_script import INTERRUPTED, loaded, sentence_of, tensors_of  # type: ignore[import-not-found]
+from bench_script import INTERRUPTED, loaded, quiet, sentence_of, tensors_of  # type: ignore[import-not-found]
 from formats_script import OpenedFiles, cleared, formats_of  # type: ignore[import-not-found]
 from torch.utils.data import DataLoader, IterableDataset
 from transfer_script import Device, transfers_of  # type: ignore[import-not-found]
@@ -43,6 +43,8 @@ PATIENCE = 60.0
 """Seconds for a single setting: a loader that is slower is told from what it gave until then."""
 READY_SECONDS, READY_TIMES = 0.5, 5
 """How long a batch is waited for at most until it is surely there, and how often."""
+FEW = 3
+"""Batches of which none is left out."""
 PART_BATCHES = 64
 """Read one by one at most, twice."""
 MOST_SAMPLES, MOST_BYTES = 256, 128 << 20
@@ -79,8 +81,9 @@ def answer_to(request: dict[str, Any]) -> dict[str, Any]:
 
 def answer_of_loader(loader: Any, request: dict[str, Any], opened: OpenedFiles | None) -> dict[str, Any]:
     try:
-        parts = parts_of(loader, request, opened) if opened is not None else None
-        formats = formats_of(samples_of(loader)) if request.get("formats") else []
+        with quiet():
+            parts = parts_of(loader, request, opened) if opened is not None else None
+            formats = formats_of(samples_of(loader)) if request.get("formats") else []
     except (Exception, SystemExit) as error:  # noqa: BLE001 - the user's own code runs here, and may do anything
         return {"failed": sentence_of(error)}
     return {
@@ -245,7 +248,8 @@ def timed(loader: Any, setting: dict[str, Any], request: dict[str, Any]) -> dict
     try:
         if setting.get("sharing"):
             torch.multiprocessing.set_sharing_strategy(setting["sharing"])
-        return {**setting, **measured(changed(loader, setting), setting, request)}
+        with quiet():
+            return {**setting, **measured(changed(loader, setting), setting, request)}
     except (Exception, SystemExit) as error:  # noqa: BLE001 - the user's own code runs here, and may do anything
         return {**setting, "failed": sentence_of(error)}
     finally:
@@ -362,10 +366,12 @@ def orders_of(loader: Any) -> Iterator[Any]:
 
 
 def read(loader: Any, orders: list[Any], seconds: float) -> dict[str, Any]:
-    dataset, items, collating, cpu, count, batches = loader.dataset, 0, 0, 0, 0, 0
+    """One by one, in this process. Of more than FEW batches the first is not counted: what it does for the first time,
+    such as an import, is not what an item takes."""
+    dataset, items, collating, cpu, count, batches, every = loader.dataset, 0, 0, 0, 0, 0, 0
     stream = iter(dataset) if isinstance(dataset, IterableDataset) else None
     end = time.perf_counter() + seconds
-    for order in orders:
+    for number, order in enumerate(orders):
         worked, begin = time.process_time_ns() + waited_ns(), time.perf_counter_ns()
         if stream is not None:
             made = list(itertools.islice(stream, order))
@@ -380,16 +386,19 @@ def read(loader: Any, orders: list[Any], seconds: float) -> dict[str, Any]:
             break
         loader.collate_fn(made if loader.batch_sampler is not None else made[0])
         done = time.perf_counter_ns()
+        if batches == 1 and len(orders) > FEW:
+            items = collating = cpu = count = 0
         cpu += time.process_time_ns() + waited_ns() - worked
         items, collating = items + collated - begin, collating + done - collated
-        count, batches = count + len(made), batches + 1
-        if time.perf_counter() > end:
+        count, batches, every = count + len(made), batches + 1, every + len(made)
+        if time.perf_counter() > end and (number or len(orders) <= FEW):
             break
+    counted = batches - (batches > 1 and len(orders) > FEW)
     return {
         "batches": batches,
-        "items": count,
+        "items": every,
         "item_ns": items / max(count, 1),
-        "collate_ns": collating / max(batches, 1),
+        "collate_ns": collating / max(counted, 1),
         "busy": min(1.0, cpu / max(items + collating, 1)),
     }
 

@@ -159,7 +159,8 @@ def _items(judgement: Judgement, step: Estimate | None) -> dict[str, Any]:
         return {}
     rate = size / step.value * 1e9 if step is not None else None
     ends = {name: rate * each for name, each in (_interval(speed) or {}).items()} if rate is not None else {}
-    return {"batch_size": size, "items_per_second": ends or None, "peak_bytes": judgement.peak_bytes}
+    told = {"batch_size": size, "items_per_second": ends or None, "peak_bytes": judgement.peak_bytes}
+    return {"verdict": "timed", **told} if ends else told  # a longer step says nothing of larger batches
 
 
 def _as_it_is(results: Results) -> str:

@@ -15,7 +15,7 @@ from steptime.advice.fix import Goal
 from steptime.quantities import Estimate, format_bytes, format_change, format_duration, format_share
 from steptime.report.printable import one_line, printable
 from steptime.report.trials import TrialReport, Tried
-from steptime.trials.judge import usual_step
+from steptime.trials.judge import MIN_GAIN, usual_step
 from steptime.trials.plan import NO_INPUT, PATCH, BatchSizePoint, batch_of, plateau, points_of, workers_of
 from steptime.trials.results import Results
 from steptime.trials.trial import BASELINE, CONTROL, Judgement, Run, TrialVerdict
@@ -353,7 +353,8 @@ def _paying(judgements: Sequence[Judgement]) -> list[str]:
     best = max(adopted, key=lambda each: each.speed.value if each.speed is not None else 0.0, default=None)
     if best is not None and best.speed is not None:
         return [f"{best.variant.label} pays ({best.speed.value:.2f}×)"]
-    return ["no precision or compilation tried here is faster beyond doubt"] if judgements else []
+    tried = any(each.speed is not None or each.verdict is not TrialVerdict.UNDECIDED for each in judgements)
+    return ["no precision or compilation tried here is faster beyond doubt"] if tried else []
 
 
 FEWER_UPDATES = "with larger batches an epoch makes fewer updates: tune the learning rate anew"
@@ -365,7 +366,10 @@ def _sizes(points: Sequence[BatchSizePoint]) -> list[str]:
         return []
     size, out = plateau(points), next((point.size for point in points if point.out_of_memory), None)
     if size is not None:
-        return [f"beyond batches of {size} throughput hardly grows", FEWER_UPDATES]
+        (rate,) = (point.rate.value for point in known if point.size == size and point.rate is not None)
+        wide = any(point.rate.high > rate * (1 + MIN_GAIN) for point in known if point.size > size and point.rate)
+        unsure = ", as far as the intervals tell (a longer --budget narrows them)" if wide else ""
+        return [f"beyond batches of {size} throughput hardly grows{unsure}", FEWER_UPDATES]
     end = f" to {known[-1].size}, and {out} runs out of memory" if out is not None else f" up to {known[-1].size}"
     return [f"throughput still grows{end}", FEWER_UPDATES]
 

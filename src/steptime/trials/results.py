@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from math import nan
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ NAME = "results.jsonl"
 FORMAT = 1
 WARM_UP = 5
 """Steps that a process takes before it is timed, at least."""
+NOT_A_NUMBER = float("nan")
 SKETCHES = ("batches", "weights", "updates", "directions")
 """Of `StepWork`: numbers in lists."""
 MOST_FOLDERS = 2000
@@ -153,7 +153,7 @@ def _numbers(value: object) -> object:
     """Nested lists with NaN for each null."""
     if isinstance(value, list):
         return [_numbers(each) for each in value]
-    return nan if value is None else value
+    return NOT_A_NUMBER if value is None else value
 
 
 def _decode(line: bytes) -> dict[str, Any]:

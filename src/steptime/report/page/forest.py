@@ -91,9 +91,10 @@ def forest(trials: TrialReport | None, own_size: int | None = None) -> ForestPlo
     """The picture; None without trials. own_size: the job's own batch size, where it is known."""
     if trials is None or not trials.variants:
         return None
-    axis = _Axis(trials.variants)
-    shown = trials.variants[:MOST_ROWS]
-    step = trials.step_ns
+    sizes, step = _sizes(trials, own_size), trials.step_ns
+    rows = [each for each in trials.variants  # a larger batch's longer step says nothing: it is in the curve
+            if sizes is None or each.speed is None or not _SIZE.match(each.name)]  # fmt: skip
+    axis, shown = _Axis(rows), rows[:MOST_ROWS]
     base = f"Step as it is: {format_duration(step)}" if step is not None else "No baseline was timed"
     peak = f", peak memory {format_bytes(trials.peak_bytes)}" if trials.peak_bytes else ""
     return ForestPlot(
@@ -101,10 +102,10 @@ def forest(trials: TrialReport | None, own_size: int | None = None) -> ForestPlo
         ticks=axis.ticks,
         one=axis.place(1.0),
         curves=_curves(trials.curves),
-        sizes=_sizes(trials, own_size),
+        sizes=sizes,
         summary=f"{base}{peak} ({trials.processes} processes, {format_duration(trials.seconds * 1e9)}).",
         diff=trials.diff,
-        hidden=len(trials.variants) - len(shown),
+        hidden=len(rows) - len(shown),
     )
 
 
