@@ -192,6 +192,10 @@ def _verdict(case: Case, findings: tuple[Finding, ...]) -> Verdict:
     matter = [use for use in ranked[:MOST_NAMED] if _share(use.recoverable, case).value >= least]
     alone = len(matter) == 1 or _most_of(matter, findings)
     sentence = _headline(ranked[0], findings, case) if alone else _several(matter, case)
+    computing, made_of = named(uses, COMPUTE), _made_of(findings)
+    computes = _share(computing.duration, case).value if computing is not None else 0.0
+    if made_of and made_of not in sentence and computes >= CLEARLY * first.value:  # that is what takes the time
+        sentence = f"{made_of}. {sentence}"
     return Verdict(BALANCED if rivals and not wide else ranked[0].name, sentence, first, confidence, reason)
 
 
@@ -301,7 +305,8 @@ def _headline(use: CategoryUse, findings: tuple[Finding, ...], case: Case) -> st
         return _told(first)
     if first.savings is None or not place or hottest:
         return f"{amount}{hottest}."
-    return f"{amount}; up to {format_duration(first.savings.value)} of it could be saved at {place}."
+    whose = "of it" if first.category else "of the step"
+    return f"{amount}; up to {format_duration(first.savings.value)} {whose} could be saved at {place}."
 
 
 def _hottest_forward(case: Case) -> str:

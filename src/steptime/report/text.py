@@ -230,7 +230,7 @@ def _footnotes(report: Report, process: ProcessReport) -> list[str]:
     lines = []
     asides = [each for each in process.findings if each.weight is not Weight.FINDING and each not in _told(process)]
     for weight, word in ((Weight.DOUBT, "Doubt"), (Weight.NOTE, "Note")):
-        told = process.verdict.reason.lower()
+        told = f"{process.verdict.reason} {process.verdict.sentence}".lower()
         shown = [aside for aside in asides if aside.weight is weight and aside.summary.lower() not in told]
         texts = [f"{aside.code} {one_line(aside.summary)}" for aside in shown]
         if texts:

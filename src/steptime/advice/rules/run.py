@@ -94,7 +94,8 @@ def rollout_share(signals: Signals) -> Finding | None:
     use = _segment(signals, "rollout", LEAST_ROLLOUTS)
     if use is None:
         return None
-    summary = f"Rollouts took {format_share(use.share)} of the run ({format_duration(use.duration)} in {use.count})"
+    times = f"{format_duration(use.duration)} in {format_count(use.count, 'rollout')}"
+    summary = f"Rollouts took {format_share(use.share)} of the run ({times})"
     advice = "Act in many environments at once with one batched forward."
     return rollout_share.finding(summary, advice, **_where(use))
 
