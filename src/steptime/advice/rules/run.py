@@ -23,6 +23,8 @@ LEAST_CHECKPOINTS = 0.05
 """Of the run after the warm-up: saving is idle time for every device of the job."""
 NO_LONGER = 1.5
 """Times the usual step: steps that take less were caught by their number, not by their length."""
+TOLD_SLOWED = 1.5
+"""Times as long as usual while lines were timed: from here on it is said, as shares of lines are off then."""
 LEAST_ROLLOUTS = 0.5
 """Of the run after the warm-up: from half on, the training steps are not where the time is."""
 
@@ -107,8 +109,9 @@ def _where(use: SegmentUse) -> dict[str, Any]:
         f"{f'{format_share(line.share)}: ' if sure else ''}{format_source(line.source)} {line.source.text}".rstrip()
         for line in use.lines
     )
-    if lines and not sure:
-        lines += (f"It took {format_times(use.slowed)} times as long while these lines were timed.",)
+    if lines and use.slowed >= TOLD_SLOWED:
+        told = f"It took {format_times(use.slowed)} times as long while these lines were timed"
+        lines += (f"{told}: what calls much of torch is told too large." if sure else f"{told}.",)
     forward = (f"{format_share(use.forward)}: the models' forward",) if use.forward else ()
     return {"source": use.lines[0].source if use.lines else None, "evidence": (*lines, *forward)}
 
