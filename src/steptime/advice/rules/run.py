@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any
@@ -288,6 +289,10 @@ CONVOLUTIONS = 0.2
 SINGLE = "float32"
 LOWER = ("bfloat16", "float16")
 """Formats that autocast computes in, the one to be tried first before the other: it needs no scaled loss."""
+IN_LOWER = re.compile(r"half|bf16|bfloat16|fp16|(?<![a-z])f16|[hs]884|16816|1688|_[HB][HB]S_", re.IGNORECASE)
+"""How kernels of PyTorch, cuDNN, cuBLAS and Tensile name 16-bit formats and the units for them."""
+LOWER_BY_NAME = 0.1
+"""Of the computing: from a tenth on in such kernels, the job uses a lower format already."""
 LIBRARIES = ("cudnn_", "miopen_", "native_", "mkldnn_")
 """How ATen says whose kernel an operator is: the operator is the same."""
 
@@ -418,7 +423,7 @@ def _what_to_try(signals: Signals, parts: list[_Part]) -> str:
     whole = sum(spent for _, spent, _ in parts)
     convolutions = sum(spent for name, spent, _ in parts if "conv" in name)
     tries = []
-    if _dtype(signals) in ("", SINGLE):
+    if _dtype(signals) in ("", SINGLE) and not _lower_by_name(signals):
         tries += [f"{each} autocast" for each in _lower(signals)[:1]]
     if convolutions >= CONVOLUTIONS * whole and _layout(signals) != "NHWC":
         tries.append("channels_last")
@@ -428,6 +433,13 @@ def _what_to_try(signals: Signals, parts: list[_Part]) -> str:
         return "Only less work makes it faster: a smaller model, batch or resolution."
     told = f"{', '.join(tries[:-1])} and {tries[-1]}" if len(tries) > 1 else tries[0]
     return f"steptime try runs the job with {told}, and says what pays."
+
+
+def _lower_by_name(signals: Signals) -> bool:
+    """Whether names of kernels say that a good part of the computing is in a lower format, where nothing else does."""
+    uses = [use for use in signals.kernels if use.bound != "communication"] if signals.has(Signal.KERNELS) else []
+    lower = [use for use in uses if IN_LOWER.search(use.name)]
+    return not _dtype(signals) and _sum(lower) >= LOWER_BY_NAME * _sum(uses) > 0
 
 
 def _lower(signals: Signals) -> list[str]:
