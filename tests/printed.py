@@ -48,6 +48,8 @@ NEVER = {
     r";\s*;|,\s*,|:\s*\.(?!\w)": "an empty slot",
     r"up to -": "a saving below nothing",
     r"[-−+]<": "a sign of what is too small to print",
+    r"(?<![\w.,%/=:\-])-\d[\d.]*\s?(?:%|ns|µs|ms|s|B|KiB|MiB|GiB)(?!\w)": "a hyphen for a minus",
+    r"(?<!\S)\?(?!\S)": "a question mark for a value",
 }
 """Patterns that are never printed, and what is wrong with them."""
 

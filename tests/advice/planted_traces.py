@@ -382,6 +382,9 @@ PLANTED_TRACES: dict[str, dict[str, Case]] = {
             ),
             machine=V100,
         ),
+        "fires-in-half-by-the-names-of-kernels": replace(
+            HEALTHY, kernels=(kernel("cudnn_convolution", 53, 14 * MS, name="ampere_fp16_s16816fprop_nhwc"), NORMS)
+        ),
         "clean-an-idle-device": replace(HEALTHY, categories=categories(overhead=12 * MS)),
         "clean-no-kernel-of-it": replace(HEALTHY, kernels=(), operators=()),
     },

@@ -217,3 +217,20 @@ def test_a_line_goes_before_a_category_that_it_cannot_be_told_apart_from(
 def test_what_is_said_of_most_of_the_run_comes_first() -> None:
     rollouts = replace(PLANTED["input-wait"]["fires"], segments=(SegmentUse("rollout", 10, 9_000_000_000, 0.8),))
     assert examine(rollouts, CATALOGUE).findings[0].name == "rollout-share"
+
+
+def test_what_can_be_tried_fits_how_the_job_computes() -> None:
+    def advice(name: str) -> str:
+        (found,) = (each for each in examine(PLANTED["compute-share"][name]).findings if each.code == "ST908")
+        return found.advice
+
+    said = "steptime try runs the job with float16 autocast, channels_last and torch.compile, and says what pays."
+    assert advice("fires-on-convolutions") == f"It runs its convolutions in NCHW. {said}"
+    assert advice("fires-in-half-by-the-names-of-kernels").endswith("the job with torch.compile, and says what pays.")
+    assert advice("fires").startswith("It runs at 81 % of the roofline.")
+
+
+def test_what_the_step_is_made_of_goes_where_a_finding_shortens_it() -> None:
+    said = [each.name for each in examine(PLANTED["dominant-operator"]["fires"]).findings]
+    assert "dominant-operator" in said
+    assert "compute-share" not in said

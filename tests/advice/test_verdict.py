@@ -262,3 +262,21 @@ def test_that_a_rank_is_late_is_said_once() -> None:
         MUCH,
     )
     assert verdict(late, [said]).sentence.count("others wait") == 1
+
+
+def test_what_takes_most_of_the_step_is_said_before_what_little_of_it_could_be_saved() -> None:
+    made_of = Finding("ST908", "compute-share", Weight.NOTE, "Computing takes 78 ns a step (78 %): mm 60 ns", "Try it.",
+                      category="compute")  # fmt: skip
+    nothing = Estimate(0.0, 0.0, 0.0, 50)
+    said = verdict(case(replace(use("compute", 78, 0), recoverable=nothing), use("python", 16, 1)), [made_of]).sentence
+    assert said == "Computing takes 78 ns a step (78 %): mm 60 ns. Your own Python: 16 ns of 100 ns per step (16 %)."
+    waits = verdict(case(replace(use("compute", 55, 0), recoverable=nothing), use("input", 45, 1)), [made_of]).sentence
+    assert waits.startswith("Waiting for input")
+
+
+def test_a_saving_of_no_category_is_one_of_the_step() -> None:
+    place = SourceLine("train.py", 9, "main", "optimizer.step()")
+    found = Finding("ST501", "optimizer-share", Weight.FINDING, "SGD takes 15 ns", "Fuse it.", Estimate(14, 13, 15, 50),
+                    source=place)  # fmt: skip
+    said = verdict(case(use("python", 43, 1), use("input", 2, 1)), [found]).sentence
+    assert said.endswith("; up to 14 ns of the step could be saved at train.py:9.")

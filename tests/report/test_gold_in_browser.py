@@ -65,7 +65,7 @@ def test_the_first_screen_says_what_the_json_says(kind: str, shown: Any) -> None
     process = report.processes[0]
     step = process.case.step.duration.value
     sheet = shown(kind)
-    assert sheet.words(sheet.page.locator("h1")) == process.verdict.sentence
+    assert sheet.words(sheet.page.locator("#headline")) == process.verdict.sentence
     assert format_duration(step) in sheet.words(sheet.page.locator("#waterfall .measured"))
     told = [row.split("\n") for row in sheet.all_words(sheet.page.locator("#waterfall .row:not(.measured):not(.axis)"))]
     for use in process.case.categories:

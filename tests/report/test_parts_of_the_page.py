@@ -108,10 +108,11 @@ def test_no_letter_lies_on_another(report: Report) -> None:
     process = with_timeline(report).processes[0]
     assert process.series is not None
     marks = tuple(StepMark(step, "pause", MS) for step in (2, 3, 40, 41, 42, 90))
+    marks += (StepMark(90, "loader start", MS),)
     many = replace(process.series, kinds=(1,) * 100, spent=(), marks=marks)
     drawn = series(replace(process, step_ns=(96 * MS,) * 100, steady=(True,) * 100, series=many))
     assert drawn is not None
-    assert [sign.letter for sign in drawn.signs] == ["P", "", "P", "", "", "P"]
+    assert [sign.letter for sign in drawn.signs] == ["P", "", "P", "", "", "L", ""]
 
 
 def test_a_forest_keeps_its_distances(report: Report) -> None:
@@ -129,6 +130,45 @@ def test_a_forest_keeps_its_distances(report: Report) -> None:
     assert band == pytest.approx((up - down) * math.log(1.05) / math.log(2.0)), "as wide as the control's noise"
     assert [row.outcome for row in drawn.rows] == ["adopted", "worse"]
     assert forest(None) is None
+
+
+def test_the_page_of_a_trial_begins_with_what_it_came_to_and_what_to_do(report: Report) -> None:
+    shown = with_trials(report)
+    drawn = forest(shown.trials, None, 96.2 * MS)
+    assert drawn is not None
+    told = (
+        "num_workers=2: pays, 2.00× (1.80–2.20)",
+        "bfloat16: broke its promise, 1.30× (1.20–1.40)",
+        "compile: failed",
+    )
+    assert drawn.headline == f"{'; '.join(told)}."
+    turns = "Step as it is: 100 ms, timed in turns with what was tried (96.2 ms in the recording)"
+    assert drawn.summary.startswith(turns)
+    assert shown.trials is not None
+    assert shown.trials.next_command == "git apply patch.diff"
+    text = page.render(shown)
+    assert text.index("What was tried") < text.index("The job as it was recorded") < text.index('id="findings"')
+
+
+def test_a_judged_candidate_has_the_word_of_the_terminal(report: Report) -> None:
+    trials = with_trials(report).trials
+    assert trials is not None
+    said = {"label": "faster.patch", "proposal": "", "sentence": "Step 1 trains on other samples than the job as it is"}
+    changed = tried(None, "broke its promise", name="diff-1", kept=False, predicted=None, **said)
+    waiting = tried(None, "undecided", name="env", label="OMP_NUM_THREADS=2", proposal="", kept=None, predicted=None)
+    judged = replace(trials, variants=(changed, waiting), step_ns=None, peak_bytes=None, apply="")
+    drawn = forest(judged)
+    assert drawn is not None
+    assert (drawn.title, drawn.item, drawn.drawn) == ("What was judged", "candidate", False)
+    assert drawn.headline == (
+        "faster.patch: different training; 1 more not timed. Step 1 trains on other samples than the job as it is."
+    )
+    assert [(row.verdict, row.kept) for row in drawn.rows] == [
+        ("different training", "different"),
+        ("undecided", "not known"),
+    ]
+    assert drawn.summary.startswith("The job as it is was not timed (")
+    assert judged.next_command == "steptime judge --resume runs/train-try"
 
 
 def test_a_lab_draws_items_a_second_over_batch_sizes(report: Report) -> None:

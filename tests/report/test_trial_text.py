@@ -143,7 +143,7 @@ def test_the_largest_batch_says_what_it_leaves_of_the_memory() -> None:
     sizes = [replace(size(64, 0.6), peak_bytes=3 << 30), size(128, None, "CUDA out of memory")]
     text = " ".join(render_lab(of_lab([], sizes), 32, "x", 4 << 30).split())
     assert "3 GiB" in text
-    assert "the largest that was timed, 64, leaves 25 % of 4 GiB" in text
+    assert "the largest batch that was timed, 64, leaves 25 % of 4 GiB free" in text
     assert "leaves" not in render_lab(of_lab([], sizes), 32, "x")
 
 

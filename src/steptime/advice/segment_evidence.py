@@ -59,18 +59,19 @@ def _use(kind: str, held: list[Segment], run: int, process: Process, layout: Lay
     last = np.array([each.end for each in held], np.int64)
     length = int((last - first).sum())
     forwards = layout.lane.of(Kind.FORWARD).intervals
-    apart = np.diff(np.searchsorted(layout.timeline.steps.end, first))
+    between = np.unique(np.searchsorted(layout.timeline.steps.end, first))  # a pause of ours cuts one in two
+    apart = np.diff(between)
     timed = process.between
     told = timed is not None and measure(union(first, last), np.array([timed.begin]), np.array([timed.end]))[0]
     return SegmentUse(
         kind,
-        len(held),
+        len(between),
         length,
         ratio(length, run),
         ratio(int(measure(forwards, first, last).sum()), length),
         segment_lines(timed.paths) if timed is not None and 2 * told > timed.end - timed.begin else (),
         float(np.median(apart)) if len(apart) else 0.0,
-        ratio((timed.end - timed.begin) * len(held), length) if timed is not None else 1.0,
+        ratio((timed.end - timed.begin) * len(between), length) if timed is not None else 1.0,
     )
 
 

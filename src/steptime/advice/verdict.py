@@ -34,6 +34,8 @@ WIDEST = 0.3
 """Of the step: an interval wider than this decides nothing when another category's interval overlaps it."""
 CLEARLY = 2
 """Times the second category: the first one is the largest then, however much the steps differ."""
+NOT_IN_TRACE = "unrecorded-work"
+"""The rule that doubts a trace in which the device was at work that it does not hold."""
 MADE_OF = "compute-share"
 """The rule that says what computing is made of."""
 FEW_STEPS, OTHER_LOAD, LATE_RANK = "few-steps", "background-load", "late-rank"
@@ -179,10 +181,14 @@ def _verdict(case: Case, findings: tuple[Finding, ...]) -> Verdict:
     close = wide and second is not None and first.value < CLEARLY * second.value
     varying = (UNCLEAR if close else LIKELY) if wide and first.value >= LEAST_SHARE else ""
     confidence, reason = _confidence(case, findings, varying)
+    computing, made_of = named(uses, COMPUTE), _made_of(findings)
+    computes = _share(computing.duration, case).value if computing is not None else 0.0
     lost, unexplained = named(uses, UNRECORDED), named(uses, UNEXPLAINED)
     least = max(first.value, LEAST_SHARE, _share(unexplained.duration, case).value if unexplained is not None else 0.0)
     if lost is not None and _share(lost.duration, case).value >= least:
         sentence = f"{_amount(lost, case)}. {how_to_record(case.step)}"
+        if made_of and computes > _share(lost.duration, case).value:
+            sentence = f"{made_of}. {sentence}"
         return Verdict(UNRECORDED, sentence, first, UNCLEAR, "what ran in that time is not known")
     if first.value < LEAST_SHARE:
         name, sentence = _nothing_to_recover(uses, first, case, findings)
@@ -192,6 +198,8 @@ def _verdict(case: Case, findings: tuple[Finding, ...]) -> Verdict:
     matter = [use for use in ranked[:MOST_NAMED] if _share(use.recoverable, case).value >= least]
     alone = len(matter) == 1 or _most_of(matter, findings)
     sentence = _headline(ranked[0], findings, case) if alone else _several(matter, case)
+    if made_of and made_of not in sentence and computes >= CLEARLY * first.value:  # that is what takes the time
+        sentence = f"{made_of}. {sentence}"
     return Verdict(BALANCED if rivals and not wide else ranked[0].name, sentence, first, confidence, reason)
 
 
@@ -301,7 +309,8 @@ def _headline(use: CategoryUse, findings: tuple[Finding, ...], case: Case) -> st
         return _told(first)
     if first.savings is None or not place or hottest:
         return f"{amount}{hottest}."
-    return f"{amount}; up to {format_duration(first.savings.value)} of it could be saved at {place}."
+    whose = "of it" if first.category else "of the step"
+    return f"{amount}; up to {format_duration(first.savings.value)} {whose} could be saved at {place}."
 
 
 def _hottest_forward(case: Case) -> str:

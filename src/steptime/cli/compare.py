@@ -105,7 +105,7 @@ def command(
 def _on_one_screen() -> bool:
     """Whether standard error goes where the text on standard output has said it already."""
     try:
-        return sys.stdout.isatty() and os.path.sameopenfile(sys.stdout.fileno(), sys.stderr.fileno())
+        return os.path.sameopenfile(sys.stdout.fileno(), sys.stderr.fileno())
     except (OSError, ValueError):
         return False
 

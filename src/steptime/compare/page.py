@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import msgspec
 
-from steptime.compare.comparison import Comparison, render_json
+from steptime.compare.comparison import Check, Comparison, render_json
 from steptime.compare.tables import difference_tables, runs_table, settings_table
+from steptime.compare.text import why
 from steptime.report.page.frame import whole
 from steptime.report.page.waterfall import Moves, moves_of
 from steptime.report.printable import one_line
@@ -22,13 +25,18 @@ def render(comparison: Comparison) -> str:
         "comparison.html",
         title=f"{first} against {last}",
         data=msgspec.json.format(render_json(comparison).encode(), indent=-1).decode(),
-        comparison=comparison,
+        comparison=replace(comparison, checks=tuple(_told(comparison))),
         labels=("the first", "the last") if several else ("before", "now"),
         moves=moves_of_parts(comparison),
         settings=settings_table(comparison),
         runs=runs_table(comparison) if several else None,
         tables=difference_tables(comparison),
     )
+
+
+def _told(comparison: Comparison) -> list[Check]:
+    """The bounds of the gate beside the comparison's sentence."""
+    return [replace(check, sentence=why(check, comparison)) for check in comparison.checks]
 
 
 def moves_of_parts(comparison: Comparison) -> Moves:

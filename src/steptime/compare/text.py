@@ -7,6 +7,7 @@ whole in one sentence.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from steptime.compare.cause import CLEAR, relative
 from steptime.compare.comparison import (
@@ -36,7 +37,7 @@ _SIGNS = {Fate.APPEARED: "new", Fate.VANISHED: "gone", Fate.GREW: "grew", Fate.S
 def render_text(comparison: Comparison) -> str:
     """The whole text, with a line feed at its end."""
     head = [*_heading(comparison), ""]
-    tail = ["", one_line(comparison.sentence), *_checks(comparison.checks), *_remarks(comparison)]
+    tail = ["", one_line(comparison.sentence), *_checks(comparison), *_remarks(comparison)]
     tail += [f"Next:  {one_line(comparison.next_command)}"] if comparison.next_command else []
     settings, runs, parts, pieces = _shares(comparison, LINES - len(head) - len(tail))
     body = [
@@ -153,9 +154,12 @@ def _piece(piece: Piece) -> str:
     return f"  {_SIGNS[piece.fate]:<7}{signed(piece.change, 'ns'):>9}  {piece.kind} {one_line(piece.name)}{calls}"
 
 
-def _checks(checks: Sequence[Check]) -> list[str]:
-    """The gate: a line for each bound that does not hold; where all do, one for all."""
-    lines = [check_line(check) for check in checks if check.ruling is not Ruling.PASSED]
+def _checks(comparison: Comparison) -> list[str]:
+    """The gate: a line for each bound that does not hold; where all do, one for all. What the sentence has said is not
+    said again."""
+    checks = comparison.checks
+    told = [replace(check, sentence=why(check, comparison)) for check in checks if check.ruling is not Ruling.PASSED]
+    lines = [check_line(check) for check in told]
     if checks and not lines:
         return [f"Gate:  {len(checks)} of {len(checks)} bounds hold"]
     left_out = len(lines) - _MOST_CHECKS
@@ -167,6 +171,11 @@ def _checks(checks: Sequence[Check]) -> list[str]:
 def check_line(check: Check) -> str:
     """One bound of the gate as one line."""
     return f"{check.ruling.value.upper()}  {one_line(check.bound)}: {one_line(check.sentence)}"
+
+
+def why(check: Check, comparison: Comparison) -> str:
+    """What a bound came to, beside the comparison's sentence: a reason that this gives is not given again."""
+    return "for the same reason" if check.sentence in comparison.sentence else check.sentence
 
 
 def _remarks(comparison: Comparison) -> Iterator[str]:
@@ -184,7 +193,7 @@ def render_markdown(comparison: Comparison) -> str:
         "gate", "Gate", "", comparison.checks,
         word("bound", "bound", lambda check: check.bound),
         word("ruling", "ruling", lambda check: check.ruling.value),
-        word("", "sentence", lambda check: check.sentence),
+        word("", "sentence", lambda check: why(check, comparison)),
     )  # fmt: skip
     lines = [f"# steptime: {prose(first.label)} against {prose(last.label)}", ""]
     lines += [f"**{prose(comparison.sentence)}**", "", *titled_table(gate), *titled_table(settings_table(comparison))]

@@ -246,8 +246,11 @@ def _between(session: Session) -> Stage:
     first = now()
     while now() - first < BETWEEN_LIMIT:
         begin, sampler = now(), LineSampler()
-        if not sampler.start(sys._getframe()):
+        started = sampler.start(sys._getframe())
+        session.recorder.pause(begin)  # it measures itself first, which is none of the job's time
+        if not started:
             return
+        begin = now()
         try:
             with Deadline(BETWEEN_LIMIT, sampler.give_up, session.failed):
                 yield

@@ -262,7 +262,7 @@ def with_trials(report: Report, folder: Path | None) -> Report:
         return report
     try:
         trials = trial_report(read_results(folder), str(folder))
-        after = trials.apply or f"steptime report {shlex.quote(report.source)} -o report.html"
+        after = trials.next_command or f"steptime report {shlex.quote(report.source)} -o report.html"
         return replace(report, trials=trials, next_command=after)
     except RecordingError as error:
         return replace(report, problems=(*report.problems, error.sentence))

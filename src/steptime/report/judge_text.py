@@ -39,10 +39,14 @@ NOT_FASTER = "not faster"
 
 def word_of(judgement: Judgement, min_gain: float) -> str:
     """The verdict in a word or two. min_gain: relative, the least that matters, in either direction."""
-    speed = judgement.speed
-    if judgement.verdict is TrialVerdict.NO_EFFECT and speed is not None and speed.low < 1 / (1 + min_gain):
+    return word_for(judgement.verdict, judgement.speed, min_gain)
+
+
+def word_for(verdict: TrialVerdict, speed: Estimate | None, min_gain: float) -> str:
+    """The word of a verdict on a candidate with such a speed-up."""
+    if verdict is TrialVerdict.NO_EFFECT and speed is not None and speed.low < 1 / (1 + min_gain):
         return NOT_FASTER
-    return WORDS[judgement.verdict]
+    return WORDS[verdict]
 
 
 def render_judged(results: Results, next_command: str = "") -> str:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from steptime.advice.kernels import by_name, short_kernel
 from steptime.advice.rule import Finding, Weight
 from steptime.advice.savings import in_step, per_step
-from steptime.advice.verdict import MADE_OF
+from steptime.advice.verdict import MADE_OF, NOT_IN_TRACE, UNRECORDED
 from steptime.quantities import format_duration, format_share
 from steptime.report.json import sources_of
 from steptime.report.printable import one_line, printable, shorten_middle
@@ -217,6 +217,8 @@ def _finding(finding: Finding, process: ProcessReport, columns: int, *, full: bo
     lines = [title]
     if finding.summary not in process.verdict.sentence:
         lines.append(f"  {one_line(finding.summary)}")
+    elif not full:  # what is left to say is what to do
+        return [*lines, f"  → {one_line(finding.advice)}"]
     if finding.source is not None:
         lines.append(f"  {source_text(finding.source)}")
     return [*lines, f"  → {one_line(finding.advice)}"] if full else lines
@@ -228,9 +230,11 @@ def _kept_indent(line: str) -> str:
 
 def _footnotes(report: Report, process: ProcessReport) -> list[str]:
     lines = []
-    asides = [each for each in process.findings if each.weight is not Weight.FINDING and each not in _told(process)]
+    told_already = process.verdict.bottleneck == UNRECORDED  # by the headline, in its own words
+    asides = [each for each in process.findings if each.weight is not Weight.FINDING and each not in _told(process)
+              and not (told_already and each.name == NOT_IN_TRACE)]  # fmt: skip
     for weight, word in ((Weight.DOUBT, "Doubt"), (Weight.NOTE, "Note")):
-        told = process.verdict.reason.lower()
+        told = f"{process.verdict.reason} {process.verdict.sentence}".lower()
         shown = [aside for aside in asides if aside.weight is weight and aside.summary.lower() not in told]
         texts = [f"{aside.code} {one_line(aside.summary)}" for aside in shown]
         if texts:

@@ -68,7 +68,7 @@ def _baseline(runs: Sequence[Run], goal: Goal) -> str:
     first = [run for run in runs if run.stage == 0]
     step = usual_step(first)
     if step is None:
-        return "No baseline was timed."
+        return "The job as it is was not timed."
     rounds = sum(run.variant == CONTROL and not run.rehearsal for run in first)
     processes = f"{len(runs)} processes, {rounds} round{'s' * (rounds != 1)}"
     peak = max((run.peak_bytes or 0 for run in first if run.variant in (BASELINE, CONTROL)), default=0)
@@ -228,6 +228,7 @@ def _gain(judgement: Judgement, goal: Goal) -> float:
     return gain.value if gain is not None else 0.0
 
 
+NO_TIME = "no time was left for it"
 _LABEL, _BAR = 31, 30
 _WORTH = 1.1
 """An upper bound below this is not worth looking for."""
@@ -241,8 +242,8 @@ def render_lab(results: Results, batch_size: int | None, next_command: str, capa
     head = f"{'':<{_LABEL}} {'median':>8} {'IQR':>8}  {'speed-up':<19} peak"
     rows = [_line("as it is", timed, (BASELINE, CONTROL), "1")]
     for each in judgements:
-        late = each.verdict is TrialVerdict.UNDECIDED and all(run.variant != each.variant.name for run in timed)
-        speed = speed_text(each.speed) if each.speed is not None else _LATE if late else each.verdict.value
+        untimed = each.verdict is TrialVerdict.UNDECIDED and not any(run.variant == each.variant.name for run in timed)
+        speed = speed_text(each.speed) if each.speed is not None else NO_TIME if untimed else each.verdict.value
         rows.append(_line(each.variant.label, timed, (each.variant.name,), speed))
     reasons = [f"  {each.variant.label}: {each.verdict.value}: {one_line(each.sentence)}" for each in judgements
                if each.verdict in _EXPLAINED]  # fmt: skip
@@ -259,7 +260,6 @@ def render_lab(results: Results, batch_size: int | None, next_command: str, capa
     return "".join(f"{printable(line)}\n" for line in (*lines[: LINES - len(end)], *end))
 
 
-_LATE = "no time was left for it"
 _EXPLAINED = frozenset({TrialVerdict.BROKE_PROMISE, TrialVerdict.NOT_EXERCISED, TrialVerdict.FAILED})
 
 
@@ -317,7 +317,7 @@ def _curve(points: Sequence[BatchSizePoint]) -> list[str]:
     lines = ["Items a second by batch size"] if points else []
     for point in points:
         if point.rate is None:
-            why = "out of memory" if point.out_of_memory else one_line(point.failure) or _LATE
+            why = "out of memory" if point.out_of_memory else one_line(point.failure) or NO_TIME
             lines.append(f"  {point.size:>7,}  {why}")
         else:
             bar = "█" * max(1, round(_BAR * point.rate.value / most))
@@ -380,4 +380,4 @@ def _margin(points: Sequence[BatchSizePoint], capacity: int | None) -> list[str]
     if len(points) < 2 or largest is None or largest.peak is None or not capacity:
         return []
     left = format_share(max(0.0, 1 - largest.peak / capacity))
-    return [f"the largest that was timed, {largest.size}, leaves {left} of {format_bytes(capacity)}"]
+    return [f"the largest batch that was timed, {largest.size}, leaves {left} of {format_bytes(capacity)} free"]

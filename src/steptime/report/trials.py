@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -11,10 +12,14 @@ from steptime.quantities import Estimate
 from steptime.trials.judge import BROKEN, KEPT, usual_step
 from steptime.trials.plan import batch_of
 from steptime.trials.results import Results
-from steptime.trials.trial import BASELINE, CONTROL, Judgement, Run, Variant
+from steptime.trials.trial import BASELINE, CONTROL, Judgement, Run, TrialVerdict, Variant
 
 MOST_LOSSES = 300
 """Points of a curve: of a longer one every so many steps' mean is kept."""
+MIN_GAIN = 0.03
+"""Relative: the least gain that is worth a change, where nobody asked for another."""
+_CANDIDATE = re.compile(r"(?:diff|ref|args|against)-[0-9]+|env")
+"""Names that `steptime judge` gives."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +59,8 @@ class Tried:
 @dataclass(frozen=True, slots=True)
 class TrialReport:
     """A trial of a recording. step_ns, peak_bytes: of the job as it is. curves: the baselines' first, then one of each
-    variant. diff: the patch that was run, "" for none; apply: the command that applies it."""
+    variant. diff: the patch that was run, "" for none; apply: the command that applies it. min_gain: relative, the
+    least gain that counts."""
 
     folder: str
     command: str
@@ -66,6 +72,22 @@ class TrialReport:
     curves: tuple[Curve, ...]
     diff: str = ""
     apply: str = ""
+    min_gain: float = MIN_GAIN
+
+    @property
+    def kind(self) -> str:
+        """ "try", "judge" or "lab": fixes of steptime, candidates of somebody's, or the lab's own variants."""
+        if any(_CANDIDATE.fullmatch(each.name) for each in self.variants):
+            return "judge"
+        return "try" if any(each.proposal for each in self.variants) else "lab"
+
+    @property
+    def next_command(self) -> str:
+        """What applies the patch, else what goes on where something is undecided; "" for nothing."""
+        if self.apply:
+            return self.apply
+        undecided = any(each.verdict == TrialVerdict.UNDECIDED.value for each in self.variants)
+        return f"steptime {self.kind} --resume {shlex.quote(self.folder)}" if undecided else ""
 
 
 def trial_report(results: Results, folder: str) -> TrialReport:
@@ -89,6 +111,7 @@ def trial_report(results: Results, folder: str) -> TrialReport:
         curves=tuple(_curves(timed)),
         diff=patch.diff if patch is not None else "",
         apply=patch.apply if patch is not None and patch.diff else "",
+        min_gain=results.plan.min_gain,
     )
 
 

@@ -24,7 +24,7 @@ import numpy as np
 
 from steptime.advice.fix import Goal, Promise
 from steptime.arrays import Float64, Int64
-from steptime.quantities import Estimate, autocorrelation_time, median_of, student
+from steptime.quantities import Estimate, autocorrelation_time, format_share, median_of, student
 from steptime.trials import parity
 from steptime.trials.metric import Metric
 from steptime.trials.same_work import beyond_roofline, other_training, suspicion
@@ -457,5 +457,6 @@ def _verdict(
         return TrialVerdict.SLOWER if goal is Goal.SPEED else TrialVerdict.MORE_MEMORY, numbers.sentence
     if gain.high < 1 + min_gain:
         return TrialVerdict.NO_EFFECT, "Whatever it gains is below the least gain asked for"
-    why = "the machine was too noisy" if noise > 1 + min_gain else "more rounds would be needed"
-    return TrialVerdict.UNDECIDED, f"It may gain and it may not: {why}"
+    if noise > 1 + min_gain:
+        return TrialVerdict.UNDECIDED, f"Unclear: ±{format_share(noise - 1)} noise on this machine"
+    return TrialVerdict.UNDECIDED, "Unclear: more rounds would decide it"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -23,6 +24,8 @@ LEAST_CHECKPOINTS = 0.05
 """Of the run after the warm-up: saving is idle time for every device of the job."""
 NO_LONGER = 1.5
 """Times the usual step: steps that take less were caught by their number, not by their length."""
+TOLD_SLOWED = 1.5
+"""Times as long as usual while lines were timed: from here on it is said, as shares of lines are off then."""
 LEAST_ROLLOUTS = 0.5
 """Of the run after the warm-up: from half on, the training steps are not where the time is."""
 
@@ -94,7 +97,8 @@ def rollout_share(signals: Signals) -> Finding | None:
     use = _segment(signals, "rollout", LEAST_ROLLOUTS)
     if use is None:
         return None
-    summary = f"Rollouts took {format_share(use.share)} of the run ({format_duration(use.duration)} in {use.count})"
+    times = f"{format_duration(use.duration)} in {format_count(use.count, 'rollout')}"
+    summary = f"Rollouts took {format_share(use.share)} of the run ({times})"
     advice = "Act in many environments at once with one batched forward."
     return rollout_share.finding(summary, advice, **_where(use))
 
@@ -106,8 +110,9 @@ def _where(use: SegmentUse) -> dict[str, Any]:
         f"{f'{format_share(line.share)}: ' if sure else ''}{format_source(line.source)} {line.source.text}".rstrip()
         for line in use.lines
     )
-    if lines and not sure:
-        lines += (f"It took {format_times(use.slowed)} times as long while these lines were timed.",)
+    if lines and use.slowed >= TOLD_SLOWED:
+        told = f"It took {format_times(use.slowed)} times as long while these lines were timed"
+        lines += (f"{told}: what calls much of torch is told too large." if sure else f"{told}.",)
     forward = (f"{format_share(use.forward)}: the models' forward",) if use.forward else ()
     return {"source": use.lines[0].source if use.lines else None, "evidence": (*lines, *forward)}
 
@@ -298,6 +303,10 @@ CONVOLUTIONS = 0.2
 SINGLE = "float32"
 LOWER = ("bfloat16", "float16")
 """Formats that autocast computes in, the one to be tried first before the other: it needs no scaled loss."""
+IN_LOWER = re.compile(r"half|bf16|bfloat16|fp16|(?<![a-z])f16|[hs]884|16816|1688|_[HB][HB]S_", re.IGNORECASE)
+"""How kernels of PyTorch, cuDNN, cuBLAS and Tensile name 16-bit formats and the units for them."""
+LOWER_BY_NAME = 0.1
+"""Of the computing: from a tenth on in such kernels, the job uses a lower format already."""
 LIBRARIES = ("cudnn_", "miopen_", "native_", "mkldnn_")
 """How ATen says whose kernel an operator is: the operator is the same."""
 
@@ -428,7 +437,7 @@ def _what_to_try(signals: Signals, parts: list[_Part]) -> str:
     whole = sum(spent for _, spent, _ in parts)
     convolutions = sum(spent for name, spent, _ in parts if "conv" in name)
     tries = []
-    if _dtype(signals) in ("", SINGLE):
+    if _dtype(signals) in ("", SINGLE) and not _lower_by_name(signals):
         tries += [f"{each} autocast" for each in _lower(signals)[:1]]
     if convolutions >= CONVOLUTIONS * whole and _layout(signals) != "NHWC":
         tries.append("channels_last")
@@ -438,6 +447,13 @@ def _what_to_try(signals: Signals, parts: list[_Part]) -> str:
         return "Only less work makes it faster: a smaller model, batch or resolution."
     told = f"{', '.join(tries[:-1])} and {tries[-1]}" if len(tries) > 1 else tries[0]
     return f"steptime try runs the job with {told}, and says what pays."
+
+
+def _lower_by_name(signals: Signals) -> bool:
+    """Whether names of kernels say that a good part of the computing is in a lower format, where nothing else does."""
+    uses = [use for use in signals.kernels if use.bound != "communication"] if signals.has(Signal.KERNELS) else []
+    lower = [use for use in uses if IN_LOWER.search(use.name)]
+    return not _dtype(signals) and _sum(lower) >= LOWER_BY_NAME * _sum(uses) > 0
 
 
 def _lower(signals: Signals) -> list[str]:

@@ -30,7 +30,7 @@ SIGNS = {
 """Letters of what is marked under the bars; J as in just-in-time. A slow step is far longer than the others and in the
 mean all the same; an outlier is left out of it."""
 NEXT_LETTER = 2.5
-"""Percent of the width: a letter that is nearer to the last one of its kind is a line, so that none lies on another."""
+"""Percent of the width: a letter that is nearer to the last one is a line, so that none lies on another."""
 MARGIN = 1.08
 """Height of the plot over the highest step of all, where that is less."""
 
@@ -215,13 +215,13 @@ def _signs(bars: tuple[Bar, ...], known: StepSeries, fine: list[str]) -> tuple[S
     told += [(mark.step, mark.kind, f"{mark.kind} of {format_duration(mark.duration)} in step {mark.step + 1}")
              for mark in known.marks]  # fmt: skip
     lettered = len(told) <= MOST_SIGNS
-    found, last = [], dict[str, float]()
+    found, last = [], -NEXT_LETTER
     for step, kind, words in sorted(told):
         bar = bars[min(step // size, len(bars) - 1)]
         at = bar.x + bar.width / 2
-        crowded = at - last.get(kind, -NEXT_LETTER) < NEXT_LETTER
-        found.append(Sign(at, kind, SIGNS.get(kind, "?") if lettered and not crowded else "", words))
-        last[kind] = last[kind] if crowded else at
+        crowded = at - last < NEXT_LETTER
+        found.append(Sign(at, kind, SIGNS.get(kind, "") if lettered and not crowded else "", words))
+        last = last if crowded else at
     return tuple(found)
 
 

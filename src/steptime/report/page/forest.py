@@ -7,13 +7,14 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from steptime.quantities import Estimate, format_bytes, format_change, format_duration
+from steptime.quantities import Estimate, format_bytes, format_change, format_duration, format_samples
+from steptime.report.judge_text import word_for
 from steptime.report.page.curves import CurveChart, curve_of
 from steptime.report.page.waterfall import Tick, decades
 from steptime.report.trial_text import speed_text
 from steptime.report.trials import Curve, TrialReport, Tried
 from steptime.trials.plan import BATCH
-from steptime.trials.trial import BASELINE
+from steptime.trials.trial import BASELINE, TrialVerdict
 
 MOST_ROWS = 60
 MOST_CURVES = 8
@@ -25,6 +26,12 @@ _ROOM = 8.0
 """Percent between ticks."""
 _SIZE = re.compile(f"^{BATCH}([0-9]+)$")
 _KEPT = {True: "kept", False: "broken", None: "not known"}
+_SAME = {True: "same", False: "different", None: "not known"}
+"""Of a candidate of somebody's, who promised nothing: whether it is the same training."""
+TITLES = {"try": "What was tried", "judge": "What was judged", "lab": "What the lab ran"}
+ITEMS = {"try": "fix", "judge": "candidate", "lab": "variant"}
+MOST_TOLD = 3
+"""Variants that the headline names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +82,14 @@ class Curves:
 
 @dataclass(frozen=True, slots=True)
 class ForestPlot:
-    """one: where the ratio 1 lies."""
+    """one: where the ratio 1 lies. headline: what the trial came to. kind: "try", "judge" or "lab"; title and item:
+    what it and one of its rows are called. drawn: whether anything has a place on the axis."""
 
+    headline: str
+    kind: str
+    title: str
+    item: str
+    drawn: bool
     rows: tuple[ForestRow, ...]
     ticks: tuple[Tick, ...]
     one: float
@@ -87,26 +100,64 @@ class ForestPlot:
     hidden: int
 
 
-def forest(trials: TrialReport | None, own_size: int | None = None) -> ForestPlot | None:
-    """The picture; None without trials. own_size: the job's own batch size, where it is known."""
+def forest(trials: TrialReport | None, own_size: int | None = None, recorded: float | None = None) -> ForestPlot | None:
+    """The picture; None without trials. own_size: the job's own batch size, where it is known; recorded: ns that its
+    step took in the recording, which is another run."""
     if trials is None or not trials.variants:
         return None
-    sizes, step = _sizes(trials, own_size), trials.step_ns
+    rates, step = _rates(trials, own_size), trials.step_ns
     rows = [each for each in trials.variants  # a larger batch's longer step says nothing: it is in the curve
-            if sizes is None or each.speed is None or not _SIZE.match(each.name)]  # fmt: skip
+            if not rates or each.speed is None or not _SIZE.match(each.name)]  # fmt: skip
     axis, shown = _Axis(rows), rows[:MOST_ROWS]
-    base = f"Step as it is: {format_duration(step)}" if step is not None else "No baseline was timed"
+    base = f"Step as it is: {format_duration(step)}" if step is not None else "The job as it is was not timed"
+    if step is not None and recorded:
+        base += f", timed in turns with what was tried ({format_duration(recorded)} in the recording)"
     peak = f", peak memory {format_bytes(trials.peak_bytes)}" if trials.peak_bytes else ""
+    told = [_headline(trials, rows)] if rows else []
     return ForestPlot(
+        headline=" ".join([*told, *_best_size(rates)]),
+        kind=trials.kind,
+        title=TITLES[trials.kind],
+        item=ITEMS[trials.kind],
+        drawn=any(each.speed is not None or each.predicted is not None for each in shown),
         rows=tuple(_row(variant, trials, axis) for variant in shown),
         ticks=axis.ticks,
         one=axis.place(1.0),
         curves=_curves(trials.curves),
-        sizes=sizes,
+        sizes=_sizes(rates),
         summary=f"{base}{peak} ({trials.processes} processes, {format_duration(trials.seconds * 1e9)}).",
         diff=trials.diff,
         hidden=len(rows) - len(shown),
     )
+
+
+def _headline(trials: TrialReport, variants: Sequence[Tried]) -> str:
+    """What the trial came to: the patch where it pays, else each of these with its word, those of one stage."""
+    patch = next((each for each in variants if each.name == "patch" and each.speed is not None), None)
+    if patch is not None and patch.verdict == TrialVerdict.ADOPT.value and patch.speed is not None:
+        return f"The patch pays: {speed_text(patch.speed)} as fast, proved by itself."
+    alone = [each for each in variants if trials.kind != "try" or not each.stage]
+    untimed = [each for each in alone if each.speed is None and each.verdict == TrialVerdict.UNDECIDED.value]
+    best = sorted(
+        (each for each in alone if each not in untimed),
+        key=lambda each: (each.verdict != TrialVerdict.ADOPT.value, not each.speed),
+    )
+    told = [f"{each.label}: {_word(each, trials)}{_speed(each)}" for each in best[:MOST_TOLD]]
+    told += [f"{len(best) - MOST_TOLD} more below"] if len(best) > MOST_TOLD else []
+    told += [f"{len(untimed)} {'more ' if told else ''}not timed"] if untimed else []
+    said = f". {best[0].sentence.rstrip('. ')}" if len(best) == 1 and best[0].sentence else ""
+    return f"{'; '.join(told)}{said}."
+
+
+def _speed(variant: Tried) -> str:
+    return f", {speed_text(variant.speed)}" if variant.speed is not None else ""
+
+
+def _word(variant: Tried, trials: TrialReport) -> str:
+    """The verdict, of a candidate in the words of `steptime judge`."""
+    if trials.kind != "judge":
+        return "pays" if variant.verdict == TrialVerdict.ADOPT.value else variant.verdict
+    return word_for(TrialVerdict(variant.verdict), variant.speed, trials.min_gain)
 
 
 class _Axis:
@@ -148,8 +199,8 @@ def _row(variant: Tried, trials: TrialReport, axis: _Axis) -> ForestRow:
     return ForestRow(
         label=variant.label,
         code=variant.proposal,
-        stage={0: "", 1: "together"}.get(variant.stage, "together") if variant.name != "patch" else "the patch",
-        verdict=variant.verdict,
+        stage="the patch" if variant.name == "patch" else "together" if variant.stage and trials.kind == "try" else "",
+        verdict=_word(variant, trials) if trials.kind == "judge" else variant.verdict,
         sentence=f"{variant.sentence.rstrip('. ')}." if variant.sentence else "",
         outcome="adopted" if variant.verdict == "adopt" else "worse" if worse else "open",
         speed=told,
@@ -159,7 +210,7 @@ def _row(variant: Tried, trials: TrialReport, axis: _Axis) -> ForestRow:
         predicted=axis.place(predicted.value) if predicted is not None else None,
         predicted_words=f"{predicted.value:.2f}×" if predicted is not None else "",
         promise=variant.promise,
-        kept=_KEPT[variant.kept],
+        kept=(_SAME if trials.kind == "judge" else _KEPT)[variant.kept],
         memory=memory,
         step=format_duration(variant.step_ns) if variant.step_ns is not None else "",
         words=f"{variant.label}: {told}, {variant.verdict}, {variant.rounds} rounds. {variant.sentence}",
@@ -168,24 +219,38 @@ def _row(variant: Tried, trials: TrialReport, axis: _Axis) -> ForestRow:
     )
 
 
-def _sizes(trials: TrialReport, own_size: int | None) -> CurveChart | None:
-    """Items a second over batch sizes; None where fewer than two were timed."""
+def _rates(trials: TrialReport, own_size: int | None) -> list[tuple[int, Estimate]]:
+    """(batch size, items a second) of those that were timed, the job's own among them; fewer than two are none."""
     if trials.step_ns is None:
+        return []
+    speeds = {own_size: Estimate(1.0, 1.0, 1.0, 1, "1")} if own_size else {}
+    speeds |= {int(size): each.speed for each in trials.variants if each.speed is not None
+               for size in _SIZE.findall(each.name)}  # fmt: skip
+    found = []
+    for size, speed in sorted(speeds.items()):
+        rate = size / trials.step_ns * 1e9
+        found.append((size, replace(speed, value=speed.value * rate, low=speed.low * rate, high=speed.high * rate)))
+    return found if len(found) > 1 else []
+
+
+def _sizes(rates: Sequence[tuple[int, Estimate]]) -> CurveChart | None:
+    """Items a second over batch sizes."""
+    if not rates:
         return None
-    rates = {own_size: Estimate(1.0, 1.0, 1.0, 1, "1")} if own_size else {}
-    rates |= {int(size): each.speed for each in trials.variants if each.speed is not None
-              for size in _SIZE.findall(each.name)}  # fmt: skip
-    known = [(size, size / trials.step_ns * 1e9, rates[size]) for size in sorted(rates)]
-    if len(known) < 2:
-        return None
-    rated = [replace(speed, value=speed.value * rate, low=speed.low * rate, high=speed.high * rate)
-             for _, rate, speed in known]  # fmt: skip
-    axis = decades([bound for each in rated for bound in (max(each.low, 1e-3), each.high)])
-    places = [100 * (number + 0.5) / len(known) for number in range(len(known))]
-    line = curve_of("items a second", 0, list(zip(places, rated, strict=True)), axis)
-    across = tuple(Tick(x, f"{size:,}") for x, (size, _, _) in zip(places, known, strict=True))
+    axis = decades([bound for _, each in rates for bound in (max(each.low, 1e-3), each.high)])
+    places = [100 * (number + 0.5) / len(rates) for number in range(len(rates))]
+    line = curve_of("items a second", 0, list(zip(places, (each for _, each in rates), strict=True)), axis)
+    across = tuple(Tick(x, f"{size:,}") for x, (size, _) in zip(places, rates, strict=True))
     up = tuple(Tick(axis.place(10.0**power), f"{10.0**power:,g}") for power in range(axis.low, axis.high + 1))
     return CurveChart((line,), across, up, "Items a second over batch sizes")
+
+
+def _best_size(rates: Sequence[tuple[int, Estimate]]) -> list[str]:
+    """The batch size with most items a second."""
+    if not rates:
+        return []
+    size, rate = max(rates, key=lambda each: each[1].value)
+    return [f"Most at a batch size of {size:,}: {format_samples(rate.value)}."]
 
 
 def _curves(curves: Sequence[Curve]) -> Curves | None:

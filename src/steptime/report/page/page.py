@@ -18,6 +18,7 @@ from steptime.advice.evidence import Case
 from steptime.advice.explain import find_rule
 from steptime.advice.rule import Finding, Weight
 from steptime.advice.savings import per_step
+from steptime.advice.verdict import BALANCED, UNKNOWN
 from steptime.analysis.categories import Category
 from steptime.analysis.memory_samples import CPU_PLACE
 from steptime.quantities import format_bytes, format_duration, format_share
@@ -149,7 +150,10 @@ def render(report: Report) -> str:
         "flames": flames(process.flame),
         "flame_kinds": kinds_of(process.flame),
         "stacks": process.flame is not None and process.flame.stacks,
-        "forest": forest(report.trials, case.loader.batch_size if case.loader is not None else None),
+        "forest": forest(
+            report.trials, case.loader.batch_size if case.loader is not None else None, case.step.duration.value
+        ),
+        "subject": _subject(process),
         "roofline": roofline_chart(case),
         "memory": memory_chart(process.memory),
         "machine": machine_chart(process.machine_over_time),
@@ -168,6 +172,15 @@ def render(report: Report) -> str:
     page = whole("page.html", title=title, data=data, traces=traces, **fixed)
     fitting = shown_traces(process.traces, LARGEST - len(page.encode()))
     return page if fitting == traces else whole("page.html", title=title, data=data, traces=fitting, **fixed)
+
+
+def _subject(process: ProcessReport) -> str:
+    """The category that the headline is about: of what it begins with; "" where that is none alone."""
+    verdict = process.verdict
+    begun = next((each for each in process.findings if verdict.sentence.startswith(each.summary)), None)
+    if begun is not None:
+        return begun.category
+    return verdict.bottleneck if verdict.bottleneck not in (BALANCED, UNKNOWN) else ""
 
 
 def _owners(process: ProcessReport) -> MemoryChart | None:
