@@ -89,8 +89,22 @@ def test_it_stands_in_the_report_and_on_the_terminal(tmp_path: Path, capsys: pyt
     printed = capsys.readouterr().out
     assert "On MI300X and a link 2 times as fast:" in printed
     assert "how far such a prediction is off was not measured" in printed
+    assert "as many ranks as here, more are not predicted" in printed
     report = with_elsewhere(diagnose_paths([str(file)]), file, ["MI300X"], 1.0, max_size=10**9, cache=False)
     assert "On other hardware" in render(report)
+
+
+def test_programs_get_the_predictions_in_the_short_document(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = trace(tmp_path)
+    assert main(["diagnose", str(file), "--on", "MI300X", "--json"]) == 0
+    (told,) = json.loads(capsys.readouterr().out)["elsewhere"]
+    found = predicted(file, MI300X)
+    assert (told["device"], told["link"], told["checked"]) == ("MI300X", 1.0, True)
+    assert told["step_ns"]["value"] == pytest.approx(found.step.value, abs=1)
+    assert told["kernels_ns"]["high"] == pytest.approx(found.kernels.high, abs=1)
+    assert (told["kernels_here_ns"], len(told["peaks"])) == (1_002_000, 2)
+    assert main(["diagnose", str(file), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["elsewhere"] == []
 
 
 @pytest.mark.parametrize(("device", "known"), [("Testcard", "MI300X"), (H100, "Q9000")])

@@ -179,6 +179,12 @@ def test_files_of_several_processes_below_a_folder_are_ranks_and_other_databases
     assert sum(round(use.duration.value) for use in case.categories) == round(case.step.duration.value)
 
 
+def test_what_rocprofv3_wrote_once_more_as_json_is_no_other_process(tmp_path: Path) -> None:
+    database = of_rocprof(tmp_path / "out" / "28_results.db")
+    database.with_suffix(".json").write_text('{"rocprofiler-sdk-tool": [{}]}')
+    assert [rank.files for rank in gather([str(tmp_path / "out")]).ranks] == [(database,)]
+
+
 def test_rocm_profile_data_has_operators_graphs_and_copies(tmp_path: Path) -> None:
     trace = read(of_profile_data(tmp_path / "trace.rpd"))
     assert names(trace, EventKind.KERNEL) == ["gemm", "gemm"]

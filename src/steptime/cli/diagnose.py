@@ -32,7 +32,8 @@ from steptime.errors import TraceError, UsageError
     type=click.FloatRange(0.01, 100),
     default=1.0,
     metavar="FACTOR",
-    help="Predict the step with a link between ranks that is so many times as fast (2). Of one trace only.",
+    help="Predict the step with a link between ranks that is so many times as fast (2). Of one trace only. More ranks "
+    "are not predicted.",
 )
 @companion_options
 @click.option(

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 from steptime.advice.evidence import ModuleUse, record_of
 from steptime.advice.rule import Finding
+from steptime.analysis.what_if.elsewhere import Elsewhere
 from steptime.quantities import Estimate, SourceLine
 from steptime.report.json import COMPACT, document
 from steptime.report.report import Cost, ProcessReport, Report, Throughput
@@ -132,11 +133,29 @@ class CompactThroughput:
 
 
 @dataclass(frozen=True, slots=True)
+class CompactElsewhere:
+    """The step on another device, or with a link so many times as fast, as `diagnose --on` and `--link` predict it,
+    with as many ranks as here. device: "" for the same. kernels_ns: of the device, per step; kernels_here_ns: as they
+    are in the trace. communication: share of these in kernels that communicate. checked: whether such predictions were
+    held against traces of both devices; otherwise nobody knows how far it is off. peaks: where those of both are
+    from."""
+
+    device: str
+    link: float
+    step_ns: Interval
+    kernels_ns: Interval
+    kernels_here_ns: int
+    communication: float
+    checked: bool
+    peaks: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class CompactReport:
     """headline: the answer, for a person. confidence: "confident", "likely" or "unclear", for this reason. bottleneck:
     a category, "balanced" or "unknown". findings: those with the most to be saved first; modules: those with most time;
     more_findings, more_problems, more_modules: how many are in the full document only. next: the command that helps
-    most, ready to paste."""
+    most, ready to paste. elsewhere: where that was asked for."""
 
     schema: str
     schema_version: int
@@ -157,6 +176,7 @@ class CompactReport:
     throughput: CompactThroughput | None
     modules: tuple[CompactModule, ...]
     more_modules: int
+    elsewhere: tuple[CompactElsewhere, ...] = ()
 
 
 def render(report: Report) -> str:
@@ -201,6 +221,20 @@ def compact(report: Report) -> CompactReport:
         throughput=_throughput(process.throughput) if process.throughput is not None else None,
         modules=_modules(process.case.modules),
         more_modules=max(0, len(process.case.modules) - MOST_MODULES),
+        elsewhere=tuple(map(_elsewhere, process.case.replay.elsewhere)) if process.case.replay is not None else (),
+    )
+
+
+def _elsewhere(found: Elsewhere) -> CompactElsewhere:
+    return CompactElsewhere(
+        found.device,
+        found.link,
+        _interval(found.step),
+        _interval(found.kernels),
+        round(found.here),
+        round(found.communication, 4),
+        found.checked,
+        found.sources,
     )
 
 

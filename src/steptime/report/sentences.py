@@ -231,7 +231,8 @@ def prediction_text(prediction: Prediction, step: float) -> str:
 
 
 def elsewhere_text(prediction: Elsewhere, step: float) -> str:
-    """ "On AMD Instinct MI300X: 42.5 ms a step, 14 % shorter (36 to 52 ms); kernels 45.1 to 29.8 ms"."""
+    """ "On AMD Instinct MI300X: 42.5 ms a step, 14 % shorter (36 to 52 ms); kernels 45.1 to 29.8 ms". Where kernels
+    communicate, that no more ranks than here are meant: what more would cost could be checked on no traces."""
     times, kernels = prediction.step, prediction.kernels
     faster = f"a link {prediction.link:.3g} times as fast" if prediction.link != 1 else ""
     where = " and ".join(filter(None, (prediction.device, faster)))
@@ -241,4 +242,5 @@ def elsewhere_text(prediction: Elsewhere, step: float) -> str:
     between = f"{format_duration(times.low)} to {format_duration(times.high)}"
     doubt = "" if prediction.checked else "; how far such a prediction is off was not measured"
     told = f"{format_duration(prediction.here)} to {format_duration(kernels.value)}"
-    return f"{where}: {format_duration(times.value)} a step, {change} ({between}); kernels {told}{doubt}"
+    ranks = "; as many ranks as here, more are not predicted" if prediction.communication else ""
+    return f"{where}: {format_duration(times.value)} a step, {change} ({between}); kernels {told}{ranks}{doubt}"

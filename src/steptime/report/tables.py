@@ -23,7 +23,8 @@ MOST_RANKS = 16
 """Ranks of a large job that are listed one by one, the slowest ones; all are in the JSON."""
 ELSEWHERE = (
     "Kernels as near to the peaks as here, the host and its copies as they are. The interval is as wide as predictions "
-    "between an H100 and an MI300X were off."
+    "between an H100 and an MI300X were off. As many ranks as here: more are not predicted, as no traces of one job at "
+    "two sizes were at hand to check it on."
 )
 LONGEST = 300
 """Characters of a name: templates of C++ have kilobytes of them."""

@@ -1,4 +1,4 @@
-"""Whose database a file is, and the processes in it."""
+"""Which profiler's database a file is, or its document, and the processes in it."""
 
 from __future__ import annotations
 
@@ -6,16 +6,23 @@ from pathlib import Path
 
 from steptime.errors import TraceError
 from steptime.trace import nsight, rocpd
+from steptime.trace.reader import DEFAULT_MAX_SIZE
+from steptime.trace.rocprof_json import is_of_rocprof, processes_in, read_rocprof
 from steptime.trace.sqlite import is_database, opened
 from steptime.trace.table import Trace
 
 PROCESSES_AS_RANKS = "{} names no ranks: the {} processes with work of a device count as ranks, by number."
 
 
+def holds_processes(path: Path) -> bool:
+    """Whether a file may hold several processes, which its profiler numbers: a database, or what rocprofv3 wrote."""
+    return is_database(path) or is_of_rocprof(path)
+
+
 def writer_of(path: Path) -> str:
     """The profiler that wrote the file; "" where it is of none that is known, or damaged."""
     if not is_database(path):
-        return ""
+        return "rocprof" if is_of_rocprof(path) else ""
     try:
         with opened(path) as database:
             return (
@@ -25,9 +32,12 @@ def writer_of(path: Path) -> str:
         return ""
 
 
-def processes_of(path: Path) -> tuple[int, ...]:
+def processes_of(path: Path, max_size: int = DEFAULT_MAX_SIZE) -> tuple[int, ...]:
     """The numbers of the processes that used a device, in order; of all that the database knows where none did.
-    Raises TraceError (trace-not-a-trace, trace-empty, trace-unreadable)."""
+    max_size: bytes of a document. Raises TraceError (trace-not-a-trace, trace-empty, trace-unreadable,
+    trace-too-large)."""
+    if not is_database(path) and is_of_rocprof(path):
+        return processes_in(path, max_size)
     with opened(path) as database:
         if nsight.is_of_nsight(database):
             return nsight.processes_of(database, path)
@@ -41,7 +51,9 @@ def processes_of(path: Path) -> tuple[int, ...]:
 
 
 def read_database(path: Path, process: int, *, max_size: int) -> Trace:
-    """The trace of one process. max_size: bytes of the file. Raises TraceError."""
+    """The trace of one process. max_size: bytes of the file, unpacked. Raises TraceError."""
+    if not is_database(path):
+        return read_rocprof(path, process, max_size=max_size)
     with opened(path, max_size) as database:
         read = nsight.read_process if nsight.is_of_nsight(database) else rocpd.read_process
         return read(database, path, process)

@@ -17,10 +17,9 @@ from pathlib import Path
 import numpy as np
 
 from steptime.errors import TraceError
-from steptime.trace.databases import PROCESSES_AS_RANKS, processes_of, writer_of
+from steptime.trace.databases import PROCESSES_AS_RANKS, holds_processes, processes_of, writer_of
 from steptime.trace.other_files import told
 from steptime.trace.reader import DEFAULT_MAX_SIZE, peek
-from steptime.trace.sqlite import is_database
 from steptime.trace.table import HOST_CATEGORIES, Trace
 
 RANK_IN_NAME = re.compile(r"(?:^|[^a-z])(?:rank|worker)[-_]?(\d{1,6})(?!\d)", re.IGNORECASE)
@@ -84,8 +83,8 @@ def gather(paths: Sequence[str], *, max_size: int = DEFAULT_MAX_SIZE) -> Gathere
     heads: list[_Head] = []
     passed_over: list[str] = []
     files = [meant for path in paths for meant in _meant(path)]
-    if any(is_database(file) for file, _ in files):
-        return _of_databases([file for file, _ in files])
+    if any(holds_processes(file) for file, _ in files):
+        return _of_databases([file for file, _ in files], max_size)
     for file, named in files:
         head = _head_if_trace(file, max_size, named=named)
         if head is None:
@@ -112,12 +111,12 @@ def gather(paths: Sequence[str], *, max_size: int = DEFAULT_MAX_SIZE) -> Gathere
     return Gathered(ranks, tuple(problems))
 
 
-def _of_databases(files: Sequence[Path]) -> Gathered:
-    """The processes in databases, as ranks. Raises TraceError."""
-    other = next((file for file in files if not is_database(file)), None)
+def _of_databases(files: Sequence[Path], max_size: int) -> Gathered:
+    """The processes in databases and documents, as ranks. Raises TraceError."""
+    other = next((file for file in files if not holds_processes(file)), None)
     if other is not None:
-        raise mixed(f"{other} is no database, as others of the files are")
-    processes = [(file, process) for file in files for process in processes_of(file)]
+        raise mixed(f"{other} is of another profiler than others of the files")
+    processes = [(file, process) for file in files for process in processes_of(file, max_size)]
     if len(processes) == 1:
         return Gathered((RankFiles(None, (processes[0][0],), processes[0][1]),))
     ranks = tuple(RankFiles(rank, (file,), process) for rank, (file, process) in enumerate(processes))
@@ -157,10 +156,12 @@ def _may_be_trace(file: Path) -> bool:
 
 
 def _without_copies(files: Iterable[Path]) -> list[Path]:
-    """x.json.gz beside x.json is the same trace, packed."""
+    """x.json.gz beside x.json is the same trace, packed; x.json beside x.db is what rocprofv3 wrote, once more."""
     listed = list(dict.fromkeys(files))
     names = set(listed)
-    return [file for file in listed if file.suffix != ".gz" or file.with_suffix("") not in names]
+    packed = {file for file in listed if file.suffix == ".gz" and file.with_suffix("") in names}
+    again = {file for file in listed if file.suffix == ".json" and file.with_suffix(".db") in names}
+    return [file for file in listed if file not in packed | again]
 
 
 def _head(path: Path, max_size: int) -> _Head:

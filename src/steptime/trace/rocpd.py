@@ -112,7 +112,7 @@ class _Process:
             (EventKind.MEMCPY, "Memcpy", COPYING),
             (EventKind.KERNEL, "", ""),
         ):
-            chosen = [row for row in kernels if _own_kernel(names.get(row[4], "")) == begin]
+            chosen = [row for row in kernels if own_kernel(names.get(row[4], "")) == begin]
             self._add_work(events, kind, chosen, [text or names.get(row[4], "") for row in chosen], streams)
         copies = self._mine(
             "rocpd_memory_copy", "dst_agent_id", "src_agent_id", "queue_id", "stream_id", "event_id", "size"
@@ -125,7 +125,7 @@ class _Process:
     ) -> None:
         devices = [self._number(row[3]) for row in rows]
         places = [streams[row[5], row[6]] for row in rows]
-        sizes = {} if kind != EventKind.KERNEL else {"blocks": [_blocks(row[8:11], row[11:14]) for row in rows]}
+        sizes = {} if kind != EventKind.KERNEL else {"blocks": [blocks_of(row[8:11], row[11:14]) for row in rows]}
         events.add(
             kind, rows, names, list(zip(devices, places, strict=True)), device=devices, stream=places,
             correlation=[self._stack(row[7]) for row in rows], **sizes,
@@ -232,7 +232,8 @@ class _Profile:
         return kinds
 
 
-def _own_kernel(name: str) -> str:
+def own_kernel(name: str) -> str:
+    """How the name of a kernel that HIP itself launches begins; "" for one of the job."""
     return next((begin for begin in (FILLING, COPYING) if name.startswith(begin)), "")
 
 
@@ -240,7 +241,7 @@ def _type(name: str) -> str:
     return next((begin for begin in ("Copy", "Fill") if name.startswith(begin)), "")
 
 
-def _blocks(grid: Sequence[int], group: Sequence[int]) -> int:
+def blocks_of(grid: Sequence[int], group: Sequence[int]) -> int:
     """Of a grid of threads."""
     return min(prod(-(-max(threads, 1) // max(size, 1)) for threads, size in zip(grid, group, strict=True)), LATEST)
 

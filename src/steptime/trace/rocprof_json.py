@@ -1,0 +1,282 @@
+"""Reading what `rocprofv3 --output-format json` writes (`PID_results.json`): one document, which is decoded whole.
+
+Kernels, copies, fills, calls of HIP and ranges of roctx become the events that Kineto would have written, as from
+rocprofv3's database. Written by rocprofiler-sdk's source/lib/output/generateJSON.cpp; numbers of kinds and operations
+are places in the lists of names that the document holds itself.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from steptime.errors import TraceError
+from steptime.trace.rocpd import COPYING, FILLING, MARKED, PLACES, RUNTIME, blocks_of, own_kernel
+from steptime.trace.source import TraceSource
+from steptime.trace.sqlite import LATEST, Events, Row
+from steptime.trace.table import ABSENT, Device, EventKind, Trace
+
+BEGIN = re.compile(rb'\s*\{\s*"rocprofiler-sdk-tool"\s*:')
+START = 1 << 10
+"""Bytes, unpacked, in which the document says what it is."""
+CHUNK = 1 << 24
+GPU, CPU = 2, 1
+"""Types of agents (rocprofiler_agent_type_t)."""
+
+
+class _Handle(msgspec.Struct, frozen=True, gc=False):
+    handle: int = 0
+
+
+class _Correlation(msgspec.Struct, frozen=True, gc=False):
+    internal: int = 0
+
+
+class _Size(msgspec.Struct, frozen=True, gc=False):
+    x: int = 1
+    y: int = 1
+    z: int = 1
+
+
+class _Record(msgspec.Struct, gc=False):
+    """What every record has."""
+
+    start_timestamp: int
+    end_timestamp: int
+    thread_id: int = 0
+    correlation_id: _Correlation = _Correlation()
+
+
+class _Dispatched(msgspec.Struct, gc=False):
+    kernel_id: int
+    agent_id: _Handle = _Handle()
+    queue_id: _Handle = _Handle()
+    workgroup_size: _Size = _Size()
+    grid_size: _Size = _Size()
+
+
+class _Dispatch(_Record, gc=False, kw_only=True):
+    dispatch_info: _Dispatched
+    stream_id: _Handle = _Handle()
+
+
+class _Copy(_Record, gc=False, kw_only=True):
+    dst_agent_id: _Handle = _Handle()
+    src_agent_id: _Handle = _Handle()
+    stream_id: _Handle = _Handle()
+    bytes: int = ABSENT
+
+
+class _Call(_Record, gc=False, kw_only=True):
+    kind: int
+    operation: int
+
+
+class _Records(msgspec.Struct):
+    kernel_dispatch: list[_Dispatch] = []
+    memory_copy: list[_Copy] = []
+    hip_api: list[_Call] = []
+    marker_api: list[_Call] = []
+
+
+class _Kind(msgspec.Struct):
+    kind: str
+    operations: list[str] = []
+
+
+class _Marker(msgspec.Struct):
+    key: int
+    value: str
+
+
+class _Strings(msgspec.Struct):
+    buffer_records: list[_Kind] = []
+    marker_api: list[_Marker] = []
+
+
+class _Agent(msgspec.Struct):
+    id: _Handle
+    type: int = 0
+    logical_node_type_id: int = 0
+    name: str = ""
+    product_name: str = ""
+    cu_count: int = 0
+
+
+class _Symbol(msgspec.Struct):
+    kernel_id: int
+    kernel_name: str = ""
+    formatted_kernel_name: str = ""
+
+
+class _Metadata(msgspec.Struct):
+    pid: int = 0
+
+
+class _Process(msgspec.Struct):
+    metadata: _Metadata = msgspec.field(default_factory=_Metadata)
+    agents: list[_Agent] = []
+    strings: _Strings = msgspec.field(default_factory=_Strings)
+    kernel_symbols: list[_Symbol] = []
+    buffer_records: _Records = msgspec.field(default_factory=_Records)
+
+
+class _Document(msgspec.Struct):
+    processes: list[_Process] = msgspec.field(name="rocprofiler-sdk-tool")
+
+
+class _Count(msgspec.Struct):
+    processes: list[msgspec.Raw] = msgspec.field(name="rocprofiler-sdk-tool")
+
+
+Content = TypeVar("Content", _Document, _Count)
+Timed = TypeVar("Timed", bound=_Record)
+
+
+def is_of_rocprof(path: Path) -> bool:
+    """Whether a file begins as such a document does."""
+    begin = bytearray(START)
+    try:
+        with TraceSource(path, LATEST) as source:
+            return BEGIN.match(begin[: source.fill(memoryview(begin))]) is not None
+    except TraceError:  # whoever reads it says better what is wrong
+        return False
+
+
+def processes_in(path: Path, max_size: int) -> tuple[int, ...]:
+    """Numbers for the processes, in order. Raises TraceError (trace-unreadable, trace-empty, trace-too-large)."""
+    found = range(len(_decoded(path, max_size, _Count).processes))
+    if not found:
+        raise TraceError("trace-empty", f"{path} holds no event of any process.")
+    return tuple(found)
+
+
+def read_rocprof(path: Path, process: int, *, max_size: int) -> Trace:
+    """The trace of one process, by its number in `processes_in`. Raises TraceError."""
+    return _Reading(_decoded(path, max_size, _Document).processes[process]).trace(path)
+
+
+def _decoded(path: Path, max_size: int, kind: type[Content]) -> Content:
+    text = bytearray()
+    with TraceSource(path, max_size) as source:
+        chunk = bytearray(CHUNK)
+        while count := source.fill(memoryview(chunk)):
+            text += memoryview(chunk)[:count]
+    try:
+        return msgspec.json.decode(text, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise TraceError("trace-unreadable", f"{path} cannot be read as what rocprofv3 wrote: {error}.") from None
+
+
+class _Reading:
+    """One process as columns. The number of a call is that of what it launched."""
+
+    def __init__(self, process: _Process) -> None:
+        self._process, self._events = process, Events()
+        self._agents = {agent.id.handle: agent for agent in process.agents}
+        self._number = process.metadata.pid
+        self._messages = {marker.key: marker.value for marker in process.strings.marker_api}
+
+    def trace(self, path: Path) -> Trace:
+        """Raises TraceError where a number is too large for its column."""
+        records = self._process.buffer_records
+        try:
+            self._add_kernels(_sound(records.kernel_dispatch))
+            self._add_copies(_sound(records.memory_copy))
+            self._add_host(_sound(records.hip_api), _sound(records.marker_api))
+        except OverflowError as error:
+            raise TraceError("trace-unreadable", f"{path} holds a number that nothing counts: {error}.") from None
+        devices = [
+            Device(agent.logical_node_type_id, agent.product_name or agent.name, max(agent.cu_count, 0))
+            for agent in self._process.agents
+            if agent.type == GPU
+        ]
+        return self._events.trace(path, devices)
+
+    def _add_kernels(self, dispatches: Sequence[_Dispatch]) -> None:
+        names = {
+            each.kernel_id: each.formatted_kernel_name or each.kernel_name for each in self._process.kernel_symbols
+        }
+        named = [names.get(each.dispatch_info.kernel_id, "") for each in dispatches]
+        by_stream = any(each.stream_id.handle for each in dispatches)
+        for kind, text, begin in (
+            (EventKind.MEMSET, "Memset (Device)", FILLING),
+            (EventKind.MEMCPY, "Memcpy", COPYING),
+            (EventKind.KERNEL, "", ""),
+        ):
+            chosen = [at for at, name in enumerate(named) if own_kernel(name) == begin]
+            mine = [dispatches[at] for at in chosen]
+            devices = [self._device(each.dispatch_info.agent_id) for each in mine]
+            streams = [(each.stream_id if by_stream else each.dispatch_info.queue_id).handle for each in mine]
+            sizes = {} if kind != EventKind.KERNEL else {"blocks": [_blocks(each.dispatch_info) for each in mine]}
+            self._events.add(
+                kind, _rows(mine), [text or named[at] for at in chosen], list(zip(devices, streams, strict=True)),
+                device=devices, stream=streams, correlation=_numbers(mine), **sizes,
+            )  # fmt: skip
+
+    def _add_copies(self, copies: Sequence[_Copy]) -> None:
+        kinds = [(self._kind(each.src_agent_id), self._kind(each.dst_agent_id)) for each in copies]
+        devices = [
+            self._device(each.dst_agent_id if target == "GPU" else each.src_agent_id)
+            for each, (_, target) in zip(copies, kinds, strict=True)
+        ]
+        streams = [each.stream_id.handle for each in copies]
+        self._events.add(
+            EventKind.MEMCPY, _rows(copies),
+            [f"Memcpy {PLACES.get(source, '')}to{PLACES.get(target, '')}" for source, target in kinds],
+            list(zip(devices, streams, strict=True)), device=devices, stream=streams,
+            bytes=[each.bytes if 0 <= each.bytes < LATEST else ABSENT for each in copies], correlation=_numbers(copies),
+        )  # fmt: skip
+
+    def _add_host(self, calls: Sequence[_Call], marks: Sequence[_Call]) -> None:
+        calls = [each for each in calls if self._kind_of(each).kind.startswith(RUNTIME)]
+        names = [self._operation(each) for each in calls]
+        self._events.add(EventKind.RUNTIME, _rows(calls), names, self._lanes(calls), correlation=_numbers(calls))
+        marks = [each for each in marks if self._kind_of(each).kind.startswith(MARKED) and self._message(each)]
+        self._events.add_ranges(_rows(marks), list(map(self._message, marks)), self._lanes(marks))
+
+    def _lanes(self, records: Sequence[_Call]) -> list[tuple[int, int]]:
+        return [(self._number, each.thread_id) for each in records]
+
+    def _message(self, mark: _Call) -> str:
+        return self._messages.get(mark.correlation_id.internal, "")
+
+    def _kind_of(self, call: _Call) -> _Kind:
+        known = self._process.strings.buffer_records
+        return known[call.kind] if 0 <= call.kind < len(known) else _Kind("")
+
+    def _operation(self, call: _Call) -> str:
+        known = self._kind_of(call).operations
+        return known[call.operation] if 0 <= call.operation < len(known) else ""
+
+    def _device(self, agent: _Handle) -> int:
+        known = self._agents.get(agent.handle)
+        return known.logical_node_type_id if known is not None else ABSENT
+
+    def _kind(self, agent: _Handle) -> str:
+        known = self._agents.get(agent.handle)
+        return {GPU: "GPU", CPU: "CPU"}.get(known.type, "") if known is not None else ""
+
+
+def _sound(records: Sequence[Timed]) -> list[Timed]:
+    """Those with usable times, in their order."""
+    found = [each for each in records if 0 <= each.start_timestamp <= each.end_timestamp < LATEST]
+    return sorted(found, key=lambda each: each.start_timestamp)
+
+
+def _rows(records: Sequence[_Record]) -> list[Row]:
+    return [(each.start_timestamp, each.end_timestamp) for each in records]
+
+
+def _numbers(records: Sequence[_Record]) -> list[int]:
+    internal = (each.correlation_id.internal for each in records)
+    return [number if 0 < number < LATEST else ABSENT for number in internal]
+
+
+def _blocks(dispatched: _Dispatched) -> int:
+    grid, group = dispatched.grid_size, dispatched.workgroup_size
+    return blocks_of((grid.x, grid.y, grid.z), (group.x, group.y, group.z))
