@@ -14,14 +14,14 @@ from collections.abc import Mapping, Sequence
 from math import ceil
 from typing import Any
 
-from steptime.advice.evidence import LineUse
 from steptime.advice.explain import find_fix, find_rule
 from steptime.advice.fix import JointEdit, Proposal, Snippet
 from steptime.advice.fixes import CATALOGUE
+from steptime.advice.line_evidence import function_of, loop_functions
 from steptime.advice.propose import propose
 from steptime.advice.rule import Finding, Weight
 from steptime.compare.comparison import Comparison, DifferenceOutcome
-from steptime.quantities import Estimate, SourceLine, format_duration, format_share
+from steptime.quantities import SourceLine, format_duration, format_share
 from steptime.report.judge_text import seconds_to_begin, seconds_to_decide, word_of
 from steptime.report.printable import one_line, shorten
 from steptime.report.report import ProcessReport, Report
@@ -82,7 +82,7 @@ NEEDED = frozenset({"input", "transfer", "forward", "backward", "optimizer"})
 """Roles of lines that a training cannot do without."""
 MOST_LINES = 2
 """That are named beside what was found."""
-LEAST_SHARE = 0.1
+LEAST_SHARE = 0.05
 """Of a step: a line that takes less is not worth an edit."""
 CHANGE = "change.patch"
 """Where an agent is told to write a change of its own."""
@@ -108,7 +108,7 @@ def of_report(report: Report, job: Mapping[str, Any], path: str) -> dict[str, An
     parts = sorted(process.case.categories, key=lambda each: -each.duration.value)
     lines = dear_lines(process)
     alone = bool(lines) and not any(each.weight is Weight.FINDING for each in process.findings)
-    dear = [_dear(each, process) for each in lines[:MOST_LINES]]
+    dear = [_dear(*each, process) for each in lines[:MOST_LINES]]
     where = _first(dear) if alone else _first(found)
     own = alone and job and not any(each["fixes"] for each in found)
     next_ = call("judge", diff=CHANGE, recording=path, **job) if own else _after_diagnosis(process, found, job, path)
@@ -120,7 +120,7 @@ def of_report(report: Report, job: Mapping[str, Any], path: str) -> dict[str, An
         next_,
         how=HOW if own else "",
         step=step_text(step),
-        parts={each.name: _saving(each.duration, process) for each in parts[:4] if each.duration.value},
+        parts={each.name: _saving(each.duration.value, process) for each in parts[:4] if each.duration.value},
         findings=[*found[: SIZES[0][0] - len(dear)], *dear],
         more_findings=max(0, len(found) + len(dear) - SIZES[0][0]),
         problems=[one_line(each) for each in report.problems],
@@ -128,22 +128,32 @@ def of_report(report: Report, job: Mapping[str, Any], path: str) -> dict[str, An
     )
 
 
-def dear_lines(process: ProcessReport) -> list[LineUse]:
-    """The lines of the loop that take a considerable part of a step beside input, model and optimiser, and that no
-    finding names; the longest first."""
+def dear_lines(process: ProcessReport) -> list[tuple[SourceLine, float]]:
+    """Lines that take a considerable part of a step beside input, model and optimiser, and that no finding names, with
+    their ns per step, the longest first: those of the loop, and those below it in functions that run no operators."""
+    case, spent = process.case, dict[SourceLine, float]()
+    working = {function_of(use.source) for use in case.operators if use.source is not None}
+    busy = working | {function_of(SourceLine(file, 0, name)) for file, name in loop_functions(case.lines)}
+    for line in case.lines:
+        inside = line.role in ("forward", "backward", "optimizer") and working and function_of(line.source) not in busy
+        if inside or line.role not in NEEDED:
+            spent[line.source] = line.duration.value
+    timed = {function_of(each) for each in spent} | busy
+    for path in case.paths if working else ():
+        if path.part != "input" and function_of(path.lines[0]) not in timed:
+            spent[path.lines[0]] = spent.get(path.lines[0], 0.0) + path.duration
     named = {(each.source.file, each.source.line) for each in process.findings if each.source is not None}
-    least = LEAST_SHARE * process.case.step.duration.value
-    lines = [each for each in process.case.lines if each.role not in NEEDED and each.duration.value >= least]
-    others = [each for each in lines if (each.source.file, each.source.line) not in named]
-    return sorted(others, key=lambda each: -each.duration.value)
+    least = LEAST_SHARE * case.step.duration.value
+    found = [(each, taken) for each, taken in spent.items() if taken >= least and (each.file, each.line) not in named]
+    return sorted(found, key=lambda each: -each[1])
 
 
-def _dear(line: LineUse, process: ProcessReport) -> dict[str, Any]:
-    """A line, in the place of a finding."""
-    spent = _saving(line.duration, process)
+def _dear(line: SourceLine, taken: float, process: ProcessReport) -> dict[str, Any]:
+    """A line, in the place of a finding. taken: ns per step."""
+    spent = _saving(taken, process)
     why = f"The line takes {spent}, and no rule knows why."
     do = "Do it less often, or once before the loop, if the training does not need it in every step."
-    return {"name": "dear-line (note)", "line": place(line.source), "saves": f"at most {spent}", "why": why, "do": do}
+    return {"name": "dear-line (note)", "line": place(line), "saves": f"at most {spent}", "why": why, "do": do}
 
 
 def to_try(report: Report) -> dict[str, list[str]]:
@@ -168,11 +178,11 @@ def _sure(process: ProcessReport) -> str:
     return f"{verdict.confidence}: {verdict.reason}" if verdict.reason else verdict.confidence
 
 
-def _saving(duration: Estimate, process: ProcessReport) -> str:
-    """ "57.5 ms a step (72 %)"."""
+def _saving(taken: float, process: ProcessReport) -> str:
+    """ "57.5 ms a step (72 %)", of ns per step."""
     step = process.case.step.duration.value
-    share = f" ({format_share(duration.value / step)})" if step else ""
-    return f"{format_duration(duration.value)} a step{share}"
+    share = f" ({format_share(taken / step)})" if step else ""
+    return f"{format_duration(taken)} a step{share}"
 
 
 def place(source: SourceLine | None) -> str:
@@ -183,7 +193,7 @@ def place(source: SourceLine | None) -> str:
 
 
 def _finding(finding: Finding, process: ProcessReport, codes: Mapping[str, list[str]]) -> dict[str, Any]:
-    saves = f"up to {_saving(finding.savings, process)}" if finding.savings is not None else ""
+    saves = f"up to {_saving(finding.savings.value, process)}" if finding.savings is not None else ""
     return {
         "code": finding.code,
         "name": finding.name + ("" if finding.weight is Weight.FINDING else f" ({finding.weight.value})"),
