@@ -23,7 +23,7 @@ from steptime.cli.main import main
 from steptime.cli.mcp import BEGIN, judged_diff
 from steptime.diagnosis import diagnose_anywhere
 from steptime.quantities import Estimate, SourceLine
-from steptime.trials.results import Plan, Results
+from steptime.trials.results import PatchResult, Plan, Results
 from steptime.trials.trial import BASELINE, Agreement, Judgement, Run, TrialVerdict, Variant
 
 mcp = pytest.importorskip("mcp")
@@ -236,6 +236,19 @@ def test_a_change_that_wins_when_its_judgement_goes_on_can_be_applied(tmp_path: 
     assert judged_diff(results, tmp_path / "trial") == ""  # it is there
     lost = replace(results, judgements=((0, replace(judgement, verdict=TrialVerdict.UNDECIDED)),))
     assert judged_diff(lost, tmp_path / "trial") == ""
+
+
+def test_a_patch_that_was_not_run_by_itself_is_not_handed_out() -> None:
+    found = undecided(ran(BASELINE, False), speed=Estimate(2.0, 1.8, 2.2, 4, "1"), rounds=4)
+    won = replace(found.judgements[0][1], verdict=TrialVerdict.ADOPT)
+    patch = PatchResult("--- a/x", (), (), None, apply="git apply x")
+    waiting = replace(found, judgements=((0, won),), patch=patch)
+    told = answers.of_trial(waiting, "/runs/t", JOB, "ST101")
+    assert told["apply"] == ""
+    assert told["next"]["arguments"] == {"resume": "/runs/t", "budget": "10m", **JOB}
+    assert "no time was left to run the patch" in told["confidence"]
+    proved = replace(waiting, patch=replace(patch, judgement=won))
+    assert answers.of_trial(proved, "/runs/t", JOB, "ST101")["apply"] == "git apply x"
 
 
 def test_small_fixes_that_stay_undecided_give_way_to_a_change_of_the_clients_own() -> None:

@@ -338,9 +338,11 @@ def of_trial(
         more = {"patch": diff, "environment": dict(patch.environment), "write_yourself": list(patch.snippets)}
         more |= {"patch_file": f"{folder}/patch.diff"} if diff else {}
     own = patch is None or not (patch.diff or patch.environment)
-    apply = "" if not won else applies if own else patch_command(patch)
+    waits = not own and proved is None  # no time was left to run the patch itself
+    apply = "" if not won or waits else applies if own else patch_command(patch)
     known = [*judged, *([proved] if proved else [])]
     after = _after_trial(bool(apply), won, known, results, folder, job, finding, resumed=resumed)
+    after = call("judge", resume=folder, budget=_budget(results, ()), **job) if won and waits else after
     return answer(
         _said(best, proved is not None, results.plan.min_gain),
         _decided(best, results),
@@ -367,7 +369,9 @@ def _decided(best: Judgement | None, results: Results) -> str:
     if best is None:
         return "unclear: nothing was timed"
     if best.verdict is not TrialVerdict.UNDECIDED:
-        return f"confident: {best.agreement.value}; {best.rounds} rounds"
+        alone = results.patch is not None and results.patch.diff and results.patch.judgement is None
+        more = "; no time was left to run the patch by itself" if alone else ""
+        return f"confident: {best.agreement.value}; {best.rounds} rounds{more}"
     further, first = seconds_to_decide(best, results), seconds_to_begin(results)
     more = f"; about {format_duration(further * 1e9)} more would decide it" if further is not None else ""
     if first is not None:
@@ -444,7 +448,8 @@ def _after_trial(
         until = {"until_loss": target.loss} if target is not None else {}
         return call("judge", diff=CHANGE, recording=recording, **until, **job)
     undecided = [each for each in judged if each.verdict is TrialVerdict.UNDECIDED]
-    if undecided and resumed and recording and all(each.variant.proposal for each in judged):
+    ours = all(each.variant.proposal and each.verdict is not TrialVerdict.ADOPT for each in judged)
+    if undecided and resumed and recording and ours:
         return call("judge", diff=CHANGE, recording=recording, **job)
     if undecided:
         return call("judge", resume=folder, budget=_budget(results, undecided), **job)
