@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from advice.healthy import HEALTHY, MS, line, operator
+from advice.healthy import HEALTHY, MS, line, operator, optimizer
 from machines import remember_peaks
 
+from steptime.advice.engine import examine
 from steptime.advice.evidence import PathUse
 from steptime.cli import answers
 from steptime.cli.main import main
@@ -249,6 +250,18 @@ def test_a_patch_that_was_not_run_by_itself_is_not_handed_out() -> None:
     assert "no time was left to run the patch" in told["confidence"]
     proved = replace(waiting, patch=replace(patch, judgement=won))
     assert answers.of_trial(proved, "/runs/t", JOB, "ST101")["apply"] == "git apply x"
+
+
+def test_fixes_that_the_sources_give_no_place_for_are_not_offered(tmp_path: Path) -> None:
+    table = optimizer(6 * MS, elements=2_000_000, type="SGD", dense_embedding_elements=1_900_000)
+    case = replace(HEALTHY, optimizers=(table,))
+    report = diagnose_anywhere((str(GOLD / "run.json"),))
+    report = replace(report, processes=(replace(report.processes[0], case=case, findings=examine(case).findings),))
+    job, script = {**JOB, "directory": str(tmp_path)}, tmp_path / "train.py"
+    for text, offered in (("table = Table(9, 9)\n", False), ("table = nn.Embedding(9, 9)\n", True)):
+        script.write_text(text)
+        assert ("RM204" in answers.of_report(report, job, "runs/a")["fixes"]) is offered
+        assert ("RM204" in answers.of_what_if(report, job, "runs/a")["fixes"]) is offered
 
 
 def test_small_fixes_that_stay_undecided_give_way_to_a_change_of_the_clients_own() -> None:

@@ -12,6 +12,7 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 from math import ceil
+from pathlib import Path
 from typing import Any
 
 from steptime.advice.explain import find_fix, find_rule
@@ -28,6 +29,7 @@ from steptime.report.report import ProcessReport, Report
 from steptime.report.sentences import prediction_text, predictions, step_text
 from steptime.report.trial_text import speed_text
 from steptime.trials.judge import usual_metric, usual_step
+from steptime.trials.plan import writable
 from steptime.trials.results import PatchResult, Results
 from steptime.trials.trial import Judgement, TrialVerdict
 
@@ -102,7 +104,7 @@ def of_report(report: Report, job: Mapping[str, Any], path: str) -> dict[str, An
     """Where the time goes. job: arguments that name the job in a further call (its command, its folder), empty where
     the client gave no command. path: of the recording or the trace."""
     process = report.processes[0]
-    codes = to_try(report)
+    codes = to_try(report, job)
     found = [_finding(each, process, codes) for each in process.findings]
     step = process.case.step
     parts = sorted(process.case.categories, key=lambda each: -each.duration.value)
@@ -156,9 +158,10 @@ def _dear(line: SourceLine, taken: float, process: ProcessReport) -> dict[str, A
     return {"name": "dear-line (note)", "line": place(line), "saves": f"at most {spent}", "why": why, "do": do}
 
 
-def to_try(report: Report) -> dict[str, list[str]]:
+def to_try(report: Report, job: Mapping[str, Any]) -> dict[str, list[str]]:
     """Codes of the fixes that can be tried, by the finding that they answer, without those that a trial of this
-    recording has refused already. A trace has no job to try them on."""
+    recording has refused already, and those that its sources give no place to write. A trace has no job to try them
+    on."""
     process = report.processes[0]
     if process.case.step.mode == "trace":
         return {}
@@ -166,11 +169,19 @@ def to_try(report: Report) -> dict[str, list[str]]:
     refused = {each.proposal for each in trials if each.verdict not in OPEN}
     refused -= {each.proposal for each in trials if each.verdict in OPEN}
     found: dict[str, list[str]] = {}
-    for proposal in propose(process.case, process.findings):
+    for proposal in _proposals(process, job):
         if not proposal.advice_only and proposal.fix.code not in refused:
             for code in proposal.fix.addresses:
                 found.setdefault(code, []).append(proposal.fix.code)
     return {code: list(dict.fromkeys(fixes)) for code, fixes in found.items()}
+
+
+def _proposals(process: ProcessReport, job: Mapping[str, Any]) -> tuple[Proposal, ...]:
+    """What is proposed, with what is tried as it is written only where the job's sources can be written so."""
+    found = propose(process.case, process.findings)
+    if not job:
+        return found
+    return writable(found, Path(job.get("directory") or ".").absolute(), job["command"])
 
 
 def _sure(process: ProcessReport) -> str:
@@ -233,7 +244,7 @@ def of_page(code: str, page: str, report: Report | None, job: Mapping[str, Any],
     finding = next((each for each in process.findings if each.code in about), None) if process is not None else None
     known: dict[str, Any] = {}
     if report is not None and process is not None and finding is not None:
-        known = _finding(finding, process, to_try(report))
+        known = _finding(finding, process, to_try(report, job))
     codes = (
         [fix.code]
         if fix is not None
@@ -266,7 +277,7 @@ def of_what_if(report: Report, job: Mapping[str, Any], path: str) -> dict[str, A
     """What each fix is predicted to save, and what the step would be with one kind of delay gone."""
     process = report.processes[0]
     step = process.case.step.duration.value
-    proposals = propose(process.case, process.findings)
+    proposals = _proposals(process, job)
     trace = process.case.step.mode == "trace"
     told = [_prediction(each, step) for each in proposals]
     codes = list(dict.fromkeys(each.fix.code for each in proposals if not each.advice_only and not trace))
@@ -471,7 +482,7 @@ def of_comparison(comparison: Comparison, after: Report, path: str) -> dict[str,
     step = comparison.step
     change = step.change
     line = next((each.name for each in comparison.pieces if each.kind == "line"), "")
-    codes = to_try(after)
+    codes = to_try(after, {})
     first = next((each.code for each in after.processes[0].findings), "")
     return answer(
         comparison.sentence,
