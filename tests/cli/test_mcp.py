@@ -6,20 +6,25 @@ from __future__ import annotations
 import importlib
 import json
 import re
+import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from advice.healthy import HEALTHY, MS, line, operator, optimizer
 from machines import remember_peaks
 
+from steptime.advice.engine import examine
+from steptime.advice.evidence import PathUse
 from steptime.cli import answers
 from steptime.cli.main import main
-from steptime.cli.mcp import BEGIN
-from steptime.quantities import Estimate
-from steptime.trials.results import Plan, Results
+from steptime.cli.mcp import BEGIN, judged_diff
+from steptime.diagnosis import diagnose_anywhere
+from steptime.quantities import Estimate, SourceLine
+from steptime.trials.results import PatchResult, Plan, Results
 from steptime.trials.trial import BASELINE, Agreement, Judgement, Run, TrialVerdict, Variant
 
 mcp = pytest.importorskip("mcp")
@@ -197,6 +202,66 @@ def test_a_trial_that_goes_on_is_given_the_time_that_it_needs() -> None:
     assert "first rounds take about 10 min" in told["confidence"]
     some = undecided(ran(BASELINE, False), speed=Estimate(1.04, 0.99, 1.08, 4, "1"), rounds=4)
     assert answers.of_trial(some, "/runs/t", JOB, "ST408")["next"]["arguments"]["budget"] == "49m"
+
+
+def test_lines_that_take_much_are_told_where_no_finding_names_them() -> None:
+    report = diagnose_anywhere((str(GOLD / "run.json"),))
+    loop, hook = line("table = parse(text)", 3 * MS), line("row = decode(blob)", 2 * MS, role="forward")
+    hook = replace(hook, source=replace(hook.source, function="watch"))
+    lines = (*HEALTHY.lines, loop, hook, line("for images in loader:", 4 * MS, role="input"))
+    model = replace(operator("addmm", 12, 12 * MS, "compute"), source=SourceLine("model.py", 5, "forward"))
+    below = SourceLine("features.py", 7, "use", "text.split()")
+    case = replace(HEALTHY, lines=lines, operators=(model,), paths=(PathUse(5 * MS, "", (below, loop.source)),))
+    process = replace(report.processes[0], case=case, findings=())
+    told = answers.of_report(replace(report, processes=(process,)), JOB, "runs/a")
+    assert [each["line"] for each in told["findings"]] == [answers.place(below), answers.place(loop.source)]
+    assert told["line"] == answers.place(below)
+    assert told["next"]["arguments"]["diff"] == answers.CHANGE
+    assert [source for source, _ in answers.dear_lines(process)] == [below, loop.source, hook.source]
+
+
+def test_a_change_that_wins_when_its_judgement_goes_on_can_be_applied(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("slow = True\nprint(slow)\n")
+    (tmp_path / "trial").mkdir()
+    variant = Variant("diff-1", label="change.patch", sources=(("train.py", "slow = False\nprint(slow)\n"),))
+    speed = Estimate(2.0, 1.8, 2.2, 3, "1")
+    judgement = Judgement(variant, TrialVerdict.ADOPT, Agreement.SAME_BITS, "Losses are equal", speed=speed, rounds=3)
+    plan = Plan(("python", "train.py"), str(tmp_path), "", (variant,), 0.03)
+    runs = (ran(BASELINE, False),)
+    results = Results(plan, runs, ((0, judgement),), None)
+    command = judged_diff(results, tmp_path / "trial")
+    told = answers.of_trial(results, str(tmp_path / "trial"), JOB, "", command, resumed=True)
+    assert told["apply"] == command
+    subprocess.run(command, shell=True, check=True)
+    assert (tmp_path / "train.py").read_text() == "slow = False\nprint(slow)\n"
+    assert judged_diff(results, tmp_path / "trial") == ""  # it is there
+    lost = replace(results, judgements=((0, replace(judgement, verdict=TrialVerdict.UNDECIDED)),))
+    assert judged_diff(lost, tmp_path / "trial") == ""
+
+
+def test_a_patch_that_was_not_run_by_itself_is_not_handed_out() -> None:
+    found = undecided(ran(BASELINE, False), speed=Estimate(2.0, 1.8, 2.2, 4, "1"), rounds=4)
+    won = replace(found.judgements[0][1], verdict=TrialVerdict.ADOPT)
+    patch = PatchResult("--- a/x", (), (), None, apply="git apply x")
+    waiting = replace(found, judgements=((0, won),), patch=patch)
+    told = answers.of_trial(waiting, "/runs/t", JOB, "ST101")
+    assert told["apply"] == ""
+    assert told["next"]["arguments"] == {"resume": "/runs/t", "budget": "10m", **JOB}
+    assert "no time was left to run the patch" in told["confidence"]
+    proved = replace(waiting, patch=replace(patch, judgement=won))
+    assert answers.of_trial(proved, "/runs/t", JOB, "ST101")["apply"] == "git apply x"
+
+
+def test_fixes_that_the_sources_give_no_place_for_are_not_offered(tmp_path: Path) -> None:
+    table = optimizer(6 * MS, elements=2_000_000, type="SGD", dense_embedding_elements=1_900_000)
+    case = replace(HEALTHY, optimizers=(table,))
+    report = diagnose_anywhere((str(GOLD / "run.json"),))
+    report = replace(report, processes=(replace(report.processes[0], case=case, findings=examine(case).findings),))
+    job, script = {**JOB, "directory": str(tmp_path)}, tmp_path / "train.py"
+    for text, offered in (("table = Table(9, 9)\n", False), ("table = nn.Embedding(9, 9)\n", True)):
+        script.write_text(text)
+        assert ("RM204" in answers.of_report(report, job, "runs/a")["fixes"]) is offered
+        assert ("RM204" in answers.of_what_if(report, job, "runs/a")["fixes"]) is offered
 
 
 def test_small_fixes_that_stay_undecided_give_way_to_a_change_of_the_clients_own() -> None:

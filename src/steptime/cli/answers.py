@@ -12,22 +12,24 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 from math import ceil
+from pathlib import Path
 from typing import Any
 
-from steptime.advice.evidence import LineUse
 from steptime.advice.explain import find_fix, find_rule
 from steptime.advice.fix import JointEdit, Proposal, Snippet
 from steptime.advice.fixes import CATALOGUE
+from steptime.advice.line_evidence import function_of, loop_functions
 from steptime.advice.propose import propose
 from steptime.advice.rule import Finding, Weight
 from steptime.compare.comparison import Comparison, DifferenceOutcome
-from steptime.quantities import Estimate, SourceLine, format_duration, format_share
+from steptime.quantities import SourceLine, format_duration, format_share
 from steptime.report.judge_text import seconds_to_begin, seconds_to_decide, word_of
 from steptime.report.printable import one_line, shorten
 from steptime.report.report import ProcessReport, Report
 from steptime.report.sentences import prediction_text, predictions, step_text
 from steptime.report.trial_text import speed_text
 from steptime.trials.judge import usual_metric, usual_step
+from steptime.trials.plan import writable
 from steptime.trials.results import PatchResult, Results
 from steptime.trials.trial import Judgement, TrialVerdict
 
@@ -82,7 +84,7 @@ NEEDED = frozenset({"input", "transfer", "forward", "backward", "optimizer"})
 """Roles of lines that a training cannot do without."""
 MOST_LINES = 2
 """That are named beside what was found."""
-LEAST_SHARE = 0.1
+LEAST_SHARE = 0.05
 """Of a step: a line that takes less is not worth an edit."""
 CHANGE = "change.patch"
 """Where an agent is told to write a change of its own."""
@@ -102,13 +104,13 @@ def of_report(report: Report, job: Mapping[str, Any], path: str) -> dict[str, An
     """Where the time goes. job: arguments that name the job in a further call (its command, its folder), empty where
     the client gave no command. path: of the recording or the trace."""
     process = report.processes[0]
-    codes = to_try(report)
+    codes = to_try(report, job)
     found = [_finding(each, process, codes) for each in process.findings]
     step = process.case.step
     parts = sorted(process.case.categories, key=lambda each: -each.duration.value)
     lines = dear_lines(process)
     alone = bool(lines) and not any(each.weight is Weight.FINDING for each in process.findings)
-    dear = [_dear(each, process) for each in lines[:MOST_LINES]]
+    dear = [_dear(*each, process) for each in lines[:MOST_LINES]]
     where = _first(dear) if alone else _first(found)
     own = alone and job and not any(each["fixes"] for each in found)
     next_ = call("judge", diff=CHANGE, recording=path, **job) if own else _after_diagnosis(process, found, job, path)
@@ -120,7 +122,7 @@ def of_report(report: Report, job: Mapping[str, Any], path: str) -> dict[str, An
         next_,
         how=HOW if own else "",
         step=step_text(step),
-        parts={each.name: _saving(each.duration, process) for each in parts[:4] if each.duration.value},
+        parts={each.name: _saving(each.duration.value, process) for each in parts[:4] if each.duration.value},
         findings=[*found[: SIZES[0][0] - len(dear)], *dear],
         more_findings=max(0, len(found) + len(dear) - SIZES[0][0]),
         problems=[one_line(each) for each in report.problems],
@@ -128,27 +130,38 @@ def of_report(report: Report, job: Mapping[str, Any], path: str) -> dict[str, An
     )
 
 
-def dear_lines(process: ProcessReport) -> list[LineUse]:
-    """The lines of the loop that take a considerable part of a step beside input, model and optimiser, and that no
-    finding names; the longest first."""
+def dear_lines(process: ProcessReport) -> list[tuple[SourceLine, float]]:
+    """Lines that take a considerable part of a step beside input, model and optimiser, and that no finding names, with
+    their ns per step, the longest first: those of the loop, and those below it in functions that run no operators."""
+    case, spent = process.case, dict[SourceLine, float]()
+    working = {function_of(use.source) for use in case.operators if use.source is not None}
+    busy = working | {function_of(SourceLine(file, 0, name)) for file, name in loop_functions(case.lines)}
+    for line in case.lines:
+        inside = line.role in ("forward", "backward", "optimizer") and working and function_of(line.source) not in busy
+        if inside or line.role not in NEEDED:
+            spent[line.source] = line.duration.value
+    timed = {function_of(each) for each in spent} | busy
+    for path in case.paths if working else ():
+        if path.part != "input" and function_of(path.lines[0]) not in timed:
+            spent[path.lines[0]] = spent.get(path.lines[0], 0.0) + path.duration
     named = {(each.source.file, each.source.line) for each in process.findings if each.source is not None}
-    least = LEAST_SHARE * process.case.step.duration.value
-    lines = [each for each in process.case.lines if each.role not in NEEDED and each.duration.value >= least]
-    others = [each for each in lines if (each.source.file, each.source.line) not in named]
-    return sorted(others, key=lambda each: -each.duration.value)
+    least = LEAST_SHARE * case.step.duration.value
+    found = [(each, taken) for each, taken in spent.items() if taken >= least and (each.file, each.line) not in named]
+    return sorted(found, key=lambda each: -each[1])
 
 
-def _dear(line: LineUse, process: ProcessReport) -> dict[str, Any]:
-    """A line, in the place of a finding."""
-    spent = _saving(line.duration, process)
+def _dear(line: SourceLine, taken: float, process: ProcessReport) -> dict[str, Any]:
+    """A line, in the place of a finding. taken: ns per step."""
+    spent = _saving(taken, process)
     why = f"The line takes {spent}, and no rule knows why."
     do = "Do it less often, or once before the loop, if the training does not need it in every step."
-    return {"name": "dear-line (note)", "line": place(line.source), "saves": f"at most {spent}", "why": why, "do": do}
+    return {"name": "dear-line (note)", "line": place(line), "saves": f"at most {spent}", "why": why, "do": do}
 
 
-def to_try(report: Report) -> dict[str, list[str]]:
+def to_try(report: Report, job: Mapping[str, Any]) -> dict[str, list[str]]:
     """Codes of the fixes that can be tried, by the finding that they answer, without those that a trial of this
-    recording has refused already. A trace has no job to try them on."""
+    recording has refused already, and those that its sources give no place to write. A trace has no job to try them
+    on."""
     process = report.processes[0]
     if process.case.step.mode == "trace":
         return {}
@@ -156,11 +169,19 @@ def to_try(report: Report) -> dict[str, list[str]]:
     refused = {each.proposal for each in trials if each.verdict not in OPEN}
     refused -= {each.proposal for each in trials if each.verdict in OPEN}
     found: dict[str, list[str]] = {}
-    for proposal in propose(process.case, process.findings):
+    for proposal in _proposals(process, job):
         if not proposal.advice_only and proposal.fix.code not in refused:
             for code in proposal.fix.addresses:
                 found.setdefault(code, []).append(proposal.fix.code)
     return {code: list(dict.fromkeys(fixes)) for code, fixes in found.items()}
+
+
+def _proposals(process: ProcessReport, job: Mapping[str, Any]) -> tuple[Proposal, ...]:
+    """What is proposed, with what is tried as it is written only where the job's sources can be written so."""
+    found = propose(process.case, process.findings)
+    if not job:
+        return found
+    return writable(found, Path(job.get("directory") or ".").absolute(), job["command"])
 
 
 def _sure(process: ProcessReport) -> str:
@@ -168,11 +189,11 @@ def _sure(process: ProcessReport) -> str:
     return f"{verdict.confidence}: {verdict.reason}" if verdict.reason else verdict.confidence
 
 
-def _saving(duration: Estimate, process: ProcessReport) -> str:
-    """ "57.5 ms a step (72 %)"."""
+def _saving(taken: float, process: ProcessReport) -> str:
+    """ "57.5 ms a step (72 %)", of ns per step."""
     step = process.case.step.duration.value
-    share = f" ({format_share(duration.value / step)})" if step else ""
-    return f"{format_duration(duration.value)} a step{share}"
+    share = f" ({format_share(taken / step)})" if step else ""
+    return f"{format_duration(taken)} a step{share}"
 
 
 def place(source: SourceLine | None) -> str:
@@ -183,7 +204,7 @@ def place(source: SourceLine | None) -> str:
 
 
 def _finding(finding: Finding, process: ProcessReport, codes: Mapping[str, list[str]]) -> dict[str, Any]:
-    saves = f"up to {_saving(finding.savings, process)}" if finding.savings is not None else ""
+    saves = f"up to {_saving(finding.savings.value, process)}" if finding.savings is not None else ""
     return {
         "code": finding.code,
         "name": finding.name + ("" if finding.weight is Weight.FINDING else f" ({finding.weight.value})"),
@@ -223,7 +244,7 @@ def of_page(code: str, page: str, report: Report | None, job: Mapping[str, Any],
     finding = next((each for each in process.findings if each.code in about), None) if process is not None else None
     known: dict[str, Any] = {}
     if report is not None and process is not None and finding is not None:
-        known = _finding(finding, process, to_try(report))
+        known = _finding(finding, process, to_try(report, job))
     codes = (
         [fix.code]
         if fix is not None
@@ -256,7 +277,7 @@ def of_what_if(report: Report, job: Mapping[str, Any], path: str) -> dict[str, A
     """What each fix is predicted to save, and what the step would be with one kind of delay gone."""
     process = report.processes[0]
     step = process.case.step.duration.value
-    proposals = propose(process.case, process.findings)
+    proposals = _proposals(process, job)
     trace = process.case.step.mode == "trace"
     told = [_prediction(each, step) for each in proposals]
     codes = list(dict.fromkeys(each.fix.code for each in proposals if not each.advice_only and not trace))
@@ -328,9 +349,11 @@ def of_trial(
         more = {"patch": diff, "environment": dict(patch.environment), "write_yourself": list(patch.snippets)}
         more |= {"patch_file": f"{folder}/patch.diff"} if diff else {}
     own = patch is None or not (patch.diff or patch.environment)
-    apply = "" if not won else applies if own else patch_command(patch)
+    waits = not own and proved is None  # no time was left to run the patch itself
+    apply = "" if not won or waits else applies if own else patch_command(patch)
     known = [*judged, *([proved] if proved else [])]
     after = _after_trial(bool(apply), won, known, results, folder, job, finding, resumed=resumed)
+    after = call("judge", resume=folder, budget=_budget(results, ()), **job) if won and waits else after
     return answer(
         _said(best, proved is not None, results.plan.min_gain),
         _decided(best, results),
@@ -357,7 +380,9 @@ def _decided(best: Judgement | None, results: Results) -> str:
     if best is None:
         return "unclear: nothing was timed"
     if best.verdict is not TrialVerdict.UNDECIDED:
-        return f"confident: {best.agreement.value}; {best.rounds} rounds"
+        alone = results.patch is not None and results.patch.diff and results.patch.judgement is None
+        more = "; no time was left to run the patch by itself" if alone else ""
+        return f"confident: {best.agreement.value}; {best.rounds} rounds{more}"
     further, first = seconds_to_decide(best, results), seconds_to_begin(results)
     more = f"; about {format_duration(further * 1e9)} more would decide it" if further is not None else ""
     if first is not None:
@@ -434,7 +459,8 @@ def _after_trial(
         until = {"until_loss": target.loss} if target is not None else {}
         return call("judge", diff=CHANGE, recording=recording, **until, **job)
     undecided = [each for each in judged if each.verdict is TrialVerdict.UNDECIDED]
-    if undecided and resumed and recording and all(each.variant.proposal for each in judged):
+    ours = all(each.variant.proposal and each.verdict is not TrialVerdict.ADOPT for each in judged)
+    if undecided and resumed and recording and ours:
         return call("judge", diff=CHANGE, recording=recording, **job)
     if undecided:
         return call("judge", resume=folder, budget=_budget(results, undecided), **job)
@@ -456,7 +482,7 @@ def of_comparison(comparison: Comparison, after: Report, path: str) -> dict[str,
     step = comparison.step
     change = step.change
     line = next((each.name for each in comparison.pieces if each.kind == "line"), "")
-    codes = to_try(after)
+    codes = to_try(after, {})
     first = next((each.code for each in after.processes[0].findings), "")
     return answer(
         comparison.sentence,

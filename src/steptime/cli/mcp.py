@@ -32,7 +32,9 @@ from steptime.diagnosis import diagnose_anywhere
 from steptime.errors import SteptimeError, UsageError
 from steptime.recording.load import load
 from steptime.report.report import Report
-from steptime.trials.results import read_results
+from steptime.trials.patch import Patch
+from steptime.trials.results import Results, read_results
+from steptime.trials.trial import TrialVerdict
 
 LONGEST_COMMAND = 2000
 """Characters: it is a part of the answers, which are short."""
@@ -164,8 +166,9 @@ async def judge(given: Judge, tell: Tell) -> dict[str, Any]:
         after = answers.call("what_if", path=_within(given.directory, given.recording), **job)
         after = after if given.recording else answers.call("diagnose", **job)
         return answers.answer(told["text"], "unclear: nothing was tried", "", "", [], after)
-    apply = shlex.join(["git", "apply", given.diff]) if given.diff and not _is_text(given.diff) else ""
     results = read_results(Path(told["folder"]))
+    apply = shlex.join(["git", "apply", given.diff]) if given.diff and not _is_text(given.diff) else ""
+    apply = apply or judged_diff(results, Path(told["folder"]))
     findings = (await _report(results.plan.recording)).processes[0].findings if results.plan.recording else ()
     first = next((each.code for each in findings if each.weight is Weight.FINDING), "")
     return answers.of_trial(results, told["folder"], job, first, apply, resumed=bool(given.resume))
@@ -255,6 +258,28 @@ def _change(given: Judge, scratch: Path) -> tuple[str, list[str]]:
     if words:
         return "judge", words
     return "try", [word for code in given.fixes for word in ("--fix", code)]
+
+
+def judged_diff(results: Results, folder: Path) -> str:
+    """The command that applies the best of the client's own changes that won, from a file in the trial's folder: what
+    was judged, whatever became of the client's own file since. "" where none won, or where it is no change of files
+    that are there."""
+    won = [each for stage, each in results.judgements if stage == 0 and each.verdict is TrialVerdict.ADOPT]
+    own = [each for each in won if each.variant.sources and not each.variant.proposal and each.speed is not None]
+    if not own:
+        return ""
+    best = max(own, key=lambda each: each.speed.value if each.speed is not None else 0.0).variant
+    directory = Path(results.plan.directory)
+    try:
+        old = {path: (directory / path).read_bytes().decode() for path, _ in best.sources}
+    except (OSError, UnicodeDecodeError):  # a file that the change adds
+        return ""
+    patch = Patch(directory, tuple((Path(path), old[path], new) for path, new in best.sources if old[path] != new))
+    if not patch.files:
+        return ""
+    file = folder / f"{best.name}.patch"
+    file.write_text(patch.diff, encoding="utf-8", newline="")
+    return patch.apply_command(file)
 
 
 def _is_text(diff: str) -> bool:
