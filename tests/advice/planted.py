@@ -1110,6 +1110,8 @@ PLANTED: dict[str, dict[str, Case]] = {
                     SegmentLine(SourceLine("train.py", 55, "save", "torch.save(model.state_dict(), path)"), 0.9),
                     SegmentLine(SourceLine("train.py", 57, "save", "os.fsync(file)"), 0.1),
                 ),
+                profiled=(500, 600),
+                as_usual=(700,),
             ),
         ),
         "fires-on-steps-by-number-without-lines": replace(BASE, caught=CaughtUse(1, 50 * MS, 52 * MS, (64,), 0, ())),

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 from journals import MS, JournalBuilder
+from rich.console import Console
 
+from steptime.cli.live_screen import screen
+from steptime.errors import RecordingError
 from steptime.journal import Kind
 from steptime.live import text
 from steptime.live.view import LiveView, RankView, view_of, with_late
@@ -117,6 +122,32 @@ def test_the_end_is_told_with_its_status(tmp_path: Path) -> None:
     view = watcher.look()
     watcher.close()
     assert text.last_line(view) == "The job ended with status 3 after 91 s: 5 steps."
+
+
+@pytest.mark.parametrize("width", [50, 60, 80, 200])
+def test_bars_are_as_long_as_the_terminal_has_room(width: int, tmp_path: Path) -> None:
+    watcher = Watcher(job_of_two(tmp_path, (2 * MS, 8 * MS)))
+    view = watcher.look()
+    watcher.close()
+    console = Console(width=width, record=True, file=io.StringIO())
+    console.print(screen(view, "q: leave", width))
+    lines = console.export_text().splitlines()
+    bars = [line for line in lines if "░" in line]
+    assert len(bars) >= 3
+    assert "…" not in "".join(bars)
+    for bar in bars:
+        full, whole = bar.count("█"), bar.count("█") + bar.count("░")
+        assert full / whole * 100 == pytest.approx(float(bar.split()[-2]), abs=51 / whole)
+    assert max(map(len, lines)) <= width
+
+
+def test_a_recording_that_is_removed_while_it_is_watched_is_one_sentence(tmp_path: Path) -> None:
+    watcher = Watcher(job_of_two(tmp_path, (2 * MS, 2 * MS)))
+    watcher.look()
+    shutil.rmtree(watcher.source)
+    with pytest.raises(RecordingError, match="was removed while it was watched: the job goes on"):
+        watcher.look()
+    watcher.close()
 
 
 def test_the_machine_is_told_with_what_holds_the_device_back() -> None:

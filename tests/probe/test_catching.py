@@ -10,7 +10,7 @@ from journals import MS, US, JournalBuilder
 pytest.importorskip("torch")
 
 from steptime.journal import WORDS, Kind
-from steptime.probe.catching import SIGNS, usual_step
+from steptime.probe.catching import SIGNS, ends_behind, usual_step
 from steptime.probe.steps import OPTIMIZER
 
 
@@ -37,3 +37,15 @@ def test_of_a_few_steps_nothing_is_learnt() -> None:
         built.forward(400 * MS).backward(MS).step(MS)
     assert usual_step(blocks_of(built, 3), SIGNS[OPTIMIZER]) == 0
     assert usual_step([], SIGNS[OPTIMIZER]) == 0
+
+
+def test_a_slow_step_has_its_number_from_the_steps_that_have_ended_since_it_began() -> None:
+    built, ends = JournalBuilder(), []
+    for number in range(40):
+        built.forward((300 if number == 30 else 4) * MS).backward(8 * MS).step(2 * MS)
+        ends.append(built.now)
+    blocks = blocks_of(built, 7)
+    closing = blocks[-1][-WORDS]
+    assert closing & 0xFF == Kind.OPTIMIZER_STEP
+    assert 40 + 1 - ends_behind(blocks, closing, ends[29]) == 31
+    assert ends_behind(blocks, closing, ends[-1]) == 0

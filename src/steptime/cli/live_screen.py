@@ -10,7 +10,7 @@ from steptime.live import text
 from steptime.live.view import LiveView
 from steptime.report.printable import one_line
 
-BAR = 30
+BAR, LEAST_BAR, GAP = 30, 5, 2
 NARROW = 80
 """Columns from which on the ranks' table has all of its own."""
 
@@ -24,7 +24,7 @@ def screen(view: LiveView, foot: str, width: int) -> Group:
         lines.append(Text(curve, style="cyan"))
     body: list[RenderableType] = list(lines)
     if rank is not None and rank.steps:
-        body.append(_parts(view))
+        body.append(_parts(view, width))
     body += [Text(note, style="dim") for note in text.notes(view)]
     if view.ranks[1:]:
         body += [Text(""), _ranks(view, width)]
@@ -35,14 +35,17 @@ def screen(view: LiveView, foot: str, width: int) -> Group:
     return Group(*body)
 
 
-def _parts(view: LiveView) -> Table:
-    table = Table.grid(padding=(0, 2))
+def _parts(view: LiveView, width: int) -> Table:
+    table = Table.grid(padding=(0, GAP))
     for column in range(4):
-        table.add_column(justify="right" if column > 1 else "left")
-    rank = view.front
-    for name, time, share, part in text.parts(rank) if rank is not None else ():
-        full = round(BAR * part)
-        bar = Text.assemble(("█" * full, "cyan"), ("░" * (BAR - full), "dim"))
+        table.add_column(justify="right" if column > 1 else "left", no_wrap=True)
+    rows = text.parts(view.front) if view.front is not None else []
+    widest = [max((len(str(row[place])) for row in rows), default=0) for place in (0, 1, 2)]
+    # A bar that the terminal cuts would show another share.
+    length = max(LEAST_BAR, min(BAR, width - 2 - sum(widest) - 3 * GAP))
+    for name, time, share, part in rows:
+        full = round(length * part)
+        bar = Text.assemble(("█" * full, "cyan"), ("░" * (length - full), "dim"))
         table.add_row(Text(f"  {name}"), bar, Text(time), Text(share))
     return table
 

@@ -140,7 +140,7 @@ class Watcher:
         """Reads what is new, and sets `due` to the time of the next look (seconds of time.monotonic). Raises
         RecordingError where the recording was removed."""
         begin = time.monotonic()
-        changed = self._recording.read()
+        changed = self._read()
         samples, manifest = self._recording.samples, self._recording.manifest
         sampled = samples[-1].monotonic_ns if samples else 0
         if changed or sampled != self._sampled:
@@ -169,6 +169,16 @@ class Watcher:
         )
         self.due = time.monotonic() + max(PERIOD, (time.monotonic() - begin) / LARGEST_SHARE)
         return replace(view, change=self._change(view.front, begin))
+
+    def _read(self) -> frozenset[Path]:
+        try:
+            return self._recording.read()
+        except RecordingError:
+            if not self.due or self.source.exists():
+                raise
+            raise RecordingError(
+                "recording-cut-short", f"The recording {self.source} was removed while it was watched: the job goes on."
+            ) from None
 
     def _is_gone(self, now: float) -> bool:
         """Whether nothing will come any more, though nobody has written the end: the launcher was killed, too."""

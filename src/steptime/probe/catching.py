@@ -127,7 +127,7 @@ class SlowStepWatch(Follower):
         self.every = int(limits.get("every") or 0)
         self._limits, self._thread = limits, thread
         self._session, self._signs = session, SIGNS.get(session.counter.mode, SIGNS[OPTIMIZER])
-        self._usual, self._steps, self._ended, self._told = session.pace.usual(), 0, now(), 0
+        self._usual, self._ended, self._told = session.pace.usual(), now(), 0
         self.numbers: deque[int] = deque(maxlen=KEPT)
         """Of the latest slow steps."""
         self._caught: deque[dict[str, Any]] = deque()
@@ -142,14 +142,10 @@ class SlowStepWatch(Follower):
 
     def boundary(self, steps: int) -> None:
         """In the training thread: a step has ended; `steps`: how many there were."""
-        self._steps, self._told = steps, self._told + 1
+        self._told += 1
         if self._told % LEARNING == 0:
             self._usual = usual_step(self._blocks, self._signs) or self._session.pace.usual()
-        if self._caught:
-            journal, closing = self._session.recorder.journal, self._session.ended.closing
-            blocks = [*self._blocks, list(journal.records)]
-            self.numbers.extend(steps + 1 - ends_behind(blocks, closing, each["begin"]) for each in self._caught)
-        self._write()
+        self._write(steps)
 
     def finish(self) -> None:
         """What lies behind the last step is no step; the thread ends by itself soon."""
@@ -157,9 +153,15 @@ class SlowStepWatch(Follower):
             self._over.release()
         self._write()
 
-    def _write(self) -> None:
-        while self._caught:
-            self._session.recorder.fact("caught", **self._caught.popleft())
+    def _write(self, steps: int = 0) -> None:
+        """steps: how many have ended, where that is known."""
+        while self._caught:  # the other thread may append meanwhile
+            caught = self._caught.popleft()
+            if steps:
+                blocks = [*self._blocks, list(self._session.recorder.journal.records)]
+                behind = ends_behind(blocks, self._session.ended.closing, caught["begin"])
+                self.numbers.append(steps + 1 - behind)
+            self._session.recorder.fact("caught", **caught)
 
     def _watch(self) -> None:
         try:
@@ -182,7 +184,7 @@ class SlowStepWatch(Follower):
     def _limit(self) -> float:
         """ns that the step which runs may take unseen."""
         if self.every:
-            return 0.0 if (self._steps + 1) % self.every == 0 else float("inf")
+            return 0.0 if (self._session.steps + 1) % self.every == 0 else float("inf")
         return max(float(self._limits.get("ns") or 0), float(self._limits.get("times") or 0) * float(self._usual))
 
     def _wait(self) -> float:
@@ -199,5 +201,7 @@ class SlowStepWatch(Follower):
                 self._over.release()
                 break
             looks.look()
+        if self._session.slowed:
+            return  # a profile began with it
         self._left -= 1
         self._caught.append({"begin": begin, "end": looks.last, "usual": self._usual, "paths": looks.paths()})

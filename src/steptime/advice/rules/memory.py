@@ -58,7 +58,7 @@ def memory_leak(signals: Signals) -> Finding | None:
     What it means: Each step leaves something behind: a list of outputs or losses, a running sum that drags its graph
     along, a hook or a closure that keeps activations. The job ends when memory does.
 
-    How we know: Memory is sampled about five times a second. Its slope over the steps is the median of all pairs'
+    How we know: Memory is sampled about twice a second. Its slope over the steps is the median of all pairs'
     (Theil and Sen), with an interval from a bootstrap of blocks; the first quarter of the run and the windows of our
     own profiler are left out. The rule fires when the interval lies above zero, a megabyte has come together, and the
     series keeps rising: a sawtooth does not, nor does a cache that fills up. Who keeps it is asked of Python's garbage
