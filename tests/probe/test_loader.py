@@ -238,7 +238,7 @@ def test_a_further_epoch_of_persistent_workers_has_begun_when_its_first_batch_is
 @pytest.fixture(scope="module")
 def spawned(tmp_path_factory: pytest.TempPathFactory) -> Seen:
     """Each spawned worker imports torch anew, which takes seconds: one job for all that is asked of them."""
-    return both(tmp_path_factory.mktemp("spawned"), "spawn2")[1]
+    return both(tmp_path_factory.mktemp("spawned"), "spawn1")[1]
 
 
 def test_spawned_workers_find_the_trainers_folder_and_name_the_iterator_by_its_seed(spawned: Seen) -> None:
