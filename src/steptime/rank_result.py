@@ -151,9 +151,9 @@ def _thinned(timeline: Timeline) -> tuple[str, ...]:
 
 
 def analyse_trace(trace: Trace, number: int, *, detailed: bool) -> RankResult | None:
-    """A rank's trace; None where it has no step. number: its rank where the trace does not say one."""
+    """A rank's trace; None where it has no step that took time. number: its rank where the trace does not say one."""
     steps = find_steps(trace)
-    if not len(steps.boundaries) or nothing_in(trace):
+    if not (steps.boundaries[:, 1] > steps.boundaries[:, 0]).any() or nothing_in(trace):
         return None
     device, rank = device_of(trace), trace.rank if trace.rank is not None else number
     looked = look_at_trace(trace, steps.boundaries, known(device), how=steps.how)

@@ -626,6 +626,9 @@ PLANTED: dict[str, dict[str, Case]] = {
     "overhead-bound": {
         "fires": replace(BASE, categories=categories(overhead=9 * MS)),
         "clean": BASE,
+        "clean-beside-a-few-operators": replace(
+            BASE, categories=categories(overhead=9 * MS), operators=(operator("addmm", 3, 11 * MS, "compute"),)
+        ),
         "clean-dispatch-hidden": replace(
             BASE,
             categories=(

@@ -99,6 +99,21 @@ def test_what_is_no_trace_is_refused(steptime: Steptime, tmp_path: Path, content
     assert str(path) in refusal(steptime("diagnose", path), slug)
 
 
+def test_a_trace_that_is_compressed_twice_is_told_so(steptime: Steptime, tmp_path: Path) -> None:
+    path = written(tmp_path / "t.json", steps(1))
+    path.write_bytes(gzip.compress(gzip.compress(path.read_bytes())))
+    assert "it is compressed twice" in refusal(steptime("diagnose", path), "trace-not-a-trace")
+
+
+def test_a_trace_in_which_nothing_took_time_has_no_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    launched = {"cat": "cuda_runtime", "name": "cudaLaunchKernel", "args": {"correlation": 1}}
+    ran = {"cat": "kernel", "name": "gemm", "args": {"correlation": 1, "device": 0, "stream": 7}}
+    events = [*steps(1), *({"ph": "X", "pid": 5, "tid": 5, **each} for each in (launched, ran))]
+    trace = written(tmp_path / "t.json", [each | {"ts": 100, "dur": 0} for each in events])
+    assert main(["diagnose", str(trace)]) == 1
+    assert "holds no step" in capsys.readouterr().err
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="nothing is forbidden to root")
 def test_a_file_without_permission_is_refused(steptime: Steptime, tmp_path: Path) -> None:
     path = written(tmp_path / "t.json", steps(1))

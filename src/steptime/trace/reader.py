@@ -26,7 +26,7 @@ from steptime.trace.columns import (
     needs_exactness,
     sorted_out,
 )
-from steptime.trace.source import TraceSource
+from steptime.trace.source import GZIP_MAGIC, TraceSource
 from steptime.trace.table import Damage, Trace, closes, facts_of
 
 BLOCK = 512 * 1024
@@ -123,7 +123,8 @@ class _Reading:
                 self._drop(found.start(1))
                 return
             if self._at_end:
-                raise self._not_a_trace('it has no list "traceEvents"')
+                twice = text[:2] == GZIP_MAGIC
+                raise self._not_a_trace("it is compressed twice" if twice else 'it has no list "traceEvents"')
             self._grow("before its list of events")
 
     def _take_block(self) -> bool:

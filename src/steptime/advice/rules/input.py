@@ -454,7 +454,8 @@ def slow_transfer(signals: Signals) -> Finding | None:
 
 def _moving_line(signals: Signals) -> SourceLine | None:
     """The line that moves the batch to the device, the longest of several: by its role, else by the calls that it was
-    seen to make on tensors of the host, else on those of the device that are filled from elsewhere."""
+    seen to make on tensors of the host, else on those of the device that are filled from elsewhere; where nobody saw on
+    which device a tensor lay, a line of the loop's own that calls such a method."""
     moving = [use for use in signals.lines if use.role == "transfer"]
     if moving:
         return max(moving, key=lambda use: use.duration.value).source

@@ -212,8 +212,9 @@ def device_not_traced(signals: Signals) -> Finding | None:
     """
     if not signals.step.untraced:
         return None
+    calls = format_count(signals.step.untraced, "call")
     return device_not_traced.finding(
-        f"The trace holds {signals.step.untraced:.3g} calls for a device a step and no kernel: it was not recorded",
+        f"The trace holds {calls} for a device a step and no kernel: it was not recorded",
         "Profile with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA].",
     )
 

@@ -50,7 +50,8 @@ MOST_SITES = 3
 LEAST_OVERHEAD = 0.2
 """Of the step: every eager model dispatches; from a fifth on it is worth the trouble of compiling or batching."""
 FEWEST_KERNELS = 10.0
-"""A step on a device: beside fewer launches idle time has another cause, and compiling has little to fuse."""
+"""A step on a device: beside fewer launches idle time has another cause, and compiling has little to fuse. On a CPU
+the same of operators."""
 STALLED = 0.5
 """Of the idle time: where a few long gaps are half of it, the host stalled, and did not dispatch slowly."""
 STALL = 5e6
@@ -257,6 +258,8 @@ def overhead_bound(signals: Signals) -> Finding | None:
     if stalls and sum(min(gap.longest, gap.duration.value) for gap in stalls) >= STALLED * idle:
         return _stall(signals, stalls, launch.recoverable)
     calls = sum(operator.calls for operator in signals.operators)
+    if not kernels and 0 < calls < FEWEST_KERNELS and not compiles(signals):
+        return None
     many = f" of {calls:,.0f} operators" if calls else ""
     summary = f"Dispatch{many} takes {in_step(idle, step)}"
     if kernels:

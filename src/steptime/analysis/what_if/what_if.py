@@ -193,7 +193,7 @@ def window_of(trace: Trace, boundaries: Int64, launch: Int64) -> ReplayWindow:
 def rerun(
     steps: StepContext, breakdown: Breakdown, at_roofline: Mapping[str, Mapping[int, int]] | None = None
 ) -> Replay | None:
-    """Replays up to five steady steps from the middle; None where nothing ran on a host, or without steps.
+    """Replays up to five steady steps from the middle; None where nothing ran on a host or took time, or without steps.
 
     breakdown: of the steps. at_roofline: by the name of a group of kernels, what each of them (rows of the table) would
     last at the machine's peaks, ns: a prediction for each group.
@@ -202,6 +202,8 @@ def rerun(
         return None
     boundaries = steps.boundaries
     window = window_of(steps.trace, boundaries, steps.links.launch.astype(np.int64))
+    if not len(window.rows):
+        return None
     measured = breakdown.wall[window.steps]
     scope = scope_of(
         window.trace, boundaries[window.steps], window.launch, steps.lane, steps.input, wall=int(measured[0])
