@@ -120,6 +120,21 @@ def test_one_setting_is_drawn_block_after_block() -> None:
     assert thinned([float(number) for number in range(400)])[:2] == (1.5, 5.5)
 
 
+def test_emptying_the_caches_does_not_make_a_short_call_endless() -> None:
+    """What empties them takes a thousand times as long as the call, so a block has few calls."""
+    calls = 0
+
+    def short(x: torch.Tensor) -> torch.Tensor:
+        nonlocal calls
+        calls += 1
+        return x + 1
+
+    found = timed(short, inputs=(torch.randn(8),), cold=True)
+    assert only(found)[0].time is not None
+    assert calls < 2000
+    assert "cold caches" in render_text(found)
+
+
 def test_work_is_what_the_shapes_say() -> None:
     (one,) = only(timed(product, inputs=matrices))
     assert one.flops == 2 * 64**3
