@@ -311,6 +311,15 @@ def of_device(device: str, name: str, machines: tuple[Machine, ...]) -> Bench:
     return assembled(Wishes(("k:copy", "k:mm")), [answer], that_ran(answer, machines), 0.0)
 
 
+def test_nothing_is_beside_a_first_one_that_failed_in_the_middle() -> None:
+    tired = _Timed("k:first", "eager", [1e6] * 8, failed="OSError: tired")
+    answer = _Answer("2", "cpu", settings=[_Setting(candidates=[tired, _Timed("k:other", "eager", [1e6] * 8)])])
+    first, other = only(assembled(Wishes(("k:first", "k:other")), [answer], None, 0.0))
+    assert (first.standing, first.sentence) == (Standing.FAILED, "OSError: tired")
+    assert other.speed is None
+    assert other.sentence == "the first one failed, so there is nothing to compare with"
+
+
 def test_rates_are_beside_the_peaks_of_the_device_that_ran_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
