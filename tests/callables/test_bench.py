@@ -120,6 +120,21 @@ def test_one_setting_is_drawn_block_after_block() -> None:
     assert thinned([float(number) for number in range(400)])[:2] == (1.5, 5.5)
 
 
+def test_emptying_the_caches_does_not_make_a_short_call_endless() -> None:
+    """What empties them takes a thousand times as long as the call, so a block has few calls."""
+    calls = 0
+
+    def short(x: torch.Tensor) -> torch.Tensor:
+        nonlocal calls
+        calls += 1
+        return x + 1
+
+    found = timed(short, inputs=(torch.randn(8),), cold=True)
+    assert only(found)[0].time is not None
+    assert calls < 2000
+    assert "cold caches" in render_text(found)
+
+
 def test_work_is_what_the_shapes_say() -> None:
     (one,) = only(timed(product, inputs=matrices))
     assert one.flops == 2 * 64**3
@@ -294,6 +309,15 @@ def of_device(device: str, name: str, machines: tuple[Machine, ...]) -> Bench:
     candidates = [_Timed("k:copy", "eager", blocks, bytes=2 * 10**9), _Timed("k:mm", "eager", blocks, flops=2 * 10**10)]
     answer = _Answer("2.13.0", device, name, 2, [_Setting("", "float32", 0, "8 float32", candidates)])
     return assembled(Wishes(("k:copy", "k:mm")), [answer], that_ran(answer, machines), 0.0)
+
+
+def test_nothing_is_beside_a_first_one_that_failed_in_the_middle() -> None:
+    tired = _Timed("k:first", "eager", [1e6] * 8, failed="OSError: tired")
+    answer = _Answer("2", "cpu", settings=[_Setting(candidates=[tired, _Timed("k:other", "eager", [1e6] * 8)])])
+    first, other = only(assembled(Wishes(("k:first", "k:other")), [answer], None, 0.0))
+    assert (first.standing, first.sentence) == (Standing.FAILED, "OSError: tired")
+    assert other.speed is None
+    assert other.sentence == "the first one failed, so there is nothing to compare with"
 
 
 def test_rates_are_beside_the_peaks_of_the_device_that_ran_them(

@@ -22,6 +22,7 @@ from steptime.callables.sweep import (
     render,
     render_markdown,
     render_text,
+    roofline,
     sweep,
     tables,
     to_json,
@@ -85,6 +86,13 @@ def test_the_ridge_and_the_knees_are_where_the_ceilings_meet() -> None:
     assert "10 GB/s from memory (256 MiB), 43.7 GB/s at most within a cache (64 KiB)" in bandwidth
     assert "100 GFLOP/s in matrix products, half of it from order 1024 on" in arithmetic
     assert "up to 16 FLOP/B (64 operators in one pass)" in fused
+
+
+def test_the_roofline_is_drawn_with_its_ridge() -> None:
+    assert roofline(KNOWN, [0.25, 200.0]) == [(0.25, 2.5e9), (10.0, 1e11), (200.0, 1e11)]
+    assert roofline(KNOWN, [20.0, 200.0]) == [(20.0, 1e11), (200.0, 1e11)]
+    assert "the roofline: memory, then arithmetic" in render(KNOWN)
+    assert roofline(replace(KNOWN, points=KNOWN.of("product")), [1.0, 2.0]) == []
 
 
 def test_copies_and_products_are_drawn_over_their_size_with_their_knees() -> None:

@@ -307,7 +307,8 @@ def _contender(
         return Contender(name, one.mode, Standing.FAILED, failed)
     time = over_processes([np.array(each.blocks) for each in own])
     ratios = [_ratio(each, first) for each, first in zip(own, base, strict=True)]
-    speed = over_processes(ratios, "1") if own is not base and all(map(len, ratios)) else None
+    beside = own is not base and all(map(len, ratios)) and not any(each.failed for each in base)
+    speed = over_processes(ratios, "1") if beside else None
     standing, sentence = _standing(own, base, speed, time, machine)
     saved = median_of(np.array(base[0].blocks)).value - time.value if base[0].blocks else 0.0
     extra = one.first_ns - base[0].first_ns

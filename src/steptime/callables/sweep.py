@@ -312,11 +312,16 @@ def chart(sweep: Sweep) -> CurveChart | None:
     drawn = [each for kind in kinds for each in sweep.of(kind)]
     seen = [(each.intensity, each.rate) for each in drawn]
     seen += [(each.intensity, each.rate) for each in sweep.operators]
+    roof = roofline(sweep, [intensity for intensity, _ in seen])
+    seen += roof
     across, up = decades([intensity for intensity, _ in seen]), decades([rate for _, rate in seen])
     curves = tuple(
         curve_of(TITLES[kind], tone, [(across.place(each.intensity), _estimate(each)) for each in sweep.of(kind)], up)
         for tone, kind in enumerate(kinds)
     )
+    if roof:
+        ceiling = [(across.place(x), Estimate(rate, rate, rate, 1, "1")) for x, rate in roof]
+        curves += (curve_of("the roofline: memory, then arithmetic", len(kinds), ceiling, up),)
     return CurveChart(
         curves,
         tuple(Tick(across.place(10.0**power), f"{10.0**power:g}") for power in range(across.low, across.high + 1)),
@@ -331,6 +336,15 @@ def chart(sweep: Sweep) -> CurveChart | None:
             for each in sweep.operators
         ),
     )
+
+
+def roofline(sweep: Sweep, intensities: Sequence[float]) -> list[tuple[float, float]]:
+    """(intensity, FLOP/s) of its two ends and of its ridge; nothing where copies or products are not there."""
+    if not sweep.of("copy") or not sweep.of("product"):
+        return []
+    ridge = max(each.rate for each in sweep.of("product")) / sweep.of("copy")[-1].bandwidth
+    low, high = min(intensities), max(intensities)
+    return [(x, attainable(sweep, x)) for x in (low, *((ridge,) if low < ridge < high else ()), high)]
 
 
 def by_size(sweep: Sweep) -> Iterator[CurveChart]:
