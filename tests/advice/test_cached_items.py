@@ -185,6 +185,14 @@ def test_the_patch_makes_each_item_once_as_the_change_does(tmp_path: Path) -> No
     assert "12 items made" in told.detail
 
 
+def test_a_collate_function_that_changes_items_in_workers_is_seen(tmp_path: Path) -> None:
+    file = written(tmp_path, SAME, "items[0].add_(1)")
+    file.write_text(file.read_text().replace("collate_fn=collate", "collate_fn=collate, num_workers=1"))
+    told = run(tmp_path, file, change("cached-items"), variant=WHOLE).change("cached-items")
+    assert not told.exercised
+    assert "not the same" in told.detail
+
+
 @pytest.mark.parametrize(
     ("item", "collate", "reason"),
     [
@@ -219,6 +227,8 @@ def edited(source: str) -> str | None:
     [
         ("DataLoader(data, 8)", "DataLoader([data[index] for index in range(len(data))], 8)"),
         ("DataLoader(dataset=a.b, batch_size=8)", "dataset=[a.b[index] for index in range(len(a.b))], batch_size=8"),
+        ("DataLoader(data, 8)  # len(loader.dataset)\nprint(len(loader.dataset))", "DataLoader([data[index] for"),
+        ("DataLoader(load(args.dataset), 8)\nargs = p.parse_args()", "for samples in [load(args.dataset)] for index"),
         ("DataLoader(Data(3), 8)", "[samples[index] for samples in [Data(3)] for index in range(len(samples))], 8"),
     ],
 )
@@ -234,6 +244,8 @@ def test_the_dataset_is_made_once_however_it_is_given(before: str, after: str) -
         "for epoch in range(3):\n    loader = DataLoader(data, 8)\n",
         "loader = DataLoader(data, 8)\nnames = loader.dataset.names\n",
         "loader = DataLoader(*given)\n",
+        "loader = DataLoader(index, 8)\n",
+        "loader = DataLoader(load(samples), 8)\n",
         "loader = DataLoader(batch_size=8)\n",
     ],
 )

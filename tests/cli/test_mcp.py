@@ -235,6 +235,9 @@ def test_a_change_that_wins_when_its_judgement_goes_on_can_be_applied(tmp_path: 
     subprocess.run(command, shell=True, check=True)
     assert (tmp_path / "train.py").read_text() == "slow = False\nprint(slow)\n"
     assert judged_diff(results, tmp_path / "trial") == ""  # it is there
+    (tmp_path / "train.py").write_text("slow = True\nprint(slow)\n")
+    earlier = replace(plan, baseline=Variant(BASELINE, sources=(("train.py", "older = True\n"),)))
+    assert judged_diff(replace(results, plan=earlier), tmp_path / "trial") == ""
     lost = replace(results, judgements=((0, replace(judgement, verdict=TrialVerdict.UNDECIDED)),))
     assert judged_diff(lost, tmp_path / "trial") == ""
 

@@ -262,11 +262,11 @@ def _change(given: Judge, scratch: Path) -> tuple[str, list[str]]:
 
 def judged_diff(results: Results, folder: Path) -> str:
     """The command that applies the best of the client's own changes that won, from a file in the trial's folder: what
-    was judged, whatever became of the client's own file since. "" where none won, or where it is no change of files
-    that are there."""
+    was judged, whatever became of the client's own file since. "" where none won, or where it is no change of the files
+    that are there: one that adds a file, or that was compared with an earlier commit."""
     won = [each for stage, each in results.judgements if stage == 0 and each.verdict is TrialVerdict.ADOPT]
     own = [each for each in won if each.variant.sources and not each.variant.proposal and each.speed is not None]
-    if not own:
+    if not own or results.plan.baseline.sources:
         return ""
     best = max(own, key=lambda each: each.speed.value if each.speed is not None else 0.0).variant
     directory = Path(results.plan.directory)

@@ -76,7 +76,7 @@ def with_argument(module: libcst.Module, edit: ArgumentEdit) -> libcst.Module | 
     again = libcst.For | libcst.While | libcst.CompFor | libcst.Lambda
     if any(isinstance(each, again) for each in source.around(call)):
         return None
-    if any(isinstance(node, libcst.Attribute) and node.attr.value in edit.apart for node in source.nodes):
+    if any(_asks_for(source, node, edit.apart) for node in source.nodes):
         return None
     given = [each.value for each in call.args if each.keyword is not None and each.keyword.value == edit.argument]
     given += [each.value for each in call.args[:1] if each.keyword is None]
@@ -85,7 +85,26 @@ def with_argument(module: libcst.Module, edit: ArgumentEdit) -> libcst.Module | 
     (value,) = given
     named = isinstance(value, libcst.Name) or get_full_name_for_node(value) == module.code_for_node(value)
     written = (edit.plain if named else edit.once).format(value=module.code_for_node(value))
+    names = {node.value for node in nodes_in(value) if isinstance(node, libcst.Name)}
+    targets = [node.target for node in nodes_in(libcst.parse_expression(written)) if isinstance(node, libcst.CompFor)]
+    if any(isinstance(target, libcst.Name) and target.value in names for target in targets):
+        return None
     return _rewritten(module, {value: partial(_parsed, written)})
+
+
+def _asks_for(source: SourceFile, node: libcst.CSTNode, names: Sequence[str]) -> bool:
+    """Whether a node is an attribute with one of these names, of which more is asked than its length. The options of a
+    command line may have such names, too."""
+    if not isinstance(node, libcst.Attribute) or node.attr.value not in names:
+        return False
+    around = source.around(node)
+    whole = around[1] if isinstance(around[0], libcst.Arg) else None
+    if isinstance(whole, libcst.Call) and isinstance(whole.func, libcst.Name) and whole.func.value == "len":
+        return False
+    parsed = [each for call in source.calls_of("parse_args") for each in source.around(call)[:1]]
+    targets = [each.target for line in parsed if isinstance(line, libcst.Assign) for each in line.targets]
+    options = {target.value for target in targets if isinstance(target, libcst.Name)}
+    return not (isinstance(node.value, libcst.Name) and node.value.value in options)
 
 
 def with_copies(module: libcst.Module, edit: CopyEdit) -> libcst.Module | None:

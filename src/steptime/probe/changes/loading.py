@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 import inspect
 import os
+import random
 import sys
 import time
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -314,7 +316,7 @@ class SharingStrategy(LoaderChange):
 
 ASKED_AGAIN = 8
 """Items that are made a second time when the list is there, evenly spread, and of those that were used later on."""
-LATER = (2, 5)
+LATER = (2, 4)
 """Steps behind which items that were used are made again: before a variant is timed (trials/results.py, WARM_UP)."""
 
 
@@ -354,11 +356,22 @@ class CachedItems(LoaderChange):
         self.seconds = round(self.seconds + time.perf_counter() - begin, 3)
         if random_states() != before:
             return "making the items takes random numbers: kept ones would always be the same"
-        if not all(same(list.__getitem__(items, each), dataset[each]) for each in _spread(length)):
+        if not self._stay(arguments, items):
             return DIFFERENT
         self._kept.append((dataset, items))
         arguments["dataset"] = items
         return ""
+
+    def _stay(self, arguments: Arguments, items: KeptItems) -> bool:
+        """Whether items are equal when they are made again, and those of a batch once a collate function of the job's
+        has had them, which may run in workers later on, where nobody compares."""
+        dataset, seen = arguments["dataset"], _spread(len(items))
+        if arguments["collate_fn"] is not None and arguments["batch_size"]:
+            batch = list(range(min(len(items), int(arguments["batch_size"]))))
+            with same_random_numbers():
+                arguments["collate_fn"]([list.__getitem__(items, each) for each in batch])
+            seen = sorted({*seen, *batch[:ASKED_AGAIN]})
+        return all(same(list.__getitem__(items, each), dataset[each]) for each in seen)
 
     def is_known(self, settings: Arguments) -> bool:
         return any(settings["dataset"] is items for _, items in self._kept)
@@ -374,6 +387,20 @@ class CachedItems(LoaderChange):
             self.exercised, self.detail = False, self._changed_item
         elif self.exercised:
             self.detail = f"{count(sum(len(items) for _, items in self._kept), 'item')} made in {self.seconds:.1f} s"
+
+
+@contextlib.contextmanager
+def same_random_numbers() -> Iterator[None]:
+    """What is drawn inside is drawn again outside: of torch on the CPU, of numpy and of Python."""
+    numpy, numbers, state = sys.modules.get("numpy.random"), random.getstate(), torch.get_rng_state()
+    legacy = numpy.get_state() if numpy is not None else None
+    try:
+        yield
+    finally:
+        random.setstate(numbers)
+        torch.set_rng_state(state)
+        if numpy is not None:
+            numpy.set_state(legacy)
 
 
 DIFFERENT = "an item is not the same when it is asked for a second time"
