@@ -147,3 +147,11 @@ def test_a_sweep_tries_the_numbers_that_were_named_but_the_jobs_own() -> None:
             assert option.edit is not None
     streamed = replace(case, loader=replace(case.loader, iterable=True, workers=0))
     assert worker_option(streamed, 2) is None
+
+
+def test_what_the_note_on_computing_says_is_tried_is_tried() -> None:
+    """On a device: its kernels tell what convolutions take, the host only launches them."""
+    case = PLANTED["compute-share"]["fires-on-convolutions"]
+    found = {each.fix.code for each in propose(case, examine(case).findings) if not each.advice_only}
+    assert {"RM303", "RM304", "RM306"} <= found
+    assert "RM304" not in {each.fix.code for each in propose(replace(case, kernels=()), examine(case).findings)}

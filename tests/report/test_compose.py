@@ -9,7 +9,10 @@ import pytest
 from steptime.advice.evidence import SettingsUse
 from steptime.advice.rule import Weight
 from steptime.advice.rules.switches import debug_switch, exploding_gradient
-from steptime.report.compose import next_command
+from steptime.recording.recording import Manifest
+from steptime.report import markdown, text
+from steptime.report.compose import end_of, next_command
+from steptime.report.page import page
 from steptime.report.report import Report
 
 
@@ -50,3 +53,16 @@ def test_a_note_whose_cost_only_a_trial_tells_is_tried(report: Report) -> None:
     on = replace(report.processes[0].case, settings=SettingsUse(1, 2, 2, debug_switches=(("PYTHONDEVMODE", "1"),)))
     process = replace(report.processes[0], case=on, findings=(finding,))
     assert next_command("runs/a", report.environment, process) == "steptime try runs/a"
+
+
+@pytest.mark.parametrize(
+    ("status", "signal", "said"),
+    [(0, None, ""), (1, None, "ended with status 1"), (137, 9, "ended with signal 9"), (130, 2, ""), (None, None, "")],
+)
+def test_a_job_that_did_not_end_well_says_so(report: Report, status: int | None, signal: int | None, said: str) -> None:
+    manifest = Manifest(1, "0.1.0", ("python", "dies.py"), "/job", "vm", 0, exit_status=status, ended_by_signal=signal)
+    environment = replace(report.environment, facts=end_of(manifest))
+    assert environment.ended == said
+    ended = replace(report, environment=environment)
+    for document in (text.render(ended).splitlines()[0], markdown.render(ended), page.render(ended)):
+        assert (said in document) if said else ("ended with" not in document)

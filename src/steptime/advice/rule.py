@@ -102,8 +102,8 @@ class Rule:
 
     instead_of: names of more general rules whose finding about the same category this one replaces. by_line: its
     findings are about one line each, so that only a finding about the same line can replace them. of_setting: its
-    finding is about the line that sets something, wherever the time goes. of_remainder: its finding says what a
-    category is made of of which no other finding explains a good part.
+    finding is about the line that sets something, wherever the time goes. of_remainder: its finding says what
+    makes up a category of which no other finding explains a good part.
     """
 
     code: str

@@ -57,7 +57,8 @@ AUTO = "auto"
     "outputs",
     multiple=True,
     metavar="FILE",
-    help="Also write FILE: what is printed (.txt), or all results (.jsonl). Can be given several times.",
+    help="Also write FILE: what is printed (.txt), the verdicts (.json), the page (.html), or all results (.jsonl). "
+    "Can be given several times.",
 )
 @variant_options
 def command(

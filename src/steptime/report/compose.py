@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from signal import SIGINT, SIGTERM
 
 import numpy as np
 
@@ -24,8 +25,9 @@ from steptime.intervals import union
 from steptime.journal import RECORD, Kind
 from steptime.machine.machine import Machine
 from steptime.quantities import mean_of
-from steptime.recording.recording import Process, Recording, SettingsFacts, TelemetrySample
+from steptime.recording.recording import Manifest, Process, Recording, SettingsFacts, TelemetrySample
 from steptime.report.report import (
+    ENDED,
     SCHEMA_VERSION,
     Cost,
     JobEnvironment,
@@ -113,8 +115,16 @@ def environment_of(recording: Recording) -> JobEnvironment:
         ranks=len(recording.processes),
         commit=manifest.commit,
         dirty=manifest.dirty,
-        facts=facts_of_process(recording.processes[0]),
+        facts=(*facts_of_process(recording.processes[0]), *end_of(manifest)),
     )
+
+
+def end_of(manifest: Manifest) -> Facts:
+    """How the job ended where it did not end well. One that was interrupted or terminated was ended by somebody."""
+    status, signal = manifest.exit_status, manifest.ended_by_signal
+    if signal is not None and signal not in (SIGINT, SIGTERM):
+        return ((ENDED, f"signal {signal}"),)
+    return ((ENDED, f"status {status}"),) if status and signal is None else ()
 
 
 RECORD_OPERATORS = 3.3

@@ -71,6 +71,7 @@ def _environment(report: Report) -> Iterator[str]:
         ("torch", environment.torch),
         ("steptime", environment.steptime),
         ("Ranks", str(environment.ranks)),
+        ("Job", environment.ended),
     )
     yield from ("|  |  |", "| --- | --- |")
     yield from (f"| {name} | {prose(value)} |" for name, value in facts if value)

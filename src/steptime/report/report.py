@@ -17,6 +17,8 @@ from steptime.report.trace_files import TraceFile
 from steptime.report.trials import TrialReport
 
 SCHEMA_VERSION = 2
+ENDED = "ended with"
+"""Name of the fact on how a job ended that did not end well."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +102,12 @@ class JobEnvironment:
     commit: str = ""
     dirty: bool | None = None
     facts: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def ended(self) -> str:
+        """ "ended with status 1", "ended with signal 9", "" for a job that ended well, runs on, or was ended."""
+        how = dict(self.facts).get(ENDED, "")
+        return f"{ENDED} {how}" if how else ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -95,6 +95,7 @@ def _header(report: Report, columns: int, screen: tuple[int, int] | None) -> str
     """The job as it was typed; on a screen it is cut in its middle where it is too long."""
     environment = report.environment
     facts = [f"torch {environment.torch}" if environment.torch else "", environment.device]
+    facts.append(environment.ended)
     if environment.ranks > 1:
         facts.append(f"{report.processes[0].name} of {environment.ranks}")
     tail = " · ".join(one_line(fact) for fact in facts if fact)

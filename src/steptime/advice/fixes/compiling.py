@@ -172,7 +172,9 @@ def channels_last(case: Case) -> Option | None:
 
     When to leave it: When the model reshapes its features with view(), which asks for the usual order.
     """
-    spent = sum(use.duration for use in case.operators if "convolution" in use.name or "conv2d" in use.name)
+    device = sum(use.duration for use in case.kernels if "convolution" in use.operator or "conv2d" in use.operator)
+    host = sum(use.duration for use in case.operators if "convolution" in use.name or "conv2d" in use.name)
+    spent = device or host  # on a device the host's operators only launch
     if spent < LEAST_SHARE * case.step.duration.value:
         return None
     saving = modelled(LIKELY_CHANNELS_LAST * spent, 0.0, 2 * LIKELY_CHANNELS_LAST * spent, case.step.steady)

@@ -297,7 +297,7 @@ LEAST_PART = 0.05
 MOST_PARTS = 3
 """Parts that are named in the sentence."""
 MODELLED = 0.5
-"""Of a part's kernels: where less has a model, nothing is said of its roofline."""
+"""Of the kernels' time: where less has a model, nothing is said of the roofline."""
 CONVOLUTIONS = 0.2
 """Of the computing: with fewer convolutions the layout does not matter."""
 SINGLE = "float32"
@@ -315,7 +315,7 @@ LIBRARIES = ("cudnn_", "miopen_", "native_", "mkldnn_")
     "ST908",
     "compute-share",
     needs={Signal.CATEGORIES},
-    uses={Signal.KERNELS, Signal.OPERATORS, Signal.MACHINE, Signal.ROOFLINE, Signal.SETTINGS, Signal.COMPILATIONS},
+    uses={Signal.KERNELS, Signal.OPERATORS, Signal.MACHINE, Signal.ROOFLINE, Signal.COMPILATIONS},
     instead_of=("dominant-operator",),
     weight=Weight.NOTE,
     of_remainder=True,

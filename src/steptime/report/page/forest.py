@@ -110,6 +110,8 @@ def forest(trials: TrialReport | None, own_size: int | None = None, recorded: fl
             if not rates or each.speed is None or not _SIZE.match(each.name)]  # fmt: skip
     axis, shown = _Axis(rows), rows[:MOST_ROWS]
     base = f"Step as it is: {format_duration(step)}" if step is not None else "The job as it is was not timed"
+    if step is None and any(each.speed is not None for each in trials.variants):
+        base = "Compared by what was asked for, not by the step's time"
     if step is not None and recorded:
         base += f", timed in turns with what was tried ({format_duration(recorded)} in the recording)"
     peak = f", peak memory {format_bytes(trials.peak_bytes)}" if trials.peak_bytes else ""

@@ -219,6 +219,7 @@ def _facts(report: Report) -> list[tuple[str, str]]:
     cost = process.cost
     spent = cost_text(cost, step.duration.value) if cost is not None else ""
     named = (
+        ("Job", environment.ended),
         ("Device", environment.device or step.device),
         ("Host", environment.host),
         ("Peaks", f"{machine.name}, {origin(machine)}" if machine is not None else ""),
