@@ -67,3 +67,10 @@ def test_what_says_no_step_leaves_the_ranks_as_they_are(garbage: str, tmp_path: 
     rank = Occurrences(str(tmp_path), [151, 301, 451])
     rank.look(460, 10)
     assert rank.step == 0
+
+
+def test_where_nothing_can_be_written_no_step_is_named(tmp_path: Path) -> None:
+    rank = Occurrences(str(tmp_path / "gone"), [151, 301, 451])
+    rank.look(460, 10)
+    rank.look(470, 10)
+    assert rank.step == 0

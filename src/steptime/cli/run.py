@@ -181,7 +181,7 @@ class RunOptions:
     callback=slow_steps,
     metavar="STEPS",
     help="Look into slow steps while they last: 2x (twice the usual step), 500ms, or every 1000. The report names the "
-    "lines that they were at.",
+    "lines that they were at. Where they come at even distances, the next ones are profiled, the same on all ranks.",
 )
 @click.option(
     "--log",

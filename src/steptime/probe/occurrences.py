@@ -57,12 +57,16 @@ class Occurrences:
 
     def look(self, ended: int, lead: int) -> None:
         """Reads which step was named; names one where nobody has. ended: steps so far; lead: steps until one that all
-        ranks can know of in time. Raises OSError where the recording cannot be written."""
+        ranks can know of in time. Where the recording cannot be written, none is named."""
         if self.step or self.number > self.MOST:
             return
         self.step = self._named()
         if not self.step and (apart := distance(self._caught)):
-            written_once(self._path(), {"step": next_one(max(self._caught), apart, ended, lead)})
+            try:
+                written_once(self._path(), {"step": next_one(max(self._caught), apart, ended, lead)})
+            except OSError:  # no room, or a file system without hard links: the watch goes on
+                self.number = self.MOST + 1
+                return
             self.step = self._named()
 
     def near(self, ended: int, steps: int) -> bool:

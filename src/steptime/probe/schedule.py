@@ -81,9 +81,9 @@ of theirs: its operators and calls would fill the memory until an evaluation end
 STACK_LIMIT, STACK_CALLS = 10 * SECOND, 100_000
 """No stacks for longer steps, or for steps with more calls: each becomes an event of 250 bytes, that is 25 MB and a
 second to write."""
-SLOW_WINDOW, SLOW_PATIENCE = 100, 60 * SECOND
+SLOW_WINDOW, SLOW_PATIENCE = 100, 10 * SECOND
 """The windows of slow steps have the numbers behind it, as ranks may have had different ones before; how long one may
-last, ns."""
+last, ns: an evaluation of a minute would fill the memory with its operators."""
 AGAIN_AFTER = 600 * SECOND
 """A long job is profiled once more after ten minutes: what is steady at the start may have drifted."""
 REQUEST_PERIOD = SECOND
