@@ -271,6 +271,15 @@ def test_data_is_declared_as_python_3_10_can(modules: list[Module]) -> None:
     assert later == []
 
 
+def test_a_class_has_a_name_of_its_own(modules: list[Module]) -> None:
+    homes: dict[str, list[str]] = {}
+    for module in modules:
+        for node in module.tree.body:
+            if isinstance(node, ast.ClassDef):
+                homes.setdefault(node.name, []).append(module.name)
+    assert {name: where for name, where in homes.items() if len(where) > 1} == {}
+
+
 def test_a_module_says_what_it_is_for(modules: list[Module]) -> None:
     assert [module.name for module in modules if module.text.strip() and not ast.get_docstring(module.tree)] == []
 

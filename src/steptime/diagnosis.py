@@ -44,7 +44,7 @@ from steptime.remote import fetched
 from steptime.report import json
 from steptime.report.compose import compose, of_copies, with_trials
 from steptime.report.report import Report
-from steptime.report.sweep import SweepPoint
+from steptime.report.sweep import SweptBatch
 from steptime.trace.compile_logs import find_logs, read_compile_logs
 from steptime.trace.gather import RankFiles, batch_sizes, gather, is_traces, mixed
 from steptime.trace.nsight_compute import counter_files, find_counters, read_counters
@@ -164,13 +164,13 @@ def _datasheet(name: str) -> Machine:
     return found
 
 
-def read_sweep(paths: Sequence[str], *, max_size: int = DEFAULT_MAX_SIZE, cache: bool = True) -> tuple[SweepPoint, ...]:
+def read_sweep(paths: Sequence[str], *, max_size: int = DEFAULT_MAX_SIZE, cache: bool = True) -> tuple[SweptBatch, ...]:
     """The traces of one job at several batch sizes, by batch size; empty where the files are no such sweep."""
     points = []
     for batch, file in batch_sizes(paths).items():
         result = analyse_trace(read_rank(RankFiles(0, (file,)), max_size=max_size, cache=cache), 0, detailed=False)
         if result is not None:
-            points.append(SweepPoint(batch, result.case.step.duration, result.environment.device))
+            points.append(SweptBatch(batch, result.case.step.duration, result.environment.device))
     return tuple(points)
 
 

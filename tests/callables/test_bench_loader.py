@@ -24,7 +24,7 @@ from steptime.callables.loader_bench import (
 )
 from steptime.callables.loader_text import render_text
 from steptime.cli.main import main
-from steptime.machine.transfer_script import Device, transfers_of
+from steptime.machine.transfer_script import CudaCopies, transfers_of
 from steptime.quantities import Estimate
 
 ITEM_NS = 4_000_000
@@ -238,7 +238,7 @@ def test_what_is_stored_in_other_formats_is_read_back_whole(tmp_path: Path) -> N
     assert {"Files", "Tar", "Mapped"} <= set(run.stdout.split()), run.stderr
 
 
-class SlowDevice(Device):
+class SlowDevice(CudaCopies):
     """4 GB/s from pageable memory, during which the host waits; 16 GB/s from pinned memory, and 10 µs to begin."""
 
     def __init__(self) -> None:
@@ -263,7 +263,7 @@ class SlowDevice(Device):
         return self.last
 
 
-class NoDevice(Device):
+class NoDevice(CudaCopies):
     def there(self) -> bool:
         return False
 
@@ -293,7 +293,7 @@ def test_a_batch_is_copied_to_a_device_in_three_ways_and_the_answer_says_what_pi
 
 @pytest.mark.gpu
 def test_a_batch_is_copied_to_this_device() -> None:
-    pageable, pinned, behind = transfers_of([torch.zeros(64, 3, 224, 224)], Device())
+    pageable, pinned, behind = transfers_of([torch.zeros(64, 3, 224, 224)], CudaCopies())
     assert pageable["bytes"] == 64 * 3 * 224 * 224 * 4
     assert behind["host_ns"] < pinned["host_ns"] < 1.2 * pageable["host_ns"]
     assert 0.5 < behind["device_ns"] / pinned["device_ns"] < 2

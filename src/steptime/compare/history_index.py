@@ -102,7 +102,7 @@ def fingerprint(folder: Path) -> Fingerprint:
 
 
 @dataclass(frozen=True, slots=True)
-class _Process:
+class _KnownProcess:
     """What is kept of a process; its journal is forgotten before the next one is read. case: None for too few steps."""
 
     place: tuple[bool, int, int, int]
@@ -146,7 +146,7 @@ def _machine(manifest: Manifest, facts: ProcessFacts | None) -> str:
     return ", ".join(filter(None, (manifest.host, device)))
 
 
-def _measured(entry: Entry, looked: Sequence[_Process]) -> Entry:
+def _measured(entry: Entry, looked: Sequence[_KnownProcess]) -> Entry:
     """The entry with its step: of the slowest training process, or of the first one where they are alike."""
     trainers = [each for each in looked if each.mode != Mode.FORWARD] or looked
     found = [(each, each.case) for each in trainers if each.case is not None]
@@ -173,7 +173,7 @@ def _step(case: Case) -> Estimate:
     return case.step.duration
 
 
-def _look(process: Process, telemetry: Sequence[TelemetrySample]) -> _Process:
+def _look(process: Process, telemetry: Sequence[TelemetrySample]) -> _KnownProcess:
     """A process's step and the load beside it."""
     layout = lay_out_whole(process)
     timeline, usual = layout.timeline, usual_steps(layout)
@@ -181,7 +181,7 @@ def _look(process: Process, telemetry: Sequence[TelemetrySample]) -> _Process:
     if timeline.steps.steady.sum() >= LEAST_STEPS and len(usual):
         contention = contention_use(process, timeline.steps, usual, telemetry)
         case = Case(step_summary(process, timeline, usual), contention=contention)
-    return _Process(place(process), process.facts, timeline.mode, case, most_held(process))
+    return _KnownProcess(place(process), process.facts, timeline.mode, case, most_held(process))
 
 
 VERSION = 2

@@ -31,7 +31,7 @@ import torch
 from bench_script import INTERRUPTED, loaded, quiet, sentence_of, tensors_of  # type: ignore[import-not-found]
 from formats_script import OpenedFiles, cleared, formats_of  # type: ignore[import-not-found]
 from torch.utils.data import DataLoader, IterableDataset
-from transfer_script import Device, transfers_of  # type: ignore[import-not-found]
+from transfer_script import CudaCopies, transfers_of  # type: ignore[import-not-found]
 
 BLOCKS = 8
 """Of a setting: so many means, of which an interval can be made."""
@@ -103,11 +103,11 @@ def answer_of_loader(loader: Any, request: dict[str, Any], opened: OpenedFiles |
 def transfers(loader: Any) -> dict[str, Any]:
     """ "transfers": what its first batch takes to the device, where there is one; "no_transfer": why that is not
     known."""
-    device = Device()
+    device = CudaCopies()
     if not device.there():
         return {}
     try:
-        batch = Batches(changed(loader, {"workers": 0, "pin_memory": False})).next()
+        batch = EpochBatches(changed(loader, {"workers": 0, "pin_memory": False})).next()
         return {"transfers": transfers_of(tensors_of(batch), device)}
     except (Exception, SystemExit) as error:  # noqa: BLE001 - the user's own code runs here, and may do anything
         return {"no_transfer": sentence_of(error)}
@@ -257,7 +257,7 @@ def timed(loader: Any, setting: dict[str, Any], request: dict[str, Any]) -> dict
 
 
 def measured(loader: Any, setting: dict[str, Any], request: dict[str, Any]) -> dict[str, Any]:
-    batches, begin = Batches(loader), time.perf_counter_ns()
+    batches, begin = EpochBatches(loader), time.perf_counter_ns()
     batch = batches.next()
     first = time.perf_counter_ns() - begin
     several = loader.num_workers > 1 and isinstance(loader.dataset, IterableDataset)
@@ -279,7 +279,7 @@ def measured(loader: Any, setting: dict[str, Any], request: dict[str, Any]) -> d
     }
 
 
-class Batches:
+class EpochBatches:
     """Of a loader, epoch after epoch. An epoch that holds nothing raises ValueError."""
 
     def __init__(self, loader: Any) -> None:
@@ -294,7 +294,7 @@ class Batches:
         raise ValueError("it gives no batch")
 
 
-def block(batches: Batches, seconds: float, away: float) -> float:
+def block(batches: EpochBatches, seconds: float, away: float) -> float:
     """ns in next(), on average."""
     spent, count, end = 0, 0, time.perf_counter() + seconds
     while count < LEAST_BATCHES or time.perf_counter() < end:
@@ -307,7 +307,7 @@ def block(batches: Batches, seconds: float, away: float) -> float:
     return spent / count
 
 
-def received(batches: Batches, waits: list[float]) -> float:
+def received(batches: EpochBatches, waits: list[float]) -> float:
     """ns of next() once a batch has surely come: what the queue and shared memory take."""
     times = []
     for _ in range(READY_TIMES):

@@ -18,7 +18,7 @@ WAYS = (("pageable", False, False), ("pinned", True, False), ("pinned, non_block
 """(name, whether the batch lies in pinned memory, whether the host goes on while it is copied)."""
 
 
-class Device:
+class CudaCopies:
     """CUDA's current device."""
 
     def there(self) -> bool:
@@ -43,7 +43,7 @@ class Device:
         return float(host), 1e6 * float(before.elapsed_time(after))
 
 
-def transfers_of(batch: list[Any], device: Device) -> list[dict[str, Any]]:
+def transfers_of(batch: list[Any], device: CudaCopies) -> list[dict[str, Any]]:
     """Of each way of a batch's tensors to the device: "host_ns", until the host goes on, and "device_ns", which the
     copies take; "pin_ns", to pin the batch before, which a loader's thread does; "bytes". Empty without a device, and
     for a batch that has no tensors on the host. Raises RuntimeError where there is no room for it."""
@@ -64,8 +64,8 @@ def transfers_of(batch: list[Any], device: Device) -> list[dict[str, Any]]:
     return found
 
 
-def copied(device: Device, tensors: list[Any], non_blocking: bool) -> tuple[float, float]:
-    """The medians of what `Device.timed` says; the first copy makes room and does not count."""
+def copied(device: CudaCopies, tensors: list[Any], non_blocking: bool) -> tuple[float, float]:
+    """The medians of what `CudaCopies.timed` says; the first copy makes room and does not count."""
 
     def copy() -> object:
         return device.copy(tensors, non_blocking=non_blocking)

@@ -43,7 +43,7 @@ class Question(msgspec.Struct, frozen=True):
     started: int = 0
 
 
-class _Answer(msgspec.Struct, frozen=True):
+class _KeptReport(msgspec.Struct, frozen=True):
     question: Question
     report: Report
 
@@ -70,7 +70,7 @@ def recall(question: Question) -> Report | None:
             checksum, _, encoded = file.read().removeprefix(MAGIC).partition(b"\n")
         if checksum != _checksum(encoded):
             return None
-        answer = msgspec.json.decode(encoded, type=_Answer)
+        answer = msgspec.json.decode(encoded, type=_KeptReport)
         os.utime(entry)  # the oldest are deleted first
     except (OSError, ValueError, RecursionError):
         return None
@@ -89,8 +89,8 @@ def remember(question: Question, report: Report) -> None:
         return
     report = without_contents(report)
     try:
-        encoded = msgspec.json.encode(_Answer(question, report))
-        if msgspec.json.decode(encoded, type=_Answer).report != report:
+        encoded = msgspec.json.encode(_KeptReport(question, report))
+        if msgspec.json.decode(encoded, type=_KeptReport).report != report:
             return
     except (ValueError, RecursionError):  # half of a surrogate pair in a name
         return

@@ -16,7 +16,7 @@ NEARLY_BEST = 0.95
 
 
 @dataclass(frozen=True, slots=True)
-class SweepPoint:
+class SweptBatch:
     """One batch size. step: ns, over the trace's steps."""
 
     batch: int
@@ -29,7 +29,7 @@ class SweepPoint:
         return self.batch / self.step.value * 1e9
 
 
-def render(points: Sequence[SweepPoint]) -> str:
+def render(points: Sequence[SweptBatch]) -> str:
     """A line for each batch size. points: at least one."""
     best = max(point.throughput for point in points)
     heads = f"{'batch':>8}{'step':>12}{'samples/s':>12}{'of the best':>13}"
@@ -42,7 +42,7 @@ def render(points: Sequence[SweepPoint]) -> str:
     return "\n".join([*lines, "", "Next:  steptime diagnose one of them, or steptime compare two.", ""])
 
 
-def table(points: Sequence[SweepPoint]) -> Table:
+def table(points: Sequence[SweptBatch]) -> Table:
     """A row for each batch size."""
     best = max(point.throughput for point in points)
     return table_of(
@@ -56,7 +56,7 @@ def table(points: Sequence[SweepPoint]) -> Table:
     )  # fmt: skip
 
 
-def answer(points: Sequence[SweepPoint]) -> tuple[str, str]:
+def answer(points: Sequence[SweptBatch]) -> tuple[str, str]:
     """The smallest batch size that is nearly the best, and what it was found on."""
     best = max(point.throughput for point in points)
     enough = next(point for point in points if point.throughput >= NEARLY_BEST * best)
@@ -75,7 +75,7 @@ def rate_text(value: float) -> str:
     return format_samples(value).removesuffix(" samples/s")
 
 
-def to_json(points: Sequence[SweepPoint]) -> str:
+def to_json(points: Sequence[SweptBatch]) -> str:
     """All figures."""
     rows = [
         {
@@ -91,18 +91,18 @@ def to_json(points: Sequence[SweepPoint]) -> str:
     return json.dumps({"schema": "steptime-batch-sweep", "schema_version": 1, "sizes": rows}, indent=2) + "\n"
 
 
-def render_markdown(points: Sequence[SweepPoint]) -> str:
+def render_markdown(points: Sequence[SweptBatch]) -> str:
     """The answer and the table."""
     return "\n".join([f"# {answer(points)[0]}", "", answer(points)[1], "", *titled_table(table(points))])
 
 
-def _page(points: Sequence[SweepPoint]) -> str:
+def _page(points: Sequence[SweptBatch]) -> str:
     from steptime.report.page.sweep import render_page  # jinja2 is for pages alone
 
     return render_page(points)
 
 
-RENDERERS: tuple[Renderer[Sequence[SweepPoint]], ...] = (
+RENDERERS: tuple[Renderer[Sequence[SweptBatch]], ...] = (
     Renderer(".txt", render),
     Renderer(".md", render_markdown),
     Renderer(".json", to_json),

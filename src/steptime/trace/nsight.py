@@ -14,7 +14,7 @@ from steptime.errors import TraceError
 from steptime.trace.sqlite import (
     LATEST,
     Database,
-    Events,
+    EventColumns,
     Row,
     columns_of,
     rows_of,
@@ -53,7 +53,7 @@ def processes_of(database: Database, path: Path) -> tuple[int, ...]:
 
 def read_process(database: Database, path: Path, process: int) -> Trace:
     """The trace of one process."""
-    reading, events = _Process(database, process), Events()
+    reading, events = _ProcessTables(database, process), EventColumns()
     reading.add_device(events)
     reading.add_host(events)
     devices = tuple(
@@ -65,14 +65,14 @@ def read_process(database: Database, path: Path, process: int) -> Trace:
     return events.trace(path, devices, since)
 
 
-class _Process:
+class _ProcessTables:
     """The tables, as one process has them."""
 
     def __init__(self, database: Database, process: int) -> None:
         self._database, self._process = database, process
         self._texts = texts_of(database, "StringIds", "id", "value")
 
-    def add_device(self, events: Events) -> None:
+    def add_device(self, events: EventColumns) -> None:
         """Kernels (graphs that were recorded as one, too), copies and fills."""
         grid = ("gridX", "gridY", "gridZ")
         kernels = self._mine(KERNELS, "globalPid", *OF_DEVICE, "demangledName", "shortName", *grid)
@@ -90,7 +90,7 @@ class _Process:
         fills = self._mine(FILLS, "globalPid", *OF_DEVICE, "bytes")
         _add_work(events, EventKind.MEMSET, fills, ["Memset (Device)"] * len(fills), bytes=[row[6] for row in fills])
 
-    def add_host(self, events: Events) -> None:
+    def add_host(self, events: EventColumns) -> None:
         """Calls of the runtime and ranges."""
         calls = self._mine(CALLS, "globalTid", "correlationId", "nameId")
         names = [VERSION.sub("", self._texts.get(row[4], "")) for row in calls]
@@ -109,6 +109,6 @@ class _Process:
         return [(self._process, row[2] & 0xFFFFFF) for row in rows]
 
 
-def _add_work(events: Events, kind: EventKind, rows: list[Row], names: list[str], **more: list[int]) -> None:
+def _add_work(events: EventColumns, kind: EventKind, rows: list[Row], names: list[str], **more: list[int]) -> None:
     ids = {name: [row[3 + at] for row in rows] for at, name in enumerate(("device", "stream", "correlation"))}
     events.add(kind, rows, names, [(row[3], row[4]) for row in rows], **ids, **more)

@@ -20,7 +20,7 @@ from steptime.errors import TraceError
 from steptime.trace.sqlite import (
     LATEST,
     Database,
-    Events,
+    EventColumns,
     Row,
     columns_of,
     rows_of,
@@ -60,11 +60,11 @@ def processes_of(database: Database, path: Path) -> tuple[int, ...]:
 def read_process(database: Database, path: Path, process: int) -> Trace:
     """The trace of one process, by its number in `processes_of`."""
     suffix, number = _processes(database)[process]
-    events = Events()
+    events = EventColumns()
     if suffix is None:
         _Profile(database, number).add_all(events)
         return events.trace(path)
-    reading = _Process(database, suffix, number)
+    reading = _ProcessRows(database, suffix, number)
     reading.add_all(events)
     return events.trace(path, reading.devices())
 
@@ -84,7 +84,7 @@ def _processes(database: Database) -> list[tuple[str | None, int]]:
     return sorted({(suffix, row[2]) for suffix, table in tables for row in timed_rows(database, table, "pid")})
 
 
-class _Process:
+class _ProcessRows:
     """Schema 3, as one process has it. The number of a call on its stack is that of what it launched."""
 
     def __init__(self, database: Database, suffix: str, process: int) -> None:
@@ -102,7 +102,7 @@ class _Process:
             Device(number, name, _units(more)) for kind, number, name, more in self._agents.values() if kind == "GPU"
         )
 
-    def add_all(self, events: Events) -> None:
+    def add_all(self, events: EventColumns) -> None:
         """What ran on a device, and what the host did."""
         kernels = self._mine(DISPATCHES, "agent_id", "kernel_id", "queue_id", "stream_id", "event_id", *BLOCKS)
         names = texts_of(self._database, f"rocpd_info_kernel_symbol{self._suffix}", "id", "display_name")
@@ -121,7 +121,12 @@ class _Process:
         self._add_host(events, self._mine(REGIONS, "tid", "name_id", "event_id"))
 
     def _add_work(
-        self, events: Events, kind: EventKind, rows: Sequence[Row], names: Sequence[str], streams: Mapping[Any, int]
+        self,
+        events: EventColumns,
+        kind: EventKind,
+        rows: Sequence[Row],
+        names: Sequence[str],
+        streams: Mapping[Any, int],
     ) -> None:
         devices = [self._number(row[3]) for row in rows]
         places = [streams[row[5], row[6]] for row in rows]
@@ -131,7 +136,7 @@ class _Process:
             correlation=[self._stack(row[7]) for row in rows], **sizes,
         )  # fmt: skip
 
-    def _add_copies(self, events: Events, rows: Sequence[Row]) -> None:
+    def _add_copies(self, events: EventColumns, rows: Sequence[Row]) -> None:
         kinds = [(self._kind(row[4]), self._kind(row[3])) for row in rows]
         names = [f"Memcpy {PLACES.get(source, '')}to{PLACES.get(target, '')}" for source, target in kinds]
         devices = [
@@ -143,7 +148,7 @@ class _Process:
             correlation=[self._stack(row[7]) for row in rows],
         )  # fmt: skip
 
-    def _add_host(self, events: Events, rows: Sequence[Row]) -> None:
+    def _add_host(self, events: EventColumns, rows: Sequence[Row]) -> None:
         calls = [row for row in rows if self._category(row).startswith(RUNTIME)]
         names = [self._texts.get(row[4], "") for row in calls]
         stacks = [self._stack(row[5]) for row in calls]
@@ -198,7 +203,7 @@ class _Profile:
         self._bytes = {row[0]: row[1] for row in rows_of(database, "rocpd_copyapi", "api_ptr_id", "size")}
         self._named = {row[0]: row[1] for row in rows_of(database, "ext_autogradapi", "api_ptr_id", "seq")}
 
-    def add_all(self, events: Events) -> None:
+    def add_all(self, events: EventColumns) -> None:
         """What ran on the device, and what the host did."""
         for kind, begin in ((EventKind.MEMCPY, "Copy"), (EventKind.MEMSET, "Fill"), (EventKind.KERNEL, "")):
             rows = [row for row in self._operations if _type(self._texts.get(row[6], "")) == begin]

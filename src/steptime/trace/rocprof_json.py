@@ -17,7 +17,7 @@ import msgspec
 from steptime.errors import TraceError
 from steptime.trace.rocpd import COPYING, FILLING, MARKED, PLACES, RUNTIME, blocks_of, own_kernel
 from steptime.trace.source import TraceSource
-from steptime.trace.sqlite import LATEST, Events, Row
+from steptime.trace.sqlite import LATEST, EventColumns, Row
 from steptime.trace.table import ABSENT, Device, EventKind, Trace
 
 BEGIN = re.compile(rb'\s*\{\s*"rocprofiler-sdk-tool"\s*:')
@@ -42,7 +42,7 @@ class _Size(msgspec.Struct, frozen=True, gc=False):
     z: int = 1
 
 
-class _Record(msgspec.Struct, gc=False):
+class _ToolRecord(msgspec.Struct, gc=False):
     """What every record has."""
 
     start_timestamp: int
@@ -59,19 +59,19 @@ class _Dispatched(msgspec.Struct, gc=False):
     grid_size: _Size = _Size()
 
 
-class _Dispatch(_Record, gc=False, kw_only=True):
+class _Dispatch(_ToolRecord, gc=False, kw_only=True):
     dispatch_info: _Dispatched
     stream_id: _Handle = _Handle()
 
 
-class _Copy(_Record, gc=False, kw_only=True):
+class _Copy(_ToolRecord, gc=False, kw_only=True):
     dst_agent_id: _Handle = _Handle()
     src_agent_id: _Handle = _Handle()
     stream_id: _Handle = _Handle()
     bytes: int = ABSENT
 
 
-class _Call(_Record, gc=False, kw_only=True):
+class _ApiCall(_ToolRecord, gc=False, kw_only=True):
     kind: int
     operation: int
 
@@ -79,11 +79,11 @@ class _Call(_Record, gc=False, kw_only=True):
 class _Records(msgspec.Struct):
     kernel_dispatch: list[_Dispatch] = []
     memory_copy: list[_Copy] = []
-    hip_api: list[_Call] = []
-    marker_api: list[_Call] = []
+    hip_api: list[_ApiCall] = []
+    marker_api: list[_ApiCall] = []
 
 
-class _Kind(msgspec.Struct):
+class _BufferKind(msgspec.Struct):
     kind: str
     operations: list[str] = []
 
@@ -94,7 +94,7 @@ class _Marker(msgspec.Struct):
 
 
 class _Strings(msgspec.Struct):
-    buffer_records: list[_Kind] = []
+    buffer_records: list[_BufferKind] = []
     marker_api: list[_Marker] = []
 
 
@@ -134,7 +134,7 @@ class _Count(msgspec.Struct):
 
 
 Content = TypeVar("Content", _Document, _Count)
-Timed = TypeVar("Timed", bound=_Record)
+Timed = TypeVar("Timed", bound=_ToolRecord)
 
 
 def is_of_rocprof(path: Path) -> bool:
@@ -157,7 +157,7 @@ def processes_in(path: Path, max_size: int) -> tuple[int, ...]:
 
 def read_rocprof(path: Path, process: int, *, max_size: int) -> Trace:
     """The trace of one process, by its number in `processes_in`. Raises TraceError."""
-    return _Reading(_decoded(path, max_size, _Document).processes[process]).trace(path)
+    return _ProcessColumns(_decoded(path, max_size, _Document).processes[process]).trace(path)
 
 
 def _decoded(path: Path, max_size: int, kind: type[Content]) -> Content:
@@ -172,11 +172,11 @@ def _decoded(path: Path, max_size: int, kind: type[Content]) -> Content:
         raise TraceError("trace-unreadable", f"{path} cannot be read as what rocprofv3 wrote: {error}.") from None
 
 
-class _Reading:
+class _ProcessColumns:
     """One process as columns. The number of a call is that of what it launched."""
 
     def __init__(self, process: _Process) -> None:
-        self._process, self._events = process, Events()
+        self._process, self._events = process, EventColumns()
         self._agents = {agent.id.handle: agent for agent in process.agents}
         self._number = process.metadata.pid
         self._messages = {marker.key: marker.value for marker in process.strings.marker_api}
@@ -232,24 +232,24 @@ class _Reading:
             bytes=[each.bytes if 0 <= each.bytes < LATEST else ABSENT for each in copies], correlation=_numbers(copies),
         )  # fmt: skip
 
-    def _add_host(self, calls: Sequence[_Call], marks: Sequence[_Call]) -> None:
+    def _add_host(self, calls: Sequence[_ApiCall], marks: Sequence[_ApiCall]) -> None:
         calls = [each for each in calls if self._kind_of(each).kind.startswith(RUNTIME)]
         names = [self._operation(each) for each in calls]
         self._events.add(EventKind.RUNTIME, _rows(calls), names, self._lanes(calls), correlation=_numbers(calls))
         marks = [each for each in marks if self._kind_of(each).kind.startswith(MARKED) and self._message(each)]
         self._events.add_ranges(_rows(marks), list(map(self._message, marks)), self._lanes(marks))
 
-    def _lanes(self, records: Sequence[_Call]) -> list[tuple[int, int]]:
+    def _lanes(self, records: Sequence[_ApiCall]) -> list[tuple[int, int]]:
         return [(self._number, each.thread_id) for each in records]
 
-    def _message(self, mark: _Call) -> str:
+    def _message(self, mark: _ApiCall) -> str:
         return self._messages.get(mark.correlation_id.internal, "")
 
-    def _kind_of(self, call: _Call) -> _Kind:
+    def _kind_of(self, call: _ApiCall) -> _BufferKind:
         known = self._process.strings.buffer_records
-        return known[call.kind] if 0 <= call.kind < len(known) else _Kind("")
+        return known[call.kind] if 0 <= call.kind < len(known) else _BufferKind("")
 
-    def _operation(self, call: _Call) -> str:
+    def _operation(self, call: _ApiCall) -> str:
         known = self._kind_of(call).operations
         return known[call.operation] if 0 <= call.operation < len(known) else ""
 
@@ -268,11 +268,11 @@ def _sound(records: Sequence[Timed]) -> list[Timed]:
     return sorted(found, key=lambda each: each.start_timestamp)
 
 
-def _rows(records: Sequence[_Record]) -> list[Row]:
+def _rows(records: Sequence[_ToolRecord]) -> list[Row]:
     return [(each.start_timestamp, each.end_timestamp) for each in records]
 
 
-def _numbers(records: Sequence[_Record]) -> list[int]:
+def _numbers(records: Sequence[_ToolRecord]) -> list[int]:
     internal = (each.correlation_id.internal for each in records)
     return [number if 0 < number < LATEST else ABSENT for number in internal]
 

@@ -35,7 +35,7 @@ def is_database(path: Path) -> bool:
         return False
 
 
-class Events:
+class EventColumns:
     """Grows the columns of an `EventTable` from rows that begin with start and end."""
 
     def __init__(self) -> None:

@@ -72,7 +72,7 @@ class FirstNonFinite:
 
 
 @dataclass
-class _Kind:
+class _OperatorKind:
     """What is known of an operator by its schema. mutated: positions of the arguments that it writes to."""
 
     name: str
@@ -110,7 +110,7 @@ class OperatorWatch(TorchDispatchMode):  # type: ignore[misc]
         self._carried: dict[int, tuple[int, ...]] = {}
         self._reduced: set[int] = set()
         self._forward: dict[int, tuple[CallSite, str]] = {}
-        self._kinds: dict[Any, _Kind] = {}
+        self._kinds: dict[Any, _OperatorKind] = {}
 
     def next_step(self, step: int) -> None:
         """Nodes of the graph are numbered anew from here on."""
@@ -150,14 +150,14 @@ class OperatorWatch(TorchDispatchMode):  # type: ignore[misc]
         self.active = False
         self._failed(error)
 
-    def _kind(self, func: Any) -> _Kind:
+    def _kind(self, func: Any) -> _OperatorKind:
         schema = func._schema
         name = schema.name
         plain = name.partition("::")[2]
         arguments = schema.arguments
         writes = [argument.alias_info is not None and argument.alias_info.is_write for argument in arguments]
         views = any(result.alias_info is not None and not result.alias_info.is_write for result in schema.returns)
-        known = _Kind(
+        known = _OperatorKind(
             name,
             skipped=views or plain.startswith(UNREAD),
             collective=name.startswith(COLLECTIVES),
@@ -167,7 +167,7 @@ class OperatorWatch(TorchDispatchMode):  # type: ignore[misc]
         self._kinds[func] = known
         return known
 
-    def _look(self, kind: _Kind, args: Any, kwargs: Any, output: Any, before: list[_Before]) -> None:
+    def _look(self, kind: _OperatorKind, args: Any, kwargs: Any, output: Any, before: list[_Before]) -> None:
         self.looked_at += 1
         self._remember_forward(kind)
         if kind.collective:
@@ -183,7 +183,7 @@ class OperatorWatch(TorchDispatchMode):  # type: ignore[misc]
             if bad:
                 self._not_finite(kind, args, kwargs, bad, before)
 
-    def _skipped(self, kind: _Kind, args: Any, output: Any) -> None:
+    def _skipped(self, kind: _OperatorKind, args: Any, output: Any) -> None:
         if "_local_scalar_dense" in kind.name and is_floating(args[0]) and not is_finite(args[0]):
             self.read = self.births_of([args[0]])
         elif "empty" in kind.name:
@@ -195,7 +195,7 @@ class OperatorWatch(TorchDispatchMode):  # type: ignore[misc]
         self._carried.pop(key, None)
         self._reduced.discard(key)
 
-    def _remember_forward(self, kind: _Kind) -> None:
+    def _remember_forward(self, kind: _OperatorKind) -> None:
         """The node of autograd's graph that this operator belongs to was numbered right before."""
         if _sequence is None or not torch.is_grad_enabled():
             return
@@ -205,7 +205,7 @@ class OperatorWatch(TorchDispatchMode):  # type: ignore[misc]
 
     # -- what is not finite ----------------------------------------------------------------------------------------
 
-    def _not_finite(self, kind: _Kind, args: Any, kwargs: Any, bad: list[Any], before: list[_Before]) -> None:
+    def _not_finite(self, kind: _OperatorKind, args: Any, kwargs: Any, bad: list[Any], before: list[_Before]) -> None:
         inputs = list(_inputs(kind, args, kwargs, before))
         broken = [(name, tensor) for name, tensor, finite in inputs if not finite]
         if self._batches.loading and any(storage_of(tensor) not in self._carried for _, tensor in broken):
@@ -241,7 +241,7 @@ class OperatorWatch(TorchDispatchMode):  # type: ignore[misc]
         self.births.append(birth)
         return birth
 
-    def _became_nan(self, carried: tuple[int, ...], kind: _Kind) -> None:
+    def _became_nan(self, carried: tuple[int, ...], kind: _OperatorKind) -> None:
         """An infinity has turned into NaN here: told with its birth."""
         for each in carried:
             birth = self.births[each]
@@ -282,7 +282,7 @@ class OperatorWatch(TorchDispatchMode):  # type: ignore[misc]
 
     # -- facts -----------------------------------------------------------------------------------------------------
 
-    def _facts(self, kind: _Kind, ranges: list[Any], bad: list[Any], scalars: dict[str, Any]) -> dict[str, Any]:
+    def _facts(self, kind: _OperatorKind, ranges: list[Any], bad: list[Any], scalars: dict[str, Any]) -> dict[str, Any]:
         rows = rows_not_finite(bad[0])
         alike = bad[0].dim() > 0 and bad[0].shape[0] == self._batches.size
         return {
@@ -298,7 +298,7 @@ class OperatorWatch(TorchDispatchMode):  # type: ignore[misc]
             **self._where(kind),
         }
 
-    def _where(self, kind: _Kind | None) -> dict[str, Any]:
+    def _where(self, kind: _OperatorKind | None) -> dict[str, Any]:
         """The operator, its place, and for one of the backward the operator of the forward that it belongs to."""
         place = place_of(sys._getframe(1))
         node = _current_node() if _current_node is not None else None
@@ -331,7 +331,7 @@ class OperatorWatch(TorchDispatchMode):  # type: ignore[misc]
 # -- arguments ---------------------------------------------------------------------------------------------------------
 
 
-def _written(kind: _Kind, args: Any) -> Iterator[Any]:
+def _written(kind: _OperatorKind, args: Any) -> Iterator[Any]:
     for position in kind.mutated:
         if position < len(args):
             yield from (tensor for tensor in tensors_in(args[position]) if is_floating(tensor))
@@ -342,7 +342,7 @@ def _before(tensor: Any) -> _Before:
     return _Before(tensor, finite, range_of(tensor, brief=finite))
 
 
-def _results(kind: _Kind, args: Any, kwargs: Any, output: Any) -> Iterator[Any]:
+def _results(kind: _OperatorKind, args: Any, kwargs: Any, output: Any) -> Iterator[Any]:
     """What was computed: outputs, and arguments that were written to."""
     seen: list[Any] = []
     for tensor in (*tensors_in(output), *_written(kind, args), *tensors_in(kwargs.get("out"))):
@@ -351,7 +351,7 @@ def _results(kind: _Kind, args: Any, kwargs: Any, output: Any) -> Iterator[Any]:
             yield tensor
 
 
-def _inputs(kind: _Kind, args: Any, kwargs: Any, before: list[_Before]) -> Iterator[tuple[str, Any, bool]]:
+def _inputs(kind: _OperatorKind, args: Any, kwargs: Any, before: list[_Before]) -> Iterator[tuple[str, Any, bool]]:
     """(name, tensor, whether it was finite) of floating inputs; of those that were overwritten, as they were before."""
     for name, value in (*zip(kind.names, args, strict=False), *kwargs.items()):
         for tensor in tensors_in(value):
@@ -374,7 +374,7 @@ def _has_nan(tensor: Any, before: list[_Before]) -> bool:
     return bool(known.described.get("nan")) if known is not None else bool(torch.isnan(tensor).any())
 
 
-def _scalars(kind: _Kind, args: Any, kwargs: Any) -> Iterator[tuple[str, Any]]:
+def _scalars(kind: _OperatorKind, args: Any, kwargs: Any) -> Iterator[tuple[str, Any]]:
     for name, value in (*zip(kind.names, args, strict=False), *kwargs.items()):
         if isinstance(value, bool | int | float | str) or value is None:
             yield name, value

@@ -7,15 +7,15 @@ from collections.abc import Sequence
 from steptime.quantities import Estimate
 from steptime.report.page.curves import CurveChart, curve_of, page_of
 from steptime.report.page.waterfall import Tick, decades
-from steptime.report.sweep import SweepPoint, answer, rate_text, table, to_json
+from steptime.report.sweep import SweptBatch, answer, rate_text, table, to_json
 
 
-def render_page(points: Sequence[SweepPoint]) -> str:
+def render_page(points: Sequence[SweptBatch]) -> str:
     """The whole page."""
     return page_of("A sweep over batch sizes", to_json(points), answer(points), [chart(points)], (table(points),), ())
 
 
-def chart(points: Sequence[SweepPoint]) -> CurveChart | None:
+def chart(points: Sequence[SweptBatch]) -> CurveChart | None:
     """Throughput over batch size; None for one size."""
     if len(points) < 2:
         return None
