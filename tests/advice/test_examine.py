@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from advice.healthy import HEALTHY
 from advice.planted import PLANTED
 
 from steptime.advice.engine import QUICKER_OF_REST, examine
@@ -234,3 +235,16 @@ def test_what_the_step_is_made_of_goes_where_a_finding_shortens_it() -> None:
     said = [each.name for each in examine(PLANTED["dominant-operator"]["fires"]).findings]
     assert "dominant-operator" in said
     assert "compute-share" not in said
+
+
+def test_a_note_on_one_operator_stays_where_it_names_a_line() -> None:
+    one = PLANTED["dominant-operator"]["fires-as-a-note"]
+    computing = replace(
+        one, categories=HEALTHY.categories, kernels=tuple(replace(use, duration=9e6) for use in one.kernels)
+    )
+    lined = replace(
+        computing, kernels=tuple(replace(use, source=SourceLine("model.py", 31)) for use in computing.kernels)
+    )
+    notes = {"dominant-operator", "compute-share"}
+    assert notes & {each.name for each in examine(computing).findings} == {"compute-share"}
+    assert notes & {each.name for each in examine(lined).findings} == notes

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from steptime.advice.evidence import Case
-from steptime.advice.rule import Finding
+from steptime.advice.rule import Finding, Weight
 from steptime.cli.screen import folded
 from steptime.quantities import Estimate, SourceLine
 from steptime.report.printable import one_line, plain, printable
@@ -190,3 +190,23 @@ def test_on_a_terminal_the_step_stays_in_view_with_what_to_do(
 
 def test_a_tall_terminal_shows_what_a_file_has(report: Report) -> None:
     assert render(report, 80, (400, 100)) == render(report, 80)
+
+
+def test_the_title_is_the_command_as_typed_and_shortened_in_its_middle_on_a_narrow_screen(report: Report) -> None:
+    command = "python train.py config/train_shakespeare_char.py --out_dir=/tmp/o1 --max_iters 80"
+    typed = replace(report, environment=replace(report.environment, command=command))
+    assert f" · {command} · " in render(typed).splitlines()[0]
+    assert f" · {command} · " in render(typed, 200, (200, 50)).splitlines()[0]
+    narrow = render(typed, 90, (90, 50)).splitlines()[0]
+    assert " · python train.py " in narrow
+    assert "--max_iters 80 · " in narrow
+    assert narrow.count("…") == 1
+
+
+def test_a_note_in_the_words_of_the_headline_is_not_said_again(report: Report) -> None:
+    process = report.processes[0]
+    said = "338 of 4834 steps take 24.1 ms, left out here: the backward pass"
+    note = Finding("ST906", "outlier-steps", Weight.NOTE, said, "Look at them.")
+    verdict = replace(process.verdict, sentence=f"{process.verdict.sentence} {said}.")
+    whole = replace(report, processes=(replace(process, verdict=verdict, findings=(*process.findings, note)),))
+    assert render(whole).count(said) == 1

@@ -271,8 +271,10 @@ def _replaces(finding: Finding, general: Finding, rules: dict[str, Rule]) -> boo
     rule = rules.get(finding.name)
     if rule is None or general.name not in rule.instead_of:
         return False
-    if finding.weight is not Weight.FINDING and not (rule.of_remainder and finding.weight is general.weight):
-        return False
+    if finding.weight is not Weight.FINDING:  # of two notes the one with a line stays: the line is what to look at
+        whole = rule.of_remainder and finding.weight is general.weight and general.source is None
+        if not whole:
+            return False
     if finding.category and general.category and finding.category != general.category:
         return False
     line, other = (each and (each.file, each.line) for each in (finding.source, general.source))
