@@ -277,6 +277,15 @@ def test_what_fails_late_does_no_work_or_works_in_place_is_told() -> None:
     assert "changes its arguments: each call goes on with what the last one left" in render_text(found)
 
 
+def test_arrays_of_numpy_are_results_too() -> None:
+    _, alike, other = only(
+        timed(torch.relu, lambda x: x.numpy().clip(0), lambda x: x.numpy() + 1, inputs=(torch.randn(8),))
+    )
+    assert alike.error == 0
+    assert other.standing is Standing.OTHER_RESULT
+    assert "of the largest value" in other.sentence
+
+
 class Noise(torch.nn.Module):  # type: ignore[misc]
     """With weights of its own."""
 

@@ -260,9 +260,12 @@ def copied(arguments: Arguments, *, grad: bool = False, dtype: Any = None) -> Ar
 
 
 def tensors_of(value: Any) -> list[Any]:
-    """All tensors of a result, whatever they are packed in."""
+    """All tensors of a result, whatever they are packed in; arrays of NumPy among them."""
     if isinstance(value, torch.Tensor):
         return [value]
+    if hasattr(value, "__array__"):
+        with contextlib.suppress(TypeError, ValueError, RuntimeError):  # an array of words, or of a foreign library
+            return [torch.as_tensor(value)]
     if isinstance(value, dict):
         return [tensor for each in value.values() for tensor in tensors_of(each)]
     if isinstance(value, list | tuple):
