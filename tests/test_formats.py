@@ -22,7 +22,7 @@ from steptime.quantities import SourceLine, format_bytes, format_duration, forma
         (1.5e9, "1.50 s"),
         (59.96e9, "1 min 00 s"),
         (125e9, "2 min 05 s"),
-        (-2e6, "-2 ms"),
+        (-2e6, "−2 ms"),
     ],
 )
 def test_a_duration_has_three_digits_and_the_unit_that_fits(nanoseconds: float, text: str) -> None:

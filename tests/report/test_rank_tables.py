@@ -30,7 +30,7 @@ def test_a_large_job_lists_the_ranks_that_wait_least_its_collectives_and_its_clo
     assert ranks.hidden == 40 - len(ranks.rows)
     assert texts(collectives)[0][:7] == ("all_reduce", "dp", "40 of 64", "4", "64 MiB", "2 ms", "9 ms")
     assert texts(collectives)[0][-1] == "rank 17 (90 %)"
-    assert texts(clocks) == [("b", "-5 ms", "± 40 µs", "12")]
+    assert texts(clocks) == [("b", "−5 ms", "± 40 µs", "12")]
 
 
 def test_a_collective_is_held_against_the_link_where_that_was_measured() -> None:

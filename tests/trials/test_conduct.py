@@ -21,7 +21,7 @@ from steptime.quantities import Estimate
 from steptime.trials.conduct import MIN_ROUNDS, Block, LocalExecutor, Notice, Tell, TrialRunner, combine, together
 from steptime.trials.containment import Workspace
 from steptime.trials.execute import ScheduledRun
-from steptime.trials.plan import NO_INPUT, batch_of, batch_variant, groups, lab_variants, over, points_of, stand_for
+from steptime.trials.plan import NO_INPUT, batch_variant, groups, lab_variants, over, points_of, stand_for
 from steptime.trials.results import Plan, append_result, read_results
 from steptime.trials.trial import (
     BASELINE,
@@ -33,6 +33,7 @@ from steptime.trials.trial import (
     Run,
     TrialVerdict,
     Variant,
+    batch_of,
 )
 
 pytest.importorskip("torch")

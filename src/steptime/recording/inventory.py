@@ -14,7 +14,8 @@ from pathlib import Path
 from steptime.recording.manifest import NAME as MANIFEST
 
 FILES = re.compile(
-    r"manifest\.json\.partial|telemetry\.jsonl|machine\.json|profile-\d+\.json(\..+-\d+-\d+)?|arm-end-\d+|output\.log"
+    r"manifest\.json\.partial|telemetry\.jsonl|machine\.json|(profile|slow-step)-\d+\.json(\..+-\d+-\d+)?"
+    r"|arm-end-\d+|output\.log"
 )
 """Of the recording itself."""
 REQUEST = "profile-request"

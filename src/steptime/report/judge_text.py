@@ -13,9 +13,8 @@ from steptime.report.trial_text import memory_text, speed_text
 from steptime.trials import parity
 from steptime.trials.conduct import MAX_ROUNDS
 from steptime.trials.judge import KEPT, LEAST_ROUNDS, usual_metric, usual_step
-from steptime.trials.plan import batch_of
 from steptime.trials.results import PatchResult, Results
-from steptime.trials.trial import BASELINE, CONTROL, Agreement, Judgement, Run, TrialVerdict, processes_of
+from steptime.trials.trial import BASELINE, CONTROL, Agreement, Judgement, Run, TrialVerdict, batch_of, processes_of
 
 VERSION = 1
 """Of the document."""

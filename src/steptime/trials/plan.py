@@ -20,7 +20,7 @@ from steptime.trials.execute import start_seconds
 from steptime.trials.judge import MIN_GAIN
 from steptime.trials.patch import Patch, make_patch
 from steptime.trials.results import NAME, WARM_UP, Plan
-from steptime.trials.trial import Judgement, TrialVerdict, Variant
+from steptime.trials.trial import BATCH, Judgement, TrialVerdict, Variant, batch_of
 from steptime.trials.working_copy import find_outputs, outputs_outside
 
 PATCH = "patch"
@@ -196,7 +196,6 @@ def ours_in(folder: Path) -> tuple[Path, ...]:
 
 
 NO_INPUT = "no-input"
-BATCH = "batch-"
 _MASKS = "dropout masks"
 MODES = ("default", "reduce-overhead", "max-autotune")
 """Of torch.compile, as its documentation lists them."""
@@ -224,11 +223,6 @@ def batch_variant(size: int) -> Variant:
     """Batches of another size."""
     change = Change("batch-size", arguments=(("size", size),))
     return Variant(f"{BATCH}{size}", (change,), "", f"batches of {size}", Promise.NEW_TRAINING)
-
-
-def batch_of(variant: Variant) -> int | None:
-    """The batch size of a variant that sets one."""
-    return int(variant.name.removeprefix(BATCH)) if variant.name.startswith(BATCH) else None
 
 
 def workers_of(variant: Variant) -> int | None:

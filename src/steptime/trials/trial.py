@@ -18,6 +18,8 @@ from steptime.recording.recording import StepWork
 
 BASELINE, CONTROL = "baseline", "control"
 """Names of the variants that change nothing. The control is another baseline, there to show the noise."""
+BATCH = "batch-"
+"""Names of those that set a batch size begin so, and end with it."""
 
 
 class TrialVerdict(Enum):
@@ -103,6 +105,11 @@ class Variant:
             {each.kind for each in variant.changes} | {path for path, _ in variant.sources} for variant in (self, other)
         )
         return bool(mine & theirs)
+
+
+def batch_of(variant: Variant) -> int | None:
+    """The batch size of a variant that sets one."""
+    return int(variant.name.removeprefix(BATCH)) if variant.name.startswith(BATCH) else None
 
 
 AS_IT_IS = Variant(BASELINE)

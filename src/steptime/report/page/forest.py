@@ -13,8 +13,7 @@ from steptime.report.page.curves import CurveChart, curve_of
 from steptime.report.page.waterfall import Tick, decades
 from steptime.report.trial_text import speed_text
 from steptime.report.trials import Curve, TrialReport, Tried
-from steptime.trials.plan import BATCH
-from steptime.trials.trial import BASELINE, TrialVerdict
+from steptime.trials.trial import BASELINE, BATCH, TrialVerdict
 
 MOST_ROWS = 60
 MOST_CURVES = 8
