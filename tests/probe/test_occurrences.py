@@ -61,7 +61,7 @@ def test_one_after_the_other_is_named_and_no_more_than_a_few(tmp_path: Path) -> 
     assert not rank.near(10_000, 1000)
 
 
-@pytest.mark.parametrize("garbage", ["", "[]", "{}", '{"step": null}'])
+@pytest.mark.parametrize("garbage", ["", "[]", "{}", '{"step": null}', '{"step": 1e400}'])
 def test_what_says_no_step_leaves_the_ranks_as_they_are(garbage: str, tmp_path: Path) -> None:
     (tmp_path / "slow-step-1.json").write_text(garbage, encoding="utf-8")
     rank = Occurrences(str(tmp_path), [151, 301, 451])

@@ -78,7 +78,7 @@ class Occurrences:
         self.number, self.step = self.number + 1, 0
 
     def _named(self) -> int:
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError), open(self._path()) as file:
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, OverflowError), open(self._path()) as file:
             return int(json.load(file)["step"])
         return 0
 

@@ -561,7 +561,8 @@ def agree(recording: str, number: int, step: int, steps: int, stacks: bool) -> A
     mine = Agreed(step, steps, stacks)
     path = os.path.join(recording, f"profile-{number}.json")
     if not written_once(path, asdict(mine)):
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError), open(path, encoding="utf-8") as file:
+        strange = OSError, ValueError, KeyError, TypeError, OverflowError
+        with contextlib.suppress(*strange), open(path, encoding="utf-8") as file:
             found = json.load(file)
             return Agreed(int(found["step"]), int(found["steps"]), bool(found["stacks"]))
     return mine
