@@ -23,6 +23,7 @@ from steptime.report.page.ranks import heat_map
 from steptime.report.page.waterfall import moves_of
 from steptime.report.report import Report
 from steptime.report.steps import KINDS, MOST_ROWS, StepMark, series_of_process, series_of_trace
+from steptime.report.trial_text import size_points
 from steptime.report.trials import trial_report
 from steptime.trials.results import Plan, Results
 from steptime.trials.trial import Agreement, Judgement, Run, TrialVerdict, Variant
@@ -180,6 +181,8 @@ def test_a_lab_draws_items_a_second_over_batch_sizes(report: Report) -> None:
     drawn = forest(known, 32)
     assert drawn is not None
     assert drawn.sizes is not None
+    assert drawn.headline.startswith("Most at a batch size of ")
+    assert "batch-" not in drawn.headline
     assert [tick.words for tick in drawn.sizes.across] == ["16", "32", "64"]
     heights = {point.partition(",")[2] for point in drawn.sizes.curves[0].points.split()}
     assert len(heights) == 1, "twice the size at half the speed is as many items a second"
@@ -188,6 +191,18 @@ def test_a_lab_draws_items_a_second_over_batch_sizes(report: Report) -> None:
     without = forest(trials, 32)
     assert without is not None
     assert without.sizes is None
+
+
+def test_the_page_of_a_lab_has_the_step_that_its_text_has() -> None:
+    size = Variant("batch-64", label="batches of 64")
+    first = Run("baseline", 1, 0, 0, 0, False, "", 5.0, (100,), peak_bytes=10)
+    later = (replace(first, stage=2, step_ns=(300,), peak_bytes=12), replace(first, stage=3, step_ns=(200,)))
+    speed = Estimate(1.0, 0.9, 1.1, 4, "1")
+    judged = Judgement(size, TrialVerdict.UNDECIDED, Agreement.NOT_SEEN, "", speed, 0.1, 100.0, 4, 20)
+    plan = Plan(("python", "t.py"), "/x", "/x/runs/t", (size,), 0.03)
+    results = Results(plan, (first, *later), ((2, judged),), None)
+    found, (own, _) = trial_report(results, "f"), size_points(results, 32)
+    assert (found.step_ns, found.peak_bytes) == (200.0, 12) == (32 / own.rate.value * 1e9 if own.rate else 0, own.peak)
 
 
 def test_a_trial_becomes_its_report() -> None:

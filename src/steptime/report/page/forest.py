@@ -114,9 +114,10 @@ def forest(trials: TrialReport | None, own_size: int | None = None, recorded: fl
     if step is not None and recorded:
         base += f", timed in turns with what was tried ({format_duration(recorded)} in the recording)"
     peak = f", peak memory {format_bytes(trials.peak_bytes)}" if trials.peak_bytes else ""
-    told = [_headline(trials, rows)] if rows else []
+    others = [each for each in rows if not rates or not _SIZE.match(each.name)]
+    told = [_headline(trials, others)] if others else []
     return ForestPlot(
-        headline=" ".join([*told, *_best_size(rates)]),
+        headline=" ".join([*_best_size(rates), *told]),
         kind=trials.kind,
         title=TITLES[trials.kind],
         item=ITEMS[trials.kind],
