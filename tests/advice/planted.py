@@ -1066,6 +1066,9 @@ PLANTED: dict[str, dict[str, Case]] = {
     },
     "rollout-share": {
         "fires": replace(BASE, segments=(SegmentUse("rollout", 10, 9_000_000_000, 0.8),)),
+        "fires-on-calls-alone": replace(
+            BASE, segments=(SegmentUse("rollout", 548, 9_000_000_000, 0.8, 0.99, (SegmentLine(ITEM, 0.97),)),)
+        ),
         "clean": replace(BASE, segments=(SegmentUse("rollout", 10, 900_000_000, 0.1),)),
     },
     "steps-changed": {

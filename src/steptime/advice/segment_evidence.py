@@ -11,11 +11,13 @@ import numpy as np
 from steptime.advice.evidence import SegmentLine, SegmentUse
 from steptime.advice.savings import ratio
 from steptime.analysis.layout import Layout
+from steptime.analysis.lines import identity_of
 from steptime.analysis.timeline import Segment, SegmentKind
-from steptime.intervals import measure, union
+from steptime.intervals import Intervals, measure, union
 from steptime.journal import Kind
 from steptime.quantities import SourceLine, format_share, format_source
 from steptime.recording.recording import Process, SampledPath
+from steptime.trace.call_tree import ROOT, call_tree, exclusive_spans
 
 ONE_LINE = 0.8
 """A line with this share of all leads to what the time goes to: the lines that it calls are looked at instead."""
@@ -34,6 +36,8 @@ PARTS = (
     (TRANSFER, re.compile(r"\.(?:item|cpu|numpy|tolist|to|cuda)\(|\b(?:as_)?tensor\(|\bfrom_numpy\(")),
 )
 """What a line of a rollout is, by its text: environments have the methods of Gymnasium (and of Gym before it)."""
+CALLS_ALONE = 0.95
+"""Of a rollout: where the models' forward takes so much of it, nothing acts between the calls, whatever they are for."""
 
 
 def segment_uses(process: Process, layout: Layout) -> tuple[SegmentUse, ...]:
@@ -63,22 +67,45 @@ def _use(kind: str, held: list[Segment], run: int, process: Process, layout: Lay
     apart = np.diff(between)
     timed = process.between
     told = timed is not None and measure(union(first, last), np.array([timed.begin]), np.array([timed.end]))[0]
+    by_path = timed is not None and 2 * told > timed.end - timed.begin
     return SegmentUse(
         kind,
         len(between),
         length,
         ratio(length, run),
         ratio(int(measure(forwards, first, last).sum()), length),
-        segment_lines(timed.paths) if timed is not None and 2 * told > timed.end - timed.begin else (),
+        segment_lines(timed.paths if timed is not None and by_path else loop_paths(process, layout, union(first, last))),
         float(np.median(apart)) if len(apart) else 0.0,
-        ratio((timed.end - timed.begin) * len(between), length) if timed is not None else 1.0,
+        ratio((timed.end - timed.begin) * len(between), length) if timed is not None and by_path else 1.0,
     )
+
+
+def loop_paths(process: Process, layout: Layout, held: Intervals) -> list[SampledPath]:
+    """What the line-timed steps show of these instants, by path of calls: where a step and what lies before it are
+    about as long, the window between two steps holds too much of the step to tell."""
+    records = layout.lane.of(Kind.LINE)
+    tree = call_tree(records.begin, records.end)
+    spans = exclusive_spans(tree)
+    inside = measure(held, spans.begin, spans.end)
+    sources = {
+        identity_of(code, line): SourceLine(code.file, line.line, code.function, line.text)
+        for code in process.codes
+        for line in code.lines
+    }
+    spent: Counter[tuple[SourceLine, ...]] = Counter()
+    for row in np.flatnonzero(inside).tolist():
+        lines, at = list[SourceLine](), int(spans.owner[row])
+        while at != ROOT:
+            lines += filter(None, [sources.get(int(records.identity[tree.rows[at]]))])
+            at = int(tree.parent[at])
+        spent[tuple(lines)] += int(inside[row])
+    return [SampledPath(duration, "", lines) for lines, duration in spent.items()]
 
 
 def segment_lines(paths: Iterable[SampledPath]) -> tuple[SegmentLine, ...]:
     """The lines of the innermost function in which the time is spread: where one line has nearly all of it, those that
-    it calls."""
-    chosen = [(path.duration, path.lines[::-1]) for path in paths if path.lines]
+    it calls. A model's forward is not looked into: what calls the model is what can be left out."""
+    chosen = [(path.duration, _outside_of_forward(path.lines[::-1])) for path in paths if path.lines]
     whole = sum(duration for duration, _ in chosen)
     depth = 0
     while True:
@@ -93,6 +120,18 @@ def segment_lines(paths: Iterable[SampledPath]) -> tuple[SegmentLine, ...]:
         chosen, depth = inside, depth + 1
     largest = spent.most_common(MOST_LINES)
     return tuple(SegmentLine(line, share) for line, amount in largest if (share := ratio(amount, whole)) >= LEAST_SHARE)
+
+
+def _outside_of_forward(lines: tuple[SourceLine, ...]) -> tuple[SourceLine, ...]:
+    """The lines of a path, the outermost first, up to the first one of a model's forward; all where it begins in one."""
+    inside = (number for number, line in enumerate(lines) if number and line.function.rpartition(".")[2] == "forward")
+    return lines[: next(inside, None)]
+
+
+def only_calls(use: SegmentUse) -> bool:
+    """Whether a rollout is calls of the models and nothing else: no environment that takes time, and none by its line."""
+    acting = any(PARTS[0][1].search(line.source.text) for line in use.lines)
+    return use.kind == "rollout" and use.forward >= CALLS_ALONE and not acting
 
 
 def lines_text(use: SegmentUse, device: str) -> str:

@@ -13,7 +13,7 @@ from steptime.advice.evidence import Case, CategoryUse, OutlierUse, SegmentUse, 
 from steptime.advice.models import how_to_record, late_name, late_reason, straggler_text
 from steptime.advice.rule import Finding, Weight
 from steptime.advice.savings import named, ratio
-from steptime.advice.segment_evidence import lines_text
+from steptime.advice.segment_evidence import lines_text, only_calls
 from steptime.quantities import Estimate, format_duration, format_share, format_source, format_times
 
 BALANCED = "balanced"
@@ -152,7 +152,11 @@ def _run_text(case: Case) -> str:
     if most is None:
         return ""
     lines = lines_text(most, case.step.device)
-    return f"{RUN[most.kind]} {format_share(most.share)} of the run{lines and f': {lines}'}."
+    return f"{_takes(most)} {format_share(most.share)} of the run{lines and f': {lines}'}."
+
+
+def _takes(use: SegmentUse) -> str:
+    return "Calls of the models without gradients take" if only_calls(use) else RUN[use.kind]
 
 
 def most_of_the_run(case: Case) -> SegmentUse | None:
@@ -162,7 +166,7 @@ def most_of_the_run(case: Case) -> SegmentUse | None:
 
 def _besides(case: Case) -> str:
     """What else a good part of the run goes to: "Writing checkpoints takes 23 % of the run besides."."""
-    parts = [f"{RUN[use.kind]} {format_share(use.share)} of the run besides." for use in case.segments
+    parts = [f"{_takes(use)} {format_share(use.share)} of the run besides." for use in case.segments
              if use.kind in RUN and use.share >= LEAST_SHARE]  # fmt: skip
     return " ".join(parts)
 

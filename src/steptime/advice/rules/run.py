@@ -13,7 +13,7 @@ from steptime.advice.line_evidence import steady_time
 from steptime.advice.rule import LONGEST_SUMMARY, Finding, Weight, rule
 from steptime.advice.rules.python import OFTEN
 from steptime.advice.savings import in_step, modelled, named, ratio
-from steptime.advice.segment_evidence import MOST_SLOWED
+from steptime.advice.segment_evidence import MOST_SLOWED, only_calls
 from steptime.advice.signals import Signals, compiles
 from steptime.advice.verdict import outliers_text, part_words
 from steptime.quantities import SourceLine, format_count, format_duration, format_share, format_source, format_times
@@ -87,16 +87,22 @@ def rollout_share(signals: Signals) -> Finding | None:
 
     How we know: Runs of forward calls without gradients before updates are segments of their own; their total is
     compared with the run after the warm-up. The models' forward is timed in all of them, the lines of one are timed,
-    too; what is the environment (`.step(`, `.reset(`) and what a transfer is told from a line's text.
+    too; what is the environment (`.step(`, `.reset(`) and what a transfer is told from a line's text. Where nothing but
+    the models' forward takes time, they are told as calls of the models: a check, a teacher, a generator of samples.
 
     What helps: Vectorised environments with one batched forward for all; environments in processes of their own;
-    inference_mode while acting.
+    inference_mode while acting. Of calls alone: fewer of them, or one for a larger batch.
 
     When to ignore it: When the environment is the point (a real robot).
     """
     use = _segment(signals, "rollout", LEAST_ROLLOUTS)
     if use is None:
         return None
+    if only_calls(use):
+        times = f"{format_duration(use.duration)} in {format_count(use.count, 'row')} of calls"
+        summary = f"Calls of the models without gradients took {format_share(use.share)} of the run ({times})"
+        advice = "Call the model less often, or once for one large batch; leave out calls whose result is not needed."
+        return rollout_share.finding(summary, advice, **_where(use))
     times = f"{format_duration(use.duration)} in {format_count(use.count, 'rollout')}"
     summary = f"Rollouts took {format_share(use.share)} of the run ({times})"
     advice = "Act in many environments at once with one batched forward."
