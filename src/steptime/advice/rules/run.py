@@ -26,8 +26,8 @@ NO_LONGER = 1.5
 """Times the usual step: steps that take less were caught by their number, not by their length."""
 TOLD_SLOWED = 1.5
 """Times as long as usual while lines were timed: from here on it is said, as shares of lines are off then."""
-LEAST_ROLLOUTS = 0.5
-"""Of the run after the warm-up: from half on, the training steps are not where the time is."""
+LEAST_ROLLOUTS = 0.2
+"""Of the run after the warm-up: a job that learns by acting spends some of it on that; less is worth no change."""
 
 
 @rule("ST901", "slow-evaluation", needs={Signal.SEGMENTS}, weight=Weight.NOTE)
@@ -80,10 +80,10 @@ def slow_checkpoint(signals: Signals) -> Finding | None:
 
 @rule("ST903", "rollout-share", needs={Signal.SEGMENTS}, weight=Weight.NOTE)
 def rollout_share(signals: Signals) -> Finding | None:
-    """Collecting experience takes most of the run
+    """Collecting experience takes a large part of the run
 
     What it means: In reinforcement learning the run alternates between rollouts (the model acts in an environment) and
-    updates. Here the rollouts dominate, so faster training steps change little.
+    updates. Where the rollouts dominate, faster training steps change little.
 
     How we know: Runs of forward calls without gradients before updates are segments of their own; their total is
     compared with the run after the warm-up. The models' forward is timed in all of them, the lines of one are timed,
