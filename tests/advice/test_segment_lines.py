@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
+import pytest
 from advice.healthy import HEALTHY
+from journals import MS, US, JournalBuilder
 
 from steptime.advice.engine import examine
 from steptime.advice.evidence import SegmentLine, SegmentUse
-from steptime.advice.segment_evidence import segment_lines
+from steptime.advice.segment_evidence import segment_lines, segment_uses
+from steptime.analysis.layout import lay_out_whole
+from steptime.journal import Flag, Kind
 from steptime.quantities import SourceLine
 from steptime.recording.recording import SampledPath
 
@@ -17,6 +22,7 @@ UPDATE = SourceLine("ppo.py", 41, "main", "update(batch)")
 ACT = SourceLine("ppo.py", 20, "collect", "action = policy(obs)")
 STEP = SourceLine("ppo.py", 21, "collect", "obs = env.step(action)")
 INNER = SourceLine("env.py", 9, "Env.step", "for body in bodies:")
+LAYER = SourceLine("model.py", 5, "Network.forward", "return self.head(x)")
 
 
 def test_a_line_that_calls_nearly_all_gives_way_to_those_below_it() -> None:
@@ -56,3 +62,42 @@ def test_lines_that_timing_slowed_are_told_with_that() -> None:
     assert "It took 1.7 times as long while these lines were timed: what calls much of torch" in told(1.66)
     assert "84 %" not in told(4.0)
     assert "It took 4 times as long while these lines were timed." in told(4.0)
+
+
+def test_a_models_forward_is_not_looked_into() -> None:
+    paths = (SampledPath(60, "forward", (LAYER, ACT, MAIN)), SampledPath(40, "", (ACT, MAIN)))
+    assert [line.source for line in segment_lines(paths)] == [ACT]
+    assert [line.source for line in segment_lines((SampledPath(9, "forward", (LAYER,)),))] == [LAYER]
+
+
+def test_calls_between_the_steps_are_told_by_the_line_of_the_loop_that_makes_them(tmp_path: Path) -> None:
+    """Eight calls of the model behind each step, as long as the step: lines were timed in three of twelve steps."""
+    job, lines = JournalBuilder(), ("for x, y in batches:", "    loss = train(x, y)", "    check = model(x)")
+    numbered = [{"line": 10 + number, "text": text, "stores": [], "loads": []} for number, text in enumerate(lines)]
+    job.fact("code", base=100, file="train.py", function="main", first_line=10, loop=True, lines=numbered)
+    inside = [{"line": 5, "text": "return self.head(x)", "stores": [], "loads": []}]
+    job.fact("code", base=200, file="model.py", function="Network.forward", first_line=5, loop=False, lines=inside)
+    for number in range(12):
+        begin = job.now
+        with job.within(Kind.LINE, 101):
+            job.wait(10 * US).forward(2 * MS).backward(3 * MS).step(1 * MS)
+        for _ in range(8):
+            with job.within(Kind.LINE, 102), job.within(Kind.FORWARD, 1, Flag.TRAINING), job.within(Kind.LINE, 200):
+                job.wait(1 * MS)
+        if number in (4, 5, 6):
+            job.record(Kind.LINES, begin, job.now)
+    process = job.process(tmp_path / "recording")
+    (use,) = segment_uses(process, lay_out_whole(process))
+    assert (use.kind, [line.source.line for line in use.lines]) == ("rollout", [12])
+    assert use.share == pytest.approx(8 / 14, rel=0.05)
+
+
+def test_rows_of_calls_are_no_rollouts() -> None:
+    def summary(forward: float, line: SourceLine) -> str:
+        use = SegmentUse("rollout", 47, 5 * 10**9, 0.7, forward, (SegmentLine(line, 1.0),))
+        (found,) = (each for each in examine(replace(HEALTHY, segments=(use,))).findings if each.code == "ST903")
+        return found.summary
+
+    assert summary(0.99, ACT) == "Calls of the models without gradients took 70 % of the run (5 s in 47 rows of calls)"
+    assert summary(0.8, ACT).startswith("Rollouts took 70 %")
+    assert summary(0.99, STEP).startswith("Rollouts took 70 %")

@@ -37,7 +37,7 @@ PARTS = (
 )
 """What a line of a rollout is, by its text: environments have the methods of Gymnasium (and of Gym before it)."""
 CALLS_ALONE = 0.95
-"""Of a rollout: where the models' forward takes so much of it, nothing acts between the calls, whatever they are for."""
+"""Of a rollout: where the models' forward takes so much of it, nothing acts between the calls."""
 
 
 def segment_uses(process: Process, layout: Layout) -> tuple[SegmentUse, ...]:
@@ -74,7 +74,9 @@ def _use(kind: str, held: list[Segment], run: int, process: Process, layout: Lay
         length,
         ratio(length, run),
         ratio(int(measure(forwards, first, last).sum()), length),
-        segment_lines(timed.paths if timed is not None and by_path else loop_paths(process, layout, union(first, last))),
+        segment_lines(
+            timed.paths if timed is not None and by_path else loop_paths(process, layout, union(first, last))
+        ),
         float(np.median(apart)) if len(apart) else 0.0,
         ratio((timed.end - timed.begin) * len(between), length) if timed is not None and by_path else 1.0,
     )
@@ -123,13 +125,13 @@ def segment_lines(paths: Iterable[SampledPath]) -> tuple[SegmentLine, ...]:
 
 
 def _outside_of_forward(lines: tuple[SourceLine, ...]) -> tuple[SourceLine, ...]:
-    """The lines of a path, the outermost first, up to the first one of a model's forward; all where it begins in one."""
+    """A path, the outermost line first, up to the first line of a model's forward; all where it begins in one."""
     inside = (number for number, line in enumerate(lines) if number and line.function.rpartition(".")[2] == "forward")
     return lines[: next(inside, None)]
 
 
 def only_calls(use: SegmentUse) -> bool:
-    """Whether a rollout is calls of the models and nothing else: no environment that takes time, and none by its line."""
+    """Whether a rollout is calls of the models alone: no environment takes time, and no line is one by its text."""
     acting = any(PARTS[0][1].search(line.source.text) for line in use.lines)
     return use.kind == "rollout" and use.forward >= CALLS_ALONE and not acting
 
@@ -148,7 +150,7 @@ def lines_text(use: SegmentUse, device: str) -> str:
 
 
 def _forward(use: SegmentUse) -> tuple[str, ...]:
-    known = use.forward >= LEAST_SHARE
+    known = use.forward >= LEAST_SHARE and not only_calls(use)
     return (f"the models' forward takes {format_share(use.forward)}",) if known else ()
 
 
