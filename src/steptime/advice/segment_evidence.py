@@ -65,21 +65,35 @@ def _use(kind: str, held: list[Segment], run: int, process: Process, layout: Lay
     forwards = layout.lane.of(Kind.FORWARD).intervals
     between = np.unique(np.searchsorted(layout.timeline.steps.end, first))  # a pause of ours cuts one in two
     apart = np.diff(between)
-    timed = process.between
-    told = timed is not None and measure(union(first, last), np.array([timed.begin]), np.array([timed.end]))[0]
-    by_path = timed is not None and 2 * told > timed.end - timed.begin
+    lines, slowed = _lines(process, layout, union(first, last))
     return SegmentUse(
         kind,
         len(between),
         length,
         ratio(length, run),
         ratio(int(measure(forwards, first, last).sum()), length),
-        segment_lines(
-            timed.paths if timed is not None and by_path else loop_paths(process, layout, union(first, last))
-        ),
+        lines,
         float(np.median(apart)) if len(apart) else 0.0,
-        ratio((timed.end - timed.begin) * len(between), length) if timed is not None and by_path else 1.0,
+        ratio(slowed * len(between), length) if slowed else 1.0,
     )
+
+
+def _lines(process: Process, layout: Layout, held: Intervals) -> tuple[tuple[SegmentLine, ...], int]:
+    """Lines of these instants, and ns of the one stretch of them in which all functions were timed; 0 where the lines
+    are those of the loop, which timing hardly slows.
+
+    The window in which all functions are timed reaches to the end of the step that follows. What runs in that step is
+    told apart by the lines of the loop, which were timed before; without those, the window must hold little of a step.
+    """
+    seen, timed = loop_paths(process, layout, held), process.between
+    if timed is None:
+        return segment_lines(seen), 0
+    inside = int(measure(held, np.array([timed.begin]), np.array([timed.end]))[0])
+    places = {(path.lines[-1].file, path.lines[-1].line) for path in seen if path.lines}
+    paths = [path for path in timed.paths if any((line.file, line.line) in places for line in path.lines)]
+    if not places and 2 * inside > timed.end - timed.begin:
+        paths = list(timed.paths)
+    return (segment_lines(paths), inside) if inside and paths else (segment_lines(seen), 0)
 
 
 def loop_paths(process: Process, layout: Layout, held: Intervals) -> list[SampledPath]:

@@ -13,7 +13,7 @@ from steptime.advice.evidence import Case, CategoryUse, OutlierUse, SegmentUse, 
 from steptime.advice.models import how_to_record, late_name, late_reason, straggler_text
 from steptime.advice.rule import Finding, Weight
 from steptime.advice.savings import named, ratio
-from steptime.advice.segment_evidence import lines_text, only_calls
+from steptime.advice.segment_evidence import MOST, lines_text, only_calls
 from steptime.quantities import Estimate, format_duration, format_share, format_source, format_times
 
 BALANCED = "balanced"
@@ -166,9 +166,14 @@ def most_of_the_run(case: Case) -> SegmentUse | None:
 
 def _besides(case: Case) -> str:
     """What else a good part of the run goes to: "Writing checkpoints takes 23 % of the run besides."."""
-    parts = [f"{_takes(use)} {format_share(use.share)} of the run besides." for use in case.segments
+    parts = [f"{_takes(use)} {format_share(use.share)} of the run besides{_at(use)}." for use in case.segments
              if use.kind in RUN and use.share >= LEAST_SHARE]  # fmt: skip
     return " ".join(parts)
+
+
+def _at(use: SegmentUse) -> str:
+    """Where most of it is spent, if that is one line: ", most of it at ppo.py:21"."""
+    return f", most of it at {format_source(use.lines[0].source)}" if use.lines and use.lines[0].share >= MOST else ""
 
 
 def _verdict(case: Case, findings: tuple[Finding, ...]) -> Verdict:
