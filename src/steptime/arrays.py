@@ -11,6 +11,8 @@ Bool = npt.NDArray[np.bool_]
 Int8 = npt.NDArray[np.int8]
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
+Numbers = npt.NDArray[np.signedinteger[Any]]
+"""Of a width that the values decide."""
 Float64 = npt.NDArray[np.float64]
 
 LARGEST = 2**62

@@ -247,7 +247,7 @@ def _pointwise(trace: Trace, links: Links) -> Int64:
         return rows
     updates = matching(trace, OPTIMIZER_STEP.match)
     launch = links.launch[rows]
-    updating = contains(union(events.begin[updates], events.end[updates]), events.begin[np.maximum(launch, 0)])
+    updating = contains(union(events.begin[updates], events.ends(updates)), events.begin[np.maximum(launch, 0)])
     rows = rows[~(updating & (launch != UNKNOWN))]
     order: Int64 = np.lexsort((events.begin[rows], events.stream[rows], events.device[rows]))
     ordered: Int64 = rows[order]

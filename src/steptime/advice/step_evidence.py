@@ -98,7 +98,7 @@ def _kernels(trace: Trace, links: Links, inside: Intervals) -> tuple[int, Interv
     begin = np.full(len(inside), np.iinfo(np.int64).max)
     end = np.zeros(len(inside), np.int64)
     np.minimum.at(begin, number, events.begin[rows])
-    np.maximum.at(end, number, events.end[rows])
+    np.maximum.at(end, number, events.ends(rows))
     some = np.bincount(number, minlength=len(inside)) > 0
     return len(rows), union(begin[some], end[some])
 

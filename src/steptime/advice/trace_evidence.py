@@ -116,7 +116,7 @@ def _garbage(trace: Trace, windows: Int64) -> GarbageUse | None:
     rows = np.flatnonzero((events.event_kind == EventKind.PYTHON) & matching(trace, GARBAGE.__eq__))
     if not len(rows):
         return None
-    spent = measure(union(events.begin[rows], events.end[rows]), windows[:, 0], windows[:, 1])
+    spent = measure(union(events.begin[rows], events.ends(rows)), windows[:, 0], windows[:, 1])
     return GarbageUse(mean_of_series(spent), len(rows) / len(windows))
 
 

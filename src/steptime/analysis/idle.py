@@ -84,7 +84,7 @@ def idle_of(trace: Trace, lane: int | None) -> Idle:
     lanes = np.where(called, trace.events.lane[launch], usual)
     before = np.where(idle.end - idle.begin <= DISPATCH_GAP, idle.begin, idle.end)  # a lost launch: queued, or not
     launched = np.clip(np.where(called, trace.events.begin[launch], before), idle.begin, idle.end)
-    queued = np.where(called, np.clip(trace.events.end[launch], idle.begin, idle.end), idle.end)
+    queued = np.where(called, np.clip(trace.events.ends(launch), idle.begin, idle.end), idle.end)
     staged = called & matching(trace, COPY_CALL.match)[launch] & (trace.events.duration[launch] > DISPATCH_GAP)
     family = (*autograd_lanes(trace, lane), lane) if lane is not None else ()
     threads = {each: family if each in family else (each,) for each in unique(lanes).tolist()}
@@ -149,7 +149,7 @@ def _waits_for_nothing(trace: Trace, idle: Idle, waits: Int64) -> Intervals:
     idling = union(idle.begin, idle.end)
     calls = calls[contains(idling, events.begin[calls])]
     stretch = np.searchsorted(idle.begin, events.begin[calls], side="right") - 1
-    return intersect(idling, union(events.begin[calls], np.minimum(events.end[calls], idle.end[stretch])))
+    return intersect(idling, union(events.begin[calls], np.minimum(events.ends(calls), idle.end[stretch])))
 
 
 def _python_time(trace: Trace, lane: int) -> Intervals:
@@ -248,7 +248,7 @@ def _waits(trace: Trace, idle: Idle, drained: Int64, begin: Int64, lane: Int64) 
             calls = waiting_calls(trace, thread)
             for times in (begin, drained):
                 call = np.append(calls, UNKNOWN)[np.searchsorted(events.begin[calls], times, side="right") - 1]
-                waited = (lane == ending) & (call != UNKNOWN) & (times < events.end[call])
+                waited = (lane == ending) & (call != UNKNOWN) & (times < events.ends(call))
                 found = np.where(waited, call, found)
     return found
 
@@ -327,10 +327,10 @@ def _thread_on(trace: Trace, lane: int, pieces: Intervals) -> CallTree:
     events, forest = trace.events, host_forest(trace)
     first, last = np.searchsorted(events.lane[forest.rows], (lane, lane + 1))  # a forest goes by lanes
     rows = forest.rows[first:last]
-    begin, end = events.begin[rows], events.end[rows]
+    begin, end = events.begin[rows], events.ends(rows)
     begun, ended = np.searchsorted(pieces.begin, end), np.searchsorted(pieces.end, begin, side="right")
     rows = rows[(ended < begun) & ~matching(trace, STEP.match)[rows]]
-    begin, end = events.begin[rows], events.end[rows]
+    begin, end = events.begin[rows], events.ends(rows)
     return CallTree(rows.astype(np.int64), enclosing(begin, end, NO_HEADS, np.int64), begin, end)
 
 
@@ -480,12 +480,12 @@ def _functions_in(trace: Trace, gaps: IdleGaps, chosen: Int64) -> tuple[tuple[st
     row = dict(zip(worth, mine[first[order], 3].tolist(), strict=True))
 
     def only_calls(name: int) -> bool:
-        begin, end = events.begin[row[name]], events.end[row[name]]
+        begin, end = events.begin[row[name]], events.ends(row[name])
         return any(
             other != name
             and spent[other] >= NEARLY_ALL * spent[name]
             and begin <= events.begin[row[other]]
-            and events.end[row[other]] <= end
+            and events.ends(row[other]) <= end
             and row[other] != row[name]
             for other in worth
         )

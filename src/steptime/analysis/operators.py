@@ -187,7 +187,7 @@ def operator_events(trace: Trace) -> Bool:
 def operations_on(trace: Trace, lane: int) -> Operations:
     """The operators of one lane."""
     rows = np.flatnonzero(operator_events(trace) & (trace.events.lane == lane))
-    tree = call_tree(trace.events.begin[rows], trace.events.end[rows])
+    tree = call_tree(trace.events.begin[rows], trace.events.ends(rows))
     rows = rows[tree.rows]
     free, engine = matching(trace, is_free)[rows], matching(trace, is_engine)[rows]
     moving = ~free & ~engine
@@ -309,7 +309,7 @@ def _phases(steps: StepContext, operations: Operations) -> Int64:
     updates = matching(steps.trace, OPTIMIZER_STEP.match)
     found = np.full(len(begin), int(Phase.FORWARD))
     found[nearest_ancestor(operations.tree.parent, operations.engine) != ROOT] = Phase.BACKWARD
-    found[contains(union(events.begin[updates], events.end[updates]), begin)] = Phase.OPTIMIZER
+    found[contains(union(events.begin[updates], events.ends(updates)), begin)] = Phase.OPTIMIZER
     found[contains(input_time(steps.trace, steps.lanes[0]), begin)] = Phase.INPUT
     return found
 

@@ -44,7 +44,7 @@ def autograd_lanes(trace: Trace, training: int) -> list[int]:
 
 def during(trace: Trace, chosen: Bool | Int64) -> Intervals:
     """When some events ran, by mask or row."""
-    return union(trace.events.begin[chosen], trace.events.end[chosen])
+    return union(trace.events.begin[chosen], trace.events.ends(chosen))
 
 
 def input_time(trace: Trace, lane: int) -> Intervals:

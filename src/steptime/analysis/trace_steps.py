@@ -126,9 +126,9 @@ def reach(trace: Trace, boundaries: Int64) -> Int64:
     events = trace.events
     activities = device_activities(trace)
     launched = activities.launch != UNKNOWN
-    calls, done = activities.launch[launched], events.end[activities.rows[launched]]
+    calls, done = activities.launch[launched], events.ends(activities.rows[launched])
     step = np.searchsorted(boundaries[:, 0], events.begin[calls], side="right") - 1
-    inside = (step >= 0) & (events.end[calls] <= boundaries[np.maximum(step, 0), 1])
+    inside = (step >= 0) & (events.ends(calls) <= boundaries[np.maximum(step, 0), 1])
     ends = boundaries[:, 1].copy()
     np.maximum.at(ends, step[inside], done[inside])
     ends = np.maximum.accumulate(ends)
@@ -243,7 +243,7 @@ def _ranges(trace: Trace, test: Callable[[str], object]) -> tuple[Int64, Int64]:
         chosen &= events.lane == lane
     rows = np.flatnonzero(chosen)
     rows = rows[np.argsort(events.begin[rows], kind="stable")]
-    return np.stack((events.begin[rows], events.end[rows]), axis=1), events.name[rows].astype(np.int64)
+    return np.stack((events.begin[rows], events.ends(rows)), axis=1), events.name[rows].astype(np.int64)
 
 
 def _apart(ranges: Int64) -> Int64:

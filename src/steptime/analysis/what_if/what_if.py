@@ -281,7 +281,7 @@ def _updates(scope: Scope, graph: Graph) -> Int64:
     events, nodes = scope.trace.events, graph.nodes
     listed = np.isin(events.event_kind, (EventKind.ANNOTATION, EventKind.OPERATOR))
     chosen = listed & matching(scope.trace, OPTIMIZER_STEP.match) & (events.lane == scope.training)
-    during = union(events.begin[chosen], events.end[chosen])
+    during = union(events.begin[chosen], events.ends(chosen))
     called = np.full(len(events), np.iinfo(np.int64).min)
     launched = scope.activities.call != NONE
     called[scope.activities.row[launched]] = events.begin[scope.activities.call[launched]]
@@ -297,5 +297,5 @@ def _allocating(scope: Scope) -> float:
     events = scope.trace.events
     chosen = (events.event_kind == EventKind.RUNTIME) & matching(scope.trace, ALLOCATION.match)
     chosen &= np.isin(events.lane, scope.lanes)
-    during = union(events.begin[chosen], events.end[chosen])
+    during = union(events.begin[chosen], events.ends(chosen))
     return float(measure(during, scope.boundaries[:, 0], scope.boundaries[:, 1]).mean())
