@@ -45,6 +45,8 @@ class Intervals:
     __hash__ = None  # type: ignore[assignment]
 
 
+PIECE = 1 << 17
+"""Of millions of times, those that are looked at in one go, so that what is only on the way takes no memory for all."""
 EMPTY = Intervals(np.empty(0, np.int64), np.empty(0, np.int64))
 
 
@@ -100,9 +102,21 @@ def clip(intervals: Intervals, begin: int, end: int) -> Intervals:
 def contains(intervals: Intervals, times: npt.ArrayLike) -> Bool:
     """Which of the times lie in the set."""
     instants = np.asarray(times, np.int64)
-    found = np.searchsorted(intervals.begin, instants, side="right")
-    inside: Bool = instants < np.append(np.iinfo(np.int64).min, intervals.end)[found]
+    inside, ends = np.empty(instants.shape, np.bool_), np.append(np.iinfo(np.int64).min, intervals.end)
+    for first in range(0, len(instants), PIECE):
+        part = instants[first : first + PIECE]
+        inside[first : first + PIECE] = part < ends[np.searchsorted(intervals.begin, part, side="right")]
     return inside
+
+
+def touching(intervals: Intervals, begin: Int64, end: Int64) -> Bool:
+    """Which of [begin, end), of those that are empty [begin, begin], overlap the set."""
+    found = np.empty(len(begin), np.bool_)
+    for first in range(0, len(begin), PIECE):
+        part = slice(first, first + PIECE)
+        begun = np.searchsorted(intervals.begin, end[part])
+        found[part] = np.searchsorted(intervals.end, begin[part], side="right") < begun
+    return found
 
 
 def total(intervals: Intervals) -> int:

@@ -164,7 +164,7 @@ def test_one_id_beyond_32_bits_widens_its_column_and_keeps_the_others(tmp_path: 
     expected[20_000], expected[20_001] = 2**40 + 1, -(2**31) - 1
     assert table.correlation.tolist() == expected
     assert table.correlation.dtype == np.int64
-    assert table.external.dtype == np.int32
+    assert table.external.dtype == np.int16
 
 
 def test_a_column_that_fills_late_is_absent_before(tmp_path: Path) -> None:

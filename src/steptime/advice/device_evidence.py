@@ -240,9 +240,8 @@ def chain_uses(trace: Trace, links: Links, steps: int) -> tuple[ChainUse, ...]:
 def _pointwise(trace: Trace, links: Links) -> Int64:
     """Rows of the kernels of steps that an operator launched, the optimiser's left out, by stream and time."""
     events = trace.events
-    rows = np.flatnonzero(
-        (events.event_kind == EventKind.KERNEL) & (links.step != UNKNOWN) & (links.operator != UNKNOWN)
-    )
+    rows = np.flatnonzero((events.event_kind == EventKind.KERNEL) & (links.step != UNKNOWN))
+    rows = rows[links.operator[rows] != UNKNOWN]
     if not len(rows):
         return rows
     updates = matching(trace, OPTIMIZER_STEP.match)
@@ -357,8 +356,9 @@ def generated_sources(trace: Trace, links: Links) -> dict[str, SourceLine]:
     the trace. Inductor launches each Triton kernel under an operator of the kernel's own name, whose arguments say
     where it comes from (CachingAutotuner.get_profiler_kwargs in torch/_inductor/runtime/triton_heuristics.py)."""
     events = trace.events
-    kernels = np.flatnonzero((events.event_kind == EventKind.KERNEL) & (links.operator != UNKNOWN))
+    kernels = np.flatnonzero(events.event_kind == EventKind.KERNEL)
     around = links.operator[kernels]
+    kernels, around = kernels[around != UNKNOWN], around[around != UNKNOWN]
     same = around[events.name[kernels] == events.name[around]]
     rows = same[distinct(events.name[same])[0]].astype(np.int64)
     names = (trace.symbols[number] for number in events.name[rows].tolist())

@@ -39,7 +39,7 @@ def optimizer_uses(trace: Trace, links: Links, windows: Int64) -> tuple[Optimize
     )
     chosen &= contains(union(windows[:, 0], windows[:, 1]), events.begin)
     rows = np.flatnonzero(chosen)
-    around = host_forest(trace).enclosing(chosen)[rows]
+    around = host_forest(trace).around(rows, chosen, itself=False)
     kind, outer = events.name[rows], np.where(around == UNKNOWN, ABSENT, events.name[around])
     return tuple(
         _use(trace, links, rows[kind == name], rows[(outer == name) & (kind != name)], windows)

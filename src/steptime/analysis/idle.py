@@ -29,11 +29,11 @@ from steptime.analysis.operators import DISPATCH_GAP, grouped, operator_events, 
 from steptime.analysis.step_context import StepContext
 from steptime.analysis.threads import autograd_lanes, compile_time, during, input_time, recorded_time
 from steptime.arrays import Bool, Int32, Int64, distinct, unique
-from steptime.intervals import EMPTY, Intervals, contains, instants, intersect, join, subtract, union
+from steptime.intervals import EMPTY, Intervals, contains, instants, intersect, join, subtract, touching, union
 from steptime.quantities import SourceLine
 from steptime.trace.cached_per_trace import once
-from steptime.trace.call_tree import NO_HEADS, ROOT, CallTree, enclosing, innermost_at
-from steptime.trace.links import FRAME, UNKNOWN, Links, host_forest, running_before
+from steptime.trace.call_tree import ROOT, CallTree, enclosing, innermost_at, nesting_order
+from steptime.trace.links import FRAME, UNKNOWN, Links, host_events, host_forest, running_before
 from steptime.trace.table import EventKind, Trace
 from steptime.trace.vendors import ALLOCATION, COPY_CALL, LOADER, STEP, SYNCHRONISATION, is_engine, matching, of_symbols
 
@@ -324,14 +324,12 @@ def _most_specific(trace: Trace, held: tuple[Int64, Int64, Int64, Int64], durati
 def _thread_on(trace: Trace, lane: int, pieces: Intervals) -> CallTree:
     """What happened on a lane of the host in pieces of time, the profiler's own ranges of steps left out; what outlasts
     its parent does so here, too. Whatever is open in a piece overlaps it, so that the others need not be nested."""
-    events, forest = trace.events, host_forest(trace)
-    first, last = np.searchsorted(events.lane[forest.rows], (lane, lane + 1))  # a forest goes by lanes
-    rows = forest.rows[first:last]
+    events = trace.events
+    rows = np.flatnonzero(host_events(trace) & (events.lane == lane) & ~matching(trace, STEP.match)).astype(np.int32)
+    rows = rows[touching(pieces, events.begin[rows], events.ends(rows))]
+    rows = rows[nesting_order(events.begin[rows], events.ends(rows))]
     begin, end = events.begin[rows], events.ends(rows)
-    begun, ended = np.searchsorted(pieces.begin, end), np.searchsorted(pieces.end, begin, side="right")
-    rows = rows[(ended < begun) & ~matching(trace, STEP.match)[rows]]
-    begin, end = events.begin[rows], events.ends(rows)
-    return CallTree(rows.astype(np.int64), enclosing(begin, end, NO_HEADS, np.int64), begin, end)
+    return CallTree(rows, enclosing(begin, end), begin, end)
 
 
 def _held_by(begin: Int64, end: Int64, threads: list[CallTree]) -> tuple[Int64, Int64, Int64]:

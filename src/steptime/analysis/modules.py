@@ -81,7 +81,7 @@ def module_calls(steps: StepContext) -> ModuleCalls:
     rows = np.flatnonzero(module == np.arange(len(module)))
     mask = np.zeros(len(module), np.bool_)
     mask[rows] = True
-    around = host_forest(trace).enclosing(mask)[rows].tolist() if len(rows) else []
+    around = host_forest(trace).around(rows, mask, itself=False).tolist()
     known: dict[int, str] = {}
     numbers: dict[str, int] = {}
     types: list[str] = []

@@ -186,7 +186,7 @@ def operator_events(trace: Trace) -> Bool:
 @once
 def operations_on(trace: Trace, lane: int) -> Operations:
     """The operators of one lane."""
-    rows = np.flatnonzero(operator_events(trace) & (trace.events.lane == lane))
+    rows = np.flatnonzero(operator_events(trace) & (trace.events.lane == lane)).astype(np.int32)
     tree = call_tree(trace.events.begin[rows], trace.events.ends(rows))
     rows = rows[tree.rows]
     free, engine = matching(trace, is_free)[rows], matching(trace, is_engine)[rows]
@@ -214,7 +214,7 @@ def without_backward(steps: StepContext) -> Bool:
     numbers = unique(number[operators & (number != ABSENT)])
     if not len(numbers) or among(numbers, number[engine]).mean() < NEARLY_ALL:
         return np.zeros(len(trace.events), np.bool_)
-    above, outermost = host_forest(trace).enclosing(operators), np.arange(len(trace.events))
+    above, outermost = host_forest(trace).enclosing(operators), np.arange(len(trace.events), dtype=np.int32)
     while len(higher := np.flatnonzero(above[outermost] != UNKNOWN)):
         outermost[higher] = above[outermost[higher]]
     owned = np.zeros(len(trace.events), np.bool_)

@@ -7,7 +7,7 @@ import re
 import numpy as np
 
 from steptime.arrays import Bool, Int64, unique
-from steptime.intervals import Intervals, union
+from steptime.intervals import PIECE, Intervals, join, union
 from steptime.trace.cached_per_trace import once
 from steptime.trace.links import host_events
 from steptime.trace.table import EventKind, Trace
@@ -44,7 +44,9 @@ def autograd_lanes(trace: Trace, training: int) -> list[int]:
 
 def during(trace: Trace, chosen: Bool | Int64) -> Intervals:
     """When some events ran, by mask or row."""
-    return union(trace.events.begin[chosen], trace.events.ends(chosen))
+    events, rows = trace.events, np.flatnonzero(chosen) if chosen.dtype == np.bool_ else chosen
+    parts = (rows[first : first + PIECE] for first in range(0, len(rows), PIECE))
+    return join(*[union(events.begin[part], events.ends(part)) for part in parts])
 
 
 def input_time(trace: Trace, lane: int) -> Intervals:

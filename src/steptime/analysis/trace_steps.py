@@ -17,6 +17,7 @@ import numpy.typing as npt
 from steptime.analysis.device_activity import device_activities
 from steptime.analysis.threads import training_lane
 from steptime.arrays import Bool, Int64, distinct, unique
+from steptime.trace.call_tree import nesting_order
 from steptime.trace.links import UNKNOWN, Roles, forest_of, host_events, host_forest, launches_of, roles_of
 from steptime.trace.table import EventKind, Trace
 from steptime.trace.vendors import LOADER, OPTIMIZER_STEP, STEP, ZERO_GRAD, matching
@@ -211,7 +212,7 @@ def _one_by_one(trace: Trace, roles: Roles, rows: Rows) -> bool:
     """Whether no launch and no range of the host holds two of these events: else they repeat within one step, as layers
     do."""
     known = rows[rows != UNKNOWN]
-    around = host_forest(trace).enclosing(roles.annotation)[known]
+    around = host_forest(trace).around(known, roles.annotation, itself=False)
     around = around[around != UNKNOWN]
     return len(unique(known)) == len(known) and len(unique(around)) == len(around)
 
@@ -220,8 +221,8 @@ def _outermost(trace: Trace, lane: int, chosen: Bool) -> Rows:
     """Rows of the chosen events of a lane that no other of them encloses, in time order."""
     events = trace.events
     rows = np.flatnonzero(chosen & host_events(trace) & (events.lane == lane)).astype(np.int32)
-    made = forest_of(events.lane, events.begin, events.end, rows)
-    outermost: Rows = made.rows[made.parent == UNKNOWN]
+    rows = rows[forest_of(events, rows).parent[rows] == UNKNOWN]
+    outermost: Rows = rows[nesting_order(events.begin[rows], events.ends(rows))]
     return outermost
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import inspect
 import weakref
 from collections.abc import Callable, Hashable
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -26,6 +27,7 @@ def once(
 
     Arguments that cannot be hashed (arrays) are the same only when they are the same object.
     """
+    signature = inspect.signature(function)
     kept: dict[int, tuple[weakref.ref[Owner], dict[Hashable, tuple[object, Result]]]] = {}
 
     def remembering(owner: Owner, /, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
@@ -33,7 +35,9 @@ def once(
         if number not in kept:
             kept[number] = weakref.ref(owner, lambda _: kept.pop(number, None)), {}
         results = kept[number][1]
-        key = (*map(_key, args), *((name, _key(value)) for name, value in sorted(kwargs.items())))
+        given = signature.bind(owner, *args, **kwargs)
+        given.apply_defaults()  # what is said is the same as what is left out
+        key = tuple(map(_key, list(given.arguments.values())[1:]))
         if key not in results:
             result = function(owner, *args, **kwargs)
             _freeze(result)

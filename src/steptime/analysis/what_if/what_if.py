@@ -170,7 +170,7 @@ class ReplayWindow:
     steps: Int64
 
 
-def window_of(trace: Trace, boundaries: Int64, launch: Int64) -> ReplayWindow:
+def window_of(trace: Trace, boundaries: Int64, launch: Int32) -> ReplayWindow:
     """The steps in the middle, at most `MOST_STEPS` of them, with all that they launched or that still ran in them."""
     events = trace.events
     for count in range(min(len(boundaries), MOST_STEPS), 0, -1):
@@ -183,11 +183,11 @@ def window_of(trace: Trace, boundaries: Int64, launch: Int64) -> ReplayWindow:
     chosen |= called & (events.begin[launch] < until) & (events.end > since)
     chosen[launch[called & chosen]] = True
     rows = np.flatnonzero(chosen)
-    place = np.full(len(events) + 1, NONE)
+    place = np.full(len(events) + 1, NONE, np.int32)
     place[rows] = np.arange(len(rows))
     columns = {field.name: getattr(events, field.name)[rows] for field in fields(EventTable)}
     part = replace(trace, events=EventTable(**columns))
-    return ReplayWindow(part, rows, place[launch[rows]], np.arange(first, first + count))
+    return ReplayWindow(part, rows, place[launch[rows]].astype(np.int64), np.arange(first, first + count))
 
 
 def rerun(
@@ -201,7 +201,7 @@ def rerun(
     if steps.lane is None or not len(steps):
         return None
     boundaries = steps.boundaries
-    window = window_of(steps.trace, boundaries, steps.links.launch.astype(np.int64))
+    window = window_of(steps.trace, boundaries, steps.links.launch)
     if not len(window.rows):
         return None
     measured = breakdown.wall[window.steps]
