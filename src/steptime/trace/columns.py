@@ -345,69 +345,58 @@ def _lane(value: object) -> Number:
 
 Array = npt.NDArray[Any]
 PIECE = 1 << 18
-"""Rows: a quarter of a megabyte and more. Smaller pieces would leave holes in the heap, which stay with the process."""
+"""Rows that a column grows by."""
 WIDER: dict[type[np.generic], type[np.generic]] = {np.int8: np.int16, np.int16: np.int32, np.int32: np.int64}
 
 
 class Growing:
     """A column of the type `kind`, or of the narrowest that holds all values from `kind` on where it is `growing`.
-    absent: the value of rows without one."""
+    absent: the value of rows without one.
+
+    It is one array that is made longer where it lies: the system moves its pages, so that nothing is copied, and
+    nothing is left behind in the heap.
+    """
 
     def __init__(self, kind: type[np.generic], absent: int, *, growing: bool = False) -> None:
         self._kind = kind
         self._absent = absent
         self._limits = np.iinfo(kind) if growing and kind in WIDER else None
-        self._pieces: list[Array] = []
-        self._used = 0
-        self._skipped = 0
+        self._column: Array | None = None
+        self._rows = 0
 
     def skip(self, count: int) -> None:
         """Appends `count` rows without a value."""
-        if self._pieces:
-            self._append(np.broadcast_to(np.asarray(self._absent, self._kind), (count,)))
-        else:
-            self._skipped += count
+        if self._column is not None:
+            self._room(self._column, count)[:] = self._absent
+        self._rows += count
 
     def extend(self, values: Array) -> None:
         """Appends values, of any integer type that the column's type can hold."""
         while self._limits is not None and len(values):
             if self._limits.min <= values.min() and values.max() <= self._limits.max:
                 break
-            self._widen()
-        if not self._pieces:
-            self._pieces.append(np.empty(PIECE, self._kind))
-            self.skip(self._skipped)
-        self._append(values)
+            self._kind = WIDER[self._kind]
+            self._limits = np.iinfo(self._kind) if self._kind in WIDER else None
+        if self._column is None:
+            self._column = np.full(self._rows, self._absent, self._kind)
+        elif self._column.dtype != self._kind:
+            self._column = self._column.astype(self._kind)
+        self._room(self._column, len(values))[:] = values
+        self._rows += len(values)
 
-    def _append(self, values: Array) -> None:
-        done = 0
-        while done < len(values):
-            if self._used == PIECE:
-                self._pieces.append(np.empty(PIECE, self._kind))
-                self._used = 0
-            part = values[done : done + PIECE - self._used]
-            self._pieces[-1][self._used : self._used + len(part)] = part
-            self._used, done = self._used + len(part), done + len(part)
+    def _room(self, column: Array, count: int) -> Array:
+        """The place of so many more rows."""
+        if self._rows + count > len(column):
+            column.resize((self._rows + count) // PIECE * PIECE + PIECE, refcheck=False)  # nobody else has seen it
+        return column[self._rows : self._rows + count]
 
     def finished(self) -> Array:
         """The column, writable where it has values; a constant of no size where it has none. It is given away."""
-        if not self._pieces:
-            return np.broadcast_to(np.asarray(self._absent, self._kind), (self._skipped,))
-        rows = PIECE * (len(self._pieces) - 1) + self._used
-        column, filled = np.empty(rows, self._kind), 0
-        self._pieces.reverse()
-        while self._pieces:
-            piece = self._pieces.pop()[: rows - filled]
-            column[filled : filled + len(piece)] = piece
-            filled += len(piece)
+        if self._column is None:
+            return np.broadcast_to(np.asarray(self._absent, self._kind), (self._rows,))
+        column, self._column = self._column, None
+        column.resize(self._rows, refcheck=False)
         return column
-
-    def _widen(self) -> None:
-        """From here on with twice the bits; the pieces before follow when they are joined."""
-        self._kind = WIDER[self._kind]
-        self._limits = np.iinfo(self._kind) if self._kind in WIDER else None
-        if self._pieces:
-            self._pieces[-1] = self._pieces[-1].astype(self._kind)
 
 
 DEVICE_WORK = 254
