@@ -20,18 +20,21 @@ from steptime.analysis.breakdown import breakdown_of
 from steptime.analysis.categories import Breakdown, Category
 from steptime.analysis.device_activity import unseen_work
 from steptime.analysis.graph_launches import graph_use
-from steptime.analysis.operators import operator_totals, rounds_of, sources_of
+from steptime.analysis.operators import operations_on, operator_totals, rounds_of, sources_of
 from steptime.analysis.recompute import backward_again, recomputed
 from steptime.analysis.step_context import StepContext, step_context
 from steptime.arrays import Int64
 from steptime.intervals import contains, measure, union
 from steptime.machine.machine import Machine
 from steptime.quantities import mean_of_series
+from steptime.trace.cached_per_trace import forget
 from steptime.trace.table import EventKind, Trace
 from steptime.trace.vendors import is_compiled, matching, of_symbols
 
 WARM_UP = 1.5
 """A first step this much longer than the median of the others is the profiler's or the job's start."""
+MANY = 1_000_000
+"""Events. Of a smaller trace nothing is let go of early: what is asked for again is there."""
 GARBAGE = "Python GC"
 """So torch's profiler names a collection (record_python_gc_info)."""
 
@@ -80,6 +83,8 @@ def look_at_trace(trace: Trace, boundaries: Int64, machine: Machine | None = Non
         graphs=graph_use(steps),
     )
     again, twice = recomputed(steps), backward_again(steps)
+    if steps.on_device and len(trace.events) > MANY:
+        forget(trace, operations_on)  # what remains looks at the device
     case = Case(
         step=step,
         categories=categories_of(breakdown, waste(operators, machine), seen=not step.untraced),

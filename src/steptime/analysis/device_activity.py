@@ -10,7 +10,7 @@ from steptime.analysis.threads import during
 from steptime.arrays import Bool, Int32, unique
 from steptime.intervals import Intervals
 from steptime.trace.cached_per_trace import once
-from steptime.trace.links import DEVICE, UNKNOWN, host_forest, launches_of, roles_of
+from steptime.trace.links import DEVICE, UNKNOWN, host_forest, launches_of, none_of, roles_of
 from steptime.trace.table import EventKind, Trace
 from steptime.trace.vendors import COLLECTIVE, COLLECTIVE_ON_DEVICE, LAUNCH, STEP, communicates, matching, of_symbols
 
@@ -46,7 +46,7 @@ def unseen_work(trace: Trace) -> Bool:
     libraries that work on devices only. The job ran on a device then, and the profiler recorded the host alone."""
     events = trace.events
     if np.isin(events.event_kind, DEVICE).any():
-        return np.zeros(len(events), np.bool_)
+        return none_of(len(events))
     launches = (events.event_kind == EventKind.RUNTIME) & matching(trace, LAUNCH.match)
     collectives = (events.event_kind == EventKind.ANNOTATION) & matching(trace, COLLECTIVE_ON_DEVICE.match)
     asking: Bool = launches if launches.any() else collectives
@@ -88,7 +88,7 @@ def communication_kernels(trace: Trace) -> Bool:
     chosen[rows[launched[within[asking]]]] = True
     by_name = [name for name in unique(names).tolist() if communicates(trace.symbols[name])]
     chosen[rows[np.isin(names, by_name)]] = True
-    return chosen
+    return chosen if chosen.any() else none_of(len(chosen))
 
 
 @once

@@ -25,7 +25,7 @@ import numpy as np
 
 from steptime.analysis.categories import Category, Claims
 from steptime.analysis.device_activity import device_activities, device_time
-from steptime.analysis.operators import DISPATCH_GAP, grouped, operator_events, per_step, short_gaps, source_of
+from steptime.analysis.operators import DISPATCH_GAP, grouped, operator_events, per_step, bridged, source_of
 from steptime.analysis.step_context import StepContext
 from steptime.analysis.threads import autograd_lanes, compile_time, during, input_time, recorded_time
 from steptime.arrays import Bool, Int32, Int64, distinct, unique
@@ -124,7 +124,7 @@ def _explain(
     later = begin < events.begin[device_activities(trace).rows].max(initial=0)  # else nothing was there to be launched
     drained = contains(during(trace, waits), begin) & later
     calling = (operator_events(trace) | (events.event_kind == EventKind.RUNTIME)) & np.isin(events.lane, threads)
-    calls = during(trace, calling)
+    calls = during(trace, calling, bridged)
     queued = (launched <= begin) & (end - begin <= DISPATCH_GAP) & ~staged  # the device's own pause between kernels
     waiting = join(
         union(begin[drained], launched[drained]),
@@ -136,7 +136,7 @@ def _explain(
         intersect(inside, join(*(input_time(trace, each) for each in threads), input_ranges)),
         waiting,
         intersect(inside, join(*(compile_time(trace, each) for each in threads), compile_ranges)),
-        intersect(inside, join(calls, short_gaps(calls), union(launched, end))),
+        intersect(inside, join(calls, union(launched, end))),
         intersect(inside, _python_time(trace, threads[-1])),
     )
 
@@ -169,7 +169,7 @@ NO_FUNCTIONS = np.empty((0, 4), np.int64)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class IdleGaps:
-    """Pieces of device-idle time of one category each, in time order; all columns int64 of one length, read-only.
+    """Pieces of device-idle time of one category each, in time order; all columns of one length, read-only.
 
     begin, end: ns. step: index of the window. category: a `Category` from UNRECORDED on. launch: row of the call that
     ends the stretch. lane: of the thread that made it. wait: of a piece of SYNC, row of the call that waited.
@@ -182,13 +182,13 @@ class IdleGaps:
 
     begin: Int64
     end: Int64
-    step: Int64
-    category: Int64
-    launch: Int64
-    lane: Int64
-    wait: Int64
-    cause: Int64
-    inside: Int64
+    step: Int32
+    category: Int32
+    launch: Int32
+    lane: Int32
+    wait: Int32
+    cause: Int32
+    inside: Int32
     functions: Int64
 
     def __len__(self) -> int:
@@ -214,8 +214,9 @@ def gaps_of(steps: StepContext) -> IdleGaps:
     wait = _waits(trace, idle, np.append(idle.begin, 0)[gap], begin, lane)
     wait = np.where((wait == UNKNOWN) & np.append(idle.staged, False)[gap], launch, wait)
     wait = np.where(category == Category.SYNC, wait, UNKNOWN)
-    nothing = np.full(len(gap), UNKNOWN)
-    found = IdleGaps(begin, end, step, category, launch, lane, wait, nothing, nothing.copy(), NO_FUNCTIONS)
+    nothing = np.full(len(gap), UNKNOWN, np.int32)
+    narrow = (each.astype(np.int32) for each in (step, category, launch, lane, wait))
+    found = IdleGaps(begin, end, *narrow, nothing, nothing.copy(), NO_FUNCTIONS)
     return replace(found, functions=_find_causes(trace, steps.links, idle, found))
 
 

@@ -161,7 +161,7 @@ def _add_times(steps: StepContext, calls: ModuleCalls, spent: defaultdict[str, _
     trace, links = steps.trace, steps.links
     module = links.module.astype(np.int64)
     counted = links.step != UNKNOWN
-    behind = links.forward != UNKNOWN  # in a frame of autograd
+    behind = links.forward[:] != UNKNOWN  # in a frame of autograd
     again = calls.rows[behind[calls.rows]]
     rerun = union(trace.events.begin[again], trace.events.ends(again))
     if steps.on_device:

@@ -31,7 +31,7 @@ from steptime.trace.call_tree import (
     innermost_at,
     nearest_ancestor,
 )
-from steptime.trace.links import UNKNOWN, Links, host_forest, roles_of, source_line
+from steptime.trace.links import UNKNOWN, Links, host_forest, none_of, roles_of, source_line
 from steptime.trace.table import ABSENT, EventKind, Trace
 from steptime.trace.vendors import (
     ANNOTATION,
@@ -118,7 +118,8 @@ def rounds_of(steps: StepContext) -> Mapping[SourceLine, int]:
         return {}
     name = trace.events.name.astype(np.int64)
     rows = np.flatnonzero(operator_events(trace) & np.isin(trace.events.lane, steps.lanes))
-    rows = unique(np.where(links.forward[rows] == UNKNOWN, rows, links.forward[rows])).astype(np.int64)
+    forward = links.forward[rows]
+    rows = unique(np.where(forward == UNKNOWN, rows, forward)).astype(np.int64)
     rows = rows[links.function[rows] != UNKNOWN]
     forest = host_forest(trace)
     parent = forest.enclosing(np.ones(len(trace.events), np.bool_))
@@ -147,6 +148,14 @@ def short_gaps(busy: Intervals) -> Intervals:
     begin, end = busy.end[:-1], busy.begin[1:]
     short = end - begin <= DISPATCH_GAP
     return union(begin[short], end[short])
+
+
+def bridged(busy: Intervals) -> Intervals:
+    """The set with its `short_gaps`."""
+    if len(busy) < 2:
+        return busy
+    long = busy.begin[1:] - busy.end[:-1] > DISPATCH_GAP
+    return Intervals(busy.begin[np.append(True, long)], busy.end[np.append(long, True)])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -208,12 +217,12 @@ def without_backward(steps: StepContext) -> Bool:
     a sequence number then. What an operator calls counts with it. Each number is that of an operator that records
     something for backward, so nearly all of them must come back there: else the trace holds the forward of one batch
     and the backward of another, as with pipelines, and nothing is told."""
-    trace, forward, number = steps.trace, steps.links.forward, steps.trace.events.sequence
+    trace, forward, number = steps.trace, steps.links.forward.found, steps.trace.events.sequence
     engine = matching(trace, is_engine)
     operators = operator_events(trace) & ~engine
     numbers = unique(number[operators & (number != ABSENT)])
     if not len(numbers) or among(numbers, number[engine]).mean() < NEARLY_ALL:
-        return np.zeros(len(trace.events), np.bool_)
+        return none_of(len(trace.events))
     above, outermost = host_forest(trace).enclosing(operators), np.arange(len(trace.events), dtype=np.int32)
     while len(higher := np.flatnonzero(above[outermost] != UNKNOWN)):
         outermost[higher] = above[outermost[higher]]

@@ -1,6 +1,6 @@
 """What was found out about a trace once, for all who ask: several rooms need the same launches, lanes and operators.
 
-Results are kept for as long as the trace itself lives, and are read-only: whoever changed one would change it for all.
+Results are kept for as long as the trace itself lives, or until they are forgotten, and are read-only: whoever changed one would change it for all.
 """
 
 from __future__ import annotations
@@ -17,6 +17,9 @@ import numpy as np
 Owner = TypeVar("Owner")
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
+
+_FORGETTING: dict[Callable[..., object], Callable[[int], object]] = {}
+"""By function under `once`."""
 
 
 def once(
@@ -45,7 +48,14 @@ def once(
         return results[key][1]
 
     functools.update_wrapper(remembering, function)
+    _FORGETTING[remembering] = lambda number: kept.pop(number, None)
     return remembering
+
+
+def forget(owner: object, *functions: Callable[..., object]) -> None:
+    """Lets go of what functions under `once` found out about a trace; whoever asks them later has them look anew."""
+    for function in functions:
+        _FORGETTING[function](id(owner))
 
 
 def _key(argument: object) -> Hashable:

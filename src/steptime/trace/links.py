@@ -89,6 +89,24 @@ class Around:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Forward:
+    """For each event the operator of the forward pass that the frame of autograd around it belongs to. frames: rows of
+    the frames, in order; found: the operator of each."""
+
+    frame: Around
+    frames: Int32
+    found: Int32
+
+    def __len__(self) -> int:
+        return len(self.frame)
+
+    def __getitem__(self, rows: Rows) -> Int32:
+        frame = self.frame[rows]
+        at = np.searchsorted(self.frames, frame)
+        return np.where(frame == UNKNOWN, UNKNOWN, np.append(self.found, np.int32(UNKNOWN))[at])[()]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Links:
     """One value for each event of the table, in the table's order: the row of another event, or UNKNOWN. Read-only.
     Those that any event has are looked up when they are asked for: by rows, a mask or a slice, as in a column.
@@ -111,7 +129,7 @@ class Links:
     operator: Around
     annotation: Around
     function: Int32
-    forward: Int32
+    forward: Forward
     module: Int32
     step: Int32
 
@@ -285,15 +303,15 @@ def link(trace: Trace, boundaries: Int64, *, is_user: Callable[[str], bool] = is
     made = host_forest(trace)
     launch = launches_of(trace)
     origin = _origins(trace, launch)
-    forward, frame = _forwards(trace, made, roles)
+    forward = _forwards(trace, made, origin, roles)
     return Links(
         launch=launch,
         parent=Around(made, nowhere(len(trace.events)), trace.events.event_kind != EventKind.PYTHON, itself=False),
         operator=Around(made, origin, roles.operator),
         annotation=Around(made, origin, roles.annotation),
-        function=_through(origin, _called_from(trace, made, roles.function, forward, frame)),
-        forward=_through(origin, forward),
-        module=_through(origin, _called_from(trace, made, roles.module, forward, frame)),
+        function=_through(origin, _called_from(trace, made, roles.function, forward)),
+        forward=forward,
+        module=_through(origin, _called_from(trace, made, roles.module, forward)),
         step=_through(origin, _steps(trace, boundaries, launched=bool((origin != UNKNOWN).any()))),
     )
 
@@ -347,11 +365,9 @@ def _origins(trace: Trace, launch: Int32) -> Int32:
     return origin
 
 
-def _by_number(
-    numbers: Int64, begin: Int64, candidates: Int64, rows: Int64, found: Int32, *, later: bool = True
-) -> None:
-    """Writes into found[rows] the candidate with the row's number. later: one that begins after the row counts too."""
-    at = latest_before(numbers[candidates], begin[candidates], numbers[rows], begin[rows], later=later)
+def _by_number(numbers: Int64, begin: Int64, candidates: Int64, rows: Int64, found: Int32) -> None:
+    """Writes into found[rows] the candidate with the row's number."""
+    at = latest_before(numbers[candidates], begin[candidates], numbers[rows], begin[rows], later=True)
     known = at != UNKNOWN
     found[rows[known]] = candidates[at[known]]
 
@@ -365,8 +381,8 @@ def _through(origin: Int32, of_host: Int32) -> Int32:
     return of_host
 
 
-def _forwards(trace: Trace, made: Forest, roles: Roles) -> tuple[Int32, Int32]:
-    """By row: the forward operator of what autograd runs, and the frame of autograd that runs it.
+def _forwards(trace: Trace, made: Forest, origin: Int32, roles: Roles) -> Forward:
+    """The forward operator of what autograd runs, and the frame of autograd that runs it.
 
     The frame has the sequence number. Operators that record nothing carry the number of the next one that does, so the
     last one before the frame owns it. In backward gradients are off and its operators have no number; what has one
@@ -374,19 +390,16 @@ def _forwards(trace: Trace, made: Forest, roles: Roles) -> tuple[Int32, Int32]:
     """
     events = trace.events
     numbered = events.sequence != ABSENT
-    framed = made.nearest(roles.engine & numbered)
-    frames = np.flatnonzero(roles.engine & numbered)
-    if not len(frames):
-        return framed, framed
+    framing = roles.engine & numbered
+    frames = np.flatnonzero(framing)
     operators = np.flatnonzero(roles.operator & ~roles.engine & numbered)
-    forward = np.full(len(events), UNKNOWN, np.int32)
-    _by_number(events.sequence, events.begin, operators, frames, forward, later=False)
-    inside = np.flatnonzero(framed != UNKNOWN)
-    forward[inside] = forward[framed[inside]]
-    return forward, framed
+    sequence, begin = events.sequence, events.begin
+    at = latest_before(sequence[operators], begin[operators], sequence[frames], begin[frames], later=False)
+    found = np.where(at == UNKNOWN, UNKNOWN, np.append(operators, UNKNOWN)[at]).astype(np.int32)
+    return Forward(Around(made, origin, framing), frames.astype(np.int32), found)
 
 
-def _called_from(trace: Trace, made: Forest, callers: Bool, forward: Int32, frame: Int32) -> Int32:
+def _called_from(trace: Trace, made: Forest, callers: Bool, forwards: Forward) -> Int32:
     """The caller (a function of the user's, a module) around each event of the host.
 
     Around what backward runs there is only whoever called backward, so it is the forward operator's, unless a caller
@@ -395,7 +408,7 @@ def _called_from(trace: Trace, made: Forest, callers: Bool, forward: Int32, fram
     around = made.nearest(callers)
     if not callers.any():
         return around
-    begin = trace.events.begin
+    begin, frame, forward = trace.events.begin, made.nearest(forwards.frame.marked), forwards[:]
     called = (frame != UNKNOWN) & (forward != UNKNOWN) & ((around == UNKNOWN) | (begin[around] < begin[frame]))
     source = np.where(called, forward, np.arange(len(forward), dtype=np.int32))
     walking = np.flatnonzero(called)
