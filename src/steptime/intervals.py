@@ -57,15 +57,17 @@ def union(begin: npt.ArrayLike, end: npt.ArrayLike) -> Intervals:
     """
     starts, stops = np.asarray(begin, np.int64), np.asarray(end, np.int64)
     kept = stops > starts
-    starts, stops = starts[kept], stops[kept]
+    if not kept.all():
+        starts, stops = starts[kept], stops[kept]
     if not len(starts):
         return EMPTY
     if np.any(starts[1:] < starts[:-1]):
         order = np.argsort(starts, kind="stable")
         starts, stops = starts[order], stops[order]
     reach = np.maximum.accumulate(stops)
-    heads = np.flatnonzero(np.concatenate(([True], starts[1:] > reach[:-1])))
-    return Intervals(starts[heads], reach[np.append(heads[1:], len(starts)) - 1])
+    apart = np.ones(len(starts) + 1, np.bool_)
+    np.greater(starts[1:], reach[:-1], out=apart[1:-1])
+    return Intervals(starts[apart[:-1]], reach[apart[1:]])
 
 
 def join(*sets: Intervals) -> Intervals:

@@ -59,7 +59,7 @@ from steptime.analysis.step_context import StepContext
 from steptime.analysis.timeline import Phase
 from steptime.analysis.traffic import AllocationTotal, allocations_of, collectives_of, copies_of
 from steptime.analysis.what_if.what_if import Replay, rerun
-from steptime.arrays import Int32, Int64, distinct
+from steptime.arrays import Int32, Int64, distinct, give_back
 from steptime.intervals import contains, union
 from steptime.machine.machine import Machine
 from steptime.quantities import SourceLine, mean_of_series
@@ -102,7 +102,9 @@ def _kernel(group: KernelGroup, trace: Trace, links: Links) -> KernelUse:
 def gap_uses(steps: StepContext) -> tuple[GapUse, ...]:
     """Why the device idled, the longest first. The device's own pauses between kernels that were launched before are
     nobody's on the host: their cause is PAUSE."""
+    give_back(len(steps.trace.events))
     gaps = gaps_of(steps)
+    give_back(len(steps.trace.events))
     launched = np.where(gaps.launch == UNKNOWN, gaps.begin, steps.trace.events.begin[gaps.launch])
     own = (gaps.category == Category.OVERHEAD) & (launched <= gaps.begin) & (gaps.duration <= DISPATCH_GAP)
     named_gaps = replace(gaps, cause=np.where(own, UNKNOWN, gaps.cause))

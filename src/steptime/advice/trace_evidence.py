@@ -23,7 +23,7 @@ from steptime.analysis.graph_launches import graph_use
 from steptime.analysis.operators import operations_on, operator_totals, rounds_of, sources_of
 from steptime.analysis.recompute import backward_again, recomputed
 from steptime.analysis.step_context import StepContext, step_context
-from steptime.arrays import Int64
+from steptime.arrays import MANY, Int64, give_back
 from steptime.intervals import contains, measure, union
 from steptime.machine.machine import Machine
 from steptime.quantities import mean_of_series
@@ -33,8 +33,6 @@ from steptime.trace.vendors import is_compiled, matching, of_symbols
 
 WARM_UP = 1.5
 """A first step this much longer than the median of the others is the profiler's or the job's start."""
-MANY = 1_000_000
-"""Events. Of a smaller trace nothing is let go of early: what is asked for again is there."""
 GARBAGE = "Python GC"
 """So torch's profiler names a collection (record_python_gc_info)."""
 
@@ -58,6 +56,7 @@ def look_at_trace(trace: Trace, boundaries: Int64, machine: Machine | None = Non
     durations = everything.windows[:, 1] - everything.windows[:, 0]
     warm_up = int(len(durations) > 2 and durations[0] > WARM_UP * np.median(durations[1:]))
     whole, numbers = breakdown_of(everything), np.arange(warm_up, len(durations))
+    give_back(len(trace.events))
     after = whole.only(numbers)
     usual = usual_of_trace(after)
     later = everything.only(numbers)
@@ -85,6 +84,7 @@ def look_at_trace(trace: Trace, boundaries: Int64, machine: Machine | None = Non
     again, twice = recomputed(steps), backward_again(steps)
     if steps.on_device and len(trace.events) > MANY:
         forget(trace, operations_on)  # what remains looks at the device
+    give_back(len(trace.events))
     case = Case(
         step=step,
         categories=categories_of(breakdown, waste(operators, machine), seen=not step.untraced),

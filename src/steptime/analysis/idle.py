@@ -28,7 +28,7 @@ from steptime.analysis.device_activity import device_activities, device_time
 from steptime.analysis.operators import DISPATCH_GAP, grouped, operator_events, per_step, bridged, source_of
 from steptime.analysis.step_context import StepContext
 from steptime.analysis.threads import autograd_lanes, compile_time, during, input_time, recorded_time
-from steptime.arrays import Bool, Int32, Int64, distinct, unique
+from steptime.arrays import Bool, Int32, Int64, distinct, give_back, unique
 from steptime.intervals import EMPTY, Intervals, contains, instants, intersect, join, subtract, touching, union
 from steptime.quantities import SourceLine
 from steptime.trace.cached_per_trace import once
@@ -95,6 +95,7 @@ def idle_of(trace: Trace, lane: int | None) -> Idle:
 def idle_claims(trace: Trace, lane: int | None, input_ranges: Intervals, compile_ranges: Intervals) -> Claims:
     """Who claims the idle time; lane as for `idle_of`, ranges: what the caller knows beside the trace."""
     idle = idle_of(trace, lane)
+    give_back(len(trace.events))
     explained = [_explain(trace, idle, each, input_ranges, compile_ranges) for each in idle.threads if each != UNKNOWN]
     return tuple((category, join(*(each[at] for each in explained))) for at, category in enumerate(CATEGORIES))
 
@@ -281,6 +282,7 @@ def _find_causes(trace: Trace, links: Links, idle: Idle, pieces: IdleGaps) -> In
         pieces.cause[chosen] = np.where(by_function, own, heaviest)
         functions.append(np.stack((chosen[held[0]], *held[1:]), axis=1))
         pieces.inside[chosen] = _heaviest(piece, owner, spent, len(chosen))
+        give_back(len(trace.events))
     return np.concatenate(functions)
 
 

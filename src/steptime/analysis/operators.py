@@ -17,7 +17,7 @@ from steptime.analysis.op_cost.op_cost import Modelled, bound_of, model
 from steptime.analysis.step_context import StepContext
 from steptime.analysis.threads import input_time
 from steptime.analysis.timeline import Phase
-from steptime.arrays import Bool, Float64, Int64, among, distinct, unique
+from steptime.arrays import Bool, Float64, Int8, Int64, among, distinct, give_back, unique
 from steptime.intervals import EMPTY, Intervals, contains, union
 from steptime.quantities import SourceLine
 from steptime.trace.cached_per_trace import once
@@ -281,6 +281,7 @@ def operator_calls(steps: StepContext) -> OperatorCalls:
         around = np.append(nearest_ancestor(tree.parent, kept), ROOT)[tree.parent[kept]]
         parts.append([tree.rows[kept], duration[kept], _phases(steps, operations)[kept], position[around]])
         known += int(kept.sum())
+        give_back(len(trace.events))
     return OperatorCalls(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
 
@@ -306,17 +307,17 @@ def _device_time(trace: Trace, operations: Operations, lane: int) -> Int64:
     return np.bincount(owner[owner != ROOT], spent[owner != ROOT], len(operations.tree)).astype(np.int64)
 
 
-def _phases(steps: StepContext, operations: Operations) -> Int64:
+def _phases(steps: StepContext, operations: Operations) -> Int8:
     """By what the caller knows; else by what the trace annotates, and backward is what autograd's engine runs."""
     begin = operations.tree.begin
     if steps.phases:
-        found = np.full(len(begin), int(Phase.REST))
+        found = np.full(len(begin), int(Phase.REST), np.int8)
         for phase, ranges in steps.phases.items():
             found[contains(ranges, begin)] = phase
         return found
     events = steps.trace.events
     updates = matching(steps.trace, OPTIMIZER_STEP.match)
-    found = np.full(len(begin), int(Phase.FORWARD))
+    found = np.full(len(begin), int(Phase.FORWARD), np.int8)
     found[nearest_ancestor(operations.tree.parent, operations.engine) != ROOT] = Phase.BACKWARD
     found[contains(union(events.begin[updates], events.ends(updates)), begin)] = Phase.OPTIMIZER
     found[contains(input_time(steps.trace, steps.lanes[0]), begin)] = Phase.INPUT
