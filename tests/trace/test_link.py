@@ -6,6 +6,7 @@ import dataclasses
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -199,7 +200,7 @@ def test_nothing_is_linked_in_a_trace_without_events_of_the_host(written: Writte
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 40), st.integers(0, 20)), max_size=30))
 def test_a_parent_is_the_latest_begun_that_is_still_open(events: list[tuple[int, int, int]]) -> None:
     lane, begin, duration = (np.array([each[part] for each in events], np.int64) for part in range(3))
-    columns = {"lane": lane, "begin": begin, "duration": duration}
+    columns: dict[str, Any] = {"lane": lane, "begin": begin, "duration": duration}
     table = EventTable(**{each.name: columns.get(each.name, lane) for each in dataclasses.fields(EventTable)})
     made = forest_of(table, np.arange(len(begin), dtype=np.int32))
     found = made.enclosing(np.ones(len(begin), np.bool_)).tolist()

@@ -242,7 +242,7 @@ def chain_uses(trace: Trace, links: Links, steps: int) -> tuple[ChainUse, ...]:
 def _pointwise(trace: Trace, links: Links) -> Int64:
     """Rows of the kernels of steps that an operator launched, the optimiser's left out, by stream and time."""
     events = trace.events
-    rows = np.flatnonzero((events.event_kind == EventKind.KERNEL) & (links.step != UNKNOWN))
+    rows: Int64 = np.flatnonzero((events.event_kind == EventKind.KERNEL) & (links.step != UNKNOWN))
     rows = rows[links.operator[rows] != UNKNOWN]
     if not len(rows):
         return rows

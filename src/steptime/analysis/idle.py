@@ -25,7 +25,7 @@ import numpy as np
 
 from steptime.analysis.categories import Category, Claims
 from steptime.analysis.device_activity import device_activities, device_time
-from steptime.analysis.operators import DISPATCH_GAP, grouped, operator_events, per_step, bridged, source_of
+from steptime.analysis.operators import DISPATCH_GAP, bridged, grouped, operator_events, per_step, source_of
 from steptime.analysis.step_context import StepContext
 from steptime.analysis.threads import autograd_lanes, compile_time, during, input_time, recorded_time
 from steptime.arrays import Bool, Int32, Int64, distinct, give_back, unique
@@ -216,8 +216,18 @@ def gaps_of(steps: StepContext) -> IdleGaps:
     wait = np.where((wait == UNKNOWN) & np.append(idle.staged, False)[gap], launch, wait)
     wait = np.where(category == Category.SYNC, wait, UNKNOWN)
     nothing = np.full(len(gap), UNKNOWN, np.int32)
-    narrow = (each.astype(np.int32) for each in (step, category, launch, lane, wait))
-    found = IdleGaps(begin, end, *narrow, nothing, nothing.copy(), NO_FUNCTIONS)
+    found = IdleGaps(
+        begin,
+        end,
+        step=step.astype(np.int32),
+        category=category.astype(np.int32),
+        launch=launch.astype(np.int32),
+        lane=lane.astype(np.int32),
+        wait=wait.astype(np.int32),
+        cause=nothing,
+        inside=nothing.copy(),
+        functions=NO_FUNCTIONS,
+    )
     return replace(found, functions=_find_causes(trace, steps.links, idle, found))
 
 

@@ -17,7 +17,7 @@ from steptime.analysis.op_cost.op_cost import Modelled, bound_of, model
 from steptime.analysis.step_context import StepContext
 from steptime.analysis.threads import input_time
 from steptime.analysis.timeline import Phase
-from steptime.arrays import Bool, Float64, Int8, Int64, among, distinct, give_back, unique
+from steptime.arrays import Bool, Float64, Int8, Int32, Int64, among, distinct, give_back, unique
 from steptime.intervals import EMPTY, Intervals, contains, union
 from steptime.quantities import SourceLine
 from steptime.trace.cached_per_trace import once
@@ -67,7 +67,7 @@ def grouped(*keys: npt.NDArray[Any]) -> list[Int64]:
     return np.split(order, np.flatnonzero(differs) + 1)
 
 
-def per_step(step: Int64, amount: Int64 | int, steps: int) -> Int64:
+def per_step(step: Int32 | Int64, amount: Int64 | int, steps: int) -> Int64:
     """(steps,) int64: the amounts by step; UNKNOWN steps do not count."""
     known = step != UNKNOWN
     found = np.zeros(steps, np.int64)
@@ -269,7 +269,8 @@ def operator_calls(steps: StepContext) -> OperatorCalls:
     """Calls that began inside the steps. On an accelerator those that launched something; on a CPU those that
     compute."""
     trace, inside = steps.trace, union(steps.boundaries[:, 0], steps.boundaries[:, 1])
-    parts, known = [[np.empty(0, np.int64)] * 4], 0
+    parts: list[list[npt.NDArray[Any]]] = [[np.empty(0, np.int64)] * 4]
+    known = 0
     for lane in steps.lanes:
         operations = operations_on(trace, lane)
         tree = operations.tree

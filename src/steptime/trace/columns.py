@@ -346,7 +346,7 @@ def _lane(value: object) -> Number:
 Array = npt.NDArray[Any]
 PIECE = 1 << 18
 """Rows that a column grows by."""
-WIDER: dict[type[np.generic], type[np.generic]] = {np.int8: np.int16, np.int16: np.int32, np.int32: np.int64}
+WIDER: dict[type[np.integer[Any]], type[np.integer[Any]]] = {np.int8: np.int16, np.int16: np.int32, np.int32: np.int64}
 
 
 class Growing:
@@ -357,7 +357,7 @@ class Growing:
     nothing is left behind in the heap.
     """
 
-    def __init__(self, kind: type[np.generic], absent: int, *, growing: bool = False) -> None:
+    def __init__(self, kind: type[np.integer[Any]], absent: int, *, growing: bool = False) -> None:
         self._kind = kind
         self._absent = absent
         self._limits = np.iinfo(kind) if growing and kind in WIDER else None
@@ -442,7 +442,7 @@ MOST_THREADS = 1024
 
 
 def growing_columns() -> dict[str, Growing]:
-    """Of an `EventTable`, by name. Durations begin with 32 bits, so that a few of them can be added up in their type."""
+    """Of an `EventTable`, by name. Durations have at least 32 bits, so that two of them can be added in their type."""
     found = {field.name: Growing(np.int8, ABSENT, growing=True) for field in fields(EventTable)}
     found["event_kind"], found["begin"] = Growing(np.uint8, 0), Growing(np.int64, 0)
     found["duration"] = Growing(np.int32, 0, growing=True)

@@ -14,16 +14,19 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import PurePath
+from typing import Any, TypeVar, overload
 
 import numpy as np
+import numpy.typing as npt
 
-from steptime.arrays import Bool, Int32, Int64
+from steptime.arrays import Bool, Int32, Int64, Numbers
 from steptime.quantities import SourceLine
 from steptime.trace.cached_per_trace import once
 from steptime.trace.call_tree import ROOT, enclosing, nearest_ancestor, nesting_order
-from steptime.trace.table import ABSENT, HOST_CATEGORIES, EventKind, EventTable, Rows, Trace
+from steptime.trace.table import ABSENT, HOST_CATEGORIES, EventKind, EventTable, Row, Rows, Trace
 from steptime.trace.vendors import ANNOTATION, PROFILER, QUEUEING, STEP, is_compiled, is_engine, matching, of_symbols
 
+Width = TypeVar("Width", bound=np.signedinteger[Any])
 UNKNOWN = -1
 """No such event in the trace."""
 
@@ -47,7 +50,7 @@ class Forest:
         found[self.parent == UNKNOWN] = UNKNOWN
         return found
 
-    def around(self, rows: Int32, marked: Bool, *, itself: bool) -> Int32:
+    def around(self, rows: Numbers, marked: Bool, *, itself: bool) -> Int32:
         """The same of some rows only, which costs as much as there are of them."""
         found = rows.astype(np.int32) if itself else self.parent[rows]
         climbing = np.flatnonzero(found != UNKNOWN)
@@ -80,7 +83,11 @@ class Around:
     def __len__(self) -> int:
         return len(self.origin)
 
-    def __getitem__(self, rows: Rows) -> Int32:
+    @overload
+    def __getitem__(self, rows: Row) -> int: ...
+    @overload
+    def __getitem__(self, rows: Rows) -> Int32: ...
+    def __getitem__(self, rows: Rows | Row) -> Any:
         asked = np.arange(len(self), dtype=np.int32)[rows] if isinstance(rows, slice) else np.asarray(rows)
         asked = np.flatnonzero(asked) if asked.dtype == np.bool_ else asked
         origin = self.origin[asked]
@@ -100,8 +107,12 @@ class Forward:
     def __len__(self) -> int:
         return len(self.frame)
 
-    def __getitem__(self, rows: Rows) -> Int32:
-        frame = self.frame[rows]
+    @overload
+    def __getitem__(self, rows: Row) -> int: ...
+    @overload
+    def __getitem__(self, rows: Rows) -> Int32: ...
+    def __getitem__(self, rows: Rows | Row) -> Any:
+        frame: Any = self.frame[rows]
         at = np.searchsorted(self.frames, frame)
         return np.where(frame == UNKNOWN, UNKNOWN, np.append(self.found, np.int32(UNKNOWN))[at])[()]
 
@@ -131,7 +142,7 @@ class Links:
     function: Int32
     forward: Forward
     module: Int32
-    step: Int32
+    step: Numbers
 
 
 PIECE = 1 << 17
@@ -372,7 +383,7 @@ def _by_number(numbers: Int64, begin: Int64, candidates: Int64, rows: Int64, fou
     found[rows[known]] = candidates[at[known]]
 
 
-def _through(origin: Int32, of_host: Int32) -> Int32:
+def _through(origin: Int32, of_host: npt.NDArray[Width]) -> npt.NDArray[Width]:
     """What is known of the host's events, for the device's too: what is known of where they come from."""
     known = np.flatnonzero(origin != UNKNOWN)
     if of_host.flags.writeable:  # else no event has one
@@ -420,12 +431,13 @@ def _called_from(trace: Trace, made: Forest, callers: Bool, forwards: Forward) -
     return np.where(around[source] == UNKNOWN, around, around[source])
 
 
-def _steps(trace: Trace, boundaries: Int64, *, launched: bool) -> Int32:
+def _steps(trace: Trace, boundaries: Int64, *, launched: bool) -> Numbers:
     """The step in which each event begins. On a device that is not the step it belongs to, and only counts where the
     trace holds none of the launches."""
     events = trace.events
     known = host_events(trace) if launched else host_events(trace) | np.isin(events.event_kind, DEVICE)
-    step = np.empty(len(events), np.int16 if len(boundaries) < 1 << 15 else np.int32)
+    width: type[np.signedinteger[Any]] = np.int16 if len(boundaries) < 1 << 15 else np.int32
+    step = np.empty(len(events), width)
     ends = boundaries[:, 1] if len(boundaries) else np.zeros(1, np.int64)
     for first in range(0, len(events), PIECE):
         part = slice(first, first + PIECE)

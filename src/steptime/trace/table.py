@@ -18,11 +18,12 @@ import numpy.typing as npt
 from steptime.arrays import Int64, Numbers
 
 Ids: TypeAlias = Int64
-Rows: TypeAlias = npt.NDArray[Any] | slice | int
+Row: TypeAlias = int | np.integer[Any]
+Rows: TypeAlias = npt.NDArray[Any] | slice | list[int]
 
 ABSENT = -128
-"""An integer that the event does not carry. No id, stream or size is it, -1 is a real stream (of syncs), and columns of 8
-bits can hold it."""
+"""An integer that the event does not carry. No id, stream or size is it (-1 is a real stream, of syncs). 8 bits hold
+it."""
 
 
 class EventKind(IntEnum):
@@ -98,8 +99,8 @@ class EventTable:
         """begin + duration of all, ns. Computed anew each time: nobody keeps 8 bytes for each event."""
         return self.begin + self.duration
 
-    def ends(self, rows: Rows) -> Int64:
-        """The same of some events. rows: an index, a mask or a slice."""
+    def ends(self, rows: Rows | Row) -> Int64:
+        """The same of some events. rows: their numbers, a mask or a slice."""
         found: Int64 = self.begin[rows] + self.duration[rows]
         return found
 

@@ -128,7 +128,9 @@ def _own_cost(parts: Parts, waited: Tie, row: Int64) -> tuple[Int64, Bool]:
     np.maximum.at(last, target, parts.scope.activities.end[source])
     rest = np.maximum(events.ends(waits.row) - last, 0)
     held = last > events.begin[waits.row]
-    own[waits.row] = np.where(waits.frees, rest, np.minimum(events.duration[waits.row].astype(np.int64), parts.delays.call))
+    own[waits.row] = np.where(
+        waits.frees, rest, np.minimum(events.duration[waits.row].astype(np.int64), parts.delays.call)
+    )
     own[waits.row[~held]] = NONE
     return own[row], own[row] != NONE
 
