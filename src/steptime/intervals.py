@@ -112,7 +112,7 @@ def contains(intervals: Intervals, times: npt.ArrayLike) -> Bool:
 
 
 def touching(intervals: Intervals, begin: Int64, end: Int64) -> Bool:
-    """Which of [begin, end), of those that are empty [begin, begin], overlap the set."""
+    """Which of the stretches of time begin before an interval of the set ends, and end after it begins."""
     found = np.empty(len(begin), np.bool_)
     for first in range(0, len(begin), PIECE):
         part = slice(first, first + PIECE)
