@@ -165,6 +165,8 @@ def _python_time(trace: Trace, lane: int) -> Intervals:
     return recorded_time(trace) if calls or (mine & (kinds == EventKind.OPERATOR)).any() else EMPTY
 
 
+AT_ONCE = 1 << 16
+"""Pieces of idle time whose causes are looked for in one go: what held the threads in them takes ten times as much."""
 NO_FUNCTIONS = np.empty((0, 4), np.int64)
 
 
@@ -275,25 +277,30 @@ def _find_causes(trace: Trace, links: Links, idle: Idle, pieces: IdleGaps) -> In
     for lanes in sorted(set(idle.threads.values())):
         ending = [lane for lane, explaining in idle.threads.items() if explaining == lanes and lane != UNKNOWN]
         chosen = np.flatnonzero(looked_for & np.isin(pieces.lane, ending))
-        if not len(chosen):
-            continue
-        looked_at = union(pieces.begin[chosen], pieces.end[chosen])
-        threads = [_thread_on(trace, each, looked_at) for each in lanes]
-        piece, owner, spent = _held_by(pieces.begin[chosen], pieces.end[chosen], threads)
-        held = _functions_of(trace, piece, owner, spent)
-        category, behind = pieces.category[chosen][piece], owner.copy()
-        for each, standing_for in STANDING_FOR.items():
-            behind[category == each] = standing_for(trace, links, owner[category == each])
-        own = _most_specific(trace, held, pieces.duration[chosen])
-        heaviest = _heaviest(piece, behind, spent, len(chosen))
-        alone = np.bincount(piece, np.where(behind == heaviest[piece], spent, 0), len(chosen))
-        several = alone < NEARLY_ALL * pieces.duration[chosen]
-        by_function = (pieces.category[chosen] == Category.PYTHON) & (own != UNKNOWN) & several
-        pieces.cause[chosen] = np.where(by_function, own, heaviest)
-        functions.append(np.stack((chosen[held[0]], *held[1:]), axis=1))
-        pieces.inside[chosen] = _heaviest(piece, owner, spent, len(chosen))
-        give_back(len(trace.events))
+        for first in range(0, len(chosen), AT_ONCE):
+            functions.append(_find_in_threads(trace, links, pieces, chosen[first : first + AT_ONCE], lanes))
+            give_back(len(trace.events))
     return np.concatenate(functions)
+
+
+def _find_in_threads(trace: Trace, links: Links, pieces: IdleGaps, chosen: Int64, lanes: tuple[int, ...]) -> Int64:
+    """The same for some of the pieces, in order, by what the threads that explain them were at."""
+    looked_at = union(pieces.begin[chosen], pieces.end[chosen])
+    threads = [_thread_on(trace, each, looked_at) for each in lanes]
+    piece, owner, spent = _held_by(pieces.begin[chosen], pieces.end[chosen], threads)
+    held = _functions_of(trace, piece, owner, spent)
+    category, behind = pieces.category[chosen][piece], owner.copy()
+    for each, standing_for in STANDING_FOR.items():
+        behind[category == each] = standing_for(trace, links, owner[category == each])
+    own = _most_specific(trace, held, pieces.duration[chosen])
+    heaviest = _heaviest(piece, behind, spent, len(chosen))
+    alone = np.bincount(piece, np.where(behind == heaviest[piece], spent, 0), len(chosen))
+    several = alone < NEARLY_ALL * pieces.duration[chosen]
+    by_function = (pieces.category[chosen] == Category.PYTHON) & (own != UNKNOWN) & several
+    pieces.cause[chosen] = np.where(by_function, own, heaviest)
+    pieces.inside[chosen] = _heaviest(piece, owner, spent, len(chosen))
+    found: Int64 = np.stack((chosen[held[0]], *held[1:]), axis=1)
+    return found
 
 
 def _is_function(name: str) -> bool:
