@@ -58,6 +58,22 @@ def test_contains_is_membership(pairs: Pairs, times: list[int]) -> None:
     assert intervals.contains(made(pairs), times).tolist() == [time in instants(pairs) for time in times]
 
 
+@given(PAIRS, st.lists(st.tuples(st.integers(-25, 45), st.integers(0, 3)), max_size=8))
+def test_millions_of_times_are_looked_at_piece_by_piece(pairs: Pairs, times: list[tuple[int, int]]) -> None:
+    whole, ends = made(pairs), [begin + length for begin, length in times]
+    begin, end = np.array([begin for begin, _ in times], np.int64), np.array(ends, np.int64)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(intervals, "PIECE", 2)
+        inside, touching = intervals.contains(whole, begin), intervals.touching(whole, begin, end)
+    assert inside.tolist() == [since in instants(pairs) for since in begin.tolist()]
+    members = list(zip(whole.begin.tolist(), whole.end.tolist(), strict=True))
+    expected = [
+        any(since < last and first < until for first, last in members)
+        for since, until in zip(begin.tolist(), ends, strict=True)
+    ]
+    assert touching.tolist() == expected
+
+
 @given(st.lists(PAIRS, max_size=4), st.integers(-25, 45), st.integers(0, 40))
 def test_claim_partitions_the_window_by_priority(sets: list[Pairs], begin: int, length: int) -> None:
     left, expected = set(range(begin, begin + length)), []

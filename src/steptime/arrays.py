@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import numpy as np
@@ -11,10 +13,33 @@ Bool = npt.NDArray[np.bool_]
 Int8 = npt.NDArray[np.int8]
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
+Numbers = npt.NDArray[np.signedinteger[Any]]
+"""Of a width that the values decide."""
 Float64 = npt.NDArray[np.float64]
 
 LARGEST = 2**62
+MANY = 1_000_000
+"""Rows. What analyses of fewer leave behind in the heap is not worth a look."""
 Scalar = TypeVar("Scalar", bound=np.generic)
+
+
+def give_back(rows: int) -> None:
+    """Gives the memory that arrays left free in the heap back to the system, where a table has so many rows that it
+    counts: what comes next needs arrays of other sizes, and would take more beside it. Only glibc keeps that much."""
+    trim = _trim() if rows > MANY else None
+    if trim is not None:
+        trim(0)
+
+
+@functools.cache
+def _trim() -> Callable[[int], int] | None:
+    import ctypes  # of no use to a small table
+
+    try:
+        found: Callable[[int], int] = ctypes.CDLL(None).malloc_trim
+    except (AttributeError, OSError, TypeError):  # another C library, another system
+        return None
+    return found
 
 
 def unique(values: npt.NDArray[Scalar]) -> npt.NDArray[Scalar]:

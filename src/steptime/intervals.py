@@ -45,6 +45,8 @@ class Intervals:
     __hash__ = None  # type: ignore[assignment]
 
 
+PIECE = 1 << 17
+"""Of millions of times, those that are looked at in one go, so that what is only on the way takes no memory for all."""
 EMPTY = Intervals(np.empty(0, np.int64), np.empty(0, np.int64))
 
 
@@ -55,15 +57,17 @@ def union(begin: npt.ArrayLike, end: npt.ArrayLike) -> Intervals:
     """
     starts, stops = np.asarray(begin, np.int64), np.asarray(end, np.int64)
     kept = stops > starts
-    starts, stops = starts[kept], stops[kept]
+    if not kept.all():
+        starts, stops = starts[kept], stops[kept]
     if not len(starts):
         return EMPTY
     if np.any(starts[1:] < starts[:-1]):
         order = np.argsort(starts, kind="stable")
         starts, stops = starts[order], stops[order]
     reach = np.maximum.accumulate(stops)
-    heads = np.flatnonzero(np.concatenate(([True], starts[1:] > reach[:-1])))
-    return Intervals(starts[heads], reach[np.append(heads[1:], len(starts)) - 1])
+    apart = np.ones(len(starts) + 1, np.bool_)
+    np.greater(starts[1:], reach[:-1], out=apart[1:-1])
+    return Intervals(starts[apart[:-1]], reach[apart[1:]])
 
 
 def join(*sets: Intervals) -> Intervals:
@@ -100,9 +104,21 @@ def clip(intervals: Intervals, begin: int, end: int) -> Intervals:
 def contains(intervals: Intervals, times: npt.ArrayLike) -> Bool:
     """Which of the times lie in the set."""
     instants = np.asarray(times, np.int64)
-    found = np.searchsorted(intervals.begin, instants, side="right")
-    inside: Bool = instants < np.append(np.iinfo(np.int64).min, intervals.end)[found]
+    inside, ends = np.empty(instants.shape, np.bool_), np.append(np.iinfo(np.int64).min, intervals.end)
+    for first in range(0, len(instants), PIECE):
+        part = instants[first : first + PIECE]
+        inside[first : first + PIECE] = part < ends[np.searchsorted(intervals.begin, part, side="right")]
     return inside
+
+
+def touching(intervals: Intervals, begin: Int64, end: Int64) -> Bool:
+    """Which of the stretches of time begin before an interval of the set ends, and end after it begins."""
+    found = np.empty(len(begin), np.bool_)
+    for first in range(0, len(begin), PIECE):
+        part = slice(first, first + PIECE)
+        begun = np.searchsorted(intervals.begin, end[part])
+        found[part] = np.searchsorted(intervals.end, begin[part], side="right") < begun
+    return found
 
 
 def total(intervals: Intervals) -> int:

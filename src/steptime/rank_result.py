@@ -29,6 +29,7 @@ from steptime.analysis.stragglers.fleet import machine_of
 from steptime.analysis.stragglers.summary import RankSummary, summarise, summarise_process
 from steptime.analysis.timeline import Timeline
 from steptime.analysis.trace_steps import FoundSteps, find_steps
+from steptime.arrays import give_back
 from steptime.machine.machine import Machine
 from steptime.machine.peaks import known
 from steptime.recording.load import name_of
@@ -155,6 +156,7 @@ def analyse_trace(trace: Trace, number: int, *, detailed: bool) -> RankResult | 
     steps = find_steps(trace)
     if not (steps.boundaries[:, 1] > steps.boundaries[:, 0]).any() or nothing_in(trace):
         return None
+    give_back(len(trace.events))
     device, rank = device_of(trace), trace.rank if trace.rank is not None else number
     looked = look_at_trace(trace, steps.boundaries, known(device), how=steps.how)
     warm_up, walls = looked.case.step.warm_up, looked.whole.wall

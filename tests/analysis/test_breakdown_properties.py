@@ -11,15 +11,18 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from steptime.analysis import operators, threads
 from steptime.analysis.breakdown import breakdown_of, phase_breakdown
 from steptime.analysis.categories import Category
 from steptime.analysis.idle import gaps_of
-from steptime.analysis.operators import operator_totals
+from steptime.analysis.operators import bridged, operator_totals, short_gaps
 from steptime.analysis.recompute import recomputed
 from steptime.analysis.step_context import step_context
+from steptime.analysis.threads import during
 from steptime.analysis.timeline import Phase
 from steptime.analysis.trace_steps import reach, steps_of
 from steptime.analysis.traffic import allocations_of, collectives_of, copies_of
+from steptime.intervals import join, union
 from steptime.trace.reader import read
 
 NAMES = {
@@ -74,6 +77,21 @@ def test_any_mixture_of_events_balances(folder: Path, listed: list[dict[str, Any
     assert phases[Phase.REST].sum() == (boundaries[:, 1] - boundaries[:, 0]).sum()
     assert all(each.duration > 0 for each in operator_totals(steps, {}))
     assert (recomputed(steps) <= boundaries[:, 1] - boundaries[:, 0]).all()
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(listed=st.lists(events(), max_size=25), gap=st.integers(0, 40_000))
+def test_the_time_of_events_is_the_same_in_pieces(folder: Path, listed: list[dict[str, Any]], gap: int) -> None:
+    path = folder / "pieces.json"
+    path.write_text(json.dumps(listed))
+    trace = read(path)
+    whole = union(trace.events.begin, trace.events.end)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(threads, "PIECE", 3)
+        patch.setattr(operators, "DISPATCH_GAP", gap)
+        every = np.ones(len(trace.events), np.bool_)
+        assert during(trace, every) == during(trace, np.arange(len(every))) == whole
+        assert during(trace, every, bridged) == join(whole, short_gaps(whole))
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -11,13 +11,16 @@ from steptime.trace import columns
 from steptime.trace.columns import Growing
 from steptime.trace.table import ABSENT
 
-numbers = st.lists(st.integers(-(2**31), 2**31 - 1) | st.integers(-(2**63), 2**63 - 1), max_size=9)
+WIDTHS = (8, 16, 32, 64)
+numbers = st.sampled_from(WIDTHS).flatmap(
+    lambda width: st.lists(st.integers(-(2 ** (width - 1)), 2 ** (width - 1) - 1), max_size=9)
+)
 
 
 @given(parts=st.lists(st.integers(0, 9) | numbers, max_size=12))
 @settings(max_examples=300)
 def test_values_and_gaps_stay_in_their_order(parts: list[int | list[int]]) -> None:
-    column, expected = Growing(np.int64, ABSENT, narrow=True), []
+    column, expected = Growing(np.int8, ABSENT, growing=True), []
     piece, columns.PIECE = columns.PIECE, 8
     try:
         for part in parts:
@@ -31,8 +34,8 @@ def test_values_and_gaps_stay_in_their_order(parts: list[int | list[int]]) -> No
     finally:
         columns.PIECE = piece
     assert found.tolist() == expected
-    fits = all(-(2**31) <= value < 2**31 for value in expected)
-    assert found.dtype == (np.int32 if fits else np.int64)
+    fitting = (width for width in WIDTHS if all(-(2 ** (width - 1)) <= value < 2 ** (width - 1) for value in expected))
+    assert found.dtype == f"int{next(fitting)}"
 
 
 @pytest.mark.parametrize("count", [0, 1, columns.PIECE - 1, columns.PIECE, columns.PIECE + 1, 3 * columns.PIECE])
@@ -44,7 +47,7 @@ def test_pieces_are_joined_without_a_seam(count: int) -> None:
 
 
 def test_a_column_without_a_value_takes_no_memory() -> None:
-    column = Growing(np.int64, ABSENT, narrow=True)
+    column = Growing(np.int8, ABSENT, growing=True)
     column.skip(10**12)
     found = column.finished()
     assert len(found) == 10**12

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,10 +15,10 @@ from hypothesis import strategies as st
 from traces import ENGINE, Written, annotation, called, happened, kernel, launch, operator, python, step, write
 
 from steptime.analysis.trace_steps import steps_of
-from steptime.arrays import Bool, Int32
-from steptime.trace.links import DEVICE, UNKNOWN, Links, forest_of, function_name, latest_before, link, roles_of
+from steptime.arrays import Bool
+from steptime.trace.links import DEVICE, UNKNOWN, Around, Links, forest_of, function_name, latest_before, link, roles_of
 from steptime.trace.reader import read
-from steptime.trace.table import ABSENT, HOST_CATEGORIES, EventKind, Trace
+from steptime.trace.table import ABSENT, HOST_CATEGORIES, EventKind, EventTable, Trace
 
 NOWHERE = np.empty((0, 2), np.int64)
 BACKWARD = "autograd::engine::evaluate_function: AddmmBackward0"
@@ -192,15 +194,21 @@ def test_a_python_function_has_a_name_without_its_place(symbol: str, name: str) 
 def test_nothing_is_linked_in_a_trace_without_events_of_the_host(written: Written) -> None:
     trace = written([kernel(1, 10, 20)])
     links = link(trace, NOWHERE)
-    assert all(getattr(links, column).tolist() == [UNKNOWN] for column in Links.__slots__)
+    assert all(getattr(links, column)[:].tolist() == [UNKNOWN] for column in Links.__slots__)
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 40), st.integers(0, 20)), max_size=30))
 def test_a_parent_is_the_latest_begun_that_is_still_open(events: list[tuple[int, int, int]]) -> None:
     lane, begin, duration = (np.array([each[part] for each in events], np.int64) for part in range(3))
-    made = forest_of(lane.astype(np.int32), begin, begin + duration, np.arange(len(begin), dtype=np.int32))
+    columns: dict[str, Any] = {"lane": lane, "begin": begin, "duration": duration}
+    table = EventTable(**{each.name: columns.get(each.name, lane) for each in dataclasses.fields(EventTable)})
+    made = forest_of(table, np.arange(len(begin), dtype=np.int32))
     found = made.enclosing(np.ones(len(begin), np.bool_)).tolist()
     assert found == list(parents_by_loop(lane.tolist(), begin.tolist(), (begin + duration).tolist()))
+    asked = np.arange(len(begin), dtype=np.int32)[::2]
+    marked = duration > 10
+    for itself, of_all in ((True, made.nearest(marked)), (False, made.enclosing(marked))):
+        assert made.around(asked, marked, itself=itself).tolist() == of_all[asked].tolist()
 
 
 def parents_by_loop(lane: list[int], begin: list[int], end: list[int]) -> list[int]:
@@ -253,7 +261,7 @@ def test_on_real_traces_parents_launches_and_operators_are_those_of_plain_loops(
         check_ancestors(trace, links.annotation, roles.annotation, itself=True)
 
 
-def check_ancestors(trace: Trace, column: Int32, marked: Bool, *, itself: bool) -> None:
+def check_ancestors(trace: Trace, column: Around, marked: Bool, *, itself: bool) -> None:
     """That a column of the links is the innermost marked event around each of the host's."""
     events = trace.events
     hosts = np.flatnonzero(np.isin(events.event_kind, HOST_CATEGORIES))

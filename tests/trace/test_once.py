@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pytest
 from traces import event, trace_file
 
-from steptime.trace.cached_per_trace import once
+from steptime.trace.cached_per_trace import forget, once
 from steptime.trace.reader import read
 from steptime.trace.table import Trace
 
@@ -30,11 +30,12 @@ def test_the_same_question_about_the_same_trace_is_answered_once(tmp_path: Path)
 
     first, second = a_trace(tmp_path), a_trace(tmp_path)
     assert rows(first, 1) is rows(first, 1)
-    assert rows(first, least=1) is rows(first, least=1)
-    assert asked == [1, 1]
+    assert rows(first, least=1) is rows(first, 1)
+    assert rows(first, 1, None) is rows(first, 1)
+    assert asked == [1]
     rows(second, 1)
     rows(first, 2)
-    assert asked == [1, 1, 1, 2]
+    assert asked == [1, 1, 2]
     one, other = np.arange(3), np.arange(3)
     assert rows(first, 5, one) is rows(first, 5, one)
     assert rows(first, 5, other) is not rows(first, 5, one)
@@ -78,3 +79,16 @@ def test_a_failure_is_not_remembered(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match="no"):
             fails(trace)
     assert len(asked) == 2
+
+
+def test_what_is_forgotten_is_found_out_anew_for_that_trace_only(tmp_path: Path) -> None:
+    @once
+    def rows(trace: Trace) -> npt.NDArray[np.int64]:
+        return np.arange(len(trace.events))
+
+    one, other = a_trace(tmp_path), a_trace(tmp_path)
+    first, second = rows(one), rows(other)
+    forget(one, rows)
+    forget(one, rows)
+    assert rows(one) is not first
+    assert rows(other) is second

@@ -98,8 +98,9 @@ def test_what_runs_below_an_operator_has_the_published_count(shared_data: Path) 
     first = np.flatnonzero(matching(trace, "forward".__eq__))[0]
     below = np.zeros(len(events), np.bool_)
     below[first] = True
+    parent = links.parent[:]
     while True:
-        more = (links.parent != UNKNOWN) & below[links.parent] & ~below
+        more = (parent != UNKNOWN) & below[parent] & ~below
         if not more.any():
             break
         below |= more

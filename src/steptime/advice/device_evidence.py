@@ -59,7 +59,7 @@ from steptime.analysis.step_context import StepContext
 from steptime.analysis.timeline import Phase
 from steptime.analysis.traffic import AllocationTotal, allocations_of, collectives_of, copies_of
 from steptime.analysis.what_if.what_if import Replay, rerun
-from steptime.arrays import Int32, Int64, distinct
+from steptime.arrays import Int32, Int64, distinct, give_back
 from steptime.intervals import contains, union
 from steptime.machine.machine import Machine
 from steptime.quantities import SourceLine, mean_of_series
@@ -102,7 +102,9 @@ def _kernel(group: KernelGroup, trace: Trace, links: Links) -> KernelUse:
 def gap_uses(steps: StepContext) -> tuple[GapUse, ...]:
     """Why the device idled, the longest first. The device's own pauses between kernels that were launched before are
     nobody's on the host: their cause is PAUSE."""
+    give_back(len(steps.trace.events))
     gaps = gaps_of(steps)
+    give_back(len(steps.trace.events))
     launched = np.where(gaps.launch == UNKNOWN, gaps.begin, steps.trace.events.begin[gaps.launch])
     own = (gaps.category == Category.OVERHEAD) & (launched <= gaps.begin) & (gaps.duration <= DISPATCH_GAP)
     named_gaps = replace(gaps, cause=np.where(own, UNKNOWN, gaps.cause))
@@ -240,14 +242,13 @@ def chain_uses(trace: Trace, links: Links, steps: int) -> tuple[ChainUse, ...]:
 def _pointwise(trace: Trace, links: Links) -> Int64:
     """Rows of the kernels of steps that an operator launched, the optimiser's left out, by stream and time."""
     events = trace.events
-    rows = np.flatnonzero(
-        (events.event_kind == EventKind.KERNEL) & (links.step != UNKNOWN) & (links.operator != UNKNOWN)
-    )
+    rows: Int64 = np.flatnonzero((events.event_kind == EventKind.KERNEL) & (links.step != UNKNOWN))
+    rows = rows[links.operator[rows] != UNKNOWN]
     if not len(rows):
         return rows
     updates = matching(trace, OPTIMIZER_STEP.match)
     launch = links.launch[rows]
-    updating = contains(union(events.begin[updates], events.end[updates]), events.begin[np.maximum(launch, 0)])
+    updating = contains(union(events.begin[updates], events.ends(updates)), events.begin[np.maximum(launch, 0)])
     rows = rows[~(updating & (launch != UNKNOWN))]
     order: Int64 = np.lexsort((events.begin[rows], events.stream[rows], events.device[rows]))
     ordered: Int64 = rows[order]
@@ -357,8 +358,9 @@ def generated_sources(trace: Trace, links: Links) -> dict[str, SourceLine]:
     the trace. Inductor launches each Triton kernel under an operator of the kernel's own name, whose arguments say
     where it comes from (CachingAutotuner.get_profiler_kwargs in torch/_inductor/runtime/triton_heuristics.py)."""
     events = trace.events
-    kernels = np.flatnonzero((events.event_kind == EventKind.KERNEL) & (links.operator != UNKNOWN))
+    kernels = np.flatnonzero(events.event_kind == EventKind.KERNEL)
     around = links.operator[kernels]
+    kernels, around = kernels[around != UNKNOWN], around[around != UNKNOWN]
     same = around[events.name[kernels] == events.name[around]]
     rows = same[distinct(events.name[same])[0]].astype(np.int64)
     names = (trace.symbols[number] for number in events.name[rows].tolist())

@@ -39,7 +39,7 @@ def optimizer_uses(trace: Trace, links: Links, windows: Int64) -> tuple[Optimize
     )
     chosen &= contains(union(windows[:, 0], windows[:, 1]), events.begin)
     rows = np.flatnonzero(chosen)
-    around = host_forest(trace).enclosing(chosen)[rows]
+    around = host_forest(trace).around(rows, chosen, itself=False)
     kind, outer = events.name[rows], np.where(around == UNKNOWN, ABSENT, events.name[around])
     return tuple(
         _use(trace, links, rows[kind == name], rows[(outer == name) & (kind != name)], windows)
@@ -98,7 +98,7 @@ def _kernels(trace: Trace, links: Links, inside: Intervals) -> tuple[int, Interv
     begin = np.full(len(inside), np.iinfo(np.int64).max)
     end = np.zeros(len(inside), np.int64)
     np.minimum.at(begin, number, events.begin[rows])
-    np.maximum.at(end, number, events.end[rows])
+    np.maximum.at(end, number, events.ends(rows))
     some = np.bincount(number, minlength=len(inside)) > 0
     return len(rows), union(begin[some], end[some])
 

@@ -20,13 +20,14 @@ from steptime.analysis.breakdown import breakdown_of
 from steptime.analysis.categories import Breakdown, Category
 from steptime.analysis.device_activity import unseen_work
 from steptime.analysis.graph_launches import graph_use
-from steptime.analysis.operators import operator_totals, rounds_of, sources_of
+from steptime.analysis.operators import operations_on, operator_totals, rounds_of, sources_of
 from steptime.analysis.recompute import backward_again, recomputed
 from steptime.analysis.step_context import StepContext, step_context
-from steptime.arrays import Int64
+from steptime.arrays import MANY, Int64, give_back
 from steptime.intervals import contains, measure, union
 from steptime.machine.machine import Machine
 from steptime.quantities import mean_of_series
+from steptime.trace.cached_per_trace import forget
 from steptime.trace.table import EventKind, Trace
 from steptime.trace.vendors import is_compiled, matching, of_symbols
 
@@ -55,6 +56,7 @@ def look_at_trace(trace: Trace, boundaries: Int64, machine: Machine | None = Non
     durations = everything.windows[:, 1] - everything.windows[:, 0]
     warm_up = int(len(durations) > 2 and durations[0] > WARM_UP * np.median(durations[1:]))
     whole, numbers = breakdown_of(everything), np.arange(warm_up, len(durations))
+    give_back(len(trace.events))
     after = whole.only(numbers)
     usual = usual_of_trace(after)
     later = everything.only(numbers)
@@ -80,6 +82,9 @@ def look_at_trace(trace: Trace, boundaries: Int64, machine: Machine | None = Non
         graphs=graph_use(steps),
     )
     again, twice = recomputed(steps), backward_again(steps)
+    if steps.on_device and len(trace.events) > MANY:
+        forget(trace, operations_on)  # what remains looks at the device
+    give_back(len(trace.events))
     case = Case(
         step=step,
         categories=categories_of(breakdown, waste(operators, machine), seen=not step.untraced),
@@ -116,7 +121,7 @@ def _garbage(trace: Trace, windows: Int64) -> GarbageUse | None:
     rows = np.flatnonzero((events.event_kind == EventKind.PYTHON) & matching(trace, GARBAGE.__eq__))
     if not len(rows):
         return None
-    spent = measure(union(events.begin[rows], events.end[rows]), windows[:, 0], windows[:, 1])
+    spent = measure(union(events.begin[rows], events.ends(rows)), windows[:, 0], windows[:, 1])
     return GarbageUse(mean_of_series(spent), len(rows) / len(windows))
 
 

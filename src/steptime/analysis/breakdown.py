@@ -160,5 +160,5 @@ def _communication(steps: StepContext, busy: Intervals) -> Intervals:
     events = steps.trace.events
     anywhere = matching(steps.trace, COLLECTIVE.match)
     here = anywhere & np.isin(events.lane, steps.lanes) & (events.event_kind == EventKind.OPERATOR)
-    running = subtract(union(events.begin[anywhere], events.end[anywhere]), busy)
-    return join(union(events.begin[here], events.end[here]), running)
+    running = subtract(union(events.begin[anywhere], events.ends(anywhere)), busy)
+    return join(union(events.begin[here], events.ends(here)), running)

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from steptime.analysis.threads import during
-from steptime.arrays import Bool, Int64, unique
+from steptime.arrays import Bool, Int32, unique
 from steptime.intervals import Intervals
 from steptime.trace.cached_per_trace import once
-from steptime.trace.links import DEVICE, UNKNOWN, host_forest, launches_of, roles_of
+from steptime.trace.links import DEVICE, UNKNOWN, host_forest, launches_of, none_of, roles_of
 from steptime.trace.table import EventKind, Trace
-from steptime.trace.vendors import COLLECTIVE, COLLECTIVE_ON_DEVICE, LAUNCH, STEP, communicates, matching
+from steptime.trace.vendors import COLLECTIVE, COLLECTIVE_ON_DEVICE, LAUNCH, STEP, communicates, matching, of_symbols
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -20,8 +20,8 @@ class Activities:
     """What ran on the device. rows: positions in the event table, by begin. launch: position of the runtime call with
     the same correlation, UNKNOWN where the trace holds none."""
 
-    rows: Int64
-    launch: Int64
+    rows: Int32
+    launch: Int32
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,7 +46,7 @@ def unseen_work(trace: Trace) -> Bool:
     libraries that work on devices only. The job ran on a device then, and the profiler recorded the host alone."""
     events = trace.events
     if np.isin(events.event_kind, DEVICE).any():
-        return np.zeros(len(events), np.bool_)
+        return none_of(len(events))
     launches = (events.event_kind == EventKind.RUNTIME) & matching(trace, LAUNCH.match)
     collectives = (events.event_kind == EventKind.ANNOTATION) & matching(trace, COLLECTIVE_ON_DEVICE.match)
     asking: Bool = launches if launches.any() else collectives
@@ -71,21 +71,24 @@ def device_activities(trace: Trace) -> Activities:
     """Kernels, copies and memsets with the calls that launched them."""
     rows = np.flatnonzero(np.isin(trace.events.event_kind, DEVICE))
     rows = rows[np.argsort(trace.events.begin[rows], kind="stable")]
-    return Activities(rows, launches_of(trace)[rows].astype(np.int64))
+    return Activities(rows.astype(np.int32), launches_of(trace)[rows])
 
 
 @once
 def communication_kernels(trace: Trace) -> Bool:
     """Which events are kernels that communicate: by their names, or because a collective's own operator launched
     them."""
-    kernel = trace.events.event_kind == EventKind.KERNEL
-    operator = np.append(host_forest(trace).nearest(roles_of(trace).operator), UNKNOWN)[launches_of(trace)]
-    asked = (operator != UNKNOWN) & matching(trace, COLLECTIVE.match)[operator]
-    chosen: Bool = kernel & asked
-    rows = np.flatnonzero(kernel)
-    names = [name for name in unique(trace.events.name[rows]).tolist() if communicates(trace.symbols[name])]
-    chosen[rows] |= np.isin(trace.events.name[rows], np.array(names, np.int32))
-    return chosen
+    rows = np.flatnonzero(trace.events.event_kind == EventKind.KERNEL)
+    launch, names = launches_of(trace)[rows], trace.events.name[rows]
+    launched = np.flatnonzero(launch != UNKNOWN)
+    operator = host_forest(trace).around(launch[launched], roles_of(trace).operator, itself=True)
+    within = np.flatnonzero(operator != UNKNOWN)
+    chosen = np.zeros(len(trace.events), np.bool_)
+    asking = of_symbols(trace, COLLECTIVE.match)[trace.events.name[operator[within]]]
+    chosen[rows[launched[within[asking]]]] = True
+    by_name = [name for name in unique(names).tolist() if communicates(trace.symbols[name])]
+    chosen[rows[np.isin(names, by_name)]] = True
+    return chosen if chosen.any() else none_of(len(chosen))
 
 
 @once

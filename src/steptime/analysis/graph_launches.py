@@ -64,7 +64,7 @@ def _captures(trace: Trace) -> tuple[Int64, Intervals]:
     begins = np.flatnonzero(calls & matching(trace, CAPTURE_BEGIN.match))
     ends = np.flatnonzero(calls & matching(trace, CAPTURE_END.match))
     for lane in unique(events.lane[begins]).tolist():
-        since = np.sort(events.end[begins[events.lane[begins] == lane]])
+        since = np.sort(events.ends(begins[events.lane[begins] == lane]))
         until = np.sort(events.begin[ends[events.lane[ends] == lane]])
         place = np.searchsorted(until, since)
         known = place < len(until)

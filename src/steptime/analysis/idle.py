@@ -25,15 +25,15 @@ import numpy as np
 
 from steptime.analysis.categories import Category, Claims
 from steptime.analysis.device_activity import device_activities, device_time
-from steptime.analysis.operators import DISPATCH_GAP, grouped, operator_events, per_step, short_gaps, source_of
+from steptime.analysis.operators import DISPATCH_GAP, bridged, grouped, operator_events, per_step, source_of
 from steptime.analysis.step_context import StepContext
 from steptime.analysis.threads import autograd_lanes, compile_time, during, input_time, recorded_time
-from steptime.arrays import Bool, Int32, Int64, distinct, unique
-from steptime.intervals import EMPTY, Intervals, contains, instants, intersect, join, subtract, union
+from steptime.arrays import Bool, Int32, Int64, distinct, give_back, unique
+from steptime.intervals import EMPTY, Intervals, contains, instants, intersect, join, subtract, touching, union
 from steptime.quantities import SourceLine
 from steptime.trace.cached_per_trace import once
-from steptime.trace.call_tree import NO_HEADS, ROOT, CallTree, enclosing, innermost_at
-from steptime.trace.links import FRAME, UNKNOWN, Links, host_forest, running_before
+from steptime.trace.call_tree import ROOT, CallTree, enclosing, innermost_at, nesting_order
+from steptime.trace.links import FRAME, UNKNOWN, Links, host_events, host_forest, running_before
 from steptime.trace.table import EventKind, Trace
 from steptime.trace.vendors import ALLOCATION, COPY_CALL, LOADER, STEP, SYNCHRONISATION, is_engine, matching, of_symbols
 
@@ -84,7 +84,7 @@ def idle_of(trace: Trace, lane: int | None) -> Idle:
     lanes = np.where(called, trace.events.lane[launch], usual)
     before = np.where(idle.end - idle.begin <= DISPATCH_GAP, idle.begin, idle.end)  # a lost launch: queued, or not
     launched = np.clip(np.where(called, trace.events.begin[launch], before), idle.begin, idle.end)
-    queued = np.where(called, np.clip(trace.events.end[launch], idle.begin, idle.end), idle.end)
+    queued = np.where(called, np.clip(trace.events.ends(launch), idle.begin, idle.end), idle.end)
     staged = called & matching(trace, COPY_CALL.match)[launch] & (trace.events.duration[launch] > DISPATCH_GAP)
     family = (*autograd_lanes(trace, lane), lane) if lane is not None else ()
     threads = {each: family if each in family else (each,) for each in unique(lanes).tolist()}
@@ -95,6 +95,7 @@ def idle_of(trace: Trace, lane: int | None) -> Idle:
 def idle_claims(trace: Trace, lane: int | None, input_ranges: Intervals, compile_ranges: Intervals) -> Claims:
     """Who claims the idle time; lane as for `idle_of`, ranges: what the caller knows beside the trace."""
     idle = idle_of(trace, lane)
+    give_back(len(trace.events))
     explained = [_explain(trace, idle, each, input_ranges, compile_ranges) for each in idle.threads if each != UNKNOWN]
     return tuple((category, join(*(each[at] for each in explained))) for at, category in enumerate(CATEGORIES))
 
@@ -124,7 +125,7 @@ def _explain(
     later = begin < events.begin[device_activities(trace).rows].max(initial=0)  # else nothing was there to be launched
     drained = contains(during(trace, waits), begin) & later
     calling = (operator_events(trace) | (events.event_kind == EventKind.RUNTIME)) & np.isin(events.lane, threads)
-    calls = during(trace, calling)
+    calls = during(trace, calling, bridged)
     queued = (launched <= begin) & (end - begin <= DISPATCH_GAP) & ~staged  # the device's own pause between kernels
     waiting = join(
         union(begin[drained], launched[drained]),
@@ -136,7 +137,7 @@ def _explain(
         intersect(inside, join(*(input_time(trace, each) for each in threads), input_ranges)),
         waiting,
         intersect(inside, join(*(compile_time(trace, each) for each in threads), compile_ranges)),
-        intersect(inside, join(calls, short_gaps(calls), union(launched, end))),
+        intersect(inside, join(calls, union(launched, end))),
         intersect(inside, _python_time(trace, threads[-1])),
     )
 
@@ -149,7 +150,7 @@ def _waits_for_nothing(trace: Trace, idle: Idle, waits: Int64) -> Intervals:
     idling = union(idle.begin, idle.end)
     calls = calls[contains(idling, events.begin[calls])]
     stretch = np.searchsorted(idle.begin, events.begin[calls], side="right") - 1
-    return intersect(idling, union(events.begin[calls], np.minimum(events.end[calls], idle.end[stretch])))
+    return intersect(idling, union(events.begin[calls], np.minimum(events.ends(calls), idle.end[stretch])))
 
 
 def _python_time(trace: Trace, lane: int) -> Intervals:
@@ -164,12 +165,14 @@ def _python_time(trace: Trace, lane: int) -> Intervals:
     return recorded_time(trace) if calls or (mine & (kinds == EventKind.OPERATOR)).any() else EMPTY
 
 
+AT_ONCE = 1 << 16
+"""Pieces of idle time whose causes are looked for in one go: what held the threads in them takes ten times as much."""
 NO_FUNCTIONS = np.empty((0, 4), np.int64)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class IdleGaps:
-    """Pieces of device-idle time of one category each, in time order; all columns int64 of one length, read-only.
+    """Pieces of device-idle time of one category each, in time order; all columns of one length, read-only.
 
     begin, end: ns. step: index of the window. category: a `Category` from UNRECORDED on. launch: row of the call that
     ends the stretch. lane: of the thread that made it. wait: of a piece of SYNC, row of the call that waited.
@@ -182,13 +185,13 @@ class IdleGaps:
 
     begin: Int64
     end: Int64
-    step: Int64
-    category: Int64
-    launch: Int64
-    lane: Int64
-    wait: Int64
-    cause: Int64
-    inside: Int64
+    step: Int32
+    category: Int32
+    launch: Int32
+    lane: Int32
+    wait: Int32
+    cause: Int32
+    inside: Int32
     functions: Int64
 
     def __len__(self) -> int:
@@ -214,8 +217,19 @@ def gaps_of(steps: StepContext) -> IdleGaps:
     wait = _waits(trace, idle, np.append(idle.begin, 0)[gap], begin, lane)
     wait = np.where((wait == UNKNOWN) & np.append(idle.staged, False)[gap], launch, wait)
     wait = np.where(category == Category.SYNC, wait, UNKNOWN)
-    nothing = np.full(len(gap), UNKNOWN)
-    found = IdleGaps(begin, end, step, category, launch, lane, wait, nothing, nothing.copy(), NO_FUNCTIONS)
+    nothing = np.full(len(gap), UNKNOWN, np.int32)
+    found = IdleGaps(
+        begin,
+        end,
+        step=step.astype(np.int32),
+        category=category.astype(np.int32),
+        launch=launch.astype(np.int32),
+        lane=lane.astype(np.int32),
+        wait=wait.astype(np.int32),
+        cause=nothing,
+        inside=nothing.copy(),
+        functions=NO_FUNCTIONS,
+    )
     return replace(found, functions=_find_causes(trace, steps.links, idle, found))
 
 
@@ -248,7 +262,7 @@ def _waits(trace: Trace, idle: Idle, drained: Int64, begin: Int64, lane: Int64) 
             calls = waiting_calls(trace, thread)
             for times in (begin, drained):
                 call = np.append(calls, UNKNOWN)[np.searchsorted(events.begin[calls], times, side="right") - 1]
-                waited = (lane == ending) & (call != UNKNOWN) & (times < events.end[call])
+                waited = (lane == ending) & (call != UNKNOWN) & (times < events.ends(call))
                 found = np.where(waited, call, found)
     return found
 
@@ -263,24 +277,30 @@ def _find_causes(trace: Trace, links: Links, idle: Idle, pieces: IdleGaps) -> In
     for lanes in sorted(set(idle.threads.values())):
         ending = [lane for lane, explaining in idle.threads.items() if explaining == lanes and lane != UNKNOWN]
         chosen = np.flatnonzero(looked_for & np.isin(pieces.lane, ending))
-        if not len(chosen):
-            continue
-        looked_at = union(pieces.begin[chosen], pieces.end[chosen])
-        threads = [_thread_on(trace, each, looked_at) for each in lanes]
-        piece, owner, spent = _held_by(pieces.begin[chosen], pieces.end[chosen], threads)
-        held = _functions_of(trace, piece, owner, spent)
-        category, behind = pieces.category[chosen][piece], owner.copy()
-        for each, standing_for in STANDING_FOR.items():
-            behind[category == each] = standing_for(trace, links, owner[category == each])
-        own = _most_specific(trace, held, pieces.duration[chosen])
-        heaviest = _heaviest(piece, behind, spent, len(chosen))
-        alone = np.bincount(piece, np.where(behind == heaviest[piece], spent, 0), len(chosen))
-        several = alone < NEARLY_ALL * pieces.duration[chosen]
-        by_function = (pieces.category[chosen] == Category.PYTHON) & (own != UNKNOWN) & several
-        pieces.cause[chosen] = np.where(by_function, own, heaviest)
-        functions.append(np.stack((chosen[held[0]], *held[1:]), axis=1))
-        pieces.inside[chosen] = _heaviest(piece, owner, spent, len(chosen))
+        for first in range(0, len(chosen), AT_ONCE):
+            functions.append(_find_in_threads(trace, links, pieces, chosen[first : first + AT_ONCE], lanes))
+            give_back(len(trace.events))
     return np.concatenate(functions)
+
+
+def _find_in_threads(trace: Trace, links: Links, pieces: IdleGaps, chosen: Int64, lanes: tuple[int, ...]) -> Int64:
+    """The same for some of the pieces, in order, by what the threads that explain them were at."""
+    looked_at = union(pieces.begin[chosen], pieces.end[chosen])
+    threads = [_thread_on(trace, each, looked_at) for each in lanes]
+    piece, owner, spent = _held_by(pieces.begin[chosen], pieces.end[chosen], threads)
+    held = _functions_of(trace, piece, owner, spent)
+    category, behind = pieces.category[chosen][piece], owner.copy()
+    for each, standing_for in STANDING_FOR.items():
+        behind[category == each] = standing_for(trace, links, owner[category == each])
+    own = _most_specific(trace, held, pieces.duration[chosen])
+    heaviest = _heaviest(piece, behind, spent, len(chosen))
+    alone = np.bincount(piece, np.where(behind == heaviest[piece], spent, 0), len(chosen))
+    several = alone < NEARLY_ALL * pieces.duration[chosen]
+    by_function = (pieces.category[chosen] == Category.PYTHON) & (own != UNKNOWN) & several
+    pieces.cause[chosen] = np.where(by_function, own, heaviest)
+    pieces.inside[chosen] = _heaviest(piece, owner, spent, len(chosen))
+    found: Int64 = np.stack((chosen[held[0]], *held[1:]), axis=1)
+    return found
 
 
 def _is_function(name: str) -> bool:
@@ -324,14 +344,12 @@ def _most_specific(trace: Trace, held: tuple[Int64, Int64, Int64, Int64], durati
 def _thread_on(trace: Trace, lane: int, pieces: Intervals) -> CallTree:
     """What happened on a lane of the host in pieces of time, the profiler's own ranges of steps left out; what outlasts
     its parent does so here, too. Whatever is open in a piece overlaps it, so that the others need not be nested."""
-    events, forest = trace.events, host_forest(trace)
-    first, last = np.searchsorted(events.lane[forest.rows], (lane, lane + 1))  # a forest goes by lanes
-    rows = forest.rows[first:last]
-    begin, end = events.begin[rows], events.end[rows]
-    begun, ended = np.searchsorted(pieces.begin, end), np.searchsorted(pieces.end, begin, side="right")
-    rows = rows[(ended < begun) & ~matching(trace, STEP.match)[rows]]
-    begin, end = events.begin[rows], events.end[rows]
-    return CallTree(rows.astype(np.int64), enclosing(begin, end, NO_HEADS, np.int64), begin, end)
+    events = trace.events
+    rows = np.flatnonzero(host_events(trace) & (events.lane == lane) & ~matching(trace, STEP.match)).astype(np.int32)
+    rows = rows[touching(pieces, events.begin[rows], events.ends(rows))]
+    rows = rows[nesting_order(events.begin[rows], events.ends(rows))]
+    begin, end = events.begin[rows], events.ends(rows)
+    return CallTree(rows, enclosing(begin, end), begin, end)
 
 
 def _held_by(begin: Int64, end: Int64, threads: list[CallTree]) -> tuple[Int64, Int64, Int64]:
@@ -480,12 +498,12 @@ def _functions_in(trace: Trace, gaps: IdleGaps, chosen: Int64) -> tuple[tuple[st
     row = dict(zip(worth, mine[first[order], 3].tolist(), strict=True))
 
     def only_calls(name: int) -> bool:
-        begin, end = events.begin[row[name]], events.end[row[name]]
+        begin, end = events.begin[row[name]], events.ends(row[name])
         return any(
             other != name
             and spent[other] >= NEARLY_ALL * spent[name]
             and begin <= events.begin[row[other]]
-            and events.end[row[other]] <= end
+            and events.ends(row[other]) <= end
             and row[other] != row[name]
             for other in worth
         )

@@ -81,11 +81,11 @@ def module_calls(steps: StepContext) -> ModuleCalls:
     rows = np.flatnonzero(module == np.arange(len(module)))
     mask = np.zeros(len(module), np.bool_)
     mask[rows] = True
-    around = host_forest(trace).enclosing(mask)[rows].tolist() if len(rows) else []
+    around = host_forest(trace).around(rows, mask, itself=False).tolist()
     known: dict[int, str] = {}
     numbers: dict[str, int] = {}
     types: list[str] = []
-    order = np.lexsort((-trace.events.end[rows], trace.events.begin[rows]))
+    order = np.lexsort((-trace.events.ends(rows), trace.events.begin[rows]))
     for at in order.tolist():  # callers before what they call
         symbol = trace.symbols[trace.events.name[rows[at]]]
         ours, name = MODULE_RANGE.match(symbol), symbol.removeprefix(KINETO)
@@ -161,9 +161,9 @@ def _add_times(steps: StepContext, calls: ModuleCalls, spent: defaultdict[str, _
     trace, links = steps.trace, steps.links
     module = links.module.astype(np.int64)
     counted = links.step != UNKNOWN
-    behind = links.forward != UNKNOWN  # in a frame of autograd
+    behind = links.forward[:] != UNKNOWN  # in a frame of autograd
     again = calls.rows[behind[calls.rows]]
-    rerun = union(trace.events.begin[again], trace.events.end[again])
+    rerun = union(trace.events.begin[again], trace.events.ends(again))
     if steps.on_device:
         work = np.flatnonzero(np.isin(trace.events.event_kind, DEVICE) & counted)
         _add(trace, calls, spent, work[~behind[work]], module[work[~behind[work]]], "forward")
@@ -194,7 +194,7 @@ def _add(
     owner = calls.of(module)
     for number in unique(owner[owner != UNKNOWN]).tolist():
         mine = rows[owner == number]
-        held = subtract(union(trace.events.begin[mine], trace.events.end[mine]), without)
+        held = subtract(union(trace.events.begin[mine], trace.events.ends(mine)), without)
         for path in within(calls.paths[number]):
             getattr(spent[path], kind).append(held)
 

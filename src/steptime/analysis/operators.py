@@ -17,7 +17,7 @@ from steptime.analysis.op_cost.op_cost import Modelled, bound_of, model
 from steptime.analysis.step_context import StepContext
 from steptime.analysis.threads import input_time
 from steptime.analysis.timeline import Phase
-from steptime.arrays import Bool, Float64, Int64, among, distinct, unique
+from steptime.arrays import Bool, Float64, Int8, Int32, Int64, among, distinct, give_back, unique
 from steptime.intervals import EMPTY, Intervals, contains, union
 from steptime.quantities import SourceLine
 from steptime.trace.cached_per_trace import once
@@ -31,7 +31,7 @@ from steptime.trace.call_tree import (
     innermost_at,
     nearest_ancestor,
 )
-from steptime.trace.links import UNKNOWN, Links, host_forest, roles_of, source_line
+from steptime.trace.links import UNKNOWN, Links, host_forest, none_of, roles_of, source_line
 from steptime.trace.table import ABSENT, EventKind, Trace
 from steptime.trace.vendors import (
     ANNOTATION,
@@ -67,7 +67,7 @@ def grouped(*keys: npt.NDArray[Any]) -> list[Int64]:
     return np.split(order, np.flatnonzero(differs) + 1)
 
 
-def per_step(step: Int64, amount: Int64 | int, steps: int) -> Int64:
+def per_step(step: Int32 | Int64, amount: Int64 | int, steps: int) -> Int64:
     """(steps,) int64: the amounts by step; UNKNOWN steps do not count."""
     known = step != UNKNOWN
     found = np.zeros(steps, np.int64)
@@ -118,7 +118,8 @@ def rounds_of(steps: StepContext) -> Mapping[SourceLine, int]:
         return {}
     name = trace.events.name.astype(np.int64)
     rows = np.flatnonzero(operator_events(trace) & np.isin(trace.events.lane, steps.lanes))
-    rows = unique(np.where(links.forward[rows] == UNKNOWN, rows, links.forward[rows])).astype(np.int64)
+    forward = links.forward[rows]
+    rows = unique(np.where(forward == UNKNOWN, rows, forward)).astype(np.int64)
     rows = rows[links.function[rows] != UNKNOWN]
     forest = host_forest(trace)
     parent = forest.enclosing(np.ones(len(trace.events), np.bool_))
@@ -147,6 +148,14 @@ def short_gaps(busy: Intervals) -> Intervals:
     begin, end = busy.end[:-1], busy.begin[1:]
     short = end - begin <= DISPATCH_GAP
     return union(begin[short], end[short])
+
+
+def bridged(busy: Intervals) -> Intervals:
+    """The set with its `short_gaps`."""
+    if len(busy) < 2:
+        return busy
+    long = busy.begin[1:] - busy.end[:-1] > DISPATCH_GAP
+    return Intervals(busy.begin[np.append(True, long)], busy.end[np.append(long, True)])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -186,8 +195,8 @@ def operator_events(trace: Trace) -> Bool:
 @once
 def operations_on(trace: Trace, lane: int) -> Operations:
     """The operators of one lane."""
-    rows = np.flatnonzero(operator_events(trace) & (trace.events.lane == lane))
-    tree = call_tree(trace.events.begin[rows], trace.events.end[rows])
+    rows = np.flatnonzero(operator_events(trace) & (trace.events.lane == lane)).astype(np.int32)
+    tree = call_tree(trace.events.begin[rows], trace.events.ends(rows))
     rows = rows[tree.rows]
     free, engine = matching(trace, is_free)[rows], matching(trace, is_engine)[rows]
     moving = ~free & ~engine
@@ -208,13 +217,13 @@ def without_backward(steps: StepContext) -> Bool:
     a sequence number then. What an operator calls counts with it. Each number is that of an operator that records
     something for backward, so nearly all of them must come back there: else the trace holds the forward of one batch
     and the backward of another, as with pipelines, and nothing is told."""
-    trace, forward, number = steps.trace, steps.links.forward, steps.trace.events.sequence
+    trace, forward, number = steps.trace, steps.links.forward.found, steps.trace.events.sequence
     engine = matching(trace, is_engine)
     operators = operator_events(trace) & ~engine
     numbers = unique(number[operators & (number != ABSENT)])
     if not len(numbers) or among(numbers, number[engine]).mean() < NEARLY_ALL:
-        return np.zeros(len(trace.events), np.bool_)
-    above, outermost = host_forest(trace).enclosing(operators), np.arange(len(trace.events))
+        return none_of(len(trace.events))
+    above, outermost = host_forest(trace).enclosing(operators), np.arange(len(trace.events), dtype=np.int32)
     while len(higher := np.flatnonzero(above[outermost] != UNKNOWN)):
         outermost[higher] = above[outermost[higher]]
     owned = np.zeros(len(trace.events), np.bool_)
@@ -260,7 +269,8 @@ def operator_calls(steps: StepContext) -> OperatorCalls:
     """Calls that began inside the steps. On an accelerator those that launched something; on a CPU those that
     compute."""
     trace, inside = steps.trace, union(steps.boundaries[:, 0], steps.boundaries[:, 1])
-    parts, known = [[np.empty(0, np.int64)] * 4], 0
+    parts: list[list[npt.NDArray[Any]]] = [[np.empty(0, np.int64)] * 4]
+    known = 0
     for lane in steps.lanes:
         operations = operations_on(trace, lane)
         tree = operations.tree
@@ -272,6 +282,7 @@ def operator_calls(steps: StepContext) -> OperatorCalls:
         around = np.append(nearest_ancestor(tree.parent, kept), ROOT)[tree.parent[kept]]
         parts.append([tree.rows[kept], duration[kept], _phases(steps, operations)[kept], position[around]])
         known += int(kept.sum())
+        give_back(len(trace.events))
     return OperatorCalls(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
 
@@ -297,19 +308,19 @@ def _device_time(trace: Trace, operations: Operations, lane: int) -> Int64:
     return np.bincount(owner[owner != ROOT], spent[owner != ROOT], len(operations.tree)).astype(np.int64)
 
 
-def _phases(steps: StepContext, operations: Operations) -> Int64:
+def _phases(steps: StepContext, operations: Operations) -> Int8:
     """By what the caller knows; else by what the trace annotates, and backward is what autograd's engine runs."""
     begin = operations.tree.begin
     if steps.phases:
-        found = np.full(len(begin), int(Phase.REST))
+        found = np.full(len(begin), int(Phase.REST), np.int8)
         for phase, ranges in steps.phases.items():
             found[contains(ranges, begin)] = phase
         return found
     events = steps.trace.events
     updates = matching(steps.trace, OPTIMIZER_STEP.match)
-    found = np.full(len(begin), int(Phase.FORWARD))
+    found = np.full(len(begin), int(Phase.FORWARD), np.int8)
     found[nearest_ancestor(operations.tree.parent, operations.engine) != ROOT] = Phase.BACKWARD
-    found[contains(union(events.begin[updates], events.end[updates]), begin)] = Phase.OPTIMIZER
+    found[contains(union(events.begin[updates], events.ends(updates)), begin)] = Phase.OPTIMIZER
     found[contains(input_time(steps.trace, steps.lanes[0]), begin)] = Phase.INPUT
     return found
 

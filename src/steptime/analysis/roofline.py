@@ -388,7 +388,7 @@ def _split_of_calls(steps: StepContext, members: _Members, bounds: Int8) -> Int6
 def _pieces(trace: Trace, rows: Int64, bounds: Int8, lane: int) -> list[Intervals]:
     """On one thread, the time of the calls outside each other, by bound."""
     mine = np.flatnonzero(trace.events.lane[rows] == lane)
-    made = call_tree(trace.events.begin[rows[mine]], trace.events.end[rows[mine]])
+    made = call_tree(trace.events.begin[rows[mine]], trace.events.ends(rows[mine]))
     found = exclusive_spans(made)
     bound = bounds[mine[made.rows]][found.owner]
     return [union(found.begin[bound == number], found.end[bound == number]) for number in range(len(BOUNDS))]
@@ -405,7 +405,7 @@ def _kernels(steps: StepContext) -> _Members:
     return _Members(
         rows=rows,
         operator=operator,
-        duration=trace.events.duration[rows],
+        duration=trace.events.duration[rows].astype(np.int64),
         modelled=modelled,
         share=_shares(trace, rows, operator, modelled),
         filling=_filling(trace, rows),

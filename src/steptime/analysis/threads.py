@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 import numpy as np
 
-from steptime.arrays import Bool, Int64, unique
-from steptime.intervals import Intervals, union
+from steptime.arrays import Bool, Int32, Int64, unique
+from steptime.intervals import PIECE, Intervals, join, union
 from steptime.trace.cached_per_trace import once
 from steptime.trace.links import host_events
 from steptime.trace.table import EventKind, Trace
@@ -42,9 +43,14 @@ def autograd_lanes(trace: Trace, training: int) -> list[int]:
     return [lane for lane in unique(trace.events.lane[engine]).tolist() if lane != training]
 
 
-def during(trace: Trace, chosen: Bool | Int64) -> Intervals:
-    """When some events ran, by mask or row."""
-    return union(trace.events.begin[chosen], trace.events.end[chosen])
+def during(
+    trace: Trace, chosen: Bool | Int64 | Int32, closing: Callable[[Intervals], Intervals] = lambda found: found
+) -> Intervals:
+    """When some events ran, by mask or row. closing: what to add to that time, of which a second round changes nothing:
+    it is asked for some of the events at once, and at last for all."""
+    events, rows = trace.events, np.flatnonzero(chosen) if chosen.dtype == np.bool_ else chosen
+    parts = (rows[first : first + PIECE] for first in range(0, len(rows), PIECE))
+    return closing(join(*[closing(union(events.begin[part], events.ends(part))) for part in parts]))
 
 
 def input_time(trace: Trace, lane: int) -> Intervals:

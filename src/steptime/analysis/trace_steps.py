@@ -17,6 +17,7 @@ import numpy.typing as npt
 from steptime.analysis.device_activity import device_activities
 from steptime.analysis.threads import training_lane
 from steptime.arrays import Bool, Int64, distinct, unique
+from steptime.trace.call_tree import nesting_order
 from steptime.trace.links import UNKNOWN, Roles, forest_of, host_events, host_forest, launches_of, roles_of
 from steptime.trace.table import EventKind, Trace
 from steptime.trace.vendors import LOADER, OPTIMIZER_STEP, STEP, ZERO_GRAD, matching
@@ -126,9 +127,9 @@ def reach(trace: Trace, boundaries: Int64) -> Int64:
     events = trace.events
     activities = device_activities(trace)
     launched = activities.launch != UNKNOWN
-    calls, done = activities.launch[launched], events.end[activities.rows[launched]]
+    calls, done = activities.launch[launched], events.ends(activities.rows[launched])
     step = np.searchsorted(boundaries[:, 0], events.begin[calls], side="right") - 1
-    inside = (step >= 0) & (events.end[calls] <= boundaries[np.maximum(step, 0), 1])
+    inside = (step >= 0) & (events.ends(calls) <= boundaries[np.maximum(step, 0), 1])
     ends = boundaries[:, 1].copy()
     np.maximum.at(ends, step[inside], done[inside])
     ends = np.maximum.accumulate(ends)
@@ -211,7 +212,7 @@ def _one_by_one(trace: Trace, roles: Roles, rows: Rows) -> bool:
     """Whether no launch and no range of the host holds two of these events: else they repeat within one step, as layers
     do."""
     known = rows[rows != UNKNOWN]
-    around = host_forest(trace).enclosing(roles.annotation)[known]
+    around = host_forest(trace).around(known, roles.annotation, itself=False)
     around = around[around != UNKNOWN]
     return len(unique(known)) == len(known) and len(unique(around)) == len(around)
 
@@ -220,8 +221,8 @@ def _outermost(trace: Trace, lane: int, chosen: Bool) -> Rows:
     """Rows of the chosen events of a lane that no other of them encloses, in time order."""
     events = trace.events
     rows = np.flatnonzero(chosen & host_events(trace) & (events.lane == lane)).astype(np.int32)
-    made = forest_of(events.lane, events.begin, events.end, rows)
-    outermost: Rows = made.rows[made.parent == UNKNOWN]
+    rows = rows[forest_of(events, rows).parent[rows] == UNKNOWN]
+    outermost: Rows = rows[nesting_order(events.begin[rows], events.ends(rows))]
     return outermost
 
 
@@ -243,7 +244,7 @@ def _ranges(trace: Trace, test: Callable[[str], object]) -> tuple[Int64, Int64]:
         chosen &= events.lane == lane
     rows = np.flatnonzero(chosen)
     rows = rows[np.argsort(events.begin[rows], kind="stable")]
-    return np.stack((events.begin[rows], events.end[rows]), axis=1), events.name[rows].astype(np.int64)
+    return np.stack((events.begin[rows], events.ends(rows)), axis=1), events.name[rows].astype(np.int64)
 
 
 def _apart(ranges: Int64) -> Int64:

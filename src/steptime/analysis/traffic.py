@@ -87,7 +87,7 @@ def copies_of(steps: StepContext) -> tuple[CopyTotal, ...]:
                 memory=memory,
                 operator="" if asked[first] == UNKNOWN else trace.symbols[asked[first]],
                 calls=per_step(step, 1, len(steps)),
-                duration=time_inside(events.begin[mine], events.end[mine], windows),
+                duration=time_inside(events.begin[mine], events.ends(mine), windows),
                 exposed=exposed[:, number],
                 bytes=None if (sizes == ABSENT).any() else per_step(step, sizes, len(steps)),
                 source=source_of(trace, links, mine, events.duration[mine]),
@@ -141,7 +141,7 @@ def allocations_of(steps: StepContext) -> tuple[AllocationTotal, ...]:
             AllocationTotal(
                 name=trace.symbols[events.name[mine[0]]],
                 calls=per_step(step[chosen], 1, len(steps)),
-                duration=time_inside(events.begin[mine], events.end[mine], windows),
+                duration=time_inside(events.begin[mine], events.ends(mine), windows),
                 idle=idle,
                 within=tuple(within),
                 source=source_of(trace, steps.links, mine, events.duration[mine]),
@@ -199,7 +199,7 @@ def collectives_of(steps: StepContext) -> tuple[CollectiveTotal, ...]:
     trace, windows, events = steps.trace, steps.windows, steps.trace.events
     begin, end = windows[:1, 0].max(initial=0), windows[-1:, 1].max(initial=0)
     rows = np.flatnonzero(communication_kernels(trace))
-    rows = rows[(events.begin[rows] < end) & (events.end[rows] > begin)]
+    rows = rows[(events.begin[rows] < end) & (events.ends(rows) > begin)]
     known = parameters_of(trace, steps.links, rows)
     keys = [(each.name, each.group, each.size) for each in known]
     numbers = {key: number for number, key in enumerate(sorted(set(keys)))}
@@ -217,7 +217,7 @@ def collectives_of(steps: StepContext) -> tuple[CollectiveTotal, ...]:
             group=known[chosen[0]].group,
             size=known[chosen[0]].size,
             calls=per_step(step, 1, len(steps)),
-            duration=time_inside(events.begin[mine], events.end[mine], windows),
+            duration=time_inside(events.begin[mine], events.ends(mine), windows),
             exposed=exposed[:, number],
             bytes=None if None in sizes else per_step(step, np.array(sizes, np.int64), len(steps)),
         )

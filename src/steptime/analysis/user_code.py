@@ -55,7 +55,7 @@ def _add(window: StepContext, lane: int, spent: dict[tuple[SourceLine | None, Ph
     trace, links = window.trace, window.links
     calls = operator_events(trace) | (trace.events.event_kind == EventKind.PYTHON)  # an annotation outlasts the call
     rows = np.flatnonzero(calls & (trace.events.lane == lane))  # that begins it
-    tree = call_tree(trace.events.begin[rows], trace.events.end[rows])
+    tree = call_tree(trace.events.begin[rows], trace.events.ends(rows))
     spans = exclusive_spans(tree)
     owner, length = rows[tree.rows][spans.owner], spans.end - spans.begin
     inside = step_at(window.boundaries, spans.begin) != UNKNOWN

@@ -56,7 +56,7 @@ def _spans(steps: StepContext) -> Mapping[str, list[tuple[int, int]]]:
     first = (links.forward[calls.rows] == UNKNOWN) & (links.step[calls.rows] != UNKNOWN)
     found: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
     for row, number in zip(calls.rows[first].tolist(), calls.path[first].tolist(), strict=True):
-        span = int(events.begin[row]), int(events.end[row])
+        span = int(events.begin[row]), int(events.ends(row))
         own, *around = within(calls.paths[number])
         for path in (own, *takewhile(lambda each: each not in calls.paths, around)):
             found[path].append(span)

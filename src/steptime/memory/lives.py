@@ -342,7 +342,7 @@ def _stacks(trace: Trace, found: AllocationEvents, time: Int64) -> tuple[Int32, 
         if not mine.any():
             continue
         rows = np.flatnonzero(host & (events.lane == lane))
-        made = call_tree(events.begin[rows], events.end[rows])
+        made = call_tree(events.begin[rows], events.ends(rows))
         parent, names = made.parent.tolist(), events.name[rows][made.rows].tolist()
         stack[mine] = _numbered(innermost_at(made, time[mine]), parent, names, numbers)
         entered |= _running_at_first(parent, names)

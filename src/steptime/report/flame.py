@@ -107,8 +107,8 @@ def _tree(steps: StepContext, at: int, lane: int) -> CallTree:
     told = roles.operator | roles.function | roles.module | (roles.annotation & (events.event_kind != EventKind.PYTHON))
     told |= events.event_kind == EventKind.RUNTIME
     rows = np.flatnonzero(told & (events.lane == lane) & (events.begin < end) & (events.end > begin))
-    tree = call_tree(np.maximum(events.begin[rows], begin), np.minimum(events.end[rows], end))
-    return CallTree(rows[tree.rows], tree.parent, tree.begin, tree.end)
+    tree = call_tree(np.maximum(events.begin[rows], begin), np.minimum(events.ends(rows), end))
+    return CallTree(rows[tree.rows].astype(np.int32), tree.parent, tree.begin, tree.end)
 
 
 _KINDS = {

@@ -384,7 +384,7 @@ def _strip(steps: StepContext, rows: Rows, name: str, rank: int, sources: Source
                    for symbol, kind in distinct.tolist())  # fmt: skip
     details, detail = _details(trace, steps.links, rows, sources)
     kind = "stream" if rank == 0 else "thread"
-    begin, end = events.begin[rows], events.end[rows]
+    begin, end = events.begin[rows], events.ends(rows)
     return Strip(name, kind, begin, end, label.ravel(), labels, detail, details, first=rank == 0)
 
 

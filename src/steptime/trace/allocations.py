@@ -20,7 +20,7 @@ class Allocations:
     """Grows the columns of `AllocationEvents`."""
 
     def __init__(self) -> None:
-        self._columns = {field.name: Growing(np.int64, UNSAID, narrow=True) for field in fields(AllocationEvents)}
+        self._columns = {field.name: Growing(np.int32, UNSAID, growing=True) for field in fields(AllocationEvents)}
 
     def add(self, marks: Sequence[Mark], *, exactly: bool) -> None:
         """Appends those of a block that are of memory and have a time."""

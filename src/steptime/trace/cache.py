@@ -27,7 +27,7 @@ from steptime.trace.reader import DEFAULT_MAX_SIZE, read
 from steptime.trace.table import ABSENT, AllocationEvents, EventKind, EventTable, Trace
 
 Array: TypeAlias = npt.NDArray[Any]
-MAGIC = b"steptime-trace-columns 3\n"
+MAGIC = b"steptime-trace-columns 4\n"
 TABLES: dict[str, type[EventTable | AllocationEvents]] = {"events": EventTable, "allocations": AllocationEvents}
 COLUMNS = {name: tuple(field.name for field in dataclasses.fields(table)) for name, table in TABLES.items()}
 FACTS = tuple(
@@ -38,7 +38,7 @@ _TYPES = get_type_hints(Trace)
 _Facts = msgspec.defstruct("_Facts", [(name, _TYPES[name]) for name in FACTS])
 START = struct.Struct(f"<{len(MAGIC)}sQI")
 """The magic, the bytes of the header, and their checksum."""
-WIDTHS = {"uint8": 1, "int32": 4, "int64": 8}
+WIDTHS = {"uint8": 1, "int8": 1, "int16": 2, "int32": 4, "int64": 8}
 
 
 class _Column(msgspec.Struct, frozen=True):
@@ -161,9 +161,9 @@ def _is_sound(columns: dict[str, Array], facts: dict[str, Any]) -> bool:
     """Whether each number points somewhere and each type is what the table promises."""
     lists, texts = {"name": "symbols", "lane": "lanes"}, ("shapes", "dtypes", "inputs", "details")
     sound = columns["event_kind"].dtype == np.uint8 and _within(columns["event_kind"], 0, len(EventKind))
-    sound &= columns["begin"].dtype == columns["duration"].dtype == np.int64
+    sound &= columns["begin"].dtype == np.int64
+    sound &= all(column.dtype.kind == "i" for name, column in columns.items() if name != "event_kind")
     sound &= _within(columns["duration"], 0, 2**62)
-    sound &= all(columns[name].dtype == np.int32 for name in (*lists, *texts))
     sound &= all(_within(columns[name], 0, len(facts[fact])) for name, fact in lists.items())
     sound &= all(_within(columns[name], 0, len(facts[name]), absent=True) for name in texts)
     return bool(sound)

@@ -1,12 +1,14 @@
 """What was found out about a trace once, for all who ask: several rooms need the same launches, lanes and operators.
 
-Results are kept for as long as the trace itself lives, and are read-only: whoever changed one would change it for all.
+Results are kept for as long as the trace itself lives, or until they are forgotten. They are read-only: whoever
+changed one would change it for all.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+import inspect
 import weakref
 from collections.abc import Callable, Hashable
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -17,6 +19,9 @@ Owner = TypeVar("Owner")
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 
+_FORGETTING: dict[Callable[..., object], Callable[[int], object]] = {}
+"""By function under `once`."""
+
 
 def once(
     function: Callable[Concatenate[Owner, Parameters], Result],
@@ -26,6 +31,7 @@ def once(
 
     Arguments that cannot be hashed (arrays) are the same only when they are the same object.
     """
+    signature = inspect.signature(function)
     kept: dict[int, tuple[weakref.ref[Owner], dict[Hashable, tuple[object, Result]]]] = {}
 
     def remembering(owner: Owner, /, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
@@ -33,7 +39,9 @@ def once(
         if number not in kept:
             kept[number] = weakref.ref(owner, lambda _: kept.pop(number, None)), {}
         results = kept[number][1]
-        key = (*map(_key, args), *((name, _key(value)) for name, value in sorted(kwargs.items())))
+        given = signature.bind(owner, *args, **kwargs)
+        given.apply_defaults()  # what is said is the same as what is left out
+        key = tuple(map(_key, list(given.arguments.values())[1:]))
         if key not in results:
             result = function(owner, *args, **kwargs)
             _freeze(result)
@@ -41,7 +49,14 @@ def once(
         return results[key][1]
 
     functools.update_wrapper(remembering, function)
+    _FORGETTING[remembering] = lambda number: kept.pop(number, None)
     return remembering
+
+
+def forget(owner: object, *functions: Callable[..., object]) -> None:
+    """Lets go of what functions under `once` found out about a trace; whoever asks them later has them look anew."""
+    for function in functions:
+        _FORGETTING[function](id(owner))
 
 
 def _key(argument: object) -> Hashable:

@@ -17,7 +17,6 @@ from steptime.arrays import Bool, Int32, Int64
 Position = TypeVar("Position", np.int32, np.int64)
 ROOT = -1
 """The parent of an interval that nothing encloses."""
-NO_HEADS = np.empty(0, np.int64)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -25,8 +24,8 @@ class CallTree:
     """Intervals of one thread, parents before their children. rows: of the table they are from. parent: position in
     these columns of the interval around each, or ROOT. begin, end: ns."""
 
-    rows: Int64
-    parent: Int64
+    rows: Int32
+    parent: Int32
     begin: Int64
     end: Int64
 
@@ -49,26 +48,22 @@ def call_tree(begin: Int64, end: Int64) -> CallTree:
     round to microseconds) ends with it."""
     rows = nesting_order(begin, end)
     starts, stops = begin[rows], end[rows]
-    parent = enclosing(starts, stops, NO_HEADS, np.int64)
+    parent = enclosing(starts, stops)
     return CallTree(rows, parent, starts, _within_parents(parent, stops))
 
 
-def nesting_order(begin: Int64, end: Int64, lane: Int32 | None = None) -> Int64:
-    """Positions by lane, begin, and the longest first, so that parents stand before their children; what is equal in
-    all stays in its order.
+def nesting_order(begin: Int64, end: Int64) -> Int32:
+    """Positions by begin, and the longest first, so that parents stand before their children; what is equal in both
+    stays in its order.
 
-    Two stable sorts, by time (files are almost in that order, which makes it cheap) and by lane (16 bits, which numpy
-    sorts in linear time); only runs of equal begins are then sorted by their ends.
+    A stable sort by time (files are almost in that order, which makes it cheap); only runs of equal begins are then
+    sorted by their ends.
     """
-    order = np.argsort(begin, kind="stable")
-    lanes = np.zeros(len(begin), np.uint16) if lane is None else lane
-    if lane is not None:
-        narrow = lane.astype(np.uint16) if len(lane) and lane.max() < 1 << 16 else lane
-        order = order[np.argsort(narrow[order], kind="stable")]
-    tied = (np.diff(begin[order]) == 0) & (np.diff(lanes[order]) == 0)
+    order = np.argsort(begin, kind="stable").astype(np.int32)
+    tied = np.diff(begin[order]) == 0
     positions = np.flatnonzero(np.append(tied, False) | np.append(False, tied))
     among = order[positions]
-    order[positions] = among[np.lexsort((-end[among], begin[among], lanes[among]))]
+    order[positions] = among[np.lexsort((-end[among], begin[among]))]
     return order
 
 
@@ -86,7 +81,7 @@ def exclusive_spans(tree: CallTree) -> ExclusiveSpans:
     return ExclusiveSpans(owner[kept], begin[kept], end[kept])
 
 
-def has_descendant(parent: Int64, marked: Bool) -> Bool:
+def has_descendant(parent: npt.NDArray[Position], marked: Bool) -> Bool:
     """Which members of a tree, given each one's parent or ROOT, have a marked one below them, at any depth."""
     found = np.zeros(len(parent), np.bool_)
     current = _distinct(parent[marked])
@@ -97,7 +92,7 @@ def has_descendant(parent: Int64, marked: Bool) -> Bool:
     return found
 
 
-def _distinct(members: Int64) -> Int64:
+def _distinct(members: npt.NDArray[Position]) -> npt.NDArray[Position]:
     """Each once. Sorting what is almost sorted is many times as fast as np.unique."""
     ordered = np.sort(members, kind="stable")
     return np.concatenate((ordered[:1], ordered[1:][ordered[1:] != ordered[:-1]]))
@@ -128,15 +123,14 @@ def innermost_at(tree: CallTree, times: Int64) -> Int64:
     return at
 
 
-def enclosing(begin: Int64, end: Int64, heads: Int64, kind: type[Position]) -> npt.NDArray[Position]:
+def enclosing(begin: Int64, end: Int64) -> Int32:
     """By position, that of the nearest earlier interval which is still open at each begin, ROOT for none, by pointer
-    jumping. begin, end: ns, parents before their children. heads: where another thread begins. kind: of the result.
+    jumping. begin, end: ns, parents before their children.
 
     Everything between an interval and its candidate has ended before it begins; so has everything between the candidate
     and the candidate's own candidate, once the candidate itself has.
     """
-    candidate = np.arange(-1, len(begin) - 1, dtype=kind)
-    candidate[heads] = ROOT
+    candidate = np.arange(-1, len(begin) - 1, dtype=np.int32)
     walking = np.flatnonzero(candidate != ROOT)
     walking = walking[end[candidate[walking]] <= begin[walking]]
     reached, begins = candidate[walking], begin[walking]
@@ -148,7 +142,7 @@ def enclosing(begin: Int64, end: Int64, heads: Int64, kind: type[Position]) -> n
     return candidate
 
 
-def _within_parents(parent: Int64, stops: Int64) -> Int64:
+def _within_parents(parent: Int32, stops: Int64) -> Int64:
     """The ends, none behind that of an ancestor: each round looks twice as many ancestors up as the one before."""
     ends, above = stops.copy(), parent.copy()
     while len(inner := np.flatnonzero(above != ROOT)):

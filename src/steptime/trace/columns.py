@@ -15,6 +15,7 @@ import re
 import struct
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import fields
 from decimal import Decimal, InvalidOperation
 from typing import Any, TypeAlias, TypeVar, cast
 
@@ -343,67 +344,59 @@ def _lane(value: object) -> Number:
 
 
 Array = npt.NDArray[Any]
-PIECE = 1 << 17
-"""Rows: half a megabyte and more. Smaller pieces would leave holes in the heap, which stay with the process."""
-NARROW = np.iinfo(np.int32)
+PIECE = 1 << 18
+"""Rows that a column grows by."""
+WIDER: dict[type[np.integer[Any]], type[np.integer[Any]]] = {np.int8: np.int16, np.int16: np.int32, np.int32: np.int64}
 
 
 class Growing:
-    """A column of one type. narrow: 32 bits for as long as the values fit, else 64. absent: the value of rows without
-    one."""
+    """A column of the type `kind`, or of the narrowest that holds all values from `kind` on where it is `growing`.
+    absent: the value of rows without one.
 
-    def __init__(self, kind: type[np.generic], absent: int, *, narrow: bool = False) -> None:
-        self._kind: np.dtype[Any] = np.dtype(np.int32 if narrow else kind)
+    It is one array that is made longer where it lies: the system moves its pages, so that nothing is copied, and
+    nothing is left behind in the heap.
+    """
+
+    def __init__(self, kind: type[np.integer[Any]], absent: int, *, growing: bool = False) -> None:
+        self._kind = kind
         self._absent = absent
-        self._narrow = narrow
-        self._pieces: list[Array] = []
-        self._used = 0
-        self._skipped = 0
+        self._limits = np.iinfo(kind) if growing and kind in WIDER else None
+        self._column: Array | None = None
+        self._rows = 0
 
     def skip(self, count: int) -> None:
         """Appends `count` rows without a value."""
-        if self._pieces:
-            self._append(np.broadcast_to(np.asarray(self._absent, self._kind), (count,)))
-        else:
-            self._skipped += count
+        if self._column is not None:
+            self._room(self._column, count)[:] = self._absent
+        self._rows += count
 
     def extend(self, values: Array) -> None:
         """Appends values, of any integer type that the column's type can hold."""
-        if self._narrow and len(values) and not (NARROW.min <= values.min() and values.max() <= NARROW.max):
-            self._widen()
-        if not self._pieces:
-            self._pieces.append(np.empty(PIECE, self._kind))
-            self.skip(self._skipped)
-        self._append(values)
+        while self._limits is not None and len(values):
+            if self._limits.min <= values.min() and values.max() <= self._limits.max:
+                break
+            self._kind = WIDER[self._kind]
+            self._limits = np.iinfo(self._kind) if self._kind in WIDER else None
+        if self._column is None:
+            self._column = np.full(self._rows, self._absent, self._kind)
+        elif self._column.dtype != self._kind:
+            self._column = self._column.astype(self._kind)
+        self._room(self._column, len(values))[:] = values
+        self._rows += len(values)
 
-    def _append(self, values: Array) -> None:
-        done = 0
-        while done < len(values):
-            if self._used == PIECE:
-                self._pieces.append(np.empty(PIECE, self._kind))
-                self._used = 0
-            part = values[done : done + PIECE - self._used]
-            self._pieces[-1][self._used : self._used + len(part)] = part
-            self._used, done = self._used + len(part), done + len(part)
+    def _room(self, column: Array, count: int) -> Array:
+        """The place of so many more rows."""
+        if self._rows + count > len(column):
+            column.resize((self._rows + count) // PIECE * PIECE + PIECE, refcheck=False)  # nobody else has seen it
+        return column[self._rows : self._rows + count]
 
     def finished(self) -> Array:
         """The column, writable where it has values; a constant of no size where it has none. It is given away."""
-        if not self._pieces:
-            return np.broadcast_to(np.asarray(self._absent, self._kind), (self._skipped,))
-        rows = PIECE * (len(self._pieces) - 1) + self._used
-        column, filled = np.empty(rows, self._kind), 0
-        self._pieces.reverse()
-        while self._pieces:
-            piece = self._pieces.pop()[: rows - filled]
-            column[filled : filled + len(piece)] = piece
-            filled += len(piece)
+        if self._column is None:
+            return np.broadcast_to(np.asarray(self._absent, self._kind), (self._rows,))
+        column, self._column = self._column, None
+        column.resize(self._rows, refcheck=False)
         return column
-
-    def _widen(self) -> None:
-        """From here on with 64 bits; the pieces before follow when they are joined."""
-        self._kind, self._narrow = np.dtype(np.int64), False
-        if self._pieces:
-            self._pieces[-1] = self._pieces[-1].astype(np.int64)
 
 
 DEVICE_WORK = 254
@@ -446,13 +439,14 @@ Key = TypeVar("Key")
 LONGEST = 2.0**50
 MOST_THREADS = 1024
 """Of a block, on all devices of NVIDIA and AMD."""
-WHOLE: dict[str, type[np.generic]] = {
-    "event_kind": np.uint8, "name": np.int32, "lane": np.int32, "begin": np.int64, "duration": np.int64,
-    "shapes": np.int32, "dtypes": np.int32, "inputs": np.int32, "details": np.int32,
-}  # fmt: skip
-"""Columns of one type always: times are 64 bits wide, whatever they hold."""
-IDS = ("correlation", "external", "sequence", "bytes", "stream", "device", "blocks")
-"""Columns of integers that the file gives: as narrow as they are."""
+
+
+def growing_columns() -> dict[str, Growing]:
+    """Of an `EventTable`, by name. Durations have at least 32 bits, so that two of them can be added in their type."""
+    found = {field.name: Growing(np.int8, ABSENT, growing=True) for field in fields(EventTable)}
+    found["event_kind"], found["begin"] = Growing(np.uint8, 0), Growing(np.int64, 0)
+    found["duration"] = Growing(np.int32, 0, growing=True)
+    return found
 
 
 class Numbering(dict[Key, int]):
@@ -490,8 +484,7 @@ class Columns:
     """Grows the columns of an `EventTable`. refused, negative: see `Damage`."""
 
     def __init__(self) -> None:
-        self._columns = {name: Growing(kind, ABSENT if kind is np.int32 else 0) for name, kind in WHOLE.items()}
-        self._columns |= {name: Growing(np.int64, ABSENT, narrow=True) for name in IDS}
+        self._columns = growing_columns()
         self._event_kinds = _Codes()
         self.names: Numbering[str] = Numbering()
         self._lanes: Numbering[tuple[Number, Number]] = Numbering()

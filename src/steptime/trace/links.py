@@ -11,26 +11,116 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import PurePath
+from typing import Any, TypeVar, overload
 
 import numpy as np
+import numpy.typing as npt
 
-from steptime.arrays import Bool, Int32, Int64
+from steptime.arrays import Bool, Int32, Int64, Numbers
 from steptime.quantities import SourceLine
 from steptime.trace.cached_per_trace import once
-from steptime.trace.call_tree import enclosing, nearest_ancestor, nesting_order
-from steptime.trace.table import ABSENT, HOST_CATEGORIES, EventKind, Trace
+from steptime.trace.call_tree import ROOT, enclosing, nearest_ancestor, nesting_order
+from steptime.trace.table import ABSENT, HOST_CATEGORIES, EventKind, EventTable, Row, Rows, Trace
 from steptime.trace.vendors import ANNOTATION, PROFILER, QUEUEING, STEP, is_compiled, is_engine, matching, of_symbols
 
+Width = TypeVar("Width", bound=np.signedinteger[Any])
 UNKNOWN = -1
 """No such event in the trace."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Forest:
+    """parent: by row of the table, the row of the innermost event around each, UNKNOWN for none and for what was not
+    nested."""
+
+    parent: Int32
+
+    def nearest(self, marked: Bool) -> Int32:
+        """By row: that of the innermost marked event which encloses it or is it. marked: by row, of nested events."""
+        return nearest_ancestor(self.parent, marked) if marked.any() else nowhere(len(self.parent))
+
+    def enclosing(self, marked: Bool) -> Int32:
+        """The same without itself."""
+        if not marked.any():
+            return nowhere(len(self.parent))
+        found = nearest_ancestor(self.parent, marked)[self.parent]
+        found[self.parent == UNKNOWN] = UNKNOWN
+        return found
+
+    def around(self, rows: Numbers, marked: Bool, *, itself: bool) -> Int32:
+        """The same of some rows only, which costs as much as there are of them."""
+        found = rows.astype(np.int32) if itself else self.parent[rows]
+        climbing = np.flatnonzero(found != UNKNOWN)
+        while len(climbing := climbing[~marked[found[climbing]]]):
+            found[climbing] = self.parent[found[climbing]]
+            climbing = climbing[found[climbing] != UNKNOWN]
+        return found
+
+
+def nowhere(size: int) -> Int32:
+    """UNKNOWN for each of so many rows, without memory for each; read-only."""
+    return np.broadcast_to(np.int32(UNKNOWN), (size,))
+
+
+def none_of(size: int) -> Bool:
+    """False for each of so many rows, likewise."""
+    return np.broadcast_to(np.False_, (size,))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Around:
+    """For each event the innermost marked one around it, or around what it comes from. origin: of activities of a
+    device, the event of the host that they come from. marked: by row. itself: whether an event may be its own."""
+
+    forest: Forest
+    origin: Int32
+    marked: Bool
+    itself: bool = True
+
+    def __len__(self) -> int:
+        return len(self.origin)
+
+    @overload
+    def __getitem__(self, rows: Row) -> int: ...
+    @overload
+    def __getitem__(self, rows: Rows) -> Int32: ...
+    def __getitem__(self, rows: Rows | Row) -> Any:
+        asked = np.arange(len(self), dtype=np.int32)[rows] if isinstance(rows, slice) else np.asarray(rows)
+        asked = np.flatnonzero(asked) if asked.dtype == np.bool_ else asked
+        origin = self.origin[asked]
+        start = np.atleast_1d(np.where(origin == UNKNOWN, asked, origin))
+        return self.forest.around(start, self.marked, itself=self.itself).reshape(asked.shape)[()]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Forward:
+    """For each event the operator of the forward pass that the frame of autograd around it belongs to. frames: rows of
+    the frames, in order; found: the operator of each."""
+
+    frame: Around
+    frames: Int32
+    found: Int32
+
+    def __len__(self) -> int:
+        return len(self.frame)
+
+    @overload
+    def __getitem__(self, rows: Row) -> int: ...
+    @overload
+    def __getitem__(self, rows: Rows) -> Int32: ...
+    def __getitem__(self, rows: Rows | Row) -> Any:
+        frame: Any = self.frame[rows]
+        at = np.searchsorted(self.frames, frame)
+        return np.where(frame == UNKNOWN, UNKNOWN, np.append(self.found, np.int32(UNKNOWN))[at])[()]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Links:
     """One value for each event of the table, in the table's order: the row of another event, or UNKNOWN. Read-only.
+    Those that any event has are looked up when they are asked for: by rows, a mask or a slice, as in a column.
 
     launch: of a device activity (kernel, copy, memset), the runtime call with its correlation id. A graph launch owns
     all the kernels of the graph.
@@ -46,15 +136,17 @@ class Links:
     """
 
     launch: Int32
-    parent: Int32
-    operator: Int32
-    annotation: Int32
+    parent: Around
+    operator: Around
+    annotation: Around
     function: Int32
-    forward: Int32
+    forward: Forward
     module: Int32
-    step: Int32
+    step: Numbers
 
 
+PIECE = 1 << 17
+"""Events for which what is 64 bits wide only on the way to a narrower column is reckoned at once."""
 SPREAD = 8
 """Numbers are looked up in a table when their range is no wider than this many times their count."""
 
@@ -145,33 +237,6 @@ def function_name(symbol: str) -> str:
     return found["function"] if found else symbol
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Forest:
-    """rows: of the table, by lane, begin and descending end, so that parents stand before children. parent: position
-    in `rows` of the innermost event around each, UNKNOWN for none. size: of the table."""
-
-    rows: Int32
-    parent: Int32
-    size: int
-
-    def nearest(self, marked: Bool) -> Int32:
-        """By row of the table: the row of the innermost marked event that encloses it or is it. marked: by row."""
-        if not marked.any():
-            return np.full(self.size, UNKNOWN, np.int32)
-        return self._by_row(nearest_ancestor(self.parent, marked[self.rows]))
-
-    def enclosing(self, marked: Bool) -> Int32:
-        """The same without itself."""
-        nearest = nearest_ancestor(self.parent, marked[self.rows])
-        return self._by_row(np.where(self.parent == UNKNOWN, UNKNOWN, nearest[self.parent]).astype(np.int32))
-
-    def _by_row(self, positions: Int32) -> Int32:
-        found = np.full(self.size, UNKNOWN, np.int32)
-        known = positions != UNKNOWN
-        found[self.rows[known]] = self.rows[positions[known]]
-        return found
-
-
 @once
 def host_events(trace: Trace) -> Bool:
     """Which events happened on a thread of the host."""
@@ -181,8 +246,7 @@ def host_events(trace: Trace) -> Bool:
 @once
 def host_forest(trace: Trace) -> Forest:
     """All of them, nested."""
-    hosts = np.flatnonzero(host_events(trace)).astype(np.int32)
-    return forest_of(trace.events.lane, trace.events.begin, trace.events.end, hosts)
+    return forest_of(trace.events, np.flatnonzero(host_events(trace)).astype(np.int32))
 
 
 @once
@@ -190,23 +254,38 @@ def running_before(trace: Trace) -> Bool:
     """Which Python functions had called the profiler's start when it began to record. Kineto enters them then, one
     within the other, and names each by the line at which it stood (profiler_python.cpp of torch): one that has nothing
     to do with what the function calls later."""
-    found = np.zeros(len(trace.events), np.bool_)
-    made, starting = host_forest(trace), matching(trace, PROFILER.match)
-    lanes = trace.events.lane[made.rows]
-    for head in np.flatnonzero(np.append(True, np.diff(lanes) != 0))[: len(lanes)].tolist():
-        last = head
-        while last + 1 < len(lanes) and made.parent[last + 1] == last and not starting[made.rows[last]]:
+    starting = matching(trace, PROFILER.match)
+    if not starting.any():
+        return none_of(len(starting))
+    found, parent = np.zeros(len(trace.events), np.bool_), host_forest(trace).parent
+    for nested in by_lane(trace.events, np.flatnonzero(host_events(trace)).astype(np.int32)):
+        last = 0
+        while last + 1 < len(nested) and parent[nested[last + 1]] == nested[last] and not starting[nested[last]]:
             last += 1
-        if starting[made.rows[last]]:
-            found[made.rows[head:last]] = True
+        if starting[nested[last]]:
+            found[nested[:last]] = True
     return found
 
 
-def forest_of(lane: Int32, begin: Int64, end: Int64, rows: Int32) -> Forest:
-    """Nests the events `rows` of a table, each lane for itself. lane, begin, end: whole columns, ns."""
-    ordered = rows[nesting_order(begin[rows], end[rows], lane[rows])]
-    heads = np.flatnonzero(np.diff(lane[ordered])) + 1
-    return Forest(ordered, enclosing(begin[ordered], end[ordered], heads, np.int32), len(begin))
+def forest_of(events: EventTable, rows: Int32) -> Forest:
+    """Nests some events, each lane for itself. rows: in order."""
+    parent = np.full(len(events), UNKNOWN, np.int32)
+    for nested in by_lane(events, rows):
+        above = enclosing(events.begin[nested], events.ends(nested))
+        parent[nested] = np.where(above == ROOT, UNKNOWN, nested[above])
+    return Forest(parent)
+
+
+def by_lane(events: EventTable, rows: Int32) -> Iterator[Int32]:
+    """The rows of one lane after the other, parents before their children: only one lane's times are copied at once.
+    rows: in order."""
+    if not len(rows):
+        return
+    lane = events.lane[rows]
+    ordered, counts = rows[np.argsort(lane, kind="stable")], np.bincount(lane)
+    for mine in np.split(ordered, np.cumsum(counts)[:-1]):
+        if len(mine):
+            yield mine[nesting_order(events.begin[mine], events.ends(mine))]
 
 
 DEVICE = (EventKind.KERNEL, EventKind.MEMCPY, EventKind.MEMSET)
@@ -235,15 +314,15 @@ def link(trace: Trace, boundaries: Int64, *, is_user: Callable[[str], bool] = is
     made = host_forest(trace)
     launch = launches_of(trace)
     origin = _origins(trace, launch)
-    forward, frame = _forwards(trace, made, roles)
+    forward = _forwards(trace, made, origin, roles)
     return Links(
         launch=launch,
-        parent=made.enclosing(trace.events.event_kind != EventKind.PYTHON),
-        operator=_through(origin, made.nearest(roles.operator)),
-        annotation=_through(origin, made.nearest(roles.annotation)),
-        function=_through(origin, _called_from(trace, made, roles.function, forward, frame)),
-        forward=_through(origin, forward),
-        module=_through(origin, _called_from(trace, made, roles.module, forward, frame)),
+        parent=Around(made, nowhere(len(trace.events)), trace.events.event_kind != EventKind.PYTHON, itself=False),
+        operator=Around(made, origin, roles.operator),
+        annotation=Around(made, origin, roles.annotation),
+        function=_through(origin, _called_from(trace, made, roles.function, forward)),
+        forward=forward,
+        module=_through(origin, _called_from(trace, made, roles.module, forward)),
         step=_through(origin, _steps(trace, boundaries, launched=bool((origin != UNKNOWN).any()))),
     )
 
@@ -261,6 +340,9 @@ def roles_of(trace: Trace, is_user: Callable[[str], bool] = is_user_file) -> Rol
     module, ranges = python & modules[name], noted & modules[name]
     annotation = ((listed | noted) & ~operator & ~steps[name] & ~ranges) | module
     engine = operator & of_symbols(trace, is_engine)[name]
+    if not python.any():
+        none = none_of(len(name))
+        return Roles(operator, engine, annotation, none, ranges if ranges.any() else none)
     frames = (FRAME.match(symbol) for symbol in trace.symbols)
     of_user = np.array([frame is not None and is_user(frame["file"]) for frame in frames])
     function = python & of_user[name] & ~running_before(trace)
@@ -285,32 +367,33 @@ def _origins(trace: Trace, launch: Int32) -> Int32:
     """Of each activity of a device the event of the host that says where it comes from: its launch or, where the trace
     holds none, the operator with its "External id"."""
     events = trace.events
+    lost = np.flatnonzero(np.isin(events.event_kind, DEVICE) & (launch == UNKNOWN) & (events.external != ABSENT))
+    if not len(lost):
+        return launch
     origin = launch.copy()
-    lost = np.isin(events.event_kind, DEVICE) & (launch == UNKNOWN) & (events.external != ABSENT)
     operators = np.flatnonzero((events.event_kind == EventKind.OPERATOR) & (events.external != ABSENT))
-    _by_number(events.external, events.begin, operators, np.flatnonzero(lost), origin)
+    _by_number(events.external, events.begin, operators, lost, origin)
     return origin
 
 
-def _by_number(
-    numbers: Int64, begin: Int64, candidates: Int64, rows: Int64, found: Int32, *, later: bool = True
-) -> None:
-    """Writes into found[rows] the candidate with the row's number. later: one that begins after the row counts too."""
-    at = latest_before(numbers[candidates], begin[candidates], numbers[rows], begin[rows], later=later)
+def _by_number(numbers: Int64, begin: Int64, candidates: Int64, rows: Int64, found: Int32) -> None:
+    """Writes into found[rows] the candidate with the row's number."""
+    at = latest_before(numbers[candidates], begin[candidates], numbers[rows], begin[rows], later=True)
     known = at != UNKNOWN
     found[rows[known]] = candidates[at[known]]
 
 
-def _through(origin: Int32, of_host: Int32) -> Int32:
+def _through(origin: Int32, of_host: npt.NDArray[Width]) -> npt.NDArray[Width]:
     """What is known of the host's events, for the device's too: what is known of where they come from."""
     known = np.flatnonzero(origin != UNKNOWN)
-    of_host[known] = of_host[origin[known]]
-    of_host.flags.writeable = False
+    if of_host.flags.writeable:  # else no event has one
+        of_host[known] = of_host[origin[known]]
+        of_host.flags.writeable = False
     return of_host
 
 
-def _forwards(trace: Trace, made: Forest, roles: Roles) -> tuple[Int32, Int32]:
-    """By row: the forward operator of what autograd runs, and the frame of autograd that runs it.
+def _forwards(trace: Trace, made: Forest, origin: Int32, roles: Roles) -> Forward:
+    """The forward operator of what autograd runs, and the frame of autograd that runs it.
 
     The frame has the sequence number. Operators that record nothing carry the number of the next one that does, so the
     last one before the frame owns it. In backward gradients are off and its operators have no number; what has one
@@ -318,17 +401,16 @@ def _forwards(trace: Trace, made: Forest, roles: Roles) -> tuple[Int32, Int32]:
     """
     events = trace.events
     numbered = events.sequence != ABSENT
-    framed = made.nearest(roles.engine & numbered)
-    frames = np.flatnonzero(roles.engine & numbered)
+    framing = roles.engine & numbered
+    frames = np.flatnonzero(framing)
     operators = np.flatnonzero(roles.operator & ~roles.engine & numbered)
-    forward = np.full(len(events), UNKNOWN, np.int32)
-    _by_number(events.sequence, events.begin, operators, frames, forward, later=False)
-    inside = np.flatnonzero(framed != UNKNOWN)
-    forward[inside] = forward[framed[inside]]
-    return forward, framed
+    sequence, begin = events.sequence, events.begin
+    at = latest_before(sequence[operators], begin[operators], sequence[frames], begin[frames], later=False)
+    found = np.where(at == UNKNOWN, UNKNOWN, np.append(operators, UNKNOWN)[at]).astype(np.int32)
+    return Forward(Around(made, origin, framing), frames.astype(np.int32), found)
 
 
-def _called_from(trace: Trace, made: Forest, callers: Bool, forward: Int32, frame: Int32) -> Int32:
+def _called_from(trace: Trace, made: Forest, callers: Bool, forwards: Forward) -> Int32:
     """The caller (a function of the user's, a module) around each event of the host.
 
     Around what backward runs there is only whoever called backward, so it is the forward operator's, unless a caller
@@ -337,7 +419,7 @@ def _called_from(trace: Trace, made: Forest, callers: Bool, forward: Int32, fram
     around = made.nearest(callers)
     if not callers.any():
         return around
-    begin = trace.events.begin
+    begin, frame, forward = trace.events.begin, made.nearest(forwards.frame.marked), forwards[:]
     called = (frame != UNKNOWN) & (forward != UNKNOWN) & ((around == UNKNOWN) | (begin[around] < begin[frame]))
     source = np.where(called, forward, np.arange(len(forward), dtype=np.int32))
     walking = np.flatnonzero(called)
@@ -349,12 +431,16 @@ def _called_from(trace: Trace, made: Forest, callers: Bool, forward: Int32, fram
     return np.where(around[source] == UNKNOWN, around, around[source])
 
 
-def _steps(trace: Trace, boundaries: Int64, *, launched: bool) -> Int32:
+def _steps(trace: Trace, boundaries: Int64, *, launched: bool) -> Numbers:
     """The step in which each event begins. On a device that is not the step it belongs to, and only counts where the
     trace holds none of the launches."""
     events = trace.events
     known = host_events(trace) if launched else host_events(trace) | np.isin(events.event_kind, DEVICE)
-    step = (np.searchsorted(boundaries[:, 0], events.begin, side="right") - 1).astype(np.int32)
+    width: type[np.signedinteger[Any]] = np.int16 if len(boundaries) < 1 << 15 else np.int32
+    step = np.empty(len(events), width)
     ends = boundaries[:, 1] if len(boundaries) else np.zeros(1, np.int64)
-    step[~known | (events.begin >= ends[step])] = UNKNOWN
+    for first in range(0, len(events), PIECE):
+        part = slice(first, first + PIECE)
+        found = np.searchsorted(boundaries[:, 0], events.begin[part], side="right") - 1
+        step[part] = np.where(known[part] & (events.begin[part] < ends[found]), found, UNKNOWN)
     return step

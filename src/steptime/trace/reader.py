@@ -35,7 +35,7 @@ LARGEST_BLOCK = 64 * 1024 * 1024
 CUT_ATTEMPTS = 8
 END_ATTEMPTS = 64
 DEFAULT_MAX_SIZE = 8 * 10**9
-"""Bytes of JSON: about 28 million events, 2.5 GB of columns."""
+"""Bytes of JSON: about 25 million events, 1 GB of columns."""
 EVENTS_BEGIN = re.compile(rb'"traceEvents"\s*:\s*(\[)')
 BARE_ARRAY = re.compile(rb"(?:\xef\xbb\xbf)?\s*(\[)\s*[\{\]]")
 EVENTS_END = re.compile(rb'[\}\[]\s*(\])\s*(,\s*("|$)|\}|$)')
@@ -55,7 +55,7 @@ class BlockOutcome(Enum):
 def read(path: Path, *, max_size: int = DEFAULT_MAX_SIZE) -> Trace:
     """Reads a chrome trace as Kineto writes it, plain or gzipped, whole or cut short.
 
-    max_size: bytes of JSON that are accepted, after decompression. Peak memory: 0.3 to 0.5 bytes per byte of JSON.
+    max_size: bytes of JSON that are accepted, after decompression. Peak memory: 0.1 to 0.3 bytes per byte of JSON.
     Raises TraceError: trace-unreadable, trace-empty, trace-not-a-trace, trace-too-large.
     """
     with TraceSource(path, max_size) as source:

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from steptime.errors import TraceError
-from steptime.trace.columns import IDS, WHOLE, Array, Growing, Numbering
+from steptime.trace.columns import Array, Numbering, growing_columns
 from steptime.trace.source import too_large
 from steptime.trace.table import ABSENT, Device, EventKind, EventTable, Trace, Track
 
@@ -39,8 +39,7 @@ class EventColumns:
     """Grows the columns of an `EventTable` from rows that begin with start and end."""
 
     def __init__(self) -> None:
-        self._columns = {name: Growing(kind, ABSENT if kind is np.int32 else 0) for name, kind in WHOLE.items()}
-        self._columns |= {name: Growing(np.int64, ABSENT, narrow=True) for name in IDS}
+        self._columns = growing_columns()
         self._names: Numbering[str] = Numbering()
         self._lanes: Numbering[tuple[int, int]] = Numbering()
 

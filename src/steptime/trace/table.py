@@ -15,12 +15,15 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from steptime.arrays import Int32, Int64
+from steptime.arrays import Int64, Numbers
 
 Ids: TypeAlias = Int64
+Row: TypeAlias = int | np.integer[Any]
+Rows: TypeAlias = npt.NDArray[Any] | slice | list[int]
 
-ABSENT = -(2**31)
-"""An integer that the event does not carry. No id, stream or size reaches it; -1 is a real stream (of syncs)."""
+ABSENT = -128
+"""An integer that the event does not carry. No id, stream or size is it (-1 is a real stream, of syncs). 8 bits hold
+it."""
 
 
 class EventKind(IntEnum):
@@ -58,15 +61,8 @@ class Track:
     thread: int | str | None
 
 
-class _WithEnd:
-    """A place for what is computed once; no field of the table."""
-
-    __slots__ = ("_end",)
-    _end: Int64
-
-
 @dataclass(frozen=True, slots=True)
-class EventTable(_WithEnd):
+class EventTable:
     """Columns of the complete ("X") events in file order; all arrays have one length and are read-only.
 
     name, shapes, dtypes, inputs, details: numbers of `Trace.symbols`, `Trace.shapes`… (ABSENT where an event has none).
@@ -74,40 +70,39 @@ class EventTable(_WithEnd):
     bytes: of a copy or a memset. blocks: of a kernel's grid (some
     calls of HIP give its threads instead, which are more).
 
-    Ids and sizes (correlation to device) are 32 bits wide where all of them fit and 64 where one
-    does not: widen them before arithmetic. A column that no event fills is one broadcast ABSENT.
+    Columns but begin are as narrow as their values allow, 8 to 64 bits, and a duration has at least 32: widen them
+    before arithmetic. A column that no event fills is one broadcast ABSENT.
     """
 
     event_kind: npt.NDArray[np.uint8]
-    name: Int32
-    lane: Int32
+    name: Numbers
+    lane: Numbers
     begin: Int64
-    duration: Int64
+    duration: Numbers
     correlation: Ids
     external: Ids
     sequence: Ids
     bytes: Ids
     stream: Ids
     device: Ids
-    shapes: Int32
-    dtypes: Int32
-    inputs: Int32
+    shapes: Numbers
+    dtypes: Numbers
+    inputs: Numbers
     blocks: Ids
-    details: Int32
+    details: Numbers
 
     def __len__(self) -> int:
         return len(self.begin)
 
     @property
     def end(self) -> Int64:
-        """begin + duration, ns; computed once."""
-        try:
-            return self._end
-        except AttributeError:
-            end = self.begin + self.duration
-            end.flags.writeable = False
-            object.__setattr__(self, "_end", end)
-            return end
+        """begin + duration of all, ns. Computed anew each time: nobody keeps 8 bytes for each event."""
+        return self.begin + self.duration
+
+    def ends(self, rows: Rows | Row) -> Int64:
+        """The same of some events. rows: their numbers, a mask or a slice."""
+        found: Int64 = self.begin[rows] + self.duration[rows]
+        return found
 
 
 UNSAID = -1

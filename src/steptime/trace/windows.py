@@ -15,7 +15,7 @@ import numpy as np
 
 from steptime.errors import TraceError
 from steptime.trace.cache import read_remembered
-from steptime.trace.columns import IDS, WHOLE, Growing, Numbering
+from steptime.trace.columns import Numbering, growing_columns
 from steptime.trace.databases import read_database
 from steptime.trace.gather import RankFiles, host_process, mixed
 from steptime.trace.reader import DEFAULT_MAX_SIZE
@@ -70,8 +70,7 @@ class _Joined:
     """Grows one table from many; a trace that was added need not be kept."""
 
     def __init__(self) -> None:
-        self._columns = {name: Growing(kind, ABSENT if kind is np.int32 else 0) for name, kind in WHOLE.items()}
-        self._columns |= {name: Growing(np.int64, ABSENT, narrow=True) for name in IDS}
+        self._columns = growing_columns()
         self._numbers: dict[str, Numbering[Any]] = {name: Numbering() for name in DICTIONARIES}
         self._moved = dict.fromkeys(LINKING, 0)
         self._first: Trace | None = None

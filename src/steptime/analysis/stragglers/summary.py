@@ -189,7 +189,7 @@ def _by_kind(
                 exposed=exposed,
                 step=step_at(windows, events.begin[mine]),
                 begin=events.begin[mine].copy(),
-                duration=events.duration[mine].copy(),
+                duration=events.duration[mine].astype(np.int64),
                 bytes=np.array([-1 if size is None else size for size in sizes], np.int64),
             )
         )
@@ -202,7 +202,7 @@ def _exposed(trace: Trace, rows: Int64, windows: Int64, compute: Intervals | Non
         return [0] * len(groups)
     events = trace.events
     order = sorted(range(len(groups)), key=lambda at: -int(events.duration[rows[groups[at]]].sum()))
-    sets = [union(events.begin[rows[groups[at]]], events.end[rows[groups[at]]]) for at in order]
+    sets = [union(events.begin[rows[groups[at]]], events.ends(rows[groups[at]])) for at in order]
     shares = claim(windows[:, 0], windows[:, 1], [compute, *sets])[:, 1:-1].sum(axis=0)
     found = [0] * len(groups)
     for at, share in zip(order, shares.tolist(), strict=True):
@@ -250,7 +250,7 @@ def gradients_of(trace: Trace, boundaries: Int64) -> GradientExchange | None:
     of_step = step_at(boundaries, events.begin[forwards])
     exchanged = np.isin(np.arange(len(forwards)), behind).astype(np.int64)
     searching = matching(trace, SEARCH.match)
-    search = union(events.begin[searching], events.end[searching])
+    search = union(events.begin[searching], events.ends(searching))
     return GradientExchange(
         forwards=per_step(of_step, np.ones(len(forwards), np.int64), steps),
         synchronised=per_step(of_step, exchanged, steps),

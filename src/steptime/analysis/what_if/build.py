@@ -126,9 +126,11 @@ def _own_cost(parts: Parts, waited: Tie, row: Int64) -> tuple[Int64, Bool]:
     last, own = events.begin[waits.row].copy(), np.full(len(events), NONE)
     source, target = waited
     np.maximum.at(last, target, parts.scope.activities.end[source])
-    rest = np.maximum(events.end[waits.row] - last, 0)
+    rest = np.maximum(events.ends(waits.row) - last, 0)
     held = last > events.begin[waits.row]
-    own[waits.row] = np.where(waits.frees, rest, np.minimum(events.duration[waits.row], parts.delays.call))
+    own[waits.row] = np.where(
+        waits.frees, rest, np.minimum(events.duration[waits.row].astype(np.int64), parts.delays.call)
+    )
     own[waits.row[~held]] = NONE
     return own[row], own[row] != NONE
 
@@ -227,7 +229,7 @@ def _event_delay(parts: Parts, events: Tie) -> int:
     source, target = events
     call, ended = activities.call[target], activities.end[source]
     apart = activities.begin[target] - ended
-    clear = (call != NONE) & (trace.events.end[call] + SURE < ended) & (parts.streams.ended[target] < ended)
+    clear = (call != NONE) & (trace.events.ends(call) + SURE < ended) & (parts.streams.ended[target] < ended)
     clear &= (apart >= 0) & (apart <= AT_ONCE)
     return int(np.median(apart[clear])) if clear.any() else parts.delays.gap[int(EventKind.KERNEL)]
 

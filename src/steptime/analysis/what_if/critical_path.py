@@ -200,7 +200,7 @@ def _innermost(trace: Trace, rows: Int64, preferred: Bool) -> tuple[Int64, Int64
     """Times, and the name that holds before the first and from each one on: of the innermost preferred event where
     there is one, else of the innermost event."""
     events = trace.events
-    made = call_tree(events.begin[rows], events.end[rows])
+    made = call_tree(events.begin[rows], events.ends(rows))
     rows = rows[made.rows]
     better = nearest_ancestor(made.parent, preferred[rows])
     owner = np.append(np.where(better == ROOT, np.arange(len(made)), better), ROOT)

@@ -105,7 +105,7 @@ def _latency(machine: Machine) -> float:
 
 def _replayed(steps: StepContext, lane: int, rows: Int64, cases: Float64) -> Float64:
     """(3,) ns per step: of the graph with the kernels in `rows` so many times as long, by case."""
-    window = window_of(steps.trace, steps.boundaries, steps.links.launch.astype(np.int64))
+    window = window_of(steps.trace, steps.boundaries, steps.links.launch)
     boundaries = steps.boundaries[window.steps]
     wall = int(boundaries[0, 1] - boundaries[0, 0])
     graph = build(scope_of(window.trace, boundaries, window.launch, lane, steps.input, wall=wall))

@@ -102,7 +102,7 @@ def _activities(trace: Trace, boundaries: Int64, launch: Int64) -> ReplayedActiv
     events = trace.events
     rows = np.flatnonzero(np.isin(events.event_kind, DEVICE))
     rows = rows[np.argsort(events.begin[rows], kind="stable")]
-    begin, end, call = events.begin[rows], events.end[rows], launch[rows].astype(np.int64)
+    begin, end, call = events.begin[rows], events.ends(rows), launch[rows].astype(np.int64)
     called = np.where(call != NONE, events.begin[call], begin)
     kept = (end > boundaries[0, 0]) & (called < boundaries[-1, 1])
     rows, begin, end, call = rows[kept], begin[kept], end[kept], call[kept]
@@ -113,7 +113,7 @@ def _activities(trace: Trace, boundaries: Int64, launch: Int64) -> ReplayedActiv
 
 def _steps(trace: Trace, boundaries: Int64, call: Int64) -> Int64:
     """The step whose host range holds the whole call, as `breakdown.trace_steps.reach` has it."""
-    begin, end = trace.events.begin[call], trace.events.end[call]
+    begin, end = trace.events.begin[call], trace.events.ends(call)
     step = np.searchsorted(boundaries[:, 0], begin, side="right") - 1
     inside = (call != NONE) & (step >= 0) & (end <= boundaries[np.maximum(step, 0), 1])
     return np.where(inside, step, NONE)
@@ -143,7 +143,7 @@ def waits_of(scope: Scope) -> Waits:
     called = events.duration[activities.call]
     lasted = matching(scope.trace, PAGEABLE.search)[activities.row] | (called > WAITED)
     copying = (events.event_kind[activities.row] == EventKind.MEMCPY) & (activities.call != NONE) & lasted
-    of_copies = np.flatnonzero(copying & (events.end[activities.call] + ROUNDING >= activities.end))
+    of_copies = np.flatnonzero(copying & (events.ends(activities.call) + ROUNDING >= activities.end))
     copies[activities.call[of_copies]] = of_copies
     full = np.zeros(len(events), np.bool_)
     full[_held_back(scope, activities)] = True
@@ -172,9 +172,9 @@ def host_time(scope: Scope, lane: int) -> tuple[Intervals, Intervals, Intervals]
     on_lane = events.lane == lane
     runtime = on_lane & (events.event_kind == EventKind.RUNTIME)
     calls = runtime | (on_lane & operator_events(scope.trace))
-    during = union(events.begin[calls], events.end[calls])
+    during = union(events.begin[calls], events.ends(calls))
     allocating = runtime & matching(scope.trace, ALLOCATION.match)
-    allocation = union(events.begin[allocating], events.end[allocating])
+    allocation = union(events.begin[allocating], events.ends(allocating))
     input_ = input_time(scope.trace, lane)
     if lane == scope.training:
         input_ = join(input_, scope.input_ranges)
@@ -241,7 +241,7 @@ def delays_of(scope: Scope, streams: Streams, waits: Waits, behind: Bool) -> Del
     activities, events = scope.activities, scope.trace.events
     event_kind = events.event_kind[activities.row]
     called = activities.call != NONE
-    begin, end = events.begin[activities.call], events.end[activities.call]
+    begin, end = events.begin[activities.call], events.ends(activities.call)
     holding = np.isin(activities.call, waits.row[waits.copies != NONE]) & called
     holding |= matching(scope.trace, PAGEABLE.search)[activities.row]
     empty = called & streams.first & (streams.ended + SURE < begin) & ~holding & ~behind
@@ -255,7 +255,7 @@ def delays_of(scope: Scope, streams: Streams, waits: Waits, behind: Bool) -> Del
         gap[int(kind)] = round(float(gaps.mean())) if len(gaps) else USUAL_GAP
     copied = empty & (event_kind != EventKind.KERNEL)
     copy = _median((activities.begin - begin)[copied], 2 * USUAL_LAUNCH)
-    ends, began, returned = np.sort(activities.end), events.begin[waits.row], events.end[waits.row]
+    ends, began, returned = np.sort(activities.end), events.begin[waits.row], events.ends(waits.row)
     index = np.searchsorted(ends, returned, side="right") - 1
     last = np.where(index >= 0, ends[np.maximum(index, 0)], began) if len(ends) else began
     waited, pure = last > began + SURE, ~waits.frees & ~waits.full

@@ -81,7 +81,7 @@ def bursts_of(scope: Scope) -> Bursts:
     # Python functions of the training thread stay open while the engine works.
     listed = np.isin(events.event_kind, (EventKind.OPERATOR, EventKind.ANNOTATION, EventKind.RUNTIME))
     own = listed & (events.lane == scope.training)
-    times = unique(np.concatenate((events.begin[own], events.end[own], scope.boundaries.reshape(-1))))
+    times = unique(np.concatenate((events.begin[own], events.ends(own), scope.boundaries.reshape(-1))))
     found = [_bursts_on(scope, lane, times) for lane in scope.engines]
     table = np.concatenate([np.empty((0, 4), np.int64), *found])
     table = table[np.argsort(table[:, 1], kind="stable")]
@@ -104,7 +104,7 @@ def points_of(scope: Scope, waits: Waits, bursts: Bursts) -> Points:
     numbers = np.arange(len(bursts))
     parts = [
         _part(events.lane[begun], events.begin[begun], ThreadPoint.CALL_BEGIN, begun),
-        _part(events.lane[waits.row], events.end[waits.row], ThreadPoint.CALL_END, waits.row),
+        _part(events.lane[waits.row], events.ends(waits.row), ThreadPoint.CALL_END, waits.row),
         _part(scope.training, scope.boundaries[:, 0], ThreadPoint.STEP_BEGIN, mark=steps),
         _part(scope.training, scope.boundaries[:, 1], ThreadPoint.STEP_END, mark=steps),
         _part(scope.training, bursts.fork[first], ThreadPoint.FORK, mark=stretches),
@@ -134,7 +134,7 @@ def _bursts_on(scope: Scope, lane: int, times: Int64) -> Int64:
     events = scope.trace.events
     chosen = (operator_events(scope.trace) | (events.event_kind == EventKind.RUNTIME)) & (events.lane == lane)
     chosen &= (events.begin >= scope.begin) & (events.end <= scope.end)
-    busy = union(events.begin[chosen], events.end[chosen])
+    busy = union(events.begin[chosen], events.ends(chosen))
     stretch = np.searchsorted(times, busy.begin, side="right")
     inside: Bool = stretch == np.searchsorted(times, busy.end, side="left")
     if not inside.any():
@@ -160,7 +160,7 @@ class Tie(NamedTuple):
 def wait_ties(scope: Scope, waits: Waits) -> Tie:
     """The activities that the host's waits waited for."""
     events = scope.trace.events
-    begin, end = events.begin[waits.row], events.end[waits.row]
+    begin, end = events.begin[waits.row], events.ends(waits.row)
     of_stream = matching(scope.trace, WAITED_FOR["stream"].search)[waits.row]
     of_event = matching(scope.trace, WAITED_FOR["event"].search)[waits.row] | waits.full
     own = waits.copies != NONE

@@ -18,7 +18,7 @@ from steptime.analysis.what_if.build import build
 from steptime.analysis.what_if.critical_path import NamedPath, PathKind, named, path_of
 from steptime.analysis.what_if.graph import NONE, EdgeKind, Graph, GraphRun, NodeKind, chosen, edges_of, joined, run
 from steptime.analysis.what_if.scope import DEVICE, Scope, scope_of
-from steptime.arrays import Bool, Int64, distinct, median
+from steptime.arrays import Bool, Int32, Int64, distinct, median
 from steptime.intervals import contains, measure, union
 from steptime.quantities import Estimate, mean_of_series
 from steptime.trace.table import EventKind, EventTable, Trace
@@ -170,7 +170,7 @@ class ReplayWindow:
     steps: Int64
 
 
-def window_of(trace: Trace, boundaries: Int64, launch: Int64) -> ReplayWindow:
+def window_of(trace: Trace, boundaries: Int64, launch: Int32) -> ReplayWindow:
     """The steps in the middle, at most `MOST_STEPS` of them, with all that they launched or that still ran in them."""
     events = trace.events
     for count in range(min(len(boundaries), MOST_STEPS), 0, -1):
@@ -183,11 +183,11 @@ def window_of(trace: Trace, boundaries: Int64, launch: Int64) -> ReplayWindow:
     chosen |= called & (events.begin[launch] < until) & (events.end > since)
     chosen[launch[called & chosen]] = True
     rows = np.flatnonzero(chosen)
-    place = np.full(len(events) + 1, NONE)
+    place = np.full(len(events) + 1, NONE, np.int32)
     place[rows] = np.arange(len(rows))
     columns = {field.name: getattr(events, field.name)[rows] for field in fields(EventTable)}
     part = replace(trace, events=EventTable(**columns))
-    return ReplayWindow(part, rows, place[launch[rows]], np.arange(first, first + count))
+    return ReplayWindow(part, rows, place[launch[rows]].astype(np.int64), np.arange(first, first + count))
 
 
 def rerun(
@@ -201,7 +201,7 @@ def rerun(
     if steps.lane is None or not len(steps):
         return None
     boundaries = steps.boundaries
-    window = window_of(steps.trace, boundaries, steps.links.launch.astype(np.int64))
+    window = window_of(steps.trace, boundaries, steps.links.launch)
     if not len(window.rows):
         return None
     measured = breakdown.wall[window.steps]
@@ -281,7 +281,7 @@ def _updates(scope: Scope, graph: Graph) -> Int64:
     events, nodes = scope.trace.events, graph.nodes
     listed = np.isin(events.event_kind, (EventKind.ANNOTATION, EventKind.OPERATOR))
     chosen = listed & matching(scope.trace, OPTIMIZER_STEP.match) & (events.lane == scope.training)
-    during = union(events.begin[chosen], events.end[chosen])
+    during = union(events.begin[chosen], events.ends(chosen))
     called = np.full(len(events), np.iinfo(np.int64).min)
     launched = scope.activities.call != NONE
     called[scope.activities.row[launched]] = events.begin[scope.activities.call[launched]]
@@ -297,5 +297,5 @@ def _allocating(scope: Scope) -> float:
     events = scope.trace.events
     chosen = (events.event_kind == EventKind.RUNTIME) & matching(scope.trace, ALLOCATION.match)
     chosen &= np.isin(events.lane, scope.lanes)
-    during = union(events.begin[chosen], events.end[chosen])
+    during = union(events.begin[chosen], events.ends(chosen))
     return float(measure(during, scope.boundaries[:, 0], scope.boundaries[:, 1]).mean())
