@@ -21,7 +21,8 @@ def python() -> str:
     folder = Path(tempfile.mkdtemp(prefix="preloaded-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     environment = {name: value for name, value in os.environ.items() if not name.startswith("STEPTIME")}
-    environment |= {"PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1"}
+    # The system shows of a fork what its server was started with: `steptime attach` asks there who stands by.
+    environment |= {"PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1", "STEPTIME_STANDBY": "1"}
     server = subprocess.Popen(
         [sys.executable, str(HERE / "server.py"), str(folder / "socket")],
         stdin=subprocess.DEVNULL,

@@ -16,6 +16,7 @@ from __future__ import annotations
 import array
 import atexit
 import contextlib
+import ctypes
 import fcntl
 import gc
 import importlib.abc
@@ -40,6 +41,7 @@ MOST_WORDS = 1 << 20
 MOST_DESCRIPTORS = 200
 ASIDE = 500
 """Descriptors from here on are out of the way of those that a job expects to have."""
+SYSTEM = ctypes.CDLL(None, use_errno=True)
 
 
 class Preloaded(importlib.abc.MetaPathFinder, importlib.abc.Loader):
@@ -187,7 +189,9 @@ def become(
 ) -> tuple[types.CodeType, dict[str, Any]]:
     """Makes of a forked child what the command line asked for, up to the point at which Python runs its main file.
     Returns what is to be run, and where."""
-    _take_descriptors(request["descriptors"], request["numbers"])
+    *descriptors, user, mounts = request["descriptors"]
+    _enter_namespaces(user, mounts)
+    _take_descriptors(descriptors, request["numbers"])
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -208,6 +212,17 @@ def become(
         sys.modules.update(steptime)
     random.seed()
     return _main(request["words"])
+
+
+def _enter_namespaces(user: int, mounts: int) -> None:
+    """Those of the client, where a trial keeps it in some of its own: what a job writes there is to be thrown away. Of
+    Landlock, which cannot be entered, a fork knows nothing."""
+    for namespace, kind in ((user, "user"), (mounts, "mnt")):
+        if not os.path.samestat(os.stat(namespace), os.stat(f"/proc/self/ns/{kind}")):
+            if SYSTEM.setns(namespace, 0) < 0:
+                number = ctypes.get_errno()
+                raise OSError(number, os.strerror(number), kind)
+        os.close(namespace)
 
 
 def _take_descriptors(descriptors: list[int], numbers: list[int]) -> None:

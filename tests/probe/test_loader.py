@@ -93,7 +93,7 @@ def make():
     return DataLoader(
         Items(), batch_size=4, shuffle=True, num_workers=workers, collate_fn=collate,
         persistent_workers=mode.startswith("persistent"),
-        multiprocessing_context="spawn" if mode.startswith("spawn") else None,
+        multiprocessing_context="spawn" if mode.startswith("spawn") and len(sys.argv) == 2 else None,
     )
 
 
@@ -135,7 +135,7 @@ class Seen:
         if watched:
             plan = {"recording": str(recording), "profile": False}
             environment |= {"STEPTIME_PROBE": json.dumps(plan), "PYTHONPATH": str(INJECT), "STEPTIME_DEBUG": "1"}
-        words = [python(), str(script), mode]
+        words = [python(), str(script), mode, *([] if watched else ["bare"])]  # forked workers draw the same numbers
         done = subprocess.run(words, env=environment, cwd=folder, capture_output=True, text=True, check=False)
         self.status, self.printed, self.errors = done.returncode, done.stdout, done.stderr
         self.loaders: list[dict[str, Any]] = []
