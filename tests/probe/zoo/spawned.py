@@ -1,7 +1,4 @@
-"""Two independent trainers started by torch.multiprocessing.spawn; 30 steps in each. With an argument they are started
-in that way instead, and compute the same."""
-
-import sys
+"""Two independent trainers started by torch.multiprocessing.spawn; 30 steps in each."""
 
 import torch
 import torch.multiprocessing as mp
@@ -26,11 +23,7 @@ def train(rank, results):
 
 
 if __name__ == "__main__":
-    start = sys.argv[1] if len(sys.argv) > 1 else "spawn"
-    queue = mp.get_context(start).SimpleQueue()
-    if start == "spawn":
-        mp.spawn(train, args=(queue,), nprocs=2)
-    else:
-        mp.start_processes(train, args=(queue,), nprocs=2, start_method=start)
+    queue = mp.get_context("spawn").SimpleQueue()
+    mp.spawn(train, args=(queue,), nprocs=2)
     for rank, digest in sorted(queue.get() for _ in range(2)):
         print(f"rank{rank}", digest)
