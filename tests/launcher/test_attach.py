@@ -54,8 +54,9 @@ class Job:
         script.write_text(JOB, encoding="utf-8")
         start = ["-c", f"import runpy, sys, steptime.probe.standby; sys.argv[:] = sys.argv[1:]; "
                  f"runpy.run_path({str(script)!r}, run_name='__main__')", script] if standby else [script]  # fmt: skip
+        words = [python() if standby else sys.executable, *start, self.stop]
         self.process = subprocess.Popen(
-            [python() if standby else sys.executable, *start, self.stop], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
             env={**os.environ, **({"STEPTIME_STANDBY": "1"} if standby else {})},
         )  # fmt: skip
         assert self.process.stdout is not None

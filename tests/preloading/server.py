@@ -224,10 +224,10 @@ def _enter_namespaces(user: int, mounts: int) -> None:
     """Those of the client, where a trial keeps it in some of its own: what a job writes there is to be thrown away. Of
     Landlock, which cannot be entered, a fork knows nothing."""
     for namespace, kind in ((user, "user"), (mounts, "mnt")):
-        if not os.path.samestat(os.stat(namespace), os.stat(f"/proc/self/ns/{kind}")):
-            if SYSTEM.setns(namespace, 0) < 0:
-                number = ctypes.get_errno()
-                raise OSError(number, os.strerror(number), kind)
+        own = os.stat(f"/proc/self/ns/{kind}")
+        if not os.path.samestat(os.stat(namespace), own) and SYSTEM.setns(namespace, 0) < 0:
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number), kind)
         os.close(namespace)
 
 
