@@ -42,7 +42,7 @@ import torch
 torch.manual_seed(0)
 model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 1))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-for step in range(3000):
+for step in range(1200):
     x = torch.randn(16, 64)
     loss = model(x).square().mean()
     optimizer.zero_grad()
