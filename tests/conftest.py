@@ -6,6 +6,7 @@ import importlib
 import os
 import shutil
 import signal
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,11 +15,16 @@ from typing import IO, Any
 import pytest
 from hypothesis import settings
 from machines import remember_peaks
+from preloading import GIVEN, python
 
 from steptime import plain_pickle
 
 ROOT = Path(__file__).resolve().parent.parent
 CHROMIUMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+
+# Containers often set it. Every process of the tests would compile all of steptime: as much work as it does then.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 # A shell that starts the tests in the background has its children ignore it, and so would every job of the tests.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -80,6 +86,17 @@ def pickles_read_here(monkeypatch: pytest.MonkeyPatch) -> None:
 
     for reader in ("steptime.hang.dump", "steptime.memory.read_snapshot"):
         monkeypatch.setattr(f"{reader}.converted", converted)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Of xdist, before it starts a worker: jobs of all workers are forks of one server."""
+    node.workerinput[GIVEN] = python()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if given := getattr(config, "workerinput", {}).get(GIVEN):
+        os.environ[GIVEN] = given
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

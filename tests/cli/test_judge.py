@@ -54,7 +54,7 @@ def test_a_broken_candidate_and_one_that_trains_less_are_told_apart(
     job: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["--diff", "broken.patch", "--diff", "frozen.patch", "-o", "verdicts.json"]
-    assert main(["judge", "-q", "--budget", "4m", *words, "--", sys.executable, "train.py"]) == 1
+    assert main(["judge", "-q", "--budget", "4m", *words, "--", python(), "train.py"]) == 1
     document = json.loads((job / "verdicts.json").read_text())
     assert [each["verdict"] for each in document["candidates"]] == ["broken", "different training"]
     assert "mat1 and mat2 shapes cannot be multiplied" in document["candidates"][0]["sentences"][0]

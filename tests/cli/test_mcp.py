@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from advice.healthy import HEALTHY, MS, line, operator, optimizer
 from machines import remember_peaks
+from preloading import python
 
 from steptime.advice.engine import examine
 from steptime.advice.evidence import PathUse
@@ -41,7 +42,7 @@ import torch
 torch.manual_seed(0)
 model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 1))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-for step in range(3000):
+for step in range(1200):
     x = torch.randn(16, 64)
     loss = model(x).square().mean()
     optimizer.zero_grad()
@@ -297,7 +298,7 @@ def test_a_job_is_measured_and_a_change_of_it_judged(ask: Ask, tmp_path: Path) -
     pytest.importorskip("torch")
     (tmp_path / "train.py").write_text(TRAINING)
     (tmp_path / "click.py").write_text("raise SystemExit('a file of the job is no module of ours')")
-    job = {"command": [sys.executable, "train.py"]}
+    job = {"command": [python(), "train.py"]}
     (diagnosed,) = ask(("diagnose", job))
     found = diagnosed.document
     assert any("measuring the job" in said for said in diagnosed.progress)

@@ -108,7 +108,7 @@ def check_late(report: dict[str, Any], category: str, lines: set[int]) -> dict[s
 
 
 def test_all_ranks_profile_the_same_steps_and_are_told_together(tmp_path: Path) -> None:
-    report = run(tmp_path / "job", "--fault", "input")
+    report = run(tmp_path / "job", "--fault", "input", "--steps", "120")
     assert [row["rank"] for row in report["ranks"]["rows"]] == [0, 1]
     first, second = profiled_steps(tmp_path / "job")
     assert first == second

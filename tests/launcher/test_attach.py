@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from preloading import python
 
 from steptime.cli.main import main
 from steptime.launcher import attach
@@ -31,7 +32,7 @@ torch.manual_seed(0)
 torch.set_num_threads(1)
 model = torch.nn.Linear(64, 64)
 optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
-print("ready", flush=True)
+print("ready", os.getpid(), flush=True)
 steps = 0
 while not os.path.exists(sys.argv[1]):
     features(60_000)
@@ -46,19 +47,22 @@ LINE = JOB.splitlines().index("    return sum(number % 7 for number in range(cou
 
 
 class Job:
-    """A job that trains until it is told to end."""
+    """A job that trains until it is told to end. pid: of what trains."""
 
     def __init__(self, folder: Path, standby: bool) -> None:
         script, self.stop = folder / "train.py", folder / "stop"
         script.write_text(JOB, encoding="utf-8")
         start = ["-c", f"import runpy, sys, steptime.probe.standby; sys.argv[:] = sys.argv[1:]; "
                  f"runpy.run_path({str(script)!r}, run_name='__main__')", script] if standby else [script]  # fmt: skip
+        words = [python() if standby else sys.executable, *start, self.stop]
         self.process = subprocess.Popen(
-            [sys.executable, *start, self.stop], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
             env={**os.environ, **({"STEPTIME_STANDBY": "1"} if standby else {})},
         )  # fmt: skip
         assert self.process.stdout is not None
-        assert self.process.stdout.readline() == "ready\n"
+        word, pid = self.process.stdout.readline().split()
+        assert word == "ready"
+        self.pid = int(pid)
 
     def end(self) -> tuple[str, str]:
         self.stop.touch()
@@ -82,7 +86,7 @@ def start(tmp_path: Path) -> Iterator[Callable[[bool], Job]]:
 
 
 def attached(job: Job, recording: Path, capfd: pytest.CaptureFixture[str]) -> dict[str, object]:
-    words = ["attach", str(job.process.pid), "--recording", str(recording), "--json", "--full", "--quiet"]
+    words = ["attach", str(job.pid), "--recording", str(recording), "--json", "--full", "--quiet"]
     assert main(words) == 0, capfd.readouterr().err
     report: dict[str, object] = json.loads(capfd.readouterr().out)["processes"][0]
     return report
@@ -98,7 +102,7 @@ def test_a_job_that_stands_by_is_measured_left_and_measured_again(
         assert isinstance(case, dict)
         assert case["step"]["mode"] == "optimizer"
         assert any(path["lines"][0]["line"] == LINE for path in case["paths"])
-        assert (tmp_path / name / f"left-{job.process.pid}").exists()
+        assert (tmp_path / name / f"left-{job.pid}").exists()
     size = sum(file.stat().st_size for file in (tmp_path / "second").rglob("*"))
     time.sleep(0.5)
     assert sum(file.stat().st_size for file in (tmp_path / "second").rglob("*")) == size, "nothing is written any more"
@@ -139,11 +143,11 @@ def test_an_attach_that_is_killed_leaves_the_job_alone_and_another_may_come(
     start: Callable[[bool], Job], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     job = start(True)
-    words = [sys.executable, "-m", "steptime", "attach", str(job.process.pid), "--stay", "-q", "--recording"]
+    words = [sys.executable, "-m", "steptime", "attach", str(job.pid), "--stay", "-q", "--recording"]
     killed = subprocess.Popen([*words, tmp_path / "killed"])
     while not (tmp_path / "killed" / "seen-torch").exists():
         time.sleep(0.05)
-    assert main(["attach", str(job.process.pid), "--recording", str(tmp_path / "refused")]) == 1
+    assert main(["attach", str(job.pid), "--recording", str(tmp_path / "refused")]) == 1
     assert "Another steptime attach" in capfd.readouterr().err
     assert not (tmp_path / "refused").exists()
     killed.send_signal(signal.SIGKILL)
@@ -154,13 +158,13 @@ def test_an_attach_that_is_killed_leaves_the_job_alone_and_another_may_come(
 
 def test_an_attach_that_is_killed_leaves_no_probe_behind(start: Callable[[bool], Job], tmp_path: Path) -> None:
     job, folder = start(True), tmp_path / "killed"
-    words = [sys.executable, "-m", "steptime", "attach", str(job.process.pid), "--stay", "-q", "--no-profile"]
+    words = [sys.executable, "-m", "steptime", "attach", str(job.pid), "--stay", "-q", "--no-profile"]
     killed = subprocess.Popen([*words, "--recording", str(folder)], stderr=subprocess.DEVNULL)
     while not list(folder.glob("process-*/journal.bin")):
         time.sleep(0.05)
     killed.kill()
     killed.wait()
-    while not (folder / f"left-{job.process.pid}").exists():
+    while not (folder / f"left-{job.pid}").exists():
         assert job.process.poll() is None
         time.sleep(0.05)
     out, err = job.end()
@@ -190,7 +194,7 @@ def test_one_that_is_interrupted_at_once_says_so_and_keeps_nothing(
 ) -> None:
     job, before = start(True), set(tmp_path.iterdir())
     monkeypatch.setattr(attach, "_wait_for", lambda *_: os.kill(os.getpid(), signal.SIGINT))
-    assert main(["attach", str(job.process.pid), "--recording", str(tmp_path / "r")]) == 130
+    assert main(["attach", str(job.pid), "--recording", str(tmp_path / "r")]) == 130
     said = "steptime: interrupted before a step was measured: nothing is kept, and the job goes on\n"
     assert capfd.readouterr() == ("", f"{said}\n"), "behind ^C the shell's prompt is on a line of its own"
     assert set(tmp_path.iterdir()) == before

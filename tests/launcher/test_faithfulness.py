@@ -132,10 +132,15 @@ def test_a_job_ends_as_it_would_have_ended(folder: Path, how: str) -> None:
 
 
 @needs_torch
-@pytest.mark.parametrize(
-    "how", [*TORCH_ENDINGS, *(pytest.param(how, marks=pytest.mark.slow) for how in MORE_TORCH_ENDINGS)]
-)
+@pytest.mark.parametrize("how", TORCH_ENDINGS)
 def test_a_training_job_ends_as_it_would_have_ended(folder: Path, how: str) -> None:
+    compare_endings(folder, [python(), "endings.py", how, "torch"])
+
+
+@needs_torch
+@pytest.mark.slow
+@pytest.mark.parametrize("how", [*TORCH_ENDINGS, *MORE_TORCH_ENDINGS])
+def test_a_training_job_in_a_python_of_its_own_ends_as_it_would_have_ended(folder: Path, how: str) -> None:
     compare_endings(folder, [sys.executable, "endings.py", how, "torch"])
 
 

@@ -33,7 +33,8 @@ request = {
     "ignored": [number for number in (2, 15) if signal.getsignal(number) is signal.SIG_IGN],
 }
 text = json.dumps(request).encode()
-rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))]
+namespaces = [os.open(f"/proc/self/ns/{kind}", os.O_RDONLY) for kind in ("user", "mnt")]  # a trial may contain us
+rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors + namespaces))]
 server.sendmsg([len(text).to_bytes(8, "big")], rights)
 server.sendall(text)
 answers = server.makefile("r")

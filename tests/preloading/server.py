@@ -1,6 +1,8 @@
 """A Python that has imported torch already, and forks itself for every command line that it is given.
 
-    python server.py SOCKET
+    python server.py DESCRIPTOR
+
+DESCRIPTOR is of a socket that listens.
 
 Importing torch takes 1.5 s of CPU, and a first optimiser step that imports its compiler another one: more than all
 else that most jobs of the tests do. A forked child has both in memory, but not in sys.modules: the job's own `import
@@ -16,6 +18,7 @@ from __future__ import annotations
 import array
 import atexit
 import contextlib
+import ctypes
 import fcntl
 import gc
 import importlib.abc
@@ -40,6 +43,9 @@ MOST_WORDS = 1 << 20
 MOST_DESCRIPTORS = 200
 ASIDE = 500
 """Descriptors from here on are out of the way of those that a job expects to have."""
+SPAWNS_ARE_FORKS = "PRELOADED_SPAWNS_ARE_FORKS"
+"""A variable of a job's environment: what it starts by multiprocessing's `spawn` is to be quick, too."""
+SYSTEM = ctypes.CDLL(None, use_errno=True)
 
 
 class Preloaded(importlib.abc.MetaPathFinder, importlib.abc.Loader):
@@ -187,7 +193,9 @@ def become(
 ) -> tuple[types.CodeType, dict[str, Any]]:
     """Makes of a forked child what the command line asked for, up to the point at which Python runs its main file.
     Returns what is to be run, and where."""
-    _take_descriptors(request["descriptors"], request["numbers"])
+    *descriptors, user, mounts = request["descriptors"]
+    _enter_namespaces(user, mounts)
+    _take_descriptors(descriptors, request["numbers"])
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -202,12 +210,25 @@ def become(
     os.environ.clear()
     os.environ.update(request["environment"])
     sys.meta_path.insert(0, finder)
+    # Such children may look for their parent: Pythons of their own, where a test does not ask for forks.
+    multiprocessing.spawn.set_executable(request["program"] if os.environ.get(SPAWNS_ARE_FORKS) else sys.executable)
     if request["words"][:2] == ["-m", "torch.distributed.run"]:
         sys.executable = request["program"]  # its ranks are forks, too
     elif request["words"][:2] == ["-m", "steptime"]:
         sys.modules.update(steptime)
     random.seed()
     return _main(request["words"])
+
+
+def _enter_namespaces(user: int, mounts: int) -> None:
+    """Those of the client, where a trial keeps it in some of its own: what a job writes there is to be thrown away. Of
+    Landlock, which cannot be entered, a fork knows nothing."""
+    for namespace, kind in ((user, "user"), (mounts, "mnt")):
+        own = os.stat(f"/proc/self/ns/{kind}")
+        if not os.path.samestat(os.stat(namespace), own) and SYSTEM.setns(namespace, 0) < 0:
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number), kind)
+        os.close(namespace)
 
 
 def _take_descriptors(descriptors: list[int], numbers: list[int]) -> None:
@@ -292,13 +313,9 @@ def run(code: types.CodeType, names: dict[str, Any]) -> None:
 
 if __name__ == "__main__":
     sys.path.pop(0)  # this file's folder
+    listener = socket.socket(fileno=int(sys.argv[1]))
     finder, steptime = preload(), preload_steptime()
-    multiprocessing.spawn.set_executable(sys.executable)  # such children look for their parent: Pythons of their own
     gc.collect()
     gc.freeze()
-    listener = socket.socket(socket.AF_UNIX)
-    listener.bind(sys.argv[1])
-    listener.listen(64)
-    os.write(1, b"ready\n")
     code, names = become(serve(listener), finder, steptime)
     run(code, names)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import subprocess
 from collections import defaultdict
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -93,7 +95,7 @@ def make():
     return DataLoader(
         Items(), batch_size=4, shuffle=True, num_workers=workers, collate_fn=collate,
         persistent_workers=mode.startswith("persistent"),
-        multiprocessing_context="spawn" if mode.startswith("spawn") else None,
+        multiprocessing_context="spawn" if mode.startswith("spawn") and len(sys.argv) == 2 else None,
     )
 
 
@@ -104,7 +106,7 @@ def main():
     loader = make()
     digest.update(repr((sorted(vars(loader.dataset)), pickle.loads(pickle.dumps(loader.dataset))[3])).encode()
         if not mode.startswith(("stream", "item-error")) else b"")
-    for epoch in range(60 if "persistent-long" in mode else 20 if "long" in mode else 2):
+    for epoch in range(60 if "persistent-long" in mode else 10 if "long" in mode else 2):
         for x, y in loader:
             loss = (net(x).squeeze(-1) - y).pow(2).mean()
             optimizer.zero_grad()
@@ -135,7 +137,7 @@ class Seen:
         if watched:
             plan = {"recording": str(recording), "profile": False}
             environment |= {"STEPTIME_PROBE": json.dumps(plan), "PYTHONPATH": str(INJECT), "STEPTIME_DEBUG": "1"}
-        words = [python(), str(script), mode]
+        words = [python(), str(script), mode, *([] if watched else ["bare"])]  # forked workers draw the same numbers
         done = subprocess.run(words, env=environment, cwd=folder, capture_output=True, text=True, check=False)
         self.status, self.printed, self.errors = done.returncode, done.stdout, done.stderr
         self.loaders: list[dict[str, Any]] = []
@@ -156,12 +158,23 @@ class Seen:
                     records[record[0]].append(record)
 
 
-def both(folder: Path, mode: str) -> tuple[Seen, Seen]:
-    bare, watched = Seen(folder, mode, watched=False), Seen(folder, mode, watched=True)
-    assert watched.status == bare.status == 0, watched.errors
-    assert watched.printed == bare.printed
-    assert own_errors(watched) == own_errors(bare)
-    return bare, watched
+Both = Callable[[str], tuple[Seen, Seen]]
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory: pytest.TempPathFactory) -> Both:
+    """both(mode): the same job, bare and watched. It is run once for all that is asked of it."""
+
+    @functools.cache
+    def both(mode: str) -> tuple[Seen, Seen]:
+        folder = tmp_path_factory.mktemp(mode)
+        bare, watched = Seen(folder, mode, watched=False), Seen(folder, mode, watched=True)
+        assert watched.status == bare.status == 0, watched.errors
+        assert watched.printed == bare.printed
+        assert own_errors(watched) == own_errors(bare)
+        return bare, watched
+
+    return both
 
 
 def own_errors(seen: Seen) -> list[str]:
@@ -174,8 +187,8 @@ def inside(child: tuple[int, ...], parents: list[tuple[int, ...]]) -> bool:
     return any(parent[4] <= child[4] <= child[5] <= parent[5] for parent in parents)
 
 
-def test_without_workers_items_and_collate_lie_inside_of_next(tmp_path: Path) -> None:
-    _, seen = both(tmp_path, "plain0")
+def test_without_workers_items_and_collate_lie_inside_of_next(both: Both) -> None:
+    _, seen = both("plain0")
     fetches, collates = seen.trainer[Kind.FETCH], seen.trainer[Kind.COLLATE]
     assert 20 <= len(fetches) == len(collates) <= 24, "all of them until nobody waits for boundaries"
     for fetch, collate in zip(fetches, collates, strict=True):
@@ -195,8 +208,8 @@ def test_without_workers_items_and_collate_lie_inside_of_next(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(("mode", "drawn"), [("plain0", True), ("fork2", True), ("held0", False), ("held2", False)])
-def test_items_of_the_first_batches_are_looked_at(tmp_path: Path, mode: str, drawn: bool) -> None:
-    _, seen = both(tmp_path, mode)
+def test_items_of_the_first_batches_are_looked_at(both: Both, mode: str, drawn: bool) -> None:
+    _, seen = both(mode)
     assert {fact["iterator"] for fact in seen.items} == {loader["identity"] for loader in seen.loaders}
     for fact in seen.items:
         assert fact["batches"] == 2
@@ -205,8 +218,8 @@ def test_items_of_the_first_batches_are_looked_at(tmp_path: Path, mode: str, dra
 
 
 @pytest.mark.parametrize("mode", ["fork2", "persistent2", "single2", "held2", "embedded2", "stream2"])
-def test_forked_workers_write_every_batch_beside_the_trainers_journal(tmp_path: Path, mode: str) -> None:
-    _, seen = both(tmp_path, mode)
+def test_forked_workers_write_every_batch_beside_the_trainers_journal(both: Both, mode: str) -> None:
+    _, seen = both(mode)
     batches = {"fork2": 24, "persistent2": 24, "single2": 96, "held2": 20, "embedded2": 20, "stream2": 20}[mode]
     fetches, collates, waits = (seen.workers[kind] for kind in (Kind.FETCH, Kind.COLLATE, Kind.QUEUE))
     assert len(fetches) == len(collates) == batches
@@ -224,10 +237,10 @@ def test_forked_workers_write_every_batch_beside_the_trainers_journal(tmp_path: 
     assert seen.loaders[0]["iterable"] is (mode == "stream2")
 
 
-def test_a_further_epoch_of_persistent_workers_has_begun_when_its_first_batch_is_asked_for(tmp_path: Path) -> None:
+def test_a_further_epoch_of_persistent_workers_has_begun_when_its_first_batch_is_asked_for(both: Both) -> None:
     """Also while nobody waits for boundaries, and in turns without a watch: a start that goes on would be taken out of
     the steps that it seems to lie in."""
-    _, seen = both(tmp_path, "persistent-long2")
+    _, seen = both("persistent-long2")
     starts, asked = seen.trainer[Kind.LOADER_START], seen.trainer[Kind.LOADER_NEXT]
     assert len(starts) > 20
     assert len(asked) > 300
@@ -235,25 +248,17 @@ def test_a_further_epoch_of_persistent_workers_has_begun_when_its_first_batch_is
         assert not [each for each in asked if start[4] < each[4] < start[5]]
 
 
-@pytest.fixture(scope="module")
-def spawned(tmp_path_factory: pytest.TempPathFactory) -> Seen:
-    """Each spawned worker imports torch anew, which takes seconds: one job for all that is asked of them."""
-    return both(tmp_path_factory.mktemp("spawned"), "spawn1")[1]
-
-
-def test_spawned_workers_find_the_trainers_folder_and_name_the_iterator_by_its_seed(spawned: Seen) -> None:
-    seen = spawned
+def test_spawned_workers_find_the_trainers_folder_and_name_the_iterator_by_its_seed(both: Both) -> None:
+    _, seen = both("spawn1")
     assert len(seen.workers[Kind.FETCH]) == len(seen.workers[Kind.COLLATE]) == 24
     identities = {record[3] for record in seen.workers[Kind.FETCH]}
     assert identities == {SPAWNED | loader["seed"] for loader in seen.loaders}
     assert seen.loaders[0]["start_method"] == "spawn"
 
 
-@pytest.mark.parametrize("start", ["fork", "spawn"])
-def test_the_first_worker_times_lines_of_a_few_batches_and_tells_the_hottest(
-    tmp_path: Path, start: str, request: pytest.FixtureRequest
-) -> None:
-    seen = request.getfixturevalue("spawned") if start == "spawn" else both(tmp_path, "lined2")[1]
+@pytest.mark.parametrize("mode", ["lined2", "spawn1"])
+def test_the_first_worker_times_lines_of_a_few_batches_and_tells_the_hottest(both: Both, mode: str) -> None:
+    _, seen = both(mode)
     assert 1 <= len(seen.lined) <= 2, "one worker of each epoch"
     assert {fact["iterator"] for fact in seen.lined} <= {record[3] for record in seen.workers[Kind.FETCH]}
     for fact in seen.lined:
@@ -262,27 +267,27 @@ def test_the_first_worker_times_lines_of_a_few_batches_and_tells_the_hottest(
         assert {path["part"] for path in fact["paths"]} == {"input"}
 
 
-def test_a_job_of_many_epochs_times_lines_in_a_few_workers_only(tmp_path: Path) -> None:
-    _, seen = both(tmp_path, "lined-long2")
+def test_a_job_of_many_epochs_times_lines_in_a_few_workers_only(both: Both) -> None:
+    _, seen = both("lined-long2")
     assert 1 <= len(seen.lined) <= MOST_LINED
 
 
-def test_a_dataset_of_tensors_is_recognised(tmp_path: Path) -> None:
-    _, seen = both(tmp_path, "tensors0")
+def test_a_dataset_of_tensors_is_recognised(both: Both) -> None:
+    _, seen = both("tensors0")
     assert seen.loaders[0]["in_memory_tensors"]
     assert not seen.loaders[0]["batched_fetch"]
 
 
-def test_a_stream_ends_without_a_batch_of_its_own(tmp_path: Path) -> None:
-    _, seen = both(tmp_path, "stream0")
+def test_a_stream_ends_without_a_batch_of_its_own(both: Both) -> None:
+    _, seen = both("stream0")
     assert len(seen.trainer[Kind.FETCH]) == 10
     assert len(seen.trainer[Kind.LOADER_NEXT]) == 12
     assert seen.loaders[0]["dataset_length"] is None
 
 
 @pytest.mark.parametrize("mode", ["item-error0", "item-error2", "collate-error0", "collate-error2"])
-def test_the_users_error_is_printed_to_the_byte_as_without_us(tmp_path: Path, mode: str) -> None:
-    bare, _ = both(tmp_path, mode)
+def test_the_users_error_is_printed_to_the_byte_as_without_us(both: Both, mode: str) -> None:
+    bare, _ = both(mode)
     assert "Traceback" in bare.printed
     assert "in __getitem__" in bare.printed or "in collate" in bare.printed
 

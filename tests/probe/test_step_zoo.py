@@ -64,9 +64,10 @@ JOBS = (
 
 
 def environment() -> dict[str, str]:
-    """One thread, so that a job repeats itself bit for bit; nothing of an outer launch."""
+    """One thread, so that a job repeats itself bit for bit; nothing of an outer launch. What is spawned is a fork:
+    Pythons of their own are spawned in other tests."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("STEPTIME")}
-    return {**kept, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    return {**kept, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "PRELOADED_SPAWNS_ARE_FORKS": "1"}
 
 
 def run(words: tuple[str, ...]) -> subprocess.CompletedProcess[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import textwrap
 import time
 from collections.abc import Generator, Sequence
@@ -12,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from preloading import python
 from trials.shared_machine import SharedMachine, run
 
 from steptime.advice.fix import Promise
@@ -77,7 +77,7 @@ def bench(tmp_path: Path, script: str, *variants: Variant) -> TrialRunner:
     job = tmp_path / "job"
     job.mkdir()
     (job / "train.py").write_text(textwrap.dedent(script))
-    command = (sys.executable, "train.py")
+    command = (python(), "train.py")
     plan = Plan(command, str(job), "", variants, 0.03)
     append_result(tmp_path / "trial", plan=plan)
     return TrialRunner(Workspace(command, tmp_path / "trial", job), plan)
