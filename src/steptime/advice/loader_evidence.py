@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from steptime.advice.evidence import LoaderUse, record_of
+from steptime.advice.evidence import InputUse, LoaderUse, record_of
 from steptime.advice.outliers import MODEL
 from steptime.advice.savings import scaled
 from steptime.analysis.layout import Layout
@@ -70,6 +70,23 @@ def loader_use(process: Process, layout: Layout, usual: Int64) -> LoaderUse | No
         length=facts.dataset_length,
         items=_items([each for each in process.items if each.iterator in iterators]),
     )
+
+
+def input_use(process: Process, layout: Layout, usual: Int64) -> InputUse | None:
+    """What the model reads in a usual step; None where nobody knows its inputs' size, or where that has changed."""
+    facts, steps = process.inputs, layout.timeline.steps
+    if facts is None or facts.changed:
+        return None
+    begin = trained_calls(layout, facts.identity)
+    calls = float((np.searchsorted(begin, steps.end) - np.searchsorted(begin, steps.begin))[usual].mean())
+    tokens = facts.tokens and facts.tokens * calls
+    return InputUse(facts.module, facts.steps, facts.rows * calls, tokens) if calls else None
+
+
+def trained_calls(layout: Layout, root: int) -> Int64:
+    """When each call with gradients of a root begins, ns."""
+    called = _of(layout.lane.of(Kind.FORWARD), [root])
+    return called.where(called.flagged(Flag.GRADIENT)).begin
 
 
 def _items(looked: Sequence[ItemFacts]) -> ItemFacts | None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from steptime.advice.loader_evidence import trained_calls
 from steptime.analysis.categories import Category
 from steptime.analysis.layout import Layout, lay_out_whole
 from steptime.analysis.stragglers.straggler import compare
@@ -184,8 +185,8 @@ def _curve(steps: Steps, usable: Bool, begin: int, end: int) -> tuple[float, ...
 
 
 def _rate(process: Process, layout: Layout, wall: int) -> float | None:
-    """From the training loaders' batches; None where nothing says how large those are. Their last, smaller ones count
-    as whole."""
+    """From the training loaders' batches, else what the model is called with; None where nothing says how large those
+    are. Their last, smaller ones count as whole."""
     if layout.timeline.mode is Mode.FORWARD:
         wanted = {loader.identity for loader in process.loaders}
     else:
@@ -196,9 +197,14 @@ def _rate(process: Process, layout: Layout, wall: int) -> float | None:
     steps = layout.timeline.steps
     asked = asked.where((asked.end > steps.begin[0]) & (asked.end <= steps.end[-1]))
     found = [sizes.get(identity) for identity in asked.identity.tolist()]
-    if not found or not all(found):
+    if found and all(found):
+        return sum(size or 0 for size in found) * 1e9 / wall
+    inputs = process.inputs
+    if inputs is None or inputs.changed:
         return None
-    return sum(size or 0 for size in found) * 1e9 / wall
+    begin = trained_calls(layout, inputs.identity)
+    calls = int(((begin >= steps.begin[0]) & (begin < steps.end[-1])).sum())
+    return calls * inputs.rows * 1e9 / wall if calls else None
 
 
 def _queue(process: Process, training: Sequence[int], end: int) -> Queue | None:

@@ -106,12 +106,14 @@ def left_out_text(process: ProcessReport) -> str:
 
 
 def throughput_text(throughput: Throughput | None) -> str:
-    """ "401 samples/s in a steady step, 280 samples/s over the whole run"; "" where that is not known."""
+    """ "401 samples/s in a steady step, 280 samples/s over the whole run"; "" where that is not known. Where no loader
+    says what a sample is, its end says it."""
     if throughput is None:
         return ""
     tokens = f", {throughput.token_rate:,.0f} tokens/s" if throughput.token_rate is not None else ""
     run = format_samples(throughput.run_rate)
-    return f"{format_samples(throughput.rate)}{tokens} in a steady step, {run} over the whole run"
+    counted = f" (samples: rows of {throughput.model}'s inputs)" if throughput.model else ""
+    return f"{format_samples(throughput.rate)}{tokens} in a steady step, {run} over the whole run{counted}"
 
 
 def format_rate(rate: float) -> str:
