@@ -188,6 +188,16 @@ def test_without_a_loader_samples_are_rows_of_what_the_model_is_called_with(tmp_
     assert (loaded.samples, loaded.tokens, loaded.model) == (32.0, None, ""), "a loader knows better"
 
 
+def test_a_model_that_some_steps_do_without_tells_no_throughput(tmp_path: Path) -> None:
+    job = JournalBuilder()
+    job.fact("inputs", identity=1, module="Fold", rows=8, steps=2)
+    for root in (1, 2):
+        for _ in range(10):
+            job.forward(2 * MS, root=root).backward(2 * MS).step(1 * MS)
+    process = job.process(tmp_path)
+    assert assemble(process, lay_out_whole(process)).inputs is None
+
+
 def test_measuring_the_peaks_of_the_machine_is_a_cost_too(tmp_path: Path) -> None:
     job = JournalBuilder()
     for _ in range(9):

@@ -73,20 +73,19 @@ def loader_use(process: Process, layout: Layout, usual: Int64) -> LoaderUse | No
 
 
 def input_use(process: Process, layout: Layout, usual: Int64) -> InputUse | None:
-    """What the model reads in a usual step; None where nobody knows its inputs' size, or where that has changed."""
+    """What the model reads in a usual step; None where nobody knows its inputs' size, where that has changed, and where
+    a usual step does without that model."""
     facts, steps = process.inputs, layout.timeline.steps
     if facts is None or facts.changed:
         return None
-    begin = trained_calls(layout, facts.identity)
-    calls = float((np.searchsorted(begin, steps.end) - np.searchsorted(begin, steps.begin))[usual].mean())
-    tokens = facts.tokens and facts.tokens * calls
-    return InputUse(facts.module, facts.steps, facts.rows * calls, tokens) if calls else None
-
-
-def trained_calls(layout: Layout, root: int) -> Int64:
-    """When each call with gradients of a root begins, ns."""
-    called = _of(layout.lane.of(Kind.FORWARD), [root])
-    return called.where(called.flagged(Flag.GRADIENT)).begin
+    called = _of(layout.lane.of(Kind.FORWARD), [facts.identity])
+    begin = called.where(called.flagged(Flag.GRADIENT)).begin
+    calls = (np.searchsorted(begin, steps.end) - np.searchsorted(begin, steps.begin))[usual]
+    if not len(calls) or not calls.all():
+        return None
+    each = float(calls.mean())
+    tokens = None if facts.tokens is None else facts.tokens * each
+    return InputUse(facts.module, facts.steps, facts.rows * each, tokens)
 
 
 def _items(looked: Sequence[ItemFacts]) -> ItemFacts | None:
