@@ -112,8 +112,8 @@ def test_it_takes_the_place_of_no_other_line(
 
 def test_where_faster_kernels_do_not_shorten_the_step_it_says_what_stays() -> None:
     def told(step: float, kernels: float) -> str:
-        times = [Estimate(each, each, each, 1) for each in (step, kernels)]
-        return elsewhere_text(Elsewhere("B200", 1.0, *times, 50e6, 0.0, (), True), 100e6)
+        of_step, of_kernels = Estimate(step, step, step, 1), Estimate(kernels, kernels, kernels, 1)
+        return elsewhere_text(Elsewhere("B200", 1.0, of_step, of_kernels, 50e6, 0.0, (), True), 100e6)
 
     assert "the CPU" in told(98e6, 10e6)
     assert "the CPU" not in told(65e6, 10e6)
