@@ -122,6 +122,7 @@ def run(session: Session) -> Stage:
     finally:
         stage.close()
         session.housekeeping.write_compilations()
+        session.housekeeping.bars.end(session.recorder.folder)
 
 
 def _stages(session: Session) -> Stage:

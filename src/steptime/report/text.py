@@ -1,5 +1,5 @@
-"""The report as text: at most 25 lines, and one for each other device that was asked for, ending with the next command to paste. Lines are as long as what they say; a
-terminal wraps them (`cli.screen`).
+"""The report as text: at most 25 lines, and one for each other device that was asked for, ending with the next command
+to paste. Lines are as long as what they say; a terminal wraps them (`cli.screen`).
 
 One law: what has the most savings is said first; what does not fit is in the report of the recording named.
 """
