@@ -191,7 +191,7 @@ def reached_text(case: Case) -> str:
     least = "at least " if roofline.modelled < NEARLY_ALL else ""
     rate = f"{least}{format_rate(roofline.flops / step * 1e9)}FLOP/s"
     if roofline.peak is None or not roofline.dtype:
-        return f"{rate} over the whole step; no upper bound of this device is known"
+        return f"{rate} over the whole step; no peak of this device is known"
     peak = f"{format_rate(roofline.peak)}FLOP/s, {_peak_origin(case.machine, roofline.dtype)}"
     if roofline.utilization is None:
         return f"{rate} over the whole step ({roofline.dtype}: at most {peak})"
