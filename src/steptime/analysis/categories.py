@@ -50,13 +50,10 @@ DEFINITIONS = {
         "your own code outside torch runs (or sleeps)",
         "the device idles while your own code outside torch runs (or sleeps)",
     ),
-    Category.UNEXPLAINED: (
-        "nothing that was recorded explains",
-        "the device idles, and nothing that was recorded says why",
-    ),
+    Category.UNEXPLAINED: ("nothing that was recorded is at work", "the device idles, and nothing recorded says why"),
 }
-"""When an instant of a step belongs to a category: on a CPU ("" where it has none such), and on an accelerator. The first
-category in their order that can claim an instant has it."""
+"""When an instant of a step belongs to a category: on a CPU ("" where it has none such), and on an accelerator. The
+first category in their order that can claim an instant has it."""
 
 
 def definition(name: str, device: str) -> str:
