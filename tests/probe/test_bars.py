@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from steptime.probe.bars import OPEN, BarMark, bar_is_open
+from steptime.probe.bars import OPEN, PERIOD, BarMark, bar_is_open
 
 
 class Bar:
@@ -40,16 +40,18 @@ def test_only_a_bar_that_is_drawn_on_standard_error_counts(bars: set[Any]) -> No
 
 def test_the_launcher_is_told_by_a_file_as_long_as_it_is_open(bars: set[Any], tmp_path: Path) -> None:
     mark = BarMark()
-    mark.look(str(tmp_path))
+    mark.look(str(tmp_path), PERIOD)
     assert not (tmp_path / OPEN).exists()
     bars.add(Bar())
-    mark.look("")
-    mark.look(str(tmp_path))
+    mark.look("", 2 * PERIOD)
+    mark.look(str(tmp_path), 3 * PERIOD - 1)
+    assert not (tmp_path / OPEN).exists(), "a bar stays for many steps: not each is looked at"
+    mark.look(str(tmp_path), 3 * PERIOD)
     assert (tmp_path / OPEN).exists()
     bars.clear()
-    mark.look(str(tmp_path))
+    mark.look(str(tmp_path), 4 * PERIOD)
     assert not (tmp_path / OPEN).exists()
     bars.add(Bar())
-    mark.look(str(tmp_path))
+    mark.look(str(tmp_path), 5 * PERIOD)
     mark.end(str(tmp_path))
     assert not (tmp_path / OPEN).exists()

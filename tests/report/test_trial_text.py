@@ -129,6 +129,7 @@ def test_a_row_of_a_lab_agrees_with_its_speed_up_or_says_what_is_compared() -> N
     uneven = replace(run(lab_variants()[0].name, 0), step_ns=(20_000_000,) * 19 + (320_000_000,))
     row = render_lab(replace(made, runs=(made.runs[0], uneven)), None, "x").splitlines()[4]
     assert " 35 ms " in row, "the mean, of which the speed-up is"
+    assert render_lab(made, None, "x", samples=32.0).splitlines()[0].endswith(": 320 samples/s as it is")
     slower = replace(FASTER, variant=lab_variants()[0], speed=Estimate(0.97, 0.9, 1.04, 3, "1"))
     assert f"{slower.variant.label}: it is {said}" in render_lab(results(slower), None, "x")
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from steptime.advice.loader_model import samples_per_step
 from steptime.cli.options import RecordingOrCommand, variant_options
 from steptime.cli.trial import (
     TrialOptions,
@@ -137,7 +138,7 @@ def _run_lab(folder: Path, options: TrialOptions, sizes: tuple[int, ...], go_on:
     if not any(run.step_ns and not run.rehearsal for run in results.runs):
         minutes = ceil(2 * options.budget.seconds / 60)
         next_command = f"steptime lab --budget {minutes}m --resume {shlex.quote(str(folder))}"
-    return TrialOutput(folder, render_lab(results, own_size, next_command, capacity), status)
+    return TrialOutput(folder, render_lab(results, own_size, next_command, capacity, samples_per_step(case)), status)
 
 
 def _try_sizes(runner: TrialRunner, sizes: tuple[int, ...], go_on: bool, own_size: int | None) -> None:

@@ -9,6 +9,8 @@ import sys
 OPEN = "bar-open"
 """A file of this name in a process's folder, while one stands there."""
 STANDARD_ERROR = 2
+PERIOD = 200_000_000
+"""ns between two looks."""
 
 
 def bar_is_open() -> bool:
@@ -18,7 +20,7 @@ def bar_is_open() -> bool:
         return False
     try:
         return any(not each.disable and each.fp.fileno() == STANDARD_ERROR for each in list(bars))
-    except Exception:  # noqa: BLE001 - the probe's boundary: bars of other versions, or that another thread makes just now
+    except Exception:  # noqa: BLE001 - the probe's boundary: bars of other versions, or made by other threads
         return False
 
 
@@ -27,9 +29,14 @@ class BarMark:
 
     def __init__(self) -> None:
         self._known = False
+        self._due = 0
 
-    def look(self, folder: str) -> None:
-        """folder: the process's. A recording that cannot be written is told of elsewhere."""
+    def look(self, folder: str, time_ns: int) -> None:
+        """folder: the process's. time_ns: now; we may be asked at every step, and a bar stays for many. Raises
+        nothing: a recording that cannot be written is told of elsewhere."""
+        if time_ns < self._due:
+            return
+        self._due = time_ns + PERIOD
         if bar_is_open() != self._known and folder:
             self._known = not self._known
             self._mark(folder, self._known)

@@ -341,7 +341,7 @@ class Housekeeping:
 
     def boundary(self) -> None:
         self._sample()
-        self.bars.look(self._recorder.folder)
+        self.bars.look(self._recorder.folder, time.perf_counter_ns())
         handler: Any = sys.modules.get("torch._dynamo.callback")
         if not self._compiler_seen and hasattr(handler, "on_compile_end"):  # else another thread is importing it
             self._compiler_seen = self._dirty = True

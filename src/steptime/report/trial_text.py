@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from statistics import fmean, quantiles
 
 from steptime.advice.fix import Goal
-from steptime.quantities import Estimate, format_bytes, format_change, format_duration, format_share
+from steptime.quantities import Estimate, format_bytes, format_change, format_duration, format_samples, format_share
 from steptime.report.printable import one_line, printable
 from steptime.report.trials import TrialReport, Tried
 from steptime.trials.judge import MIN_GAIN, usual_step
@@ -234,9 +234,15 @@ _WORTH = 1.1
 """An upper bound below this is not worth looking for."""
 
 
-def render_lab(results: Results, batch_size: int | None, next_command: str, capacity: int | None = None) -> str:
+def render_lab(
+    results: Results,
+    batch_size: int | None,
+    next_command: str,
+    capacity: int | None = None,
+    samples: float | None = None,
+) -> str:
     """The whole text, with a line feed at its end. batch_size: the job's own, None where it is not known; capacity:
-    bytes that it may have, likewise."""
+    bytes that it may have, likewise; samples: that a step of it reads, likewise."""
     judgements = [each for stage, each in results.judgements if stage == 0 and batch_of(each.variant) is None]
     timed = [run for run in results.runs if not run.rehearsal and run.step_ns]
     head = f"{'':<{_LABEL}} {'mean':>8} {'IQR':>8}  {'speed-up':<19} peak"
@@ -248,7 +254,9 @@ def render_lab(results: Results, batch_size: int | None, next_command: str, capa
     reasons = [f"  {each.variant.label}: {each.verdict.value}: {one_line(each.sentence)}" for each in judgements
                if each.verdict in _EXPLAINED]  # fmt: skip
     points = size_points(results, batch_size)
-    lines = [one_line(f"Lab of {shlex.join(results.plan.command)}"), "", head, *rows, ""]
+    step = usual_step(timed)
+    rate = f": {format_samples(samples / step.value * 1e9)} as it is" if samples and step is not None else ""
+    lines = [one_line(f"Lab of {shlex.join(results.plan.command)}{rate}"), "", head, *rows, ""]
     if not timed:
         reasons = [each for each in reasons if "nothing was timed" not in each]
         lines = [*lines[:1], "Nothing was timed: the budget was spent before the first round.", ""]
