@@ -209,5 +209,5 @@ def test_a_sweep_of_workers_is_a_curve_with_the_smallest_number_that_none_beats(
 def test_a_lab_without_a_round_says_that_nothing_was_timed() -> None:
     made = results(*(replace(FASTER, variant=each, speed=None) for each in lab_variants()))
     text = render_lab(replace(made, runs=()), None, "steptime lab --budget 2m --resume runs/a-lab")
-    assert "Nothing was timed: the budget was spent before the first round." in text
+    assert "Nothing was timed: the budget was too short for a first round." in text
     assert "pays" not in text

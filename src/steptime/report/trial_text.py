@@ -259,7 +259,7 @@ def render_lab(
     lines = [one_line(f"Lab of {shlex.join(results.plan.command)}{rate}"), "", head, *rows, ""]
     if not timed:
         reasons = [each for each in reasons if "nothing was timed" not in each]
-        lines = [*lines[:1], "Nothing was timed: the budget was spent before the first round.", ""]
+        lines = [*lines[:1], "Nothing was timed: the budget was too short for a first round.", ""]
     lines += [*reasons, *_drifted(judgements, timed), *_compilation(judgements, timed), *_curve(points)]
     end = [reading(judgements, points, capacity)] if timed else []
     end += [f"Next:  {one_line(next_command)}"]
