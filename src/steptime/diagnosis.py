@@ -264,14 +264,24 @@ def diagnose(recording: Recording, source: str, beside: Beside = NOTHING_GIVEN) 
     if not results:
         raise NothingMeasuredError(
             "too-few-steps",
-            f"{seen} training steps were seen, and a breakdown needs {LEAST_STEPS} behind the warm-up: let it run "
-            f"longer. What was recorded is in {recording.path}.",
+            f"{seen} training steps were seen, and a breakdown needs {LEAST_STEPS} behind the warm-up: "
+            f"{_instead(recording)} What was recorded is in {recording.path}.",
         )
     # Of several programs of one process, or several processes of one rank, what trained longest speaks for it.
     places = list(dict.fromkeys(each.place for each in results))
     results.sort(key=lambda each: (places.index(each.place), -sum(each.steady)))
     report = combine(results, source, recording.problems, beside=beside)
     return replace(report, environment=replace(report.environment, ranks=len(recording.processes)))
+
+
+SWITCHED_OFF = "switched off: "
+"""Begins the note of a probe that has failed and left the job alone."""
+
+
+def _instead(recording: Recording) -> str:
+    """What helps where too few steps were seen, or why there are no more."""
+    notes = [note for process in recording.processes for note in process.notes if note.startswith(SWITCHED_OFF)]
+    return f"steptime was {notes[0].rstrip('.')}." if notes else "let it run longer."
 
 
 def _trainers(recording: Recording) -> list[tuple[Process, Layout]]:

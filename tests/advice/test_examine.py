@@ -226,9 +226,14 @@ def test_what_can_be_tried_fits_how_the_job_computes() -> None:
         return found.advice
 
     said = "steptime try runs the job with float16 autocast, channels_last and torch.compile, and says what pays."
-    assert advice("fires-on-convolutions") == f"It runs its convolutions in NCHW. {said}"
+    traced = "It runs its convolutions in NCHW. Record the job with steptime run: then"
+    assert advice("fires-on-convolutions") == f"{traced} {said}"
     assert advice("fires-in-half-by-the-names-of-kernels").endswith("the job with torch.compile, and says what pays.")
     assert advice("fires").startswith("It runs at 81 % of the roofline.")
+    case = PLANTED["compute-share"]["fires-on-convolutions"]
+    recorded = replace(case, step=replace(case.step, mode="optimizer"))
+    (found,) = (each for each in examine(recorded).findings if each.code == "ST908")
+    assert found.advice == f"It runs its convolutions in NCHW. {said}"
 
 
 def test_what_the_step_is_made_of_goes_where_a_finding_shortens_it() -> None:

@@ -15,7 +15,10 @@ from steptime.analysis.what_if.elsewhere import MOST_WRONG, Elsewhere, elsewhere
 from steptime.cli.main import main
 from steptime.diagnosis import diagnose_paths, with_elsewhere
 from steptime.machine.datasheet import NAMES, look_up
+from steptime.quantities import Estimate
+from steptime.report import text
 from steptime.report.markdown import render
+from steptime.report.sentences import elsewhere_text
 from steptime.trace.reader import read
 
 H100, MI300X = "NVIDIA H100 80GB HBM3", "AMD Instinct MI300X"
@@ -92,6 +95,29 @@ def test_it_stands_in_the_report_and_on_the_terminal(tmp_path: Path, capsys: pyt
     assert "as many ranks as here, more are not predicted" in printed
     report = with_elsewhere(diagnose_paths([str(file)]), file, ["MI300X"], 1.0, max_size=10**9, cache=False)
     assert "On other hardware" in render(report)
+
+
+def test_it_takes_the_place_of_no_other_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = trace(tmp_path)
+    assert main(["diagnose", str(file)]) == 0
+    plain = capsys.readouterr().out.splitlines()
+    monkeypatch.setattr(text, "LINES", len(plain))
+    assert main(["diagnose", str(file), "--on", "MI300X", "--on", "B200"]) == 0
+    printed = capsys.readouterr().out.splitlines()
+    assert [line for line in printed if not line.startswith("On ")] == plain
+    assert len(printed) == len(plain) + 2
+
+
+def test_where_faster_kernels_do_not_shorten_the_step_it_says_what_stays() -> None:
+    def told(step: float, kernels: float) -> str:
+        of_step, of_kernels = Estimate(step, step, step, 1), Estimate(kernels, kernels, kernels, 1)
+        return elsewhere_text(Elsewhere("B200", 1.0, of_step, of_kernels, 50e6, 0.0, (), True), 100e6)
+
+    assert "the CPU" in told(98e6, 10e6)
+    assert "the CPU" not in told(65e6, 10e6)
+    assert "the CPU" not in told(100e6, 48e6)
 
 
 def test_programs_get_the_predictions_in_the_short_document(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from journals import MS, JournalBuilder
 from preloading import python
 
 Steptime = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -253,3 +254,13 @@ def test_a_second_run_into_one_recording_gets_a_number(steptime: Steptime, tmp_p
     assert run.returncode == 3
     assert f"this run's is {tmp_path / 'r-2'}. (recording-exists)" in run.stderr
     assert json.loads((tmp_path / "r-2" / "manifest.json").read_text())["exit_status"] == 3
+
+
+def test_a_probe_that_switched_itself_off_is_the_reason_for_few_steps(steptime: Steptime, tmp_path: Path) -> None:
+    job = JournalBuilder()
+    job.fact("note", text="switched off: OSError: no room")
+    job.next(MS).forward(MS).backward(MS).step(MS)
+    run = steptime("diagnose", job.write(tmp_path / "r"))
+    sentence(run, "too-few-steps")
+    assert "steptime was switched off: OSError: no room." in run.stderr
+    assert "longer" not in run.stderr

@@ -53,6 +53,14 @@ def test_explain_shows_messages_by_the_word_in_their_parentheses(steptime: Stept
     assert page.stdout.startswith(f"# {slug}\n")
 
 
+def test_explain_says_which_time_a_category_has(steptime: Steptime) -> None:
+    page = steptime("explain", "overhead").stdout
+    assert page.startswith("# overhead: a category of the step\n")
+    assert "launches kernels" in page
+    assert "A step on a CPU has none." in steptime("explain", "sync").stdout
+    assert "did you mean overhead?" in steptime("explain", "overheads").stderr
+
+
 def test_explain_suggests_what_was_meant(steptime: Steptime) -> None:
     assert "did you mean input-wait?" in steptime("explain", "input-wai").stderr
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import io
 import sys
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from steptime.cli.run import Announcer, say_above
+from steptime.cli.run import Announcer, end_bar, say_above
 from steptime.launcher.outcome import WAITING, Progress
 from steptime.launcher.progress import PROFILED, WATCHING
 
@@ -51,6 +53,36 @@ def test_a_line_takes_the_place_of_a_progress_bar_in_a_terminal_only(monkeypatch
         say_above("60 s")
     assert terminal.getvalue() == "\r\x1b[Ksteptime: 60 s\n", "the bar draws itself again below"
     assert file.getvalue() == "steptime: 60 s\n"
+
+
+def test_in_a_file_a_line_of_ours_begins_below_what_the_job_has_not_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "log"
+    with path.open("a", encoding="utf-8") as file:
+        monkeypatch.setattr(sys, "stderr", file)
+        say_above("1 s")
+        file.write(" 10%|#         | 1/10")  # as the job writes into the same file
+        file.flush()
+        say_above("2 s")
+        end_bar()
+        say_above("3 s")
+    assert path.read_text() == "steptime: 1 s\n 10%|#         | 1/10\nsteptime: 2 s\nsteptime: 3 s\n"
+
+
+def test_in_a_pipe_only_an_open_bar_makes_a_new_line() -> None:
+    said: list[str] = []
+    announcer = Announcer(said.append, lambda: said.append("end"))
+    announcer.show(progress(3, 1, WATCHING))
+    announcer.show(replace(progress(60, 9, WATCHING), bar=True))
+    assert said == ["3 s, 1 step: watching", "end", "60 s, 9 steps: watching"]
+
+
+def test_a_bar_in_a_pipe_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    pipe = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", pipe)
+    end_bar()
+    assert pipe.getvalue() == "\n"
 
 
 def test_one_step_is_one_step() -> None:

@@ -66,6 +66,17 @@ def test_the_parts_of_the_minute_sum_to_its_wall_clock(tmp_path: Path) -> None:
     assert max(view.curve) == 20 * MS
 
 
+def test_without_a_loader_the_rate_is_of_what_the_model_is_called_with(tmp_path: Path) -> None:
+    built = JournalBuilder()
+    built.fact("inputs", identity=1, module="GPT", rows=8, tokens=512, steps=2)
+    for _ in range(40):
+        built.forward(MS, gradient=False).forward(2 * MS).backward(2 * MS).forward(2 * MS).backward(2 * MS).step(MS)
+    view, _ = view_of(built.process(tmp_path / "r"), 40)
+    assert view.rate == pytest.approx(1600, rel=0.03)
+    built.fact("inputs", identity=1, module="GPT", rows=8, tokens=512, steps=2, changed=True)
+    assert view_of(built.process(tmp_path / "again"), 40)[0].rate is None
+
+
 def test_a_view_whose_parts_do_not_sum_is_refused() -> None:
     with pytest.raises(ValueError, match="sum"):
         RankView("rank 0", 0, "", "cpu", 1, wall=5)

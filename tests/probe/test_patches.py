@@ -21,6 +21,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from steptime.journal import RECORD, Flag, Kind  # noqa: E402
+from steptime.probe.inputs import InputCheck, Inputs  # noqa: E402
 from steptime.probe.patches import (  # noqa: E402
     FunctionPatch,
     ModuleCallWatch,
@@ -125,6 +126,28 @@ def test_loader_and_optimizer_are_heard_with_their_objects(ranges: Heard) -> Non
     step = [(Kind.LOADER_NEXT, False), (Kind.ZERO_GRAD, False), (Kind.OPTIMIZER_STEP, False)]
     assert kinds == [*step, *step, (Kind.LOADER_NEXT, True)]
     assert all(owner is optimizer for kind, owner, _ in ranges.ranges if kind == Kind.OPTIMIZER_STEP)
+
+
+def test_what_a_root_is_called_with_is_looked_at_only_while_somebody_waits(heard: Heard) -> None:
+    model, looks = torch.nn.Linear(2, 1), list[tuple[int, ...]]()
+
+    class Check(InputCheck):
+        def look(self, begin: int, arguments: tuple[Any, ...], named: Any) -> None:
+            looks.append(tuple(arguments[0].shape))
+
+    root = RootPatch(heard, model, 3)
+    root.install()
+    model(torch.ones(4, 2))
+    root.check = Check(Inputs(lambda: model, "Linear", 4, None), lambda: None)
+    with torch.no_grad():
+        model(torch.ones(9, 2))
+    model(torch.ones(4, 2))
+    heard.quiet.until = 1 << 62
+    model(torch.ones(5, 2))
+    heard.quiet.until = 0
+    root.check.due = 1 << 62
+    model(torch.ones(6, 2))
+    assert looks == [(4, 2)]
 
 
 def test_while_nobody_waits_for_a_boundary_intervals_are_only_kept(ranges: Heard) -> None:

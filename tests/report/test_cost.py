@@ -10,6 +10,7 @@ import pytest
 from advice.healthy import HEALTHY
 from journals import MS, US, JournalBuilder
 
+from steptime.advice.assemble import assemble
 from steptime.advice.evidence import LoaderUse
 from steptime.analysis.layout import lay_out_whole
 from steptime.journal import RECORD, Kind
@@ -156,6 +157,45 @@ def test_without_the_size_of_a_batch_no_throughput_is_said(tmp_path: Path) -> No
     assert throughput_of(replace(HEALTHY, loader=None), steps) is None
     assert throughput_of(replace(HEALTHY, loader=replace(LOADER, batch_size=None)), steps) is None
     assert throughput_text(None) == ""
+
+
+@pytest.mark.parametrize("changed", [False, True])
+def test_without_a_loader_samples_are_rows_of_what_the_model_is_called_with(tmp_path: Path, changed: bool) -> None:
+    job = JournalBuilder()
+    job.fact("inputs", identity=1, module="GPT", rows=8, tokens=512, steps=2)
+    if changed:
+        job.fact("inputs", identity=1, module="GPT", rows=8, tokens=512, steps=2, changed=True)
+    for _ in range(20):
+        job.forward(MS, gradient=False)
+        for _ in range(2):
+            job.forward(2 * MS).backward(2 * MS)
+        job.step(1 * MS)
+    process = job.process(tmp_path)
+    layout = lay_out_whole(process)
+    case = assemble(process, layout)
+    found = throughput_of(case, layout.timeline.steps)
+    if changed:
+        assert found is None
+        return
+    assert found is not None
+    assert (found.samples, found.tokens, found.model) == (16.0, 1024.0, "GPT")
+    assert found.rate == pytest.approx(1600)
+    assert found.run_rate == pytest.approx(1600, rel=0.1)
+    assert throughput_text(found).startswith("1,600 samples/s, 102,400 tokens/s in a steady step")
+    assert throughput_text(found).endswith("(samples: rows of GPT's inputs)")
+    loaded = throughput_of(replace(case, loader=LOADER), layout.timeline.steps)
+    assert loaded is not None
+    assert (loaded.samples, loaded.tokens, loaded.model) == (32.0, None, ""), "a loader knows better"
+
+
+def test_a_model_that_some_steps_do_without_tells_no_throughput(tmp_path: Path) -> None:
+    job = JournalBuilder()
+    job.fact("inputs", identity=1, module="Fold", rows=8, steps=2)
+    for root in (1, 2):
+        for _ in range(10):
+            job.forward(2 * MS, root=root).backward(2 * MS).step(1 * MS)
+    process = job.process(tmp_path)
+    assert assemble(process, lay_out_whole(process)).inputs is None
 
 
 def test_measuring_the_peaks_of_the_machine_is_a_cost_too(tmp_path: Path) -> None:

@@ -203,6 +203,17 @@ def test_points_lie_where_their_figures_put_them(report: Report) -> None:
     assert "[[64, 64]]" in " ".join(matrix.lines)
 
 
+def test_points_without_a_peak_say_what_is_missing(report: Report) -> None:
+    case = of_kernels(report).processes[0].case
+    kernels = tuple(replace(use, bound="unmodelled") for use in case.kernels)
+    chart = roofline_chart(replace(case, kernels=kernels, machine=None, step=replace(case.step, device="cpu")))
+    assert chart is not None
+    assert chart.bounds == ("no peak known",)
+    assert chart.peaks == ()
+    assert "steptime run" in chart.source
+    assert "model" not in " ".join(chart.points[0].lines)
+
+
 def test_tables_have_texts_and_raw_values(report: Report) -> None:
     kernels = next(table for table in case_tables(of_kernels(report).processes[0].case) if table.identity == "kernels")
     column = [heading.raw for heading in kernels.columns].index("duration_ns")

@@ -36,12 +36,12 @@ def steps(durations: list[int], **masks: list[int]) -> Steps:
     count = len(durations)
     length = np.array(durations, np.int64)
     end = np.cumsum(length)
-    names = ("warm_up", "disturbed", "profiled", "off")
+    names = ("warm_up", "disturbed", "profiled", "off", "lined")
     flags = {name: np.isin(np.arange(count), masks.get(name, [])) for name in names}
     phases = np.zeros((count, 6), np.int64)
     phases[:, 5] = length
     return Steps(end - length, end, length, phases, np.ones(count, np.int64), flags["warm_up"], flags["disturbed"],
-                 ~flags["off"], flags["profiled"], np.zeros(count, np.bool_))  # fmt: skip
+                 ~flags["off"], flags["profiled"], flags["lined"])  # fmt: skip
 
 
 def breakdown_of(durations: list[int]) -> Breakdown:
@@ -56,13 +56,13 @@ def breakdown_of(durations: list[int]) -> Breakdown:
 def test_each_kind_of_step_is_told_apart() -> None:
     durations = [300] + [100] * 30
     durations[20] = 400
-    known = steps(durations, warm_up=[0], disturbed=[3, 5, 6], profiled=[3], off=[8])
+    known = steps(durations, warm_up=[0], disturbed=[3, 5, 6, 7], profiled=[3], off=[8], lined=[7])
     segments = (Segment(SegmentKind.EVALUATION, int(known.begin[5]), int(known.begin[5]) + 50),)
     timeline = Timeline(Mode.OPTIMIZER, known, segments, (), "the first")
     found = series_of_process(timeline, breakdown_of([durations[at] for at in np.flatnonzero(known.steady)]))
     names = [found.names[kind] for kind in found.kinds]
-    assert (names[0], names[3], names[5], names[6], names[8]) == (
-        "warm-up", "profiled", "with evaluation", "looked at closely", "not watched",
+    assert (names[0], names[3], names[5], names[6], names[7], names[8]) == (
+        "warm-up", "profiled", "with evaluation", "disturbed", "line-timed", "timers off",
     )  # fmt: skip
     assert names[20] == "outlier"
     assert set(names) <= set(KINDS)

@@ -120,6 +120,20 @@ def test_a_lab_fits_and_reads_its_upper_bound() -> None:
     assert "no precision or compilation tried here is faster beyond doubt" in text
 
 
+def test_a_row_of_a_lab_agrees_with_its_speed_up_or_says_what_is_compared() -> None:
+    """The job as it is takes 100 ms, the variant 35 ms."""
+    said = "compared with the runs right before and after"
+    made = results(replace(FASTER, variant=lab_variants()[0]))
+    text = render_lab(made, None, "x")
+    assert said not in text
+    uneven = replace(run(lab_variants()[0].name, 0), step_ns=(20_000_000,) * 19 + (320_000_000,))
+    row = render_lab(replace(made, runs=(made.runs[0], uneven)), None, "x").splitlines()[4]
+    assert " 35 ms " in row, "the mean, of which the speed-up is"
+    assert render_lab(made, None, "x", samples=32.0).splitlines()[0].endswith(": 320 samples/s as it is")
+    slower = replace(FASTER, variant=lab_variants()[0], speed=Estimate(0.97, 0.9, 1.04, 3, "1"))
+    assert f"{slower.variant.label}: it is {said}" in render_lab(results(slower), None, "x")
+
+
 def test_throughput_is_read_to_its_plateau_and_to_the_end_of_memory() -> None:
     growing = [size(16, 1.9), size(64, 0.6)]
     text = " ".join(render_lab(of_lab([], growing), 32, "x").split())
@@ -195,5 +209,5 @@ def test_a_sweep_of_workers_is_a_curve_with_the_smallest_number_that_none_beats(
 def test_a_lab_without_a_round_says_that_nothing_was_timed() -> None:
     made = results(*(replace(FASTER, variant=each, speed=None) for each in lab_variants()))
     text = render_lab(replace(made, runs=()), None, "steptime lab --budget 2m --resume runs/a-lab")
-    assert "Nothing was timed: the budget was spent before the first round." in text
+    assert "Nothing was timed: the budget was too short for a first round." in text
     assert "pays" not in text

@@ -29,7 +29,7 @@ from steptime.advice.line_evidence import (
     repeated_forward,
     with_updates_by_hand,
 )
-from steptime.advice.loader_evidence import loader_use
+from steptime.advice.loader_evidence import input_use, loader_use
 from steptime.advice.outliers import outliers_of, usual_steps
 from steptime.advice.pattern_evidence import caught_use, change_use, period_use
 from steptime.advice.savings import ratio
@@ -96,6 +96,7 @@ def assemble(
         categories=categories,
         phases=phases,
         loader=loader,
+        inputs=input_use(process, layout, usual),
         lines=line_uses(process, layout, usual, in_operators),
         operators=operators,
         settings=_settings(process, layout, usual, trainers_on_host),

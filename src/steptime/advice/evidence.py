@@ -47,6 +47,7 @@ from steptime.advice.run_uses import (
     ChangeUse,
     Contention,
     GarbageUse,
+    InputUse,
     KeeperUse,
     LoaderUse,
     MemoryUse,
@@ -85,6 +86,7 @@ __all__ = [
     "GarbageUse",
     "GpuUse",
     "GradientUse",
+    "InputUse",
     "KeeperUse",
     "KernelUse",
     "LateRank",
@@ -244,6 +246,7 @@ class Case:
     categories: tuple[CategoryUse, ...] = ()
     phases: tuple[CategoryUse, ...] = ()
     loader: LoaderUse | None = None
+    inputs: InputUse | None = None
     lines: tuple[LineUse, ...] = ()
     operators: tuple[OperatorUse, ...] = ()
     settings: SettingsUse | None = None

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from steptime.advice.evidence import LoaderUse, record_of
+from steptime.advice.evidence import InputUse, LoaderUse, record_of
 from steptime.advice.outliers import MODEL
 from steptime.advice.savings import scaled
 from steptime.analysis.layout import Layout
@@ -70,6 +70,22 @@ def loader_use(process: Process, layout: Layout, usual: Int64) -> LoaderUse | No
         length=facts.dataset_length,
         items=_items([each for each in process.items if each.iterator in iterators]),
     )
+
+
+def input_use(process: Process, layout: Layout, usual: Int64) -> InputUse | None:
+    """What the model reads in a usual step; None where nobody knows its inputs' size, where that has changed, and where
+    a usual step does without that model."""
+    facts, steps = process.inputs, layout.timeline.steps
+    if facts is None or facts.changed:
+        return None
+    called = _of(layout.lane.of(Kind.FORWARD), [facts.identity])
+    begin = called.where(called.flagged(Flag.GRADIENT)).begin
+    calls = (np.searchsorted(begin, steps.end) - np.searchsorted(begin, steps.begin))[usual]
+    if not len(calls) or not calls.all():
+        return None
+    each = float(calls.mean())
+    tokens = None if facts.tokens is None else facts.tokens * each
+    return InputUse(facts.module, facts.steps, facts.rows * each, tokens)
 
 
 def _items(looked: Sequence[ItemFacts]) -> ItemFacts | None:

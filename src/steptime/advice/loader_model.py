@@ -23,7 +23,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from steptime.advice.evidence import Contention, LoaderUse, SettingsUse, StepSummary
+from steptime.advice.evidence import Case, Contention, LoaderUse, SettingsUse, StepSummary
 from steptime.advice.models import at_once
 
 HANDOVER = 1_000_000.0
@@ -258,6 +258,8 @@ def _processor(step: StepSummary, unmeasured: float, contention: Contention | No
     return unmeasured / usable
 
 
-def samples_per_step(loader: LoaderUse | None) -> float | None:
-    """Items that a step reads; None where that is not known."""
-    return loader.batch_size * loader.demand if loader is not None and loader.batch_size else None
+def samples_per_step(case: Case) -> float | None:
+    """Items that a step reads from its loader, else rows of what its model is called with; None where nobody knows."""
+    if case.loader is not None and case.loader.batch_size:
+        return case.loader.batch_size * case.loader.demand
+    return case.inputs.samples if case.inputs is not None else None

@@ -94,6 +94,18 @@ class CategoryUse:
 
 
 @dataclass(frozen=True, slots=True)
+class InputUse:
+    """What a step trains on, by what its model is called with: `steps` steps were looked at call by call. module: the
+    model's class. samples: rows of the first dimension of its inputs, in a step; tokens likewise, None where it reads
+    none."""
+
+    module: str
+    steps: int
+    samples: float
+    tokens: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class LoaderUse:
     """The training loader as configured and as measured. item: ns per item (in whatever process reads it); collate: ns
     per batch; collector: ns per batch that Python's garbage collector takes in the training process while it makes one,

@@ -28,6 +28,40 @@ class Category(IntEnum):
     UNEXPLAINED = 9
 
 
+DEFINITIONS = {
+    Category.COMPUTE: ("an operator works", "a compute kernel runs"),
+    Category.COMMUNICATION: ("a collective blocks the training thread", "only communication kernels run"),
+    Category.COPY: ("the batch is moved to the device", "only copies between memories run"),
+    Category.UNRECORDED: (
+        "",
+        "the device was given its next kernel long ago: it works at what the trace does not hold",
+    ),
+    Category.INPUT: (
+        "the training thread is in the loader's next(), or prepares the batch before the first forward",
+        "the device idles because the training thread is in the loader's next(), or prepares the batch",
+    ),
+    Category.SYNC: ("", "the device ran dry because the host had waited for it: item(), cpu(), synchronize()"),
+    Category.COMPILE: ("torch.compile traces and compiles", "the device idles while torch.compile traces and compiles"),
+    Category.OVERHEAD: (
+        "PyTorch dispatches operators and keeps autograd's books",
+        "the device idles because the host launches kernels more slowly than they run",
+    ),
+    Category.PYTHON: (
+        "your own code outside torch runs (or sleeps)",
+        "the device idles while your own code outside torch runs (or sleeps)",
+    ),
+    Category.UNEXPLAINED: ("nothing that was recorded is at work", "the device idles, and nothing recorded says why"),
+}
+"""When an instant of a step belongs to a category: on a CPU ("" where it has none such), and on an accelerator. The
+first category in their order that can claim an instant has it."""
+
+
+def definition(name: str, device: str) -> str:
+    """Of a category by its name, on a device ("cpu" or an accelerator's name); "" for what is none."""
+    found = DEFINITIONS.get(Category[name.upper()]) if name.upper() in Category.__members__ else None
+    return "" if found is None else found[device != "cpu"]
+
+
 Claims: TypeAlias = tuple[tuple[Category, Intervals], ...]
 """The instants that categories claim, which may overlap: the first one has them."""
 

@@ -1,4 +1,4 @@
-"""`steptime explain CODE`: the page of a rule, of a fix or of a message."""
+"""`steptime explain CODE`: the page of a rule, of a fix, of a category or of a message."""
 
 from __future__ import annotations
 
@@ -26,14 +26,15 @@ def codes(context: click.Context, parameter: click.Parameter, incomplete: str) -
     return [CompletionItem(code, help=title) for code, title in sorted(known) if code.startswith(incomplete.upper())]
 
 
-@click.command("explain", short_help="Explain a finding, a fix or a message.")
+@click.command("explain", short_help="Explain a finding, a fix, a category or a message.")
 @click.argument("code", required=False, shell_complete=codes)
 def command(code: str | None) -> int:
-    """Explain a finding or a fix (by its code or name), or a message (by the word in parentheses at its end).
-    Without CODE, list the rules and the fixes.
+    """Explain a finding or a fix (by its code or name), a category of the step (by its name), or a message (by the
+    word in parentheses at its end). Without CODE, list the rules and the fixes.
 
     \b
     steptime explain ST101
+    steptime explain overhead
     steptime explain no-torch
     """
     if code is None:
@@ -54,14 +55,29 @@ def _known() -> list[tuple[str, str, str]]:
 
 
 def page_about(code: str) -> str:
-    """The page of a rule, a fix or a message, as Markdown. Raises UsageError (unknown-code)."""
+    """The page of a rule, a fix, a category or a message, as Markdown. Raises UsageError (unknown-code)."""
     from steptime.advice.explain import find_fix, find_rule, page_of
 
     found = find_rule(code) or find_fix(code)
-    page = page_of(found) if found is not None else message_pages().get(code.strip().strip("()").lower())
+    page = page_of(found) if found is not None else _category(code) or message_pages().get(code.strip("() ").lower())
     if page is None:
         raise _unknown(code, [word for each in _known() for word in each[:2]])
     return page
+
+
+def _category(name: str) -> str:
+    """What the time is that a category has, and the rules that look at it; "" for what is none."""
+    from steptime.analysis.categories import DEFINITIONS, Category
+
+    category = {each.name: each for each in Category}.get(name.strip().upper())
+    if category is None:
+        return ""
+    here, there = DEFINITIONS[category]
+    lines = [f"# {category.name.lower()}: a category of the step", ""]
+    lines += [f"On a CPU, the time in which {here}."] if here else ["A step on a CPU has none."]
+    lines += ["", f"On an accelerator, the time in which {there}.", ""]
+    lines += ["Each instant of a step belongs to one category: the categories sum to the step."]
+    return "\n".join(lines) + "\n"
 
 
 def message_pages() -> dict[str, str]:
@@ -75,9 +91,14 @@ def message_pages() -> dict[str, str]:
 def _unknown(code: str, words: list[str]) -> UsageError:
     import difflib
 
-    near = difflib.get_close_matches(code.strip().lower(), [word.lower() for word in words] + [*message_pages()], n=1)
+    from steptime.analysis.categories import Category
+
+    words = [word.lower() for word in [*words, *Category.__members__]] + [*message_pages()]
+    near = difflib.get_close_matches(code.strip().lower(), words, n=1)
     hint = f"did you mean {near[0].upper() if near[0].startswith('st') else near[0]}? " if near else ""
-    return UsageError("unknown-code", f"There is no rule or message {code!r}; {hint}steptime explain lists the rules.")
+    return UsageError(
+        "unknown-code", f"There is no rule, category or message {code!r}; {hint}steptime explain lists the rules."
+    )
 
 
 def _show(page: str) -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import shlex
-from math import ceil
 from pathlib import Path
 from typing import Any
 
 import click
 
+from steptime.advice.loader_model import samples_per_step
 from steptime.cli.options import RecordingOrCommand, variant_options
 from steptime.cli.trial import (
     TrialOptions,
@@ -17,6 +17,7 @@ from steptime.cli.trial import (
     check_output,
     diagnosed,
     keeping,
+    longer,
     new_trial,
     recording_of,
     tell_trial,
@@ -135,9 +136,8 @@ def _run_lab(folder: Path, options: TrialOptions, sizes: tuple[int, ...], go_on:
     results = read_results(folder)
     next_command = f"steptime try {shlex.quote(reachable(str(recording)) or str(recording))}"
     if not any(run.step_ns and not run.rehearsal for run in results.runs):
-        minutes = ceil(2 * options.budget.seconds / 60)
-        next_command = f"steptime lab --budget {minutes}m --resume {shlex.quote(str(folder))}"
-    return TrialOutput(folder, render_lab(results, own_size, next_command, capacity), status)
+        next_command = f"steptime lab --budget {longer(plan, options.budget)}m --resume {shlex.quote(str(folder))}"
+    return TrialOutput(folder, render_lab(results, own_size, next_command, capacity, samples_per_step(case)), status)
 
 
 def _try_sizes(runner: TrialRunner, sizes: tuple[int, ...], go_on: bool, own_size: int | None) -> None:

@@ -9,6 +9,7 @@ import contextlib
 import importlib
 import os
 import re
+import stat
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -70,8 +71,9 @@ class Announcer:
     """Tells a notice and each stage once, then the step count after 1, 2, 4, 8 … minutes: few lines, and whole ones,
     because the job writes to the same terminal and a line that redraws itself would tear the job's own."""
 
-    def __init__(self, say: Callable[[str], None]) -> None:
-        self._say = say
+    def __init__(self, say: Callable[[str], None], end_bar: Callable[[], None] | None = None) -> None:
+        """end_bar: ends the line in which a bar of the job's stands."""
+        self._tell, self._end_bar = say, end_bar
         self._stage, self._notice = WAITING, ""
         self._next = FIRST_SECONDS
 
@@ -79,7 +81,7 @@ class Announcer:
         """Called twice a second by the supervisor."""
         if progress.notice != self._notice:
             self._notice = progress.notice
-            self._say(progress.notice)
+            self._say(progress, progress.notice)
         if progress.stage == self._stage and progress.elapsed_seconds < self._next:
             return
         self._stage = progress.stage
@@ -87,14 +89,39 @@ class Announcer:
             self._next *= 2
         several = f" in {progress.processes} processes" if progress.processes > 1 else ""
         steps = f", {progress.steps} step{'s' * (progress.steps != 1)}{several}" if progress.steps else ""
-        self._say(f"{progress.elapsed_seconds:.0f} s{steps}: {progress.stage}")
+        self._say(progress, f"{progress.elapsed_seconds:.0f} s{steps}: {progress.stage}")
+
+    def _say(self, progress: Progress, sentence: str) -> None:
+        if progress.bar and self._end_bar is not None:
+            self._end_bar()
+        self._tell(sentence)
 
 
 def say_above(sentence: str) -> None:
-    """In a terminal, on the line that a progress bar of the job may stand in: the bar draws itself again below."""
+    """In a terminal, on the line that a progress bar of the job may stand in: the bar draws itself again below. In a
+    file, on a line of its own, which its last byte tells."""
     if sys.stderr.isatty():
         sys.stderr.write("\r\x1b[K")
+    elif last_byte(sys.stderr) not in (b"", b"\n"):
+        sys.stderr.write("\n")
     say(sentence)
+
+
+def end_bar() -> None:
+    """Ends the line of a progress bar in a pipe, of which nobody else knows what was written last."""
+    if not sys.stderr.isatty() and not last_byte(sys.stderr):
+        sys.stderr.write("\n")
+
+
+def last_byte(stream: Any) -> bytes:
+    """Of what was written to a file; b"" where it is empty, or where nothing can be read: no file, or a closed one."""
+    with contextlib.suppress(OSError, ValueError):
+        number = stream.fileno()
+        if stat.S_ISREG(os.fstat(number).st_mode):
+            with Path(f"/proc/self/fd/{number}").open("rb", buffering=0) as file:
+                file.seek(max(0, os.fstat(number).st_size - 1))
+                return file.read(1)
+    return b""
 
 
 AFTERWARDS = (
@@ -229,7 +256,7 @@ def command(**given: Any) -> int:
         log=options.log,
     )
     parent_is_ours = not wanted.parent.exists()
-    announcer = None if options.quiet or options.no_progress else Announcer(say_above)
+    announcer = None if options.quiet or options.no_progress else Announcer(say_above, end_bar)
     try:
         outcome = launch(options.job, wanted, probe, _meanwhile(announcer), beside=True, part=part)
     except OutputError as refusal:

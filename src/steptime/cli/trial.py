@@ -369,8 +369,14 @@ def _say_what_it_takes(plan: Plan, budget: Budget) -> None:
     if budget.left() < needed:
         say(
             f"The budget is too short to prove a change: two rounds of one take {PROOF} processes, and each takes "
-            f"about {format_duration(plan.start_seconds * 1e9)} to its first step. Give --budget {ceil(needed / 60)}m."
+            f"about {format_duration(plan.start_seconds * 1e9)} to its first step. "
+            f"Give --budget {longer(plan, budget)}m."
         )
+
+
+def longer(plan: Plan, budget: Budget) -> int:
+    """Minutes of a budget for what this one is too short for: twice as long, and enough to prove a change."""
+    return ceil(max(2 * budget.seconds, PROOF * (plan.start_seconds + SECONDS)) / 60)
 
 
 def recording_of(target: Sequence[str], options: TrialOptions) -> Path:
@@ -497,9 +503,9 @@ def _patch(runner: TrialRunner, taken: Variant, proposals: Sequence[Proposal], o
 def _next(judgements: Sequence[Judgement], proposals: Sequence[Proposal], folder: Path, options: TrialOptions) -> str:
     """The rest of the trial where the budget was too small for it or for its patch; else the page of what was adopted,
     or of what was tried first."""
-    minutes = ceil(2 * options.budget.seconds / 60)
-    go_on = f"steptime try --budget {minutes}m --resume {shlex.quote(str(folder))}"
     results = read_results(folder)
+    minutes = longer(results.plan, options.budget)
+    go_on = f"steptime try --budget {minutes}m --resume {shlex.quote(str(folder))}"
     patch = results.patch
     proved = patch.judgement.gain(results.plan.goal) if patch is not None and patch.judgement is not None else None
     if patch is not None and patch.diff and proved is None:

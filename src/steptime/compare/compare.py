@@ -532,7 +532,7 @@ def _part(
 
 def _sample(one: ProcessReport, other: ProcessReport, step: Difference) -> Difference | None:
     """The time of a sample, where a step does not read equally many on both sides."""
-    before, after = (samples_per_step(each.case.loader) for each in (one, other))
+    before, after = (samples_per_step(each.case) for each in (one, other))
     if not before or not after or abs(after / before - 1) < 0.01 or step.before is None or step.after is None:
         return None
     base, now = _scaled(step.before, 1 / before), _scaled(step.after, 1 / after)

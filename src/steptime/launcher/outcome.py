@@ -61,13 +61,14 @@ WAITING = "waiting for the first training step"
 @dataclass(frozen=True, slots=True)
 class Progress:
     """How far the job has come. steps: of the process that has most. processes: those that train. notice: why one that
-    uses torch is not measured, "" where that is not so."""
+    uses torch is not measured, "" where that is not so. bar: a progress bar stands in the line of standard error."""
 
     elapsed_seconds: float
     steps: int
     processes: int
     stage: str
     notice: str = ""
+    bar: bool = False
 
 
 @dataclass(frozen=True, slots=True)

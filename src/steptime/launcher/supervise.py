@@ -138,6 +138,8 @@ HEAD_START = 0.3
 """Seconds that the job has to itself: most of an interpreter's start."""
 PROGRESS_PERIOD = 0.5
 """Seconds between two calls of the user's progress function."""
+BARS = "process-*/bar-open"
+"""Files of the recording that say that a progress bar stands in a line (`probe.bars`)."""
 LONG_JOURNAL = 1 << 18
 """Bytes that are worth packing: thousands of steps."""
 PATIENCE = 3600.0
@@ -177,7 +179,7 @@ class Display:
 
         self._journals = Journals(folder)
         self._overlooked = Overlooked(folder, pids)
-        self._show = show
+        self._show, self._folder = show, folder
         self._begin = begin
         self.due = time.monotonic()
         self.failed = False
@@ -186,7 +188,8 @@ class Display:
         self.due = time.monotonic() + PROGRESS_PERIOD
         with contextlib.suppress(OSError):  # the terminal was closed: the job goes on, and so do we
             elapsed = time.monotonic() - self._begin
-            self._show(Progress(elapsed, *self._journals.look(), notice=self._overlooked.look()))
+            bar = any(self._folder.glob(BARS))
+            self._show(Progress(elapsed, *self._journals.look(), notice=self._overlooked.look(), bar=bar))
 
 
 def supervise(

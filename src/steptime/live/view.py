@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from steptime.advice.loader_evidence import input_use
 from steptime.analysis.categories import Category
 from steptime.analysis.layout import Layout, lay_out_whole
 from steptime.analysis.stragglers.straggler import compare
@@ -144,7 +145,7 @@ def view_of(process: Process, total: int) -> tuple[RankView, Int64]:
         steps=len(steps.end),
         wall=end - begin,
         step=mean_of_series(steps.duration[usable]) if usable.any() else None,
-        rate=_rate(process, layout, end - begin),
+        rate=_rate(process, layout, usable, end - begin),
         phases=phases,
         between=between,
         curve=_curve(steps, usable, begin, end),
@@ -183,9 +184,9 @@ def _curve(steps: Steps, usable: Bool, begin: int, end: int) -> tuple[float, ...
     return tuple((total / np.maximum(count, 1)).tolist())
 
 
-def _rate(process: Process, layout: Layout, wall: int) -> float | None:
-    """From the training loaders' batches; None where nothing says how large those are. Their last, smaller ones count
-    as whole."""
+def _rate(process: Process, layout: Layout, usable: Bool, wall: int) -> float | None:
+    """From the training loaders' batches, else what the model is called with; None where nothing says how large those
+    are. Their last, smaller ones count as whole."""
     if layout.timeline.mode is Mode.FORWARD:
         wanted = {loader.identity for loader in process.loaders}
     else:
@@ -196,9 +197,10 @@ def _rate(process: Process, layout: Layout, wall: int) -> float | None:
     steps = layout.timeline.steps
     asked = asked.where((asked.end > steps.begin[0]) & (asked.end <= steps.end[-1]))
     found = [sizes.get(identity) for identity in asked.identity.tolist()]
-    if not found or not all(found):
-        return None
-    return sum(size or 0 for size in found) * 1e9 / wall
+    if found and all(found):
+        return sum(size or 0 for size in found) * 1e9 / wall
+    inputs = input_use(process, layout, np.flatnonzero(usable))
+    return inputs.samples * len(steps.end) * 1e9 / wall if inputs is not None else None
 
 
 def _queue(process: Process, training: Sequence[int], end: int) -> Queue | None:

@@ -13,6 +13,8 @@ import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from steptime.probe.bars import bar_is_open
+
 PLAN = "STEPTIME_PROBE"
 """Environment variable with the plan as JSON: recording, profile, profile_steps, max_profile_seconds, changes, variant,
 numerics, contained, began_epoch_ns, catch, log; attached: the lock of a `steptime attach`, which dies with it."""
@@ -33,7 +35,8 @@ def switched_off(reason: str) -> None:
 def say(sentence: str) -> None:
     """The same for what is no failure of all."""
     try:
-        sys.stderr.write(f"steptime: {sentence}\n")
+        above = "\n" if not sys.stderr.isatty() and bar_is_open() else ""
+        sys.stderr.write(f"{above}steptime: {sentence}\n")
     except Exception:  # noqa: BLE001 - the probe's boundary: nothing of ours may raise into the user's program
         return
 

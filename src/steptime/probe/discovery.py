@@ -23,6 +23,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from steptime.probe import sites
 from steptime.probe.datasets import Padded, padded_share, reads_tokens
+from steptime.probe.inputs import Inputs, InputWatch
 from steptime.probe.modules import named_modules
 from steptime.probe.objects import parameters_of
 
@@ -34,6 +35,8 @@ MOVES = frozenset({"to", "cuda", "copy_", "pin_memory"})
 """Tensor methods that may copy from one device to another."""
 OPERATORS = ("__bool__", "__float__", "__int__", "__index__")
 """Reached through the interpreter's slots, which tell the profile function nothing."""
+ENGINE = "run_backward"
+"""Of autograd."""
 WAITS = frozenset({"synchronize", "_cuda_synchronize", "_synchronize"})
 LEAST_SHARE = 0.02
 """A function below this share of the step is not worth a record per line."""
@@ -54,7 +57,8 @@ class Found:
     """roots: modules called from outside of other modules and of the loader, owning parameters. sites: `SiteFacts`
     without `steps`. functions: code of user functions whose lines are worth timing, the most expensive first. calls: of
     Python and C functions, all that a trace with stacks would hold. padded: of each batch of tokens, which an embedding
-    reads, the share that only fills it up, and how many there are. called: `CalledFacts`."""
+    reads, the share that only fills it up, and how many there are. called: `CalledFacts`. inputs: of a model, where the
+    first dimension of what it is called with is surely the batch's."""
 
     roots: list[torch.nn.Module] = field(default_factory=list)
     sites: list[dict[str, Any]] = field(default_factory=list)
@@ -62,6 +66,7 @@ class Found:
     calls: int = 0
     padded: list[tuple[float, int]] = field(default_factory=list)
     called: list[dict[str, Any]] = field(default_factory=list)
+    inputs: Callable[[int], Inputs | None] = lambda optimizers: None
 
 
 OTHER, USER, MODULE, LOADER, UPDATE, PACKAGE, EMBEDDING = range(7)
@@ -132,6 +137,7 @@ class Discovery:
         self._embedded: set[tuple[int, ...]] = set()
         self._seen: set[tuple[int, int, int]] = set()
         self._called: dict[tuple[str, int], dict[str, None]] = {}
+        self._inputs = InputWatch()
         self._profile = self._make()
 
     def start(self) -> bool:
@@ -169,7 +175,8 @@ class Discovery:
             for (name, device, _, _), (count, place) in self._sites.items()
         ]
         lines = [{"file": file, "line": line, "names": list(names)} for (file, line), names in self._called.items()]
-        found = Found(roots, called, self._functions(window), self._calls, self._tokens(roots), lines)
+        tokens = self._tokens(roots)
+        found = Found(roots, called, self._functions(window), self._calls, tokens, lines, self._inputs.found)
         self._stack.clear()
         self._uses.clear()
         return found
@@ -189,6 +196,8 @@ class Discovery:
                     self._call(frame)
                 elif event == "return":
                     self._return(frame.f_code, argument)
+                elif self._inputs.in_backward and getattr(argument, "__name__", "") == ENGINE:
+                    self._look(self._inputs.backward, False)
             except Exception:  # noqa: BLE001 - the probe's boundary: what was found so far is kept, the job goes on
                 sys.setprofile(None)
 
@@ -200,8 +209,9 @@ class Discovery:
             owner = getattr(function, "__self__", None)
             if isinstance(owner, torch._C.TensorBase):
                 self._read(name, owner, frame)
-        elif name == "run_backward":
+        elif name == ENGINE:
             self._holds()
+            self._look(self._inputs.backward, True)
         elif name in WAITS:
             self._site(name, "cuda", frame)
 
@@ -222,6 +232,7 @@ class Discovery:
             self._loader_depth += 1
         elif role == UPDATE:
             self._holds()
+            self._look(self._inputs.update, True)
         elif role == EMBEDDING and self._padded:
             with torch._C.DisableTorchFunction(), contextlib.suppress(RuntimeError):  # a nested tensor has no shape
                 self._embedded.add(tuple(frame.f_locals["input"].shape))
@@ -276,6 +287,10 @@ class Discovery:
                     use.time += now() - begin
         elif use.role == MODULE:
             self._module_depth = max(0, self._module_depth - 1)
+            if not self._module_depth:
+                self._look(self._inputs.returned, result)
+        elif use.role == UPDATE:
+            self._look(self._inputs.update, False)
         elif use.role == LOADER:
             self._loader_depth = max(0, self._loader_depth - 1)
             self._batch(result)
@@ -311,8 +326,16 @@ class Discovery:
             module = frame.f_locals["self"]
             if id(module) not in self._roots and next(parameters_of(module), None) is not None:
                 self._roots[id(module)] = weakref.ref(module)
+            if id(module) in self._roots:
+                self._look(self._inputs.called, module, frame.f_locals["args"], frame.f_locals["kwargs"])
             self._holds()
         self._module_depth += 1
+
+    def _look(self, told: Callable[..., None], *arguments: Any) -> None:
+        try:
+            told(*arguments)
+        except Exception:  # noqa: BLE001 - the probe's boundary: inputs of the user's kinds that cannot be looked at
+            self._inputs.spoilt = True
 
     def _read(self, name: str, tensor: Any, frame: FrameType) -> None:
         if self._use(frame).role == USER:

@@ -18,6 +18,7 @@ from typing import Any, Protocol
 import torch
 
 from steptime.journal import Flag, Kind
+from steptime.probe.inputs import InputCheck
 from steptime.probe.objects import modules_of, parameters_of
 
 now = time.perf_counter_ns
@@ -305,6 +306,7 @@ class RootPatch:
         self._module = weakref.ref(module)
         self._wrapper: weakref.ref[Any] | None = None
         self.identity, self._listener = identity, listener
+        self.check: InputCheck | None = None
 
     def _wrap(self, compiled: Callable[..., Any] | None, call: Callable[..., Any]) -> FunctionType:
         reference, begins, ends = self._module, self._begins, self._ends
@@ -318,7 +320,7 @@ class RootPatch:
                 flags += TRAINING << 8
             begin = now()
             if begin >= quiet.until:
-                begins(begin)
+                begins(begin, args, kwargs)
             try:
                 if compiled:
                     return compiled(*args, **kwargs)
@@ -338,9 +340,11 @@ class RootPatch:
         assert isinstance(timed_call, FunctionType)
         return timed_call
 
-    def _begins(self, begin: int) -> None:
+    def _begins(self, begin: int, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
         if self._listener.marks is not None:
             told(self._listener, self._listener.forward_begins, begin)
+        if self.check is not None and begin >= self.check.due and gradients():
+            told(self._listener, self.check.look, begin, arguments, named)
 
     def _ends(self, head: int, begin: int, end: int) -> None:
         try:

@@ -33,6 +33,7 @@ from steptime.probe.deadline import Deadline
 from steptime.probe.discovery import Discovery, Found
 from steptime.probe.gradients import GradientNorm
 from steptime.probe.identity import place, traces
+from steptime.probe.inputs import InputCheck
 from steptime.probe.lines import LineTimeline, LoopFrame
 from steptime.probe.memory import exhausted
 from steptime.probe.memory.leaks import APART, LeakHunt
@@ -121,6 +122,7 @@ def run(session: Session) -> Stage:
     finally:
         stage.close()
         session.housekeeping.write_compilations()
+        session.housekeeping.bars.end(session.recorder.folder)
 
 
 def _stages(session: Session) -> Stage:
@@ -218,9 +220,28 @@ def _discover(session: Session, frames: LoopFrame, steps: int) -> Generator[None
         tokens = sum(count for _, count in found.padded) / batches
         session.recorder.fact("padding", share=share, batches=batches, tokens=tokens)
     identity.write_process(session.recorder.folder, *identity.device_of(found.roots))
+    _note_inputs(session, found, session.steps - first)
     found.roots.clear()  # the script lives as long as the job, and would keep its models alive
     session.recorder.pause(end)
     return found
+
+
+def _note_inputs(session: Session, found: Found, steps: int) -> None:
+    """What the model is called with in a step, checked from then on. steps: that were looked at."""
+    inputs = found.inputs(len(list(session.optimizers.living())))
+    module = inputs.module() if inputs is not None else None
+    if inputs is None or module is None:
+        return
+    number, _ = session.numbers.of(module)
+    facts = {"identity": number, "module": inputs.name, "rows": inputs.rows, "tokens": inputs.tokens, "steps": steps}
+    session.recorder.fact("inputs", **facts)
+
+    def changed() -> None:
+        session.recorder.fact("inputs", changed=True, **facts)
+
+    for root in session.roots:
+        if root.identity == number:
+            root.check = InputCheck(inputs, changed)
 
 
 def _sampled(session: Session) -> Stage:

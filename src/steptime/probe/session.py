@@ -20,6 +20,7 @@ import torch
 
 from steptime.journal import Flag, Kind
 from steptime.probe import device, identity, loader, switched_off
+from steptime.probe.bars import BarMark
 from steptime.probe.garbage import GarbageWatch
 from steptime.probe.memory import exhausted
 from steptime.probe.objects import ConstructionWatch, ObjectNumbers, Owners, torch_optimizer
@@ -336,9 +337,11 @@ class Housekeeping:
         self._compiled_us = 0
         self._begin = 0
         self._dirty = False
+        self.bars = BarMark()
 
     def boundary(self) -> None:
         self._sample()
+        self.bars.look(self._recorder.folder, time.perf_counter_ns())
         handler: Any = sys.modules.get("torch._dynamo.callback")
         if not self._compiler_seen and hasattr(handler, "on_compile_end"):  # else another thread is importing it
             self._compiler_seen = self._dirty = True

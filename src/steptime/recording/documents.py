@@ -41,6 +41,7 @@ FACT_TYPES: dict[str, type[Any]] = {
     "change": rec.ChangeFacts,
     "leak": rec.LeakFacts,
     "padding": rec.PaddingFacts,
+    "inputs": rec.InputFacts,
     "items": rec.ItemFacts,
     "samples": rec.SampleFacts,
     "worker_samples": rec.WorkerSampleFacts,

@@ -33,7 +33,7 @@ MOST_MARK_BYTES = 1 << 20
 PROCESS_FOLDERS = re.compile(r"process-\d{1,10}(-\d{1,4})?")
 PROCESS_FILES = re.compile(
     r"(process\.json|numerics\.json|(journal|loader)\.packed|memory-(\d+|full)\.pickle|trace-\d+\.json(\.gz)?)(\.partial)?"
-    r"|(journal|loader)\.(bin|aside)|facts\.jsonl|parity\.jsonl"
+    r"|(journal|loader)\.(bin|aside)|facts\.jsonl|parity\.jsonl|bar-open"
 )
 COMPILE_LOGS = "compile-logs"
 """The folder that TORCH_TRACE names in a job that was asked to explain its compilations."""

@@ -311,6 +311,27 @@ class ChangeFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class InputFacts:
+    """What a root is called with, in `steps` steps that were looked at call by call. identity, module: the root and its
+    class. rows: the first dimension of all its tensors, which is the batch's. tokens: of a call; None where it reads
+    none. changed: other sizes were seen later, often enough that these hold no more.
+
+    Raises ValueError for sizes that no call has.
+    """
+
+    identity: int
+    module: str
+    rows: int
+    tokens: int | None = None
+    steps: int = 0
+    changed: bool = False
+
+    def __post_init__(self) -> None:
+        if self.rows < 1 or (self.tokens is not None and self.tokens < 1):
+            raise ValueError("inputs without a row, or without a token")
+
+
+@dataclass(frozen=True, slots=True)
 class PaddingFacts:
     """The mean share of the numbers in `batches` batches of tokens that only filled them up. tokens: numbers in a
     batch, mean; 0 where a recording does not say it.
@@ -503,6 +524,7 @@ class Process:
     leaks: tuple[LeakFacts, ...] = ()
     out_of_memory: OutOfMemoryFacts | None = None
     padding: PaddingFacts | None = None
+    inputs: InputFacts | None = None
     sampled: tuple[SampleFacts, ...] = ()
     called: tuple[CalledFacts, ...] = ()
     modules: tuple[tuple[str, str, int, int], ...] = ()

@@ -124,12 +124,13 @@ class CompactCost:
 class CompactThroughput:
     """samples: that a step reads. rate: samples per second in a steady step; run_rate: over the whole run, with its
     warm-up, its evaluations and what steptime took. tokens: of a step, the padding included, None where its batches are
-    no token ids."""
+    no token ids. counted_from: "loader", or "inputs of" the model whose calls tell how large a batch is."""
 
     samples: float
     rate: float
     run_rate: float
     tokens: float | None
+    counted_from: str = "loader"
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,7 +256,8 @@ def _modules(modules: Sequence[ModuleUse]) -> tuple[CompactModule, ...]:
 
 
 def _throughput(found: Throughput) -> CompactThroughput:
-    return CompactThroughput(found.samples, found.rate, found.run_rate, found.tokens)
+    counted_from = f"inputs of {found.model}" if found.model else "loader"
+    return CompactThroughput(found.samples, found.rate, found.run_rate, found.tokens, counted_from)
 
 
 def _findings(report: Report, process: ProcessReport) -> tuple[CompactFinding, ...]:

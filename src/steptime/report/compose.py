@@ -206,14 +206,18 @@ def _held_back(reasons: int | None) -> float | None:
 
 
 def throughput_of(case: Case, steps: Steps, left_out: int = 0) -> Throughput | None:
-    """From the loader's batches and the steps; None where nothing says how large a batch is.
-    left_out: steps of the run that are not among `steps`."""
-    samples, step = samples_per_step(case.loader), case.step.duration.value
-    if case.loader is None or not samples or step <= 0:
+    """From the loader's batches, else what the model is called with, and the steps; None where nothing says how large a
+    batch is. left_out: steps of the run that are not among `steps`."""
+    samples, step, inputs = samples_per_step(case), case.step.duration.value, case.inputs
+    if not samples or step <= 0:
         return None
-    tokens = case.padding.tokens * case.loader.demand if case.padding is not None and case.padding.tokens else None
+    of_loader = case.loader is not None and bool(case.loader.batch_size)
+    tokens = inputs.tokens if inputs is not None and inputs.samples == samples else None
+    if case.loader is not None and of_loader and case.padding is not None and case.padding.tokens:
+        tokens = case.padding.tokens * case.loader.demand
+    model = inputs.module if inputs is not None and not of_loader else ""
     run = int(steps.end[-1] - steps.begin[0])
-    return Throughput(samples, samples / step * 1e9, samples * (len(steps.end) + left_out) / run * 1e9, tokens)
+    return Throughput(samples, samples / step * 1e9, samples * (len(steps.end) + left_out) / run * 1e9, tokens, model)
 
 
 def _time_of(process: Process, kind: Kind) -> int:

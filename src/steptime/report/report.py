@@ -73,12 +73,14 @@ class MachineOverTime:
 class Throughput:
     """How fast a process trains. samples: that a step reads. rate: samples per second in a steady step, of which there
     are many alike; run_rate: over the whole run, with its warm-up, its evaluations and what steptime took. tokens: of a
-    step, the padding included, None where its batches are no token ids."""
+    step, the padding included, None where its batches are no token ids. model: the class of the model whose inputs tell
+    how large a batch is; "" for the job's loader."""
 
     samples: float
     rate: float
     run_rate: float
     tokens: float | None = None
+    model: str = ""
 
     @property
     def token_rate(self) -> float | None:

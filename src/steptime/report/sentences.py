@@ -106,12 +106,14 @@ def left_out_text(process: ProcessReport) -> str:
 
 
 def throughput_text(throughput: Throughput | None) -> str:
-    """ "401 samples/s in a steady step, 280 samples/s over the whole run"; "" where that is not known."""
+    """ "401 samples/s in a steady step, 280 samples/s over the whole run"; "" where that is not known. Where no loader
+    says what a sample is, its end says it."""
     if throughput is None:
         return ""
     tokens = f", {throughput.token_rate:,.0f} tokens/s" if throughput.token_rate is not None else ""
     run = format_samples(throughput.run_rate)
-    return f"{format_samples(throughput.rate)}{tokens} in a steady step, {run} over the whole run"
+    counted = f" (samples: rows of {throughput.model}'s inputs)" if throughput.model else ""
+    return f"{format_samples(throughput.rate)}{tokens} in a steady step, {run} over the whole run{counted}"
 
 
 def format_rate(rate: float) -> str:
@@ -189,7 +191,7 @@ def reached_text(case: Case) -> str:
     least = "at least " if roofline.modelled < NEARLY_ALL else ""
     rate = f"{least}{format_rate(roofline.flops / step * 1e9)}FLOP/s"
     if roofline.peak is None or not roofline.dtype:
-        return f"{rate} over the whole step; no upper bound of this device is known"
+        return f"{rate} over the whole step; no peak of this device is known"
     peak = f"{format_rate(roofline.peak)}FLOP/s, {_peak_origin(case.machine, roofline.dtype)}"
     if roofline.utilization is None:
         return f"{rate} over the whole step ({roofline.dtype}: at most {peak})"
@@ -230,6 +232,10 @@ def prediction_text(prediction: Prediction, step: float) -> str:
     return f"{prediction.change}: {format_share(saved.value / step)} shorter{interval}"
 
 
+NOTABLE = 0.1
+"""Of the kernels' time: where they gain so much, and most of it does not shorten the step, a reader asks why."""
+
+
 def elsewhere_text(prediction: Elsewhere, step: float) -> str:
     """ "On AMD Instinct MI300X: 42.5 ms a step, 14 % shorter (36 to 52 ms); kernels 45.1 to 29.8 ms". Where kernels
     communicate, that no more ranks than here are meant: what more would cost could be checked on no traces."""
@@ -239,8 +245,12 @@ def elsewhere_text(prediction: Elsewhere, step: float) -> str:
     change = (
         f"{format_share(abs(times.value / step - 1))} {'shorter' if times.value < step else 'longer'}" if step else ""
     )
-    between = f"{format_duration(times.low)} to {format_duration(times.high)}"
+    low, high = format_duration(times.low), format_duration(times.high)
+    between = f" ({low} to {high})" if low != high else ""
+    gain = prediction.here - kernels.value
+    kept = gain > NOTABLE * prediction.here and step - times.value < gain / 2
+    host = "; what the CPU does is taken to stay as it is" if kept else ""
     doubt = "" if prediction.checked else "; how far such a prediction is off was not measured"
     told = f"{format_duration(prediction.here)} to {format_duration(kernels.value)}"
     ranks = "; as many ranks as here, more are not predicted" if prediction.communication else ""
-    return f"{where}: {format_duration(times.value)} a step, {change} ({between}); kernels {told}{ranks}{doubt}"
+    return f"{where}: {format_duration(times.value)} a step, {change}{between}; kernels {told}{host}{ranks}{doubt}"

@@ -18,10 +18,11 @@ DISTURBING = ("with evaluation", "with checkpoint", "with compilation")
 THINNED = "several, left out"
 KINDS = (
     "steady", "outlier", "warm-up", "profiled", "with evaluation", "with checkpoint", "with compilation",
-    "with rollout", "with loader start", "paused", "not watched", "looked at closely", THINNED,
+    "with rollout", "with loader start", "paused", "timers off", "line-timed", "disturbed", THINNED,
 )  # fmt: skip
-"""Of steps. An outlier is marked, whether it is far enough out to be left out of the mean or not. "looked at closely":
-while the probe looked for modules and lines."""
+"""Of steps. An outlier is marked, whether it is far enough out to be left out of the mean or not. "timers off": steps
+without the always-on timers, which tell what those cost. "disturbed": by whatever else steptime did, as looking for
+modules, or kept of a long run because they were slow."""
 _OF_SEGMENT = {
     SegmentKind.EVALUATION: "with evaluation",
     SegmentKind.CHECKPOINT: "with checkpoint",
@@ -67,12 +68,13 @@ def series_of_process(timeline: Timeline, breakdown: Breakdown) -> StepSeries:
     """Of a recording. breakdown: of its steady steps."""
     steps = timeline.steps
     kinds = np.full(len(steps.begin), KINDS.index("steady"), np.int64)
-    kinds[steps.disturbed] = KINDS.index("looked at closely")
+    kinds[steps.disturbed] = KINDS.index("disturbed")
     marks = _marks(timeline)
     for mark in marks:
         if steps.disturbed[mark.step]:
             kinds[mark.step] = KINDS.index(_OF_SEGMENT[SegmentKind[mark.kind.replace(" ", "_").upper()]])
-    kinds[~steps.watched] = KINDS.index("not watched")
+    kinds[steps.lined & steps.disturbed] = KINDS.index("line-timed")
+    kinds[~steps.watched] = KINDS.index("timers off")
     kinds[steps.profiled] = KINDS.index("profiled")
     kinds[steps.warm_up] = KINDS.index("warm-up")
     kinds[_outliers(steps.duration, steps.steady)] = KINDS.index("outlier")

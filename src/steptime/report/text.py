@@ -1,5 +1,5 @@
-"""The report as text: at most 25 lines, ending with the next command to paste. Lines are as long as what they say; a
-terminal wraps them (`cli.screen`).
+"""The report as text: at most 25 lines, and one for each other device that was asked for, ending with the next command
+to paste. Lines are as long as what they say; a terminal wraps them (`cli.screen`).
 
 One law: what has the most savings is said first; what does not fit is in the report of the recording named.
 """
@@ -62,7 +62,8 @@ def render(report: Report, columns: int = COLUMNS, screen: tuple[int, int] | Non
     shown = report.processes[0]
     category = [_header(report, columns, screen), "", *_step(shown), *_breakdown(shown, columns)]
     verdict = ["", *_bottleneck(shown)]
-    bottom = [*_footnotes(report, shown), *_elsewhere(shown), f"Next:  {one_line(report.next_command)}"]
+    asked = _elsewhere(shown)
+    bottom = [*_footnotes(report, shown), f"Next:  {one_line(report.next_command)}"]
     roofline = _roofline(shown)
     room = _left([*category, *roofline, *verdict, *bottom], screen)
     top = [*category, *(roofline if room >= _ROOM or not shown.findings else ()), *verdict]
@@ -73,7 +74,8 @@ def render(report: Report, columns: int = COLUMNS, screen: tuple[int, int] | Non
     for more in (_what_if(shown, columns), _kernels(shown)):
         if _left([*top, *middle, *bottom], screen) >= _height(more, screen):
             bottom = [*more, *bottom]
-    document = "".join(f"{printable(line)}\n" for line in (*top, *middle, *bottom))
+    # What was asked for takes the place of nothing: the text is longer by it.
+    document = "".join(f"{printable(line)}\n" for line in (*top, *middle, *bottom[:-1], *asked, bottom[-1]))
     return from_here(document, sources_of(shown))
 
 

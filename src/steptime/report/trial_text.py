@@ -9,10 +9,10 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Sequence
-from statistics import fmean, median, quantiles
+from statistics import fmean, quantiles
 
 from steptime.advice.fix import Goal
-from steptime.quantities import Estimate, format_bytes, format_change, format_duration, format_share
+from steptime.quantities import Estimate, format_bytes, format_change, format_duration, format_samples, format_share
 from steptime.report.printable import one_line, printable
 from steptime.report.trials import TrialReport, Tried
 from steptime.trials.judge import MIN_GAIN, usual_step
@@ -234,12 +234,18 @@ _WORTH = 1.1
 """An upper bound below this is not worth looking for."""
 
 
-def render_lab(results: Results, batch_size: int | None, next_command: str, capacity: int | None = None) -> str:
+def render_lab(
+    results: Results,
+    batch_size: int | None,
+    next_command: str,
+    capacity: int | None = None,
+    samples: float | None = None,
+) -> str:
     """The whole text, with a line feed at its end. batch_size: the job's own, None where it is not known; capacity:
-    bytes that it may have, likewise."""
+    bytes that it may have, likewise; samples: that a step of it reads, likewise."""
     judgements = [each for stage, each in results.judgements if stage == 0 and batch_of(each.variant) is None]
     timed = [run for run in results.runs if not run.rehearsal and run.step_ns]
-    head = f"{'':<{_LABEL}} {'median':>8} {'IQR':>8}  {'speed-up':<19} peak"
+    head = f"{'':<{_LABEL}} {'mean':>8} {'IQR':>8}  {'speed-up':<19} peak"
     rows = [_line("as it is", timed, (BASELINE, CONTROL), "1")]
     for each in judgements:
         untimed = each.verdict is TrialVerdict.UNDECIDED and not any(run.variant == each.variant.name for run in timed)
@@ -248,11 +254,13 @@ def render_lab(results: Results, batch_size: int | None, next_command: str, capa
     reasons = [f"  {each.variant.label}: {each.verdict.value}: {one_line(each.sentence)}" for each in judgements
                if each.verdict in _EXPLAINED]  # fmt: skip
     points = size_points(results, batch_size)
-    lines = [one_line(f"Lab of {shlex.join(results.plan.command)}"), "", head, *rows, ""]
+    step = usual_step(timed)
+    rate = f": {format_samples(samples / step.value * 1e9)} as it is" if samples and step is not None else ""
+    lines = [one_line(f"Lab of {shlex.join(results.plan.command)}{rate}"), "", head, *rows, ""]
     if not timed:
         reasons = [each for each in reasons if "nothing was timed" not in each]
-        lines = [*lines[:1], "Nothing was timed: the budget was spent before the first round.", ""]
-    lines += [*reasons, *_compilation(judgements, timed), *_curve(points)]
+        lines = [*lines[:1], "Nothing was timed: the budget was too short for a first round.", ""]
+    lines += [*reasons, *_drifted(judgements, timed), *_compilation(judgements, timed), *_curve(points)]
     end = [reading(judgements, points, capacity)] if timed else []
     end += [f"Next:  {one_line(next_command)}"]
     if len(lines) + len(end) > LINES:
@@ -264,16 +272,40 @@ _EXPLAINED = frozenset({TrialVerdict.BROKE_PROMISE, TrialVerdict.NOT_EXERCISED, 
 
 
 def _line(label: str, timed: Sequence[Run], variants: Sequence[str], speed: str) -> str:
-    """A row of the lab: step and spread are means over the runs of these variants, memory their largest peak."""
+    """A row of the lab: step (the mean, of which the speed-up is) and spread are means over the runs of these variants,
+    memory their largest peak."""
     runs = [run for run in timed if run.variant in variants]
     if not runs:
         return f"{label:<{_LABEL}} {'–':>8} {'–':>8}  {speed}"
-    step = fmean(median(run.step_ns) for run in runs)
+    step = _mean_step(runs)
     spread = fmean(_spread(run.step_ns) for run in runs)
     peak = max(run.peak_bytes or 0 for run in runs)
     times = f"{format_duration(step):>8} {format_duration(spread):>8}"
     text = f"{label:<{_LABEL}} {times}  {speed:<19} {format_bytes(peak) if peak else ''}"
     return text.rstrip()
+
+
+def _mean_step(runs: Sequence[Run]) -> float:
+    """ns."""
+    return fmean(fmean(run.step_ns) for run in runs)
+
+
+def _drifted(judgements: Sequence[Judgement], timed: Sequence[Run]) -> list[str]:
+    """A sentence for rows whose speed-up says another thing than their steps: it compares each run with the runs of the
+    job as it is right before and after it, and the machine's pace has changed in between."""
+    base = [run for run in timed if run.variant in (BASELINE, CONTROL)]
+    rows = []
+    for each in judgements:
+        runs = [run for run in timed if run.variant == each.variant.name]
+        if each.speed is None or not runs or not base:
+            continue
+        of_means = _mean_step(base) / _mean_step(runs)
+        if (of_means - 1) * (each.speed.value - 1) < 0 and max(abs(of_means - 1), abs(each.speed.value - 1)) >= 0.005:
+            rows.append(each.variant.label)
+    if not rows:
+        return []
+    them = "it is" if len(rows) == 1 else "they are"
+    return [f"  {', '.join(rows)}: {them} compared with the runs right before and after, as the machine's pace changed"]
 
 
 def _spread(values: Sequence[int]) -> float:

@@ -164,6 +164,10 @@ def held_ahead(variant: Variant) -> int:
     return max((number(each, "num_workers", 0) * number(each, "prefetch_factor", 2) for each in loaders), default=0)
 
 
+TOO_SHORT, SPENT = "The rest of the budget is too short for it", "The budget was spent before it was tried"
+"""Why a variant was not run at all."""
+
+
 class TrialRunner:
     """A trial while it runs. runs: all that is known, those of an earlier attempt among them. tell: called with None
     when nothing runs any more."""
@@ -220,7 +224,7 @@ class TrialRunner:
         judged = [self._proved(stage, variant) for variant in variants]
         for number, each in enumerate(judged):
             if each.variant.name not in known:
-                reason = "The budget was spent before it was tried"
+                reason = TOO_SHORT if self.budget.left() > 0 else SPENT
                 judged[number] = replace(each, verdict=TrialVerdict.UNDECIDED, sentence=reason)
         judgements = beside_each_other(judged, self.plan.goal)
         for each in judgements:

@@ -171,8 +171,8 @@ def is_trial(folder: Path) -> bool:
 
 
 def newest_trial(recording: Path) -> Path | None:
-    """The folder of the newest trial of a recording that tried fixes, else of its newest lab; None without any that
-    timed steps."""
+    """The folder of the newest trial of a recording that tried fixes, else of its newest lab; None without any in which
+    steps were timed: one whose budget ended before its first round has nothing to tell of the job."""
     place = recording.resolve()
     try:
         beside = sorted(each for each in place.parent.iterdir() if is_trial(each))[-MOST_FOLDERS:]
@@ -183,7 +183,14 @@ def newest_trial(recording: Path) -> Path | None:
     ranked = sorted(
         own, key=lambda each: (any(variant.proposal for variant in each[0].variants), each[1].stat().st_mtime_ns)
     )
-    return ranked[-1][1].parent if ranked else None
+    return next((file.parent for _, file in reversed(ranked) if _has_timed(file.parent)), None)
+
+
+def _has_timed(folder: Path) -> bool:
+    try:
+        return any(run.step_ns and not run.rehearsal for run in read_results(folder).runs)
+    except RecordingError:
+        return False
 
 
 def _plan(folder: Path) -> Plan | None:

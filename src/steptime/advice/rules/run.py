@@ -452,7 +452,8 @@ def _what_to_try(signals: Signals, parts: list[_Part]) -> str:
     if not tries:
         return "Only less work makes it faster: a smaller model, batch or resolution."
     told = f"{', '.join(tries[:-1])} and {tries[-1]}" if len(tries) > 1 else tries[0]
-    return f"steptime try runs the job with {told}, and says what pays."
+    first = "Record the job with steptime run: then " if signals.step.mode == "trace" else ""
+    return f"{first}steptime try runs the job with {told}, and says what pays."
 
 
 def _lower_by_name(signals: Signals) -> bool:

@@ -244,11 +244,13 @@ STEEP = 45.0
 _TITLE = 120
 _CLEARLY = 1.05
 """Times the upper bound: a boosted clock alone explains a few percent."""
+NO_PEAK = "no peak known"
+"""What has a place has a model of its work: where nothing is said to bound it, the peaks are missing."""
 _ADVICE = {
     "memory": "Bound by memory: move fewer bytes (fuse it with its neighbours, use a narrower dtype).",
     "compute": "Bound by arithmetic: a narrower dtype, matrix units, or less work.",
     "latency": "Too small to fill the device: larger or fewer of them (batching, fusion, graphs).",
-    "unmodelled": "Its work has no model.",
+    NO_PEAK: "Its rate is known, and no peak to compare it with.",
 }
 
 
@@ -282,7 +284,7 @@ class UpperBound:
 @dataclass(frozen=True, slots=True)
 class RooflineChart:
     """what: "kernel group" or "operator"; share: of their time that the points have, as words; above: points that are
-    faster than the upper bound of their format; source: name of the machine that the peaks are of."""
+    faster than the upper bound of their format; source: of the peaks, or why there are none, as a sentence."""
 
     points: tuple[RooflinePoint, ...]
     peaks: tuple[UpperBound, ...]
@@ -317,10 +319,23 @@ def roofline_chart(case: Case) -> RooflineChart | None:
         what="kernel group" if case.kernels else "operator",
         share=format_share(part / whole) if whole else "",
         left_out=len(placed) - len(shown),
-        source=machine.name if machine is not None else "",
-        bounds=tuple(dict.fromkeys(use.bound for use in shown)),
+        source=_source(case, bool(rates or bandwidth)),
+        bounds=tuple(dict.fromkeys(map(_bound, shown))),
         above=sum(_is_above(use, machine) for use in shown),
     )
+
+
+def _source(case: Case, known: bool) -> str:
+    if known and case.machine is not None:
+        return f"The lines are the peaks of {case.machine.name}."
+    missing = "No peaks of this device are known: how far each point is from its limit cannot be said."
+    if case.step.mode == "trace" or case.step.device != "cpu":
+        return missing
+    return f"{missing} They were not measured: steptime run does so, unless it is given --no-peaks."
+
+
+def _bound(use: KernelUse | OperatorUse) -> str:
+    return NO_PEAK if use.bound == "unmodelled" else use.bound
 
 
 def _is_above(use: KernelUse | OperatorUse, machine: MachineUse | None) -> bool:
@@ -399,7 +414,7 @@ def _point(
         x=horizontal.place(_intensity(use)),
         y=100 - vertical.place(_rate(use)),
         radius=max(_SMALLEST, _LARGEST * math.sqrt(use.duration / longest)),
-        bound=use.bound,
+        bound=_bound(use),
         name=shorten(use.name, _TITLE),
         lines=tuple(_words(use, case.step.duration.value)),
     )
@@ -422,5 +437,5 @@ def _words(use: KernelUse | OperatorUse, step: float) -> Iterable[str]:
             yield f"misses the tiles of the matrix units: {shorten(', '.join(use.dimensions), _TITLE)}"
     if use.source is not None:
         yield place_text(use.source)
-    if use.bound in _ADVICE:
-        yield _ADVICE[use.bound]
+    if _bound(use) in _ADVICE:
+        yield _ADVICE[_bound(use)]

@@ -16,6 +16,7 @@ import jinja2
 from markupsafe import Markup
 
 from steptime._version import __version__
+from steptime.analysis.categories import definition
 from steptime.report.printable import printable
 
 SCRIPTS = ("page.js", "steps.js", "flame.js", "events.js", "perfetto.js", "timeline.js")
@@ -69,6 +70,7 @@ def _environment() -> jinja2.Environment:
     environment.filters["unbroken"] = lambda text: _UNIT.sub("\u00a0", text)
     environment.filters["percent"] = lambda value: f"{value:.2f}%"
     environment.filters["tone"] = lambda name: f"tone-{name}" if name in _TONES else "tone-other"
+    environment.filters["definition"] = definition
     environment.filters["bound"] = lambda name: name if name in _BOUNDS else "other"
     return environment
 

@@ -1,0 +1,251 @@
+"""How many samples and tokens a step trains on, by what its model is called with: for a job that makes its batches by
+hand, of which no loader says how large they are.
+
+One law: nothing rather than a wrong number. The steps of the discovery are looked at call by call, and what is found is
+checked a few times a second from then on, where the probe comes by anyway. Only shapes are read, never a number of the
+user's.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import UserDict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from steptime.probe.objects import modules_of
+
+MOST_CALLS = 1_000
+"""Of models in the steps that are looked at."""
+LEAST_LENGTH = 2
+"""Of a row of tokens."""
+PERIOD = 200_000_000
+"""ns between two looks at a model's inputs, once their size is known."""
+ODD_SHARE, LEAST_ODD = 8, 3
+"""The last batch of an epoch may be smaller, and counts as whole, as a loader's does. Where one look in so many
+differs, and so many have, batches are of many sizes."""
+IDS = "input_ids"
+"""What Hugging Face's models call their tokens."""
+GRAPHS = ("torch_geometric.", "torch_sparse.", "dgl.")
+"""Packages whose first dimension counts nodes."""
+INTEGERS = frozenset({torch.int64, torch.int32, torch.int16})
+PLAIN = (type(None), bool, int, float, str)
+SEQUENTIAL = (
+    torch.nn.RNNBase, torch.nn.MultiheadAttention, torch.nn.Transformer, torch.nn.TransformerEncoderLayer,
+    torch.nn.TransformerDecoderLayer, torch.nn.RNNCellBase,
+)  # fmt: skip
+"""Modules that read (time, batch) where `batch_first` is False, and one sequence alone without a batch dimension. What
+loops over the cells of a recurrent network may have either first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """Of one call. rows: the first dimension of all its tensors. length: the second one of its integers, where they are
+    all of two dimensions and alike. named: some of them are called tokens; several: there are more than one. least:
+    the fewest dimensions of its tensors of floating-point numbers; None where it has none."""
+
+    rows: int
+    length: int | None
+    named: bool
+    several: bool
+    least: int | None
+
+
+def size_of(arguments: tuple[Any, ...], named: Mapping[str, Any]) -> Size | None:
+    """None where the first dimension of the arguments is not surely the batch's."""
+    given = list(_given(arguments, named))
+    tensors = [(name, each) for name, each in given if isinstance(each, torch.Tensor)]
+    if len(tensors) < sum(not isinstance(each, PLAIN) for _, each in given):
+        return None  # a graph, a packed sequence, a list of images: nobody knows what its tensors' dimensions are
+    with torch._C.DisableTorchFunction():
+        if any(each.layout is not torch.strided or each.is_nested for _, each in tensors):
+            return None
+        shapes = [(name, each.dtype in INTEGERS, tuple(each.shape)) for name, each in tensors if each.dim()]
+        numbers = [each.dim() for _, each in tensors if each.dim() and each.is_floating_point()]
+    rows = {shape[0] for _, _, shape in shapes}
+    if len(rows) != 1 or 0 in rows or max(len(shape) for _, _, shape in shapes) < 2:
+        return None  # of one dimension alone: a single sample, or tokens in one row
+    integers = [(name, shape) for name, whole, shape in shapes if whole]
+    flat = {shape for _, shape in integers if len(shape) == 2 and shape[1] >= LEAST_LENGTH}
+    length = next(iter(flat))[1] if len(flat) == 1 else None
+    named_so = any(name == IDS for name, _ in integers)
+    return Size(rows.pop(), length, named_so, len(integers) > 1, min(numbers, default=None))
+
+
+def _given(arguments: tuple[Any, ...], named: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Names ("" for a place) and values. A batch that is one dictionary is opened."""
+    for name, each in (*(("", each) for each in arguments), *named.items()):
+        fields = each.__dict__.get("data") if UserDict in type(each).__mro__ else each  # Hugging Face's batches
+        if type(fields) is dict and all(isinstance(key, str) for key in fields):
+            yield from fields.items()
+        else:
+            yield name, each
+
+
+@dataclass(slots=True)
+class _ModelCall:
+    """A model's call with gradients. module: its number; size: None where that cannot be told."""
+
+    module: int
+    size: Size | None
+    output: tuple[tuple[int, ...], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """What the calls of the steps that were looked at have in common. module: whose calls are to be counted, at any
+    time. rows, tokens: of each call; tokens None where it reads none."""
+
+    module: Callable[[], torch.nn.Module | None]
+    name: str
+    rows: int
+    tokens: int | None
+
+
+@dataclass
+class InputWatch:
+    """Told of the training thread's calls, backwards and updates in the steps of the discovery."""
+
+    spoilt: bool = False
+    _passes: list[list[_ModelCall]] = field(default_factory=lambda: [[]])
+    _modules: dict[int, weakref.ref[torch.nn.Module]] = field(default_factory=dict)
+    _tensors: list[weakref.ref[torch.Tensor]] = field(default_factory=list)
+    _open: _ModelCall | None = None
+    in_backward: bool = False
+    _updates: int = 0
+    _in_update: int = 0
+    _calls: int = 0
+
+    def called(self, module: torch.nn.Module, arguments: tuple[Any, ...], named: Mapping[str, Any]) -> None:
+        """The user calls a module with parameters."""
+        if self.spoilt or self.in_backward or not torch.is_grad_enabled():
+            return
+        self._calls += 1
+        given = [each for _, each in _given(arguments, named) if isinstance(each, torch.Tensor)]
+        again = any(known() is each for known in self._tensors for each in given)
+        if again and any(id(module) == call.module for calls in self._since_update() for call in calls):
+            self.spoilt = True  # the same batch twice in a step (SAM, LBFGS), not two batches
+        self._tensors += map(weakref.ref, given)
+        self._modules.setdefault(id(module), weakref.ref(module))
+        self._open = _ModelCall(id(module), size_of(arguments, named))
+        self._passes[-1].append(self._open)
+        self.spoilt = self.spoilt or self._calls > MOST_CALLS
+
+    def _since_update(self) -> list[list[_ModelCall]]:
+        return self._passes[self._updates :]
+
+    def returned(self, result: Any) -> None:
+        """The call has ended."""
+        if self._open is not None:
+            with torch._C.DisableTorchFunction():
+                self._open.output = tuple(tuple(each.shape) for each in _results(result) if not each.is_nested)
+            self._open = None
+
+    def backward(self, begins: bool) -> None:
+        """A pass through autograd's engine begins or ends."""
+        self.in_backward, self._open = begins, None
+        if begins and self._passes[-1]:
+            self._passes.append([])
+            if self._in_update:
+                self._in_update += 1
+                self.spoilt = self.spoilt or self._in_update > 2  # a closure that is called again and again
+
+    def update(self, begins: bool) -> None:
+        """An optimiser's step begins or ends."""
+        self._in_update = int(begins)
+        if not begins:
+            self._tensors.clear()
+            self._updates = len(self._passes) - 1
+
+    def found(self, optimizers: int) -> Inputs | None:
+        """None where anything speaks against it. optimizers: of the job; several of them with several models may train
+        on the same samples several times, as a GAN does."""
+        passes = [calls for calls in self._passes[:-1] if calls]
+        models = {call.module for calls in passes for call in calls}
+        alike = all(len(calls) == len(models) and {call.module for call in calls} == models for calls in passes)
+        if self.spoilt or not passes or not alike or (len(models) > 1 and optimizers > 1):
+            return None
+        calls = [call for each in passes for call in each]
+        sizes = [call.size for call in calls]
+        if any(size is None or size.rows != (sizes[0] and sizes[0].rows) for size in sizes):
+            return None
+        modules = {number: self._modules[number]() for number in models}
+        if any(module is None or not _batch_first(module, calls) for module in modules.values()):
+            return None
+        return _inputs(passes[0][0], [call for call in calls if call.module == passes[0][0].module], self._modules)
+
+
+def _inputs(
+    first: _ModelCall, calls: list[_ModelCall], modules: dict[int, weakref.ref[torch.nn.Module]]
+) -> Inputs | None:
+    """calls: of one model."""
+    module, size = modules[first.module](), first.size
+    if module is None or size is None:
+        return None
+    rows = size.rows
+    outputs = [shapes[0][0] for call in calls if (shapes := [each for each in call.output if each])]
+    if any(each % rows for each in outputs):  # an image without a batch, whose first dimension is its channels
+        return None
+    read = {_length(call) for call in calls}
+    embeds = any(isinstance(each, torch.nn.Embedding) for each in modules_of(module))
+    length = read.pop() if len(read) == 1 and embeds else None
+    return Inputs(modules[first.module], type(module).__name__, rows, length and rows * length)
+
+
+def _length(call: _ModelCall) -> int | None:
+    """Tokens in each row; None where its integers may be classes or columns of a table: what is read as a text is named
+    so, comes with a second one of its shape (what is to be predicted, or a mask), or comes out as long."""
+    size = call.size
+    if size is None or size.length is None:
+        return None
+    as_long = any(
+        shape[:2] == (size.rows, size.length) if len(shape) > 2 else shape[:1] == (size.rows * size.length,)
+        for shape in call.output
+    )
+    return size.length if size.named or size.several or as_long else None
+
+
+def _batch_first(module: torch.nn.Module, calls: Iterable[_ModelCall]) -> bool:
+    """Whether the first dimension can be the batch's, by the modules in it."""
+    sequential = False
+    for each in modules_of(module):
+        if type(each).__module__.startswith(GRAPHS):
+            return False
+        if isinstance(each, SEQUENTIAL):
+            sequential = True
+            if isinstance(each, torch.nn.RNNCellBase) or not getattr(each, "batch_first", True):
+                return False
+    # A sequence alone, without a batch: its first dimension is time.
+    own = [call.size for call in calls if call.size is not None]
+    return not sequential or all(size.length is not None if size.least is None else size.least > 2 for size in own)
+
+
+def _results(result: Any) -> Iterator[torch.Tensor]:
+    """The tensors of a result, in its order."""
+    parts = result.values() if isinstance(result, dict) else result if isinstance(result, list | tuple) else (result,)
+    yield from (each for each in parts if isinstance(each, torch.Tensor))
+
+
+class InputCheck:
+    """Whether a model's inputs stay as large as they were found to be. Asked where the probe comes by anyway."""
+
+    def __init__(self, inputs: Inputs, changed: Callable[[], None]) -> None:
+        self._inputs, self._changed = inputs, changed
+        self._looks = self._odd = 0
+        self.due = 0
+        """ns: when it is to look next."""
+
+    def look(self, begin: int, arguments: tuple[Any, ...], named: Mapping[str, Any]) -> None:
+        """A call of the model with gradients begins."""
+        self.due = begin + PERIOD
+        size, tokens = size_of(arguments, named), self._inputs.tokens
+        self._looks += 1
+        length = size.length if size is not None else None
+        odd = size is None or size.rows != self._inputs.rows or (tokens and tokens != size.rows * (length or 0))
+        self._odd += bool(odd)
+        if self._odd >= LEAST_ODD and self._odd * ODD_SHARE > self._looks:
+            self.due = 1 << 62
+            self._changed()
