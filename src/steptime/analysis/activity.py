@@ -109,7 +109,7 @@ def _untrained(
     """Which forwards are the step's own, and when the job evaluated between the steps, evaluated in them and rolled
     out: by bursts, which are runs of evaluating events between two signs of training."""
     asked = lane.of(Kind.LOADER_NEXT, Kind.LOADER_START)
-    feeds = np.isin(asked.identity, loaders)
+    feeds = np.isin(asked.identity, np.array(loaders, np.int64))
     training = merge(lane.of(Kind.BACKWARD, *UPDATES), forwards.where(trains), asked.where(feeds))
     events = merge(asked.where(~feeds), forwards.where(~trains))
     signs = np.searchsorted(training.begin, events.begin)
@@ -190,7 +190,7 @@ class SegmentClaims:
 def find_segments(lane: RecordTable, probe: RecordTable, activity: Activity, ends: Int64) -> SegmentClaims:
     """Claims instants for segments. probe: records of the probe's own, of any thread; ends: the steps'."""
     training = lane.of(Kind.LOADER_START)
-    training = training.where(np.isin(training.identity, activity.training_loaders))
+    training = training.where(np.isin(training.identity, np.array(activity.training_loaders, np.int64)))
     busy = lane.of(Kind.FORWARD, Kind.BACKWARD, *UPDATES).intervals
     starts = subtract(training.intervals, busy)
     wanted = {  # ours first; then what is large holds what is small (a checkpoint inside an evaluation)
@@ -234,7 +234,7 @@ class TrainingWork:
 def find_work(lane: RecordTable, activity: Activity, starts: Intervals) -> TrainingWork:
     """The instrumented parts of the training thread. starts: of the training loader, where they belong to the steps."""
     asked = lane.of(Kind.LOADER_NEXT)
-    asked = asked.where(np.isin(asked.identity, activity.training_loaders))
+    asked = asked.where(np.isin(asked.identity, np.array(activity.training_loaders, np.int64)))
     backward = lane.of(Kind.BACKWARD).outermost()
     updates = lane.of(*UPDATES).outermost()
     in_backward = updates.inside(backward)

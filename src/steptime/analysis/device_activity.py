@@ -87,7 +87,7 @@ def communication_kernels(trace: Trace) -> Bool:
     asking = of_symbols(trace, COLLECTIVE.match)[trace.events.name[operator[within]]]
     chosen[rows[launched[within[asking]]]] = True
     by_name = [name for name in unique(names).tolist() if communicates(trace.symbols[name])]
-    chosen[rows[np.isin(names, by_name)]] = True
+    chosen[rows[np.isin(names, np.array(by_name, np.int32))]] = True
     return chosen if chosen.any() else none_of(len(chosen))
 
 

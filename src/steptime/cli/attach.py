@@ -44,12 +44,12 @@ def command(
     STEPTIME_STANDBY=1 python train.py
     """
     from steptime.cli.delivery import deliver
-    from steptime.compare.history_index import remove
     from steptime.diagnosis import diagnose_paths
     from steptime.launcher.attach import attach, command_of, has_way_in, processes_to_enter
     from steptime.launcher.command import PROOF, default_recording, make_recording
     from steptime.launcher.outcome import ProbeOptions
     from steptime.launcher.py_spy import find
+    from steptime.recording.inventory import remove
     from steptime.recording.manifest import discard, innermost, remove_empty
 
     check_outputs(outputs, force=force)

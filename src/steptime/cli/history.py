@@ -100,8 +100,9 @@ def command(
 
 
 def _prune(history: History, older_than: float | None, keep_bytes: int | None, *, yes: bool) -> None:
-    from steptime.compare.history_index import doomed_of, remove
+    from steptime.compare.history_index import doomed_of
     from steptime.compare.history_text import render_doomed
+    from steptime.recording.inventory import remove
 
     doomed = doomed_of(history.entries, time.time_ns(), older_than=older_than, keep_bytes=keep_bytes)
     for each in doomed if yes else ():

@@ -208,7 +208,7 @@ def command(**given: Any) -> int:
         check(output, force=options.force, renderers=RENDERERS)
     resolve(options.job)
     if options.force and options.recording is not None:
-        from steptime.compare.history_index import remove, replaceable
+        from steptime.recording.inventory import remove, replaceable
 
         for part in (options.recording / "watch", options.recording / "instrumented"):
             if replaceable(part):

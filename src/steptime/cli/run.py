@@ -427,7 +427,7 @@ def _leave_nothing(recording: Path, parent: Path | None) -> None:
 
 def _remove_recording(folder: Path) -> None:
     """A folder in which there is anything else stays as it is."""
-    from steptime.compare.history_index import remove, replaceable
+    from steptime.recording.inventory import remove, replaceable
 
     try:
         if replaceable(folder):

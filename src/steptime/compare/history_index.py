@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import re
 import shlex
 import sqlite3
 import time
@@ -34,20 +33,17 @@ from steptime.analysis.layout import lay_out_whole
 from steptime.analysis.memory_samples import most_held
 from steptime.analysis.timeline import Mode
 from steptime.compare.history import Entry, History, history_of
-from steptime.errors import OutputError, RecordingError, SteptimeError, no_such_file
+from steptime.errors import RecordingError, SteptimeError, no_such_file
 from steptime.folders import cache_folder
 from steptime.launcher.command import job_name
 from steptime.quantities import BETWEEN_RUNS, Estimate
-from steptime.recording.inventory import take_inventory
+from steptime.recording.inventory import VARIANTS, is_recording
 from steptime.recording.load import load_process, look_into, place
 from steptime.recording.recording import Manifest, Process, ProcessFacts, TelemetrySample
 
 MANIFEST = "manifest.json"
 DEEPEST = 4
 """Folders below the one that is asked for: the variants of a trial lie in its `variants`."""
-VARIANTS = "variants"
-CLAIM = re.compile(rb'^\s*\{\s*"format_version":\s*\d')
-"""How steptime's manifests begin; other programs have a manifest.json, too."""
 RUNNING = 3600.0
 """Seconds since the last write from which on a recording without an end belongs to a job that was killed."""
 LEAST_STEPS = 3
@@ -74,18 +70,6 @@ def _below(folder: Path, depth: int) -> Iterator[Path]:
     for each in inside:
         if not each.name.startswith("."):
             yield from _below(each, depth - 1)
-
-
-def is_recording(folder: Path) -> bool:
-    """Whether a folder has a manifest as steptime writes it."""
-    path = folder / MANIFEST
-    try:
-        if folder.is_symlink() or path.is_symlink() or not path.is_file():
-            return False
-        with path.open("rb") as file:
-            return CLAIM.match(file.read(256)) is not None
-    except OSError:
-        return False
 
 
 def fingerprint(folder: Path) -> Fingerprint:
@@ -327,35 +311,3 @@ def doomed_of(
                 doomed.append(Doomed(entry, "room"))
                 size -= entry.bytes
     return tuple(sorted(doomed, key=lambda each: each.entry.started_epoch_ns))
-
-
-def replaceable(folder: Path) -> bool:
-    """Whether a folder is a recording and holds nothing else: one that another may take the place of."""
-    try:
-        return is_recording(folder) and not take_inventory(folder).strange
-    except OSError:
-        return False
-
-
-def remove(folder: Path) -> tuple[str, ...]:
-    """Removes a recording; what was not steptime's and stays, relative to it. Raises OutputError where it cannot be
-    removed.
-
-    The manifest goes last, so that what an interruption leaves is still known as a recording."""
-    if not is_recording(folder):
-        return ()
-    try:
-        inventory = take_inventory(folder)
-        for file in inventory.files:
-            file.unlink()
-        for inner in inventory.folders:
-            inner.rmdir()
-        (folder / MANIFEST).unlink()
-        if not inventory.strange:
-            folder.rmdir()
-            with contextlib.suppress(OSError):  # the folder of a trial's variants, when the last one is gone
-                if folder.parent.name == VARIANTS:
-                    folder.parent.rmdir()
-    except OSError as error:
-        raise OutputError("history-not-removed", f"{folder} cannot be removed ({error.strerror}).") from None
-    return inventory.strange

@@ -1,4 +1,4 @@
-"""What steptime writes into a recording, by name: nothing else in one is ever removed.
+"""What steptime writes into a recording, by name, and its removal: nothing else in one is ever removed.
 
 A recording is a folder of the user's, who may keep notes, plots or checkpoints anywhere in it. docs/recording-format.md
 lists the same names. `.partial` is the name of a file while it is written; a process that was killed leaves one.
@@ -6,11 +6,13 @@ lists the same names. `.partial` is the name of a file while it is written; a pr
 
 from __future__ import annotations
 
+import contextlib
 import re
 import stat
 from dataclasses import dataclass
 from pathlib import Path
 
+from steptime.errors import OutputError
 from steptime.recording.manifest import NAME as MANIFEST
 
 FILES = re.compile(
@@ -35,6 +37,10 @@ PROCESS_FILES = re.compile(
     r"(process\.json|numerics\.json|(journal|loader)\.packed|memory-(\d+|full)\.pickle|trace-\d+\.json(\.gz)?)(\.partial)?"
     r"|(journal|loader)\.(bin|aside)|facts\.jsonl|parity\.jsonl|bar-open"
 )
+VARIANTS = "variants"
+"""The folder in a trial's that holds the recordings of its variants."""
+CLAIM = re.compile(rb'^\s*\{\s*"format_version":\s*\d')
+"""How steptime's manifests begin; other programs have a manifest.json, too."""
 COMPILE_LOGS = "compile-logs"
 """The folder that TORCH_TRACE names in a job that was asked to explain its compilations."""
 COMPILE_LOG_FILES = re.compile(r"dedicated_log_torch_trace_.*\.log")
@@ -86,3 +92,47 @@ def _is_file(path: Path) -> bool:
 
 def _is_mark(path: Path) -> bool:
     return path.stat().st_size <= MOST_MARK_BYTES and MARK_TEXT.fullmatch(path.read_bytes()) is not None
+
+
+def is_recording(folder: Path) -> bool:
+    """Whether a folder has a manifest as steptime writes it."""
+    path = folder / MANIFEST
+    try:
+        if folder.is_symlink() or path.is_symlink() or not path.is_file():
+            return False
+        with path.open("rb") as file:
+            return CLAIM.match(file.read(256)) is not None
+    except OSError:
+        return False
+
+
+def replaceable(folder: Path) -> bool:
+    """Whether a folder is a recording and holds nothing else: one that another may take the place of."""
+    try:
+        return is_recording(folder) and not take_inventory(folder).strange
+    except OSError:
+        return False
+
+
+def remove(folder: Path) -> tuple[str, ...]:
+    """Removes a recording; what was not steptime's and stays, relative to it. Raises OutputError where it cannot be
+    removed.
+
+    The manifest goes last, so that what an interruption leaves is still known as a recording."""
+    if not is_recording(folder):
+        return ()
+    try:
+        inventory = take_inventory(folder)
+        for file in inventory.files:
+            file.unlink()
+        for inner in inventory.folders:
+            inner.rmdir()
+        (folder / MANIFEST).unlink()
+        if not inventory.strange:
+            folder.rmdir()
+            with contextlib.suppress(OSError):  # the folder of a trial's variants, when the last one is gone
+                if folder.parent.name == VARIANTS:
+                    folder.parent.rmdir()
+    except OSError as error:
+        raise OutputError("history-not-removed", f"{folder} cannot be removed ({error.strerror}).") from None
+    return inventory.strange
