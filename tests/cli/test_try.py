@@ -14,6 +14,8 @@ from steptime.cli.main import main
 from steptime.cli.trial import TrialOptions, _next, _nothing_to_try, only
 from steptime.errors import UsageError
 from steptime.quantities import Estimate, SourceLine
+from steptime.report.trial_text import reason_text
+from steptime.trials.conduct import MAX_ROUNDS
 from steptime.trials.results import PatchResult, Plan, append_result
 from steptime.trials.trial import Agreement, Budget, Judgement, TrialVerdict, Variant
 
@@ -99,6 +101,19 @@ def test_a_patch_that_ran_one_round_goes_on(tmp_path: Path) -> None:
         tmp_path, patch=PatchResult("diff", (), (), replace(once, rounds=3, memory=Estimate(1.5, 1.4, 1.6, 3, "1")))
     )
     assert _next((adopted,), (), tmp_path, wishes) == "steptime explain RM601"
+
+
+def test_what_is_undecided_goes_on_as_long_as_further_rounds_are_run(tmp_path: Path) -> None:
+    variant = Variant("RM201", proposal="RM201")
+    open_ = Judgement(variant, TrialVerdict.UNDECIDED, Agreement.SAME_BITS, "Unclear: ±21 % noise", rounds=4)
+    append_result(tmp_path, plan=Plan(("python", "train.py"), "/job", "runs/a", (variant,), 0.03))
+    wishes = TrialOptions(Budget(60.0), True, "local", False, 6)
+    proposed = (Proposal(whole_tensor, Option("a loop"), "ST301", 2.5e6),)
+    assert _next((open_,), proposed, tmp_path, wishes) == f"steptime try --budget 2m --resume {tmp_path}"
+    assert reason_text(open_) == "Unclear: ±21 % noise"
+    ended = replace(open_, rounds=MAX_ROUNDS)
+    assert _next((ended,), proposed, tmp_path, wishes) == "steptime explain RM108"
+    assert reason_text(ended) == "Unclear: ±21 % noise; 12 rounds, the most that are run, did not decide it"
 
 
 def test_where_nothing_frees_memory_by_itself_the_account_of_it_comes_next(tmp_path: Path) -> None:

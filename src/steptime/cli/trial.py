@@ -40,7 +40,7 @@ from steptime.launcher.variant import DEADLINE_PASSED, OUTPUT, VariantPlace, run
 from steptime.quantities import format_duration
 from steptime.recording.load import load
 from steptime.recording.recording import Recording
-from steptime.report.judge_text import as_document
+from steptime.report.judge_text import as_document, may_go_on
 from steptime.report.output import Renderer, check, write_whole
 from steptime.report.printable import one_line
 from steptime.report.sentences import place_text
@@ -67,7 +67,7 @@ from steptime.trials.containment import (
     refuse_uncontained,
 )
 from steptime.trials.execute import NO_INPUT, last_lines
-from steptime.trials.judge import LEAST_ROUNDS, MIN_GAIN, usual_metric, usual_step
+from steptime.trials.judge import MIN_GAIN, usual_metric, usual_step
 from steptime.trials.patch import make_patch, unwritten, write_patch
 from steptime.trials.plan import (
     edits_of,
@@ -513,7 +513,7 @@ def _next(judgements: Sequence[Judgement], proposals: Sequence[Proposal], folder
     adopted = next((each.variant.proposal for each in judgements if each.verdict is TrialVerdict.ADOPT), None)
     if adopted is not None:
         return f"steptime explain {adopted}"
-    if any(each.rounds < LEAST_ROUNDS and each.verdict is TrialVerdict.UNDECIDED for each in judgements):
+    if any(map(may_go_on, judgements)):
         return go_on
     return f"steptime explain {proposals[0].fix.code}"
 

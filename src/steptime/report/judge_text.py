@@ -9,7 +9,7 @@ from typing import Any
 
 from steptime.quantities import Estimate, format_duration
 from steptime.report.printable import one_line, printable
-from steptime.report.trial_text import memory_text, speed_text
+from steptime.report.trial_text import memory_text, reason_text, speed_text
 from steptime.trials import parity
 from steptime.trials.conduct import MAX_ROUNDS
 from steptime.trials.judge import KEPT, LEAST_ROUNDS, usual_metric, usual_step
@@ -189,7 +189,7 @@ def _speed(judgement: Judgement) -> str:
 
 
 def _sentences(judgement: Judgement, runs: Sequence[Run]) -> list[str]:
-    told = [judgement.sentence.rstrip(".")]
+    told = [reason_text(judgement)]
     if judgement.memory is not None:
         told.append(f"Peak memory {memory_text(judgement.memory)}")
     compiling = max((run.compile_seconds for run in runs if run.variant == judgement.variant.name), default=0.0)

@@ -15,6 +15,7 @@ from steptime.advice.fix import Goal
 from steptime.quantities import Estimate, format_bytes, format_change, format_duration, format_samples, format_share
 from steptime.report.printable import one_line, printable
 from steptime.report.trials import TrialReport, Tried
+from steptime.trials.conduct import MAX_ROUNDS
 from steptime.trials.judge import MIN_GAIN, usual_step
 from steptime.trials.plan import NO_INPUT, PATCH, BatchSizePoint, plateau, points_of, workers_of
 from steptime.trials.results import Results
@@ -83,8 +84,15 @@ def _variant(judgement: Judgement, runs: Sequence[Run], goal: Goal) -> tuple[str
     label = one_line(f"{variant.proposal} {variant.label}")
     line = f"{label:<41} {gain_text(judgement, goal) or '–':<19} {judgement.verdict.value}"
     pays = _pays_from(judgement, runs) if goal is Goal.SPEED else ""
-    why = f"    {_extra(judgement, goal)}{pays}{one_line(judgement.sentence)}"
+    why = f"    {_extra(judgement, goal)}{pays}{one_line(reason_text(judgement))}"
     return line, why
+
+
+def reason_text(judgement: Judgement) -> str:
+    """Why a judgement is what it is; of one that stays open, that nothing further is run."""
+    ended = judgement.verdict is TrialVerdict.UNDECIDED and judgement.rounds >= MAX_ROUNDS
+    sentence = judgement.sentence.rstrip(".")
+    return f"{sentence}; {MAX_ROUNDS} rounds, the most that are run, did not decide it" if ended else sentence
 
 
 def _extra(judgement: Judgement, goal: Goal) -> str:
