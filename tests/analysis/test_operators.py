@@ -156,13 +156,12 @@ def test_the_breakdown_of_a_real_step_holds_loader_compute_and_launch(profiled: 
 
 def test_time_of_operators_is_within_the_time_of_computing_and_launching(profiled: Profiled) -> None:
     trace = profiled()
-    boundaries = steps_of(trace)
-    steps = step_context(trace, boundaries, machine=machine())
-    breakdown = breakdown_of(steps)
-    spent = sum(each.duration for each in operator_totals(steps, {})) * STEPS
-    inside = breakdown.entries[:, [Category.COMPUTE, Category.OVERHEAD, Category.INPUT]].sum()
-    # Of each operator the longest step does not count, and beside other programs each may be held up in another one.
-    assert breakdown.entries[:, Category.COMPUTE].min() * (STEPS - 1) <= spent <= inside
+    for boundary in steps_of(trace):  # each alone: of several, the longest one of each operator does not count
+        steps = step_context(trace, boundary[None], machine=machine())
+        entries = breakdown_of(steps).entries
+        spent = sum(each.duration for each in operator_totals(steps, {}))
+        inside = entries[:, [Category.COMPUTE, Category.OVERHEAD, Category.INPUT]].sum()
+        assert entries[:, Category.COMPUTE].sum() <= spent <= inside
 
 
 @pytest.mark.parametrize("mode", ["reentrant", "not reentrant"])
