@@ -42,7 +42,7 @@ def test_the_text_says_settings_first_and_the_sentence_whole() -> None:
     before, after = stored("quiet-1"), with_loader(longer_by(stored("quiet-2"), "input", -20e6), workers=4)
     comparison = compare((before, after), ("a", "b"))
     lines = render_text(comparison).splitlines()
-    assert lines[4].startswith("Set otherwise: loader workers  0 (read in the training process) → 4")
+    assert lines[4].startswith("Settings: loader workers  0 (read in the training process) → 4")
     step = next(number for number, line in enumerate(lines) if line.startswith("step "))
     assert step > 4
     assert "66.6 ms" in lines[step]
@@ -84,7 +84,7 @@ def test_comparisons_follow_the_published_schema(make: object) -> None:
 def test_markdown_says_gate_settings_and_differences() -> None:
     document = render_markdown(busy())
     titles = re.findall("^## (.*)$", document, re.MULTILINE)
-    assert titles == ["Gate", "Set otherwise", "Runs", "Step, categories and memory", "Parts of the step"]
+    assert titles == ["Gate", "Settings that differ", "Runs", "Step, categories and memory", "Parts of the step"]
     assert "| loader workers | 0 (read in the training process) | 4 |" in document
     assert "| python>1us |" in document.replace("\\>", ">")
 

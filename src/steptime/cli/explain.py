@@ -88,13 +88,17 @@ def message_pages() -> dict[str, str]:
     return {slug: f"# {slug}\n\n{body.strip()}\n" for slug, body in zip(parts[1::2], parts[2::2], strict=True)}
 
 
+ALIKE = 0.75
+"""Of two words (difflib's ratio), at least: a letter or two of a word were mistyped."""
+
+
 def _unknown(code: str, words: list[str]) -> UsageError:
     import difflib
 
     from steptime.analysis.categories import Category
 
     words = [word.lower() for word in [*words, *Category.__members__]] + [*message_pages()]
-    near = difflib.get_close_matches(code.strip().lower(), words, n=1)
+    near = difflib.get_close_matches(code.strip().lower(), words, n=1, cutoff=ALIKE)
     hint = f"did you mean {near[0].upper() if near[0].startswith('st') else near[0]}? " if near else ""
     return UsageError(
         "unknown-code", f"There is no rule, category or message {code!r}; {hint}steptime explain lists the rules."

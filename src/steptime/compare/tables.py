@@ -21,9 +21,9 @@ LONGEST = 100
 
 
 def settings_table(comparison: Comparison) -> Table:
-    """What was set otherwise."""
+    """The settings that differ."""
     return table_of(
-        "set-otherwise", "Set otherwise", "", comparison.settings,
+        "settings-table", "Settings that differ", "", comparison.settings,
         word("", "name", lambda setting: setting.name),
         word("before", "before", lambda setting: setting.before),
         word("now", "now", lambda setting: setting.after),

@@ -80,11 +80,11 @@ def _heading(comparison: Comparison) -> Iterator[str]:
 
 def _settings(settings: Sequence[Setting], room: int) -> Iterator[str]:
     if not settings:
-        yield "Set otherwise: nothing that is known"
+        yield "Settings: no difference is known"
     for number, setting in enumerate(settings[:room]):
         left_out = len(settings) - room
         more = f" (and {left_out} more)" if number == room - 1 and left_out > 0 else ""
-        name = f"{'Set otherwise: ' if not number else ' ' * 15}{setting.name}"
+        name = f"{'Settings: ' if not number else ' ' * 10}{setting.name}"
         both = f"{one_line(setting.before)} → {one_line(setting.after)}"
         yield f"{name}  {both}{more}"
 
@@ -135,8 +135,8 @@ def _difference(difference: Difference) -> str:
     outcomes = {
         DifferenceOutcome.MORE: more,
         DifferenceOutcome.LESS: less,
-        DifferenceOutcome.NONE: "none",
-        DifferenceOutcome.UNDECIDED: "undecided",
+        DifferenceOutcome.NONE: DifferenceOutcome.NONE.value,
+        DifferenceOutcome.UNDECIDED: DifferenceOutcome.UNDECIDED.value,
     }
     sides = f"{amount(before.value, before.unit):>10}{amount(after.value, after.unit):>10}"
     interval = f"{signed(change.low, change.unit)} to {signed(change.high, change.unit)}"
