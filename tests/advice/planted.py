@@ -1102,6 +1102,9 @@ PLANTED: dict[str, dict[str, Case]] = {
         "clean when it hardly matters": replace(
             BASE, outliers=OutlierUse(1, 900, 1000 * MS, 100 * MS, "rest", 890 * MS, 0.01, 1, (5,))
         ),
+        "clean-where-they-waited-less": replace(
+            BASE, outliers=OutlierUse(5, 79, 104 * MS, 100 * MS, "backward", 40 * MS, 0.07, 5, (5, 9, 12))
+        ),
     },
     "caught-steps": {
         "fires": replace(

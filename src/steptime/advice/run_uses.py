@@ -234,6 +234,10 @@ class PeriodUse:
     line: SourceLine | None = None
 
 
+LONGER = 1.2
+"""Times the usual step, in the mean, from which on there is something to tell of steps far out."""
+
+
 @dataclass(frozen=True, slots=True)
 class OutlierUse:
     """Steps that take far longer than the others. count: of them, of so many steady steps; left_out: of them that are
@@ -249,6 +253,12 @@ class OutlierUse:
     share: float
     left_out: int
     numbers: tuple[int, ...] = ()
+
+    @property
+    def longer(self) -> bool:
+        """Whether they take notably longer as a whole: steps that are left out for their model's time alone may have
+        waited so much less for input."""
+        return self.duration >= LONGER * self.usual
 
 
 @dataclass(frozen=True, slots=True)

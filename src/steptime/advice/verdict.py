@@ -128,7 +128,7 @@ def verdict(case: Case, findings: Iterable[Finding] = ()) -> Verdict:
         found = replace(found, sentence=f"{said} {found.sentence}")
     elif said := _besides(case):
         found = replace(found, sentence=f"{found.sentence} {said}")
-    if case.outliers is not None and case.outliers.share >= LEAST_SHARE:
+    if case.outliers is not None and case.outliers.longer and case.outliers.share >= LEAST_SHARE:
         found = replace(found, sentence=f"{found.sentence} {outliers_text(case.outliers)}.")
     if late is None:
         return found

@@ -220,7 +220,8 @@ def outlier_steps(signals: Signals) -> Finding | None:
     where no more than a quarter of the steps are such. What they are is the phase (in a trace the category) that takes
     most time beyond what it takes in the other steps. Steps that are long by a garbage collection, or because it is
     their turn (ST905), are the job's own and stay in the mean. So do steps that wait for input, if they are more than
-    one in fifty: a late batch now and then is how the job runs.
+    one in fifty: a late batch now and then is how the job runs. Steps whose model took long and whose wait was
+    shorter for it are no longer as a whole: the mean leaves them out, and nothing is told of them.
 
     What helps: Look at what else the job does in these steps (a checkpoint, a log, a first batch of another shape), and
     at what else ran on the machine then.
@@ -228,7 +229,7 @@ def outlier_steps(signals: Signals) -> Finding | None:
     When to ignore it: When they are few of a long run, or another program's doing.
     """
     use = signals.outliers
-    if use.share < LEAST_OUTLYING or signals.has(Signal.CAUGHT):  # ST907 tells them with their lines
+    if use.share < LEAST_OUTLYING or not use.longer or signals.has(Signal.CAUGHT):  # ST907 tells them with their lines
         return None
     words = part_words(use.part)
     numbers = f"{'Step' if use.count == 1 else 'Steps'} {', '.join(map(str, use.numbers))}"
