@@ -25,6 +25,7 @@ from steptime.report.report import Report
 from steptime.report.steps import KINDS, MOST_ROWS, StepMark, series_of_process, series_of_trace
 from steptime.report.trial_text import size_points
 from steptime.report.trials import trial_report
+from steptime.trials.plan import PATCH
 from steptime.trials.results import Plan, Results
 from steptime.trials.trial import Agreement, Judgement, Run, TrialVerdict, Variant
 
@@ -146,7 +147,11 @@ def test_the_page_of_a_trial_begins_with_what_it_came_to_and_what_to_do(report: 
     turns = "Step as it is: 100 ms, timed in turns with what was tried (96.2 ms in the recording)"
     assert drawn.summary.startswith(turns)
     assert shown.trials is not None
-    assert shown.trials.next_command == "git apply patch.diff"
+    assert shown.trials.next_command == "steptime try --resume runs/train-try", "the patch was not timed by itself"
+    alone = tried((2.0, 1.8, 2.2), "adopt", name=PATCH)
+    proved = replace(shown.trials, variants=(*shown.trials.variants, alone))
+    assert proved.next_command == "git apply patch.diff"
+    assert replace(proved, variants=(replace(alone, rounds=1),)).next_command == "steptime try --resume runs/train-try"
     text = page.render(shown)
     assert text.index("What was tried") < text.index("The job as it was recorded") < text.index('id="findings"')
 

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from steptime.quantities import Estimate
-from steptime.trials.judge import BROKEN, KEPT, usual_step
+from steptime.trials.judge import BROKEN, KEPT, LEAST_ROUNDS, usual_step
+from steptime.trials.plan import PATCH
 from steptime.trials.results import Results
 from steptime.trials.trial import BASELINE, CONTROL, Judgement, Run, TrialVerdict, Variant, batch_of
 
@@ -82,11 +83,14 @@ class TrialReport:
 
     @property
     def next_command(self) -> str:
-        """What applies the patch, else what goes on where something is undecided; "" for nothing."""
-        if self.apply:
+        """What applies a patch that was timed by itself, else what goes on where something is undecided; "" for
+        nothing."""
+        timed = any(each.name == PATCH and each.rounds >= LEAST_ROUNDS for each in self.variants)
+        if self.apply and timed:
             return self.apply
         undecided = any(each.verdict == TrialVerdict.UNDECIDED.value for each in self.variants)
-        return f"steptime {self.kind} --resume {shlex.quote(self.folder)}" if undecided else ""
+        goes_on = undecided or (self.apply and not timed)
+        return f"steptime {self.kind} --resume {shlex.quote(self.folder)}" if goes_on else ""
 
 
 def trial_report(results: Results, folder: str) -> TrialReport:
