@@ -25,9 +25,8 @@ from steptime.report.report import Report
 from steptime.report.steps import KINDS, MOST_ROWS, StepMark, series_of_process, series_of_trace
 from steptime.report.trial_text import size_points
 from steptime.report.trials import trial_report
-from steptime.trials.plan import PATCH
 from steptime.trials.results import Plan, Results
-from steptime.trials.trial import Agreement, Judgement, Run, TrialVerdict, Variant
+from steptime.trials.trial import PATCH, Agreement, Judgement, Run, TrialVerdict, Variant
 
 BLOCK = re.compile(r"M([\d.]+) ([\d.]+)h([\d.]+)v([\d.]+)h-[\d.]+z")
 

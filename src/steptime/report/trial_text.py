@@ -17,9 +17,9 @@ from steptime.report.printable import one_line, printable
 from steptime.report.trials import TrialReport, Tried
 from steptime.trials.conduct import MAX_ROUNDS
 from steptime.trials.judge import MIN_GAIN, usual_step
-from steptime.trials.plan import NO_INPUT, PATCH, BatchSizePoint, plateau, points_of, workers_of
+from steptime.trials.plan import NO_INPUT, BatchSizePoint, plateau, points_of, workers_of
 from steptime.trials.results import Results
-from steptime.trials.trial import BASELINE, CONTROL, Judgement, Run, TrialVerdict, batch_of
+from steptime.trials.trial import BASELINE, CONTROL, PATCH, Judgement, Run, TrialVerdict, batch_of
 
 LINES = 25
 ORDER = (

@@ -10,9 +10,8 @@ from statistics import fmean
 
 from steptime.quantities import Estimate
 from steptime.trials.judge import BROKEN, KEPT, LEAST_ROUNDS, usual_step
-from steptime.trials.plan import PATCH
 from steptime.trials.results import Results
-from steptime.trials.trial import BASELINE, CONTROL, Judgement, Run, TrialVerdict, Variant, batch_of
+from steptime.trials.trial import BASELINE, CONTROL, PATCH, Judgement, Run, TrialVerdict, Variant, batch_of
 
 MOST_LOSSES = 300
 """Points of a curve: of a longer one every so many steps' mean is kept."""

@@ -20,11 +20,9 @@ from steptime.trials.execute import start_seconds
 from steptime.trials.judge import MIN_GAIN
 from steptime.trials.patch import Patch, make_patch
 from steptime.trials.results import NAME, WARM_UP, Plan
-from steptime.trials.trial import BATCH, Judgement, TrialVerdict, Variant, batch_of
+from steptime.trials.trial import BATCH, PATCH, Judgement, TrialVerdict, Variant, batch_of
 from steptime.trials.working_copy import find_outputs, outputs_outside
 
-PATCH = "patch"
-"""Name of the variant that runs the patch by itself."""
 MARGIN = 3_000_000_000
 """ns after the end of a job in which its last files may still be written."""
 

@@ -18,6 +18,8 @@ from steptime.recording.recording import StepWork
 
 BASELINE, CONTROL = "baseline", "control"
 """Names of the variants that change nothing. The control is another baseline, there to show the noise."""
+PATCH = "patch"
+"""Name of the variant that runs the patch by itself."""
 BATCH = "batch-"
 """Names of those that set a batch size begin so, and end with it."""
 
