@@ -5,14 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from advice.healthy import HEALTHY
 from journals import MS, US, JournalBuilder
 
 from steptime.advice.engine import examine
 from steptime.advice.evidence import SegmentLine, SegmentUse
-from steptime.advice.segment_evidence import segment_lines, segment_uses
+from steptime.advice.segment_evidence import DEEPEST, loop_paths, segment_lines, segment_uses
 from steptime.analysis.layout import lay_out_whole
+from steptime.intervals import union
 from steptime.journal import Flag, Kind
 from steptime.quantities import SourceLine
 from steptime.recording.recording import SampledPath
@@ -90,6 +92,25 @@ def test_calls_between_the_steps_are_told_by_the_line_of_the_loop_that_makes_the
     (use,) = segment_uses(process, lay_out_whole(process))
     assert (use.kind, [line.source.line for line in use.lines]) == ("rollout", [12])
     assert use.share == pytest.approx(8 / 14, rel=0.05)
+
+
+def test_a_recursion_far_below_the_loop_counts_with_its_outer_calls(tmp_path: Path) -> None:
+    job = JournalBuilder()
+    lines = [{"line": 10, "text": "walk(tree)", "stores": [], "loads": []}]
+    job.fact("code", base=100, file="train.py", function="walk", first_line=10, loop=True, lines=lines)
+    begin = job.now
+    for depth in range(400):
+        job.record(Kind.LINE, begin + depth * US, begin + 2 * MS - depth * US, 100)
+    process = job.wait(2 * MS).process(tmp_path / "recording")
+    layout = lay_out_whole(process)
+    (*_, deepest) = sorted(
+        loop_paths(process, layout, union(np.array([begin]), np.array([begin + 2 * MS]))), key=depth_of
+    )
+    assert (depth_of(deepest), deepest.duration) == (DEEPEST, 2 * MS - 2 * (DEEPEST - 1) * US)
+
+
+def depth_of(path: SampledPath) -> int:
+    return len(path.lines)
 
 
 def test_rows_of_calls_are_no_rollouts() -> None:

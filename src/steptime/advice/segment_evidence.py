@@ -25,6 +25,9 @@ MOST_LINES = 5
 LEAST_SHARE = 0.02
 """A line below it is worth no place."""
 
+DEEPEST = 32
+"""Calls below the loop whose lines are told apart; what a recursion calls deeper counts with them."""
+
 MOST_SAID = 3
 MOST_SLOWED = 3.0
 """Times as long as usual while its lines were timed: beyond it what calls much of torch is told too long."""
@@ -108,14 +111,18 @@ def loop_paths(process: Process, layout: Layout, held: Intervals) -> list[Sample
         for code in process.codes
         for line in code.lines
     }
-    spent: Counter[tuple[SourceLine, ...]] = Counter()
-    for row in np.flatnonzero(inside).tolist():
-        lines, at = list[SourceLine](), int(spans.owner[row])
-        while at != ROOT:
-            lines += filter(None, [sources.get(int(records.identity[tree.rows[at]]))])
-            at = int(tree.parent[at])
-        spent[tuple(lines)] += int(inside[row])
-    return [SampledPath(duration, "", lines) for lines, duration in spent.items()]
+    known: dict[tuple[int, int], int] = {}
+    paths: list[tuple[SourceLine, ...]] = [()]
+    number: list[int] = []
+    for identity, parent in zip(records.identity[tree.rows].tolist(), tree.parent.tolist(), strict=True):
+        path = number[parent] if parent != ROOT else 0
+        if (source := sources.get(identity)) is not None and len(paths[path]) < DEEPEST:
+            above, path = path, known.setdefault((path, identity), len(paths))
+            if path == len(paths):
+                paths.append((*paths[above], source))
+        number.append(path)
+    spent = np.bincount(np.array(number, np.int64)[spans.owner], inside, len(paths)).tolist()
+    return [SampledPath(int(time), "", path[::-1]) for path, time in zip(paths, spent, strict=True) if path and time]
 
 
 def segment_lines(paths: Iterable[SampledPath]) -> tuple[SegmentLine, ...]:
