@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from steptime.quantities import student
-from steptime.trials.conduct import MAX_ROUNDS, MIN_ROUNDS
+from steptime.trials.trial import MAX_ROUNDS, MIN_ROUNDS
 
 NOISES = (0.02, 0.05, 0.1, 0.2, 0.4)
 GAIN, MIN_GAIN = 1.14, 1.03

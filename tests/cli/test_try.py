@@ -15,9 +15,8 @@ from steptime.cli.trial import TrialOptions, _next, _nothing_to_try, only
 from steptime.errors import UsageError
 from steptime.quantities import Estimate, SourceLine
 from steptime.report.trial_text import reason_text
-from steptime.trials.conduct import MAX_ROUNDS
 from steptime.trials.results import PatchResult, Plan, append_result
-from steptime.trials.trial import Agreement, Budget, Judgement, TrialVerdict, Variant
+from steptime.trials.trial import MAX_ROUNDS, Agreement, Budget, Judgement, TrialVerdict, Variant
 
 
 @pytest.mark.parametrize(

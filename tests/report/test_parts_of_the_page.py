@@ -26,7 +26,7 @@ from steptime.report.steps import KINDS, MOST_ROWS, StepMark, series_of_process,
 from steptime.report.trial_text import size_points
 from steptime.report.trials import trial_report
 from steptime.trials.results import Plan, Results
-from steptime.trials.trial import PATCH, Agreement, Judgement, Run, TrialVerdict, Variant
+from steptime.trials.trial import MAX_ROUNDS, PATCH, Agreement, Judgement, Run, TrialVerdict, Variant
 
 BLOCK = re.compile(r"M([\d.]+) ([\d.]+)h([\d.]+)v([\d.]+)h-[\d.]+z")
 
@@ -174,6 +174,8 @@ def test_a_judged_candidate_has_the_word_of_the_terminal(report: Report) -> None
     ]
     assert drawn.summary.startswith("The job as it is was not timed (")
     assert judged.next_command == "steptime judge --resume runs/train-try"
+    ended = replace(judged, variants=(changed, replace(waiting, rounds=MAX_ROUNDS)))
+    assert ended.next_command == "", "no further round is run"
 
 
 def test_a_lab_draws_items_a_second_over_batch_sizes(report: Report) -> None:

@@ -18,7 +18,7 @@ from steptime.advice.fix import Promise
 from steptime.changes import Change
 from steptime.errors import NothingMeasuredError
 from steptime.quantities import Estimate
-from steptime.trials.conduct import MIN_ROUNDS, Block, LocalExecutor, Notice, Tell, TrialRunner, combine, together
+from steptime.trials.conduct import Block, LocalExecutor, Notice, Tell, TrialRunner, combine, together
 from steptime.trials.containment import Workspace
 from steptime.trials.execute import ScheduledRun
 from steptime.trials.plan import NO_INPUT, batch_variant, groups, lab_variants, over, points_of, stand_for
@@ -26,6 +26,7 @@ from steptime.trials.results import Plan, append_result, read_results
 from steptime.trials.trial import (
     BASELINE,
     CONTROL,
+    MIN_ROUNDS,
     Agreement,
     AppliedChange,
     Budget,

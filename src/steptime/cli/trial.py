@@ -46,8 +46,6 @@ from steptime.report.printable import one_line
 from steptime.report.sentences import place_text
 from steptime.report.trial_text import render_trial
 from steptime.trials.conduct import (
-    MAX_ROUNDS,
-    MIN_ROUNDS,
     PROOF,
     SECONDS,
     Executor,
@@ -80,7 +78,7 @@ from steptime.trials.plan import (
     writable,
 )
 from steptime.trials.results import NAME, PatchResult, Plan, append_result, read_results
-from steptime.trials.trial import AS_IT_IS, Budget, Judgement, TrialVerdict, Variant
+from steptime.trials.trial import AS_IT_IS, MAX_ROUNDS, MIN_ROUNDS, Budget, Judgement, TrialVerdict, Variant
 from steptime.trials.until_loss import LossTarget
 from steptime.trials.working_copy import offline_environment
 

@@ -11,10 +11,19 @@ from steptime.quantities import Estimate, format_duration
 from steptime.report.printable import one_line, printable
 from steptime.report.trial_text import memory_text, reason_text, speed_text
 from steptime.trials import parity
-from steptime.trials.conduct import MAX_ROUNDS
 from steptime.trials.judge import KEPT, LEAST_ROUNDS, usual_metric, usual_step
 from steptime.trials.results import PatchResult, Results
-from steptime.trials.trial import BASELINE, CONTROL, Agreement, Judgement, Run, TrialVerdict, batch_of, processes_of
+from steptime.trials.trial import (
+    BASELINE,
+    CONTROL,
+    MAX_ROUNDS,
+    Agreement,
+    Judgement,
+    Run,
+    TrialVerdict,
+    batch_of,
+    processes_of,
+)
 
 VERSION = 1
 """Of the document."""

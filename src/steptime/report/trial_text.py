@@ -15,11 +15,10 @@ from steptime.advice.fix import Goal
 from steptime.quantities import Estimate, format_bytes, format_change, format_duration, format_samples, format_share
 from steptime.report.printable import one_line, printable
 from steptime.report.trials import TrialReport, Tried
-from steptime.trials.conduct import MAX_ROUNDS
 from steptime.trials.judge import MIN_GAIN, usual_step
 from steptime.trials.plan import NO_INPUT, BatchSizePoint, plateau, points_of, workers_of
 from steptime.trials.results import Results
-from steptime.trials.trial import BASELINE, CONTROL, PATCH, Judgement, Run, TrialVerdict, batch_of
+from steptime.trials.trial import BASELINE, CONTROL, MAX_ROUNDS, PATCH, Judgement, Run, TrialVerdict, batch_of
 
 LINES = 25
 ORDER = (

@@ -11,7 +11,7 @@ from statistics import fmean
 from steptime.quantities import Estimate
 from steptime.trials.judge import BROKEN, KEPT, LEAST_ROUNDS, usual_step
 from steptime.trials.results import Results
-from steptime.trials.trial import BASELINE, CONTROL, PATCH, Judgement, Run, TrialVerdict, Variant, batch_of
+from steptime.trials.trial import BASELINE, CONTROL, MAX_ROUNDS, PATCH, Judgement, Run, TrialVerdict, Variant, batch_of
 
 MOST_LOSSES = 300
 """Points of a curve: of a longer one every so many steps' mean is kept."""
@@ -87,7 +87,9 @@ class TrialReport:
         timed = any(each.name == PATCH and each.rounds >= LEAST_ROUNDS for each in self.variants)
         if self.apply and timed:
             return self.apply
-        undecided = any(each.verdict == TrialVerdict.UNDECIDED.value for each in self.variants)
+        undecided = any(
+            each.verdict == TrialVerdict.UNDECIDED.value and each.rounds < MAX_ROUNDS for each in self.variants
+        )
         goes_on = undecided or (self.apply and not timed)
         return f"steptime {self.kind} --resume {shlex.quote(self.folder)}" if goes_on else ""
 

@@ -25,6 +25,8 @@ from steptime.trials.trial import (
     AS_IT_IS,
     BASELINE,
     CONTROL,
+    MAX_ROUNDS,
+    MIN_ROUNDS,
     Budget,
     Judgement,
     Run,
@@ -114,10 +116,6 @@ def together(one: Variant, other: Variant) -> Variant:
     )
 
 
-MIN_ROUNDS, MAX_ROUNDS = 3, 12
-"""Rounds before a variant can be decided, and at most, as far as the budget goes. Where processes differ by 5 %, 1.14
-is adopted in 98 of 100 trials, after six rounds on average; what changes nothing in less than one, for any noise
-(simulated: benchmarks/results/rounds.md)."""
 SEEDS = tuple(range(13))
 """Of the rounds in order, so that each variant is compared with baselines and a control of its own seed; the last one
 is that of the first baseline of all, which is one more for the band of losses."""
