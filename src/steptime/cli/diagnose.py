@@ -81,8 +81,7 @@ def command(
         _check_annotation(paths, annotate, force=force)
     if devices or link != 1:
         _check_one_trace(paths, "--on and --link predict from one trace")
-    from steptime.cli.delivery import deliver, write_all
-    from steptime.cli.diagnosed import diagnosed
+    from steptime.cli.delivery import deliver, diagnosed, write_all
     from steptime.report.output import show_pictures
 
     try:

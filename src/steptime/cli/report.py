@@ -44,8 +44,7 @@ def command(
     steptime report runs/train-20260801-101500 -o report.html -o report.md
     """
     check_outputs(outputs, force=force)
-    from steptime.cli.delivery import deliver
-    from steptime.cli.diagnosed import diagnosed
+    from steptime.cli.delivery import deliver, diagnosed
     from steptime.report.output import show_pictures
 
     pictures = show_pictures(outputs, full=full)

@@ -21,7 +21,6 @@ from steptime.compare.text import render_markdown, render_text
 from steptime.errors import UsageError
 from steptime.quantities import Estimate
 from steptime.report.output import Renderer
-from steptime.report.output import check as check_destination
 from steptime.report.printable import one_line
 
 BOUND = re.compile(r"\s*([a-z-]+)\s*>\s*(\d+(?:\.\d+)?)\s*(%|[a-zµ]+)\s*", re.IGNORECASE)
@@ -180,12 +179,6 @@ RENDERERS: tuple[Renderer[Comparison], ...] = (
     Renderer(".html", _page),
     Renderer(".xml", render_junit),
 )
-
-
-def check_outputs(destinations: Sequence[str], *, force: bool) -> None:
-    """Refuses before the work what could not be written after it. Raises OutputError."""
-    for destination in destinations:
-        check_destination(destination, force=force, renderers=RENDERERS)
 
 
 def labels_of(paths: Sequence[str]) -> tuple[str, ...]:

@@ -37,7 +37,7 @@ from steptime.errors import RecordingError, SteptimeError, no_such_file
 from steptime.folders import cache_folder
 from steptime.launcher.command import job_name
 from steptime.quantities import BETWEEN_RUNS, Estimate
-from steptime.recording.inventory import VARIANTS, is_recording
+from steptime.recording.inventory import VARIANTS, claimed
 from steptime.recording.load import load_process, look_into, place
 from steptime.recording.recording import Manifest, Process, ProcessFacts, TelemetrySample
 
@@ -57,7 +57,7 @@ def find_recordings(folder: Path) -> tuple[Path, ...]:
 
 
 def _below(folder: Path, depth: int) -> Iterator[Path]:
-    if is_recording(folder):
+    if claimed(folder):
         yield folder
         return
     if not depth:
