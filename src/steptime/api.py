@@ -19,8 +19,8 @@ import jinja2
 
 from steptime.advice.rule import Finding, Weight
 from steptime.callables.bench import Bench, Wishes, bench_here
-from steptime.callables.text import badge, headline
-from steptime.callables.text import render_text as bench_text
+from steptime.callables.sheet import as_text
+from steptime.callables.text import badge, headline, sheet_of
 from steptime.callables.text import tables as bench_tables
 from steptime.compare.compare import compare
 from steptime.compare.comparison import Comparison, is_comparison
@@ -270,7 +270,7 @@ class Benched(Loaded):
         return bench_tables(self.result)
 
     def __str__(self) -> str:
-        return bench_text(self.result)
+        return as_text(sheet_of(self.result))
 
     def __repr__(self) -> str:
         return f"<steptime.bench: {one_line(headline(self.result))}>"

@@ -83,7 +83,7 @@ def command(
     steptime bench torch.nn.functional:gelu torch:relu --shapes 1024x1024 --dtypes float32,bfloat16
     """
     from steptime.callables.bench import NOT_TO_BE_TAKEN, Wishes, bench
-    from steptime.callables.page import RENDERERS
+    from steptime.callables.text import RENDERERS
     from steptime.cli.delivery import check_all, hand_over
     from steptime.machine.environment import describe
 

@@ -243,7 +243,7 @@ def _sizes(rates: Sequence[tuple[int, Estimate]]) -> CurveChart | None:
     places = [100 * (number + 0.5) / len(rates) for number in range(len(rates))]
     line = curve_of("items a second", 0, list(zip(places, (each for _, each in rates), strict=True)), axis)
     across = tuple(Tick(x, f"{size:,}") for x, (size, _) in zip(places, rates, strict=True))
-    up = tuple(Tick(axis.place(10.0**power), f"{10.0**power:,g}") for power in range(axis.low, axis.high + 1))
+    up = axis.every_tick(lambda value: f"{value:,g}")
     return CurveChart((line,), across, up, "Items a second over batch sizes")
 
 

@@ -6,7 +6,7 @@ All positions are percent of the plot's width, so that the picture is as wide as
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from steptime.advice.evidence import Case, CategoryUse
@@ -35,11 +35,16 @@ class Decades:
         """Percent from the beginning of the axis; beyond its ends for values outside."""
         return 100 * (math.log10(value) - self.low) / (self.high - self.low)
 
-    def ticks(self, unit: str = "") -> tuple[Tick, ...]:
+    def ticks(self) -> tuple[Tick, ...]:
         """Whole decades; every second one where there are many."""
         stride = 1 + (self.high - self.low) // 8
         powers = range(self.low, self.high + 1, stride)
-        return tuple(Tick(self.place(10.0**power), f"{_power(power)}{unit}") for power in powers)
+        return tuple(Tick(self.place(10.0**power), _power(power)) for power in powers)
+
+    def every_tick(self, words: Callable[[float], str]) -> tuple[Tick, ...]:
+        """All whole decades, in words of the values."""
+        values = (10.0**power for power in range(self.low, self.high + 1))
+        return tuple(Tick(self.place(value), words(value)) for value in values)
 
 
 def decades(values: list[float]) -> Decades:
@@ -47,6 +52,16 @@ def decades(values: list[float]) -> Decades:
     low = math.floor(math.log10(min(values)) - 1e-9)
     high = math.ceil(math.log10(max(values)) + 1e-9)
     return Decades(low, max(high, low + 1))
+
+
+def decades_of(estimates: Iterable[Estimate]) -> Decades:
+    """The axis that holds the intervals of all estimates, from 1 on."""
+    return decades([bound for each in estimates for bound in (max(each.low, 1.0), each.high)])
+
+
+def middles(count: int) -> list[float]:
+    """Percent: the middles of so many equal parts of an axis."""
+    return [100 * (number + 0.5) / count for number in range(count)]
 
 
 def even_ticks(highest: float, about: int = 5) -> tuple[Tick, ...]:
