@@ -11,8 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from steptime.advice.compiled_evidence import with_compile_logs
-from steptime.advice.counter_evidence import told_counters, with_counters
+from steptime.advice.companion_evidence import told_counters, with_compile_logs, with_counters
 from steptime.advice.rank_evidence import located
 from steptime.advice.trace_evidence import look_at_trace
 from steptime.analysis.breakdown import device_of

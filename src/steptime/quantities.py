@@ -164,7 +164,7 @@ def mean_of(values: Numbers) -> Estimate:
     return Estimate(mean, mean - reach, mean + reach, len(values))
 
 
-def mean_of_series(values: Numbers, unit: str = "ns") -> Estimate:
+def mean_of_series(values: Numbers) -> Estimate:
     """The mean of a series in time order with its 95 % interval: Student's, on as many values as the series is worth
     (its length over its autocorrelation time). Means of parts add up to the mean of the whole, which medians do not.
 
@@ -175,11 +175,11 @@ def mean_of_series(values: Numbers, unit: str = "ns") -> Estimate:
         raise ValueError("a mean needs values")
     mean = float(np.mean(values))
     if len(values) == 1:
-        return Estimate(mean, min(0.0, mean), max(0.0, 2 * mean), 1, unit)
+        return Estimate(mean, min(0.0, mean), max(0.0, 2 * mean), 1)
     worth = max(2.0, len(values) / autocorrelation_time(np.asarray(values, np.float64)))
     error = float(np.std(values, ddof=1)) / sqrt(worth)
     reach = student(worth - 1) * error
-    return Estimate(mean, min(mean, max(0.0, mean - reach)), mean + reach, len(values), unit)
+    return Estimate(mean, min(mean, max(0.0, mean - reach)), mean + reach, len(values))
 
 
 def difference_of_series(values: Numbers, base: Numbers) -> Estimate:

@@ -14,6 +14,7 @@ from steptime.advice.models import how_to_record, late_name, late_reason, stragg
 from steptime.advice.rule import Finding, Weight
 from steptime.advice.savings import named, ratio
 from steptime.advice.segment_evidence import MOST, lines_text, only_calls
+from steptime.advice.step_evidence import UNSPLIT_PHASES
 from steptime.quantities import Estimate, format_duration, format_share, format_source, format_times
 
 BALANCED = "balanced"
@@ -28,8 +29,6 @@ bottleneck."""
 COMPUTE = "compute"
 COMMUNICATION = "communication"
 UNRECORDED, UNEXPLAINED = "unrecorded", "unexplained"
-UNSPLIT = ("forward", "backward", "optimizer", "evaluation", "rest")
-"""Phases that stand for categories where no step was profiled."""
 WIDEST = 0.3
 """Of the step: an interval wider than this decides nothing when another category's interval overlaps it."""
 CLEARLY = 2
@@ -226,7 +225,7 @@ def _confidence(case: Case, findings: tuple[Finding, ...], varying: str) -> tupl
     doubts = [(_grade(finding, case), finding.summary) for finding in findings if finding.weight is Weight.DOUBT]
     if varying:
         doubts.append((varying, f"{steps_text(case.step)}; measure more of them"))
-    if any(use.name in UNSPLIT for use in case.categories):
+    if any(use.name in UNSPLIT_PHASES for use in case.categories):
         doubts.append((LIKELY, "No step was profiled, so that categories inside of a phase are not known"))
     if doubts:
         return min(doubts, key=lambda doubt: doubt[0] == LIKELY)
@@ -261,7 +260,7 @@ def _nothing_to_recover(
 ) -> tuple[str, str]:
     """The longest phase where no step was profiled; computing, when it is most of the step; else nothing in
     particular."""
-    unsplit = [use for use in uses if use.name in UNSPLIT]
+    unsplit = [use for use in uses if use.name in UNSPLIT_PHASES]
     if unsplit:
         largest = max(unsplit, key=lambda use: use.duration.value)
         return largest.name, f"{_amount(largest, case)}."

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from steptime.callables.loader_bench import PLATEAU, LoaderBench, LoaderSetting
-from steptime.callables.sheet import Sheet, renderers_of
+from steptime.callables.sheet import SURE, Sheet, renderers_of
 from steptime.quantities import format_bytes, format_count, format_duration, format_share
 from steptime.report.page.curves import CurveChart, curve_of
 from steptime.report.page.waterfall import Tick, decades_of, middles
@@ -13,8 +13,6 @@ from steptime.report.printable import one_line
 from steptime.report.sentences import format_rate, interval_text
 from steptime.report.tables import Table, duration, number, table_of, word
 
-SURE = 0.1
-"""Half of an interval over its value: a wider one is worth a word."""
 WORTH_A_WORD = 0.5
 """Share of the making of a batch in which no CPU works, and part of an item's time that its second reading takes."""
 

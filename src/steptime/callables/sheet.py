@@ -13,6 +13,8 @@ from steptime.report.page.curves import CurveChart, page_of
 from steptime.report.printable import one_line, printable
 from steptime.report.tables import Table
 
+SURE = 0.1
+"""Half of an interval over its value: a wider one is worth a word."""
 Timed = TypeVar("Timed")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 
 from steptime.callables.bench import NOT_TO_BE_TAKEN, Bench, BenchSetting, Contender, Standing
-from steptime.callables.sheet import Sheet, renderers_of
+from steptime.callables.sheet import SURE, Sheet, renderers_of
 from steptime.quantities import Estimate, format_bytes, format_count, format_duration, format_share
 from steptime.report.page.curves import COLOURS, CurveChart, curve_of
 from steptime.report.page.waterfall import Tick, decades, decades_of, middles
@@ -13,8 +13,6 @@ from steptime.report.printable import one_line
 from steptime.report.sentences import format_rate, interval_text
 from steptime.report.tables import Cell, Column, Table, duration, number, size, table_of, word
 
-SURE = 0.1
-"""Half of an interval over its value: a wider one is worth a word."""
 LONG_FIRST_CALL = 3.0
 """First calls over later ones: shorter ones are no compilation."""
 NEAR_ONE, MOST_DECIMALS = 0.5, 4

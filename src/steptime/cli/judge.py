@@ -99,7 +99,7 @@ class Candidates:
             baseline = first or baseline
             found.append(variant)
         if self.variables:
-            found.append(candidates.from_variables(self.variables, "env"))
+            found.append(candidates.from_variables(self.variables))
         found += [candidates.from_words(each, command, f"args-{n}") for n, each in enumerate(self.words, 1)]
         found += [candidates.from_command(each, f"against-{n}") for n, each in enumerate(self.commands, 1)]
         if not found:

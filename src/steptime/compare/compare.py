@@ -25,7 +25,7 @@ from steptime.advice.kernels import short_kernel
 from steptime.advice.line_evidence import profile_scale
 from steptime.advice.loader_model import samples_per_step
 from steptime.advice.rule import Finding, Weight
-from steptime.advice.savings import ratio
+from steptime.advice.savings import NOTHING, ratio, scaled
 from steptime.arrays import Int64
 from steptime.compare.cause import cause_of, sentence_of
 from steptime.compare.comparison import (
@@ -386,7 +386,6 @@ ALLOCATED_FLOOR = 0.01
 """Of the peak of a device's allocator: what samples every tenth of a second leave open."""
 RESIDENT_FLOOR = 0.1
 """Of the peak of resident memory: runs of one job differ by this much, by when the system takes pages back."""
-NOTHING = Estimate(0.0, 0.0, 0.0, 0)
 Series = Int64
 
 
@@ -535,18 +534,13 @@ def _sample(one: ProcessReport, other: ProcessReport, step: Difference) -> Diffe
     before, after = (samples_per_step(each.case) for each in (one, other))
     if not before or not after or abs(after / before - 1) < 0.01 or step.before is None or step.after is None:
         return None
-    base, now = _scaled(step.before, 1 / before), _scaled(step.after, 1 / after)
+    base, now = scaled(step.before, 1 / before), scaled(step.after, 1 / after)
     change = difference_of(now, base)
     spread = step.change or change
     floor = max(spread.value - spread.low, spread.high - spread.value) / max(before, after)
     change = beyond(change, floor)
     outcome = DifferenceOutcome.UNDECIDED if step.reason else outcome_of(change, base.value)
     return Difference("sample", "time a sample", base, now, change, outcome, step.reason)
-
-
-def _scaled(estimate: Estimate, factor: float) -> Estimate:
-    low, value, high = (factor * each for each in (estimate.low, estimate.value, estimate.high))
-    return replace(estimate, low=low, value=value, high=high)
 
 
 def _memory(one: ProcessReport, other: ProcessReport) -> Difference | None:

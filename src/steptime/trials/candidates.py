@@ -86,7 +86,7 @@ def from_range(revisions: str, directory: Path, name: str) -> tuple[Variant | No
     return Variant(BASELINE, label=first, sources=before.sources), after
 
 
-def from_variables(pairs: Sequence[str], name: str) -> Variant:
+def from_variables(pairs: Sequence[str]) -> Variant:
     """The job with variables of its environment set. Raises UsageError for what is no KEY=VALUE."""
     split = [pair.partition("=") for pair in pairs]
     for pair, (key, sign, _) in zip(pairs, split, strict=True):
@@ -94,7 +94,7 @@ def from_variables(pairs: Sequence[str], name: str) -> Variant:
             raise UsageError("usage", f"--env takes KEY=VALUE, not {pair!r}.")
     arguments = tuple((key, value) for key, _, value in split)
     return Variant(
-        name, (Change("environment", arguments=arguments),), label=" ".join(pairs), promise=Promise.SAME_CURVE
+        "env", (Change("environment", arguments=arguments),), label=" ".join(pairs), promise=Promise.SAME_CURVE
     )
 
 

@@ -8,11 +8,9 @@ from statistics import fmean
 
 from steptime.analysis.memory_samples import OverTime
 from steptime.quantities import format_bytes, format_duration
-from steptime.report.page.waterfall import Tick
+from steptime.report.page.waterfall import BOX, Tick
 from steptime.report.report import MachineOverTime
 
-BOX = 1000
-"""Side of the square that areas and curves are drawn in, which is stretched to the plot."""
 TONES = 9
 """Colours; further owners begin again."""
 

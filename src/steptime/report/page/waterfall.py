@@ -11,9 +11,10 @@ from dataclasses import dataclass
 
 from steptime.advice.evidence import Case, CategoryUse
 from steptime.quantities import Estimate, format_duration, format_share, with_sign
-from steptime.report.sentences import interval_text, step_text
+from steptime.report.sentences import PREFIXES, interval_text, step_text
 
-_PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+BOX = 1000
+"""Side of the square that series, areas and curves are drawn in, which is stretched to the plot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +84,7 @@ def _power(power: int) -> str:
     value = 10.0**power
     if value < 1e3:
         return f"{value:.12f}".rstrip("0").rstrip(".") + " " if power >= -4 else f"1e{power} "
-    size, prefix = next(((size, prefix) for size, prefix in _PREFIXES if value >= size), (1.0, ""))
+    size, prefix = next(((size, prefix) for size, prefix in PREFIXES if value >= size), (1.0, ""))
     return f"{value / size:.0f} {prefix}"
 
 
