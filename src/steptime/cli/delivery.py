@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from steptime.cli.exit_codes import say, tell
-from steptime.cli.options import STANDARD_OUTPUT
+from steptime.cli.options import STANDARD_OUTPUT, Delivery
 from steptime.cli.screen import columns, screen, show
 from steptime.report import json, text
 from steptime.report.json import without_sources
@@ -54,28 +54,19 @@ def diagnosed(
     return report
 
 
-def deliver(
-    report: Report,
-    outputs: Sequence[str],
-    *,
-    as_json: bool,
-    force: bool,
-    text_to_stderr: bool | None,
-    no_source: bool = False,
-    full: bool = False,
-) -> None:
+def deliver(report: Report, delivery: Delivery, *, text_to_stderr: bool | None) -> None:
     """Writes the report wherever it was asked for, and says so. The text goes to standard error, standard output
     (False) or nowhere (None); not at all where standard output gets the report in another way."""
-    if no_source:
+    if delivery.no_source:
         report = without_sources(report)
-    if as_json:
+    if delivery.as_json:
         from steptime.report import compact
 
-        tell(json.render(report) if full else compact.render(report))
-    elif STANDARD_OUTPUT in outputs or text_to_stderr is not None:
-        error = bool(text_to_stderr) and STANDARD_OUTPUT not in outputs
+        tell(json.render(report) if delivery.full else compact.render(report))
+    elif STANDARD_OUTPUT in delivery.outputs or text_to_stderr is not None:
+        error = bool(text_to_stderr) and STANDARD_OUTPUT not in delivery.outputs
         show(text.render(report, columns(error=error), screen(error=error)), error=error)
-    write_all(renderers_of(full=full), report, outputs, force=force)
+    write_all(renderers_of(full=delivery.full), report, delivery.outputs, force=delivery.force)
 
 
 def check_all(renderers: Sequence[Renderer[Any]], outputs: Sequence[str], *, force: bool) -> None:
