@@ -243,6 +243,12 @@ def steps_text(step: StepSummary) -> str:
     return f"{step.steady} steps, ± {format_duration((step.duration.high - step.duration.low) / 2)}"
 
 
+def disturbance(findings: Iterable[Finding]) -> Finding | None:
+    """The doubt that other programs used the CPUs: each of two runs may have waited for one the longer, so that their
+    times are not to be compared."""
+    return next((each for each in findings if each.name == OTHER_LOAD and each.weight is Weight.DOUBT), None)
+
+
 def _grade(doubt: Finding, case: Case) -> str:
     if doubt.name == FEW_STEPS:
         return LIKELY

@@ -90,7 +90,6 @@ def answer_of_loader(loader: Any, request: dict[str, Any], opened: OpenedFiles |
         "torch": str(torch.__version__),
         "usable_cpus": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
         "dataset": type(loader.dataset).__name__,
-        "batch_size": loader.batch_size,
         "workers": loader.num_workers,
         "iterable": isinstance(loader.dataset, IterableDataset),
         "parts": parts,

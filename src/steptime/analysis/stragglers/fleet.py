@@ -33,7 +33,6 @@ from steptime.trace.windows import read_rank
 T = TypeVar("T")
 R = TypeVar("R")
 LOCAL, RAY = "local", "ray"
-ENGINES = (LOCAL, RAY)
 AHEAD = 4
 """Ranks in flight for each worker of a cluster: enough to keep it busy, few enough to bound what waits."""
 
