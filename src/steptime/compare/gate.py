@@ -15,11 +15,12 @@ from xml.etree import ElementTree
 from steptime.analysis.categories import Category
 from steptime.analysis.timeline import Phase
 from steptime.compare.cause import relative
-from steptime.compare.comparison import Check, Comparison, Difference, Ruling, render_json
+from steptime.compare.comparison import Check, Comparison, Difference, Ruling
 from steptime.compare.tables import signed
 from steptime.compare.text import render_markdown, render_text
 from steptime.errors import UsageError
 from steptime.quantities import Estimate
+from steptime.report.json import document
 from steptime.report.output import Renderer
 from steptime.report.printable import one_line
 
@@ -175,7 +176,7 @@ def _page(comparison: Comparison) -> str:
 RENDERERS: tuple[Renderer[Comparison], ...] = (
     Renderer(".txt", render_text),
     Renderer(".md", render_markdown),
-    Renderer(".json", render_json),
+    Renderer(".json", document),
     Renderer(".html", _page),
     Renderer(".xml", render_junit),
 )

@@ -11,7 +11,6 @@ from steptime.compare.compare import level_text
 from steptime.compare.history import Entry, History, JobHistory, slowed
 from steptime.compare.history_index import Doomed
 from steptime.quantities import Jump, format_bytes, format_duration, format_share
-from steptime.report.json import document
 from steptime.report.printable import one_line, printable
 
 COLUMNS = 80
@@ -139,8 +138,3 @@ def render_doomed(doomed: Sequence[Doomed], *, done: bool) -> str:
     if doomed and not done:
         lines.append("Nothing was removed: add --yes to do it.")
     return "".join(f"{printable(line)}\n" for line in lines)
-
-
-def render_json(history: History) -> str:
-    """One indented JSON document and a line feed. Halves of surrogate pairs, which no JSON can hold, are escaped."""
-    return document(history)

@@ -248,14 +248,14 @@ def timed(loader: Any, setting: dict[str, Any], request: dict[str, Any]) -> dict
         if setting.get("sharing"):
             torch.multiprocessing.set_sharing_strategy(setting["sharing"])
         with quiet():
-            return {**setting, **measured(changed(loader, setting), setting, request)}
+            return {**setting, **measured(changed(loader, setting), request)}
     except (Exception, SystemExit) as error:  # noqa: BLE001 - the user's own code runs here, and may do anything
         return {**setting, "failed": sentence_of(error)}
     finally:
         torch.multiprocessing.set_sharing_strategy(before)
 
 
-def measured(loader: Any, setting: dict[str, Any], request: dict[str, Any]) -> dict[str, Any]:
+def measured(loader: Any, request: dict[str, Any]) -> dict[str, Any]:
     batches, begin = EpochBatches(loader), time.perf_counter_ns()
     batch = batches.next()
     first = time.perf_counter_ns() - begin

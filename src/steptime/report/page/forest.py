@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from steptime.quantities import Estimate, format_bytes, format_change, format_duration, format_samples
 from steptime.report.judge_text import word_for
 from steptime.report.page.curves import CurveChart, curve_of
-from steptime.report.page.waterfall import BOX, Tick, decades
+from steptime.report.page.waterfall import BOX, Tick, decades, middles
 from steptime.report.trial_text import speed_text
 from steptime.report.trials import Curve, TrialReport, Tried
 from steptime.trials.trial import BASELINE, BATCH, TrialVerdict
@@ -238,7 +238,7 @@ def _sizes(rates: Sequence[tuple[int, Estimate]]) -> CurveChart | None:
     if not rates:
         return None
     axis = decades([bound for _, each in rates for bound in (max(each.low, 1e-3), each.high)])
-    places = [100 * (number + 0.5) / len(rates) for number in range(len(rates))]
+    places = middles(len(rates))
     line = curve_of("items a second", 0, list(zip(places, (each for _, each in rates), strict=True)), axis)
     across = tuple(Tick(x, f"{size:,}") for x, (size, _) in zip(places, rates, strict=True))
     up = axis.every_tick(lambda value: f"{value:,g}")
