@@ -21,12 +21,10 @@ from steptime.advice.signals import Signals, measured
 from steptime.advice.verdict import WORDS
 from steptime.compare import page as comparison_page
 from steptime.compare.comparison import Comparison, DifferenceOutcome
-from steptime.compare.text import render_markdown as comparison_markdown
-from steptime.compare.text import render_text as comparison_text
+from steptime.compare.text import render_markdown as comparison_markdown, render_text as comparison_text
 from steptime.quantities import format_duration, format_share, format_source
 from steptime.report import json, markdown, text
-from steptime.report.json import document as as_json
-from steptime.report.json import sources_of
+from steptime.report.json import document as as_json, sources_of
 from steptime.report.page import page
 from steptime.report.report import ProcessReport, Report
 from steptime.report.sentences import from_here

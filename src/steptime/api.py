@@ -20,11 +20,9 @@ import jinja2
 from steptime.advice.rule import Finding, Weight
 from steptime.callables.bench import Bench, Wishes, bench_here
 from steptime.callables.sheet import as_text
-from steptime.callables.text import badge, headline, sheet_of
-from steptime.callables.text import tables as bench_tables
+from steptime.callables.text import badge, headline, sheet_of, tables as bench_tables
 from steptime.compare.compare import compare
-from steptime.compare.comparison import Comparison, is_comparison
-from steptime.compare.comparison import read_file as read_comparison
+from steptime.compare.comparison import Comparison, is_comparison, read_file as read_comparison
 from steptime.compare.gate import labels_of
 from steptime.compare.tables import difference_tables, runs_table, settings_table
 from steptime.compare.text import render_text
@@ -33,8 +31,7 @@ from steptime.errors import UsageError
 from steptime.memory.page import memory_tables
 from steptime.memory.read_snapshot import is_snapshot
 from steptime.memory.report import triage_path
-from steptime.memory.text import MemoryReport
-from steptime.memory.text import text as memory_text
+from steptime.memory.text import MemoryReport, text as memory_text
 from steptime.quantities import format_duration, format_share
 from steptime.report import text
 from steptime.report.page.frame import escaping

@@ -15,13 +15,11 @@ from printed import sound
 from report.report_variants import HOSTILE
 from report.stored_reports import longer_by, stored, with_loader
 
-from steptime.compare import page
-from steptime.compare import text as comparison_text
+from steptime.compare import page, text as comparison_text
 from steptime.compare.compare import compare
 from steptime.compare.comparison import Comparison
 from steptime.compare.gate import labels_of
-from steptime.report.json import document as as_json
-from steptime.report.json import schema_text
+from steptime.report.json import document as as_json, schema_text
 from steptime.report.printable import plain
 
 ROOT = Path(__file__).resolve().parents[2]

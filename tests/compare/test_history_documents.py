@@ -12,8 +12,7 @@ from journals import MS, JournalBuilder
 
 from steptime.compare.history import SCHEMA_VERSION, History
 from steptime.compare.history_index import read_history
-from steptime.report.json import document as as_json
-from steptime.report.json import schema_text
+from steptime.report.json import document as as_json, schema_text
 
 SCHEMA = Path(__file__).resolve().parent.parent.parent / "docs" / "history-schema.json"
 

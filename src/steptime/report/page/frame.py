@@ -17,24 +17,13 @@ import jinja2
 from markupsafe import Markup
 
 from steptime._version import __version__
-from steptime.analysis.categories import definition
+from steptime.analysis.categories import Category, definition
 from steptime.report.printable import printable
 
 SCRIPTS = ("page.js", "steps.js", "flame.js", "events.js", "perfetto.js", "timeline.js")
 """Parts of the one script, in the order in which they run."""
 _STYLES = ("style.css", "parts.css")
-_TONES = {
-    "compute",
-    "communication",
-    "copy",
-    "unrecorded",
-    "input",
-    "sync",
-    "compile",
-    "overhead",
-    "python",
-    "unexplained",
-}
+_TONES = {category.name.lower() for category in Category}
 _BOUNDS = {"memory", "compute", "latency"}
 """Categories and bounds that have a colour of their own; whatever else a report may name shares one."""
 _UNIT = re.compile(r"(?<=\d) (?=(?:%|[nµm]?s|min|h|[KMGT]?i?B(?:/s)?|[kMGTP]?FLOP/s)(?!\w))")
