@@ -80,9 +80,9 @@ def with_sign(value: float, size: str) -> str:
 
 
 def format_count(count: float, noun: str) -> str:
-    """How many there are, which may be a mean: "1 call", "2.5 calls", "3 copies"."""
+    """How many there are, which may be a mean: "1 call", "2.5 calls", "3 copies", "4 processes"."""
     text = f"{count:.0f}" if count >= 999.5 else f"{count:.3g}"
-    plural = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
+    plural = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}es" if noun.endswith("s") else f"{noun}s"
     return f"{text} {noun if text == '1' else plural}"
 
 

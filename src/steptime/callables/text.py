@@ -133,7 +133,7 @@ def badge(bench: Bench) -> str:
     if not times:
         return "Unclear: nothing was timed."
     blocks = format_count(min(each.samples for each in times), "block")
-    basis = f"{blocks} each in {format_count(bench.processes, 'process').replace('processs', 'processes')}"
+    basis = f"{blocks} each in {format_count(bench.processes, 'process')}"
     if bench.disturbed:
         return f"Unclear: other programs kept {bench.other_cpus:.1f} CPUs busy meanwhile ({basis})."
     wide = max((each.high - each.low) / 2 / each.value for each in times if each.value)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from math import ceil, log
 from typing import Any
 
-from steptime.quantities import Estimate, format_duration
+from steptime.quantities import Estimate, format_count, format_duration
 from steptime.report.printable import one_line, printable
 from steptime.report.trial_text import LONG_COMPILATION, memory_text, reason_text, speed_text
 from steptime.trials import parity
@@ -190,7 +190,7 @@ def _as_it_is(results: Results) -> str:
         what = f"{format_duration(printed.value * 1e9)} to a loss of {target.loss:g}"
     else:
         what = f"{format_duration(step.value)} a step" if step is not None else ""
-    return f"As it is: {what} ({len(results.runs)} processes, {rounds} round{'s' * (rounds != 1)}, {spent})"
+    return f"As it is: {what} ({len(results.runs)} processes, {format_count(rounds, 'round')}, {spent})"
 
 
 def _speed(judgement: Judgement) -> str:

@@ -17,6 +17,7 @@ from pathlib import Path
 from steptime.advice.fix import Promise
 from steptime.changes import Change
 from steptime.errors import UsageError
+from steptime.quantities import format_count
 from steptime.trials.trial import BASELINE, Variant
 
 PATIENCE = 60.0
@@ -67,7 +68,7 @@ def from_revision(revision: str, directory: Path, name: str) -> Variant:
     binary = sum(added == "-" for added, _, _ in rows)
     texts = [path for added, _, path in rows if added != "-"]
     sources = tuple((_relative(root / path, directory), _git(root, "show", f"{commit}:{path}")) for path in texts)
-    label = f"{revision} (without {binary} binary file{'s' * (binary != 1)})" if binary else revision
+    label = f"{revision} (without {format_count(binary, 'binary file')})" if binary else revision
     return Variant(
         name, label=label, sources=sources, promise=Promise.SAME_CURVE, suspicion=_suspicion(sources, directory)
     )
