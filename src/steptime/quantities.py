@@ -124,6 +124,8 @@ def _three_digits(value: float) -> str:
 Numbers = Int64 | Float64
 NORMAL = 1.959964
 """The 97.5 % quantile of the normal distribution: for 95 % intervals."""
+TO_DEVIATION = 1.4826
+"""Median absolute deviation of a normal distribution to its standard deviation."""
 NORMAL_OF_LOOKS = 2.497705
 """The 99.375 % quantile: for 98.75 % intervals, ten of which miss together in 5 % (they resemble each other)."""
 BETWEEN_RUNS = 0.03

@@ -14,7 +14,7 @@ from steptime.advice.models import how_to_record, late_name, late_reason, stragg
 from steptime.advice.rule import Finding, Weight
 from steptime.advice.savings import named, ratio
 from steptime.advice.segment_evidence import MOST, lines_text, only_calls
-from steptime.advice.step_evidence import UNSPLIT_PHASES
+from steptime.analysis.timeline import UNSPLIT_PHASES
 from steptime.quantities import Estimate, format_duration, format_share, format_source, format_times
 
 BALANCED = "balanced"

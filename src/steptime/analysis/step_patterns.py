@@ -9,9 +9,8 @@ import numpy as np
 
 from steptime.analysis.timeline import Phase, Steps
 from steptime.arrays import Float64, Int64
+from steptime.quantities import TO_DEVIATION
 
-TO_DEVIATION = 1.4826
-"""Median absolute deviation of a normal distribution to its standard deviation."""
 LEAST_STEPS = 30
 """Fewer have no levels to speak of."""
 LEAST_LEVEL = 8

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from steptime.analysis.step_patterns import TO_DEVIATION
 from steptime.analysis.timeline import Mode, RecordTable
 from steptime.arrays import Bool, Float64, Int64, unique
 from steptime.journal import Flag, Kind
+from steptime.quantities import TO_DEVIATION
 
 UPDATES = (Kind.OPTIMIZER_STEP, Kind.SCALER_STEP)
 
