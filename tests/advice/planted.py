@@ -736,6 +736,12 @@ PLANTED: dict[str, dict[str, Case]] = {
             operators=(operator("sqrt", 4, 15 * MS, "memory", bytes=2e5),),
             contention=contention(other=1.8, job=0.2, cpus=2, pressure=99.0),
         ),
+        "clean-two-threads-beside-another-program": replace(
+            BASE,
+            operators=(operator("_fused_adamw_", 1, 9 * MS, "memory", "optimizer", bytes=44e3),),
+            settings=SettingsUse(2, 2, 2),
+            contention=contention(other=1.2, job=0.8, cpus=2, pressure=96.0),
+        ),
         "clean-few-of-many-threads": replace(
             BASE,
             operators=(operator("sqrt", 100, 6 * MS, "memory", bytes=26e6),),

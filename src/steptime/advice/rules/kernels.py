@@ -127,10 +127,11 @@ TWICE = 2.0
 """Of a parametrized weight in one forward: what is saved by keeping it begins there."""
 AGAIN_AT_LEAST = 0.8
 """Of the time of a parametrization in profiled steps, where many small operators take longer than in others."""
-LEAST_HAD = 0.25
-"""Of its time, that a thread of the job had a processor. Where it is less, some thread of a call nearly always waits
-for its turn, and the turns of others are milliseconds long: with two threads on two processors that ten processes
-wanted, _fused_adamw took 295 times a copy of its 132 KiB, without a denormal number."""
+LEAST_HAD, LEAST_HAD_TOGETHER = 0.25, 0.75
+"""Of its time, that a thread of the job had a processor; of several threads, each. Where it is less, some thread of a
+call nearly always waits for its turn, the others for it, and the turns of other processes are milliseconds long: with
+two threads on two processors of which others used one, _fused_adamw took 3000 times a copy of its 44 KiB, without a
+denormal number."""
 
 
 @rule(
@@ -489,7 +490,8 @@ def slow_arithmetic(signals: Signals) -> Finding | None:
     How we know: The operator's bytes, computed from its shapes, at the copy bandwidth of this machine with as many
     threads: most calls took more than ten times that (a single one may have waited for a processor), with 20 us a call
     at least and 16 MB at most. Of a job that shares its processors, the part counts in which it had one; where that is
-    less than a quarter, nothing is said, as a call is over when its last thread has had its turn. A small tensor, which
+    less than a quarter, or three quarters with several threads, nothing is said, as a call is over when its last thread
+    has had its turn. A small tensor, which
     torch gives to fewer threads, has their part of the bandwidth. What lies above three times is the upper bound of
     what is to be saved. Processors differ: a Zen 4 is slow in roots and quotients of denormals only, others in
     products, too.
@@ -504,10 +506,11 @@ def slow_arithmetic(signals: Signals) -> Finding | None:
     if signals.has(Signal.KERNELS) or not machine.measured or not machine.copy_bytes:
         return None
     contention = signals.contention if signals.has(Signal.CONTENTION) else None
-    had = 1.0 if contention is None else _share_of_processors(contention, signals.settings.intra_op_threads)
-    if had < LEAST_HAD:  # there is no rate to hold its operators against
+    threads = signals.settings.intra_op_threads
+    had = 1.0 if contention is None else _share_of_processors(contention, threads)
+    if had < (LEAST_HAD if threads == 1 else LEAST_HAD_TOGETHER):  # there is no rate to hold its operators against
         return None
-    rate = _Rate(machine.copy_bytes * had, signals.settings.intra_op_threads)
+    rate = _Rate(machine.copy_bytes * had, threads)
     scale = profile_scale(signals.operators, signals.categories)
     slow = sorted((use for use in _usual(signals.operators) if _is_slow(use, rate)), key=_duration, reverse=True)
     above = scale * sum(use.duration - NEEDED * rate.copied(use) for use in slow)
