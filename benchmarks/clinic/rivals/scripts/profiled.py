@@ -2,9 +2,9 @@
 of key_averages() with the largest own CPU time as JSON, [name, ns, share]; or writes the trace of the job."""
 
 import json
-import os
 import runpy
 import sys
+from pathlib import Path
 
 from torch.profiler import ProfilerActivity, profile
 
@@ -13,7 +13,7 @@ ROWS = 10
 words = sys.argv[1:]
 trace = words[1] if words[0] == "--trace" else None
 sys.argv = words[2:] if trace else words
-sys.path[0] = os.path.dirname(os.path.abspath(sys.argv[0]))  # as Python itself has it, for the modules of the job
+sys.path[0] = str(Path(sys.argv[0]).resolve().parent)  # as Python itself has it, for the modules of the job
 with profile(activities=[ProfilerActivity.CPU]) as profiler:
     runpy.run_path(sys.argv[0], run_name="__main__")
 if trace:
