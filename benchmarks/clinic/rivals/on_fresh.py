@@ -20,6 +20,8 @@ from typing import Any
 from benchmarks.clinic.rivals.profiler import HEALTHY, ROWS
 from benchmarks.clinic.rivals.rival import SCRIPTS
 
+STEPS = 10
+"""Profiled, after as many of warm-up."""
 ROW_WORDS = {
     "DataLoader": "part: input", "Optimizer.": "part: optimizer", "aten::isnan": "detect-anomaly", "gloo": "late-rank",
 }  # fmt: skip
@@ -52,8 +54,8 @@ def main() -> None:
 
 
 def profiler(python: str, script: Path, ranks: int, _: Path) -> Answer:
-    """torch.profiler: the rows of key_averages() with the largest own time."""
-    printed = _of_one(ranks, [python, str(SCRIPTS / "profiled.py"), str(script)], script)
+    """torch.profiler around STEPS steps: the rows of key_averages() with the largest own time."""
+    printed = _of_one(ranks, [python, str(SCRIPTS / "profiled.py"), "--steps", str(STEPS), str(script)], script)
     return [(row_word(row), share) for row, _, share in json.loads(printed.splitlines()[-1])[:ROWS]]
 
 
@@ -79,7 +81,7 @@ def slowai(python: str, script: Path, ranks: int, folder: Path) -> Answer:
     workload = folder / "workload.py"
     workload.write_text(WORKLOAD.format(script=str(script)), encoding="utf-8")
     printed = _of_one(ranks, [python, "-m", "slowai", "diagnose", "--json", str(workload)], script)
-    bottleneck = json.loads(printed[printed.index("{\n") :])["bottleneck"]
+    bottleneck = json.loads(printed[printed.index("{\n") :])["regime"]
     return [(SLOWAI_WORDS[bottleneck], 0.0)] if bottleneck in SLOWAI_WORDS else []
 
 
