@@ -15,8 +15,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from benchmarks import overhead
-from benchmarks.clinic import fixes, generate
-from benchmarks.clinic import tables as clinic
+from benchmarks.clinic import fixes, generate, tables as clinic
 from benchmarks.faithful import run as faithful
 from benchmarks.faults import run as faults
 from benchmarks.kept import RESULTS, ROOT, USUAL_NAME, read

@@ -19,14 +19,12 @@ from steptime.advice.rule import Finding, Rule, Weight
 from steptime.advice.rules import CATALOGUE
 from steptime.advice.signals import Signals, measured
 from steptime.advice.verdict import WORDS
-from steptime.compare import comparison as comparisons
 from steptime.compare import page as comparison_page
 from steptime.compare.comparison import Comparison, DifferenceOutcome
-from steptime.compare.text import render_markdown as comparison_markdown
-from steptime.compare.text import render_text as comparison_text
+from steptime.compare.text import render_markdown as comparison_markdown, render_text as comparison_text
 from steptime.quantities import format_duration, format_share, format_source
 from steptime.report import json, markdown, text
-from steptime.report.json import sources_of
+from steptime.report.json import document as as_json, sources_of
 from steptime.report.page import page
 from steptime.report.report import ProcessReport, Report
 from steptime.report.sentences import from_here
@@ -83,7 +81,7 @@ def comparison_violations(comparison: Comparison) -> list[str]:
         "text": comparison_text(comparison),
         "Markdown": comparison_markdown(comparison),
         "page": words_of(comparison_page.render(comparison)),
-        "JSON": " ".join(re.findall(r'"sentence": "(.*)"', comparisons.render_json(comparison))),
+        "JSON": " ".join(re.findall(r'"sentence": "(.*)"', as_json(comparison))),
     }
     for form, document in documents.items():
         found += [f"{form}: {said}" for said in wrong_words(document)]

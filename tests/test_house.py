@@ -36,7 +36,7 @@ APART = {("analysis", "launcher"), ("analysis", "probe")}
 OF_A_VERB = {"memory", "nan", "hang", "callables"}
 """Rooms that belong to one verb, each with its own texts and pages: the core works without them."""
 DOORS = (
-    {"rank_result.py": {"steptime.memory.by_owner", "steptime.memory.by_module"}}
+    {"rank_result.py": {"steptime.memory.in_report"}}
     | {f"cli/{room}.py": {f"steptime.{room}"} for room in OF_A_VERB}
     | {
         "cli/bench.py": {"steptime.callables"},

@@ -18,10 +18,10 @@ from report.stored_reports import REPORTS, stored
 
 import steptime
 from steptime.api import Loaded, LoadedComparison, LoadedMemory, LoadedReport, LoadedTrial
-from steptime.compare.comparison import render_json
 from steptime.errors import RecordingError, UsageError
 from steptime.quantities import Estimate
 from steptime.report import compact
+from steptime.report.json import document as as_json
 from steptime.trials.results import Plan, append_result
 from steptime.trials.trial import Agreement, Judgement, TrialVerdict, Variant
 
@@ -156,11 +156,11 @@ def test_two_runs_are_compared() -> None:
 
 def test_a_comparison_that_was_saved_is_loaded(tmp_path: Path) -> None:
     path = tmp_path / "comparison.json"
-    path.write_text(render_json(busy()), encoding="utf-8")
+    path.write_text(as_json(busy()), encoding="utf-8")
     loaded = steptime.load(path)
     assert isinstance(loaded, LoadedComparison)
     assert loaded.comparison == busy()
-    path.write_text(render_json(busy()).replace('"step"', '"stop"'), encoding="utf-8")
+    path.write_text(as_json(busy()).replace('"step"', '"stop"'), encoding="utf-8")
     with pytest.raises(RecordingError, match=r"\(report-unreadable\)"):
         steptime.load(path)
 

@@ -19,12 +19,10 @@ import jinja2
 
 from steptime.advice.rule import Finding, Weight
 from steptime.callables.bench import Bench, Wishes, bench_here
-from steptime.callables.text import badge, headline
-from steptime.callables.text import render_text as bench_text
-from steptime.callables.text import tables as bench_tables
+from steptime.callables.sheet import as_text
+from steptime.callables.text import badge, headline, sheet_of, tables as bench_tables
 from steptime.compare.compare import compare
-from steptime.compare.comparison import Comparison, is_comparison
-from steptime.compare.comparison import read_file as read_comparison
+from steptime.compare.comparison import Comparison, is_comparison, read_file as read_comparison
 from steptime.compare.gate import labels_of
 from steptime.compare.tables import difference_tables, runs_table, settings_table
 from steptime.compare.text import render_text
@@ -33,13 +31,13 @@ from steptime.errors import UsageError
 from steptime.memory.page import memory_tables
 from steptime.memory.read_snapshot import is_snapshot
 from steptime.memory.report import triage_path
-from steptime.memory.text import MemoryReport
-from steptime.memory.text import text as memory_text
+from steptime.memory.text import MemoryReport, text as memory_text
 from steptime.quantities import format_duration, format_share
 from steptime.report import text
+from steptime.report.page.frame import escaping
 from steptime.report.page.pictures import GREY, TONES
 from steptime.report.page.waterfall import waterfall
-from steptime.report.printable import one_line, printable
+from steptime.report.printable import one_line
 from steptime.report.report import Report
 from steptime.report.sentences import place_text
 from steptime.report.tables import (
@@ -270,7 +268,7 @@ class Benched(Loaded):
         return bench_tables(self.result)
 
     def __str__(self) -> str:
-        return bench_text(self.result)
+        return as_text(sheet_of(self.result))
 
     def __repr__(self) -> str:
         return f"<steptime.bench: {one_line(headline(self.result))}>"
@@ -335,8 +333,7 @@ def _in_tables(title: str, sentence: str, tables: Iterable[Table], next_: str, o
         if rows:
             titles = [(table.columns[place].title, table.columns[place].number) for place in kept]
             shown.append((table.title, titles, rows, len(table.rows) + table.hidden - len(rows)))
-    html = _template(_TABLES).render(title=one_line(title), sentence=sentence, tables=shown, next=next_)
-    return html.encode("utf-8", "backslashreplace").decode()
+    return _html("tables", title=one_line(title), sentence=sentence, tables=shown, next=next_)
 
 
 def first_screen(report: Report) -> str:
@@ -345,7 +342,8 @@ def first_screen(report: Report) -> str:
     environment, step = report.environment, process.case.step
     fall = waterfall(process.case)
     facts = (f"torch {environment.torch}" if environment.torch else "", environment.device, environment.host)
-    html = _template(_TEMPLATE).render(
+    return _html(
+        "report",
         job=one_line(environment.command or report.source),
         facts=" · ".join(filter(None, facts)),
         sentence=process.verdict.sentence,
@@ -358,7 +356,6 @@ def first_screen(report: Report) -> str:
         tones=TONES,
         grey=GREY,
     )
-    return html.encode("utf-8", "backslashreplace").decode()
 
 
 def _interval(report: Report) -> str:
@@ -385,13 +382,10 @@ def _told(finding: Finding, step: float) -> dict[str, str]:
     }
 
 
+def _html(template: str, **names: object) -> str:
+    return _templates().get_template(template).render(**names).encode("utf-8", "backslashreplace").decode()
+
+
 @cache
-def _template(source: str) -> jinja2.Template:
-    environment = jinja2.Environment(
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        finalize=lambda value: printable(value) if type(value) is str else value,
-    )
-    return environment.from_string(source.strip())
+def _templates() -> jinja2.Environment:
+    return escaping({"report": _TEMPLATE.strip(), "tables": _TABLES.strip()}.get)

@@ -11,8 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from steptime.advice.compiled_evidence import with_compile_logs
-from steptime.advice.counter_evidence import told_counters, with_counters
+from steptime.advice.companion_evidence import told_counters, with_compile_logs, with_counters
 from steptime.advice.rank_evidence import located
 from steptime.advice.trace_evidence import look_at_trace
 from steptime.analysis.breakdown import device_of
@@ -85,9 +84,9 @@ def diagnose_paths(
     """The report of a recording, of traces (of one job), or of a report that was saved as JSON.
 
     max_size: bytes of JSON that are read of a rank's traces. cache: whether large ones are remembered. engine: where
-    ranks are reduced (`stragglers.fleet.ENGINES`); None: here, one by one, and in worker processes where there are more
-    than DETAILED_RANKS. workers: of the engine, by default as many as there are CPUs. pictures: whether a trace's
-    report has a step's timeline and memory over time, which no text shows, and which take a third of the time.
+    ranks are reduced (`stragglers.fleet`: LOCAL or RAY); None: here, one by one, and in worker processes where there
+    are more than DETAILED_RANKS. workers: of the engine, by default as many as there are CPUs. pictures: whether a
+    trace's report has a step's timeline and memory over time, which no text shows, and which take a third of the time.
     beside: what other tools wrote of the same job.
     """
     first = Path(paths[0])

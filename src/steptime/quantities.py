@@ -80,9 +80,9 @@ def with_sign(value: float, size: str) -> str:
 
 
 def format_count(count: float, noun: str) -> str:
-    """How many there are, which may be a mean: "1 call", "2.5 calls", "3 copies"."""
+    """How many there are, which may be a mean: "1 call", "2.5 calls", "3 copies", "4 processes"."""
     text = f"{count:.0f}" if count >= 999.5 else f"{count:.3g}"
-    plural = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
+    plural = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}es" if noun.endswith("s") else f"{noun}s"
     return f"{text} {noun if text == '1' else plural}"
 
 
@@ -124,6 +124,8 @@ def _three_digits(value: float) -> str:
 Numbers = Int64 | Float64
 NORMAL = 1.959964
 """The 97.5 % quantile of the normal distribution: for 95 % intervals."""
+TO_DEVIATION = 1.4826
+"""Median absolute deviation of a normal distribution to its standard deviation."""
 NORMAL_OF_LOOKS = 2.497705
 """The 99.375 % quantile: for 98.75 % intervals, ten of which miss together in 5 % (they resemble each other)."""
 BETWEEN_RUNS = 0.03
@@ -164,7 +166,7 @@ def mean_of(values: Numbers) -> Estimate:
     return Estimate(mean, mean - reach, mean + reach, len(values))
 
 
-def mean_of_series(values: Numbers, unit: str = "ns") -> Estimate:
+def mean_of_series(values: Numbers) -> Estimate:
     """The mean of a series in time order with its 95 % interval: Student's, on as many values as the series is worth
     (its length over its autocorrelation time). Means of parts add up to the mean of the whole, which medians do not.
 
@@ -175,11 +177,11 @@ def mean_of_series(values: Numbers, unit: str = "ns") -> Estimate:
         raise ValueError("a mean needs values")
     mean = float(np.mean(values))
     if len(values) == 1:
-        return Estimate(mean, min(0.0, mean), max(0.0, 2 * mean), 1, unit)
+        return Estimate(mean, min(0.0, mean), max(0.0, 2 * mean), 1)
     worth = max(2.0, len(values) / autocorrelation_time(np.asarray(values, np.float64)))
     error = float(np.std(values, ddof=1)) / sqrt(worth)
     reach = student(worth - 1) * error
-    return Estimate(mean, min(mean, max(0.0, mean - reach)), mean + reach, len(values), unit)
+    return Estimate(mean, min(mean, max(0.0, mean - reach)), mean + reach, len(values))
 
 
 def difference_of_series(values: Numbers, base: Numbers) -> Estimate:

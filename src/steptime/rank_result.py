@@ -188,18 +188,18 @@ def _seen_device(trace: Trace, device: str) -> str:
 
 
 def _by_owner(process: Process, windows: Sequence[StepContext]) -> OverTime | None:
-    from steptime.memory.by_owner import owned_in_process  # a picture's: text needs none of it
+    from steptime.memory.in_report import owned_in_process  # a picture's: text needs none of it
 
     return owned_in_process(process, windows)
 
 
 def _by_owner_in(trace: Trace, steps: FoundSteps) -> OverTime | None:
-    from steptime.memory.by_owner import owned_in_trace
+    from steptime.memory.in_report import owned_in_trace
 
     return owned_in_trace(trace, steps.boundaries, steps.how)
 
 
 def _kept_by_module(process: Process, windows: Sequence[StepContext]) -> Mapping[str, float] | None:
-    from steptime.memory.by_module import kept_in_process
+    from steptime.memory.in_report import kept_in_process
 
     return kept_in_process(process, windows)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from steptime.advice.evidence import Contention, LoaderUse, SettingsUse, StepSummary
 from steptime.advice.loader_model import HANDOVER, LOCKED, MEMORY_BOUND, MOST_WORKERS, production, supply

@@ -7,8 +7,7 @@ import math
 import re
 from typing import Any
 
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 import steptime.advice.evidence as case_module
 from steptime.advice.engine import examine

@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from traces import Event, Written, annotation, called, copy, happened, kernel, launch, operator, python, step, write
 
 from steptime.analysis.breakdown import breakdown_of

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 from analysis.trace_events import Event, called, kernel, operator, replayed, step, written
-from hypothesis import given, settings
-from hypothesis import strategies as some
+from hypothesis import given, settings, strategies as some
 
 from steptime.analysis.what_if.scope import SURE
 from steptime.analysis.what_if.what_if import Replay

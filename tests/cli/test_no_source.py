@@ -9,10 +9,11 @@ from click.testing import CliRunner
 
 from steptime.advice.evidence import Case, LineUse, StepSummary
 from steptime.advice.rule import Finding, Weight
+from steptime.advice.verdict import Verdict
 from steptime.cli.main import steptime
 from steptime.quantities import Estimate, SourceLine
 from steptime.report import json
-from steptime.report.report import SCHEMA_VERSION, JobEnvironment, ProcessReport, Report, Verdict
+from steptime.report.report import SCHEMA_VERSION, JobEnvironment, ProcessReport, Report
 
 
 @pytest.fixture

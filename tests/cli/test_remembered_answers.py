@@ -15,7 +15,7 @@ from traces import Events, kernel, launch, operator, step, trace_file
 
 from steptime import diagnosis
 from steptime.advice import engine
-from steptime.cli.diagnosed import diagnosed
+from steptime.cli.delivery import diagnosed
 from steptime.folders import cache_folder
 from steptime.report import remembered
 from steptime.report.report import Report

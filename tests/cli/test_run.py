@@ -110,7 +110,7 @@ def test_the_job_starts_before_anything_heavy_is_imported() -> None:
     code = (
         "import sys\n"
         "import steptime.cli.main as main, steptime.cli.run, steptime.cli.exit_codes, steptime.cli.options\n"
-        "steptime.cli.options.check_outputs((), force=False)\n"
+        "steptime.cli.options.Delivery((), False, False, False, False).check()\n"
         "heavy = {'numpy', 'msgspec', 'rich', 'psutil', 'pynvml', 'isal', 'torch'} & set(sys.modules)\n"
         "sys.exit(f'imported: {heavy}' if heavy else 0)"
     )

@@ -15,12 +15,11 @@ from printed import sound
 from report.report_variants import HOSTILE
 from report.stored_reports import longer_by, stored, with_loader
 
-from steptime.compare import page
-from steptime.compare import text as comparison_text
+from steptime.compare import page, text as comparison_text
 from steptime.compare.compare import compare
-from steptime.compare.comparison import Comparison, render_json
+from steptime.compare.comparison import Comparison
 from steptime.compare.gate import labels_of
-from steptime.report.json import schema_text
+from steptime.report.json import document as as_json, schema_text
 from steptime.report.printable import plain
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -60,11 +59,11 @@ def test_the_text_of_many_runs_has_the_first_and_the_last() -> None:
 
 def test_json_round_trips_and_is_versioned() -> None:
     comparison = busy()
-    document = render_json(comparison)
+    document = as_json(comparison)
     assert standard_json.loads(document)["schema_version"] == 2
     assert msgspec.json.decode(document, type=Comparison) == comparison
-    standard_json.loads(render_json(hostile()))
-    standard_json.loads(render_json(replace(comparison, sentence="\ud800")))
+    standard_json.loads(as_json(hostile()))
+    standard_json.loads(as_json(replace(comparison, sentence="\ud800")))
 
 
 def test_the_published_schema_is_current() -> None:
@@ -78,7 +77,7 @@ def test_comparisons_follow_the_published_schema(make: object) -> None:
     assert callable(make)
     schema = standard_json.loads((ROOT / "docs" / "comparison-schema.json").read_text(encoding="utf-8"))
     jsonschema.Draft202012Validator.check_schema(schema)
-    jsonschema.Draft202012Validator(schema).validate(standard_json.loads(render_json(make())))
+    jsonschema.Draft202012Validator(schema).validate(standard_json.loads(as_json(make())))
 
 
 def test_markdown_says_gate_settings_and_differences() -> None:

@@ -18,12 +18,12 @@ from steptime.compare import history_index, history_text
 from steptime.compare.history import Entry, History, history_of, slowed
 from steptime.compare.history_index import doomed_of, index_path, read_history
 from steptime.compare.history_text import render_doomed, sentence_of
-from steptime.compare.history_text import render_json as as_json
 from steptime.diagnosis import diagnose_paths
 from steptime.errors import RecordingError
 from steptime.quantities import Estimate
 from steptime.recording.inventory import COMPILE_LOGS, FILES, MARKS, PROCESS_FILES, PROCESS_FOLDERS, remove, replaceable
 from steptime.recording.manifest import NAME as MANIFEST
+from steptime.report.json import document as as_json
 
 DAY = 86_400 * 10**9
 render_text = sound(history_text.render_text)

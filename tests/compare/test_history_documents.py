@@ -12,8 +12,7 @@ from journals import MS, JournalBuilder
 
 from steptime.compare.history import SCHEMA_VERSION, History
 from steptime.compare.history_index import read_history
-from steptime.compare.history_text import render_json
-from steptime.report.json import schema_text
+from steptime.report.json import document as as_json, schema_text
 
 SCHEMA = Path(__file__).resolve().parent.parent.parent / "docs" / "history-schema.json"
 
@@ -39,15 +38,15 @@ def test_the_published_schema_is_current() -> None:
 def test_a_history_follows_the_published_schema(tmp_path: Path) -> None:
     found = history(tmp_path / "runs")
     assert found.tracks[0].levels, "a change of level is in it"
-    document = standard_json.loads(render_json(found))
+    document = standard_json.loads(as_json(found))
     schema = standard_json.loads(SCHEMA.read_text(encoding="utf-8"))
     jsonschema = pytest.importorskip("jsonschema")
     jsonschema.Draft202012Validator.check_schema(schema)
     jsonschema.Draft202012Validator(schema).validate(document)
     assert document["schema_version"] == SCHEMA_VERSION
-    assert msgspec.json.decode(render_json(found), type=History) == found
+    assert msgspec.json.decode(as_json(found), type=History) == found
 
 
 def test_names_that_no_json_can_hold_are_escaped(tmp_path: Path) -> None:
     found = replace(history(tmp_path / "runs"), folder="runs-\udcff")
-    assert standard_json.loads(render_json(found))["folder"] == "runs-\\udcff"
+    assert standard_json.loads(as_json(found))["folder"] == "runs-\\udcff"

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from steptime.memory.by_owner import FREE, over_time
+from steptime.memory.in_report import FREE, over_time
 from steptime.memory.lives import AllocationHistory, allocated, histories
 from steptime.memory.owners import LABELS, Owner, owners_of
 from steptime.memory.read_snapshot import read_snapshot

@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 from steptime.analysis.modules import ModuleUse, module_uses  # noqa: E402
 from steptime.analysis.step_context import step_context  # noqa: E402
 from steptime.analysis.trace_steps import find_steps  # noqa: E402
-from steptime.memory.by_module import kept_by_module  # noqa: E402
+from steptime.memory.in_report import kept_by_module  # noqa: E402
 from steptime.probe.compiler import hide_from_dynamo  # noqa: E402
 from steptime.probe.modules import MOST, ModuleRanges, module_facts, named_modules  # noqa: E402
 from steptime.trace.reader import read  # noqa: E402

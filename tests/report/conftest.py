@@ -11,9 +11,10 @@ from report.sheets import Sheet, opening
 
 from steptime.advice.evidence import Case, CategoryUse, LineUse, OperatorUse, SegmentUse, StepSummary
 from steptime.advice.rule import Finding, Weight
+from steptime.advice.verdict import Verdict
 from steptime.quantities import Estimate, SourceLine
 from steptime.report.page import page
-from steptime.report.report import SCHEMA_VERSION, Cost, JobEnvironment, ProcessReport, Report, Verdict
+from steptime.report.report import SCHEMA_VERSION, Cost, JobEnvironment, ProcessReport, Report
 
 LOOP = SourceLine("/home/ada/train.py", 88, "main", "for images, labels in loader:")
 

@@ -10,7 +10,7 @@ from steptime.advice.evidence import SettingsUse
 from steptime.recording.recording import TelemetrySample
 from steptime.report.compose import MOST_SAMPLES, machine_over_time
 from steptime.report.page import page
-from steptime.report.page.machine import machine_chart
+from steptime.report.page.over_time import machine_chart
 from steptime.report.report import Report
 
 SECOND = 10**9

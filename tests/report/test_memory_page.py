@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 from report.report_variants import HOSTILE
 
-from steptime.memory import page as memory_page
-from steptime.memory import text
+from steptime.memory import page as memory_page, text
 from steptime.memory.breakdown import Line
 from steptime.memory.owners import LABELS, Owner
 from steptime.memory.report import triage_path

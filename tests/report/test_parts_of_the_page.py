@@ -18,7 +18,7 @@ from steptime.quantities import Estimate
 from steptime.report.page import page
 from steptime.report.page.charts import series
 from steptime.report.page.forest import forest
-from steptime.report.page.memory import memory_chart
+from steptime.report.page.over_time import memory_chart
 from steptime.report.page.ranks import heat_map
 from steptime.report.page.waterfall import moves_of
 from steptime.report.report import Report

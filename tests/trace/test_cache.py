@@ -12,14 +12,12 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from traces import event, trace_file
 
 from steptime.errors import TraceError
 from steptime.folders import NOWHERE, cache_folder
-from steptime.trace import cache
-from steptime.trace import entries as kept
+from steptime.trace import cache, entries as kept
 from steptime.trace.cache import load, read_remembered, store
 from steptime.trace.entries import EntryError, Stamp, make_room
 from steptime.trace.reader import read

@@ -10,8 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from traces import ENGINE, Written, annotation, called, happened, kernel, launch, operator, python, step, write
 
 from steptime.analysis.trace_steps import steps_of

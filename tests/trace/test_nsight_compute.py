@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from analysis import trace_events as made
 
-from steptime.advice.counter_evidence import by_function, counters_of
+from steptime.advice.companion_evidence import by_function, counters_of
 from steptime.advice.evidence import KernelUse
 from steptime.cli.main import main
 from steptime.diagnosis import Beside, diagnose_paths

@@ -122,7 +122,7 @@ def test_a_folder_without_git_is_told_to_use_a_diff(tmp_path: Path) -> None:
 
 
 def test_variables_words_and_commands_are_candidates() -> None:
-    assert from_variables(("A=1", "B=x=y"), "env").changes[0].arguments == (("A", "1"), ("B", "x=y"))
+    assert from_variables(("A=1", "B=x=y")).changes[0].arguments == (("A", "1"), ("B", "x=y"))
     assert from_words("--workers 2", ("python", "train.py"), "args-1").command == (
         "python",
         "train.py",
@@ -134,7 +134,7 @@ def test_variables_words_and_commands_are_candidates() -> None:
 
 def test_what_is_no_pair_and_what_no_shell_would_split_is_refused() -> None:
     with pytest.raises(UsageError, match="takes KEY=VALUE"):
-        from_variables(("A",), "env")
+        from_variables(("A",))
     for words in ("'open", ""):
         with pytest.raises(UsageError, match="--against"):
             from_command(words, "against-1")

@@ -19,8 +19,7 @@ from trials.rotating_job import make_job, state_of
 
 from steptime.changes import VariantOptions
 from steptime.errors import NothingMeasuredError, UsageError
-from steptime.trials import containment
-from steptime.trials import execute as executing
+from steptime.trials import containment, execute as executing
 from steptime.trials.conduct import TrialRunner
 from steptime.trials.containment import Layer, Workspace, contained, ground_of, refuse_uncontained
 from steptime.trials.execute import ScheduledRun, execute

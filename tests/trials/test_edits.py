@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from steptime.advice.fix import AutocastEdit, CallEdit, Edit, LoopEdit, ModelEdit, SingleEdit, StatementEdit, SwitchEdit
 from steptime.quantities import SourceLine

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from steptime.trials.trial import BASELINE, CONTROL, TOGETHER, Variant, arrange, at_once, processes_of
 

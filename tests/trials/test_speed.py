@@ -6,8 +6,7 @@ from math import exp, inf
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from steptime.trials.judge import block_means, compared, noise_of, speed_up
 

@@ -81,7 +81,7 @@ LONGEST_TEXT = 300
 """Characters of a kernel's name or of its arguments' shapes: templates and lists of tensors run to thousands."""
 
 
-def source_of(trace: Trace, links: Links, row: int) -> SourceLine | None:
+def source_behind(trace: Trace, links: Links, row: int) -> SourceLine | None:
     """The user's function behind an event; None without stacks."""
     function = int(links.function[row]) if 0 <= row < len(links.function) else UNKNOWN
     return source_line(trace.symbols[int(trace.events.name[function])]) if function != UNKNOWN else None
@@ -95,7 +95,7 @@ def _kernel(group: KernelGroup, trace: Trace, links: Links) -> KernelUse:
         shapes=group.shapes if len(group.shapes) <= LONGEST_TEXT else "",
         blocks=max(int(trace.events.blocks[group.example]), 0),
         at_roofline=float(group.at_roofline) if group.at_roofline is not None else None,
-        source=source_of(trace, links, group.example),
+        source=source_behind(trace, links, group.example),
     )
 
 
@@ -306,7 +306,7 @@ def _chain(trace: Trace, links: Links, first: Int64, everyone: Int64, tensor: In
     between = int(tensor[1:].sum())  # each written once and read once
     whole = int((inputs * tensor).sum()) + between + int(tensor[-1])
     count = len(everyone) / len(first) / steps
-    known = (source_of(trace, links, row) for row in first.tolist())
+    known = (source_behind(trace, links, row) for row in first.tolist())
     return ChainUse(
         operators=tuple(trace.symbols[number] for number in trace.events.name[operators].tolist()),
         calls=count,

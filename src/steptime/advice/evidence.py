@@ -2,6 +2,9 @@
 
 A rule sees only the signals that it declared; a signal that was not measured is None (or empty), never zero.
 All times are nanoseconds per training step unless a name says otherwise.
+
+With the records that a case is made of, those of the rooms below among them: each is imported under its own name, by
+which others take it from here.
 """
 
 from __future__ import annotations
@@ -15,109 +18,57 @@ from typing import Any, TypeVar
 import numpy as np
 
 from steptime.advice.code_uses import (
-    CompilationUse,
-    CompiledKernelUse,
-    CompilerEventUse,
-    CompilerUse,
-    LineUse,
-    OptimizerUse,
-    PathUse,
-    RecomputeUse,
-    RepeatedForward,
-    RootUse,
-    SiteUse,
+    CompilationUse as CompilationUse,
+    CompiledKernelUse as CompiledKernelUse,
+    CompilerEventUse as CompilerEventUse,
+    CompilerUse as CompilerUse,
+    LineUse as LineUse,
+    OptimizerUse as OptimizerUse,
+    PathUse as PathUse,
+    RecomputeUse as RecomputeUse,
+    RepeatedForward as RepeatedForward,
+    RootUse as RootUse,
+    SiteUse as SiteUse,
 )
 from steptime.advice.device_uses import (
-    AllocationUse,
-    ChainUse,
-    CollectiveUse,
-    CopyUse,
-    GapUse,
-    GpuUse,
-    GradientUse,
-    KernelUse,
-    MachineUse,
-    RankUse,
-    ReplayUse,
-    RooflineUse,
+    AllocationUse as AllocationUse,
+    ChainUse as ChainUse,
+    CollectiveUse as CollectiveUse,
+    CopyUse as CopyUse,
+    GapUse as GapUse,
+    GpuUse as GpuUse,
+    GradientUse as GradientUse,
+    KernelUse as KernelUse,
+    MachineUse as MachineUse,
+    RankUse as RankUse,
+    ReplayUse as ReplayUse,
+    RooflineUse as RooflineUse,
 )
 from steptime.advice.run_uses import (
-    CategoryUse,
-    CaughtUse,
-    ChangeUse,
-    Contention,
-    GarbageUse,
-    InputUse,
-    KeeperUse,
-    LoaderUse,
-    MemoryUse,
-    NormUse,
-    OutlierUse,
-    PeriodUse,
-    SegmentLine,
-    SegmentUse,
-    SettingsUse,
-    StepSummary,
+    CategoryUse as CategoryUse,
+    CaughtUse as CaughtUse,
+    ChangeUse as ChangeUse,
+    Contention as Contention,
+    GarbageUse as GarbageUse,
+    InputUse as InputUse,
+    KeeperUse as KeeperUse,
+    LoaderUse as LoaderUse,
+    MemoryUse as MemoryUse,
+    NormUse as NormUse,
+    OutlierUse as OutlierUse,
+    PeriodUse as PeriodUse,
+    SegmentLine as SegmentLine,
+    SegmentUse as SegmentUse,
+    SettingsUse as SettingsUse,
+    StepSummary as StepSummary,
 )
-from steptime.analysis.modules import ModuleUse
-from steptime.analysis.operators import OperatorUse
-from steptime.analysis.stragglers.comparison import LateRank
-from steptime.analysis.user_code import FunctionUse
-from steptime.analysis.what_if.what_if import Prediction
+from steptime.analysis.modules import ModuleUse as ModuleUse
+from steptime.analysis.operators import OperatorUse as OperatorUse
+from steptime.analysis.stragglers.comparison import LateRank as LateRank
+from steptime.analysis.user_code import FunctionUse as FunctionUse
+from steptime.analysis.what_if.what_if import Prediction as Prediction
 from steptime.quantities import BETWEEN_RUNS, Estimate, mean_of_series
-from steptime.recording.recording import PaddingFacts
-
-__all__ = [
-    "AllocationUse",
-    "Case",
-    "CategoryUse",
-    "CaughtUse",
-    "ChainUse",
-    "ChangeUse",
-    "CollectiveUse",
-    "CompilationUse",
-    "CompiledKernelUse",
-    "CompilerEventUse",
-    "CompilerUse",
-    "Contention",
-    "CopyUse",
-    "FunctionUse",
-    "GapUse",
-    "GarbageUse",
-    "GpuUse",
-    "GradientUse",
-    "InputUse",
-    "KeeperUse",
-    "KernelUse",
-    "LateRank",
-    "LineUse",
-    "LoaderUse",
-    "MachineUse",
-    "MemoryUse",
-    "ModuleUse",
-    "NormUse",
-    "OperatorUse",
-    "OptimizerUse",
-    "OutlierUse",
-    "PaddingFacts",
-    "PathUse",
-    "PeriodUse",
-    "Prediction",
-    "RankUse",
-    "RecomputeUse",
-    "RepeatedForward",
-    "ReplayUse",
-    "RooflineUse",
-    "RootUse",
-    "SegmentLine",
-    "SegmentUse",
-    "SettingsUse",
-    "Signal",
-    "SiteUse",
-    "StepSummary",
-    "record_of",
-]
-"""With the records that a case is made of, those of the rooms below among them."""
+from steptime.recording.recording import PaddingFacts as PaddingFacts
 
 Record = TypeVar("Record")
 
@@ -281,14 +232,13 @@ class Case:
     period: PeriodUse | None = None
     changing_work: bool | None = None
     modules: tuple[ModuleUse, ...] = ()
+    outliers: OutlierUse | None = None
+    caught: CaughtUse | None = None
+    gpu: GpuUse | None = None
+    compiler: CompilerUse | None = None
 
     @property
     def between_runs(self) -> float:
         """Share of a step that runs of one job differ by on its machine: measured, else what is assumed of any."""
         measured = self.machine.between_runs if self.machine is not None else None
         return BETWEEN_RUNS if measured is None else measured
-
-    outliers: OutlierUse | None = None
-    caught: CaughtUse | None = None
-    gpu: GpuUse | None = None
-    compiler: CompilerUse | None = None

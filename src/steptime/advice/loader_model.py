@@ -25,6 +25,7 @@ from dataclasses import dataclass
 
 from steptime.advice.evidence import Case, Contention, LoaderUse, SettingsUse, StepSummary
 from steptime.advice.models import at_once
+from steptime.quantities import format_count
 
 HANDOVER = 1_000_000.0
 """ns per batch to receive it from a worker (queue, shared memory, rebuilding tensors), where the machine was not
@@ -172,7 +173,7 @@ def supply(
 
 def usable_text(loader: LoaderUse) -> str:
     """ "2 usable CPUs"."""
-    return f"{loader.usable_cpus} usable CPU{'s' * (loader.usable_cpus > 1)}"
+    return format_count(loader.usable_cpus, "usable CPU")
 
 
 def _limit(loader: LoaderUse, settings: SettingsUse | None) -> tuple[int, str]:

@@ -14,7 +14,7 @@ from steptime.advice.savings import NOTHING, ratio, scaled
 from steptime.analysis.categories import Breakdown, Category
 from steptime.analysis.operators import OperatorUse
 from steptime.analysis.threads import during
-from steptime.analysis.timeline import Phase, Steps, Timeline, lane_of, training_thread
+from steptime.analysis.timeline import UNSPLIT_PHASES, Phase, Steps, Timeline, lane_of, training_thread
 from steptime.arrays import Int64, quartiles, unique
 from steptime.intervals import Intervals, contains, measure, subtract, union
 from steptime.journal import Kind
@@ -118,8 +118,6 @@ CALIBRATION = 24
 UNSPLIT = {Phase.INPUT: Category.INPUT, Phase.TRANSFER: Category.COPY, Phase.REST: Category.PYTHON}
 """Categories of the phases in which the model does nothing, where there is no breakdown: how much of the other phases
 could be saved, no phase tells."""
-UNSPLIT_PHASES = ("forward", "backward", "optimizer", "evaluation", "rest")
-"""Names of the phases that only a profile can split into categories."""
 
 
 def others_took_cpus(contention: Contention) -> bool:

@@ -14,6 +14,7 @@ from steptime.advice.models import how_to_record, late_name, late_reason, stragg
 from steptime.advice.rule import Finding, Weight
 from steptime.advice.savings import named, ratio
 from steptime.advice.segment_evidence import MOST, line_place, lines_text, only_calls
+from steptime.analysis.timeline import UNSPLIT_PHASES
 from steptime.quantities import Estimate, format_duration, format_share, format_source, format_times
 
 BALANCED = "balanced"
@@ -28,8 +29,6 @@ bottleneck."""
 COMPUTE = "compute"
 COMMUNICATION = "communication"
 UNRECORDED, UNEXPLAINED = "unrecorded", "unexplained"
-UNSPLIT = ("forward", "backward", "optimizer", "evaluation", "rest")
-"""Phases that stand for categories where no step was profiled."""
 WIDEST = 0.3
 """Of the step: an interval wider than this decides nothing when another category's interval overlaps it."""
 CLEARLY = 2
@@ -226,7 +225,7 @@ def _confidence(case: Case, findings: tuple[Finding, ...], varying: str) -> tupl
     doubts = [(_grade(finding, case), finding.summary) for finding in findings if finding.weight is Weight.DOUBT]
     if varying:
         doubts.append((varying, f"{steps_text(case.step)}; measure more of them"))
-    if any(use.name in UNSPLIT for use in case.categories):
+    if any(use.name in UNSPLIT_PHASES for use in case.categories):
         doubts.append((LIKELY, "No step was profiled, so that categories inside of a phase are not known"))
     if doubts:
         return min(doubts, key=lambda doubt: doubt[0] == LIKELY)
@@ -242,6 +241,12 @@ def steps_text(step: StepSummary) -> str:
     if step.steady < FEWEST and step.longest:
         return f"{step.steady} steps, {format_duration(step.shortest)} to {format_duration(step.longest)} long"
     return f"{step.steady} steps, ± {format_duration((step.duration.high - step.duration.low) / 2)}"
+
+
+def disturbance(findings: Iterable[Finding]) -> Finding | None:
+    """The doubt that other programs used the CPUs: each of two runs may have waited for one the longer, so that their
+    times are not to be compared."""
+    return next((each for each in findings if each.name == OTHER_LOAD and each.weight is Weight.DOUBT), None)
 
 
 def _grade(doubt: Finding, case: Case) -> str:
@@ -261,7 +266,7 @@ def _nothing_to_recover(
 ) -> tuple[str, str]:
     """The longest phase where no step was profiled; computing, when it is most of the step; else nothing in
     particular."""
-    unsplit = [use for use in uses if use.name in UNSPLIT]
+    unsplit = [use for use in uses if use.name in UNSPLIT_PHASES]
     if unsplit:
         largest = max(unsplit, key=lambda use: use.duration.value)
         return largest.name, f"{_amount(largest, case)}."

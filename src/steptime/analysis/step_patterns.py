@@ -9,9 +9,8 @@ import numpy as np
 
 from steptime.analysis.timeline import Phase, Steps
 from steptime.arrays import Float64, Int64
+from steptime.quantities import TO_DEVIATION
 
-NORMAL = 1.4826
-"""Median absolute deviation of a normal distribution to its standard deviation."""
 LEAST_STEPS = 30
 """Fewer have no levels to speak of."""
 LEAST_LEVEL = 8
@@ -166,7 +165,7 @@ def find_period(steps: Steps) -> Period | None:
 def _period_of(steady: Int64, values: Int64, phase: Phase, step: float) -> Period | None:
     quick = values[values <= np.median(values)]
     usual = float(np.median(quick))
-    noise = NORMAL * float(np.median(np.abs(quick - usual)))
+    noise = TO_DEVIATION * float(np.median(np.abs(quick - usual)))
     slow = steady[values > usual + max(SLOWER * step, SLOW_SPREADS * noise)]
     if len(slow) < LEAST_SLOW:
         return None

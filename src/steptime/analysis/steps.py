@@ -17,6 +17,7 @@ import numpy as np
 from steptime.analysis.timeline import Mode, RecordTable
 from steptime.arrays import Bool, Float64, Int64, unique
 from steptime.journal import Flag, Kind
+from steptime.quantities import TO_DEVIATION
 
 UPDATES = (Kind.OPTIMIZER_STEP, Kind.SCALER_STEP)
 
@@ -141,8 +142,6 @@ TOLERANCE = 0.02
 DEVIATIONS = 3.0
 """Beyond so many standard deviations from what is usual a step counts as no further away: one stall of a second must
 not outweigh a hundred steps."""
-NORMAL = 1.4826
-"""Median absolute deviation of a normal distribution to its standard deviation."""
 BURST = 2
 """Compilations at most so many steps apart belong to the same start: forward, backward and the second shape."""
 
@@ -179,7 +178,7 @@ def _slow_steps(work: Int64, usable: Bool, most: int) -> int:
     if len(later) < LEAST:
         return 1
     usual = float(np.median(later))
-    noise = NORMAL * float(np.median(np.abs(later - usual)))
+    noise = TO_DEVIATION * float(np.median(np.abs(later - usual)))
     reach = max(DEVIATIONS * noise, TOLERANCE * usual)
     first = _truncation(np.clip(work, usual - reach, usual + reach), usable, most)
     return first if _is_a_start(work[1:first][usable[1:first]], work[first:][usable[first:]]) else 1

@@ -38,6 +38,10 @@ class Phase(IntEnum):
     """Everything else of the training thread."""
 
 
+UNSPLIT_PHASES = ("forward", "backward", "optimizer", "evaluation", "rest")
+"""Names of the phases that only a profile can split into categories."""
+
+
 class SegmentKind(IntEnum):
     """What lies between training steps, or in them without belonging to them."""
 

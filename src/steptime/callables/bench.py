@@ -102,7 +102,6 @@ class _Timed(msgspec.Struct, frozen=True):
     failed: str = ""
     first_ns: float = 0.0
     changes: bool = False
-    warm_up_calls: int = 0
     follows: bool | None = None
     fresh: list[float] = []
     repeated: list[float] = []

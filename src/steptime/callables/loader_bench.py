@@ -136,7 +136,6 @@ class _LoaderAnswer(msgspec.Struct, frozen=True):
     torch: str = ""
     usable_cpus: int = 1
     dataset: str = ""
-    batch_size: int | None = None
     workers: int = 0
     iterable: bool = False
     unbatched: bool = False

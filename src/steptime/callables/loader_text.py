@@ -1,23 +1,18 @@
-"""A bench of a loader as text, Markdown, JSON and page: the answer first, then its parts and each setting."""
+"""What is told of a bench of a loader: the answer, its parts, each setting, and the time of a batch over workers."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from steptime.callables.loader_bench import PLATEAU, LoaderBench, LoaderSetting
-from steptime.callables.text import in_columns
+from steptime.callables.sheet import SURE, Sheet, renderers_of
 from steptime.quantities import format_bytes, format_count, format_duration, format_share
-from steptime.report.json import document
-from steptime.report.markdown import prose, titled_table
-from steptime.report.output import Renderer
-from steptime.report.page.curves import CurveChart, curve_of, page_of
-from steptime.report.page.waterfall import Tick, decades
-from steptime.report.printable import one_line, printable
+from steptime.report.page.curves import CurveChart, curve_of
+from steptime.report.page.waterfall import Tick, decades_of, middles
+from steptime.report.printable import one_line
 from steptime.report.sentences import format_rate, interval_text
 from steptime.report.tables import Table, duration, number, table_of, word
 
-SURE = 0.1
-"""Half of an interval over its value: a wider one is worth a word."""
 WORTH_A_WORD = 0.5
 """Share of the making of a batch in which no CPU works, and part of an item's time that its second reading takes."""
 
@@ -206,26 +201,15 @@ def _head(bench: LoaderBench) -> str:
     )
 
 
-def render_text(bench: LoaderBench) -> str:
-    """The whole text, with a line feed at its end."""
-    lines = [_head(bench), "", headline(bench), badge(bench)]
-    for table in tables(bench):
-        lines += ["", *in_columns(table)]
-    lines += ["", *map(one_line, notes(bench))]
-    return "".join(f"{printable(line)}\n" for line in lines)
+def sheet_of(bench: LoaderBench) -> Sheet:
+    """What is told of a loader's bench, in any format."""
+    return Sheet(
+        f"Bench of {bench.wishes.loader}", _head(bench), headline(bench), badge(bench), tables(bench),
+        tuple(notes(bench)), (chart(bench),), {"bench": bench},
+    )  # fmt: skip
 
 
-def render_markdown(bench: LoaderBench) -> str:
-    """For an issue or a pull request."""
-    lines = [f"**{prose(headline(bench))}** {prose(badge(bench))}", "", prose(_head(bench)), ""]
-    for table in tables(bench):
-        lines += titled_table(table)
-    return printable("\n".join([*lines, *(f"- {prose(one_line(each))}" for each in notes(bench))])) + "\n"
-
-
-def to_json(bench: LoaderBench) -> str:
-    """All of it, with its headline."""
-    return document({"headline": headline(bench), "confidence": badge(bench), "bench": bench})
+RENDERERS = renderers_of(sheet_of)
 
 
 def chart(bench: LoaderBench) -> CurveChart | None:
@@ -234,23 +218,7 @@ def chart(bench: LoaderBench) -> CurveChart | None:
     if len(known) < 2:
         return None
     times = [each.batch for each in known if each.batch is not None]
-    axis = decades([bound for each in times for bound in (max(each.low, 1.0), each.high)])
-    places = [100 * (number + 0.5) / len(known) for number in range(len(known))]
+    axis, places = decades_of(times), middles(len(known))
     line = curve_of("time of a batch", 0, list(zip(places, times, strict=True)), axis)
     across = tuple(Tick(x, format_count(each.workers, "worker")) for x, each in zip(places, known, strict=True))
-    up = tuple(Tick(axis.place(10.0**power), format_duration(10.0**power)) for power in range(axis.low, axis.high + 1))
-    return CurveChart((line,), across, up, "Time of a batch over workers")
-
-
-def render(bench: LoaderBench) -> str:
-    """The whole page."""
-    title, answer = f"Bench of {bench.wishes.loader}", (headline(bench), badge(bench))
-    return page_of(title, to_json(bench), answer, [chart(bench)], tables(bench), notes(bench))
-
-
-RENDERERS: tuple[Renderer[LoaderBench], ...] = (
-    Renderer(".txt", render_text),
-    Renderer(".md", render_markdown),
-    Renderer(".json", to_json),
-    Renderer(".html", render),
-)
+    return CurveChart((line,), across, axis.every_tick(format_duration), "Time of a batch over workers")

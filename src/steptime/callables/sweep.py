@@ -14,16 +14,13 @@ import msgspec
 
 from steptime.advice.evidence import Case, KernelUse, OperatorUse
 from steptime.callables.bench import SCRIPTS, answer_of
-from steptime.callables.text import in_columns
+from steptime.callables.sheet import Sheet, renderers_of
 from steptime.machine.machine import DISTURBING_CPUS, Machine
 from steptime.machine.peaks import OtherLoad
 from steptime.quantities import Estimate, format_bytes, format_count, format_duration, format_share
-from steptime.report.json import document
-from steptime.report.markdown import prose, titled_table
-from steptime.report.output import Renderer
-from steptime.report.page.curves import CurveChart, PlacedPoint, curve_of, page_of
-from steptime.report.page.waterfall import Tick, decades
-from steptime.report.printable import one_line, printable, shorten
+from steptime.report.page.curves import CurveChart, PlacedPoint, curve_of
+from steptime.report.page.waterfall import Tick, decades, middles
+from steptime.report.printable import shorten
 from steptime.report.sentences import format_rate
 from steptime.report.tables import Table, duration, number, table_of, word
 
@@ -276,32 +273,21 @@ def _table(kind: str, points: tuple[SweepPoint, ...]) -> Table:
     )  # fmt: skip
 
 
-def render_text(sweep: Sweep) -> str:
-    """The whole text, with a line feed at its end."""
-    lines = [_head(sweep), "", *map(one_line, (headline(sweep), badge(sweep))), "", *map(one_line, knees(sweep))]
-    for table in tables(sweep):
-        lines += ["", *in_columns(table)]
-    return "".join(f"{printable(line)}\n" for line in lines)
-
-
 def _head(sweep: Sweep) -> str:
     where = f"{format_count(sweep.threads, 'thread')}" if sweep.device == "cpu" else ""
     return " · ".join(filter(None, ("steptime env --sweep", f"torch {sweep.torch}", sweep.device, where)))
 
 
-def render_markdown(sweep: Sweep) -> str:
-    """For an issue or a pull request."""
-    lines = [f"**{prose(headline(sweep))}** {prose(badge(sweep))}", "", prose(_head(sweep)), ""]
-    for table in tables(sweep):
-        lines += titled_table(table)
-    return printable("\n".join([*lines, *(f"- {prose(each)}" for each in knees(sweep))])) + "\n"
+def sheet_of(sweep: Sweep) -> Sheet:
+    """What is told of a sweep, in any format."""
+    said = tuple(knees(sweep))
+    return Sheet(
+        f"Ceilings of {sweep.name or sweep.device}", _head(sweep), headline(sweep), badge(sweep), tables(sweep), said,
+        (chart(sweep), *by_size(sweep)), {"knees": said, "sweep": sweep}, notes_first=True,
+    )  # fmt: skip
 
 
-def to_json(sweep: Sweep) -> str:
-    """All of it, with its headline."""
-    return document(
-        {"headline": headline(sweep), "confidence": badge(sweep), "knees": list(knees(sweep)), "sweep": sweep}
-    )
+RENDERERS = renderers_of(sheet_of)
 
 
 def chart(sweep: Sweep) -> CurveChart | None:
@@ -324,8 +310,8 @@ def chart(sweep: Sweep) -> CurveChart | None:
         curves += (curve_of("the roofline: memory, then arithmetic", len(kinds), ceiling, up),)
     return CurveChart(
         curves,
-        tuple(Tick(across.place(10.0**power), f"{10.0**power:g}") for power in range(across.low, across.high + 1)),
-        tuple(Tick(up.place(10.0**power), _rate(10.0**power, "FLOP/s")) for power in range(up.low, up.high + 1)),
+        across.every_tick(lambda value: f"{value:g}"),
+        up.every_tick(lambda value: _rate(value, "FLOP/s")),
         "FLOP/s over arithmetic intensity (FLOP/B)",
         tuple(
             PlacedPoint(
@@ -377,14 +363,14 @@ def _over_amount(
 ) -> CurveChart:
     """Rates over amounts that grow by a factor: each has its tick. marked: points with what they are."""
     up = decades([each.seconds[0] / seconds * rate(each) for each in points for seconds in each.seconds])
-    places = {each.amount: 100 * (number + 0.5) / len(points) for number, each in enumerate(points)}
+    places = dict(zip((each.amount for each in points), middles(len(points)), strict=True))
     median = [rate(each) * each.seconds[0] / each.seconds[1] for each in points]
     drawn = [(places[each.amount], Estimate(rate(each), low, rate(each), 2, "1"))
              for each, low in zip(points, median, strict=True)]  # fmt: skip
     return CurveChart(
         (curve_of(name, 0, drawn, up),),
         tuple(Tick(places[each.amount], words(each.amount)) for each in points),
-        tuple(Tick(up.place(10.0**power), _rate(10.0**power, unit)) for power in range(up.low, up.high + 1)),
+        up.every_tick(lambda value: _rate(value, unit)),
         title,
         tuple(
             PlacedPoint(places[each.amount], 100 - up.place(rate(each)), f"{words(each.amount)}: {what}")
@@ -396,17 +382,3 @@ def _over_amount(
 
 def _estimate(point: SweepPoint) -> Estimate:
     return Estimate(point.rate, point.flops / point.seconds[1], point.rate, 2, "1")
-
-
-def render(sweep: Sweep) -> str:
-    """The whole page."""
-    title, answer = f"Ceilings of {sweep.name or sweep.device}", (headline(sweep), badge(sweep))
-    return page_of(title, to_json(sweep), answer, (chart(sweep), *by_size(sweep)), tables(sweep), knees(sweep))
-
-
-RENDERERS: tuple[Renderer[Sweep], ...] = (
-    Renderer(".txt", render_text),
-    Renderer(".md", render_markdown),
-    Renderer(".json", to_json),
-    Renderer(".html", render),
-)

@@ -1,19 +1,18 @@
-"""A bench as text, Markdown and JSON: the answer first, then a row for each callable."""
+"""What is told of a bench: the answer, a table for each setting of inputs, time over inputs or over blocks."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
 from steptime.callables.bench import NOT_TO_BE_TAKEN, Bench, BenchSetting, Contender, Standing
+from steptime.callables.sheet import SURE, Sheet, renderers_of
 from steptime.quantities import Estimate, format_bytes, format_count, format_duration, format_share
-from steptime.report.json import document
-from steptime.report.markdown import prose, titled_table
-from steptime.report.printable import one_line, printable
+from steptime.report.page.curves import COLOURS, CurveChart, curve_of
+from steptime.report.page.waterfall import Tick, decades, decades_of, middles
+from steptime.report.printable import one_line
 from steptime.report.sentences import format_rate, interval_text
 from steptime.report.tables import Cell, Column, Table, duration, number, size, table_of, word
 
-SURE = 0.1
-"""Half of an interval over its value: a wider one is worth a word."""
 LONG_FIRST_CALL = 3.0
 """First calls over later ones: shorter ones are no compilation."""
 NEAR_ONE, MOST_DECIMALS = 0.5, 4
@@ -22,26 +21,16 @@ LAUNCH_BOUND = 0.9
 """Of a call's time on a device, for which the host launches it: the device waits for the host."""
 
 
-def render_text(bench: Bench) -> str:
-    """The whole text, with a line feed at its end."""
-    lines = [_head(bench), "", headline(bench), badge(bench)]
-    for table in tables(bench):
-        lines += ["", *in_columns(table)]
-    lines += ["", *notes(bench)]
-    return "".join(f"{printable(line)}\n" for line in "\n".join(lines).rstrip("\n").splitlines())
+def sheet_of(bench: Bench) -> Sheet:
+    """What is told of a bench, in any format."""
+    title = f"Bench of {', '.join(bench.wishes.callables)}"
+    return Sheet(
+        title, _head(bench), headline(bench), badge(bench), tables(bench), tuple(notes(bench)), (chart(bench),),
+        {"bench": bench},
+    )  # fmt: skip
 
 
-def render_markdown(bench: Bench) -> str:
-    """For an issue or a pull request."""
-    lines = [f"**{prose(headline(bench))}** {prose(badge(bench))}", "", prose(_head(bench)), ""]
-    for table in tables(bench):
-        lines += titled_table(table)
-    return printable("\n".join([*lines, *(f"- {prose(each)}" for each in notes(bench))])) + "\n"
-
-
-def to_json(bench: Bench) -> str:
-    """All of it, with its headline."""
-    return document({"headline": headline(bench), "confidence": badge(bench), "bench": bench})
+RENDERERS = renderers_of(sheet_of)
 
 
 def _head(bench: Bench) -> str:
@@ -144,7 +133,7 @@ def badge(bench: Bench) -> str:
     if not times:
         return "Unclear: nothing was timed."
     blocks = format_count(min(each.samples for each in times), "block")
-    basis = f"{blocks} each in {format_count(bench.processes, 'process').replace('processs', 'processes')}"
+    basis = f"{blocks} each in {format_count(bench.processes, 'process')}"
     if bench.disturbed:
         return f"Unclear: other programs kept {bench.other_cpus:.1f} CPUs busy meanwhile ({basis})."
     wide = max((each.high - each.low) / 2 / each.value for each in times if each.value)
@@ -266,16 +255,37 @@ def _first_calls(contenders: Iterable[Contender]) -> Iterator[str]:
         yield one_line(f"{each.name}: the first call took {format_duration(each.first_call)}{paid}.")
 
 
-def in_columns(table: Table) -> list[str]:
-    """A table in columns, under its title."""
-    grid = [[column.title for column in table.columns], *([cell.text for cell in row] for row in table.rows)]
-    widths = [max(len(row[place]) for row in grid) for place in range(len(table.columns))]
-    numbers = [column.number for column in table.columns]
-    rows = (
-        "  ".join(
-            text.rjust(width) if right else text.ljust(width)
-            for text, width, right in zip(row, widths, numbers, strict=True)
+def chart(bench: Bench) -> CurveChart | None:
+    """Time over inputs; over the blocks, as they were timed, where there is one setting only. None without times."""
+    settings = [setting for setting in bench.settings if setting.contenders]
+    times = [each.time for setting in settings for each in setting.contenders if each.time is not None]
+    if not times:
+        return None
+    if len(settings) < 2:
+        return over_blocks(settings[0])
+    axis, places = decades_of(times), middles(len(settings))
+    curves = []
+    for place, contender in enumerate(settings[0].contenders):
+        known = [(x, setting.contenders[place].time) for x, setting in zip(places, settings, strict=True)]
+        drawn = [(x, each) for x, each in known if each is not None]
+        curves.append(curve_of(contender.name, place % COLOURS, drawn, axis))
+    labels = tuple(Tick(x, setting.inputs) for x, setting in zip(places, settings, strict=True))
+    return CurveChart(tuple(curves), labels, axis.every_tick(format_duration))
+
+
+def over_blocks(setting: BenchSetting) -> CurveChart | None:
+    """What a call took in each block: clocks that rise and other programs show as steps that all curves have."""
+    drawn = [(number, each) for number, each in enumerate(setting.contenders) if each.blocks]
+    axis = decades([max(block, 1.0) for _, each in drawn for block in each.blocks])
+    curves = tuple(
+        curve_of(
+            each.name,
+            number % COLOURS,
+            [(place, Estimate(block, block, block, 1))
+             for place, block in zip(middles(len(each.blocks)), each.blocks, strict=True)],
+            axis,
         )
-        for row in grid
-    )
-    return [table.title, *(f"  {row}".rstrip() for row in rows)]
+        for number, each in drawn
+    )  # fmt: skip
+    across = (Tick(0.0, "first block"), Tick(100.0, "last"))
+    return CurveChart(curves, across, axis.every_tick(format_duration), "Time of a call, block after block")

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from steptime.cli.exit_codes import say, tell
-from steptime.cli.options import check_outputs, output_options
+from steptime.cli.options import Delivery, output_options
 from steptime.cli.run import Announcer, say_above
 from steptime.errors import NothingMeasuredError, UsageError
 
@@ -22,11 +22,7 @@ from steptime.errors import NothingMeasuredError, UsageError
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing but errors; with -o or --json, only those.")
 def command(
     pid: int,
-    outputs: tuple[str, ...],
-    as_json: bool,
-    full: bool,
-    force: bool,
-    no_source: bool,
+    delivery: Delivery,
     recording: str | None,
     stay: bool,
     no_profile: bool,
@@ -52,10 +48,10 @@ def command(
     from steptime.recording.inventory import remove
     from steptime.recording.manifest import discard, innermost, remove_empty
 
-    check_outputs(outputs, force=force)
+    delivery.check()
     pids = processes_to_enter(pid)
     if not has_way_in(pids[0]) and find():
-        return _look(pids[0], stay=stay, wants_report=bool(outputs or as_json or recording))
+        return _look(pids[0], stay=stay, wants_report=bool(delivery.outputs or delivery.as_json or recording))
     wanted = Path(recording) if recording is not None else default_recording(command_of(pids[0]))
     kept = innermost(wanted)
     folder = make_recording(wanted)
@@ -87,15 +83,7 @@ def command(
     except NothingMeasuredError as nothing:
         say(str(nothing))
         return 1
-    deliver(
-        report,
-        outputs,
-        as_json=as_json,
-        force=force,
-        text_to_stderr=None if quiet else True,
-        no_source=no_source,
-        full=full,
-    )
+    deliver(report, delivery, text_to_stderr=None if quiet else True)
     return 0
 
 

@@ -83,21 +83,16 @@ def command(
     steptime bench torch.nn.functional:gelu torch:relu --shapes 1024x1024 --dtypes float32,bfloat16
     """
     from steptime.callables.bench import NOT_TO_BE_TAKEN, Wishes, bench
-    from steptime.callables.page import RENDERERS
-    from steptime.callables.text import render_text, to_json
-    from steptime.cli.delivery import write_all
-    from steptime.cli.exit_codes import tell
-    from steptime.cli.screen import show
+    from steptime.callables.text import RENDERERS
+    from steptime.cli.delivery import check_all, hand_over
     from steptime.machine.environment import describe
-    from steptime.report.output import check
 
     for place in (*callables, *filter(None, (inputs,))):
         if not PLACE.fullmatch(place):
             raise UsageError(
                 "bench-callable", f"{place[:60]!r} names no callable: expected FILE:NAME, such as kernels.py:fast."
             )
-    for output in outputs:
-        check(output, force=force, renderers=RENDERERS)
+    check_all(RENDERERS, outputs, force=force)
     wishes = Wishes(
         tuple(dict.fromkeys(callables)), inputs, shapes_of(shapes), listed(dtypes, DTYPES, "--dtypes"),
         listed(modes, MODES, "--modes"), given["device"], given["backward"], given["cold"], given["length"],
@@ -107,10 +102,6 @@ def command(
         raise UsageError("usage", f"At most {MOST_SETTINGS} shapes and dtypes are timed in one go.")
     here = describe(python, remeasure=False, runs=False, tell=say)
     found = bench(wishes, here.interpreter, here.machines, say)
-    if as_json:
-        tell(to_json(found))
-    else:
-        show(render_text(found))
-    write_all(RENDERERS, found, outputs, force=force)
+    hand_over(RENDERERS, found, outputs, as_json=as_json, force=force)
     good = found.contenders and not any(each.standing in NOT_TO_BE_TAKEN for each in found.contenders)
     return 0 if good else 1

@@ -10,18 +10,16 @@ from pathlib import Path
 import click
 
 from steptime.callables.loader_bench import PROCESSES, Ask, LoaderJob, LoaderWishes, bench_loader, of_job, of_place
-from steptime.callables.loader_text import RENDERERS, render_text, to_json
+from steptime.callables.loader_text import RENDERERS
 from steptime.cli.bench import PLACE, listed
-from steptime.cli.delivery import write_all
-from steptime.cli.exit_codes import say, tell
+from steptime.cli.delivery import check_all, hand_over
+from steptime.cli.exit_codes import say
 from steptime.cli.options import force_option, numbers_of, outputs_option, seconds
-from steptime.cli.screen import show
-from steptime.cli.trial import diagnosed
+from steptime.cli.trial import case_and_findings
 from steptime.errors import UsageError
 from steptime.launcher.command import is_recording, resolve
 from steptime.machine.environment import interpreter_with_torch
 from steptime.recording.load import load
-from steptime.report.output import check
 from steptime.trials.containment import Workspace, refuse_uncontained
 from steptime.trials.plan import stand_for
 
@@ -102,8 +100,7 @@ def command(
     steptime bench-loader runs/train-20260801-101500
     steptime bench-loader --formats -- python train.py
     """
-    for output in outputs:
-        check(output, force=force, renderers=RENDERERS)
+    check_all(RENDERERS, outputs, force=force)
     counts = numbers_of(workers, "--workers", 0)
     if counts and counts[-1] > MOST_WORKERS:
         raise UsageError("usage", f"--workers takes at most {MOST_WORKERS}: each is a process.")
@@ -115,11 +112,7 @@ def command(
     )  # fmt: skip
     ask, wishes = asked(target, wishes, python, uncontained=uncontained)
     found = bench_loader(wishes, ask, say)
-    if as_json:
-        tell(to_json(found))
-    else:
-        show(render_text(found))
-    write_all(RENDERERS, found, outputs, force=force)
+    hand_over(RENDERERS, found, outputs, as_json=as_json, force=force)
     return 0
 
 
@@ -137,7 +130,7 @@ def asked(
     if only and is_recording(Path(only)):
         recording = Path(only)
         stand = stand_for(load(recording).manifest, recording, folder, uncontained=uncontained)
-        case, _ = diagnosed(recording)
+        case, _ = case_and_findings(recording)
         use = case.loader
         if use is None:
             raise UsageError("bench-callable", f"{only} has no DataLoader: name it, as in data.py:loader.")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from steptime.cli.exit_codes import say, tell
+from steptime.cli.exit_codes import say
 from steptime.cli.options import files, force_option, no_source_option, noise_option, outputs_option, trace_options
 from steptime.compare.comparison import Comparison
 from steptime.errors import OutputError, UsageError
@@ -68,17 +68,16 @@ def command(
     steptime compare runs/before runs/after --fail-on "step>5%, memory>10%" -o gate.xml
     steptime compare monday.json tuesday.json wednesday.json -o week.html
     """
-    from steptime.cli.delivery import write_all
-    from steptime.cli.screen import show
+    from steptime.cli.delivery import check_all, hand_over
     from steptime.compare.compare import compare
-    from steptime.compare.comparison import Ruling, render_json
-    from steptime.compare.gate import RENDERERS, bounds_of, check_outputs, fails, judged, labels_of
-    from steptime.compare.text import check_line, render_text
+    from steptime.compare.comparison import Ruling
+    from steptime.compare.gate import RENDERERS, bounds_of, fails, judged, labels_of
+    from steptime.compare.text import check_line
 
     if len(paths) < 2:
         raise UsageError("compare-two", "There is one path, and a comparison needs two: steptime compare A B")
     limits = bounds_of(bounds) if bounds is not None else ()
-    check_outputs(outputs, force=force)
+    check_all(RENDERERS, outputs, force=force)
     reports = [_report(path, max_size, cache, no_source) for path in paths]
     comparison = compare(
         reports,
@@ -89,11 +88,7 @@ def command(
     )
     if limits:
         comparison = judged(comparison, limits)
-    if as_json:
-        tell(render_json(comparison))
-    else:
-        show(render_text(comparison))
-    write_all(RENDERERS, comparison, outputs, force=force)
+    hand_over(RENDERERS, comparison, outputs, as_json=as_json, force=force)
     _summarize(comparison)
     if as_json or not _on_one_screen():
         for check in comparison.checks:

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from steptime.cli.exit_codes import say, tell
-from steptime.cli.options import check_outputs, companion_options, files, output_options, trace_options
+from steptime.cli.options import Delivery, companion_options, files, output_options, trace_options
 from steptime.errors import TraceError, UsageError
 
 
@@ -56,11 +56,7 @@ def command(
     ncu: Path | None,
     engine: str | None,
     workers: int | None,
-    outputs: tuple[str, ...],
-    as_json: bool,
-    full: bool,
-    force: bool,
-    no_source: bool,
+    delivery: Delivery,
     max_size: int,
     cache: bool,
 ) -> int:
@@ -76,13 +72,12 @@ def command(
     steptime diagnose trace.json.gz --annotate annotated.json.gz
     steptime diagnose trace.json.gz --on B200 --on MI300X
     """
-    check_outputs(outputs, force=force)
+    delivery.check()
     if annotate is not None:
-        _check_annotation(paths, annotate, force=force)
+        _check_annotation(paths, annotate, force=delivery.force)
     if devices or link != 1:
         _check_one_trace(paths, "--on and --link predict from one trace")
-    from steptime.cli.delivery import deliver, write_all
-    from steptime.cli.diagnosed import diagnosed
+    from steptime.cli.delivery import deliver, diagnosed, write_all
     from steptime.report.output import show_pictures
 
     try:
@@ -90,7 +85,7 @@ def command(
             paths,
             max_size=max_size,
             cache=cache,
-            pictures=show_pictures(outputs, full=full),
+            pictures=show_pictures(delivery.outputs, full=delivery.full),
             compile_logs=compile_logs,
             ncu=ncu,
             engine=engine,
@@ -103,18 +98,18 @@ def command(
         points = read_sweep(paths, max_size=max_size, cache=cache) if error.slug == "mixed-traces" else ()
         if not points:
             raise
-        tell(to_json(points) if as_json else render(points))
-        write_all(RENDERERS, points, outputs, force=force)
+        tell(to_json(points) if delivery.as_json else render(points))
+        write_all(RENDERERS, points, delivery.outputs, force=delivery.force)
         return 0
     if devices or link != 1:
         from steptime.diagnosis import with_elsewhere
 
         report = with_elsewhere(report, Path(paths[0]), devices, link, max_size=max_size, cache=cache)
-    deliver(report, outputs, as_json=as_json, force=force, text_to_stderr=False, no_source=no_source, full=full)
+    deliver(report, delivery, text_to_stderr=False)
     if annotate is not None:
         from steptime.analysis.what_if.annotate import annotate as write_annotated
 
-        write_annotated(Path(paths[0]), Path(annotate), force=force, max_size=max_size, cache=cache)
+        write_annotated(Path(paths[0]), Path(annotate), force=delivery.force, max_size=max_size, cache=cache)
         say(f"Wrote {annotate}")
     return 0
 

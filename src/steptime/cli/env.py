@@ -151,15 +151,12 @@ def _sweep(
     force: bool,
 ) -> int:
     """The sweep of the accelerator, where there is one, else of the CPU; the operators of a recording among it."""
-    from steptime.callables.sweep import RENDERERS, SweepWishes, operators_of, render_text, sweep, to_json
-    from steptime.cli.delivery import write_all
-    from steptime.cli.screen import show
+    from steptime.callables.sweep import RENDERERS, SweepWishes, operators_of, sweep
+    from steptime.cli.delivery import check_all, hand_over
     from steptime.diagnosis import diagnose_paths
     from steptime.machine.environment import describe, interpreter_with_torch
-    from steptime.report.output import check
 
-    for output in outputs:
-        check(output, force=force, renderers=RENDERERS)
+    check_all(RENDERERS, outputs, force=force)
     operators = operators_of(diagnose_paths((recording,)).processes[0].case) if recording else ()
     if recording and not operators:
         raise NothingMeasuredError(
@@ -170,9 +167,5 @@ def _sweep(
     machine = next((each for each in reversed(machines) if each.measured), None)
     found = sweep(SweepWishes(machine.device if machine is not None else "cpu"), interpreter, machine, say)
     found = replace(found, recording=recording or "", operators=operators)
-    if as_json:
-        tell(to_json(found))
-    else:
-        show(render_text(found))
-    write_all(RENDERERS, found, outputs, force=force)
+    hand_over(RENDERERS, found, outputs, as_json=as_json, force=force)
     return 0

@@ -67,8 +67,9 @@ def command(
     from steptime.cli.screen import show
     from steptime.compare import history_index
     from steptime.compare.history import history_of
-    from steptime.compare.history_text import render_json, render_text
+    from steptime.compare.history_text import render_text
     from steptime.quantities import BETWEEN_RUNS
+    from steptime.report.json import document
 
     if yes and older_than is None and keep_bytes is None:
         raise UsageError("usage", "--yes belongs to --older-than or --keep-bytes.")
@@ -93,7 +94,7 @@ def command(
 
         show(render([found for track in history.tracks if (found := goodput_of(track)) is not None]))
     elif as_json:
-        tell(render_json(history))
+        tell(document(history))
     else:
         show(render_text(history, everything=everything or job is not None))
     return 0

@@ -12,14 +12,14 @@ from typing import Any
 
 import click
 
-from steptime.cli.options import RecordingOrCommand, variant_options
+from steptime.cli.options import RecordingOrCommand, outputs_option, variant_options
 from steptime.cli.trial import (
     RENDERERS,
     TrialOptions,
     TrialOutput,
     budget_option,
+    case_and_findings,
     check_output,
-    diagnosed,
     document_text,
     keeping,
     min_gain_option,
@@ -99,7 +99,7 @@ class Candidates:
             baseline = first or baseline
             found.append(variant)
         if self.variables:
-            found.append(candidates.from_variables(self.variables, "env"))
+            found.append(candidates.from_variables(self.variables))
         found += [candidates.from_words(each, command, f"args-{n}") for n, each in enumerate(self.words, 1)]
         found += [candidates.from_command(each, f"against-{n}") for n, each in enumerate(self.commands, 1)]
         if not found:
@@ -153,14 +153,9 @@ class Candidates:
 @budget_option("10m")
 @min_gain_option
 @click.option("--resume", metavar="DIR", type=click.Path(path_type=Path), help="Go on with an interrupted judgement.")
-@click.option(
-    "-o",
-    "--output",
-    "outputs",
-    multiple=True,
-    metavar="FILE",
-    help="Also write FILE: what is printed (.txt), a table for a pull request (.md), the verdicts (.json), the page "
-    "(.html), or all results (.jsonl). Can be given several times.",
+@outputs_option(
+    "Also write FILE: what is printed (.txt), a table for a pull request (.md), the verdicts (.json), the page "
+    "(.html), or all results (.jsonl). Can be given several times."
 )
 @variant_options
 def command(
@@ -231,7 +226,7 @@ def _begin(
     recording = recording_of(target, options)
     manifest = load(recording).manifest
     baseline, variants = asked.variants(manifest.command, Path(manifest.directory))
-    case, _ = diagnosed(recording)
+    case, _ = case_and_findings(recording)
     return new_trial(recording, "judge", variants, case, options, baseline, until_loss), baseline
 
 

@@ -9,13 +9,13 @@ from typing import Any
 import click
 
 from steptime.advice.loader_model import samples_per_step
-from steptime.cli.options import RecordingOrCommand, variant_options
+from steptime.cli.options import RecordingOrCommand, outputs_option, variant_options
 from steptime.cli.trial import (
     TrialOptions,
     TrialOutput,
     budget_option,
+    case_and_findings,
     check_output,
-    diagnosed,
     keeping,
     longer,
     new_trial,
@@ -52,14 +52,9 @@ AUTO = "auto"
     "brings no more, or memory runs out; auto does so from the job's own on.",
 )
 @click.option("--resume", metavar="DIR", type=click.Path(path_type=Path), help="Go on with an interrupted lab.")
-@click.option(
-    "-o",
-    "--output",
-    "outputs",
-    multiple=True,
-    metavar="FILE",
-    help="Also write FILE: what is printed (.txt), the verdicts (.json), the page (.html), or all results (.jsonl). "
-    "Can be given several times.",
+@outputs_option(
+    "Also write FILE: what is printed (.txt), the verdicts (.json), the page (.html), or all results (.jsonl). Can be "
+    "given several times."
 )
 @variant_options
 def command(
@@ -109,7 +104,7 @@ def _sizes(text: str) -> tuple[tuple[int, ...], bool]:
 
 
 def _begin(recording: Path, options: TrialOptions, compile_modes: bool, *, from_own: bool) -> Path:
-    case, _ = diagnosed(recording)
+    case, _ = case_and_findings(recording)
     if from_own and not (case.loader and case.loader.batch_size):
         raise UsageError(
             "usage", "The batch size of this job is not known: name the first one, as in --batch-sizes 16,...."
@@ -122,7 +117,7 @@ def _run_lab(folder: Path, options: TrialOptions, sizes: tuple[int, ...], go_on:
     """The batch sizes, which were asked for, until more of them make no difference; then the lab's variants."""
     plan = read_results(folder).plan
     recording, variants = Path(plan.recording), plan.variants
-    case, _ = diagnosed(recording)
+    case, _ = case_and_findings(recording)
     own_size = case.loader.batch_size if case.loader else None
     capacity = case.memory.capacity if case.memory else None
     sizes = sizes or ((own_size,) if go_on and own_size else ())

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import click
 
-from steptime.cli.exit_codes import tell
 from steptime.cli.options import files, force_option, outputs_option, size, trace_options
 
 
@@ -37,19 +36,12 @@ def command(
     steptime memory snapshot.pickle --capacity 24GiB -o memory.md
     steptime memory runs/train-20260801-101500
     """
-    from steptime.cli.delivery import write_all
-    from steptime.cli.screen import show
-    from steptime.memory import text
-    from steptime.report.output import check
-
-    for output in outputs:
-        check(output, force=force, renderers=text.RENDERERS)
+    from steptime.cli.delivery import check_all, hand_over
     from steptime.memory.report import triage_path
+    from steptime.memory.text import RENDERERS
+
+    check_all(RENDERERS, outputs, force=force)
 
     report = triage_path(Path(path), capacity=capacity, max_size=max_size, cache=cache)
-    if as_json:
-        tell(text.json(report))
-    else:
-        show(text.text(report))
-    write_all(text.RENDERERS, report, outputs, force=force)
+    hand_over(RENDERERS, report, outputs, as_json=as_json, force=force)
     return 0

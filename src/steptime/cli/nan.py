@@ -11,10 +11,9 @@ from typing import Any
 import click
 
 from steptime.cli.after_run import nothing_measured
-from steptime.cli.delivery import write_all
-from steptime.cli.exit_codes import say, tell
-from steptime.cli.options import files, force_option
-from steptime.cli.screen import show
+from steptime.cli.delivery import check_all, hand_over
+from steptime.cli.exit_codes import say
+from steptime.cli.options import files, force_option, outputs_option
 from steptime.errors import UsageError
 from steptime.launcher.command import default_recording, job_name, resolve
 from steptime.launcher.launch import exit_as, launch
@@ -24,7 +23,7 @@ from steptime.nan.nonfinite import NonFinite, ProcessNumerics, Trigger, read_num
 from steptime.nan.text import render
 from steptime.nan.trace_back import first_sign, trace_back
 from steptime.report.json import document
-from steptime.report.output import STANDARD_OUTPUT, Renderer, check
+from steptime.report.output import STANDARD_OUTPUT, Renderer
 from steptime.trials.containment import Workspace, contained, leave, refuse_uncontained
 from steptime.trials.plan import ours_in, with_outputs
 
@@ -146,11 +145,8 @@ def _instrument(
 
 
 def _deliver(account: NonFinite, options: NanOptions) -> None:
-    if options.as_json:
-        tell(document(account))
-    else:
-        show(render(account), error=STANDARD_OUTPUT not in options.outputs)
-    write_all(RENDERERS, account, options.outputs, force=options.force)
+    error = STANDARD_OUTPUT not in options.outputs
+    hand_over(RENDERERS, account, options.outputs, as_json=options.as_json, force=options.force, error=error)
 
 
 @click.command(
@@ -178,14 +174,7 @@ def _deliver(account: NonFinite, options: NanOptions) -> None:
     type=click.Path(path_type=Path),
     help="Folder of what is recorded. Default: runs/<job>-nan-<time>.",
 )
-@click.option(
-    "-o",
-    "--output",
-    "outputs",
-    multiple=True,
-    metavar="FILE",
-    help="Also write FILE: what is printed (.txt or .json). Can be given several times.",
-)
+@outputs_option("Also write FILE: what is printed (.txt or .json). Can be given several times.")
 @force_option
 @click.option("--json", "as_json", is_flag=True, help="Print the same as JSON on standard output.")
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing while the job runs.")
@@ -204,8 +193,7 @@ def command(**given: Any) -> int:
     options = NanOptions(**given)
     if options.at is not None and (options.go_on or options.no_replay):
         raise UsageError("usage", "--at is one instrumented run: it goes with neither --continue nor --no-replay.")
-    for output in options.outputs:
-        check(output, force=options.force, renderers=RENDERERS)
+    check_all(RENDERERS, options.outputs, force=options.force)
     resolve(options.job)
     if options.force and options.recording is not None:
         from steptime.recording.inventory import remove, replaceable

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import wraps
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import click
 from click.shell_completion import CompletionItem
@@ -96,11 +98,36 @@ OF_A_REPORT = (
 )
 
 
-def output_options(function: Function) -> Function:
-    """-o, --json, --full, --no-source and --force."""
-    as_json = click.option("--json", "as_json", is_flag=True, help="Print the report as JSON on standard output.")
-    outputs = outputs_option(f"Write the report to FILE, {OF_A_REPORT}")
-    return outputs(as_json(full_option(force_option(no_source_option(function)))))
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """Where a report goes, and what is in it. full: JSON has everything that is known."""
+
+    outputs: tuple[str, ...]
+    as_json: bool
+    full: bool
+    force: bool
+    no_source: bool
+
+    def check(self) -> None:
+        """Refuses before the work what could not be written after it. Raises OutputError."""
+        for output in self.outputs:
+            from steptime.report.output import check  # brings numpy, for which no job should wait unasked
+
+            check(output, force=self.force)
+
+
+def output_options(function: Callable[..., int]) -> Callable[..., int]:
+    """-o, --json, --full, --no-source and --force, together: delivery."""
+
+    @wraps(function)
+    def gathered(
+        outputs: tuple[str, ...], as_json: bool, full: bool, force: bool, no_source: bool, **given: Any
+    ) -> int:
+        return function(delivery=Delivery(outputs, as_json, full, force, no_source), **given)
+
+    json_option = click.option("--json", "as_json", is_flag=True, help="Print the report as JSON on standard output.")
+    outputs_ = outputs_option(f"Write the report to FILE, {OF_A_REPORT}")
+    return outputs_(json_option(full_option(force_option(no_source_option(gathered)))))
 
 
 def trace_options(function: Function) -> Function:
@@ -189,14 +216,6 @@ def variant_options(function: Function) -> Function:
     ):
         function = add(function)
     return function
-
-
-def check_outputs(outputs: Sequence[str], *, force: bool) -> None:
-    """Refuses before the work what could not be written after it. Raises OutputError."""
-    for output in outputs:
-        from steptime.report.output import check  # brings numpy, for which no job should wait unasked
-
-        check(output, force=force)
 
 
 class RecordingOrCommand(click.Command):

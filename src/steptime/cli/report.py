@@ -8,7 +8,7 @@ import click
 
 from steptime.cli.options import (
     OF_A_REPORT,
-    check_outputs,
+    Delivery,
     companion_options,
     files,
     force_option,
@@ -43,12 +43,12 @@ def command(
     \b
     steptime report runs/train-20260801-101500 -o report.html -o report.md
     """
-    check_outputs(outputs, force=force)
-    from steptime.cli.delivery import deliver
-    from steptime.cli.diagnosed import diagnosed
+    delivery = Delivery(outputs, False, full, force, no_source)
+    delivery.check()
+    from steptime.cli.delivery import deliver, diagnosed
     from steptime.report.output import show_pictures
 
     pictures = show_pictures(outputs, full=full)
     report = diagnosed(paths, max_size=max_size, cache=cache, pictures=pictures, compile_logs=compile_logs, ncu=ncu)
-    deliver(report, outputs, as_json=False, force=force, text_to_stderr=None, no_source=no_source, full=full)
+    deliver(report, delivery, text_to_stderr=None)
     return 0

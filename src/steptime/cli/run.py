@@ -19,7 +19,7 @@ from typing import Any
 import click
 
 from steptime.cli.exit_codes import say, shield
-from steptime.cli.options import check_outputs, files, output_options
+from steptime.cli.options import Delivery, files, output_options
 from steptime.errors import NothingMeasuredError, OutputError, UsageError
 from steptime.launcher.command import default_recording, job_name, resolve
 from steptime.launcher.joining import part_of_launcher, tasks_of_launcher
@@ -140,11 +140,7 @@ class RunOptions:
     """What the command line asks for."""
 
     job: tuple[str, ...]
-    outputs: tuple[str, ...]
-    as_json: bool
-    full: bool
-    force: bool
-    no_source: bool
+    delivery: Delivery
     recording: str | None
     join: bool
     steps: int | None
@@ -236,14 +232,14 @@ def command(**given: Any) -> int:
     options = RunOptions(**given)
     if options.no_profile and options.steps:
         raise UsageError("usage", "--steps says how many steps to profile, and --no-profile to profile none: drop one.")
-    check_outputs(options.outputs, force=options.force)
+    options.delivery.check()
     if options.until_measured:
         return _run_until_measured(options)
     url = _destination(options.recording) if options.recording is not None and is_url(options.recording) else None
     folder = Path(options.recording) if options.recording is not None and not is_url(options.recording) else None
     wanted = folder or _default_folder(options.job)
     part = "" if options.join else part_of_launcher() or None
-    if options.force and folder is not None and part is None:  # others may have begun to record there
+    if options.delivery.force and folder is not None and part is None:  # others may have begun to record there
         resolve(options.job)  # a command that cannot be started costs no recording
         _remove_recording(folder)
     probe = ProbeOptions(
@@ -266,7 +262,7 @@ def command(**given: Any) -> int:
         return _end(outcome, 0)
     made = wanted.with_name(outcome.recording.name) if wanted.name else wanted
     if made != wanted and options.recording is not None:
-        why = "other files than a recording's, which stay" if options.force else "an earlier recording"
+        why = "other files than a recording's, which stay" if options.delivery.force else "an earlier recording"
         say(f"{wanted} holds {why}: this run's is {made}. (recording-exists)")
     status = shield(lambda: _account(outcome, made, options))
     if options.recording is None and part is None and not outcome.torch_seen:
@@ -297,21 +293,13 @@ def _run_until_measured(options: RunOptions) -> int:
 
     quiet = options.quiet or options.no_progress
     wanted = Path(options.recording) if options.recording is not None else None
-    if options.force and wanted is not None:
+    if options.delivery.force and wanted is not None:
         resolve(options.job)
         _remove_recording(wanted)
     folder = measure(options.job, TrialOptions(Budget(UNTIL_MEASURED), quiet, "local", options.uncontained), wanted)
     place = os.path.relpath(folder) if options.recording is None else options.recording
     report = diagnose_paths((place,))
-    deliver(
-        report,
-        options.outputs,
-        as_json=options.as_json,
-        force=options.force,
-        text_to_stderr=None if options.quiet else True,
-        no_source=options.no_source,
-        full=options.full,
-    )
+    deliver(report, options.delivery, text_to_stderr=None if options.quiet else True)
     return 0
 
 
@@ -382,22 +370,14 @@ def _account(outcome: Outcome, folder: Path, options: RunOptions) -> int:
         from steptime.diagnosis import Beside, diagnose_paths
 
         report = diagnose_paths((str(folder),), beside=Beside(_compile_logs(folder, options)))
-        deliver(
-            report,
-            options.outputs,
-            as_json=options.as_json,
-            force=options.force,
-            text_to_stderr=None if options.quiet else True,
-            no_source=options.no_source,
-            full=options.full,
-        )
+        deliver(report, options.delivery, text_to_stderr=None if options.quiet else True)
         if options.explain_compile and not options.quiet:
             for sentence in compiled_text(report):
                 say(sentence)
     except NothingMeasuredError as nothing:
         if outcome.whole:
             say(str(nothing))
-        return 1 if options.outputs or options.as_json else 0
+        return 1 if options.delivery.outputs or options.delivery.as_json else 0
     return 0
 
 

@@ -18,6 +18,19 @@ HANGING = re.compile(r"\s*(?:→ |[A-Z][\w ]{1,12}: +)?")
 PASTED = re.compile(r"\s*(?:Next|Apply it)\b")
 """Commands: a line of them is never broken, so that it can be copied whole."""
 
+COLOURS = (
+    (r"(?P<bar>█+)(?P<rest>░*)", {"bar": "cyan", "rest": "dim"}),
+    (r"\n\n(?P<answer>(?:[^\n]+\n)+?)(?=(?:Confident|Likely|Unclear): )", {"answer": "bold"}),
+    (
+        r"(?m)^(?:(?P<sure>Confident)|(?P<likely>Likely)|(?P<unclear>Unclear))(?=: )",
+        {"sure": "green", "likely": "yellow", "unclear": "red"},
+    ),
+    (r"(?m)^(?P<code>[A-Z]{2}\d{3} \S+)", {"code": "bold yellow"}),
+    (r"(?m)^ +(?P<place>\S+:\d+)(?=: |$)", {"place": "cyan"}),
+    (r"(?m)^Next: +(?P<command>.+)$", {"command": "bold green"}),
+    (r"(?m) (?:(?P<good>shorter|less|adopt)|(?P<bad>longer|more))$", {"good": "green", "bad": "red"}),
+)
+"""Of what is found in a text: patterns, and the styles of their groups."""
 UNIT, NO_BREAK = re.compile(r"(?<=\d) (?=%|(?:[nµm]?s|min|[kMGT]?i?B|[kMGT]FLOP)\b)|(?<=±) "), "\xa0"
 """Between a number and its unit no line ends."""
 
@@ -51,13 +64,25 @@ def show(text: str, *, error: bool = False) -> None:
     if not stream.isatty():
         tell(text, error=error)
         return
-    from steptime.cli.colours import write
-
     width = max(_width(stream), NARROWEST)
     lines = (piece for line in printable(text).splitlines() for piece in folded(line, width))
     whole = "".join(f"{line}\n" for line in lines)
     fits = "utf" in (getattr(stream, "encoding", None) or "").lower()
-    write(whole if fits else plain(whole), stream)
+    _write(whole if fits else plain(whole), stream)
+
+
+def _write(text: str, stream: TextIO) -> None:
+    """Lines for a terminal, as they are; without colours where NO_COLOR is set."""
+    from rich.console import Console  # rich takes a while
+    from rich.text import Text
+    from rich.theme import Theme
+
+    shown = Text(text)
+    for pattern, _ in COLOURS:
+        shown.highlight_regex(pattern, style_prefix="steptime.")
+    theme = Theme({f"steptime.{name}": style for _, styles in COLOURS for name, style in styles.items()})
+    Console(file=stream, theme=theme, highlight=False).print(shown, soft_wrap=True, end="")
+    stream.flush()
 
 
 def folded(line: str, width: int) -> list[str]:

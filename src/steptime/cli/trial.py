@@ -28,7 +28,7 @@ from steptime.advice.rule import Finding
 from steptime.cli.after_run import measure_peaks, nothing_measured
 from steptime.cli.delivery import write_all
 from steptime.cli.exit_codes import INTERRUPTED, say, tell
-from steptime.cli.options import Function, RecordingOrCommand, numbers_of, seconds, variant_options
+from steptime.cli.options import Function, RecordingOrCommand, numbers_of, outputs_option, seconds, variant_options
 from steptime.cli.run import Announcer
 from steptime.cli.screen import show
 from steptime.clusters import import_ray
@@ -241,7 +241,7 @@ class TrialOutput:
 def begin(target: Sequence[str], options: TrialOptions) -> TrialOutput:
     """A new trial."""
     recording = recording_of(target, options)
-    case, findings = diagnosed(recording)
+    case, findings = case_and_findings(recording)
     proposals = propose(case, findings, goal=options.goal)
     most = options.max_trials
     if options.fixes:
@@ -289,7 +289,7 @@ def sweep(workers: Sequence[int], case: Case) -> tuple[Proposal, ...]:
 def go_on(folder: Path, options: TrialOptions) -> TrialOutput:
     """A trial that was interrupted, or whose budget was too small."""
     plan = read_results(folder).plan
-    proposals = propose(*diagnosed(Path(plan.recording)), goal=plan.goal)
+    proposals = propose(*case_and_findings(Path(plan.recording)), goal=plan.goal)
     return _conduct(folder, writable(proposals, Path(plan.directory), plan.command), options)
 
 
@@ -394,7 +394,7 @@ def recording_of(target: Sequence[str], options: TrialOptions) -> Path:
     return measure(target, options)
 
 
-def diagnosed(recording: Path) -> tuple[Case, tuple[Finding, ...]]:
+def case_and_findings(recording: Path) -> tuple[Case, tuple[Finding, ...]]:
     """What is known of the first process of a recording."""
     from steptime.diagnosis import diagnose_paths
 
@@ -639,14 +639,9 @@ min_gain_option = click.option(
 )
 @click.option("--resume", metavar="DIR", type=click.Path(path_type=Path), help="Go on with an interrupted trial.")
 @click.option("--write", is_flag=True, help="Apply the patch to the job's own files when it was run and adopted.")
-@click.option(
-    "-o",
-    "--output",
-    "outputs",
-    multiple=True,
-    metavar="FILE",
-    help="Also write FILE: what is printed (.txt), the verdicts (.json), the page (.html), or all results (.jsonl). "
-    "Can be given several times.",
+@outputs_option(
+    "Also write FILE: what is printed (.txt), the verdicts (.json), the page (.html), or all results (.jsonl). Can be "
+    "given several times."
 )
 @click.option("--keep", is_flag=True, help="Keep the recordings of all variants.")
 @variant_options

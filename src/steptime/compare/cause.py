@@ -18,8 +18,7 @@ from steptime.report.compose import IN_WORKERS, WORKERS
 NEARLY_ALL = 0.9
 EXPLAINS = 0.4
 """Of the step's change: a category that moved by less does not carry it alone."""
-ALL = frozenset({"compute", "communication", "copy", "unrecorded", "input", "sync", "compile", "overhead", "python",
-                 "unexplained", "forward", "backward", "optimizer", "evaluation", "transfer", "rest"})  # fmt: skip
+ALL = frozenset(WORDS)
 MODEL = frozenset({"compute", "overhead", "forward", "backward", "optimizer", "evaluation", "compile", "sync"})
 HOST = frozenset({"overhead", "python", "input", "compute", "forward", "backward", "optimizer", "rest", "sync"})
 

@@ -24,8 +24,8 @@ from steptime.advice.evidence import Case, CategoryUse, LoaderUse, OptimizerUse,
 from steptime.advice.kernels import short_kernel
 from steptime.advice.line_evidence import profile_scale
 from steptime.advice.loader_model import samples_per_step
-from steptime.advice.rule import Finding, Weight
-from steptime.advice.savings import ratio
+from steptime.advice.savings import NOTHING, ratio, scaled
+from steptime.advice.verdict import disturbance
 from steptime.arrays import Int64
 from steptime.compare.cause import cause_of, sentence_of
 from steptime.compare.comparison import (
@@ -380,13 +380,10 @@ def _switch(value: bool) -> str:
     return "on" if value else "off"
 
 
-CONTENTION = "background-load"
-"""The rule whose doubt makes times of two runs incomparable: each may have waited for a CPU the longer."""
 ALLOCATED_FLOOR = 0.01
 """Of the peak of a device's allocator: what samples every tenth of a second leave open."""
 RESIDENT_FLOOR = 0.1
 """Of the peak of resident memory: runs of one job differ by this much, by when the system takes pages back."""
-NOTHING = Estimate(0.0, 0.0, 0.0, 0)
 Series = Int64
 
 
@@ -475,16 +472,11 @@ def _doubt(one: ProcessReport, other: ProcessReport) -> str:
     """Why the times of two runs cannot be compared, "" where they can."""
     if min(one.case.step.steady, other.case.step.steady) < 2:
         return "one of them has a single step, whose spread is not known"
-    doubts = [found for found in (_contention(one), _contention(other)) if found is not None]
+    doubts = [found for each in (one, other) if (found := disturbance(each.findings)) is not None]
     if doubts:
-        which = "both ran" if len(doubts) == 2 else "the first ran" if _contention(one) else "the last ran"
+        which = "both ran" if len(doubts) == 2 else "the first ran" if disturbance(one.findings) else "the last ran"
         return f"{which} beside other load ({doubts[-1].summary[:1].lower()}{doubts[-1].summary[1:]})"
     return ""
-
-
-def _contention(process: ProcessReport) -> Finding | None:
-    found = (each for each in process.findings if each.name == CONTENTION and each.weight is Weight.DOUBT)
-    return next(found, None)
 
 
 def _parts_compare(
@@ -535,18 +527,13 @@ def _sample(one: ProcessReport, other: ProcessReport, step: Difference) -> Diffe
     before, after = (samples_per_step(each.case) for each in (one, other))
     if not before or not after or abs(after / before - 1) < 0.01 or step.before is None or step.after is None:
         return None
-    base, now = _scaled(step.before, 1 / before), _scaled(step.after, 1 / after)
+    base, now = scaled(step.before, 1 / before), scaled(step.after, 1 / after)
     change = difference_of(now, base)
     spread = step.change or change
     floor = max(spread.value - spread.low, spread.high - spread.value) / max(before, after)
     change = beyond(change, floor)
     outcome = DifferenceOutcome.UNDECIDED if step.reason else outcome_of(change, base.value)
     return Difference("sample", "time a sample", base, now, change, outcome, step.reason)
-
-
-def _scaled(estimate: Estimate, factor: float) -> Estimate:
-    low, value, high = (factor * each for each in (estimate.low, estimate.value, estimate.high))
-    return replace(estimate, low=low, value=value, high=high)
 
 
 def _memory(one: ProcessReport, other: ProcessReport) -> Difference | None:
@@ -577,7 +564,7 @@ def _findings(one: ProcessReport, other: ProcessReport) -> tuple[OneSidedFinding
 
 def _run(report: Report, label: str, first: Report, floor: float) -> ComparedRun:
     process = report.processes[0]
-    found = _contention(process)
+    found = disturbance(process.findings)
     return ComparedRun(
         label=label,
         source=report.source,

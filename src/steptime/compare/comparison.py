@@ -11,7 +11,7 @@ import msgspec
 
 from steptime.errors import RecordingError
 from steptime.quantities import Estimate
-from steptime.report.json import content, document
+from steptime.report.json import content
 
 SCHEMA_VERSION = 2
 _BEGIN = re.compile(rb'\s*\{\s*"schema_version":\s*\d+,\s*"steptime":')
@@ -206,13 +206,8 @@ class Comparison:
     checks: tuple[Check, ...] = ()
 
 
-def render_json(comparison: Comparison) -> str:
-    """One indented JSON document and a line feed. Halves of surrogate pairs, which no JSON can hold, are escaped."""
-    return document(comparison)
-
-
 def is_comparison(path: Path) -> bool:
-    """Whether a file begins as `render_json` does. False where it cannot be read."""
+    """Whether a file begins as the JSON of a comparison does. False where it cannot be read."""
     if path.is_fifo():
         return False
     try:
@@ -223,7 +218,7 @@ def is_comparison(path: Path) -> bool:
 
 
 def read_file(path: Path, name: str) -> Comparison:
-    """The comparison that `render_json` wrote, in a file that the user calls `name`. Raises RecordingError."""
+    """The comparison that was written as JSON, in a file that the user calls `name`. Raises RecordingError."""
     try:
         return msgspec.json.decode(content(path, name), type=Comparison)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

@@ -15,13 +15,13 @@ from xml.etree import ElementTree
 from steptime.analysis.categories import Category
 from steptime.analysis.timeline import Phase
 from steptime.compare.cause import relative
-from steptime.compare.comparison import Check, Comparison, Difference, Ruling, render_json
+from steptime.compare.comparison import Check, Comparison, Difference, Ruling
 from steptime.compare.tables import signed
 from steptime.compare.text import render_markdown, render_text
 from steptime.errors import UsageError
 from steptime.quantities import Estimate
+from steptime.report.json import document
 from steptime.report.output import Renderer
-from steptime.report.output import check as check_destination
 from steptime.report.printable import one_line
 
 BOUND = re.compile(r"\s*([a-z-]+)\s*>\s*(\d+(?:\.\d+)?)\s*(%|[a-zµ]+)\s*", re.IGNORECASE)
@@ -176,16 +176,10 @@ def _page(comparison: Comparison) -> str:
 RENDERERS: tuple[Renderer[Comparison], ...] = (
     Renderer(".txt", render_text),
     Renderer(".md", render_markdown),
-    Renderer(".json", render_json),
+    Renderer(".json", document),
     Renderer(".html", _page),
     Renderer(".xml", render_junit),
 )
-
-
-def check_outputs(destinations: Sequence[str], *, force: bool) -> None:
-    """Refuses before the work what could not be written after it. Raises OutputError."""
-    for destination in destinations:
-        check_destination(destination, force=force, renderers=RENDERERS)
 
 
 def labels_of(paths: Sequence[str]) -> tuple[str, ...]:

@@ -19,7 +19,6 @@ from steptime.intervals import Intervals, measure, union
 from steptime.quantities import format_count, format_duration, format_share
 from steptime.recording.load import load_process, look_into, place
 from steptime.recording.manifest import NAME as MANIFEST
-from steptime.recording.recording import Process
 from steptime.report.printable import one_line
 
 STALL = 2.0
@@ -125,10 +124,10 @@ def _run(folder: Path) -> RunTime | None:
     if process is None or timeline is None or not len(timeline.steps.end) or not process.facts.epoch_ns:
         return RunTime(str(folder), began, ended, 0, ((START, ended - began),), 0, failed)
     shift = process.facts.epoch_ns - process.facts.monotonic_ns
-    return _split(RunTime(str(folder), began, ended, 0, (), 0, failed), timeline, process, shift)
+    return _split(RunTime(str(folder), began, ended, 0, (), 0, failed), timeline, shift)
 
 
-def _split(run: RunTime, timeline: Timeline, process: Process, shift: int) -> RunTime:
+def _split(run: RunTime, timeline: Timeline, shift: int) -> RunTime:
     steps = timeline.steps
     first = min(max(int(steps.begin[0]) + shift, run.began), run.ended)
     last = min(max(int(steps.end[-1]) + shift, first), run.ended)

@@ -27,8 +27,8 @@ import msgspec
 from steptime.advice.engine import examine
 from steptime.advice.evidence import Case
 from steptime.advice.outliers import usual_steps
-from steptime.advice.rule import Weight
 from steptime.advice.step_evidence import contention_use, step_summary
+from steptime.advice.verdict import disturbance
 from steptime.analysis.layout import lay_out_whole
 from steptime.analysis.memory_samples import most_held
 from steptime.analysis.timeline import Mode
@@ -37,11 +37,10 @@ from steptime.errors import RecordingError, SteptimeError, no_such_file
 from steptime.folders import cache_folder
 from steptime.launcher.command import job_name
 from steptime.quantities import BETWEEN_RUNS, Estimate
-from steptime.recording.inventory import VARIANTS, is_recording
+from steptime.recording.inventory import VARIANTS, claimed
 from steptime.recording.load import load_process, look_into, place
 from steptime.recording.recording import Manifest, Process, ProcessFacts, TelemetrySample
 
-MANIFEST = "manifest.json"
 DEEPEST = 4
 """Folders below the one that is asked for: the variants of a trial lie in its `variants`."""
 RUNNING = 3600.0
@@ -57,7 +56,7 @@ def find_recordings(folder: Path) -> tuple[Path, ...]:
 
 
 def _below(folder: Path, depth: int) -> Iterator[Path]:
-    if is_recording(folder):
+    if claimed(folder):
         yield folder
         return
     if not depth:
@@ -139,18 +138,14 @@ def _measured(entry: Entry, looked: Sequence[_KnownProcess]) -> Entry:
     slowest = max(found, key=lambda each: each[1].step.duration.value)
     alike = max(_step(case).low for _, case in found) <= min(_step(case).high for _, case in found)
     process, case = found[0] if alike else slowest
-    doubts = [each.summary for each in examine(case).findings if each.weight is Weight.DOUBT and each.name == BUSY]
+    busy = disturbance(examine(case).findings)
     return replace(
         entry,
         step=case.step.duration,
         steady=case.step.steady,
         peak_bytes=process.peak_bytes,
-        busy=doubts[0] if doubts else "",
+        busy=busy.summary if busy is not None else "",
     )
-
-
-BUSY = "background-load"
-"""The rule that says that other programs used the CPUs."""
 
 
 def _step(case: Case) -> Estimate:

@@ -10,8 +10,7 @@ from pathlib import Path
 from steptime.compare.compare import level_text
 from steptime.compare.history import Entry, History, JobHistory, slowed
 from steptime.compare.history_index import Doomed
-from steptime.quantities import Jump, format_bytes, format_duration, format_share
-from steptime.report.json import document
+from steptime.quantities import Jump, format_bytes, format_count, format_duration, format_share
 from steptime.report.printable import one_line, printable
 
 COLUMNS = 80
@@ -26,9 +25,7 @@ def render_text(history: History, *, everything: bool = False) -> str:
     entries = history.entries
     jobs = len(history.tracks)
     size = format_bytes(sum(entry.bytes for entry in entries))
-    lines = [
-        f"{len(entries)} recording{_s(entries)} of {jobs} job{'s' if jobs != 1 else ''} in {history.folder}, {size}"
-    ]
+    lines = [f"{format_count(len(entries), 'recording')} of {format_count(jobs, 'job')} in {history.folder}, {size}"]
     shown = history.tracks if everything else history.tracks[:_MOST_JOBS]
     for track in shown:
         lines += ["", *_track(track, everything=everything)]
@@ -37,7 +34,7 @@ def render_text(history: History, *, everything: bool = False) -> str:
     if history.variants:
         lines += [
             "",
-            f"{len(history.variants)} recording{_s(history.variants)} of trials or of steptime nan, in no trend",
+            f"{format_count(len(history.variants), 'recording')} of trials or of steptime nan, in no trend",
         ]
     lines += [one_line(problem) for problem in history.problems]
     command = next_command(history)
@@ -45,13 +42,9 @@ def render_text(history: History, *, everything: bool = False) -> str:
     return "".join(f"{printable(line)}\n" for line in lines)
 
 
-def _s(items: Sequence[object]) -> str:
-    return "" if len(items) == 1 else "s"
-
-
 def _track(track: JobHistory, *, everything: bool) -> list[str]:
     title = one_line(f"{track.job} on {track.machine}")
-    count = f"{len(track.entries)} recording{_s(track.entries)}"
+    count = format_count(len(track.entries), "recording")
     lines = [f"{title:<{COLUMNS - len(count) - 1}} {count}"]
     shown = track.entries if everything else track.entries[-_NEWEST:]
     longest = max((entry.step.value for entry in shown if entry.step is not None), default=0.0)
@@ -131,7 +124,7 @@ def render_doomed(doomed: Sequence[Doomed], *, done: bool) -> str:
     """What is to go, or is gone."""
     size = format_bytes(sum(each.entry.bytes for each in doomed))
     head = "Removed" if done else "Would remove"
-    lines = [f"{head} {len(doomed)} recording{_s(doomed)}, {size}"]
+    lines = [f"{head} {format_count(len(doomed), 'recording')}, {size}"]
     for each in doomed:
         when = time.strftime("%Y-%m-%d %H:%M", time.localtime(each.entry.started_epoch_ns / 1e9))
         why = "too old" if each.why == "old" else "for room"
@@ -139,8 +132,3 @@ def render_doomed(doomed: Sequence[Doomed], *, done: bool) -> str:
     if doomed and not done:
         lines.append("Nothing was removed: add --yes to do it.")
     return "".join(f"{printable(line)}\n" for line in lines)
-
-
-def render_json(history: History) -> str:
-    """One indented JSON document and a line feed. Halves of surrogate pairs, which no JSON can hold, are escaped."""
-    return document(history)

@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import msgspec
 
-from steptime.compare.comparison import Check, Comparison, render_json
+from steptime.compare.comparison import Check, Comparison
 from steptime.compare.tables import difference_tables, runs_table, settings_table
 from steptime.compare.text import why
+from steptime.report.json import document
 from steptime.report.page.frame import whole
 from steptime.report.page.waterfall import Moves, moves_of
 from steptime.report.printable import one_line
@@ -24,7 +25,7 @@ def render(comparison: Comparison) -> str:
     return whole(
         "comparison.html",
         title=f"{first} against {last}",
-        data=msgspec.json.format(render_json(comparison).encode(), indent=-1).decode(),
+        data=msgspec.json.format(document(comparison).encode(), indent=-1).decode(),
         comparison=replace(comparison, checks=tuple(_told(comparison))),
         labels=("the first", "the last") if several else ("before", "now"),
         moves=moves_of_parts(comparison),

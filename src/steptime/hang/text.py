@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from steptime.hang.triage import HangTriage, Stall, counted_ranks, first_suspects, no_dump
+from steptime.quantities import format_count
 from steptime.report.sentences import place_text
 
 SHOWN = 5
@@ -15,8 +16,8 @@ SHOWN = 5
 
 def as_text(found: HangTriage, passed_over: Sequence[str] = ()) -> str:
     """The whole text, with a line feed at its end."""
-    head = f"{_count(len(found.ranks), 'dump')} ({counted_ranks(found.ranks)})"
-    head += f", {_count(found.checked, 'collective')} compared"
+    head = f"{format_count(len(found.ranks), 'dump')} ({counted_ranks(found.ranks)})"
+    head += f", {format_count(found.checked, 'collective')} compared"
     lines = [f"{head}; {no_dump(found.absent)}." if found.absent else f"{head}.", ""]
     if not found.stalls:
         lines += _nobody_waits(found)
@@ -42,10 +43,6 @@ def _nobody_waits(found: HangTriage) -> list[str]:
     ]
     unknown = "The dumps do not say how many ranks the job has: with --world-size N those without a dump are named."
     return lines if found.whole else [*lines, unknown]
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'s' * (number != 1)}"
 
 
 def _stall(stall: Stall, *, first: bool) -> list[str]:

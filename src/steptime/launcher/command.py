@@ -16,8 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from steptime.errors import CommandError, OutputError, UsageError
-from steptime.recording.manifest import NAME as MANIFEST
-from steptime.recording.manifest import innermost, remove_empty
+from steptime.recording.manifest import NAME as MANIFEST, innermost, remove_empty
 
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
 """Exit statuses of a POSIX shell for a command that it cannot start."""

@@ -26,6 +26,7 @@ from steptime.errors import OutputError
 from steptime.live import text
 from steptime.live.view import LiveView, RankView
 from steptime.live.watching import ask_for_profile, diagnosis_command
+from steptime.report.page.frame import escaping
 from steptime.report.printable import printable
 
 HOST = "127.0.0.1"
@@ -40,14 +41,7 @@ WIDTH, HEIGHT = 600, 60
 
 @cache
 def _environment() -> jinja2.Environment:
-    return jinja2.Environment(
-        loader=jinja2.FunctionLoader(lambda name: files(__package__).joinpath(name).read_text(encoding="utf-8")),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        finalize=lambda value: printable(value) if type(value) is str else value,
-    )
+    return escaping(lambda name: files(__package__).joinpath(name).read_text(encoding="utf-8"))
 
 
 def fragment(view: LiveView) -> str:

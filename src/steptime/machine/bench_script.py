@@ -349,11 +349,9 @@ class Candidate:
         """Called until its blocks agree."""
         times: list[float] = []
         end = time.perf_counter() + WARM_SECONDS
-        calls = 1
         while time.perf_counter() < end or len(times) < 2:
             begin = time.perf_counter_ns()
             times.append(self.block())
-            calls += self.repeats[True]
             self.repeats[True] = self._in_a_block(min(times), time.perf_counter_ns() - begin, self.repeats[True])
             if len(times) > 3 and max(times[-3:]) < (1 + SETTLED) * min(times[-3:]):
                 break
@@ -361,7 +359,6 @@ class Candidate:
             begin = time.perf_counter_ns()
             spent = self.block(backward=False)
             self.repeats[False] = self._in_a_block(spent, time.perf_counter_ns() - begin, 1)
-        self.answer["warm_up_calls"] = calls
 
     def _in_a_block(self, call: float, passed: float, repeats: int) -> int:
         """Calls of which one takes so many ns; with cold caches the emptying, which is not timed, counts as well: it

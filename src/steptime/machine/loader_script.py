@@ -90,7 +90,6 @@ def answer_of_loader(loader: Any, request: dict[str, Any], opened: OpenedFiles |
         "torch": str(torch.__version__),
         "usable_cpus": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
         "dataset": type(loader.dataset).__name__,
-        "batch_size": loader.batch_size,
         "workers": loader.num_workers,
         "iterable": isinstance(loader.dataset, IterableDataset),
         "parts": parts,
@@ -249,14 +248,14 @@ def timed(loader: Any, setting: dict[str, Any], request: dict[str, Any]) -> dict
         if setting.get("sharing"):
             torch.multiprocessing.set_sharing_strategy(setting["sharing"])
         with quiet():
-            return {**setting, **measured(changed(loader, setting), setting, request)}
+            return {**setting, **measured(changed(loader, setting), request)}
     except (Exception, SystemExit) as error:  # noqa: BLE001 - the user's own code runs here, and may do anything
         return {**setting, "failed": sentence_of(error)}
     finally:
         torch.multiprocessing.set_sharing_strategy(before)
 
 
-def measured(loader: Any, setting: dict[str, Any], request: dict[str, Any]) -> dict[str, Any]:
+def measured(loader: Any, request: dict[str, Any]) -> dict[str, Any]:
     batches, begin = EpochBatches(loader), time.perf_counter_ns()
     batch = batches.next()
     first = time.perf_counter_ns() - begin

@@ -10,7 +10,7 @@ from steptime.memory.owners import LABELS
 from steptime.memory.text import MemoryReport
 from steptime.memory.triage import MemoryTriage
 from steptime.report.page.frame import whole
-from steptime.report.page.memory import MemoryChart, memory_chart
+from steptime.report.page.over_time import MemoryChart, memory_chart
 from steptime.report.printable import one_line
 from steptime.report.tables import Column, Table, integer, share, size, table_of, word
 

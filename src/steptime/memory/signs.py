@@ -180,7 +180,6 @@ PLACES = {
 }
 """What marks a stack: one of its frames is in such a file and such a function."""
 TORCH = re.compile(r"(^|/)torch/")
-ZERO_GRAD = re.compile(r"^(Optimizer\.)?zero_grad(#|$)")
 OPERATORS = ("aten::", "autograd::engine::")
 NO_PYTHON = re.compile(r"^<|^$|^\?\?$|\.(c|cc|cpp|cu|cuh|h|hpp)$")
 """A frame of no file, or of C, C++ or CUDA: torch writes those with lines where the interpreter has debug symbols."""

@@ -9,7 +9,7 @@ import numpy as np
 from steptime.analysis.memory_samples import OverTime, highest_points
 from steptime.arrays import Int64
 from steptime.memory.breakdown import MemoryBreakdown, breakdown_at, free_at
-from steptime.memory.by_owner import over_time
+from steptime.memory.in_report import over_time
 from steptime.memory.leaks import Leak, leaks_of
 from steptime.memory.lives import BEFORE, AllocationHistory, Failure, allocated
 from steptime.memory.owners import LABELS, Owner, owners_of

@@ -16,11 +16,11 @@ from steptime.nan.nonfinite import (
     NonFiniteOrigin,
     Number,
     ValueRange,
-    count,
     listed,
     plain_number,
     value_of,
 )
+from steptime.quantities import format_count
 
 STEPS = 8
 """Gradient norms that are shown."""
@@ -116,7 +116,7 @@ def _foreign(origin: NonFiniteOrigin) -> Cause:
         who = _samples(origin.samples, origin.rows)
         return Cause(
             "bad-batch",
-            f"The batch came with {what}: {who}, {count(elements, 'element')} of {held.elements}.",
+            f"The batch came with {what}: {who}, {format_count(elements, 'element')} of {held.elements}.",
             "Look at these samples in the data set; drop them there, or refuse them where they are read.",
         )
     if origin.kind == "parameter":
@@ -195,7 +195,7 @@ def _logarithm(origin: NonFiniteOrigin, name: str) -> Cause | None:
             f"{name} of negative numbers is NaN: its input goes down to {plain_number(values.low)}.",
             "Find out why it is negative; a clamp would hide it.",
         )
-    how_many = f"{count(values.zeros, 'element')} of {values.elements} of its input" if not edge else "its input"
+    how_many = f"{format_count(values.zeros, 'element')} of {values.elements} of its input" if not edge else "its input"
     return Cause(
         "log-of-zero",
         f"{name} of {edge:g} is -inf: {how_many} {'are' if values.zeros > 1 and not edge else 'is'} {edge:g}.",

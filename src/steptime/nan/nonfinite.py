@@ -22,11 +22,6 @@ def plain_number(value: float) -> str:
     return f"{value:.3g}"
 
 
-def count(number: int, what: str) -> str:
-    """As in: 1 element, 3 elements."""
-    return f"{number} {what}{'s' * (number != 1)}"
-
-
 def listed(values: Sequence[object], what: str = "") -> str:
     """The first few: "3, 5, 9 and 4 more"; with what: "rows 3, 5", "row 3"."""
     shown = ", ".join(map(str, values[:MOST_LISTED]))

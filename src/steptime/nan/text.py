@@ -13,11 +13,11 @@ from steptime.nan.nonfinite import (
     Trigger,
     ValueRange,
     Where,
-    count,
     listed,
     plain_number,
     value_of,
 )
+from steptime.quantities import format_count
 from steptime.report.printable import one_line, printable
 
 LINES = 25
@@ -37,7 +37,7 @@ def render(result: NonFinite) -> str:
 
 def _clean(result: NonFinite) -> list[str]:
     ranks = f" of {result.ranks} ranks" if result.ranks > 1 else ""
-    lines = [f"All losses and gradients were finite in {count(result.steps, 'step')}{ranks}."]
+    lines = [f"All losses and gradients were finite in {format_count(result.steps, 'step')}{ranks}."]
     if result.diverging > 1:
         lines += [f"But the gradients have grown {plain_number(result.diverging)} times: the training diverges."]
         lines += [f"Helps:   {one_line(AGAINST_GROWTH)}"]
@@ -150,7 +150,7 @@ def _growth(result: NonFinite) -> list[str]:
 def _skipped(result: NonFinite) -> list[str]:
     if not result.skipped_steps:
         return []
-    return [f"Overflow-skipped by the gradient scaler: {result.skipped_steps} of {count(result.steps, 'step')}"]
+    return [f"Overflow-skipped by the gradient scaler: {result.skipped_steps} of {format_count(result.steps, 'step')}"]
 
 
 def _next(result: NonFinite) -> str:

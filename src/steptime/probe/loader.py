@@ -31,8 +31,7 @@ from types import FrameType, MethodType
 from typing import Any
 
 from torch.utils.data import dataloader as torch_dataloader
-from torch.utils.data._utils import fetch as torch_fetch
-from torch.utils.data._utils import worker as torch_worker
+from torch.utils.data._utils import fetch as torch_fetch, worker as torch_worker
 
 from steptime.journal import RECORD, SPAWNED, Kind, append_to, busy_flags
 from steptime.probe import datasets, sites

@@ -123,7 +123,7 @@ class Lines:
     """Values of a file of lines, as it grows. What cannot be read is left out."""
 
     def __init__(self, path: Path) -> None:
-        self._path, self._file = path, Following(path)
+        self._file = Following(path)
 
     def read(self) -> Iterator[bytes]:
         """The whole lines that have come."""

@@ -94,8 +94,8 @@ def _is_mark(path: Path) -> bool:
     return path.stat().st_size <= MOST_MARK_BYTES and MARK_TEXT.fullmatch(path.read_bytes()) is not None
 
 
-def is_recording(folder: Path) -> bool:
-    """Whether a folder has a manifest as steptime writes it."""
+def claimed(folder: Path) -> bool:
+    """Whether a folder, no link to one, has a manifest as steptime writes it: what may be listed, and removed."""
     path = folder / MANIFEST
     try:
         if folder.is_symlink() or path.is_symlink() or not path.is_file():
@@ -109,7 +109,7 @@ def is_recording(folder: Path) -> bool:
 def replaceable(folder: Path) -> bool:
     """Whether a folder is a recording and holds nothing else: one that another may take the place of."""
     try:
-        return is_recording(folder) and not take_inventory(folder).strange
+        return claimed(folder) and not take_inventory(folder).strange
     except OSError:
         return False
 
@@ -119,7 +119,7 @@ def remove(folder: Path) -> tuple[str, ...]:
     removed.
 
     The manifest goes last, so that what an interruption leaves is still known as a recording."""
-    if not is_recording(folder):
+    if not claimed(folder):
         return ()
     try:
         inventory = take_inventory(folder)

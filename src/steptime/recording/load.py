@@ -17,8 +17,7 @@ import msgspec
 
 from steptime.errors import RecordingError, no_such_file
 from steptime.journal import EARLY_WINDOW, FORMAT_VERSION, RECORD, SPAWNED
-from steptime.recording import documents
-from steptime.recording import recording as rec
+from steptime.recording import documents, recording as rec
 from steptime.recording.documents import decode_document, decode_fact, decode_lines, read_blocks, read_bytes
 from steptime.recording.packed import ASIDE, SUFFIX, unpack
 from steptime.recording.parity import read_parity

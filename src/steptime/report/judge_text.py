@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from math import ceil, log
 from typing import Any
 
-from steptime.quantities import Estimate, format_duration
+from steptime.quantities import Estimate, format_count, format_duration
 from steptime.report.printable import one_line, printable
-from steptime.report.trial_text import memory_text, reason_text, speed_text
+from steptime.report.trial_text import LONG_COMPILATION, memory_text, reason_text, speed_text
 from steptime.trials import parity
 from steptime.trials.judge import KEPT, LEAST_ROUNDS, usual_metric, usual_step
 from steptime.trials.results import PatchResult, Results
@@ -190,7 +190,7 @@ def _as_it_is(results: Results) -> str:
         what = f"{format_duration(printed.value * 1e9)} to a loss of {target.loss:g}"
     else:
         what = f"{format_duration(step.value)} a step" if step is not None else ""
-    return f"As it is: {what} ({len(results.runs)} processes, {rounds} round{'s' * (rounds != 1)}, {spent})"
+    return f"As it is: {what} ({len(results.runs)} processes, {format_count(rounds, 'round')}, {spent})"
 
 
 def _speed(judgement: Judgement) -> str:
@@ -204,7 +204,7 @@ def _sentences(judgement: Judgement, runs: Sequence[Run]) -> list[str]:
     compiling = max((run.compile_seconds for run in runs if run.variant == judgement.variant.name), default=0.0)
     step, speed = usual_step(runs), judgement.speed
     by_steps = not any(run.metric is not None for run in runs)
-    if by_steps and compiling >= 0.5 and step is not None and speed is not None and speed.low > 1:
+    if by_steps and compiling >= LONG_COMPILATION and step is not None and speed is not None and speed.low > 1:
         saved = step.value * (1 - 1 / speed.value)
         told.append(f"It compiles for {compiling:.1f} s, paid back after {compiling * 1e9 / saved:,.0f} steps")
     return told

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from steptime.advice.evidence import Case, CategoryUse, SegmentUse
+from steptime.advice.evidence import Case
 from steptime.advice.rule import Finding
 from steptime.advice.verdict import Verdict
 from steptime.analysis.memory_samples import OverTime
@@ -165,16 +165,3 @@ class Report:
     def __post_init__(self) -> None:
         if not self.processes:
             raise ValueError("a report is of one process at least")
-
-
-__all__ = [
-    "SCHEMA_VERSION",
-    "CategoryUse",
-    "Cost",
-    "Estimate",
-    "JobEnvironment",
-    "ProcessReport",
-    "Report",
-    "SegmentUse",
-    "Verdict",
-]

@@ -28,7 +28,7 @@ SMALLEST = 0.005
 """Half a percent, in predictions and shares: less is not shown."""
 _BOUNDS = (("memory", "memory"), ("compute", "arithmetic"), ("latency", "latency"), ("unmodelled", "unmodelled"))
 """Fields of `RooflineUse` and what they are called."""
-_UNITS = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
 def source_text(source: SourceLine) -> str:
@@ -118,7 +118,7 @@ def throughput_text(throughput: Throughput | None) -> str:
 
 def format_rate(rate: float) -> str:
     """A rate with a decimal prefix, the unit to follow: "12.3 T"."""
-    size, prefix = next(((size, prefix) for size, prefix in _UNITS if rate >= size), (1.0, ""))
+    size, prefix = next(((size, prefix) for size, prefix in PREFIXES if rate >= size), (1.0, ""))
     return f"{rate / size:.3g} {prefix}"
 
 

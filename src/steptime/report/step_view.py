@@ -24,7 +24,7 @@ from steptime.intervals import EMPTY, Intervals, clip
 from steptime.journal import Kind
 from steptime.quantities import SourceLine
 from steptime.recording.recording import IntervalTable, Process
-from steptime.trace.links import UNKNOWN, Links, function_name, source_line
+from steptime.trace.links import DEVICE, UNKNOWN, Links, function_name, source_line
 from steptime.trace.table import ABSENT, HOST_CATEGORIES, EventKind, Trace
 from steptime.trace.vendors import LOADER, SYNCHRONISATION, of_symbols
 
@@ -243,7 +243,6 @@ def _size(step_view: StepView) -> int:
 
 
 Rows = Int64
-DEVICE = (EventKind.KERNEL, EventKind.MEMCPY, EventKind.MEMSET)
 KINDS = ("operator", "range", "call", "python", "compute", "communication", "copy", "input", "sync", "other")
 MOST_PIECES = 12_000
 """Of the category: a step on a CPU alternates between computing and dispatching at every operator."""

@@ -13,13 +13,13 @@ from pathlib import Path
 from isal import igzip
 
 from steptime.recording.recording import Process, TraceFacts
+from steptime.trace.source import GZIP_MAGIC
 from steptime.trace.table import Trace
 
 MOST_CARRIED = 1_600_000
 """Bytes of gzip, of all files of a report: a page of 2.5 MB has no room for more."""
 MOST_PACKED = 30_000_000
 """Bytes of a file that was not compressed: beyond it, it would not fit once it is (to about a fifteenth)."""
-GZIP_MAGIC = b"\x1f\x8b"
 
 
 @dataclass(frozen=True, slots=True)

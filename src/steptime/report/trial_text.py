@@ -12,7 +12,15 @@ from collections.abc import Sequence
 from statistics import fmean, quantiles
 
 from steptime.advice.fix import Goal
-from steptime.quantities import Estimate, format_bytes, format_change, format_duration, format_samples, format_share
+from steptime.quantities import (
+    Estimate,
+    format_bytes,
+    format_change,
+    format_count,
+    format_duration,
+    format_samples,
+    format_share,
+)
 from steptime.report.printable import one_line, printable
 from steptime.report.trials import TrialReport, Tried
 from steptime.trials.judge import MIN_GAIN, usual_step
@@ -70,7 +78,7 @@ def _baseline(runs: Sequence[Run], goal: Goal) -> str:
     if step is None:
         return "The job as it is was not timed."
     rounds = sum(run.variant == CONTROL and not run.rehearsal for run in first)
-    processes = f"{len(runs)} processes, {rounds} round{'s' * (rounds != 1)}"
+    processes = f"{len(runs)} processes, {format_count(rounds, 'round')}"
     peak = max((run.peak_bytes or 0 for run in first if run.variant in (BASELINE, CONTROL)), default=0)
     memory = f"peak memory {format_bytes(peak)}; " if goal is Goal.MEMORY and peak else ""
     spent = format_duration(sum(run.seconds for run in runs) * 1e9)
@@ -135,7 +143,7 @@ def trial_lines(trials: TrialReport) -> list[str]:
     patch = next((each for each in trials.variants if each.name == PATCH), None)
     changed = [line for line in trials.diff.splitlines() if re.match(r"[-+](?![-+]{2} )", line)]
     left = len(changed) - _MOST_CHANGED
-    behind = f" (and {left} more line{'s' * (left != 1)} of it)" if left > 0 else ""
+    behind = f" (and {format_count(left, 'more line')} of it)" if left > 0 else ""
     shown = [f"  {line[0]} {line[1:].strip()}" for line in changed[:_MOST_CHANGED]]
     return [*lines, f"Patch: {_came_out(patch) if patch is not None else 'not timed'}{behind}", *shown]
 
@@ -184,7 +192,7 @@ def _by_workers(results: Results) -> list[str]:
         return [*lines, "Optimum: the job's own number, as none of these is faster beyond doubt"]
     optimum = min(workers for workers, speed in speeds.items() if speed.high >= surest)
     further = ", the most that were tried: more may bring more" if optimum == max(speeds) else ""
-    return [*lines, f"Optimum: {optimum} worker{'s' * (optimum != 1)}{further}"]
+    return [*lines, f"Optimum: {format_count(optimum, 'worker')}{further}"]
 
 
 def _combined(results: Results) -> list[str]:

@@ -9,14 +9,12 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from steptime.quantities import Estimate
-from steptime.trials.judge import BROKEN, KEPT, LEAST_ROUNDS, usual_step
+from steptime.trials.judge import BROKEN, KEPT, LEAST_ROUNDS, MIN_GAIN, usual_step
 from steptime.trials.results import Results
 from steptime.trials.trial import BASELINE, CONTROL, MAX_ROUNDS, PATCH, Judgement, Run, TrialVerdict, Variant, batch_of
 
 MOST_LOSSES = 300
 """Points of a curve: of a longer one every so many steps' mean is kept."""
-MIN_GAIN = 0.03
-"""Relative: the least gain that is worth a change, where nobody asked for another."""
 _CANDIDATE = re.compile(r"(?:diff|ref|args|against)-[0-9]+|env")
 """Names that `steptime judge` gives."""
 

@@ -160,20 +160,20 @@ def _read_column(file: BinaryIO, column: _Column, rows: int) -> Array:
 def _is_sound(columns: dict[str, Array], facts: dict[str, Any]) -> bool:
     """Whether each number points somewhere and each type is what the table promises."""
     lists, texts = {"name": "symbols", "lane": "lanes"}, ("shapes", "dtypes", "inputs", "details")
-    sound = columns["event_kind"].dtype == np.uint8 and _within(columns["event_kind"], 0, len(EventKind))
+    sound = columns["event_kind"].dtype == np.uint8 and _within(columns["event_kind"], len(EventKind))
     sound &= columns["begin"].dtype == np.int64
     sound &= all(column.dtype.kind == "i" for name, column in columns.items() if name != "event_kind")
-    sound &= _within(columns["duration"], 0, 2**62)
-    sound &= all(_within(columns[name], 0, len(facts[fact])) for name, fact in lists.items())
-    sound &= all(_within(columns[name], 0, len(facts[name]), absent=True) for name in texts)
+    sound &= _within(columns["duration"], 2**62)
+    sound &= all(_within(columns[name], len(facts[fact])) for name, fact in lists.items())
+    sound &= all(_within(columns[name], len(facts[name]), absent=True) for name in texts)
     return bool(sound)
 
 
-def _within(column: Array, least: int, end: int, *, absent: bool = False) -> bool:
-    """Whether all values are in [least, end), or ABSENT where that is allowed."""
+def _within(column: Array, end: int, *, absent: bool = False) -> bool:
+    """Whether all values are in [0, end), or ABSENT where that is allowed."""
     if absent or not len(column):
-        return bool(((column == ABSENT) | ((column >= least) & (column < end))).all())
-    return bool(column.min() >= least and column.max() < end)
+        return bool(((column == ABSENT) | ((column >= 0) & (column < end))).all())
+    return bool(column.min() >= 0 and column.max() < end)
 
 
 LEAST_SIZE = 16 * 10**6

@@ -70,7 +70,7 @@ class _ProcessTables:
 
     def __init__(self, database: Database, process: int) -> None:
         self._database, self._process = database, process
-        self._texts = texts_of(database, "StringIds", "id", "value")
+        self._texts = texts_of(database, "StringIds", "value")
 
     def add_device(self, events: EventColumns) -> None:
         """Kernels (graphs that were recorded as one, too), copies and fills."""

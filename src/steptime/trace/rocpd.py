@@ -89,7 +89,7 @@ class _ProcessRows:
 
     def __init__(self, database: Database, suffix: str, process: int) -> None:
         self._database, self._suffix, self._process = database, suffix, process
-        self._texts = texts_of(database, f"rocpd_string{suffix}", "id", "string")
+        self._texts = texts_of(database, f"rocpd_string{suffix}", "string")
         told = rows_of(database, f"rocpd_event{suffix}", "id", "category_id", "stack_id", "extdata")
         self._told = {
             row[0]: (self._texts.get(row[1], ""), row[2] if isinstance(row[2], int) else 0, row[3]) for row in told
@@ -105,7 +105,7 @@ class _ProcessRows:
     def add_all(self, events: EventColumns) -> None:
         """What ran on a device, and what the host did."""
         kernels = self._mine(DISPATCHES, "agent_id", "kernel_id", "queue_id", "stream_id", "event_id", *BLOCKS)
-        names = texts_of(self._database, f"rocpd_info_kernel_symbol{self._suffix}", "id", "display_name")
+        names = texts_of(self._database, f"rocpd_info_kernel_symbol{self._suffix}", "display_name")
         streams = self._streams(kernels)
         for kind, text, begin in (
             (EventKind.MEMSET, "Memset (Device)", FILLING),
@@ -190,7 +190,7 @@ class _Profile:
     """Schema 2, as one process has it: calls, ranges and operations of the device, linked by a table of their own."""
 
     def __init__(self, database: Database, process: int) -> None:
-        self._texts = texts_of(database, "rocpd_string", "id", "string")
+        self._texts = texts_of(database, "rocpd_string", "string")
         self._calls = [
             row for row in timed_rows(database, CALLS, "pid", "tid", "id", "apiName_id", "args_id") if row[2] == process
         ]

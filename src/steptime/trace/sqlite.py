@@ -136,9 +136,9 @@ def rows_of(database: Database, table: str, *columns: str) -> list[Row]:
     return database.execute(f"SELECT {', '.join(map(_quoted, columns))} FROM {_quoted(table)}").fetchall()
 
 
-def texts_of(database: Database, table: str, number: str, text: str) -> dict[Any, str]:
-    """Texts by their numbers."""
-    return {row[0]: row[1] for row in rows_of(database, table, number, text) if isinstance(row[1], str)}
+def texts_of(database: Database, table: str, text: str) -> dict[Any, str]:
+    """Texts of a column by the rows' ids."""
+    return {row[0]: row[1] for row in rows_of(database, table, "id", text) if isinstance(row[1], str)}
 
 
 def whole(value: object) -> int:

@@ -17,6 +17,7 @@ from pathlib import Path
 from steptime.advice.fix import Promise
 from steptime.changes import Change
 from steptime.errors import UsageError
+from steptime.quantities import format_count
 from steptime.trials.trial import BASELINE, Variant
 
 PATIENCE = 60.0
@@ -67,7 +68,7 @@ def from_revision(revision: str, directory: Path, name: str) -> Variant:
     binary = sum(added == "-" for added, _, _ in rows)
     texts = [path for added, _, path in rows if added != "-"]
     sources = tuple((_relative(root / path, directory), _git(root, "show", f"{commit}:{path}")) for path in texts)
-    label = f"{revision} (without {binary} binary file{'s' * (binary != 1)})" if binary else revision
+    label = f"{revision} (without {format_count(binary, 'binary file')})" if binary else revision
     return Variant(
         name, label=label, sources=sources, promise=Promise.SAME_CURVE, suspicion=_suspicion(sources, directory)
     )
@@ -86,7 +87,7 @@ def from_range(revisions: str, directory: Path, name: str) -> tuple[Variant | No
     return Variant(BASELINE, label=first, sources=before.sources), after
 
 
-def from_variables(pairs: Sequence[str], name: str) -> Variant:
+def from_variables(pairs: Sequence[str]) -> Variant:
     """The job with variables of its environment set. Raises UsageError for what is no KEY=VALUE."""
     split = [pair.partition("=") for pair in pairs]
     for pair, (key, sign, _) in zip(pairs, split, strict=True):
@@ -94,7 +95,7 @@ def from_variables(pairs: Sequence[str], name: str) -> Variant:
             raise UsageError("usage", f"--env takes KEY=VALUE, not {pair!r}.")
     arguments = tuple((key, value) for key, _, value in split)
     return Variant(
-        name, (Change("environment", arguments=arguments),), label=" ".join(pairs), promise=Promise.SAME_CURVE
+        "env", (Change("environment", arguments=arguments),), label=" ".join(pairs), promise=Promise.SAME_CURVE
     )
 
 

@@ -25,7 +25,7 @@ from steptime.launcher.variant import DEADLINE_PASSED, ERRORS, OUTPUT, run_plain
 from steptime.recording.load import load
 from steptime.recording.recording import Process, Recording, TelemetrySample
 from steptime.trials.containment import Layer, Workspace, contained, ground_of
-from steptime.trials.metric import Metric
+from steptime.trials.metric import Metric, end_of
 from steptime.trials.trial import AppliedChange, MachineLoad, Run, Spent, Variant
 from steptime.trials.until_loss import LossTarget, losses_in, seconds_to
 from steptime.trials.working_copy import Tree, differences, tree_of
@@ -307,10 +307,7 @@ def _failure(outcome: Outcome, *, stepping: bool) -> str:
 def last_lines(path: Path) -> str:
     """The last lines of a log, in one."""
     try:
-        with path.open("rb") as file:
-            file.seek(0, 2)
-            file.seek(max(0, file.tell() - LAST_BYTES))
-            text = file.read().decode("utf-8", "replace")
+        text = end_of(path, LAST_BYTES)
     except OSError:
         return ""
     lines = [line.strip() for line in text.splitlines() if line.strip()]

@@ -13,6 +13,14 @@ LAST_BYTES = 4 << 20
 """Of an output that are searched: the last match counts."""
 
 
+def end_of(path: Path, most: int) -> str:
+    """The last bytes of a file as text. Raises OSError."""
+    with path.open("rb") as file:
+        file.seek(0, 2)
+        file.seek(max(0, file.tell() - most))
+        return file.read().decode("utf-8", "replace")
+
+
 @dataclass(frozen=True, slots=True)
 class Metric:
     """pattern: a regular expression, whose first group is the number. The last match counts."""
@@ -23,10 +31,7 @@ class Metric:
     def read(self, output: Path) -> tuple[float | None, str]:
         """(the number in a file, ""), or (None, why there is none that can be compared)."""
         try:
-            with output.open("rb") as file:
-                file.seek(0, 2)
-                file.seek(max(0, file.tell() - LAST_BYTES))
-                text = file.read().decode(errors="replace")
+            text = end_of(output, LAST_BYTES)
         except OSError as error:
             return None, f"Its output cannot be read: {error}"
         found = [each[1] for each in re.finditer(self.pattern, text, re.MULTILINE) if each[1]]

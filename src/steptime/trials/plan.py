@@ -275,12 +275,12 @@ def points_of(
     return tuple(points[size] for size in sorted(points))
 
 
-def plateau(points: Sequence[BatchSizePoint], min_gain: float = MIN_GAIN) -> int | None:
-    """The size from which on larger batches bring less than `min_gain` more items a second; None where the largest one
+def plateau(points: Sequence[BatchSizePoint]) -> int | None:
+    """The size from which on larger batches bring less than MIN_GAIN more items a second; None where the largest one
     still does."""
     known = [(point.size, point.rate.value) for point in points if point.rate is not None]
     for number, (size, rate) in enumerate(known[:-1]):
-        if all(later < rate * (1 + min_gain) for _, later in known[number + 1 :]):
+        if all(later < rate * (1 + MIN_GAIN) for _, later in known[number + 1 :]):
             return size
     return None
 

@@ -147,8 +147,9 @@ def seconds_to(target: LossTarget, process: Process, timeline: Timeline) -> floa
 def numbers_until(target: LossTarget, variant: Variant, own: Sequence[Run], plain: Sequence[Run]) -> NumbersCheck:
     """What is known of a candidate's way to the loss."""
     found = replaced_functions(own, plain)
-    for check in (_starts_ahead, _without_forward, _few_batches, _shorter_passes, _smaller_evaluations):
-        found = found or check(target, own, plain)
+    found = found or _starts_ahead(target, own, plain)
+    for check in (_without_forward, _few_batches, _shorter_passes, _smaller_evaluations):
+        found = found or check(own, plain)
     if found:
         return NumbersCheck(Agreement.LESS_WORK, found)
     found, unknown = _same_loss(own, plain, precision_of(variant), low=variant.low_precision)
@@ -179,12 +180,12 @@ def _starts_ahead(target: LossTarget, own: Sequence[Run], plain: Sequence[Run]) 
     )
 
 
-def _without_forward(target: LossTarget, own: Sequence[Run], plain: Sequence[Run]) -> str:
+def _without_forward(own: Sequence[Run], plain: Sequence[Run]) -> str:
     beside = [run for run in plain if run.work]
     return next(filter(None, (no_forward(run, beside) for run in own if run.work and beside)), "")
 
 
-def _few_batches(target: LossTarget, own: Sequence[Run], plain: Sequence[Run]) -> str:
+def _few_batches(own: Sequence[Run], plain: Sequence[Run]) -> str:
     """Whether batches come again more often, and far fewer samples in all are different: not those of larger batches,
     which come again because they are the whole dataset."""
     for run in own:
@@ -215,7 +216,7 @@ def _first_dimension(shapes: str) -> int:
     return int(first) if first.isdigit() else 1
 
 
-def _shorter_passes(target: LossTarget, own: Sequence[Run], plain: Sequence[Run]) -> str:
+def _shorter_passes(own: Sequence[Run], plain: Sequence[Run]) -> str:
     usual = {(name, length): samples for run in plain for name, length, samples in run.passes}
     for name, length, samples in (each for run in own for each in run.passes):
         known = usual.get((name, length), 0)
@@ -224,7 +225,7 @@ def _shorter_passes(target: LossTarget, own: Sequence[Run], plain: Sequence[Run]
     return ""
 
 
-def _smaller_evaluations(target: LossTarget, own: Sequence[Run], plain: Sequence[Run]) -> str:
+def _smaller_evaluations(own: Sequence[Run], plain: Sequence[Run]) -> str:
     """Evaluations are not timed, so that a candidate gains nothing by having fewer; of those that it has, each is as
     large as the job's."""
     mine, theirs = (_largest_evaluations(runs) for runs in (own, plain))

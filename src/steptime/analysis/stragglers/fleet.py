@@ -22,8 +22,7 @@ from steptime.errors import TraceError
 from steptime.machine.datasheet import look_up
 from steptime.machine.identity import usable_cpus
 from steptime.machine.machine import Machine
-from steptime.machine.peaks import FILE_NAME
-from steptime.machine.peaks import load as load_machine
+from steptime.machine.peaks import FILE_NAME, load as load_machine
 from steptime.recording.load import Contents, load_process
 from steptime.recording.recording import Manifest, Process, ProcessFacts, Recording
 from steptime.trace.gather import RankFiles
@@ -33,7 +32,6 @@ from steptime.trace.windows import read_rank
 T = TypeVar("T")
 R = TypeVar("R")
 LOCAL, RAY = "local", "ray"
-ENGINES = (LOCAL, RAY)
 AHEAD = 4
 """Ranks in flight for each worker of a cluster: enough to keep it busy, few enough to bound what waits."""
 

@@ -20,10 +20,10 @@ from steptime.analysis.threads import autograd_lanes, input_time
 from steptime.analysis.what_if.graph import NONE
 from steptime.arrays import Bool, Int64, distinct, unique
 from steptime.intervals import Intervals, join, subtract, union
+from steptime.trace.links import DEVICE
 from steptime.trace.table import EventKind, Trace
 from steptime.trace.vendors import ALLOCATION, FREEING, SYNCHRONISATION, matching
 
-DEVICE = (EventKind.KERNEL, EventKind.MEMCPY, EventKind.MEMSET)
 PAGEABLE = re.compile(r"Pageable")
 WAITED = 20_000
 """ns. A copy or a cudaFree that lasts longer, and until an activity has ended, waited for it: they take 2 to 15 µs by

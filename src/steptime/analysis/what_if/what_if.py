@@ -17,10 +17,11 @@ from steptime.analysis.step_context import StepContext
 from steptime.analysis.what_if.build import build
 from steptime.analysis.what_if.critical_path import NamedPath, PathKind, named, path_of
 from steptime.analysis.what_if.graph import NONE, EdgeKind, Graph, GraphRun, NodeKind, chosen, edges_of, joined, run
-from steptime.analysis.what_if.scope import DEVICE, Scope, scope_of
+from steptime.analysis.what_if.scope import Scope, scope_of
 from steptime.arrays import Bool, Int32, Int64, distinct, median
 from steptime.intervals import contains, measure, union
 from steptime.quantities import Estimate, mean_of_series
+from steptime.trace.links import DEVICE
 from steptime.trace.table import EventKind, EventTable, Trace
 from steptime.trace.vendors import ALLOCATION, OPTIMIZER_STEP, matching
 

@@ -11,8 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.autograd import anomaly_mode
-from torch.autograd import profiler as autograd_profiler
+from torch.autograd import anomaly_mode, profiler as autograd_profiler
 from torch.autograd.profiler_util import EventList
 
 from steptime.probe.changes.applier import Applier, with_arguments

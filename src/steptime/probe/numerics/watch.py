@@ -11,8 +11,7 @@ import math
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
-from time import perf_counter_ns as now
-from time import thread_time_ns
+from time import perf_counter_ns as now, thread_time_ns
 from typing import Any
 
 import torch

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from steptime.advice.evidence import Case, KernelUse, MachineUse, OperatorUse
 from steptime.advice.kernels import counter_words
 from steptime.quantities import format_bytes, format_count, format_duration, format_share
-from steptime.report.page.waterfall import Decades, Tick, decades, even_ticks
+from steptime.report.page.waterfall import BOX, Decades, Tick, decades, even_ticks
 from steptime.report.printable import shorten
 from steptime.report.report import ProcessReport
 from steptime.report.sentences import format_rate, place_text, step_text
@@ -21,8 +21,6 @@ ROOM = 1.25
 """Height of the plot over the highest steady step: what is longer (a compilation) is cut, and marked so."""
 MOST_SIGNS = 80
 """Letters under the bars; more would lie on one another, and are then lines."""
-BOX = 1000
-"""Side of the square that the stacks are drawn in, which is stretched to the plot."""
 SIGNS = {
     "outlier": "▲", "slow": "△", "evaluation": "E", "checkpoint": "C", "compilation": "J", "rollout": "R",
     "loader start": "L", "pause": "P",

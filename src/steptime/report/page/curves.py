@@ -7,11 +7,9 @@ from dataclasses import dataclass
 
 from steptime.quantities import Estimate
 from steptime.report.page.frame import whole
-from steptime.report.page.waterfall import Decades, Tick
+from steptime.report.page.waterfall import BOX, Decades, Tick
 from steptime.report.tables import Table
 
-BOX = 1000
-"""Side of the square that the curves are drawn in, which is stretched to the plot."""
 COLOURS = 9
 """Further curves begin again."""
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from steptime.quantities import Estimate, format_bytes, format_change, format_duration, format_samples
 from steptime.report.judge_text import word_for
 from steptime.report.page.curves import CurveChart, curve_of
-from steptime.report.page.waterfall import Tick, decades
+from steptime.report.page.waterfall import BOX, Tick, decades, middles
 from steptime.report.trial_text import speed_text
 from steptime.report.trials import Curve, TrialReport, Tried
 from steptime.trials.trial import BASELINE, BATCH, TrialVerdict
@@ -18,8 +18,6 @@ from steptime.trials.trial import BASELINE, BATCH, TrialVerdict
 MOST_ROWS = 60
 MOST_CURVES = 8
 """Of variants; the band of the baselines comes beside them."""
-BOX = 1000
-"""Side of the square that curves are drawn in, which is stretched to the plot."""
 _RATIOS = (0.05, 0.1, 0.2, 0.5, 0.7, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0, 20.0, 50.0, 100.0)
 _ROOM = 8.0
 """Percent between ticks."""
@@ -240,10 +238,10 @@ def _sizes(rates: Sequence[tuple[int, Estimate]]) -> CurveChart | None:
     if not rates:
         return None
     axis = decades([bound for _, each in rates for bound in (max(each.low, 1e-3), each.high)])
-    places = [100 * (number + 0.5) / len(rates) for number in range(len(rates))]
+    places = middles(len(rates))
     line = curve_of("items a second", 0, list(zip(places, (each for _, each in rates), strict=True)), axis)
     across = tuple(Tick(x, f"{size:,}") for x, (size, _) in zip(places, rates, strict=True))
-    up = tuple(Tick(axis.place(10.0**power), f"{10.0**power:,g}") for power in range(axis.low, axis.high + 1))
+    up = axis.every_tick(lambda value: f"{value:,g}")
     return CurveChart((line,), across, up, "Items a second over batch sizes")
 
 

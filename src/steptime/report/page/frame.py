@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
+from collections.abc import Callable
 from functools import cache
 from importlib.resources import files
 
@@ -16,24 +17,13 @@ import jinja2
 from markupsafe import Markup
 
 from steptime._version import __version__
-from steptime.analysis.categories import definition
+from steptime.analysis.categories import Category, definition
 from steptime.report.printable import printable
 
 SCRIPTS = ("page.js", "steps.js", "flame.js", "events.js", "perfetto.js", "timeline.js")
 """Parts of the one script, in the order in which they run."""
 _STYLES = ("style.css", "parts.css")
-_TONES = {
-    "compute",
-    "communication",
-    "copy",
-    "unrecorded",
-    "input",
-    "sync",
-    "compile",
-    "overhead",
-    "python",
-    "unexplained",
-}
+_TONES = {category.name.lower() for category in Category}
 _BOUNDS = {"memory", "compute", "latency"}
 """Categories and bounds that have a colour of their own; whatever else a report may name shares one."""
 _UNIT = re.compile(r"(?<=\d) (?=(?:%|[nµm]?s|min|h|[KMGT]?i?B(?:/s)?|[kMGTP]?FLOP/s)(?!\w))")
@@ -44,7 +34,7 @@ _DANGEROUS = {ord(sign): f"\\u{ord(sign):04x}" for sign in "<>&\u2028\u2029"}
 
 def whole(template: str, *, title: str, data: str, **names: object) -> str:
     """A page. template: it extends frame.html. data: JSON that the page carries. names: what the template uses."""
-    style, script = "\n".join(map(_asset, _STYLES)), "\n".join(map(_asset, SCRIPTS))
+    style, script = "\n".join(map(asset, _STYLES)), "\n".join(map(asset, SCRIPTS))
     policy = (
         f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; img-src data:; "
         "base-uri 'none'; form-action 'none'"
@@ -56,16 +46,22 @@ def whole(template: str, *, title: str, data: str, **names: object) -> str:
     return page.encode("utf-8", "backslashreplace").decode()
 
 
-@cache
-def _environment() -> jinja2.Environment:
-    environment = jinja2.Environment(
-        loader=jinja2.FunctionLoader(_asset),
+def escaping(read: Callable[[str], str | None]) -> jinja2.Environment:
+    """Templates in which what strangers wrote is text, without characters that no screen should get, and a name that is
+    missing is an error. read: the text of a template by its name."""
+    return jinja2.Environment(
+        loader=jinja2.FunctionLoader(read),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
         finalize=lambda value: printable(value) if type(value) is str else value,
     )
+
+
+@cache
+def _environment() -> jinja2.Environment:
+    environment = escaping(asset)
     environment.filters["raw"] = lambda value: value if isinstance(value, str) else f"{value:.10g}"
     environment.filters["unbroken"] = lambda text: _UNIT.sub("\u00a0", text)
     environment.filters["percent"] = lambda value: f"{value:.2f}%"
@@ -76,7 +72,8 @@ def _environment() -> jinja2.Environment:
 
 
 @cache
-def _asset(name: str) -> str:
+def asset(name: str) -> str:
+    """The text of a file of this folder: a template, a style, a script."""
     return files(__package__).joinpath(name).read_text(encoding="utf-8")
 
 

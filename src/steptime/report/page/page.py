@@ -27,8 +27,7 @@ from steptime.report.page.charts import roofline_chart, series
 from steptime.report.page.flame import flames, kinds_of
 from steptime.report.page.forest import forest
 from steptime.report.page.frame import whole
-from steptime.report.page.machine import machine_chart
-from steptime.report.page.memory import MemoryChart, memory_chart
+from steptime.report.page.over_time import MemoryChart, machine_chart, memory_chart
 from steptime.report.page.ranks import heat_map
 from steptime.report.page.waterfall import BarSegment, stacked, waterfall
 from steptime.report.printable import one_line

@@ -9,15 +9,15 @@ from __future__ import annotations
 import textwrap
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
 from pathlib import Path
 
 import jinja2
 
 from steptime.errors import OutputError
 from steptime.report.page.charts import RooflineChart, SeriesChart, roofline_chart, series
+from steptime.report.page.frame import asset, escaping
 from steptime.report.page.waterfall import Waterfall, waterfall
-from steptime.report.printable import one_line, printable, shorten_middle
+from steptime.report.printable import one_line, shorten_middle
 from steptime.report.report import Report
 
 WIDTH, MARGIN = 1200, 40
@@ -103,17 +103,10 @@ def view_of(report: Report) -> PictureView:
 
 @cache
 def _template() -> jinja2.Template:
-    environment = jinja2.Environment(
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        finalize=lambda value: printable(value) if type(value) is str else value,
-    )
+    environment = escaping(asset)
     environment.filters["percent"] = lambda value: f"{value:.2f}%"
     environment.filters["tone"] = lambda name: TONES.get(name, GREY)
     environment.filters["kind"] = lambda name: KINDS.get(name, GREY)
     environment.filters["bound"] = lambda name: BOUNDS.get(name, GREY)
     environment.filters["mark"] = lambda name: MARKS.get(name, SQUARE)
-    source = files(__package__).joinpath("pictures.svg").read_text(encoding="utf-8")
-    return environment.from_string(source)
+    return environment.get_template("pictures.svg")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from steptime.analysis.stragglers.comparison import LateRank, LateSeries, RankComparison
 from steptime.quantities import format_duration, format_share
-from steptime.report.page.waterfall import Tick
+from steptime.report.page.waterfall import BOX, Tick
 from steptime.report.report import ProcessReport, Report
 
 MOST_RANKS = 128
@@ -16,8 +16,6 @@ MOST_COLUMNS = 200
 """Of the series: more would be narrower than a few pixels."""
 SHADES = 9
 """Levels of the heat map."""
-BOX = 1000
-"""Side of the square that the series is drawn in, which is stretched to the plot."""
 
 
 @dataclass(frozen=True, slots=True)

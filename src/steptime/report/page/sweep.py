@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from steptime.quantities import Estimate
 from steptime.report.page.curves import CurveChart, curve_of, page_of
-from steptime.report.page.waterfall import Tick, decades
+from steptime.report.page.waterfall import Tick, decades, middles
 from steptime.report.sweep import SweptBatch, answer, rate_text, table, to_json
 
 
@@ -22,8 +22,7 @@ def chart(points: Sequence[SweptBatch]) -> CurveChart | None:
     rates = [Estimate(each.throughput, each.batch / each.step.high * 1e9, each.batch / max(each.step.low, 1.0) * 1e9,
                       each.step.samples) for each in points]  # fmt: skip
     up = decades([max(each.value, 1.0) for each in rates])
-    places = [100 * (number + 0.5) / len(points) for number in range(len(points))]
+    places = middles(len(points))
     line = curve_of("samples per second", 0, list(zip(places, rates, strict=True)), up)
-    ticks = tuple(Tick(up.place(10.0**power), rate_text(10.0**power)) for power in range(up.low, up.high + 1))
     sizes = tuple(Tick(place, str(each.batch)) for place, each in zip(places, points, strict=True))
-    return CurveChart((line,), sizes, ticks, "Throughput over batch size")
+    return CurveChart((line,), sizes, up.every_tick(rate_text), "Throughput over batch size")

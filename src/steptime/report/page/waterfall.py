@@ -6,14 +6,15 @@ All positions are percent of the plot's width, so that the picture is as wide as
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from steptime.advice.evidence import Case, CategoryUse
 from steptime.quantities import Estimate, format_duration, format_share, with_sign
-from steptime.report.sentences import interval_text, step_text
+from steptime.report.sentences import PREFIXES, interval_text, step_text
 
-_PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+BOX = 1000
+"""Side of the square that series, areas and curves are drawn in, which is stretched to the plot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +36,16 @@ class Decades:
         """Percent from the beginning of the axis; beyond its ends for values outside."""
         return 100 * (math.log10(value) - self.low) / (self.high - self.low)
 
-    def ticks(self, unit: str = "") -> tuple[Tick, ...]:
+    def ticks(self) -> tuple[Tick, ...]:
         """Whole decades; every second one where there are many."""
         stride = 1 + (self.high - self.low) // 8
         powers = range(self.low, self.high + 1, stride)
-        return tuple(Tick(self.place(10.0**power), f"{_power(power)}{unit}") for power in powers)
+        return tuple(Tick(self.place(10.0**power), _power(power)) for power in powers)
+
+    def every_tick(self, words: Callable[[float], str]) -> tuple[Tick, ...]:
+        """All whole decades, in words of the values."""
+        values = (10.0**power for power in range(self.low, self.high + 1))
+        return tuple(Tick(self.place(value), words(value)) for value in values)
 
 
 def decades(values: list[float]) -> Decades:
@@ -47,6 +53,16 @@ def decades(values: list[float]) -> Decades:
     low = math.floor(math.log10(min(values)) - 1e-9)
     high = math.ceil(math.log10(max(values)) + 1e-9)
     return Decades(low, max(high, low + 1))
+
+
+def decades_of(estimates: Iterable[Estimate]) -> Decades:
+    """The axis that holds the intervals of all estimates, from 1 on."""
+    return decades([bound for each in estimates for bound in (max(each.low, 1.0), each.high)])
+
+
+def middles(count: int) -> list[float]:
+    """Percent: the middles of so many equal parts of an axis."""
+    return [100 * (number + 0.5) / count for number in range(count)]
 
 
 def even_ticks(highest: float, about: int = 5) -> tuple[Tick, ...]:
@@ -68,7 +84,7 @@ def _power(power: int) -> str:
     value = 10.0**power
     if value < 1e3:
         return f"{value:.12f}".rstrip("0").rstrip(".") + " " if power >= -4 else f"1e{power} "
-    size, prefix = next(((size, prefix) for size, prefix in _PREFIXES if value >= size), (1.0, ""))
+    size, prefix = next(((size, prefix) for size, prefix in PREFIXES if value >= size), (1.0, ""))
     return f"{value / size:.0f} {prefix}"
 
 

@@ -1,16 +1,16 @@
-"""The picture of memory over time."""
+"""Pictures of a run over time: its memory by owner, and what the launcher saw of the machine beside the job."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 from steptime.analysis.memory_samples import OverTime
 from steptime.quantities import format_bytes, format_duration
-from steptime.report.page.waterfall import Tick
+from steptime.report.page.waterfall import BOX, Tick
+from steptime.report.report import MachineOverTime
 
-BOX = 1000
-"""Side of the square that the areas are drawn in, which is stretched to the plot."""
 TONES = 9
 """Colours; further owners begin again."""
 
@@ -93,3 +93,38 @@ def _ticks(top: float) -> tuple[Tick, ...]:
         size *= 2
     sizes = [at * size for at in range(int(top / size) + 1)]
     return tuple(Tick(100 * each / top, format_bytes(each) if each else "0") for each in sizes)
+
+
+@dataclass(frozen=True, slots=True)
+class MachineCurve:
+    """points: of a polyline. words: its mean."""
+
+    name: str
+    points: str
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
+class MachineChart:
+    """begin, end: of the plot, in words."""
+
+    curves: tuple[MachineCurve, ...]
+    begin: str
+    end: str
+
+
+def machine_chart(found: MachineOverTime | None) -> MachineChart | None:
+    """The picture; None where there is nothing to see."""
+    if found is None or not found.series:
+        return None
+    first, last = found.times[0], found.times[-1]
+    across = [BOX * (time - first) / ((last - first) or 1) for time in found.times]
+    curves = (
+        MachineCurve(
+            name,
+            " ".join(f"{x:.1f},{BOX - BOX * y / 100:.1f}" for x, y in zip(across, values, strict=True)),
+            f"{fmean(values):.0f} %",
+        )
+        for name, values in found.series
+    )
+    return MachineChart(tuple(curves), format_duration(first), format_duration(last))

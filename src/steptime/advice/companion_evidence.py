@@ -1,0 +1,132 @@
+"""What other tools wrote of the same job, joined to a case: the records of torch.compile by the names of kernels and
+operators, the counters of Nsight Compute by the names and grids of kernels."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeVar
+
+from steptime.advice.device_evidence import LONGEST_TEXT
+from steptime.advice.evidence import Case, CompiledKernelUse, CompilerEventUse, CompilerUse, KernelUse, OperatorUse
+from steptime.advice.kernels import spent
+from steptime.advice.savings import ratio
+from steptime.quantities import SourceLine, format_count, format_share
+from steptime.trace.compile_logs import CompiledKernel, CompileLogs, CompilerEvent
+from steptime.trace.nsight_compute import KernelCounters, MeasuredKernel
+
+PREFIX = re.compile(r"^graph_\d+_")
+"""That a C++ kernel's name has in a trace, and in generated code only where it is profiled."""
+Use = TypeVar("Use", KernelUse, OperatorUse)
+
+SHOWN_CODE = 3
+"""Kernels whose source is kept, the longest: a report is read by people."""
+
+
+def with_compile_logs(case: Case, logs: CompileLogs, folder: str) -> Case:
+    """The case with the lines that its generated kernels compute, and with what broke graphs and failed guards.
+    folder: the logs'."""
+    known = defaultdict[str, list[CompiledKernel]](list)
+    for kernel in logs.kernels:
+        for name in {kernel.name, PREFIX.sub("", kernel.name)}:
+            known[name].append(kernel)
+    taken = defaultdict[str, float](float)
+    for use in case.kernels or case.operators:
+        taken[use.name] += use.duration
+    files = {use.name: Path(use.source.file).name for use in case.kernels if use.source is not None}
+    found = {name: known.get(name) or known.get(PREFIX.sub("", name)) for name in taken}
+    chosen = {name: _of_trace(same, files.get(name, "")) for name, same in found.items() if same is not None}
+    uses = sorted((_use(name, taken[name], each) for name, each in chosen.items()), key=lambda use: -use.duration)
+    kernels = tuple(replace(use, code=use.code if place < SHOWN_CODE else "") for place, use in enumerate(uses))
+    lines = {use.name: use.lines[0] for use in kernels if use.lines}
+    return replace(
+        case,
+        kernels=_placed(case.kernels, lines),
+        operators=_placed(case.operators, lines),
+        compiler=CompilerUse(folder, kernels, _told(logs.breaks), _told(logs.recompilations), _told(logs.limits)),
+    )
+
+
+def _of_trace(same: Sequence[CompiledKernel], file: str) -> Sequence[CompiledKernel]:
+    """Of kernels of one name in several graphs those of the file that the trace says, all where it says none."""
+    return [kernel for kernel in same if kernel.file and kernel.file == file] or same
+
+
+def _use(name: str, duration: float, same: Sequence[CompiledKernel]) -> CompiledKernelUse:
+    lines = dict.fromkeys(line for kernel in same for line in kernel.lines)
+    operators = dict.fromkeys(operator for kernel in same for operator in kernel.operators)
+    return CompiledKernelUse(name, duration, tuple(lines), tuple(operators), same[0].code)
+
+
+def _placed(uses: tuple[Use, ...], lines: Mapping[str, SourceLine]) -> tuple[Use, ...]:
+    return tuple(replace(use, source=lines.get(use.name, use.source)) for use in uses)
+
+
+def _told(events: Sequence[CompilerEvent]) -> tuple[CompilerEventUse, ...]:
+    return tuple(CompilerEventUse(each.source, each.reason, each.count, each.hint) for each in events)
+
+
+ANONYMOUS = re.compile(r"\(anonymous namespace\)::|(?<!\w)<unnamed>::|unnamed>::")
+TRUE, FALSE = re.compile(r"\btrue\b"), re.compile(r"\bfalse\b")
+SUFFIX = re.compile(r"\b(\d+)u?l{0,2}\b")
+WORD = re.compile(r"[A-Za-z_]\w*|\d+")
+SAYS_NOTHING = re.compile(
+    "T\\d+|unnamed|anonymous|namespace|instance|lambda|const|void|operator|type|int|unsigned|long|bool|char"
+)
+"""Words that one of the two tools leaves out, or writes otherwise."""
+
+
+def with_counters(case: Case, measured: Sequence[MeasuredKernel]) -> Case:
+    """The case with the counters of those of its kernels that were measured."""
+    known = by_function(measured)
+    return replace(case, kernels=tuple(replace(use, counters=counters_of(use, known)) for use in case.kernels))
+
+
+def by_function(measured: Iterable[MeasuredKernel]) -> Mapping[str, Sequence[MeasuredKernel]]:
+    """The measured kernels by `kernel_function` their names."""
+    known = defaultdict[str, list[MeasuredKernel]](list)
+    for kernel in measured:
+        known[kernel_function(kernel.name)].append(kernel)
+    return known
+
+
+def told_counters(case: Case, measured: int, source: str) -> str:
+    """How much of the kernels' time the counters are of. measured: kernels that Nsight Compute measured."""
+    found = [use for use in case.kernels if use.counters is not None]
+    part = ratio(spent(found), spent(case.kernels))
+    told = (
+        f"{format_share(part)} of the kernels' time, by name and grid" if found else "none of which ran with that grid"
+    )
+    return f"Nsight Compute measured {format_count(measured, 'kernel')}, {told}: {source}."
+
+
+def counters_of(use: KernelUse, known: Mapping[str, Sequence[MeasuredKernel]]) -> KernelCounters | None:
+    """Those of the kernel with its grid all of whose words are in its name; None where none was measured, or several
+    that differ. known: the measured kernels by `kernel_function`. Where the trace has no grids, only a kernel that was
+    measured with one grid counts."""
+    words, cut = words_of(use.name), len(use.name) == LONGEST_TEXT
+    alike = [each for each in known.get(kernel_function(use.name), ()) if words_of(_begin(each.name, cut=cut)) <= words]
+    alike = [each for each in alike if not use.blocks or not each.blocks or each.blocks == use.blocks]
+    most = max((words_of(each.name).total() for each in alike), default=0)
+    closest = [each for each in alike if words_of(each.name).total() == most]
+    return closest[0].counters if len(closest) == 1 else None
+
+
+def kernel_function(name: str) -> str:
+    """A kernel's own name, without namespaces, template arguments and parameters."""
+    plain = ANONYMOUS.sub("", name).removeprefix("void ").split("<", 1)[0].split("(", 1)[0]
+    return plain.rsplit("::", 1)[-1].strip()
+
+
+def words_of(name: str) -> Counter[str]:
+    """What tells a kernel from others of its function: types, functors and numbers, as often as they stand there."""
+    plain = SUFFIX.sub(r"\1", FALSE.sub("0", TRUE.sub("1", name)))
+    return Counter(word for word in WORD.findall(plain) if not SAYS_NOTHING.fullmatch(word))
+
+
+def _begin(measured: str, *, cut: bool) -> str:
+    """Of the measured name what one that was cut to LONGEST_TEXT surely holds: namespaces make that longer."""
+    return measured[: LONGEST_TEXT // 3] if cut else measured
