@@ -297,6 +297,11 @@ PLANTED: dict[str, dict[str, Case]] = {
         "fires-without-a-loader": replace(BASE, padding=PaddingFacts(0.3, 1), loader=None),
         "clean": BASE,
         "clean-sorted-by-length": replace(BASE, padding=PaddingFacts(0.12, 2)),
+        "clean-where-batches-are-packed": replace(
+            BASE,
+            padding=PaddingFacts(0.56, 2),
+            operators=(*BASE.operators, operator("_pack_padded_sequence", 1, 0.2 * MS, "unmodelled")),
+        ),
         "clean-where-updates-are-the-step": replace(
             BASE, padding=PaddingFacts(0.5, 2), phases=phases(forward=0.3 * MS, backward=0.3 * MS, optimizer=19 * MS)
         ),
@@ -619,6 +624,10 @@ PLANTED: dict[str, dict[str, Case]] = {
         "clean-few-slices": replace(
             BASE, operators=(*BASE.operators, operator("slice_backward", 3, 4 * MS, "memory", "backward"))
         ),
+        "clean-where-a-recurrent-layer-of-torch-slices": replace(
+            BASE,
+            operators=(*BASE.operators, operator("slice_backward", 246, 12 * MS, "memory", "backward", recurrent=244)),
+        ),
         "clean-on-a-device": replace(
             _CUDA, operators=(*_CUDA.operators, operator("select_backward", 64, 4 * MS, "memory", "backward"))
         ),
@@ -674,6 +683,13 @@ PLANTED: dict[str, dict[str, Case]] = {
         "clean": BASE,
         "clean-in-the-optimizer": replace(BASE, operators=(operator("addcdiv_", 20, 7 * MS, "memory", "optimizer"),)),
         "clean-in-the-cache": replace(BASE, operators=(operator("mul", 400, 7 * MS, "latency"),)),
+        "clean-in-a-recurrent-layer-of-torch": replace(
+            BASE,
+            operators=(
+                operator("add_", 240, 6 * MS, "memory", bytes=60e6, recurrent=240),
+                operator("mul", 122, 6.1 * MS, "memory", "backward", bytes=60e6, recurrent=120),
+            ),
+        ),
         "clean-bound-by-their-arithmetic": replace(
             BASE, operators=(operator("tanh", 10, 9 * MS, "memory", bytes=9e6),)
         ),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from steptime.advice.evidence import CopyUse, LoaderUse, Signal
+from steptime.advice.kernels import plain_name
 from steptime.advice.line_evidence import LineTime, calls_function, line_times
 from steptime.advice.loader_model import Supply, handover, production, supply, usable_text
 from steptime.advice.models import staging_operators
@@ -51,6 +52,8 @@ LEAST_PADDING = 0.25
 """Of the tokens: what remains after sorting by length, as a rule."""
 LIKELY_PADDING, SURE_PADDING = 0.8, 0.4
 """Of the padding: what shorter batches leave out of it; at most all."""
+PACKING = "_pack_padded_sequence"
+"""The operator that takes the padding out of a batch, before a recurrent layer."""
 SCALING = ("forward", "backward")
 """Phases whose work grows with the tokens."""
 
@@ -562,7 +565,12 @@ def _line(time: LineTime) -> str:
     return f"{format_duration(time.host.value)} a step: {time.line.source.text or time.line.source.line}"
 
 
-@rule("ST109", "padding", needs={Signal.PADDING, Signal.CATEGORIES, Signal.PHASES}, uses={Signal.LOADER})
+@rule(
+    "ST109",
+    "padding",
+    needs={Signal.PADDING, Signal.CATEGORIES, Signal.PHASES},
+    uses={Signal.LOADER, Signal.OPERATORS},
+)
 def padding(signals: Signals) -> Finding | None:
     """Much of a batch is padding
 
@@ -572,7 +580,7 @@ def padding(signals: Signals) -> Finding | None:
     How we know: The first steps' batches are looked at: the share of the numbers at the ends (or fronts) of rows that
     stand nowhere else in them. The rule fires from a quarter on. To be saved is that share of the computing in forward
     and backward; an update costs the same. Sorting by length leaves some of the padding, and attention grows with the
-    square of the length, so the interval is wide.
+    square of the length, so the interval is wide. A batch that is packed (pack_padded_sequence) computes none of it.
 
     What helps: Pad to the longest row of the batch, not to a fixed length; draw rows of like length together
     (group_by_length=True in Hugging Face's Trainer, a bucketing sampler); or pack rows end to end, with a mask or
@@ -582,14 +590,15 @@ def padding(signals: Signals) -> Finding | None:
     lengths keep most of the gain then.
     """
     use, compute = signals.padding, named(signals.categories, "compute")
-    if use.share < LEAST_PADDING or compute is None:
+    packed = any(plain_name(each.name) == PACKING for each in signals.operators)
+    if use.share < LEAST_PADDING or compute is None or packed:
         return None
     spent = {each.name: each.duration.value for each in signals.phases}
     scaling = sum(spent.get(name, 0.0) for name in SCALING)
     bound = use.share * compute.duration.value * ratio(scaling, scaling + spent.get("optimizer", 0.0))
     saving = modelled(LIKELY_PADDING * bound, SURE_PADDING * bound, bound, compute.duration.samples)
-    batches = "one batch" if use.batches == 1 else f"{use.batches} batches"
-    summary = f"{format_share(use.share)} of the tokens are padding (of {batches} that were looked at)"
+    looked_at = "the one batch that was" if use.batches == 1 else f"the {use.batches} batches that were"
+    summary = f"{format_share(use.share)} of the tokens are padding (in {looked_at} looked at)"
     site = signals.loader.site if signals.has(Signal.LOADER) else None
     advice = "Pad to the longest row of each batch, and draw rows of like length together."
     return padding.finding(summary, advice, saving, category="compute", source=site)
