@@ -240,6 +240,19 @@ PLANTED: dict[str, dict[str, Case]] = {
             BASE,
             loader=loader(0.2 * MS, 0.5 * MS, workers=2, start=about(120 * MS), starts=1, steps_per_start=4000.0),
         ),
+        "fires-where-each-epoch-makes-a-loader": replace(
+            BASE,
+            loader=loader(
+                0.2 * MS,
+                0.5 * MS,
+                workers=2,
+                start=about(120 * MS),
+                starts=5,
+                steps_per_start=20.0,
+                persistent_workers=True,
+                made_anew=True,
+            ),
+        ),
         "clean-persistent": replace(
             BASE,
             loader=loader(

@@ -329,18 +329,24 @@ def workers_restarted(signals: Signals) -> Finding | None:
     next). The savings is all of these, divided by the steps between two starts.
 
     What helps: persistent_workers=True keeps the workers for the next epoch. The order of a shuffled dataset changes
-    from the second epoch on (one random number fewer is drawn), which is another seed, not another training.
+    from the second epoch on (one random number fewer is drawn), which is another seed, not another training. The
+    workers belong to one DataLoader: where the loop makes another for each epoch, make one before the loop; what
+    differs from epoch to epoch can be its sampler's choice.
 
     When to ignore it: When an epoch takes minutes, or when the dataset must be made anew each epoch in the workers.
     """
     loader, start, steps = signals.loader, signals.loader.start, signals.loader.steps_per_start
-    if not loader.workers or loader.persistent_workers or start is None or not steps or not loader.starts:
+    kept = loader.persistent_workers and not loader.made_anew
+    if not loader.workers or kept or start is None or not steps or not loader.starts:
         return None
     behind = f" and slows the steps behind by {format_duration(loader.settling)}" if loader.settling else ""
     takes = f"takes {format_duration(start.value)}{behind}, again every {steps:.0f} steps"
     summary = f"Ending and starting {loader.workers} workers {takes}"
     saving = scaled(more(start, loader.settling), 1 / steps)
-    return workers_restarted.finding(summary, "Set persistent_workers=True.", saving, source=loader.site)
+    advice = "Set persistent_workers=True."
+    if loader.made_anew:
+        advice = "Make the DataLoader once, before the loop, with persistent_workers=True: each epoch makes another."
+    return workers_restarted.finding(summary, advice, saving, source=loader.site)
 
 
 @rule(
