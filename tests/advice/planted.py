@@ -305,6 +305,14 @@ PLANTED: dict[str, dict[str, Case]] = {
             BASE, loader=loader(0.1 * MS, 30 * US, workers=2, collate=about(9 * MS), collate_name="__main__.pad_batch")
         ),
     },
+    "slow-sampler": {
+        "fires": _waiting(5 * MS, 2 * MS, loader=loader(5 * MS, 30 * US, collate=about(0.5 * MS))),
+        "clean": _waiting(10 * MS, 10 * MS, loader=loader(10 * MS, 280 * US, collate=about(1 * MS))),
+        "clean-a-stream-has-none": _waiting(
+            5 * MS, 2 * MS, loader=loader(5 * MS, 30 * US, collate=about(0.5 * MS), iterable=True)
+        ),
+        "clean-workers-wait-for-other-things": _waiting(5 * MS, 2 * MS, loader=loader(5 * MS, 30 * US, workers=2)),
+    },
     "padding": {
         "fires": replace(BASE, padding=PaddingFacts(0.56, 2), loader=loader(0.1 * MS, 30 * US)),
         "fires-without-a-loader": replace(BASE, padding=PaddingFacts(0.3, 1), loader=None),

@@ -46,6 +46,8 @@ COLLATE_SHARE = 0.5
 """Of the making of a batch: from half on, collating is the first thing to mend."""
 OWN = 0.5
 """Of a line's time outside of the loader: what reads less waits for a DataLoader, or runs inside one."""
+SAMPLER_SHARE = 0.5
+"""Of the wait: from half on, drawing the indices is the first thing to mend."""
 SENDS, FILLS = ("to", "cuda"), ("copy_",)
 """Tensor methods that copy from the host: called on the host's tensor, and on the device's."""
 LEAST_PADDING = 0.25
@@ -88,7 +90,8 @@ def input_wait(signals: Signals) -> Finding | None:
 
     What helps: First whatever is the largest part: the reading of an item (decode less, cache what never changes, store
     the data in the form that training needs), the collating (stack once, not item by item), or the number of workers.
-    The summary tells these apart; rules ST102 to ST106 fire instead of this one where a particular cause is certain.
+    The summary tells these apart; rules ST102 to ST106 and ST110 fire instead of this one where a particular cause is
+    certain.
 
     When to ignore it: When the data really arrives at this pace (a stream, a simulator), or in a job that will run on a
     slower device.
@@ -608,3 +611,38 @@ def padding(signals: Signals) -> Finding | None:
     site = signals.loader.site if signals.has(Signal.LOADER) else None
     advice = "Pad to the longest row of each batch, and draw rows of like length together."
     return padding.finding(summary, advice, saving, category="compute", source=site)
+
+
+@rule(
+    "ST110",
+    "slow-sampler",
+    needs={Signal.LOADER},
+    instead_of=("input-wait", "too-few-workers", "per-sample-fetch", "slow-collate"),
+)
+def slow_sampler(signals: Signals) -> Finding | None:
+    """Choosing which items make a batch takes longer than reading them
+
+    What it means: The sampler (or batch_sampler) is the slow part of the input: it draws with weights and without
+    replacement from all items for each batch, sorts them, or searches lists in Python. It runs in the training process,
+    whatever num_workers is.
+
+    How we know: Without workers a batch is asked for in the training thread, and its items and its collating are timed
+    there. What is left of the wait comes before them, and that is the sampler. The rule fires from half of the wait on.
+
+    What helps: Draw the indices of a whole epoch at once (torch.multinomial, rng.choice(size=batches * batch_size),
+    torch.randperm), and give them out batch by batch; keep what is sorted or searched between batches, as arrays.
+
+    When to ignore it: When each batch must be chosen by what the model said of the last one.
+    """
+    loader, wait, produced = signals.loader, signals.loader.wait, production(signals.loader)
+    if produced is None or loader.workers or loader.iterable or loader.pin_memory:
+        return None
+    drawing = wait.value - produced
+    if drawing < SAMPLER_SHARE * wait.value:
+        return None
+    rest = f"reading and collating {format_duration(produced)}"
+    waited = f"{format_duration(drawing)} of the {format_duration(wait.value)} that a step waits"
+    summary = f"The sampler takes {waited}, {rest}"
+    advice = "Draw the indices of an epoch, or of many batches, at once. Workers do not help: it runs in the trainer."
+    saving = scaled(wait, ratio(drawing, wait.value))
+    return slow_sampler.finding(summary, advice, saving, category="input", source=loader.site)
