@@ -240,6 +240,19 @@ PLANTED: dict[str, dict[str, Case]] = {
             BASE,
             loader=loader(0.2 * MS, 0.5 * MS, workers=2, start=about(120 * MS), starts=1, steps_per_start=4000.0),
         ),
+        "fires-where-each-epoch-makes-a-loader": replace(
+            BASE,
+            loader=loader(
+                0.2 * MS,
+                0.5 * MS,
+                workers=2,
+                start=about(120 * MS),
+                starts=5,
+                steps_per_start=20.0,
+                persistent_workers=True,
+                made_anew=True,
+            ),
+        ),
         "clean-persistent": replace(
             BASE,
             loader=loader(
@@ -292,11 +305,24 @@ PLANTED: dict[str, dict[str, Case]] = {
             BASE, loader=loader(0.1 * MS, 30 * US, workers=2, collate=about(9 * MS), collate_name="__main__.pad_batch")
         ),
     },
+    "slow-sampler": {
+        "fires": _waiting(5 * MS, 2 * MS, loader=loader(5 * MS, 30 * US, collate=about(0.5 * MS))),
+        "clean": _waiting(10 * MS, 10 * MS, loader=loader(10 * MS, 280 * US, collate=about(1 * MS))),
+        "clean-a-stream-has-none": _waiting(
+            5 * MS, 2 * MS, loader=loader(5 * MS, 30 * US, collate=about(0.5 * MS), iterable=True)
+        ),
+        "clean-workers-wait-for-other-things": _waiting(5 * MS, 2 * MS, loader=loader(5 * MS, 30 * US, workers=2)),
+    },
     "padding": {
         "fires": replace(BASE, padding=PaddingFacts(0.56, 2), loader=loader(0.1 * MS, 30 * US)),
         "fires-without-a-loader": replace(BASE, padding=PaddingFacts(0.3, 1), loader=None),
         "clean": BASE,
         "clean-sorted-by-length": replace(BASE, padding=PaddingFacts(0.12, 2)),
+        "clean-where-batches-are-packed": replace(
+            BASE,
+            padding=PaddingFacts(0.56, 2),
+            operators=(*BASE.operators, operator("_pack_padded_sequence", 1, 0.2 * MS, "unmodelled")),
+        ),
         "clean-where-updates-are-the-step": replace(
             BASE, padding=PaddingFacts(0.5, 2), phases=phases(forward=0.3 * MS, backward=0.3 * MS, optimizer=19 * MS)
         ),
@@ -619,6 +645,10 @@ PLANTED: dict[str, dict[str, Case]] = {
         "clean-few-slices": replace(
             BASE, operators=(*BASE.operators, operator("slice_backward", 3, 4 * MS, "memory", "backward"))
         ),
+        "clean-where-a-recurrent-layer-of-torch-slices": replace(
+            BASE,
+            operators=(*BASE.operators, operator("slice_backward", 246, 12 * MS, "memory", "backward", recurrent=244)),
+        ),
         "clean-on-a-device": replace(
             _CUDA, operators=(*_CUDA.operators, operator("select_backward", 64, 4 * MS, "memory", "backward"))
         ),
@@ -674,6 +704,13 @@ PLANTED: dict[str, dict[str, Case]] = {
         "clean": BASE,
         "clean-in-the-optimizer": replace(BASE, operators=(operator("addcdiv_", 20, 7 * MS, "memory", "optimizer"),)),
         "clean-in-the-cache": replace(BASE, operators=(operator("mul", 400, 7 * MS, "latency"),)),
+        "clean-in-a-recurrent-layer-of-torch": replace(
+            BASE,
+            operators=(
+                operator("add_", 240, 6 * MS, "memory", bytes=60e6, recurrent=240),
+                operator("mul", 122, 6.1 * MS, "memory", "backward", bytes=60e6, recurrent=120),
+            ),
+        ),
         "clean-bound-by-their-arithmetic": replace(
             BASE, operators=(operator("tanh", 10, 9 * MS, "memory", bytes=9e6),)
         ),

@@ -107,6 +107,19 @@ def test_epochs_too_short_to_tell_a_steps_usual_length_tell_nothing_of_its_settl
     assert loader.settling == (0 if steps == 2 else pytest.approx(11 * MS))
 
 
+@pytest.mark.parametrize(("makers", "anew"), [((1, 2, 3), True), ((1, 1, 1), False), ((None, None, None), False)])
+def test_a_loader_that_each_epoch_makes_is_told(tmp_path: Path, makers: tuple[int | None, ...], anew: bool) -> None:
+    job = JournalBuilder()
+    for epoch, maker in enumerate(makers):
+        job.fact("loader", identity=epoch, loader=1, made_by=maker, **WORKERS)
+        job.start(30 * MS, epoch)
+        for _ in range(8):
+            job.next(2 * MS, epoch).forward(5 * MS).backward(8 * MS).step(2 * MS)
+    loader = case_of(job.process(tmp_path / "recording")).loader
+    assert loader is not None
+    assert loader.made_anew == anew
+
+
 def test_epochs_that_begin_unwatched_tell_how_often_they_begin_and_not_how_long_it_takes(tmp_path: Path) -> None:
     job = JournalBuilder()
     for epoch in range(6):

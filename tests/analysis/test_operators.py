@@ -254,6 +254,26 @@ def test_the_forward_of_one_batch_beside_the_backward_of_another_tells_nothing_a
     assert all(each.differentiated for each in operator_totals(steps_in(replace(trace, events=others)), {}))
 
 
+def test_what_recurrent_layers_of_torch_do_is_told_apart(profiled: Profiled, job: Any, monkeypatch: Any) -> None:
+    """A packed batch is sliced inside of aten::gru for each time step; two slices are the forward's own."""
+    gru = torch.nn.GRU(3, 3, batch_first=True)
+
+    def forward(self: Any, images: Any, mode: str) -> Any:
+        rows = images.mean(3).transpose(1, 2)
+        packed = torch.nn.utils.rnn.pack_padded_sequence(rows, torch.arange(9, 1, -1), batch_first=True)
+        last = gru(packed)[1][0]
+        return usual(self, images + (last[:, 1:2] + last[:, 2:3])[..., None, None], mode)
+
+    usual = job.Net.forward
+    monkeypatch.setattr(job.Net, "forward", forward)
+    totals = by_name(operator_totals(steps_in(profiled()), {}))
+    slices = totals["aten::slice_backward"]
+    assert slices.calls - slices.recurrent == 2
+    assert slices.recurrent >= 9
+    assert totals["aten::tanh_"].recurrent == totals["aten::tanh_"].calls > 0
+    assert totals["aten::gelu"].recurrent == 0
+
+
 def test_without_stacks_no_line_is_guessed(profiled: Profiled) -> None:
     assert sources_of(steps_in(profiled())) == {}
 

@@ -40,6 +40,7 @@ from steptime.trace.vendors import (
     is_engine,
     is_free,
     is_preparing,
+    is_recurrent,
     is_wrapper,
     matching,
 )
@@ -232,6 +233,16 @@ def without_backward(steps: StepContext) -> Bool:
     return alone
 
 
+def in_recurrent_layers(steps: StepContext, rows: Int64) -> Bool:
+    """Which of these events one of torch's recurrent operators called, or backward runs for one that it called."""
+    layers = operator_events(steps.trace) & matching(steps.trace, is_recurrent)
+    if not layers.any():
+        return np.zeros(len(rows), np.bool_)
+    forward = steps.links.forward[rows]
+    inside: Bool = host_forest(steps.trace).enclosing(layers)[np.where(forward == UNKNOWN, rows, forward)] != UNKNOWN
+    return inside
+
+
 @once
 def sources_of(steps: StepContext) -> Sources:
     """By operator name and whether backward goes through it, the user's function that most of its time was called from;
@@ -364,7 +375,8 @@ class OperatorUse:
     the median of those with its arguments did; None where only the sum is known. rounds: how often the source's
     function, while it runs once, calls the same thing, or is itself called by a function that runs once; None where
     that is not known. line: of the source's lines the one that was seen to call it, where that is known.
-    differentiated: False where backward has nothing to do with these calls although gradients are on."""
+    differentiated: False where backward has nothing to do with these calls although gradients are on. recurrent: of the
+    calls those inside torch's own recurrent layers, in backward those for them: no line of the job's is their loop."""
 
     name: str
     calls: float
@@ -378,6 +390,7 @@ class OperatorUse:
     rounds: int | None = None
     line: SourceLine | None = None
     differentiated: bool = True
+    recurrent: float = 0.0
 
     @property
     def place(self) -> SourceLine | None:
@@ -397,9 +410,13 @@ def operator_totals(steps: StepContext, sources: Sources, usual: bool = False) -
     calls = operator_calls(steps)
     modelled = worked(steps.trace, steps.links, calls)
     differentiated = ~without_backward(steps)[calls.rows] | (calls.phase != Phase.FORWARD)
+    recurrent = in_recurrent_layers(steps, calls.rows)
     groups = grouped(steps.trace.events.name[calls.rows], calls.phase, differentiated)
     totals = [
-        _operator_total(steps, calls, modelled, chosen, sources, bool(differentiated[chosen[0]]), usual)
+        replace(
+            _operator_total(steps, calls, modelled, chosen, sources, bool(differentiated[chosen[0]]), usual),
+            recurrent=float(recurrent[chosen].sum()) / len(steps),
+        )
         for chosen in groups
     ]
     return tuple(sorted(totals, key=lambda each: (-each.duration, each.name, each.phase)))

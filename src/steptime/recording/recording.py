@@ -96,7 +96,8 @@ class ModuleFacts:
 class LoaderFacts:
     """One DataLoader iterator and the configuration in force. `loader` is equal for iterators of one DataLoader
     configuration (construction site and settings). item_site: definition of the dataset's item function. seed: the
-    iterator's random base seed modulo 2**31; what spawned workers, who know no identity, are known by."""
+    iterator's random base seed modulo 2**31; what spawned workers, who know no identity, are known by. made_by: number
+    of the DataLoader object, None where it is not known."""
 
     identity: int
     loader: int
@@ -115,6 +116,7 @@ class LoaderFacts:
     site: SourceLine | None = None
     item_site: SourceLine | None = None
     seed: int | None = None
+    made_by: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

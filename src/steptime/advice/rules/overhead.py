@@ -590,7 +590,8 @@ def indexing_in_loop(signals: Signals) -> Finding | None:
     How we know: The profile counts the derivatives of slices in backward, and as many operators there that fill with
     zeros and that add (one fewer), and times them. Their part of all operators in backward is the part of the measured
     backward that is to be saved, but for one pass; on a CPU, where operators are timed one by one. The interval is from
-    none to all of the filling: new memory may take far longer in the profiled steps than in the others.
+    none to all of the filling: new memory may take far longer in the profiled steps than in the others. Slices that
+    torch's own recurrent layers take (of a packed batch) are not counted.
 
     What helps: Take the tensor apart once, before the loop: `parts = x.unbind(1)` (or x.split(size)), and use parts[t].
     Its derivative is one stack. The results are the same.
@@ -598,14 +599,15 @@ def indexing_in_loop(signals: Signals) -> Finding | None:
     When to ignore it: When the loop itself can be replaced by one operator on the whole tensor: then do that.
     """
     slices = [use for use in signals.operators if use.name.removeprefix("aten::") in TAKEN_APART]
-    count = sum(use.calls for use in slices)
+    count = sum(use.calls - use.recurrent for use in slices)
     if signals.step.device != "cpu" or count < FEWEST_SLICES:
         return None
     backward = [use for use in signals.operators if use.phase == "backward"]
     filled, added = (_some(count - 1, [use for use in backward if plain_name(use.name) in names]) for names in BEHIND)
     phase, profiled = named(signals.phases, "backward"), sum(use.duration for use in backward)
     scale = min(1.0, ratio(phase.duration.value, profiled)) if phase is not None else 1.0
-    most = scale * (sum(use.duration for use in slices) + filled + added)
+    own = sum(use.duration * (1 - ratio(use.recurrent, use.calls)) for use in slices)
+    most = scale * (own + filled + added)
     least = most - scale * filled
     taken, once = (least + most) / 2, 1 - 1 / count
     return indexing_in_loop.finding(
