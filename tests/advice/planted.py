@@ -655,6 +655,14 @@ PLANTED: dict[str, dict[str, Case]] = {
     },
     "overhead-bound": {
         "fires": replace(BASE, categories=categories(overhead=9 * MS)),
+        "fires-in-recurrent-layers-of-torch": replace(
+            BASE,
+            categories=categories(overhead=9 * MS),
+            operators=(
+                operator("sigmoid_", 320, 3 * MS, "latency", recurrent=320),
+                operator("mm", 42, 2 * MS, "compute"),
+            ),
+        ),
         "clean": BASE,
         "clean-beside-a-few-operators": replace(
             BASE, categories=categories(overhead=9 * MS), operators=(operator("addmm", 3, 11 * MS, "compute"),)

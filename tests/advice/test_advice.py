@@ -38,6 +38,7 @@ def finding(rule: str, name: str) -> Finding:
         ("host-sync", "fires-from-a-trace", "every n-th step"),
         ("overhead-bound", "fires-on-one-stall", "trace later steps"),
         ("overhead-bound", "fires-where-breaks-are-known", "mend its graph breaks (ST308)"),
+        ("overhead-bound", "fires-in-recurrent-layers-of-torch", "no compiler takes apart"),
         ("overhead-bound", "fires-on-several-stalls", "trace later steps"),
         ("allocator-stalls", "fires", "empty_cache()"),
         ("idle-matrix-units", "fires", 'set_float32_matmul_precision("high")'),

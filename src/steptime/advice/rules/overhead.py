@@ -241,7 +241,8 @@ def overhead_bound(signals: Signals) -> Finding | None:
     that it was dispatching in the largest gaps.
 
     What helps: torch.compile; on CUDA its mode "reduce-overhead" (graphs); a larger batch, which carries more work per
-    dispatch; fused optimisers; fewer, larger operators.
+    dispatch; fused optimisers; fewer, larger operators. A recurrent layer of torch runs a dozen operators for each time
+    step on a CPU, and torch.compile leaves it as it is: a larger batch, or fewer time steps.
 
     When to ignore it: When the batch is small for a reason (online learning, reinforcement learning) and the step is
     fast enough.
@@ -269,6 +270,8 @@ def overhead_bound(signals: Signals) -> Finding | None:
     advice = f"Compile the model{graphs}, or enlarge the batch so that each operator does more."
     if compiles(signals):
         advice = f"Part of the job is compiled: {_left_eager(signals)}{graphs}; or enlarge the batch."
+    if calls and sum(operator.recurrent for operator in signals.operators) >= MOST_OF_OPERATORS * calls:
+        advice = "Enlarge the batch: most of them are in torch's recurrent layers, which no compiler takes apart."
     source = next((gap.source for gap in gaps if gap.source), None) or _busiest(signals.operators)
     evidence = tuple(
         f"{gap.cause or 'between operators'}: {format_duration(gap.duration.value)} idle a step "
