@@ -9,6 +9,7 @@ import pytest
 from journals import MS, US, JournalBuilder
 
 from steptime.advice.assemble import assemble
+from steptime.advice.engine import examine
 from steptime.advice.evidence import Case, LineUse
 from steptime.advice.outliers import usual_steps
 from steptime.advice.step_evidence import waste
@@ -372,6 +373,22 @@ def test_segments_garbage_and_compilations(tmp_path: Path) -> None:
     assert case.garbage is not None
     assert case.garbage.collections == pytest.approx(9 / 39)  # the collector is watched in disturbed steps, too
     assert [use.after_warm_up for use in case.compilations] == [True, False]
+
+
+def test_lines_that_break_a_compiled_graph_are_told_without_the_compilers_logs(tmp_path: Path) -> None:
+    job = JournalBuilder()
+    reason = "Unsupported Tensor.item() call\n  Explanation: it is a value.\n  Hint: Set capture_scalar_outputs.\n"
+    for line in (12, 12, 30):
+        job.fact("graph_break", site={"file": "net.py", "line": line, "function": "forward", "text": ""}, reason=reason)
+    for _ in range(20):
+        job.forward(5 * MS).backward(8 * MS).step(2 * MS)
+    case = case_of(job.process(tmp_path / "recording"))
+    assert case.compiler is not None
+    told = [(each.source.line, each.count, each.reason, each.hint) for each in case.compiler.breaks]
+    said = "Unsupported Tensor.item() call", "Set capture_scalar_outputs."
+    assert told == [(12, 2, *said), (30, 1, *said)]
+    found = next(each for each in examine(case).findings if each.code == "ST308")
+    assert found.summary.startswith("2 lines break the compiled graph: net.py:12, Unsupported Tensor.item() call")
 
 
 def test_a_collection_in_an_evaluation_is_no_steps(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from steptime.analysis.modules import ModuleUse, module_uses  # noqa: E402
 from steptime.analysis.step_context import step_context  # noqa: E402
 from steptime.analysis.trace_steps import find_steps  # noqa: E402
 from steptime.memory.in_report import kept_by_module  # noqa: E402
+from steptime.probe import identity  # noqa: E402
 from steptime.probe.compiler import hide_from_dynamo  # noqa: E402
 from steptime.probe.modules import MOST, ModuleRanges, module_facts, named_modules  # noqa: E402
 from steptime.trace.reader import read  # noqa: E402
@@ -160,6 +161,21 @@ def test_a_call_that_outlives_the_window_is_closed_with_it() -> None:
     ranges.begin()
     assert net(1) == 1
     assert sum(event.name == "nn.Module: Ends (Ends)" for event in profile.events()) == 1
+
+
+def test_graph_breaks_are_told_with_the_line_of_the_users_that_has_them() -> None:
+    _, before = identity.graph_break_facts(0)
+
+    def forward(values: Any) -> Any:
+        if values.sum().item() > 0:
+            values = values * 2
+        return values + 1
+
+    torch.compile(forward, backend="eager")(torch.ones(2))
+    (fact,), seen = identity.graph_break_facts(before)
+    assert (fact["site"]["file"], fact["site"]["text"]) == (__file__, "if values.sum().item() > 0:")
+    assert "item" in fact["reason"]
+    assert identity.graph_break_facts(seen) == ([], seen)
 
 
 @pytest.mark.parametrize("first", [True, False], ids=["before the window", "in the window"])

@@ -271,6 +271,10 @@ def _matmul_precision() -> str:
         return "mixed"  # torch refuses to say when the old and the new interface were both used
 
 
+MOST_GRAPH_BREAKS, LONGEST_REASON = 100, 2000
+"""Of a process that are told, and characters of one."""
+
+
 def compilation_facts(after_us: int) -> tuple[list[dict[str, Any]], int]:
     """`CompilationFacts` of what TorchDynamo began to compile after `after_us` (epoch, microseconds), and when the last
     of them began; none while Dynamo is not loaded.
@@ -296,6 +300,23 @@ def compilation_facts(after_us: int) -> tuple[list[dict[str, Any]], int]:
         for metric in metrics
     ]
     return facts, max(map(_started, metrics), default=after_us)
+
+
+def graph_break_facts(seen: int) -> tuple[list[dict[str, Any]], int]:
+    """`GraphBreakFacts` of the graph breaks behind the first `seen` at a line of the user's, and how many there are.
+
+    TorchDynamo keeps all in torch._dynamo.utils.graph_break_reasons (torch 2.4 to 2.13); of a job that compiles without
+    end the first ones tell enough.
+    """
+    known = getattr(sys.modules.get("torch._dynamo.utils"), "graph_break_reasons", ())
+    found = list(known[min(seen, len(known)) : MOST_GRAPH_BREAKS])
+    facts = []
+    for each in found:
+        stack = [frame for frame in getattr(each, "user_stack", ()) if sites.whose(frame.filename) == sites.USER]
+        if stack:
+            place = os.path.abspath(stack[-1].filename), int(stack[-1].lineno or 0), str(stack[-1].name)
+            facts.append({"site": sites.line_at(place), "reason": str(each.reason)[:LONGEST_REASON]})
+    return facts, min(seen, len(known)) + len(found)
 
 
 def _started(metric: Any) -> int:

@@ -224,6 +224,7 @@ def assemble_process(
         items=tuple(items),
         caught=tuple(_of(found, rec.CaughtFacts)),
         line_cost=next(reversed(_of(found, rec.LineCostFacts)), None),
+        graph_breaks=tuple(_of(found, rec.GraphBreakFacts)),
     )
 
 

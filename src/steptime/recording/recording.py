@@ -278,6 +278,14 @@ class CompilationFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class GraphBreakFacts:
+    """A line at which TorchDynamo ended a graph, once, and why, in its words."""
+
+    site: SourceLine
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class TraceFacts:
     """One window of torch's profiler. path: relative to the process folder. epoch_ns and monotonic_ns: one clock pair
     read together, to lay the trace (epoch) beside the journal (monotonic). thread: the system's id of the training
@@ -535,6 +543,7 @@ class Process:
     items: tuple[ItemFacts, ...] = ()
     caught: tuple[CaughtFacts, ...] = ()
     line_cost: LineCostFacts | None = None
+    graph_breaks: tuple[GraphBreakFacts, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

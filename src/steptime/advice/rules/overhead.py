@@ -449,8 +449,8 @@ def graph_break(signals: Signals) -> Finding | None:
     What it means: At a graph break the compiled code ends, the line runs in Python, and another graph begins behind it.
     Nothing is fused across it, its results go through memory, and each piece has guards and a launch of its own.
 
-    How we know: TorchDynamo writes down each break with its line and its reason (TORCH_TRACE); those of torch's own
-    code are left out.
+    How we know: TorchDynamo keeps each break with its line and its reason in the job, where they are read while it
+    runs; for a trace it writes them down when it is asked to (TORCH_TRACE). Those of torch's own code are left out.
 
     What helps: What the compiler hints at: keep `.item()`, `print` and branches on values of tensors out of the model;
     torch.where or torch.cond for such a branch. `fullgraph=True` makes a break an error, so that none comes back.
