@@ -391,6 +391,20 @@ def test_lines_that_break_a_compiled_graph_are_told_without_the_compilers_logs(t
     assert found.summary.startswith("2 lines break the compiled graph: net.py:12, Unsupported Tensor.item() call")
 
 
+def test_a_function_that_the_compiler_has_given_up_is_told_without_its_logs(tmp_path: Path) -> None:
+    job = JournalBuilder()
+    compiled = {"function": "forward", "file": "net.py", "line": 7, "duration_ns": MS}
+    for size in range(3):
+        job.fact("compilation", **compiled, recompile_reason=f"0/{size}: size mismatch at index 0. expected {size}")
+    job.fact("compilation", **compiled, failed="Dynamo recompile limit exceeded")
+    for _ in range(20):
+        job.forward(5 * MS).backward(8 * MS).step(2 * MS)
+    case = case_of(job.process(tmp_path / "recording"))
+    found = next(each for each in examine(case).findings if each.code == "ST309")
+    assert found.summary == "forward (net.py:7) was compiled too often and runs uncompiled"
+    assert "size mismatch at index 0. expected 2" in " ".join(found.evidence)
+
+
 def test_a_collection_in_an_evaluation_is_no_steps(tmp_path: Path) -> None:
     job = JournalBuilder()
     for number in range(40):

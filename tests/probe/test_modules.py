@@ -18,6 +18,7 @@ from steptime.memory.in_report import kept_by_module  # noqa: E402
 from steptime.probe import identity  # noqa: E402
 from steptime.probe.compiler import hide_from_dynamo  # noqa: E402
 from steptime.probe.modules import MOST, ModuleRanges, module_facts, named_modules  # noqa: E402
+from steptime.trace.compile_logs import is_limit  # noqa: E402
 from steptime.trace.reader import read  # noqa: E402
 
 ROWS, WIDTH, STEPS = 64, 32, 3
@@ -176,6 +177,20 @@ def test_graph_breaks_are_told_with_the_line_of_the_users_that_has_them() -> Non
     assert (fact["site"]["file"], fact["site"]["text"]) == (__file__, "if values.sum().item() > 0:")
     assert "item" in fact["reason"]
     assert identity.graph_break_facts(seen) == ([], seen)
+
+
+def test_a_function_that_the_compiler_gives_up_is_told_by_its_name() -> None:
+    _, before = identity.compilation_facts(0)
+
+    def given_up(values: Any) -> Any:
+        return values + 1
+
+    compiled = torch.compile(given_up, backend="eager", dynamic=False)
+    for size in range(2, 12):
+        compiled(torch.ones(size))
+    facts, _ = identity.compilation_facts(before)
+    assert {(fact["function"], fact["file"]) for fact in facts} == {("given_up", __file__)}
+    assert [is_limit(fact["failed"]) for fact in facts] == [False] * (len(facts) - 1) + [True]
 
 
 @pytest.mark.parametrize("first", [True, False], ids=["before the window", "in the window"])

@@ -57,7 +57,7 @@ from steptime.journal import Flag, Kind
 from steptime.machine.machine import Machine
 from steptime.quantities import SourceLine, mean_of_series
 from steptime.recording.recording import OptimizerFacts, Process, TelemetrySample
-from steptime.trace.compile_logs import reason_and_hint
+from steptime.trace.compile_logs import is_limit, reason_and_hint
 
 
 def assemble(
@@ -208,10 +208,19 @@ def _compilations(process: Process, steps: Steps) -> tuple[CompilationUse, ...]:
 
 
 def _compiler(process: Process) -> CompilerUse | None:
-    """The graph breaks that the job itself was seen to have; the rest is in what torch.compile writes when asked."""
+    """The graph breaks that the job itself was seen to have, and the functions that were given up; the rest is in what
+    torch.compile writes when asked."""
+    said = [(SourceLine(fact.file, fact.line, fact.function), fact) for fact in process.compilations if fact.file]
+    limits = tuple(CompilerEventUse(source, fact.failed) for source, fact in said if is_limit(fact.failed))
+    given_up = {each.source for each in limits}
+    guards = tuple(
+        CompilerEventUse(source, fact.recompile_reason)
+        for source, fact in said
+        if fact.recompile_reason and source in given_up
+    )
     seen = Counter((fact.site, *reason_and_hint(fact.reason)) for fact in process.graph_breaks)
     breaks = tuple(CompilerEventUse(site, reason, count, hint) for (site, reason, hint), count in seen.items())
-    return CompilerUse("", breaks=breaks) if breaks else None
+    return CompilerUse("", breaks=breaks, recompilations=guards, limits=limits) if breaks or limits else None
 
 
 def _paths(process: Process) -> tuple[PathUse, ...]:

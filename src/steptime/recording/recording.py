@@ -266,7 +266,7 @@ class SettingsFacts:
 
 @dataclass(frozen=True, slots=True)
 class CompilationFacts:
-    """One compilation by TorchDynamo. begin: monotonic ns where known."""
+    """One compilation by TorchDynamo. begin: monotonic ns where known. failed: why nothing was compiled."""
 
     function: str
     file: str
@@ -275,6 +275,7 @@ class CompilationFacts:
     begin: int | None = None
     recompile_reason: str = ""
     graph_breaks: int = 0
+    failed: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -246,7 +246,7 @@ class _Reader:
             where = SourceLine(metrics.co_filename, metrics.co_firstlineno, metrics.co_name or "")
             self._functions.setdefault(frame, where)
         failed = metrics.fail_reason or ""
-        if LIMIT.search(failed) or LIMIT.search(metrics.fail_type or ""):
+        if is_limit(failed) or is_limit(metrics.fail_type or ""):
             self._limits.append((frame, _short(failed.partition("\n")[0])))
 
     def found(self) -> CompileLogs:
@@ -259,6 +259,11 @@ class _Reader:
     def _counted(self, said: Iterable[tuple[object, str]]) -> Iterator[CompilerEvent]:
         counts = Counter((self._functions[frame], reason) for frame, reason in said if frame in self._functions)
         return (CompilerEvent(source, reason, count) for (source, reason), count in counts.most_common())
+
+
+def is_limit(failed: str) -> bool:
+    """Whether a function is given up as it was compiled too often."""
+    return LIMIT.search(failed) is not None
 
 
 def reason_and_hint(said: str) -> tuple[str, str]:

@@ -476,7 +476,8 @@ def recompile_limit(signals: Signals) -> Finding | None:
     What it means: After torch._dynamo.config.recompile_limit compilations of one function (8 by default) torch.compile
     gives it up: calls that fit none of the compiled versions run as if it were not compiled, and say nothing.
 
-    How we know: TorchDynamo writes down that the limit was reached, and which guard failed each time (TORCH_TRACE).
+    How we know: TorchDynamo says of each compilation why it failed, and which guard made it necessary. Of a job that is
+    run this is read while it runs; for a trace it is written down when it is asked for (TORCH_TRACE).
 
     What helps: What the guards name must not change: pad or bucket sizes, torch._dynamo.mark_dynamic or dynamic=True,
     Python numbers that change as tensors. A higher limit only where few versions are really needed.
