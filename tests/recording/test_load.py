@@ -18,7 +18,15 @@ from steptime.journal import FORMAT_VERSION, RECORD, Kind
 from steptime.recording.load import facts_of, load
 from steptime.recording.packed import pack
 from steptime.recording.recording import IntervalTable, LoaderFacts
-from steptime.recording.records import decode, encode
+from steptime.recording.records import LAYOUT, decode
+
+
+def encode(table: IntervalTable) -> bytes:
+    """The bytes of a table: each record where a probe would have written it, at its end, children before parents."""
+    records = np.empty(len(table.begin), LAYOUT)
+    for name in LAYOUT.names or ():
+        records[name] = getattr(table, name)
+    return records[::-1].tobytes()
 
 
 def built() -> JournalBuilder:

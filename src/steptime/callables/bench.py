@@ -362,9 +362,8 @@ def _standing(
         return Standing.SUSPICIOUS, trick
     wrong = next((each for each in own if each.differs or each.same is False), None)
     if wrong is not None:
-        how = (
-            wrong.differs or f"its result differs by {_error(wrong)} of the largest value, more than rounding explains"
-        )
+        by = format_share(wrong.error or 0.0)
+        how = wrong.differs or f"its result differs by {by} of the largest value, more than rounding explains"
         return Standing.OTHER_RESULT, how
     if own is base:
         return Standing.FIRST, ""
@@ -377,10 +376,6 @@ def _standing(
     if speed.low > 1 - LIKE and speed.high < 1 + LIKE:
         return Standing.ALIKE, ""
     return Standing.UNDECIDED, "more seconds would decide it: --seconds"
-
-
-def _error(timed: _Timed) -> str:
-    return format_share(timed.error or 0.0)
 
 
 def _trick(own: Sequence[_Timed], base: Sequence[_Timed], time: Estimate, machine: Machine | None) -> str:

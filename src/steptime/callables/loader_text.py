@@ -133,7 +133,8 @@ def _table(identity: str, title: str, settings: tuple[LoaderSetting, ...], bench
     return table_of(
         identity, title, "", [each for each in settings if each.batch is not None],
         word("setting", "setting", lambda each: each.name, kind="code"),
-        duration("step" if bench.wishes.step else "batch", "batch_ns", _batch_ns, barred=True),
+        duration("step" if bench.wishes.step else "batch", "batch_ns",
+                 lambda each: each.batch.value if each.batch else None, barred=True),
         word("interval", "interval", lambda each: interval_text(each.batch) if each.batch else ""),
         duration("waits", "wait_ns", lambda each: each.wait.value if each.wait and bench.wishes.step else None),
         number("samples/s", "samples_per_second", lambda each: each.rate if each.samples else None,
@@ -187,10 +188,6 @@ def _of_transfers(bench: LoaderBench) -> Iterator[str]:
             f"To the device a batch ({size}) takes {format_duration(usual.host_ns)} of the training thread; pinned "
             "memory saves next to nothing."
         )
-
-
-def _batch_ns(setting: LoaderSetting) -> float | None:
-    return setting.batch.value if setting.batch is not None else None
 
 
 def _head(bench: LoaderBench) -> str:

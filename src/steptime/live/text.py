@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from steptime.live.view import LiveView, Part, RankView
+from steptime.live.view import LiveView, RankView
 from steptime.quantities import format_bytes, format_change, format_count, format_duration, format_samples, format_share
 from steptime.recording.recording import TelemetrySample
 from steptime.report.printable import one_line
@@ -133,14 +133,10 @@ def _rank_row(view: LiveView, rank: RankView) -> tuple[str, ...]:
         format_duration(rank.step.value) if rank.step is not None else "–",
         f"{rank.rate:,.0f}" if rank.rate is not None else "–",
         format_share(input_) if rank.steps else "–",
-        format_share(_total(rank.between)) if rank.steps else "–",
+        format_share(sum(part.share for part in rank.between)) if rank.steps else "–",
         format_bytes(rank.bytes) if rank.bytes is not None else "–",
         late or (f"now: {rank.doing}" if rank.doing else ""),
     )
-
-
-def _total(found: tuple[Part, ...]) -> float:
-    return sum(part.share for part in found)
 
 
 def left_out(view: LiveView) -> str:

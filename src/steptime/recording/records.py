@@ -73,14 +73,6 @@ def as_table(records: npt.NDArray[np.void]) -> IntervalTable:
     return IntervalTable(**columns)
 
 
-def encode(table: IntervalTable) -> bytes:
-    """The bytes of a table: each record where a probe would have written it, at its end, children before parents."""
-    records = np.empty(len(table.begin), LAYOUT)
-    for name in LAYOUT.names or ():
-        records[name] = getattr(table, name)
-    return records[::-1].tobytes()
-
-
 def plausible(records: Records, life: Life | None) -> Bool:
     """Which records make sense: of a known kind, in time order, in this life."""
     kind, begin, end = records["kind"], records["begin"], records["end"]

@@ -99,7 +99,9 @@ class _ProcessRows:
     def devices(self) -> tuple[Device, ...]:
         """The accelerators of the machine."""
         return tuple(
-            Device(number, name, _units(more)) for kind, number, name, more in self._agents.values() if kind == "GPU"
+            Device(number, name, whole(_decoded(more).get("cu_count")))
+            for kind, number, name, more in self._agents.values()
+            if kind == "GPU"
         )
 
     def add_all(self, events: EventColumns) -> None:
@@ -249,10 +251,6 @@ def _type(name: str) -> str:
 def blocks_of(grid: Sequence[int], group: Sequence[int]) -> int:
     """Of a grid of threads."""
     return min(prod(-(-max(threads, 1) // max(size, 1)) for threads, size in zip(grid, group, strict=True)), LATEST)
-
-
-def _units(more: Any) -> int:
-    return whole(_decoded(more).get("cu_count"))
 
 
 def _message(more: Any) -> str:
