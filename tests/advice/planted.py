@@ -385,6 +385,10 @@ PLANTED: dict[str, dict[str, Case]] = {
             _lines(line("self.archive(batch)", 6 * MS, 0.1 * MS)),
             phases=phases(input=0.1 * MS, forward=5 * MS, backward=8 * MS, optimizer=0.7 * MS, rest=6.2 * MS),
         ),
+        "fires-on-a-line-of-the-loops-own-python": replace(
+            _lines(line("self.archive(batch)", 6 * MS, 5.9 * MS)),
+            phases=phases(input=0.1 * MS, forward=5 * MS, backward=8 * MS, optimizer=0.7 * MS, rest=6.2 * MS),
+        ),
         "fires-on-a-chain-in-a-loss-function": replace(
             BASE,
             lines=(
@@ -501,6 +505,14 @@ PLANTED: dict[str, dict[str, Case]] = {
             _lines(line("images = torch.tensor(rows)", 8 * MS, role="input", calls="torch.tensor")),
             loader=None,
             categories=categories(input=8.2 * MS),
+        ),
+        "fires-on-a-mask-in-forward": _lines(
+            line(
+                "mask = torch.tensor([[c <= r for c in span] for r in span])",
+                4 * MS,
+                role="forward",
+                calls="torch.tensor",
+            )
         ),
         "clean": _lines(line("scale = torch.tensor([0.5, 0.5])", 0.02 * MS, calls="torch.tensor")),
         "clean-where-the-elements-are-made": replace(

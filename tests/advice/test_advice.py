@@ -54,6 +54,12 @@ def finding(rule: str, name: str) -> Finding:
         ("thread-oversubscription", "fires-with-doubt", "OMP_NUM_THREADS=1"),
         ("recompilation", "fires", "dynamic=True"),
         ("garbage-collection", "fires", "Take gc.collect() out"),
+        ("list-conversion", "fires", "np.stack"),
+        ("list-conversion", "fires-on-a-mask-in-forward", "register_buffer"),
+        ("outside-model", "fires-on-a-line-of-operators", "If the loss goes through it"),
+        ("outside-model", "fires-on-a-line-of-the-loops-own-python", "Ask whether each step needs it"),
+        ("workers-restarted", "fires", "Set persistent_workers=True"),
+        ("workers-restarted", "fires-where-each-epoch-makes-a-loader", "Make the DataLoader once"),
         ("garbage-collection", "fires-hidden", "gc.freeze()"),
     ],
 )
