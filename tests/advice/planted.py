@@ -848,6 +848,11 @@ PLANTED: dict[str, dict[str, Case]] = {
             ),
         ),
         "clean": BASE,
+        "fires-on-a-call-for-a-metric": replace(
+            BASE,
+            operators=(*BASE.operators, operator("addmm", 12, 4 * MS, "compute", flops=1.2e9, differentiated=False)),
+            modules=(ModuleUse("Net", "Net", 0, 2.0, 9 * MS, 11 * MS, 0.9, parameters=80_000),),
+        ),
         "clean-a-mask": replace(
             BASE, operators=(*BASE.operators, operator("triu", 1, 0.2 * MS, "memory", differentiated=False))
         ),

@@ -54,6 +54,8 @@ def finding(rule: str, name: str) -> Finding:
         ("thread-oversubscription", "fires-with-doubt", "OMP_NUM_THREADS=1"),
         ("recompilation", "fires", "dynamic=True"),
         ("garbage-collection", "fires", "Take gc.collect() out"),
+        ("work-without-gradient", "fires", "register_buffer"),
+        ("work-without-gradient", "fires-on-a-call-for-a-metric", "outputs that the loss is made of"),
         ("list-conversion", "fires", "np.stack"),
         ("list-conversion", "fires-on-a-mask-in-forward", "register_buffer"),
         ("outside-model", "fires-on-a-line-of-operators", "If the loss goes through it"),
