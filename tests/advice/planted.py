@@ -881,6 +881,42 @@ PLANTED: dict[str, dict[str, Case]] = {
         "clean-once-a-forward": replace(BASE, modules=_parametrized(1.0)),
         "clean-once-for-each-of-several-batches": replace(BASE, modules=_parametrized(4.0, of_model=4.0)),
     },
+    "gradients-for-nothing": {
+        "fires-on-a-teacher": replace(
+            BASE,
+            modules=(
+                ModuleUse("Distiller", "Distiller", 0, 1.0, 8 * MS, 11 * MS, 0.9, parameters=9000, without_update=8000),
+                ModuleUse(
+                    "Distiller.teacher", "Net", 1, 1.0, 5 * MS, 6 * MS, 0.5, parameters=8000, without_update=8000
+                ),
+                ModuleUse("Distiller.student", "Net", 1, 1.0, 3 * MS, 5 * MS, 0.4, parameters=1000),
+            ),
+        ),
+        "fires-on-a-judge-behind-what-is-trained": replace(
+            BASE,
+            modules=(
+                ModuleUse("Net", "Net", 0, 1.0, 3 * MS, 5 * MS, 0.4, parameters=1000),
+                ModuleUse("Judge", "Judge", 0, 1.0, 5 * MS, 6 * MS, 0.5, parameters=8000, without_update=7900),
+            ),
+        ),
+        "clean": replace(BASE, modules=(ModuleUse("Net", "Net", 0, 1.0, 8 * MS, 11 * MS, 0.9, parameters=9000),)),
+        "fires-on-a-backbone-below-a-small-head": replace(
+            BASE,
+            lines=(*BASE.lines, line("return self.head(self.backbone(rows))", 7 * MS, MS, role="forward")),
+            modules=(
+                ModuleUse("Probe", "Probe", 0, 1.0, 8 * MS, 11 * MS, 0.9, parameters=9000, without_update=8900),
+                ModuleUse("Probe.backbone", "Net", 1, 1.0, 7 * MS, 9 * MS, 0.8, parameters=8900, without_update=8900),
+                ModuleUse("Probe.head", "Linear", 1, 1.0, 1 * MS, 2 * MS, 0.1, parameters=100),
+            ),
+        ),
+        "clean-a-small-part": replace(
+            BASE,
+            modules=(
+                ModuleUse("Net", "Net", 0, 1.0, 8 * MS, 11 * MS, 0.9, parameters=9000, without_update=40),
+                ModuleUse("Net.norm", "Norm", 1, 1.0, 0.2 * MS, 0.3 * MS, 0.02, parameters=40, without_update=40),
+            ),
+        ),
+    },
     "update-by-hand": {
         "fires": _BY_HAND,
         "fires-on-some-frozen": replace(_BY_HAND, roots=(RootUse("Net", 44, 9_000_000),)),
