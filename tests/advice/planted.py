@@ -1166,6 +1166,11 @@ PLANTED: dict[str, dict[str, Case]] = {
         "fires-bit-by-bit": replace(
             BASE, change=ChangeUse(75, 220, 4, "forward", 60 * MS, 190 * MS, 130 * MS, 0.5, ITEM, 90 * MS, gradual=True)
         ),
+        "fires-while-others-use-the-cpus": replace(
+            BASE,
+            change=ChangeUse(57, 79, 2, "backward", 157 * MS, 228 * MS, 43 * MS, 0.4),
+            contention=contention(other=6.5, job=1.2, pressure=89.0),
+        ),
         "clean": replace(BASE, change=None),
     },
     "periodic-steps": {

@@ -58,6 +58,8 @@ def finding(rule: str, name: str) -> Finding:
         ("work-without-gradient", "fires-on-a-call-for-a-metric", "outputs that the loss is made of"),
         ("gradients-for-nothing", "fires-on-a-teacher", "torch.no_grad()"),
         ("gradients-for-nothing", "fires-on-a-judge-behind-what-is-trained", "gradients still flow through"),
+        ("steps-changed", "fires", "does differently"),
+        ("steps-changed", "fires-while-others-use-the-cpus", "others used its CPUs"),
         ("list-conversion", "fires", "np.stack"),
         ("list-conversion", "fires-on-a-mask-in-forward", "register_buffer"),
         ("outside-model", "fires-on-a-line-of-operators", "If the loss goes through it"),
