@@ -425,6 +425,24 @@ PLANTED: dict[str, dict[str, Case]] = {
             ),
             phases=phases(input=0.1 * MS, forward=7 * MS, backward=8 * MS, optimizer=0.7 * MS, rest=4.2 * MS),
         ),
+        "clean-a-loss-of-torch-in-the-loop": replace(
+            _lines(line("loss = F.cross_entropy(x, y)", 4 * MS, 0.1 * MS, calls="torch.nn.functional.cross_entropy")),
+            operators=(
+                *BASE.operators,
+                operator("_log_softmax", 1, 3.5 * MS, "memory", "rest", bytes=9e6),
+                operator("nll_loss_forward", 1, 0.1 * MS, "memory", "rest", bytes=1e3),
+            ),
+            phases=phases(input=0.1 * MS, forward=7 * MS, backward=8 * MS, optimizer=0.7 * MS, rest=4.2 * MS),
+        ),
+        "fires-on-what-a-line-does-beside-its-loss": replace(
+            _lines(line("loss = F.mse_loss(warp(x), y)", 6 * MS, 0.1 * MS, calls="torch.nn.functional.mse_loss")),
+            operators=(
+                *BASE.operators,
+                operator("grid_sampler_2d", 1, 5 * MS, "memory", "rest", bytes=9e6),
+                operator("mse_loss", 1, 0.2 * MS, "memory", "rest", bytes=1e3),
+            ),
+            phases=phases(input=0.1 * MS, forward=5 * MS, backward=8 * MS, optimizer=0.7 * MS, rest=6.2 * MS),
+        ),
         "clean-on-a-device-that-only-waits": replace(
             _lines(line("self.archive(batch)", 6 * MS, 0.1 * MS)),
             step=step(device="cuda"),

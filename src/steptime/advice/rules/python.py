@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
 
@@ -44,6 +45,8 @@ LOSSES = frozenset(
         "binary_cross_entropy_with_logits", "soft_margin_loss", "cosine_embedding_loss", "poisson_nll_loss",
     }
 )  # fmt: skip
+LOSS_CALL = re.compile(r"torch\.nn\.functional\.(\w*loss\w*|\w*cross_entropy\w*|kl_div)")
+"""A function of torch's that a line of the loop was seen to call."""
 """Operators that a loss function of torch is made of."""
 UNPROFILED = "rest"
 """Stands for the category of Python, and of operators outside of the model, where no step was profiled."""
@@ -482,6 +485,8 @@ def outside_model(signals: Signals) -> Iterator[Finding]:
         backward = _in_backward(signals, source) if (source.file, source.function) not in loops else 0.0
         if (source.file, source.function) not in loops:
             spent = more(less(spent, _needed(signals, source)), backward)
+        elif any(map(LOSS_CALL.fullmatch, group[0].line.calls)):
+            spent = less(spent, _needed_in_loop(signals, group[0], times, loops))
         if is_user_file(source.file) and ratio(spent.value, signals.step.duration.value) >= LEAST_OUTSIDE:
             advice = _advice_outside(signals, group, backward >= TRAINED_THROUGH * spent.value, loops)
             yield _outside(signals, source, spent, len(group) - 1, advice)
@@ -507,6 +512,23 @@ def _needed(signals: Signals, source: SourceLine) -> float:
         and plain_name(use.name) in LOSSES
         and function_of(use.source) == function_of(source)
     )
+
+
+def _needed_in_loop(
+    signals: Signals, time: LineTime, times: Sequence[LineTime], loops: Collection[tuple[str, str]]
+) -> float:
+    """ns per step of a line of the loop in torch's own loss functions: of the loop's operators, which have no function
+    in a trace, their part in profiled time."""
+    own = [each for each in times if (each.line.source.file, each.line.source.function) in loops]
+    losing = [each for each in own if any(map(LOSS_CALL.fullmatch, each.line.calls))]
+    rest = [use for use in signals.operators if use.phase == "rest" and use.source is None]
+    losses = sum(use.duration for use in rest if plain_name(use.name) in LOSSES)
+    part = ratio(losses, sum(use.duration for use in rest)) * sum(map(_in_operators, own))
+    return min(_in_operators(time), part * ratio(_in_operators(time), sum(map(_in_operators, losing))))
+
+
+def _in_operators(time: LineTime) -> float:
+    return max(0.0, time.duration.value - time.host.value)
 
 
 def _in_backward(signals: Signals, source: SourceLine) -> float:
