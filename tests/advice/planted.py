@@ -561,6 +561,24 @@ PLANTED: dict[str, dict[str, Case]] = {
             ),
         ),
         "clean": BASE,
+        "clean-a-layer-in-each-micro-batch": replace(
+            BASE,
+            step=replace(BASE.step, micro_batches=16.0),
+            categories=categories(overhead=11 * MS),
+            lines=(
+                *BASE.lines,
+                LineUse(_CELL, "forward", about(9 * MS), about(0.0), 32.0),
+            ),
+            operators=(
+                operator("addmm", 128, 1.2 * MS, "latency", source=_CELL),
+                operator("tanh", 64, 0.3 * MS, "latency", source=_CELL),
+            ),
+        ),
+        "clean-operators-of-the-loader": replace(
+            BASE,
+            categories=categories(overhead=11 * MS),
+            operators=(operator("uniform_", 320, 1.5 * MS, "latency", "input", source=_CELL),),
+        ),
         "clean-large-operators": replace(
             BASE,
             categories=categories(overhead=3 * MS),
@@ -688,6 +706,9 @@ PLANTED: dict[str, dict[str, Case]] = {
         "clean": BASE,
         "clean-beside-a-few-operators": replace(
             BASE, categories=categories(overhead=9 * MS), operators=(operator("addmm", 3, 11 * MS, "compute"),)
+        ),
+        "fires-on-many-micro-batches": replace(
+            BASE, step=replace(BASE.step, micro_batches=16.0), categories=categories(overhead=9 * MS)
         ),
         "clean-dispatch-hidden": replace(
             BASE,

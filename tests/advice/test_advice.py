@@ -39,6 +39,7 @@ def finding(rule: str, name: str) -> Finding:
         ("overhead-bound", "fires-on-one-stall", "trace later steps"),
         ("overhead-bound", "fires-where-breaks-are-known", "mend its graph breaks (ST308)"),
         ("overhead-bound", "fires-on-several-stalls", "trace later steps"),
+        ("overhead-bound", "fires-on-many-micro-batches", "fewer, larger micro-batches (16 a step now)"),
         ("allocator-stalls", "fires", "empty_cache()"),
         ("idle-matrix-units", "fires", 'set_float32_matmul_precision("high")'),
         ("idle-matrix-units", "fires-without-tf32", "float16 and a GradScaler"),
