@@ -237,6 +237,24 @@ def test_what_backward_has_nothing_to_do_with_is_told_apart(profiled: Profiled, 
     )
 
 
+def test_a_second_forward_of_the_model_has_no_backward(profiled: Profiled, job: Any, monkeypatch: Any) -> None:
+    """For a metric, with gradients on: then half of what forward records never comes back."""
+
+    def forward(self: Any, images: Any, mode: str) -> Any:
+        return self.last(self.second(torch.relu(self.first(images))).flatten(1))
+
+    def step(net: Any, images: Any, targets: Any, mode: str) -> None:
+        torch.nn.functional.cross_entropy(net(images, mode), targets).backward()
+        (net(images, mode).argmax(1) == targets).float().mean()
+
+    monkeypatch.setattr(job.Net, "forward", forward)
+    monkeypatch.setattr(job, "step", step)
+    totals = operator_totals(steps_in(profiled()), {})
+    found = {(each.name, each.differentiated): each.calls for each in totals if each.phase == "forward"}
+    assert found["aten::addmm", True] == found["aten::addmm", False] == 1
+    assert found["aten::mkldnn_convolution", True] == found["aten::mkldnn_convolution", False] == 2
+
+
 def test_the_forward_of_one_batch_beside_the_backward_of_another_tells_nothing_apart(
     profiled: Profiled, job: Any, monkeypatch: Any
 ) -> None:

@@ -17,7 +17,7 @@ from steptime.analysis.trace_steps import find_steps  # noqa: E402
 from steptime.memory.in_report import kept_by_module  # noqa: E402
 from steptime.probe import identity  # noqa: E402
 from steptime.probe.compiler import hide_from_dynamo  # noqa: E402
-from steptime.probe.modules import MOST, ModuleRanges, module_facts, named_modules  # noqa: E402
+from steptime.probe.modules import MOST, ModuleRanges, module_facts, named_modules, without_update  # noqa: E402
 from steptime.trace.compile_logs import is_limit  # noqa: E402
 from steptime.trace.reader import read  # noqa: E402
 
@@ -222,3 +222,25 @@ def test_a_shared_module_has_one_path() -> None:
     paths = [path for path, _ in named_modules([net.blocks[1], net])]
     assert len(paths) == len(set(paths)) == 8 < MOST
     assert sum("again" in path for path in paths) in (0, 3)
+
+
+def test_parameters_with_gradients_that_no_optimiser_has_are_told() -> None:
+    net, frozen, teacher = Net(), torch.nn.Linear(WIDTH, WIDTH).requires_grad_(False), torch.nn.Linear(WIDTH, WIDTH)
+    optimizer = torch.optim.SGD(net.parameters(), lr=1e-3)
+    named = list(named_modules([net, frozen, teacher]))
+    rows = torch.ones(ROWS, WIDTH)
+    assert without_update(named, [optimizer]) == [], "nothing has a gradient yet"
+    (net(frozen(rows)) - teacher(rows)).square().mean().backward()
+    assert without_update(named, [optimizer]) == [["Linear", WIDTH * WIDTH + WIDTH]]
+    assert without_update(named, [optimizer, torch.optim.SGD(teacher.parameters(), lr=1e-3)]) == []
+
+
+def test_where_copies_are_updated_no_parameter_is_told_to_be_without_one() -> None:
+    """As with masters in single precision: the optimiser has none of the modules' own tensors, or few."""
+    net = Net()
+    net(torch.ones(ROWS, WIDTH)).mean().backward()
+    named = list(named_modules([net]))
+    masters = [each.detach().clone() for each in net.parameters()]
+    assert without_update(named, [torch.optim.SGD(masters, lr=1e-3)]) == []
+    assert without_update(named, [torch.optim.SGD([*masters, net.blocks[0].inner.bias], lr=1e-3)]) == []
+    assert without_update(named, []) == []

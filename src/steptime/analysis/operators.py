@@ -216,13 +216,16 @@ def spans_on(trace: Trace, lane: int) -> ExclusiveSpans:
 def without_backward(steps: StepContext) -> Bool:
     """By row of the event table: operators that backward has nothing to do with although gradients are on, as they have
     a sequence number then. What an operator calls counts with it. Each number is that of an operator that records
-    something for backward, so nearly all of them must come back there: else the trace holds the forward of one batch
-    and the backward of another, as with pipelines, and nothing is told."""
+    something for backward, so nearly all of them must come back there, unless it is the same forward that is left out
+    in each step: else the trace holds the forward of one batch and the backward of another, as with pipelines, and
+    nothing is told."""
     trace, forward, number = steps.trace, steps.links.forward.found, steps.trace.events.sequence
     engine = matching(trace, is_engine)
     operators = operator_events(trace) & ~engine
     numbers = unique(number[operators & (number != ABSENT)])
-    if not len(numbers) or among(numbers, number[engine]).mean() < NEARLY_ALL:
+    if not len(numbers):
+        return none_of(len(trace.events))
+    if among(numbers, number[engine]).mean() < NEARLY_ALL and not _leaves_some_out_in_each_step(steps, operators):
         return none_of(len(trace.events))
     above, outermost = host_forest(trace).enclosing(operators), np.arange(len(trace.events), dtype=np.int32)
     while len(higher := np.flatnonzero(above[outermost] != UNKNOWN)):
@@ -231,6 +234,17 @@ def without_backward(steps: StepContext) -> Bool:
     owned[outermost[unique(forward[forward != UNKNOWN])]] = True
     alone: Bool = operators & (number[outermost] != ABSENT) & ~owned[outermost]
     return alone
+
+
+def _leaves_some_out_in_each_step(steps: StepContext, operators: Bool) -> bool:
+    """Whether what backward runs belongs to forwards of this trace, and not only the last step's are without one."""
+    trace, number, found = steps.trace, steps.trace.events.sequence, steps.links.forward.found
+    if not len(found) or (found != UNKNOWN).mean() < NEARLY_ALL:
+        return False
+    rows = np.flatnonzero(operators & (number != ABSENT))
+    left_out = ~among(number[rows], number[matching(trace, is_engine)])
+    step = step_at(steps.boundaries, trace.events.begin[rows])
+    return all(left_out[step == each].mean() >= left_out.mean() / 2 for each in unique(step[step != UNKNOWN]).tolist())
 
 
 def in_recurrent_layers(steps: StepContext, rows: Int64) -> Bool:

@@ -37,7 +37,7 @@ from steptime.probe.inputs import InputCheck
 from steptime.probe.lines import LineTimeline, LoopFrame
 from steptime.probe.memory import exhausted
 from steptime.probe.memory.leaks import APART, LeakHunt
-from steptime.probe.modules import MOST, module_facts, named_modules
+from steptime.probe.modules import MOST, module_facts, named_modules, without_update
 from steptime.probe.objects import each_once, parameters_of, updated_by
 from steptime.probe.occurrences import Occurrences, written_once
 from steptime.probe.profiling import ProfilerWindow
@@ -376,7 +376,8 @@ def _window(session: Session, number: int, *, stacks: bool) -> ProfilerWindow:
     begin = now()
     named = list(islice(named_modules(_modules(session)), MOST))
     if not stacks:
-        session.recorder.fact("modules", modules=module_facts(named))
+        left = without_update(named, session.optimizers.living())
+        session.recorder.fact("modules", modules=module_facts(named), without_update=left)
     session.recorder.pause(begin)
     trained = _trained(session) if stacks and number >= STEADY_WINDOW else None
     return ProfilerWindow(session.recorder, number, stacks, trained, named)

@@ -87,9 +87,11 @@ class RootFacts:
 @dataclass(frozen=True, slots=True)
 class ModuleFacts:
     """The modules when a window of the profiler began: path ("Net.layer1.0"), class, numbers and bytes of the
-    parameters that are the module's own."""
+    parameters that are the module's own. without_update: path and numbers of those that have a gradient and are in no
+    optimiser."""
 
     modules: tuple[tuple[str, str, int, int], ...]
+    without_update: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -539,6 +541,7 @@ class Process:
     sampled: tuple[SampleFacts, ...] = ()
     called: tuple[CalledFacts, ...] = ()
     modules: tuple[tuple[str, str, int, int], ...] = ()
+    without_update: tuple[tuple[str, int], ...] = ()
     between: BetweenFacts | None = None
     in_workers: tuple[WorkerSampleFacts, ...] = ()
     items: tuple[ItemFacts, ...] = ()

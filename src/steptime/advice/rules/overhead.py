@@ -35,6 +35,8 @@ LEAST_PART_OF_OPERATORS = 0.25
 """Of all operators of the step: one line that calls fewer is not why the step is bound by dispatch."""
 MOST_OF_OPERATORS = 0.5
 """A function that calls fewer is not where a step's dispatch is."""
+FEWEST_MICRO_BATCHES = 2
+"""A step: fewer, larger ones are to be had from here on."""
 FEWEST_ROUNDS = 8
 """Executions of a line per step: a line that runs once, or once per block of a model, is no loop over elements."""
 CALLERS = frozenset({"forward", "python"})
@@ -117,7 +119,7 @@ def dispatch_loop(signals: Signals) -> Iterator[Finding]:
     backward.
 
     How we know: The profile counts the operators of each function and their mean duration; those of a function with
-    timed lines are shared out among them by time, and the lines that run several times a step count. In a bare trace
+    timed lines are shared out among them by time, and the lines that run several times a batch count. In a bare trace
     the stacks must show a function that calls the same thing, or is called by the same one, eight times or more: a
     model that is called once is no loop. To be saved is the part of the line or function of all operators, of the
     breakdown's overhead; on a CPU the loop's own Python, too, and the time of operators whose arithmetic takes no
@@ -166,14 +168,14 @@ def _sites(signals: Signals) -> Iterator[_Site]:
     """Lines that run in a loop within the step, and functions whose lines were not timed."""
     functions: dict[SourceLine, list[OperatorUse]] = {}
     for use in signals.operators:
-        if use.source is not None and use.phase != "optimizer":
+        if use.source is not None and use.phase not in ("optimizer", "input"):  # what the loader does is no overhead
             functions.setdefault(use.source, []).append(use)
     for source, uses in functions.items():
         calls = sum(use.calls for use in uses)
         timed = lines_around(signals.lines, signals.paths, source)
         if timed:
             small = [use for use in uses if use.duration <= LARGEST_OPERATOR * use.calls]
-            yield from _looping(timed, small, _slow(signals, uses))
+            yield from _looping(timed, small, _slow(signals, uses), signals.step.micro_batches)
         elif calls >= FEWEST_OPERATORS and source.function != "<module>" and _may_loop(uses):
             each = ratio(sum(use.duration for use in uses), calls)
             name = function_of(source)[1]
@@ -208,15 +210,16 @@ def _slow(signals: Signals, uses: Iterable[OperatorUse]) -> float:
     return sum(max(0.0, use.duration - ideal) for use, ideal in small)
 
 
-def _looping(lines: list[LineUse], uses: list[OperatorUse], slow: float) -> Iterator[_Site]:
+def _looping(lines: list[LineUse], uses: list[OperatorUse], slow: float, batches: float) -> Iterator[_Site]:
     """The longest line of a function that runs in a loop, with the part of the function's operators that loops take.
+    batches: micro-batches of a step, each of which runs all lines of the model once.
 
     Operators, those of backward with them, are shared out by the time of the lines that can call them: the profile
     knows their function only.
     """
     calls = sum(use.calls for use in uses)
     lines = [line for line in lines if line.role in CALLERS]
-    rounds = [line for line in lines if line.hits >= FEWEST_ROUNDS]
+    rounds = [line for line in lines if line.hits >= FEWEST_ROUNDS * max(1.0, batches)]
     part = ratio(sum(line.duration.value for line in rounds), sum(line.duration.value for line in lines))
     if rounds and calls * part >= FEWEST_OPERATORS:
         top = max(rounds, key=lambda line: line.duration.value)
@@ -267,7 +270,10 @@ def overhead_bound(signals: Signals) -> Finding | None:
         each = f"{format_count(kernels, 'kernel')} of {format_duration(ratio(spent(launched), kernels))}"
         summary = f"The device idles {in_step(idle, step)} while the host launches {each}"
     graphs = ' (mode="reduce-overhead")' if step.device != "cpu" else ""
-    advice = f"Compile the model{graphs}, or enlarge the batch so that each operator does more."
+    larger = "enlarge the batch"
+    if step.micro_batches >= FEWEST_MICRO_BATCHES:
+        larger = f"accumulate over fewer, larger micro-batches ({step.micro_batches:.0f} a step now)"
+    advice = f"Compile the model{graphs}, or {larger} so that each operator does more."
     if compiles(signals):
         advice = f"Part of the job is compiled: {_left_eager(signals)}{graphs}; or enlarge the batch."
     if calls and sum(operator.recurrent for operator in signals.operators) >= MOST_OF_OPERATORS * calls:

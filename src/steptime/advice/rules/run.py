@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from steptime.advice.evidence import CaughtUse, KernelUse, OperatorUse, SegmentUse, Signal
@@ -15,6 +16,7 @@ from steptime.advice.rules.python import OFTEN
 from steptime.advice.savings import in_step, modelled, named, ratio
 from steptime.advice.segment_evidence import MOST, MOST_SLOWED, in_environment, line_place, only_calls
 from steptime.advice.signals import Signals, compiles
+from steptime.advice.step_evidence import others_took_cpus
 from steptime.advice.verdict import outliers_text, part_words
 from steptime.quantities import SourceLine, format_count, format_duration, format_share, format_source, format_times
 
@@ -142,7 +144,7 @@ CATEGORY = {"input": "input", "transfer": "copy"}
 """Of the phases that are one; the others hold several."""
 
 
-@rule("ST904", "steps-changed", needs={Signal.CHANGE}, instead_of=("unstable-steps",))
+@rule("ST904", "steps-changed", needs={Signal.CHANGE}, uses={Signal.CONTENTION}, instead_of=("unstable-steps",))
 def steps_changed(signals: Signals) -> Finding:
     """Steps become longer within the run
 
@@ -154,7 +156,8 @@ def steps_changed(signals: Signals) -> Finding:
     each third of either side must lie on its own side of the middle, the change must come at once, and one phase must
     make up most of it: where all phases grow alike, the machine became slower. Steps that grow bit by bit do so from
     each fifth of the run to the next, in one phase above all, by three tenths or more. When steps become slower while
-    the job runs, its lines are timed once more, and the line that grew is told.
+    the job runs, its lines are timed once more, and the line that grew is told. Where none is, on a CPU that other
+    processes used meanwhile, it is a note: they may be what changed.
 
     What helps: Look at what the job does from that step on.
 
@@ -177,7 +180,13 @@ def steps_changed(signals: Signals) -> Finding:
     amount = change.growth * change.share
     saving = modelled(amount, 0.8 * amount, 1.2 * amount, signals.step.steady)
     # Without a category: the hottest line of one was timed before the change.
-    return steps_changed.finding(summary, advice, saving, source=change.line, evidence=evidence)
+    found = steps_changed.finding(summary, advice, saving, source=change.line, evidence=evidence)
+    shared = signals.has(Signal.CONTENTION) and others_took_cpus(signals.contention)
+    if change.line is None and shared and signals.step.device == "cpu":
+        return replace(
+            found, weight=Weight.NOTE, advice="Measure again on a quiet machine first: others used its CPUs."
+        )
+    return found
 
 
 @rule("ST905", "periodic-steps", needs={Signal.PERIOD}, uses={Signal.LOADER}, instead_of=("unstable-steps",))
