@@ -18,7 +18,7 @@ from steptime.analysis.step_context import StepContext
 from steptime.analysis.threads import input_time
 from steptime.analysis.timeline import Phase
 from steptime.arrays import Bool, Float64, Int8, Int32, Int64, among, distinct, give_back, unique
-from steptime.intervals import EMPTY, Intervals, contains, union
+from steptime.intervals import EMPTY, PIECE, Intervals, contains, union
 from steptime.quantities import SourceLine
 from steptime.trace.cached_per_trace import once
 from steptime.trace.call_tree import (
@@ -26,6 +26,7 @@ from steptime.trace.call_tree import (
     CallTree,
     ExclusiveSpans,
     call_tree,
+    depths,
     exclusive_spans,
     has_descendant,
     innermost_at,
@@ -34,9 +35,7 @@ from steptime.trace.call_tree import (
 from steptime.trace.links import UNKNOWN, Links, host_forest, none_of, roles_of, source_line
 from steptime.trace.table import ABSENT, EventKind, Trace
 from steptime.trace.vendors import (
-    ANNOTATION,
     OPTIMIZER_STEP,
-    is_compiled,
     is_engine,
     is_free,
     is_preparing,
@@ -187,10 +186,7 @@ class Operations:
 @once
 def operator_events(trace: Trace) -> Bool:
     """Which events are operators; files of 2021 list annotations among them, and compiled code is only annotated."""
-    listed: Bool = (trace.events.event_kind == EventKind.OPERATOR) & ~matching(trace, ANNOTATION.match)
-    compiled = (trace.events.event_kind == EventKind.ANNOTATION) & matching(trace, is_compiled)
-    operators: Bool = listed | compiled
-    return operators
+    return roles_of(trace).operator
 
 
 @once
@@ -227,12 +223,13 @@ def without_backward(steps: StepContext) -> Bool:
         return none_of(len(trace.events))
     if among(numbers, number[engine]).mean() < NEARLY_ALL and not _leaves_some_out_in_each_step(steps, operators):
         return none_of(len(trace.events))
-    above, outermost = host_forest(trace).enclosing(operators), np.arange(len(trace.events), dtype=np.int32)
-    while len(higher := np.flatnonzero(above[outermost] != UNKNOWN)):
-        outermost[higher] = above[outermost[higher]]
-    owned = np.zeros(len(trace.events), np.bool_)
-    owned[outermost[unique(forward[forward != UNKNOWN])]] = True
-    alone: Bool = operators & (number[outermost] != ABSENT) & ~owned[outermost]
+    forest, rows = host_forest(trace), np.flatnonzero(operators).astype(np.int32)
+    owned, alone = np.zeros(len(trace.events), np.bool_), np.zeros(len(trace.events), np.bool_)
+    owned[forest.outermost(unique(forward[forward != UNKNOWN]), operators)] = True
+    for first in range(0, len(rows), PIECE):
+        part = rows[first : first + PIECE]
+        outermost = forest.outermost(part, operators)
+        alone[part] = (number[outermost] != ABSENT) & ~owned[outermost]
     return alone
 
 
@@ -368,16 +365,14 @@ def worked(trace: Trace, links: Links, calls: OperatorCalls) -> Modelled:
 
 def _moved_inside(moved: Float64, parent: Int64, own: Bool) -> Float64:
     """Bytes that the calls inside each one move, nan where one of them has no model. A call moves bytes itself where it
-    is `own`, or where they are more than OWN times those inside. Children stand behind their parents, so one pass from
-    the end will do, however deep they are nested."""
-    found, amount, around = own.copy(), moved.tolist(), parent.tolist()
-    inside = [0.0] * len(amount)
-    for call in reversed(np.flatnonzero(~own | (parent != ROOT)).tolist()):
-        if not found[call]:
-            found[call] = amount[call] > OWN * inside[call]
-        if around[call] != ROOT:
-            inside[around[call]] += amount[call] if found[call] else inside[call]
-    return np.array(inside)
+    is `own`, or where they are more than OWN times those inside. The innermost first, level by level."""
+    inside, depth = np.zeros(len(moved)), depths(parent)
+    order = np.argsort(depth, kind="stable")[::-1]
+    for calls in np.split(order, np.flatnonzero(np.diff(depth[order])) + 1):
+        itself = own[calls] | (moved[calls] > OWN * inside[calls])
+        amount, around = np.where(itself, moved[calls], inside[calls]), parent[calls]
+        np.add.at(inside, around[around != ROOT], amount[around != ROOT])
+    return inside
 
 
 @dataclass(frozen=True, slots=True)
