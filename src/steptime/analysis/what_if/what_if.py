@@ -21,7 +21,7 @@ from steptime.analysis.what_if.scope import Scope, scope_of
 from steptime.arrays import Bool, Few, Int64, distinct, few, median
 from steptime.intervals import contains, measure, union
 from steptime.quantities import Estimate, mean_of_series
-from steptime.trace.links import DEVICE, origins_of
+from steptime.trace.links import origins_of
 from steptime.trace.table import EventKind, EventTable, Launched, Trace
 from steptime.trace.vendors import ALLOCATION, OPTIMIZER_STEP, matching
 
