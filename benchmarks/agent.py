@@ -88,6 +88,7 @@ def tried(job: Design, folder: Path) -> dict[str, Any]:
         subprocess.run([*git, *words], cwd=script.parent, check=True)
     begin = time.monotonic()
     reached = importlib.import_module("anyio").run(conversation, script)
+    reached["line"] = reached["line"].removeprefix(f"{script.parent}{os.sep}")
     faults = [f"{each.fault.name} in {each.place}" for each in job.planted]
     named = {"seed": job.seed, "loop": job.loop.name, "model": job.model.name, "faults": faults}
     return {**named, **reached, "seconds": round(time.monotonic() - begin), "about": machine()}

@@ -235,8 +235,10 @@ def asked(command: Sequence[str], job: Design, script: Path) -> Said:
                               timeout=TIMEOUT, check=True)  # fmt: skip
         answer = json.loads(done.stdout)
         findings = [(each["cause"], each.get("share", 0.0), each.get("line")) for each in answer["findings"]]
-    except (subprocess.SubprocessError, ValueError, KeyError, TypeError) as error:
-        return Said("undecided", problems=(f"{command[0]}: {error}",))
+    except subprocess.CalledProcessError as error:
+        return Said("undecided", problems=(last_words(error.stderr) or f"exit status {error.returncode}",))
+    except (subprocess.TimeoutExpired, ValueError, KeyError, TypeError) as error:
+        return Said("undecided", problems=(f"{type(error).__name__}: {error}",))
     return Said(
         bottleneck="undecided" if answer.get("withheld") else answer.get("bottleneck", ""),
         causes=tuple(cause for cause, _, _ in findings),

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, TypeAlias, TypeVar, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +17,8 @@ Int64 = npt.NDArray[np.int64]
 Numbers = npt.NDArray[np.signedinteger[Any]]
 """Of a width that the values decide."""
 Float64 = npt.NDArray[np.float64]
+Row: TypeAlias = int | np.integer[Any]
+Rows: TypeAlias = npt.NDArray[Any] | slice | list[int]
 
 LARGEST = 2**62
 MANY = 1_000_000
@@ -40,6 +43,57 @@ def _trim() -> Callable[[int], int] | None:
     except (AttributeError, OSError, TypeError):  # another C library, another system
         return None
     return found
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Few:
+    """A column in which few rows have a value: rows, their numbers in order, and values, what they have. absent: what
+    all the others have; size: of the column. It is asked as an array is."""
+
+    size: int
+    absent: int
+    rows: Int32
+    values: Numbers
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __iter__(self) -> Iterator[np.signedinteger[Any]]:
+        return iter(self[:])
+
+    def __eq__(self, other: Any) -> Bool:  # type: ignore[override]
+        same: Bool = self[:] == other
+        return same
+
+    def __ne__(self, other: Any) -> Bool:  # type: ignore[override]
+        differing: Bool = self[:] != other
+        return differing
+
+    @overload
+    def __getitem__(self, rows: Row) -> int: ...
+    @overload
+    def __getitem__(self, rows: Rows) -> Numbers: ...
+    def __getitem__(self, rows: Rows | Row) -> Any:
+        absent = self.values.dtype.type(self.absent)
+        if isinstance(rows, slice):
+            found = np.full(self.size, absent)
+            found[self.rows] = self.values
+            return found[rows]
+        asked = np.asarray(rows)
+        asked = np.flatnonzero(asked) if asked.dtype == np.bool_ else asked
+        if not len(self.rows):
+            return np.full(asked.shape, absent)[()]
+        asked = np.where(asked < 0, asked + self.size, asked).astype(np.int32)
+        at = np.minimum(np.searchsorted(self.rows, asked), len(self.rows) - 1)
+        return np.where(self.rows[at] == asked, self.values[at], absent)[()]
+
+
+def few(column: Numbers, absent: int) -> Few:
+    """The same of a whole column."""
+    rows = np.flatnonzero(column != absent).astype(np.int32)
+    return Few(len(column), absent, rows, column[rows])
 
 
 def unique(values: npt.NDArray[Scalar]) -> npt.NDArray[Scalar]:

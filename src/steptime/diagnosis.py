@@ -46,6 +46,7 @@ from steptime.report.report import Report
 from steptime.report.sweep import SweptBatch
 from steptime.trace.compile_logs import find_logs, read_compile_logs
 from steptime.trace.gather import RankFiles, batch_sizes, gather, is_traces, mixed
+from steptime.trace.links import linked
 from steptime.trace.nsight_compute import counter_files, find_counters, read_counters
 from steptime.trace.reader import DEFAULT_MAX_SIZE
 from steptime.trace.table import Trace
@@ -105,7 +106,7 @@ def diagnose_paths(
         raise UsageError("several-recordings", f"{folder} is a recording among several paths: give one alone.")
     source, found = " ".join(map(shlex.quote, paths)), gather(paths, max_size=max_size)
     if engine is None and len(found.ranks) <= DETAILED_RANKS:
-        traces = (read_rank(rank, max_size=max_size, cache=cache) for rank in found.ranks)
+        traces = (linked(read_rank(rank, max_size=max_size, cache=cache)) for rank in found.ranks)
         return diagnose_traces(_at_one_time(traces), source, found.problems, pictures=pictures, beside=beside)
     reduced = reduce_all(found.ranks, engine=engine or LOCAL, workers=workers, max_size=max_size, cache=cache)
     summaries, problems = _summaries(reduced), _problems(reduced)

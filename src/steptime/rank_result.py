@@ -115,7 +115,7 @@ def analyse_process(
     profiled = recorded.profiled
     if profiled is not None:
         kept = _kept_by_module(process, recorded.windows) if detailed else None
-        case = replace(case, modules=module_uses(profiled, process.modules, kept))
+        case = replace(case, modules=module_uses(profiled, process.modules, kept, process.without_update))
     return RankResult(
         name=name_of(process),
         rank=rank,

@@ -240,6 +240,19 @@ PLANTED: dict[str, dict[str, Case]] = {
             BASE,
             loader=loader(0.2 * MS, 0.5 * MS, workers=2, start=about(120 * MS), starts=1, steps_per_start=4000.0),
         ),
+        "fires-where-each-epoch-makes-a-loader": replace(
+            BASE,
+            loader=loader(
+                0.2 * MS,
+                0.5 * MS,
+                workers=2,
+                start=about(120 * MS),
+                starts=5,
+                steps_per_start=20.0,
+                persistent_workers=True,
+                made_anew=True,
+            ),
+        ),
         "clean-persistent": replace(
             BASE,
             loader=loader(
@@ -292,11 +305,24 @@ PLANTED: dict[str, dict[str, Case]] = {
             BASE, loader=loader(0.1 * MS, 30 * US, workers=2, collate=about(9 * MS), collate_name="__main__.pad_batch")
         ),
     },
+    "slow-sampler": {
+        "fires": _waiting(5 * MS, 2 * MS, loader=loader(5 * MS, 30 * US, collate=about(0.5 * MS))),
+        "clean": _waiting(10 * MS, 10 * MS, loader=loader(10 * MS, 280 * US, collate=about(1 * MS))),
+        "clean-a-stream-has-none": _waiting(
+            5 * MS, 2 * MS, loader=loader(5 * MS, 30 * US, collate=about(0.5 * MS), iterable=True)
+        ),
+        "clean-workers-wait-for-other-things": _waiting(5 * MS, 2 * MS, loader=loader(5 * MS, 30 * US, workers=2)),
+    },
     "padding": {
         "fires": replace(BASE, padding=PaddingFacts(0.56, 2), loader=loader(0.1 * MS, 30 * US)),
         "fires-without-a-loader": replace(BASE, padding=PaddingFacts(0.3, 1), loader=None),
         "clean": BASE,
         "clean-sorted-by-length": replace(BASE, padding=PaddingFacts(0.12, 2)),
+        "clean-where-batches-are-packed": replace(
+            BASE,
+            padding=PaddingFacts(0.56, 2),
+            operators=(*BASE.operators, operator("_pack_padded_sequence", 1, 0.2 * MS, "unmodelled")),
+        ),
         "clean-where-updates-are-the-step": replace(
             BASE, padding=PaddingFacts(0.5, 2), phases=phases(forward=0.3 * MS, backward=0.3 * MS, optimizer=19 * MS)
         ),
@@ -359,6 +385,10 @@ PLANTED: dict[str, dict[str, Case]] = {
             _lines(line("self.archive(batch)", 6 * MS, 0.1 * MS)),
             phases=phases(input=0.1 * MS, forward=5 * MS, backward=8 * MS, optimizer=0.7 * MS, rest=6.2 * MS),
         ),
+        "fires-on-a-line-of-the-loops-own-python": replace(
+            _lines(line("self.archive(batch)", 6 * MS, 5.9 * MS)),
+            phases=phases(input=0.1 * MS, forward=5 * MS, backward=8 * MS, optimizer=0.7 * MS, rest=6.2 * MS),
+        ),
         "fires-on-a-chain-in-a-loss-function": replace(
             BASE,
             lines=(
@@ -394,6 +424,24 @@ PLANTED: dict[str, dict[str, Case]] = {
                 ),
             ),
             phases=phases(input=0.1 * MS, forward=7 * MS, backward=8 * MS, optimizer=0.7 * MS, rest=4.2 * MS),
+        ),
+        "clean-a-loss-of-torch-in-the-loop": replace(
+            _lines(line("loss = F.cross_entropy(x, y)", 4 * MS, 0.1 * MS, calls="torch.nn.functional.cross_entropy")),
+            operators=(
+                *BASE.operators,
+                operator("_log_softmax", 1, 3.5 * MS, "memory", "rest", bytes=9e6),
+                operator("nll_loss_forward", 1, 0.1 * MS, "memory", "rest", bytes=1e3),
+            ),
+            phases=phases(input=0.1 * MS, forward=7 * MS, backward=8 * MS, optimizer=0.7 * MS, rest=4.2 * MS),
+        ),
+        "fires-on-what-a-line-does-beside-its-loss": replace(
+            _lines(line("loss = F.mse_loss(warp(x), y)", 6 * MS, 0.1 * MS, calls="torch.nn.functional.mse_loss")),
+            operators=(
+                *BASE.operators,
+                operator("grid_sampler_2d", 1, 5 * MS, "memory", "rest", bytes=9e6),
+                operator("mse_loss", 1, 0.2 * MS, "memory", "rest", bytes=1e3),
+            ),
+            phases=phases(input=0.1 * MS, forward=5 * MS, backward=8 * MS, optimizer=0.7 * MS, rest=6.2 * MS),
         ),
         "clean-on-a-device-that-only-waits": replace(
             _lines(line("self.archive(batch)", 6 * MS, 0.1 * MS)),
@@ -476,6 +524,14 @@ PLANTED: dict[str, dict[str, Case]] = {
             loader=None,
             categories=categories(input=8.2 * MS),
         ),
+        "fires-on-a-mask-in-forward": _lines(
+            line(
+                "mask = torch.tensor([[c <= r for c in span] for r in span])",
+                4 * MS,
+                role="forward",
+                calls="torch.tensor",
+            )
+        ),
         "clean": _lines(line("scale = torch.tensor([0.5, 0.5])", 0.02 * MS, calls="torch.tensor")),
         "clean-where-the-elements-are-made": replace(
             _lines(_PARSED),
@@ -505,6 +561,24 @@ PLANTED: dict[str, dict[str, Case]] = {
             ),
         ),
         "clean": BASE,
+        "clean-a-layer-in-each-micro-batch": replace(
+            BASE,
+            step=replace(BASE.step, micro_batches=16.0),
+            categories=categories(overhead=11 * MS),
+            lines=(
+                *BASE.lines,
+                LineUse(_CELL, "forward", about(9 * MS), about(0.0), 32.0),
+            ),
+            operators=(
+                operator("addmm", 128, 1.2 * MS, "latency", source=_CELL),
+                operator("tanh", 64, 0.3 * MS, "latency", source=_CELL),
+            ),
+        ),
+        "clean-operators-of-the-loader": replace(
+            BASE,
+            categories=categories(overhead=11 * MS),
+            operators=(operator("uniform_", 320, 1.5 * MS, "latency", "input", source=_CELL),),
+        ),
         "clean-large-operators": replace(
             BASE,
             categories=categories(overhead=3 * MS),
@@ -619,15 +693,30 @@ PLANTED: dict[str, dict[str, Case]] = {
         "clean-few-slices": replace(
             BASE, operators=(*BASE.operators, operator("slice_backward", 3, 4 * MS, "memory", "backward"))
         ),
+        "clean-where-a-recurrent-layer-of-torch-slices": replace(
+            BASE,
+            operators=(*BASE.operators, operator("slice_backward", 246, 12 * MS, "memory", "backward", recurrent=244)),
+        ),
         "clean-on-a-device": replace(
             _CUDA, operators=(*_CUDA.operators, operator("select_backward", 64, 4 * MS, "memory", "backward"))
         ),
     },
     "overhead-bound": {
         "fires": replace(BASE, categories=categories(overhead=9 * MS)),
+        "fires-in-recurrent-layers-of-torch": replace(
+            BASE,
+            categories=categories(overhead=9 * MS),
+            operators=(
+                operator("sigmoid_", 320, 3 * MS, "latency", recurrent=320),
+                operator("mm", 42, 2 * MS, "compute"),
+            ),
+        ),
         "clean": BASE,
         "clean-beside-a-few-operators": replace(
             BASE, categories=categories(overhead=9 * MS), operators=(operator("addmm", 3, 11 * MS, "compute"),)
+        ),
+        "fires-on-many-micro-batches": replace(
+            BASE, step=replace(BASE.step, micro_batches=16.0), categories=categories(overhead=9 * MS)
         ),
         "clean-dispatch-hidden": replace(
             BASE,
@@ -674,6 +763,13 @@ PLANTED: dict[str, dict[str, Case]] = {
         "clean": BASE,
         "clean-in-the-optimizer": replace(BASE, operators=(operator("addcdiv_", 20, 7 * MS, "memory", "optimizer"),)),
         "clean-in-the-cache": replace(BASE, operators=(operator("mul", 400, 7 * MS, "latency"),)),
+        "clean-in-a-recurrent-layer-of-torch": replace(
+            BASE,
+            operators=(
+                operator("add_", 240, 6 * MS, "memory", bytes=60e6, recurrent=240),
+                operator("mul", 122, 6.1 * MS, "memory", "backward", bytes=60e6, recurrent=120),
+            ),
+        ),
         "clean-bound-by-their-arithmetic": replace(
             BASE, operators=(operator("tanh", 10, 9 * MS, "memory", bytes=9e6),)
         ),
@@ -735,6 +831,12 @@ PLANTED: dict[str, dict[str, Case]] = {
             BASE,
             operators=(operator("sqrt", 4, 15 * MS, "memory", bytes=2e5),),
             contention=contention(other=1.8, job=0.2, cpus=2, pressure=99.0),
+        ),
+        "clean-two-threads-beside-another-program": replace(
+            BASE,
+            operators=(operator("_fused_adamw_", 1, 9 * MS, "memory", "optimizer", bytes=44e3),),
+            settings=SettingsUse(2, 2, 2),
+            contention=contention(other=1.2, job=0.8, cpus=2, pressure=96.0),
         ),
         "clean-few-of-many-threads": replace(
             BASE,
@@ -799,6 +901,11 @@ PLANTED: dict[str, dict[str, Case]] = {
             ),
         ),
         "clean": BASE,
+        "fires-on-a-call-for-a-metric": replace(
+            BASE,
+            operators=(*BASE.operators, operator("addmm", 12, 4 * MS, "compute", flops=1.2e9, differentiated=False)),
+            modules=(ModuleUse("Net", "Net", 0, 2.0, 9 * MS, 11 * MS, 0.9, parameters=80_000),),
+        ),
         "clean-a-mask": replace(
             BASE, operators=(*BASE.operators, operator("triu", 1, 0.2 * MS, "memory", differentiated=False))
         ),
@@ -826,6 +933,42 @@ PLANTED: dict[str, dict[str, Case]] = {
         ),
         "clean-once-a-forward": replace(BASE, modules=_parametrized(1.0)),
         "clean-once-for-each-of-several-batches": replace(BASE, modules=_parametrized(4.0, of_model=4.0)),
+    },
+    "gradients-for-nothing": {
+        "fires-on-a-teacher": replace(
+            BASE,
+            modules=(
+                ModuleUse("Distiller", "Distiller", 0, 1.0, 8 * MS, 11 * MS, 0.9, parameters=9000, without_update=8000),
+                ModuleUse(
+                    "Distiller.teacher", "Net", 1, 1.0, 5 * MS, 6 * MS, 0.5, parameters=8000, without_update=8000
+                ),
+                ModuleUse("Distiller.student", "Net", 1, 1.0, 3 * MS, 5 * MS, 0.4, parameters=1000),
+            ),
+        ),
+        "fires-on-a-judge-behind-what-is-trained": replace(
+            BASE,
+            modules=(
+                ModuleUse("Net", "Net", 0, 1.0, 3 * MS, 5 * MS, 0.4, parameters=1000),
+                ModuleUse("Judge", "Judge", 0, 1.0, 5 * MS, 6 * MS, 0.5, parameters=8000, without_update=7900),
+            ),
+        ),
+        "clean": replace(BASE, modules=(ModuleUse("Net", "Net", 0, 1.0, 8 * MS, 11 * MS, 0.9, parameters=9000),)),
+        "fires-on-a-backbone-below-a-small-head": replace(
+            BASE,
+            lines=(*BASE.lines, line("return self.head(self.backbone(rows))", 7 * MS, MS, role="forward")),
+            modules=(
+                ModuleUse("Probe", "Probe", 0, 1.0, 8 * MS, 11 * MS, 0.9, parameters=9000, without_update=8900),
+                ModuleUse("Probe.backbone", "Net", 1, 1.0, 7 * MS, 9 * MS, 0.8, parameters=8900, without_update=8900),
+                ModuleUse("Probe.head", "Linear", 1, 1.0, 1 * MS, 2 * MS, 0.1, parameters=100),
+            ),
+        ),
+        "clean-a-small-part": replace(
+            BASE,
+            modules=(
+                ModuleUse("Net", "Net", 0, 1.0, 8 * MS, 11 * MS, 0.9, parameters=9000, without_update=40),
+                ModuleUse("Net.norm", "Norm", 1, 1.0, 0.2 * MS, 0.3 * MS, 0.02, parameters=40, without_update=40),
+            ),
+        ),
     },
     "update-by-hand": {
         "fires": _BY_HAND,
@@ -1075,6 +1218,11 @@ PLANTED: dict[str, dict[str, Case]] = {
         "fires": replace(BASE, change=ChangeUse(151, 250, 3, "forward", 60 * MS, 90 * MS, 30 * MS, 0.4, ITEM, 28 * MS)),
         "fires-bit-by-bit": replace(
             BASE, change=ChangeUse(75, 220, 4, "forward", 60 * MS, 190 * MS, 130 * MS, 0.5, ITEM, 90 * MS, gradual=True)
+        ),
+        "fires-while-others-use-the-cpus": replace(
+            BASE,
+            change=ChangeUse(57, 79, 2, "backward", 157 * MS, 228 * MS, 43 * MS, 0.4),
+            contention=contention(other=6.5, job=1.2, pressure=89.0),
         ),
         "clean": replace(BASE, change=None),
     },

@@ -38,7 +38,9 @@ def finding(rule: str, name: str) -> Finding:
         ("host-sync", "fires-from-a-trace", "every n-th step"),
         ("overhead-bound", "fires-on-one-stall", "trace later steps"),
         ("overhead-bound", "fires-where-breaks-are-known", "mend its graph breaks (ST308)"),
+        ("overhead-bound", "fires-in-recurrent-layers-of-torch", "no compiler takes apart"),
         ("overhead-bound", "fires-on-several-stalls", "trace later steps"),
+        ("overhead-bound", "fires-on-many-micro-batches", "fewer, larger micro-batches (16 a step now)"),
         ("allocator-stalls", "fires", "empty_cache()"),
         ("idle-matrix-units", "fires", 'set_float32_matmul_precision("high")'),
         ("idle-matrix-units", "fires-without-tf32", "float16 and a GradScaler"),
@@ -54,6 +56,18 @@ def finding(rule: str, name: str) -> Finding:
         ("thread-oversubscription", "fires-with-doubt", "OMP_NUM_THREADS=1"),
         ("recompilation", "fires", "dynamic=True"),
         ("garbage-collection", "fires", "Take gc.collect() out"),
+        ("work-without-gradient", "fires", "register_buffer"),
+        ("work-without-gradient", "fires-on-a-call-for-a-metric", "outputs that the loss is made of"),
+        ("gradients-for-nothing", "fires-on-a-teacher", "torch.no_grad()"),
+        ("gradients-for-nothing", "fires-on-a-judge-behind-what-is-trained", "gradients still flow through"),
+        ("steps-changed", "fires", "does differently"),
+        ("steps-changed", "fires-while-others-use-the-cpus", "others used its CPUs"),
+        ("list-conversion", "fires", "np.stack"),
+        ("list-conversion", "fires-on-a-mask-in-forward", "register_buffer"),
+        ("outside-model", "fires-on-a-line-of-operators", "If the loss goes through it"),
+        ("outside-model", "fires-on-a-line-of-the-loops-own-python", "Ask whether each step needs it"),
+        ("workers-restarted", "fires", "Set persistent_workers=True"),
+        ("workers-restarted", "fires-where-each-epoch-makes-a-loader", "Make the DataLoader once"),
         ("garbage-collection", "fires-hidden", "gc.freeze()"),
     ],
 )
@@ -158,3 +172,13 @@ def test_slow_steps_are_told_with_their_lines_in_one_sentence() -> None:
         "Steps 500, 600 were named in advance and profiled, on every rank that traces: see the trace files.",
         "Step 700 was expected to be slow and profiled, and took no longer than others.",
     )
+
+
+def test_gradients_for_nothing_are_those_of_the_backbone_and_not_of_the_head_above_it() -> None:
+    found = finding("gradients-for-nothing", "fires-on-a-backbone-below-a-small-head")
+    assert "of Probe.backbone, which" in found.summary
+    assert found.source is not None
+    assert found.source.text == "return self.head(self.backbone(rows))"
+    assert found.savings is not None
+    assert found.savings.value == pytest.approx(9 * MS)
+    assert finding("gradients-for-nothing", "fires-on-a-teacher").source is not None, "the optimiser's, at least"

@@ -9,6 +9,7 @@ import pytest
 from journals import MS, US, JournalBuilder
 
 from steptime.advice.assemble import assemble
+from steptime.advice.engine import examine
 from steptime.advice.evidence import Case, LineUse
 from steptime.advice.outliers import usual_steps
 from steptime.advice.step_evidence import waste
@@ -105,6 +106,19 @@ def test_epochs_too_short_to_tell_a_steps_usual_length_tell_nothing_of_its_settl
     loader = case_of(job.process(tmp_path / "recording")).loader
     assert loader is not None
     assert loader.settling == (0 if steps == 2 else pytest.approx(11 * MS))
+
+
+@pytest.mark.parametrize(("makers", "anew"), [((1, 2, 3), True), ((1, 1, 1), False), ((None, None, None), False)])
+def test_a_loader_that_each_epoch_makes_is_told(tmp_path: Path, makers: tuple[int | None, ...], anew: bool) -> None:
+    job = JournalBuilder()
+    for epoch, maker in enumerate(makers):
+        job.fact("loader", identity=epoch, loader=1, made_by=maker, **WORKERS)
+        job.start(30 * MS, epoch)
+        for _ in range(8):
+            job.next(2 * MS, epoch).forward(5 * MS).backward(8 * MS).step(2 * MS)
+    loader = case_of(job.process(tmp_path / "recording")).loader
+    assert loader is not None
+    assert loader.made_anew == anew
 
 
 def test_epochs_that_begin_unwatched_tell_how_often_they_begin_and_not_how_long_it_takes(tmp_path: Path) -> None:
@@ -359,6 +373,36 @@ def test_segments_garbage_and_compilations(tmp_path: Path) -> None:
     assert case.garbage is not None
     assert case.garbage.collections == pytest.approx(9 / 39)  # the collector is watched in disturbed steps, too
     assert [use.after_warm_up for use in case.compilations] == [True, False]
+
+
+def test_lines_that_break_a_compiled_graph_are_told_without_the_compilers_logs(tmp_path: Path) -> None:
+    job = JournalBuilder()
+    reason = "Unsupported Tensor.item() call\n  Explanation: it is a value.\n  Hint: Set capture_scalar_outputs.\n"
+    for line in (12, 12, 30):
+        job.fact("graph_break", site={"file": "net.py", "line": line, "function": "forward", "text": ""}, reason=reason)
+    for _ in range(20):
+        job.forward(5 * MS).backward(8 * MS).step(2 * MS)
+    case = case_of(job.process(tmp_path / "recording"))
+    assert case.compiler is not None
+    told = [(each.source.line, each.count, each.reason, each.hint) for each in case.compiler.breaks]
+    said = "Unsupported Tensor.item() call", "Set capture_scalar_outputs."
+    assert told == [(12, 2, *said), (30, 1, *said)]
+    found = next(each for each in examine(case).findings if each.code == "ST308")
+    assert found.summary.startswith("2 lines break the compiled graph: net.py:12, Unsupported Tensor.item() call")
+
+
+def test_a_function_that_the_compiler_has_given_up_is_told_without_its_logs(tmp_path: Path) -> None:
+    job = JournalBuilder()
+    compiled = {"function": "forward", "file": "net.py", "line": 7, "duration_ns": MS}
+    for size in range(3):
+        job.fact("compilation", **compiled, recompile_reason=f"0/{size}: size mismatch at index 0. expected {size}")
+    job.fact("compilation", **compiled, failed="Dynamo recompile limit exceeded")
+    for _ in range(20):
+        job.forward(5 * MS).backward(8 * MS).step(2 * MS)
+    case = case_of(job.process(tmp_path / "recording"))
+    found = next(each for each in examine(case).findings if each.code == "ST309")
+    assert found.summary == "forward (net.py:7) was compiled too often and runs uncompiled"
+    assert "size mismatch at index 0. expected 2" in " ".join(found.evidence)
 
 
 def test_a_collection_in_an_evaluation_is_no_steps(tmp_path: Path) -> None:

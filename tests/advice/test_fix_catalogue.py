@@ -342,6 +342,11 @@ def test_workers_that_live_on_still_make_the_first_batch_of_an_epoch() -> None:
     assert settling.value == pytest.approx(saving.value + 0.9 * MS)
 
 
+def test_workers_are_not_kept_where_each_epoch_makes_another_loader() -> None:
+    source = replace(loader(1 * MS, 100 * US, workers=1), start=about(60 * MS), starts=9, steps_per_start=10.0)
+    assert options("RM102", replace(HEALTHY, loader=replace(source, made_anew=True))) == ()
+
+
 def test_compiling_saves_more_of_the_dispatching_on_a_cpu() -> None:
     for case, part in ((HEALTHY, 0.9), (replace(HEALTHY, step=replace(HEALTHY.step, device="cuda")), 2 / 3)):
         option = options("RM303", replace(case, operators=(), categories=categories(overhead=1 * MS)))[0]

@@ -12,7 +12,7 @@ from journals import MS, US, JournalBuilder
 
 from steptime.advice.engine import examine
 from steptime.advice.evidence import SegmentLine, SegmentUse
-from steptime.advice.segment_evidence import DEEPEST, loop_paths, segment_lines, segment_uses
+from steptime.advice.segment_evidence import DEEPEST, lines_text, loop_paths, segment_lines, segment_uses
 from steptime.analysis.layout import lay_out_whole
 from steptime.intervals import union
 from steptime.journal import Flag, Kind
@@ -35,6 +35,24 @@ def test_a_line_that_calls_nearly_all_gives_way_to_those_below_it() -> None:
         SampledPath(3, "", (UPDATE,)),
     )
     assert [(line.source, line.share) for line in segment_lines(paths)] == [(STEP, 0.7), (ACT, 0.27)]
+
+
+def test_the_line_that_one_of_several_leads_to_is_told_beside_it() -> None:
+    moved = SourceLine("env.py", 14, "Env._move", "body.position += body.speed")
+    paths = (
+        SampledPath(55, "", (moved, INNER, STEP, MAIN)),
+        SampledPath(10, "", (STEP, MAIN)),
+        SampledPath(15, "", (LAYER, ACT, MAIN)),
+        SampledPath(15, "", (ACT, MAIN)),
+    )
+    assert [(line.source, line.within) for line in segment_lines(paths)] == [(STEP, moved), (ACT, None)]
+    use = SegmentUse("rollout", 47, 5 * 10**9, 0.7, 0.0, segment_lines(paths), 4.0)
+    assert "68 % of that in the environment at ppo.py:21 (most at env.py:14), 32 % at ppo.py:20" in lines_text(
+        use, "cpu"
+    )
+    (found,) = (each for each in examine(replace(HEALTHY, segments=(use,))).findings if each.code == "ST903")
+    assert found.source == moved
+    assert found.advice.startswith("Make the environment's own step cheaper")
 
 
 def test_one_line_alone_is_followed_to_where_its_time_goes() -> None:

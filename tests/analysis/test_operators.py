@@ -237,6 +237,24 @@ def test_what_backward_has_nothing_to_do_with_is_told_apart(profiled: Profiled, 
     )
 
 
+def test_a_second_forward_of_the_model_has_no_backward(profiled: Profiled, job: Any, monkeypatch: Any) -> None:
+    """For a metric, with gradients on: then half of what forward records never comes back."""
+
+    def forward(self: Any, images: Any, mode: str) -> Any:
+        return self.last(self.second(torch.relu(self.first(images))).flatten(1))
+
+    def step(net: Any, images: Any, targets: Any, mode: str) -> None:
+        torch.nn.functional.cross_entropy(net(images, mode), targets).backward()
+        (net(images, mode).argmax(1) == targets).float().mean()
+
+    monkeypatch.setattr(job.Net, "forward", forward)
+    monkeypatch.setattr(job, "step", step)
+    totals = operator_totals(steps_in(profiled()), {})
+    found = {(each.name, each.differentiated): each.calls for each in totals if each.phase == "forward"}
+    assert found["aten::addmm", True] == found["aten::addmm", False] == 1
+    assert found["aten::mkldnn_convolution", True] == found["aten::mkldnn_convolution", False] == 2
+
+
 def test_the_forward_of_one_batch_beside_the_backward_of_another_tells_nothing_apart(
     profiled: Profiled, job: Any, monkeypatch: Any
 ) -> None:
@@ -252,6 +270,26 @@ def test_the_forward_of_one_batch_beside_the_backward_of_another_tells_nothing_a
     frames, number = matching(trace, is_engine), trace.events.sequence
     others = replace(trace.events, sequence=np.where(frames, number + 10_000, number))
     assert all(each.differentiated for each in operator_totals(steps_in(replace(trace, events=others)), {}))
+
+
+def test_what_recurrent_layers_of_torch_do_is_told_apart(profiled: Profiled, job: Any, monkeypatch: Any) -> None:
+    """A packed batch is sliced inside of aten::gru for each time step; two slices are the forward's own."""
+    gru = torch.nn.GRU(3, 3, batch_first=True)
+
+    def forward(self: Any, images: Any, mode: str) -> Any:
+        rows = images.mean(3).transpose(1, 2)
+        packed = torch.nn.utils.rnn.pack_padded_sequence(rows, torch.arange(9, 1, -1), batch_first=True)
+        last = gru(packed)[1][0]
+        return usual(self, images + (last[:, 1:2] + last[:, 2:3])[..., None, None], mode)
+
+    usual = job.Net.forward
+    monkeypatch.setattr(job.Net, "forward", forward)
+    totals = by_name(operator_totals(steps_in(profiled()), {}))
+    slices = totals["aten::slice_backward"]
+    assert slices.calls - slices.recurrent == 2
+    assert slices.recurrent >= 9
+    assert totals["aten::tanh_"].recurrent == totals["aten::tanh_"].calls > 0
+    assert totals["aten::gelu"].recurrent == 0
 
 
 def test_without_stacks_no_line_is_guessed(profiled: Profiled) -> None:

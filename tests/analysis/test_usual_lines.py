@@ -15,8 +15,10 @@ PLAIN, CALLING = 0, 1
 """Rows: a line of plain Python, and one that holds a call which the probe wraps."""
 
 
-def shares(spent: tuple[float, float], timing: tuple[int, int], usual: float) -> tuple[Float64, Float64]:
-    """Of two lines that take so much of two like steps outside of the phases."""
+def shares(
+    spent: tuple[float, float], timing: tuple[int, int], usual: float | tuple[float, float, float, float]
+) -> tuple[Float64, Float64]:
+    """Of two lines that take so much of two like steps outside of the phases. usual: of all, or each, of four steps."""
     table = np.zeros((2, 2, len(Phase)), np.int64)
     for row, each in enumerate(spent):
         table[row, :, REST] = each
@@ -52,3 +54,17 @@ def test_lines_are_never_longer_together_than_the_usual_step() -> None:
     assert found.tolist() == pytest.approx([300, 0])
     found, _ = shares((100, 50), (500, 500), usual=300)
     assert found.tolist() == [0, 0], "no more is taken out than there is"
+
+
+def test_what_every_other_step_did_and_no_timed_one_is_of_no_line_that_was_timed() -> None:
+    """A plot each fourth step: a loss of 100 ns and what stands around an update are not what takes it."""
+    found, _ = shares((100, 50), (0, 0), usual=(150, 150, 150, 6000))
+    assert found.tolist() == [100, 50]
+
+
+def test_what_usual_steps_take_longer_is_of_the_jobs_own_lines() -> None:
+    """As where a list is searched that grows: calls that the probe wraps stay what they are."""
+    found, _ = shares((100, 50), (0, 0), usual=(600, 600, 600, 600))
+    assert found.tolist() == pytest.approx([550, 50])
+    found, _ = shares((100, 50), (0, 0), usual=180)
+    assert found.tolist() == pytest.approx([130, 50])

@@ -104,9 +104,11 @@ def main():
     net = nn.Linear(4, 1)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
     loader = make()
+    kept = [loader] if "anew" in mode else []
     digest.update(repr((sorted(vars(loader.dataset)), pickle.loads(pickle.dumps(loader.dataset))[3])).encode()
         if not mode.startswith(("stream", "item-error")) else b"")
     for epoch in range(60 if "persistent-long" in mode else 10 if "long" in mode else 2):
+        loader = make() if kept else loader
         for x, y in loader:
             loss = (net(x).squeeze(-1) - y).pow(2).mean()
             optimizer.zero_grad()
@@ -276,6 +278,12 @@ def test_a_dataset_of_tensors_is_recognised(both: Both) -> None:
     _, seen = both("tensors0")
     assert seen.loaders[0]["in_memory_tensors"]
     assert not seen.loaders[0]["batched_fetch"]
+
+
+def test_which_dataloader_an_iterator_is_of_is_told(both: Both) -> None:
+    """Where each epoch makes another one, the number is another, though the object may lie where the last one lay."""
+    assert len({loader["made_by"] for loader in both("lined2")[1].loaders}) == 1
+    assert len({loader["made_by"] for loader in both("tensors-anew0")[1].loaders}) == 2
 
 
 def test_a_stream_ends_without_a_batch_of_its_own(both: Both) -> None:

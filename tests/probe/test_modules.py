@@ -15,8 +15,10 @@ from steptime.analysis.modules import ModuleUse, module_uses  # noqa: E402
 from steptime.analysis.step_context import step_context  # noqa: E402
 from steptime.analysis.trace_steps import find_steps  # noqa: E402
 from steptime.memory.in_report import kept_by_module  # noqa: E402
+from steptime.probe import identity  # noqa: E402
 from steptime.probe.compiler import hide_from_dynamo  # noqa: E402
-from steptime.probe.modules import MOST, ModuleRanges, module_facts, named_modules  # noqa: E402
+from steptime.probe.modules import MOST, ModuleRanges, module_facts, named_modules, without_update  # noqa: E402
+from steptime.trace.compile_logs import is_limit  # noqa: E402
 from steptime.trace.reader import read  # noqa: E402
 
 ROWS, WIDTH, STEPS = 64, 32, 3
@@ -162,6 +164,35 @@ def test_a_call_that_outlives_the_window_is_closed_with_it() -> None:
     assert sum(event.name == "nn.Module: Ends (Ends)" for event in profile.events()) == 1
 
 
+def test_graph_breaks_are_told_with_the_line_of_the_users_that_has_them() -> None:
+    _, before = identity.graph_break_facts(0)
+
+    def forward(values: Any) -> Any:
+        if values.sum().item() > 0:
+            values = values * 2
+        return values + 1
+
+    torch.compile(forward, backend="eager")(torch.ones(2))
+    (fact,), seen = identity.graph_break_facts(before)
+    assert (fact["site"]["file"], fact["site"]["text"]) == (__file__, "if values.sum().item() > 0:")
+    assert "item" in fact["reason"]
+    assert identity.graph_break_facts(seen) == ([], seen)
+
+
+def test_a_function_that_the_compiler_gives_up_is_told_by_its_name() -> None:
+    _, before = identity.compilation_facts(0)
+
+    def given_up(values: Any) -> Any:
+        return values + 1
+
+    compiled = torch.compile(given_up, backend="eager", dynamic=False)
+    for size in range(2, 12):
+        compiled(torch.ones(size))
+    facts, _ = identity.compilation_facts(before)
+    assert {(fact["function"], fact["file"]) for fact in facts} == {("given_up", __file__)}
+    assert [is_limit(fact["failed"]) for fact in facts] == [False] * (len(facts) - 1) + [True]
+
+
 @pytest.mark.parametrize("first", [True, False], ids=["before the window", "in the window"])
 def test_a_compiled_model_is_compiled_as_without_a_window(first: bool) -> None:
     net = Net()
@@ -191,3 +222,25 @@ def test_a_shared_module_has_one_path() -> None:
     paths = [path for path, _ in named_modules([net.blocks[1], net])]
     assert len(paths) == len(set(paths)) == 8 < MOST
     assert sum("again" in path for path in paths) in (0, 3)
+
+
+def test_parameters_with_gradients_that_no_optimiser_has_are_told() -> None:
+    net, frozen, teacher = Net(), torch.nn.Linear(WIDTH, WIDTH).requires_grad_(False), torch.nn.Linear(WIDTH, WIDTH)
+    optimizer = torch.optim.SGD(net.parameters(), lr=1e-3)
+    named = list(named_modules([net, frozen, teacher]))
+    rows = torch.ones(ROWS, WIDTH)
+    assert without_update(named, [optimizer]) == [], "nothing has a gradient yet"
+    (net(frozen(rows)) - teacher(rows)).square().mean().backward()
+    assert without_update(named, [optimizer]) == [["Linear", WIDTH * WIDTH + WIDTH]]
+    assert without_update(named, [optimizer, torch.optim.SGD(teacher.parameters(), lr=1e-3)]) == []
+
+
+def test_where_copies_are_updated_no_parameter_is_told_to_be_without_one() -> None:
+    """As with masters in single precision: the optimiser has none of the modules' own tensors, or few."""
+    net = Net()
+    net(torch.ones(ROWS, WIDTH)).mean().backward()
+    named = list(named_modules([net]))
+    masters = [each.detach().clone() for each in net.parameters()]
+    assert without_update(named, [torch.optim.SGD(masters, lr=1e-3)]) == []
+    assert without_update(named, [torch.optim.SGD([*masters, net.blocks[0].inner.bias], lr=1e-3)]) == []
+    assert without_update(named, []) == []

@@ -26,6 +26,7 @@ from steptime.probe.memory import allocations  # noqa: E402
 from steptime.probe.profiling import TRACER, ProfilerWindow  # noqa: E402
 from steptime.probe.recorder import Recorder  # noqa: E402
 from steptime.probe.session import Session  # noqa: E402
+from steptime.probe.steps import OPTIMIZER  # noqa: E402
 
 
 def is_on() -> bool:
@@ -285,3 +286,14 @@ def test_a_window_ends_when_collectives_of_gloo_have_written_their_ends(
         if backend:
             torch.distributed.destroy_process_group()
     assert waited == [True] * bool(backend)
+
+
+def test_turns_measure_the_watch_as_it_is_for_most_of_a_run(session: Session) -> None:
+    """With the watch on nobody is told of a step, so that what is measured is no visit of ours at each boundary."""
+    session.counter.mode = OPTIMIZER
+    told = {True: 0, False: 0}
+    for _ in schedule._turns(session, duration=schedule.TURN_TIME // 5):
+        assert session.watching == (session.quiet.until > 0)
+        told[session.watching] += 1
+        session.steps += 5 if session.watching else 1  # those that end before `until` are counted with the next one
+    assert told == {True: schedule.TURNS, False: 5 * schedule.TURNS}

@@ -119,6 +119,27 @@ def test_beside_other_load_no_difference_passes_for_our_cost(tmp_path: Path) -> 
     assert cost_of(process, steps, None, busy).watch is None
 
 
+def test_epochs_that_begin_without_a_watch_do_not_pass_for_its_cost(tmp_path: Path) -> None:
+    """An epoch's first batch is asked for while nobody watches: its start is told when somebody does again."""
+    job = JournalBuilder()
+    for block in range(13):
+        begin = job.now
+        for _ in range(10):
+            if block % 2:
+                job.wait(9 * MS).record(Kind.BOUNDARY, job.now, job.now)
+            else:
+                job.next(2 * MS).forward(3 * MS).backward(4 * MS).step(1 * MS)
+        if block % 2:
+            job.record(Kind.LOADER_START, begin + MS, job.now + MS // 100, identity=1)
+            job.record(Kind.UNWATCHED, begin, job.now)
+    process = job.process(tmp_path)
+    steps = lay_out_whole(process).timeline.steps
+    assert (steps.duration[~steps.watched] > 8 * MS).all()
+    watch = cost_of(process, steps).watch
+    assert watch is not None
+    assert watch.value == pytest.approx(MS, rel=0.2)
+
+
 def test_steps_that_were_looked_at_closely_cost_what_they_took_longer(tmp_path: Path) -> None:
     job = JournalBuilder()
     for number in range(20):

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from traces import event, trace_file
 
+from steptime.arrays import Few
 from steptime.errors import TraceError
 from steptime.folders import NOWHERE, cache_folder
 from steptime.trace import cache, entries as kept
@@ -70,9 +71,11 @@ def assert_same(one: Trace, other: Trace) -> None:
     for table, names in cache.COLUMNS.items():
         for name in names:
             mine, theirs = (getattr(getattr(trace, table), name) for trace in (one, other))
-            assert mine.dtype == theirs.dtype, name
-            assert np.array_equal(mine, theirs), name
-            assert not mine.flags.writeable
+            assert type(mine) is type(theirs)
+            assert mine[:].dtype == theirs[:].dtype, name
+            assert np.array_equal(mine[:], theirs[:]), name
+            for part in (mine.rows, mine.values) if isinstance(mine, Few) else (mine,):
+                assert not part.flags.writeable
     assert dataclasses.replace(one, events=other.events, allocations=other.allocations) == other
 
 

@@ -104,7 +104,7 @@ def test_what_runs_below_an_operator_has_the_published_count(shared_data: Path) 
         if not more.any():
             break
         below |= more
-    launched = (links.launch != UNKNOWN) & below[links.launch]
+    launched = (links.launch != UNKNOWN) & below[links.launch[:]]
     assert int(below.sum() + launched.sum()) == 146
     inside = (events.begin >= 1682725898237042_000) & (events.end <= 1682725898240570_000)
     assert int(inside.sum()) == 93

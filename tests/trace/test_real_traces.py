@@ -89,9 +89,9 @@ def assert_reads_the_same(trace: Trace, document: dict[str, Any]) -> None:
     assert table.begin.tolist() == [nanoseconds(event["ts"]) + base for event in events]
     assert table.duration.tolist() == [nanoseconds(event["dur"]) for event in events]
     for column, key in COLUMNS.items():
-        assert getattr(table, column).tolist() == [number(each.get(key)) for each in arguments], column
+        assert getattr(table, column)[:].tolist() == [number(each.get(key)) for each in arguments], column
     assert table.external.tolist() == [external_id(each) for each in arguments]
-    assert table.blocks.tolist() == [blocks(each) for each in arguments]
+    assert table.blocks[:].tolist() == [blocks(each) for each in arguments]
     names = [CATEGORIES[event.get("cat")] for event in events]
     assert [EventKind(event_kind).name for event_kind in table.event_kind.tolist()] == names
     for column, key in RAW.items():

@@ -38,7 +38,7 @@ def says(python: str, case: Case, amount: int) -> Said:
         workload = Path(folder, "workload.py")
         workload.write_text(WORKLOAD.format(jobs=str(JOBS), script=str(case.script), amount=amount))
         printed = run([python, "-m", "slowai", "diagnose", "--json", str(workload)], folder)
-    bottleneck = json.loads(printed[printed.index("{\n") :])["bottleneck"]
+    bottleneck = json.loads(printed[printed.index("{\n") :])["regime"]
     if bottleneck == "unknown":
         return Said("undecided")
     return Said(bottleneck, (bottleneck,), ((0.0, 0.0, 0.0),), (None,))

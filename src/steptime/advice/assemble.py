@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -12,6 +13,8 @@ from steptime.advice.evidence import (
     Case,
     CategoryUse,
     CompilationUse,
+    CompilerEventUse,
+    CompilerUse,
     GarbageUse,
     LoaderUse,
     OptimizerUse,
@@ -54,6 +57,7 @@ from steptime.journal import Flag, Kind
 from steptime.machine.machine import Machine
 from steptime.quantities import SourceLine, mean_of_series
 from steptime.recording.recording import OptimizerFacts, Process, TelemetrySample
+from steptime.trace.compile_logs import is_limit, reason_and_hint
 
 
 def assemble(
@@ -102,6 +106,7 @@ def assemble(
         settings=_settings(process, layout, usual, trainers_on_host),
         optimizers=_optimizers(process, layout, usual, operators),
         compilations=_compilations(process, steps),
+        compiler=_compiler(process),
         sites=tuple(
             SiteUse(each.name, each.device, each.count / max(1, each.steps), each.site) for each in process.sites
         ),
@@ -200,6 +205,22 @@ def _compilations(process: Process, steps: Steps) -> tuple[CompilationUse, ...]:
         )
         for fact in process.compilations
     )
+
+
+def _compiler(process: Process) -> CompilerUse | None:
+    """The graph breaks that the job itself was seen to have, and the functions that were given up; the rest is in what
+    torch.compile writes when asked."""
+    said = [(SourceLine(fact.file, fact.line, fact.function), fact) for fact in process.compilations if fact.file]
+    limits = tuple(CompilerEventUse(source, fact.failed) for source, fact in said if is_limit(fact.failed))
+    given_up = {each.source for each in limits}
+    guards = tuple(
+        CompilerEventUse(source, fact.recompile_reason)
+        for source, fact in said
+        if fact.recompile_reason and source in given_up
+    )
+    seen = Counter((fact.site, *reason_and_hint(fact.reason)) for fact in process.graph_breaks)
+    breaks = tuple(CompilerEventUse(site, reason, count, hint) for (site, reason, hint), count in seen.items())
+    return CompilerUse("", breaks=breaks, recompilations=guards, limits=limits) if breaks or limits else None
 
 
 def _paths(process: Process) -> tuple[PathUse, ...]:

@@ -227,6 +227,8 @@ def chain_uses(trace: Trace, links: Links, steps: int) -> tuple[ChainUse, ...]:
         return ()
     size, item = _sizes(trace, links.operator[rows])
     rows, size, item = rows[size > 0], size[size > 0], item[size > 0]
+    if not len(rows):
+        return ()
     found: dict[tuple[int, ...], list[Int64]] = defaultdict(list)
     names = trace.events.name[links.operator[rows]]
     for run in _runs(trace, links, rows, size):
@@ -286,16 +288,15 @@ def _runs(trace: Trace, links: Links, rows: Int64, size: Int64) -> list[Int64]:
 
 
 def _between(trace: Trace, rows: Int64) -> Int64:
-    """Which stretch without another kernel on its stream each of the rows lies in."""
+    """Which stretch without another kernel on its stream each of the rows lies in. rows: by stream and time."""
     events = trace.events
     everything = np.flatnonzero(events.event_kind == EventKind.KERNEL)
     everything = everything[
         np.lexsort((events.begin[everything], events.stream[everything], events.device[everything]))
     ]
-    other = ~np.isin(everything, rows)
-    stretch = np.empty(len(events), np.int64)
-    stretch[everything] = np.cumsum(other)
-    return stretch[rows]
+    others = ~np.isin(everything, rows)
+    stretch: Int64 = np.cumsum(others, dtype=np.int64)[~others]
+    return stretch
 
 
 def _chain(trace: Trace, links: Links, first: Int64, everyone: Int64, tensor: Int64, steps: int) -> ChainUse:

@@ -7,7 +7,7 @@ import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import starmap
 
 from steptime.advice.evidence import Case, KernelUse, MachineUse, OperatorUse
@@ -195,7 +195,16 @@ def moving(operators: Iterable[OperatorUse], machine: MachineUse | None) -> list
     bandwidth = min(filter(None, (machine.copy_bytes if machine is not None else None, reached)), default=0.0)
     laborious = [use for use in pointwise if plain_name(use.name) in LABORIOUS and use.bytes]
     computing = {id(use) for use in laborious if _rate([use]) < ARITHMETIC * bandwidth}
-    return [use for use in pointwise if id(use) not in computing]
+    return [_without_recurrent(use) for use in pointwise if id(use) not in computing and use.recurrent < use.calls]
+
+
+def _without_recurrent(use: OperatorUse) -> OperatorUse:
+    """Without the calls in torch's recurrent layers, which are ready-made, and which no compiler takes apart."""
+    if not use.recurrent:
+        return use
+    left = 1 - use.recurrent / use.calls
+    usual, moved = (None if each is None else each * left for each in (use.usual, use.bytes))
+    return replace(use, calls=use.calls * left, duration=use.duration * left, usual=usual, bytes=moved)
 
 
 def least_step(case: Case) -> float:

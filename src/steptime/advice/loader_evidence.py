@@ -69,6 +69,7 @@ def loader_use(process: Process, layout: Layout, usual: Int64) -> LoaderUse | No
         usable_cpus=process.settings.usable_cpus if process.settings else 1,
         length=facts.dataset_length,
         items=_items([each for each in process.items if each.iterator in iterators]),
+        made_anew=_are_made_anew(groups[key]),
     )
 
 
@@ -110,6 +111,12 @@ def _groups(process: Process, layout: Layout) -> dict[int, list[LoaderFacts]]:
         fact = known.get(iterator) or LoaderFacts(iterator, -1 - iterator, "")
         groups.setdefault(fact.loader, []).append(fact)
     return groups
+
+
+def _are_made_anew(iterators: Sequence[LoaderFacts]) -> bool:
+    """Whether none of several has the DataLoader of another."""
+    makers = {each.made_by for each in iterators}
+    return None not in makers and len(makers) == len(iterators) > 1
 
 
 def _of(lane: RecordTable, iterators: Iterable[int]) -> RecordTable:

@@ -112,6 +112,7 @@ class LoaderUse:
     which is in neither; start: ns per start of the workers, the end of those before them included; settling: ns by
     which the steps behind one are longer. busy: share of the making of a batch in which it takes or wants a CPU, None
     where it was not measured. batches: of an epoch. length: of the dataset. items: of the first batches, if looked at.
+    made_anew: whether each iterator seen was that of another DataLoader object.
 
     demand: batches per step. starts: iterators begun during the measured steps; steps_per_start likewise."""
 
@@ -141,6 +142,7 @@ class LoaderUse:
     item_site: SourceLine | None = None
     length: int | None = None
     items: ItemFacts | None = None
+    made_anew: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,10 +179,12 @@ class GarbageUse:
 
 @dataclass(frozen=True, slots=True)
 class SegmentLine:
-    """A line of what lies between the steps, and its share of that."""
+    """A line of what lies between the steps, and its share of that. within: the line, in a function that it calls, to
+    which nearly all of its time goes; None where that is the line itself, or many."""
 
     source: SourceLine
     share: float
+    within: SourceLine | None = None
 
 
 @dataclass(frozen=True, slots=True)

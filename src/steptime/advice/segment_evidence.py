@@ -130,19 +130,47 @@ def segment_lines(paths: Iterable[SampledPath]) -> tuple[SegmentLine, ...]:
     it calls. A model's forward is not looked into: what calls the model is what can be left out."""
     chosen = [(path.duration, _outside_of_forward(path.lines[::-1])) for path in paths if path.lines]
     whole = sum(duration for duration, _ in chosen)
-    depth = 0
+    depth, chosen = _followed(chosen, ONE_LINE)
+    largest = _spent(chosen, depth).most_common(MOST_LINES)
+    return tuple(
+        SegmentLine(line, share, _within(chosen, depth, line))
+        for line, amount in largest
+        if (share := ratio(amount, whole)) >= LEAST_SHARE
+    )
+
+
+Taken = list[tuple[int, tuple[SourceLine, ...]]]
+"""ns, and the path of calls that they were spent in, the outermost line first."""
+
+
+def _spent(paths: Taken, depth: int) -> Counter[SourceLine]:
+    """ns by the line at this depth of calls."""
+    spent: Counter[SourceLine] = Counter()
+    for duration, lines in paths:
+        if depth < len(lines):
+            spent[lines[depth]] += duration
+    return spent
+
+
+def _followed(paths: Taken, least: float) -> tuple[int, Taken]:
+    """Down into the line that has so much of the time, as long as there is one: the depth of calls where the time is
+    spread, or ends, and the paths that lead there."""
+    depth, whole = 0, sum(duration for duration, _ in paths)
     while True:
-        spent: Counter[SourceLine] = Counter()
-        for duration, lines in chosen:
-            if depth < len(lines):
-                spent[lines[depth]] += duration
-        first = [line for line, amount in spent.most_common(1) if amount >= ONE_LINE * whole]
-        inside = [(duration, lines) for duration, lines in chosen if [*lines[depth : depth + 1]] == first]
+        first = [line for line, amount in _spent(paths, depth).most_common(1) if amount >= least * whole]
+        inside = [(duration, lines) for duration, lines in paths if [*lines[depth : depth + 1]] == first]
         if not first or all(len(lines) == depth + 1 for _, lines in inside):
-            break
-        chosen, depth = inside, depth + 1
-    largest = spent.most_common(MOST_LINES)
-    return tuple(SegmentLine(line, share) for line, amount in largest if (share := ratio(amount, whole)) >= LEAST_SHARE)
+            return depth, paths
+        paths, depth = inside, depth + 1
+
+
+def _within(paths: Taken, depth: int, line: SourceLine) -> SourceLine | None:
+    """Where most of the time of a line at this depth goes, if that is one line of a function that it calls."""
+    below = [(duration, lines[depth + 1 :]) for duration, lines in paths if lines[depth : depth + 1] == (line,)]
+    whole = sum(duration for duration, _ in below)
+    innermost, below = _followed(below, MOST)
+    largest = _spent(below, innermost).most_common(1)
+    return next((each for each, amount in largest if amount >= MOST * whole), None)
 
 
 def _outside_of_forward(lines: tuple[SourceLine, ...]) -> tuple[SourceLine, ...]:
@@ -153,21 +181,34 @@ def _outside_of_forward(lines: tuple[SourceLine, ...]) -> tuple[SourceLine, ...]
 
 def only_calls(use: SegmentUse) -> bool:
     """Whether a rollout is calls of the models alone: no environment takes time, and no line is one by its text."""
-    acting = any(PARTS[0][1].search(line.source.text) for line in use.lines)
-    return use.kind == "rollout" and use.forward >= CALLS_ALONE and not acting
+    return use.kind == "rollout" and use.forward >= CALLS_ALONE and not any(map(_is_environment, use.lines))
+
+
+def in_environment(use: SegmentUse) -> float:
+    """Share of it in lines that are an environment's by their text."""
+    return sum(line.share for line in use.lines if _is_environment(line))
+
+
+def _is_environment(line: SegmentLine) -> bool:
+    return PARTS[0][1].search(line.source.text) is not None
 
 
 def lines_text(use: SegmentUse, device: str) -> str:
     """ "71 % of that in the environment at ppo.py:21, 13 % at ppo.py:22; the models' forward takes 16 %"; "" where
     nothing is known of it. device: that the job trains on: on a CPU nothing is transferred."""
     if use.slowed > MOST_SLOWED:
-        places = [f"most of that at {format_source(line.source)}" for line in use.lines[:1] if line.share >= MOST]
+        places = [f"most of that at {line_place(line)}" for line in use.lines[:1] if line.share >= MOST]
         return "; ".join((*places, *_forward(use)))
     said = [
-        f"{format_share(line.share)}{'' if number else ' of that'} {_part(line, device)}at {format_source(line.source)}"
+        f"{format_share(line.share)}{'' if number else ' of that'} {_part(line, device)}at {line_place(line)}"
         for number, line in enumerate(use.lines[:MOST_SAID])
     ]
     return "; ".join(filter(None, (", ".join(said), *_forward(use))))
+
+
+def line_place(line: SegmentLine) -> str:
+    """ "ppo.py:21", and the line that it leads to: "ppo.py:21 (most at env.py:9)"."""
+    return format_source(line.source) + (f" (most at {format_source(line.within)})" if line.within else "")
 
 
 def _forward(use: SegmentUse) -> tuple[str, ...]:

@@ -90,10 +90,9 @@ def _tensors(trace: Trace, rows: Int64, updates: int) -> tuple[int, int, bool]:
 def _kernels(trace: Trace, links: Links, inside: Intervals) -> tuple[int, Intervals]:
     """How many kernels the updates launched, and from the first one of each update to the end of its last."""
     events = trace.events
-    rows = np.flatnonzero((events.event_kind == EventKind.KERNEL) & (links.launch != UNKNOWN))
-    launched = events.begin[links.launch[rows]]
-    kept = contains(inside, launched)
-    rows, launched = rows[kept], launched[kept]
+    launched = events.begin[links.launch.values]
+    kept = (events.event_kind[links.launch.rows] == EventKind.KERNEL) & contains(inside, launched)
+    rows, launched = links.launch.rows[kept], launched[kept]
     number = np.searchsorted(inside.begin, launched, side="right") - 1
     begin = np.full(len(inside), np.iinfo(np.int64).max)
     end = np.zeros(len(inside), np.int64)

@@ -13,7 +13,7 @@ from steptime.advice.evidence import Case, CategoryUse, OutlierUse, SegmentUse, 
 from steptime.advice.models import how_to_record, late_name, late_reason, straggler_text
 from steptime.advice.rule import Finding, Weight
 from steptime.advice.savings import named, ratio
-from steptime.advice.segment_evidence import MOST, lines_text, only_calls
+from steptime.advice.segment_evidence import MOST, line_place, lines_text, only_calls
 from steptime.analysis.timeline import UNSPLIT_PHASES
 from steptime.quantities import Estimate, format_duration, format_share, format_source, format_times
 
@@ -172,7 +172,7 @@ def _besides(case: Case) -> str:
 
 def _at(use: SegmentUse) -> str:
     """Where most of it is spent, if that is one line: ", most of it at ppo.py:21"."""
-    return f", most of it at {format_source(use.lines[0].source)}" if use.lines and use.lines[0].share >= MOST else ""
+    return f", most of it at {line_place(use.lines[0])}" if use.lines and use.lines[0].share >= MOST else ""
 
 
 def _verdict(case: Case, findings: tuple[Finding, ...]) -> Verdict:

@@ -29,7 +29,7 @@ from steptime.analysis.operators import DISPATCH_GAP, bridged, grouped, operator
 from steptime.analysis.step_context import StepContext
 from steptime.analysis.threads import autograd_lanes, compile_time, during, input_time, recorded_time
 from steptime.arrays import Bool, Int32, Int64, distinct, give_back, unique
-from steptime.intervals import EMPTY, Intervals, contains, instants, intersect, join, subtract, touching, union
+from steptime.intervals import EMPTY, PIECE, Intervals, contains, instants, intersect, join, subtract, touching, union
 from steptime.quantities import SourceLine
 from steptime.trace.cached_per_trace import once
 from steptime.trace.call_tree import ROOT, CallTree, enclosing, innermost_at, nesting_order
@@ -345,8 +345,13 @@ def _thread_on(trace: Trace, lane: int, pieces: Intervals) -> CallTree:
     """What happened on a lane of the host in pieces of time, the profiler's own ranges of steps left out; what outlasts
     its parent does so here, too. Whatever is open in a piece overlaps it, so that the others need not be nested."""
     events = trace.events
-    rows = np.flatnonzero(host_events(trace) & (events.lane == lane) & ~matching(trace, STEP.match)).astype(np.int32)
-    rows = rows[touching(pieces, events.begin[rows], events.ends(rows))]
+    found, marks = [np.empty(0, np.int32)], of_symbols(trace, STEP.match)
+    for first in range(0, len(events), PIECE):
+        part = slice(first, first + PIECE)
+        mine = np.flatnonzero(host_events(trace)[part] & (events.lane[part] == lane)).astype(np.int32) + np.int32(first)
+        mine = mine[~marks[events.name[mine]]]
+        found.append(mine[touching(pieces, events.begin[mine], events.ends(mine))])
+    rows = np.concatenate(found)
     rows = rows[nesting_order(events.begin[rows], events.ends(rows))]
     begin, end = events.begin[rows], events.ends(rows)
     return CallTree(rows, enclosing(begin, end), begin, end)

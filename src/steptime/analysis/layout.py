@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -65,8 +65,8 @@ def lay_out(process: Process) -> Timeline:
 def lay_out_whole(process: Process) -> Layout:
     """The timeline and its parts."""
     table = process.intervals
-    lane = lane_of(table, table.thread == training_thread(table))
     probe = lane_of(table, np.isin(table.kind, OF_THE_PROBE))
+    lane = _with_unseen_starts(lane_of(table, table.thread == training_thread(table)), probe.of(Kind.BOUNDARY).begin)
     boundaries = find_boundaries(lane, probe.of(Kind.UNWATCHED, Kind.THINNED), probe.of(Kind.BOUNDARY).begin)
     activity = find_activity(lane, boundaries, process.loaders)
     claims = find_segments(lane, probe, activity, boundaries.ends)
@@ -77,6 +77,14 @@ def lay_out_whole(process: Process) -> Layout:
     gaps = tuple(zip(thinned.end.tolist(), thinned.identity.tolist(), strict=True))
     timeline = Timeline(boundaries.mode, steps, claims.segments, activity.training_loaders, reason, gaps)
     return Layout(timeline, lane, activity, work, lines, claims)
+
+
+def _with_unseen_starts(lane: RecordTable, unwatched: Int64) -> RecordTable:
+    """A loader's start ends where the first batch is asked for. Without a watch nobody sees that, and the start is told
+    to last until a batch of a later step: it has no length then. unwatched: ends of steps without a watch."""
+    passed = np.searchsorted(unwatched, lane.end) > np.searchsorted(unwatched, lane.begin)
+    unseen = passed & (lane.kind == int(Kind.LOADER_START))
+    return replace(lane, end=np.where(unseen, lane.begin, lane.end)) if unseen.any() else lane
 
 
 def _steps(

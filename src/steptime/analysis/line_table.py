@@ -15,6 +15,10 @@ from steptime.arrays import Bool, Float64, Int64, unique
 GAPS = {LineRole.INPUT: Phase.INPUT, LineRole.TRANSFER: Phase.TRANSFER}
 """Which phase a line's time outside of the loader and the model is; of other lines it is the rest."""
 
+FAR_LONGER = 1.5
+"""Times what the line-timed steps take outside of the phases: more is not the machine's noise, which timing lines, too,
+works against."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LinePieces:
@@ -83,6 +87,10 @@ def usual_spent(table: LineTable, lined: Int64, usual: Int64, watched: Bool) -> 
     what they are longer by outside of the phases is taken from the lines that hold such calls. Then each phase is what
     it is in the usual steps. So all lines together take no longer than a usual step, nor those of a phase longer than
     it.
+
+    Where the usual steps take far longer outside of the phases than those that were timed, some may do what no timed
+    one did (a plot every so many steps), which is no line's that was timed: their median counts then. What they take
+    longer is that of lines of the job's own, and not of what stands around a call that the probe wraps.
     """
     own = table.spent * own_time(table)[:, :, None]
     spent = without_stalls(own)
@@ -92,9 +100,15 @@ def usual_spent(table: LineTable, lined: Int64, usual: Int64, watched: Bool) -> 
     held = spent[watched, :, Phase.REST].mean(axis=1).sum()
     listening = min(longer, held)
     whole[Phase.REST] -= listening
-    every = np.divide(usual.mean(axis=0), whole, out=np.ones(len(Phase)), where=whole > 0)
+    centre = usual.mean(axis=0)
+    if centre[Phase.REST] > FAR_LONGER * whole[Phase.REST]:
+        centre[Phase.REST] = min(centre[Phase.REST], np.median(usual[:, Phase.REST]))
+    every = np.divide(centre, whole, out=np.ones(len(Phase)), where=whole > 0)
     scales = np.tile(every, (len(spent), 1))
     scales[watched, Phase.REST] *= 1 - listening / held if held > 0 else 1.0
+    if every[Phase.REST] > 1 and whole[Phase.REST] > held:
+        scales[watched, Phase.REST] = 1.0
+        scales[~watched, Phase.REST] = (centre[Phase.REST] - held) / (whole[Phase.REST] - held)
     return spent * scales[:, None, :], scales
 
 

@@ -9,7 +9,7 @@ outside of all modules, belong to none.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -33,7 +33,7 @@ class ModuleUse:
     """A module and all below it, per step. path: "Net.layer1.0"; depth: of it in the tree. forward, backward: ns, of
     the device where there is one. share: of the step. flops: of both passes, of the operators that have a model; None
     without any. parameters: numbers; kept: bytes that a call's forward allocated and still holds at its end, None where
-    allocations were not recorded."""
+    allocations were not recorded. without_update: of the numbers, those that get gradients and are in no optimiser."""
 
     path: str
     type: str
@@ -46,6 +46,7 @@ class ModuleUse:
     parameters: int = 0
     parameter_bytes: int = 0
     kept: float | None = None
+    without_update: int = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -107,10 +108,13 @@ def within(path: str) -> Iterator[str]:
 
 
 def module_uses(
-    steps: StepContext, known: Iterable[tuple[str, str, int, int]] = (), kept: Mapping[str, float] | None = None
+    steps: StepContext,
+    known: Iterable[tuple[str, str, int, int]] = (),
+    kept: Mapping[str, float] | None = None,
+    without_update: Iterable[tuple[str, int]] = (),
 ) -> tuple[ModuleUse, ...]:
     """The tree in the order of the calls, each module before those inside it. known: path, class, numbers and bytes of
-    own parameters, as a recording has them. kept: see `ModuleUse`, by path."""
+    own parameters, as a recording has them; without_update likewise. kept: see `ModuleUse`, by path."""
     calls = module_calls(steps)
     if not len(steps) or not len(calls.rows):
         return ()
@@ -123,6 +127,9 @@ def module_uses(
         types.setdefault(path, kind)
         for each in within(path):
             owned[each] += (numbers, size)
+    left = Counter[str]()
+    for path, numbers in without_update:
+        left.update(dict.fromkeys(within(path), numbers))
     counted = np.bincount(calls.path[steps.links.step[calls.rows] != UNKNOWN], minlength=len(calls.paths))
     counts = dict(zip(calls.paths, counted.tolist(), strict=True))
     wall = float((steps.windows[:, 1] - steps.windows[:, 0]).sum())
@@ -141,6 +148,7 @@ def module_uses(
             parameters=int(owned[path][0]),
             parameter_bytes=int(owned[path][1]),
             kept=kept.get(path, 0.0) if kept is not None else None,
+            without_update=left[path],
         )
     return _as_tree(uses, {path: found.first for path, found in spent.items()})
 

@@ -18,7 +18,7 @@ from steptime.analysis.step_context import StepContext
 from steptime.analysis.threads import input_time
 from steptime.analysis.timeline import Phase
 from steptime.arrays import Bool, Float64, Int8, Int32, Int64, among, distinct, give_back, unique
-from steptime.intervals import EMPTY, Intervals, contains, union
+from steptime.intervals import EMPTY, PIECE, Intervals, contains, union
 from steptime.quantities import SourceLine
 from steptime.trace.cached_per_trace import once
 from steptime.trace.call_tree import (
@@ -26,6 +26,7 @@ from steptime.trace.call_tree import (
     CallTree,
     ExclusiveSpans,
     call_tree,
+    depths,
     exclusive_spans,
     has_descendant,
     innermost_at,
@@ -34,12 +35,11 @@ from steptime.trace.call_tree import (
 from steptime.trace.links import UNKNOWN, Links, host_forest, none_of, roles_of, source_line
 from steptime.trace.table import ABSENT, EventKind, Trace
 from steptime.trace.vendors import (
-    ANNOTATION,
     OPTIMIZER_STEP,
-    is_compiled,
     is_engine,
     is_free,
     is_preparing,
+    is_recurrent,
     is_wrapper,
     matching,
 )
@@ -186,10 +186,7 @@ class Operations:
 @once
 def operator_events(trace: Trace) -> Bool:
     """Which events are operators; files of 2021 list annotations among them, and compiled code is only annotated."""
-    listed: Bool = (trace.events.event_kind == EventKind.OPERATOR) & ~matching(trace, ANNOTATION.match)
-    compiled = (trace.events.event_kind == EventKind.ANNOTATION) & matching(trace, is_compiled)
-    operators: Bool = listed | compiled
-    return operators
+    return roles_of(trace).operator
 
 
 @once
@@ -215,21 +212,46 @@ def spans_on(trace: Trace, lane: int) -> ExclusiveSpans:
 def without_backward(steps: StepContext) -> Bool:
     """By row of the event table: operators that backward has nothing to do with although gradients are on, as they have
     a sequence number then. What an operator calls counts with it. Each number is that of an operator that records
-    something for backward, so nearly all of them must come back there: else the trace holds the forward of one batch
-    and the backward of another, as with pipelines, and nothing is told."""
+    something for backward, so nearly all of them must come back there, unless it is the same forward that is left out
+    in each step: else the trace holds the forward of one batch and the backward of another, as with pipelines, and
+    nothing is told."""
     trace, forward, number = steps.trace, steps.links.forward.found, steps.trace.events.sequence
     engine = matching(trace, is_engine)
     operators = operator_events(trace) & ~engine
     numbers = unique(number[operators & (number != ABSENT)])
-    if not len(numbers) or among(numbers, number[engine]).mean() < NEARLY_ALL:
+    if not len(numbers):
         return none_of(len(trace.events))
-    above, outermost = host_forest(trace).enclosing(operators), np.arange(len(trace.events), dtype=np.int32)
-    while len(higher := np.flatnonzero(above[outermost] != UNKNOWN)):
-        outermost[higher] = above[outermost[higher]]
-    owned = np.zeros(len(trace.events), np.bool_)
-    owned[outermost[unique(forward[forward != UNKNOWN])]] = True
-    alone: Bool = operators & (number[outermost] != ABSENT) & ~owned[outermost]
+    if among(numbers, number[engine]).mean() < NEARLY_ALL and not _leaves_some_out_in_each_step(steps, operators):
+        return none_of(len(trace.events))
+    forest, rows = host_forest(trace), np.flatnonzero(operators).astype(np.int32)
+    owned, alone = np.zeros(len(trace.events), np.bool_), np.zeros(len(trace.events), np.bool_)
+    owned[forest.outermost(unique(forward[forward != UNKNOWN]), operators)] = True
+    for first in range(0, len(rows), PIECE):
+        part = rows[first : first + PIECE]
+        outermost = forest.outermost(part, operators)
+        alone[part] = (number[outermost] != ABSENT) & ~owned[outermost]
     return alone
+
+
+def _leaves_some_out_in_each_step(steps: StepContext, operators: Bool) -> bool:
+    """Whether what backward runs belongs to forwards of this trace, and not only the last step's are without one."""
+    trace, number, found = steps.trace, steps.trace.events.sequence, steps.links.forward.found
+    if not len(found) or (found != UNKNOWN).mean() < NEARLY_ALL:
+        return False
+    rows = np.flatnonzero(operators & (number != ABSENT))
+    left_out = ~among(number[rows], number[matching(trace, is_engine)])
+    step = step_at(steps.boundaries, trace.events.begin[rows])
+    return all(left_out[step == each].mean() >= left_out.mean() / 2 for each in unique(step[step != UNKNOWN]).tolist())
+
+
+def in_recurrent_layers(steps: StepContext, rows: Int64) -> Bool:
+    """Which of these events one of torch's recurrent operators called, or backward runs for one that it called."""
+    layers = operator_events(steps.trace) & matching(steps.trace, is_recurrent)
+    if not layers.any():
+        return np.zeros(len(rows), np.bool_)
+    forward = steps.links.forward[rows]
+    inside: Bool = host_forest(steps.trace).enclosing(layers)[np.where(forward == UNKNOWN, rows, forward)] != UNKNOWN
+    return inside
 
 
 @once
@@ -343,16 +365,14 @@ def worked(trace: Trace, links: Links, calls: OperatorCalls) -> Modelled:
 
 def _moved_inside(moved: Float64, parent: Int64, own: Bool) -> Float64:
     """Bytes that the calls inside each one move, nan where one of them has no model. A call moves bytes itself where it
-    is `own`, or where they are more than OWN times those inside. Children stand behind their parents, so one pass from
-    the end will do, however deep they are nested."""
-    found, amount, around = own.copy(), moved.tolist(), parent.tolist()
-    inside = [0.0] * len(amount)
-    for call in reversed(np.flatnonzero(~own | (parent != ROOT)).tolist()):
-        if not found[call]:
-            found[call] = amount[call] > OWN * inside[call]
-        if around[call] != ROOT:
-            inside[around[call]] += amount[call] if found[call] else inside[call]
-    return np.array(inside)
+    is `own`, or where they are more than OWN times those inside. The innermost first, level by level."""
+    inside, depth = np.zeros(len(moved)), depths(parent)
+    order = np.argsort(depth, kind="stable")[::-1]
+    for calls in np.split(order, np.flatnonzero(np.diff(depth[order])) + 1):
+        itself = own[calls] | (moved[calls] > OWN * inside[calls])
+        amount, around = np.where(itself, moved[calls], inside[calls]), parent[calls]
+        np.add.at(inside, around[around != ROOT], amount[around != ROOT])
+    return inside
 
 
 @dataclass(frozen=True, slots=True)
@@ -364,7 +384,8 @@ class OperatorUse:
     the median of those with its arguments did; None where only the sum is known. rounds: how often the source's
     function, while it runs once, calls the same thing, or is itself called by a function that runs once; None where
     that is not known. line: of the source's lines the one that was seen to call it, where that is known.
-    differentiated: False where backward has nothing to do with these calls although gradients are on."""
+    differentiated: False where backward has nothing to do with these calls although gradients are on. recurrent: of the
+    calls those inside torch's own recurrent layers, in backward those for them: no line of the job's is their loop."""
 
     name: str
     calls: float
@@ -378,6 +399,7 @@ class OperatorUse:
     rounds: int | None = None
     line: SourceLine | None = None
     differentiated: bool = True
+    recurrent: float = 0.0
 
     @property
     def place(self) -> SourceLine | None:
@@ -397,9 +419,13 @@ def operator_totals(steps: StepContext, sources: Sources, usual: bool = False) -
     calls = operator_calls(steps)
     modelled = worked(steps.trace, steps.links, calls)
     differentiated = ~without_backward(steps)[calls.rows] | (calls.phase != Phase.FORWARD)
+    recurrent = in_recurrent_layers(steps, calls.rows)
     groups = grouped(steps.trace.events.name[calls.rows], calls.phase, differentiated)
     totals = [
-        _operator_total(steps, calls, modelled, chosen, sources, bool(differentiated[chosen[0]]), usual)
+        replace(
+            _operator_total(steps, calls, modelled, chosen, sources, bool(differentiated[chosen[0]]), usual),
+            recurrent=float(recurrent[chosen].sum()) / len(steps),
+        )
         for chosen in groups
     ]
     return tuple(sorted(totals, key=lambda each: (-each.duration, each.name, each.phase)))

@@ -271,6 +271,10 @@ def _matmul_precision() -> str:
         return "mixed"  # torch refuses to say when the old and the new interface were both used
 
 
+MOST_GRAPH_BREAKS, LONGEST_REASON = 100, 2000
+"""Of a process that are told, and characters of one."""
+
+
 def compilation_facts(after_us: int) -> tuple[list[dict[str, Any]], int]:
     """`CompilationFacts` of what TorchDynamo began to compile after `after_us` (epoch, microseconds), and when the last
     of them began; none while Dynamo is not loaded.
@@ -281,21 +285,52 @@ def compilation_facts(after_us: int) -> tuple[list[dict[str, Any]], int]:
     metrics_of = getattr(sys.modules.get("torch._dynamo.utils"), "get_compilation_metrics", None)
     if metrics_of is None:
         return [], after_us
-    metrics = [metric for metric in metrics_of() if _started(metric) > after_us]
+    every = metrics_of()
+    metrics = [metric for metric in every if _started(metric) > after_us]
+    functions = {_frame(metric): _function(metric) for metric in every if getattr(metric, "co_name", None)}
     epoch, monotonic = clock_pair()
     facts = [
         {
-            "function": str(getattr(metric, "co_name", "") or ""),
-            "file": str(getattr(metric, "co_filename", "") or ""),
-            "line": int(getattr(metric, "co_firstlineno", 0) or 0),
+            **functions.get(_frame(metric), _function(metric)),
             "duration_ns": int(getattr(metric, "duration_us", 0) or 0) * 1000,
             "begin": _started(metric) * 1000 - epoch + monotonic,
             "recompile_reason": str(getattr(metric, "recompile_reason", "") or ""),
             "graph_breaks": int(getattr(metric, "num_graph_breaks", 0) or 0),
+            "failed": str(getattr(metric, "fail_reason", "") or "").partition("\n")[0][:LONGEST_REASON],
         }
         for metric in metrics
     ]
     return facts, max(map(_started, metrics), default=after_us)
+
+
+def graph_break_facts(seen: int) -> tuple[list[dict[str, Any]], int]:
+    """`GraphBreakFacts` of the graph breaks behind the first `seen` at a line of the user's, and how many there are.
+
+    TorchDynamo keeps all in torch._dynamo.utils.graph_break_reasons (torch 2.4 to 2.13); of a job that compiles without
+    end the first ones tell enough.
+    """
+    known = getattr(sys.modules.get("torch._dynamo.utils"), "graph_break_reasons", ())
+    found = list(known[min(seen, len(known)) : MOST_GRAPH_BREAKS])
+    facts = []
+    for each in found:
+        stack = [frame for frame in getattr(each, "user_stack", ()) if sites.whose(frame.filename) == sites.USER]
+        if stack:
+            place = os.path.abspath(stack[-1].filename), int(stack[-1].lineno or 0), str(stack[-1].name)
+            facts.append({"site": sites.line_at(place), "reason": str(each.reason)[:LONGEST_REASON]})
+    return facts, min(seen, len(known)) + len(found)
+
+
+def _frame(metric: Any) -> str:
+    """Which function it is, of those that are compiled: one that is given up is told without its name."""
+    return str(getattr(metric, "compile_id", None)).partition("/")[0]
+
+
+def _function(metric: Any) -> dict[str, Any]:
+    return {
+        "function": str(getattr(metric, "co_name", "") or ""),
+        "file": str(getattr(metric, "co_filename", "") or ""),
+        "line": int(getattr(metric, "co_firstlineno", 0) or 0),
+    }
 
 
 def _started(metric: Any) -> int:

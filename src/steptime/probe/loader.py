@@ -36,6 +36,7 @@ from torch.utils.data._utils import fetch as torch_fetch, worker as torch_worker
 from steptime.journal import RECORD, SPAWNED, Kind, append_to, busy_flags
 from steptime.probe import datasets, sites
 from steptime.probe.items import ItemLook
+from steptime.probe.objects import ObjectNumbers
 from steptime.probe.recorder import append_facts
 from steptime.probe.sampling import LineSampler
 
@@ -119,6 +120,8 @@ class _LoaderState:
     worker: _Worker | None = None
     failed = False
     sites: dict[int, dict[str, Any]] = {}  # noqa: RUF012 - one per process
+    loaders = ObjectNumbers()
+    made_by: dict[int, int] = {}  # noqa: RUF012 - one per process
 
 
 fetched: dict[int, int] = {}
@@ -366,6 +369,8 @@ def _constructed(iterator: Any) -> None:
     iterator.__dict__[START] = [begin, 0, 0]
     frame = sys._getframe(2)  # the iterator's own __init__, whose argument the loader is
     loader = frame.f_locals.get("loader")
+    if loader is not None:
+        _LoaderState.made_by[number] = _LoaderState.loaders.of(loader)[0]
     place = sites.user_frame(frame) or sites.user_frame(frame, sites.LIBRARY)
     site = sites.site_of(loader) or (sites.line_at(place) if place else None)
     if site is not None:
@@ -441,4 +446,5 @@ def ready(iterator: Any) -> int | None:
 
 
 def iterator_facts(iterator: Any, number: int) -> dict[str, Any]:
-    return datasets.iterator_facts(iterator, number, _LoaderState.sites.pop(number, None))
+    facts = datasets.iterator_facts(iterator, number, _LoaderState.sites.pop(number, None))
+    return {**facts, "made_by": _LoaderState.made_by.pop(number, None)}

@@ -16,6 +16,9 @@ from typing import Any
 
 import torch
 
+from steptime.probe.objects import updated_by
+
+GRADIENT, LEAF, NUMBERS = torch._C.TensorBase.grad, torch._C.TensorBase.is_leaf, torch._C.TensorBase.numel
 MOST = 2_000
 """Modules: what a model has beyond them is counted to the module around it."""
 RANGE = "nn.Module: {} ({})"
@@ -56,6 +59,29 @@ def module_facts(named: Iterable[tuple[str, torch.nn.Module]]) -> list[list[Any]
         size = sum(each.numel() * each.element_size() for each in own)
         found.append([path, type(module).__name__, sum(each.numel() for each in own), size])
     return found
+
+
+def without_update(named: Iterable[tuple[str, torch.nn.Module]], optimizers: Iterable[Any]) -> list[list[Any]]:
+    """Path and numbers of the modules' own parameters that have a gradient and that none of the optimisers has. Nothing
+    where that does not say that they are not trained: where no optimiser has any of the modules' parameters, or mostly
+    others (copies in single precision, flat ones), or where there are optimisers that are none of torch's."""
+    updated = {id(each): each for optimizer in optimizers for each in updated_by(optimizer)}
+    owned, found = set[int](), []
+    for path, module in named:
+        tables = {} if isinstance(module, torch.jit.ScriptModule) else module.__dict__.get("_parameters", {})
+        own = {id(each): each for each in tables.values() if each is not None and id(each) not in owned}
+        owned.update(own)
+        left = [each for number, each in own.items() if number not in updated and _has_gradient(each)]
+        if left:
+            found.append([path, sum(map(NUMBERS, left))])
+    trained = sum(NUMBERS(each) for number, each in updated.items() if number in owned)
+    others = sum(NUMBERS(each) for number, each in updated.items() if number not in owned)
+    return found if trained > others else []
+
+
+def _has_gradient(parameter: Any) -> bool:
+    """Nothing is asked of the job's own classes; torch warns where the gradient of what is no leaf is asked for."""
+    return bool(LEAF.__get__(parameter)) and GRADIENT.__get__(parameter) is not None
 
 
 class ModuleRanges:

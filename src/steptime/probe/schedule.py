@@ -37,7 +37,7 @@ from steptime.probe.inputs import InputCheck
 from steptime.probe.lines import LineTimeline, LoopFrame
 from steptime.probe.memory import exhausted
 from steptime.probe.memory.leaks import APART, LeakHunt
-from steptime.probe.modules import MOST, module_facts, named_modules
+from steptime.probe.modules import MOST, module_facts, named_modules, without_update
 from steptime.probe.objects import each_once, parameters_of, updated_by
 from steptime.probe.occurrences import Occurrences, written_once
 from steptime.probe.profiling import ProfilerWindow
@@ -318,7 +318,8 @@ def _looked(session: Session) -> Stage:
 
 
 def _turns(session: Session, duration: int) -> Stage:
-    """Steps with the watch off and on in turns: what the watch costs, measured in this very run."""
+    """Steps with the watch off and on in turns: what the watch costs, measured in this very run, as it is to its end.
+    duration: ns of a step."""
     if duration > TURN_LIMIT or session.counter.mode != OPTIMIZER:
         return
     steps = max(2, min(TURN_STEPS, TURN_TIME // max(1, duration)))
@@ -334,7 +335,9 @@ def _turns(session: Session, duration: int) -> Stage:
             finally:
                 session.watch_on()
                 session.recorder.interval(int(Kind.UNWATCHED), 0, begin, now())
-            yield from _steps(steps)
+            until = session.steps + steps
+            while session.steps < until:
+                yield from _quiet(session, now() + (until - session.steps) * duration)
     finally:
         hook.remove()
 
@@ -373,7 +376,8 @@ def _window(session: Session, number: int, *, stacks: bool) -> ProfilerWindow:
     begin = now()
     named = list(islice(named_modules(_modules(session)), MOST))
     if not stacks:
-        session.recorder.fact("modules", modules=module_facts(named))
+        left = without_update(named, session.optimizers.living())
+        session.recorder.fact("modules", modules=module_facts(named), without_update=left)
     session.recorder.pause(begin)
     trained = _trained(session) if stacks and number >= STEADY_WINDOW else None
     return ProfilerWindow(session.recorder, number, stacks, trained, named)
@@ -446,28 +450,21 @@ def _keep_watching(session: Session, duration: int, stacks: bool) -> Stage:
     served, single, deserted = 0.0, 0, _desertion(session.plan.get("attached", ""))
     while True:
         time_now = now()
-        # A device's events are recorded and read at every boundary, so somebody always waits for it there; and steps
-        # are counted where every n-th is looked into.
-        heard = session.marks is not None or session.catching.every or _is_near(session, slow)
-        session.quiet.until = 0 if heard else time_now + QUIET
-        yield
+        yield from _quiet(session, 0 if _is_near(session, slow) else time_now + QUIET)
         if between and session.marks is None and now() - time_now > QUIET + max(LEAST_BREAK, LONG_BREAK * duration):
-            session.quiet.until, between = 0, False
+            between = False
             yield from _unseen(session, _between(session))
             continue
         if slower.looking and time_now >= single:
             single, (begin, end) = time_now + SINGLE_PERIOD, session.ended.step_before()
             if begin and slower.step(end - begin):
-                session.quiet.until = 0
                 yield from _unseen(session, _sampled(session))
                 continue
         gradients.look()
         if slow.near(session.steps, 0):
-            session.quiet.until = 0
             yield from _unseen(session, _slow_step(session, slow))
         if time_now < look:
             continue
-        session.quiet.until = 0
         look = time_now + REQUEST_PERIOD
         if limits is not None:
             slow.look(session.steps, ahead(session.pace.usual(), ASKED_AHEAD))
@@ -479,6 +476,16 @@ def _keep_watching(session: Session, duration: int, stacks: bool) -> Stage:
             served, again = asked, time_now + (1 << 62)
             yield from _profiles(session, number, PROFILE_STEPS, stacks)
             number += 2
+
+
+def _quiet(session: Session, until: int) -> Stage:
+    """Waits for the first boundary after that time, ns, and is told of none before. A device's events are recorded and
+    read at every boundary, so somebody always waits for it there; and steps are counted where every n-th is looked
+    into."""
+    heard = session.marks is not None or session.catching.every
+    session.quiet.until = 0 if heard else until
+    yield
+    session.quiet.until = 0
 
 
 def _is_near(session: Session, slow: Occurrences) -> bool:

@@ -334,7 +334,7 @@ class Housekeeping:
         self._compiler_seen = False
         self.compiled = False
         """Whether torch.compile has been at work."""
-        self._compiled_us = 0
+        self._compiled_us = self._breaks = 0
         self._begin = 0
         self._dirty = False
         self.bars = BarMark()
@@ -366,6 +366,9 @@ class Housekeeping:
         for fact in facts:
             self.compiled = True
             self._recorder.fact("compilation", **fact)
+        breaks, self._breaks = identity.graph_break_facts(self._breaks)
+        for fact in breaks:
+            self._recorder.fact("graph_break", **fact)
 
 
 def resume(script: Stage, recorder: Recorder, boundary: int) -> None:

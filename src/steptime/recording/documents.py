@@ -37,6 +37,7 @@ FACT_TYPES: dict[str, type[Any]] = {
     "called": rec.CalledFacts,
     "settings": rec.SettingsFacts,
     "compilation": rec.CompilationFacts,
+    "graph_break": rec.GraphBreakFacts,
     "trace": rec.TraceFacts,
     "change": rec.ChangeFacts,
     "leak": rec.LeakFacts,

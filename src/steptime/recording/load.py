@@ -219,11 +219,13 @@ def assemble_process(
         sampled=tuple(_of(found, rec.SampleFacts)),
         called=_newest(_of(found, rec.CalledFacts), "file", "line"),
         modules=next((fact.modules for fact in reversed(_of(found, rec.ModuleFacts))), ()),
+        without_update=next((fact.without_update for fact in reversed(_of(found, rec.ModuleFacts))), ()),
         between=next(reversed(_of(found, rec.BetweenFacts)), None),
         in_workers=tuple(in_workers),
         items=tuple(items),
         caught=tuple(_of(found, rec.CaughtFacts)),
         line_cost=next(reversed(_of(found, rec.LineCostFacts)), None),
+        graph_breaks=tuple(_of(found, rec.GraphBreakFacts)),
     )
 
 

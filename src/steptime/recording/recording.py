@@ -87,16 +87,19 @@ class RootFacts:
 @dataclass(frozen=True, slots=True)
 class ModuleFacts:
     """The modules when a window of the profiler began: path ("Net.layer1.0"), class, numbers and bytes of the
-    parameters that are the module's own."""
+    parameters that are the module's own. without_update: path and numbers of those that have a gradient and are in no
+    optimiser."""
 
     modules: tuple[tuple[str, str, int, int], ...]
+    without_update: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class LoaderFacts:
     """One DataLoader iterator and the configuration in force. `loader` is equal for iterators of one DataLoader
     configuration (construction site and settings). item_site: definition of the dataset's item function. seed: the
-    iterator's random base seed modulo 2**31; what spawned workers, who know no identity, are known by."""
+    iterator's random base seed modulo 2**31; what spawned workers, who know no identity, are known by. made_by: number
+    of the DataLoader object, None where it is not known."""
 
     identity: int
     loader: int
@@ -115,6 +118,7 @@ class LoaderFacts:
     site: SourceLine | None = None
     item_site: SourceLine | None = None
     seed: int | None = None
+    made_by: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,7 +268,7 @@ class SettingsFacts:
 
 @dataclass(frozen=True, slots=True)
 class CompilationFacts:
-    """One compilation by TorchDynamo. begin: monotonic ns where known."""
+    """One compilation by TorchDynamo. begin: monotonic ns where known. failed: why nothing was compiled."""
 
     function: str
     file: str
@@ -273,6 +277,15 @@ class CompilationFacts:
     begin: int | None = None
     recompile_reason: str = ""
     graph_breaks: int = 0
+    failed: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class GraphBreakFacts:
+    """A line at which TorchDynamo ended a graph, once, and why, in its words."""
+
+    site: SourceLine
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -528,11 +541,13 @@ class Process:
     sampled: tuple[SampleFacts, ...] = ()
     called: tuple[CalledFacts, ...] = ()
     modules: tuple[tuple[str, str, int, int], ...] = ()
+    without_update: tuple[tuple[str, int], ...] = ()
     between: BetweenFacts | None = None
     in_workers: tuple[WorkerSampleFacts, ...] = ()
     items: tuple[ItemFacts, ...] = ()
     caught: tuple[CaughtFacts, ...] = ()
     line_cost: LineCostFacts | None = None
+    graph_breaks: tuple[GraphBreakFacts, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -202,13 +202,14 @@ def _streams(
         mine: Int64 = rows[events.lane[rows] == lane]
         stream = str(trace.lanes[lane].thread)
         merged = _Merged(labels, stream if stream.startswith("stream") else f"stream {stream}")
+        called = launch[mine]
         stacks = {thread: _stacks(tree, named, merged) for thread, tree in trees.items()}
         caller = {
-            thread: innermost_at(tree, np.where(launch[mine] >= 0, events.begin[launch[mine]], 0)).tolist()
+            thread: innermost_at(tree, np.where(called >= 0, events.begin[called], 0)).tolist()
             for thread, tree in trees.items()
         }
         for position, row in enumerate(mine.tolist()):
-            thread = int(events.lane[launch[row]]) if launch[row] >= 0 else -1
+            thread = int(events.lane[called[position]]) if called[position] >= 0 else -1
             around = caller[thread][position] if thread in trees else ROOT
             if around != ROOT and events.event_kind[trees[thread].rows[around]] == EventKind.RUNTIME:
                 around = int(trees[thread].parent[around])  # the launch itself says nothing

@@ -22,17 +22,20 @@ import numpy as np
 import numpy.typing as npt
 from isal import isal_zlib
 
+from steptime.arrays import Few
+from steptime.trace.columns import sealed
 from steptime.trace.entries import OF_COLUMNS, EntryError, Stamp, belongs_to_user, entry_of, stamp_of, write_entry
 from steptime.trace.reader import DEFAULT_MAX_SIZE, read
-from steptime.trace.table import ABSENT, AllocationEvents, EventKind, EventTable, Trace
+from steptime.trace.table import ABSENT, FEW, AllocationEvents, EventKind, EventTable, Trace
 
 Array: TypeAlias = npt.NDArray[Any]
-MAGIC = b"steptime-trace-columns 4\n"
+MAGIC = b"steptime-trace-columns 5\n"
 TABLES: dict[str, type[EventTable | AllocationEvents]] = {"events": EventTable, "allocations": AllocationEvents}
 COLUMNS = {name: tuple(field.name for field in dataclasses.fields(table)) for name, table in TABLES.items()}
-FACTS = tuple(
-    field.name for field in dataclasses.fields(Trace) if field.name not in ("path", "windows", "parts", *TABLES)
-)
+ROWS_OF = {f"{name}.rows": name for name in FEW}
+"""What an entry holds of a column that few events fill, beside its values."""
+NOT_OF_A_FILE = ("path", "windows", "parts", "launched")
+FACTS = tuple(field.name for field in dataclasses.fields(Trace) if field.name not in (*NOT_OF_A_FILE, *TABLES))
 """What a single file says besides its events."""
 _TYPES = get_type_hints(Trace)
 _Facts = msgspec.defstruct("_Facts", [(name, _TYPES[name]) for name in FACTS])
@@ -43,6 +46,7 @@ WIDTHS = {"uint8": 1, "int8": 1, "int16": 2, "int32": 4, "int64": 8}
 
 class _Column(msgspec.Struct, frozen=True):
     kind: str
+    rows: int
     checksum: int
     constant: int | None = None
 
@@ -79,13 +83,19 @@ def store(file: BinaryIO, trace: Trace, stamp: Stamp) -> None:
 
 
 def _columns(trace: Trace, table: str) -> Iterator[tuple[str, Array]]:
-    return ((name, getattr(getattr(trace, table), name)) for name in COLUMNS[table])
+    for name in COLUMNS[table]:
+        column = getattr(getattr(trace, table), name)
+        if isinstance(column, Few):
+            yield f"{name}.rows", column.rows
+            yield name, column.values
+        else:
+            yield name, column
 
 
 def _described(column: Array) -> _Column:
     if _is_constant(column):
-        return _Column(column.dtype.name, 0, int(column[0]))
-    return _Column(column.dtype.name, isal_zlib.crc32(column.data.cast("B")) if len(column) else 0)
+        return _Column(column.dtype.name, len(column), 0, int(column[0]))
+    return _Column(column.dtype.name, len(column), isal_zlib.crc32(column.data.cast("B")) if len(column) else 0)
 
 
 def load(file: BinaryIO, stamp: Stamp) -> Trace:
@@ -93,6 +103,7 @@ def load(file: BinaryIO, stamp: Stamp) -> Trace:
     header = _read_header(file)
     names = {name: set(table.columns) for name, table in header.tables.items()}
     expected = {name: set(columns) for name, columns in COLUMNS.items()}
+    expected["events"] |= set(ROWS_OF)
     if header.stamp != stamp or header.byte_order != sys.byteorder or names != expected:
         raise EntryError("of another file or version")
     try:
@@ -100,19 +111,28 @@ def load(file: BinaryIO, stamp: Stamp) -> Trace:
     except ValueError as error:
         raise EntryError(str(error)) from error
     columns = {
-        table: {
-            name: _read_column(file, header.tables[table].columns[name], header.tables[table].rows) for name in names
-        }
-        for table, names in COLUMNS.items()
+        name: {column: _read_column(file, described) for column, described in table.columns.items()}
+        for name, table in header.tables.items()
     }
-    if not _is_sound(columns["events"], facts) or any(
-        column.dtype.kind != "i" for column in columns["allocations"].values()
+    rows = {name: table.rows for name, table in header.tables.items()}
+    if not _is_sound(columns["events"], rows["events"], facts) or any(
+        column.dtype.kind != "i" or len(column) != rows["allocations"] for column in columns["allocations"].values()
     ):
         raise EntryError("damaged")
-    for column in (column for table in columns.values() for column in table.values()):
+    for column in columns["allocations"].values():
         column.flags.writeable = False
-    events, allocations = EventTable(**columns["events"]), AllocationEvents(**columns["allocations"])
-    return Trace(path=Path(stamp.path), events=events, allocations=allocations, **facts)
+    return Trace(
+        path=Path(stamp.path),
+        events=sealed(_with_few(columns["events"], rows["events"])),
+        allocations=AllocationEvents(**columns["allocations"]),
+        **facts,
+    )
+
+
+def _with_few(columns: dict[str, Array], rows: int) -> dict[str, Array | Few]:
+    """Columns of a table: two of the file are one that few events fill."""
+    filled = {name: Few(rows, ABSENT, columns[filling], columns[name]) for filling, name in ROWS_OF.items()}
+    return {name: filled.get(name, columns[name]) for name in COLUMNS["events"]}
 
 
 def _is_constant(column: Array) -> bool:
@@ -132,19 +152,22 @@ def _read_header(file: BinaryIO) -> _Header:
     try:
         header = msgspec.json.decode(encoded, type=_Header)
         sizes = [
-            WIDTHS[each.kind] * (each.constant is None) * table.rows
+            WIDTHS[each.kind] * (each.constant is None) * each.rows
             for table in header.tables.values()
             for each in table.columns.values()
         ]
     except (ValueError, KeyError, RecursionError) as error:
         raise EntryError(str(error)) from error
-    if any(table.rows < 0 for table in header.tables.values()) or sum(sizes) != left - length:
+    if any(size < 0 for size in sizes) or sum(sizes) != left - length:
         raise EntryError("damaged")
     return header
 
 
-def _read_column(file: BinaryIO, column: _Column, rows: int) -> Array:
+def _read_column(file: BinaryIO, column: _Column) -> Array:
     """The header has said that the file is long enough."""
+    rows = column.rows
+    if not 0 <= rows <= np.iinfo(np.int32).max:
+        raise EntryError("damaged")
     if column.constant is not None:
         limits: np.iinfo[Any] = np.iinfo(column.kind)
         if not limits.min <= column.constant <= limits.max:
@@ -157,8 +180,12 @@ def _read_column(file: BinaryIO, column: _Column, rows: int) -> Array:
     return values
 
 
-def _is_sound(columns: dict[str, Array], facts: dict[str, Any]) -> bool:
-    """Whether each number points somewhere and each type is what the table promises."""
+def _is_sound(columns: dict[str, Array], rows: int, facts: dict[str, Any]) -> bool:
+    """Whether each column has its length, each number points somewhere, and each type is what the table promises."""
+    if any(len(columns[name]) != len(columns.get(f"{name}.rows", columns["begin"])) for name in COLUMNS["events"]):
+        return False
+    if len(columns["begin"]) != rows or not all(_is_rising(columns[name], rows) for name in ROWS_OF):
+        return False
     lists, texts = {"name": "symbols", "lane": "lanes"}, ("shapes", "dtypes", "inputs", "details")
     sound = columns["event_kind"].dtype == np.uint8 and _within(columns["event_kind"], len(EventKind))
     sound &= columns["begin"].dtype == np.int64
@@ -167,6 +194,11 @@ def _is_sound(columns: dict[str, Array], facts: dict[str, Any]) -> bool:
     sound &= all(_within(columns[name], len(facts[fact])) for name, fact in lists.items())
     sound &= all(_within(columns[name], len(facts[name]), absent=True) for name in texts)
     return bool(sound)
+
+
+def _is_rising(column: Array, rows: int) -> bool:
+    """Whether it holds numbers of different rows, in order."""
+    return column.dtype == np.int32 and _within(column, rows) and bool((column[1:] > column[:-1]).all())
 
 
 def _within(column: Array, end: int, *, absent: bool = False) -> bool:

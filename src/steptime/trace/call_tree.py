@@ -47,9 +47,9 @@ def call_tree(begin: Int64, end: Int64) -> CallTree:
     """Nests intervals of one thread; begin and end in ns, in any order. A child that outlasts its parent (old traces
     round to microseconds) ends with it."""
     rows = nesting_order(begin, end)
-    starts, stops = begin[rows], end[rows]
-    parent = enclosing(starts, stops)
-    return CallTree(rows, parent, starts, _within_parents(parent, stops))
+    begin, end = begin[rows], end[rows]
+    parent = enclosing(begin, end)
+    return CallTree(rows, parent, begin, _within_parents(parent, end))
 
 
 def nesting_order(begin: Int64, end: Int64) -> Int32:
@@ -60,7 +60,9 @@ def nesting_order(begin: Int64, end: Int64) -> Int32:
     sorted by their ends.
     """
     order = np.argsort(begin, kind="stable").astype(np.int32)
-    tied = np.diff(begin[order]) == 0
+    ordered = begin[order]
+    tied = ordered[1:] == ordered[:-1]
+    del ordered
     positions = np.flatnonzero(np.append(tied, False) | np.append(False, tied))
     among = order[positions]
     order[positions] = among[np.lexsort((-end[among], begin[among]))]
@@ -112,6 +114,17 @@ def nearest_ancestor(parent: npt.NDArray[Position], marked: Bool) -> npt.NDArray
     return pointer
 
 
+def depths(parent: npt.NDArray[Position]) -> Int32:
+    """By position: how many intervals enclose it."""
+    depth: Int32 = (parent != ROOT).astype(np.int32)
+    above = parent.copy()
+    while len(inner := np.flatnonzero(above != ROOT)):
+        around = above[inner]
+        depth[inner] += depth[around]
+        above[inner] = above[around]
+    return depth
+
+
 def innermost_at(tree: CallTree, times: Int64) -> Int64:
     """The position of the innermost interval at each time; ROOT where none is open."""
     at = np.searchsorted(tree.begin, times, side="right") - 1
@@ -131,8 +144,7 @@ def enclosing(begin: Int64, end: Int64) -> Int32:
     and the candidate's own candidate, once the candidate itself has.
     """
     candidate = np.arange(-1, len(begin) - 1, dtype=np.int32)
-    walking = np.flatnonzero(candidate != ROOT)
-    walking = walking[end[candidate[walking]] <= begin[walking]]
+    walking = np.flatnonzero(end[:-1] <= begin[1:]).astype(np.int32) + np.int32(1)
     reached, begins = candidate[walking], begin[walking]
     while len(walking):
         reached = candidate[reached]
@@ -144,6 +156,8 @@ def enclosing(begin: Int64, end: Int64) -> Int32:
 
 def _within_parents(parent: Int32, stops: Int64) -> Int64:
     """The ends, none behind that of an ancestor: each round looks twice as many ancestors up as the one before."""
+    if not ((stops > stops[parent]) & (parent != ROOT)).any():
+        return stops
     ends, above = stops.copy(), parent.copy()
     while len(inner := np.flatnonzero(above != ROOT)):
         around = above[inner]

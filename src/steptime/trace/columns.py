@@ -15,7 +15,7 @@ import re
 import struct
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import fields
+from dataclasses import fields, replace
 from decimal import Decimal, InvalidOperation
 from typing import Any, TypeAlias, TypeVar, cast
 
@@ -23,8 +23,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from steptime.arrays import Bool, Float64, Int32, Int64
-from steptime.trace.table import ABSENT, EventKind, EventTable, Track
+from steptime.arrays import Bool, Few, Float64, Int32, Int64
+from steptime.trace.table import ABSENT, FEW, EventKind, EventTable, Track
 from steptime.trace.vendors import (
     CATEGORIES,
     CATEGORY_ENDINGS,
@@ -399,6 +399,29 @@ class Growing:
         return column
 
 
+class GrowingFew:
+    """A column of `Few`, alike."""
+
+    def __init__(self) -> None:
+        self._rows, self._values = Growing(np.int32, 0), Growing(np.int8, ABSENT, growing=True)
+        self._size = 0
+
+    def skip(self, count: int) -> None:
+        """Appends `count` rows without a value."""
+        self._size += count
+
+    def extend(self, values: Array) -> None:
+        """Appends values, ABSENT among them."""
+        known = np.flatnonzero(values != ABSENT)
+        self._rows.extend(known + self._size)
+        self._values.extend(values[known])
+        self._size += len(values)
+
+    def finished(self) -> Few:
+        """The column. It is given away."""
+        return Few(self._size, ABSENT, self._rows.finished(), self._values.finished())
+
+
 DEVICE_WORK = 254
 """Not in the table of events: which work of the device it is, the event's name says."""
 UNKNOWN = 255
@@ -441,12 +464,31 @@ MOST_THREADS = 1024
 """Of a block, on all devices of NVIDIA and AMD."""
 
 
-def growing_columns() -> dict[str, Growing]:
+def growing_columns() -> dict[str, Growing | GrowingFew]:
     """Of an `EventTable`, by name. Durations have at least 32 bits, so that two of them can be added in their type."""
-    found = {field.name: Growing(np.int8, ABSENT, growing=True) for field in fields(EventTable)}
+    found: dict[str, Growing | GrowingFew] = {
+        field.name: GrowingFew() if field.name in FEW else Growing(np.int8, ABSENT, growing=True)
+        for field in fields(EventTable)
+    }
     found["event_kind"], found["begin"] = Growing(np.uint8, 0), Growing(np.int64, 0)
     found["duration"] = Growing(np.int32, 0, growing=True)
     return found
+
+
+def table_of(columns: dict[str, Growing | GrowingFew], base_ns: int = 0) -> EventTable:
+    """What has grown, read-only. base_ns: added to the begins."""
+    joined: dict[str, Any] = {name: column.finished() for name, column in columns.items()}
+    if base_ns and len(joined["begin"]):
+        joined["begin"] += base_ns
+    return sealed(joined)
+
+
+def sealed(columns: dict[str, Any]) -> EventTable:
+    """The table of some columns, read-only."""
+    for column in columns.values():
+        for part in (column.rows, column.values) if isinstance(column, Few) else (column,):
+            part.flags.writeable = False
+    return EventTable(**columns)
 
 
 class Numbering(dict[Key, int]):
@@ -594,16 +636,14 @@ class Columns:
 
     def table(self, base_ns: int) -> EventTable:
         """All events."""
-        joined = {name: column.finished() for name, column in self._columns.items()}
-        if base_ns and len(joined["begin"]):
-            joined["begin"] += base_ns
-        ranges, kinds = np.array([MODULE_RANGE.match(name) is not None for name in self.names]), joined["event_kind"]
-        if ranges.any():
-            called = ranges[joined["name"]] & (kinds == EventKind.OPERATOR)
-            joined["event_kind"] = np.where(called, np.uint8(EventKind.ANNOTATION), kinds)
-        for column in joined.values():
-            column.flags.writeable = False
-        return EventTable(**joined)
+        table = table_of(self._columns, base_ns)
+        ranges = np.array([MODULE_RANGE.match(name) is not None for name in self.names])
+        if not ranges.any():
+            return table
+        called = ranges[table.name] & (table.event_kind == EventKind.OPERATOR)
+        kinds = np.where(called, np.uint8(EventKind.ANNOTATION), table.event_kind)
+        kinds.flags.writeable = False
+        return replace(table, event_kind=kinds)
 
 
 def _as_object(arguments: Detailed) -> bytes:

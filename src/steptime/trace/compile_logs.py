@@ -237,18 +237,16 @@ class _Reader:
         said = (line.rpartition("user code at ")[2] for line in payload.splitlines() if line.startswith("Graph break "))
         source = next(filter(None, map(_place, said)), None) or _innermost(payload)
         found = REASON.search(payload)
-        lines = [line.strip() for line in payload[found.start(1) if found else 0 :].splitlines() if line.strip()]
-        reason = next((line for line in lines if not WRAPPED.match(line)), "")
-        hint = next((line.removeprefix("Hint: ") for line in lines if line.startswith("Hint: ")), "")
+        reason, hint = reason_and_hint(payload[found.start(1) if found else 0 :])
         if source is not None and reason:
-            self._breaks[source, _short(reason), _short(hint)] += 1
+            self._breaks[source, reason, hint] += 1
 
     def _compiled(self, frame: object, metrics: _Metrics) -> None:
         if metrics.co_filename is not None and metrics.co_firstlineno is not None:
             where = SourceLine(metrics.co_filename, metrics.co_firstlineno, metrics.co_name or "")
             self._functions.setdefault(frame, where)
         failed = metrics.fail_reason or ""
-        if LIMIT.search(failed) or LIMIT.search(metrics.fail_type or ""):
+        if is_limit(failed) or is_limit(metrics.fail_type or ""):
             self._limits.append((frame, _short(failed.partition("\n")[0])))
 
     def found(self) -> CompileLogs:
@@ -261,6 +259,19 @@ class _Reader:
     def _counted(self, said: Iterable[tuple[object, str]]) -> Iterator[CompilerEvent]:
         counts = Counter((self._functions[frame], reason) for frame, reason in said if frame in self._functions)
         return (CompilerEvent(source, reason, count) for (source, reason), count in counts.most_common())
+
+
+def is_limit(failed: str) -> bool:
+    """Whether a function is given up as it was compiled too often."""
+    return LIMIT.search(failed) is not None
+
+
+def reason_and_hint(said: str) -> tuple[str, str]:
+    """Why a graph broke, and what the compiler hints at, each in a line; "" where it says none."""
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    reason = next((line for line in lines if not WRAPPED.match(line)), "")
+    hint = next((line.removeprefix("Hint: ") for line in lines if line.startswith("Hint: ")), "")
+    return _short(reason), _short(hint)
 
 
 def _text_of(file: Path) -> str:

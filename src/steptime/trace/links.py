@@ -12,18 +12,18 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import Any, TypeVar, overload
 
 import numpy as np
 import numpy.typing as npt
 
-from steptime.arrays import Bool, Int32, Int64, Numbers
+from steptime.arrays import Bool, Few, Int32, Int64, Numbers, Row, Rows, few
 from steptime.quantities import SourceLine
 from steptime.trace.cached_per_trace import once
 from steptime.trace.call_tree import ROOT, enclosing, nearest_ancestor, nesting_order
-from steptime.trace.table import ABSENT, HOST_CATEGORIES, EventKind, EventTable, Row, Rows, Trace
+from steptime.trace.table import ABSENT, HOST_CATEGORIES, EventKind, EventTable, Launched, Trace
 from steptime.trace.vendors import ANNOTATION, PROFILER, QUEUEING, STEP, is_compiled, is_engine, matching, of_symbols
 
 Width = TypeVar("Width", bound=np.signedinteger[Any])
@@ -48,6 +48,16 @@ class Forest:
             return nowhere(len(self.parent))
         found = nearest_ancestor(self.parent, marked)[self.parent]
         found[self.parent == UNKNOWN] = UNKNOWN
+        return found
+
+    def outermost(self, rows: Numbers, marked: Bool) -> Int32:
+        """Of some rows only, the outermost marked event that encloses each; itself where none does."""
+        found = rows.astype(np.int32)
+        climbing = np.arange(len(found))
+        while len(climbing):
+            above = self.around(found[climbing], marked, itself=False)
+            climbing, above = climbing[above != UNKNOWN], above[above != UNKNOWN]
+            found[climbing] = above
         return found
 
     def around(self, rows: Numbers, marked: Bool, *, itself: bool) -> Int32:
@@ -76,7 +86,7 @@ class Around:
     device, the event of the host that they come from. marked: by row. itself: whether an event may be its own."""
 
     forest: Forest
-    origin: Int32
+    origin: Few
     marked: Bool
     itself: bool = True
 
@@ -135,7 +145,7 @@ class Links:
     step: index of the step in which a host event begins, or a device activity was launched; UNKNOWN outside all steps.
     """
 
-    launch: Int32
+    launch: Few
     parent: Around
     operator: Around
     annotation: Around
@@ -272,7 +282,7 @@ def forest_of(events: EventTable, rows: Int32) -> Forest:
     parent = np.full(len(events), UNKNOWN, np.int32)
     for nested in by_lane(events, rows):
         above = enclosing(events.begin[nested], events.ends(nested))
-        parent[nested] = np.where(above == ROOT, UNKNOWN, nested[above])
+        parent[nested] = np.where(above == ROOT, np.int32(UNKNOWN), nested[above])
     return Forest(parent)
 
 
@@ -281,8 +291,8 @@ def by_lane(events: EventTable, rows: Int32) -> Iterator[Int32]:
     rows: in order."""
     if not len(rows):
         return
-    lane = events.lane[rows]
-    ordered, counts = rows[np.argsort(lane, kind="stable")], np.bincount(lane)
+    counts = np.bincount(events.lane[rows])
+    ordered = rows[np.argsort(events.lane[rows], kind="stable")]
     for mine in np.split(ordered, np.cumsum(counts)[:-1]):
         if len(mine):
             yield mine[nesting_order(events.begin[mine], events.ends(mine))]
@@ -312,18 +322,17 @@ def link(trace: Trace, boundaries: Int64, *, is_user: Callable[[str], bool] = is
     """
     roles = roles_of(trace, is_user)
     made = host_forest(trace)
-    launch = launches_of(trace)
-    origin = _origins(trace, launch)
+    origin = origins_of(trace)
     forward = _forwards(trace, made, origin, roles)
     return Links(
-        launch=launch,
-        parent=Around(made, nowhere(len(trace.events)), trace.events.event_kind != EventKind.PYTHON, itself=False),
+        launch=launches_of(trace),
+        parent=Around(made, no_launch(len(trace.events)), trace.events.event_kind != EventKind.PYTHON, itself=False),
         operator=Around(made, origin, roles.operator),
         annotation=Around(made, origin, roles.annotation),
         function=_through(origin, _called_from(trace, made, roles.function, forward)),
         forward=forward,
         module=_through(origin, _called_from(trace, made, roles.module, forward)),
-        step=_through(origin, _steps(trace, boundaries, launched=bool((origin != UNKNOWN).any()))),
+        step=_through(origin, _steps(trace, boundaries, launched=len(origin.rows) > 0)),
     )
 
 
@@ -349,50 +358,72 @@ def roles_of(trace: Trace, is_user: Callable[[str], bool] = is_user_file) -> Rol
     return Roles(operator, engine, annotation, function, ranges if ranges.any() else module)
 
 
+def linked(trace: Trace) -> Trace:
+    """The same trace that knows what launched what, and has let go of the numbers that said so."""
+    if trace.launched is not None:
+        return trace
+    nothing: Any = np.broadcast_to(np.int8(ABSENT), (len(trace.events),))
+    return replace(
+        trace,
+        events=replace(trace.events, correlation=nothing, external=nothing),
+        launched=Launched(launches_of(trace), origins_of(trace)),
+    )
+
+
+def no_launch(size: int) -> Few:
+    """Of so many events none."""
+    return few(nowhere(size), UNKNOWN)
+
+
 @once
-def launches_of(trace: Trace) -> Int32:
+def launches_of(trace: Trace) -> Few:
     """Of each activity of a device, the runtime call with its correlation: one that launches by its name, before others
     (HIP gives the calls around a launch its number too)."""
+    if trace.launched is not None:
+        return trace.launched.launch
     events = trace.events
-    found = np.full(len(events), UNKNOWN, np.int32)
-    calls = np.flatnonzero((events.event_kind == EventKind.RUNTIME) & (events.correlation != ABSENT))
+    rows = np.flatnonzero(np.isin(events.event_kind, DEVICE)).astype(np.int32)
+    found, numbered = np.full(len(rows), UNKNOWN, np.int32), events.correlation[rows] != ABSENT
+    calls = np.flatnonzero((events.event_kind == EventKind.RUNTIME) & (events.correlation != ABSENT)).astype(np.int32)
     launching = of_symbols(trace, QUEUEING.match)[events.name[calls]] if len(calls) else np.empty(0, np.bool_)
     for candidates in (calls[launching], calls[~launching]):
-        open_ended = np.isin(events.event_kind, DEVICE) & (events.correlation != ABSENT) & (found == UNKNOWN)
-        _by_number(events.correlation, events.begin, candidates, np.flatnonzero(open_ended), found)
-    return found
+        asking = np.flatnonzero(numbered & (found == UNKNOWN))
+        found[asking] = _by_number(events.correlation, events.begin, candidates, rows[asking])
+    return Few(len(events), UNKNOWN, rows[found != UNKNOWN], found[found != UNKNOWN])
 
 
-def _origins(trace: Trace, launch: Int32) -> Int32:
+@once
+def origins_of(trace: Trace) -> Few:
     """Of each activity of a device the event of the host that says where it comes from: its launch or, where the trace
     holds none, the operator with its "External id"."""
-    events = trace.events
-    lost = np.flatnonzero(np.isin(events.event_kind, DEVICE) & (launch == UNKNOWN) & (events.external != ABSENT))
+    if trace.launched is not None:
+        return trace.launched.origin
+    events, launch = trace.events, launches_of(trace)
+    rows = np.flatnonzero(np.isin(events.event_kind, DEVICE)).astype(np.int32)
+    found = launch[rows]
+    lost = np.flatnonzero((found == UNKNOWN) & (events.external[rows] != ABSENT))
     if not len(lost):
         return launch
-    origin = launch.copy()
-    operators = np.flatnonzero((events.event_kind == EventKind.OPERATOR) & (events.external != ABSENT))
-    _by_number(events.external, events.begin, operators, lost, origin)
-    return origin
+    operators = np.flatnonzero((events.event_kind == EventKind.OPERATOR) & (events.external != ABSENT)).astype(np.int32)
+    found[lost] = _by_number(events.external, events.begin, operators, rows[lost])
+    return Few(len(events), UNKNOWN, rows[found != UNKNOWN], found[found != UNKNOWN])
 
 
-def _by_number(numbers: Int64, begin: Int64, candidates: Int64, rows: Int64, found: Int32) -> None:
-    """Writes into found[rows] the candidate with the row's number."""
+def _by_number(numbers: Numbers, begin: Int64, candidates: Int32, rows: Int32) -> Int32:
+    """The candidate with the number of each row, UNKNOWN where none has it."""
     at = latest_before(numbers[candidates], begin[candidates], numbers[rows], begin[rows], later=True)
-    known = at != UNKNOWN
-    found[rows[known]] = candidates[at[known]]
+    return np.where(at == UNKNOWN, np.int32(UNKNOWN), np.append(candidates, np.int32(UNKNOWN))[at])
 
 
-def _through(origin: Int32, of_host: npt.NDArray[Width]) -> npt.NDArray[Width]:
+def _through(origin: Few, of_host: npt.NDArray[Width]) -> npt.NDArray[Width]:
     """What is known of the host's events, for the device's too: what is known of where they come from."""
-    known = np.flatnonzero(origin != UNKNOWN)
     if of_host.flags.writeable:  # else no event has one
-        of_host[known] = of_host[origin[known]]
+        of_host[origin.rows] = of_host[origin.values]
         of_host.flags.writeable = False
     return of_host
 
 
-def _forwards(trace: Trace, made: Forest, origin: Int32, roles: Roles) -> Forward:
+def _forwards(trace: Trace, made: Forest, origin: Few, roles: Roles) -> Forward:
     """The forward operator of what autograd runs, and the frame of autograd that runs it.
 
     The frame has the sequence number. Operators that record nothing carry the number of the next one that does, so the

@@ -13,9 +13,9 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from steptime.errors import TraceError
-from steptime.trace.columns import Array, Numbering, growing_columns
+from steptime.trace.columns import Array, Numbering, growing_columns, table_of
 from steptime.trace.source import too_large
-from steptime.trace.table import ABSENT, Device, EventKind, EventTable, Trace, Track
+from steptime.trace.table import ABSENT, Device, EventKind, Trace, Track
 
 Row: TypeAlias = tuple[Any, ...]
 Database: TypeAlias = sqlite3.Connection
@@ -78,13 +78,8 @@ class EventColumns:
 
     def trace(self, path: Path, devices: Sequence[Device] = (), since: int = 0) -> Trace:
         """All events. since: ns, added to their times."""
-        joined = {name: column.finished() for name, column in self._columns.items()}
-        if len(joined["begin"]):
-            joined["begin"] += since
-        for column in joined.values():
-            column.flags.writeable = False
         return Trace(
-            path=path, size=path.stat().st_size, events=EventTable(**joined), symbols=tuple(self._names),
+            path=path, size=path.stat().st_size, events=table_of(self._columns, since), symbols=tuple(self._names),
             lanes=tuple(Track(*key) for key in self._lanes), shapes=(), dtypes=(), inputs=(), devices=tuple(devices),
             base_ns=since,
         )  # fmt: skip

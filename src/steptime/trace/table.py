@@ -15,11 +15,9 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from steptime.arrays import Int64, Numbers
+from steptime.arrays import Few, Int64, Numbers, Row, Rows
 
 Ids: TypeAlias = Int64
-Row: TypeAlias = int | np.integer[Any]
-Rows: TypeAlias = npt.NDArray[Any] | slice | list[int]
 
 ABSENT = -128
 """An integer that the event does not carry. No id, stream or size is it (-1 is a real stream, of syncs). 8 bits hold
@@ -71,7 +69,8 @@ class EventTable:
     calls of HIP give its threads instead, which are more).
 
     Columns but begin are as narrow as their values allow, 8 to 64 bits, and a duration has at least 32: widen them
-    before arithmetic. A column that no event fills is one broadcast ABSENT.
+    before arithmetic. A column that no event fills is one broadcast ABSENT; those that only work of a device or a
+    collective fills are `Few`.
     """
 
     event_kind: npt.NDArray[np.uint8]
@@ -82,14 +81,14 @@ class EventTable:
     correlation: Ids
     external: Ids
     sequence: Ids
-    bytes: Ids
+    bytes: Few
     stream: Ids
     device: Ids
     shapes: Numbers
     dtypes: Numbers
     inputs: Numbers
-    blocks: Ids
-    details: Numbers
+    blocks: Few
+    details: Few
 
     def __len__(self) -> int:
         return len(self.begin)
@@ -103,6 +102,19 @@ class EventTable:
         """The same of some events. rows: their numbers, a mask or a slice."""
         found: Int64 = self.begin[rows] + self.duration[rows]
         return found
+
+
+FEW = ("bytes", "blocks", "details")
+"""Columns that few events fill."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Launched:
+    """Of what ran on a device, the row of the call that launched it, and of the event of the host that it comes from;
+    see `links.launches_of` and `links.origins_of`."""
+
+    launch: Few
+    origin: Few
 
 
 UNSAID = -1
@@ -183,6 +195,7 @@ class Trace(Referable):
     base_ns: added to the file's times (baseTimeNanoseconds). rank, world_size: None where the file does not say.
     windows: begins and ends in ns of the recordings that it was put together from, in time order; none for one file.
     parts: their files with the number of events of each, likewise.
+    launched: None where nobody has looked yet; else the events have lost correlation and external, which say no more.
     """
 
     path: Path
@@ -203,6 +216,7 @@ class Trace(Referable):
     damage: Damage = Damage()
     windows: tuple[tuple[int, int], ...] = ()
     parts: tuple[tuple[Path, int], ...] = ()
+    launched: Launched | None = None
 
 
 def facts_of(header: bytes, trailer: bytes) -> dict[str, Any]:

@@ -32,6 +32,7 @@ PREPARING = frozenset(_PREPARING.split())
 there."""
 WRAPPERS = PREPARING - {"fill_", "copy_"} | {"repeat", "constant_pad_nd", "pad"}
 """Operators that leave their work to the filling or copying inside them."""
+RECURRENT_OPERATORS = frozenset({"lstm", "gru", "rnn_tanh", "rnn_relu"})
 
 ENGINE = re.compile(r"^(autograd::engine::|(struct )?torch::(autograd|jit)::|[A-Za-z_]\w*Backward\d*$)")
 """Autograd's own frames around the operators of a backward function."""
@@ -302,6 +303,11 @@ def is_free(name: str) -> bool:
 def is_preparing(name: str) -> bool:
     """True for an operator that gives a tensor its first values."""
     return name.rsplit("::", 1)[-1] in PREPARING
+
+
+def is_recurrent(name: str) -> bool:
+    """True for an operator of torch that goes through time steps itself, which torch.compile leaves as it is."""
+    return name.rsplit("::", 1)[-1] in RECURRENT_OPERATORS
 
 
 def is_wrapper(name: str) -> bool:

@@ -15,7 +15,7 @@ import numpy as np
 
 from steptime.errors import TraceError
 from steptime.trace.cache import read_remembered
-from steptime.trace.columns import Numbering, growing_columns
+from steptime.trace.columns import Numbering, growing_columns, table_of
 from steptime.trace.databases import read_database
 from steptime.trace.gather import RankFiles, host_process, mixed
 from steptime.trace.reader import DEFAULT_MAX_SIZE
@@ -86,10 +86,10 @@ class _Joined:
         for name, field in DICTIONARIES.items():
             known, values = self._numbers[name], getattr(trace, field)
             table = np.array([*(known[value] for value in values), ABSENT], np.int32)  # ABSENT looks up the last one
-            numbers = getattr(events, name)
+            numbers = getattr(events, name)[:]
             self._columns[name].extend(table[np.where(numbers == ABSENT, -1, numbers)])
         for name in ("event_kind", "begin", "duration", "bytes", "stream", "device", "blocks"):
-            self._columns[name].extend(getattr(events, name))
+            self._columns[name].extend(getattr(events, name)[:])
         for name, least in LINKING.items():
             self._move(events, name, least)
         self._damage.append(trace.damage)
@@ -137,15 +137,12 @@ class _Joined:
     def trace(self) -> Trace:
         """All of them. At least one was added."""
         assert self._first is not None
-        columns = {name: column.finished() for name, column in self._columns.items()}
-        for column in columns.values():
-            column.flags.writeable = False
         numbers = self._numbers
         truncated, *counts = map(sum, zip(*map(dataclasses.astuple, self._damage), strict=True))
         return dataclasses.replace(
             self._first,
             size=self._size,
-            events=EventTable(**columns),
+            events=table_of(self._columns),
             symbols=tuple(numbers["name"]),
             lanes=tuple(numbers["lane"]),
             shapes=tuple(numbers["shapes"]),

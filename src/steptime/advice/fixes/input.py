@@ -193,10 +193,10 @@ def persistent_workers(case: Case) -> Option | None:
     measured. The making of that batch is left out: a worker that lives on begins with it no sooner.
 
     When to leave it: When the dataset must be made anew in the workers for each epoch, or when the workers' memory is
-    needed between.
+    needed between. It is not tried where each epoch makes another DataLoader, as the workers end with theirs.
     """
     loader = case.loader
-    if loader is None or not loader.workers or loader.persistent_workers:
+    if loader is None or not loader.workers or loader.persistent_workers or loader.made_anew:
         return None
     if loader.start is None or not loader.steps_per_start or not loader.starts:
         return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from steptime.advice.evidence import CopyUse, LoaderUse, Signal
+from steptime.advice.kernels import plain_name
 from steptime.advice.line_evidence import LineTime, calls_function, line_times
 from steptime.advice.loader_model import Supply, handover, production, supply, usable_text
 from steptime.advice.models import staging_operators
@@ -45,12 +46,16 @@ COLLATE_SHARE = 0.5
 """Of the making of a batch: from half on, collating is the first thing to mend."""
 OWN = 0.5
 """Of a line's time outside of the loader: what reads less waits for a DataLoader, or runs inside one."""
+SAMPLER_SHARE = 0.5
+"""Of the wait: from half on, drawing the indices is the first thing to mend."""
 SENDS, FILLS = ("to", "cuda"), ("copy_",)
 """Tensor methods that copy from the host: called on the host's tensor, and on the device's."""
 LEAST_PADDING = 0.25
 """Of the tokens: what remains after sorting by length, as a rule."""
 LIKELY_PADDING, SURE_PADDING = 0.8, 0.4
 """Of the padding: what shorter batches leave out of it; at most all."""
+PACKING = "_pack_padded_sequence"
+"""The operator that takes the padding out of a batch, before a recurrent layer."""
 SCALING = ("forward", "backward")
 """Phases whose work grows with the tokens."""
 
@@ -85,7 +90,8 @@ def input_wait(signals: Signals) -> Finding | None:
 
     What helps: First whatever is the largest part: the reading of an item (decode less, cache what never changes, store
     the data in the form that training needs), the collating (stack once, not item by item), or the number of workers.
-    The summary tells these apart; rules ST102 to ST106 fire instead of this one where a particular cause is certain.
+    The summary tells these apart; rules ST102 to ST106 and ST110 fire instead of this one where a particular cause is
+    certain.
 
     When to ignore it: When the data really arrives at this pace (a stream, a simulator), or in a job that will run on a
     slower device.
@@ -326,18 +332,24 @@ def workers_restarted(signals: Signals) -> Finding | None:
     next). The savings is all of these, divided by the steps between two starts.
 
     What helps: persistent_workers=True keeps the workers for the next epoch. The order of a shuffled dataset changes
-    from the second epoch on (one random number fewer is drawn), which is another seed, not another training.
+    from the second epoch on (one random number fewer is drawn), which is another seed, not another training. The
+    workers belong to one DataLoader: where the loop makes another for each epoch, make one before the loop; what
+    differs from epoch to epoch can be its sampler's choice.
 
     When to ignore it: When an epoch takes minutes, or when the dataset must be made anew each epoch in the workers.
     """
     loader, start, steps = signals.loader, signals.loader.start, signals.loader.steps_per_start
-    if not loader.workers or loader.persistent_workers or start is None or not steps or not loader.starts:
+    kept = loader.persistent_workers and not loader.made_anew
+    if not loader.workers or kept or start is None or not steps or not loader.starts:
         return None
     behind = f" and slows the steps behind by {format_duration(loader.settling)}" if loader.settling else ""
     takes = f"takes {format_duration(start.value)}{behind}, again every {steps:.0f} steps"
     summary = f"Ending and starting {loader.workers} workers {takes}"
     saving = scaled(more(start, loader.settling), 1 / steps)
-    return workers_restarted.finding(summary, "Set persistent_workers=True.", saving, source=loader.site)
+    advice = "Set persistent_workers=True."
+    if loader.made_anew:
+        advice = "Make the DataLoader once, before the loop, with persistent_workers=True: each epoch makes another."
+    return workers_restarted.finding(summary, advice, saving, source=loader.site)
 
 
 @rule(
@@ -562,7 +574,12 @@ def _line(time: LineTime) -> str:
     return f"{format_duration(time.host.value)} a step: {time.line.source.text or time.line.source.line}"
 
 
-@rule("ST109", "padding", needs={Signal.PADDING, Signal.CATEGORIES, Signal.PHASES}, uses={Signal.LOADER})
+@rule(
+    "ST109",
+    "padding",
+    needs={Signal.PADDING, Signal.CATEGORIES, Signal.PHASES},
+    uses={Signal.LOADER, Signal.OPERATORS},
+)
 def padding(signals: Signals) -> Finding | None:
     """Much of a batch is padding
 
@@ -572,7 +589,7 @@ def padding(signals: Signals) -> Finding | None:
     How we know: The first steps' batches are looked at: the share of the numbers at the ends (or fronts) of rows that
     stand nowhere else in them. The rule fires from a quarter on. To be saved is that share of the computing in forward
     and backward; an update costs the same. Sorting by length leaves some of the padding, and attention grows with the
-    square of the length, so the interval is wide.
+    square of the length, so the interval is wide. A batch that is packed (pack_padded_sequence) computes none of it.
 
     What helps: Pad to the longest row of the batch, not to a fixed length; draw rows of like length together
     (group_by_length=True in Hugging Face's Trainer, a bucketing sampler); or pack rows end to end, with a mask or
@@ -582,14 +599,50 @@ def padding(signals: Signals) -> Finding | None:
     lengths keep most of the gain then.
     """
     use, compute = signals.padding, named(signals.categories, "compute")
-    if use.share < LEAST_PADDING or compute is None:
+    packed = any(plain_name(each.name) == PACKING for each in signals.operators)
+    if use.share < LEAST_PADDING or compute is None or packed:
         return None
     spent = {each.name: each.duration.value for each in signals.phases}
     scaling = sum(spent.get(name, 0.0) for name in SCALING)
     bound = use.share * compute.duration.value * ratio(scaling, scaling + spent.get("optimizer", 0.0))
     saving = modelled(LIKELY_PADDING * bound, SURE_PADDING * bound, bound, compute.duration.samples)
-    batches = "one batch" if use.batches == 1 else f"{use.batches} batches"
-    summary = f"{format_share(use.share)} of the tokens are padding (of {batches} that were looked at)"
+    looked_at = "the one batch that was" if use.batches == 1 else f"the {use.batches} batches that were"
+    summary = f"{format_share(use.share)} of the tokens are padding (in {looked_at} looked at)"
     site = signals.loader.site if signals.has(Signal.LOADER) else None
     advice = "Pad to the longest row of each batch, and draw rows of like length together."
     return padding.finding(summary, advice, saving, category="compute", source=site)
+
+
+@rule(
+    "ST110",
+    "slow-sampler",
+    needs={Signal.LOADER},
+    instead_of=("input-wait", "too-few-workers", "per-sample-fetch", "slow-collate"),
+)
+def slow_sampler(signals: Signals) -> Finding | None:
+    """Choosing which items make a batch takes longer than reading them
+
+    What it means: The sampler (or batch_sampler) is the slow part of the input: it draws with weights and without
+    replacement from all items for each batch, sorts them, or searches lists in Python. It runs in the training process,
+    whatever num_workers is.
+
+    How we know: Without workers a batch is asked for in the training thread, and its items and its collating are timed
+    there. What is left of the wait comes before them, and that is the sampler. The rule fires from half of the wait on.
+
+    What helps: Draw the indices of a whole epoch at once (torch.multinomial, rng.choice(size=batches * batch_size),
+    torch.randperm), and give them out batch by batch; keep what is sorted or searched between batches, as arrays.
+
+    When to ignore it: When each batch must be chosen by what the model said of the last one.
+    """
+    loader, wait, produced = signals.loader, signals.loader.wait, production(signals.loader)
+    if produced is None or loader.workers or loader.iterable or loader.pin_memory:
+        return None
+    drawing = wait.value - produced
+    if drawing < SAMPLER_SHARE * wait.value:
+        return None
+    rest = f"reading and collating {format_duration(produced)}"
+    waited = f"{format_duration(drawing)} of the {format_duration(wait.value)} that a step waits"
+    summary = f"The sampler takes {waited}, {rest}"
+    advice = "Draw the indices of an epoch, or of many batches, at once. Workers do not help: it runs in the trainer."
+    saving = scaled(wait, ratio(drawing, wait.value))
+    return slow_sampler.finding(summary, advice, saving, category="input", source=loader.site)

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from steptime.advice.evidence import ChainUse, Contention, KernelUse, OperatorUse, Signal
+from steptime.advice.evidence import ChainUse, Contention, KernelUse, ModuleUse, OperatorUse, Signal
 from steptime.advice.kernels import (
     COPIES,
     MATRIX,
@@ -120,6 +120,8 @@ LEAST_WITHOUT_GRADIENT = 0.1
 """Of the step: masks and positions are cheap, and not worth a buffer."""
 CONSTANT = 0.1
 """Of the work without gradients: what is the same in each step at least. How much is so does not show in shapes."""
+MOSTLY_THE_SAME = 0.8
+"""Of the work without gradients: what another call of the model does with them, for it to be a call of the model."""
 MOST_NAMES = 3
 LEAST_AGAIN = 0.05
 """Of the step: a small head that two losses share is no matter."""
@@ -127,10 +129,11 @@ TWICE = 2.0
 """Of a parametrized weight in one forward: what is saved by keeping it begins there."""
 AGAIN_AT_LEAST = 0.8
 """Of the time of a parametrization in profiled steps, where many small operators take longer than in others."""
-LEAST_HAD = 0.25
-"""Of its time, that a thread of the job had a processor. Where it is less, some thread of a call nearly always waits
-for its turn, and the turns of others are milliseconds long: with two threads on two processors that ten processes
-wanted, _fused_adamw took 295 times a copy of its 132 KiB, without a denormal number."""
+LEAST_HAD, LEAST_HAD_TOGETHER = 0.25, 0.75
+"""Of its time, that a thread of the job had a processor; of several threads, each. Where it is less, some thread of a
+call nearly always waits for its turn, the others for it, and the turns of other processes are milliseconds long: with
+two threads on two processors of which others used one, _fused_adamw took 3000 times a copy of its 44 KiB, without a
+denormal number."""
 
 
 @rule(
@@ -489,7 +492,8 @@ def slow_arithmetic(signals: Signals) -> Finding | None:
     How we know: The operator's bytes, computed from its shapes, at the copy bandwidth of this machine with as many
     threads: most calls took more than ten times that (a single one may have waited for a processor), with 20 us a call
     at least and 16 MB at most. Of a job that shares its processors, the part counts in which it had one; where that is
-    less than a quarter, nothing is said, as a call is over when its last thread has had its turn. A small tensor, which
+    less than a quarter, or three quarters with several threads, nothing is said, as a call is over when its last thread
+    has had its turn. A small tensor, which
     torch gives to fewer threads, has their part of the bandwidth. What lies above three times is the upper bound of
     what is to be saved. Processors differ: a Zen 4 is slow in roots and quotients of denormals only, others in
     products, too.
@@ -504,10 +508,11 @@ def slow_arithmetic(signals: Signals) -> Finding | None:
     if signals.has(Signal.KERNELS) or not machine.measured or not machine.copy_bytes:
         return None
     contention = signals.contention if signals.has(Signal.CONTENTION) else None
-    had = 1.0 if contention is None else _share_of_processors(contention, signals.settings.intra_op_threads)
-    if had < LEAST_HAD:  # there is no rate to hold its operators against
+    threads = signals.settings.intra_op_threads
+    had = 1.0 if contention is None else _share_of_processors(contention, threads)
+    if had < (LEAST_HAD if threads == 1 else LEAST_HAD_TOGETHER):  # there is no rate to hold its operators against
         return None
-    rate = _Rate(machine.copy_bytes * had, signals.settings.intra_op_threads)
+    rate = _Rate(machine.copy_bytes * had, threads)
     scale = profile_scale(signals.operators, signals.categories)
     slow = sorted((use for use in _usual(signals.operators) if _is_slow(use, rate)), key=_duration, reverse=True)
     above = scale * sum(use.duration - NEEDED * rate.copied(use) for use in slow)
@@ -574,7 +579,7 @@ def _is_slow(use: OperatorUse, rate: _Rate) -> bool:
     "ST410",
     "work-without-gradient",
     needs={Signal.OPERATORS},
-    uses={Signal.CATEGORIES, Signal.MACHINE},
+    uses={Signal.CATEGORIES, Signal.MACHINE, Signal.MODULES},
     instead_of=("dominant-operator", "memory-bound-pointwise", "copies-and-casts"),
     by_line=True,
 )
@@ -588,10 +593,13 @@ def work_without_gradient(signals: Signals) -> Finding | None:
     How we know: Operators that run while gradients are on have a number, and backward's frames have the numbers of the
     operators that they differentiate; what nobody differentiates is counted, with all that it calls. Work under
     torch.no_grad() has no number and is left out. Whether it depends on the batch is not known: all of it is the
-    upper bound, and the interval begins at a tenth.
+    upper bound, and the interval begins at a tenth. Where the model is called several times a step and the same
+    operators of the same lines run both with and without a backward, it is a call of the model that the loss does not
+    use.
 
     What helps: Compute it once, in __init__, and keep it with register_buffer; what depends on the sample only, once
-    for each sample in the dataset; what a frozen part computes, once for all epochs.
+    for each sample in the dataset; what a frozen part computes, once for all epochs. A second call of the model, for a
+    metric: use the outputs of the first, or look every n-th step under torch.no_grad().
 
     When to ignore it: When it depends on the batch and must be made on the device, as augmentations are.
     """
@@ -603,12 +611,27 @@ def work_without_gradient(signals: Signals) -> Finding | None:
     longest_first = sorted(alone, key=_duration, reverse=True)
     source = next((use.place for use in longest_first if use.place is not None), None)
     names = ", ".join(dict.fromkeys(use.name for use in longest_first[:MOST_NAMES]))
+    saving = partly(spent, 1.0, CONSTANT, signals.step)
+    if (model := _called_besides(signals, alone)) is not None:
+        summary = f"{model.path} is called {model.calls:.3g} times a step, not always for the loss: "
+        summary += f"{in_step(spent, signals.step)} that backward does not go through"
+        advice = "For a metric use the outputs that the loss is made of, or look every n-th step under torch.no_grad()."
+        return work_without_gradient.finding(summary, advice, saving, category="compute", source=source)
     summary = f"Operators of forward that no gradient flows through take {in_step(spent, signals.step)}: {names}"
     advice = (
         "What does not depend on the batch: compute it once (register_buffer). Else: once a sample, in the dataset."
     )
-    saving = partly(spent, 1.0, CONSTANT, signals.step)
     return work_without_gradient.finding(summary, advice, saving, category="compute", source=source)
+
+
+def _called_besides(signals: Signals, alone: Sequence[OperatorUse]) -> ModuleUse | None:
+    """The model that is called several times a step, where most of what has no backward has one in another call."""
+    models = [use for use in signals.modules if use.depth == 0 and use.calls >= TWICE and use.parameters]
+    trained = {(use.name, use.place) for use in signals.operators if use.differentiated and use.phase == "forward"}
+    same = sum(use.duration for use in alone if (use.name, use.place) in trained)
+    if not models or same < MOSTLY_THE_SAME * sum(use.duration for use in alone):
+        return None
+    return max(models, key=lambda use: use.forward)
 
 
 @rule(

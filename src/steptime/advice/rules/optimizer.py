@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Sequence
 
-from steptime.advice.evidence import OptimizerUse, Signal
+from steptime.advice.evidence import ModuleUse, OptimizerUse, Signal
 from steptime.advice.line_evidence import calls_function
 from steptime.advice.models import BYTES_PER_ELEMENT, FOREACH, FUSABLE, ITERATIVE, floor, hand_made_update, zeroing
 from steptime.advice.rule import Finding, rule
-from steptime.advice.savings import in_step, modelled, ratio, scaled, share_of_step, total
+from steptime.advice.savings import in_step, modelled, named, ratio, scaled, share_of_step, total
 from steptime.advice.signals import Signals
-from steptime.quantities import Estimate, SourceLine, format_duration
+from steptime.quantities import Estimate, SourceLine, format_count, format_duration
 
 LEAST_SHARE = 0.15
 """Of the step: an update reads and writes every parameter; up to here that is usual for small batches."""
@@ -28,6 +29,14 @@ LEAST_SAVINGS = 0.03
 """Of the step: a trial takes no smaller gain. Many small tensors cost Python as much in one pass."""
 LEAST_OWN = 0.3
 """Of the optimiser's time, in one line of the user's."""
+LEAST_UNUSED = 0.05
+"""Of the step, in backward."""
+ALL_BUT = 0.95
+"""Of a module's numbers, without an update, for its backward to be for nothing: a few may get no gradient at all."""
+OF_WEIGHTS, OF_WEIGHTS_AT_LEAST = 0.5, 0.25
+"""Of a module's backward, for its own parameters: a product has one for them and one of that size for its input."""
+SURELY_UNUSED = 0.8
+"""Of a module's backward, where nothing that is trained comes before it: profiled, short operators take longer."""
 LEAST_SHARE_OF_ZEROS = 0.03
 """Of the step: below it the difference is not noticed."""
 
@@ -245,3 +254,76 @@ def update_by_hand(signals: Signals) -> Finding | None:
     advice = "Use the optimiser of torch.optim with fused=True, or torch._foreach_add_ on lists of tensors."
     source = max(own, key=lambda time: time.duration.value).line.source
     return update_by_hand.finding(summary, advice, _above_floor(spent, [use], signals), source=source)
+
+
+@rule(
+    "ST506",
+    "gradients-for-nothing",
+    needs={Signal.MODULES, Signal.PHASES},
+    uses={Signal.LINES, Signal.OPTIMIZERS},
+    instead_of=("dominant-operator",),
+)
+def gradients_for_nothing(signals: Signals) -> Finding | None:
+    """Gradients are computed for parameters that no optimiser has
+
+    What it means: A backbone that is frozen by leaving it out of the optimiser, or a teacher that is called without
+    torch.no_grad(), is gone through by backward all the same. Its gradients take time and memory, and as zero_grad() of
+    the optimiser does not reach them, they are added up step by step.
+
+    How we know: Between two steps each parameter that has a gradient is looked for in the optimisers of the job; those
+    that none has are counted to their modules, whose backward the profile times. Where mostly other tensors are updated
+    than the modules' own (copies in single precision, flat shards), nothing is told. Where a trained module is called
+    before, gradients may have to flow through: then half of the module's backward is taken for that of its parameters.
+
+    What helps: requires_grad_(False) on the parameters; where nothing before it is trained, the call under
+    torch.no_grad(), which keeps no activations either.
+
+    When to ignore it: When the gradients themselves are wanted (saliency, a norm that is logged), or the loop updates
+    these parameters by hand.
+    """
+    unused, phase = _without_update(signals.modules), named(signals.phases, "backward")
+    profiled = sum(use.backward for use in signals.modules if use.depth == 0)
+    if phase is None or not unused:
+        return None
+    scale = min(1.0, ratio(phase.duration.value, profiled))
+    first, numbers = max(unused, key=lambda use: use.backward), sum(use.without_update for use in unused)
+    trained_before = any(_is_trained_before(use, signals.modules) for use in unused)
+    spent = scale * sum(use.backward for use in unused)
+    share, least = (OF_WEIGHTS, OF_WEIGHTS_AT_LEAST) if trained_before else (1.0, SURELY_UNUSED)
+    if ratio(share * spent, signals.step.duration.value) < LEAST_UNUSED:
+        return None
+    where = first.path + (f" and {format_count(len(unused) - 1, 'other module')}" if len(unused) > 1 else "")
+    summary = f"Backward computes gradients of {where}, which no optimiser has: {in_step(share * spent, signals.step)}"
+    advice = "Set requires_grad_(False) on them"
+    advice += "; gradients still flow through." if trained_before else ", or call it under torch.no_grad()."
+    saving = modelled(share * spent, least * spent, spent, signals.step.steady)
+    evidence = (f"{numbers:,} numbers have a gradient and are in no optimiser.",)
+    source = _called_at(first, signals)
+    return gradients_for_nothing.finding(summary, advice, saving, category="compute", source=source, evidence=evidence)
+
+
+def _called_at(module: ModuleUse, signals: Signals) -> SourceLine | None:
+    """The line of forward that calls the module by its name; else where the optimiser is made, without it."""
+    call = re.compile(rf"\b{re.escape(module.path.rpartition('.')[2])}\(")
+    calling = [line for line in signals.lines if line.role == "forward" and call.search(line.source.text)]
+    if calling:
+        return max(calling, key=lambda line: line.duration.value).source
+    return max(signals.optimizers, key=lambda use: use.duration.value).site if signals.optimizers else None
+
+
+def _without_update(modules: Sequence[ModuleUse]) -> list[ModuleUse]:
+    """The outermost modules of which all parts get gradients that nobody uses."""
+    found: list[ModuleUse] = []
+    for use in modules:
+        inside = any(use.path.startswith(f"{outer.path}.") for outer in found)
+        parts = [each for each in modules if each.parameters and f"{each.path}.".startswith(f"{use.path}.")]
+        if not inside and parts and all(each.without_update >= ALL_BUT * each.parameters for each in parts):
+            found.append(use)
+    return found
+
+
+def _is_trained_before(module: ModuleUse, modules: Sequence[ModuleUse]) -> bool:
+    """Whether a module with parameters of another kind is called before this one, which may be what its input comes
+    from. Those around it are no such."""
+    before = modules[: modules.index(module)]
+    return any(use.parameters > use.without_update and not module.path.startswith(f"{use.path}.") for use in before)

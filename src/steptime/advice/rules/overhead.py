@@ -35,6 +35,8 @@ LEAST_PART_OF_OPERATORS = 0.25
 """Of all operators of the step: one line that calls fewer is not why the step is bound by dispatch."""
 MOST_OF_OPERATORS = 0.5
 """A function that calls fewer is not where a step's dispatch is."""
+FEWEST_MICRO_BATCHES = 2
+"""A step: fewer, larger ones are to be had from here on."""
 FEWEST_ROUNDS = 8
 """Executions of a line per step: a line that runs once, or once per block of a model, is no loop over elements."""
 CALLERS = frozenset({"forward", "python"})
@@ -117,7 +119,7 @@ def dispatch_loop(signals: Signals) -> Iterator[Finding]:
     backward.
 
     How we know: The profile counts the operators of each function and their mean duration; those of a function with
-    timed lines are shared out among them by time, and the lines that run several times a step count. In a bare trace
+    timed lines are shared out among them by time, and the lines that run several times a batch count. In a bare trace
     the stacks must show a function that calls the same thing, or is called by the same one, eight times or more: a
     model that is called once is no loop. To be saved is the part of the line or function of all operators, of the
     breakdown's overhead; on a CPU the loop's own Python, too, and the time of operators whose arithmetic takes no
@@ -166,14 +168,14 @@ def _sites(signals: Signals) -> Iterator[_Site]:
     """Lines that run in a loop within the step, and functions whose lines were not timed."""
     functions: dict[SourceLine, list[OperatorUse]] = {}
     for use in signals.operators:
-        if use.source is not None and use.phase != "optimizer":
+        if use.source is not None and use.phase not in ("optimizer", "input"):  # what the loader does is no overhead
             functions.setdefault(use.source, []).append(use)
     for source, uses in functions.items():
         calls = sum(use.calls for use in uses)
         timed = lines_around(signals.lines, signals.paths, source)
         if timed:
             small = [use for use in uses if use.duration <= LARGEST_OPERATOR * use.calls]
-            yield from _looping(timed, small, _slow(signals, uses))
+            yield from _looping(timed, small, _slow(signals, uses), signals.step.micro_batches)
         elif calls >= FEWEST_OPERATORS and source.function != "<module>" and _may_loop(uses):
             each = ratio(sum(use.duration for use in uses), calls)
             name = function_of(source)[1]
@@ -208,15 +210,16 @@ def _slow(signals: Signals, uses: Iterable[OperatorUse]) -> float:
     return sum(max(0.0, use.duration - ideal) for use, ideal in small)
 
 
-def _looping(lines: list[LineUse], uses: list[OperatorUse], slow: float) -> Iterator[_Site]:
+def _looping(lines: list[LineUse], uses: list[OperatorUse], slow: float, batches: float) -> Iterator[_Site]:
     """The longest line of a function that runs in a loop, with the part of the function's operators that loops take.
+    batches: micro-batches of a step, each of which runs all lines of the model once.
 
     Operators, those of backward with them, are shared out by the time of the lines that can call them: the profile
     knows their function only.
     """
     calls = sum(use.calls for use in uses)
     lines = [line for line in lines if line.role in CALLERS]
-    rounds = [line for line in lines if line.hits >= FEWEST_ROUNDS]
+    rounds = [line for line in lines if line.hits >= FEWEST_ROUNDS * max(1.0, batches)]
     part = ratio(sum(line.duration.value for line in rounds), sum(line.duration.value for line in lines))
     if rounds and calls * part >= FEWEST_OPERATORS:
         top = max(rounds, key=lambda line: line.duration.value)
@@ -241,7 +244,8 @@ def overhead_bound(signals: Signals) -> Finding | None:
     that it was dispatching in the largest gaps.
 
     What helps: torch.compile; on CUDA its mode "reduce-overhead" (graphs); a larger batch, which carries more work per
-    dispatch; fused optimisers; fewer, larger operators.
+    dispatch; fused optimisers; fewer, larger operators. A recurrent layer of torch runs a dozen operators for each time
+    step on a CPU, and torch.compile leaves it as it is: a larger batch, or fewer time steps.
 
     When to ignore it: When the batch is small for a reason (online learning, reinforcement learning) and the step is
     fast enough.
@@ -266,9 +270,14 @@ def overhead_bound(signals: Signals) -> Finding | None:
         each = f"{format_count(kernels, 'kernel')} of {format_duration(ratio(spent(launched), kernels))}"
         summary = f"The device idles {in_step(idle, step)} while the host launches {each}"
     graphs = ' (mode="reduce-overhead")' if step.device != "cpu" else ""
-    advice = f"Compile the model{graphs}, or enlarge the batch so that each operator does more."
+    larger = "enlarge the batch"
+    if step.micro_batches >= FEWEST_MICRO_BATCHES:
+        larger = f"accumulate over fewer, larger micro-batches ({step.micro_batches:.0f} a step now)"
+    advice = f"Compile the model{graphs}, or {larger} so that each operator does more."
     if compiles(signals):
         advice = f"Part of the job is compiled: {_left_eager(signals)}{graphs}; or enlarge the batch."
+    if calls and sum(operator.recurrent for operator in signals.operators) >= MOST_OF_OPERATORS * calls:
+        advice = "Enlarge the batch: most of them are in torch's recurrent layers, which no compiler takes apart."
     source = next((gap.source for gap in gaps if gap.source), None) or _busiest(signals.operators)
     evidence = tuple(
         f"{gap.cause or 'between operators'}: {format_duration(gap.duration.value)} idle a step "
@@ -446,8 +455,8 @@ def graph_break(signals: Signals) -> Finding | None:
     What it means: At a graph break the compiled code ends, the line runs in Python, and another graph begins behind it.
     Nothing is fused across it, its results go through memory, and each piece has guards and a launch of its own.
 
-    How we know: TorchDynamo writes down each break with its line and its reason (TORCH_TRACE); those of torch's own
-    code are left out.
+    How we know: TorchDynamo keeps each break with its line and its reason in the job, where they are read while it
+    runs; for a trace it writes them down when it is asked to (TORCH_TRACE). Those of torch's own code are left out.
 
     What helps: What the compiler hints at: keep `.item()`, `print` and branches on values of tensors out of the model;
     torch.where or torch.cond for such a branch. `fullgraph=True` makes a break an error, so that none comes back.
@@ -473,7 +482,8 @@ def recompile_limit(signals: Signals) -> Finding | None:
     What it means: After torch._dynamo.config.recompile_limit compilations of one function (8 by default) torch.compile
     gives it up: calls that fit none of the compiled versions run as if it were not compiled, and say nothing.
 
-    How we know: TorchDynamo writes down that the limit was reached, and which guard failed each time (TORCH_TRACE).
+    How we know: TorchDynamo says of each compilation why it failed, and which guard made it necessary. Of a job that is
+    run this is read while it runs; for a trace it is written down when it is asked for (TORCH_TRACE).
 
     What helps: What the guards name must not change: pad or bucket sizes, torch._dynamo.mark_dynamic or dynamic=True,
     Python numbers that change as tensors. A higher limit only where few versions are really needed.
@@ -590,7 +600,8 @@ def indexing_in_loop(signals: Signals) -> Finding | None:
     How we know: The profile counts the derivatives of slices in backward, and as many operators there that fill with
     zeros and that add (one fewer), and times them. Their part of all operators in backward is the part of the measured
     backward that is to be saved, but for one pass; on a CPU, where operators are timed one by one. The interval is from
-    none to all of the filling: new memory may take far longer in the profiled steps than in the others.
+    none to all of the filling: new memory may take far longer in the profiled steps than in the others. Slices that
+    torch's own recurrent layers take (of a packed batch) are not counted.
 
     What helps: Take the tensor apart once, before the loop: `parts = x.unbind(1)` (or x.split(size)), and use parts[t].
     Its derivative is one stack. The results are the same.
@@ -598,14 +609,15 @@ def indexing_in_loop(signals: Signals) -> Finding | None:
     When to ignore it: When the loop itself can be replaced by one operator on the whole tensor: then do that.
     """
     slices = [use for use in signals.operators if use.name.removeprefix("aten::") in TAKEN_APART]
-    count = sum(use.calls for use in slices)
+    count = sum(use.calls - use.recurrent for use in slices)
     if signals.step.device != "cpu" or count < FEWEST_SLICES:
         return None
     backward = [use for use in signals.operators if use.phase == "backward"]
     filled, added = (_some(count - 1, [use for use in backward if plain_name(use.name) in names]) for names in BEHIND)
     phase, profiled = named(signals.phases, "backward"), sum(use.duration for use in backward)
     scale = min(1.0, ratio(phase.duration.value, profiled)) if phase is not None else 1.0
-    most = scale * (sum(use.duration for use in slices) + filled + added)
+    own = sum(use.duration * (1 - ratio(use.recurrent, use.calls)) for use in slices)
+    most = scale * (own + filled + added)
     least = most - scale * filled
     taken, once = (least + most) / 2, 1 - 1 / count
     return indexing_in_loop.finding(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 
 from steptime.advice.evidence import LineUse, Signal
 from steptime.advice.kernels import plain_name
@@ -44,6 +45,8 @@ LOSSES = frozenset(
         "binary_cross_entropy_with_logits", "soft_margin_loss", "cosine_embedding_loss", "poisson_nll_loss",
     }
 )  # fmt: skip
+LOSS_CALL = re.compile(r"torch\.nn\.functional\.(\w*loss\w*|\w*cross_entropy\w*|kl_div)")
+"""A function of torch's that a line of the loop was seen to call."""
 """Operators that a loss function of torch is made of."""
 UNPROFILED = "rest"
 """Stands for the category of Python, and of operators outside of the model, where no step was profiled."""
@@ -422,18 +425,21 @@ def list_conversion(signals: Signals) -> Iterator[Finding]:
     its own: making the elements is another matter than making a tensor of them.
 
     What helps: torch.from_numpy(np.stack(arrays)) for a list of arrays; keep the data as one array from the start and
-    index it.
+    index it. A mask or positions in a model's forward: make them once, in __init__, with register_buffer; what depends
+    on the batch by torch.arange, torch.tril and comparisons.
 
     When to ignore it: When the argument is one large array and the time is that of its copy: then torch.from_numpy
     saves the copy.
     """
-    advice = "Use torch.from_numpy(np.stack(arrays)), or keep the data as one array."
     for time in line_times(signals.lines, signals.phases):
         line, spent = time.line, scaled(time.duration, own_share(signals.paths, time.line.source))
         slow = spent.value >= LEAST_CONVERSION * max(line.hits, 1.0)
         if slow and line.role != "evaluation" and converts_lists(line.calls):
             category = "input" if line.role == "input" else ""
             does = f"makes a tensor of lists: {in_step(spent.value, signals.step)}"
+            advice = "Use torch.from_numpy(np.stack(arrays)), or keep the data as one array."
+            if line.role == "forward":
+                advice = "Make it once (register_buffer) if no batch changes it, else with operators on whole tensors."
             yield _line(list_conversion, line, does, advice, spent, category)
 
 
@@ -479,8 +485,11 @@ def outside_model(signals: Signals) -> Iterator[Finding]:
         backward = _in_backward(signals, source) if (source.file, source.function) not in loops else 0.0
         if (source.file, source.function) not in loops:
             spent = more(less(spent, _needed(signals, source)), backward)
+        elif any(map(LOSS_CALL.fullmatch, group[0].line.calls)):
+            spent = less(spent, _needed_in_loop(signals, group[0], times, loops))
         if is_user_file(source.file) and ratio(spent.value, signals.step.duration.value) >= LEAST_OUTSIDE:
-            yield _outside(signals, source, spent, len(group) - 1, trained=backward >= TRAINED_THROUGH * spent.value)
+            advice = _advice_outside(signals, group, backward >= TRAINED_THROUGH * spent.value, loops)
+            yield _outside(signals, source, spent, len(group) - 1, advice)
     if signals.has(Signal.REPEATED):
         again, step = signals.repeated, signals.step
         where = f"{format_source(again.source)} runs" if again.source is not None else "The loop runs"
@@ -505,6 +514,23 @@ def _needed(signals: Signals, source: SourceLine) -> float:
     )
 
 
+def _needed_in_loop(
+    signals: Signals, time: LineTime, times: Sequence[LineTime], loops: Collection[tuple[str, str]]
+) -> float:
+    """ns per step of a line of the loop in torch's own loss functions: of the loop's operators, which have no function
+    in a trace, their part in profiled time."""
+    own = [each for each in times if (each.line.source.file, each.line.source.function) in loops]
+    losing = [each for each in own if any(map(LOSS_CALL.fullmatch, each.line.calls))]
+    rest = [use for use in signals.operators if use.phase == "rest" and use.source is None]
+    losses = sum(use.duration for use in rest if plain_name(use.name) in LOSSES)
+    part = ratio(losses, sum(use.duration for use in rest)) * sum(map(_in_operators, own))
+    return min(_in_operators(time), part * ratio(_in_operators(time), sum(map(_in_operators, losing))))
+
+
+def _in_operators(time: LineTime) -> float:
+    return max(0.0, time.duration.value - time.host.value)
+
+
 def _in_backward(signals: Signals, source: SourceLine) -> float:
     """ns per step of what autograd runs for the operators of a function, but for losses."""
     backward = [use for use in signals.functions if use.phase == "backward"]
@@ -521,13 +547,24 @@ def _in_backward(signals: Signals, source: SourceLine) -> float:
     return max(0.0, ratio(own, whole) * phase.duration.value - needed) if phase is not None else 0.0
 
 
-def _outside(signals: Signals, source: SourceLine, spent: Estimate, others: int, *, trained: bool) -> Finding:
+def _advice_outside(
+    signals: Signals, group: Sequence[LineTime], trained: bool, loops: Collection[tuple[str, str]]
+) -> str:
+    """By whether the loss goes through it. Of a line of the loop itself that has operators nobody knows: what backward
+    runs is known by function, and the loop's own holds all kinds."""
+    source = group[0].line.source
+    if trained:
+        return "The loss goes through it, so each step needs it: compile the function, or use ready-made operators."
+    operators = 2 * sum(each.host.value for each in group) < sum(each.duration.value for each in group)
+    if operators and (source.file, source.function) in loops and named(signals.phases, "backward") is not None:
+        return "If the loss goes through it: compile it, or use ready-made operators. Else do it every n-th step."
+    return "Ask whether each step needs it: do it every n-th step, or once before the loop."
+
+
+def _outside(signals: Signals, source: SourceLine, spent: Estimate, others: int, advice: str) -> Finding:
     where = format_source(source) + (f" `{source.text}`" if 0 < len(source.text) <= SHORT_TEXT else "")
     where += f" and {format_count(others, 'more line')} of {source.function}" if others else ""
     summary = f"{where}: {in_step(spent.value, signals.step)}, outside of model and optimiser"
-    advice = "Ask whether each step needs it: do it every n-th step, or once before the loop."
-    if trained:
-        advice = "The loss goes through it, so each step needs it: compile the function, or use ready-made operators."
     return outside_model.finding(
         summary, advice, spent, source=source, evidence=(source.text,) if len(source.text) > SHORT_TEXT else ()
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from steptime.advice.evidence import CaughtUse, KernelUse, OperatorUse, SegmentUse, Signal
@@ -13,8 +14,9 @@ from steptime.advice.line_evidence import steady_time
 from steptime.advice.rule import LONGEST_SUMMARY, Finding, Weight, rule
 from steptime.advice.rules.python import OFTEN
 from steptime.advice.savings import in_step, modelled, named, ratio
-from steptime.advice.segment_evidence import MOST_SLOWED, only_calls
+from steptime.advice.segment_evidence import MOST, MOST_SLOWED, in_environment, line_place, only_calls
 from steptime.advice.signals import Signals, compiles
+from steptime.advice.step_evidence import others_took_cpus
 from steptime.advice.verdict import outliers_text, part_words
 from steptime.quantities import SourceLine, format_count, format_duration, format_share, format_source, format_times
 
@@ -90,8 +92,9 @@ def rollout_share(signals: Signals) -> Finding | None:
     too; what is the environment (`.step(`, `.reset(`) and what a transfer is told from a line's text. Where nothing but
     the models' forward takes time, they are told as calls of the models: a check, a teacher, a generator of samples.
 
-    What helps: Vectorised environments with one batched forward for all; environments in processes of their own;
-    inference_mode while acting. Of calls alone: fewer of them, or one for a larger batch.
+    What helps: Where the models take the time, vectorised environments with one batched forward for all. Where the
+    environment does, a cheaper step of it, or environments in processes of their own. inference_mode while acting. Of
+    calls alone: fewer of them, or one for a larger batch.
 
     When to ignore it: When the environment is the point (a real robot).
     """
@@ -106,21 +109,24 @@ def rollout_share(signals: Signals) -> Finding | None:
     times = f"{format_duration(use.duration)} in {format_count(use.count, 'rollout')}"
     summary = f"Rollouts took {format_share(use.share)} of the run ({times})"
     advice = "Act in many environments at once with one batched forward."
+    if in_environment(use) >= MOST:
+        advice = "Make the environment's own step cheaper, or run environments in processes of their own."
     return rollout_share.finding(summary, advice, **_where(use))
 
 
 def _where(use: SegmentUse) -> dict[str, Any]:
-    """The longest line of what was timed by line, and all of them as evidence."""
+    """The longest line of what was timed by line, or the one that it leads to, and all of them as evidence."""
     sure = use.slowed <= MOST_SLOWED
     lines = tuple(
-        f"{f'{format_share(line.share)}: ' if sure else ''}{format_source(line.source)} {line.source.text}".rstrip()
+        f"{f'{format_share(line.share)}: ' if sure else ''}{line_place(line)} {line.source.text}".rstrip()
         for line in use.lines
     )
     if lines and use.slowed >= TOLD_SLOWED:
         told = f"It took {format_times(use.slowed)} times as long while these lines were timed"
         lines += (f"{told}: what calls much of torch is told too large." if sure else f"{told}.",)
     forward = (f"{format_share(use.forward)}: the models' forward",) if use.forward else ()
-    return {"source": use.lines[0].source if use.lines else None, "evidence": (*lines, *forward)}
+    hottest = next((line.within or line.source for line in use.lines), None)
+    return {"source": hottest, "evidence": (*lines, *forward)}
 
 
 def _segment(signals: Signals, kind: str, least: float) -> SegmentUse | None:
@@ -138,7 +144,7 @@ CATEGORY = {"input": "input", "transfer": "copy"}
 """Of the phases that are one; the others hold several."""
 
 
-@rule("ST904", "steps-changed", needs={Signal.CHANGE}, instead_of=("unstable-steps",))
+@rule("ST904", "steps-changed", needs={Signal.CHANGE}, uses={Signal.CONTENTION}, instead_of=("unstable-steps",))
 def steps_changed(signals: Signals) -> Finding:
     """Steps become longer within the run
 
@@ -150,7 +156,8 @@ def steps_changed(signals: Signals) -> Finding:
     each third of either side must lie on its own side of the middle, the change must come at once, and one phase must
     make up most of it: where all phases grow alike, the machine became slower. Steps that grow bit by bit do so from
     each fifth of the run to the next, in one phase above all, by three tenths or more. When steps become slower while
-    the job runs, its lines are timed once more, and the line that grew is told.
+    the job runs, its lines are timed once more, and the line that grew is told. Where none is, on a CPU that other
+    processes used meanwhile, it is a note: they may be what changed.
 
     What helps: Look at what the job does from that step on.
 
@@ -173,7 +180,13 @@ def steps_changed(signals: Signals) -> Finding:
     amount = change.growth * change.share
     saving = modelled(amount, 0.8 * amount, 1.2 * amount, signals.step.steady)
     # Without a category: the hottest line of one was timed before the change.
-    return steps_changed.finding(summary, advice, saving, source=change.line, evidence=evidence)
+    found = steps_changed.finding(summary, advice, saving, source=change.line, evidence=evidence)
+    shared = signals.has(Signal.CONTENTION) and others_took_cpus(signals.contention)
+    if change.line is None and shared and signals.step.device == "cpu":
+        return replace(
+            found, weight=Weight.NOTE, advice="Measure again on a quiet machine first: others used its CPUs."
+        )
+    return found
 
 
 @rule("ST905", "periodic-steps", needs={Signal.PERIOD}, uses={Signal.LOADER}, instead_of=("unstable-steps",))

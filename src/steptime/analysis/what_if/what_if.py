@@ -18,11 +18,11 @@ from steptime.analysis.what_if.build import build
 from steptime.analysis.what_if.critical_path import NamedPath, PathKind, named, path_of
 from steptime.analysis.what_if.graph import NONE, EdgeKind, Graph, GraphRun, NodeKind, chosen, edges_of, joined, run
 from steptime.analysis.what_if.scope import Scope, scope_of
-from steptime.arrays import Bool, Int32, Int64, distinct, median
+from steptime.arrays import Bool, Few, Int64, distinct, few, median
 from steptime.intervals import contains, measure, union
 from steptime.quantities import Estimate, mean_of_series
-from steptime.trace.links import DEVICE
-from steptime.trace.table import EventKind, EventTable, Trace
+from steptime.trace.links import origins_of
+from steptime.trace.table import EventKind, EventTable, Launched, Trace
 from steptime.trace.vendors import ALLOCATION, OPTIMIZER_STEP, matching
 
 
@@ -171,7 +171,7 @@ class ReplayWindow:
     steps: Int64
 
 
-def window_of(trace: Trace, boundaries: Int64, launch: Int32) -> ReplayWindow:
+def window_of(trace: Trace, boundaries: Int64, launch: Few) -> ReplayWindow:
     """The steps in the middle, at most `MOST_STEPS` of them, with all that they launched or that still ran in them."""
     events = trace.events
     for count in range(min(len(boundaries), MOST_STEPS), 0, -1):
@@ -180,15 +180,16 @@ def window_of(trace: Trace, boundaries: Int64, launch: Int32) -> ReplayWindow:
         chosen = (events.end > since) & (events.begin < until)
         if chosen.sum() <= MOST_EVENTS:
             break
-    called = np.isin(events.event_kind, DEVICE) & (launch != NONE)
-    chosen |= called & (events.begin[launch] < until) & (events.end > since)
-    chosen[launch[called & chosen]] = True
+    called = (events.begin[launch.values] < until) & (events.ends(launch.rows) > since)
+    chosen[launch.rows[called]] = True
+    chosen[launch.values[chosen[launch.rows]]] = True
     rows = np.flatnonzero(chosen)
     place = np.full(len(events) + 1, NONE, np.int32)
     place[rows] = np.arange(len(rows))
     columns = {field.name: getattr(events, field.name)[rows] for field in fields(EventTable)}
-    part = replace(trace, events=EventTable(**columns))
-    return ReplayWindow(part, rows, place[launch[rows]].astype(np.int64), np.arange(first, first + count))
+    calls, origins = (place[column[rows]] for column in (launch, origins_of(trace)))
+    part = replace(trace, events=EventTable(**columns), launched=Launched(few(calls, NONE), few(origins, NONE)))
+    return ReplayWindow(part, rows, calls.astype(np.int64), np.arange(first, first + count))
 
 
 def rerun(
