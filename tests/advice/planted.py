@@ -612,6 +612,18 @@ PLANTED: dict[str, dict[str, Case]] = {
                 operator("tanh", 200, 0.6 * MS, "latency", source=SourceLine("/home/me/train.py", 1, "main")),
             ),
         ),
+        "fires-on-a-loop-over-parameters": replace(
+            BASE,
+            lines=(
+                *BASE.lines,
+                line("shadow.lerp_(value, 0.001)", 9 * MS, 3 * MS, role="python", hits=100.0),
+            ),
+            categories=categories(overhead=9 * MS),
+            operators=(
+                operator("lerp_", 200, 1.2 * MS, "latency", "rest", source=SourceLine("train.py", 1, "main")),
+                operator("copy_", 100, 0.6 * MS, "latency", "rest", source=SourceLine("train.py", 1, "main")),
+            ),
+        ),
         "fires-with-small-products-far-from-the-rate": replace(
             BASE,
             lines=(line("hidden = self.cell(series[:, moment], hidden)", 9 * MS, 1 * MS, role="forward", hits=100.0),),

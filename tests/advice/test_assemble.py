@@ -270,6 +270,24 @@ def test_steps_that_are_slow_every_fifth_time_are_the_jobs(tmp_path: Path) -> No
     assert case.step.duration.value == 23 * MS
 
 
+@pytest.mark.parametrize("others", [(), ("__main__.log",)])
+def test_a_callback_that_counts_the_steps_itself_is_the_line_where_nothing_else_is_called(
+    tmp_path: Path, others: tuple[str, ...]
+) -> None:
+    texts = ("loss.backward()", "paint(step, out)", "log(loss)")
+    lines = [{"line": 7 + number, "text": text, "stores": [], "loads": []} for number, text in enumerate(texts)]
+    job = JournalBuilder().fact("code", base=1, file="job.py", function="main", first_line=7, loop=True, lines=lines)
+    job.fact("called", file="job.py", line=7, names=["torch._tensor.Tensor.backward"])
+    job.fact("called", file="job.py", line=8, names=["torch.Tensor.detach", "__main__.Painter.__call__"])
+    job.fact("called", file="job.py", line=9, names=["builtins.print", *others])
+    for number in range(101):
+        job.next(MS).forward(5 * MS).backward(8 * MS).step(2 * MS).wait((40 if number % 5 == 4 else 1) * MS)
+    period = case_of(job.process(tmp_path / "recording")).period
+    assert period is not None
+    assert (period.every, period.phase) == (5, "rest")
+    assert (period.line.text if period.line is not None else None) == (None if others else "paint(step, out)")
+
+
 def test_shapes_that_vary_are_the_jobs(tmp_path: Path) -> None:
     job = JournalBuilder()
     for number in range(101):

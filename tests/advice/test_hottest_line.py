@@ -46,6 +46,14 @@ def test_what_the_loader_runs_is_where_the_input_is_made() -> None:
     assert at_hottest_line(finding("input", None), seen).source == ITEM
 
 
+def test_where_a_loader_is_made_beside_the_call_of_the_loop_nothing_of_the_step_is_its_line() -> None:
+    """`fit()` is called by the function that makes the loader, so all of the step runs below that."""
+    loader = SourceLine("/job/run.py", 5, "start", "loader = DataLoader(data)")
+    fit = SourceLine("/job/run.py", 6, "start", "fit(loader)")
+    seen = case(PathUse(90, "", (LOOP, CALL, fit)), PathUse(90, "backward", (BACKWARD, fit)))
+    assert at_hottest_line(finding("input", loader), seen).source == loader
+
+
 def test_little_time_and_many_equal_lines_change_nothing() -> None:
     assert at_hottest_line(finding("input", CALL), case(PathUse(7, "", (CROP, CALL)))).source == CALL
     lines = [SourceLine("/job/augment.py", number, "crop") for number in range(10)]

@@ -16,9 +16,13 @@ PLAIN, CALLING = 0, 1
 
 
 def shares(
-    spent: tuple[float, float], timing: tuple[int, int], usual: float | tuple[float, float, float, float]
+    spent: tuple[float, float],
+    timing: tuple[int, int],
+    usual: float | tuple[float, float, float, float],
+    slowed: int = 1,
 ) -> tuple[Float64, Float64]:
-    """Of two lines that take so much of two like steps outside of the phases. usual: of all, or each, of four steps."""
+    """Of two lines that take so much of two like steps outside of the phases. usual: of all, or each, of four steps;
+    slowed: how many times as long as when lines were timed their forward is."""
     table = np.zeros((2, 2, len(Phase)), np.int64)
     for row, each in enumerate(spent):
         table[row, :, REST] = each
@@ -33,6 +37,7 @@ def shares(
     )
     lined, after = np.zeros((2, len(Phase)), np.int64), np.zeros((4, len(Phase)), np.int64)
     lined[:, REST], after[:, REST] = steps, usual
+    lined[:, Phase.FORWARD], after[:, Phase.FORWARD] = 100, 100 * slowed
     watched: Bool = np.array([False, True])
     found, scales = usual_spent(made, lined, after, watched)
     return found[:, :, REST].mean(axis=1), scales[:, REST]
@@ -68,3 +73,9 @@ def test_what_usual_steps_take_longer_is_of_the_jobs_own_lines() -> None:
     assert found.tolist() == pytest.approx([550, 50])
     found, _ = shares((100, 50), (0, 0), usual=180)
     assert found.tolist() == pytest.approx([130, 50])
+
+
+def test_where_the_machine_became_slower_all_lines_did() -> None:
+    """By as much as forward did; what single steps take beyond that is of no line."""
+    found, _ = shares((100, 0), (0, 0), usual=(200, 300, 300, 9000), slowed=3)
+    assert found.tolist() == [300, 0]

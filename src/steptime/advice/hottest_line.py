@@ -7,6 +7,7 @@ the user's code; the line that holds most of the time in there is the one to loo
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import takewhile
 
 from steptime.advice.evidence import Case, PathUse
 from steptime.advice.line_evidence import function_around, function_of, loop_functions
@@ -74,8 +75,8 @@ def _runs(known: SourceLine, case: Case) -> bool:
 
 def _below(known: SourceLine | None, category: str, case: Case) -> list[PathUse]:
     """The paths through the known line, else those that the loader runs where it is about the input, else those
-    through its function, unless that is the training loop, which everything runs through. What is no time of the host
-    alone stays in the function that its operators have told."""
+    through its function, unless that is the training loop, or calls it: everything runs through that. What is no time
+    of the host alone stays in the function that its operators have told."""
     paths = [path for path in case.paths if path.lines]
     through = [path for path in paths if known is not None and any(_same_line(line, known) for line in path.lines)]
     around = function_around((line for path in paths for line in path.lines), known) if known is not None else None
@@ -88,7 +89,9 @@ def _below(known: SourceLine | None, category: str, case: Case) -> list[PathUse]
     loops = {function_of(SourceLine(file, 0, name)) for file, name in loop_functions(case.lines)}
     if known is None or known.function == "<module>" or function_of(known) in loops:
         return []
-    return [path for path in paths if any(_inside(line, known, around) for line in path.lines)]
+    # A function that calls the loop's has the whole step below it.
+    below = [(path, takewhile(lambda line: function_of(line) not in loops, path.lines)) for path in paths]
+    return [path for path, lines in below if any(_inside(line, known, around) for line in lines)]
 
 
 def _inside(line: SourceLine, known: SourceLine, around: str | None) -> bool:

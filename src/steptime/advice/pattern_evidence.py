@@ -15,7 +15,7 @@ from steptime.advice.segment_evidence import segment_lines
 from steptime.analysis.layout import Layout
 from steptime.analysis.step_patterns import LastingChange, find_change, find_period
 from steptime.analysis.steps import UPDATES
-from steptime.analysis.timeline import RecordTable, Steps
+from steptime.analysis.timeline import Phase, RecordTable, Steps
 from steptime.arrays import Int64, unique
 from steptime.journal import Flag, Kind
 from steptime.quantities import SourceLine, mean_of_series
@@ -133,7 +133,9 @@ def period_use(process: Process, layout: Layout) -> PeriodUse | None:
         period.extra,
         cost,
         period.phase.name.lower(),
-        grown_line(process, layout, period.phase, period.extra) or _turn(process, period.every),
+        grown_line(process, layout, period.phase, period.extra)
+        or _turn(process, period.every)
+        or (_only_call(process) if period.phase is Phase.REST else None),
     )
 
 
@@ -164,3 +166,21 @@ def _turn(process: Process, every: int) -> SourceLine | None:
         if len(found) == 1:
             return found.pop()
     return None
+
+
+def _only_call(process: Process) -> SourceLine | None:
+    """The line of the loop that calls anything but torch and what is built in, where one alone was seen to: a callback
+    that counts the steps itself, in a function that was too quick to be timed."""
+    calling = {
+        (fact.file, fact.line)
+        for fact in process.called
+        if any(not name.startswith(("torch.", "builtins.")) for name in fact.names)
+    }
+    lines = [
+        SourceLine(code.file, line.line, code.function, line.text)
+        for code in process.codes
+        if code.loop
+        for line in code.lines
+        if (code.file, line.line) in calling
+    ]
+    return lines[0] if len(lines) == 1 else None

@@ -89,8 +89,9 @@ def usual_spent(table: LineTable, lined: Int64, usual: Int64, watched: Bool) -> 
     it.
 
     Where the usual steps take far longer outside of the phases than those that were timed, some may do what no timed
-    one did (a plot every so many steps), which is no line's that was timed: their median counts then. What they take
-    longer is that of lines of the job's own, and not of what stands around a call that the probe wraps.
+    one did (a plot every so many steps), which is no line's that was timed: their median counts then, or what the
+    machine explains, by which all phases are longer. What they take longer is that of lines of the job's own, and not
+    of what stands around a call that the probe wraps.
     """
     own = table.spent * own_time(table)[:, :, None]
     spent = without_stalls(own)
@@ -101,8 +102,9 @@ def usual_spent(table: LineTable, lined: Int64, usual: Int64, watched: Bool) -> 
     listening = min(longer, held)
     whole[Phase.REST] -= listening
     centre = usual.mean(axis=0)
-    if centre[Phase.REST] > FAR_LONGER * whole[Phase.REST]:
-        centre[Phase.REST] = min(centre[Phase.REST], np.median(usual[:, Phase.REST]))
+    expected = whole[Phase.REST] * max(1.0, _slowed(centre, whole))
+    if centre[Phase.REST] > FAR_LONGER * expected:
+        centre[Phase.REST] = min(centre[Phase.REST], max(expected, np.median(usual[:, Phase.REST])))
     every = np.divide(centre, whole, out=np.ones(len(Phase)), where=whole > 0)
     scales = np.tile(every, (len(spent), 1))
     scales[watched, Phase.REST] *= 1 - listening / held if held > 0 else 1.0
@@ -110,6 +112,12 @@ def usual_spent(table: LineTable, lined: Int64, usual: Int64, watched: Bool) -> 
         scales[watched, Phase.REST] = 1.0
         scales[~watched, Phase.REST] = (centre[Phase.REST] - held) / (whole[Phase.REST] - held)
     return spent * scales[:, None, :], scales
+
+
+def _slowed(centre: Float64, whole: Float64) -> float:
+    """By how many times the phases are longer than in the line-timed steps, without what is outside of them."""
+    timed = np.delete(whole, Phase.REST).sum()
+    return float(np.delete(centre, Phase.REST).sum() / timed) if timed > 0 else 1.0
 
 
 def own_time(table: LineTable) -> Float64:

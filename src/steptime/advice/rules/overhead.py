@@ -39,6 +39,8 @@ FEWEST_MICRO_BATCHES = 2
 """A step: fewer, larger ones are to be had from here on."""
 FEWEST_ROUNDS = 8
 """Executions of a line per step: a line that runs once, or once per block of a model, is no loop over elements."""
+ON_A_LIST = "Use one operator on the whole tensor, or on all tensors (torch._foreach_*), or compile the function."
+"""Outside of the model a loop goes over parameters as often as over samples."""
 CALLERS = frozenset({"forward", "python"})
 """Roles of lines that call the operators of a loop themselves."""
 GAINED_BY_SIZE = 0.5
@@ -153,7 +155,9 @@ def dispatch_loop(signals: Signals) -> Iterator[Finding]:
         summary = f"{where} {site.calls:,.0f} of the step's {whole:,.0f} operators: "
         summary += in_step(saving.value, signals.step)
         category, text = "overhead" if on_device else "", (source.text,) if source.text else ()
-        yield dispatch_loop.finding(summary, advice, saving, category=category, source=source, evidence=text)
+        beside = any(line.source == source and line.role == "python" for line in signals.lines)
+        told = ON_A_LIST if beside and not compiles(signals) else advice
+        yield dispatch_loop.finding(summary, told, saving, category=category, source=source, evidence=text)
 
 
 def _with_the_loop(dispatch: Estimate, site: _Site) -> Estimate:

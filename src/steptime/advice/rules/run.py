@@ -198,7 +198,7 @@ def periodic_steps(signals: Signals) -> Finding | None:
 
     How we know: Of the steps that are far longer than usual, three in four lie k steps apart, and three in four of
     those steps are slow. What they take more is spread over all steps. The line is the only one of the loop that takes
-    a count modulo something.
+    a count modulo something, else the only one that calls anything but torch.
 
     What helps: Do it less often, on a part of the data, or in another thread or process.
 
