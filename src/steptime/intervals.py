@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from steptime.arrays import Bool, Int64
+from steptime.arrays import PIECE, Bool, Int64
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -45,8 +45,6 @@ class Intervals:
     __hash__ = None  # type: ignore[assignment]
 
 
-PIECE = 1 << 17
-"""Of millions of times, those that are looked at in one go, so that what is only on the way takes no memory for all."""
 EMPTY = Intervals(np.empty(0, np.int64), np.empty(0, np.int64))
 
 
@@ -56,6 +54,7 @@ def union(begin: npt.ArrayLike, end: npt.ArrayLike) -> Intervals:
     Intervals that are empty or reversed hold no instant.
     """
     starts, stops = np.asarray(begin, np.int64), np.asarray(end, np.int64)
+    del begin, end  # whoever made them for this call alone holds them no longer
     kept = stops > starts
     if not kept.all():
         starts, stops = starts[kept], stops[kept]
@@ -63,8 +62,11 @@ def union(begin: npt.ArrayLike, end: npt.ArrayLike) -> Intervals:
         return EMPTY
     if np.any(starts[1:] < starts[:-1]):
         order = np.argsort(starts, kind="stable")
-        starts, stops = starts[order], stops[order]
+        starts = starts[order]
+        stops = stops[order]
+        del order
     reach = np.maximum.accumulate(stops)
+    del stops
     apart = np.ones(len(starts) + 1, np.bool_)
     np.greater(starts[1:], reach[:-1], out=apart[1:-1])
     return Intervals(starts[apart[:-1]], reach[apart[1:]])
@@ -141,7 +143,7 @@ def claim(begin: npt.ArrayLike, end: npt.ArrayLike, sets: Sequence[Intervals]) -
     starts, stops = np.asarray(begin, np.int64), np.asarray(end, np.int64)
     claimed, columns = EMPTY, [np.zeros(len(starts), np.int64)]
     for each in sets:
-        claimed = join(claimed, each)
+        claimed = join(claimed, each) if len(claimed) else each
         columns.append(measure(claimed, starts, stops))
     columns.append(stops - starts)
     reached = np.stack(columns, axis=1)

@@ -94,7 +94,7 @@ def scope_over(trace: Trace, begin: int, end: int) -> tuple[Scope, Graph]:
     boundaries = np.array([[begin, end]], np.int64)
     lane = training_lane(trace)
     assert lane is not None
-    scope = scope_of(trace, boundaries, link(trace, boundaries).launch.astype(np.int64), lane, EMPTY)
+    scope = scope_of(trace, boundaries, link(trace, boundaries).launch[:].astype(np.int64), lane, EMPTY)
     return scope, build(scope)
 
 

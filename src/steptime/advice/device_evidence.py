@@ -336,7 +336,9 @@ def with_device(
     operator name, where the trace itself has no stacks."""
     trace, links = steps.trace, steps.links
     roofline = draw(steps, case.step.duration.value)
+    give_back(len(trace.events))
     replay = rerun(steps, breakdown, at_roofline(trace, links, roofline))
+    give_back(len(trace.events))
     known = {**generated_sources(trace, links), **(sources or {})}
     kernels = [_kernel(group, trace, links) for group in roofline.groups[:MOST_KERNELS]]
     computing = [use for use in kernels if use.bound != COMMUNICATION]

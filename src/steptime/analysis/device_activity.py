@@ -45,7 +45,7 @@ def unseen_work(trace: Trace) -> Bool:
     """Which events ask a device for work, in a trace that holds nothing that a device did: launches, and collectives of
     libraries that work on devices only. The job ran on a device then, and the profiler recorded the host alone."""
     events = trace.events
-    if np.isin(events.event_kind, DEVICE).any():
+    if events.are(*DEVICE).any():
         return none_of(len(events))
     launches = (events.event_kind == EventKind.RUNTIME) & matching(trace, LAUNCH.match)
     collectives = (events.event_kind == EventKind.ANNOTATION) & matching(trace, COLLECTIVE_ON_DEVICE.match)
@@ -69,7 +69,7 @@ def nothing_in(trace: Trace) -> str:
 @once
 def device_activities(trace: Trace) -> Activities:
     """Kernels, copies and memsets with the calls that launched them."""
-    rows = np.flatnonzero(np.isin(trace.events.event_kind, DEVICE))
+    rows = np.flatnonzero(trace.events.are(*DEVICE))
     rows = rows[np.argsort(trace.events.begin[rows], kind="stable")]
     return Activities(rows.astype(np.int32), launches_of(trace)[rows])
 
@@ -97,6 +97,6 @@ def device_time(trace: Trace) -> DeviceTime:
     events = trace.events
     kernel = events.event_kind == EventKind.KERNEL
     between = communication_kernels(trace)
-    copies = np.isin(events.event_kind, (EventKind.MEMCPY, EventKind.MEMSET))
+    copies = events.are(EventKind.MEMCPY, EventKind.MEMSET)
     chosen = (kernel & ~between, between, copies, kernel | copies)
     return DeviceTime(*(during(trace, each) for each in chosen))

@@ -28,13 +28,13 @@ from steptime.analysis.device_activity import device_activities, device_time
 from steptime.analysis.operators import DISPATCH_GAP, bridged, grouped, operator_events, per_step, source_of
 from steptime.analysis.step_context import StepContext
 from steptime.analysis.threads import autograd_lanes, compile_time, during, input_time, recorded_time
-from steptime.arrays import Bool, Int32, Int64, distinct, give_back, unique
-from steptime.intervals import EMPTY, PIECE, Intervals, contains, instants, intersect, join, subtract, touching, union
+from steptime.arrays import PIECE, Bool, Int8, Int32, Int64, Numbers, distinct, give_back, unique
+from steptime.intervals import EMPTY, Intervals, contains, instants, intersect, join, subtract, touching, union
 from steptime.quantities import SourceLine
 from steptime.trace.cached_per_trace import once
 from steptime.trace.call_tree import ROOT, CallTree, enclosing, innermost_at, nesting_order
 from steptime.trace.links import FRAME, UNKNOWN, Links, host_events, host_forest, running_before
-from steptime.trace.table import EventKind, Trace
+from steptime.trace.table import EventKind, EventTable, Trace
 from steptime.trace.vendors import ALLOCATION, COPY_CALL, LOADER, STEP, SYNCHRONISATION, is_engine, matching, of_symbols
 
 CATEGORIES = (
@@ -52,20 +52,26 @@ BY_LINE = (Category.SYNC, Category.PYTHON)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Idle:
-    """Idle stretches in time order, ns. launch: row of the call that ends each, UNKNOWN for none; launched: when it
-    began. queued: when that call had returned and the device could begin; the stretch's end without a call. lane: of
+    """Idle stretches in time order, ns. launch: row of the call that ends each, UNKNOWN for none. lane: of
     the thread that ends it. staged: that call is a copy which held the host for longer than launching
     takes. threads: by lane, the lanes that explain what it ends, those whose word counts first first.
     """
 
     begin: Int64
     end: Int64
-    launch: Int64
-    launched: Int64
-    queued: Int64
-    lane: Int64
+    launch: Int32
+    lane: Int32
     staged: Bool
     threads: dict[int, tuple[int, ...]]
+
+    def launched(self, events: EventTable) -> Int64:
+        """When the call began that ends each."""
+        before = np.where(self.end - self.begin <= DISPATCH_GAP, self.begin, self.end)  # a lost launch: queued, or not
+        return np.clip(np.where(self.launch == UNKNOWN, before, events.begin[self.launch]), self.begin, self.end)
+
+    def queued(self, events: EventTable) -> Int64:
+        """When that call had returned and the device could begin; the stretch's end without a call."""
+        return np.where(self.launch == UNKNOWN, self.end, np.clip(events.ends(self.launch), self.begin, self.end))
 
 
 @once
@@ -75,20 +81,17 @@ def idle_of(trace: Trace, lane: int | None) -> Idle:
     idle = subtract(recorded_time(trace), device_time(trace).busy)
     begins = trace.events.begin[activities.rows]
     after = np.searchsorted(begins, idle.end)
-    launch = np.append(activities.launch, UNKNOWN)[after]
+    launch = np.append(activities.launch, np.int32(UNKNOWN))[after]
     called = launch != UNKNOWN
     usual = UNKNOWN if lane is None else lane
     launches = activities.launch[activities.launch != UNKNOWN]
     if lane is None and len(launches):
         usual = int(np.bincount(trace.events.lane[launches]).argmax())
-    lanes = np.where(called, trace.events.lane[launch], usual)
-    before = np.where(idle.end - idle.begin <= DISPATCH_GAP, idle.begin, idle.end)  # a lost launch: queued, or not
-    launched = np.clip(np.where(called, trace.events.begin[launch], before), idle.begin, idle.end)
-    queued = np.where(called, np.clip(trace.events.ends(launch), idle.begin, idle.end), idle.end)
-    staged = called & matching(trace, COPY_CALL.match)[launch] & (trace.events.duration[launch] > DISPATCH_GAP)
+    lanes = np.where(called, trace.events.lane[launch], usual).astype(np.int32)
+    staged = called & _named(trace, launch, COPY_CALL.match) & (trace.events.duration[launch] > DISPATCH_GAP)
     family = (*autograd_lanes(trace, lane), lane) if lane is not None else ()
     threads = {each: family if each in family else (each,) for each in unique(lanes).tolist()}
-    return Idle(idle.begin, idle.end, launch, launched, queued, lanes, staged, threads)
+    return Idle(idle.begin, idle.end, launch, lanes, staged, threads)
 
 
 @once
@@ -117,8 +120,9 @@ def _explain(
     """By CATEGORIES, what was done in the stretches that the thread on `lane` ended."""
     events, threads = trace.events, idle.threads[lane]
     mine = idle.lane == lane
-    begin, end, launched, staged = (each[mine] for each in (idle.begin, idle.end, idle.launched, idle.staged))
-    unrecorded = idle.end - idle.queued > DISPATCH_GAP
+    begin, end, staged = (each[mine] for each in (idle.begin, idle.end, idle.staged))
+    launched, ready = idle.launched(events)[mine], idle.queued(events)
+    unrecorded = idle.end - ready > DISPATCH_GAP
     unrecorded &= mine
     inside = union(begin, end)
     waits = np.concatenate([waiting_calls(trace, each) for each in threads])
@@ -133,7 +137,7 @@ def _explain(
         intersect(union(begin[~queued], end[~queued]), during(trace, waits[events.duration[waits] > DISPATCH_GAP])),
     )
     return (
-        join(union(idle.queued[unrecorded], idle.end[unrecorded]), _waits_for_nothing(trace, idle, waits)),
+        join(union(ready[unrecorded], idle.end[unrecorded]), _waits_for_nothing(trace, idle, waits)),
         intersect(inside, join(*(input_time(trace, each) for each in threads), input_ranges)),
         waiting,
         intersect(inside, join(*(compile_time(trace, each) for each in threads), compile_ranges)),
@@ -213,7 +217,7 @@ def gaps_of(steps: StepContext) -> IdleGaps:
     begin, end, step, category = pieces_of(steps.windows, busy, claims)
     gap = np.searchsorted(idle.begin, begin, side="right") - 1
     gap[(gap < 0) | (begin >= np.append(idle.end, 0)[gap])] = UNKNOWN
-    lane, launch = (np.append(column, UNKNOWN)[gap] for column in (idle.lane, idle.launch))
+    lane, launch = (np.append(column, np.int32(UNKNOWN))[gap] for column in (idle.lane, idle.launch))
     wait = _waits(trace, idle, np.append(idle.begin, 0)[gap], begin, lane)
     wait = np.where((wait == UNKNOWN) & np.append(idle.staged, False)[gap], launch, wait)
     wait = np.where(category == Category.SYNC, wait, UNKNOWN)
@@ -221,7 +225,7 @@ def gaps_of(steps: StepContext) -> IdleGaps:
     found = IdleGaps(
         begin,
         end,
-        step=step.astype(np.int32),
+        step=step,
         category=category.astype(np.int32),
         launch=launch.astype(np.int32),
         lane=lane.astype(np.int32),
@@ -233,26 +237,45 @@ def gaps_of(steps: StepContext) -> IdleGaps:
     return replace(found, functions=_find_causes(trace, steps.links, idle, found))
 
 
-def pieces_of(windows: Int64, busy: Intervals, claims: Claims) -> tuple[Int64, Int64, Int64, Int64]:
+def pieces_of(windows: Int64, busy: Intervals, claims: Claims) -> tuple[Int64, Int64, Int32, Int8]:
     """begin, end, step and category of the windows' time outside `busy`: each instant to the first claim that holds it.
-    windows: (n, 2) ns, disjoint."""
+    windows: (n, 2) ns, disjoint. Some of them at once, so that what is only on the way takes no memory for all."""
+    found = [_pieces_of(windows[:0], EMPTY, ())]
+    at_once = max(1, len(windows) * PIECE // max(len(busy), 1))
+    for first in range(0, len(windows), at_once):
+        some = windows[first : first + at_once]
+        near = [(category, _near(held, some)) for category, held in claims]
+        begin, end, step, category = _pieces_of(some, _near(busy, some), tuple(near))
+        found.append((begin, end, step + np.int32(first), category))
+    begin, end, step, category = (np.concatenate(column) for column in zip(*found, strict=True))
+    return begin, end, step, category
+
+
+def _near(held: Intervals, windows: Int64) -> Intervals:
+    """Those that reach into the time of some windows."""
+    first = np.searchsorted(held.end, windows[0, 0], side="right")
+    last = np.searchsorted(held.begin, windows[-1, 1])
+    return Intervals(held.begin[first:last], held.end[first:last])
+
+
+def _pieces_of(windows: Int64, busy: Intervals, claims: Claims) -> tuple[Int64, Int64, Int32, Int8]:
     idle = subtract(union(windows[:, 0], windows[:, 1]), busy)
     sides = [side for each in (idle, *(held for _, held in claims)) for side in (each.begin, each.end)]
     boundaries = instants(windows.ravel(), *sides)
     heads, tails = boundaries[:-1], boundaries[1:]
     inside = contains(idle, heads)
     heads, tails = heads[inside], tails[inside]
-    category = np.full(len(heads), Category.UNEXPLAINED, np.int64)
+    category = np.full(len(heads), Category.UNEXPLAINED, np.int8)
     for name, each in reversed(claims):
         category[contains(each, heads)] = name
-    step = np.searchsorted(windows[:, 0], heads, side="right") - 1
+    step = (np.searchsorted(windows[:, 0], heads, side="right") - 1).astype(np.int32)
     whole = np.append(True, (heads[1:] != tails[:-1]) | (np.diff(category) != 0) | (np.diff(step) != 0))[: len(heads)]
     first = np.flatnonzero(whole)
     last = np.flatnonzero(np.append(whole[1:], len(whole) > 0))
     return heads[first], tails[last], step[first], category[first]
 
 
-def _waits(trace: Trace, idle: Idle, drained: Int64, begin: Int64, lane: Int64) -> Int64:
+def _waits(trace: Trace, idle: Idle, drained: Int64, begin: Int64, lane: Int32) -> Int64:
     """By piece: the call in which the host waited when the device ran dry, else when the piece begins; UNKNOWN where it
     did not. drained: when the stretch of each piece began, ns."""
     events = trace.events
@@ -307,14 +330,15 @@ def _is_function(name: str) -> bool:
     return FRAME.match(name) is not None and not name.startswith("torch/")
 
 
-def _functions_of(trace: Trace, piece: Int64, owner: Int64, spent: Int64) -> tuple[Int64, Int64, Int64, Int64]:
+def _functions_of(trace: Trace, piece: Int32, owner: Int32, spent: Int64) -> tuple[Numbers, Int64, Int64, Int64]:
     """How long Python functions held pieces of time, with all that they call: number of the piece, name of the
     function, ns, and a row of it; by piece and name. piece, owner, spent: as of `_held_by`."""
-    forest = host_forest(trace)
+    forest, nothing = host_forest(trace), np.empty(0, np.int64)
+    if not (trace.events.event_kind == EventKind.PYTHON).any():
+        return nothing, nothing, nothing, nothing
     functions = (trace.events.event_kind == EventKind.PYTHON) & matching(trace, _is_function) & ~running_before(trace)
     at = forest.nearest(functions)[owner].astype(np.int64)
     if not (at != UNKNOWN).any():
-        nothing = np.empty(0, np.int64)
         return nothing, nothing, nothing, nothing
     around, stretch, levels = forest.enclosing(functions), np.arange(len(owner)), []
     while (known := at != UNKNOWN).any():
@@ -330,7 +354,7 @@ def _functions_of(trace: Trace, piece: Int64, owner: Int64, spent: Int64) -> tup
     return piece[stretch[first]], name[first], held, row[first]
 
 
-def _most_specific(trace: Trace, held: tuple[Int64, Int64, Int64, Int64], duration: Int64) -> Int64:
+def _most_specific(trace: Trace, held: tuple[Numbers, Int64, Int64, Int64], duration: Int64) -> Int64:
     """By piece a row of the function that held the least of it among those that held nearly all: what encloses that
     one holds no less, and says less. UNKNOWN for none. held: of `_functions_of`."""
     found = np.full(len(duration), UNKNOWN, np.int64)
@@ -345,19 +369,19 @@ def _thread_on(trace: Trace, lane: int, pieces: Intervals) -> CallTree:
     """What happened on a lane of the host in pieces of time, the profiler's own ranges of steps left out; what outlasts
     its parent does so here, too. Whatever is open in a piece overlaps it, so that the others need not be nested."""
     events = trace.events
-    found, marks = [np.empty(0, np.int32)], of_symbols(trace, STEP.match)
+    found, marks, host = [np.empty(0, np.int32)], of_symbols(trace, STEP.match), host_events(trace)
     for first in range(0, len(events), PIECE):
         part = slice(first, first + PIECE)
-        mine = np.flatnonzero(host_events(trace)[part] & (events.lane[part] == lane)).astype(np.int32) + np.int32(first)
+        mine = np.flatnonzero(host[part] & (events.lane[part] == lane)).astype(np.int32) + np.int32(first)
         mine = mine[~marks[events.name[mine]]]
         found.append(mine[touching(pieces, events.begin[mine], events.ends(mine))])
     rows = np.concatenate(found)
-    rows = rows[nesting_order(events.begin[rows], events.ends(rows))]
+    rows = rows[nesting_order(events.begin[rows], events.duration[rows])]
     begin, end = events.begin[rows], events.ends(rows)
     return CallTree(rows, enclosing(begin, end), begin, end)
 
 
-def _held_by(begin: Int64, end: Int64, threads: list[CallTree]) -> tuple[Int64, Int64, Int64]:
+def _held_by(begin: Int64, end: Int64, threads: list[CallTree]) -> tuple[Int32, Int32, Int64]:
     """What held the threads in pieces of time, stretch by stretch: number of the piece, row of the event, ns. Stretches
     in which nothing did are left out.
 
@@ -369,10 +393,10 @@ def _held_by(begin: Int64, end: Int64, threads: list[CallTree]) -> tuple[Int64, 
     times = instants(begin, *(column[contains(pieces, column)] for column in sides))
     first = np.searchsorted(times, begin)
     count = np.searchsorted(times, end) - first
-    piece = np.repeat(np.arange(len(begin)), count)
+    piece = np.repeat(np.arange(len(begin), dtype=np.int32), count)
     heads = times[np.arange(len(piece)) + np.repeat(first - (np.cumsum(count) - count), count)]
     tails = np.minimum(np.append(heads[1:], end[-1]), end[piece])
-    owner = np.full(len(heads), UNKNOWN, np.int64)
+    owner = np.full(len(heads), UNKNOWN, np.int32)
     for each in threads:
         free = np.flatnonzero(owner == UNKNOWN)
         inner = innermost_at(each, heads[free])
@@ -382,7 +406,7 @@ def _held_by(begin: Int64, end: Int64, threads: list[CallTree]) -> tuple[Int64, 
     return piece[known], owner[known], (tails - heads)[known]
 
 
-def _heaviest(piece: Int64, cause: Int64, weight: Int64, count: int) -> Int64:
+def _heaviest(piece: Int32, cause: Int32, weight: Int64, count: int) -> Int64:
     """For each of `count` pieces the cause with the largest sum of weights, UNKNOWN for none."""
     found = np.full(count, UNKNOWN, np.int64)
     if not len(piece):

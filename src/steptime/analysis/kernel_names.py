@@ -10,7 +10,7 @@ import numpy as np
 from steptime.analysis.op_cost.call import Call, OpCost, parse
 from steptime.analysis.op_cost.layers import from_output
 from steptime.analysis.op_cost.op_cost import Modelled
-from steptime.arrays import Int64, distinct
+from steptime.arrays import Few, Int64, Numbers, distinct
 from steptime.trace.links import UNKNOWN, Links
 from steptime.trace.table import ABSENT, Trace
 from steptime.trace.vendors import matching
@@ -84,7 +84,7 @@ DEPTH = 4
 """conv2d, convolution, _convolution, cudnn_convolution: the outermost of them may be the one that backward knows."""
 
 
-def complete(trace: Trace, links: Links, operator: Int64, modelled: Modelled) -> Modelled:
+def complete(trace: Trace, links: Links, operator: Numbers, modelled: Modelled) -> Modelled:
     """The same work, with that of convolutions of traces that hold shapes but no settings (before torch 2.1): without
     strides a shape does not tell the output's, but the gradient that arrives in backward does, and the forward operator
     tells what its gradient lacks. operator: rows that `modelled` is of, -1 for none."""
@@ -107,12 +107,16 @@ def complete(trace: Trace, links: Links, operator: Int64, modelled: Modelled) ->
     return Modelled((*modelled.works, *works), kinds)
 
 
-def _backwards(trace: Trace, links: Links, rows: Int64) -> Int64:
+def _backwards(trace: Trace, links: Links, rows: Numbers) -> Int64:
     """For each row the backward operator of the convolution that it is part of; UNKNOWN where none is."""
     backward = np.flatnonzero(matching(trace, GRADIENT_AT.__contains__))
     backward = backward[links.forward[backward] != UNKNOWN]
-    of_forward = np.full(len(trace.events), UNKNOWN, np.int64)
-    of_forward[links.forward[backward]] = backward
+    forward = links.forward[backward]
+    order = np.argsort(forward, kind="stable")
+    last = np.ones(len(order), np.bool_)  # of several backwards of one
+    last[:-1] = np.diff(forward[order]) != 0
+    chosen = order[last]
+    of_forward = Few(len(trace.events), UNKNOWN, forward[chosen], backward[chosen])
     found, around = of_forward[rows], rows
     for _ in range(DEPTH):
         around = np.where(around == UNKNOWN, UNKNOWN, links.parent[around])

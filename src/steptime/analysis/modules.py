@@ -79,7 +79,8 @@ class ModuleCalls:
 def module_calls(steps: StepContext) -> ModuleCalls:
     """All of them, by row. Our own ranges say the path; Kineto (with_stack) numbers the modules of a class."""
     trace, module = steps.trace, steps.links.module
-    rows = np.flatnonzero(module == np.arange(len(module)))
+    within_one = np.flatnonzero(module != UNKNOWN)
+    rows = within_one[module[within_one] == within_one]
     mask = np.zeros(len(module), np.bool_)
     mask[rows] = True
     around = host_forest(trace).around(rows, mask, itself=False).tolist()
@@ -173,7 +174,7 @@ def _add_times(steps: StepContext, calls: ModuleCalls, spent: defaultdict[str, _
     again = calls.rows[behind[calls.rows]]
     rerun = union(trace.events.begin[again], trace.events.ends(again))
     if steps.on_device:
-        work = np.flatnonzero(np.isin(trace.events.event_kind, DEVICE) & counted)
+        work = np.flatnonzero(trace.events.are(*DEVICE) & counted)
         _add(trace, calls, spent, work[~behind[work]], module[work[~behind[work]]], "forward")
         _add(trace, calls, spent, work[behind[work]], module[work[behind[work]]], "backward")
     else:

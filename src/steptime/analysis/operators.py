@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,23 +17,24 @@ from steptime.analysis.op_cost.op_cost import Modelled, bound_of, model
 from steptime.analysis.step_context import StepContext
 from steptime.analysis.threads import input_time
 from steptime.analysis.timeline import Phase
-from steptime.arrays import Bool, Float64, Int8, Int32, Int64, among, distinct, give_back, unique
-from steptime.intervals import EMPTY, PIECE, Intervals, contains, union
+from steptime.arrays import PIECE, Bool, Float64, Int8, Int32, Int64, Numbers, among, distinct, give_back, unique
+from steptime.intervals import EMPTY, Intervals, contains, union
 from steptime.quantities import SourceLine
 from steptime.trace.cached_per_trace import once
 from steptime.trace.call_tree import (
     ROOT,
     CallTree,
     ExclusiveSpans,
-    call_tree,
     depths,
     exclusive_spans,
     has_descendant,
     innermost_at,
     nearest_ancestor,
+    nested,
+    nesting_order,
 )
 from steptime.trace.links import UNKNOWN, Links, host_forest, none_of, roles_of, source_line
-from steptime.trace.table import ABSENT, EventKind, Trace
+from steptime.trace.table import ABSENT, EventKind, EventTable, Trace
 from steptime.trace.vendors import (
     OPTIMIZER_STEP,
     is_engine,
@@ -42,6 +43,7 @@ from steptime.trace.vendors import (
     is_recurrent,
     is_wrapper,
     matching,
+    of_symbols,
 )
 
 DISPATCH_GAP = 50_000
@@ -160,17 +162,26 @@ def bridged(busy: Intervals) -> Intervals:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Operations:
-    """Operators of one thread, nested; the masks follow the tree's order.
+    """Operators of one thread, nested; the columns follow the tree's order.
 
     computing: moves data, and no operator inside it does: what "leaf operator" means here, where allocations, views and
     the preparing of an output (filling it, copying a bias into it) inside do not count. engine: a frame of autograd.
     free: a view or an allocation.
     """
 
-    tree: CallTree
+    events: EventTable
+    rows: Int32
+    parent: Int32
+    duration: Numbers
     computing: Bool
     engine: Bool
     free: Bool
+
+    @property
+    def tree(self) -> CallTree:
+        """Made anew each time: nobody keeps 16 bytes of times for each operator."""
+        begin = self.events.begin[self.rows]
+        return CallTree(self.rows, self.parent, begin, begin + self.duration)
 
     @property
     def moving(self) -> Bool:
@@ -180,7 +191,8 @@ class Operations:
     @property
     def covered(self) -> Intervals:
         """All the time inside operators."""
-        return union(self.tree.begin, self.tree.end)
+        tree = self.tree
+        return union(tree.begin, tree.end)
 
 
 @once
@@ -192,14 +204,17 @@ def operator_events(trace: Trace) -> Bool:
 @once
 def operations_on(trace: Trace, lane: int) -> Operations:
     """The operators of one lane."""
-    rows = np.flatnonzero(operator_events(trace) & (trace.events.lane == lane)).astype(np.int32)
-    tree = call_tree(trace.events.begin[rows], trace.events.ends(rows))
-    rows = rows[tree.rows]
-    free, engine = matching(trace, is_free)[rows], matching(trace, is_engine)[rows]
+    events = trace.events
+    rows = np.flatnonzero(operator_events(trace) & (events.lane == lane)).astype(np.int32)
+    rows = rows[nesting_order(events.begin[rows], events.duration[rows])]
+    parent, duration = nested(events.begin[rows], events.duration[rows])
+    names = events.name[rows]
+    free, engine, preparing, wrapping = (
+        of_symbols(trace, test)[names] for test in (is_free, is_engine, is_preparing, is_wrapper)
+    )
     moving = ~free & ~engine
-    preparing, wrapping = matching(trace, is_preparing)[rows], matching(trace, is_wrapper)[rows]
-    around = has_descendant(tree.parent, moving & ~preparing) | (wrapping & has_descendant(tree.parent, moving))
-    return Operations(replace(tree, rows=rows), moving & ~around, engine, free)
+    around = has_descendant(parent, moving & ~preparing) | (wrapping & has_descendant(parent, moving))
+    return Operations(events, rows, parent, duration, moving & ~around, engine, free)
 
 
 @once
@@ -223,11 +238,11 @@ def without_backward(steps: StepContext) -> Bool:
         return none_of(len(trace.events))
     if among(numbers, number[engine]).mean() < NEARLY_ALL and not _leaves_some_out_in_each_step(steps, operators):
         return none_of(len(trace.events))
-    forest, rows = host_forest(trace), np.flatnonzero(operators).astype(np.int32)
+    forest = host_forest(trace)
     owned, alone = np.zeros(len(trace.events), np.bool_), np.zeros(len(trace.events), np.bool_)
     owned[forest.outermost(unique(forward[forward != UNKNOWN]), operators)] = True
-    for first in range(0, len(rows), PIECE):
-        part = rows[first : first + PIECE]
+    for first in range(0, len(operators), PIECE):
+        part = np.flatnonzero(operators[first : first + PIECE]) + first
         outermost = forest.outermost(part, operators)
         alone[part] = (number[outermost] != ABSENT) & ~owned[outermost]
     return alone
@@ -281,39 +296,41 @@ class OperatorCalls:
     """rows: of the event table. duration: ns, on the device where there is one. phase: `Phase` of each. parent:
     position in these columns of the innermost call around each, ROOT for none."""
 
-    rows: Int64
+    rows: Int32
     duration: Int64
-    phase: Int64
-    parent: Int64
+    phase: Int8
+    parent: Int32
 
 
 def operator_calls(steps: StepContext) -> OperatorCalls:
     """Calls that began inside the steps. On an accelerator those that launched something; on a CPU those that
     compute."""
-    trace, inside = steps.trace, union(steps.boundaries[:, 0], steps.boundaries[:, 1])
-    parts: list[list[npt.NDArray[Any]]] = [[np.empty(0, np.int64)] * 4]
-    known = 0
+    inside, known = union(steps.boundaries[:, 0], steps.boundaries[:, 1]), 0
+    parts: list[tuple[npt.NDArray[Any], ...]] = [(np.empty(0, np.int8),) * 4]
     for lane in steps.lanes:
-        operations = operations_on(trace, lane)
-        tree = operations.tree
-        duration = (
-            _device_time(trace, operations, lane) if steps.on_device else _processor_time(trace, operations, lane)
-        )
-        kept = (duration > 0) & contains(inside, tree.begin)
-        position = np.append(np.cumsum(kept) - 1 + known, ROOT)  # the last is ROOT's own
-        around = np.append(nearest_ancestor(tree.parent, kept), ROOT)[tree.parent[kept]]
-        parts.append([tree.rows[kept], duration[kept], _phases(steps, operations)[kept], position[around]])
-        known += int(kept.sum())
-        give_back(len(trace.events))
+        parts.append(_calls_on(steps, lane, inside, known))
+        known += len(parts[-1][0])
+        give_back(len(steps.trace.events))
     return OperatorCalls(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+
+
+def _calls_on(steps: StepContext, lane: int, inside: Intervals, known: int) -> tuple[npt.NDArray[Any], ...]:
+    """The columns of `OperatorCalls` for one lane. known: how many calls stand before them."""
+    trace, operations = steps.trace, operations_on(steps.trace, lane)
+    duration = _device_time(trace, operations, lane) if steps.on_device else _processor_time(trace, operations, lane)
+    kept = (duration > 0) & contains(inside, trace.events.begin[operations.rows])
+    rows, duration, phase = operations.rows[kept], duration[kept], _phases(steps, operations)[kept]
+    position = np.append(np.cumsum(kept, dtype=np.int32) + np.int32(known - 1), np.int32(ROOT))  # the last is ROOT's
+    around = np.append(nearest_ancestor(operations.parent, kept), np.int32(ROOT))[operations.parent[kept]]
+    return rows, duration, phase, position[around]
 
 
 def _processor_time(trace: Trace, operations: Operations, lane: int) -> Int64:
     """ns of each computing operator, its views and allocations included; of others only where they compute
     themselves."""
-    spans, moving, count = spans_on(trace, lane), operations.moving, len(operations.tree)
+    spans, moving, count = spans_on(trace, lane), operations.moving, len(operations.rows)
     lengths = spans.end - spans.begin
-    owner = nearest_ancestor(operations.tree.parent, moving)[spans.owner]
+    owner = nearest_ancestor(operations.parent, moving)[spans.owner]
     owned, long = owner != ROOT, lengths > DISPATCH_GAP
     inside = np.bincount(owner[owned], lengths[owned], count).astype(np.int64)
     alone = np.bincount(spans.owner[long], lengths[long], count).astype(np.int64)
@@ -324,15 +341,15 @@ def _device_time(trace: Trace, operations: Operations, lane: int) -> Int64:
     """ns on the device of what each operator launched itself."""
     events, activities = trace.events, device_activities(trace)
     mine = (activities.launch != UNKNOWN) & (events.lane[activities.launch] == lane)
-    owner = np.append(nearest_ancestor(operations.tree.parent, operations.moving), ROOT)
+    owner = np.append(nearest_ancestor(operations.parent, operations.moving), np.int32(ROOT))
     owner = owner[innermost_at(operations.tree, events.begin[activities.launch[mine]])]
     spent = events.duration[activities.rows[mine]]
-    return np.bincount(owner[owner != ROOT], spent[owner != ROOT], len(operations.tree)).astype(np.int64)
+    return np.bincount(owner[owner != ROOT], spent[owner != ROOT], len(operations.rows)).astype(np.int64)
 
 
 def _phases(steps: StepContext, operations: Operations) -> Int8:
     """By what the caller knows; else by what the trace annotates, and backward is what autograd's engine runs."""
-    begin = operations.tree.begin
+    begin = steps.trace.events.begin[operations.rows]
     if steps.phases:
         found = np.full(len(begin), int(Phase.REST), np.int8)
         for phase, ranges in steps.phases.items():
@@ -341,7 +358,7 @@ def _phases(steps: StepContext, operations: Operations) -> Int8:
     events = steps.trace.events
     updates = matching(steps.trace, OPTIMIZER_STEP.match)
     found = np.full(len(begin), int(Phase.FORWARD), np.int8)
-    found[nearest_ancestor(operations.tree.parent, operations.engine) != ROOT] = Phase.BACKWARD
+    found[nearest_ancestor(operations.parent, operations.engine) != ROOT] = Phase.BACKWARD
     found[contains(union(events.begin[updates], events.ends(updates)), begin)] = Phase.OPTIMIZER
     found[contains(input_time(steps.trace, steps.lanes[0]), begin)] = Phase.INPUT
     return found
@@ -363,7 +380,7 @@ def worked(trace: Trace, links: Links, calls: OperatorCalls) -> Modelled:
     return Modelled((*modelled.works, OpCost(0.0, 0.0), None), kind)
 
 
-def _moved_inside(moved: Float64, parent: Int64, own: Bool) -> Float64:
+def _moved_inside(moved: Float64, parent: Int32, own: Bool) -> Float64:
     """Bytes that the calls inside each one move, nan where one of them has no model. A call moves bytes itself where it
     is `own`, or where they are more than OWN times those inside. The innermost first, level by level."""
     inside, depth = np.zeros(len(moved)), depths(parent)
@@ -416,6 +433,7 @@ def operator_totals(steps: StepContext, sources: Sources, usual: bool = False) -
     with stacks. usual: what stands for other steps than these, so that a stall is left out."""
     if not len(steps):
         return ()
+    give_back(len(steps.trace.events))
     calls = operator_calls(steps)
     modelled = worked(steps.trace, steps.links, calls)
     differentiated = ~without_backward(steps)[calls.rows] | (calls.phase != Phase.FORWARD)
@@ -431,7 +449,7 @@ def operator_totals(steps: StepContext, sources: Sources, usual: bool = False) -
     return tuple(sorted(totals, key=lambda each: (-each.duration, each.name, each.phase)))
 
 
-def _without_a_stall(steps: StepContext, rows: Int64, duration: Int64) -> float:
+def _without_a_stall(steps: StepContext, rows: Numbers, duration: Int64) -> float:
     """ns of these calls in all steps. On a CPU, where a program beside the job may hold up any of them, the step in
     which they took longest counts as much as the second."""
     if steps.on_device or len(steps) <= FEWEST_BESIDE_A_STALL:

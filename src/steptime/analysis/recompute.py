@@ -13,7 +13,7 @@ from steptime.intervals import EMPTY, Intervals, contains, join, measure, subtra
 from steptime.trace.call_tree import ROOT, CallTree, has_descendant, nearest_ancestor
 from steptime.trace.links import UNKNOWN
 from steptime.trace.table import ABSENT, Trace
-from steptime.trace.vendors import matching
+from steptime.trace.vendors import of_symbols
 
 _FORWARD_ONLY = """
 linear conv1d conv2d conv3d layer_norm batch_norm group_norm rms_norm embedding relu gelu silu softmax log_softmax
@@ -35,13 +35,13 @@ def recomputed(steps: StepContext) -> Int64:
     found = EMPTY
     for lane in steps.lanes:
         operations = operations_on(steps.trace, lane)
-        tree, engine = operations.tree, operations.engine
-        frame = nearest_ancestor(tree.parent, engine)
-        recorded = (steps.trace.events.sequence[tree.rows] != ABSENT) & ~engine & (frame != ROOT)
-        frames = np.zeros(len(tree), np.bool_)
-        frames[frame[recorded & matching(steps.trace, _is_forward_only)[tree.rows]]] = True
+        rows, engine = operations.rows, operations.engine
+        frame = nearest_ancestor(operations.parent, engine)
+        recorded = (steps.trace.events.sequence[rows] != ABSENT) & ~engine & (frame != ROOT)
+        frames = np.zeros(len(rows), np.bool_)
+        frames[frame[recorded & of_symbols(steps.trace, _is_forward_only)[steps.trace.events.name[rows]]]] = True
         if frames.any():
-            again = recorded & frames[frame]
+            tree, again = operations.tree, recorded & frames[frame]
             host = union(tree.begin[again], tree.end[again])
             on_lane = (
                 _on_device(steps.trace, host, lane) if steps.on_device else _with_python(host, tree, frames, again)
@@ -60,18 +60,22 @@ def backward_again(steps: StepContext) -> Int64:
     events, found = steps.trace.events, EMPTY
     for lane in steps.lanes:
         operations = operations_on(steps.trace, lane)
-        tree, engine = operations.tree, operations.engine
-        number = events.sequence[tree.rows]
-        frame = nearest_ancestor(tree.parent, engine)
-        called = matching(steps.trace, _is_of_aten)[tree.rows]
+        rows, engine = operations.rows, operations.engine
+        number = events.sequence[rows]
+        frame = nearest_ancestor(operations.parent, engine)
+        called = of_symbols(steps.trace, _is_of_aten)[events.name[rows]]
         recorded = frame[called & (number != ABSENT) & (frame != ROOT)]
-        outermost = np.flatnonzero(engine & (np.append(frame, ROOT)[tree.parent] == ROOT) & (number != ABSENT))
-        step = step_at(steps.boundaries, tree.begin[outermost])
+        outermost = np.flatnonzero(
+            engine & (np.append(frame, np.int32(ROOT))[operations.parent] == ROOT) & (number != ABSENT)
+        )
+        step = step_at(steps.boundaries, events.begin[rows[outermost]])
         first, _ = distinct(step, number[outermost])
         again = np.ones(len(outermost), np.bool_)
         again[first] = False
-        again &= (step != UNKNOWN) & ~np.isin(step, step_at(steps.boundaries, tree.begin[recorded]))
-        host = union(tree.begin[outermost[again]], tree.end[outermost[again]])
+        again &= (step != UNKNOWN) & ~np.isin(step, step_at(steps.boundaries, events.begin[rows[recorded]]))
+        twice = outermost[again]
+        begin = events.begin[rows[twice]]
+        host = union(begin, begin + operations.duration[twice])
         found = join(found, _on_device(steps.trace, host, lane) if steps.on_device else host)
     return measure(found, steps.boundaries[:, 0], steps.boundaries[:, 1])
 

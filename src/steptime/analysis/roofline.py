@@ -33,7 +33,7 @@ from steptime.analysis.op_cost.op_cost import (
 from steptime.analysis.operators import operator_calls, worked
 from steptime.analysis.step_context import StepContext
 from steptime.analysis.threads import during
-from steptime.arrays import Bool, Float64, Int8, Int64, distinct, unique
+from steptime.arrays import Bool, Float64, Int8, Int32, Int64, distinct, unique
 from steptime.intervals import EMPTY, Intervals, claim, contains, intersect, join, union
 from steptime.machine.machine import Machine
 from steptime.trace.call_tree import call_tree, exclusive_spans
@@ -148,8 +148,8 @@ class _Members:
     share: of the call's work, 0 to 1. filling: blocks of the grid for each multiprocessor of the device, nan where
     unknown. counted: those of the steps; the others, of other steps, run into their time."""
 
-    rows: Int64
-    operator: Int64
+    rows: Int32
+    operator: Int32
     duration: Int64
     modelled: Modelled
     share: Float64
@@ -255,7 +255,7 @@ def _every_group(steps: StepContext, members: _Members, machine: Machine | None)
     return made, kind
 
 
-def groups_of_kernels(steps: StepContext) -> tuple[Int64, list[KernelGroup], Int64]:
+def groups_of_kernels(steps: StepContext) -> tuple[Int32, list[KernelGroup], Int64]:
     """Rows of all kernels, all groups, and for each kernel the number of its group."""
     members = _kernels(steps)
     return members.rows, *_every_group(steps, members, steps.machine)
@@ -385,7 +385,7 @@ def _split_of_calls(steps: StepContext, members: _Members, bounds: Int8) -> Int6
     return claim(begin, end, [join(*earlier), *(intersect(compute, each) for each in sets)])[:, 1:-1]
 
 
-def _pieces(trace: Trace, rows: Int64, bounds: Int8, lane: int) -> list[Intervals]:
+def _pieces(trace: Trace, rows: Int32, bounds: Int8, lane: int) -> list[Intervals]:
     """On one thread, the time of the calls outside each other, by bound."""
     mine = np.flatnonzero(trace.events.lane[rows] == lane)
     made = call_tree(trace.events.begin[rows[mine]], trace.events.ends(rows[mine]))
@@ -397,9 +397,9 @@ def _pieces(trace: Trace, rows: Int64, bounds: Int8, lane: int) -> list[Interval
 def _kernels(steps: StepContext) -> _Members:
     """Each kernel with its operator and its part of the operator's work."""
     trace, links, windows = steps.trace, steps.links, steps.windows
-    rows = np.flatnonzero(trace.events.event_kind == EventKind.KERNEL)
-    operator = links.operator[rows].astype(np.int64)
-    items = np.fromiter(map(list_item, trace.symbols), np.int64, len(trace.symbols))[trace.events.name[rows]]
+    rows = np.flatnonzero(trace.events.event_kind == EventKind.KERNEL).astype(np.int32)
+    operator = links.operator[rows]
+    items = np.fromiter(map(list_item, trace.symbols), np.int8, len(trace.symbols))[trace.events.name[rows]]
     modelled = complete(trace, links, operator, model(trace, operator, items))
     inside = contains(union(windows[:, 0], windows[:, 1]), trace.events.begin[rows])
     return _Members(
@@ -414,7 +414,7 @@ def _kernels(steps: StepContext) -> _Members:
     )
 
 
-def _filling(trace: Trace, rows: Int64) -> Float64:
+def _filling(trace: Trace, rows: Int32) -> Float64:
     """Blocks of each kernel's grid for each multiprocessor of its device; nan where the trace does not say."""
     sizes = {device.number: device.multiprocessors for device in trace.devices if device.multiprocessors}
     alike = next(iter(sizes.values())) if len(set(sizes.values())) == 1 else 0
@@ -426,7 +426,7 @@ def _filling(trace: Trace, rows: Int64) -> Float64:
     return np.where(known, blocks / np.maximum(held, 1), np.nan)
 
 
-def _shares(trace: Trace, rows: Int64, operator: Int64, modelled: Modelled) -> Float64:
+def _shares(trace: Trace, rows: Int32, operator: Int32, modelled: Modelled) -> Float64:
     """Each kernel's part of its call's work, 0 to 1; the parts of a call add up to one."""
     multiplying = matching(trace, multiplies)[rows]
     spent = np.maximum(trace.events.duration[rows], 1).astype(np.float64)

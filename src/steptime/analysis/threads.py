@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from steptime.arrays import Bool, Int32, Int64, unique
-from steptime.intervals import PIECE, Intervals, join, union
+from steptime.arrays import PIECE, Bool, Int32, Int64, unique
+from steptime.intervals import Intervals, join, union
 from steptime.trace.cached_per_trace import once
 from steptime.trace.links import host_events
 from steptime.trace.table import EventKind, Trace

@@ -238,7 +238,7 @@ def _between(trace: Trace, times: Int64) -> Int64:
 def _ranges(trace: Trace, test: Callable[[str], object]) -> tuple[Int64, Int64]:
     """Named annotations of the host, of the training thread where it has some: (n, 2) ns and their names."""
     events = trace.events
-    chosen: Bool = matching(trace, test) & np.isin(events.event_kind, (EventKind.ANNOTATION, EventKind.OPERATOR))
+    chosen: Bool = matching(trace, test) & events.are(EventKind.ANNOTATION, EventKind.OPERATOR)
     lane = training_lane(trace)
     if lane is not None and (chosen & (events.lane == lane)).any():
         chosen &= events.lane == lane

@@ -23,7 +23,7 @@ from steptime.analysis.op_cost.call import ELEMENT_BYTES
 from steptime.analysis.operators import grouped, per_step, source_of, step_at, time_inside
 from steptime.analysis.step_context import StepContext
 from steptime.analysis.threads import during
-from steptime.arrays import Int64, distinct
+from steptime.arrays import Int64, distinct, give_back
 from steptime.intervals import claim, intersect, join, measure, subtract, union
 from steptime.quantities import SourceLine
 from steptime.trace.details import details_of
@@ -65,7 +65,8 @@ def copies_of(steps: StepContext) -> tuple[CopyTotal, ...]:
     """The copies of the steps, the most exposed first."""
     trace, links, windows = steps.trace, steps.links, steps.windows
     events = trace.events
-    rows = np.flatnonzero(np.isin(events.event_kind, (EventKind.MEMCPY, EventKind.MEMSET)))
+    give_back(len(events))
+    rows = np.flatnonzero(events.are(EventKind.MEMCPY, EventKind.MEMSET))
     names = [copy_kind(symbol) for symbol in trace.symbols]
     kinds = sorted({names[number] for number in events.name[rows].tolist()})
     kind = np.array([kinds.index(names[number]) for number in events.name[rows].tolist()], np.int64)

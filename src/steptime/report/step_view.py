@@ -285,7 +285,8 @@ def usual(durations: Int64) -> int:
 def _category(steps: StepContext, at: int, sources: Sources) -> Strip:
     """What each instant of the step is posted to, idle time with its cause."""
     inside = tuple((category, clip(held, *_pair(steps.windows[at]))) for category, held in claims_of(steps))
-    begin, end, _, category = pieces_of(steps.windows[at : at + 1], EMPTY, inside)
+    begin, end, _, narrow = pieces_of(steps.windows[at : at + 1], EMPTY, inside)
+    category = narrow.astype(np.int64)
     if len(begin) > MOST_PIECES:
         kept = np.sort(np.argsort(begin - end, kind="stable")[:MOST_PIECES])
         begin, end, category = begin[kept], end[kept], category[kept]

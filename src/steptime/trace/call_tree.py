@@ -7,14 +7,15 @@ nested in a second.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from steptime.arrays import Bool, Int32, Int64
+from steptime.arrays import PIECE, Bool, Int32, Int64, Numbers
 
 Position = TypeVar("Position", np.int32, np.int64)
+Width = TypeVar("Width", bound=np.signedinteger[Any])
 ROOT = -1
 """The parent of an interval that nothing encloses."""
 
@@ -52,20 +53,30 @@ def call_tree(begin: Int64, end: Int64) -> CallTree:
     return CallTree(rows, parent, begin, _within_parents(parent, end))
 
 
-def nesting_order(begin: Int64, end: Int64) -> Int32:
+def nested(begin: Int64, duration: npt.NDArray[Width]) -> tuple[Int32, npt.NDArray[Width]]:
+    """The parents of intervals that stand before their children, and their durations, as in `call_tree`."""
+    end = begin + duration
+    parent = enclosing(begin, end)
+    end = _within_parents(parent, end)
+    end -= begin
+    return parent, end.astype(duration.dtype)
+
+
+def nesting_order(begin: Int64, end: Numbers) -> Int32:
     """Positions by begin, and the longest first, so that parents stand before their children; what is equal in both
-    stays in its order.
+    stays in its order. end: durations will do, which put what begins at one time into the same order.
 
     A stable sort by time (files are almost in that order, which makes it cheap); only runs of equal begins are then
     sorted by their ends.
     """
     order = np.argsort(begin, kind="stable").astype(np.int32)
-    ordered = begin[order]
-    tied = ordered[1:] == ordered[:-1]
-    del ordered
+    tied = np.empty(max(len(order) - 1, 0), np.bool_)
+    for first in range(0, len(tied), PIECE):
+        part = begin[order[first : first + PIECE + 1]]
+        np.equal(part[1:], part[:-1], out=tied[first : first + PIECE])
     positions = np.flatnonzero(np.append(tied, False) | np.append(False, tied))
     among = order[positions]
-    order[positions] = among[np.lexsort((-end[among], begin[among]))]
+    order[positions] = among[np.lexsort((-end[among].astype(np.int64), begin[among]))]
     return order
 
 
@@ -102,8 +113,9 @@ def _distinct(members: npt.NDArray[Position]) -> npt.NDArray[Position]:
 
 def nearest_ancestor(parent: npt.NDArray[Position], marked: Bool) -> npt.NDArray[Position]:
     """By position: the innermost marked interval that encloses it or is it; ROOT where there is none."""
-    pointer = np.where(marked, np.arange(len(parent), dtype=parent.dtype), parent)
-    walking = np.flatnonzero(~marked & (pointer != ROOT))
+    pointer = parent.copy()
+    pointer[marked] = np.flatnonzero(marked)
+    walking = np.flatnonzero(~marked & (pointer != ROOT)).astype(parent.dtype)
     walking = walking[~marked[pointer[walking]]]
     reached = pointer[walking]
     while len(walking):
@@ -144,23 +156,25 @@ def enclosing(begin: Int64, end: Int64) -> Int32:
     and the candidate's own candidate, once the candidate itself has.
     """
     candidate = np.arange(-1, len(begin) - 1, dtype=np.int32)
-    walking = np.flatnonzero(end[:-1] <= begin[1:]).astype(np.int32) + np.int32(1)
-    reached, begins = candidate[walking], begin[walking]
-    while len(walking):
-        reached = candidate[reached]
-        candidate[walking] = reached
-        closed = (reached != ROOT) & (end[reached] <= begins)
-        walking, reached, begins = walking[closed], reached[closed], begins[closed]
+    for first in range(1, len(begin), PIECE):  # in order, so that what one piece needs of those before it is final
+        part = slice(first, first + PIECE)
+        walking = np.flatnonzero(end[candidate[part]] <= begin[part]).astype(np.int32) + np.int32(first)
+        reached, begins = candidate[walking], begin[walking]
+        while len(walking):
+            reached = candidate[reached]
+            candidate[walking] = reached
+            closed = (reached != ROOT) & (end[reached] <= begins)
+            walking, reached, begins = walking[closed], reached[closed], begins[closed]
     return candidate
 
 
-def _within_parents(parent: Int32, stops: Int64) -> Int64:
-    """The ends, none behind that of an ancestor: each round looks twice as many ancestors up as the one before."""
-    if not ((stops > stops[parent]) & (parent != ROOT)).any():
-        return stops
-    ends, above = stops.copy(), parent.copy()
-    while len(inner := np.flatnonzero(above != ROOT)):
-        around = above[inner]
-        ends[inner] = np.minimum(ends[inner], ends[around])
-        above[inner] = above[around]
+def _within_parents(parent: Int32, ends: Int64) -> Int64:
+    """The ends, none behind that of an ancestor; they are written over. What stands before a piece is done with, and in
+    it each round looks twice as many ancestors up as the one before."""
+    for first in range(0, len(parent), PIECE):
+        mine, above = ends[first : first + PIECE], parent[first : first + PIECE].copy()
+        while len(inner := np.flatnonzero(above != ROOT)):
+            around = above[inner]
+            mine[inner] = np.minimum(mine[inner], ends[around])
+            above[inner] = np.where(around < first, np.int32(ROOT), above[np.maximum(around - first, 0)])
     return ends

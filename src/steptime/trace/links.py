@@ -19,7 +19,7 @@ from typing import Any, TypeVar, overload
 import numpy as np
 import numpy.typing as npt
 
-from steptime.arrays import Bool, Few, Int32, Int64, Numbers, Row, Rows, few
+from steptime.arrays import PIECE, Bool, Few, Int32, Int64, Numbers, Row, Rows, few, looked_up
 from steptime.quantities import SourceLine
 from steptime.trace.cached_per_trace import once
 from steptime.trace.call_tree import ROOT, enclosing, nearest_ancestor, nesting_order
@@ -155,8 +155,6 @@ class Links:
     step: Numbers
 
 
-PIECE = 1 << 17
-"""Events for which what is 64 bits wide only on the way to a narrower column is reckoned at once."""
 SPREAD = 8
 """Numbers are looked up in a table when their range is no wider than this many times their count."""
 
@@ -247,10 +245,9 @@ def function_name(symbol: str) -> str:
     return found["function"] if found else symbol
 
 
-@once
 def host_events(trace: Trace) -> Bool:
     """Which events happened on a thread of the host."""
-    return np.isin(trace.events.event_kind, HOST_CATEGORIES)
+    return trace.events.are(*HOST_CATEGORIES)
 
 
 @once
@@ -295,7 +292,7 @@ def by_lane(events: EventTable, rows: Int32) -> Iterator[Int32]:
     ordered = rows[np.argsort(events.lane[rows], kind="stable")]
     for mine in np.split(ordered, np.cumsum(counts)[:-1]):
         if len(mine):
-            yield mine[nesting_order(events.begin[mine], events.ends(mine))]
+            yield mine[nesting_order(events.begin[mine], events.duration[mine])]
 
 
 DEVICE = (EventKind.KERNEL, EventKind.MEMCPY, EventKind.MEMSET)
@@ -326,7 +323,7 @@ def link(trace: Trace, boundaries: Int64, *, is_user: Callable[[str], bool] = is
     forward = _forwards(trace, made, origin, roles)
     return Links(
         launch=launches_of(trace),
-        parent=Around(made, no_launch(len(trace.events)), trace.events.event_kind != EventKind.PYTHON, itself=False),
+        parent=Around(made, no_launch(len(trace.events)), _not_python(trace), itself=False),
         operator=Around(made, origin, roles.operator),
         annotation=Around(made, origin, roles.annotation),
         function=_through(origin, _called_from(trace, made, roles.function, forward)),
@@ -345,16 +342,17 @@ def roles_of(trace: Trace, is_user: Callable[[str], bool] = is_user_file) -> Rol
     modules, steps = of_symbols(trace, MODULE.match), of_symbols(trace, STEP.match)
     if not len(trace.symbols):
         return Roles(listed, listed, listed, listed, listed)
-    operator = (listed & ~annotated[name]) | (noted & compiled[name])
-    module, ranges = python & modules[name], noted & modules[name]
-    annotation = ((listed | noted) & ~operator & ~steps[name] & ~ranges) | module
-    engine = operator & of_symbols(trace, is_engine)[name]
+    operator = (listed & ~looked_up(annotated, name)) | (noted & looked_up(compiled, name))
+    called = looked_up(modules, name)
+    module, ranges = python & called, noted & called
+    annotation = ((listed | noted) & ~operator & ~looked_up(steps, name) & ~ranges) | module
+    engine = operator & looked_up(of_symbols(trace, is_engine), name)
     if not python.any():
         none = none_of(len(name))
         return Roles(operator, engine, annotation, none, ranges if ranges.any() else none)
     frames = (FRAME.match(symbol) for symbol in trace.symbols)
     of_user = np.array([frame is not None and is_user(frame["file"]) for frame in frames])
-    function = python & of_user[name] & ~running_before(trace)
+    function = python & looked_up(of_user, name) & ~running_before(trace)
     return Roles(operator, engine, annotation, function, ranges if ranges.any() else module)
 
 
@@ -382,7 +380,7 @@ def launches_of(trace: Trace) -> Few:
     if trace.launched is not None:
         return trace.launched.launch
     events = trace.events
-    rows = np.flatnonzero(np.isin(events.event_kind, DEVICE)).astype(np.int32)
+    rows = np.flatnonzero(events.are(*DEVICE)).astype(np.int32)
     found, numbered = np.full(len(rows), UNKNOWN, np.int32), events.correlation[rows] != ABSENT
     calls = np.flatnonzero((events.event_kind == EventKind.RUNTIME) & (events.correlation != ABSENT)).astype(np.int32)
     launching = of_symbols(trace, QUEUEING.match)[events.name[calls]] if len(calls) else np.empty(0, np.bool_)
@@ -399,7 +397,7 @@ def origins_of(trace: Trace) -> Few:
     if trace.launched is not None:
         return trace.launched.origin
     events, launch = trace.events, launches_of(trace)
-    rows = np.flatnonzero(np.isin(events.event_kind, DEVICE)).astype(np.int32)
+    rows = np.flatnonzero(events.are(*DEVICE)).astype(np.int32)
     found = launch[rows]
     lost = np.flatnonzero((found == UNKNOWN) & (events.external[rows] != ABSENT))
     if not len(lost):
@@ -413,6 +411,11 @@ def _by_number(numbers: Numbers, begin: Int64, candidates: Int32, rows: Int32) -
     """The candidate with the number of each row, UNKNOWN where none has it."""
     at = latest_before(numbers[candidates], begin[candidates], numbers[rows], begin[rows], later=True)
     return np.where(at == UNKNOWN, np.int32(UNKNOWN), np.append(candidates, np.int32(UNKNOWN))[at])
+
+
+def _not_python(trace: Trace) -> Bool:
+    others: Bool = trace.events.event_kind != EventKind.PYTHON
+    return np.broadcast_to(np.True_, others.shape) if others.all() else others
 
 
 def _through(origin: Few, of_host: npt.NDArray[Width]) -> npt.NDArray[Width]:
@@ -466,7 +469,7 @@ def _steps(trace: Trace, boundaries: Int64, *, launched: bool) -> Numbers:
     """The step in which each event begins. On a device that is not the step it belongs to, and only counts where the
     trace holds none of the launches."""
     events = trace.events
-    known = host_events(trace) if launched else host_events(trace) | np.isin(events.event_kind, DEVICE)
+    known = host_events(trace) if launched else host_events(trace) | events.are(*DEVICE)
     width: type[np.signedinteger[Any]] = np.int16 if len(boundaries) < 1 << 15 else np.int32
     step = np.empty(len(events), width)
     ends = boundaries[:, 1] if len(boundaries) else np.zeros(1, np.int64)

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from steptime.arrays import Few, Int64, Numbers, Row, Rows
+from steptime.arrays import Bool, Few, Int64, Numbers, Row, Rows
 
 Ids: TypeAlias = Int64
 
@@ -69,8 +69,7 @@ class EventTable:
     calls of HIP give its threads instead, which are more).
 
     Columns but begin are as narrow as their values allow, 8 to 64 bits, and a duration has at least 32: widen them
-    before arithmetic. A column that no event fills is one broadcast ABSENT; those that only work of a device or a
-    collective fills are `Few`.
+    before arithmetic. A column that no event fills is one broadcast ABSENT; those that few events fill are `Few`.
     """
 
     event_kind: npt.NDArray[np.uint8]
@@ -80,7 +79,7 @@ class EventTable:
     duration: Numbers
     correlation: Ids
     external: Ids
-    sequence: Ids
+    sequence: Few
     bytes: Few
     stream: Ids
     device: Ids
@@ -98,13 +97,20 @@ class EventTable:
         """begin + duration of all, ns. Computed anew each time: nobody keeps 8 bytes for each event."""
         return self.begin + self.duration
 
+    def are(self, *kinds: EventKind) -> Bool:
+        """Which events are of these kinds."""
+        found: Bool = self.event_kind == kinds[0]
+        for each in kinds[1:]:
+            found |= self.event_kind == each
+        return found
+
     def ends(self, rows: Rows | Row) -> Int64:
         """The same of some events. rows: their numbers, a mask or a slice."""
         found: Int64 = self.begin[rows] + self.duration[rows]
         return found
 
 
-FEW = ("bytes", "blocks", "details")
+FEW = ("sequence", "bytes", "blocks", "details")
 """Columns that few events fill."""
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from steptime.arrays import Bool
+from steptime.arrays import Bool, looked_up
 from steptime.trace.cached_per_trace import once
 from steptime.trace.table import EventKind, Trace
 
@@ -285,7 +285,7 @@ DEVICE_WORK_KINDS: tuple[tuple[re.Pattern[str], EventKind], ...] = (
 def matching(trace: Trace, test: Callable[[str], object]) -> Bool:
     """Which events have a name that passes the test; each name is tested once."""
     passed = of_symbols(trace, test)
-    return passed[trace.events.name] if len(passed) else np.zeros(len(trace.events), np.bool_)
+    return looked_up(passed, trace.events.name) if len(passed) else np.zeros(len(trace.events), np.bool_)
 
 
 @once

@@ -127,7 +127,7 @@ class _Joined:
 
     def _move(self, events: EventTable, name: str, least: int) -> None:
         """Moves ids behind all ids so far."""
-        values = getattr(events, name).astype(np.int64)
+        values = getattr(events, name)[:].astype(np.int64)
         largest = int(values.max(initial=0))
         if largest + self._moved[name] >= HIGHEST:
             raise TraceError("trace-too-large", f"{name} ids of several files do not fit 64 bits together.")

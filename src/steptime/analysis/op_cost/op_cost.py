@@ -16,7 +16,7 @@ import numpy as np
 
 from steptime.analysis.op_cost import layers, memory_bound, products
 from steptime.analysis.op_cost.call import LIST, Call, Model, OpCost, parse
-from steptime.arrays import Float64, Int64, distinct
+from steptime.arrays import Float64, Int64, Numbers, distinct
 from steptime.machine.machine import Machine
 from steptime.quantities import Estimate
 from steptime.trace.table import ABSENT, Trace
@@ -152,7 +152,7 @@ class Modelled:
         return np.array(known, np.float64)[self.kind]
 
 
-def model(trace: Trace, rows: Int64, items: Int64 | None = None) -> Modelled:
+def model(trace: Trace, rows: Numbers, items: Numbers | None = None) -> Modelled:
     """The work of the operators at `rows` of the event table (a negative one has none). items: bytes of an element of
     each one's tensor lists."""
     known = rows >= 0
@@ -163,7 +163,7 @@ def model(trace: Trace, rows: Int64, items: Int64 | None = None) -> Modelled:
     valued = of_symbols(trace, depends_on_values)[names]
     listed = np.array([LIST in text for text in (*trace.dtypes, "")])[np.where(types == ABSENT, -1, types)]
     inputs = np.where(valued, events.inputs[at], ABSENT)
-    widths = np.where(listed, ITEM if items is None else items, ITEM)
+    widths = np.where(listed, np.int8(ITEM) if items is None else items, np.int8(ITEM))
     kinds = (np.where(known, names, -1), events.shapes[at], types, inputs, widths)
     first, kind = distinct(*(np.maximum(each, -1) for each in kinds))
     works = [_work(trace, int(at[one]), int(widths[one])) if known[one] else None for one in first]

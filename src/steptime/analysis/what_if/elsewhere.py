@@ -19,7 +19,7 @@ from steptime.analysis.what_if.build import build
 from steptime.analysis.what_if.graph import NodeKind, run
 from steptime.analysis.what_if.scope import scope_of
 from steptime.analysis.what_if.what_if import window_of
-from steptime.arrays import Float64, Int64
+from steptime.arrays import Float64, Int32
 from steptime.machine.datasheet import CDNA3, H100
 from steptime.machine.machine import Machine
 from steptime.quantities import Estimate
@@ -103,7 +103,7 @@ def _latency(machine: Machine) -> float:
     return next((shortest for pattern, shortest in LATENCIES if re.search(pattern, machine.name.lower())), 0.0)
 
 
-def _replayed(steps: StepContext, lane: int, rows: Int64, cases: Float64) -> Float64:
+def _replayed(steps: StepContext, lane: int, rows: Int32, cases: Float64) -> Float64:
     """(3,) ns per step: of the graph with the kernels in `rows` so many times as long, by case."""
     window = window_of(steps.trace, steps.boundaries, steps.links.launch)
     boundaries = steps.boundaries[window.steps]
