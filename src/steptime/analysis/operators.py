@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -259,7 +259,7 @@ def _leaves_some_out_in_each_step(steps: StepContext, operators: Bool) -> bool:
     return all(left_out[step == each].mean() >= left_out.mean() / 2 for each in unique(step[step != UNKNOWN]).tolist())
 
 
-def in_recurrent_layers(steps: StepContext, rows: Int64) -> Bool:
+def in_recurrent_layers(steps: StepContext, rows: Numbers) -> Bool:
     """Which of these events one of torch's recurrent operators called, or backward runs for one that it called."""
     layers = operator_events(steps.trace) & matching(steps.trace, is_recurrent)
     if not layers.any():
