@@ -80,15 +80,15 @@ def row_of(path: Path, folder: Path) -> Row | None:
     if replay is None:
         return None
     median, high = misplaced(trace)
-    share = replay.entries[:, DEVICE].sum() / replay.replayed.sum()
+    shares = replay.entries.sum(axis=0) / replay.replayed.sum()
     return Row(
         path.relative_to(folder).as_posix(),
         bool(matching(trace, STEP.match).any()),
         len(replay.measured),
         float(replay.measured.mean()) / 1e6,
         replay.error,
-        replay.unexplained,
-        float(share),
+        float(shares[PathKind.UNEXPLAINED]),
+        float(shares[list(DEVICE)].sum()),
         median,
         high,
         time.process_time() - begun,
@@ -98,7 +98,7 @@ def row_of(path: Path, folder: Path) -> Row | None:
 def misplaced(trace: Trace) -> tuple[float, float]:
     """How far from where it was observed an activity ends in the replay without what it cannot explain."""
     boundaries = steps_of(trace)
-    window = window_of(trace, boundaries, link(trace, boundaries).launch.astype(np.int64))
+    window = window_of(trace, boundaries, link(trace, boundaries).launch)
     lane = training_lane(trace)
     assert lane is not None
     scope = scope_of(window.trace, boundaries[window.steps], window.launch, lane, EMPTY)

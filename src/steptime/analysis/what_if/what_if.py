@@ -41,8 +41,8 @@ class Prediction:
 class Replay:
     """Some consecutive steps. steps: their indices among the boundaries that were given. measured, replayed, modelled:
     (n,) ns, the steps as the breakdown has them, as the graph gives them again, and as it gives them when nothing is
-    replayed that it cannot explain (see `unexplained`). path: the critical path of each, on the replay's clock; origin:
-    ns on the trace's clock where that begins. symbols: the trace's.
+    replayed that it cannot explain (PathKind.UNEXPLAINED). path: the critical path of each, on the replay's clock;
+    origin: ns on the trace's clock where that begins. symbols: the trace's.
     """
 
     steps: Int64
