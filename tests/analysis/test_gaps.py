@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
+from hypothesis import given, strategies as st
 from traces import (
     ENGINE,
     Event,
@@ -22,12 +24,14 @@ from traces import (
     write,
 )
 
+from steptime.analysis import idle
 from steptime.analysis.breakdown import breakdown_of
 from steptime.analysis.categories import Category
 from steptime.analysis.device_activity import has_kernels
-from steptime.analysis.idle import GapTotal, IdleGaps, gap_totals, gaps_of
+from steptime.analysis.idle import GapTotal, IdleGaps, gap_totals, gaps_of, pieces_of
 from steptime.analysis.step_context import step_context
 from steptime.analysis.trace_steps import steps_of
+from steptime.intervals import union
 from steptime.trace.reader import read
 from steptime.trace.table import Trace
 
@@ -266,3 +270,20 @@ def test_graphs_of_which_a_real_trace_holds_one_node_are_work_that_it_does_not_h
     assert {trace.symbols[trace.events.name[row]] for row in longest.tolist()} == {"cudaGraphLaunch"}
     waited = {each.cause: each.duration for each in totals if each.category is Category.SYNC}
     assert waited["aten::to"].sum() < 0.2 * lost.duration.sum()
+
+
+Sides = list[tuple[int, int]]
+SIDES = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 9)), max_size=8)
+
+
+@given(SIDES, SIDES, SIDES, st.lists(st.integers(0, 60), min_size=2, max_size=8, unique=True), st.integers(1, 3))
+def test_pieces_are_the_same_however_many_steps_are_cut_at_once(
+    busy: Sides, first: Sides, second: Sides, ends: list[int], piece: int
+) -> None:
+    times = np.array(sorted(ends), np.int64)
+    windows = np.stack((times[:-1], times[1:]), axis=1)[:: 1 + len(ends) % 2]
+    sets = [union([b for b, _ in each], [b + length for b, length in each]) for each in (busy, first, second)]
+    claims = ((Category.INPUT, sets[1]), (Category.PYTHON, sets[2]))
+    whole = [column.tolist() for column in pieces_of(windows, sets[0], claims)]
+    with mock.patch.object(idle, "PIECE", piece):
+        assert [column.tolist() for column in pieces_of(windows, sets[0], claims)] == whole

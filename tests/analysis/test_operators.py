@@ -267,7 +267,7 @@ def test_the_forward_of_one_batch_beside_the_backward_of_another_tells_nothing_a
     monkeypatch.setattr(job.Net, "forward", forward)
     trace = profiled()
     assert not all(each.differentiated for each in operator_totals(steps_in(trace), {}))
-    frames, number = matching(trace, is_engine), trace.events.sequence[:]
+    frames, number = matching(trace, is_engine), trace.events.sequence[:].astype(np.int64)
     others = replace(trace.events, sequence=np.where(frames, number + 10_000, number))
     assert all(each.differentiated for each in operator_totals(steps_in(replace(trace, events=others)), {}))
 

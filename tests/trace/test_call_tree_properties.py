@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from unittest import mock
+
 import numpy as np
 from hypothesis import given, strategies as st
 
+from steptime.trace import call_tree as module
 from steptime.trace.call_tree import (
     ROOT,
     call_tree,
+    depths,
     exclusive_spans,
     has_descendant,
     innermost_at,
     nearest_ancestor,
+    nested,
 )
 
 PAIRS = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 12)), max_size=25)
@@ -66,6 +71,21 @@ def test_children_lie_inside_their_parents(pairs: Pairs) -> None:
 def test_the_parent_is_the_one_a_stack_finds(pairs: Pairs) -> None:
     made = call_tree(*columns(pairs))
     assert made.parent.tolist() == [parent for parent, _, _ in stacked(pairs)]
+
+
+@given(PAIRS, st.integers(1, 7))
+def test_piece_by_piece_a_tree_is_the_one_a_stack_finds(pairs: Pairs, piece: int) -> None:
+    with mock.patch.object(module, "PIECE", piece):
+        made = call_tree(*columns(pairs))
+        parent, duration = nested(made.begin, columns(pairs)[1][made.rows] - made.begin)
+    assert list(zip(made.parent.tolist(), made.begin.tolist(), made.end.tolist(), strict=True)) == stacked(pairs)
+    assert (parent.tolist(), duration.tolist()) == (made.parent.tolist(), (made.end - made.begin).tolist())
+
+
+@given(PAIRS)
+def test_a_depth_is_one_more_than_that_of_the_parent(pairs: Pairs) -> None:
+    parent = call_tree(*columns(pairs)).parent
+    assert depths(parent).tolist() == [0 if above == ROOT else depths(parent)[above] + 1 for above in parent.tolist()]
 
 
 @given(PAIRS, st.integers(0, 2**25))

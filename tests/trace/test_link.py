@@ -15,7 +15,20 @@ from traces import ENGINE, Written, annotation, called, happened, kernel, launch
 
 from steptime.analysis.trace_steps import steps_of
 from steptime.arrays import Bool
-from steptime.trace.links import DEVICE, UNKNOWN, Around, Links, forest_of, function_name, latest_before, link, roles_of
+from steptime.trace.links import (
+    DEVICE,
+    UNKNOWN,
+    Around,
+    Links,
+    forest_of,
+    function_name,
+    latest_before,
+    launches_of,
+    link,
+    linked,
+    origins_of,
+    roles_of,
+)
 from steptime.trace.reader import read
 from steptime.trace.table import ABSENT, HOST_CATEGORIES, EventKind, EventTable, Trace
 
@@ -301,6 +314,17 @@ def test_backward_kernels_of_a_real_network_know_their_forward(shared_data: Path
         assert {name(trace, row) for row in links.forward[frames]} == {f"aten::{forward}"}
     kernels = np.isin(trace.events.event_kind, DEVICE)
     assert (links.function[kernels] == UNKNOWN).all(), "main started the profiler at line 41, and calls nothing there"
+
+
+def test_a_trace_that_lost_its_ids_knows_the_same_launches(shared_data: Path) -> None:
+    launches = 0
+    for trace in real_traces(shared_data, 150_000):
+        without = linked(trace)
+        assert not (without.events.correlation != ABSENT).any()
+        for found in (launches_of, origins_of):
+            assert found(without)[:].tolist() == found(trace)[:].tolist()
+        launches += len(launches_of(without).rows)
+    assert launches > 1000
 
 
 def test_launches_of_real_graphs_and_lost_launches_are_counted_right(shared_data: Path) -> None:
