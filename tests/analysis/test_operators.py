@@ -17,11 +17,12 @@ from steptime.analysis.operators import OperatorUse, operator_totals, sources_of
 from steptime.analysis.recompute import backward_again, recomputed
 from steptime.analysis.step_context import StepContext, step_context
 from steptime.analysis.trace_steps import steps_of
+from steptime.arrays import few
 from steptime.intervals import Intervals, contains, intersect, measure, subtract, union
 from steptime.machine.machine import Machine, Rate
 from steptime.quantities import Estimate
 from steptime.trace.reader import read
-from steptime.trace.table import Trace
+from steptime.trace.table import ABSENT, Trace
 from steptime.trace.vendors import LOADER, is_engine, matching
 
 torch = pytest.importorskip("torch")
@@ -268,7 +269,7 @@ def test_the_forward_of_one_batch_beside_the_backward_of_another_tells_nothing_a
     trace = profiled()
     assert not all(each.differentiated for each in operator_totals(steps_in(trace), {}))
     frames, number = matching(trace, is_engine), trace.events.sequence[:].astype(np.int64)
-    others = replace(trace.events, sequence=np.where(frames, number + 10_000, number))
+    others = replace(trace.events, sequence=few(np.where(frames, number + 10_000, number), ABSENT))
     assert all(each.differentiated for each in operator_totals(steps_in(replace(trace, events=others)), {}))
 
 
