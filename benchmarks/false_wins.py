@@ -32,7 +32,7 @@ from typing import Any
 from steptime.changes import Change
 from steptime.trials import conduct
 from steptime.trials.conduct import TrialRunner
-from steptime.trials.execute import Workspace
+from steptime.trials.containment import Workspace
 from steptime.trials.judge import LEAST_ROUNDS, judge
 from steptime.trials.results import Plan, append_result
 from steptime.trials.trial import BASELINE, CONTROL, Budget, Judgement, Run, TrialVerdict, Variant

@@ -29,7 +29,7 @@ from steptime.diagnosis import diagnose_paths
 from steptime.errors import SteptimeError
 from steptime.recording.load import load
 from steptime.trials.conduct import TrialRunner
-from steptime.trials.execute import Workspace
+from steptime.trials.containment import Workspace
 from steptime.trials.plan import plan_for, plan_variants, stand_for
 from steptime.trials.results import Plan, append_result, read_results
 from steptime.trials.trial import BASELINE, Run, TrialVerdict, Variant

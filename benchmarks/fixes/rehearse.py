@@ -19,7 +19,8 @@ from steptime.advice.propose import propose
 from steptime.changes import Change, VariantOptions
 from steptime.diagnosis import diagnose_paths
 from steptime.recording.load import load
-from steptime.trials.execute import ScheduledRun, Workspace, execute
+from steptime.trials.containment import Workspace
+from steptime.trials.execute import ScheduledRun, execute
 from steptime.trials.judge import judge
 from steptime.trials.patch import make_patch
 from steptime.trials.plan import edits_of, plan_variants, script_of, stand_for, writable
@@ -63,14 +64,14 @@ def rehearse(job: Planted, folder: Path) -> dict[str, Any]:
     if patch.files or patch.environment:
         variables = (Change("environment", arguments=patch.environment),) if patch.environment else ()
         patched = tuple((str(path), text) for path, _, text in patch.files)
-        run = one(stand, Variant("patch", variables), 2, patched)
+        run = one(stand, Variant("patch", variables, sources=patched), 2)
         result["patch_failure"] = run.failure
         result["patch_losses"] = losses_agree(runs[1], run)
     return result
 
 
-def one(stand: Workspace, variant: Variant, position: int, patched: tuple[tuple[str, str], ...] = ()) -> Run:
-    return execute(stand, ScheduledRun(variant, 0, 0, position, OPTIONS, rehearsal=True, patched=patched))
+def one(stand: Workspace, variant: Variant, position: int) -> Run:
+    return execute(stand, ScheduledRun(variant, 0, 0, position, OPTIONS, rehearsal=True))
 
 
 def losses_agree(change: Run, patch: Run) -> str:
