@@ -82,7 +82,9 @@ def look_at_trace(trace: Trace, boundaries: Int64, machine: Machine | None = Non
         graphs=graph_use(steps),
     )
     give_back(len(trace.events))
-    again, twice = recomputed(steps), backward_again(steps)
+    again = recomputed(steps)
+    give_back(len(trace.events))
+    twice = backward_again(steps)
     if steps.on_device and len(trace.events) > MANY:
         forget(trace, operations_on)  # what remains looks at the device
     give_back(len(trace.events))
