@@ -100,7 +100,9 @@ def test_records_between_the_steps_count_for_what_lies_from_step_to_step(tmp_pat
     assert cost_text(found, 1.38e6).startswith("about 626 µs always, from step to step (7.4 % of 8.45 ms); ")
 
 
-def test_beside_other_load_no_difference_passes_for_our_cost(tmp_path: Path) -> None:
+def in_turns(*, starts: bool = False) -> JournalBuilder:
+    """Blocks of ten steps of 10 ms, and of 9 ms without a watch. starts: epochs begin in these, and their start is told
+    when somebody watches again."""
     job = JournalBuilder()
     for block in range(11):
         begin = job.now
@@ -109,9 +111,15 @@ def test_beside_other_load_no_difference_passes_for_our_cost(tmp_path: Path) -> 
                 job.wait(9 * MS).record(Kind.BOUNDARY, job.now, job.now)
             else:
                 job.next(2 * MS).forward(3 * MS).backward(4 * MS).step(1 * MS)
+        if block % 2 and starts:
+            job.record(Kind.LOADER_START, begin + MS, job.now + MS // 100, identity=1)
         if block % 2:
             job.record(Kind.UNWATCHED, begin, job.now)
-    process = job.process(tmp_path)
+    return job
+
+
+def test_beside_other_load_no_difference_passes_for_our_cost(tmp_path: Path) -> None:
+    process = in_turns().process(tmp_path)
     steps = lay_out_whole(process).timeline.steps
     assert cost_of(process, steps).watch is not None
     assert HEALTHY.contention is not None
@@ -120,19 +128,7 @@ def test_beside_other_load_no_difference_passes_for_our_cost(tmp_path: Path) -> 
 
 
 def test_epochs_that_begin_without_a_watch_do_not_pass_for_its_cost(tmp_path: Path) -> None:
-    """An epoch's first batch is asked for while nobody watches: its start is told when somebody does again."""
-    job = JournalBuilder()
-    for block in range(13):
-        begin = job.now
-        for _ in range(10):
-            if block % 2:
-                job.wait(9 * MS).record(Kind.BOUNDARY, job.now, job.now)
-            else:
-                job.next(2 * MS).forward(3 * MS).backward(4 * MS).step(1 * MS)
-        if block % 2:
-            job.record(Kind.LOADER_START, begin + MS, job.now + MS // 100, identity=1)
-            job.record(Kind.UNWATCHED, begin, job.now)
-    process = job.process(tmp_path)
+    process = in_turns(starts=True).process(tmp_path)
     steps = lay_out_whole(process).timeline.steps
     assert (steps.duration[~steps.watched] > 8 * MS).all()
     watch = cost_of(process, steps).watch

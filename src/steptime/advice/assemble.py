@@ -211,15 +211,17 @@ def _compiler(process: Process) -> CompilerUse | None:
     """The graph breaks that the job itself was seen to have, and the functions that were given up; the rest is in what
     torch.compile writes when asked."""
     said = [(SourceLine(fact.file, fact.line, fact.function), fact) for fact in process.compilations if fact.file]
-    limits = tuple(CompilerEventUse(source, fact.failed) for source, fact in said if is_limit(fact.failed))
+    limits = tuple(
+        CompilerEventUse(source, reason_and_hint(fact.failed)[0]) for source, fact in said if is_limit(fact.failed)
+    )
     given_up = {each.source for each in limits}
     guards = tuple(
-        CompilerEventUse(source, fact.recompile_reason)
+        CompilerEventUse(source, reason_and_hint(fact.recompile_reason)[0])
         for source, fact in said
         if fact.recompile_reason and source in given_up
     )
     seen = Counter((fact.site, *reason_and_hint(fact.reason)) for fact in process.graph_breaks)
-    breaks = tuple(CompilerEventUse(site, reason, count, hint) for (site, reason, hint), count in seen.items())
+    breaks = tuple(CompilerEventUse(site, why, count, hint) for (site, why, hint), count in seen.items() if why)
     return CompilerUse("", breaks=breaks, recompilations=guards, limits=limits) if breaks or limits else None
 
 
