@@ -47,8 +47,9 @@ LONGEST, FEWEST = 60.0, 20
 """Seconds of a job, and its steps at the least: a fault in thousands of steps that were short would take many minutes,
 of which a tool learns nothing more."""
 FIRST_AMOUNT = 8
-SEEN = 0.15
-"""Of the twin's step: less could be chance, so the amount is raised before the dose is told from it."""
+SEEN = 0.5
+"""Of the twin's step: less could be chance (two runs of one job differ by a fifth on a machine in use), so the amount is
+raised before the dose is told from it."""
 STEADY = 1 / 3
 ALARM = 0.05
 """Of a twin's step: a smaller finding is no alarm."""
