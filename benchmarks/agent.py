@@ -6,8 +6,8 @@
 It calls `diagnose`, then whatever each answer names as `next`, at most MOST_CALLS times, and runs `apply` where an
 answer has one: then it is done. Where the next call judges a change of its own, it makes the only one that it knows:
 the statement on a line that the diagnosis named is left out, the first of them where nothing in its function reads
-what it binds. So it edits blindly, and the referee alone keeps it from harm; whether somebody wants that statement's
-output is a question that it does not ask.
+what it binds, and which is no part of the training (`.backward()`, `.step()`, `.zero_grad()`). So it edits blindly, and
+the referee alone keeps it from harm; whether somebody wants that statement's output is a question that it does not ask.
 
 Jobs are the first of the seeds with a fault and one process. A job counts as solved when a patch of it was judged
 faster and the same training, and applied.
@@ -35,6 +35,8 @@ from benchmarks.kept import machine
 MOST_CALLS = 8
 BUDGET = "150s"
 CHANGE = "change.patch"
+TRAINS = frozenset({"backward", "step", "zero_grad"})
+"""Methods that no agent would leave out of a training."""
 
 
 def main() -> None:
@@ -156,6 +158,9 @@ def left_out(folder: Path, line: str) -> bool:
     if not on_line:
         return False
     statement = max(on_line, key=lambda each: each.lineno)
+    calls = [node.func for node in ast.walk(statement) if isinstance(node, ast.Call)]
+    if any(isinstance(call, ast.Attribute) and call.attr in TRAINS for call in calls):
+        return False
     inside = {id(node) for node in ast.walk(statement)}
     functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and statement in ast.walk(node)]
     scope = max(functions, key=lambda each: each.lineno, default=tree)

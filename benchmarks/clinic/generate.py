@@ -48,8 +48,8 @@ LONGEST, FEWEST = 60.0, 20
 of which a tool learns nothing more."""
 FIRST_AMOUNT = 8
 SEEN = 0.5
-"""Of the twin's step: less could be chance (two runs of one job differ by a fifth on a machine in use), so the amount is
-raised before the dose is told from it."""
+"""Of the twin's step: less could be chance, so the amount is raised before the dose is told from it. Two runs of a job
+differ by a fifth on a machine in use."""
 STEADY = 1 / 3
 ALARM = 0.05
 """Of a twin's step: a smaller finding is no alarm."""

@@ -35,7 +35,8 @@ class VariantOptions:
     seed: what every generator starts from at the import of torch; seed_offset: added to every seed that the job sets
     itself. dropout: False makes every dropout the identity. fingerprint_steps: of so many first steps the gradient norm
     of every parameter is written, after the last backward of the step. until_loss: soon after the job's mean loss has
-    come down to this, its process ends, too.
+    come down to this, its process ends, too. alternating: it says in a file when its warm-up is over, from where on it
+    takes turns with others.
     """
 
     steps: int
@@ -46,3 +47,4 @@ class VariantOptions:
     dropout: bool = True
     fingerprint_steps: int = 0
     until_loss: float | None = None
+    alternating: bool = False

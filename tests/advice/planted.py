@@ -471,6 +471,10 @@ PLANTED: dict[str, dict[str, Case]] = {
             ),
             categories=categories(python=4.2 * MS),
         ),
+        "fires-in-lightning": replace(
+            _lines(line('self.log("loss", loss)', 4 * MS, calls="lightning.pytorch.core.module.LightningModule.log")),
+            categories=categories(python=4.2 * MS),
+        ),
         "clean": _lines(line("print(step, loss.item())", 0.01 * MS, calls="torch.Tensor.item builtins.print")),
         "clean-not-logging": replace(
             _lines(line("catalog = login(update)  # was: print(update)", 4 * MS, calls="catalog.login")),

@@ -9,7 +9,9 @@ import time
 from collections.abc import Generator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
+import psutil
 import pytest
 from preloading import python
 from trials.shared_machine import SharedMachine, run
@@ -18,12 +20,14 @@ from steptime.advice.fix import Promise
 from steptime.changes import Change
 from steptime.errors import NothingMeasuredError
 from steptime.quantities import Estimate
+from steptime.trials import conduct
 from steptime.trials.conduct import Block, LocalExecutor, Notice, Tell, TrialRunner, combine, together
-from steptime.trials.containment import Workspace
+from steptime.trials.containment import Layer, Workspace
 from steptime.trials.execute import ScheduledRun
 from steptime.trials.plan import NO_INPUT, batch_variant, groups, lab_variants, over, points_of, stand_for
 from steptime.trials.results import Plan, append_result, read_results
 from steptime.trials.trial import (
+    AS_IT_IS,
     BASELINE,
     CONTROL,
     MIN_ROUNDS,
@@ -315,6 +319,7 @@ class FakeMachine:
     """An executor on which every process takes ten seconds of a budget, and none is started."""
 
     width = 1
+    alternating = False
 
     def __init__(self, budget: FakeBudget) -> None:
         self.budget = budget
@@ -362,6 +367,31 @@ def test_processes_are_timed_behind_the_warm_up_of_the_plan(tmp_path: Path) -> N
     assert {turn.options.warm_up for turn in machine.turns if turn.variant.name == BASELINE and not turn.rehearsal} == {
         30
     }
+
+
+@pytest.mark.parametrize(
+    ("free", "step", "layer", "taken"),
+    [
+        (1 << 40, 0.01, Layer.OVERLAY, True),
+        (0, 0.01, Layer.OVERLAY, False),
+        (1 << 40, 5.0, Layer.OVERLAY, False),
+        (1 << 40, 0.01, Layer.COPY, False),
+    ],
+)
+def test_processes_take_turns_where_there_is_room_and_a_slice_holds_their_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int, step: float, layer: Layer, taken: bool
+) -> None:
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=free))
+    monkeypatch.setattr(conduct, "ground_of", lambda _: SimpleNamespace(layer=layer))
+    trial, variants = clock(tmp_path, 300, 2)
+    trial.plan = replace(trial.plan, step_seconds=step)
+    machine = trial._executor
+    assert isinstance(machine, FakeMachine)
+    machine.alternating = True
+    trial._round(0, 0, variants, AS_IT_IS)
+    names = [turn.variant.name for turn in machine.turns]
+    assert names == [BASELINE, "RM1", *(["RM2", CONTROL] if taken else [CONTROL, "RM2", BASELINE])]
+    assert {turn.options.alternating for turn in machine.turns} == {taken}
 
 
 def test_a_loaders_full_queue_is_let_go_before_steps_are_timed(tmp_path: Path) -> None:

@@ -191,7 +191,8 @@ class LineKind(Enum):
     )
     LOGGING = re.compile(
         r"builtins\.print|logging\.\w.*|loguru\..*|(?:wandb|mlflow|comet_ml|neptune|clearml|matplotlib|rich)\..*"
-        r"|(?:.*\.)?(?:log_metrics?|add_(?:scalar|histogram|image|figure|text)s?)"
+        r"|(?:.*\.)?(?:log_metrics?|log_dict|add_(?:scalar|histogram|image|figure|text)s?)"
+        r"|(?:lightning|pytorch_lightning|lightning_fabric|accelerate)\..*\.log|(?:.*\.)?\w*(?:Logger|Tracker)\.log"
         r"|tqdm\..*\.(?:write|set_postfix\w*|set_description\w*)|json\.dump|_?csv\..*write\w*"
         r"|(?:_io|codecs)\.\w+\.(?:write|writelines|flush)"
     )

@@ -349,7 +349,9 @@ def trial_runner(folder: Path, options: TrialOptions) -> Iterator[TrialRunner]:
 def _executor(recording: Recording | None, options: TrialOptions) -> Executor:
     """Where the variants run."""
     if options.executor != "ray":
-        return LocalExecutor()
+        # On a device, every process would hold its memory, and what was launched goes on while a process is stopped.
+        known = recording.processes if recording is not None else ()
+        return LocalExecutor(alternating=len(known) == 1 and known[0].facts.device in ("", "cpu"))
     if recording is None:
         raise UsageError("usage", "--metric compares what runs on this machine: leave --executor ray out.")
     from steptime.trials.cluster import RayExecutor

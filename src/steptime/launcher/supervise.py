@@ -133,6 +133,10 @@ class Switchboard:
     def interrupted(self) -> None:
         """The job is the user's: it goes on to its own end."""
 
+    def beside(self) -> Iterable[int]:
+        """It is alone."""
+        return ()
+
 
 HEAD_START = 0.3
 """Seconds that the job has to itself: most of an interpreter's start."""
@@ -167,6 +171,9 @@ class Pause(Protocol):
 
     def interrupted(self) -> None:
         """We are told to end, in the middle of a look."""
+
+    def beside(self) -> Iterable[int]:
+        """Processes that are ours, too, with what they have started."""
 
 
 class Display:
@@ -216,7 +223,7 @@ def _stay(
         due = min((timer.due for timer in timers), default=begin + HEAD_START)
         signals.wait(due - time.monotonic(), job.send_signal)
         if not timers and time.monotonic() >= begin + HEAD_START and job.poll() is None:
-            timers = _timers(job, folder, show, begin)
+            timers = _timers(job, folder, show, begin, signals.beside)
         for timer in timers:
             if time.monotonic() >= timer.due:
                 timer.look()
@@ -224,12 +231,16 @@ def _stay(
 
 
 def _timers(
-    job: subprocess.Popen[bytes], folder: Path, show: Callable[[Progress], None] | None, begin: float
+    job: subprocess.Popen[bytes],
+    folder: Path,
+    show: Callable[[Progress], None] | None,
+    begin: float,
+    beside: Callable[[], Iterable[int]],
 ) -> list[Timer]:
     from steptime.launcher.telemetry import Telemetry
     from steptime.launcher.thin import JournalThinner
 
-    telemetry = Telemetry(folder, job.pid)
+    telemetry = Telemetry(folder, job.pid, beside)
     timers: list[Timer] = [telemetry, JournalThinner(folder, lambda: telemetry.pids)]
     if show is not None:
         timers.append(Display(folder, show, begin, lambda: telemetry.pids))

@@ -7,7 +7,7 @@ import functools
 import operator
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +27,11 @@ LARGEST_SHARE = 0.005
 
 class Telemetry:
     """Appends a `TelemetrySample` a line to telemetry.jsonl. Once it cannot be written, `failed` is set and nothing
-    more is tried."""
+    more is tried. beside: as of `CpuLoad`."""
 
-    def __init__(self, folder: Path, pid: int) -> None:
+    def __init__(self, folder: Path, pid: int, beside: Callable[[], Iterable[int]] = lambda: ()) -> None:
         self._path = folder / NAME
-        self._load = CpuLoad(pid)
+        self._load = CpuLoad(pid, beside)
         self._devices = find_devices()
         self._begin = time.monotonic()
         self.due = self._begin + PERIOD
@@ -59,10 +59,11 @@ class Telemetry:
 
 
 class CpuLoad:
-    """CPU seconds per second since the last look, of the job's process tree and of everything else."""
+    """CPU seconds per second since the last look, of the job's process tree and of everything else. beside: roots of
+    jobs that take turns with it, whose work counts as its own."""
 
-    def __init__(self, pid: int) -> None:
-        self._root = pid
+    def __init__(self, pid: int, beside: Callable[[], Iterable[int]] = lambda: ()) -> None:
+        self._root, self._beside = pid, beside
         self.pids: frozenset[int] = frozenset({pid})
         self._time = time.perf_counter_ns()
         self._used: dict[tuple[int, float], float] = {}
@@ -98,6 +99,10 @@ class CpuLoad:
             family = [root, *root.children(recursive=True)]
         except psutil.Error:
             return None
+        for each in self._beside():
+            with contextlib.suppress(psutil.Error):
+                root = psutil.Process(each)
+                family += [root, *root.children(recursive=True)]
         found = {}
         for process in family:
             try:

@@ -12,8 +12,9 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
+from math import inf
 from pathlib import Path
 
 from steptime.changes import Change
@@ -22,6 +23,7 @@ from steptime.launcher.command import make_recording, resolve
 from steptime.launcher.launch import changed_variables, ended, outcome_of, probe_environment, start
 from steptime.launcher.outcome import Outcome, ProbeOptions, Progress
 from steptime.launcher.supervise import supervise
+from steptime.launcher.turns import LOOK, CannotAlternateError, Turn, TurnsEndedError
 from steptime.recording.manifest import begin_manifest, discard, extend_manifest
 
 OUTPUT = "output.log"
@@ -41,22 +43,27 @@ GRACE = 5.0
 @dataclass(frozen=True, slots=True)
 class VariantPlace:
     """Where a variant runs. directory: its working folder. environment: variables besides the user's own. deadline:
-    seconds from its start after which it is ended. entry: words before the command, which become it (`contain`).
-    contained: see ProbeOptions."""
+    seconds from its start after which it is ended; while it rests, none pass. until: seconds of time.monotonic after
+    which it is ended in any case. entry: words before the command, which become it (`contain`). contained: see
+    ProbeOptions."""
 
     directory: Path
     environment: tuple[tuple[str, str], ...] = ()
     deadline: float = 600.0
+    until: float = inf
     entry: tuple[str, ...] = ()
     contained: str = ""
 
 
 class JobDeadline:
-    """Waits for a job until its time is up, or it is told to end it, then ends it with everything that it started."""
+    """Waits for a job until its time is up, or it is told to end it, then ends it with everything that it started.
+    turn: the job's among others, with the job's recording."""
 
-    def __init__(self, job: subprocess.Popen[bytes], seconds: float) -> None:
-        self._job = job
-        self._end = time.monotonic() + seconds
+    def __init__(
+        self, job: subprocess.Popen[bytes], place: VariantPlace, turn: tuple[Turn, Path] | None = None
+    ) -> None:
+        self._job, self._turn = job, turn
+        self._end, self._until = time.monotonic() + place.deadline, place.until
         self.passed = False
         self.ended = False
 
@@ -70,16 +77,25 @@ class JobDeadline:
 
     def wait(self, seconds: float, send: Callable[[int], None]) -> None:
         """Passes nothing on: the job is in a session of its own."""
-        until = min(time.monotonic() + seconds, self._end)
+        until = min(time.monotonic() + seconds, self._end, self._until)
         try:
             while self._job.poll() is None and (left := until - time.monotonic()) > 0:
-                time.sleep(min(PATIENCE, left))
-        except KeyboardInterrupt:
+                if self._turn is not None and self._turn[0].over(self._turn[1]):
+                    rested = self._turn[0].rest()
+                    self._end += rested
+                    until = min(until + rested, self._until)
+                    continue
+                time.sleep(min(PATIENCE if self._turn is None else LOOK, left))
+        except (KeyboardInterrupt, TurnsEndedError, CannotAlternateError):
             end_session(self._job)
             raise
-        if self._job.poll() is None and time.monotonic() >= self._end:
+        if self._job.poll() is None and time.monotonic() >= min(self._end, self._until):
             self.passed = True
             end_session(self._job)
+
+    def beside(self) -> Iterable[int]:
+        """What the machine does for these is none of a stranger's load."""
+        return self._turn[0].others() if self._turn is not None else ()
 
 
 def run_variant(
@@ -88,8 +104,10 @@ def run_variant(
     options: ProbeOptions,
     place: VariantPlace,
     progress: Callable[[Progress], bool | None] | None = None,
+    turn: Turn | None = None,
 ) -> Outcome:
-    """Runs the command to the end of its variant, and leaves a recording with its output beside it.
+    """Runs the command to the end of its variant, and leaves a recording with its output beside it. turn: the job's
+    among others, which it has.
 
     `progress` is called twice a second; where it returns True, the job is ended, which then counts as an end of its
     own. A deadline that passed is a problem in the outcome, whose status is then 128 + the signal. Raises what `launch`
@@ -116,7 +134,9 @@ def run_variant(
     except CommandError:
         discard(folder, folder.parent)
         raise
-    deadline = JobDeadline(job, place.deadline)
+    if turn is not None:
+        turn.begins(job.pid)
+    deadline = JobDeadline(job, place, (turn, folder) if turn is not None else None)
 
     def show(now: Progress) -> None:
         if progress is not None and progress(now):
@@ -139,7 +159,8 @@ def run_variant(
             )
     if deadline.passed:
         problems = [f"{DEADLINE_PASSED} {place.deadline:.0f} s", *problems]
-    return replace(outcome_of(returncode, folder, time.monotonic() - begin), problems=tuple(problems))
+    seconds = time.monotonic() - begin - (turn.rested if turn is not None else 0.0)
+    return replace(outcome_of(returncode, folder, seconds), problems=tuple(problems))
 
 
 def run_plain(
@@ -166,7 +187,7 @@ def run_plain(
             stderr=errors,
             start_new_session=True,
         )
-    deadline = JobDeadline(job, place.deadline)
+    deadline = JobDeadline(job, place)
     try:
         while job.poll() is None and not deadline.passed:
             deadline.wait(LOOKS, lambda _: None)
@@ -184,6 +205,7 @@ def end_session(job: subprocess.Popen[bytes]) -> None:
     for number in (signal.SIGTERM, signal.SIGKILL):
         if job.poll() is None:
             _signal_session(job.pid, number)
+            _signal_session(job.pid, signal.SIGCONT)  # it may rest, and would not hear
             with contextlib.suppress(subprocess.TimeoutExpired):
                 job.wait(GRACE)
     _signal_session(job.pid, signal.SIGKILL)

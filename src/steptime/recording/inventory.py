@@ -24,8 +24,10 @@ REQUEST = "profile-request"
 """Asks every process for one more window of the profiler; the probe looks for it once a second."""
 LEAVE = "leave-request"
 """Asks the probe to leave: the job was attached to, and goes on without us. Each process that it has left says so."""
+WARM = "warm"
+"""Says that the warm-up of a process that takes turns is over: its number, and that of its namespace."""
 MARKS = re.compile(
-    rf"seen-python|seen-torch|{REQUEST}|{LEAVE}|left-\d+|leader|joined-(.+-\d+|task-\d+)(\.ended)?|arm-ended-\d+"
+    rf"seen-python|seen-torch|{REQUEST}|{LEAVE}|{WARM}|left-\d+|leader|joined-(.+-\d+|task-\d+)(\.ended)?|arm-ended-\d+"
 )
 """Of the recording itself, too: files that say something by being there. One that says anything else than MARK_TEXT is
 somebody else's."""

@@ -178,6 +178,8 @@ class RayExecutor:
     Ray is not installed, CommandError where no cluster can be reached or has no room.
     """
 
+    alternating = False
+
     def __init__(self, devices: int) -> None:
         self._ray = import_ray("--executor ray")
         self._started = connect(self._ray)

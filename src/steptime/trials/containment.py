@@ -173,15 +173,20 @@ def contained(
     recording: Path,
     sources: Sequence[tuple[str, str]] = (),
     deadline: float = 600.0,
+    lane: str = "",
 ) -> Iterator[Contained]:
     """The setting of one process, which is gone afterwards. name: of it. recording: its own, which it writes for good.
-    sources: files (relative paths) with other text. deadline: seconds."""
+    sources: files (relative paths) with other text. deadline: seconds. lane: a name that no other process has which
+    runs at the same time: what compilers keep is kept for the next one of that name."""
     ground, recording = ground_of(stand), recording.absolute()
     workspace = ground.base / WORKSPACES / name
     clear(workspace)  # of a process that was cut short
-    make = _overlaid if ground.layer is Layer.OVERLAY else _copied
     try:
-        with make(stand, ground, workspace, recording, sources) as (command, place):
+        with (
+            _overlaid(stand, ground, workspace, recording, sources, lane)
+            if ground.layer is Layer.OVERLAY
+            else _copied(stand, ground, workspace, recording, sources)
+        ) as (command, place):
             yield command, replace(place, deadline=deadline, contained=ground.layer.value)
     finally:
         clear(workspace)
@@ -189,7 +194,7 @@ def contained(
 
 @contextlib.contextmanager
 def _overlaid(
-    stand: Workspace, ground: Ground, workspace: Path, recording: Path, sources: Sequence[tuple[str, str]]
+    stand: Workspace, ground: Ground, workspace: Path, recording: Path, sources: Sequence[tuple[str, str]], lane: str
 ) -> Iterator[Contained]:
     spec = _write_spec(
         workspace,
@@ -198,7 +203,7 @@ def _overlaid(
         tuple(dict.fromkeys((stand.folder, ground.base))),
         (*stand.outside, *_foreign_folders(stand.directory)),
         sources=[(str(stand.directory / path), text) for path, text in sources],
-        caches=_kept_caches(ground),
+        caches=_kept_caches(ground, lane),
         lenient=stand.uncontained,
     )
     environment = offline_environment(stand.directory)
@@ -254,11 +259,11 @@ def _temporary_folders(temporary: str, ground: Ground) -> tuple[tuple[str, str],
     )
 
 
-def _kept_caches(ground: Ground) -> list[tuple[str, str]]:
+def _kept_caches(ground: Ground, lane: str) -> list[tuple[str, str]]:
     """Folders of caches, and where what the trial adds to them is kept from one process to the next."""
     kept = []
     for number, path in enumerate(_cache_places()):
-        store = ground.base / CACHES / _process() / f"{number}"
+        store = ground.base / CACHES / _process() / f"{number}{lane and '-'}{lane}"  # an overlay is nobody else's
         store.mkdir(parents=True, exist_ok=True)
         kept.append((path, str(store)))
     return kept

@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 from pathlib import Path
 from statistics import fmean
 
@@ -15,12 +16,13 @@ import numpy as np
 from steptime.advice.step_evidence import SLOWED
 from steptime.analysis.layout import lay_out
 from steptime.analysis.timeline import SegmentKind, Steps, Timeline
-from steptime.arrays import Int64
+from steptime.arrays import Bool, Int64
 from steptime.changes import VariantOptions
 from steptime.errors import SteptimeError
 from steptime.intervals import measure, union
 from steptime.journal import Flag, Kind
 from steptime.launcher.outcome import Outcome, ProbeOptions, Progress
+from steptime.launcher.turns import Turn
 from steptime.launcher.variant import DEADLINE_PASSED, ERRORS, OUTPUT, run_plain, run_variant
 from steptime.recording.load import load
 from steptime.recording.recording import Process, Recording, TelemetrySample
@@ -43,6 +45,8 @@ OUTSIDE = "changed outside of its folder: "
 """How the probe's notes begin on what a process changed outside of its workspace (probe/changes/outside)."""
 REPLACED = "replaced: "
 """How they begin on clocks and functions of torch's that are somebody else's (probe/changes/work)."""
+CLOCKS = 0.1
+"""Seconds by which the clock of the budget and the one of a process may differ."""
 NEARLY = 0.9
 """Of the time that a process has, from which on it was the time that ended it."""
 FORBIDDEN = ("Read-only file system", "Permission denied")
@@ -65,7 +69,7 @@ FEWEST_STEPS = 5
 class ScheduledRun:
     """Which process it is: see `Run`. deadline: seconds after which it is taken to hang. until_epoch: seconds of
     time.time at which the budget is spent, None for no end. metric: what is read of its output, in which case
-    it is run without the probe."""
+    it is run without the probe. step_seconds: of the job as it is, 0 where that is not known."""
 
     variant: Variant
     stage: int
@@ -76,10 +80,17 @@ class ScheduledRun:
     deadline: float = 600.0
     until_epoch: float | None = None
     metric: Metric | None = None
+    step_seconds: float = 0.0
 
 
-def execute(stand: Workspace, turn: ScheduledRun, show: Callable[[Progress], None] | None = None) -> Run:
-    """Runs a turn and reads what it left. `show` is called twice a second.
+def execute(
+    stand: Workspace,
+    turn: ScheduledRun,
+    show: Callable[[Progress], None] | None = None,
+    among: Turn | None = None,
+) -> Run:
+    """Runs a turn and reads what it left. `show` is called twice a second. among: its place among processes that take
+    turns, which it has.
 
     Nothing that the job does raises: it is the run's `failure`. Raises Spent where it had to be ended because the
     budget was spent, KeyboardInterrupt, and SteptimeError for what stops every run (no room, too large a copy).
@@ -91,7 +102,7 @@ def execute(stand: Workspace, turn: ScheduledRun, show: Callable[[Progress], Non
     before = _unguarded(stand)
     disk = next(path for path in (ground_of(stand).base, *stand.folder.parents) if path.is_dir())
     least_room = min(LEAST_ROOM, free_bytes(disk) // 2)
-    left = turn.until_epoch - time.time() if turn.until_epoch is not None else turn.deadline
+    left = turn.until_epoch - time.time() if turn.until_epoch is not None else inf
     filled = False
 
     def full() -> bool:
@@ -104,17 +115,20 @@ def execute(stand: Workspace, turn: ScheduledRun, show: Callable[[Progress], Non
             show(progress)
         return full()
 
-    deadline = max(0.0, min(left, turn.deadline))
     options = ProbeOptions(profile=False, changes=turn.variant.changes, variant=turn.options)
     own = replace(stand, command=turn.variant.command or stand.command)
-    with contained(own, name, recording, turn.variant.sources, deadline) as (command, place):
+    lane = turn.variant.name if among is not None else ""
+    with contained(own, name, recording, turn.variant.sources, turn.deadline, lane) as (command, place):
+        place = replace(place, until=time.monotonic() + left)
         if turn.metric is not None:
             outcome = run_plain(command, recording, turn.variant.changes, place, full)
         else:
-            outcome = run_variant(command, recording, options, place, watch)
-    if left < turn.deadline and outcome.problems and outcome.problems[0].startswith(DEADLINE_PASSED):
+            outcome = run_variant(command, recording, options, place, watch, among)
+    passed = bool(outcome.problems) and outcome.problems[0].startswith(DEADLINE_PASSED)
+    if passed and turn.until_epoch is not None and time.time() >= turn.until_epoch - CLOCKS:
         raise Spent
-    run = read_run(turn, outcome, time.monotonic() - begin)
+    rests, rested = (among.rests, among.rested) if among is not None else ((), 0.0)
+    run = read_run(turn, outcome, time.monotonic() - begin - rested, rests)
     outside = dict.fromkeys((*run.outside, *map(str, differences(before, _unguarded(stand)))))
     run = replace(run, failure=FILLED if filled else run.failure, outside=tuple(outside))
     if not stand.keep and not run.failure:
@@ -129,8 +143,8 @@ def _unguarded(stand: Workspace) -> Tree:
     return tree_of(stand.directory, (stand.folder, *stand.without))
 
 
-def read_run(turn: ScheduledRun, outcome: Outcome, seconds: float) -> Run:
-    """What a process left. Raises nothing: what cannot be read is the run's `failure`."""
+def read_run(turn: ScheduledRun, outcome: Outcome, seconds: float, rests: Sequence[tuple[int, int]] = ()) -> Run:
+    """What a process left. rests: as of `Turn`. Raises nothing: what cannot be read is the run's `failure`."""
     run = Run(
         turn.variant.name,
         turn.stage,
@@ -141,6 +155,7 @@ def read_run(turn: ScheduledRun, outcome: Outcome, seconds: float) -> Run:
         _failure(outcome, stepping=turn.metric is None),
         seconds,
         folder=outcome.recording.name,
+        alternated=bool(rests),
     )
     if turn.metric is not None:
         return _with_metric(run, turn, turn.metric, outcome)
@@ -148,7 +163,7 @@ def read_run(turn: ScheduledRun, outcome: Outcome, seconds: float) -> Run:
         recording = load(outcome.recording)
         if run.failure:
             return replace(run, outside=_noted(recording.processes, OUTSIDE))
-        return _with_numbers(run, turn, recording)
+        return _with_numbers(run, turn, recording, rests)
     except SteptimeError as error:
         return replace(run, failure=run.failure or str(error))
 
@@ -161,7 +176,7 @@ def _with_metric(run: Run, turn: ScheduledRun, metric: Metric, outcome: Outcome)
     return replace(run, metric=value, failure=why, changes=changes)
 
 
-def _with_numbers(run: Run, turn: ScheduledRun, recording: Recording) -> Run:
+def _with_numbers(run: Run, turn: ScheduledRun, recording: Recording, rests: Sequence[tuple[int, int]]) -> Run:
     laid_out = [(process, lay_out(process)) for process in recording.processes]
     if not laid_out:
         return replace(run, failure="No training step was recorded")
@@ -171,7 +186,7 @@ def _with_numbers(run: Run, turn: ScheduledRun, recording: Recording) -> Run:
         took = [(seconds_to(LossTarget(until), *each), *each) for each in laid_out]
         there = [each for each in took if each[0] is not None]
         reached, process, timeline = min(there, key=lambda each: each[0] or 0.0, default=(None, process, timeline))
-    times = step_times(timeline, turn.options.warm_up)
+    times = step_times(timeline, turn.options.warm_up, rests)
     if len(times) < FEWEST_STEPS and not turn.rehearsal and until is None:
         return replace(run, failure=f"Only {len(times)} steady steps were taken before its time was up")
     parity = process.parity
@@ -238,18 +253,27 @@ def _ended_early(turn: ScheduledRun, steps: Steps) -> bool:
     return int(steps.end[-1] - steps.begin[0]) < NEARLY * options.limit_seconds * 1e9
 
 
-def step_times(timeline: Timeline, warm_up: int) -> list[int]:
+def step_times(timeline: Timeline, warm_up: int, rests: Sequence[tuple[int, int]] = ()) -> list[int]:
     """Steady steps after the warm-up, ns. The start of loader workers, which a recording keeps apart from its steps,
-    counts here: it is paid for every epoch. So do compilations that do not come to an end."""
+    counts here: it is paid for every epoch. So do compilations that do not come to an end. rests: when the process was
+    stopped; a step that holds one does not count, nor does the next, whose caches are cold."""
     steps = timeline.steps
     late = np.arange(len(steps.begin)) >= warm_up
     compiling = _spent_in(timeline, SegmentKind.COMPILATION)
     goes_on = (compiling[(len(compiling) + warm_up) // 2 :] > 0).sum() >= LASTING
     alone = (compiling > 0) & ~steps.profiled & (_spent_in(timeline, *BESIDES) == 0)
-    chosen = (~steps.disturbed | (alone & goes_on)) & steps.watched & late
+    chosen = (~steps.disturbed | (alone & goes_on)) & steps.watched & late & ~_rested(steps, rests)
     added = _spent_in(timeline, SegmentKind.LOADER_START) + compiling * goes_on
     times: list[int] = (steps.duration + added)[chosen].tolist()
     return times
+
+
+def _rested(steps: Steps, rests: Sequence[tuple[int, int]]) -> Bool:
+    """Steps in which the process was stopped, and those behind them."""
+    stopped = np.array(rests, np.int64).reshape(-1, 2)
+    held = measure(union(stopped[:, 0], stopped[:, 1]), steps.begin, steps.end) > 0
+    held[1:] |= held[:-1].copy()
+    return held
 
 
 def _spent_in(timeline: Timeline, *kinds: SegmentKind) -> Int64:

@@ -2,8 +2,8 @@
 
 Two laws. A variant is adopted only when what it gains (speed, or peak memory where the trial is for that) beats the
 noise of the control and the least gain, and its numbers keep the fix's promise; what is not known is UNDECIDED. And a
-variant is compared with the baselines that ran right before and after it, because the speed of a shared machine comes
-in bottlenecks that last for several processes.
+variant is compared with the baseline that it took turns with, or with those that ran right before and after it, because
+the speed of a shared machine comes in bottlenecks that last for several processes.
 
 The statistic of a round is log(baseline / variant) of mean step times: means, because a loader's stalls come every few
 steps and throughput is what is paid for. The baseline is interpolated (in the logarithm) between the two that enclose
@@ -255,18 +255,30 @@ def comparisons_of(name: str, runs: Sequence[Run], of: Callable[[Run], Series] =
     for run in usable:
         if run.variant != name:
             continue
-        here = [each for each in usable if each.variant == BASELINE and each.place == run.place]
-        before = max((each for each in here if each.position < run.position), key=_position, default=None)
-        after = min((each for each in here if each.position > run.position), key=_position, default=None)
-        if before is None or after is None:
+        enclosing = _enclosing(run, usable)
+        if enclosing is None:
             continue
-        place = (run.position - before.position) / (after.position - before.position)
+        before, after = enclosing
+        place = (run.position - before.position) / (after.position - before.position) if after != before else 0.0
         comparison = compared(of(before), of(run), of(after), place)
         all_of_them.append(comparison)
         quietest = min(each.load.other_cpu for each in runs if each.place == run.place and _timed(each))
         if not any(disturbed(each, quietest) for each in (before, run, after)):
             calm.append(comparison)
     return tuple(calm if len(calm) >= LEAST_ROUNDS else all_of_them)
+
+
+def _enclosing(run: Run, usable: Sequence[Run]) -> tuple[Run, Run] | None:
+    """The baselines between which a run stands: the last one before it and the first one behind it, or twice the one
+    that it took turns with. None where one is missing."""
+    here = [each for each in usable if each.variant == BASELINE and each.place == run.place]
+    here = [each for each in here if each.alternated == run.alternated]
+    if run.alternated:
+        here = [each for each in here if each.round == run.round]
+        return (here[0], here[0]) if here else None
+    before = max((each for each in here if each.position < run.position), key=_position, default=None)
+    after = min((each for each in here if each.position > run.position), key=_position, default=None)
+    return (before, after) if before is not None and after is not None else None
 
 
 def disturbed(run: Run, quietest: float) -> bool:

@@ -157,7 +157,7 @@ class Run:
     class and length of each dataset, and the most samples that a pass over it took. replaced: clocks and functions of
     torch's that it replaced. ended_early: it came to its own end before its steps were taken. metric: what is judged in
     place of its steps: the number that it printed, or the seconds to a loss. samples: of the largest dataset that it
-    trains on, 0 where that is not known.
+    trains on, 0 where that is not known. alternated: it took turns with the other processes of its round.
     """
 
     variant: str
@@ -186,6 +186,7 @@ class Run:
     ended_early: bool = False
     metric: float | None = None
     samples: int = 0
+    alternated: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,6 +235,12 @@ def arrange(
     return [block]
 
 
+def in_turns(going: Sequence[Variant], baseline: Variant, control: Variant, *, reverse: bool) -> list[Variant]:
+    """A round of processes that take turns, in the order in which they begin: one baseline is near to all of them."""
+    order = [*going, control]
+    return [baseline, *(order[::-1] if reverse else order)]
+
+
 def at_once(width: int, variants: int, needed: int) -> int:
     """Rounds of so many variants that are run at the same time where `width` blocks can: none beyond those that every
     variant needs before it can be decided."""
@@ -241,9 +248,9 @@ def at_once(width: int, variants: int, needed: int) -> int:
     return max(1, min(width // blocks, needed))
 
 
-def processes_of(variants: int) -> int:
-    """Of a round: the variants, the control, and a baseline after each group."""
-    return variants + 1 + -(-(variants + 1) // TOGETHER)
+def processes_of(variants: int, *, alternating: bool = False) -> int:
+    """Of a round: the variants, the control, and a baseline after each group; one where they take turns."""
+    return variants + 1 + (1 if alternating else -(-(variants + 1) // TOGETHER))
 
 
 class Spent(Exception):

@@ -45,9 +45,10 @@ LOSSES = frozenset(
         "binary_cross_entropy_with_logits", "soft_margin_loss", "cosine_embedding_loss", "poisson_nll_loss",
     }
 )  # fmt: skip
-LOSS_CALL = re.compile(r"torch\.nn\.functional\.(\w*loss\w*|\w*cross_entropy\w*|kl_div)")
-"""A function of torch's that a line of the loop was seen to call."""
 """Operators that a loss function of torch is made of."""
+LOSS_CALL = re.compile(r"torch\.nn\.functional\.(\w*loss\w*|\w*cross_entropy\w*|kl_div)")
+LIGHTNING_LOG = re.compile(r"(?:lightning|pytorch_lightning)\..*LightningModule\.log(?:_dict)?")
+"""What a line was seen to call: a loss function of torch's; what a LightningModule logs with."""
 UNPROFILED = "rest"
 """Stands for the category of Python, and of operators outside of the model, where no step was profiled."""
 IN_PHASES = ("forward", "backward", "optimizer")
@@ -306,17 +307,19 @@ def logging_in_step(signals: Signals) -> Iterator[Finding]:
     or a file.
 
     What helps: Log every n-th step; keep running sums on the device and read them only when they are logged; let the
-    handler write from a queue in another thread; do not flush each line.
+    handler write from a queue in another thread; do not flush each line. Lightning's self.log does most of its work in
+    each call, whatever the Trainer's log_every_n_steps says: call it for every n-th batch only.
 
-    When to ignore it: When steps are so rare that each of them is worth a line.
+    When to ignore it: When steps are so rare that each of them is worth a line; where Lightning's mean over an epoch
+    (on_epoch=True) must be of every batch.
     """
     for time in line_times(signals.lines, signals.phases):
         if time.line.role != "evaluation" and line_kind(time.line.calls) is LineKind.LOGGING:
             saving = time.duration if signals.step.device == "cpu" else time.host
-            does, advice = (
-                f"logs for {in_step(saving.value, signals.step)}",
-                "Log every n-th step, or from another thread.",
-            )
+            does = f"logs for {in_step(saving.value, signals.step)}"
+            advice = "Log every n-th step, or from another thread."
+            if any(map(LIGHTNING_LOG.fullmatch, time.line.calls)):
+                advice = "Call it for every n-th batch only: the Trainer's log_every_n_steps does not spare the call."
             yield _line(logging_in_step, time.line, does, advice, saving)
 
 

@@ -24,6 +24,8 @@ LATER = 3
 GRACE_SECONDS = 10.0
 """After the end of one rank the others end wherever they are: they would wait for it for ever."""
 POLL_SECONDS = 0.5
+WARM = "warm"
+"""A file of this name in the recording says that the warm-up is over."""
 
 
 class ProcessVariant:
@@ -40,6 +42,7 @@ class ProcessVariant:
         dropout: bool = True,
         fingerprint_steps: int = 0,
         until_loss: float | None = None,
+        alternating: bool = False,
     ) -> None:
         self.steps, self.warm_up, self.limit_seconds = steps, warm_up, limit_seconds
         self.seed, self.seed_offset, self.dropout = seed, seed_offset, dropout
@@ -48,6 +51,7 @@ class ProcessVariant:
         """Whether the loss has come down to that."""
         self.finish: Callable[[], None] = lambda: None
         self._recording, self._ended = recording, os.path.join(recording, "arm-ended-")
+        self._alternating = alternating
         self._begin = 0
         self._file = ""
         self._waiting = False
@@ -63,6 +67,8 @@ class ProcessVariant:
             if steps < self.warm_up:
                 return False
             self._begin = now
+            if self._alternating:
+                self._say_warm()
             distributed = process_group()
             if distributed is not None and distributed.get_world_size() > 1:
                 self._file = os.path.join(self._recording, f"arm-end-{os.getppid()}")
@@ -74,6 +80,14 @@ class ProcessVariant:
         if late and not done:
             self._name_end(steps + LATER)
         return done or steps >= self._named_end()
+
+    def _say_warm(self) -> None:
+        """That the warm-up is over, who we are, and in which namespace that number is ours."""
+        with contextlib.suppress(OSError):  # then it is not stopped, and nothing is taken from its run
+            text = f"{os.getpid()}\n{os.stat('/proc/self/ns/pid').st_ino}\n"
+            file = os.open(os.path.join(self._recording, WARM), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+            os.write(file, text.encode())
+            os.close(file)
 
     def install(self) -> None:
         """A process that starts trainers, and waits for what they never send, ends when they have."""

@@ -1,0 +1,181 @@
+"""Jobs that take turns: several live, one runs, and the others are stopped.
+
+The speed of a shared machine changes from second to second. Jobs that run one after the other meet different machines;
+jobs that take turns of a fraction of a second meet the same one, and what is left between them is their own (measured:
+benchmarks/results/turns.md).
+
+A job begins when it is its turn for the first time, and keeps the turn until its warm-up is over; from then on it is
+stopped, with all that it has started, when a slice of time is over. Nothing of it runs while it is stopped: neither
+loader workers nor threads.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable
+from pathlib import Path
+
+import psutil
+
+from steptime.errors import SteptimeError
+from steptime.recording.inventory import WARM
+
+LOOK = 0.02
+"""Seconds between two looks at whether a warm-up is over, and at whose turn it is."""
+KEEPER = """
+import os, signal, sys
+groups = [int(line) for line in sys.stdin]
+for group in groups:
+    try:
+        os.killpg(group, signal.SIGKILL)
+    except OSError:
+        pass
+"""
+"""Ends the jobs where we are killed: what is stopped would stand for ever. It ends before us where all goes well."""
+
+
+class TurnsEndedError(SteptimeError):
+    """Nobody waits for these jobs any more."""
+
+
+class CannotAlternateError(SteptimeError):
+    """A job cannot be stopped from here."""
+
+
+class Turns:
+    """A round of jobs, of which one has the turn. slice_seconds: how long, while others wait."""
+
+    def __init__(self, slice_seconds: float) -> None:
+        self.slice_seconds = slice_seconds
+        self.order: deque[Turn] = deque()
+        """Those that have not ended; the first one has the turn."""
+        self.changed = threading.Condition()
+        self.ended = False
+        self._keeper = subprocess.Popen(
+            [sys.executable, "-I", "-S", "-c", KEEPER], stdin=subprocess.PIPE, start_new_session=True
+        )
+
+    def turn(self) -> Turn:
+        """A place behind those that were given."""
+        turn = Turn(self)
+        self.order.append(turn)
+        return turn
+
+    def keep(self, group: int) -> None:
+        """A group of processes that must not outlive us."""
+        if self._keeper.stdin is not None:
+            self._keeper.stdin.write(f"{group}\n".encode())
+            self._keeper.stdin.flush()
+
+    def end(self) -> None:
+        """Whoever waits for a turn gets a TurnsEndedError."""
+        with self.changed:
+            self.ended = True
+            self.changed.notify_all()
+
+    def close(self) -> None:
+        """All jobs have ended."""
+        self._keeper.kill()
+        self._keeper.communicate()
+
+
+class Turn:
+    """One job's. rests: when it was stopped and went on, ns of the monotonic clock."""
+
+    def __init__(self, turns: Turns) -> None:
+        self._turns = turns
+        self._root = self._trainer = 0
+        self._until = float("inf")
+        self.rests: list[tuple[int, int]] = []
+
+    @property
+    def rested(self) -> float:
+        """Seconds."""
+        return sum(end - begin for begin, end in self.rests) / 1e9
+
+    def await_(self) -> None:
+        """Returns when it has the turn. Raises TurnsEndedError."""
+        turns = self._turns
+        with turns.changed:
+            turns.changed.wait_for(lambda: turns.ended or turns.order[0] is self)
+        if turns.ended:
+            raise TurnsEndedError("turns-ended", "The round was ended.")
+
+    def leave(self) -> None:
+        """It has ended: the next one has the turn."""
+        turns = self._turns
+        with turns.changed:
+            turns.order.remove(self)
+            turns.changed.notify_all()
+
+    def begins(self, root: int) -> None:
+        """Its job has been started."""
+        self._root = root
+        self._turns.keep(root)
+
+    def roots(self) -> tuple[int, ...]:
+        """The processes that all of its job's come from; none before it has begun."""
+        return tuple(dict.fromkeys(number for number in (self._root, self._trainer) if number))
+
+    def others(self) -> Iterable[int]:
+        """The roots of the jobs that it takes turns with."""
+        return [root for turn in tuple(self._turns.order) if turn is not self for root in turn.roots()]
+
+    def over(self, recording: Path) -> bool:
+        """Whether it must rest: it is warm, its slice is over, and others wait. Raises CannotAlternateError."""
+        if self._turns.ended:
+            raise TurnsEndedError("turns-ended", "The round was ended.")
+        if not self._trainer:
+            self._trainer = _trainer(recording / WARM)
+            self._until = 0.0 if self._trainer else self._until
+        return time.monotonic() >= self._until and len(self._turns.order) > 1
+
+    def rest(self) -> float:
+        """Stops the job, lets the others run, and goes on with it. Returns the seconds in between. Raises
+        TurnsEndedError, the job still stopped."""
+        turns, begin = self._turns, time.perf_counter_ns()
+        stopped = _family(self.roots())
+        _send(stopped, signal.SIGSTOP)
+        with turns.changed:
+            turns.order.rotate(-1)
+            turns.changed.notify_all()
+        self.await_()
+        self._until = time.monotonic() + turns.slice_seconds
+        _send(stopped, signal.SIGCONT)
+        self.rests.append((begin, time.perf_counter_ns()))
+        return (self.rests[-1][1] - begin) / 1e9
+
+
+def _trainer(marker: Path) -> int:
+    """The process that has said that its warm-up is over; 0 where none has yet. Raises CannotAlternateError for one in
+    another namespace, which its number does not name here."""
+    try:
+        number, namespace = map(int, marker.read_text(encoding="ascii").split())
+    except (OSError, ValueError):  # not there, or not whole yet
+        return 0
+    if namespace != Path("/proc/self/ns/pid").stat().st_ino:
+        raise CannotAlternateError("cannot-alternate", "The job runs in a container of its own.")
+    return number
+
+
+def _family(roots: Iterable[int]) -> list[psutil.Process]:
+    """These processes and all that they have started, the parents first."""
+    found: dict[int, psutil.Process] = {}
+    for root in roots:
+        with contextlib.suppress(psutil.Error):
+            process = psutil.Process(root)
+            for each in (process, *process.children(recursive=True)):
+                found.setdefault(each.pid, each)
+    return list(found.values())
+
+
+def _send(processes: Iterable[psutil.Process], number: signal.Signals) -> None:
+    for process in processes:
+        with contextlib.suppress(psutil.Error):  # it has ended; psutil knows a number that was given anew
+            process.send_signal(number)

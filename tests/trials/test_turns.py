@@ -1,0 +1,165 @@
+"""Processes of a round take turns: one runs, the others stand still, and what cannot be stopped runs alone."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+from hypothesis import given, strategies as st
+from preloading import python
+from trials.shared_machine import run
+from trials.test_step_times import MS, timeline
+
+from steptime.analysis.layout import lay_out
+from steptime.changes import VariantOptions
+from steptime.intervals import measure, union
+from steptime.launcher.turns import CannotAlternateError, Turns, TurnsEndedError
+from steptime.recording.load import load
+from steptime.trials.conduct import LocalExecutor
+from steptime.trials.containment import Workspace, leave
+from steptime.trials.execute import ScheduledRun, step_times
+from steptime.trials.judge import comparisons_of
+from steptime.trials.trial import AS_IT_IS, BASELINE, CONTROL, Run, Variant, in_turns, processes_of
+
+JOB = """
+    import signal
+    import sys
+    import torch
+
+    if "fragile" in sys.argv:
+        signal.signal(signal.SIGCONT, lambda *_: sys.exit("I was stopped"))
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(256, 512), torch.nn.Linear(512, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for step in range(100_000):
+        loss = model(torch.randn(64, 256)).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+"""
+
+
+def played(tmp_path: Path, executor: LocalExecutor, *words: str) -> tuple[Workspace, list[Run]]:
+    """A round of the job and its control, which take turns where they can."""
+    job = tmp_path / "job"
+    job.mkdir()
+    (job / "train.py").write_text(textwrap.dedent(JOB))
+    stand = Workspace((python(), "train.py", *words), tmp_path / "trial", job, keep=True)
+    options = VariantOptions(400, alternating=True)
+    block = [ScheduledRun(variant, 0, 0, place, options) for place, variant in enumerate((AS_IT_IS, Variant(CONTROL)))]
+    try:
+        return stand, list(executor.run(stand, [block], lambda *_: None))
+    finally:
+        leave(stand)
+
+
+def test_no_step_of_one_is_taken_while_another_runs(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    stand, runs = played(tmp_path, LocalExecutor(alternating=True))
+    assert [(run.variant, run.failure, run.alternated) for run in runs] == [(BASELINE, "", True), (CONTROL, "", True)]
+    first, second = (_running(stand, run) for run in runs)
+    assert not measure(first, second.begin, second.end).any()
+    assert all(200 < len(run.step_ns) < 400 for run in runs), "those that held a rest are left out"
+
+
+def _running(stand: Workspace, run: Run):  # type: ignore[no-untyped-def]
+    """When a process was surely at its steps: those that are no longer than those that count."""
+    (process,) = load(stand.folder / "variants" / run.folder).processes
+    steps = lay_out(process).steps
+    chosen = (steps.duration <= max(run.step_ns)) & (np.arange(len(steps.begin)) > 5)
+    return union(steps.begin[chosen], steps.end[chosen])
+
+
+def test_what_bears_no_stop_is_run_alone_from_there_on(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    executor = LocalExecutor(alternating=True)
+    _, runs = played(tmp_path, executor, "fragile")
+    assert [(run.variant, run.failure, run.alternated) for run in runs] == [(BASELINE, "", False), (CONTROL, "", False)]
+    assert not executor.alternating
+
+
+def test_a_job_in_another_namespace_is_not_stopped(tmp_path: Path) -> None:
+    turns = Turns(0.1)
+    first, _ = turns.turn(), turns.turn()
+    try:
+        assert not first.over(tmp_path), "it is not warm"
+        (tmp_path / "warm").write_text("1\n")
+        assert not first.over(tmp_path), "the mark is not whole"
+        (tmp_path / "warm").write_text("1\n1\n")
+        with pytest.raises(CannotAlternateError):
+            first.over(tmp_path)
+        turns.end()
+        with pytest.raises(TurnsEndedError):
+            first.over(tmp_path)
+    finally:
+        turns.close()
+
+
+def test_what_is_stopped_does_not_outlive_us() -> None:
+    script = """
+        import os, signal, subprocess
+        from steptime.launcher.turns import Turns
+
+        turns = Turns(0.1)
+        job = subprocess.Popen(["sleep", "600"], start_new_session=True)
+        turns.turn().begins(job.pid)
+        job.send_signal(signal.SIGSTOP)
+        print(job.pid, flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+    """
+    ended = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)], stdout=subprocess.PIPE, text=True, check=False
+    )
+    assert ended.returncode == -signal.SIGKILL
+    job = int(ended.stdout)
+    until = time.monotonic() + 60
+    while _lives(job) and time.monotonic() < until:
+        time.sleep(0.02)
+    assert not _lives(job)
+
+
+def _lives(number: int) -> bool:
+    try:
+        return psutil.Process(number).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def test_a_step_that_holds_a_rest_does_not_count_nor_the_next() -> None:
+    times = step_times(timeline(20, []), 5, [(101 * MS, 104 * MS), (155 * MS, 162 * MS)])
+    assert times == [10 * MS] * (15 - 2 - 3)
+
+
+def test_a_run_is_compared_with_the_baseline_of_its_own_round() -> None:
+    def round_of(number: int, base: int) -> list[Run]:
+        names = (BASELINE, "RM1", CONTROL)
+        return [
+            run(name, 3 * number + place, [base] * 30, round=number, alternated=True)
+            for place, name in enumerate(names)
+        ]
+
+    runs = [*round_of(0, 10 * MS), *round_of(1, 20 * MS)]
+    assert [float(each.log_ratio()) for each in comparisons_of("RM1", runs)] == [0.0, 0.0]
+    alone = [run(BASELINE, 6, [5 * MS] * 30, round=2), run("RM1", 7, [5 * MS] * 30, round=2)]
+    assert len(comparisons_of("RM1", [*runs, *alone])) == 2, "no baseline stands behind it yet"
+
+
+@given(st.integers(1, 12), st.booleans())
+def test_a_round_in_turns_has_one_baseline_and_a_control(count: int, reverse: bool) -> None:
+    going = [Variant(f"RM{number}") for number in range(count)]
+    names = _names(in_turns(going, Variant(BASELINE), Variant(CONTROL), reverse=reverse))
+    assert names[0] == BASELINE
+    assert sorted(names[1:]) == sorted([CONTROL, *(variant.name for variant in going)])
+    assert len(names) == processes_of(count, alternating=True)
+
+
+def _names(variants: Sequence[Variant]) -> list[str]:
+    return [variant.name for variant in variants]
