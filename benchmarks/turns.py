@@ -19,9 +19,9 @@ from statistics import fmean
 from benchmarks.false_wins import JOB, SHAPES
 from benchmarks.kept import machine
 from steptime.changes import VariantOptions
-from steptime.trials.conduct import LocalExecutor
 from steptime.trials.containment import Workspace, leave
 from steptime.trials.execute import ScheduledRun
+from steptime.trials.executor import LocalExecutor
 from steptime.trials.judge import comparisons_of
 from steptime.trials.trial import AS_IT_IS, CONTROL, Run, Variant
 
@@ -60,7 +60,7 @@ def measured(shape: str, steps: int, rounds: int) -> dict[str, tuple[list[float]
         try:
             for round_ in range(rounds):
                 for way, order in ((ALONE, (AS_IT_IS, control, AS_IT_IS)), (TURNS, (AS_IT_IS, control))):
-                    runs = played(stand, order, steps, round_, alternating=way == TURNS)
+                    runs = played(stand, order[:: -1 if round_ % 2 else 1], steps, round_, alternating=way == TURNS)
                     ratios[way] += [float(each.log_ratio()) for each in comparisons_of(CONTROL, runs)]
                     seconds[way].append(sum(run.seconds for run in runs))
         finally:

@@ -20,10 +20,11 @@ from steptime.advice.fix import Promise
 from steptime.changes import Change
 from steptime.errors import NothingMeasuredError
 from steptime.quantities import Estimate
-from steptime.trials import conduct
-from steptime.trials.conduct import Block, LocalExecutor, Notice, Tell, TrialRunner, combine, together
+from steptime.trials import executor
+from steptime.trials.conduct import Notice, TrialRunner, combine, together
 from steptime.trials.containment import Layer, Workspace
 from steptime.trials.execute import ScheduledRun
+from steptime.trials.executor import Block, LocalExecutor, Tell
 from steptime.trials.plan import NO_INPUT, batch_variant, groups, lab_variants, over, points_of, stand_for
 from steptime.trials.results import Plan, append_result, read_results
 from steptime.trials.trial import (
@@ -382,7 +383,7 @@ def test_processes_take_turns_where_there_is_room_and_a_slice_holds_their_steps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int, step: float, layer: Layer, taken: bool
 ) -> None:
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=free))
-    monkeypatch.setattr(conduct, "ground_of", lambda _: SimpleNamespace(layer=layer))
+    monkeypatch.setattr(executor, "ground_of", lambda _: SimpleNamespace(layer=layer))
     trial, variants = clock(tmp_path, 300, 2)
     trial.plan = replace(trial.plan, step_seconds=step)
     machine = trial._executor

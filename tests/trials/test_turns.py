@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,9 +25,9 @@ from steptime.changes import VariantOptions
 from steptime.intervals import measure, union
 from steptime.launcher.turns import CannotAlternateError, Turns, TurnsEndedError
 from steptime.recording.load import load
-from steptime.trials.conduct import LocalExecutor
 from steptime.trials.containment import Workspace, leave
 from steptime.trials.execute import ScheduledRun, step_times
+from steptime.trials.executor import LocalExecutor
 from steptime.trials.judge import comparisons_of
 from steptime.trials.trial import AS_IT_IS, BASELINE, CONTROL, Run, Variant, in_turns, processes_of
 
@@ -106,11 +108,12 @@ def test_a_job_in_another_namespace_is_not_stopped(tmp_path: Path) -> None:
 def test_what_is_stopped_does_not_outlive_us() -> None:
     script = """
         import os, signal, subprocess
+        from pathlib import Path
         from steptime.launcher.turns import Turns
 
         turns = Turns(0.1)
         job = subprocess.Popen(["sleep", "600"], start_new_session=True)
-        turns.turn().begins(job.pid)
+        turns.turn().begins(job.pid, Path("recording"))
         job.send_signal(signal.SIGSTOP)
         print(job.pid, flush=True)
         os.kill(os.getpid(), signal.SIGKILL)
@@ -124,6 +127,43 @@ def test_what_is_stopped_does_not_outlive_us() -> None:
     while _lives(job) and time.monotonic() < until:
         time.sleep(0.02)
     assert not _lives(job)
+
+
+def test_what_has_left_its_job_stands_still_with_it(tmp_path: Path) -> None:
+    """A process in a session of its own, whose parent has ended."""
+    leaving = "import os, time\nif os.fork() == 0:\n    os.setsid()\n    if os.fork():\n        os._exit(0)\n"
+    leaving += "    print(os.getpid(), flush=True)\n    time.sleep(600)\ntime.sleep(600)"
+    turns = Turns(0.01)
+    first, second = turns.turn(), turns.turn()
+    job = subprocess.Popen(
+        [sys.executable, "-c", leaving],
+        env={**os.environ, "OF": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert job.stdout is not None
+    daemon = psutil.Process(int(job.stdout.readline()))
+    try:
+        first.begins(job.pid, tmp_path)
+        seen = []
+
+        def other() -> None:
+            second.await_()
+            seen.append(daemon.status())
+            second.leave()
+
+        thread = threading.Thread(target=other)
+        thread.start()
+        first.rest()
+        thread.join()
+        assert seen == [psutil.STATUS_STOPPED]
+        assert daemon.status() != psutil.STATUS_STOPPED
+    finally:
+        daemon.kill()
+        job.kill()
+        job.communicate()
+        turns.close()
 
 
 def _lives(number: int) -> bool:
@@ -156,8 +196,8 @@ def test_a_run_is_compared_with_the_baseline_of_its_own_round() -> None:
 def test_a_round_in_turns_has_one_baseline_and_a_control(count: int, reverse: bool) -> None:
     going = [Variant(f"RM{number}") for number in range(count)]
     names = _names(in_turns(going, Variant(BASELINE), Variant(CONTROL), reverse=reverse))
-    assert names[0] == BASELINE
-    assert sorted(names[1:]) == sorted([CONTROL, *(variant.name for variant in going)])
+    assert names[-1 if reverse else 0] == BASELINE
+    assert sorted(names) == sorted([BASELINE, CONTROL, *(variant.name for variant in going)])
     assert len(names) == processes_of(count, alternating=True)
 
 

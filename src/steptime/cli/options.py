@@ -206,7 +206,7 @@ def variant_options(function: Function) -> Function:
             type=click.Choice(["local", "ray"]),
             default="local",
             show_default=True,
-            help="Where variants run: one at a time on this machine, or on a Ray cluster, one on each device.",
+            help="Where variants run: on this machine, one at any time, or on a Ray cluster, one on each device.",
         ),
         click.option(
             "--uncontained",

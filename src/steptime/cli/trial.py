@@ -45,15 +45,7 @@ from steptime.report.output import Renderer, check, write_whole
 from steptime.report.printable import one_line
 from steptime.report.sentences import place_text
 from steptime.report.trial_text import render_trial
-from steptime.trials.conduct import (
-    PROOF,
-    SECONDS,
-    Executor,
-    LocalExecutor,
-    Notice,
-    TrialRunner,
-    combine,
-)
+from steptime.trials.conduct import PROOF, SECONDS, Notice, TrialRunner, combine
 from steptime.trials.containment import (
     Layer,
     Workspace,
@@ -65,6 +57,7 @@ from steptime.trials.containment import (
     refuse_uncontained,
 )
 from steptime.trials.execute import NO_INPUT, last_lines
+from steptime.trials.executor import Executor, LocalExecutor
 from steptime.trials.judge import MIN_GAIN, usual_metric, usual_step
 from steptime.trials.patch import make_patch, unwritten, write_patch
 from steptime.trials.plan import (

@@ -12,6 +12,7 @@ loader workers nor threads.
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import subprocess
 import sys
@@ -91,6 +92,9 @@ class Turn:
     def __init__(self, turns: Turns) -> None:
         self._turns = turns
         self._root = self._trainer = 0
+        self._apart: list[int] = []
+        self._known: set[int] = set()
+        self._mark = b""
         self._until = float("inf")
         self.rests: list[tuple[int, int]] = []
 
@@ -114,14 +118,23 @@ class Turn:
             turns.order.remove(self)
             turns.changed.notify_all()
 
-    def begins(self, root: int) -> None:
-        """Its job has been started."""
-        self._root = root
+    def begins(self, root: int, recording: Path) -> None:
+        """Its job has been started, whose environment names its recording."""
+        self._root, self._mark = root, os.fsencode(recording)
         self._turns.keep(root)
 
     def roots(self) -> tuple[int, ...]:
         """The processes that all of its job's come from; none before it has begun."""
-        return tuple(dict.fromkeys(number for number in (self._root, self._trainer) if number))
+        return tuple(dict.fromkeys(number for number in (self._root, self._trainer, *self._apart) if number))
+
+    def _look_apart(self) -> None:
+        """Takes in what has left the job's family, as a daemon does: it would go on with the job's work."""
+        new = set(psutil.pids()) - self._known
+        self._known |= new
+        for number in new:
+            with contextlib.suppress(OSError):  # it has ended, or is somebody else's
+                if self._mark in Path(f"/proc/{number}/environ").read_bytes():
+                    self._apart.append(number)
 
     def others(self) -> Iterable[int]:
         """The roots of the jobs that it takes turns with."""
@@ -140,6 +153,8 @@ class Turn:
         """Stops the job, lets the others run, and goes on with it. Returns the seconds in between. Raises
         TurnsEndedError, the job still stopped."""
         turns, begin = self._turns, time.perf_counter_ns()
+        _send(_family(self.roots()), signal.SIGSTOP)
+        self._look_apart()
         stopped = _family(self.roots())
         _send(stopped, signal.SIGSTOP)
         with turns.changed:

@@ -135,7 +135,7 @@ def run_variant(
         discard(folder, folder.parent)
         raise
     if turn is not None:
-        turn.begins(job.pid)
+        turn.begins(job.pid, folder)
     deadline = JobDeadline(job, place, (turn, folder) if turn is not None else None)
 
     def show(now: Progress) -> None:

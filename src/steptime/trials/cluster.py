@@ -30,9 +30,9 @@ import msgspec
 
 from steptime.clusters import connect, import_ray
 from steptime.errors import CommandError, SteptimeError
-from steptime.trials.conduct import Block, Tell
 from steptime.trials.containment import Workspace, leave
 from steptime.trials.execute import ScheduledRun, execute
+from steptime.trials.executor import Block, Tell
 from steptime.trials.trial import Run, Spent
 
 PATIENCE = 60.0

@@ -6,24 +6,19 @@ there; an executor decides where and when a turn runs, never what it means.
 
 from __future__ import annotations
 
-import queue
-import threading
-from collections.abc import Callable, Generator, Sequence
-from contextlib import closing, suppress
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from math import inf
 from statistics import fmean
-from typing import Protocol
-
-import psutil
 
 from steptime.advice.fix import Promise
 from steptime.changes import Change, VariantOptions
 from steptime.errors import NothingMeasuredError
 from steptime.launcher.outcome import Progress
-from steptime.launcher.turns import CannotAlternateError, Turn, Turns
-from steptime.trials.containment import Layer, Workspace, ground_of, named
-from steptime.trials.execute import FEWEST_STEPS, ScheduledRun, execute
+from steptime.trials.containment import Workspace, named
+from steptime.trials.execute import FEWEST_STEPS, ScheduledRun
+from steptime.trials.executor import Block, Executor, LocalExecutor, may_alternate
 from steptime.trials.judge import LEAST_ROUNDS, asks_for_rehearsal, beside_each_other, cannot_win, judge, overtaken
 from steptime.trials.results import Plan, append_result
 from steptime.trials.trial import (
@@ -44,113 +39,6 @@ from steptime.trials.trial import (
     processes_of,
 )
 from steptime.trials.until_loss import going_on, longest
-
-Block = Sequence[ScheduledRun]
-"""Turns that run one after the other on one device: a variant is compared with the baselines of its own block."""
-Tell = Callable[[ScheduledRun, Progress | None], None]
-"""Called when a turn begins, and where it is known how far it has come."""
-
-
-class Executor(Protocol):
-    """Runs blocks of turns."""
-
-    @property
-    def width(self) -> int:
-        """How many blocks run at the same time, each on a device of its own."""
-
-    @property
-    def alternating(self) -> bool:
-        """Whether the turns of a block may take turns with one another (`launcher.turns`)."""
-
-    def run(self, stand: Workspace, blocks: Sequence[Block], tell: Tell) -> Generator[Run, None, None]:
-        """The runs, each as soon as it has ended. Closing the generator ends what is running. Raises what `execute`
-        raises."""
-
-    def close(self) -> None:
-        """Nothing will be run any more."""
-
-
-class LocalExecutor:
-    """This machine, one process of the trial at a time: two would disturb each other's times. alternating: several of a
-    block live at the same time and take turns, unless that is seen to do them harm."""
-
-    width = 1
-
-    def __init__(self, *, alternating: bool = False) -> None:
-        self.alternating = alternating
-
-    def run(self, stand: Workspace, blocks: Sequence[Block], tell: Tell) -> Generator[Run, None, None]:
-        """See Executor."""
-        for block in blocks:
-            if all(turn.options.alternating for turn in block):
-                yield from self._in_turns(stand, block, tell)
-            else:
-                yield from (_alone(stand, turn, tell) for turn in block)
-
-    def _in_turns(self, stand: Workspace, block: Block, tell: Tell) -> Generator[Run, None, None]:
-        """The runs of a block whose processes take turns. One that failed is run again alone: where that goes well,
-        taking turns does the job harm, and nothing takes turns from there on."""
-        came: Sequence[Run] = ()
-        with suppress(CannotAlternateError):
-            came = _together(stand, block, tell)
-        alone = {run.variant: run for run in came if not run.failure or not run.alternated}
-        for turn in block if came else ():
-            if turn.variant.name not in alone:
-                again = _alone(stand, turn, tell)
-                alone[turn.variant.name] = again
-                self.alternating &= bool(again.failure)
-        if came and self.alternating:
-            yield from (alone[turn.variant.name] for turn in block)
-            return
-        self.alternating = False
-        for turn in block:
-            yield _alone(stand, turn, tell)
-
-    def close(self) -> None:
-        """See Executor."""
-
-
-def _alone(stand: Workspace, turn: ScheduledRun, tell: Tell) -> Run:
-    """A turn by itself."""
-    tell(turn, None)
-    plain = replace(turn, options=replace(turn.options, alternating=False))
-    return execute(stand, plain, lambda progress: tell(turn, progress))
-
-
-def _together(stand: Workspace, block: Block, tell: Tell) -> Sequence[Run]:
-    """The runs of a block, in its order. Raises what `execute` raises, all of them ended."""
-    usual = max(FEWEST_SLICED * turn.step_seconds for turn in block)
-    turns = Turns(max(SLICE, usual))
-    ended: queue.SimpleQueue[tuple[int, Run | BaseException]] = queue.SimpleQueue()
-
-    def run(number: int, turn: ScheduledRun, among: Turn) -> None:
-        try:
-            among.await_()
-            tell(turn, None)
-            came: Run | BaseException = execute(stand, turn, lambda progress: tell(turn, progress), among)
-        except BaseException as error:  # noqa: BLE001 - raised in the thread that waits for it
-            came = error
-        among.leave()
-        ended.put((number, came))
-
-    places = [turns.turn() for _ in block]
-    numbered = zip(range(len(block)), block, places, strict=True)
-    threads = [threading.Thread(target=run, args=each, daemon=True) for each in numbered]
-    runs: dict[int, Run] = {}
-    try:
-        for thread in threads:
-            thread.start()
-        while len(runs) < len(block):
-            number, came = ended.get()
-            if isinstance(came, BaseException):
-                raise came
-            runs[number] = came
-    finally:
-        turns.end()
-        for thread in threads:
-            thread.join()
-        turns.close()
-    return [runs[number] for number in range(len(block))]
 
 
 def combine(bench: TrialRunner, judgements: Sequence[Judgement]) -> Variant | None:
@@ -204,14 +92,8 @@ SECONDS = 5.0
 """Of steady steps in a timed process."""
 FEWEST, MOST = 24, 120
 """Steady steps of a timed process: enough for a loss curve, and no more than a curve needs."""
-SLICE, FEWEST_SLICED = 0.25, 8
-"""Of processes that take turns: seconds of one, and its steps at least, of which the first two do not count."""
 MOST_SLICED = 600
 """Steady steps of a process that takes turns: with others, it can have what the machine's changes average out in."""
-LONGEST_SLICED = 0.5
-"""Seconds of a step from which on processes do not take turns: a slice would be as long as a process."""
-ROOM = 2.0
-"""Times the peak of all processes that take turns, their loader workers among them, that must be free in memory."""
 LIMIT = 60.0
 """Seconds after which a process ends with the steps that it has, where these are FEWEST_STEPS at least."""
 DEADLINE = 300.0
@@ -354,27 +236,23 @@ class TrialRunner:
 
     def _round(self, stage: int, round_: int, going: Sequence[Variant], baseline: Variant) -> None:
         """One round, or as many at once as the executor has room for."""
+        apart, alternating = self._executor.width > 1, self._alternating(len(going))
         control = replace(baseline, name=CONTROL)
-        if self._alternating(len(going)):
-            planned: list[ScheduledRun] = []
-            for variant in in_turns(going, baseline, control, reverse=bool(round_ % 2)):
-                planned.append(self._turn(stage, round_, variant, planned, among=len(going) + 2))
-            self._end = self._next(stage) + len(planned) * max(1, MIN_ROUNDS - round_)
-            self._go([planned])
-            return
-        apart = self._executor.width > 1
         last = next((run for run in reversed(self.of(stage)) if not run.rehearsal), None)
-        leads = apart or last is None or last.variant != BASELINE or bool(last.failure)
+        leads = apart or alternating or last is None or last.variant != BASELINE or bool(last.failure)
         rounds = range(round_, min(MAX_ROUNDS, round_ + at_once(self._executor.width, len(going), MIN_ROUNDS - round_)))
         blocks: list[list[ScheduledRun]] = []
-        planned = []
+        planned: list[ScheduledRun] = []
         for number in rounds:
-            for block in arrange(going, baseline, control, reverse=bool(number % 2), leads=leads, apart=apart):
+            back = bool(number % 2)
+            in_blocks = arrange(going, baseline, control, reverse=back, leads=leads, apart=apart)
+            for block in [in_turns(going, baseline, control, reverse=back)] if alternating else in_blocks:
                 first = len(planned)
                 for variant in block:
-                    planned.append(self._turn(stage, number, variant, planned))
+                    planned.append(self._turn(stage, number, variant, planned, len(block) if alternating else 0))
                 blocks.append(planned[first:])
-        further = max(0, MIN_ROUNDS - rounds.stop) * (len(planned) // len(rounds) - (leads and not apart))
+        alone = leads and not apart and not alternating
+        further = max(0, MIN_ROUNDS - rounds.stop) * (len(planned) // len(rounds) - alone)
         self._end = self._next(stage) + len(planned) + further
         self._go(blocks)
 
@@ -385,7 +263,7 @@ class TrialRunner:
                 for run in runs:
                     self.runs.append(run)
                     append_result(self.stand.folder, run=run)
-                    self._check(run)
+                    _checked(run, self.stand, self.plan)
         finally:
             self._tell(None)
 
@@ -399,17 +277,14 @@ class TrialRunner:
         self._tell(Notice(turn, steps, done, eta, progress is None))
 
     def _alternating(self, variants: int) -> bool:
-        """Whether the processes of a round of so many variants take turns: those of a job on this machine's CPU that
-        are judged by their steps, where a slice holds enough of them and memory has room for all."""
-        if not self._executor.alternating or self.plan.compared is not None or self._usual() > LONGEST_SLICED:
+        """Whether the processes of a round of so many variants take turns."""
+        if not self._executor.alternating or self.plan.compared is not None:
             return False
-        if ground_of(self.stand).layer is Layer.COPY:
-            return False  # whose processes are told apart by what has changed when they end
         peak = max((run.peak_bytes or 0 for run in self.runs), default=0)
-        return psutil.virtual_memory().available > ROOM * peak * processes_of(variants, alternating=True)
+        return may_alternate(self.stand, self._usual(), peak * processes_of(variants, alternating=True))
 
     def _turn(
-        self, stage: int, round_: int, variant: Variant, planned: Sequence[ScheduledRun], among: int = 0
+        self, stage: int, round_: int, variant: Variant, planned: Sequence[ScheduledRun], among: int
     ) -> ScheduledRun:
         """A timed process. planned: those before it that were not run yet. among: so many that take turns, 0 for
         none."""
@@ -421,9 +296,8 @@ class TrialRunner:
         options = VariantOptions(steps, warm_up, limit, seed=seed, seed_offset=seed, alternating=among > 0)
         options = going_on(options, self.plan.until_loss)
         position = self._next(stage) + len(planned)
-        until, metric = self.budget.until(), self.plan.metric
-        deadline, usual = self._deadline(), self._usual()
-        return ScheduledRun(variant, stage, round_, position, options, False, deadline, until, metric, usual)
+        ends = self._deadline(), self.budget.until()
+        return ScheduledRun(variant, stage, round_, position, options, False, *ends, self.plan.metric, self._usual())
 
     def _rehearsal(self, stage: int, variant: Variant, ahead: int) -> ScheduledRun:
         """A short process with dropout off, whose gradients are written."""
@@ -510,18 +384,20 @@ class TrialRunner:
                 return going[:count]
         return ()
 
-    def _check(self, run: Run) -> None:
-        if run.outside and not self.stand.uncontained:
-            raise NothingMeasuredError(
-                "not-contained",
-                f"A process of the trial changed {named(run.outside)}, outside of its workspace: the trial was ended. "
-                "Look at what is there; --uncontained goes on all the same.",
-            )
-        if run.variant == BASELINE and run.failure:
-            raise NothingMeasuredError(
-                "trial-baseline-failed",
-                f"The job as it is could not be run for a trial: {run.failure}. Its output is in "
-                f"{self.stand.folder / 'variants' / run.folder}; results so far are kept in {self.stand.folder}.",
-            )
-        if self.plan.until_loss is not None:
-            self.plan.until_loss.check(run)
+
+def _checked(run: Run, stand: Workspace, plan: Plan) -> None:
+    """Raises NothingMeasuredError for a run that ends the trial."""
+    if run.outside and not stand.uncontained:
+        raise NothingMeasuredError(
+            "not-contained",
+            f"A process of the trial changed {named(run.outside)}, outside of its workspace: the trial was ended. "
+            "Look at what is there; --uncontained goes on all the same.",
+        )
+    if run.variant == BASELINE and run.failure:
+        raise NothingMeasuredError(
+            "trial-baseline-failed",
+            f"The job as it is could not be run for a trial: {run.failure}. Its output is in "
+            f"{stand.folder / 'variants' / run.folder}; results so far are kept in {stand.folder}.",
+        )
+    if plan.until_loss is not None:
+        plan.until_loss.check(run)

@@ -237,8 +237,8 @@ def arrange(
 
 def in_turns(going: Sequence[Variant], baseline: Variant, control: Variant, *, reverse: bool) -> list[Variant]:
     """A round of processes that take turns, in the order in which they begin: one baseline is near to all of them."""
-    order = [*going, control]
-    return [baseline, *(order[::-1] if reverse else order)]
+    order = [baseline, *going, control]
+    return order[::-1] if reverse else order
 
 
 def at_once(width: int, variants: int, needed: int) -> int:

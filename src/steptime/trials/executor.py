@@ -1,0 +1,125 @@
+"""Where and when the processes of a trial run: on this machine one at any time, several of a round in turns where the
+job bears that."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import closing, suppress
+from dataclasses import replace
+from typing import Protocol
+
+import psutil
+
+from steptime.launcher.outcome import Progress
+from steptime.launcher.turns import CannotAlternateError, Turn, Turns
+from steptime.trials.containment import Layer, Workspace, ground_of
+from steptime.trials.execute import ScheduledRun, execute
+from steptime.trials.trial import Run
+
+SLICE, FEWEST_SLICED = 0.25, 8
+"""Of processes that take turns: seconds of one, and its steps at least, of which the first two do not count."""
+LONGEST_SLICED = 0.5
+"""Seconds of a step from which on processes do not take turns: a slice would be as long as a process."""
+ROOM = 2.0
+"""Times the peak of all processes that take turns, their loader workers among them, that must be free in memory."""
+
+Block = Sequence[ScheduledRun]
+"""Turns that run one after the other on one device: a variant is compared with the baselines of its own block."""
+Tell = Callable[[ScheduledRun, Progress | None], None]
+"""Called when a turn begins, and where it is known how far it has come."""
+
+
+class Executor(Protocol):
+    """Runs blocks of turns."""
+
+    @property
+    def width(self) -> int:
+        """How many blocks run at the same time, each on a device of its own."""
+
+    @property
+    def alternating(self) -> bool:
+        """Whether the turns of a block may take turns with one another (`launcher.turns`)."""
+
+    def run(self, stand: Workspace, blocks: Sequence[Block], tell: Tell) -> Generator[Run, None, None]:
+        """The runs, each as soon as it has ended. Closing the generator ends what is running. Raises what `execute`
+        raises."""
+
+    def close(self) -> None:
+        """Nothing will be run any more."""
+
+
+def may_alternate(stand: Workspace, step_seconds: float, peak_bytes: float) -> bool:
+    """Whether processes may take turns whose peaks come to so much together: where a slice holds enough of their steps,
+    memory has room for them, and they are not told apart by what has changed when they end."""
+    room = psutil.virtual_memory().available > ROOM * peak_bytes
+    return room and step_seconds <= LONGEST_SLICED and ground_of(stand).layer is not Layer.COPY
+
+
+class LocalExecutor:
+    """This machine, one process of the trial at a time: two would disturb each other's times. alternating: several of a
+    block live at the same time and take turns, unless that is seen to do them harm."""
+
+    width = 1
+
+    def __init__(self, *, alternating: bool = False) -> None:
+        self.alternating = alternating
+
+    def run(self, stand: Workspace, blocks: Sequence[Block], tell: Tell) -> Generator[Run, None, None]:
+        """See Executor."""
+        for block in blocks:
+            if all(turn.options.alternating for turn in block):
+                yield from self._in_turns(stand, block, tell)
+            else:
+                yield from (_alone(stand, turn, tell) for turn in block)
+
+    def _in_turns(self, stand: Workspace, block: Block, tell: Tell) -> Generator[Run, None, None]:
+        """The runs of a block whose processes take turns. One that failed is run again alone: where that goes well,
+        taking turns does the job harm, and nothing takes turns from there on."""
+        came: Sequence[Run] = ()
+        with suppress(CannotAlternateError):
+            came = _together(stand, block, tell)
+        alone = {run.variant: run for run in came if not run.failure or not run.alternated}
+        for turn in block if came else ():
+            if turn.variant.name not in alone:
+                again = _alone(stand, turn, tell)
+                alone[turn.variant.name] = again
+                self.alternating &= bool(again.failure)
+        if came and self.alternating:
+            yield from (alone[turn.variant.name] for turn in block)
+            return
+        self.alternating = False
+        for turn in block:
+            yield _alone(stand, turn, tell)
+
+    def close(self) -> None:
+        """See Executor."""
+
+
+def _alone(stand: Workspace, turn: ScheduledRun, tell: Tell) -> Run:
+    """A turn by itself."""
+    tell(turn, None)
+    plain = replace(turn, options=replace(turn.options, alternating=False))
+    return execute(stand, plain, lambda progress: tell(turn, progress))
+
+
+def _together(stand: Workspace, block: Block, tell: Tell) -> Sequence[Run]:
+    """The runs of a block, in its order. Raises what `execute` raises, all of them ended."""
+    turns = Turns(max(SLICE, *(FEWEST_SLICED * turn.step_seconds for turn in block)))
+
+    def run(turn: ScheduledRun, among: Turn) -> Run:
+        try:
+            among.await_()
+            tell(turn, None)
+            return execute(stand, turn, lambda progress: tell(turn, progress), among)
+        finally:
+            among.leave()
+
+    with closing(turns), ThreadPoolExecutor(len(block)) as pool:
+        running = [pool.submit(run, turn, turns.turn()) for turn in block]
+        try:
+            for each in as_completed(running):
+                each.result()  # raises what it has raised
+        finally:
+            turns.end()
+    return [each.result() for each in running]
