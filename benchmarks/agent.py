@@ -5,9 +5,10 @@
 
 It calls `diagnose`, then whatever each answer names as `next`, at most MOST_CALLS times, and runs `apply` where an
 answer has one: then it is done. Where the next call judges a change of its own, it makes the only one that it knows:
-the statement on a line that the diagnosis named is left out, the first of them where nothing in its function reads
-what it binds, and which is no part of the training (`.backward()`, `.step()`, `.zero_grad()`). So it edits blindly, and
-the referee alone keeps it from harm; whether somebody wants that statement's output is a question that it does not ask.
+the statement on a line that the diagnosis named is left out, with those that only make more of what it binds, the first
+of them where nothing else in its function reads that, and which is no part of the training (`.backward()`, `.step()`,
+`.zero_grad()`). So it edits blindly, and the referee alone keeps it from harm; whether somebody wants that statement's
+output is a question that it does not ask.
 
 Jobs are the first of the seeds with a fault and one process. A job counts as solved when a patch of it was judged
 faster and the same training, and applied.
@@ -158,24 +159,40 @@ def left_out(folder: Path, line: str) -> bool:
     if not on_line:
         return False
     statement = max(on_line, key=lambda each: each.lineno)
-    calls = [node.func for node in ast.walk(statement) if isinstance(node, ast.Call)]
-    if any(isinstance(call, ast.Attribute) and call.attr in TRAINS for call in calls):
-        return False
-    inside = {id(node) for node in ast.walk(statement)}
     functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and statement in ast.walk(node)]
     scope = max(functions, key=lambda each: each.lineno, default=tree)
-    names = [node for node in ast.walk(scope) if isinstance(node, ast.Name)]
-    bound = {each.id for each in names if id(each) in inside and isinstance(each.ctx, ast.Store)}
-    if any(each.id in bound and id(each) not in inside and isinstance(each.ctx, ast.Load) for each in names):
+    gone = _unread(statement, scope)
+    if not gone:
         return False
     lines = text.splitlines(keepends=True)
-    first, last = statement.lineno - 1, statement.end_lineno or statement.lineno
-    lines[first:last] = [" " * statement.col_offset + "pass\n"]
+    for each in sorted(gone, key=lambda each: -each.lineno):
+        first, last = each.lineno - 1, each.end_lineno or each.lineno
+        lines[first:last] = [" " * each.col_offset + "pass\n"]
     path.write_text("".join(lines), encoding="utf-8")
     diff = subprocess.run(["git", "diff"], cwd=folder, capture_output=True, text=True, check=True).stdout
     path.write_text(text, encoding="utf-8")
     (folder / CHANGE).write_text(diff, encoding="utf-8")
     return True
+
+
+def _unread(statement: ast.stmt, scope: ast.AST) -> list[ast.stmt]:
+    """The statement, and those of its function that only make more of what it makes, where nothing else there reads
+    that; none where something does, or where one of them trains."""
+    gone, found = [statement], True
+    while found:
+        inside = {id(node) for each in gone for node in ast.walk(each)}
+        names = [node for node in ast.walk(scope) if isinstance(node, ast.Name)]
+        bound = {each.id for each in names if id(each) in inside and isinstance(each.ctx, ast.Store)}
+        readers = {id(each) for each in names if each.id in bound and isinstance(each.ctx, ast.Load)} - inside
+        reading = [node for node in ast.walk(scope) if isinstance(node, ast.Assign)]
+        reading = [node for node in reading if readers & {id(each) for each in ast.walk(node)}]
+        seen = {id(each) for node in reading for each in ast.walk(node)}
+        if readers - seen:
+            return []
+        found = bool(reading)
+        gone += reading
+    calls = [node.func for each in gone for node in ast.walk(each) if isinstance(node, ast.Call)]
+    return [] if any(isinstance(call, ast.Attribute) and call.attr in TRAINS for call in calls) else gone
 
 
 def table(rows: Sequence[dict[str, Any]]) -> str:

@@ -23,7 +23,10 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -34,6 +37,9 @@ from benchmarks.clinic.diagnosed import Said, said_of
 from benchmarks.clinic.score import SEVERE, Count
 from benchmarks.kept import machine
 from benchmarks.started import JobFailed, last_words, steptime
+from steptime.launcher.turns import LOOK, Turn, Turns
+from steptime.launcher.variant import end_session
+from steptime.recording.inventory import WARM
 
 OURS = "steptime"
 ROOT = str(Path(__file__).resolve().parents[2])
@@ -41,7 +47,9 @@ Tool = Callable[[Design, Path], Said]
 SECONDS = 3.0
 """Of steps in a bare run: of short steps hundreds, of long ones thirty."""
 PAIRS = 2
-"""Bare runs of job and twin, in turns."""
+"""Bare runs of job and twin, which take turns."""
+SLICE, SETTLING = 0.5, 0.01
+"""Seconds of a turn, and after it until steps count."""
 TIMEOUT = 240
 LONGEST, FEWEST = 60.0, 20
 """Seconds of a job, and its steps at the least: a fault in thousands of steps that were short would take many minutes,
@@ -180,33 +188,72 @@ def _only(job: Design, number: int, amount: int) -> list[int]:
 
 
 def measured(job: Design, amounts: Sequence[int], number: int, folder: Path) -> Share:
-    """What a fault takes of the job's step: bare runs with and without it, in turns."""
+    """What a fault takes of the job's step: bare runs with and without it, which take turns."""
     without = [0 if each == number else amount for each, amount in enumerate(amounts)]
     laps: dict[bool, list[float]] = {True: [], False: []}
-    for _ in range(PAIRS):
-        for ill, each in ((False, without), (True, amounts)):
-            laps[ill].append(step_time(job, written(job, each), folder / "bare"))
-    shares = [1 - healthy / faulty for healthy, faulty in itertools.product(laps[False], laps[True])]
+    for pair in range(PAIRS):
+        order = (False, True) if pair % 2 == 0 else (True, False)
+        versions = [written(job, amounts if ill else without) for ill in order]
+        for ill, each in zip(order, in_turns(job, versions, folder), strict=True):
+            laps[ill].append(each)
+    shares = [1 - healthy / faulty for healthy, faulty in zip(laps[False], laps[True], strict=True)]
     value = 1 - statistics.fmean(laps[False]) / statistics.fmean(laps[True])
     return Share(value, min(shares), max(shares))
 
 
-def step_time(job: Design, files: Written, folder: Path) -> float:
-    """Mean seconds of a steady step of a bare run. Raises JobFailed."""
+def in_turns(job: Design, versions: Sequence[Written], folder: Path) -> list[float]:
+    """Mean seconds of a steady step of each version, whose bare runs take turns, so that all meet the same machine.
+    Raises JobFailed."""
+    turns = Turns(SLICE)
+
+    def run(turn: Turn, files: Written, own: Path) -> float:
+        try:
+            turn.await_()
+            return step_time(job, files, own, turn)
+        finally:
+            turn.leave()
+
+    with closing(turns), ThreadPoolExecutor(len(versions)) as pool:
+        folders = [folder / f"bare-{number}" for number in range(len(versions))]
+        places = [turns.turn() for _ in versions]
+        try:
+            return list(pool.map(run, places, versions, folders))
+        finally:
+            turns.end()
+
+
+def step_time(job: Design, files: Written, folder: Path, turn: Turn | None = None) -> float:
+    """Mean seconds of a steady step of a bare run. turn: its place among others, which it has. Raises JobFailed."""
     script, times = files.write(folder), folder / "times.json"
-    times.unlink(missing_ok=True)
-    timed = ["-m", "benchmarks.clinic.timed", str(times), str(SECONDS), str(script)]
-    variables = {**_variables(), "PYTHONPATH": ROOT}
+    for old in (times, folder / WARM):
+        old.unlink(missing_ok=True)
+    seconds = SECONDS if turn is None else 2 * SECONDS  # half of them at rest
+    timed = ["-m", "benchmarks.clinic.timed", str(times), str(seconds), str(script)]
+    variables = {**_variables(), "PYTHONPATH": ROOT, "TIMED_IN": str(folder)}
+    run = subprocess.Popen([*_python(job), *timed], env=variables, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+                           text=True, start_new_session=True)  # fmt: skip
+    begin = time.monotonic()
+    if turn is not None:
+        turn.begins(run.pid, folder)
     try:
-        done = subprocess.run([*_python(job), *timed], env=variables, capture_output=True, text=True, timeout=TIMEOUT,
-                              check=False)  # fmt: skip
+        while turn is not None and run.poll() is None and time.monotonic() - begin < TIMEOUT:
+            if turn.over(folder):
+                turn.rest()
+            time.sleep(LOOK)
+        _, errors = run.communicate(timeout=TIMEOUT)
     except subprocess.TimeoutExpired:
         raise JobFailed(f"took more than {TIMEOUT} s") from None
+    finally:
+        end_session(run)
     if not times.exists():
-        raise JobFailed(last_words(done.stderr) or "no steps")
+        raise JobFailed(last_words(errors) or "no steps")
     ends = json.loads(times.read_text())
-    laps = [later - earlier for earlier, later in itertools.pairwise(ends)]
-    return statistics.fmean(laps[int(len(laps) * STEADY) :])
+    steps = list(itertools.pairwise(ends))[int((len(ends) - 1) * STEADY) :]
+    rests = [(before / 1e9, after / 1e9 + SETTLING) for before, after in turn.rests] if turn is not None else []
+    calm = [end - begin for begin, end in steps if not any(begin < after and before < end for before, after in rests)]
+    if not calm:
+        raise JobFailed("no step was taken whole")
+    return statistics.fmean(calm)
 
 
 def _python(job: Design) -> list[str]:

@@ -1,7 +1,7 @@
 """Runs the variants of a trial in turns with baselines, within a budget, and keeps every result at once.
 
-Two laws: what has been run is on disk before anything else is begun, and a trial that is interrupted goes on from
-there; an executor decides where and when a turn runs, never what it means.
+Two laws: what has been run (a process, or a round whose processes take turns) is on disk before anything else is begun,
+and a trial that is interrupted goes on from there; an executor decides where and when a turn runs, never what it means.
 """
 
 from __future__ import annotations

@@ -61,6 +61,8 @@ LASTING = 2
 """Compilations in the later half of a variant's steps: the job compiles again and again, and waits for it."""
 BESIDES = (SegmentKind.PAUSE, SegmentKind.EVALUATION, SegmentKind.CHECKPOINT)
 """What disturbs a step, besides a compilation and the profiler, which no variant has."""
+SETTLING = 10_000_000
+"""ns after a stop in which caches fill again: 30 MB come in that time at the rate of a slow memory, 3 GB/s."""
 FEWEST_STEPS = 5
 """Steady steps without which a timed run is a failure."""
 
@@ -256,7 +258,7 @@ def _ended_early(turn: ScheduledRun, steps: Steps) -> bool:
 def step_times(timeline: Timeline, warm_up: int, rests: Sequence[tuple[int, int]] = ()) -> list[int]:
     """Steady steps after the warm-up, ns. The start of loader workers, which a recording keeps apart from its steps,
     counts here: it is paid for every epoch. So do compilations that do not come to an end. rests: when the process was
-    stopped; a step that holds one does not count, nor does the next, whose caches are cold."""
+    stopped; steps that hold one do not count, nor do those of the next SETTLING, whose caches are cold, and one more."""
     steps = timeline.steps
     late = np.arange(len(steps.begin)) >= warm_up
     compiling = _spent_in(timeline, SegmentKind.COMPILATION)
@@ -271,7 +273,7 @@ def step_times(timeline: Timeline, warm_up: int, rests: Sequence[tuple[int, int]
 def _rested(steps: Steps, rests: Sequence[tuple[int, int]]) -> Bool:
     """Steps in which the process was stopped, and those behind them."""
     stopped = np.array(rests, np.int64).reshape(-1, 2)
-    held = measure(union(stopped[:, 0], stopped[:, 1]), steps.begin, steps.end) > 0
+    held = measure(union(stopped[:, 0], stopped[:, 1] + SETTLING), steps.begin, steps.end) > 0
     held[1:] |= held[:-1].copy()
     return held
 

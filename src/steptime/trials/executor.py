@@ -79,14 +79,13 @@ class LocalExecutor:
         came: Sequence[Run] = ()
         with suppress(CannotAlternateError):
             came = _together(stand, block, tell)
-        alone = {run.variant: run for run in came if not run.failure or not run.alternated}
+        kept = {run.variant: run for run in came if not run.failure or not run.alternated}
         for turn in block if came else ():
-            if turn.variant.name not in alone:
-                again = _alone(stand, turn, tell)
-                alone[turn.variant.name] = again
-                self.alternating &= bool(again.failure)
+            if turn.variant.name not in kept:
+                kept[turn.variant.name] = alone = _alone(stand, turn, tell)
+                self.alternating &= bool(alone.failure)
         if came and self.alternating:
-            yield from (alone[turn.variant.name] for turn in block)
+            yield from (kept[turn.variant.name] for turn in block)
             return
         self.alternating = False
         for turn in block:
