@@ -231,7 +231,7 @@ def step_time(job: Design, files: Written, folder: Path, turn: Turn | None = Non
     timed = ["-m", "benchmarks.clinic.timed", str(times), str(seconds), str(script)]
     variables = {**_variables(), "PYTHONPATH": ROOT, "TIMED_IN": str(folder)}
     run = subprocess.Popen([*_python(job), *timed], env=variables, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-                           text=True, start_new_session=True)  # fmt: skip
+                           start_new_session=True)  # fmt: skip
     begin = time.monotonic()
     if turn is not None:
         turn.begins(run.pid, folder)
@@ -246,7 +246,7 @@ def step_time(job: Design, files: Written, folder: Path, turn: Turn | None = Non
     finally:
         end_session(run)
     if not times.exists():
-        raise JobFailed(last_words(errors) or "no steps")
+        raise JobFailed(last_words(errors.decode(errors="replace")) or "no steps")
     ends = json.loads(times.read_text())
     steps = list(itertools.pairwise(ends))[int((len(ends) - 1) * STEADY) :]
     rests = [(before / 1e9, after / 1e9 + SETTLING) for before, after in turn.rests] if turn is not None else []

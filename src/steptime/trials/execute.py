@@ -258,7 +258,7 @@ def _ended_early(turn: ScheduledRun, steps: Steps) -> bool:
 def step_times(timeline: Timeline, warm_up: int, rests: Sequence[tuple[int, int]] = ()) -> list[int]:
     """Steady steps after the warm-up, ns. The start of loader workers, which a recording keeps apart from its steps,
     counts here: it is paid for every epoch. So do compilations that do not come to an end. rests: when the process was
-    stopped; steps that hold one do not count, nor do those of the next SETTLING, whose caches are cold, and one more."""
+    stopped; steps that hold one do not count, nor do those of SETTLING behind it, with cold caches, and one more."""
     steps = timeline.steps
     late = np.arange(len(steps.begin)) >= warm_up
     compiling = _spent_in(timeline, SegmentKind.COMPILATION)
