@@ -31,10 +31,9 @@ LOOK = 0.02
 """Seconds between two looks at whether a warm-up is over, and at whose turn it is."""
 KEEPER = """
 import os, signal, sys
-groups = [int(line) for line in sys.stdin]
-for group in groups:
+for number in [int(line) for line in sys.stdin]:
     try:
-        os.killpg(group, signal.SIGKILL)
+        os.kill(number, signal.SIGKILL)
     except OSError:
         pass
 """
@@ -68,10 +67,10 @@ class Turns:
         self.order.append(turn)
         return turn
 
-    def keep(self, group: int) -> None:
-        """A group of processes that must not outlive us."""
+    def keep(self, number: int) -> None:
+        """A process that must not outlive us; below zero, a group of them."""
         if self._keeper.stdin is not None:
-            self._keeper.stdin.write(f"{group}\n".encode())
+            self._keeper.stdin.write(f"{number}\n".encode())
             self._keeper.stdin.flush()
 
     def end(self) -> None:
@@ -121,20 +120,25 @@ class Turn:
     def begins(self, root: int, recording: Path) -> None:
         """Its job has been started, whose environment names its recording."""
         self._root, self._mark = root, os.fsencode(recording)
-        self._turns.keep(root)
+        self._turns.keep(-root)
 
     def roots(self) -> tuple[int, ...]:
         """The processes that all of its job's come from; none before it has begun."""
         return tuple(dict.fromkeys(number for number in (self._root, self._trainer, *self._apart) if number))
 
-    def _look_apart(self) -> None:
-        """Takes in what has left the job's family, as a daemon does: it would go on with the job's work."""
-        new = set(psutil.pids()) - self._known
+    def _find_apart(self, family: Iterable[psutil.Process]) -> list[int]:
+        """What has left the job's family since the last look, as a daemon does: it would go on with the job's work."""
+        new = set(psutil.pids()) - self._known - {process.pid for process in family}
         self._known |= new
+        found = []
         for number in new:
             with contextlib.suppress(OSError):  # it has ended, or is somebody else's
                 if self._mark in Path(f"/proc/{number}/environ").read_bytes():
-                    self._apart.append(number)
+                    found.append(number)
+        for number in found:
+            self._turns.keep(number)
+        self._apart += found
+        return found
 
     def others(self) -> Iterable[int]:
         """The roots of the jobs that it takes turns with."""
@@ -151,18 +155,20 @@ class Turn:
 
     def rest(self) -> float:
         """Stops the job, lets the others run, and goes on with it. Returns the seconds in between. Raises
-        TurnsEndedError, the job still stopped."""
+        TurnsEndedError."""
         turns, begin = self._turns, time.perf_counter_ns()
-        _send(_family(self.roots()), signal.SIGSTOP)
-        self._look_apart()
         stopped = _family(self.roots())
         _send(stopped, signal.SIGSTOP)
-        with turns.changed:
-            turns.order.rotate(-1)
-            turns.changed.notify_all()
-        self.await_()
-        self._until = time.monotonic() + turns.slice_seconds
-        _send(stopped, signal.SIGCONT)
+        apart = _family(self._find_apart(stopped))
+        _send(apart, signal.SIGSTOP)
+        try:
+            with turns.changed:
+                turns.order.rotate(-1)
+                turns.changed.notify_all()
+            self.await_()
+        finally:  # whoever ends the job can only end what runs
+            self._until = time.monotonic() + turns.slice_seconds
+            _send([*stopped, *apart], signal.SIGCONT)
         self.rests.append((begin, time.perf_counter_ns()))
         return (self.rests[-1][1] - begin) / 1e9
 
@@ -183,10 +189,10 @@ def _family(roots: Iterable[int]) -> list[psutil.Process]:
     """These processes and all that they have started, the parents first."""
     found: dict[int, psutil.Process] = {}
     for root in roots:
-        with contextlib.suppress(psutil.Error):
-            process = psutil.Process(root)
-            for each in (process, *process.children(recursive=True)):
-                found.setdefault(each.pid, each)
+        if root not in found:
+            with contextlib.suppress(psutil.Error):
+                process = psutil.Process(root)
+                found |= {each.pid: each for each in (process, *process.children(recursive=True))}
     return list(found.values())
 
 
