@@ -173,9 +173,16 @@ def dosed(job: Design, number: int, folder: Path) -> int:
     if not planted.fault.dosed:
         return 1
     healthy, amount = step_time(job, written(job, _only(job, number, 0)), folder / "bare"), FIRST_AMOUNT
+    extra = 0.0
     while True:
         amount = min(amount, planted.fault.most)
-        extra = step_time(job, written(job, _only(job, number, amount)), folder / "bare") - healthy
+        try:
+            extra = step_time(job, written(job, _only(job, number, amount)), folder / "bare") - healthy
+        except JobFailed:  # so much is too much for any job: what less of it took must do
+            if amount == FIRST_AMOUNT:
+                raise
+            amount //= 8
+            break
         if extra > SEEN * healthy or amount == planted.fault.most:
             break
         amount *= 8
