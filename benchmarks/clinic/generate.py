@@ -173,16 +173,17 @@ def dosed(job: Design, number: int, folder: Path) -> int:
     if not planted.fault.dosed:
         return 1
     healthy, amount = step_time(job, written(job, _only(job, number, 0)), folder / "bare"), FIRST_AMOUNT
-    extra = 0.0
+    extra, told = 0.0, 0
     while True:
         amount = min(amount, planted.fault.most)
         try:
             extra = step_time(job, written(job, _only(job, number, amount)), folder / "bare") - healthy
         except JobFailed:  # so much is too much for any job: what less of it took must do
-            if amount == FIRST_AMOUNT:
+            if not told:
                 raise
-            amount //= 8
+            amount = told
             break
+        told = amount
         if extra > SEEN * healthy or amount == planted.fault.most:
             break
         amount *= 8
