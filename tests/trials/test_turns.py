@@ -88,16 +88,17 @@ def test_what_bears_no_stop_is_run_alone_from_there_on(tmp_path: Path) -> None:
     assert not executor.alternating
 
 
-def test_a_job_in_another_namespace_is_not_stopped(tmp_path: Path) -> None:
-    turns = Turns(0.1)
+def test_a_job_in_another_namespace_is_not_stopped_nor_what_is_none_of_the_jobs(tmp_path: Path) -> None:
+    turns, here = Turns(0.1), Path("/proc/self/ns/pid").stat().st_ino
     first, _ = turns.turn(), turns.turn()
     try:
         assert not first.over(tmp_path), "it is not warm"
         (tmp_path / "warm").write_text("1\n")
         assert not first.over(tmp_path), "the mark is not whole"
-        (tmp_path / "warm").write_text("1\n1\n")
-        with pytest.raises(CannotAlternateError):
-            first.over(tmp_path)
+        for said in ("2\n1\n", f"-1\n{here}\n", f"{1 << 80}\n{here}\n", f"{os.getpid()}\n{here}\n", f"1\n{here}\n"):
+            (tmp_path / "warm").write_text(said)
+            with pytest.raises(CannotAlternateError):
+                first.over(tmp_path)
         turns.end()
         with pytest.raises(TurnsEndedError):
             first.over(tmp_path)

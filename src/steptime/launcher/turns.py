@@ -175,13 +175,15 @@ class Turn:
 
 def _trainer(marker: Path) -> int:
     """The process that has said that its warm-up is over; 0 where none has yet. Raises CannotAlternateError for one in
-    another namespace, which its number does not name here."""
+    another namespace, which its number does not name here, and where the job has written what names us."""
     try:
         number, namespace = map(int, marker.read_text(encoding="ascii").split())
     except (OSError, ValueError):  # not there, or not whole yet
         return 0
-    if namespace != Path("/proc/self/ns/pid").stat().st_ino:
-        raise CannotAlternateError("cannot-alternate", "The job runs in a container of its own.")
+    here = psutil.Process()
+    ours = {each.pid for each in (here, *here.parents())}
+    if namespace != Path("/proc/self/ns/pid").stat().st_ino or not 0 < number < 1 << 31 or number in ours:
+        raise CannotAlternateError("cannot-alternate", "The job cannot be stopped from here.")
     return number
 
 
