@@ -229,6 +229,7 @@ def edited(source: str) -> str | None:
         ("DataLoader(dataset=a.b, batch_size=8)", "dataset=[a.b[index] for index in range(len(a.b))], batch_size=8"),
         ("DataLoader(data, 8)  # len(loader.dataset)\nprint(len(loader.dataset))", "DataLoader([data[index] for"),
         ("DataLoader(load(args.dataset), 8)\nargs = p.parse_args()", "for samples in [load(args.dataset)] for index"),
+        ("DataLoader(data, 8, **options)", "DataLoader([data[index] for index in range(len(data))], 8, **options)"),
         ("DataLoader(Data(3), 8)", "[samples[index] for samples in [Data(3)] for index in range(len(samples))], 8"),
     ],
 )
@@ -244,6 +245,7 @@ def test_the_dataset_is_made_once_however_it_is_given(before: str, after: str) -
         "for epoch in range(3):\n    loader = DataLoader(data, 8)\n",
         "loader = DataLoader(data, 8)\nnames = loader.dataset.names\n",
         "loader = DataLoader(*given)\n",
+        "loader = DataLoader(**given)\n",
         "loader = DataLoader(index, 8)\n",
         "loader = DataLoader(load(samples), 8)\n",
         "loader = DataLoader(batch_size=8)\n",

@@ -71,7 +71,7 @@ def with_argument(module: libcst.Module, edit: ArgumentEdit) -> libcst.Module | 
     """A call with one argument in an expression. None where the call is made again and again, where the file asks for
     the argument as it was, and where it is not given as the first one or by its name."""
     source, call = SourceFile(module), _call(module, CallEdit(edit.callee, (), edit.site))
-    if call is None or any(each.star for each in call.args):
+    if call is None:
         return None
     again = libcst.For | libcst.While | libcst.CompFor | libcst.Lambda
     if any(isinstance(each, again) for each in source.around(call)):
@@ -79,7 +79,7 @@ def with_argument(module: libcst.Module, edit: ArgumentEdit) -> libcst.Module | 
     if any(_asks_for(source, node, edit.apart) for node in source.nodes):
         return None
     given = [each.value for each in call.args if each.keyword is not None and each.keyword.value == edit.argument]
-    given += [each.value for each in call.args[:1] if each.keyword is None]
+    given += [each.value for each in call.args[:1] if each.keyword is None and not each.star]
     if len(given) != 1:
         return None
     (value,) = given
