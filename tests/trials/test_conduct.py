@@ -317,7 +317,8 @@ class FakeBudget(Budget):
 
 
 class FakeMachine:
-    """An executor on which every process takes ten seconds of a budget, and none is started."""
+    """An executor on which every process takes ten seconds of a budget, those of dear variants more, and none is
+    started."""
 
     width = 1
     alternating = False
@@ -325,17 +326,19 @@ class FakeMachine:
     def __init__(self, budget: FakeBudget) -> None:
         self.budget = budget
         self.turns: list[ScheduledRun] = []
+        self.dear: dict[str, float] = {}
         self._machine = SharedMachine(0, change=0.0, stalls=0.0)
 
     def run(self, stand: Workspace, blocks: Sequence[Block], tell: Tell) -> Generator[Run, None, None]:
         for turn in (turn for block in blocks for turn in block):
             tell(turn, None)
             self.turns.append(turn)
-            self.budget.time += 10
+            seconds = self.dear.get(turn.variant.name, 10.0)
+            self.budget.time += seconds
             steps = () if turn.rehearsal else self._machine.process(self.speed(turn))
             changes = tuple(AppliedChange(change.kind, True, True) for change in turn.variant.changes)
-            made = run(turn.variant.name, turn.position, steps, rehearsal=turn.rehearsal, seconds=10.0, changes=changes)
-            yield replace(made, stage=turn.stage, round=turn.round, seed=turn.options.seed)
+            made = run(turn.variant.name, turn.position, steps, rehearsal=turn.rehearsal, changes=changes)
+            yield replace(made, stage=turn.stage, round=turn.round, seed=turn.options.seed, seconds=seconds)
 
     def speed(self, turn: ScheduledRun) -> float:
         """Of the second variant twice the baseline's, of the fourth nobody knows."""
@@ -415,6 +418,17 @@ def test_a_budget_is_kept(tmp_path: Path, seconds: float) -> None:
     untried = [each for each in judgements if "budget" in each.sentence]
     assert all(each.verdict is TrialVerdict.UNDECIDED for each in untried)
     assert bool(untried) == (seconds < 1000)
+
+
+@pytest.mark.parametrize("seconds", range(150, 500, 20))
+def test_a_variant_is_begun_only_where_a_second_round_can_follow(tmp_path: Path, seconds: float) -> None:
+    trial, (_, _, dear, uncertain) = clock(tmp_path, seconds, 4)
+    machine = trial._executor
+    assert isinstance(machine, FakeMachine)
+    machine.dear[dear.name] = 60.0
+    trial.conduct(0, (uncertain, dear))
+    timed = [run.variant for run in trial.runs if not run.rehearsal]
+    assert timed.count(dear.name) != 1
 
 
 def test_a_budget_leaves_something_for_the_patch(tmp_path: Path) -> None:

@@ -377,9 +377,10 @@ class TrialRunner:
         """The variants, the first ones, that the budget pays for. One round alone says nothing: variants are begun only
         where a second one can follow. The first variant may use what later stages would need, and all may while nothing
         was won."""
-        rounds = max(1, LEAST_ROUNDS - round_)
+        timed = [run.variant for run in self.of(stage) if not run.rehearsal]
         for count in range(len(going), 0, -1):
             left = self._left(stage, later if count > 1 or round_ >= LEAST_ROUNDS else 0)
+            rounds = max(1, *(LEAST_ROUNDS - timed.count(variant.name) for variant in going[:count]))
             if left >= self._round_seconds(stage, going[:count]) * rounds:
                 return going[:count]
         return ()
