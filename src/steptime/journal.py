@@ -82,8 +82,6 @@ class Kind(IntEnum):
     """A sample. begin: time. end: bytes. identity: 1 resident set, 2 device allocated, 3 device reserved,
     4 allocator retries (a count), 5 device allocations by the driver (a count), 6 and 7 the most that was allocated and
     reserved on the device so far, as the allocator counts it (since the job last reset it)."""
-    DEVICE_MARK = 16
-    """A CUDA event. begin: host time of its recording. end: device time, on the host's clock. identity: Mark."""
     BOUNDARY = 17
     """The boundary of a step while the watch is off (begin = end)."""
     UNWATCHED = 18
@@ -203,7 +201,7 @@ class Journal:
             self.flush_at = end + max(FLUSH_NANOSECONDS, self.flush())
 
     def sample(self, kind: int, identity: int, time: int, value: int) -> None:
-        """Appends one sample: MEMORY, QUEUE, DEVICE_MARK or GRADIENT_NORM, whose second time is a value."""
+        """Appends one sample: MEMORY, QUEUE or GRADIENT_NORM, whose second time is a value."""
         self.records.extend((head(kind, 0, 0, identity), time, value))
 
     def count(self, head: int) -> int | None:

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, strategies as st
 
 from steptime.analysis.categories import Category
-from steptime.analysis.recorded_breakdown import calibrate, split
+from steptime.analysis.recorded_breakdown import calibrate, calibrate_device, split
 from steptime.analysis.timeline import Phase
 
 NANOSECONDS = st.integers(0, 10**10)
@@ -30,11 +30,15 @@ def watched(*rows: dict[Phase, int]) -> np.ndarray:
     return np.array([[row.get(phase, 0) for phase in Phase] for row in rows], np.int64)
 
 
-@given(TABLE, st.integers(1, 5), st.lists(ROW, max_size=6), st.sampled_from(["cpu", "NVIDIA H100"]))
-def test_every_row_sums_to_its_step(table: list[list[int]], steps: int, rows: list[list[int]], device: str) -> None:
-    phases = np.array(rows, np.int64).reshape(len(rows), len(Phase))
-    breakdown = calibrate(np.array(table, np.int64), steps, phases, device, MANY)
-    assert breakdown.entries.sum(axis=1).tolist() == phases.sum(axis=1).tolist()
+@given(TABLE, st.integers(1, 5), st.lists(ROW, max_size=6))
+def test_every_row_sums_to_its_step(table: list[list[int]], steps: int, rows: list[list[int]]) -> None:
+    phases, profile = np.array(rows, np.int64).reshape(len(rows), len(Phase)), np.array(table, np.int64)
+    for breakdown in (
+        calibrate(profile, steps, phases, "cpu", MANY),
+        calibrate_device(profile, phases, "NVIDIA H100", MANY),
+    ):
+        assert breakdown.entries.sum(axis=1).tolist() == phases.sum(axis=1).tolist()
+        assert (breakdown.entries >= 0).all()
 
 
 @given(st.lists(NANOSECONDS, max_size=5), st.lists(st.integers(0, 10**9), min_size=1, max_size=9))
@@ -78,7 +82,32 @@ def test_a_phase_that_the_profile_never_saw_is_host_outside_the_model_and_unexpl
     assert breakdown.entries[0, [Category.PYTHON, Category.UNEXPLAINED]].tolist() == [40, 60]
 
 
+def on_device(profiled: list[dict[Category, int]], wall: int, events: np.ndarray = MANY) -> dict[str, int]:
+    """Categories of one steady step of so many ns."""
+    entries = [[step.get(category, 0) for category in Category] for step in profiled]
+    table = np.array(entries, np.int64).reshape(-1, len(Category))
+    breakdown = calibrate_device(table, watched({Phase.FORWARD: wall}), "NVIDIA H100", events)
+    return {c.name.lower(): int(ns) for c, ns in zip(Category, breakdown.entries[0], strict=True) if ns}
+
+
 def test_on_an_accelerator_the_whole_step_is_split_as_profiled() -> None:
-    table = profiled(forward={Category.COMPUTE: 500, Category.INPUT: 500})
-    breakdown = calibrate(table, 1, watched({Phase.INPUT: 10, Phase.BACKWARD: 990}), "Tesla V100", MANY)
-    assert breakdown.entries[0, [Category.COMPUTE, Category.INPUT]].tolist() == [500, 500]
+    assert on_device([{Category.COMPUTE: 500, Category.INPUT: 500}], 1000) == {"compute": 500, "input": 500}
+    assert on_device([{Category.COMPUTE: 500, Category.INPUT: 500}], 2000) == {"compute": 1000, "input": 1000}
+
+
+def test_the_profiler_slows_the_host_alone_and_the_device_works_as_long_as_ever() -> None:
+    step = {Category.COMPUTE: 2700, Category.COPY: 100, Category.OVERHEAD: 4000, Category.PYTHON: 700}
+    assert on_device([step, step], 2850) == {"compute": 2700, "copy": 100, "python": 50}
+    told = on_device([step, step], 3500, np.array([0, 0, 3, 0, 0, 0, 0]))
+    assert (told["compute"], told["copy"]) == (2700, 100)
+    assert told["overhead"] == 547, "3 µs of two steps, what three events can have cost, go before the rest"
+
+
+def test_a_device_that_was_slower_in_the_profiler_gives_in_proportion() -> None:
+    assert on_device([{Category.COMPUTE: 3000, Category.COPY: 1000, Category.SYNC: 10}], 2000) == {
+        "compute": 1500, "copy": 500
+    }  # fmt: skip
+
+
+def test_nothing_is_known_of_a_device_that_was_not_profiled() -> None:
+    assert on_device([], 100) == {"unexplained": 100}

@@ -7,6 +7,7 @@ import math
 import os
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -192,7 +193,9 @@ def test_readings_of_a_device_do_not_wait_for_it() -> None:
     readings = Readings()
     readings.add("loss", torch.tensor(math.nan, device="cuda"))
     readings.add("gradient", torch.tensor(2.0, device="cuda", dtype=torch.bfloat16))
-    torch.cuda.set_sync_debug_mode("error")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # it is a prototype, torch says
+        torch.cuda.set_sync_debug_mode("error")
     try:
         readings.close(1)
     finally:

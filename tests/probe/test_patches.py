@@ -38,7 +38,6 @@ class Heard:
     """A listener that keeps what it is told."""
 
     def __init__(self) -> None:
-        self.marks = None
         self.records: list[int] = []
         self.quiet = Quiet(self.records, ThreadNumbers())
         self.quiet.follow(get_ident())
@@ -75,9 +74,6 @@ class Heard:
     def backward_ends(self, begin: int, end: int, flags: int) -> None:
         assert begin <= end
         self.backwards.append(flags)
-
-    def forward_begins(self, begin: int) -> None:
-        assert begin > 0
 
     def forward_ends(self, root: int, begin: int, end: int, flags: int) -> None:
         assert begin <= end

@@ -237,7 +237,7 @@ def test_garbage_anywhere_is_refused_in_words_or_read(
 
 records = st.lists(
     st.tuples(
-        st.sampled_from([int(kind) for kind in Kind if kind not in (Kind.MEMORY, Kind.DEVICE_MARK, Kind.QUEUE)]),
+        st.sampled_from([int(kind) for kind in Kind if kind not in (Kind.MEMORY, Kind.QUEUE)]),
         st.integers(0, 255),
         st.integers(0, 3),
         st.integers(0, 4),

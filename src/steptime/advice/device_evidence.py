@@ -1,7 +1,8 @@
 """What a device did in the steps of a trace, or of a recording's profiled steps, added to a case.
 
-Times are those of the traced steps. A recording's categories are of steps that nobody profiled; a finding's saving is
-cut to its category, so that no kernel's time promises more than the steady step holds.
+Times are those of the traced steps, but for gaps: a recording's categories are of steps that nobody profiled, in which
+the device idles less. A finding's saving is cut to its category, so that no kernel's time promises more than the steady
+step holds.
 
 A chain is two or more kernels in a row on one stream, launched in one step by pointwise operators of at least two kinds
 on tensors of one size: a fused kernel would not write and read the tensors in between. That each takes what the one
@@ -12,7 +13,7 @@ for that, and so is the optimiser, which has a rule of its own.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import TypeVar
@@ -45,7 +46,7 @@ from steptime.advice.kernels import (
     spent,
 )
 from steptime.advice.models import changing_work, gradient_use
-from steptime.advice.savings import at_most, named, ratio, scaled
+from steptime.advice.savings import at_most, named, of_usual_steps, ratio, scaled
 from steptime.advice.step_evidence import optimizer_uses
 from steptime.analysis.breakdown import breakdown_of
 from steptime.analysis.categories import Breakdown, Category
@@ -345,7 +346,7 @@ def with_device(
     return replace(
         _on_machine(case, steps, roofline),
         categories=_with_recoverable(case.categories, ratio(above_peaks(computing), spent(computing))),
-        gaps=tuple(_placed(use, use.cause, known) for use in gap_uses(steps)),
+        gaps=tuple(_placed(use, use.cause, known) for use in _usual_gaps(gap_uses(steps), breakdown, case)),
         copies=copy_uses(steps),
         collectives=tuple(record_of(CollectiveUse, each) for each in collectives_of(steps)[:MOST_GAPS]),
         allocations=tuple(map(_allocation, allocations_of(steps)[:MOST_GAPS])),
@@ -354,6 +355,18 @@ def with_device(
         chains=tuple(_placed(use, use.operators[0], known) for use in chain_uses(trace, links, len(steps))),
         replay=replay_use(replay, case.categories),
     )
+
+
+def _usual_gaps(gaps: Sequence[GapUse], breakdown: Breakdown, case: Case) -> Iterator[GapUse]:
+    """The gaps as long as in the case's steps: the host of traced ones is slower, so that the device idles longer."""
+    traced = {category.name.lower(): spent for category, spent in zip(Category, breakdown.entries.mean(axis=0))}
+    for gap in gaps:
+        duration = of_usual_steps(gap.duration, traced[gap.category], named(case.categories, gap.category))
+        factor = ratio(duration.value, gap.duration.value)
+        if not factor:
+            continue
+        functions = tuple((name, factor * spent) for name, spent in gap.functions)
+        yield replace(gap, duration=duration, longest=round(factor * gap.longest), functions=functions)
 
 
 def generated_sources(trace: Trace, links: Links) -> dict[str, SourceLine]:

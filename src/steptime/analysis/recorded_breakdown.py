@@ -11,7 +11,8 @@ not see inside them. So each has what the other lacks:
 
 This is an estimate: it holds as far as profiled and steady steps do the same work, and errs towards compute, because
 the events of long operators cost the profiler time too. On an accelerator the phases of the host say little about the
-device, which runs behind it; there the whole step is split as the profiled steps were.
+device, which runs behind it; there the whole step is split as the profiled steps were, but for one thing: the profiler
+slows the host alone. What the device worked in a step stays as it was, and idle time gives what the profiler took.
 
 Journal and trace have different clocks; a pair read together when the profiler stopped lays one beside the other.
 """
@@ -23,7 +24,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from steptime.analysis.breakdown import count_events, device_of, phase_breakdown
+from steptime.analysis.breakdown import breakdown_of, count_events, device_of, phase_breakdown
 from steptime.analysis.categories import Breakdown, Category
 from steptime.analysis.layout import Layout
 from steptime.analysis.operators import OperatorUse, Sources, operator_events, operator_totals, sources_of
@@ -47,6 +48,8 @@ MEASURED = {Phase.INPUT: Category.INPUT, Phase.TRANSFER: Category.COPY}
 UNSEEN = {Phase.REST: Category.PYTHON}
 """Where a phase goes that the profiled steps did not have: outside the model it is the user's Python; inside,
 unexplained."""
+ON_DEVICE = (Category.COMPUTE, Category.COMMUNICATION, Category.COPY, Category.UNRECORDED)
+"""What an accelerator is at while it does not idle, or while the trace does not say that it does."""
 PROFILER_COST = 1_000
 """ns per recorded event, at most, where the machine was not measured. A profiled phase that is longer by more than that
 was slowed by something else, such as a busy machine, which slows computing as much as dispatching."""
@@ -117,11 +120,16 @@ def breakdown_of_process(process: Process, layout: Layout, machine: Machine | No
         _window(trace, facts, process, layout, machine) for facts, trace in read_traces if trace is not None
     )
     timed, usual = _timed(windows), _usual(windows)
-    spent = sum((phase_breakdown(window) for window in timed), np.zeros((len(Phase), len(Category)), np.int64))
     events = sum((count_events(window) for window in timed), np.zeros(len(Phase), np.int64))
-    device = device_of(timed[0].trace) if timed else process.facts.device
+    phases, device = steps.phases[steps.steady], device_of(timed[0].trace) if timed else process.facts.device
+    if device != "cpu" and timed:
+        entries = np.concatenate([breakdown_of(window).entries for window in timed])
+        breakdown = calibrate_device(entries, phases, device, events, machine)
+    else:
+        spent = sum((phase_breakdown(window) for window in timed), np.zeros((len(Phase), len(Category)), np.int64))
+        breakdown = calibrate(spent, sum(map(len, timed)), phases, device, events, machine)
     return RecordedBreakdown(
-        breakdown=calibrate(spent, sum(map(len, timed)), steps.phases[steps.steady], device, events, machine),
+        breakdown=breakdown,
         operators=operator_totals(usual, _sources(windows), usual=True) if usual is not None else (),
         recompute=np.concatenate([np.zeros(0, np.int64), *map(recomputed, timed)]),
         backward_again=np.concatenate([np.zeros(0, np.int64), *map(backward_again, timed)]),
@@ -208,19 +216,15 @@ def operator_time(recorded: RecordedBreakdown) -> Intervals:
 def calibrate(
     profiled: Int64, steps: int, phases: Int64, device: str, events: Int64, machine: Machine | None = None
 ) -> Breakdown:
-    """The breakdown of the steady steps.
+    """The breakdown of the steady steps as the host has them.
 
     profiled: (len(Phase), len(Category)) ns of all profiled steps together (`phase_breakdown`), zeros when there are
-    none. steps: how many they are. phases: (n, len(Phase)) ns, the phases of the steady steps (`Steps.phases`). device:
-    "cpu" keeps the phases apart, anything else splits whole steps. events: (len(Phase),) recorded in the profiled
-    steps, which bounds what the profiler cost: on this machine, where it was measured. Rows sum to the steps exactly.
+    none. steps: how many they are. phases: (n, len(Phase)) ns, the phases of the steady steps (`Steps.phases`).
+    events: (len(Phase),) recorded in the profiled steps, which bounds what the profiler cost: on this machine, where it
+    was measured. Rows sum to the steps exactly.
     """
     wall, entries = phases.sum(axis=1), np.zeros((len(phases), len(Category)), np.int64)
-    measured = machine.profiler if machine is not None else None
-    costs = events * (PROFILER_COST if measured is None else round(DEARER * measured.high))
-    if device != "cpu" and profiled.any():
-        shares = _without_overhead(profiled.sum(axis=0), steps, wall, int(costs.sum()))
-        return Breakdown(device, wall, split(wall, shares))
+    costs = _costs(events, machine)
     for phase in Phase:
         watched = phases[:, phase]
         shares = _without_overhead(profiled[phase], steps, watched, int(costs[phase]))
@@ -231,6 +235,34 @@ def calibrate(
         else:
             entries[:, UNSEEN.get(phase, Category.UNEXPLAINED)] += watched
     return Breakdown(device, wall, entries)
+
+
+def calibrate_device(
+    profiled: Int64, phases: Int64, device: str, events: Int64, machine: Machine | None = None
+) -> Breakdown:
+    """The breakdown of the steady steps as an accelerator has them.
+
+    profiled: (m, len(Category)) ns of the profiled steps (`breakdown_of`); the others as for `calibrate`. Where they
+    took longer than the steady ones, the device's own time stays what it was and idle time gives the rest, OVERHEAD
+    first: what a launch costs in the profiler depends on the job (2 to 8 microseconds an event on an H100's host).
+    Where even without idle time they took longer, the device was slower, and all of its work gives in proportion.
+    """
+    wall, spent = phases.sum(axis=1), profiled.sum(axis=0)
+    shares = _without_overhead(spent, len(profiled), wall, int(_costs(events, machine).sum()))
+    busy = np.where(np.isin(np.arange(len(Category)), ON_DEVICE), spent, 0)
+    idle = shares - busy
+    left = max(0, round(float(wall.mean()) * len(profiled)) - int(busy.sum())) if len(wall) else 0
+    if left < idle.sum():
+        shares = busy + split(np.array([left]), idle)[0]
+    if not shares.any():
+        shares[Category.UNEXPLAINED] = 1
+    return Breakdown(device, wall, split(wall, shares))
+
+
+def _costs(events: Int64, machine: Machine | None) -> Int64:
+    """ns that the profiler can have cost by its events."""
+    measured = machine.profiler if machine is not None else None
+    return events * (PROFILER_COST if measured is None else round(DEARER * measured.high))
 
 
 def split(totals: Int64, shares: Int64) -> Int64:

@@ -231,8 +231,9 @@ def measure(executable: str, device: str, *, threads: int | None = None) -> Mach
 
 
 def cache_path(device: str, name: str, torch: str, threads: int | None) -> Path:
-    """Where a measurement is remembered: one file for a device, a version of torch and a number of threads."""
-    return remembered_at(f"peaks-{device}", MEASURED, device, name, torch, str(threads))
+    """Where a measurement is remembered: one file for a device, a version of torch and a number of threads. The build
+    behind a plus sign (2.11.0+cu130) does not count: a wheel of PyPI has it in torch only, not in its metadata."""
+    return remembered_at(f"peaks-{device}", MEASURED, device, name, torch.partition("+")[0], str(threads))
 
 
 def load(path: Path) -> Machine | None:

@@ -1,5 +1,4 @@
-"""The accelerator's side of the watch: events at the boundaries, read steps later without a synchronisation, and
-memory.
+"""The accelerator's side of the watch: whether one is in use, and memory. Nothing here waits for the device.
 
 Memory is read, never reset: the user's peak counters stay the user's.
 """
@@ -8,80 +7,38 @@ from __future__ import annotations
 
 import os
 import time
-from collections import deque
 from collections.abc import Callable
-from typing import Any
 
 import torch
 
 from steptime.journal import Journal, Kind
 
-LAG = 24
-"""Events left in flight before the oldest is asked: about six steps at four events each, so that asking never waits."""
-RENEWAL = 1_000_000_000
-"""ns after which the reference event is renewed: elapsed_time is a float32 of milliseconds, exact to 0.1 us only
-below a second."""
 PAGE = os.sysconf("SC_PAGE_SIZE")
 MEMORY_PERIOD = 100_000_000
 """ns between two looks at memory: reading /proc costs 10 us, the allocator's statistics 30 us."""
 RESIDENT, ALLOCATED, RESERVED, RETRIES, DRIVER_ALLOCATIONS, ALLOCATED_PEAK, RESERVED_PEAK = range(1, 8)
-DEVICE_MARK, MEMORY, BOUNDARY = int(Kind.DEVICE_MARK), int(Kind.MEMORY), int(Kind.BOUNDARY)
+MEMORY = int(Kind.MEMORY)
 
 
-class Marks:
-    """CUDA events on the current stream: what the device had reached when the host passed a boundary."""
-
-    def __init__(self, journal: Journal) -> None:
-        self._journal = journal
-        self._pool: list[Any] = []
-        self._flying: deque[tuple[int, int, Any]] = deque()
-        self._reference = torch.cuda.Event(enable_timing=True)
-        self._reference.record()
-        self._reference.synchronize()  # once, before the first watched step
-        self._reference_time = time.perf_counter_ns()
-
-    def mark(self, identity: int) -> None:
-        """Records one event; nothing while a graph is being captured (an event would become part of it)."""
-        if torch.cuda.is_current_stream_capturing():
-            return
-        event = self._pool.pop() if self._pool else torch.cuda.Event(enable_timing=True)
-        event.record()
-        self._flying.append((time.perf_counter_ns(), identity, event))
-
-    def boundary(self) -> None:
-        """Marks a step's boundary and reads what the device has passed by now."""
-        self.mark(BOUNDARY)
-        while len(self._flying) > LAG and self._flying[0][2].query():
-            host, identity, event = self._flying.popleft()
-            elapsed = int(self._reference.elapsed_time(event) * 1e6)
-            self._journal.sample(DEVICE_MARK, identity, host, self._reference_time + elapsed)
-            if elapsed < RENEWAL:
-                self._pool.append(event)
-            else:
-                self._reference, self._reference_time = event, self._reference_time + elapsed
+def in_use() -> bool:
+    """Whether the job works on a CUDA device by now; asking never initialises it."""
+    return torch.cuda.is_available() and torch.cuda.is_initialized()
 
 
-def make_marks(journal: Journal) -> Marks | None:
-    """Marks when CUDA is in use already: asking never initialises it."""
-    if not torch.cuda.is_available() or not torch.cuda.is_initialized():
-        return None
-    return Marks(journal)
-
-
-def memory_sampler(journal: Journal) -> Callable[[], None]:
-    """A function to call at every boundary; it looks at most every MEMORY_PERIOD."""
+def memory_sampler(journal: Journal) -> Callable[[bool], None]:
+    """A function to call at every boundary; it looks at most every MEMORY_PERIOD, unless it is to look now."""
     due = 0
 
-    def sample() -> None:
+    def sample(at_once: bool) -> None:
         nonlocal due
         now = time.perf_counter_ns()
-        if now < due:
+        if now < due and not at_once:
             return
         due = now + MEMORY_PERIOD
         resident = resident_bytes()
         if resident:
             journal.sample(MEMORY, RESIDENT, now, resident)
-        if torch.cuda.is_initialized():
+        if in_use():
             statistics = torch.cuda.memory_stats_as_nested_dict()
             allocated, reserved = statistics["allocated_bytes"]["all"], statistics["reserved_bytes"]["all"]
             for identity, value in (

@@ -55,8 +55,6 @@ class Quiet:
 class Listener(Protocol):
     """What the patches tell the session. Times: ns of the monotonic clock. What raises in it is handed to `failed`."""
 
-    marks: Any
-    """None where no device is in use: then `forward_begins` is not called."""
     quiet: Quiet
     """What the patches go by while nobody waits for a boundary."""
 
@@ -77,9 +75,6 @@ class Listener(Protocol):
 
     def backward_ends(self, begin: int, end: int, flags: int) -> None:
         """A backward pass has ended."""
-
-    def forward_begins(self, begin: int) -> None:
-        """A root module's call begins."""
 
     def forward_ends(self, root: int, begin: int, end: int, flags: int) -> None:
         """A root module's call has ended."""
@@ -341,8 +336,6 @@ class RootPatch:
         return timed_call
 
     def _begins(self, begin: int, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
-        if self._listener.marks is not None:
-            told(self._listener, self._listener.forward_begins, begin)
         if self.check is not None and begin >= self.check.due and gradients():
             told(self._listener, self.check.look, begin, arguments, named)
 

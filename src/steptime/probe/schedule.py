@@ -134,7 +134,6 @@ def _stages(session: Session) -> Stage:
         # A process of a trial is watched at every boundary to its end, and nothing else: no window may slow its steps.
         yield
         session.recorder.fact("settings", **identity.settings_facts())
-        session.marks = device.make_marks(session.recorder.journal)
         while True:
             yield
     if session.plan.get("log") and not session.logging:
@@ -148,8 +147,7 @@ def _stages(session: Session) -> Stage:
         yield from _profiles(session, EARLY_WINDOW, EARLY_STEPS)
     yield from _unseen(session, _lines(session, frames, list(found.functions)))
     session.recorder.fact("settings", **identity.settings_facts())
-    session.marks = device.make_marks(session.recorder.journal)
-    if profiles and session.marks is None:  # on a device, what is steady comes before any profiler that can wait
+    if profiles and not device.in_use():  # on a device, what is steady comes before any profiler that can wait
         # torch 2.13 crashes where Dynamo compiles while stacks are recorded, as it may in these steps.
         stacks = few and session.pace.usual() < STACK_LIMIT and not session.housekeeping.compiled
         yield from _profiles(session, EARLY_WINDOW + long, 0 if long else EARLY_STEPS, stacks)
@@ -451,7 +449,7 @@ def _keep_watching(session: Session, duration: int, stacks: bool) -> Stage:
     while True:
         time_now = now()
         yield from _quiet(session, 0 if _is_near(session, slow) else time_now + QUIET)
-        if between and session.marks is None and now() - time_now > QUIET + max(LEAST_BREAK, LONG_BREAK * duration):
+        if between and now() - time_now > QUIET + max(LEAST_BREAK, LONG_BREAK * duration):
             between = False
             yield from _unseen(session, _between(session))
             continue
@@ -479,11 +477,9 @@ def _keep_watching(session: Session, duration: int, stacks: bool) -> Stage:
 
 
 def _quiet(session: Session, until: int) -> Stage:
-    """Waits for the first boundary after that time, ns, and is told of none before. A device's events are recorded and
-    read at every boundary, so somebody always waits for it there; and steps are counted where every n-th is looked
-    into."""
-    heard = session.marks is not None or session.catching.every
-    session.quiet.until = 0 if heard else until
+    """Waits for the first boundary after that time, ns, and is told of none before, unless steps are counted because
+    every n-th is looked into."""
+    session.quiet.until = 0 if session.catching.every else until
     yield
     session.quiet.until = 0
 

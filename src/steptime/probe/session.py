@@ -75,7 +75,6 @@ class Session:
         self.pace, self.untrained = Pace(), Untrained()
         self.roots: list[RootPatch] = []
         self.watching = self.slowed = False  # slowed: the probe itself makes steps longer
-        self.marks: device.Marks | None = None
         self.trial, self.catching = Follower(), Follower()
         self.logging: list[Follower] = []
         self.active, self._opening = True, threading.Lock()
@@ -212,17 +211,11 @@ class Session:
             self._module_calls.remove()
             self._open()
         self.counter.backward_begins()
-        if self.marks is not None:
-            self.marks.mark(BACKWARD)
 
     def backward_ends(self, begin: int, end: int, flags: int) -> None:
         self.recorder.append(BACKWARD, flags, 0, begin, end)
         if get_ident() == self.quiet.trainer and self.counter.backward_ends():
             self._boundary(end, BACKWARD, 0, flags)
-
-    def forward_begins(self, begin: int) -> None:
-        if self.marks is not None and get_ident() == self.quiet.trainer:
-            self.marks.mark(FORWARD)
 
     def forward_ends(self, root: int, begin: int, end: int, flags: int) -> None:
         self.recorder.append(FORWARD, flags, root, begin, end)
@@ -256,8 +249,6 @@ class Session:
         self.pace.boundary(time_ns, self.steps)
         if not self.watching:
             self.recorder.append(BOUNDARY, 0, 0, time_ns, time_ns)
-        if self.marks is not None:
-            self.marks.boundary()
         self._new_models.boundary()
         if self.counter.changed:
             self.counter.changed = False
@@ -295,6 +286,7 @@ class Session:
             self._garbage.write()
             self.catching.finish()
             self.trial.finish()
+            self.housekeeping.finish()
             self.recorder.journal.close()
         except Exception:  # noqa: BLE001 - the probe's boundary: the interpreter is going down, nobody could be told
             return
@@ -339,8 +331,13 @@ class Housekeeping:
         self._dirty = False
         self.bars = BarMark()
 
+    def finish(self) -> None:
+        """At the end of the process: the device's peak may have grown since the last sample."""
+        if device.in_use():
+            self._sample(True)
+
     def boundary(self) -> None:
-        self._sample()
+        self._sample(False)
         self.bars.look(self._recorder.folder, time.perf_counter_ns())
         handler: Any = sys.modules.get("torch._dynamo.callback")
         if not self._compiler_seen and hasattr(handler, "on_compile_end"):  # else another thread is importing it

@@ -19,7 +19,7 @@ LAYOUT = np.dtype(
 """`journal.RECORD` as a numpy type: the same 24 bytes."""
 Records = npt.NDArray[np.void]
 """Of LAYOUT."""
-VALUE_KINDS = (Kind.MEMORY, Kind.DEVICE_MARK, Kind.GRADIENT_NORM)
+VALUE_KINDS = (Kind.MEMORY, Kind.GRADIENT_NORM)
 """Their second time is a value. QUEUE is one too where it is shorter than a clock reading: see `plausible`."""
 CLOCK_SLACK = 120_000_000_000
 """ns by which a process's clocks may have been set against each other before a record counts as outside its life."""
