@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import queue
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -126,6 +127,11 @@ def test_what_the_collector_makes_old_within_a_step_is_found_all_the_same(genera
 
     (leak,) = hunted(step_of_job)
     assert leak["name"] == "rows"
+
+
+def test_batches_that_wait_in_a_queue_are_no_leak() -> None:
+    waiting: queue.Queue[Any] = queue.Queue()
+    assert hunted(lambda step: waiting.put((step, torch.randn(64)))) == []
 
 
 def test_a_healthy_loop_keeps_nothing() -> None:

@@ -26,6 +26,8 @@ MOST_SAMPLES = 24
 """Survivors whose holder is looked for."""
 LEAST_NODES = 2
 """Nodes of the graph a step: a sum makes one, and its operand's own."""
+PASSING = "Queue.queue"
+"""What waits in a queue.Queue is taken out again, as the batches that a DataLoader pins ahead are."""
 YOUNG_KEPT = sys.version_info < (3, 14)
 """From then on the collector is incremental, and objects grow old at the first collection."""
 
@@ -90,6 +92,8 @@ class LeakHunt:
         if holder is None and nodes:  # the graph keeps them, and somebody keeps the graph
             holder = holder_of([deepest], frame)
         holder = holder or Holder("", "", None)
+        if holder.name == PASSING:
+            return
         self.leaks.append(
             {
                 "kind": holder.kind,
