@@ -359,7 +359,8 @@ def with_device(
 
 def _usual_gaps(gaps: Sequence[GapUse], breakdown: Breakdown, case: Case) -> Iterator[GapUse]:
     """The gaps as long as in the case's steps: the host of traced ones is slower, so that the device idles longer."""
-    traced = {category.name.lower(): spent for category, spent in zip(Category, breakdown.entries.mean(axis=0))}
+    means = breakdown.entries.mean(axis=0).tolist()
+    traced = {category.name.lower(): spent for category, spent in zip(Category, means, strict=True)}
     for gap in gaps:
         duration = of_usual_steps(gap.duration, traced[gap.category], named(case.categories, gap.category))
         factor = ratio(duration.value, gap.duration.value)
