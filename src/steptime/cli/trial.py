@@ -415,8 +415,10 @@ def advice_of(proposal: Proposal) -> str:
     """What only the user can do: the line, what to do there, and the most that it could save (Amdahl's upper bound)."""
     edit = proposal.option.edit
     place = f"{place_text(edit.site)}: " if isinstance(edit, Snippet) and edit.site is not None else ""
-    most = f" It saves {format_duration(proposal.upper_bound)} a step at most." if proposal.upper_bound else ""
-    return f"{place}{proposal.option.advice}{most} steptime explain {proposal.fix.code} shows how."
+    advice, most = proposal.option.advice, ""
+    if proposal.upper_bound and "at most" not in advice.lower():
+        most = f" It saves {format_duration(proposal.upper_bound)} a step at most."
+    return f"{place}{advice}{most} steptime explain {proposal.fix.code} shows how."
 
 
 def _conduct(folder: Path, proposals: Sequence[Proposal], options: TrialOptions) -> TrialOutput:

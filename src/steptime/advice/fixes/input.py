@@ -123,7 +123,7 @@ def fitting_workers(case: Case) -> Iterator[Option]:
     if (loader.iterable and not loader.workers) or (model.best > loader.workers and loader.in_memory_tensors):
         return
     for workers in _worth_trying(loader, model):
-        most = loader.wait.value + (0.0 if workers else model.beside)
+        most = _waited(case, loader) + (0.0 if workers else model.beside)
         gain = min(case.step.duration.value - model.step(workers), most)
         saving = partly(gain, 1.0, SURE_FITTING_WORKERS, case.step)
         if not workers:
@@ -132,6 +132,13 @@ def fitting_workers(case: Case) -> Iterator[Option]:
         kept = loader.workers and loader.persistent_workers
         streams = STREAMS if kept else f"{STREAMS} (augmentation), and {ORDER}"
         yield _option(loader, (("num_workers", workers), ("persistent_workers", True)), saving, streams)
+
+
+def _waited(case: Case, loader: LoaderUse) -> float:
+    """ns that a step is longer for its input: what the training thread waits, of which on a device that does not count
+    during which it still works."""
+    idle = named(case.categories, "input") if case.step.device != "cpu" else None
+    return loader.wait.value if idle is None else min(loader.wait.value, idle.recoverable.value)
 
 
 def worker_option(case: Case, workers: int) -> Option | None:
@@ -145,7 +152,7 @@ def worker_option(case: Case, workers: int) -> Option | None:
     model = supply(case.step, loader, case.settings, case.contention)
     saving = None
     if model is not None:
-        gain = min(case.step.duration.value - model.step(workers), loader.wait.value)
+        gain = min(case.step.duration.value - model.step(workers), _waited(case, loader))
         saving = partly(gain, 1.0, SURE_FITTING_WORKERS, case.step) if gain > 0 else None
     streams = STREAMS if loader.workers and loader.persistent_workers else f"{STREAMS} (augmentation), and {ORDER}"
     return _option(loader, (("num_workers", workers), ("persistent_workers", True)), saving, streams)

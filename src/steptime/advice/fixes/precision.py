@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from steptime.advice.evidence import Case
 from steptime.advice.fix import AutocastEdit, Option, Promise, Snippet, StatementEdit, fix, training_lines
-from steptime.advice.kernels import moving
+from steptime.advice.kernels import is_matrix_product, moving, spent
 from steptime.advice.line_evidence import steady_time
 from steptime.advice.savings import modelled, named, partly
 from steptime.changes import Change
@@ -56,9 +56,10 @@ def bfloat_autocast(case: Case) -> Option | None:
     float32.
 
     What it should gain: The compute category by the ratio of the machine's measured matrix rates, where it has bfloat16
-    and is faster with it; half of that is likely. On a CPU, whose operators are known, nine tenths of what the products
-    gain by that ratio, and a fifth or so of the pointwise operators that move bytes (half of the bytes, but casts
-    cost). Without products, or units for bfloat16, it is not proposed there.
+    and is faster with it; half of that is likely. On a device whose kernels are known, the products alone, each by the
+    rate of its own format; nothing, and no proposal, where all of them are in 16 bits. On a CPU, whose operators are
+    known, nine tenths of what the products gain by that ratio, and a fifth or so of the pointwise operators that move
+    bytes (half of the bytes, but casts cost). Without products, or units for bfloat16, it is not proposed there.
 
     When to leave it: When the job is not limited by matrix products, or its loss is sensitive (then keep that part in
     float32).
@@ -69,10 +70,15 @@ def bfloat_autocast(case: Case) -> Option | None:
     products = not case.operators or any(use.flops for use in case.operators)
     if case.step.device == "cpu" and not (faster and products):
         return None
+    wide = _wide_products(case, "bfloat16")
+    if wide == NOTHING_WIDE:
+        return None  # they are in 16 bits already
     saving, reach = None, 0.0
     if faster and (compute := named(case.categories, "compute")) is not None:
         reach = compute.duration.value
         saving = partly(faster * reach, LIKELY_BFLOAT_AUTOCAST, SURE_BFLOAT_AUTOCAST, case.step)
+        if wide is not None:
+            saving, reach = partly(wide[0], LIKELY_BFLOAT_AUTOCAST, SURE_BFLOAT_AUTOCAST, case.step), wide[1]
         saving, reach = _by_operators(case, faster) or (saving, reach)
     change = Change("autocast", arguments=(("dtype", "bfloat16"),))
     return Option("bfloat16 autocast", (change,), saving, _edit(case), reach=reach)
@@ -90,6 +96,25 @@ def _by_operators(case: Case, faster: float) -> tuple[Estimate, float] | None:
     gain, less = faster * products, NARROWER * moved
     likely = PRODUCTS * gain + MOVING * less
     return modelled(likely, SURE_BFLOAT_AUTOCAST * (gain + less), gain + less, case.step.steady), products + moved
+
+
+NOTHING_WIDE, LEAST_WIDE = (0.0, 0.0), 0.1
+"""Of the products' time: under autocast some stay in float32, as those of a loss do."""
+
+
+def _wide_products(case: Case, dtype: str) -> tuple[float, float] | None:
+    """(what they would take less, what they take), ns per step, of a device's products in formats with a lower rate
+    than that of dtype; None where the kernels or the machine do not tell."""
+    products = [use for use in case.kernels if is_matrix_product(use)]
+    rates = dict(case.machine.rates) if case.machine is not None else {}
+    fast = rates.get(dtype)
+    if not products or not fast:
+        return None
+    wide = [(use.duration, rates.get(use.dtype, fast)) for use in products]
+    wide = [(duration, rate) for duration, rate in wide if WORTH_IT * rate < fast]
+    if sum(duration for duration, _ in wide) < LEAST_WIDE * spent(products):
+        return NOTHING_WIDE
+    return sum(duration * (1 - rate / fast) for duration, rate in wide), sum(duration for duration, _ in wide)
 
 
 def _edit(case: Case) -> AutocastEdit | Snippet:
@@ -118,6 +143,8 @@ def tensor_float(case: Case) -> Option | None:
         return None
     if case.settings is not None and case.settings.matmul_precision != "highest":
         return None
+    if _wide_products(case, "tf32") == NOTHING_WIDE:
+        return None
     saving = _by_rate(case, "tf32", LIKELY_TENSOR_FLOAT, SURE_TENSOR_FLOAT)
     statement = 'torch.set_float32_matmul_precision("high")'
     change = Change("matmul-precision", arguments=(("precision", "high"),))
@@ -125,9 +152,12 @@ def tensor_float(case: Case) -> Option | None:
 
 
 def _by_rate(case: Case, dtype: str, likely: float, sure: float) -> Estimate | None:
-    """Of the computing, by the rates of products in a format and in float32; None where the format is no faster."""
+    """Of the products, by their rates in a format and in their own, or of all computing where the kernels do not tell;
+    None where the format is no faster."""
     rates = dict(case.machine.rates) if case.machine is not None else {}
     fast, full, compute = rates.get(dtype), rates.get("float32"), named(case.categories, "compute")
+    if (wide := _wide_products(case, dtype)) is not None:
+        return partly(wide[0], likely, sure, case.step)
     if compute is None or not fast or not full or fast <= full:
         return None
     return partly(compute.duration.value * (1 - full / fast), likely, sure, case.step)
@@ -160,6 +190,8 @@ def half_autocast(case: Case) -> Option | None:
     rates = dict(case.machine.rates) if case.machine is not None else {}
     half, brain, full = rates.get("float16"), rates.get("bfloat16", 0.0), rates.get("float32")
     if not case.step.device.startswith("cuda") or not half or not full or half <= max(full, WORTH_IT * brain):
+        return None
+    if _wide_products(case, "float16") == NOTHING_WIDE:
         return None
     saving = _by_rate(case, "float16", LIKELY_HALF_AUTOCAST, SURE_HALF_AUTOCAST)
     change = Change("autocast", arguments=(("dtype", "float16"), ("device", "cuda")))

@@ -113,7 +113,7 @@ def single_precision(signals: Signals) -> Finding | None:
     machine = signals.machine
     rates = dict(machine.rates)
     full, half = rates.get("tf32", 0.0), rates.get("bfloat16", 0.0)
-    wide = [use for use in signals.kernels if use.dtype == "float32"]
+    wide = [use for use in signals.kernels if use.dtype in ("float32", "tf32")]
     products = [use for use in wide if is_matrix_product(use) and use.matrix_unit is not False]
     if not full or half <= full or not products:
         return None
