@@ -325,6 +325,7 @@ PLANTED_TRACES: dict[str, dict[str, Case]] = {
     },
     "single-precision": {
         "fires": _more(_TF32, _NORMS_OF_IMAGES),
+        "fires-in-tf32-by-the-names-of-kernels": _more(replace(_TF32, dtype="tf32"), _NORMS_OF_IMAGES),
         "fires-where-bytes-bound-it": _more(replace(_TF32, bytes=15e9)),
         "clean": HEALTHY,
         "clean-in-bfloat16": _more(replace(_TF32, dtype="bfloat16"), replace(_NORMS_OF_IMAGES, dtype="bfloat16")),

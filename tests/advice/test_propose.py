@@ -149,6 +149,20 @@ def test_a_sweep_tries_the_numbers_that_were_named_but_the_jobs_own() -> None:
     assert worker_option(streamed, 2) is None
 
 
+def test_lower_precision_is_for_products_that_are_wide() -> None:
+    """Of a device the kernels tell, not whether computing is most of the step."""
+    case = PLANTED["single-precision"]["fires-in-tf32-by-the-names-of-kernels"]
+    findings = examine(case).findings
+
+    def offered(dtype: str) -> dict[str, float]:
+        kernels = tuple(replace(use, dtype=dtype) for use in case.kernels)
+        found = propose(replace(case, kernels=kernels), findings)
+        return {each.fix.code: each.option.saving.value for each in found if each.option.saving is not None}
+
+    assert offered("float32")["RM301"] > offered("tf32")["RM301"] > 0
+    assert not {"RM301", "RM302", "RM306"} & offered("bfloat16").keys()
+
+
 def test_what_the_note_on_computing_says_is_tried_is_tried() -> None:
     """On a device: its kernels tell what convolutions take, the host only launches them."""
     case = PLANTED["compute-share"]["fires-on-convolutions"]

@@ -108,7 +108,7 @@ def _wide_products(case: Case, dtype: str) -> tuple[float, float] | None:
     products = [use for use in case.kernels if is_matrix_product(use)]
     rates = dict(case.machine.rates) if case.machine is not None else {}
     fast = rates.get(dtype)
-    if not products or not fast:
+    if not fast or not products or not all(use.dtype for use in products):
         return None
     wide = [(use.duration, rates.get(use.dtype, fast)) for use in products]
     wide = [(duration, rate) for duration, rate in wide if WORTH_IT * rate < fast]
