@@ -371,6 +371,9 @@ PLANTED_TRACES: dict[str, dict[str, Case]] = {
             HEALTHY, kernels=(replace(HALF_PRODUCTS, duration=2 * MS, at_roofline=1.8 * MS), *_CLASSIFIER)
         ),
         "clean-idle-device": replace(HEALTHY, kernels=(kernel("my_op", 4, 2 * MS, "unmodelled"),)),
+        "clean-a-compiled-region": replace(
+            HEALTHY, kernels=(KernelUse("gemm", "## Call CompiledFxGraph f2d ##", 90, 14 * MS, "unmodelled"), NORMS)
+        ),
     },
     "compute-share": {
         "fires": HEALTHY,

@@ -109,5 +109,13 @@ def test_a_device_that_was_slower_in_the_profiler_gives_in_proportion() -> None:
     }  # fmt: skip
 
 
+def test_a_step_far_from_the_others_leaves_them_as_they_are() -> None:
+    step = np.zeros((1, len(Category)), np.int64)
+    step[0, [Category.COMPUTE, Category.OVERHEAD]] = 900, 4000
+    walls = watched(*[{Phase.FORWARD: 1000}] * 9, {Phase.FORWARD: 100_000})
+    entries = calibrate_device(step, walls, "NVIDIA H100", MANY * 0).entries
+    assert entries[0, [Category.COMPUTE, Category.OVERHEAD]].tolist() == [900, 100]
+
+
 def test_nothing_is_known_of_a_device_that_was_not_profiled() -> None:
     assert on_device([], 100) == {"unexplained": 100}

@@ -207,6 +207,9 @@ def _verdict(case: Case, findings: tuple[Finding, ...]) -> Verdict:
     alone = len(matter) == 1 or _most_of(matter, findings)
     sentence = _headline(ranked[0], findings, case) if alone else _several(matter, case)
     if made_of and made_of not in sentence and computes >= CLEARLY * first.value:  # that is what takes the time
+        others = [use for use in matter if use.name != COMPUTE]
+        if not alone and others:
+            sentence = _several(others, case) if len(others) > 1 else _headline(others[0], findings, case)
         sentence = f"{made_of}. {sentence}"
     return Verdict(BALANCED if rivals and not wide else ranked[0].name, sentence, first, confidence, reason)
 

@@ -245,13 +245,16 @@ def calibrate_device(
     profiled: (m, len(Category)) ns of the profiled steps (`breakdown_of`); the others as for `calibrate`. Where they
     took longer than the steady ones, the device's own time stays what it was and idle time gives the rest, OVERHEAD
     first: what a launch costs in the profiler depends on the job (2 to 8 microseconds an event on an H100's host).
-    Where even without idle time they took longer, the device was slower, and all of its work gives in proportion.
+    Where even without idle time they took longer, the device was slower, and all of its work gives in proportion. Steps
+    of more than twice the median do not count: what made them long was no work of the device, and in a mean they would
+    outweigh the others.
     """
     wall, spent = phases.sum(axis=1), profiled.sum(axis=0)
-    shares = _without_overhead(spent, len(profiled), wall, int(_costs(events, machine).sum()))
+    usual = wall[wall <= SPOILT * np.median(wall)] if len(wall) else wall
+    shares = _without_overhead(spent, len(profiled), usual, int(_costs(events, machine).sum()))
     busy = np.where(np.isin(np.arange(len(Category)), ON_DEVICE), spent, 0)
     idle = shares - busy
-    left = max(0, round(float(wall.mean()) * len(profiled)) - int(busy.sum())) if len(wall) else 0
+    left = max(0, round(float(usual.mean()) * len(profiled)) - int(busy.sum())) if len(usual) else 0
     if left < idle.sum():
         shares = busy + split(np.array([left]), idle)[0]
     if not shares.any():

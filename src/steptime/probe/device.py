@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -22,7 +23,7 @@ MEMORY = int(Kind.MEMORY)
 
 def in_use() -> bool:
     """Whether the job works on a CUDA device by now; asking never initialises it."""
-    return torch.cuda.is_available() and torch.cuda.is_initialized()
+    return bool(torch.cuda.is_available() and torch.cuda.is_initialized())
 
 
 def memory_sampler(journal: Journal) -> Callable[[bool], None]:
@@ -39,25 +40,31 @@ def memory_sampler(journal: Journal) -> Callable[[bool], None]:
         if resident:
             journal.sample(MEMORY, RESIDENT, now, resident)
         if in_use():
-            statistics = torch.cuda.memory_stats_as_nested_dict()
-            allocated, reserved = statistics["allocated_bytes"]["all"], statistics["reserved_bytes"]["all"]
+            found = statistics()
+            allocated, reserved = found["allocated_bytes"]["all"], found["reserved_bytes"]["all"]
             for identity, value in (
                 (ALLOCATED, allocated["current"]),
                 (RESERVED, reserved["current"]),
                 (ALLOCATED_PEAK, allocated["peak"]),  # between steps, what backward needed is free again
                 (RESERVED_PEAK, reserved["peak"]),
-                (RETRIES, statistics.get("num_alloc_retries", 0)),
-                (DRIVER_ALLOCATIONS, statistics.get("num_device_alloc", 0)),
+                (RETRIES, found.get("num_alloc_retries", 0)),
+                (DRIVER_ALLOCATIONS, found.get("num_device_alloc", 0)),
             ):
                 journal.sample(MEMORY, identity, now, value)
 
     return sample
 
 
+def statistics() -> dict[str, Any]:
+    """What the allocator of the CUDA device in use has counted, as it counts it: torch's own functions flatten all of
+    it for each figure."""
+    return dict(torch.cuda.memory_stats_as_nested_dict())
+
+
 def memory_in_use() -> int:
     """Bytes that tensors hold on the CUDA device in use, where one is; else of this process."""
-    if torch.cuda.is_initialized():
-        return int(torch.cuda.memory_allocated())
+    if in_use():
+        return int(statistics()["allocated_bytes"]["all"]["current"])
     return resident_bytes()
 
 

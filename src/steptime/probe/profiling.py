@@ -24,6 +24,7 @@ from typing import Any
 import torch
 
 from steptime.journal import Kind, append_to
+from steptime.probe import device
 from steptime.probe.compiler import in_compiled_call
 from steptime.probe.identity import clock_pair, process_group
 from steptime.probe.memory import allocations
@@ -160,7 +161,7 @@ class ProfilerWindow:
 
     def start(self) -> None:
         activities = [torch.profiler.ProfilerActivity.CPU]
-        if torch.cuda.is_available() and torch.cuda.is_initialized():
+        if device.in_use():
             activities.append(torch.profiler.ProfilerActivity.CUDA)
         append_to(self._partial, b"")  # where the job dies in here, somebody must know that it was profiled
         self._memory = self._trained is not None and allocations.claim(self._trained)

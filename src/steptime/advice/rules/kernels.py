@@ -30,6 +30,7 @@ from steptime.advice.savings import capped, in_step, modelled, partly, ratio, to
 from steptime.advice.signals import Signals, compiles
 from steptime.advice.step_evidence import FULL
 from steptime.quantities import SourceLine, format_bytes, format_count, format_duration
+from steptime.trace.vendors import is_compiled
 
 LEAST_SHARE_POINTWISE = 0.2
 """Of the step: plain activations beside small matrix products reach a sixth on a CPU, and there is little to fuse; five
@@ -440,8 +441,8 @@ def dominant_operator(signals: Signals) -> Finding | None:
         return _longest_operator(signals)
     groups: dict[str, list[KernelUse]] = defaultdict(list)
     for use in signals.kernels:
-        if use.operator and use.bound != "communication":
-            groups[use.operator].append(use)
+        if use.operator and use.bound != "communication" and not is_compiled(use.operator):
+            groups[use.operator].append(use)  # a compiled region is no operator
     name, uses = max(groups.items(), key=lambda item: spent(item[1]), default=("", []))
     time = spent(uses)
     if ratio(time, spent(signals.kernels)) < LEAST_PART or ratio(time, signals.step.duration.value) < LEAST_STEP:

@@ -282,7 +282,7 @@ def overhead_bound(signals: Signals) -> Finding | None:
         advice = f"Part of the job is compiled: {_left_eager(signals)}{graphs}; or enlarge the batch."
     if calls and sum(operator.recurrent for operator in signals.operators) >= MOST_OF_OPERATORS * calls:
         advice = "Enlarge the batch: most of them are in torch's recurrent layers, which no compiler takes apart."
-    source = next((gap.source for gap in gaps if gap.source), None) or _busiest(signals.operators)
+    source = _idlest(gaps) or _busiest(signals.operators)
     evidence = tuple(
         f"{gap.cause or 'between operators'}: {format_duration(gap.duration.value)} idle a step "
         f"in {format_count(gap.count, 'gap')}"
@@ -290,6 +290,15 @@ def overhead_bound(signals: Signals) -> Finding | None:
     )
     saving = launch.recoverable
     return overhead_bound.finding(summary, advice, saving, category="overhead", source=source, evidence=evidence)
+
+
+def _idlest(gaps: Sequence[GapUse]) -> SourceLine | None:
+    """The function with most of the idle time: the longest gap alone may be the batch's, or a clipping's."""
+    idle: dict[SourceLine, float] = {}
+    for gap in gaps:
+        if gap.source is not None:
+            idle[gap.source] = idle.get(gap.source, 0.0) + gap.duration.value
+    return max(idle, key=lambda each: idle[each], default=None)
 
 
 def _busiest(operators: Sequence[OperatorUse]) -> SourceLine | None:

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from steptime.journal import append_to
+from steptime.probe import device
 from steptime.probe.changes.applier import UNSCALED, keep_unscaled, losses_of
 from steptime.probe.changes.loss_course import LossCourse
 from steptime.probe.changes.variant import ProcessVariant
@@ -208,8 +209,8 @@ def _norm(gradient: Any) -> Any:
 
 def _peak_bytes() -> int:
     """Of this step where a device counts (its counter starts again), else of the process so far."""
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
-        peak = torch.cuda.max_memory_allocated()
+    if device.in_use():
+        peak = device.statistics()["allocated_bytes"]["all"]["peak"]
         torch.cuda.reset_peak_memory_stats()
         return int(peak)
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

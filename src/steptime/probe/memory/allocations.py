@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from steptime.probe import device
 from steptime.probe.memory.living import TENSOR, gradient_function, tensors
 
 REQUIRES = TENSOR.requires_grad
@@ -72,7 +73,7 @@ def errors_only() -> Iterator[None]:
 
 def begin_history() -> bool:
     """Starts the CUDA allocator's history with stacks of Python; False where there is none, or the user's own is on."""
-    if not torch.cuda.is_available() or not torch.cuda.is_initialized():
+    if not device.in_use():
         return False
     enabled = getattr(torch._C, "_cuda_isHistoryEnabled", None)
     if enabled is None or enabled():

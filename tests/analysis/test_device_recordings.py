@@ -1,0 +1,60 @@
+"""Recordings of real jobs on an H100 and an H200, in tests/data/gpu: what is told of them is what the devices did."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from steptime.analysis.breakdown import breakdown_of
+from steptime.analysis.layout import lay_out_whole
+from steptime.analysis.recorded_breakdown import ON_DEVICE, breakdown_of_process
+from steptime.cli.trial import case_and_findings
+from steptime.recording.load import load
+
+DATA = Path(__file__).resolve().parents[1] / "data" / "gpu"
+JOBS = sorted(each.name for each in DATA.iterdir() if each.is_dir())
+
+
+@pytest.mark.parametrize("job", JOBS)
+def test_the_device_works_as_long_in_a_steady_step_as_in_a_profiled_one(job: str) -> None:
+    (process,) = load(DATA / job).processes
+    layout = lay_out_whole(process)
+    recorded = breakdown_of_process(process, layout)
+    assert recorded.profiled is not None
+    profiled = breakdown_of(recorded.profiled).entries[:, ON_DEVICE].sum(axis=1).mean()
+    wall = recorded.breakdown.wall
+    usual = wall <= 2 * np.median(wall)
+    told = recorded.breakdown.entries[usual][:, ON_DEVICE].sum(axis=1).mean()
+    assert told == pytest.approx(min(profiled, wall[usual].mean()), rel=0.02)
+    assert (recorded.breakdown.entries.sum(axis=1) == wall).all()
+
+
+@pytest.mark.parametrize(
+    ("job", "compute", "first"),
+    [
+        ("ddp", 0.96, "ST403"),  # the device is never idle: the profiler made the host slower than it
+        ("streams", 0.95, "ST403"),
+        ("nanogpt", 0.61, "ST302"),
+        ("dense", 0.60, "ST302"),
+        ("graphs", 0.45, "ST302"),
+        ("amp", 0.43, "ST302"),
+    ],
+)
+def test_what_is_told_of_each(job: str, compute: float, first: str) -> None:
+    case, findings = case_and_findings(DATA / job)
+    categories = {use.name: use.duration.value / case.step.duration.value for use in case.categories}
+    assert categories["compute"] == pytest.approx(compute, abs=0.02)
+    assert findings[0].code == first, [finding.summary for finding in findings]
+    for gap in case.gaps:
+        assert gap.duration.value <= categories[gap.category] * case.step.duration.value * 1.001
+    wholes = {use.name: use.duration.value for use in case.categories}
+    for finding in findings:
+        if finding.savings is not None and finding.category in wholes:
+            assert finding.savings.value <= 1.001 * wholes[finding.category], finding.summary
+
+
+def test_products_as_tf32_are_told_to_be_faster_in_bfloat16() -> None:
+    _, findings = case_and_findings(DATA / "dense")
+    assert "ST413" in {finding.code for finding in findings}
