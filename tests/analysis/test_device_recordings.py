@@ -36,7 +36,7 @@ def test_the_device_works_as_long_in_a_steady_step_as_in_a_profiled_one(job: str
     [
         ("ddp", 0.96, "ST403"),  # the device is never idle: the profiler made the host slower than it
         ("streams", 0.95, "ST403"),
-        ("nanogpt", 0.61, "ST302"),
+        ("nanogpt", 0.61, "ST108"),  # it prepares its batches itself
         ("dense", 0.60, "ST302"),
         ("graphs", 0.45, "ST302"),
         ("amp", 0.43, "ST302"),

@@ -35,7 +35,7 @@ from steptime.analysis.timeline import Phase, SegmentKind, Timeline
 from steptime.analysis.user_code import FunctionUse, function_uses
 from steptime.arrays import Int64
 from steptime.errors import TraceError
-from steptime.intervals import EMPTY, Intervals, join, subtract, union
+from steptime.intervals import EMPTY, Intervals, join, measure, subtract, union
 from steptime.journal import Kind
 from steptime.machine.machine import Machine
 from steptime.quantities import SourceLine
@@ -50,6 +50,8 @@ UNSEEN = {Phase.REST: Category.PYTHON}
 unexplained."""
 ON_DEVICE = (Category.COMPUTE, Category.COMMUNICATION, Category.COPY, Category.UNRECORDED)
 """What an accelerator is at while it does not idle, or while the trace does not say that it does."""
+IN_PREPARING = np.array([Category.OVERHEAD, Category.PYTHON])
+"""What a device seems to idle for while the host prepares a batch: its operators, and the Python around them."""
 PROFILER_COST = 1_000
 """ns per recorded event, at most, where the machine was not measured. A profiled phase that is longer by more than that
 was slowed by something else, such as a busy machine, which slows computing as much as dispatching."""
@@ -123,8 +125,9 @@ def breakdown_of_process(process: Process, layout: Layout, machine: Machine | No
     events = sum((count_events(window) for window in timed), np.zeros(len(Phase), np.int64))
     phases, device = steps.phases[steps.steady], device_of(timed[0].trace) if timed else process.facts.device
     if device != "cpu" and timed:
-        entries = np.concatenate([breakdown_of(window).entries for window in timed])
-        breakdown = calibrate_device(entries, phases, device, events, machine)
+        entries = sum((breakdown_of(window).entries.sum(axis=0) for window in timed), np.zeros(len(Category), np.int64))
+        spent = _with_own_input(entries, timed, layout)
+        breakdown = calibrate_device(spent, sum(map(len, timed)), phases, device, events, machine)
     else:
         spent = sum((phase_breakdown(window) for window in timed), np.zeros((len(Phase), len(Category)), np.int64))
         breakdown = calibrate(spent, sum(map(len, timed)), phases, device, events, machine)
@@ -136,6 +139,26 @@ def breakdown_of_process(process: Process, layout: Layout, machine: Machine | No
         windows=windows,
         problems=tuple(problems),
     )
+
+
+def _with_own_input(entries: Int64, windows: list[StepContext], layout: Layout) -> Int64:
+    """The categories of a device's profiled steps, where idle time outside of the model's phases is input as far as the
+    loop prepares batches itself: so much of that time of the host's as it does in steady steps, and no more of it."""
+    steps = layout.timeline.steps
+    rest, prepared = steps.phases[steps.steady, Phase.REST].sum(), steps.phases[steps.steady, Phase.INPUT].sum()
+    prepared -= measure(layout.work.loader, steps.begin[steps.steady], steps.end[steps.steady]).sum()
+    if prepared <= 0:
+        return entries
+    idle = np.zeros_like(entries)
+    for window in windows:
+        idle[IN_PREPARING] += phase_breakdown(window)[Phase.REST, IN_PREPARING]
+    most = int(prepared) * sum(map(len, windows)) // int(steps.steady.sum())
+    moved = min(int(idle.sum() * (prepared / (prepared + rest))), most)
+    if moved <= 0:
+        return entries
+    found: Int64 = entries - split(np.array([moved]), idle)[0]
+    found[Category.INPUT] += moved
+    return found
 
 
 def _read(process: Process, facts: TraceFacts, problems: list[str]) -> Trace | None:
@@ -238,23 +261,23 @@ def calibrate(
 
 
 def calibrate_device(
-    profiled: Int64, phases: Int64, device: str, events: Int64, machine: Machine | None = None
+    spent: Int64, steps: int, phases: Int64, device: str, events: Int64, machine: Machine | None = None
 ) -> Breakdown:
     """The breakdown of the steady steps as an accelerator has them.
 
-    profiled: (m, len(Category)) ns of the profiled steps (`breakdown_of`); the others as for `calibrate`. Where they
-    took longer than the steady ones, the device's own time stays what it was and idle time gives the rest, OVERHEAD
-    first: what a launch costs in the profiler depends on the job (2 to 8 microseconds an event on an H100's host).
-    Where even without idle time they took longer, the device was slower, and all of its work gives in proportion. Steps
-    of more than twice the median do not count: what made them long was no work of the device, and in a mean they would
-    outweigh the others.
+    spent: (len(Category),) ns of all profiled steps together, as the device had them (`breakdown_of`); the others as
+    for `calibrate`. Where they took longer than the steady ones, the device's own time stays what it was and idle time
+    gives the rest, OVERHEAD first: what a launch costs in the profiler depends on the job (2 to 8 microseconds an event
+    on an H100's host). Where even without idle time they took longer, the device was slower, and all of its work gives
+    in proportion. Steps of more than twice the median do not count: what made them long was no work of the device, and
+    in a mean they would outweigh the others.
     """
-    wall, spent = phases.sum(axis=1), profiled.sum(axis=0)
+    wall = phases.sum(axis=1)
     usual = wall[wall <= SPOILT * np.median(wall)] if len(wall) else wall
-    shares = _without_overhead(spent, len(profiled), usual, int(_costs(events, machine).sum()))
+    shares = _without_overhead(spent, steps, usual, int(_costs(events, machine).sum()))
     busy = np.where(np.isin(np.arange(len(Category)), ON_DEVICE), spent, 0)
     idle = shares - busy
-    left = max(0, round(float(usual.mean()) * len(profiled)) - int(busy.sum())) if len(usual) else 0
+    left = max(0, round(float(usual.mean()) * steps) - int(busy.sum())) if len(usual) else 0
     if left < idle.sum():
         shares = busy + split(np.array([left]), idle)[0]
     if not shares.any():

@@ -45,6 +45,8 @@ EXAMPLE_CHANNELS_LAST = "model = model.to(memory_format=torch.channels_last)"
 IMAGES = "images = images.to(memory_format=torch.channels_last)"
 LIKELY_CUDA_GRAPHS = 0.6
 """Of what a step in one launch would save by the replay: the optimiser and the loss stay outside."""
+LEAST_CUDA_GRAPHS = 0.03
+"""Of the step: with less to gain they are not worth a process, which compiles for half a minute."""
 STATEMENT_CUDA_GRAPHS = '{model} = {torch}.compile({model}, mode="reduce-overhead")'
 IN_PLACE = '{model}.compile(mode="reduce-overhead")'
 HALF = frozenset({"float16", "bfloat16", "half"})
@@ -206,7 +208,7 @@ def no_checkpointing(case: Case) -> Option | None:
 @fix(
     "RM307",
     "cuda-graphs",
-    addresses={"ST301", "ST302", "ST305"},
+    addresses={"ST301", "ST302", "ST305", "ST908"},
     promise=Promise.SAME_CURVE,
     risk=5,
     phases=MODEL,
@@ -233,6 +235,8 @@ def cuda_graphs(case: Case) -> Option | None:
     replayed = next((each.saved for each in predictions if each.change == "one graph launch"), None)
     launch = named(case.categories, "overhead")
     gain = replayed or (launch.duration if launch is not None else None)
+    if gain is not None and gain.value < LEAST_CUDA_GRAPHS * case.step.duration.value:
+        return None
     saving = modelled(LIKELY_CUDA_GRAPHS * gain.value, 0.0, gain.high, case.step.steady) if gain is not None else None
     change = Change("compile", arguments=(("mode", "reduce-overhead"),))
     example = 'model = torch.compile(model, mode="reduce-overhead")'

@@ -98,6 +98,8 @@ def _by_operators(case: Case, faster: float) -> tuple[Estimate, float] | None:
     return modelled(likely, SURE_BFLOAT_AUTOCAST * (gain + less), gain + less, case.step.steady), products + moved
 
 
+KNOWN = 0.5
+"""Of the products' time: the format is not told of every kernel, as of one that adds up the parts of a product."""
 NOTHING_WIDE, LEAST_WIDE = (0.0, 0.0), 0.1
 """Of the products' time: under autocast some stay in float32, as those of a loss do."""
 
@@ -108,9 +110,10 @@ def _wide_products(case: Case, dtype: str) -> tuple[float, float] | None:
     products = [use for use in case.kernels if is_matrix_product(use)]
     rates = dict(case.machine.rates) if case.machine is not None else {}
     fast = rates.get(dtype)
-    if not fast or not products or not all(use.dtype for use in products):
+    known = [use for use in products if use.dtype]
+    if not fast or not products or spent(known) < KNOWN * spent(products):
         return None
-    wide = [(use.duration, rates.get(use.dtype, fast)) for use in products]
+    wide = [(use.duration, rates.get(use.dtype, fast)) for use in known]
     wide = [(duration, rate) for duration, rate in wide if WORTH_IT * rate < fast]
     if sum(duration for duration, _ in wide) < LEAST_WIDE * spent(products):
         return NOTHING_WIDE
