@@ -29,6 +29,7 @@ from steptime.analysis.stragglers.fleet import machine_of
 from steptime.analysis.stragglers.summary import RankSummary, summarise, summarise_process
 from steptime.analysis.timeline import Timeline
 from steptime.analysis.trace_steps import FoundSteps, find_steps
+from steptime.analysis.tracer import slowed_by_tracer, without_tracer
 from steptime.arrays import give_back
 from steptime.machine.machine import Machine
 from steptime.machine.peaks import known
@@ -124,7 +125,7 @@ def analyse_process(
         case=with_memory(with_recorded_device(case, recorded), process, timeline),
         summary=summarise_process(process, layout, recorded),
         step_ns=tuple(steps.duration.tolist()),
-        steady=tuple(np.isin(np.arange(len(steps.begin)), usual_steps(layout)).tolist()),
+        steady=tuple(np.isin(np.arange(len(steps.begin)), without_tracer(layout, usual_steps(layout))).tolist()),
         series=series_of_process(timeline, recorded.breakdown),
         step_view=step_view_of_process(process, steps, recorded) if detailed else None,
         flame=flame_of_process(recorded) if detailed else None,
@@ -133,7 +134,7 @@ def analyse_process(
         notes=(*process.notes, f"Warm-up: {timeline.warm_up_reason}.", *_thinned(timeline)),
         problems=recorded.problems,
         machine=machine,
-        cost=cost_of(process, steps, machine, case.contention),
+        cost=cost_of(process, steps, machine, case.contention, slowed_by_tracer(layout, usual_steps(layout))),
         throughput=throughput_of(case, steps, timeline.left_out),
         machine_over_time=machine_over_time(recording.telemetry, case, int(steps.begin[0])),
         peak_bytes=most_held(process),

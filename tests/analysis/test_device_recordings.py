@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 from steptime.analysis.breakdown import breakdown_of
 from steptime.analysis.layout import lay_out_whole
 from steptime.analysis.recorded_breakdown import ON_DEVICE, breakdown_of_process
+from steptime.analysis.tracer import slowed_by_tracer, without_tracer
 from steptime.cli.trial import case_and_findings
 from steptime.recording.load import load
 
@@ -24,8 +26,9 @@ def test_the_device_works_as_long_in_a_steady_step_as_in_a_profiled_one(job: str
     recorded = breakdown_of_process(process, layout)
     assert recorded.profiled is not None
     profiled = breakdown_of(recorded.profiled).entries[:, ON_DEVICE].sum(axis=1).mean()
-    wall = recorded.breakdown.wall
-    usual = wall <= 2 * np.median(wall)
+    wall, steps = recorded.breakdown.wall, layout.timeline.steps
+    steady = np.flatnonzero(steps.steady)
+    usual = np.isin(steady, without_tracer(layout, steady[wall <= 2 * np.median(wall)]))
     told = recorded.breakdown.entries[usual][:, ON_DEVICE].sum(axis=1).mean()
     assert told == pytest.approx(min(profiled, wall[usual].mean()), rel=0.02)
     assert (recorded.breakdown.entries.sum(axis=1) == wall).all()
@@ -37,7 +40,7 @@ def test_the_device_works_as_long_in_a_steady_step_as_in_a_profiled_one(job: str
         ("ddp", 0.96, "ST403"),  # the device is never idle: the profiler made the host slower than it
         ("streams", 0.95, "ST403"),
         ("nanogpt", 0.61, "ST108"),  # it prepares its batches itself
-        ("dense", 0.60, "ST302"),
+        ("dense", 0.81, "ST413"),
         ("graphs", 0.45, "ST302"),
         ("amp", 0.43, "ST302"),
     ],
@@ -58,3 +61,27 @@ def test_what_is_told_of_each(job: str, compute: float, first: str) -> None:
 def test_products_as_tf32_are_told_to_be_faster_in_bfloat16() -> None:
     _, findings = case_and_findings(DATA / "dense")
     assert "ST413" in {finding.code for finding in findings}
+
+
+def test_steps_behind_the_profiler_are_left_out_where_its_tracer_slows_them() -> None:
+    (process,) = load(DATA / "dense").processes
+    layout = lay_out_whole(process)
+    steady = np.flatnonzero(layout.timeline.steps.steady)
+    longer = slowed_by_tracer(layout, steady)
+    assert longer is not None
+    assert longer.value == pytest.approx(1.7e6, rel=0.1)
+    kept = without_tracer(layout, steady)
+    assert (layout.timeline.steps.begin[kept] < layout.traced).all()
+    assert len(kept) == 58
+    on_a_cpu = replace(layout, traced=None)
+    assert slowed_by_tracer(on_a_cpu, steady) is None
+    assert without_tracer(on_a_cpu, steady) is steady
+    assert slowed_by_tracer(layout, steady[-80:]) is None, "none before it is left to compare with"
+
+
+def test_steps_behind_the_profiler_count_where_they_are_no_longer() -> None:
+    (process,) = load(DATA / "amp").processes
+    layout = lay_out_whole(process)
+    steady = np.flatnonzero(layout.timeline.steps.steady)
+    assert layout.traced is not None
+    assert len(without_tracer(layout, steady)) == len(steady)

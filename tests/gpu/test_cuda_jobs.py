@@ -78,7 +78,7 @@ def test_the_most_memory_is_what_the_allocator_says(convolutions: tuple[Done, Do
 def test_every_step_is_seen_and_its_category_is_the_devices(convolutions: tuple[Done, Done, Path]) -> None:
     report = report_of(convolutions[2])
     process = report["processes"][0]
-    assert len(process["step_ns"]) == 60
+    assert len(process["step_ns"]) == 120
     assert report["environment"]["device"]
     categories = {use["name"]: use["duration"]["value"] for use in process["case"]["categories"]}
     assert categories["compute"] > 0

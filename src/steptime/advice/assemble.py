@@ -50,6 +50,7 @@ from steptime.analysis.layout import Layout
 from steptime.analysis.operators import OperatorUse
 from steptime.analysis.steps import UPDATES
 from steptime.analysis.timeline import Steps
+from steptime.analysis.tracer import without_tracer
 from steptime.analysis.user_code import FunctionUse
 from steptime.arrays import Int64, unique
 from steptime.intervals import EMPTY, Intervals, contains, intersect, join, measure, subtract, union
@@ -80,7 +81,8 @@ def assemble(
     steady.
     """
     steps = layout.timeline.steps
-    usual = usual_steps(layout)
+    with_tracer = usual_steps(layout)
+    usual = without_tracer(layout, with_tracer)
     if not len(usual):
         raise ValueError("a case needs a steady step")
     contention = contention_use(process, steps, usual, telemetry, machine)
@@ -92,7 +94,7 @@ def assemble(
     paths = (*_paths(process), *_worker_paths(process, layout, loader))
     operators = at_calling_lines(operators, process.called, paths)
     roots = tuple(record_of(RootUse, root) for root in process.roots)
-    step = step_summary(process, layout.timeline, usual)
+    step = step_summary(process, layout.timeline, usual, len(with_tracer) - len(usual))
     if step.mode == "backward":
         operators = with_updates_by_hand(operators, roots)
     return Case(
@@ -121,7 +123,7 @@ def assemble(
         padding=process.padding,
         change=change_use(process, layout),
         period=period_use(process, layout),
-        outliers=outliers_of(layout, usual),
+        outliers=outliers_of(layout, with_tracer),
         caught=caught_use(process, layout),
         gpu=gpu_use(steps, usual, telemetry),
         recompute=RecomputeUse(mean_of_series(recompute)) if recompute is not None and recompute.any() else None,

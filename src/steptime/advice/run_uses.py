@@ -64,7 +64,8 @@ class StepSummary:
     steps of a bare trace were found by, in words ("" for a recording). untraced: calls per step that launch work on a
     device, where the trace holds nothing that a device did. compiled: code that torch.compile generated ran in it, as
     the trace says. scaled, skipped: updates by a gradient scaler behind its first ones, and those of them that it left
-    out. norm: of the gradients, where it was sampled. graphs: of kernels, launched as one."""
+    out. norm: of the gradients, where it was sampled. graphs: of kernels, launched as one. behind: usual steps that the
+    mean leaves out, because a device's tracer makes them longer."""
 
     duration: Estimate
     total: int
@@ -82,6 +83,7 @@ class StepSummary:
     shortest: int = 0
     longest: int = 0
     graphs: GraphUse | None = None
+    behind: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -127,8 +127,8 @@ def others_took_cpus(contention: Contention) -> bool:
     return not (few or free or (pressure is not None and pressure < PRESSURE_BY_OTHERS))
 
 
-def step_summary(process: Process, timeline: Timeline, usual: Int64) -> StepSummary:
-    """The step; `usual` has at least one index."""
+def step_summary(process: Process, timeline: Timeline, usual: Int64, behind: int = 0) -> StepSummary:
+    """The step; `usual` has at least one index. behind: as of `StepSummary`."""
     steps = timeline.steps
     by_scaler, left_out = scaled_updates(process.intervals)
     return StepSummary(
@@ -144,6 +144,7 @@ def step_summary(process: Process, timeline: Timeline, usual: Int64) -> StepSumm
         norm=norm_use(process.intervals, steps),
         shortest=int(steps.duration[usual].min()),
         longest=int(steps.duration[usual].max()),
+        behind=behind,
     )
 
 

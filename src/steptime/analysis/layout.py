@@ -47,7 +47,8 @@ pause of the probe, which is no part of them."""
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """A timeline with what it was made from, for those who sum up lines and loaders."""
+    """A timeline with what it was made from, for those who sum up lines and loaders. traced: ns since which a device's
+    tracer is attached (`analysis.tracer`), None for never."""
 
     timeline: Timeline
     lane: RecordTable
@@ -55,6 +56,7 @@ class Layout:
     work: TrainingWork
     lines: LineRoles
     claims: SegmentClaims
+    traced: int | None = None
 
 
 def lay_out(process: Process) -> Timeline:
@@ -76,7 +78,9 @@ def lay_out_whole(process: Process) -> Layout:
     thinned = probe.of(Kind.THINNED)
     gaps = tuple(zip(thinned.end.tolist(), thinned.identity.tolist(), strict=True))
     timeline = Timeline(boundaries.mode, steps, claims.segments, activity.training_loaders, reason, gaps)
-    return Layout(timeline, lane, activity, work, lines, claims)
+    profiled = probe.of(Kind.PROFILED).begin
+    traced = int(profiled[0]) if len(profiled) and process.facts.device not in ("", "cpu") else None
+    return Layout(timeline, lane, activity, work, lines, claims, traced)
 
 
 def _with_unseen_starts(lane: RecordTable, unwatched: Int64) -> RecordTable:

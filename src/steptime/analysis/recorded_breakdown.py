@@ -32,6 +32,7 @@ from steptime.analysis.recompute import backward_again, recomputed
 from steptime.analysis.step_context import StepContext, step_context
 from steptime.analysis.threads import during
 from steptime.analysis.timeline import Phase, SegmentKind, Timeline
+from steptime.analysis.tracer import without_tracer
 from steptime.analysis.user_code import FunctionUse, function_uses
 from steptime.arrays import Int64
 from steptime.errors import TraceError
@@ -127,7 +128,9 @@ def breakdown_of_process(process: Process, layout: Layout, machine: Machine | No
     if device != "cpu" and timed:
         entries = sum((breakdown_of(window).entries.sum(axis=0) for window in timed), np.zeros(len(Category), np.int64))
         spent = _with_own_input(entries, timed, layout)
-        breakdown = calibrate_device(spent, sum(map(len, timed)), phases, device, events, machine)
+        breakdown = calibrate_device(
+            spent, sum(map(len, timed)), steps.duration[_usual_steps(layout)], phases, device, events, machine
+        )
     else:
         spent = sum((phase_breakdown(window) for window in timed), np.zeros((len(Phase), len(Category)), np.int64))
         breakdown = calibrate(spent, sum(map(len, timed)), phases, device, events, machine)
@@ -139,6 +142,15 @@ def breakdown_of_process(process: Process, layout: Layout, machine: Machine | No
         windows=windows,
         problems=tuple(problems),
     )
+
+
+def _usual_steps(layout: Layout) -> Int64:
+    """Steady steps without those of more than twice the median: what made them long was no work of the device, and in a
+    mean they would outweigh the others. And without those that the device's tracer slows."""
+    steps = layout.timeline.steps
+    steady = np.flatnonzero(steps.steady)
+    near = steps.duration[steady] <= SPOILT * np.median(steps.duration[steady]) if len(steady) else steady
+    return without_tracer(layout, steady[near])
 
 
 def _with_own_input(entries: Int64, windows: list[StepContext], layout: Layout) -> Int64:
@@ -261,7 +273,13 @@ def calibrate(
 
 
 def calibrate_device(
-    spent: Int64, steps: int, phases: Int64, device: str, events: Int64, machine: Machine | None = None
+    spent: Int64,
+    steps: int,
+    usual: Int64,
+    phases: Int64,
+    device: str,
+    events: Int64,
+    machine: Machine | None = None,
 ) -> Breakdown:
     """The breakdown of the steady steps as an accelerator has them.
 
@@ -269,11 +287,9 @@ def calibrate_device(
     for `calibrate`. Where they took longer than the steady ones, the device's own time stays what it was and idle time
     gives the rest, OVERHEAD first: what a launch costs in the profiler depends on the job (2 to 8 microseconds an event
     on an H100's host). Where even without idle time they took longer, the device was slower, and all of its work gives
-    in proportion. Steps of more than twice the median do not count: what made them long was no work of the device, and
-    in a mean they would outweigh the others.
+    in proportion. usual: ns of the steady steps that count for that (`_usual_steps`).
     """
     wall = phases.sum(axis=1)
-    usual = wall[wall <= SPOILT * np.median(wall)] if len(wall) else wall
     shares = _without_overhead(spent, steps, usual, int(_costs(events, machine).sum()))
     busy = np.where(np.isin(np.arange(len(Category)), ON_DEVICE), spent, 0)
     idle = shares - busy

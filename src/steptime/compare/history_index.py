@@ -32,6 +32,7 @@ from steptime.advice.verdict import disturbance
 from steptime.analysis.layout import lay_out_whole
 from steptime.analysis.memory_samples import most_held
 from steptime.analysis.timeline import Mode
+from steptime.analysis.tracer import without_tracer
 from steptime.compare.history import Entry, History, history_of
 from steptime.errors import RecordingError, SteptimeError, no_such_file
 from steptime.folders import cache_folder
@@ -155,7 +156,7 @@ def _step(case: Case) -> Estimate:
 def _look(process: Process, telemetry: Sequence[TelemetrySample]) -> _KnownProcess:
     """A process's step and the load beside it."""
     layout = lay_out_whole(process)
-    timeline, usual = layout.timeline, usual_steps(layout)
+    timeline, usual = layout.timeline, without_tracer(layout, usual_steps(layout))
     case = None
     if timeline.steps.steady.sum() >= LEAST_STEPS and len(usual):
         contention = contention_use(process, timeline.steps, usual, telemetry)

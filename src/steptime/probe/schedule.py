@@ -63,7 +63,10 @@ line timeline."""
 BETWEEN_LIMIT, BETWEEN_WAIT = 2 * SECOND, 1000
 """Of what lies between steps at most so much is timed by line; at most so many steps are waited for it."""
 PLAIN_STEPS, PLAIN_TIME, PLAIN_LIMIT = 10, SECOND // 4, 5 * SECOND
-"""Steady steps before anything heavier: statistics must come from before the profiler (CUPTI may stay attached)."""
+"""Steady steps before anything heavier."""
+DEVICE_STEPS, SLOW_STARTS = 30, 2
+"""On a device they are all that is not slowed: its tracer stays attached (`analysis.tracer`). And its first steps load
+kernels and choose algorithms: how long a step is they do not tell."""
 TURNS, TURN_TIME, TURN_STEPS, TURN_LIMIT = 6, SECOND // 10, 20, SECOND // 2
 """Watch off and on in turns: six blocks each of about 0.1 s; not for steps over half a second, where the cost is far
 below the noise."""
@@ -139,6 +142,8 @@ def _stages(session: Session) -> Stage:
     if session.plan.get("log") and not session.logging:
         StepMetrics(session, OpenLoggers(), LOG_SECONDS, None)
     profiles = session.plan.get("profile", True)
+    if device.in_use():
+        yield from _steps(SLOW_STARTS)
     long = session.pace.usual() >= LONG_STEP
     discovered = 1 if long else DISCOVERY_STEPS
     found = yield from _unseen(session, _discover(session, frames, discovered))
@@ -152,7 +157,7 @@ def _stages(session: Session) -> Stage:
         stacks = few and session.pace.usual() < STACK_LIMIT and not session.housekeeping.compiled
         yield from _profiles(session, EARLY_WINDOW + long, 0 if long else EARLY_STEPS, stacks)
     yield from _unseen(session, _sampled(session))
-    yield from _until(session, PLAIN_STEPS, PLAIN_TIME, PLAIN_LIMIT)
+    yield from _until(session, DEVICE_STEPS if device.in_use() else PLAIN_STEPS, PLAIN_TIME, PLAIN_LIMIT)
     duration = session.pace.usual()
     stacks = few and duration < STACK_LIMIT
     if profiles:

@@ -24,7 +24,7 @@ from steptime.errors import RecordingError
 from steptime.intervals import union
 from steptime.journal import RECORD, Kind
 from steptime.machine.machine import Machine
-from steptime.quantities import mean_of
+from steptime.quantities import Estimate, mean_of
 from steptime.recording.recording import Manifest, Process, Recording, SettingsFacts, TelemetrySample
 from steptime.report.report import (
     ENDED,
@@ -140,10 +140,15 @@ LEAST_TURNS = 2
 
 
 def cost_of(
-    process: Process, steps: Steps, machine: Machine | None = None, contention: Contention | None = None
+    process: Process,
+    steps: Steps,
+    machine: Machine | None = None,
+    contention: Contention | None = None,
+    tracer: Estimate | None = None,
 ) -> Cost:
     """The cost of the watch and of the profiler in one process, and of measuring the machine's peaks behind it. Where
-    other programs took CPUs from the job, turns differ by their doing, and no difference passes for our cost."""
+    other programs took CPUs from the job, turns differ by their doing, and no difference passes for our cost. tracer:
+    as of `Cost`."""
     dispatch = machine.dispatch if machine is not None else None
     each = RECORD_COST if dispatch is None else RECORD_OPERATORS * dispatch.value
     steady = np.flatnonzero(steps.steady)
@@ -166,6 +171,7 @@ def cost_of(
         slowed_ns=round(max(0.0, float(steps.duration[close].sum()) - usual * int(close.sum()))) if usual else 0,
         run_ns=int(steps.end[-1] - steps.begin[0]) if len(steps.end) else 0,
         peaks_ns=machine.spent_ns if machine is not None else 0,
+        tracer=tracer,
         span_ns=float((steps.end - steps.begin)[steady].mean()) if len(steady) else 0.0,
     )
 

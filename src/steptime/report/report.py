@@ -28,7 +28,8 @@ class Cost:
     slowed_ns, by which line-timed and profiled steps took longer than a steady one. profile_ns: of the profiled windows
     in all. run_ns: from the first step to the end of the last. peaks_ns: of measuring the machine's peaks, after the
     job. span_ns: from the end of one steady step to the end of the next, with what lies between them (a rollout): its
-    records count, too. 0 where it is not known."""
+    records count, too. tracer: ns by which steps are longer since a device's tracer was attached, which it stays. 0 or
+    None where it is not known."""
 
     watch: Estimate | None
     computed: float | None
@@ -41,6 +42,7 @@ class Cost:
     run_ns: int = 0
     peaks_ns: int = 0
     span_ns: float = 0.0
+    tracer: Estimate | None = None
 
     @property
     def measured(self) -> bool:

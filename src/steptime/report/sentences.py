@@ -93,7 +93,7 @@ def left_out_text(process: ProcessReport) -> str:
     where it leaves out none."""
     step, series = process.case.step, process.series
     outliers = process.case.outliers.left_out if process.case.outliers is not None else 0
-    disturbed = step.total - step.steady - step.warm_up - outliers
+    disturbed = step.total - step.steady - step.warm_up - outliers - step.behind
     job, rest = list[tuple[int, str]](), "disturbed"
     if series is not None and len(series.marks) < MOST_MARKS and THINNED not in series.names:
         kinds = Counter(series.names[kind] for kind in series.kinds)
@@ -101,7 +101,7 @@ def left_out_text(process: ProcessReport) -> str:
         rest = "for measurements of steptime"
     ours = disturbed - sum(count for count, _ in job)
     aside = "outlier" if outliers == 1 else "outliers"
-    counts = ((step.warm_up, "warm-up"), (ours, rest), *job, (outliers, aside))
+    counts = ((step.warm_up, "warm-up"), (ours, rest), *job, (outliers, aside), (step.behind, "behind the profiler"))
     return ", ".join(f"{count} {what}" for count, what in counts if count > 0)
 
 
@@ -132,6 +132,9 @@ def cost_text(cost: Cost, step: float) -> str:
         if cost.span_ns > BETWEEN * step:
             whole = f"{format_share(cost.always_ns / cost.span_ns)} of {format_duration(cost.span_ns)}"
             always = f"{about}{format_duration(cost.always_ns)} always, from step to step ({whole})"
+    if cost.tracer is not None:
+        longer = f"{format_duration(cost.tracer.value)}/step ({format_share(cost.tracer.value / step)})"
+        always += f"; {longer} since the profiler was on: CUPTI may stay attached (TEARDOWN_CUPTI=1 detaches it)"
     counts = ((cost.lined_steps, "line-timed"), (cost.profiled_steps, "profiled"))
     looked = " and ".join(f"{count} {how}" for count, how in counts if count)
     what = f", for {looked} step{'' if cost.lined_steps + cost.profiled_steps == 1 else 's'}" if looked else ""

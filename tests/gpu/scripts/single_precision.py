@@ -16,7 +16,7 @@ model = nn.Sequential(*(layer for _ in range(6) for layer in (nn.Linear(4096, 40
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 rows = torch.randn(4096, 4096, device="cuda")
 precision = torch.autocast("cuda", torch.bfloat16) if arguments.healthy else contextlib.nullcontext()
-for _ in range(60):
+for _ in range(200):
     optimizer.zero_grad()
     with precision:
         loss = model(rows).square().mean()

@@ -1,0 +1,38 @@
+"""What a device's tracer leaves behind.
+
+CUPTI, by which torch's profiler sees kernels, stays attached when the profiler has stopped, unless TEARDOWN_CUPTI=1 is
+set in the job's environment (pytorch issue 144455, "roughly 10-20 %"). Each launch then takes the host some
+microseconds more to the end of the job: steps of 12 jobs on an H100 and an H200 were longer by 2 to 14 % behind the
+first window, by 23 and 42 % on a slow host (torch 2.11, CUDA 13.0; benchmarks/results/gpu). So the mean step is that of
+the steps before it, where they are enough, and longer are those behind it beyond doubt.
+"""
+
+from __future__ import annotations
+
+from steptime.analysis.layout import Layout
+from steptime.arrays import Bool, Int64
+from steptime.quantities import Estimate, difference_of_series
+
+FEWEST = 16
+"""Steps before the first window, for a mean of them alone."""
+
+
+def without_tracer(layout: Layout, usual: Int64) -> Int64:
+    """Of steps (indices, in time order) those that the mean step is of."""
+    return usual if slowed_by_tracer(layout, usual) is None else usual[_before(layout, usual)]
+
+
+def slowed_by_tracer(layout: Layout, usual: Int64) -> Estimate | None:
+    """ns by which steps behind the first profiler are longer; None where it was on no device, or that is in doubt."""
+    before = _before(layout, usual)
+    if before.sum() < FEWEST or before.all():
+        return None
+    duration = layout.timeline.steps.duration[usual]
+    longer = difference_of_series(duration[~before], duration[before])
+    return longer if longer.low > 0 else None
+
+
+def _before(layout: Layout, usual: Int64) -> Bool:
+    begin = layout.timeline.steps.begin[usual]
+    before: Bool = begin < (layout.traced if layout.traced is not None else begin.max(initial=0) + 1)
+    return before
