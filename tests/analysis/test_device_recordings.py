@@ -71,6 +71,7 @@ def test_steps_behind_the_profiler_are_left_out_where_its_tracer_slows_them() ->
     assert longer is not None
     assert longer.value == pytest.approx(1.7e6, rel=0.1)
     kept = without_tracer(layout, steady)
+    assert layout.traced is not None
     assert (layout.timeline.steps.begin[kept] < layout.traced).all()
     assert len(kept) == 58
     on_a_cpu = replace(layout, traced=None)

@@ -2,9 +2,9 @@
 
 CUPTI, by which torch's profiler sees kernels, stays attached when the profiler has stopped, unless TEARDOWN_CUPTI=1 is
 set in the job's environment (pytorch issue 144455, "roughly 10-20 %"). Each launch then takes the host some
-microseconds more to the end of the job: steps of 12 jobs on an H100 and an H200 were longer by 2 to 14 % behind the
-first window, by 23 and 42 % on a slow host (torch 2.11, CUDA 13.0; benchmarks/results/gpu). So the mean step is that of
-the steps before it, where they are enough, and longer are those behind it beyond doubt.
+microseconds more to the end of the job: behind the first window steps of eleven jobs on H100 and H200 were longer, by 2
+to 21 %, once by 39 % (torch 2.11, CUDA 13.0; benchmarks/results/gpu). So the mean step is that of the steps before it,
+where they are enough and those behind it are longer beyond doubt.
 """
 
 from __future__ import annotations

@@ -135,8 +135,8 @@ def fitting_workers(case: Case) -> Iterator[Option]:
 
 
 def _waited(case: Case, loader: LoaderUse) -> float:
-    """ns that a step is longer for its input: what the training thread waits, of which on a device that does not count
-    during which it still works."""
+    """ns that a step is longer for its input: what the training thread waits; on a device, no more than it idles for
+    input, as it works on while the host waits."""
     idle = named(case.categories, "input") if case.step.device != "cpu" else None
     return loader.wait.value if idle is None else min(loader.wait.value, idle.recoverable.value)
 
