@@ -374,6 +374,20 @@ def test_processes_are_timed_behind_the_warm_up_of_the_plan(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
+    ("step", "start", "timed"), [(0.005, 0.4, 120), (0.005, 2.0, 200), (0.005, 9.0, 600), (0.1, 60.0, 50), (2.0, 60.0, 24)]
+)
+def test_a_process_that_is_long_in_starting_is_timed_for_more_steps(
+    tmp_path: Path, step: float, start: float, timed: int
+) -> None:
+    trial, variants = clock(tmp_path, 300, 1)
+    trial.plan = replace(trial.plan, step_seconds=step, start_seconds=start)
+    machine = trial._executor
+    assert isinstance(machine, FakeMachine)
+    trial._round(0, 0, variants, AS_IT_IS)
+    assert {turn.options.steps for turn in machine.turns} == {timed}
+
+
+@pytest.mark.parametrize(
     ("free", "step", "layer", "taken"),
     [
         (1 << 40, 0.01, Layer.OVERLAY, True),

@@ -93,7 +93,10 @@ SECONDS = 5.0
 FEWEST, MOST = 24, 120
 """Steady steps of a timed process: enough for a loss curve, and no more than a curve needs."""
 MOST_SLICED = 600
-"""Steady steps of a process that takes turns: with others, it can have what the machine's changes average out in."""
+"""Steady steps of a process that takes turns, or whose start takes longer: the machine's changes average out in them."""
+START_SHARE = 0.5
+"""Of what a process takes to its first step: so long it may well be timed. On a virtual machine with an H200 processes
+that started for 9 s were timed for 0.6, in which the host alone made them differ by 6 %."""
 LIMIT = 60.0
 """Seconds after which a process ends with the steps that it has, where these are FEWEST_STEPS at least."""
 DEADLINE = 300.0
@@ -292,7 +295,7 @@ class TrialRunner:
         first = variant.name == BASELINE and BASELINE not in earlier
         seed = SEEDS[-1] if first else SEEDS[round_ % (len(SEEDS) - 1)]
         warm_up = self.plan.warm_up + held_ahead(variant)
-        steps, limit = self._steps(MOST_SLICED if among else MOST), self._limit() * max(1, among)
+        steps, limit = self._steps(among), self._limit() * max(1, among)
         options = VariantOptions(steps, warm_up, limit, seed=seed, seed_offset=seed, alternating=among > 0)
         options = going_on(options, self.plan.until_loss)
         position = self._next(stage) + len(planned)
@@ -319,10 +322,13 @@ class TrialRunner:
         rehearsed = [run for run in self.runs if run.variant == BASELINE and run.rehearsal and run.step_ns]
         return fmean(rehearsed[0].step_ns) / 1e9 if rehearsed else self.plan.step_seconds
 
-    def _steps(self, most: int = MOST) -> int:
-        """Enough for SECONDS of training."""
+    def _steps(self, among: int = 0) -> int:
+        """Enough for SECONDS of training. among: so many processes take turns, 0 for none."""
         usual = self._usual()
-        return max(FEWEST, min(most, round(SECONDS / usual))) if usual else FEWEST
+        if not usual:
+            return FEWEST
+        worth = MOST_SLICED if among else max(MOST, round(START_SHARE * self.plan.start_seconds / usual))
+        return max(FEWEST, min(worth, MOST_SLICED, round(SECONDS / usual)))
 
     def _limit(self) -> float:
         if self.plan.until_loss is not None:
