@@ -42,8 +42,15 @@ def two_cpus(threads: int | None, torch: str) -> Machine:
     )
 
 
+GIVEN = "STEPTIME_TEST_PEAKS"
+"""A folder with peaks that were measured before, of a CUDA device: tests on it do not each measure it anew."""
+
+
 def remember_peaks(folder: Path) -> None:
     """Lets every steptime whose XDG_CACHE_HOME is the folder believe that it has measured this machine."""
+    for given in Path(os.environ[GIVEN]).glob("peaks-cuda-*.json") if GIVEN in os.environ else ():
+        (folder / "steptime").mkdir(parents=True, exist_ok=True)
+        (folder / "steptime" / given.name).write_bytes(given.read_bytes())
     try:
         torch = version("torch")
     except PackageNotFoundError:

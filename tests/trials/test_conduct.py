@@ -374,7 +374,8 @@ def test_processes_are_timed_behind_the_warm_up_of_the_plan(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("step", "start", "timed"), [(0.005, 0.4, 120), (0.005, 2.0, 200), (0.005, 9.0, 600), (0.1, 60.0, 50), (2.0, 60.0, 24)]
+    ("step", "start", "timed"),
+    [(0.005, 0.4, 120), (0.005, 2.0, 200), (0.005, 9.0, 600), (0.1, 60.0, 50), (2.0, 60.0, 24)],
 )
 def test_a_process_that_is_long_in_starting_is_timed_for_more_steps(
     tmp_path: Path, step: float, start: float, timed: int

@@ -93,7 +93,7 @@ SECONDS = 5.0
 FEWEST, MOST = 24, 120
 """Steady steps of a timed process: enough for a loss curve, and no more than a curve needs."""
 MOST_SLICED = 600
-"""Steady steps of a process that takes turns, or whose start takes longer: the machine's changes average out in them."""
+"""Steady steps of a process that takes turns, or is long in starting: the machine's changes average out in them."""
 START_SHARE = 0.5
 """Of what a process takes to its first step: so long it may well be timed. On a virtual machine with an H200 processes
 that started for 9 s were timed for 0.6, in which the host alone made them differ by 6 %."""
@@ -295,7 +295,7 @@ class TrialRunner:
         first = variant.name == BASELINE and BASELINE not in earlier
         seed = SEEDS[-1] if first else SEEDS[round_ % (len(SEEDS) - 1)]
         warm_up = self.plan.warm_up + held_ahead(variant)
-        steps, limit = self._steps(among), self._limit() * max(1, among)
+        steps, limit = timed_steps(self._usual(), self.plan.start_seconds, among), self._limit() * max(1, among)
         options = VariantOptions(steps, warm_up, limit, seed=seed, seed_offset=seed, alternating=among > 0)
         options = going_on(options, self.plan.until_loss)
         position = self._next(stage) + len(planned)
@@ -321,14 +321,6 @@ class TrialRunner:
         """Seconds of a step of the baseline; of the recording's before that is known."""
         rehearsed = [run for run in self.runs if run.variant == BASELINE and run.rehearsal and run.step_ns]
         return fmean(rehearsed[0].step_ns) / 1e9 if rehearsed else self.plan.step_seconds
-
-    def _steps(self, among: int = 0) -> int:
-        """Enough for SECONDS of training. among: so many processes take turns, 0 for none."""
-        usual = self._usual()
-        if not usual:
-            return FEWEST
-        worth = MOST_SLICED if among else max(MOST, round(START_SHARE * self.plan.start_seconds / usual))
-        return max(FEWEST, min(worth, MOST_SLICED, round(SECONDS / usual)))
 
     def _limit(self) -> float:
         if self.plan.until_loss is not None:
@@ -365,7 +357,8 @@ class TrialRunner:
             if timed:
                 return fmean(timed)
             if own:
-                more = (self._steps() - REHEARSED_STEPS + self.plan.warm_up - FINGERPRINTS) * self._usual()
+                steps = timed_steps(self._usual(), self.plan.start_seconds)
+                more = (steps - REHEARSED_STEPS + self.plan.warm_up - FINGERPRINTS) * self._usual()
                 return own[0].seconds + max(0.0, more)
         return self._seconds(stage) if variant != BASELINE else self.plan.start_seconds
 
@@ -390,6 +383,15 @@ class TrialRunner:
             if left >= self._round_seconds(stage, going[:count]) * rounds:
                 return going[:count]
         return ()
+
+
+def timed_steps(usual: float, start: float, among: int = 0) -> int:
+    """Steady steps of a timed process, enough for SECONDS of training. usual: seconds of a step, 0 where that is not
+    known; start: to the first one; among: so many processes take turns, 0 for none."""
+    if not usual:
+        return FEWEST
+    worth = MOST_SLICED if among else max(MOST, round(START_SHARE * start / usual))
+    return max(FEWEST, min(worth, MOST_SLICED, round(SECONDS / usual)))
 
 
 def _checked(run: Run, stand: Workspace, plan: Plan) -> None:
