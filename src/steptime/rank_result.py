@@ -113,6 +113,7 @@ def analyse_process(
         in_operators=operator_time(recorded),
         functions=recorded.functions,
     )
+    usual = usual_steps(layout)
     profiled = recorded.profiled
     if profiled is not None:
         kept = _kept_by_module(process, recorded.windows) if detailed else None
@@ -125,7 +126,7 @@ def analyse_process(
         case=with_memory(with_recorded_device(case, recorded), process, timeline),
         summary=summarise_process(process, layout, recorded),
         step_ns=tuple(steps.duration.tolist()),
-        steady=tuple(np.isin(np.arange(len(steps.begin)), without_tracer(layout, usual_steps(layout))).tolist()),
+        steady=tuple(np.isin(np.arange(len(steps.begin)), without_tracer(layout, usual)).tolist()),
         series=series_of_process(timeline, recorded.breakdown),
         step_view=step_view_of_process(process, steps, recorded) if detailed else None,
         flame=flame_of_process(recorded) if detailed else None,
@@ -134,7 +135,7 @@ def analyse_process(
         notes=(*process.notes, f"Warm-up: {timeline.warm_up_reason}.", *_thinned(timeline)),
         problems=recorded.problems,
         machine=machine,
-        cost=cost_of(process, steps, machine, case.contention, slowed_by_tracer(layout, usual_steps(layout))),
+        cost=cost_of(process, steps, machine, case.contention, slowed_by_tracer(layout, usual)),
         throughput=throughput_of(case, steps, timeline.left_out),
         machine_over_time=machine_over_time(recording.telemetry, case, int(steps.begin[0])),
         peak_bytes=most_held(process),

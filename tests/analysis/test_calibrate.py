@@ -109,5 +109,17 @@ def test_a_device_that_was_slower_in_the_profiler_gives_in_proportion() -> None:
     }  # fmt: skip
 
 
+def test_what_a_step_is_far_longer_than_the_others_is_no_work_of_the_device() -> None:
+    spent = np.zeros(len(Category), np.int64)
+    spent[[Category.COMPUTE, Category.OVERHEAD]] = 900, 100
+    usual, walls = np.full(9, 1000), watched(*[{Phase.FORWARD: 1000}] * 9, {Phase.FORWARD: 100_000})
+    entries = calibrate_device(spent, 1, usual, walls, "NVIDIA H100", MANY * 0).entries
+    assert entries[0, [Category.COMPUTE, Category.OVERHEAD]].tolist() == [900, 100]
+    assert entries[9, [Category.COMPUTE, Category.OVERHEAD]].tolist() == [900, 99_100]
+    spent[Category.OVERHEAD] = 0
+    entries = calibrate_device(spent, 1, usual, walls, "NVIDIA H100", MANY * 0).entries
+    assert entries[9, [Category.COMPUTE, Category.UNEXPLAINED]].tolist() == [1000, 99_000]
+
+
 def test_nothing_is_known_of_a_device_that_was_not_profiled() -> None:
     assert on_device([], 100) == {"unexplained": 100}

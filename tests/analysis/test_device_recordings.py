@@ -11,9 +11,10 @@ import pytest
 from steptime.analysis.breakdown import breakdown_of
 from steptime.analysis.layout import lay_out_whole
 from steptime.analysis.recorded_breakdown import ON_DEVICE, breakdown_of_process
-from steptime.analysis.tracer import slowed_by_tracer, without_tracer
+from steptime.analysis.tracer import begins_with_tracer, slowed_by_tracer, without_tracer
 from steptime.cli.trial import case_and_findings
 from steptime.recording.load import load
+from steptime.report.compose import cost_of
 
 DATA = Path(__file__).resolve().parents[1] / "data" / "gpu"
 JOBS = sorted(each.name for each in DATA.iterdir() if each.is_dir())
@@ -86,3 +87,23 @@ def test_steps_behind_the_profiler_count_where_they_are_no_longer() -> None:
     steady = np.flatnonzero(layout.timeline.steps.steady)
     assert layout.traced is not None
     assert len(without_tracer(layout, steady)) == len(steady)
+
+
+def test_a_change_that_begins_with_the_tracer_is_not_the_jobs() -> None:
+    (process,) = load(DATA / "dense").processes
+    layout = lay_out_whole(process)
+    steps = layout.timeline.steps
+    assert layout.traced is not None
+    behind = np.flatnonzero(steps.steady & (steps.begin >= layout.traced))
+    assert begins_with_tracer(layout, int(behind[0]))
+    assert not begins_with_tracer(layout, int(behind[50]))
+    assert not begins_with_tracer(layout, int(behind[0]) - 60)
+    assert not begins_with_tracer(replace(layout, traced=None), int(behind[0]))
+
+
+def test_a_cost_is_of_the_steps_that_the_mean_is_of() -> None:
+    (process,) = load(DATA / "dense").processes
+    layout = lay_out_whole(process)
+    steps = layout.timeline.steps
+    longer = slowed_by_tracer(layout, np.flatnonzero(steps.steady))
+    assert cost_of(process, steps, tracer=longer).span_ns == pytest.approx(4.29e6, rel=0.02)

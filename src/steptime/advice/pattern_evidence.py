@@ -16,6 +16,7 @@ from steptime.analysis.layout import Layout
 from steptime.analysis.step_patterns import LastingChange, find_change, find_period
 from steptime.analysis.steps import UPDATES
 from steptime.analysis.timeline import Phase, RecordTable, Steps
+from steptime.analysis.tracer import begins_with_tracer
 from steptime.arrays import Int64, unique
 from steptime.journal import Flag, Kind
 from steptime.quantities import SourceLine, mean_of_series
@@ -35,7 +36,7 @@ def change_use(process: Process, layout: Layout) -> ChangeUse | None:
     """The level of the steps that changed for good, None where it did not."""
     steps = layout.timeline.steps
     change = find_change(steps)
-    if change is None:
+    if change is None or begins_with_tracer(layout, change.step):
         return None
     begin = int(steps.begin[change.step])
     if change.gradual and process.sampled:

@@ -287,7 +287,8 @@ def calibrate_device(
     for `calibrate`. Where they took longer than the steady ones, the device's own time stays what it was and idle time
     gives the rest, OVERHEAD first: what a launch costs in the profiler depends on the job (2 to 8 microseconds an event
     on an H100's host). Where even without idle time they took longer, the device was slower, and all of its work gives
-    in proportion. usual: ns of the steady steps that count for that (`_usual_steps`).
+    in proportion. usual: ns of the steady steps that count for that (`_usual_steps`); what others are far longer is
+    idle time.
     """
     wall = phases.sum(axis=1)
     shares = _without_overhead(spent, steps, usual, int(_costs(events, machine).sum()))
@@ -296,9 +297,13 @@ def calibrate_device(
     left = max(0, round(float(usual.mean()) * steps) - int(busy.sum())) if len(usual) else 0
     if left < idle.sum():
         shares = busy + split(np.array([left]), idle)[0]
-    if not shares.any():
-        shares[Category.UNEXPLAINED] = 1
-    return Breakdown(device, wall, split(wall, shares))
+    idle = np.where(busy > 0, 0, shares)
+    for each in (shares, idle):
+        each[Category.UNEXPLAINED] += not each.any()
+    level = round(float(usual.mean())) if len(usual) else 0
+    far = (wall > SPOILT * np.median(usual)) & (wall > level) if len(usual) else np.zeros(len(wall), np.bool_)
+    longer = np.where(far, wall - level, 0)  # no work of the device
+    return Breakdown(device, wall, split(wall - longer, shares) + split(longer, idle))
 
 
 def _costs(events: Int64, machine: Machine | None) -> Int64:

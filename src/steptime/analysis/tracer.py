@@ -9,10 +9,14 @@ where they are enough and those behind it are longer beyond doubt.
 
 from __future__ import annotations
 
+import numpy as np
+
 from steptime.analysis.layout import Layout
 from steptime.arrays import Bool, Int64
 from steptime.quantities import Estimate, difference_of_series
 
+SOON = 8
+"""Steady steps within which a change is told: it is found where the level is best split, not where it begins."""
 FEWEST = 16
 """Steps before the first window, for a mean of them alone."""
 
@@ -30,6 +34,15 @@ def slowed_by_tracer(layout: Layout, usual: Int64) -> Estimate | None:
     duration = layout.timeline.steps.duration[usual]
     longer = difference_of_series(duration[~before], duration[before])
     return longer if longer.low > 0 else None
+
+
+def begins_with_tracer(layout: Layout, step: int) -> bool:
+    """Whether what begins with a step may be the tracer's doing: it is one of the first steady ones behind it."""
+    if layout.traced is None:
+        return False
+    steps = layout.timeline.steps
+    behind = np.flatnonzero(steps.steady & (steps.begin >= layout.traced))
+    return bool(len(behind)) and bool(behind[0] <= step <= behind[:SOON][-1])
 
 
 def _before(layout: Layout, usual: Int64) -> Bool:

@@ -22,8 +22,8 @@ MEMORY = int(Kind.MEMORY)
 
 
 def in_use() -> bool:
-    """Whether the job works on a CUDA device by now; asking never initialises it."""
-    return bool(torch.cuda.is_available() and torch.cuda.is_initialized())
+    """Whether the job works on a CUDA device by now. The driver is not asked: that could initialise it."""
+    return bool(torch.cuda.is_initialized())
 
 
 def memory_sampler(journal: Journal) -> Callable[[bool], None]:

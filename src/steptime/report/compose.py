@@ -152,6 +152,8 @@ def cost_of(
     dispatch = machine.dispatch if machine is not None else None
     each = RECORD_COST if dispatch is None else RECORD_OPERATORS * dispatch.value
     steady = np.flatnonzero(steps.steady)
+    if tracer is not None:
+        steady = steady[steady < steps.profiled.argmax()]
     unwatched = ~(steps.watched | steps.warm_up | steps.disturbed | steps.profiled | steps.lined)
     alike = find_period(steps) is None and (contention is None or not others_took_cpus(contention))
     turns = _turns(steps, unwatched) if alike else np.zeros(0)
