@@ -107,7 +107,7 @@ def test_nothing_of_ours_waits_for_the_device(tmp_path: Path) -> None:
 def test_a_planted_fault_is_found_and_its_twin_is_let_off(
     script: str, rule: str, with_line: bool, tmp_path: Path
 ) -> None:
-    """First or second: what launching takes differs by a factor of five between hosts of one kind of device."""
+    """First or second: how much of such a step is launching depends on the host."""
     watched(tmp_path / "fault", job(script))
     found = found_in(report_of(tmp_path / "fault"))
     first = [finding for finding in found[:2] if finding["name"] == rule]

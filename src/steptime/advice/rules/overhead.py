@@ -271,8 +271,9 @@ def overhead_bound(signals: Signals) -> Finding | None:
     many = f" of {calls:,.0f} operators" if calls else ""
     summary = f"Dispatch{many} takes {in_step(idle, step)}"
     if kernels:
-        each = f"{format_count(kernels, 'kernel')} of {format_duration(ratio(spent(launched), kernels))}"
-        summary = f"The device idles {in_step(idle, step)} while the host launches {each}"
+        runs = format_duration(ratio(spent(launched), kernels))
+        summary = f"The device idles {in_step(idle, step)} while the host launches {format_count(kernels, 'kernel')}"
+        summary += f", each of which runs for {runs}"
     graphs = ' (mode="reduce-overhead")' if step.device != "cpu" else ""
     larger = "enlarge the batch"
     if step.micro_batches >= FEWEST_MICRO_BATCHES:
