@@ -354,6 +354,14 @@ PLANTED: dict[str, dict[str, Case]] = {
             _lines(line("weights = schedule(step, history)", 6 * MS)),
             categories=categories(python=6.2 * MS, overhead=0.5 * MS),
         ),
+        "fires-with-what-its-call-frees": replace(
+            _lines(
+                LineUse(PARSING, "python", about(4 * MS), about(4 * MS), 1.0),
+                line("parse(rows)", 2 * MS, calls="job.parse"),
+                line("show(rows)", 0.1 * MS, calls="job.show"),
+            ),
+            categories=categories(python=6.2 * MS, overhead=0.5 * MS),
+        ),
         "fires-in-a-hook": replace(
             BASE,
             lines=(

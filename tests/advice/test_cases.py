@@ -85,3 +85,10 @@ def test_what_is_said_is_short_has_numbers_and_stays_within_its_category(path: P
 def test_nothing_at_all_is_found_in_a_healthy_job() -> None:
     """But for what it is made of: it computes."""
     assert [each.name for each in look(HERE / "cases" / "input-wait" / "clean.json").findings] == ["compute-share"]
+
+
+def test_what_a_function_has_made_is_freed_in_the_line_that_calls_it_and_goes_with_the_call() -> None:
+    (found,) = chosen(HERE / "cases" / "python-time" / "fires-with-what-its-call-frees.json")
+    assert found.savings is not None
+    assert found.savings.value == pytest.approx(6e6, rel=0.05)
+    assert "job.py:15, called at train.py:" in found.summary

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
+from pathlib import PurePath
 
 from steptime.advice.evidence import LineUse, Signal
 from steptime.advice.kernels import plain_name
@@ -124,13 +125,39 @@ def python_time(signals: Signals) -> Iterator[Finding]:
 
 
 def _by_function(times: list[LineTime], loops: frozenset[tuple[str, str]]) -> list[list[LineTime]]:
-    """Lines of the loop one by one, lines of a function that it calls together; the longest group and line first."""
+    """Lines of the loop one by one, lines of a function that it calls together; the longest group and line first. A
+    line of the loop that calls nothing but such a function ends its group: freeing what the function has made is the
+    calling line's own time, and goes with the call."""
     groups: dict[tuple[str, str, int], list[LineTime]] = {}
-    for time in sorted(times, key=_host, reverse=True):
-        source = time.line.source
-        alone = (source.file, source.function) in loops
-        groups.setdefault((source.file, source.function, source.line if alone else 0), []).append(time)
+    calls: list[LineTime] = []
+    by_host = sorted(times, key=_host, reverse=True)
+    functions = {_function(time) for time in times} - loops
+    for time in by_host:
+        alone = _function(time) in loops
+        if alone and any(_only_calls(time, each) for each in functions):
+            calls.append(time)
+        else:
+            groups.setdefault((*_function(time), time.line.source.line if alone else 0), []).append(time)
+    for call in calls:
+        next(group for place, group in groups.items() if _only_calls(call, place[:2])).append(call)
     return sorted(groups.values(), key=lambda group: -sum(map(_host, group)))
+
+
+def _only_calls(time: LineTime, function: tuple[str, str]) -> bool:
+    """Whether a line was seen to call this function, and nothing else."""
+    file, name = function
+    modules = (PurePath(file).stem, *(["__main__"] if file == time.line.source.file else []))
+    called = f".{time.line.calls[0]}" if len(time.line.calls) == 1 else ""
+    return any(called.endswith(f".{module}.{name}") for module in modules)
+
+
+def _behind(group: Sequence[LineTime]) -> str:
+    """What a group has behind its first line, in words: the more lines of the function, and the calls of it."""
+    function = _function(group[0])
+    others = sum(_function(each) == function for each in group[1:])
+    calls = [format_source(each.line.source) for each in group if _function(each) != function]
+    words = f" and {format_count(others, 'more line')} of {function[1]}" if others else ""
+    return words + (f", called at {' and '.join(calls)}" if calls else "")
 
 
 def _in_phases(signals: Signals, times: list[LineTime], left: Estimate) -> Iterator[tuple[Estimate, list[LineTime]]]:
@@ -212,8 +239,7 @@ def _host(time: LineTime) -> float:
 
 def _finding(signals: Signals, group: list[LineTime], saving: Estimate, unprofiled: bool) -> Finding:
     source = group[0].line.source
-    where = format_source(source)
-    where += f" and {format_count(len(group) - 1, 'more line')} of {source.function}" if len(group) > 1 else ""
+    where = format_source(source) + _behind(group)
     inside = "outside of forward, backward and optimiser" if unprofiled else "in Python"
     summary = f"{where}: {in_step(saving.value, signals.step)} {inside}"
     advice = "Move this out of the step, do it less often, or do it on whole arrays."
@@ -483,8 +509,9 @@ def outside_model(signals: Signals) -> Iterator[Finding]:
     times = [time for time in line_times(signals.lines, signals.phases) if time.line.role == "python"]
     loops, updating = loop_functions(signals.lines), hand_made_update(signals)
     for group in _by_function([time for time in times if time not in updating], loops):
-        source = max(group, key=lambda time: time.duration.value).line.source
-        spent = total(time.duration for time in group)
+        own = [each for each in group if _function(each) == _function(group[0])]
+        group.sort(key=lambda time: (time in own, time.duration.value), reverse=True)
+        source, spent = group[0].line.source, total(time.duration for time in group)
         backward = _in_backward(signals, source) if (source.file, source.function) not in loops else 0.0
         if (source.file, source.function) not in loops:
             spent = more(less(spent, _needed(signals, source)), backward)
@@ -492,7 +519,7 @@ def outside_model(signals: Signals) -> Iterator[Finding]:
             spent = less(spent, _needed_in_loop(signals, group[0], times, loops))
         if is_user_file(source.file) and ratio(spent.value, signals.step.duration.value) >= LEAST_OUTSIDE:
             advice = _advice_outside(signals, group, backward >= TRAINED_THROUGH * spent.value, loops)
-            yield _outside(signals, source, spent, len(group) - 1, advice)
+            yield _outside(signals, group, spent, advice)
     if signals.has(Signal.REPEATED):
         again, step = signals.repeated, signals.step
         where = f"{format_source(again.source)} runs" if again.source is not None else "The loop runs"
@@ -564,9 +591,10 @@ def _advice_outside(
     return "Ask whether each step needs it: do it every n-th step, or once before the loop."
 
 
-def _outside(signals: Signals, source: SourceLine, spent: Estimate, others: int, advice: str) -> Finding:
+def _outside(signals: Signals, group: Sequence[LineTime], spent: Estimate, advice: str) -> Finding:
+    source = group[0].line.source
     where = format_source(source) + (f" `{source.text}`" if 0 < len(source.text) <= SHORT_TEXT else "")
-    where += f" and {format_count(others, 'more line')} of {source.function}" if others else ""
+    where += _behind(group)
     summary = f"{where}: {in_step(spent.value, signals.step)}, outside of model and optimiser"
     return outside_model.finding(
         summary, advice, spent, source=source, evidence=(source.text,) if len(source.text) > SHORT_TEXT else ()
