@@ -24,9 +24,9 @@ from steptime.arrays import Int64
 from steptime.memory.breakdown import breakdown_at
 from steptime.memory.lives import AllocationHistory, allocated, histories
 from steptime.memory.owners import owners_of
-from steptime.memory.read_snapshot import read_snapshot
 from steptime.memory.savings import Peak, autocast_on, autocasting, savings_of, scales_with_batch
 from steptime.memory.signs import signs_of
+from steptime.memory.snapshot import read_snapshot
 from steptime.memory.steps import boundaries_of, steady_of
 
 JOBS = tuple(

@@ -84,7 +84,7 @@ def pickles_read_here(monkeypatch: pytest.MonkeyPatch) -> None:
         made.seek(0)
         return made
 
-    for reader in ("steptime.hang.dump", "steptime.memory.read_snapshot"):
+    for reader in ("steptime.hang.dump", "steptime.memory.snapshot"):
         monkeypatch.setattr(f"{reader}.converted", converted)
 
 

@@ -16,11 +16,10 @@ from typing import Any
 
 from benchmarks.started import STEPTIME
 from steptime.hang.dump import read_dump
-from steptime.memory.read_snapshot import read_snapshot
+from steptime.memory.snapshot import read_snapshot
 from steptime.nan.nonfinite import read_numerics
-from steptime.recording.load import load
-from steptime.recording.parity import read_parity
-from steptime.recording.records import Life, decode
+from steptime.recording.load import load, read_parity
+from steptime.recording.packed import Life, decode
 from steptime.report.json import read as read_report
 from steptime.trace.reader import read as read_trace
 

@@ -29,8 +29,8 @@ from steptime.compare.text import render_text
 from steptime.diagnosis import diagnose_anywhere, diagnose_paths
 from steptime.errors import UsageError
 from steptime.memory.page import memory_tables
-from steptime.memory.read_snapshot import is_snapshot
 from steptime.memory.report import triage_path
+from steptime.memory.snapshot import is_snapshot
 from steptime.memory.text import MemoryReport, text as memory_text
 from steptime.quantities import format_duration, format_share
 from steptime.report import text

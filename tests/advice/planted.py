@@ -119,6 +119,7 @@ _CUDA = replace(
     loader=loader(0.1 * MS, 100 * US, workers=2, persistent_workers=True),
 )
 _TRANSFER = line("images = images.to(device)", 4 * MS, 0.01 * MS, role="transfer")
+_LISTS = line("extra = torch.tensor(table)", 7 * MS, calls="torch.tensor")
 _LOOPING = SourceLine("train.py", 1, "main")
 _CELL = SourceLine("model.py", 31, "forward")
 _COMPILED = CompilationUse(SourceLine("model.py", 10, "forward"), 2_000_000_000, True, "size mismatch at index 0")
@@ -535,6 +536,10 @@ PLANTED: dict[str, dict[str, Case]] = {
             _lines(line("images = torch.tensor(rows)", 8 * MS, role="input", calls="torch.tensor")),
             loader=None,
             categories=categories(input=8.2 * MS),
+        ),
+        "fires-in-every-fourth-step": replace(
+            _lines(_LISTS),
+            period=PeriodUse(4, 80, 40 * MS, about(10 * MS), "rest", _LISTS.source, line_share=0.7),
         ),
         "fires-on-a-mask-in-forward": _lines(
             line(
@@ -1252,6 +1257,9 @@ PLANTED: dict[str, dict[str, Case]] = {
     },
     "periodic-steps": {
         "fires": replace(BASE, period=PeriodUse(25, 12, 250 * MS, about(10 * MS), "rest", ITEM)),
+        "fires-with-the-part-of-a-line": replace(
+            BASE, period=PeriodUse(4, 80, 40 * MS, about(10 * MS), "rest", ITEM, line_share=0.6)
+        ),
         "clean when it hardly matters": replace(BASE, period=PeriodUse(25, 12, 2 * MS, about(0.08 * MS), "rest")),
     },
     "gpu-slowed": {

@@ -92,3 +92,16 @@ def test_what_a_function_has_made_is_freed_in_the_line_that_calls_it_and_goes_wi
     assert found.savings is not None
     assert found.savings.value == pytest.approx(6e6, rel=0.05)
     assert "job.py:15, called at train.py:" in found.summary
+
+
+def test_of_slow_steps_with_a_line_the_part_of_the_line_is_to_be_saved_there() -> None:
+    (found,) = chosen(HERE / "cases" / "periodic-steps" / "fires-with-the-part-of-a-line.json")
+    assert found.savings is not None
+    assert found.savings.value == pytest.approx(6e6)
+
+
+def test_what_a_line_does_in_every_fourth_step_is_told_once_and_by_what_it_does() -> None:
+    path = HERE / "cases" / "list-conversion" / "fires-in-every-fourth-step.json"
+    (found,) = chosen(path)
+    assert "periodic-steps" not in {each.name for each in look(path).findings}
+    assert any("Every 4th step" in each for each in found.evidence)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from steptime.analysis.line_table import LinePieces, LineTable, usual_spent
-from steptime.analysis.timeline import Phase
+from steptime.analysis.lines import LinedTurns, LinePieces, LineTable, lined_turns, usual_spent
+from steptime.analysis.timeline import Phase, Steps
 from steptime.arrays import Bool, Float64
 
 REST = Phase.REST
@@ -39,7 +39,8 @@ def shares(
     lined[:, REST], after[:, REST] = steps, usual
     lined[:, Phase.FORWARD], after[:, Phase.FORWARD] = 100, 100 * slowed
     watched: Bool = np.array([False, True])
-    found, scales = usual_spent(made, lined, after, watched)
+    turns = LinedTurns(None, np.zeros(2, np.bool_), np.ones(2))
+    found, scales = usual_spent(made, lined, after, watched, turns)
     return found[:, :, REST].mean(axis=1), scales[:, REST]
 
 
@@ -79,3 +80,27 @@ def test_where_the_machine_became_slower_all_lines_did() -> None:
     """By as much as forward did; what single steps take beyond that is of no line."""
     found, _ = shares((100, 0), (0, 0), usual=(200, 300, 300, 9000), slowed=3)
     assert found.tolist() == [300, 0]
+
+
+@pytest.mark.parametrize("first", [1, 2, 3, 4])
+def test_lines_of_every_fourth_step_are_a_fourth_however_many_of_those_were_timed(first: int) -> None:
+    """Seven steps are timed by line, of which one or two are slow by 800 ns in a line of their own."""
+    slow = np.arange(200) % 4 == 0
+    phases = np.zeros((200, len(Phase)), np.int64)
+    phases[:, REST] = 100 + np.random.default_rng(1).integers(0, 5, 200) + 800 * slow
+    duration = phases.sum(axis=1)
+    end, no, yes = np.cumsum(duration), np.zeros(200, np.bool_), np.ones(200, np.bool_)
+    lined = (np.arange(200) >= first) & (np.arange(200) < first + 7)
+    steps = Steps(end - duration, end, duration, phases, np.ones(200, np.int64), no, lined, yes, no, lined)
+    spent = np.zeros((2, 7, len(Phase)), np.int64)
+    spent[0, :, REST] = np.where(slow[lined], phases[lined, REST] - 800, phases[lined, REST])
+    spent[1, :, REST] = 800 * slow[lined]
+    pieces = LinePieces(NOTHING, NOTHING, NOTHING, NOTHING, NOTHING)
+    table = LineTable(
+        np.array([1, 2]), duration[lined], spent, np.zeros((2, 7), np.int64), np.zeros(7, np.int64), pieces
+    )
+    turns = lined_turns(steps)
+    assert turns.slow.tolist() == slow[lined].tolist()
+    usual = phases[steps.steady]
+    found, _ = usual_spent(table, phases[lined], usual, np.zeros(2, np.bool_), turns)
+    assert found[:, :, REST].mean(axis=1).tolist() == pytest.approx([102, 200], rel=0.02)

@@ -16,11 +16,10 @@ from steptime.analysis.categories import Breakdown, Category
 from steptime.analysis.step_context import step_context
 from steptime.analysis.threads import training_lane
 from steptime.analysis.trace_steps import steps_of
-from steptime.analysis.what_if.build import build
+from steptime.analysis.what_if.build import build, event_ties, wait_ties
 from steptime.analysis.what_if.critical_path import PathKind
 from steptime.analysis.what_if.graph import EdgeKind, Graph, NodeKind
 from steptime.analysis.what_if.scope import Scope, scope_of, streams_of, waits_of
-from steptime.analysis.what_if.threads import event_ties, wait_ties
 from steptime.analysis.what_if.what_if import rerun
 from steptime.intervals import EMPTY
 from steptime.trace.call_tree import call_tree, exclusive_spans

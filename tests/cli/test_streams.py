@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from steptime.cli.streams import Outlet, lost
+from steptime.cli.main import Outlet, lost
 from steptime.journal import Journal, Kind
 
 CLOSED = ("2>&-", ">&-", "<&-", "<&- >&- 2>&-", "2>/dev/full")
@@ -100,8 +100,7 @@ def test_a_reader_that_has_seen_enough_is_not_said() -> None:
 def test_a_pipe_that_does_not_block_gets_everything(tmp_path: Path) -> None:
     reader = "import sys; print(len(sys.stdin.read()))"
     much = (
-        "import os; os.set_blocking(1, False)\n"
-        "from steptime.cli.streams import secure; secure(); print('x' * 1_000_000)"
+        "import os; os.set_blocking(1, False)\nfrom steptime.cli.main import secure; secure(); print('x' * 1_000_000)"
     )
     piped = shell(f"{sys.executable} -c \"{much}\" | {sys.executable} -c '{reader}'", tmp_path)
     assert (piped.stdout, piped.stderr) == ("1000001\n", "")

@@ -13,8 +13,7 @@ import pytest
 from steptime.cli.main import main
 from steptime.errors import UsageError
 from steptime.hang.dump import Dump, read_dumps
-from steptime.hang.text import as_text
-from steptime.hang.triage import Fault, Stall, triage
+from steptime.hang.triage import Fault, Stall, as_text, triage
 
 REAL = Path(__file__).parent / "real"
 STORED = sorted(path.name for path in REAL.iterdir() if (path / "rank_2").exists())

@@ -14,8 +14,7 @@ from hang.dumps import WORLD, entry, healthy, open_entry, write
 from steptime.diagnosis import diagnose_paths
 from steptime.errors import TraceError, UsageError
 from steptime.hang.dump import read_dump, read_dumps
-from steptime.hang.text import as_text, to_json
-from steptime.hang.triage import Fault, HangTriage, Stall, counted_ranks, triage
+from steptime.hang.triage import Fault, HangTriage, Stall, as_text, counted_ranks, to_json, triage
 
 TP = ("1", "tp")
 

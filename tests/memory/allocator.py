@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from steptime.memory.lives import AllocationHistory, histories
-from steptime.memory.read_snapshot import read_snapshot
+from steptime.memory.snapshot import read_snapshot
 from steptime.memory.triage import MemoryTriage, triage
 
 PAGE = 512

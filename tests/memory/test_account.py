@@ -14,8 +14,8 @@ from steptime.errors import ImbalanceError
 from steptime.memory.breakdown import MemoryBreakdown, breakdown_at
 from steptime.memory.lives import alive_at, allocated, histories
 from steptime.memory.owners import Owner, owners_of
-from steptime.memory.read_snapshot import read_snapshot
 from steptime.memory.signs import signs_of
+from steptime.memory.snapshot import read_snapshot
 from steptime.memory.steps import boundaries_of
 from steptime.memory.triage import triage
 

@@ -10,8 +10,8 @@ import pytest
 from steptime.memory.in_report import FREE, over_time
 from steptime.memory.lives import AllocationHistory, allocated, histories
 from steptime.memory.owners import LABELS, Owner, owners_of
-from steptime.memory.read_snapshot import read_snapshot
 from steptime.memory.signs import signs_of
+from steptime.memory.snapshot import read_snapshot
 from steptime.memory.steps import boundaries_of
 
 

@@ -25,8 +25,7 @@ from memory.allocator import (
 from steptime.memory import text
 from steptime.memory.lives import AllocationHistory, histories
 from steptime.memory.owners import Owner
-from steptime.memory.read_snapshot import read_snapshot
-from steptime.memory.snapshot import NO_STACK, Stacks
+from steptime.memory.snapshot import NO_STACK, Stacks, read_snapshot
 from steptime.memory.text import MemoryReport
 from steptime.memory.triage import MemoryTriage, triage
 from steptime.quantities import SourceLine

@@ -17,10 +17,9 @@ import pytest
 from memory.allocator import BATCH, Allocator, train
 
 from steptime.errors import SnapshotError
-from steptime.memory import read_snapshot as read_snapshot_module
+from steptime.memory import snapshot as snapshot_module
 from steptime.memory.lives import histories
-from steptime.memory.read_snapshot import is_snapshot, read_snapshot
-from steptime.memory.snapshot import State
+from steptime.memory.snapshot import State, is_snapshot, read_snapshot
 from steptime.memory.triage import triage
 
 
@@ -224,7 +223,7 @@ def test_a_file_for_which_memory_does_not_suffice_says_how_much_is_free(
     assert raised.value.slug == "snapshot-too-large"
     assert "max_entries" in raised.value.sentence
     path = written(tmp_path, {"segments": [], "device_traces": [[{"a": number} for number in range(4_000_000)]]})
-    monkeypatch.setattr(read_snapshot_module, "MEMORY_PER_BYTE", (0, 1))
+    monkeypatch.setattr(snapshot_module, "MEMORY_PER_BYTE", (0, 1))
     assert outcome(path) == "snapshot-too-large"
 
 
@@ -298,7 +297,7 @@ def test_a_foreign_value_anywhere_counts_as_absent(tmp_path: Path, place: str, v
 
 @pytest.mark.usefixtures("in_time")
 def test_a_key_that_would_be_hashed_for_ever_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(read_snapshot_module, "BASE_SECONDS", 1)
+    monkeypatch.setattr(snapshot_module, "BASE_SECONDS", 1)
     data = bytearray(b"\x80\x04)\x940")
     for number in range(60):
         data += bytes((0x68, number, 0x68, number, 0x86, 0x94, 0x30))  # the last tuple twice in a new one

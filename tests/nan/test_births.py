@@ -18,7 +18,7 @@ from steptime.nan.nonfinite import NonFiniteOrigin  # noqa: E402
 from steptime.probe.numerics.batches import Batches  # noqa: E402
 from steptime.probe.numerics.instrument import _origin  # noqa: E402
 from steptime.probe.numerics.operators import OperatorWatch  # noqa: E402
-from steptime.probe.numerics.places import ModuleNames  # noqa: E402
+from steptime.probe.numerics.values import ModuleNames  # noqa: E402
 
 Job = Callable[[], tuple[Any, list[Any]]]
 """Returns a loss and the tensors whose gradients count."""

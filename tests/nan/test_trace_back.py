@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from steptime.nan.cause import growth_factor, growth_of
+from steptime.nan.cause import growth_factor, growth_of, trace_back
 from steptime.nan.nonfinite import NonFiniteOrigin, ProcessNumerics, Trigger, ValueRange, read_numerics
 from steptime.nan.text import LINES, render
-from steptime.nan.trace_back import trace_back
 from steptime.quantities import SourceLine
 
 OVERFLOW = NonFiniteOrigin(

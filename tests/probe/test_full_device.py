@@ -14,7 +14,7 @@ pytest.importorskip("torch")
 import torch
 
 from steptime.memory.lives import histories
-from steptime.memory.read_snapshot import read_snapshot
+from steptime.memory.snapshot import read_snapshot
 from steptime.memory.triage import triage
 from steptime.probe.memory import exhausted
 

@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("torch")
 
 from steptime.journal import Kind
-from steptime.probe.garbage import LEAST, GarbageWatch
+from steptime.probe.session import LEAST, GarbageWatch
 
 
 def test_collections_are_written_with_their_begin_and_end() -> None:
@@ -48,7 +48,7 @@ def test_no_python_function_runs_inside_the_collector() -> None:
 
 INTERRUPTED = """
 import _thread, functools, gc
-from steptime.probe.garbage import GarbageWatch
+from steptime.probe.session import GarbageWatch
 
 class Interrupt:  # a callback in C: it sets the signal and handles nothing
     start = stop = property(next)

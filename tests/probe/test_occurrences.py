@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from steptime.probe.occurrences import Occurrences, distance, next_one
+from steptime.probe.catching import Occurrences, distance, next_one
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,7 @@ import pytest
 from preloading import python
 
 from steptime.analysis.layout import lay_out, lay_out_whole
-from steptime.analysis.line_table import line_table
-from steptime.analysis.lines import LineRole, identity_of
+from steptime.analysis.lines import LineRole, identity_of, line_table
 from steptime.analysis.recorded_breakdown import breakdown_of_process
 from steptime.analysis.timeline import Mode, Phase, SegmentKind, Timeline
 from steptime.recording.load import load

@@ -12,7 +12,7 @@ from steptime.journal import FORMAT_VERSION, RECORD, Flag, Kind
 from steptime.quantities import SourceLine
 from steptime.recording import recording
 from steptime.recording.documents import FACT_TYPES
-from steptime.recording.records import LAYOUT
+from steptime.recording.packed import LAYOUT
 
 PAGE = (Path(__file__).parents[2] / "docs" / "recording-format.md").read_text(encoding="utf-8")
 TYPES = (

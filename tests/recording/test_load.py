@@ -16,9 +16,8 @@ from steptime.analysis.layout import lay_out
 from steptime.errors import RecordingError
 from steptime.journal import FORMAT_VERSION, RECORD, Kind
 from steptime.recording.load import facts_of, load
-from steptime.recording.packed import pack
+from steptime.recording.packed import LAYOUT, decode, pack
 from steptime.recording.recording import IntervalTable, LoaderFacts
-from steptime.recording.records import LAYOUT, decode
 
 
 def encode(table: IntervalTable) -> bytes:

@@ -17,8 +17,7 @@ from steptime.launcher import thin as launcher
 from steptime.launcher.thin import JournalThinner
 from steptime.recording.growing import GrowingRecording
 from steptime.recording.load import load
-from steptime.recording.packed import ASIDE, MAGIC, unpack
-from steptime.recording.records import LAYOUT, Records
+from steptime.recording.packed import ASIDE, LAYOUT, MAGIC, Records, unpack
 from steptime.recording.thinning import BYTES_PER_SECOND, MINUTE, thin
 
 NOTHING = np.empty(0, LAYOUT)

@@ -16,7 +16,7 @@ from steptime.errors import OutputError
 from steptime.report import speedscope
 from steptime.report.flame import FlameGraph, flame_of, stacks_of
 from steptime.report.output import RENDERERS, renderer_for
-from steptime.report.page.flame import flames
+from steptime.report.page.charts import flames
 from steptime.report.report import Report
 
 US = 1_000

@@ -12,7 +12,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from functools import partial
 
 import numpy as np
 
@@ -21,8 +20,17 @@ from steptime.advice.kernels import COPIES, plain_name
 from steptime.advice.memory_evidence import memory_rate
 from steptime.advice.savings import named, ratio, scaled, total
 from steptime.analysis.layout import Layout
-from steptime.analysis.line_table import GAPS, line_table, own_time, usual_spent, without_stalls
-from steptime.analysis.lines import LineRole, find_gaps, identity_of
+from steptime.analysis.lines import (
+    GAPS,
+    LineRole,
+    find_gaps,
+    identity_of,
+    line_table,
+    lined_turns,
+    own_time,
+    usual_spent,
+    without_stalls,
+)
 from steptime.analysis.timeline import Phase, SegmentKind
 from steptime.arrays import Float64, Int64, unique
 from steptime.intervals import EMPTY, Intervals, measure, subtract
@@ -247,7 +255,8 @@ def line_uses(process: Process, layout: Layout, usual: Int64, in_operators: Inte
     identities, pieces = table.identities, table.pieces
     roles = [layout.lines.roles[each] for each in identities.tolist()]
     watched = np.array([role in WATCHED for role in roles])
-    spent, scales = usual_spent(table, steps.phases[lined], steps.phases[usual], watched)
+    turns = lined_turns(steps)
+    spent, scales = usual_spent(table, steps.phases[lined], steps.phases[usual], watched, turns)
     scale = scales[np.arange(len(roles)), [GAPS.get(role, Phase.REST) for role in roles]]
     # Preparing a batch with operators is preparing it all the same: only lines of no other role are split.
     plain = np.array([role is LineRole.PYTHON for role in roles])
@@ -261,9 +270,12 @@ def line_uses(process: Process, layout: Layout, usual: Int64, in_operators: Inte
         summed: Float64 = np.bincount(cell, amounts, len(identities) * len(lined)).astype(np.float64)
         return summed.reshape(len(identities), len(lined))
 
-    host = without_stalls(by_line(pieces.rest * (1 - busy)) * own_time(table) * scale[:, None])
-    checkpoint = by_line(measure(saved, pieces.begin, pieces.end).astype(np.float64)) * scale[:, None]
-    counted = partial(_by_line, identities, steps.begin[lined], steps.end[lined])
+    def counted(identity: Int64, begin: Int64, value: Int64) -> Float64:
+        in_step = _by_line(identities, steps.begin[lined], steps.end[lined], identity, begin, value)
+        return in_step * turns.weights
+
+    host = without_stalls(by_line(pieces.rest * (1 - busy)) * own_time(table) * scale[:, None], turns) * turns.weights
+    checkpoint = by_line(measure(saved, pieces.begin, pieces.end).astype(np.float64)) * scale[:, None] * turns.weights
     hits = counted(times.hit_identity, times.hit_begin, np.ones(len(times.hit_begin), np.int64))
     collections = layout.lane.of(Kind.GARBAGE).begin
     inside = np.searchsorted(collections, times.end) - np.searchsorted(collections, times.begin)
@@ -276,8 +288,8 @@ def line_uses(process: Process, layout: Layout, usual: Int64, in_operators: Inte
         LineUse(
             source=(source := sources[int(identities[row])]),
             role=roles[row].value,
-            duration=mean_of_series(duration[row]),
-            host=mean_of_series(np.minimum(host[row], duration[row])),
+            duration=mean_of_series(turns.levelled(duration[row])),
+            host=mean_of_series(turns.levelled(np.minimum(host[row], duration[row]))),
             hits=float(hits[row].mean()),
             garbage=float(garbage[row].mean()),
             checkpoint=float(checkpoint[row].mean()),
@@ -287,23 +299,23 @@ def line_uses(process: Process, layout: Layout, usual: Int64, in_operators: Inte
     )
 
 
-def grown_line(process: Process, layout: Layout, phase: Phase, extra: float) -> SourceLine | None:
-    """The line that takes most beyond what it takes in others, in steps of which a phase takes so many ns longer, by
-    those that were timed by line, in that phase; None where none of the slow ones or none of the others was, or no line
-    takes most of it."""
+def grown_line(process: Process, layout: Layout) -> tuple[SourceLine, float] | None:
+    """Of steps that are slow in their turn, the line that takes most of what they take longer, and its part of that, by
+    those that were timed by line; None where none of the slow ones or none of the others was, or no line takes most of
+    it."""
     steps = layout.timeline.steps
-    lined = np.flatnonzero(steps.lined)
-    if not len(lined) or not len(layout.lines.times.identity):
-        return None
-    spent_in_phase = steps.phases[lined, phase]
-    chosen = spent_in_phase > spent_in_phase.min() + extra / 2
-    if not chosen.any() or chosen.all():
+    turns = lined_turns(steps)
+    chosen, period = turns.slow, turns.period
+    if period is None or not chosen.any() or chosen.all() or not len(layout.lines.times.identity):
         return None
     table = line_table(steps, layout.lines, layout.claims, layout.work)
-    spent = table.spent[:, :, phase]
+    spent, whole = table.spent[:, :, period.phase], steps.phases[np.flatnonzero(steps.lined), period.phase]
     grown = np.median(spent[:, chosen], axis=1) - np.median(spent[:, ~chosen], axis=1)
     most = int(grown.argmax())
-    return dict(_sources(process)).get(int(table.identities[most])) if grown[most] >= extra / 2 else None
+    line = dict(_sources(process)).get(int(table.identities[most]))
+    if line is None or grown[most] < period.extra / 2:
+        return None
+    return line, min(1.0, ratio(grown[most], float(np.median(whole[chosen]) - np.median(whole[~chosen]))))
 
 
 def repeated_forward(process: Process, layout: Layout, usual: Int64) -> RepeatedForward | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -128,16 +129,11 @@ def period_use(process: Process, layout: Layout) -> PeriodUse | None:
     slow = mean_of_series(layout.timeline.steps.phases[period.slow, period.phase])
     reach, saved = (slow.high - slow.value) / period.every, period.cost
     cost = modelled(saved, saved - reach, saved + reach, slow.samples)
-    return PeriodUse(
-        period.every,
-        len(period.slow),
-        period.extra,
-        cost,
-        period.phase.name.lower(),
-        grown_line(process, layout, period.phase, period.extra)
-        or _turn(process, period.every)
-        or (_only_call(process) if period.phase is Phase.REST else None),
-    )
+    use = PeriodUse(period.every, len(period.slow), period.extra, cost, period.phase.name.lower())
+    if (grown := grown_line(process, layout)) is not None:
+        return replace(use, line=grown[0], line_share=grown[1])
+    line = _turn(process, period.every) or (_only_call(process) if period.phase is Phase.REST else None)
+    return replace(use, line=line)
 
 
 def take_turns(steps: Steps, updates: RecordTable, slow: Int64) -> bool:

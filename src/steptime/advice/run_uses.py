@@ -230,7 +230,8 @@ class ChangeUse:
 @dataclass(frozen=True, slots=True)
 class PeriodUse:
     """Steps that are slow every so many steps. count: of them; extra: ns that one takes more than a usual step; cost:
-    ns per step. phase: with most of it. line: that counts the steps."""
+    ns per step. phase: with most of it. line: that counts the steps, or takes most of that time; line_share: then its
+    part of it."""
 
     every: int
     count: int
@@ -238,6 +239,7 @@ class PeriodUse:
     cost: Estimate
     phase: str
     line: SourceLine | None = None
+    line_share: float = 1.0
 
 
 LONGER = 1.2

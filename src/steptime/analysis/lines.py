@@ -7,6 +7,9 @@ a metric).
 
 What lies between the instrumented parts of a step is exact in steps with line records; in others it is what those
 showed, at most the gap itself.
+
+The line table says the same as a sum: every nanosecond of the line-timed steps belongs to one line, or to none that was
+timed.
 """
 
 from __future__ import annotations
@@ -18,9 +21,11 @@ from enum import Enum
 
 import numpy as np
 
-from steptime.analysis.activity import Activity, TrainingWork
-from steptime.analysis.timeline import RecordTable
-from steptime.arrays import Bool, Int64, unique
+from steptime.analysis.activity import Activity, SegmentClaims, TrainingWork, split
+from steptime.analysis.operators import FEWEST_BESIDE_A_STALL
+from steptime.analysis.step_patterns import Period, find_period
+from steptime.analysis.timeline import Phase, RecordTable, Steps
+from steptime.arrays import Bool, Float64, Int64, unique
 from steptime.intervals import Intervals, join, measure, union
 from steptime.journal import Kind
 from steptime.recording.recording import CodeFacts, CodeLine, Process
@@ -301,3 +306,165 @@ def _roles_by_clock(times: LineTimes, activity: Activity, work: TrainingWork) ->
     roles, largest = list(parts), held.argmax(axis=0).tolist()
     known = held.max(axis=0) > SLIVER * whole
     return {each: roles[row] for each, row, sure in zip(identities.tolist(), largest, known, strict=True) if sure}
+
+
+GAPS = {LineRole.INPUT: Phase.INPUT, LineRole.TRANSFER: Phase.TRANSFER}
+"""Which phase a line's time outside of the loader and the model is; of other lines it is the rest."""
+
+FAR_LONGER = 1.5
+"""Times what the line-timed steps take outside of the phases: more is not the machine's noise, which timing lines, too,
+works against."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LinePieces:
+    """When each line was the innermost one, cut at the boundaries of the steps. row: of the table. step: its column.
+    rest: ns outside of segments, the loader and the model."""
+
+    row: Int64
+    step: Int64
+    begin: Int64
+    end: Int64
+    rest: Int64
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LineTable:
+    """The line-timed steps by line. identities: (k,), those of LINE records. steps: (m,) ns, their durations. spent:
+    (k, m, phases) ns; timing: (k, m) ns of it that timing the lines took. untimed: (m,) ns in no line that was timed.
+    Raises ValueError where it does not add up to the steps, to the nanosecond."""
+
+    identities: Int64
+    steps: Int64
+    spent: Int64
+    timing: Int64
+    untimed: Int64
+    pieces: LinePieces
+
+    def __post_init__(self) -> None:
+        if (self.untimed < 0).any() or (self.spent.sum(axis=(0, 2)) + self.untimed != self.steps).any():
+            raise ValueError("the lines of a step do not add up to it")
+
+
+def line_table(steps: Steps, lines: LineRoles, claims: SegmentClaims, work: TrainingWork) -> LineTable:
+    """The table of the line-timed steps."""
+    times, lined = lines.times, np.flatnonzero(steps.lined)
+    identities = unique(times.identity)
+    first = np.searchsorted(times.end, steps.begin[lined], side="right")
+    last = np.searchsorted(times.begin, steps.end[lined])
+    rows = np.concatenate([np.arange(0), *map(np.arange, first, last)]).astype(np.int64)
+    column = np.repeat(np.arange(len(lined)), np.maximum(0, last - first))
+    begin = np.maximum(times.begin[rows], steps.begin[lined][column])
+    end = np.minimum(times.end[rows], steps.end[lined][column])
+    row = np.searchsorted(identities, times.identity[rows])
+    duration, phases = split(begin, end, claims, work)
+    spent = np.zeros((len(identities), len(lined), len(Phase)), np.int64)
+    np.add.at(spent, (row, column), phases)
+    for number, each in enumerate(identities.tolist()):
+        if (named := GAPS.get(lines.roles[each])) is not None:
+            spent[number, :, named] += spent[number, :, Phase.REST]
+            spent[number, :, Phase.REST] = 0
+    untimed = steps.duration[lined] - np.bincount(column, duration, len(lined)).astype(np.int64)
+    pieces = LinePieces(row, column, begin, end, phases[:, Phase.REST])
+    timing = np.zeros((len(identities), len(lined)), np.int64)
+    when = np.minimum(np.searchsorted(steps.end[lined], times.hit_begin, side="right"), len(lined) - 1)
+    inside = (times.hit_begin >= steps.begin[lined][when]) & (times.hit_begin < steps.end[lined][when])
+    np.add.at(timing, (np.searchsorted(identities, times.hit_identity[inside]), when[inside]), times.hit_cost[inside])
+    return LineTable(identities, steps.duration[lined], spent, timing, untimed, pieces)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LinedTurns:
+    """What the line-timed steps stand for. period: every how many steps one is slow, None where none is. slow: (m,),
+    those that are slow in their turn. weights: (m,), 1 on the average: of a few steps too many are slow, or too few."""
+
+    period: Period | None
+    slow: Bool
+    weights: Float64
+
+    def levelled(self, values: Float64) -> Float64:
+        """(m,): values with the same mean, of which slow steps and others no longer lie apart: how many of them were
+        timed is in the weights, and no uncertainty. As they are where a single one is slow, which has no spread."""
+        found = values.copy()
+        if self.slow.sum() > 1:
+            for alike in (self.slow, ~self.slow):
+                found[alike] += values.mean() - values[alike].mean()
+        return found
+
+
+def lined_turns(steps: Steps) -> LinedTurns:
+    """Of the line-timed steps. Where all or none of them are slow they tell nothing of the others."""
+    lined, period = np.flatnonzero(steps.lined), find_period(steps)
+    slow = np.zeros(len(lined), np.bool_)
+    if period is not None and len(lined):
+        spent = steps.phases[lined, period.phase]
+        slow = spent > spent.min() + period.extra / 2
+    weights = np.ones(len(lined))
+    if period is not None and slow.any() and not slow.all():
+        weights = np.where(slow, 1 / (period.every * slow.mean()), (1 - 1 / period.every) / (~slow).mean())
+    return LinedTurns(period, slow, weights)
+
+
+def usual_spent(
+    table: LineTable, lined: Int64, usual: Int64, watched: Bool, turns: LinedTurns
+) -> tuple[Float64, Float64]:
+    """(spent, scales): what the lines take in a usual step, (k, m, phases) ns, and what an ns of each line in each
+    phase of the line-timed steps is in one, (k, phases). lined, usual: (m, phases) and (n, phases) ns, the phases of
+    the steps. watched: (k,), lines that hold a call which the probe wraps. Each line-timed step counts by its weight.
+
+    Timing lines slows a step, and a line with many calls more than one with none: what that took, as far as it is
+    known, is taken out first. In these steps the probe listens to every call that it wraps, which it mostly does not:
+    what they are longer by outside of the phases is taken from the lines that hold such calls. Then each phase is what
+    it is in the usual steps. So all lines together take no longer than a usual step, nor those of a phase longer than
+    it.
+
+    Where the usual steps take far longer outside of the phases than those that were timed, some may do what no timed
+    one did (a plot every so many steps), which is no line's that was timed: their median counts then, or what the
+    machine explains, by which all phases are longer. What they take longer is that of lines of the job's own, and not
+    of what stands around a call that the probe wraps.
+    """
+    own = table.spent * own_time(table)[:, :, None]
+    spent = without_stalls(own, turns) * turns.weights[:, None]
+    timed = spent.mean(axis=1).sum(axis=0)
+    left_out = (table.spent * turns.weights[:, None] - spent).mean(axis=1).sum(axis=0)
+    whole = np.maximum(timed, (lined * turns.weights[:, None]).mean(axis=0) - left_out)
+    longer = max(0.0, whole[Phase.REST] - usual[:, Phase.REST].mean())
+    held = spent[watched, :, Phase.REST].mean(axis=1).sum()
+    listening = min(longer, held)
+    whole[Phase.REST] -= listening
+    centre = usual.mean(axis=0)
+    expected = whole[Phase.REST] * max(1.0, _slowed(centre, whole))
+    if centre[Phase.REST] > FAR_LONGER * expected:
+        centre[Phase.REST] = min(centre[Phase.REST], max(expected, np.median(usual[:, Phase.REST])))
+    every = np.divide(centre, whole, out=np.ones(len(Phase)), where=whole > 0)
+    scales = np.tile(every, (len(spent), 1))
+    scales[watched, Phase.REST] *= 1 - listening / held if held > 0 else 1.0
+    if every[Phase.REST] > 1 and whole[Phase.REST] > held:
+        scales[watched, Phase.REST] = 1.0
+        scales[~watched, Phase.REST] = (centre[Phase.REST] - held) / (whole[Phase.REST] - held)
+    return spent * scales[:, None, :], scales
+
+
+def _slowed(centre: Float64, whole: Float64) -> float:
+    """By how many times the phases are longer than in the line-timed steps, without what is outside of them."""
+    timed = np.delete(whole, Phase.REST).sum()
+    return float(np.delete(centre, Phase.REST).sum() / timed) if timed > 0 else 1.0
+
+
+def own_time(table: LineTable) -> Float64:
+    """(k, m): of the time of each line in each step, what timing it did not take."""
+    whole = table.spent.sum(axis=2)
+    timing = np.minimum(table.timing, whole)
+    share: Float64 = np.divide(timing, whole, out=np.zeros(whole.shape), where=whole > 0)
+    return 1.0 - share
+
+
+def without_stalls(values: Float64, turns: LinedTurns) -> Float64:
+    """By line and step: of the steps that are slow in their turn, and of the others, the longest one of a line counts
+    as much as its second. Once is no habit."""
+    capped = values.copy()
+    for chosen in (turns.slow, ~turns.slow):
+        if chosen.sum() > FEWEST_BESIDE_A_STALL:
+            alike = values[:, chosen]
+            capped[:, chosen] = np.minimum(alike, np.sort(alike, axis=1)[:, -2:-1])
+    return capped

@@ -29,8 +29,7 @@ def command(paths: tuple[str, ...], world_size: int | None, as_json: bool) -> in
     """
     from steptime.cli.screen import show
     from steptime.hang.dump import read_dumps
-    from steptime.hang.text import as_text, to_json
-    from steptime.hang.triage import triage
+    from steptime.hang.triage import as_text, to_json, triage
 
     dumps, passed_over = read_dumps(paths)
     found = triage(dumps, world_size)

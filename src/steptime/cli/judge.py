@@ -36,9 +36,8 @@ from steptime.report.output import Renderer
 from steptime.trials import candidates
 from steptime.trials.containment import refuse_uncontained
 from steptime.trials.judge import NEVER
-from steptime.trials.metric import Metric
 from steptime.trials.plan import plain_stand
-from steptime.trials.results import Plan, append_result, read_results
+from steptime.trials.results import Metric, Plan, append_result, read_results
 from steptime.trials.trial import BASELINE, TrialVerdict, Variant
 from steptime.trials.until_loss import LossTarget
 

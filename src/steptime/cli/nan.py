@@ -19,9 +19,9 @@ from steptime.launcher.command import default_recording, job_name, resolve
 from steptime.launcher.launch import exit_as, launch
 from steptime.launcher.outcome import NumericsOptions, Outcome, ProbeOptions
 from steptime.launcher.variant import OUTPUT, run_variant
+from steptime.nan.cause import first_sign, trace_back
 from steptime.nan.nonfinite import NonFinite, ProcessNumerics, Trigger, read_numerics
 from steptime.nan.text import render
-from steptime.nan.trace_back import first_sign, trace_back
 from steptime.report.json import document
 from steptime.report.output import STANDARD_OUTPUT, Renderer
 from steptime.trials.containment import Workspace, contained, leave, refuse_uncontained

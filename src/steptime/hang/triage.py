@@ -2,6 +2,10 @@
 
 Ranks of a process group call its collectives in the same order, with arguments that fit. The first place where they do
 not, and where somebody still waits, is where the job stopped; whatever else waits, waits for that.
+
+NCCL's dumps list the members of every group under its name. gloo's (torch 2.13) name groups in their calls only, and
+hold one list without a name: of all ranks where the process made no further group, empty where it did. So of a gloo
+group those members are known that have called something in it, and whether there are others is mostly not.
 """
 
 from __future__ import annotations
@@ -10,10 +14,97 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from math import prod
 
+import msgspec
+
+from steptime.errors import UsageError
 from steptime.hang.dump import COMPLETED, CollectiveCall, Dump
-from steptime.hang.groups import Group, groups_of, world_of
-from steptime.quantities import SourceLine, format_source
+from steptime.quantities import SourceLine, format_count, format_source
+from steptime.report.sentences import place_text
+
+DEFAULT, DEFAULT_NAMES = "default_pg", ("", "0")
+"""The group of all ranks: what torch describes it as, and its names where no description is kept."""
+LARGEST_WORLD = 1 << 20
+"""Ranks up to which those between are taken to exist: a larger number in a file is a mistake."""
+MOST_DIMENSIONS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """name: as calls give it. members: the ranks of the job that are known to belong to it. possible: those that may,
+    as no dump says it. open: there may be ranks that no dump names."""
+
+    name: str
+    members: tuple[int, ...]
+    possible: tuple[int, ...] = ()
+    open: bool = False
+
+    @property
+    def whole(self) -> bool:
+        """Whether no other rank can belong to it."""
+        return not (self.possible or self.open)
+
+
+def world_of(dumps: Sequence[Dump], world_size: int | None = None) -> Group:
+    """The group of all ranks of the job: they are numbered from 0 on, so that those between known ones exist.
+
+    world_size: how many there are, where the user says it. Raises UsageError where a dump names others.
+    """
+    known = {dump.rank for dump in dumps}.union(*(members for dump in dumps for members in dump.groups.values()))
+    last = max(known, default=0)
+    if world_size is not None and last >= world_size:
+        raise UsageError("usage", f"A job of {world_size} ranks has no rank {last}, which a dump is of or names.")
+    if last >= LARGEST_WORLD:
+        return Group("", tuple(sorted(known)), open=True)
+    size = world_size or _gathered(call for dump in dumps for call in dump.calls if _is_default(call))
+    listed = any(len(dump.groups.get(name, ())) > last for dump in dumps for name in DEFAULT_NAMES)
+    return Group("", tuple(range(max(size, last + 1))), open=not (listed or size > last))
+
+
+def groups_of(dumps: Sequence[Dump], world: Group) -> tuple[Group, ...]:
+    """Every group that a dump lists or has calls of. Several of one name (made by splitting) have different members."""
+    listed = (Group(name, members) for dump in dumps for name, members in dump.groups.items() if name)
+    found = {(group.name, group.members): group for group in listed}
+    unlisted: dict[str, dict[int, list[CollectiveCall]]] = {}
+    for dump in dumps:
+        for call in dump.calls:
+            if not (call.group and call.group in dump.groups):
+                unlisted.setdefault(call.group, {}).setdefault(dump.rank, []).append(call)
+    for name, calls in unlisted.items():
+        group = _by_calls(name, calls, world)
+        found[name, group.members] = group
+    return tuple(found.values())
+
+
+def _by_calls(name: str, calls: dict[int, list[CollectiveCall]], world: Group) -> Group:
+    """A group that no dump lists the members of. calls: in it, by rank."""
+    own = [call for each in calls.values() for call in each]
+    members = tuple(sorted(calls))
+    if any(map(_is_default, own)):
+        return Group(name, world.members, open=world.open)
+    if _gathered(own) == len(members):
+        return Group(name, members)
+    return Group(name, members, tuple(rank for rank in world.members if rank not in calls), world.open)
+
+
+def _is_default(call: CollectiveCall) -> bool:
+    return call.group in DEFAULT_NAMES or call.description == DEFAULT
+
+
+def _gathered(calls: Iterable[CollectiveCall]) -> int:
+    """How many ranks a group has, by an all-gather, which gets as much from each; 0 where none was kept."""
+    for call in calls:
+        if call.operation.replace("_", "").startswith("allgather") and "_v" not in call.operation:
+            given, got = _elements(call.input_sizes), _elements(call.output_sizes)
+            if given and got % given == 0 and 0 < got // given <= LARGEST_WORLD:
+                return got // given
+    return 0
+
+
+def _elements(sizes: Iterable[tuple[int, ...]]) -> int:
+    return sum(prod(size[:MOST_DIMENSIONS]) for size in sizes)
+
 
 NAMED = 8
 """Ranks that a sentence lists before it counts them."""
@@ -420,3 +511,54 @@ def _last_call(dump: Dump) -> str:
     call = dump.calls[-1]
     what = f"{call.operation} #{call.sequence} of {_group_name(call.group, (call,))}"
     return f"rank {dump.rank}'s last call is {what}, {_progress(call)}{_at_place(call)}"
+
+
+SHOWN = 5
+"""Stalls that the text shows: the others follow from the first."""
+
+
+def as_text(found: HangTriage, passed_over: Sequence[str] = ()) -> str:
+    """The whole text, with a line feed at its end."""
+    head = f"{format_count(len(found.ranks), 'dump')} ({counted_ranks(found.ranks)})"
+    head += f", {format_count(found.checked, 'collective')} compared"
+    lines = [f"{head}; {no_dump(found.absent)}." if found.absent else f"{head}.", ""]
+    if not found.stalls:
+        lines += _nobody_waits(found)
+    for number, stall in enumerate(found.stalls[:SHOWN]):
+        lines += [*_stall(stall, first=not number), ""]
+    if len(found.stalls) > SHOWN:
+        lines.append(f"… and {len(found.stalls) - SHOWN} more that follow from these (--json has all).")
+    lines += [f"Left out: {each}" for each in passed_over[:1]]
+    return "\n".join(lines).rstrip("\n") + "\n"
+
+
+def _nobody_waits(found: HangTriage) -> list[str]:
+    """Where to look instead: at a rank that left no dump first, as gloo ends the calls of the others when one dies."""
+    if found.absent:
+        suspects = first_suspects(found.absent)
+        return [
+            f"No rank with a dump waits in a collective. The {suspects}, of which there is no dump:",
+            "dead, or stuck in its own code. Read its output; while it lives: py-spy dump --pid PID",
+        ]
+    lines = [
+        "No rank waits in a collective, as far as the dumps go: all that was called is done and agrees.",
+        "A rank that hangs elsewhere (input, a lock, a checkpoint) shows in: py-spy dump --pid PID",
+    ]
+    unknown = "The dumps do not say how many ranks the job has: with --world-size N those without a dump are named."
+    return lines if found.whole else [*lines, unknown]
+
+
+def _stall(stall: Stall, *, first: bool) -> list[str]:
+    mark = "Follows:" if stall.consequence else "Cause:  " if first else "Also:   "
+    lines = [f"{mark} {stall.sentence}"]
+    if stall.source is not None:
+        function = f", in {stall.source.function}" if stall.source.function else ""
+        lines.append(f"    {place_text(stall.source)}{function}")
+    return [*lines, *(f"    {each}" for each in stall.evidence)]
+
+
+def to_json(found: HangTriage) -> str:
+    """All of it; each stall with its sentence."""
+    stalls = [{**msgspec.to_builtins(stall), "sentence": stall.sentence} for stall in found.stalls]
+    document = msgspec.to_builtins(found) | {"stalls": stalls}
+    return msgspec.json.format(msgspec.json.encode(document), indent=1).decode() + "\n"

@@ -18,8 +18,7 @@ import psutil
 
 from steptime.journal import RECORD, Kind, append_to
 from steptime.launcher.supervise import THINNING_PERIOD
-from steptime.recording.packed import ASIDE, MAGIC, SUFFIX
-from steptime.recording.records import LAYOUT, Records
+from steptime.recording.packed import ASIDE, LAYOUT, MAGIC, SUFFIX, Records
 from steptime.recording.thinning import BYTES_PER_SECOND, thin
 
 LARGE = 2 << 20

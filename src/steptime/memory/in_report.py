@@ -16,8 +16,8 @@ from steptime.arrays import Int64
 from steptime.errors import SteptimeError
 from steptime.memory.lives import AllocationHistory, allocated, histories, histories_of_trace
 from steptime.memory.owners import LABELS, Codes, Owner, owners_of
-from steptime.memory.read_snapshot import read_snapshot
 from steptime.memory.signs import signs_of
+from steptime.memory.snapshot import read_snapshot
 from steptime.memory.steps import boundaries_of
 from steptime.recording.recording import Process
 from steptime.trace.links import UNKNOWN

@@ -10,7 +10,7 @@ from steptime.analysis.memory_samples import CPU_PLACE, growths
 from steptime.analysis.trace_steps import find_steps
 from steptime.errors import NothingMeasuredError
 from steptime.memory.lives import AllocationHistory, histories, histories_of_trace
-from steptime.memory.read_snapshot import is_snapshot, read_snapshot
+from steptime.memory.snapshot import is_snapshot, read_snapshot
 from steptime.memory.text import Keeper, MemoryReport
 from steptime.memory.triage import triage
 from steptime.recording.load import load_process, look_into, name_of, place

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from enum import IntEnum
-from typing import TypeVar
+from pathlib import Path
+from typing import IO, Any, TypeVar
+
+import numpy as np
+import psutil
 
 from steptime.arrays import Bool, Int8, Int32, Int64
-from steptime.quantities import SourceLine
+from steptime.errors import SnapshotError, no_such_file
+from steptime.memory.snapshot_columns import LARGEST
+from steptime.plain_pickle import BASE_MEMORY, NotPlainError, converted
+from steptime.quantities import SourceLine, format_bytes
 
 NO_STACK = -1
 """No frames were recorded."""
@@ -141,3 +150,126 @@ class Snapshot:
     settings: tuple[tuple[str, str], ...] = ()
     truncated: bool = False
     problems: tuple[str, ...] = ()
+
+
+CONVERTER = "steptime.memory.snapshot_columns:convert"
+GZIP = b"\x1f\x8b"
+START = 4096
+"""Bytes in which JSON names its parts."""
+MEMORY_PER_BYTE = 5, 12
+"""Bytes that are taken for each byte of the file: of a real pickle 5, of JSON up to 10."""
+BASE_SECONDS, BYTES_PER_SECOND = 10, 1_000_000
+"""Processor time that reading may take: ten times what a real file needs."""
+EXPECTED = "Give a file of torch.cuda.memory._dump_snapshot."
+RECORD_LESS = (
+    "record fewer events (max_entries of torch.cuda.memory._record_memory_history), or read it on a larger machine."
+)
+
+
+def is_snapshot(path: Path) -> bool:
+    """Whether a file begins like a pickle of protocol 2 to 5, is named like one, or is JSON that names its parts."""
+    if path.is_fifo():
+        return False
+    try:
+        with path.open("rb") as file:
+            start = file.read(START)
+    except OSError:
+        return False
+    if start[:1] == b"\x80" and start[1:2] <= b"\x05":
+        return True
+    in_json = start[:1] == b"{" and (b'"segments"' in start or b'"device_traces"' in start)
+    return in_json or path.name.endswith((".pickle", ".pkl", ".pickle.gz"))
+
+
+def read_snapshot(path: Path) -> Snapshot:
+    """Reads a snapshot: a pickle of `torch.cuda.memory._dump_snapshot` (torch 2.1 to 2.13; also compressed by gzip), or
+    the same as JSON. What is cut off is read as far as it goes, and said.
+
+    Raises SnapshotError for a file that is none, that asks for anything but data, or that this machine's memory does
+    not hold.
+    """
+    try:
+        if path.is_fifo():  # it would block until somebody writes into it, and can be read once only
+            raise OSError("it is a pipe")
+        with path.open("rb", buffering=0) as file, _columns(path, file) as columns:
+            return _read_columns(path, columns)
+    except FileNotFoundError:
+        raise no_such_file(path, "a snapshot of PyTorch's allocator, a trace or a recording", SnapshotError) from None
+    except OSError as error:
+        raise SnapshotError(
+            "snapshot-unreadable", f"{path} cannot be read ({error.strerror or error}): name a file that can."
+        ) from None
+
+
+def _columns(path: Path, file: IO[bytes]) -> IO[bytes]:
+    """What `snapshot_columns` writes of a file, by a process that may take the memory that is free, and no more."""
+    size, free = path.stat().st_size, psutil.virtual_memory().available
+    compressed = file.read(2) == GZIP
+    file.seek(0)
+    least = size * MEMORY_PER_BYTE[0]
+    most = free if compressed else min(free, size * MEMORY_PER_BYTE[1])
+    try:
+        if least > free:
+            raise NotPlainError("too-large", f"takes about {format_bytes(least)} of memory to read")
+        return converted(file, CONVERTER, max(BASE_MEMORY, most), BASE_SECONDS + size // BYTES_PER_SECOND)
+    except NotPlainError as error:
+        helps = f"{format_bytes(free)} are free: {RECORD_LESS}" if error.kind == "too-large" else EXPECTED
+        raise SnapshotError(f"snapshot-{error.kind}", f"{path} {error}. {helps}") from None
+
+
+def _read_columns(path: Path, file: IO[bytes]) -> Snapshot:
+    head = json.loads(file.readline())
+    tables: dict[str, dict[str, Int64]] = {"segments": {}, "blocks": {}, "events": {}, "stacks": {}}
+    for table, name, kind, count in head["columns"]:
+        tables[table][name] = np.fromfile(file, kind, count)
+        tables[table][name].flags.writeable = False
+    segments, blocks, events, stacks = tables.values()
+    words, lengths = head["words"], head["lengths"]
+    size = _sealed(blocks["size"])
+    ends = (
+        f"{path.name} ends in the middle, as of a job killed while writing it: its history is known up to event "
+        f"{len(events['time'])}, and what came after is missing."
+    )
+    return Snapshot(
+        segments=Segments(
+            device=_sealed(segments["device"], "i", 1 << 20),
+            address=_sealed(segments["address"]),
+            size=_sealed(segments["size"]),
+        ),
+        blocks=Blocks(
+            segment=_sealed(blocks["segment"], "i"),
+            address=_sealed(blocks["address"]),
+            size=size,
+            requested=_sealed(np.minimum(size, blocks["requested"])),
+            state=_coded(blocks["state"], words, STATES),
+            stack=blocks["stack"].astype(np.int32, copy=False),
+        ),
+        events=Events(
+            device=_sealed(np.repeat(np.arange(len(lengths)), lengths), "i"),
+            action=_coded(events["action"], words, ACTIONS),
+            address=_sealed(events["address"]),
+            size=_sealed(events["size"]),
+            time=_sealed(_sealed(events["time"], most=LARGEST // 1000) * 1000),
+            stack=events["stack"].astype(np.int32, copy=False),
+        ),
+        stacks=Stacks(
+            frames=tuple(SourceLine(*frame) for frame in head["frames"]),
+            begin=_sealed(stacks["begin"]),
+            member=_sealed(stacks["member"], "i"),
+        ),
+        settings=tuple((name, value) for name, value in head["settings"]),
+        truncated=head["truncated"],
+        problems=(ends,) if head["truncated"] else (),
+    )
+
+
+def _sealed(column: Int64, kind: str = "q", most: int = LARGEST) -> np.ndarray[Any, np.dtype[Any]]:
+    """Read-only, of its type, and from 0 to `most`."""
+    found = np.clip(column, 0, most).astype(kind, copy=False)
+    found.flags.writeable = False
+    return found
+
+
+def _coded(column: Int64, words: list[str], codes: Mapping[str, int]) -> np.ndarray[Any, np.dtype[Any]]:
+    """Words as their codes; 0 for others."""
+    return _sealed(np.array([codes.get(word, 0) for word in words])[column], "b")

@@ -28,7 +28,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from steptime.journal import EARLY_WINDOW, Kind
 from steptime.probe import device, identity
-from steptime.probe.catching import LookingThread, SlowStepWatch
+from steptime.probe.catching import LookingThread, Occurrences, SlowStepWatch, written_once
 from steptime.probe.deadline import Deadline
 from steptime.probe.discovery import Discovery, Found
 from steptime.probe.gradients import GradientNorm
@@ -39,7 +39,6 @@ from steptime.probe.memory import exhausted
 from steptime.probe.memory.leaks import APART, LeakHunt
 from steptime.probe.modules import MOST, module_facts, named_modules, without_update
 from steptime.probe.objects import each_once, parameters_of, updated_by
-from steptime.probe.occurrences import Occurrences, written_once
 from steptime.probe.profiling import ProfilerWindow
 from steptime.probe.sampling import LineSampler
 from steptime.probe.session import Session, Stage, leave

@@ -7,11 +7,13 @@ once, and training goes on. What is done at which step stands in `schedule`.
 from __future__ import annotations
 
 import functools
+import gc
 import inspect
 import os
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Generator
 from threading import get_ident
 from typing import Any
@@ -21,7 +23,6 @@ import torch
 from steptime.journal import Flag, Kind
 from steptime.probe import device, identity, loader, switched_off
 from steptime.probe.bars import BarMark
-from steptime.probe.garbage import GarbageWatch
 from steptime.probe.memory import exhausted
 from steptime.probe.objects import ConstructionWatch, ObjectNumbers, Owners, torch_optimizer
 from steptime.probe.patches import (
@@ -38,6 +39,55 @@ from steptime.probe.patches import (
 from steptime.probe.ranges import RangePatch
 from steptime.probe.recorder import Recorder, finish_as_child
 from steptime.probe.steps import Pace, StepCounter, StepNumber, Untrained
+
+GARBAGE = int(Kind.GARBAGE)
+LEAST = 20_000
+"""ns: collections of the youngest generation come by the hundred a step and cost microseconds; not worth a record."""
+KEPT = 8192
+"""Readings kept between two boundaries; of more, the oldest are dropped. Even: readings come in pairs."""
+
+
+class GarbageWatch:
+    """Times Python's collections without a Python function of ours among gc.callbacks. `interval(kind, identity, begin,
+    end)` takes them at every `write`; the generation is not told.
+
+    A signal that arrives while the collector runs is handled at the first bytecode that follows. If that lies in a
+    callback, the user's KeyboardInterrupt is raised there, where the collector can only print and drop it. So the
+    callback is made of C functions alone: `getattr(stamps, "start", info)` reads a property whose getter is `next`,
+    which takes a reading of the clock and appends it.
+    """
+
+    def __init__(self, interval: Callable[[int, int, int, int], None]) -> None:
+        self._interval = interval
+        self._readings: deque[int] = deque(maxlen=KEPT)
+        self._callback = _stamper(self._readings)
+
+    def install(self) -> None:
+        gc.callbacks.append(self._callback)
+
+    def remove(self) -> None:
+        if self._callback in gc.callbacks:
+            gc.callbacks.remove(self._callback)
+
+    def write(self) -> None:
+        """Called at a boundary, outside of any collection."""
+        readings = self._readings
+        while len(readings) >= 2:
+            begin, end = readings.popleft(), readings.popleft()
+            if end - begin >= LEAST:
+                self._interval(GARBAGE, 0, begin, end)
+
+
+def _stamper(readings: deque[int]) -> Callable[[str, dict[str, int]], Any]:
+    """A callback for the collector that appends the clock's reading, in C from end to end."""
+    take = map(readings.append, iter(time.perf_counter_ns, None))
+
+    class Stamps:
+        start = stop = property(next)
+        __next__ = take.__next__
+
+    return functools.partial(getattr, Stamps())
+
 
 LOADER_NEXT, OPTIMIZER_STEP, SCALER_STEP = int(Kind.LOADER_NEXT), int(Kind.OPTIMIZER_STEP), int(Kind.SCALER_STEP)
 FORWARD, BACKWARD, QUEUE = int(Kind.FORWARD), int(Kind.BACKWARD), int(Kind.QUEUE)

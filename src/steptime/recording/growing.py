@@ -24,9 +24,8 @@ from steptime.journal import RECORD, Kind
 from steptime.recording import documents
 from steptime.recording.documents import decode_document, decode_fact, decode_lines
 from steptime.recording.load import assemble_process, life_of, process_folders, read_facts, read_manifest
-from steptime.recording.packed import ASIDE, SUFFIX, unpack
+from steptime.recording.packed import ASIDE, LAYOUT, SUFFIX, VALUE_KINDS, Records, decode, unpack
 from steptime.recording.recording import Manifest, Process, ProcessFacts, TelemetrySample
-from steptime.recording.records import LAYOUT, VALUE_KINDS, Records, decode
 
 T = TypeVar("T")
 

@@ -14,8 +14,7 @@ import numpy as np
 from steptime.arrays import Int64, unique
 from steptime.intervals import contains, measure, union
 from steptime.journal import Flag, Kind
-from steptime.recording.packed import pack
-from steptime.recording.records import LAYOUT, VALUE_KINDS, Records, plausible
+from steptime.recording.packed import LAYOUT, VALUE_KINDS, Records, pack, plausible
 
 SECOND = 1_000_000_000
 MINUTE = 60 * SECOND

@@ -97,7 +97,7 @@ def render_markdown(points: Sequence[SweptBatch]) -> str:
 
 
 def _page(points: Sequence[SweptBatch]) -> str:
-    from steptime.report.page.sweep import render_page  # jinja2 is for pages alone
+    from steptime.report.page.curves import render_page  # jinja2 is for pages alone
 
     return render_page(points)
 

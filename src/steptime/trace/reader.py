@@ -3,31 +3,82 @@
 The blocks fit the processor's cache (32 MB blocks cost 2.5 times as much). A block is cut at an event separator, whose
 comma is overwritten by brackets, and decoded in place. A wrong cut (a separator inside a nested list or a string)
 always leaves an unclosed bracket, so it is noticed: the separators before it are tried, then a larger block.
+
+What a trace says of memory: an event without a duration for each allocation and each free.
 """
 
 from __future__ import annotations
 
 import json
 import re
+import struct
+from collections.abc import Sequence
+from dataclasses import fields
 from decimal import Decimal
 from enum import Enum
 from pathlib import Path
 
+import numpy as np
+
+from steptime.arrays import Int64
 from steptime.errors import TraceError
-from steptime.trace.allocations import Allocations
 from steptime.trace.columns import (
     PRECISE_TIME,
     Columns,
     Event,
+    Growing,
     Mark,
+    Number,
+    OfInstant,
+    begins,
     decode_list,
     decode_one,
+    integer,
     lenient,
     needs_exactness,
     sorted_out,
 )
 from steptime.trace.source import GZIP_MAGIC, TraceSource
-from steptime.trace.table import Damage, Trace, closes, facts_of
+from steptime.trace.table import UNSAID, AllocationEvents, Damage, Trace, closes, facts_of
+
+NAME = "[memory]"
+LIMIT = 1 << 62
+
+
+class Allocations:
+    """Grows the columns of `AllocationEvents`."""
+
+    def __init__(self) -> None:
+        self._columns = {field.name: Growing(np.int32, UNSAID, growing=True) for field in fields(AllocationEvents)}
+
+    def add(self, marks: Sequence[Mark], *, exactly: bool) -> None:
+        """Appends those of a block that are of memory and have a time."""
+        found = [mark for mark in marks if mark.name == NAME]
+        if not found:
+            return
+        times, sound = begins(found, exactly=exactly)
+        columns = {"process": [mark.pid for mark in found], "thread": [mark.tid for mark in found]}
+        columns |= {name: [getattr(mark.args, name) for mark in found] for name in OfInstant.__struct_fields__}
+        self._columns["time"].extend(times[sound])
+        for name, values in columns.items():
+            self._columns[name].extend(_integers(values)[sound])
+
+    def table(self) -> AllocationEvents:
+        """All of them."""
+        columns = {name: column.finished() for name, column in self._columns.items()}
+        for column in columns.values():
+            column.flags.writeable = False
+        return AllocationEvents(**columns)
+
+
+def _integers(values: Sequence[Number]) -> Int64:
+    """UNSAID where none is given, or text that is none."""
+    try:
+        numbers = np.frombuffer(struct.pack(f"{len(values)}q", *values), np.int64)
+    except struct.error:
+        numbers = np.array([integer(value, UNSAID) for value in values], np.int64)
+    return np.clip(numbers, -LIMIT, LIMIT)
+
 
 BLOCK = 512 * 1024
 LARGEST_BLOCK = 64 * 1024 * 1024

@@ -27,7 +27,7 @@ from steptime.launcher.variant import DEADLINE_PASSED, ERRORS, OUTPUT, run_plain
 from steptime.recording.load import load
 from steptime.recording.recording import Process, Recording, TelemetrySample
 from steptime.trials.containment import Layer, Workspace, contained, ground_of
-from steptime.trials.metric import Metric, end_of
+from steptime.trials.results import Metric, end_of
 from steptime.trials.trial import AppliedChange, MachineLoad, Run, Spent, Variant
 from steptime.trials.until_loss import LossTarget, losses_in, seconds_to
 from steptime.trials.working_copy import Tree, differences, tree_of

@@ -26,7 +26,7 @@ from steptime.advice.fix import Goal, Promise
 from steptime.arrays import Float64, Int64
 from steptime.quantities import Estimate, autocorrelation_time, format_share, median_of, student
 from steptime.trials import parity
-from steptime.trials.metric import Metric
+from steptime.trials.results import Metric
 from steptime.trials.same_work import beyond_roofline, other_training, suspicion
 from steptime.trials.trial import BASELINE, CONTROL, Agreement, Judgement, NumbersCheck, Run, TrialVerdict, Variant
 from steptime.trials.until_loss import LossTarget, numbers_until

@@ -320,7 +320,7 @@ def garbage_collection(signals: Signals) -> Finding:
     "logging-in-step",
     needs={Signal.LINES},
     uses={Signal.PHASES},
-    instead_of=("python-time", "metrics-in-step", "outside-model"),
+    instead_of=("python-time", "metrics-in-step", "outside-model", "periodic-steps"),
     by_line=True,
 )
 def logging_in_step(signals: Signals) -> Iterator[Finding]:
@@ -409,7 +409,7 @@ def _saving(line: LineUse) -> float:
     "metrics-in-step",
     needs={Signal.LINES},
     uses={Signal.PHASES},
-    instead_of=("python-time", "dispatch-loop", "outside-model"),
+    instead_of=("python-time", "dispatch-loop", "outside-model", "periodic-steps"),
     by_line=True,
 )
 def metrics_in_step(signals: Signals) -> Iterator[Finding]:
@@ -440,7 +440,7 @@ def metrics_in_step(signals: Signals) -> Iterator[Finding]:
     "list-conversion",
     needs={Signal.LINES},
     uses={Signal.PHASES, Signal.PATHS},
-    instead_of=("python-time", "batch-preparation", "metrics-in-step", "outside-model"),
+    instead_of=("python-time", "batch-preparation", "metrics-in-step", "outside-model", "periodic-steps"),
     by_line=True,
 )
 def list_conversion(signals: Signals) -> Iterator[Finding]:

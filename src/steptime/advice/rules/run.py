@@ -13,7 +13,7 @@ from steptime.advice.kernels import first_source, plain_name, short_kernel
 from steptime.advice.line_evidence import steady_time
 from steptime.advice.rule import LONGEST_SUMMARY, Finding, Weight, rule
 from steptime.advice.rules.python import OFTEN
-from steptime.advice.savings import in_step, modelled, named, ratio
+from steptime.advice.savings import in_step, modelled, named, ratio, scaled
 from steptime.advice.segment_evidence import MOST, MOST_SLOWED, in_environment, line_place, only_calls
 from steptime.advice.signals import Signals, compiles
 from steptime.advice.step_evidence import others_took_cpus
@@ -189,7 +189,18 @@ def steps_changed(signals: Signals) -> Finding:
     return found
 
 
-@rule("ST905", "periodic-steps", needs={Signal.PERIOD}, uses={Signal.LOADER}, instead_of=("unstable-steps",))
+NEARLY_ALL = 0.9
+"""Of what the slow steps take longer: a line that takes so much is what makes them slow."""
+
+
+@rule(
+    "ST905",
+    "periodic-steps",
+    needs={Signal.PERIOD},
+    uses={Signal.LOADER},
+    instead_of=("unstable-steps",),
+    by_line=True,
+)
 def periodic_steps(signals: Signals) -> Finding | None:
     """Every k-th step is slow
 
@@ -197,8 +208,9 @@ def periodic_steps(signals: Signals) -> Finding | None:
     running evaluation, an update of a second network.
 
     How we know: Of the steps that are far longer than usual, three in four lie k steps apart, and three in four of
-    those steps are slow. What they take more is spread over all steps. The line is the only one of the loop that takes
-    a count modulo something, else the only one that calls anything but torch.
+    those steps are slow. What they take more is spread over all steps. Where lines were timed in slow steps and in
+    others, the line is the one that takes most of it, and its part is what can be saved there; else the only one of the
+    loop that takes a count modulo something, else the only one that calls anything but torch.
 
     What helps: Do it less often, on a part of the data, or in another thread or process.
 
@@ -210,12 +222,15 @@ def periodic_steps(signals: Signals) -> Finding | None:
         return None
     if period.phase == "input" and signals.has(Signal.LOADER) and signals.loader.workers:
         return None
-    spread = in_step(period.cost.value, signals.step)
-    summary = f"Every {ordinal(period.every)} step takes {format_duration(period.extra)} longer, {spread} on average"
+    cost = scaled(period.cost, period.line_share)
+    longer = f"Every {ordinal(period.every)} step takes {format_duration(period.extra)} longer"
+    summary = f"{longer}, {in_step(cost.value, signals.step)} on average"
+    if period.line is not None and period.line_share < NEARLY_ALL:
+        summary = f"{longer}; {format_source(period.line)} makes up {in_step(cost.value, signals.step)} on average"
     where = part_words(period.phase)
     advice = f"Most of it is {where}: do it less often, on less, or outside of the training thread."
     category = CATEGORY.get(period.phase, "")
-    return periodic_steps.finding(summary, advice, period.cost, category=category, source=period.line)
+    return periodic_steps.finding(summary, advice, cost, category=category, source=period.line)
 
 
 LEAST_OUTLYING = 0.05

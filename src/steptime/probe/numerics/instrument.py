@@ -15,8 +15,7 @@ from steptime.probe.changes.variant import ProcessVariant
 from steptime.probe.numerics.batches import Batches
 from steptime.probe.numerics.job import GrowingNumerics, Role
 from steptime.probe.numerics.operators import FirstNonFinite, OperatorWatch
-from steptime.probe.numerics.places import ModuleNames
-from steptime.probe.numerics.values import is_finite, is_floating, storage_of
+from steptime.probe.numerics.values import ModuleNames, is_finite, is_floating, storage_of
 from steptime.probe.numerics.watch import gradient_norm
 from steptime.probe.objects import local_values
 from steptime.probe.recorder import json_number

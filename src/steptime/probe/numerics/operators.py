@@ -17,11 +17,14 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from steptime.probe.numerics.batches import Batches, is_mask
-from steptime.probe.numerics.places import CallSite, ModuleNames, line_of, place_of
 from steptime.probe.numerics.values import (
+    CallSite,
+    ModuleNames,
     fills_storage,
     is_finite,
     is_floating,
+    line_of,
+    place_of,
     range_of,
     rows_not_finite,
     storage_of,

@@ -18,8 +18,7 @@ import torch
 
 from steptime.probe.changes.variant import ProcessVariant
 from steptime.probe.numerics.job import GrowingNumerics, Role
-from steptime.probe.numerics.places import ModuleNames
-from steptime.probe.numerics.values import is_floating
+from steptime.probe.numerics.values import ModuleNames, is_floating
 from steptime.probe.objects import local_values
 from steptime.probe.recorder import json_number
 

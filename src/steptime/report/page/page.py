@@ -23,8 +23,7 @@ from steptime.analysis.categories import Category
 from steptime.analysis.memory_samples import CPU_PLACE
 from steptime.quantities import format_bytes, format_duration, format_share
 from steptime.report import json
-from steptime.report.page.charts import roofline_chart, series
-from steptime.report.page.flame import flames, kinds_of
+from steptime.report.page.charts import flames, kinds_of, roofline_chart, series
 from steptime.report.page.forest import forest
 from steptime.report.page.frame import whole
 from steptime.report.page.over_time import MemoryChart, machine_chart, memory_chart
