@@ -867,6 +867,11 @@ PLANTED: dict[str, dict[str, Case]] = {
             settings=SettingsUse(2, 2, 2),
             contention=contention(other=1.2, job=0.8, cpus=2, pressure=96.0),
         ),
+        "clean-many-small-tensors-in-a-call": replace(
+            BASE,
+            operators=(operator("_fused_adamw_", 1, 2 * MS, "memory", "optimizer", bytes=914e3),),
+            optimizers=(optimizer(2 * MS, 100, 33_000, fused=True),),
+        ),
         "clean-few-of-many-threads": replace(
             BASE,
             operators=(operator("sqrt", 100, 6 * MS, "memory", bytes=26e6),),

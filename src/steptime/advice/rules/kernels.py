@@ -106,7 +106,8 @@ EPYC (Zen 4); on denormals 100, and an addition of a matrix and a transposed one
 LARGEST = float(16 << 20)
 """Bytes of a call: larger tensors are new memory from the system each time, which can take as long (RM402)."""
 SHORTEST_CALL = 20_000.0
-"""ns of a call: a shorter one may be all dispatch."""
+"""ns of a call, and of each tensor in a call on many: a shorter one may be all dispatch, and threads that are woken. By
+hand, _fused_adamw took 7 to 9 us for each of 27 small tensors, and 23 where their threads had slept (Xeon, 2 CPUs)."""
 GRAIN = 8.0 * 32768
 """Bytes that one thread reads and writes at least: at::internal::GRAIN_SIZE elements of a float32 tensor. A smaller
 operator has fewer threads than the copy had that measured the bandwidth."""
@@ -479,7 +480,7 @@ def _longest_operator(signals: Signals) -> Finding | None:
     "ST408",
     "slow-arithmetic",
     needs={Signal.OPERATORS, Signal.MACHINE, Signal.SETTINGS},
-    uses={Signal.CATEGORIES, Signal.KERNELS, Signal.LINES, Signal.CONTENTION},
+    uses={Signal.CATEGORIES, Signal.KERNELS, Signal.LINES, Signal.CONTENTION, Signal.OPTIMIZERS},
     instead_of=("memory-bound-pointwise", "optimizer-share", "outside-model"),
 )
 def slow_arithmetic(signals: Signals) -> Finding | None:
@@ -491,13 +492,13 @@ def slow_arithmetic(signals: Signals) -> Finding | None:
     differ (x + y.t()), which are read element by element.
 
     How we know: The operator's bytes, computed from its shapes, at the copy bandwidth of this machine with as many
-    threads: most calls took more than ten times that (a single one may have waited for a processor), with 20 us a call
-    at least and 16 MB at most. Of a job that shares its processors, the part counts in which it had one; where that is
-    less than a quarter, or three quarters with several threads, nothing is said, as a call is over when its last thread
-    has had its turn. A small tensor, which
-    torch gives to fewer threads, has their part of the bandwidth. What lies above three times is the upper bound of
-    what is to be saved. Processors differ: a Zen 4 is slow in roots and quotients of denormals only, others in
-    products, too.
+    threads: most calls took more than ten times that (a single one may have waited for a processor), with 20 us a
+    call at least and 16 MB at most; a fused or foreach call has 20 us for each of the optimiser's parameters. Of a
+    job that shares its processors, the part counts in which it had one; where that is less than a quarter, or three
+    quarters with several threads, nothing is said, as a call is over when its last thread has had its turn. A small
+    tensor, which torch gives to fewer threads, has their part of the bandwidth. What lies above three times and
+    those 20 us is the upper bound of what is to be saved. Processors differ: a Zen 4 is slow in roots and quotients
+    of denormals only, others in products, too.
 
     What helps: torch.set_flush_denormal(True) at the start of the script takes denormals for zero; `try` measures it.
     Better: keep values away from zero (an epsilon inside of the root, a larger eps of the optimiser, normalised
@@ -513,10 +514,12 @@ def slow_arithmetic(signals: Signals) -> Finding | None:
     had = 1.0 if contention is None else _share_of_processors(contention, threads)
     if had < (LEAST_HAD if threads == 1 else LEAST_HAD_TOGETHER):  # there is no rate to hold its operators against
         return None
-    rate = _Rate(machine.copy_bytes * had, threads)
+    optimizers = signals.optimizers if signals.has(Signal.OPTIMIZERS) else ()
+    together = ratio(sum(each.parameters for each in optimizers), len(optimizers))
+    rate = _Rate(machine.copy_bytes * had, threads, max(1.0, together))
     scale = profile_scale(signals.operators, signals.categories)
     slow = sorted((use for use in _usual(signals.operators) if _is_slow(use, rate)), key=_duration, reverse=True)
-    above = scale * sum(use.duration - NEEDED * rate.copied(use) for use in slow)
+    above = scale * sum(use.duration - NEEDED * rate.copied(use) - rate.shortest(use) for use in slow)
     if ratio(above, step.duration.value) < LEAST_SHARE_ARITHMETIC:
         return None
     top, flushed = slow[0], signals.settings.denormals_flushed
@@ -556,10 +559,17 @@ def _line_that_names(operator: str, signals: Signals) -> SourceLine | None:
 
 @dataclass(frozen=True, slots=True)
 class _Rate:
-    """Of copies. bandwidth: B/s, read and written together, by so many threads."""
+    """Of copies. bandwidth: B/s, read and written together, by so many threads. together: tensors in a fused or foreach
+    call."""
 
     bandwidth: float
     threads: int
+    together: float
+
+    def shortest(self, use: OperatorUse) -> float:
+        """ns that such calls take, however little they copy."""
+        many = plain_name(use.name).startswith(("_foreach_", "_fused_"))
+        return SHORTEST_CALL * use.calls * (self.together if many else 1.0)
 
     def copied(self, use: OperatorUse) -> float:
         """ns in which the threads that such a call gets copy as many bytes."""
@@ -571,7 +581,7 @@ class _Rate:
 def _is_slow(use: OperatorUse, rate: _Rate) -> bool:
     if plain_name(use.name) not in ARITHMETIC or use.phase in INPUT or not use.bytes or not use.calls:
         return False
-    if use.duration < SHORTEST_CALL * use.calls or use.bytes > LARGEST * use.calls:
+    if use.duration < rate.shortest(use) or use.bytes > LARGEST * use.calls:
         return False
     return use.duration > SLOW * rate.copied(use)
 
