@@ -66,6 +66,24 @@ def test_ranks_that_are_late_in_turns_have_no_late_one() -> None:
     assert late_of(work) is None
 
 
+@pytest.mark.parametrize("lasting", [True, False])
+def test_a_processor_that_was_slow_while_steps_were_profiled_makes_no_late_rank(lasting: bool) -> None:
+    """In five profiled steps one of two ranks is 12 ms late, and the watch saw that. It sees 40 others, too, in which
+    either rank is the later one by turns of ten steps, as processors of a virtual machine are."""
+    work = even(2)
+    work[1, :, 0] += 12 * MS
+    turns = np.where(np.arange(40) // 10 % 2, 12.0, 0.0) * MS
+    own = [20 * MS + (0 if lasting else 12 * MS - turns), 20 * MS + (12 * MS if lasting else turns)]
+    noise = np.random.default_rng(3).normal(0, 0.5 * MS, (2, 40))
+    summaries = []
+    for rank, each in enumerate(job(work)):
+        series = blocks((own[rank] + noise[rank]).astype(np.int64), np.ones(40, np.bool_))
+        summaries.append(replace(each, series=series, in_profiled=20.0 * MS + 12 * MS * rank))
+    found = compare(summaries)
+    assert found is not None
+    assert (found.late is not None) is lasting
+
+
 def test_clocks_of_hosts_do_not_matter_and_are_found() -> None:
     work = even(4)
     work[2, :, 0] += 12 * MS

@@ -130,16 +130,18 @@ def find_late(
         return None
     waited = float(np.delete(waiting.waiting, late).mean())
     step = float(np.mean([summary.step for summary in summaries]))
+    others = np.setdiff1d(np.arange(len(summaries)), late)
+    lasting = watched is None or _lasts(summaries, late, others, watched, waited)
     large = waiting.by_step.shape[1] < LEAST_STEPS and waited >= LARGE * step
-    sure = large or any(_sure(each, late) for each in (waiting, watched) if each is not None)
+    known = (waiting, watched) if lasting else (watched,)
+    sure = (large and lasting) or any(_sure(each, late) for each in known if each is not None)
     if not sure or waited < LEAST_WAITING * step:
         return None
-    others = np.setdiff1d(np.arange(len(summaries)), late)
     excesses = _excesses(summaries, late, others)
     explained = bool(excesses) and excesses[0][1] >= EXPLAINS * waited
     flops = np.array([summary.flops for summary in summaries])
     usual = float(np.median(flops[others]))
-    known = usual > 0 and bool((flops[late] > 0).all())
+    counted = usual > 0 and bool((flops[late] > 0).all())
     behind, next_ = _behind(summaries, late, series)
     since, steadiness = _since(behind, series)
     gain = _gain(behind - next_, links, late, waited) if behind is not None else _gain(None, links, late, waited)
@@ -152,10 +154,25 @@ def find_late(
         excess=excesses[0][1] if explained else 0.0,
         excesses=excesses,
         gain=replace(gain, value=min(gain.value, step), low=min(gain.low, step), high=min(gain.high, step)),
-        arithmetic=float(np.median(flops[late])) / usual if known else None,
+        arithmetic=float(np.median(flops[late])) / usual if counted else None,
         since=since,
         steadiness=steadiness,
     )
+
+
+def _lasts(summaries: Sequence[RankSummary], late: Int64, others: Int64, watched: Waiting, waited: float) -> bool:
+    """Whether the lateness is that of any step, as far as the watch sees it: what it saw in the profiled steps, it sees
+    in the others. Profiled are a few in a row, in which a processor may have been slow for a while. What the watch does
+    not see, inside backward, is not doubted."""
+    known = [summary.in_profiled for summary in summaries]
+    if any(each is None for each in known):
+        return True
+    own = np.array(known, np.float64)
+    seen = float(np.median(own[late]) - np.median(own[others]))
+    if seen < EXPLAINS * waited:
+        return True
+    ahead = watched.by_step[others].mean(axis=0) - watched.by_step[late].mean(axis=0)
+    return bool(ahead.mean() >= LATE_STEP * seen)
 
 
 def _one(waiting: Waiting, ranks: int) -> Int64 | None:

@@ -80,7 +80,7 @@ class RankSummary:
     """rank, name, host: who. steps: that the times are of; step: mean ns. categories: ns per step, by the numbers of
     `breakdown.Account`. numbers: of the steps in the job, where the recording knows them, () otherwise. flops: per
     step, 0 where not known. exchanges: what it exchanged in its profiled steps. series: of a
-    recording. world: ranks of the whole job."""
+    recording. in_profiled: ns per profiled step of what the series has of the others. world: ranks of the whole job."""
 
     rank: int
     name: str
@@ -92,6 +92,7 @@ class RankSummary:
     numbers: tuple[int, ...] = ()
     flops: float = 0.0
     series: RankSeries | None = None
+    in_profiled: float | None = None
     world: int | None = None
 
 
@@ -300,11 +301,13 @@ def summarise_process(process: Process, layout: Layout, recorded: RecordedBreakd
     """A process with at least one steady step. Its rank is 0 where nothing says it."""
     window = recorded.profiled
     exchanges: tuple[Exchange, ...] = ()
-    numbers = np.zeros(0, np.int64)
+    numbers = profiled = np.zeros(0, np.int64)
     steps = layout.timeline.steps
     if window is not None:
         exchanges = exchanges_of(window)
-        numbers = layout.timeline.numbers(np.searchsorted(steps.end, window.boundaries[:, 1] - window.shift))
+        profiled = np.searchsorted(steps.end, window.boundaries[:, 1] - window.shift)
+        numbers = layout.timeline.numbers(profiled)
+        profiled = profiled[profiled < len(steps.end)]
     if window is not None and window.on_device:
         own = steps.phases[:, SURELY_OWN].sum(axis=1)
     else:  # without backward, and the phases in which a collective is begun: buffers and sharded weights are exchanged
@@ -328,5 +331,6 @@ def summarise_process(process: Process, layout: Layout, recorded: RecordedBreakd
         numbers=tuple(numbers.tolist()),
         flops=sum(operator.flops or 0.0 for operator in recorded.operators),
         series=blocks(own[:whole], steps.steady[:whole]),
+        in_profiled=float(own[profiled].mean()) if len(profiled) else None,
         world=facts.world_size,
     )
