@@ -189,7 +189,7 @@ def steps_changed(signals: Signals) -> Finding:
     return found
 
 
-NEARLY_ALL = 0.9
+WHOLE_LINE = 0.9
 """Of what the slow steps take longer: a line that takes so much is what makes them slow."""
 
 
@@ -225,7 +225,7 @@ def periodic_steps(signals: Signals) -> Finding | None:
     cost = scaled(period.cost, period.line_share)
     longer = f"Every {ordinal(period.every)} step takes {format_duration(period.extra)} longer"
     summary = f"{longer}, {in_step(cost.value, signals.step)} on average"
-    if period.line is not None and period.line_share < NEARLY_ALL:
+    if period.line is not None and period.line_share < WHOLE_LINE:
         summary = f"{longer}; {format_source(period.line)} makes up {in_step(cost.value, signals.step)} on average"
     where = part_words(period.phase)
     advice = f"Most of it is {where}: do it less often, on less, or outside of the training thread."
