@@ -275,10 +275,14 @@ def _variables() -> dict[str, str]:
 
 
 def heard(job: Design, script: Path) -> Said:
-    """What steptime says of a job, unmodified. Raises JobFailed."""
+    """What steptime says of a job, unmodified, which has run bare; where it fails, that is a verdict that it
+    withholds."""
     said = script.parent / "said.json"
     words = ["run", "-o", str(said), "--full", "--no-progress", "--recording", str(script.parent / "recording"), "--"]
-    steptime(*words, *_python(job), str(script), folder=script.parent, environment=_variables(), seconds=TIMEOUT)
+    try:
+        steptime(*words, *_python(job), str(script), folder=script.parent, environment=_variables(), seconds=TIMEOUT)
+    except JobFailed as error:
+        return Said("undecided", problems=(str(error),))
     return said_of(json.loads(said.read_text(encoding="utf-8")))
 
 

@@ -473,6 +473,9 @@ PLANTED_TRACES: dict[str, dict[str, Case]] = {
     "rank-imbalance": {
         "fires": replace(_NETWORK, ranks=tuple(rank(number, 4 * MS, 0.25) for number in range(4)), rank=0),
         "clean-a-late-rank": replace(_NETWORK, ranks=_RANKS, rank=0, lateness=_LATE),
+        "clean-one-rank-while-profiled": replace(
+            _NETWORK, ranks=(rank(0, 6 * MS, 0.02), rank(1, 0.5 * MS, 0.98)), rank=0
+        ),
         "clean-little-waiting": replace(_NETWORK, ranks=tuple(rank(number, 1 * MS, 0.25) for number in range(4))),
     },
     "pipeline-bubble": {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 from journals import MS, US, JournalBuilder
@@ -27,7 +28,9 @@ SETTINGS = {"intra_op_threads": 2, "inter_op_threads": 1, "usable_cpus": 2, "log
 
 
 def case_of(process: Process, **more: object) -> Case:
-    return assemble(process, lay_out_whole(process), **more)  # type: ignore[arg-type]
+    found = assemble(process, lay_out_whole(process), **more)  # type: ignore[arg-type]
+    assert msgspec.json.encode(found), "no number of numpy's is in it, which no report could hold"
+    return found
 
 
 def epochs(job: JournalBuilder, count: int = 3, steps: int = 20, behind: tuple[int, ...] = ()) -> JournalBuilder:
@@ -268,6 +271,29 @@ def test_steps_that_are_slow_every_fifth_time_are_the_jobs(tmp_path: Path) -> No
     assert case.period is not None
     assert (case.period.every, case.period.extra) == (5, 35 * MS)
     assert case.step.duration.value == 23 * MS
+
+
+def test_the_line_of_steps_that_are_slow_in_their_turn_is_told_with_its_part(tmp_path: Path) -> None:
+    """Every fifth step draws for 24 ms and saves the drawing for 11 ms; one of six that were timed by line is slow."""
+    texts = ("drawn = draw(out)", "drawn.save(path)", "lost.append(loss.item())", "pass")
+    lines = [{"line": 7 + number, "text": text, "stores": [], "loads": []} for number, text in enumerate(texts)]
+    job = JournalBuilder().fact("code", base=1, file="job.py", function="main", first_line=7, loop=True, lines=lines)
+    begin = 0
+    for number in range(101):
+        begin = job.now if number == 20 else begin
+        job.next(MS).forward(5 * MS).backward(8 * MS).step(2 * MS)
+        slow = ((1, 24 * MS), (2, 11 * MS)) if number % 5 == 4 else ()
+        for identity, duration in (*slow, (3, MS), (4, 0)):  # the clock sees nothing of the last one
+            job.wait(duration)
+            if 20 <= number < 26:
+                job.record(Kind.LINE, job.now - duration, job.now, identity)
+        if number == 25:
+            job.record(Kind.LINES, begin, job.now)
+    period = case_of(job.process(tmp_path / "recording")).period
+    assert period is not None
+    assert period.line is not None
+    assert (period.every, period.extra, period.line.text) == (5, 35 * MS, "drawn = draw(out)")
+    assert period.line_share == pytest.approx(24 / 35)
 
 
 @pytest.mark.parametrize("others", [(), ("__main__.log",)])

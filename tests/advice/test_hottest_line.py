@@ -54,6 +54,13 @@ def test_where_a_loader_is_made_beside_the_call_of_the_loop_nothing_of_the_step_
     assert at_hottest_line(finding("input", loader), seen).source == loader
 
 
+def test_what_a_model_runs_below_a_frameworks_loop_is_no_input() -> None:
+    fit = SourceLine("/job/train.py", 77, "<module>", "Trainer(model, data_collator=collate).train()")
+    model = SourceLine("/job/train.py", 48, "Network.forward", "return self.head(self.encoder(x))")
+    seen = case(PathUse(90, "forward", (model, fit)), PathUse(40, "input", (ITEM, fit)))
+    assert at_hottest_line(finding("input", fit), seen).source == ITEM
+
+
 def test_little_time_and_many_equal_lines_change_nothing() -> None:
     assert at_hottest_line(finding("input", CALL), case(PathUse(7, "", (CROP, CALL)))).source == CALL
     lines = [SourceLine("/job/augment.py", number, "crop") for number in range(10)]

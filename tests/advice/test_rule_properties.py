@@ -99,7 +99,7 @@ loading = st.builds(
     settings=st.none() | every(case_module.SettingsUse),
     contention=st.none() | every(case_module.Contention),
 )
-many = settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
+many = settings(max_examples=50, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 @many

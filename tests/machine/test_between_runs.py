@@ -39,6 +39,7 @@ def test_runs_beside_other_programs_say_nothing(tmp_path: Path, monkeypatch: pyt
     assert between_runs.remembered("cpu", "9.9") is None
 
 
+@pytest.mark.slow
 def test_the_job_runs_with_a_real_torch() -> None:
     pytest.importorskip("torch")
     done = peaks.measured_by(between_runs.SCRIPT, sys.executable, ["cpu"], dict[str, float], 60)

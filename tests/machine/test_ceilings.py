@@ -234,6 +234,7 @@ def test_where_no_worker_can_be_forked_its_handover_is_not_known(refused: str) -
     assert done.stdout.split() == ["None"]
 
 
+@pytest.mark.slow
 def test_real_peaks_are_plausible() -> None:
     pytest.importorskip("torch")
     machine = peaks.measure(sys.executable, "cpu", threads=1)

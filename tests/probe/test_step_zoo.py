@@ -60,6 +60,11 @@ JOBS = (
     Job("spawned", (30, 30)),
     Job("threads", (30,)),
 )
+QUICK = {
+    "loader_schedule_eval", "gan", "accumulation_scaler", "lbfgs", "optimizer_in_backward", "rollouts", "manual_update",
+    "compiled_step", "distributed", "threads",
+}  # fmt: skip
+"""Of each kind of step one; the others are among the slow tests."""
 
 
 def environment() -> dict[str, str]:
@@ -92,7 +97,9 @@ def segments(timeline: Timeline, kind: SegmentKind) -> int:
     return Counter(segment.kind for segment in timeline.segments)[kind]
 
 
-@pytest.mark.parametrize("job", JOBS, ids=lambda job: job.name)
+@pytest.mark.parametrize(
+    "job", [pytest.param(each, id=each.name, marks=() if each.name in QUICK else pytest.mark.slow) for each in JOBS]
+)
 def test_steps_are_found_and_the_job_is_the_same(job: Job, tmp_path: Path) -> None:
     if job.needs and importlib.util.find_spec(job.needs) is None:
         pytest.skip(f"{job.needs} is not installed")

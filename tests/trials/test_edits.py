@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 
 from steptime.advice.fix import AutocastEdit, CallEdit, Edit, LoopEdit, ModelEdit, SingleEdit, StatementEdit, SwitchEdit
 from steptime.quantities import SourceLine
-from steptime.trials.edits import apply_edit
+from steptime.trials.edits import apply_edit, replaced_arguments
 from steptime.trials.patch import make_patch, unified_diff
 
 COMPILED = "{model} = {torch}.compile({model})"
@@ -410,7 +410,7 @@ ALIASED = [
     ("import torch.nn as nn\nm = nn.parallel.DistributedDataParallel(m,)\n", "DataParallel(m, static_graph=True,)"),
     ("from torch.nn.parallel import DistributedDataParallel as DDP\nm = DDP(m) if x else DDP(n)\n", None),
     ("m = DDP(m)\n", None),
-    ("from torch.nn.parallel import DistributedDataParallel as DDP\nm = DDP(m, **more)\n", None),
+    ("from torch.nn.parallel import DistributedDataParallel as DDP\nm = DDP(*more)\n", None),
 ]  # fmt: skip
 
 
@@ -418,6 +418,32 @@ ALIASED = [
 def test_a_call_without_a_recorded_line_is_the_only_one_of_its_name(source: str, wanted: str | None) -> None:
     new = apply_edit(CallEdit("DistributedDataParallel", (("static_graph", "True"),)), source)
     assert (new is None) if wanted is None else (new is not None and wanted in new)
+
+
+WORKERS = (("num_workers", "0"), ("persistent_workers", "False"))
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [
+        ("data, **options", 'data, **{**options, "num_workers": 0, "persistent_workers": False}'),
+        ("data, **options, num_workers=4", 'data, **{**options, "persistent_workers": False}, num_workers=0'),
+        ("data, **{'num_workers': n}", "data, **{'num_workers': 0, \"persistent_workers\": False}"),
+        ("data, *more, **options", None),
+        ("data, **options, **more", None),
+    ],
+)
+def test_what_a_mapping_may_hold_is_set_over_it(given: str, wanted: str | None) -> None:
+    edit = CallEdit("DataLoader", WORKERS, SourceLine("train.py", 1))
+    new = apply_edit(edit, f"loader = DataLoader({given})\n")
+    assert new == (None if wanted is None else f"loader = DataLoader({wanted})\n")
+    assert new is None or apply_edit(edit, new) is None, "once is enough"
+
+
+def test_a_mapping_that_is_overruled_is_told() -> None:
+    edit = CallEdit("DataLoader", WORKERS, SourceLine("train.py", 1))
+    told = replaced_arguments(edit, "loader = DataLoader(data, **options, num_workers=count)\n")
+    assert told == ["**options no longer sets persistent_workers", "num_workers=count is 0 now"]
 
 
 def test_other_things_of_the_same_last_name_are_no_calls_of_it() -> None:

@@ -16,10 +16,7 @@ QUICK = {
     "the same batch from step 12 on": "The same batch comes",
     "dropped last batches": "A pass over Images takes",
     "skipped evaluation": "It evaluates none of the 128 samples",
-    "early exit": "It ends by itself after 15 steps",
     "fused optimiser": "",
-    "merged micro-batches": "",
-    "larger evaluation batches": "",
 }
 """And words of the reason."""
 

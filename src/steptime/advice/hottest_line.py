@@ -16,6 +16,7 @@ from steptime.quantities import SourceLine, format_source
 from steptime.trace.links import is_user_file
 
 INPUT = "input"
+OF_MODELS = ("forward", "backward", "optimizer")
 ON_HOST = (INPUT, "python", "overhead", "rest")
 """Categories that are time of the host wherever it runs; of others, operators have told the function."""
 LEAST_SHARE = 0.3
@@ -75,9 +76,10 @@ def _runs(known: SourceLine, case: Case) -> bool:
 
 def _below(known: SourceLine | None, category: str, case: Case) -> list[PathUse]:
     """The paths through the known line, else those that the loader runs where it is about the input, else those
-    through its function, unless that is the training loop, or calls it: everything runs through that. What is no time
-    of the host alone stays in the function that its operators have told."""
-    paths = [path for path in case.paths if path.lines]
+    through its function, unless that is the training loop, or calls it: everything runs through that. What a model runs
+    is no input, though a framework's loop may begin at the known line. What is no time of the host alone stays in the
+    function that its operators have told."""
+    paths = [path for path in case.paths if path.lines and not (category == INPUT and path.part in OF_MODELS)]
     through = [path for path in paths if known is not None and any(_same_line(line, known) for line in path.lines)]
     around = function_around((line for path in paths for line in path.lines), known) if known is not None else None
     if category not in ON_HOST:

@@ -74,7 +74,7 @@ def total(estimates: Iterable[Estimate]) -> Estimate:
 
 def ratio(part: float, whole: float) -> float:
     """part / whole, 0 where there is no whole."""
-    return part / whole if whole > 0 else 0.0
+    return float(part / whole) if whole > 0 else 0.0  # one of numpy's is no JSON
 
 
 def named(uses: tuple[CategoryUse, ...], name: str) -> CategoryUse | None:

@@ -264,7 +264,7 @@ def find_lines(process: Process, lane: RecordTable, activity: Activity, work: Tr
     preparing = find_preparing(process.codes, forwards, evaluating, set(seen), leading)
     on_device = process.facts.device != "cpu"
     moved = {(site.site.file, site.site.line) for site in process.sites if site.name in TRANSFER_CALLS}
-    roles = dict.fromkeys(unique(times.identity).tolist(), LineRole.PYTHON) | seen
+    roles = dict.fromkeys(unique(records.identity).tolist(), LineRole.PYTHON) | seen
     for code in process.codes:
         for line in code.lines:
             if (each := identity_of(code, line)) in preparing:
@@ -349,7 +349,7 @@ class LineTable:
 def line_table(steps: Steps, lines: LineRoles, claims: SegmentClaims, work: TrainingWork) -> LineTable:
     """The table of the line-timed steps."""
     times, lined = lines.times, np.flatnonzero(steps.lined)
-    identities = unique(times.identity)
+    identities = unique(times.hit_identity)  # by a coarse clock some may have taken no time
     first = np.searchsorted(times.end, steps.begin[lined], side="right")
     last = np.searchsorted(times.begin, steps.end[lined])
     rows = np.concatenate([np.arange(0), *map(np.arange, first, last)]).astype(np.int64)

@@ -58,9 +58,10 @@ def apply_edit(edit: SingleEdit, source: str) -> str | None:
 
 
 def with_keywords(module: libcst.Module, edit: CallEdit) -> libcst.Module | None:
-    """The call with other keywords; None where what is given without a name may be what is to be set."""
+    """The call with other keywords; None where what is given without a name may be what is to be set. What a mapping
+    (`**options`) may hold is set over it."""
     call = _call(module, edit)
-    if call is None or any(argument.star for argument in call.args):
+    if call is None or [argument.star for argument in call.args if argument.star] not in ([], ["**"]):
         return None
     if sum(argument.keyword is None for argument in call.args) > MOST_POSITIONAL.get(edit.callee, USUAL_POSITIONAL):
         return None
@@ -141,11 +142,16 @@ def with_switch(module: libcst.Module, edit: SwitchEdit) -> libcst.Module | None
 
 
 def replaced_arguments(edit: CallEdit, source: str) -> list[str]:
-    """What the edit takes out of a source that is more than a plain value, in words."""
+    """What the edit takes out of a source that is more than a plain value, in words, and what of it may be in a
+    mapping."""
     module = libcst.parse_module(source)
     call = _call(module, edit)
-    given = {each.keyword.value: each.value for each in call.args if each.keyword} if call is not None else {}
-    return [
+    arguments = call.args if call is not None else ()
+    given = {each.keyword.value: each.value for each in arguments if each.keyword}
+    over = ", ".join(name for name, _ in edit.keywords if name not in given)
+    mappings = [each.value for each in arguments if over and each.star == "**"]
+    packed = [f"**{module.code_for_node(each)} no longer sets {over}" for each in mappings]
+    return packed + [
         f"{name}={module.code_for_node(given[name])} is {value} now"
         for name, value in edit.keywords
         if name in given and not _is_plain(given[name])
@@ -226,10 +232,11 @@ def _with_arguments(
 
 
 def _arguments_with(given: Sequence[libcst.Arg], keywords: Sequence[tuple[str, str]]) -> list[libcst.Arg] | None:
-    """Existing keywords get the new value in their place; others are added at the end, in the call's own style. A value
-    that only takes an option back (False, None, 0) is not added where nothing was. None where a comment is in the
-    way."""
+    """Existing keywords get the new value in their place; others are set over a mapping of the call (`**options`), else
+    added at the end, in the call's own style. A value that only takes an option back (False, None, 0) is not added
+    where nothing was. None where a comment is in the way."""
     arguments = list(given)
+    packed = next((number for number, each in enumerate(arguments) if each.star == "**"), None)
     for name, value in keywords:
         expression = libcst.parse_expression(value)
         place = next(
@@ -237,12 +244,27 @@ def _arguments_with(given: Sequence[libcst.Arg], keywords: Sequence[tuple[str, s
         )
         if place is not None:
             arguments[place] = arguments[place].with_changes(value=expression)
+        elif packed is not None:
+            options = _set_over(arguments[packed].value, name, expression)
+            arguments[packed] = arguments[packed].with_changes(value=options)
         elif value not in ("False", "None", "0"):
             appended = _appended(arguments, name, expression)
             if appended is None:
                 return None
             arguments = appended
     return arguments
+
+
+def _set_over(mapping: libcst.BaseExpression, name: str, value: libcst.BaseExpression) -> libcst.Dict:
+    """A mapping with another value of an option: `{**options, "name": value}`."""
+    whole = mapping if isinstance(mapping, libcst.Dict) else libcst.Dict([libcst.StarredDictElement(mapping)])
+    elements = list(whole.elements)
+    for number, each in enumerate(elements):
+        key = each.key if isinstance(each, libcst.DictElement) else None
+        if isinstance(key, libcst.SimpleString) and key.evaluated_value == name:
+            elements[number] = each.with_changes(value=value)
+            return whole.with_changes(elements=elements)
+    return whole.with_changes(elements=[*elements, libcst.DictElement(libcst.SimpleString(f'"{name}"'), value)])
 
 
 def _appended(arguments: list[libcst.Arg], name: str, value: libcst.BaseExpression) -> list[libcst.Arg] | None:

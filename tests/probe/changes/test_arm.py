@@ -13,6 +13,27 @@ from steptime.analysis.layout import lay_out
 torch = pytest.importorskip("torch")
 
 IMAGES, BLOCKS = JOBS / "images.py", JOBS / "blocks.py"
+WORKERS_THAT_ARE_MISSED = """
+import multiprocessing, signal, time, torch
+
+def missed(*_):
+    raise RuntimeError("DataLoader worker is killed by signal: Killed.")
+
+class Worker(multiprocessing.get_context("fork").Process):
+    def kill(self):
+        super().kill()
+        self.join()  # so that its end is heard of at once
+
+signal.signal(signal.SIGCHLD, missed)
+Worker(target=time.sleep, args=(60,), daemon=True).start()
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(64):
+    loss = model(torch.ones(2, 4)).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
 
 
@@ -114,6 +135,14 @@ def test_ranks_whose_time_is_up_end_at_one_step(tmp_path: Path) -> None:
     steps = [process.parity.step.tolist()[-1] for process in variant.recording.processes if process.parity is not None]
     assert len(steps) == 2
     assert steps[0] == steps[1] < 40
+
+
+def test_the_end_of_its_workers_is_no_failure_of_the_job(tmp_path: Path) -> None:
+    """torch raises in the main thread when a worker is killed, which its own end does."""
+    script = tmp_path / "train.py"
+    script.write_text(WORKERS_THAT_ARE_MISSED)
+    variant = run(tmp_path, script)
+    assert (variant.status, variant.process.notes) == (0, ()), variant.output
 
 
 def test_workers_of_a_loader_do_not_hold_the_output_open(tmp_path: Path) -> None:

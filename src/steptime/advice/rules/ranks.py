@@ -37,6 +37,9 @@ SURE_FEWER_BUCKETS = 0.3
 """Of the modelled gain: how much of a collective is fixed cost, only the network knows."""
 LEAST_SHARE_IN_TURNS = 0.15
 """Of the step: equal ranks wait some percent for one another, as the last of many is a little late."""
+MOST_OF_ONE = 0.75
+"""Of the waiting: behind more of it is one rank, whose lateness did not last beyond the profiled steps if it is no
+straggler."""
 BETWEEN_STAGES = re.compile(r"^(i?send|i?recv|coalesced|SendRecv)( |$)", re.IGNORECASE)
 """Collectives between two stages of a pipeline."""
 LEAST_SHARE_OF_BUBBLE = 0.05
@@ -315,7 +318,7 @@ def rank_imbalance(signals: Signals) -> Finding | None:
         return None
     waiting = sum(rank.waiting for rank in ranks) / len(ranks)
     share = ratio(waiting, sum(rank.step for rank in ranks) / len(ranks))
-    if share < LEAST_SHARE_IN_TURNS:
+    if share < LEAST_SHARE_IN_TURNS or max(rank.last for rank in ranks) > MOST_OF_ONE:
         return None
     summary = f"The ranks wait {format_duration(waiting)} a step ({format_share(share)}) in turns"
     advice = "Give all ranks batches of one cost: sort by length, or fill them by tokens."

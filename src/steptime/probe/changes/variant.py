@@ -11,6 +11,7 @@ import ctypes
 import multiprocessing
 import multiprocessing.process
 import os
+import signal
 import sys
 import threading
 import time
@@ -147,13 +148,15 @@ class ProcessVariant:
 
 def _leave() -> None:
     """Status 0, at once: no handler at exit, no final save. Loader workers would outlive us by seconds."""
-    for child in multiprocessing.active_children():
-        if child.daemon:
-            child.kill()
     with contextlib.suppress(Exception):  # a stream that is closed or broken loses what it held
         sys.stdout.flush()
     with contextlib.suppress(Exception):  # the same
         sys.stderr.flush()
     with contextlib.suppress(Exception):  # no C library to ask: what C code has printed may be lost
         ctypes.CDLL(None).fflush(None)
+    with contextlib.suppress(ValueError):  # torch's handler raises for each worker's end; it is the main thread's alone
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    for child in multiprocessing.active_children():
+        if child.daemon:
+            child.kill()
     os._exit(0)
