@@ -78,6 +78,7 @@ def test_a_spread_of_its_own_excuses_a_value() -> None:
     values = np.array([100.0, 100.0, 120.0])
     assert jumps(values, 0.03, [1.0, 1.0, 30.0]) == ()
     assert len(jumps(values, 0.03, [1.0, 1.0, 1.0])) == 1
+    assert jumps(values, 0.03, [30.0, 30.0, 1.0]) == (), "nobody knows the level"
 
 
 def test_nothing_and_one_value_have_no_levels() -> None:

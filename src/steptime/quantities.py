@@ -234,7 +234,7 @@ def jumps(values: Float64, least: float, spreads: Sequence[float] = ()) -> tuple
     """Where the level of a series changes, beyond noise, by a rule that a person can follow by hand.
 
     A level is the median of its values so far. Its noise is the largest of `least` (relative to it), of `spreads` (half
-    of each value's own interval), and of LEVEL_SPREADS times the scatter of neighbours: the median of their distances,
+    of each value's own interval: that of the next value, and the median of the level's), and of LEVEL_SPREADS times the scatter of neighbours: the median of their distances,
     times 1.4826 / sqrt(2) for the standard deviation of a normal distribution. A value further away than that opens a
     new level when the median of it and the next CONFIRMING values is so far away, too, on the same side; where there
     are no next ones it stands alone.
@@ -243,7 +243,7 @@ def jumps(values: Float64, least: float, spreads: Sequence[float] = ()) -> tuple
     begin, scatter = 0, _scatter_of(values)
     for index in range(1, len(values)):
         level = float(np.median(values[begin:index]))
-        own = spreads[index] if len(spreads) else 0.0
+        own = max(spreads[index], float(np.median(spreads[begin:index]))) if len(spreads) else 0.0
         noise = max(least * level, LEVEL_SPREADS * scatter, own)
         ahead = values[index : index + 1 + CONFIRMING]
         now = float(np.median(ahead))

@@ -172,7 +172,7 @@ def test_slow_steps_are_told_with_their_lines_in_one_sentence() -> None:
     assert told.evidence == (
         "Steps 100, 200, 300",
         "Steps 500, 600 were named in advance and profiled, on every rank that traces: see the trace files.",
-        "Step 700 was expected to be slow and profiled, and took no longer than others.",
+        "Step 700 was next at that distance and profiled, and took no longer than others.",
     )
 
 

@@ -263,6 +263,15 @@ def test_stalls_of_the_model_are_the_machines(tmp_path: Path) -> None:
     assert case_of(job.process(tmp_path / "recording")).step.duration.value == 16 * MS
 
 
+def test_batches_of_an_iterator_from_before_an_attach_are_not_missing_from_a_step(tmp_path: Path) -> None:
+    job = JournalBuilder().fact("loader", identity=7, loader=1, **WORKERS)
+    for number in range(60):
+        job.next(MS, 3 if number < 20 else 7).forward(5 * MS).backward(8 * MS).step(2 * MS)
+    loader = case_of(job.process(tmp_path / "recording")).loader
+    assert loader is not None
+    assert loader.demand == 1
+
+
 def test_steps_that_are_slow_every_fifth_time_are_the_jobs(tmp_path: Path) -> None:
     job = JournalBuilder()
     for number in range(101):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -276,6 +277,21 @@ def test_reinforcement_learning_alternates_rollouts_and_updates(tmp_path: Path) 
     assert kinds(timeline) == [SegmentKind.ROLLOUT] * 4
     assert timeline.steps.duration[7] == 9 * MS
     assert not timeline.steps.disturbed.any()
+
+
+def test_a_rollout_that_follows_an_evaluation_is_told_apart_from_it(tmp_path: Path) -> None:
+    job = JournalBuilder()
+    for iteration in range(8):
+        for _ in range(20 if iteration % 4 == 0 else 0):
+            job.evaluate(MS).wait(MS)
+        for _ in range(32):
+            job.evaluate(MS, training=True).wait(MS)
+        for _ in range(5):
+            job.wait(MS).forward(3 * MS).backward(4 * MS).step(MS)
+    timeline = laid_out(job, tmp_path)
+    assert Counter(kinds(timeline)) == {SegmentKind.ROLLOUT: 8, SegmentKind.EVALUATION: 2}
+    evaluated = [each.end - each.begin for each in timeline.segments if each.kind is SegmentKind.EVALUATION]
+    assert evaluated == [39 * MS, 39 * MS]
 
 
 def test_many_samples_before_every_update_are_a_rollout_even_with_a_loader(tmp_path: Path) -> None:

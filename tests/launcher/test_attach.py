@@ -139,6 +139,23 @@ def test_any_other_job_is_entered_by_gdb(
     assert err == ""
 
 
+def test_a_gdb_that_fails_with_a_process_of_its_own_never_touches_the_job(
+    start: Callable[[bool], Job], tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As gdb 13 does on a processor with AMX: the system call that it finds a process in comes back broken."""
+    gdb = tmp_path / "bin" / "gdb"
+    gdb.parent.mkdir()
+    gdb.write_text(f'#!/bin/sh\necho "$STEPTIME_PID" >>{tmp_path}/entered\necho "Couldn\'t write extended state"\n')
+    gdb.chmod(0o755)
+    monkeypatch.setenv("PATH", str(gdb.parent), prepend=os.pathsep)
+    job = start(False)
+    assert main(["attach", str(job.pid), "--recording", str(tmp_path / "refused")]) == 1
+    said = capfd.readouterr().err
+    assert f"process {job.pid} was left alone (Couldn't write extended state)" in said
+    assert str(job.pid) not in (tmp_path / "entered").read_text().split()
+    assert job.end()[0].startswith("whole")
+
+
 def test_an_attach_that_is_killed_leaves_the_job_alone_and_another_may_come(
     start: Callable[[bool], Job], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -6,6 +6,7 @@ import http.server
 import itertools
 import json
 import re
+import socket
 import subprocess
 import sys
 import threading
@@ -104,7 +105,7 @@ def test_a_receiver_of_otlp_gets_the_numbers(
     port, bodies = received
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{port}")
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_COMPRESSION", "none")
-    exporter = OpenTelemetry(60.0)
+    exporter = OpenTelemetry(60.0, print)
     exporter.show(view)
     exporter.close()
     request = ExportMetricsServiceRequest.FromString(bodies[-1])
@@ -117,6 +118,33 @@ def test_a_receiver_of_otlp_gets_the_numbers(
     parts = [number for number in numbers_of(view) if number.name == "part"]
     assert len(metrics["steptime.part"].gauge.data_points) == len(parts) > 1
     assert len(metrics) == len({number.name for number in numbers_of(view)})
+
+
+def test_a_receiver_that_is_not_there_is_told_once(
+    view: LiveView, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("opentelemetry.exporter.otlp.proto.http")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        endpoint = f"http://127.0.0.1:{free.getsockname()[1]}"
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint)
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "1")
+    told: list[str] = []
+    exporter = OpenTelemetry(60.0, told.append)
+    exporter.show(view)
+    exporter.close()
+    (sentence,) = told
+    assert f"The receiver at {endpoint} has not taken the numbers" in sentence
+    assert capfd.readouterr().err == "", "nothing of the library's"
+
+
+def test_a_part_that_lies_in_steps_and_between_them_is_one_number(view: LiveView) -> None:
+    rank = view.ranks[0]
+    part = replace(rank.phases[0], total=rank.wall, share=1.0)
+    twice = replace(view, ranks=(replace(rank, between=(part,), wall=2 * rank.wall),))
+    parts = [number for number in numbers_of(twice) if number.name == "part"]
+    assert len({number.labels for number in parts}) == len(parts)
+    assert sum(number.value for number in parts) == pytest.approx(2)
 
 
 def test_lines_of_json_hold_all_that_is_shown(view: LiveView) -> None:

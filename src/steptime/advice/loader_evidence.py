@@ -24,6 +24,14 @@ mostly in its next step: by hand, steps of 10.8 ms took 19 to 21 and 12 to 14 be
 fourth one on."""
 
 
+def _told(known: set[int], every: RecordTable, steps: Steps, usual: Int64) -> Int64:
+    """Those of the usual steps that read no iterator but the known ones: one that was made before the probe came
+    (`steptime attach`) may be of the same loader. All where no other steps are left."""
+    unknown = every.where(~np.isin(every.identity, list(known)))
+    told = usual[steps.begin[usual] >= unknown.end.max(initial=0)]
+    return told if len(told) else usual
+
+
 def loader_use(process: Process, layout: Layout, usual: Int64) -> LoaderUse | None:
     """The training loader that the steps wait for most, all its iterators together; None without one, and where it was
     read before the steps.
@@ -39,7 +47,9 @@ def loader_use(process: Process, layout: Layout, usual: Int64) -> LoaderUse | No
     key = max(groups, key=lambda key: int((lanes[key].end - lanes[key].begin).sum()))
     facts, asked, iterators = groups[key][-1], lanes[key], {fact.identity for fact in groups[key]}
     given = asked.where(~asked.flagged(Flag.EXHAUSTED)).begin
-    demand = float((np.searchsorted(given, steps.end) - np.searchsorted(given, steps.begin))[usual].mean())
+    batches = np.searchsorted(given, steps.end) - np.searchsorted(given, steps.begin)
+    known = iterators | {fact.identity for fact in process.loaders}
+    demand = float(batches[_told(known, every, steps, usual)].mean())
     if not demand:
         return None
     late, ended = _between_epochs(asked, facts)

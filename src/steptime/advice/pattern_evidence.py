@@ -74,7 +74,7 @@ def caught_use(process: Process, layout: Layout) -> CaughtUse | None:
         profiled[window.end - window.begin < LEAST_SLOW * usual].append(int(place) + 1)
     return CaughtUse(
         count=len(caught),
-        duration=float(np.median([each.end - each.begin for each in caught])),
+        duration=float(np.mean([each.end - each.begin for each in caught])),
         usual=usual,
         profiled=tuple(profiled[0]),
         as_usual=tuple(profiled[1]),

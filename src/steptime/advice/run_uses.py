@@ -271,7 +271,7 @@ class OutlierUse:
 
 @dataclass(frozen=True, slots=True)
 class CaughtUse:
-    """Steps that were looked into while they lasted. duration: median, ns; usual: of a step then. numbers: of the first
+    """Steps that were looked into while they lasted. duration: mean, ns; usual: of a step then. numbers: of the first
     ones. period: steps from each to the next, where that is always the same, else 0. lines: of the user's, with their
     share of the time that was looked at. profiled: numbers of steps that were named in advance as slow ones, and
     profiled; as_usual: of those that then took no longer than others."""

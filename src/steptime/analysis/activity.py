@@ -114,16 +114,19 @@ def _untrained(
     events = merge(asked.where(~feeds), forwards.where(~trains))
     signs = np.searchsorted(training.begin, events.begin)
     heads = np.concatenate(([True], signs[1:] != signs[:-1])) if len(events) else np.zeros(0, np.bool_)
+    is_call = events.kind == int(Kind.FORWARD)
+    modes = unique(forwards.identity[trains & forwards.flagged(Flag.TRAINING)])
+    of_trained = is_call & np.isin(events.identity, modes)
+    if not loaders:
+        heads[_switches(events, of_trained)] = True
     number, count = np.cumsum(heads) - 1, int(heads.sum())
     begin, end = events.begin[heads], np.full(count, np.iinfo(np.int64).min)
     np.maximum.at(end, number, events.end)
-    is_call = events.kind == int(Kind.FORWARD)
     calls = np.bincount(number[is_call], minlength=count)
     loading = np.bincount(number[~is_call], minlength=count) > 0
     few, many = ~loading & (calls <= INLINE_FORWARDS), ~loading & (calls > INLINE_FORWARDS)
     inline = few & is_recurring(begin[few], ends)
-    modes = unique(forwards.identity[trains & forwards.flagged(Flag.TRAINING)])
-    switched = is_call & ~events.flagged(Flag.TRAINING) & np.isin(events.identity, modes)
+    switched = of_trained & ~events.flagged(Flag.TRAINING)
     rollout = many & is_recurring(begin[many], ends)
     first = bool((many & (signs[heads] == 0)).any())
     if not loaders or first:  # unless a top module that trains was in evaluation mode
@@ -136,6 +139,15 @@ def _untrained(
     sampled[~trains] = (inline[number] & ~checking)[is_call]
     inside = join(union(begin[per_step], end[per_step]), union(events.begin[checking], events.end[checking]))
     return sampled, union(begin[apart], end[apart]), inside, union(begin[rollout], end[rollout])
+
+
+def _switches(events: RecordTable, of_trained: Bool) -> Int64:
+    """Events before which a model that trains was switched from evaluation mode to training mode, or back: an agent is
+    evaluated, and the next rollout follows without an update between."""
+    called = np.flatnonzero(of_trained)
+    mode = events.flagged(Flag.TRAINING)[called]
+    found: Int64 = called[1:][mode[1:] != mode[:-1]]
+    return found
 
 
 def _is_check(training: RecordTable, signs: Int64) -> Bool:

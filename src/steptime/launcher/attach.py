@@ -31,6 +31,8 @@ from steptime.recording.inventory import LEAVE
 from steptime.recording.manifest import begin_manifest, extend_manifest
 
 SCRIPT = Path(__file__).parent / "attach_script.py"
+REHEARSAL = (sys.executable, "-I", "-S", "-c", "import time; print(flush=True); time.sleep(600)")
+"""A process that gdb enters first, in a system call as a job may be."""
 GDB_SECONDS = 120.0
 PERIOD = 0.25
 """Seconds between two looks."""
@@ -269,7 +271,8 @@ def _same_python(pid: int) -> bool:
 
 
 def _enter_by_gdb(pid: int, entry: Path) -> None:
-    """Raises CommandError."""
+    """After gdb has entered a process of ours: one that cannot call a function breaks the system call that it finds the
+    process in, as gdb 13 does where the processor has AMX. Raises CommandError."""
     gdb = shutil.which("gdb")
     if gdb is None:
         raise CommandError(
@@ -279,29 +282,35 @@ def _enter_by_gdb(pid: int, entry: Path) -> None:
             exit_status=1,
         )
     line = f"try: exec(open({str(entry)!r}).read(), {{'__name__': 'steptime-attach'}})\nexcept Exception: pass\n"
-    words = [
-        gdb,
-        "-nx",
-        "-batch",
-        "-iex",
-        "set auto-solib-add off",
-        "-iex",
-        "set debuginfod enabled off",
-        "-x",
-        str(SCRIPT),
-    ]
+    with subprocess.Popen(
+        REHEARSAL, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    ) as ours:
+        try:
+            assert ours.stdout is not None
+            ours.stdout.readline()
+            _has_entered(gdb, ours.pid, "pass\n", pid)
+        finally:
+            ours.kill()
+    _has_entered(gdb, pid, line, pid)
+
+
+def _has_entered(gdb: str, entered: int, line: str, pid: int) -> None:
+    """Has gdb enter a process. pid: the job's, of which is told. Raises CommandError."""
+    words = [gdb, "-nx", "-batch", "-iex", "set auto-solib-add off", "-iex", "set debuginfod enabled off"]
+    variables = {**os.environ, "STEPTIME_PID": str(entered), "STEPTIME_LINE": line}
     with contextlib.suppress(subprocess.TimeoutExpired):
         done = subprocess.run(
-            words, env={**os.environ, "STEPTIME_PID": str(pid), "STEPTIME_LINE": line}, capture_output=True, text=True,
+            [*words, "-x", str(SCRIPT)], env=variables, capture_output=True, text=True,
             stdin=subprocess.DEVNULL, timeout=GDB_SECONDS, check=False,
         )  # fmt: skip
         if "entered" in done.stdout.splitlines():
             return
-        raise CommandError("attach-refused", _refusal(pid, done.stdout + done.stderr), exit_status=1)
-    raise CommandError("attach-refused", f"gdb did not come back from process {pid}.", exit_status=1)
+        refusal = _refusal(pid, done.stdout + done.stderr, touched=entered == pid)
+        raise CommandError("attach-refused", refusal, exit_status=1)
+    raise CommandError("attach-refused", f"gdb did not come back from process {entered}.", exit_status=1)
 
 
-def _refusal(pid: int, said: str) -> str:
+def _refusal(pid: int, said: str, touched: bool) -> str:
     if "not permitted" in said or "ptrace" in said.lower():
         scope = ""
         with contextlib.suppress(OSError):
@@ -315,9 +324,11 @@ def _refusal(pid: int, said: str) -> str:
     if "busy" in said.splitlines():
         return f"Process {pid} was never at a place where it could be entered: try again."
     words = next((line for line in reversed(said.splitlines()) if line.strip()), "no reason was given").rstrip(".")
+    if touched:
+        return f"gdb could not enter process {pid} ({words}): see whether it goes on; STEPTIME_STANDBY=1 needs no gdb."
     return (
-        f"gdb could not enter process {pid}, which goes on as it was ({words}): start the job with STEPTIME_STANDBY=1, "
-        "or try a newer gdb."
+        f"This gdb cannot enter a process of its own, so process {pid} was left alone ({words}): try a newer gdb, or "
+        "start the job with STEPTIME_STANDBY=1."
     )
 
 

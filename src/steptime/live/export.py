@@ -6,6 +6,8 @@ and shares. The libraries are extras.
 
 from __future__ import annotations
 
+import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -16,6 +18,7 @@ import msgspec
 
 from steptime.errors import OutputError, UsageError
 from steptime.live.view import LiveView, RankView
+from steptime.report.printable import one_line
 
 FORMATS = ("jsonl", "prometheus", "otlp")
 
@@ -46,11 +49,12 @@ def _of_rank(rank: RankView) -> Iterator[Number]:
         )
     if rank.rate is not None:
         yield Number("samples_per_second", "", "Samples per second over the whole last minute.", rank.rate, who)
-    for part in (*rank.phases, *rank.between):
-        named = (*who, ("part", part.name))
-        yield Number(
-            "part", "ratio", "Share of the last minute by phase, or by what lay between steps.", part.share, named
-        )
+    shares: dict[str, float] = {}
+    for part in (*rank.phases, *rank.between):  # an evaluation may lie within a step, and between two
+        shares[part.name] = shares.get(part.name, 0.0) + part.share
+    for name, share in shares.items():
+        named = (*who, ("part", name))
+        yield Number("part", "ratio", "Share of the last minute by phase, or by what lay between steps.", share, named)
     if rank.queue is not None:
         yield Number("loader_ready", "", "Batches that were ready when the job asked.", rank.queue.ready, who)
     if rank.bytes is not None:
@@ -97,7 +101,7 @@ def exporter(format: str, write: Callable[[str], None], *, every: float, address
     if format == "jsonl":
         return JsonLines(write)
     if format == "otlp":
-        return OpenTelemetry(every)
+        return OpenTelemetry(every, write)
     metrics = Prometheus(address, port)
     write(f"http://{address}:{metrics.port}/metrics\n")
     return metrics
@@ -129,7 +133,9 @@ class Prometheus:
             self._server, _ = library.start_http_server(port, address, self.registry)
         except OSError as error:
             raise OutputError(
-                "port-taken", f"Port {port} at {address} cannot be listened on ({error.strerror}): name another one."
+                "port-taken",
+                f"{f'Port {port} at {address}' if port else address} cannot be listened on ({error.strerror}): name "
+                "another one.",
             ) from None
         self.port = int(self._server.server_address[1])
 
@@ -155,10 +161,14 @@ class Prometheus:
 
 
 class OpenTelemetry:
-    """Sends metrics by OTLP over HTTP to OTEL_EXPORTER_OTLP_ENDPOINT. Raises UsageError without the extra."""
+    """Sends metrics by OTLP over HTTP to OTEL_EXPORTER_OTLP_ENDPOINT. write: prints. Raises UsageError without the
+    extra."""
 
-    def __init__(self, period: float) -> None:
+    def __init__(self, period: float, write: Callable[[str], None]) -> None:
         _imported("opentelemetry.exporter.otlp.proto.http", "otlp")
+        self._unsent = _Unsent(write)
+        LIBRARY.addHandler(self._unsent)
+        LIBRARY.propagate = False
         from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
         from opentelemetry.sdk.metrics import MeterProvider
         from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
@@ -194,6 +204,29 @@ class OpenTelemetry:
 
     def close(self) -> None:
         self._provider.shutdown()
+        LIBRARY.removeHandler(self._unsent)
+        LIBRARY.propagate = True
+
+
+LIBRARY = logging.getLogger("opentelemetry")
+
+
+class _Unsent(logging.Handler):
+    """Says once what the library says of every attempt that fails."""
+
+    def __init__(self, write: Callable[[str], None]) -> None:
+        super().__init__(logging.WARNING)
+        self._write: Callable[[str], None] | None = write
+
+    def emit(self, record: logging.LogRecord) -> None:
+        write, self._write = self._write, None
+        if write is not None:
+            where = os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT") or "http://localhost:4318, the default"
+            said = one_line(record.getMessage())[:200]
+            write(
+                f"The receiver at {where} has not taken the numbers ({said}). They are sent again every time; "
+                "OTEL_EXPORTER_OTLP_ENDPOINT names another receiver.\n"
+            )
 
 
 def _imported(name: str, extra: str) -> Any:

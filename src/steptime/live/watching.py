@@ -129,7 +129,8 @@ class Watcher:
     def __init__(self, source: Path) -> None:
         self.source = source
         self._recording = GrowingRecording(source)
-        self._began = self._grown = time.monotonic()
+        self._began = time.monotonic()
+        self._grown = self._began - _age(source)
         self._sampled = 0
         self._ranks: dict[Path, tuple[RankView, Int64]] = {}
         self._base: dict[str, Estimate] = {}
@@ -144,7 +145,7 @@ class Watcher:
         samples, manifest = self._recording.samples, self._recording.manifest
         sampled = samples[-1].monotonic_ns if samples else 0
         if changed or sampled != self._sampled:
-            self._grown, self._sampled = begin, sampled
+            self._grown, self._sampled = begin if self.due else self._grown, sampled
         for folder in changed:
             process = self._recording.processes[folder]
             self._ranks[folder] = view_of(process.last_minute(), process.count.steps)
@@ -201,6 +202,15 @@ class Watcher:
         """Lets go of the files, and of a diagnosis that is not done."""
         self._recording.close()
         self._diagnosis.close()
+
+
+def _age(folder: Path) -> float:
+    """Seconds since anything in a folder was written, by the clock of whoever wrote it."""
+    written = [time.time()]
+    for path in folder.rglob("*"):
+        with contextlib.suppress(OSError):
+            written.append(path.stat().st_mtime)
+    return max(0.0, written[0] - max(written[1:], default=written[0]))
 
 
 def _place(found: tuple[RankView, Int64]) -> tuple[bool, int, str]:

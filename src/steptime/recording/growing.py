@@ -158,6 +158,7 @@ class GrowingProcess:
         if not self._packed:
             self._packed = True
             kept.append(self._count_packed())
+            grown = self.count.steps > 0
         for data in self._journal.blocks():
             whole = self.count.add(data)
             self._journal.back(len(data) - whole)

@@ -40,6 +40,8 @@ _FINDINGS = 3
 _SHORTEST_JOB = 40
 """Columns that a job's command has on a screen at least: the line is wrapped then."""
 _KERNELS = 3
+ASKED_FOR = "caught-steps"
+"""A note on what was asked for (run --catch) comes before the others."""
 PROFILER = "ProfilerStep"
 """In words on how steps were found: nothing that needs to be said."""
 _ROOM = 8
@@ -239,6 +241,7 @@ def _footnotes(report: Report, process: ProcessReport) -> list[str]:
     for weight, word in ((Weight.DOUBT, "Doubt"), (Weight.NOTE, "Note")):
         told = f"{process.verdict.reason} {process.verdict.sentence}".lower()
         shown = [aside for aside in asides if aside.weight is weight and aside.summary.lower() not in told]
+        shown.sort(key=lambda aside: aside.name != ASKED_FOR)
         texts = [f"{aside.code} {one_line(aside.summary)}" for aside in shown]
         if texts:
             more = f" (and {len(texts) - 1} more)" if len(texts) > 1 else ""

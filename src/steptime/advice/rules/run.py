@@ -286,7 +286,8 @@ def caught_steps(signals: Signals) -> Finding | None:
     use = signals.caught
     slow = use.duration > NO_LONGER * use.usual
     steps = format_count(use.count, "step")
-    summary = f"{steps} of {format_duration(use.duration)}, usually {format_duration(use.usual)}" if slow else steps
+    lasted = f"{format_duration(use.duration)}{' on average' if use.count > 1 else ''}"
+    summary = f"{steps} of {lasted}, usually {format_duration(use.usual)}" if slow else steps
     summary += f", one in {use.period}" if use.period else ""
     if not use.lines:
         return caught_steps.finding(f"{summary}: no line of yours ran", "Look at the numbers of these steps.")
@@ -311,7 +312,7 @@ def _profiled(use: CaughtUse) -> Iterator[str]:
     if use.profiled:
         yield f"{_named(use.profiled)} named in advance and profiled, on every rank that traces: see the trace files."
     if use.as_usual:
-        yield f"{_named(use.as_usual)} expected to be slow and profiled, and took no longer than others."
+        yield f"{_named(use.as_usual)} next at that distance and profiled, and took no longer than others."
 
 
 def _named(numbers: Sequence[int]) -> str:
