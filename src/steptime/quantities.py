@@ -234,10 +234,10 @@ def jumps(values: Float64, least: float, spreads: Sequence[float] = ()) -> tuple
     """Where the level of a series changes, beyond noise, by a rule that a person can follow by hand.
 
     A level is the median of its values so far. Its noise is the largest of `least` (relative to it), of `spreads` (half
-    of each value's own interval: that of the next value, and the median of the level's), and of LEVEL_SPREADS times the scatter of neighbours: the median of their distances,
-    times 1.4826 / sqrt(2) for the standard deviation of a normal distribution. A value further away than that opens a
-    new level when the median of it and the next CONFIRMING values is so far away, too, on the same side; where there
-    are no next ones it stands alone.
+    of each value's own interval: that of the next value, and the median of the level's), and of LEVEL_SPREADS times the
+    scatter of neighbours: the median of their distances, times 1.4826 / sqrt(2) for the standard deviation of a normal
+    distribution. A value further away than that opens a new level when the median of it and the next CONFIRMING values
+    is so far away, too, on the same side; where there are no next ones it stands alone.
     """
     found: list[Jump] = []
     begin, scatter = 0, _scatter_of(values)

@@ -186,4 +186,4 @@ def test_slow_steps_are_caught_at_the_line_that_makes_them_slow(steptime: Stepti
 def test_what_says_no_slow_steps_is_one_sentence(words: str, steptime: Steptime, job: Path) -> None:
     run = steptime("run", "--catch", words, "--", python(), job, "4")
     assert run.returncode == 2
-    assert "says no steps" in run.stderr
+    assert "is no choice of steps" in run.stderr

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from steptime.errors import RecordingError
 from steptime.journal import Kind
 from steptime.live import text
 from steptime.live.view import LiveView, RankView, view_of, with_late
-from steptime.live.watching import Watcher
+from steptime.live.watching import SILENCE, Watcher, find_recording
 from steptime.quantities import Estimate
 from steptime.recording.recording import TelemetrySample
 
@@ -42,6 +43,27 @@ def job_of_two(tmp_path: Path, own: tuple[int, int]) -> Path:
         (folder / "manifest.json").rename(tmp_path / "r" / "manifest.json")
         (folder / "process-17").rename(tmp_path / "r" / f"process-{17 + rank}")
     return tmp_path / "r"
+
+
+def test_an_attached_process_is_watched_by_its_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("earlier", "attached"):
+        folder = train(JournalBuilder(), 4).write(tmp_path / "runs" / name)
+        (folder / "process-17").rename(folder / f"process-{os.getpid()}")
+    ended(tmp_path / "runs" / "earlier", ended_epoch_ns=1700000009000000000)
+    assert find_recording(str(os.getpid())) == Path("runs/attached")
+
+
+def test_what_is_dead_for_long_is_said_to_be(tmp_path: Path) -> None:
+    folder = train(JournalBuilder(), 4).write(tmp_path / "r")
+    for path in (folder, *folder.rglob("*")):
+        os.utime(path, (1.7e9, 1.7e9))
+    watcher = Watcher(folder)
+    view = watcher.look()
+    watcher.close()
+    assert view.state == "silent"
+    assert text.last_line(view).endswith("and the job's end was not recorded: 4 steps.")
+    assert view.silent > SILENCE
 
 
 def test_the_parts_of_the_minute_sum_to_its_wall_clock(tmp_path: Path) -> None:

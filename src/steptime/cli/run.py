@@ -59,7 +59,7 @@ def slow_steps(context: click.Context, parameter: click.Parameter, value: str | 
         return CatchOptions(times=number)
     if unit in ("ms", "s") and number > 0:
         return CatchOptions(ns=int(number * (1e6 if unit == "ms" else 1e9)))
-    raise click.BadParameter(f"{value[:40]!r} says no steps. Expected 2x (more than once), 500ms, or every 1000.")
+    raise click.BadParameter(f"{value[:40]!r} is no choice of steps. Expected 2x (above 1x), 500ms, or every 1000.")
 
 
 FIRST_SECONDS = 60.0

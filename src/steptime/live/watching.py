@@ -84,7 +84,8 @@ def _has_ended(recording: Path) -> bool:
 
 
 def _recording_of(pid: int) -> Path:
-    """From the environment that `steptime run` has given to the process, or to one that it has started."""
+    """From the environment that `steptime run` has given to the process, or to one that it has started; else the one in
+    runs/ that `steptime attach` makes of it."""
     try:
         process = psutil.Process(pid)
         family = [process, *process.children(recursive=True)]
@@ -97,11 +98,12 @@ def _recording_of(pid: int) -> Path:
             "nothing-to-watch",
             f"Process {pid} belongs to somebody else, whose environment may not be read: name its recording.",
         ) from None
-    if found is None:
+    attached = [each.parent for each in Path("runs").glob(f"*/process-{pid}") if not _has_ended(each.parent)]
+    if found is None and not attached:
         raise UsageError(
             "nothing-to-watch", f"Process {pid} was not started by `steptime run`: name its recording, if it has one."
         )
-    return found
+    return found or max(attached, key=_last_written)
 
 
 def still_recorded(folder: Path) -> bool:
@@ -130,7 +132,7 @@ class Watcher:
         self.source = source
         self._recording = GrowingRecording(source)
         self._began = time.monotonic()
-        self._grown = self._began - _age(source)
+        self._grown = self._began - max(0.0, time.time() - _last_written(source))
         self._sampled = 0
         self._ranks: dict[Path, tuple[RankView, Int64]] = {}
         self._base: dict[str, Estimate] = {}
@@ -202,15 +204,6 @@ class Watcher:
         """Lets go of the files, and of a diagnosis that is not done."""
         self._recording.close()
         self._diagnosis.close()
-
-
-def _age(folder: Path) -> float:
-    """Seconds since anything in a folder was written, by the clock of whoever wrote it."""
-    written = [time.time()]
-    for path in folder.rglob("*"):
-        with contextlib.suppress(OSError):
-            written.append(path.stat().st_mtime)
-    return max(0.0, written[0] - max(written[1:], default=written[0]))
 
 
 def _place(found: tuple[RankView, Int64]) -> tuple[bool, int, str]:
