@@ -50,7 +50,7 @@ def test_keywords_are_set_in_the_calls_own_style(source: str, wanted: str) -> No
 @pytest.mark.parametrize(
     "source",
     [
-        "x = DataLoader(**options)\n",
+        "x = DataLoader(*options)\n",
         "x = DataLoader(d, 32, True, None, None, 4)\n",
         "x = DL(d)\n",
         "x = DataLoader(d), DataLoader(e)\n",
