@@ -17,6 +17,7 @@ from steptime.trace.links import is_user_file
 
 INPUT = "input"
 OF_MODELS = ("forward", "backward", "optimizer")
+"""Parts of the step that are none of the input's."""
 ON_HOST = (INPUT, "python", "overhead", "rest")
 """Categories that are time of the host wherever it runs; of others, operators have told the function."""
 LEAST_SHARE = 0.3

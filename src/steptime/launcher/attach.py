@@ -288,13 +288,13 @@ def _enter_by_gdb(pid: int, entry: Path) -> None:
         try:
             assert ours.stdout is not None
             ours.stdout.readline()
-            _has_entered(gdb, ours.pid, "pass\n", pid)
+            _run_gdb(gdb, ours.pid, "pass\n", pid)
         finally:
             ours.kill()
-    _has_entered(gdb, pid, line, pid)
+    _run_gdb(gdb, pid, line, pid)
 
 
-def _has_entered(gdb: str, entered: int, line: str, pid: int) -> None:
+def _run_gdb(gdb: str, entered: int, line: str, pid: int) -> None:
     """Has gdb enter a process. pid: the job's, of which is told. Raises CommandError."""
     words = [gdb, "-nx", "-batch", "-iex", "set auto-solib-add off", "-iex", "set debuginfod enabled off"]
     variables = {**os.environ, "STEPTIME_PID": str(entered), "STEPTIME_LINE": line}
