@@ -321,7 +321,7 @@ def _refusal(pid: int, said: str, touched: bool) -> str:
             else "in a container, it needs SYS_PTRACE (docker run --cap-add SYS_PTRACE)"
         )
         return f"The system does not let process {pid} be traced: {how}, or start the job with STEPTIME_STANDBY=1."
-    if "busy" in said.splitlines():
+    if touched and "busy" in said.splitlines():
         return f"Process {pid} was never at a place where it could be entered: try again."
     words = next((line for line in reversed(said.splitlines()) if line.strip()), "no reason was given").rstrip(".")
     if touched:

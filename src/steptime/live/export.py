@@ -208,7 +208,7 @@ class OpenTelemetry:
         LIBRARY.propagate = True
 
 
-LIBRARY = logging.getLogger("opentelemetry")
+LIBRARY = logging.getLogger("opentelemetry.exporter")
 
 
 class _Unsent(logging.Handler):

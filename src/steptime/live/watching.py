@@ -72,8 +72,11 @@ def _newest(folder: Path) -> Path:
 
 
 def _last_written(recording: Path) -> float:
-    files = (recording, *recording.glob("telemetry.jsonl"), *recording.glob("process-*/journal.bin"))
-    return max(path.stat().st_mtime for path in files)
+    written = [0.0]
+    for path in (recording, *recording.glob("telemetry.jsonl"), *recording.glob("process-*/journal.bin")):
+        with contextlib.suppress(OSError):  # packed by now, or a link that leads nowhere
+            written.append(path.stat().st_mtime)
+    return max(written)
 
 
 def _has_ended(recording: Path) -> bool:
