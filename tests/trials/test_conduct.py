@@ -322,6 +322,7 @@ class FakeMachine:
 
     width = 1
     alternating = False
+    resident: int | None = None
 
     def __init__(self, budget: FakeBudget) -> None:
         self.budget = budget
@@ -339,6 +340,9 @@ class FakeMachine:
             changes = tuple(AppliedChange(change.kind, True, True) for change in turn.variant.changes)
             made = run(turn.variant.name, turn.position, steps, rehearsal=turn.rehearsal, changes=changes)
             yield replace(made, stage=turn.stage, round=turn.round, seed=turn.options.seed, seconds=seconds)
+
+    def alternates(self, stand: Workspace, step_seconds: float, peak: int, processes: int) -> bool:
+        return self.alternating and executor.may_alternate(stand, step_seconds, peak, processes, self.resident)
 
     def speed(self, turn: ScheduledRun) -> float:
         """Of the second variant twice the baseline's, of the fourth nobody knows."""
@@ -411,6 +415,22 @@ def test_processes_take_turns_where_there_is_room_and_a_slice_holds_their_steps(
     names = [turn.variant.name for turn in machine.turns]
     assert names == [BASELINE, "RM1", *(["RM2", CONTROL] if taken else [CONTROL, "RM2", BASELINE])]
     assert {turn.options.alternating for turn in machine.turns} == {taken}
+
+
+@pytest.mark.parametrize(
+    ("device", "host", "taken"),
+    [(64 << 30, 64 << 30, True), (20 << 30, 64 << 30, False), (64 << 30, 20 << 30, False), (None, 64 << 30, False)],
+)
+def test_on_a_device_they_take_turns_where_both_memories_have_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: int | None, host: int, taken: bool
+) -> None:
+    found = SimpleNamespace(free_bytes=lambda: device) if device is not None else None
+    monkeypatch.setattr(executor, "find_devices", lambda: found)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=host))
+    monkeypatch.setattr(executor, "ground_of", lambda _: SimpleNamespace(layer=Layer.OVERLAY))
+    runner = LocalExecutor(alternating=True, resident=4 << 30)
+    stand = clock(tmp_path, 300, 1)[0].stand
+    assert runner.alternates(stand, 0.01, peak=4 << 30, processes=4) == taken
 
 
 def test_a_loaders_full_queue_is_let_go_before_steps_are_timed(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from steptime.analysis.timeline import Mode, Phase, Segment, SegmentKind, Steps, Timeline
-from steptime.trials.execute import step_times
+from steptime.trials.execute import sliced_times, step_times
 
 MS = 1_000_000
 
@@ -52,3 +52,11 @@ def test_a_step_with_an_evaluation_is_left_out_though_it_compiles() -> None:
     both = [segment(SegmentKind.COMPILATION, step, 2 * MS) for step in (13, 15, 17)]
     evaluated = timeline(20, [*both, Segment(SegmentKind.EVALUATION, 174 * MS, 176 * MS)])
     assert step_times(evaluated, 5) == [10 * MS] * 14
+
+
+def test_a_slice_is_its_steps_from_one_idle_device_to_the_next() -> None:
+    """An evaluation belongs to none."""
+    laid_out = timeline(20, [segment(SegmentKind.EVALUATION, 12)])
+    stamps = [49 * MS, 50 * MS, 101 * MS, 104 * MS, 151 * MS, 151 * MS]
+    assert sliced_times(laid_out, 5, stamps) == [51 * MS // 5] * 5 + [(47 - 10) * MS // 4] * 4
+    assert sliced_times(laid_out, 5, stamps[:2]) == []

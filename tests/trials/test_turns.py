@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import fmean
 
 import numpy as np
 import psutil
@@ -23,8 +24,9 @@ from trials.test_step_times import MS, timeline
 from steptime.analysis.layout import lay_out
 from steptime.changes import VariantOptions
 from steptime.intervals import measure, union
-from steptime.launcher.turns import CannotAlternateError, Turns, TurnsEndedError
+from steptime.launcher.turns import CannotAlternateError, Turns, TurnsEndedError, rests_in
 from steptime.recording.load import load
+from steptime.trials import executor
 from steptime.trials.containment import Workspace, leave
 from steptime.trials.execute import ScheduledRun, step_times
 from steptime.trials.executor import LocalExecutor
@@ -49,16 +51,40 @@ JOB = """
 """
 
 
-def played(tmp_path: Path, executor: LocalExecutor, *words: str) -> tuple[Workspace, list[Run]]:
+DEVICE = """
+    import queue
+    import threading
+    import time
+    import torch
+
+    from steptime.probe.changes import variant
+
+    work = queue.Queue(12)
+
+    def device():
+        while True:
+            work.get()
+            begin = time.perf_counter_ns()
+            time.sleep(0.003)
+            print("WORKED", begin, time.perf_counter_ns())
+            work.task_done()
+
+    threading.Thread(target=device, daemon=True).start()
+    variant._drain_of_device = lambda: work.join
+"""
+"""What works off a queue while the host runs ahead of it by up to twelve steps."""
+
+
+def played(tmp_path: Path, runner: LocalExecutor, *words: str, job_text: str = JOB) -> tuple[Workspace, list[Run]]:
     """A round of the job and its control, which take turns where they can."""
     job = tmp_path / "job"
     job.mkdir()
-    (job / "train.py").write_text(textwrap.dedent(JOB))
+    (job / "train.py").write_text(textwrap.dedent(job_text))
     stand = Workspace((python(), "train.py", *words), tmp_path / "trial", job, keep=True)
     options = VariantOptions(400, alternating=True)
     block = [ScheduledRun(variant, 0, 0, place, options) for place, variant in enumerate((AS_IT_IS, Variant(CONTROL)))]
     try:
-        return stand, list(executor.run(stand, [block], lambda *_: None))
+        return stand, list(runner.run(stand, [block], lambda *_: None))
     finally:
         leave(stand)
 
@@ -83,10 +109,52 @@ def _running(stand: Workspace, run: Run):  # type: ignore[no-untyped-def]
 
 def test_what_bears_no_stop_is_run_alone_from_there_on(tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    executor = LocalExecutor(alternating=True)
-    _, runs = played(tmp_path, executor, "fragile")
+    runner = LocalExecutor(alternating=True)
+    _, runs = played(tmp_path, runner, "fragile")
     assert [(run.variant, run.failure, run.alternated) for run in runs] == [(BASELINE, "", False), (CONTROL, "", False)]
-    assert not executor.alternating
+    assert not runner.alternating
+
+
+def test_a_job_on_a_device_rests_when_the_device_has_done_its_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it has launched would go on beside the next one's."""
+    pytest.importorskip("torch")
+    monkeypatch.setattr(executor, "SLICE", 0.03)
+    text = textwrap.dedent(DEVICE) + textwrap.dedent(JOB) + "    work.put(None)\n"
+    stand, runs = played(tmp_path, LocalExecutor(alternating=True), job_text=text)
+    assert [(run.failure, run.alternated) for run in runs] == [("", True)] * 2
+    first, second = (_worked(stand, run) for run in runs)
+    assert len(first.begin) > 200 < len(second.begin)
+    assert not measure(first, second.begin, second.end).any()
+    for each in runs:
+        stamps = rests_in(stand.folder / "variants" / each.folder / "rests")
+        assert len(stamps) > 8
+        assert len(stamps) % 2 == 0
+        assert fmean(each.step_ns) > 2.9 * MS, "a step is as long as its work, however far the host runs ahead"
+
+
+def _worked(stand: Workspace, run: Run):  # type: ignore[no-untyped-def]
+    """When its device was at work."""
+    said = (stand.folder / "variants" / run.folder / "output.log").read_text().split("\n")
+    times = np.array([line.split()[1:] for line in said if line.startswith("WORKED ")], np.int64)
+    return union(times[:, 0], times[:, 1])
+
+
+def test_a_job_is_not_asked_to_rest_where_nobody_waits_any_more(tmp_path: Path) -> None:
+    turns, here = Turns(0.0), Path("/proc/self/ns/pid").stat().st_ino
+    first, second = turns.turn(), turns.turn()
+    try:
+        first.begins(1 << 22, tmp_path)
+        (tmp_path / "warm").write_text(f"2\n{here}\n1\n")
+        (tmp_path / "rests").write_text("1\n2\n")
+        assert not first.over(tmp_path), "it has not answered"
+        assert (tmp_path / "rest-request").exists()
+        second.leave()
+        assert not first.over(tmp_path)
+        assert not (tmp_path / "rest-request").exists()
+    finally:
+        turns.close()
 
 
 def test_a_job_in_another_namespace_is_not_stopped_nor_what_is_none_of_the_jobs(tmp_path: Path) -> None:
@@ -97,7 +165,7 @@ def test_a_job_in_another_namespace_is_not_stopped_nor_what_is_none_of_the_jobs(
         (tmp_path / "warm").write_text("1\n")
         assert not first.over(tmp_path), "the mark is not whole"
         for said in ("2\n1\n", f"-1\n{here}\n", f"{1 << 80}\n{here}\n", f"{os.getpid()}\n{here}\n", f"1\n{here}\n"):
-            (tmp_path / "warm").write_text(said)
+            (tmp_path / "warm").write_text(f"{said}0\n")
             with pytest.raises(CannotAlternateError):
                 first.over(tmp_path)
         turns.end()

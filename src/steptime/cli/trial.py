@@ -342,9 +342,13 @@ def trial_runner(folder: Path, options: TrialOptions) -> Iterator[TrialRunner]:
 def _executor(recording: Recording | None, options: TrialOptions) -> Executor:
     """Where the variants run."""
     if options.executor != "ray":
-        # On a device, every process would hold its memory, and what was launched goes on while a process is stopped.
-        known = recording.processes if recording is not None else ()
-        return LocalExecutor(alternating=len(known) == 1 and known[0].facts.device in ("", "cpu"))
+        if recording is None or len(recording.processes) != 1:
+            return LocalExecutor()
+        device = recording.processes[0].facts.device
+        if device != "cuda":  # what was launched on another one goes on while its process is stopped
+            return LocalExecutor(alternating=device in ("", "cpu"))
+        resident = max((sample.resident_bytes for sample in recording.telemetry), default=0)
+        return LocalExecutor(alternating=resident > 0, resident=resident)
     if recording is None:
         raise UsageError("usage", "--metric compares what runs on this machine: leave --executor ray out.")
     from steptime.trials.cluster import RayExecutor

@@ -171,6 +171,13 @@ class NvidiaDevices:
             "gpu_other_processes": len(set(users) - pids) if pids & set(users) or not users else None,
         }
 
+    def free_bytes(self) -> int:
+        """Of memory, on the device that has the least; 0 where one does not answer."""
+        try:
+            return min(self._nvml.nvmlDeviceGetMemoryInfo(handle).free for handle in self._handles)
+        except self._nvml.NVMLError:
+            return 0
+
     def _power(self) -> dict[str, float]:
         """Power and its limit; {} where a device does not tell them."""
         used, limit = self._told("PowerUsage"), self._told("EnforcedPowerLimit")

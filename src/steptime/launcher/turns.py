@@ -6,7 +6,9 @@ benchmarks/results/turns.md).
 
 A job begins when it is its turn for the first time, and keeps the turn until its warm-up is over; from then on it is
 stopped, with all that it has started, when a slice of time is over. Nothing of it runs while it is stopped: neither
-loader workers nor threads.
+loader workers nor threads. What it has launched on a device would: such a job is asked to rest, and is stopped when it
+has come to the end of a step and the device to that of its work. Its slices are longer, as each begins with an idle
+device.
 """
 
 from __future__ import annotations
@@ -25,8 +27,10 @@ from pathlib import Path
 import psutil
 
 from steptime.errors import SteptimeError
-from steptime.recording.inventory import WARM
+from steptime.recording.inventory import REST, RESTS, WARM
 
+LONGER = 4
+"""Times as long is a slice of a job that works on a device."""
 LOOK = 0.02
 """Seconds between two looks at whether a warm-up is over, and at whose turn it is."""
 KEEPER = """
@@ -91,6 +95,8 @@ class Turn:
     def __init__(self, turns: Turns) -> None:
         self._turns = turns
         self._root = self._trainer = 0
+        self._request = self._answers = Path()
+        self._slice, self._asked = turns.slice_seconds, False
         self._apart: list[int] = []
         self._known: set[int] = set()
         self._mark = b""
@@ -120,6 +126,7 @@ class Turn:
     def begins(self, root: int, recording: Path) -> None:
         """Its job has been started, whose environment names its recording."""
         self._root, self._mark = root, os.fsencode(recording)
+        self._request, self._answers = recording / REST, recording / RESTS
         self._turns.keep(-root)
 
     def roots(self) -> tuple[int, ...]:
@@ -145,13 +152,22 @@ class Turn:
         return [root for turn in tuple(self._turns.order) if turn is not self for root in turn.roots()]
 
     def over(self, recording: Path) -> bool:
-        """Whether it must rest: it is warm, its slice is over, and others wait. Raises CannotAlternateError."""
+        """Whether it must rest: it is warm, its slice is over, others wait, and its device has nothing to do. Raises
+        CannotAlternateError."""
         if self._turns.ended:
             raise TurnsEndedError("turns-ended", "The round was ended.")
         if not self._trainer:
-            self._trainer = _trainer(recording / WARM)
+            self._trainer, self._asked = _trainer(recording / WARM)
             self._until = 0.0 if self._trainer else self._until
-        return time.monotonic() >= self._until and len(self._turns.order) > 1
+            self._slice = self._turns.slice_seconds * (LONGER if self._asked else 1)
+        over = time.monotonic() >= self._until and len(self._turns.order) > 1
+        if not self._asked:
+            return over
+        if not over:
+            self._request.unlink(missing_ok=True)  # the others have ended meanwhile
+            return False
+        self._request.touch()
+        return len(rests_in(self._answers)) % 2 == 1  # it has answered
 
     def rest(self) -> float:
         """Stops the job, lets the others run, and goes on with it. Returns the seconds in between. Raises
@@ -167,24 +183,35 @@ class Turn:
                 turns.changed.notify_all()
             self.await_()
         finally:  # whoever ends the job can only end what runs
-            self._until = time.monotonic() + turns.slice_seconds
+            self._until = time.monotonic() + self._slice
+            self._request.unlink(missing_ok=True)
             _send([*stopped, *apart], signal.SIGCONT)
         self.rests.append((begin, time.perf_counter_ns()))
         return (self.rests[-1][1] - begin) / 1e9
 
 
-def _trainer(marker: Path) -> int:
-    """The process that has said that its warm-up is over; 0 where none has yet. Raises CannotAlternateError for one in
-    another namespace, which its number does not name here, and where the job has written what names us."""
+def rests_in(file: Path) -> list[int]:
+    """Times, ns of the monotonic clock, at which a job's device had nothing more to do and, behind each, at which the
+    job went on; none where it has none, or has written something else there."""
     try:
-        number, namespace = map(int, marker.read_text(encoding="ascii").split())
+        return [int(line) for line in file.read_text(encoding="ascii").split()]
+    except (OSError, ValueError):
+        return []
+
+
+def _trainer(marker: Path) -> tuple[int, bool]:
+    """The process that has said that its warm-up is over, and whether it is to be asked; 0 where none has yet. Raises
+    CannotAlternateError for one in another namespace, which its number does not name here, and where the job has
+    written what names us."""
+    try:
+        number, namespace, asked = map(int, marker.read_text(encoding="ascii").split())
     except (OSError, ValueError):  # not there, or not whole yet
-        return 0
+        return 0, False
     here = psutil.Process()
     ours = {each.pid for each in (here, *here.parents())}
     if namespace != Path("/proc/self/ns/pid").stat().st_ino or not 0 < number < 1 << 31 or number in ours:
         raise CannotAlternateError("cannot-alternate", "The job cannot be stopped from here.")
-    return number
+    return number, bool(asked)
 
 
 def _family(roots: Iterable[int]) -> list[psutil.Process]:

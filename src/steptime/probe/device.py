@@ -1,4 +1,5 @@
-"""The accelerator's side of the watch: whether one is in use, and memory. Nothing here waits for the device.
+"""The accelerator's side of the watch: whether one is in use, and memory. Nothing that the watch calls waits for the
+device.
 
 Memory is read, never reset: the user's peak counters stay the user's.
 """
@@ -24,6 +25,13 @@ MEMORY = int(Kind.MEMORY)
 def in_use() -> bool:
     """Whether the job works on a CUDA device by now. The driver is not asked: that could initialise it."""
     return bool(torch.cuda.is_initialized())
+
+
+def drained() -> None:
+    """Returns when every device that holds memory of the job's has done what was launched on it."""
+    for number in range(torch.cuda.device_count()):
+        if torch.cuda.memory_reserved(number):
+            torch.cuda.synchronize(number)
 
 
 def memory_sampler(journal: Journal) -> Callable[[bool], None]:

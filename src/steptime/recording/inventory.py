@@ -25,9 +25,13 @@ REQUEST = "profile-request"
 LEAVE = "leave-request"
 """Asks the probe to leave: the job was attached to, and goes on without us. Each process that it has left says so."""
 WARM = "warm"
-"""Says that the warm-up of a process that takes turns is over: its number, and that of its namespace."""
+"""Says that the warm-up of a process that takes turns is over: its number, that of its namespace, and whether it is
+asked to rest."""
+REST, RESTS = "rest-request", "rests"
+"""Asks a process that works on a device to rest at the end of a step; in the other it says when its device had done
+what was launched, and when it went on."""
 MARKS = re.compile(
-    rf"seen-python|seen-torch|{REQUEST}|{LEAVE}|{WARM}|left-\d+|leader|joined-(.+-\d+|task-\d+)(\.ended)?|arm-ended-\d+"
+    rf"seen-python|seen-torch|{REQUEST}|{LEAVE}|{WARM}|{REST}|{RESTS}|left-\d+|leader|joined-(.+-\d+|task-\d+)(\.ended)?|arm-ended-\d+"
 )
 """Of the recording itself, too: files that say something by being there. One that says anything else than MARK_TEXT is
 somebody else's."""

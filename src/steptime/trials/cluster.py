@@ -178,8 +178,6 @@ class RayExecutor:
     Ray is not installed, CommandError where no cluster can be reached or has no room.
     """
 
-    alternating = False
-
     def __init__(self, devices: int) -> None:
         self._ray = import_ray("--executor ray")
         self._started = connect(self._ray)
@@ -193,6 +191,10 @@ class RayExecutor:
     def width(self) -> int:
         """See Executor."""
         return len(self._lanes)
+
+    def alternates(self, stand: Workspace, step_seconds: float, peak: int, processes: int) -> bool:
+        """Never: a turn is a process on a device of its own."""
+        return False
 
     def run(self, stand: Workspace, blocks: Sequence[Block], tell: Tell) -> Generator[Run, None, None]:
         """See Executor."""

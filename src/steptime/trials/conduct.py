@@ -18,7 +18,7 @@ from steptime.errors import NothingMeasuredError
 from steptime.launcher.outcome import Progress
 from steptime.trials.containment import Workspace, named
 from steptime.trials.execute import FEWEST_STEPS, ScheduledRun
-from steptime.trials.executor import Block, Executor, LocalExecutor, may_alternate
+from steptime.trials.executor import Block, Executor, LocalExecutor
 from steptime.trials.judge import LEAST_ROUNDS, asks_for_rehearsal, beside_each_other, cannot_win, judge, overtaken
 from steptime.trials.results import Plan, append_result
 from steptime.trials.trial import (
@@ -281,10 +281,10 @@ class TrialRunner:
 
     def _alternating(self, variants: int) -> bool:
         """Whether the processes of a round of so many variants take turns."""
-        if not self._executor.alternating or self.plan.compared is not None:
+        if self.plan.compared is not None:
             return False
         peak = max((run.peak_bytes or 0 for run in self.runs), default=0)
-        return may_alternate(self.stand, self._usual(), peak * processes_of(variants, alternating=True))
+        return self._executor.alternates(self.stand, self._usual(), peak, processes_of(variants, alternating=True))
 
     def _turn(
         self, stage: int, round_: int, variant: Variant, planned: Sequence[ScheduledRun], among: int
@@ -349,13 +349,13 @@ class TrialRunner:
         return len({run.round for run in self.of(stage) if run.variant == CONTROL and not run.rehearsal})
 
     def _seconds(self, stage: int, variant: str = BASELINE) -> float:
-        """That a timed process of a variant takes: as those that were run, else as its rehearsal lets expect, else as
+        """That a timed process of a variant takes: as the last that was run, else as its rehearsal lets expect, else as
         the job as it is."""
         for runs in (self.of(stage), self.runs):
             own = [run for run in runs if run.variant == variant]
             timed = [run.seconds for run in own if not run.rehearsal]
             if timed:
-                return fmean(timed)
+                return timed[-1]  # what it compiles is in a cache by then
             if own:
                 steps = timed_steps(self._usual(), self.plan.start_seconds)
                 more = (steps - REHEARSED_STEPS + self.plan.warm_up - FINGERPRINTS) * self._usual()

@@ -22,8 +22,9 @@ from steptime.errors import SteptimeError
 from steptime.intervals import measure, union
 from steptime.journal import Flag, Kind
 from steptime.launcher.outcome import Outcome, ProbeOptions, Progress
-from steptime.launcher.turns import Turn
+from steptime.launcher.turns import Turn, rests_in
 from steptime.launcher.variant import DEADLINE_PASSED, ERRORS, OUTPUT, run_plain, run_variant
+from steptime.recording.inventory import RESTS
 from steptime.recording.load import load
 from steptime.recording.recording import Process, Recording, TelemetrySample
 from steptime.trials.containment import Layer, Workspace, contained, ground_of
@@ -165,7 +166,7 @@ def read_run(turn: ScheduledRun, outcome: Outcome, seconds: float, rests: Sequen
         recording = load(outcome.recording)
         if run.failure:
             return replace(run, outside=_noted(recording.processes, OUTSIDE))
-        return _with_numbers(run, turn, recording, rests)
+        return _with_numbers(run, turn, recording, rests, rests_in(outcome.recording / RESTS) if rests else ())
     except SteptimeError as error:
         return replace(run, failure=run.failure or str(error))
 
@@ -178,7 +179,13 @@ def _with_metric(run: Run, turn: ScheduledRun, metric: Metric, outcome: Outcome)
     return replace(run, metric=value, failure=why, changes=changes)
 
 
-def _with_numbers(run: Run, turn: ScheduledRun, recording: Recording, rests: Sequence[tuple[int, int]]) -> Run:
+def _with_numbers(
+    run: Run,
+    turn: ScheduledRun,
+    recording: Recording,
+    rests: Sequence[tuple[int, int]],
+    stamps: Sequence[int],
+) -> Run:
     laid_out = [(process, lay_out(process)) for process in recording.processes]
     if not laid_out:
         return replace(run, failure="No training step was recorded")
@@ -188,7 +195,8 @@ def _with_numbers(run: Run, turn: ScheduledRun, recording: Recording, rests: Seq
         took = [(seconds_to(LossTarget(until), *each), *each) for each in laid_out]
         there = [each for each in took if each[0] is not None]
         reached, process, timeline = min(there, key=lambda each: each[0] or 0.0, default=(None, process, timeline))
-    times = step_times(timeline, turn.options.warm_up, rests)
+    warm_up = turn.options.warm_up
+    times = sliced_times(timeline, warm_up, stamps) if stamps else step_times(timeline, warm_up, rests)
     if len(times) < FEWEST_STEPS and not turn.rehearsal and until is None:
         return replace(run, failure=f"Only {len(times)} steady steps were taken before its time was up")
     parity = process.parity
@@ -259,15 +267,35 @@ def step_times(timeline: Timeline, warm_up: int, rests: Sequence[tuple[int, int]
     """Steady steps after the warm-up, ns. The start of loader workers, which a recording keeps apart from its steps,
     counts here: it is paid for every epoch. So do compilations that do not come to an end. rests: when the process was
     stopped; steps that hold one do not count, nor do those of SETTLING behind it, with cold caches, and one more."""
+    steady, duration = _steady(timeline, warm_up)
+    times: list[int] = duration[steady & ~_rested(timeline.steps, rests)].tolist()
+    return times
+
+
+def sliced_times(timeline: Timeline, warm_up: int, stamps: Sequence[int]) -> list[int]:
+    """Steady steps of a process that was asked to rest, ns: each as the mean of its slice. stamps: as of `rests_in`. A
+    slice begins and ends with an idle device, so that all of it is its steps'; how they follow each other on the host
+    says little, which runs ahead of the device behind each rest."""
+    steps, (steady, _) = timeline.steps, _steady(timeline, warm_up)
+    times: list[int] = []
+    for begin, end in zip(stamps[1::2], stamps[2::2], strict=False):
+        inside = (steps.end > begin) & (steps.end <= end)
+        counted = int((inside & steady).sum())
+        others = inside & ~steady
+        lost = (steps.end[others] - np.maximum(steps.begin[others], begin)).sum()
+        times += [int(end - begin - lost) // counted] * counted if counted else []
+    return times
+
+
+def _steady(timeline: Timeline, warm_up: int) -> tuple[Bool, Int64]:
+    """Which steps count, and how long each took, ns."""
     steps = timeline.steps
     late = np.arange(len(steps.begin)) >= warm_up
     compiling = _spent_in(timeline, SegmentKind.COMPILATION)
     goes_on = (compiling[(len(compiling) + warm_up) // 2 :] > 0).sum() >= LASTING
     alone = (compiling > 0) & ~steps.profiled & (_spent_in(timeline, *BESIDES) == 0)
-    chosen = (~steps.disturbed | (alone & goes_on)) & steps.watched & late & ~_rested(steps, rests)
     added = _spent_in(timeline, SegmentKind.LOADER_START) + compiling * goes_on
-    times: list[int] = (steps.duration + added)[chosen].tolist()
-    return times
+    return (~steps.disturbed | (alone & goes_on)) & steps.watched & late, steps.duration + added
 
 
 def _rested(steps: Steps, rests: Sequence[tuple[int, int]]) -> Bool:

@@ -12,6 +12,7 @@ from typing import Protocol
 import psutil
 
 from steptime.launcher.outcome import Progress
+from steptime.launcher.telemetry import find_devices
 from steptime.launcher.turns import CannotAlternateError, Turn, Turns
 from steptime.trials.containment import Layer, Workspace, ground_of
 from steptime.trials.execute import ScheduledRun, execute
@@ -23,6 +24,8 @@ LONGEST_SLICED = 0.5
 """Seconds of a step from which on processes do not take turns: a slice would be as long as a process."""
 ROOM = 2.0
 """Times the peak of all processes that take turns, their loader workers among them, that must be free in memory."""
+CONTEXT = 1 << 30
+"""Bytes of a device that a process takes besides its tensors: what the driver and the libraries keep for it."""
 
 Block = Sequence[ScheduledRun]
 """Turns that run one after the other on one device: a variant is compared with the baselines of its own block."""
@@ -37,9 +40,9 @@ class Executor(Protocol):
     def width(self) -> int:
         """How many blocks run at the same time, each on a device of its own."""
 
-    @property
-    def alternating(self) -> bool:
-        """Whether the turns of a block may take turns with one another (`launcher.turns`)."""
+    def alternates(self, stand: Workspace, step_seconds: float, peak: int, processes: int) -> bool:
+        """Whether so many processes of a block take turns with one another (`launcher.turns`). peak: bytes of one, as
+        in `Run.peak_bytes`."""
 
     def run(self, stand: Workspace, blocks: Sequence[Block], tell: Tell) -> Generator[Run, None, None]:
         """The runs, each as soon as it has ended. Closing the generator ends what is running. Raises what `execute`
@@ -49,21 +52,29 @@ class Executor(Protocol):
         """Nothing will be run any more."""
 
 
-def may_alternate(stand: Workspace, step_seconds: float, peak_bytes: float) -> bool:
-    """Whether processes may take turns whose peaks come to so much together: where a slice holds enough of their steps,
-    memory has room for them, and they are not told apart by what has changed when they end."""
-    room = psutil.virtual_memory().available > ROOM * peak_bytes
+def may_alternate(stand: Workspace, step_seconds: float, peak: int, processes: int, resident: int | None) -> bool:
+    """Whether so many processes may take turns: where a slice holds enough of their steps, memory has room for them,
+    and they are not told apart by what has changed when they end. peak: bytes of one; of its tensors on a device where
+    `resident` says what it takes besides of the host's memory."""
+    room = psutil.virtual_memory().available > ROOM * processes * (peak if resident is None else resident)
+    if resident is not None:
+        devices = find_devices()
+        room &= devices is not None and devices.free_bytes() > processes * (ROOM * peak + CONTEXT)
     return room and step_seconds <= LONGEST_SLICED and ground_of(stand).layer is not Layer.COPY
 
 
 class LocalExecutor:
     """This machine, one process of the trial at a time: two would disturb each other's times. alternating: several of a
-    block live at the same time and take turns, unless that is seen to do them harm."""
+    block live at the same time and take turns, unless that is seen to do them harm. resident: as of `may_alternate`."""
 
     width = 1
 
-    def __init__(self, *, alternating: bool = False) -> None:
-        self.alternating = alternating
+    def __init__(self, *, alternating: bool = False, resident: int | None = None) -> None:
+        self.alternating, self._resident = alternating, resident
+
+    def alternates(self, stand: Workspace, step_seconds: float, peak: int, processes: int) -> bool:
+        """See Executor."""
+        return self.alternating and may_alternate(stand, step_seconds, peak, processes, self._resident)
 
     def run(self, stand: Workspace, blocks: Sequence[Block], tell: Tell) -> Generator[Run, None, None]:
         """See Executor."""

@@ -25,8 +25,11 @@ LATER = 3
 GRACE_SECONDS = 10.0
 """After the end of one rank the others end wherever they are: they would wait for it for ever."""
 POLL_SECONDS = 0.5
-WARM = "warm"
-"""A file of this name in the recording says that the warm-up is over."""
+WARM, REST, RESTS = "warm", "rest-request", "rests"
+"""Files in the recording: the first says that the warm-up is over; the second asks a process that works on a device to
+rest; in the third it says when it did."""
+NAP = 0.0005
+"""Seconds between two looks at whether a rest is over."""
 
 
 class ProcessVariant:
@@ -52,14 +55,20 @@ class ProcessVariant:
         """Whether the loss has come down to that."""
         self.finish: Callable[[], None] = lambda: None
         self._recording, self._ended = recording, os.path.join(recording, "arm-ended-")
+        self._request = os.path.join(recording, REST)
         self._alternating = alternating
+        self.drain: Callable[[], None] | None = None
+        """Waits for the device; None where none is in use."""
         self._begin = 0
         self._file = ""
         self._waiting = False
 
     def boundary(self, steps: int) -> None:
         """After step number `steps`, 0 for the beginning; does not return where the job ends here."""
-        if self._over(steps):
+        over = self._over(steps)
+        if self.drain is not None and self._begin and (over or os.path.exists(self._request)):
+            self._rest(self.drain)
+        if over:
             self.end()
 
     def _over(self, steps: int) -> bool:
@@ -69,6 +78,9 @@ class ProcessVariant:
                 return False
             self._begin = now
             if self._alternating:
+                self.drain = _drain_of_device()
+                if self.drain is not None:
+                    self._rest(self.drain)
                 self._say_warm()
             distributed = process_group()
             if distributed is not None and distributed.get_world_size() > 1:
@@ -82,10 +94,28 @@ class ProcessVariant:
             self._name_end(steps + LATER)
         return done or steps >= self._named_end()
 
+    def _rest(self, drain: Callable[[], None]) -> None:
+        """What was launched on a device goes on while its process is stopped. So it comes to its end first, at the
+        boundary of a step, and belongs to the time of the steps that launched it. Where nobody asks, it goes on at
+        once: all that begins and ends with an idle device is one measurement."""
+        drain()
+        with contextlib.suppress(OSError):  # then it is not stopped, and the run has no times
+            self._say_when()
+            while os.path.exists(self._request):
+                time.sleep(NAP)
+            self._say_when()
+
+    def _say_when(self) -> None:
+        file = os.open(os.path.join(self._recording, RESTS), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        os.write(file, b"%d\n" % time.perf_counter_ns())
+        os.close(file)
+
     def _say_warm(self) -> None:
-        """That the warm-up is over, who we are, and in which namespace that number is ours."""
+        """That the warm-up is over: who we are, in which namespace that number is ours, and whether we work on a
+        device, and are to be asked before we are stopped."""
         with contextlib.suppress(OSError):  # then it is not stopped, and nothing is taken from its run
-            text = f"{os.getpid()}\n{os.stat('/proc/self/ns/pid').st_ino}\n"
+            asked = int(self.drain is not None)
+            text = f"{os.getpid()}\n{os.stat('/proc/self/ns/pid').st_ino}\n{asked}\n"
             file = os.open(os.path.join(self._recording, WARM), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
             os.write(file, text.encode())
             os.close(file)
@@ -144,6 +174,13 @@ class ProcessVariant:
         time.sleep(GRACE_SECONDS)
         self.finish()
         _leave()
+
+
+def _drain_of_device() -> Callable[[], None] | None:
+    """What waits for the device that the job works on; None without one."""
+    from steptime.probe import device
+
+    return device.drained if device.in_use() else None
 
 
 def _leave() -> None:
