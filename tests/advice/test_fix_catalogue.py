@@ -542,6 +542,27 @@ def test_buckets_grow_where_there_are_many_collectives() -> None:
     assert options("RM701", replace(RANKS, roots=())) == ()
 
 
+def test_rows_of_like_length_come_into_one_batch() -> None:
+    case = replace(CUDA, loader=loader(MS, MS))
+    option = only("RM111", case)
+    assert change(option) == Change("similar-lengths", arguments=(("site", "train.py:12"),))
+    assert (option.saving, option.other_data) == (None, True)
+    assert options("RM111", replace(case, loader=loader(MS, MS, iterable=True))) == ()
+    assert options("RM111", replace(case, loader=loader(MS, MS, batch_size=1))) == ()
+    assert options("RM111", replace(case, roots=(replace(DDP, compiled=True),))) == ()
+
+
+def test_a_sharded_models_parameters_are_gathered_once() -> None:
+    gathers = replace(EXCHANGE, name="_allgather_base", exposed=about(4 * MS))
+    case = replace(RANKS, roots=(replace(DDP, type="FSDPModel"),), collectives=(gathers, EXCHANGE))
+    kept, early = options("RM704", case)
+    assert change(kept) == Change("sharding", arguments=(("keep", True),))
+    assert kept.saving is not None
+    assert kept.saving.value == 2 * MS
+    assert (change(early).argument("prefetch"), early.saving) == (True, None)
+    assert options("RM704", RANKS) == ()
+
+
 def test_gradients_are_exchanged_once_an_update() -> None:
     accumulating = replace(RANKS, step=replace(RANKS.step, micro_batches=4.0))
     option = only("RM702", accumulating)

@@ -44,6 +44,7 @@ def test_the_device_works_as_long_in_a_steady_step_as_in_a_profiled_one(job: str
         ("dense", 0.81, "ST413"),
         ("graphs", 0.45, "ST302"),
         ("amp", 0.43, "ST302"),
+        ("chargpt", 0.37, "ST302"),  # 532 kernels a step, fed by four workers
     ],
 )
 def test_what_is_told_of_each(job: str, compute: float, first: str) -> None:

@@ -51,16 +51,22 @@ class Variant:
 
 
 def run(
-    folder: Path, script: Path, *changes: Change, variant: VariantOptions | None = STEPS, words: Any = ()
+    folder: Path,
+    script: Path,
+    *changes: Change,
+    variant: VariantOptions | None = STEPS,
+    words: Any = (),
+    given: tuple[str, ...] = (),
 ) -> Variant:
-    """Runs `python script` with the changes, as a variant unless `variant` is None."""
+    """Runs `python script` with the changes, as a variant unless `variant` is None. words: before the script; given:
+    behind it."""
     recording = folder / f"arm-{len(list(folder.iterdir()))}"
     recording.mkdir()
     options = ProbeOptions(profile=False, changes=changes, variant=variant)
     (recording / "manifest.json").write_text(json.dumps(MANIFEST))
     environment = {**probe_environment(recording, options), "OMP_NUM_THREADS": "1"}
     ended = subprocess.run(
-        [python(), *words, str(script)],
+        [python(), *words, str(script), *given],
         env=environment,
         cwd=script.parent,
         stdout=subprocess.PIPE,

@@ -148,6 +148,7 @@ def test_what_cannot_be_exercised_says_why(tmp_path: Path, blocks: Variant) -> N
         change("cached-batch"),
         change("channels-last"),
         change("ddp", static_graph=True),
+        change("sharding", keep=True),
         change("matmul-precision"),
         change("cudnn-benchmark"),
         change("sdpa-backend", backend="math"),
@@ -157,10 +158,11 @@ def test_what_cannot_be_exercised_says_why(tmp_path: Path, blocks: Variant) -> N
         change("unheard-of"),
     )
     details = {each.kind: each.detail for each in variant.process.changes if not each.exercised}
-    assert len(details) == 11, variant.process.changes
+    assert len(details) == 12, variant.process.changes
     assert details["loader"] == details["cached-batch"] == "the job makes no DataLoader"
     assert details["channels-last"] == "no weight of a convolution"
     assert details["ddp"] == "the job makes no DistributedDataParallel"
+    assert details["sharding"] == "the job shards no model"
     assert details["matmul-precision"] == "cpu has no TensorFloat-32"
     assert "nonsense" in details["autocast"]
     assert details["unheard-of"] == "this steptime has no applier of that name"

@@ -127,6 +127,23 @@ def test_ranks_end_together_and_their_parent_sees_success(tmp_path: Path) -> Non
         assert process.changes[0].exercised, process.changes
 
 
+@pytest.mark.parametrize(("way", "setting"), [("", "keep"), ("", "prefetch"), ("wrapped", "keep")])
+def test_a_sharded_model_computes_the_same_with_its_parameters_kept_or_asked_for_early(
+    tmp_path: Path, way: str, setting: str
+) -> None:
+    job, words = JOBS / "sharded.py", TORCHRUN
+    plain = run(tmp_path, job, words=words, given=(way,))
+    variant = run(tmp_path, job, change("sharding", **{setting: True}), words=words, given=(way,))
+    assert variant.status == plain.status == 0, variant.output
+    assert len(variant.recording.processes) == 2
+    for process, before in zip(variant.recording.processes, plain.recording.processes, strict=True):
+        assert process.changes[0].exercised, process.changes
+        assert process.parity is not None
+        assert before.parity is not None
+        assert process.parity.loss.tolist() == before.parity.loss.tolist()
+        assert len(process.parity.loss) == 8
+
+
 def test_ranks_whose_time_is_up_end_at_one_step(tmp_path: Path) -> None:
     variant = run(
         tmp_path, ZOO / "distributed.py", variant=replace(STEPS, steps=1000, limit_seconds=0.0), words=TORCHRUN

@@ -87,6 +87,26 @@ LIKELY_FILE_SYSTEM_SHARING = 0.5
 pure Python and 18 ms of training beside them, a wait of 10.5 ms became one of 4.3 ms; with items that let the lock go
 (zlib), 2.5 to 3.5 ms became 1.1 to 1.5 ms."""
 
+EXAMPLE_SIMILAR_LENGTHS = '''class LengthSampler(torch.utils.data.Sampler):
+    """Batches of rows of like length. lengths: of all rows of the dataset."""
+
+    def __init__(self, lengths, batch_size, batches=50):
+        self.lengths, self.batch_size, self.window = lengths, batch_size, batches * batch_size
+
+    def __len__(self):
+        return len(self.lengths)
+
+    def __iter__(self):
+        for window in torch.randperm(len(self.lengths)).split(self.window):
+            ordered = sorted(window.tolist(), key=self.lengths.__getitem__)
+            groups = [ordered[i : i + self.batch_size] for i in range(0, len(ordered), self.batch_size)]
+            rest = [groups.pop()] if len(groups[-1]) < self.batch_size else []
+            for group in [groups[i] for i in torch.randperm(len(groups))] + rest:
+                yield from group
+
+DataLoader(…, sampler=LengthSampler([len(row) for row in rows], batch_size))   # in place of shuffle=True
+# transformers: TrainingArguments(group_by_length=True); from version 5 train_sampling_strategy="group_by_length"'''
+
 
 @fix("RM101", "fitting-workers", addresses={"ST101", "ST102", "ST103", "ST106"}, promise=Promise.SAME_BITS, risk=2)
 def fitting_workers(case: Case) -> Iterator[Option]:
@@ -406,3 +426,31 @@ def file_system_sharing(case: Case) -> Option | None:
     return Option(
         statement.removeprefix("torch.multiprocessing."), (change,), saving, StatementEdit(statement, "torch")
     )
+
+
+@fix("RM111", "similar-lengths", addresses={"ST109"}, promise=Promise.SAME_CURVE, risk=3)
+def similar_lengths(case: Case) -> Option | None:
+    """Rows of like length in one batch
+
+    What it changes: The sampler of the training DataLoader draws as before. Of what it draws for up to fifty batches in
+    a row, rows of like length come into one batch, and these batches come in an order by chance.
+
+    What it promises: A curve as another seed would give: each row is trained on as often as before, in other company.
+
+    What it should gain: Padding that stands there because rows of a batch differ in length. How much of it goes depends
+    on the lengths, which nobody has looked at before the trial; where the dataset itself pads all rows to one length,
+    nothing does, and the trial says so.
+
+    When to leave it: When making an item is dear: its length is asked of it once more, in the training process. When
+    the code is compiled for fixed shapes. When the loss of a batch is a mean over its tokens and short rows must not
+    weigh more.
+    """
+    loader = case.loader
+    if loader is None or loader.iterable or loader.in_memory_tensors or not loader.batch_size or loader.batch_size < 2:
+        return None
+    if case.compilations or any(root.compiled for root in case.roots):
+        return None
+    place = (("site", f"{loader.site.file}:{loader.site.line}"),) if loader.site is not None else ()
+    snippet = Snippet(EXAMPLE_SIMILAR_LENGTHS, loader.site)
+    change = Change("similar-lengths", arguments=place)
+    return Option("rows of like length in a batch", (change,), None, snippet, "which rows share a batch", True)

@@ -14,6 +14,15 @@ WRAPPER = "DistributedDataParallel"
 FIRST_MEGABYTES, LAST_MEGABYTES = 100, 5
 """Buckets larger than torch's 25 MB: fewer collectives, for a network with a high latency; and smaller ones, which
 begin earlier in the backward."""
+SHARDED_WRAPPER, SHARDED = "FullyShardedDataParallel", "FSDP"
+"""The class of a sharded model, and what fully_shard puts before the name of the model's own class."""
+GATHERED_TWICE = 0.5
+"""Of the gathering of parameters: once for the forward, and once more for the backward."""
+EXAMPLE_KEPT = """fully_shard(block, reshard_after_forward=False)
+# with the wrapper: FullyShardedDataParallel(model, sharding_strategy=ShardingStrategy.SHARD_GRAD_OP)"""
+EXAMPLE_PREFETCHED = """for block, following in zip(blocks[:-1], blocks[1:]):
+    block.set_modules_to_forward_prefetch([following])
+# with the wrapper: FullyShardedDataParallel(model, forward_prefetch=True)"""
 MANY = 4.0
 """Collectives a step, from which on there is something to put together."""
 LIKELY = 0.25
@@ -123,3 +132,28 @@ def fewer_updates(case: Case) -> Option | None:
     _, backward = training_lines(case)
     snippet = Snippet(EXAMPLE_FEWER_UPDATES, backward)
     return Option("gradients of several batches", edit=snippet, advice="Update once for several batches.")
+
+
+@fix("RM704", "sharding-settings", addresses={"ST805"}, promise=Promise.SAME_BITS, risk=2)
+def sharding_settings(case: Case) -> Iterator[Option]:
+    """A sharded model whose parameters are gathered less often, or earlier
+
+    What it changes: Of a model under fully_shard or FullyShardedDataParallel the parameters of a block stay whole from
+    its forward to its backward (reshard_after_forward=False, SHARD_GRAD_OP), so that they are gathered once a step
+    instead of twice; or those of the next block are asked for before this one computes (forward prefetch).
+
+    What it promises: Equal losses: the same numbers are sent, and the same are computed from them.
+
+    What it should gain: Kept parameters: half of the time in which the step waits for them. For the prefetch nothing is
+    predicted: it helps where the host is late in asking.
+
+    When to leave it: When memory is short: all parameters that a rank gathers are there at once, as without sharding
+    them; gradients and the optimiser's state stay sharded.
+    """
+    if not any(root.type == SHARDED_WRAPPER or root.type.startswith(SHARDED) for root in case.roots):
+        return
+    gathered = sum(use.exposed.value for use in case.collectives if "gather" in use.name)
+    saving = modelled(GATHERED_TWICE * gathered, 0.0, gathered, case.step.steady) if gathered else None
+    kept, early = Change("sharding", arguments=(("keep", True),)), Change("sharding", arguments=(("prefetch", True),))
+    yield Option("parameters kept from forward to backward", (kept,), saving, Snippet(EXAMPLE_KEPT))
+    yield Option("parameters of the next block gathered early", (early,), None, Snippet(EXAMPLE_PREFETCHED))

@@ -591,9 +591,10 @@ def padding(signals: Signals) -> Finding | None:
     and backward; an update costs the same. Sorting by length leaves some of the padding, and attention grows with the
     square of the length, so the interval is wide. A batch that is packed (pack_padded_sequence) computes none of it.
 
-    What helps: Pad to the longest row of the batch, not to a fixed length; draw rows of like length together
-    (group_by_length=True in Hugging Face's Trainer, a bucketing sampler); or pack rows end to end, with a mask or
-    position ids that keep them apart, or nested tensors (torch.nested with the jagged layout).
+    What helps: Pad to the longest row of the batch, not to a fixed length; draw rows of like length together (RM111;
+    Hugging Face's Trainer by group_by_length=True, from version 5 on by train_sampling_strategy="group_by_length"); or
+    pack rows end to end, with a mask or position ids that keep them apart, or nested tensors (torch.nested with the
+    jagged layout).
 
     When to ignore it: When shapes must stay fixed: for a compiler without dynamic shapes, or CUDA graphs. A few fixed
     lengths keep most of the gain then.

@@ -365,7 +365,7 @@ class CachedItems(LoaderChange):
     def _stay(self, arguments: Arguments, items: KeptItems) -> bool:
         """Whether items are equal when they are made again, and those of a batch once a collate function of the job's
         has had them, which may run in workers later on, where nobody compares."""
-        dataset, seen = arguments["dataset"], _spread(len(items))
+        dataset, seen = arguments["dataset"], spread(len(items))
         if arguments["collate_fn"] is not None and arguments["batch_size"]:
             batch = list(range(min(len(items), int(arguments["batch_size"]))))
             with same_random_numbers():
@@ -406,7 +406,8 @@ def same_random_numbers() -> Iterator[None]:
 DIFFERENT = "an item is not the same when it is asked for a second time"
 
 
-def _spread(length: int) -> list[int]:
+def spread(length: int) -> list[int]:
+    """Some indices of so many items, from the first to the last."""
     return sorted({round(number * (length - 1) / (ASKED_AGAIN - 1)) for number in range(ASKED_AGAIN)}) if length else []
 
 

@@ -14,7 +14,7 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from steptime.probe import identity
-from steptime.probe.changes import loading, models, precision, process, seeds, updates
+from steptime.probe.changes import lengths, loading, models, precision, process, seeds, updates
 from steptime.probe.changes.applier import Applier, RootWatch
 from steptime.probe.changes.outside import OutsideWrites
 from steptime.probe.changes.parity import ParityRecorder
@@ -47,7 +47,9 @@ APPLIERS: dict[str, type[Applier]] = {
     "preload": process.Preloaded,
     "profiler-off": process.ProfilerOff,
     "sdpa-backend": models.AttentionBackend,
+    "sharding": updates.ShardingSettings,
     "sharing-strategy": loading.SharingStrategy,
+    "similar-lengths": lengths.SimilarLengths,
     "threads": process.ThreadCount,
     "zero-grad": updates.ZeroGrad,
 }

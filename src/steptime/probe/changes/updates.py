@@ -6,6 +6,7 @@ import functools
 import importlib
 import importlib.util
 import inspect
+import itertools
 import weakref
 from typing import Any
 
@@ -250,3 +251,62 @@ class DistributedSettings(Applier):
     def root(self, module: torch.nn.Module) -> None:
         if self.applied and isinstance(module, Distributed):
             self.works(", ".join(f"{name}={value}" for name, value in self.arguments.items()))
+
+
+class ShardingSettings(Applier):
+    """A model that is sharded over the ranks, by fully_shard or FullyShardedDataParallel. arguments: keep, True: the
+    parameters of a block stay whole from its forward to its backward; prefetch, True: those of the next block are asked
+    for before this one computes, where a list holds the blocks in their order."""
+
+    detail = "the job shards no model"
+
+    def install(self) -> None:
+        from torch.distributed import fsdp
+
+        if self.arguments.get("keep"):
+            if hasattr(fsdp, "fully_shard"):  # torch 2.6
+                fsdp.fully_shard = with_arguments(self, fsdp.fully_shard, self._keep)
+            wrapper = fsdp.FullyShardedDataParallel
+            wrapper.__init__ = with_arguments(self, wrapper.__init__, self._keep_wrapped)
+        elif self.arguments.get("prefetch"):
+            wrapper = fsdp.FullyShardedDataParallel
+            wrapper.__init__ = with_arguments(self, wrapper.__init__, self._prefetch_wrapped)
+
+    def _keep(self, bound: inspect.BoundArguments) -> None:
+        self._set(bound, "reshard_after_forward", False)
+
+    def _keep_wrapped(self, bound: inspect.BoundArguments) -> None:
+        from torch.distributed.fsdp import ShardingStrategy
+
+        whole = {
+            None: ShardingStrategy.SHARD_GRAD_OP,
+            ShardingStrategy.FULL_SHARD: ShardingStrategy.SHARD_GRAD_OP,
+            ShardingStrategy.HYBRID_SHARD: ShardingStrategy._HYBRID_SHARD_ZERO2,
+        }
+        given = bound.arguments.get("sharding_strategy")
+        self._set(bound, "sharding_strategy", whole.get(given, given))
+
+    def _prefetch_wrapped(self, bound: inspect.BoundArguments) -> None:
+        self._set(bound, "forward_prefetch", True)
+
+    def _set(self, bound: inspect.BoundArguments, name: str, value: Any) -> None:
+        if bound.arguments.get(name) == value:
+            self.detail = "the job sets it so already"
+            return
+        bound.arguments[name] = value
+        self.applied = True
+
+    def root(self, module: torch.nn.Module) -> None:
+        from torch.distributed import fsdp
+
+        sharded = getattr(fsdp, "FSDPModule", ())
+        if self.arguments.get("prefetch"):
+            for blocks in module.modules():
+                ordered = isinstance(blocks, torch.nn.ModuleList | torch.nn.Sequential)
+                listed = [each for each in blocks.children() if ordered and isinstance(each, sharded)]
+                for block, following in itertools.pairwise(listed):
+                    block.set_modules_to_forward_prefetch([following])
+                    self.applied = True
+        parts = sum(isinstance(each, (sharded, fsdp.FullyShardedDataParallel)) for each in module.modules())
+        if self.applied and parts:
+            self.works(count(parts, "sharded module"))
