@@ -56,7 +56,17 @@ def test_a_step_with_an_evaluation_is_left_out_though_it_compiles() -> None:
 
 def test_a_slice_is_its_steps_from_one_idle_device_to_the_next() -> None:
     """An evaluation belongs to none."""
-    laid_out = timeline(20, [segment(SegmentKind.EVALUATION, 12)])
-    stamps = [49 * MS, 50 * MS, 101 * MS, 104 * MS, 151 * MS, 151 * MS]
-    assert sliced_times(laid_out, 5, stamps) == [51 * MS // 5] * 5 + [(47 - 10) * MS // 4] * 4
-    assert sliced_times(laid_out, 5, stamps[:2]) == []
+    laid_out = timeline(60, [segment(SegmentKind.EVALUATION, 12)])
+    rests = [(49 * MS, 50 * MS), (102 * MS, 104 * MS)]
+    stamps = [48 * MS, 48 * MS, 49 * MS, 50 * MS, 101 * MS, 104 * MS, 151 * MS, 151 * MS]
+    first, second = [51 * MS // 5] * 5, [(47 - 10) * MS // 4] * 4
+    assert sliced_times(laid_out, 5, rests, stamps) == first + second
+    assert sliced_times(laid_out, 5, rests[:1], [*stamps[:5], stamps[4]]) == first
+    assert sliced_times(laid_out, 5, [], [49 * MS, 50 * MS, 101 * MS, 101 * MS]) == first
+    assert sliced_times(laid_out, 5, [], [49 * MS]) == []
+
+
+def test_a_process_that_says_it_rested_long_before_it_was_stopped_is_not_believed() -> None:
+    laid_out, rests = timeline(60, []), [(49 * MS, 50 * MS), (402 * MS, 404 * MS)]
+    stamps = [48 * MS, 48 * MS, 49 * MS, 50 * MS, 101 * MS, 404 * MS, 404 * MS, 404 * MS]
+    assert sliced_times(laid_out, 5, rests, stamps) == [252 * MS // 25] * 25

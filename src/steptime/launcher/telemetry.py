@@ -174,7 +174,7 @@ class NvidiaDevices:
     def free_bytes(self) -> int:
         """Of memory, on the device that has the least; 0 where one does not answer."""
         try:
-            return min(self._nvml.nvmlDeviceGetMemoryInfo(handle).free for handle in self._handles)
+            return min(int(self._nvml.nvmlDeviceGetMemoryInfo(handle).free) for handle in self._handles)
         except self._nvml.NVMLError:
             return 0
 

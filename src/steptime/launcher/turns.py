@@ -194,9 +194,10 @@ def rests_in(file: Path) -> list[int]:
     """Times, ns of the monotonic clock, at which a job's device had nothing more to do and, behind each, at which the
     job went on; none where it has none, or has written something else there."""
     try:
-        return [int(line) for line in file.read_text(encoding="ascii").split()]
+        stamps = [int(line) for line in file.read_text(encoding="ascii").split()]
     except (OSError, ValueError):
         return []
+    return stamps if all(0 <= stamp < 1 << 62 for stamp in stamps) else []
 
 
 def _trainer(marker: Path) -> tuple[int, bool]:

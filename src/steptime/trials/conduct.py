@@ -97,6 +97,8 @@ MOST_SLICED = 600
 START_SHARE = 0.5
 """Of what a process takes to its first step: so long it may well be timed. On a virtual machine with an H200 processes
 that started for 9 s were timed for 0.6, in which the host alone made them differ by 6 %."""
+ELSEWHERE = 2.0
+"""Times as long as recorded, or as short, is a step of another machine: on one, a rehearsal's five differ by less."""
 LIMIT = 60.0
 """Seconds after which a process ends with the steps that it has, where these are FEWEST_STEPS at least."""
 DEADLINE = 300.0
@@ -318,9 +320,12 @@ class TrialRunner:
         return 1 + max((run.position for run in self.of(stage)), default=-1)
 
     def _usual(self) -> float:
-        """Seconds of a step of the baseline; of the recording's before that is known."""
-        rehearsed = [run for run in self.runs if run.variant == BASELINE and run.rehearsal and run.step_ns]
-        return fmean(rehearsed[0].step_ns) / 1e9 if rehearsed else self.plan.step_seconds
+        """Seconds of a step of the job as it is: of the recording, whose steps are many; of the few rehearsed ones where
+        these are far from that, as on another machine."""
+        recorded = self.plan.step_seconds
+        rehearsed = next((run for run in self.runs if run.variant == BASELINE and run.rehearsal and run.step_ns), None)
+        here = fmean(rehearsed.step_ns) / 1e9 if rehearsed is not None else recorded
+        return recorded if here / ELSEWHERE <= recorded <= here * ELSEWHERE else here
 
     def _limit(self) -> float:
         if self.plan.until_loss is not None:

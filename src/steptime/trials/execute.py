@@ -64,6 +64,8 @@ BESIDES = (SegmentKind.PAUSE, SegmentKind.EVALUATION, SegmentKind.CHECKPOINT)
 """What disturbs a step, besides a compilation and the profiler, which no variant has."""
 SETTLING = 10_000_000
 """ns after a stop in which caches fill again: 30 MB come in that time at the rate of a slow memory, 3 GB/s."""
+NEAR = 100_000_000
+"""ns between the moment at which a process says that it rests and the one at which it is stopped, at most."""
 FEWEST_STEPS = 5
 """Steady steps without which a timed run is a failure."""
 
@@ -166,7 +168,7 @@ def read_run(turn: ScheduledRun, outcome: Outcome, seconds: float, rests: Sequen
         recording = load(outcome.recording)
         if run.failure:
             return replace(run, outside=_noted(recording.processes, OUTSIDE))
-        return _with_numbers(run, turn, recording, rests, rests_in(outcome.recording / RESTS) if rests else ())
+        return _with_numbers(run, turn, recording, rests, rests_in(outcome.recording / RESTS))
     except SteptimeError as error:
         return replace(run, failure=run.failure or str(error))
 
@@ -196,7 +198,7 @@ def _with_numbers(
         there = [each for each in took if each[0] is not None]
         reached, process, timeline = min(there, key=lambda each: each[0] or 0.0, default=(None, process, timeline))
     warm_up = turn.options.warm_up
-    times = sliced_times(timeline, warm_up, stamps) if stamps else step_times(timeline, warm_up, rests)
+    times = sliced_times(timeline, warm_up, rests, stamps) if stamps else step_times(timeline, warm_up, rests)
     if len(times) < FEWEST_STEPS and not turn.rehearsal and until is None:
         return replace(run, failure=f"Only {len(times)} steady steps were taken before its time was up")
     parity = process.parity
@@ -272,13 +274,20 @@ def step_times(timeline: Timeline, warm_up: int, rests: Sequence[tuple[int, int]
     return times
 
 
-def sliced_times(timeline: Timeline, warm_up: int, stamps: Sequence[int]) -> list[int]:
-    """Steady steps of a process that was asked to rest, ns: each as the mean of its slice. stamps: as of `rests_in`. A
+def sliced_times(
+    timeline: Timeline, warm_up: int, rests: Sequence[tuple[int, int]], stamps: Sequence[int]
+) -> list[int]:
+    """Steady steps of a process that was asked to rest, ns: each as the mean of its slice, from the first rest on. A
     slice begins and ends with an idle device, so that all of it is its steps'; how they follow each other on the host
-    says little, which runs ahead of the device behind each rest."""
+    says little, which runs ahead of the device behind each rest.
+
+    rests: as of `Turn`. stamps: as of `rests_in`, with the end of the warm-up before them and that of the process
+    behind. When a device was idle the process says, where what it says is near to what was seen from outside."""
     steps, (steady, _) = timeline.steps, _steady(timeline, warm_up)
+    begins, idle = ([end for _, end in rests], stamps[4::2]) if rests else (stamps[1:2], stamps[2:3])
+    limits = [*(begin - NEAR for begin, _ in rests[1:]), 0]
     times: list[int] = []
-    for begin, end in zip(stamps[1::2], stamps[2::2], strict=False):
+    for begin, end in zip(begins, map(max, idle, limits), strict=False):
         inside = (steps.end > begin) & (steps.end <= end)
         counted = int((inside & steady).sum())
         others = inside & ~steady

@@ -9,6 +9,7 @@ import pytest
 from probe.variants import JOBS, STEPS, ZOO, Variant, change, run
 
 from steptime.analysis.layout import lay_out
+from steptime.changes import Change
 
 torch = pytest.importorskip("torch")
 
@@ -133,7 +134,7 @@ def test_a_sharded_model_computes_the_same_with_its_parameters_kept_or_asked_for
 ) -> None:
     job, words = JOBS / "sharded.py", TORCHRUN
     plain = run(tmp_path, job, words=words, given=(way,))
-    variant = run(tmp_path, job, change("sharding", **{setting: True}), words=words, given=(way,))
+    variant = run(tmp_path, job, Change("sharding", "", ((setting, True),)), words=words, given=(way,))
     assert variant.status == plain.status == 0, variant.output
     assert len(variant.recording.processes) == 2
     for process, before in zip(variant.recording.processes, plain.recording.processes, strict=True):

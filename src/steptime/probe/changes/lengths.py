@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any
 
-from torch.utils.data import IterableDataset, RandomSampler, Sampler
+from torch.utils.data import IterableDataset, RandomSampler
 
 from steptime.probe.changes.loading import Arguments, LoaderChange, same_random_numbers, spread
 
@@ -24,10 +24,11 @@ class SimilarLengths(LoaderChange):
     in a row, rows of like length come into one batch. Each item is made once more, for its length."""
 
     def decide(self, arguments: Arguments) -> str:
-        dataset, made = arguments["dataset"], getattr(arguments["batch_sampler"], "sampler", None)
-        if isinstance(made, LengthSampler):  # a framework makes the loader anew
+        dataset, batches = arguments["dataset"], arguments["batch_sampler"]
+        batches = getattr(batches, "batch_sampler", batches)  # accelerate's part of them for one rank
+        if isinstance(getattr(batches, "sampler", None), LengthSampler):  # a framework makes the loader anew
             return ""
-        if arguments["batch_sampler"] is not None or not arguments["batch_size"]:
+        if batches is not None or not arguments["batch_size"]:
             return "the job makes its batches itself"
         if isinstance(dataset, IterableDataset) or not hasattr(type(dataset), "__len__"):
             return "the dataset has no length: its rows cannot be sorted"
@@ -45,7 +46,7 @@ class SimilarLengths(LoaderChange):
         return ""
 
 
-class LengthSampler(Sampler[Any]):
+class LengthSampler:
     """Yields what a sampler does, so that batches which are cut from it in order hold rows of like length; the batches
     of a window come in an order by chance, which takes no random numbers of the job's."""
 
