@@ -320,8 +320,8 @@ class TrialRunner:
         return 1 + max((run.position for run in self.of(stage)), default=-1)
 
     def _usual(self) -> float:
-        """Seconds of a step of the job as it is: of the recording, whose steps are many; of the few rehearsed ones where
-        these are far from that, as on another machine."""
+        """Seconds of a step of the job as it is: of the recording, whose steps are many; of the few rehearsed ones
+        where these are far from that, as on another machine."""
         recorded = self.plan.step_seconds
         rehearsed = next((run for run in self.runs if run.variant == BASELINE and run.rehearsal and run.step_ns), None)
         here = fmean(rehearsed.step_ns) / 1e9 if rehearsed is not None else recorded
