@@ -75,6 +75,8 @@ def phases(into: Path, clones: Path | None) -> Iterator[Phase]:
     yield Phase("env", (*STEPTIME, "env", "--json"), into, 60)
     yield tests("tests", 90, f"not ({TIMED})", "-n", "6")
     yield tests("tests-alone", 150, TIMED)  # what others do on the device would be in their times
+    turns = ("-m", "benchmarks.turns", "--shapes", "dense", "attention", "--rounds", "4", "--steps", "1200")
+    yield Phase("turns", python(*turns), ROOT, 200)  # processes on a device that take turns, and one by one
     if clones is not None:
         nanogpt = clones / "nanoGPT"
         yield Phase("nanogpt-bare", python(*NANOGPT, f"--out_dir={into}/bare"), nanogpt, 40)

@@ -1,4 +1,5 @@
-"""A small training job in one of four shapes, for the benchmark of false wins.
+"""A small training job in one of four shapes, on a CUDA device where there is one, for the benchmarks of false wins and
+of turns.
 
 python benchmarks/false_wins_job.py dense|convolution|attention|loader
 """
@@ -11,6 +12,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 STEPS = 100_000
 WIDTH, CLASSES, BATCH = 256, 10, 32
 
@@ -55,13 +57,14 @@ def main() -> None:
     shape = sys.argv[1]
     torch.manual_seed(0)
     model, inputs_shape = model_of(shape)
+    model.to(DEVICE)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     if shape == "loader":
         batches = iter(DataLoader(Items(), BATCH, num_workers=1))
     else:
         batches = ((torch.randn(BATCH, *inputs_shape), torch.randint(CLASSES, (BATCH,))) for _ in range(STEPS))
     for inputs, labels in batches:
-        loss = nn.functional.cross_entropy(model(inputs), labels)
+        loss = nn.functional.cross_entropy(model(inputs.to(DEVICE)), labels.to(DEVICE))
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

@@ -3,8 +3,8 @@
     python -m benchmarks.turns [--shapes dense loader] [--rounds 12] [--steps 120 600] >FILE.md
 
 A round of a trial without a candidate, in both ways by turns: a baseline, a control and another baseline one by one,
-and a baseline and a control that take turns. The log-ratio of baseline and control is zero but for what differs between
-processes; its root mean square is what a gain must stand out from.
+and a baseline and a control that take turns; on a CUDA device where there is one. The log-ratio of baseline and control
+is zero but for what differs between processes; its root mean square is what a gain must stand out from.
 """
 
 from __future__ import annotations
