@@ -54,19 +54,34 @@ def test_a_step_with_an_evaluation_is_left_out_though_it_compiles() -> None:
     assert step_times(evaluated, 5) == [10 * MS] * 14
 
 
+RESTS = [(49 * MS, 50 * MS), (102 * MS, 104 * MS)]
+STAMPS = [48 * MS, 48 * MS, 49 * MS, 50 * MS, 101 * MS, 104 * MS, 151 * MS, 151 * MS]
+FIRST = [51 * MS // 5] * 5
+
+
 def test_a_slice_is_its_steps_from_one_idle_device_to_the_next() -> None:
-    """An evaluation belongs to none."""
+    laid_out = timeline(60, [])
+    assert sliced_times(laid_out, 5, RESTS, STAMPS) == FIRST + [47 * MS // 5] * 5
+    assert sliced_times(laid_out, 5, [], [49 * MS, 50 * MS, 101 * MS, 101 * MS]) == FIRST
+    assert sliced_times(laid_out, 5, [], []) == sliced_times(laid_out, 5, [], [49 * MS]) == []
+
+
+def test_a_slice_with_an_evaluation_counts_without_it_and_only_where_there_is_no_other() -> None:
     laid_out = timeline(60, [segment(SegmentKind.EVALUATION, 12)])
-    rests = [(49 * MS, 50 * MS), (102 * MS, 104 * MS)]
-    stamps = [48 * MS, 48 * MS, 49 * MS, 50 * MS, 101 * MS, 104 * MS, 151 * MS, 151 * MS]
-    first, second = [51 * MS // 5] * 5, [(47 - 10) * MS // 4] * 4
-    assert sliced_times(laid_out, 5, rests, stamps) == first + second
-    assert sliced_times(laid_out, 5, rests[:1], [*stamps[:5], stamps[4]]) == first
-    assert sliced_times(laid_out, 5, [], [49 * MS, 50 * MS, 101 * MS, 101 * MS]) == first
-    assert sliced_times(laid_out, 5, [], [49 * MS]) == []
+    assert sliced_times(laid_out, 5, RESTS, STAMPS) == FIRST
+    assert sliced_times(laid_out, 5, RESTS[1:], STAMPS) == [(47 - 10) * MS // 4] * 4
+
+
+def test_a_step_in_which_the_probe_looked_counts_on_a_device_without_the_look() -> None:
+    """The host has waited in it for what it had launched in others."""
+    looked = timeline(60, [segment(SegmentKind.PAUSE, 12)])
+    assert sliced_times(looked, 5, RESTS, STAMPS) == FIRST + [(47 - 4) * MS // 5] * 5
+    assert step_times(looked, 50, on_device=True) == [10 * MS] * 10
+    assert len(step_times(looked, 5)) == 54
+    assert step_times(looked, 12, on_device=True)[0] == 6 * MS
 
 
 def test_a_process_that_says_it_rested_long_before_it_was_stopped_is_not_believed() -> None:
     laid_out, rests = timeline(60, []), [(49 * MS, 50 * MS), (402 * MS, 404 * MS)]
     stamps = [48 * MS, 48 * MS, 49 * MS, 50 * MS, 101 * MS, 404 * MS, 404 * MS, 404 * MS]
-    assert sliced_times(laid_out, 5, rests, stamps) == [252 * MS // 25] * 25
+    assert sliced_times(laid_out, 5, rests, stamps) == [352 * MS // 35] * 35

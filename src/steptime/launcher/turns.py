@@ -31,8 +31,9 @@ from steptime.recording.inventory import REST, RESTS, WARM
 
 LONGER = 4
 """Times as long is a slice of a job that works on a device."""
-LOOK = 0.02
-"""Seconds between two looks at whether a warm-up is over, and at whose turn it is."""
+LOOK, ASKED = 0.02, 0.001
+"""Seconds between two looks at whether a warm-up is over, and at whose turn it is; and while a job that is asked to
+rest has not answered: its loader's workers go on."""
 KEEPER = """
 import os, signal, sys
 for number in [int(line) for line in sys.stdin]:
@@ -90,7 +91,8 @@ class Turns:
 
 
 class Turn:
-    """One job's. rests: when it was stopped and went on, ns of the monotonic clock."""
+    """One job's. rests: when it was stopped and went on, ns of the monotonic clock. look: seconds until it is asked for
+    again whether it must rest."""
 
     def __init__(self, turns: Turns) -> None:
         self._turns = turns
@@ -102,6 +104,7 @@ class Turn:
         self._mark = b""
         self._until = float("inf")
         self.rests: list[tuple[int, int]] = []
+        self.look = LOOK
 
     @property
     def rested(self) -> float:
@@ -165,9 +168,14 @@ class Turn:
             return over
         if not over:
             self._request.unlink(missing_ok=True)  # the others have ended meanwhile
+            self.look = LOOK
             return False
         self._request.touch()
-        return len(rests_in(self._answers)) % 2 == 1  # it has answered
+        self.look = ASKED
+        stamps = stamps_in(self._answers)
+        if not stamps:  # it has written some before it was warm
+            raise CannotAlternateError("cannot-alternate", "The job cannot be asked to rest.")
+        return len(stamps) % 2 == 1  # it has answered
 
     def rest(self) -> float:
         """Stops the job, lets the others run, and goes on with it. Returns the seconds in between. Raises
@@ -185,14 +193,16 @@ class Turn:
         finally:  # whoever ends the job can only end what runs
             self._until = time.monotonic() + self._slice
             self._request.unlink(missing_ok=True)
+            self.look = LOOK
             _send([*stopped, *apart], signal.SIGCONT)
         self.rests.append((begin, time.perf_counter_ns()))
         return (self.rests[-1][1] - begin) / 1e9
 
 
-def rests_in(file: Path) -> list[int]:
+def stamps_in(file: Path) -> list[int]:
     """Times, ns of the monotonic clock, at which a job's device had nothing more to do and, behind each, at which the
-    job went on; none where it has none, or has written something else there."""
+    job went on: at the end of its warm-up, for each rest, and at its end. None where the job has written something else
+    there."""
     try:
         stamps = [int(line) for line in file.read_text(encoding="ascii").split()]
     except (OSError, ValueError):

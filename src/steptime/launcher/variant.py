@@ -23,7 +23,7 @@ from steptime.launcher.command import make_recording, resolve
 from steptime.launcher.launch import changed_variables, ended, outcome_of, probe_environment, start
 from steptime.launcher.outcome import Outcome, ProbeOptions, Progress
 from steptime.launcher.supervise import supervise
-from steptime.launcher.turns import LOOK, CannotAlternateError, Turn, TurnsEndedError
+from steptime.launcher.turns import CannotAlternateError, Turn, TurnsEndedError
 from steptime.recording.manifest import begin_manifest, discard, extend_manifest
 
 OUTPUT = "output.log"
@@ -85,7 +85,7 @@ class JobDeadline:
                     self._end += rested
                     until = min(until + rested, self._until)
                     continue
-                time.sleep(min(PATIENCE if self._turn is None else LOOK, left))
+                time.sleep(min(PATIENCE if self._turn is None else self._turn[0].look, left))
         except (KeyboardInterrupt, TurnsEndedError, CannotAlternateError):
             end_session(self._job)
             raise

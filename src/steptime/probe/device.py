@@ -28,9 +28,10 @@ def in_use() -> bool:
 
 
 def drained() -> None:
-    """Returns when every device that holds memory of the job's has done what was launched on it."""
+    """Returns when the current device has done what was launched on it, and every other that holds tensors."""
+    current = torch.cuda.current_device()
     for number in range(torch.cuda.device_count()):
-        if torch.cuda.memory_reserved(number):
+        if number == current or torch.cuda.memory_reserved(number):
             torch.cuda.synchronize(number)
 
 

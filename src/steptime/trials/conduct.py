@@ -98,7 +98,7 @@ START_SHARE = 0.5
 """Of what a process takes to its first step: so long it may well be timed. On a virtual machine with an H200 processes
 that started for 9 s were timed for 0.6, in which the host alone made them differ by 6 %."""
 ELSEWHERE = 2.0
-"""Times as long as recorded, or as short, is a step of another machine: on one, a rehearsal's five differ by less."""
+"""Times as long as recorded is a step of another machine: on one, a rehearsal's five differ by less."""
 LIMIT = 60.0
 """Seconds after which a process ends with the steps that it has, where these are FEWEST_STEPS at least."""
 DEADLINE = 300.0
@@ -321,11 +321,11 @@ class TrialRunner:
 
     def _usual(self) -> float:
         """Seconds of a step of the job as it is: of the recording, whose steps are many; of the few rehearsed ones
-        where these are far from that, as on another machine."""
+        where these take far longer, as on another machine. Shorter ones say little: a host runs ahead of a device."""
         recorded = self.plan.step_seconds
         rehearsed = next((run for run in self.runs if run.variant == BASELINE and run.rehearsal and run.step_ns), None)
         here = fmean(rehearsed.step_ns) / 1e9 if rehearsed is not None else recorded
-        return recorded if here / ELSEWHERE <= recorded <= here * ELSEWHERE else here
+        return here if here > ELSEWHERE * recorded else recorded
 
     def _limit(self) -> float:
         if self.plan.until_loss is not None:

@@ -22,7 +22,7 @@ from steptime.errors import SteptimeError
 from steptime.intervals import measure, union
 from steptime.journal import Flag, Kind
 from steptime.launcher.outcome import Outcome, ProbeOptions, Progress
-from steptime.launcher.turns import Turn, rests_in
+from steptime.launcher.turns import Turn, stamps_in
 from steptime.launcher.variant import DEADLINE_PASSED, ERRORS, OUTPUT, run_plain, run_variant
 from steptime.recording.inventory import RESTS
 from steptime.recording.load import load
@@ -60,8 +60,9 @@ LAST_LINES = 3
 LAST_BYTES = 4000
 LASTING = 2
 """Compilations in the later half of a variant's steps: the job compiles again and again, and waits for it."""
-BESIDES = (SegmentKind.PAUSE, SegmentKind.EVALUATION, SegmentKind.CHECKPOINT)
-"""What disturbs a step, besides a compilation and the profiler, which no variant has."""
+BESIDES = (SegmentKind.EVALUATION, SegmentKind.CHECKPOINT)
+"""What disturbs a step, besides a compilation, a look of the probe's, and the profiler, which no variant has."""
+ON_DEVICE = "cuda"
 SETTLING = 10_000_000
 """ns after a stop in which caches fill again: 30 MB come in that time at the rate of a slow memory, 3 GB/s."""
 NEAR = 100_000_000
@@ -168,7 +169,8 @@ def read_run(turn: ScheduledRun, outcome: Outcome, seconds: float, rests: Sequen
         recording = load(outcome.recording)
         if run.failure:
             return replace(run, outside=_noted(recording.processes, OUTSIDE))
-        return _with_numbers(run, turn, recording, rests, rests_in(outcome.recording / RESTS))
+        stamps = stamps_in(outcome.recording / RESTS) if (outcome.recording / RESTS).exists() else None
+        return _with_numbers(run, turn, recording, rests, stamps)
     except SteptimeError as error:
         return replace(run, failure=run.failure or str(error))
 
@@ -186,7 +188,7 @@ def _with_numbers(
     turn: ScheduledRun,
     recording: Recording,
     rests: Sequence[tuple[int, int]],
-    stamps: Sequence[int],
+    stamps: Sequence[int] | None,
 ) -> Run:
     laid_out = [(process, lay_out(process)) for process in recording.processes]
     if not laid_out:
@@ -198,7 +200,10 @@ def _with_numbers(
         there = [each for each in took if each[0] is not None]
         reached, process, timeline = min(there, key=lambda each: each[0] or 0.0, default=(None, process, timeline))
     warm_up = turn.options.warm_up
-    times = sliced_times(timeline, warm_up, rests, stamps) if stamps else step_times(timeline, warm_up, rests)
+    if stamps is None:
+        times = step_times(timeline, warm_up, rests, process.facts.device == ON_DEVICE)
+    else:
+        times = sliced_times(timeline, warm_up, rests, stamps)
     if len(times) < FEWEST_STEPS and not turn.rehearsal and until is None:
         return replace(run, failure=f"Only {len(times)} steady steps were taken before its time was up")
     parity = process.parity
@@ -265,11 +270,14 @@ def _ended_early(turn: ScheduledRun, steps: Steps) -> bool:
     return int(steps.end[-1] - steps.begin[0]) < NEARLY * options.limit_seconds * 1e9
 
 
-def step_times(timeline: Timeline, warm_up: int, rests: Sequence[tuple[int, int]] = ()) -> list[int]:
+def step_times(
+    timeline: Timeline, warm_up: int, rests: Sequence[tuple[int, int]] = (), on_device: bool = False
+) -> list[int]:
     """Steady steps after the warm-up, ns. The start of loader workers, which a recording keeps apart from its steps,
     counts here: it is paid for every epoch. So do compilations that do not come to an end. rests: when the process was
-    stopped; steps that hold one do not count, nor do those of SETTLING behind it, with cold caches, and one more."""
-    steady, duration = _steady(timeline, warm_up)
+    stopped; steps that hold one do not count, nor do those of SETTLING behind it, with cold caches, and one more.
+    on_device: the host may be ahead of the device by the steps since losses were last read; it waits in that one."""
+    steady, duration = _steady(timeline, warm_up, on_device)
     times: list[int] = duration[steady & ~_rested(timeline.steps, rests)].tolist()
     return times
 
@@ -278,33 +286,47 @@ def sliced_times(
     timeline: Timeline, warm_up: int, rests: Sequence[tuple[int, int]], stamps: Sequence[int]
 ) -> list[int]:
     """Steady steps of a process that was asked to rest, ns: each as the mean of its slice, from the first rest on. A
-    slice begins and ends with an idle device, so that all of it is its steps'; how they follow each other on the host
-    says little, which runs ahead of the device behind each rest.
+    slice begins and ends with an idle device, so that all of it is its steps', but for what `_steady` leaves out; how
+    they follow each other on the host says little, which runs ahead of the device. A slice with an evaluation or a
+    checkpoint, whose own work the device may have done in a later step, counts only where there is no other.
 
-    rests: as of `Turn`. stamps: as of `rests_in`, with the end of the warm-up before them and that of the process
-    behind. When a device was idle the process says, where what it says is near to what was seen from outside."""
-    steps, (steady, _) = timeline.steps, _steady(timeline, warm_up)
-    begins, idle = ([end for _, end in rests], stamps[4::2]) if rests else (stamps[1:2], stamps[2:3])
-    limits = [*(begin - NEAR for begin, _ in rests[1:]), 0]
-    times: list[int] = []
-    for begin, end in zip(begins, map(max, idle, limits), strict=False):
+    rests: as of `Turn`. stamps: as of `stamps_in`. When the device was idle the process says, where what it says is
+    near to what was seen from outside."""
+    steps, (steady, counted) = timeline.steps, _steady(timeline, warm_up, on_device=True)
+    mixed = _spent_in(timeline, SegmentKind.EVALUATION, SegmentKind.CHECKPOINT) > 0
+    idle = stamps[::2]
+    begins = [end for _, end in rests] or list(stamps[1:2])
+    ends = [_idle_before(begin, idle) for begin, _ in rests[1:]] + list(idle[-1:])
+    plain: list[int] = []
+    others: list[int] = []
+    for begin, end in zip(begins, ends, strict=False):
         inside = (steps.end > begin) & (steps.end <= end)
-        counted = int((inside & steady).sum())
-        others = inside & ~steady
-        lost = (steps.end[others] - np.maximum(steps.begin[others], begin)).sum()
-        times += [int(end - begin - lost) // counted] * counted if counted else []
-    return times
+        number, left_out = int((inside & steady).sum()), inside & ~steady
+        lost = (steps.end[left_out] - np.maximum(steps.begin[left_out], begin)).sum()
+        lost += (steps.end - steps.begin - counted)[inside & steady].sum()
+        times = [int(end - begin - lost) // number] * number if number else []
+        (others if (inside & mixed).any() else plain).extend(times)
+    return plain or others
 
 
-def _steady(timeline: Timeline, warm_up: int) -> tuple[Bool, Int64]:
-    """Which steps count, and how long each took, ns."""
+def _idle_before(stopped: int, idle: Sequence[int]) -> int:
+    """When a device became idle whose process was then stopped, by its own word if that is NEAR."""
+    said = max((stamp for stamp in idle if stamp <= stopped), default=0)
+    return said if stopped - said <= NEAR else stopped
+
+
+def _steady(timeline: Timeline, warm_up: int, on_device: bool) -> tuple[Bool, Int64]:
+    """Which steps count, and how long each took, ns. on_device: those in which the probe has looked at something do,
+    less that look, as the host waits for the device there."""
     steps = timeline.steps
     late = np.arange(len(steps.begin)) >= warm_up
-    compiling = _spent_in(timeline, SegmentKind.COMPILATION)
+    compiling, paused = _spent_in(timeline, SegmentKind.COMPILATION), _spent_in(timeline, SegmentKind.PAUSE)
     goes_on = (compiling[(len(compiling) + warm_up) // 2 :] > 0).sum() >= LASTING
-    alone = (compiling > 0) & ~steps.profiled & (_spent_in(timeline, *BESIDES) == 0)
+    apart = ~steps.profiled & (_spent_in(timeline, *BESIDES) == 0)
+    alone = (compiling > 0) & apart & (paused == 0)
+    looked = (paused > 0) & apart & (compiling == 0) & on_device
     added = _spent_in(timeline, SegmentKind.LOADER_START) + compiling * goes_on
-    return (~steps.disturbed | (alone & goes_on)) & steps.watched & late, steps.duration + added
+    return (~steps.disturbed | (alone & goes_on) | looked) & steps.watched & late, steps.duration + added
 
 
 def _rested(steps: Steps, rests: Sequence[tuple[int, int]]) -> Bool:

@@ -136,6 +136,8 @@ def test_a_sharded_model_computes_the_same_with_its_parameters_kept_or_asked_for
     plain = run(tmp_path, job, words=words, given=(way,))
     variant = run(tmp_path, job, Change("sharding", "", ((setting, True),)), words=words, given=(way,))
     assert variant.status == plain.status == 0, variant.output
+    assert variant.seen[-1][setting]
+    assert not plain.seen[-1][setting]
     assert len(variant.recording.processes) == 2
     for process, before in zip(variant.recording.processes, plain.recording.processes, strict=True):
         assert process.changes[0].exercised, process.changes

@@ -79,9 +79,50 @@ def test_each_row_is_trained_on_as_often_and_less_of_it_is_padding(tmp_path: Pat
         ("torch.full((40,), index),", FOURS, "all rows that were looked at are of one length"),
         ("(index, torch.full((40,), index))", FOURS, "has no length"),
         (LONG_AND_SHORT, "batch_sampler=[[0, 1], [2]] * 8", "makes its batches itself"),
+        (LONG_AND_SHORT, "batch_size=4", "goes through its rows in their order"),
     ],
 )
 def test_what_cannot_be_sorted_says_why(tmp_path: Path, item: str, loader: str, reason: str) -> None:
-    told = played(tmp_path, change("similar-lengths"), item=item, loader=loader).change("similar-lengths")
+    made = change("similar-lengths", site=f"train.py:{_line_of_loader(textwrap.dedent(JOB))}")
+    told = played(tmp_path, made, item=item, loader=loader).change("similar-lengths")
     assert not told.exercised
     assert reason in told.detail
+
+
+def test_a_sampler_of_the_jobs_stays_what_it_is_and_a_loader_that_is_made_anew_stays_sorted(tmp_path: Path) -> None:
+    """As accelerate makes loaders anew, and Lightning asks what a sampler is."""
+    own = "batch_size=4, sampler=own)\n    loader = DataLoader(loader.dataset, batch_sampler=loader.batch_sampler"
+    job = textwrap.dedent(JOB).replace("ITEM", LONG_AND_SHORT).replace("LOADER", f"{own}, collate_fn=collate")
+    job = job.replace(
+        "loader = DataLoader(Rows()",
+        "from torch.utils.data import DistributedSampler\n"
+        "own = DistributedSampler(Rows(), num_replicas=1, rank=0, seed=3)\nloader = DataLoader(Rows()",
+        1,
+    ).replace("\n    loader = ", "\nloader = ")
+    job = (
+        job.replace("for batch in loader:", "for batch in begun(loader, epoch):")
+        .replace(
+            "model = ",
+            "def begun(loader, epoch):\n"
+            "    sampler = loader.batch_sampler.sampler\n"
+            "    assert isinstance(sampler, DistributedSampler)\n"
+            "    sampler.set_epoch(epoch)\n"
+            "    sampler.generator = None\n"
+            "    assert (own.epoch, own.generator, sampler.seed) == (epoch, None, 3)\n"
+            "    return loader\n\nmodel = ",
+            1,
+        )
+        .replace('"size": loader.batch_size', '"size": 4')
+    )
+    (tmp_path / "train.py").write_text(job)
+    made = change("similar-lengths", site=f"train.py:{_line_of_loader(job)}")
+    changed = run(tmp_path, tmp_path / "train.py", made, variant=WHOLE)
+    assert changed.status == 0, changed.output
+    assert changed.change("similar-lengths").exercised, changed.process.changes
+    for epoch in (slice(0, 13), slice(13, 26)):
+        assert Counter(row for step in changed.seen[epoch] for row in step["rows"]) == dict.fromkeys(range(50), 1)
+    assert changed.seen[0]["rows"] != changed.seen[13]["rows"]
+
+
+def _line_of_loader(job: str) -> int:
+    return next(number for number, line in enumerate(job.split("\n"), 1) if "DataLoader(Rows()" in line)

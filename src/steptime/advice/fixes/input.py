@@ -98,11 +98,10 @@ EXAMPLE_SIMILAR_LENGTHS = '''class LengthSampler(torch.utils.data.Sampler):
 
     def __iter__(self):
         for window in torch.randperm(len(self.lengths)).split(self.window):
-            ordered = sorted(window.tolist(), key=self.lengths.__getitem__)
-            groups = [ordered[i : i + self.batch_size] for i in range(0, len(ordered), self.batch_size)]
-            rest = [groups.pop()] if len(groups[-1]) < self.batch_size else []
-            for group in [groups[i] for i in torch.randperm(len(groups))] + rest:
-                yield from group
+            whole = len(window) - len(window) % self.batch_size
+            ordered = sorted(window[:whole].tolist(), key=self.lengths.__getitem__)
+            groups = torch.tensor(ordered, dtype=torch.long).view(-1, self.batch_size)
+            yield from groups[torch.randperm(len(groups))].flatten().tolist() + window[whole:].tolist()
 
 DataLoader(…, sampler=LengthSampler([len(row) for row in rows], batch_size))   # in place of shuffle=True
 # transformers: TrainingArguments(group_by_length=True); from version 5 train_sampling_strategy="group_by_length"'''
@@ -441,9 +440,9 @@ def similar_lengths(case: Case) -> Option | None:
     on the lengths, which nobody has looked at before the trial; where the dataset itself pads all rows to one length,
     nothing does, and the trial says so.
 
-    When to leave it: When making an item is dear: its length is asked of it once more, in the training process. When
-    the code is compiled for fixed shapes. When the loss of a batch is a mean over its tokens and short rows must not
-    weigh more.
+    When to leave it: When making an item is dear: its length is asked of it once more, in the training process, of a
+    copy of the dataset. When the code is compiled for fixed shapes. When the loss of a batch is a mean over its tokens
+    and short rows must not weigh more.
     """
     loader = case.loader
     if loader is None or loader.iterable or loader.in_memory_tensors or not loader.batch_size or loader.batch_size < 2:

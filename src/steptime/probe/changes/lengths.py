@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import copy
 import random
 import zlib
 from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any
 
-from torch.utils.data import IterableDataset, RandomSampler
+from torch.utils.data import DistributedSampler, IterableDataset, RandomSampler
 
 from steptime.probe.changes.loading import Arguments, LoaderChange, same_random_numbers, spread
+from steptime.probe.identity import process_group
 
 WINDOW, FEWEST_WINDOWS = 50, 4
 """Batches that are drawn at a time and sorted by length, and how many such draws an epoch has at least: as
 transformers' LengthGroupedSampler (trainer_pt_utils.py) does it."""
 TOKENS = "input_ids"
 """What a row of transformers' holds its tokens by."""
+OWN = frozenset({"sampler", "_dataset", "_size", "_batches", "_lengths"})
 
 
 class SimilarLengths(LoaderChange):
@@ -24,15 +27,19 @@ class SimilarLengths(LoaderChange):
     in a row, rows of like length come into one batch. Each item is made once more, for its length."""
 
     def decide(self, arguments: Arguments) -> str:
-        dataset, batches = arguments["dataset"], arguments["batch_sampler"]
-        batches = getattr(batches, "batch_sampler", batches)  # accelerate's part of them for one rank
-        if isinstance(getattr(batches, "sampler", None), LengthSampler):  # a framework makes the loader anew
+        if self.is_known(arguments):  # a framework makes the loader anew
             return ""
-        if batches is not None or not arguments["batch_size"]:
+        dataset, sampler = arguments["dataset"], arguments["sampler"]
+        if arguments["batch_sampler"] is not None or not arguments["batch_size"]:
             return "the job makes its batches itself"
         if isinstance(dataset, IterableDataset) or not hasattr(type(dataset), "__len__"):
             return "the dataset has no length: its rows cannot be sorted"
-        sampler = arguments["sampler"]
+        if not self.is_for(arguments):
+            return "the loader goes through its rows in their order"
+        distributed = process_group()
+        alone = distributed is None or distributed.get_world_size() == 1
+        if not alone and not isinstance(sampler, DistributedSampler):
+            return "ranks share the rows without a DistributedSampler"
         if sampler is None:
             sampler = RandomSampler(dataset, generator=arguments["generator"])
         ordered = LengthSampler(sampler, dataset, int(arguments["batch_size"]))
@@ -45,43 +52,64 @@ class SimilarLengths(LoaderChange):
         arguments["sampler"], arguments["shuffle"] = ordered, None
         return ""
 
+    def is_known(self, settings: Arguments) -> bool:
+        """Whether its rows are sorted already."""
+        batches = getattr(settings["batch_sampler"], "batch_sampler", settings["batch_sampler"])  # accelerate's
+        return any(type(each) is LengthSampler for each in (settings["sampler"], getattr(batches, "sampler", None)))
+
 
 class LengthSampler:
     """Yields what a sampler does, so that batches which are cut from it in order hold rows of like length; the batches
-    of a window come in an order by chance, which takes no random numbers of the job's."""
+    of a window come in an order by chance, which takes no random numbers of the job's. Whatever else is asked of it or
+    set is the sampler's."""
 
     def __init__(self, sampler: Any, dataset: Any, batch_size: int) -> None:
-        self.sampler = sampler
-        self._dataset, self._batch_size = dataset, batch_size
-        self._batches = max(1, min(WINDOW, len(dataset) // (FEWEST_WINDOWS * batch_size)))
-        self._lengths: dict[Any, int | None] = {}
+        self.sampler, self._size = sampler, batch_size
+        self._dataset = copy.copy(dataset)  # what it opens when it is first asked is not for the workers
+        rows = len(sampler) if hasattr(sampler, "__len__") else len(dataset)
+        self._batches = max(1, min(WINDOW, rows // (FEWEST_WINDOWS * batch_size)))
+        self._lengths: dict[int, int | None] = {}
+
+    @property
+    def __class__(self) -> type:  # type: ignore[override]
+        """Jobs look for samplers of ranks, or of their own; one of torch's that shuffles a framework may replace."""
+        return LengthSampler if type(self.sampler) is RandomSampler else type(self.sampler)
 
     def __len__(self) -> int:
         return len(self.sampler)
 
     def __getattr__(self, name: str) -> Any:
-        """What a job asks of its sampler (set_epoch)."""
-        if name == "sampler":  # not there before __init__ has run, as in a copy that is being made
+        if name in OWN:  # not there before __init__ has run, as in a copy that is being made
             raise AttributeError(name)
         return getattr(self.sampler, name)
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in OWN:
+            object.__setattr__(self, name, value)
+        else:
+            setattr(self.sampler, name, value)
+
     def __iter__(self) -> Iterator[Any]:
-        drawn, size = iter(self.sampler), self._batch_size
+        drawn, size = iter(self.sampler), self._size
         while window := list(islice(drawn, self._batches * size)):
+            whole = len(window) - len(window) % size  # the last batch of an epoch is the short one, of what came last
             chance = random.Random(zlib.crc32(repr(window[:size]).encode()))
             with same_random_numbers():
-                window.sort(key=lambda index: self.length_of(index) or 0)
-            groups = [window[begin : begin + size] for begin in range(0, len(window), size)]
-            rest = [groups.pop()] if len(groups[-1]) < size else []  # the last batch of an epoch is the short one
+                ordered = sorted(window[:whole], key=lambda index: self.length_of(index) or 0)
+            groups = [ordered[begin : begin + size] for begin in range(0, whole, size)]
             chance.shuffle(groups)
-            for group in (*groups, *rest):
+            for group in (*groups, window[whole:]):
                 yield from group
 
     def length_of(self, index: Any) -> int | None:
-        """Of a row; None where it has none."""
-        if index not in self._lengths:
-            self._lengths[index] = _length(self._dataset[index])
-        return self._lengths[index]
+        """Of a row; None where it has none, or cannot be made here."""
+        try:
+            number = int(index)
+            if number not in self._lengths:
+                self._lengths[number] = _length(self._dataset[index])
+            return self._lengths[number]
+        except Exception:  # noqa: BLE001 - the probe's boundary: the user's __getitem__ may raise anything
+            return None
 
 
 def _length(item: Any) -> int | None:

@@ -140,6 +140,8 @@ class ParityRecorder:
     # -- reading and writing ---------------------------------------------------------------------------------------
 
     def _look(self, parameters: list[Any], owner: int, scale: float = 1.0) -> None:
+        if device.in_use():  # its work is the steps'; the look itself is nobody's
+            device.drained()
         begin = time.perf_counter_ns()
         with torch.no_grad():
             self._norms[owner] = (parameters, [_norm(parameter.grad) for parameter in parameters], scale)

@@ -305,6 +305,9 @@ class ShardingSettings(Applier):
                 ordered = isinstance(blocks, torch.nn.ModuleList | torch.nn.Sequential)
                 listed = [each for each in blocks.children() if ordered and isinstance(each, sharded)]
                 for block, following in itertools.pairwise(listed):
+                    if getattr(block._get_fsdp_state(), "_states_to_forward_prefetch", None):
+                        self.detail = "the job sets it so already"
+                        return
                     block.set_modules_to_forward_prefetch([following])
                     self.applied = True
         parts = sum(isinstance(each, (sharded, fsdp.FullyShardedDataParallel)) for each in module.modules())

@@ -99,7 +99,7 @@ class ProcessVariant:
         boundary of a step, and belongs to the time of the steps that launched it. Where nobody asks, it goes on at
         once: all that begins and ends with an idle device is one measurement."""
         drain()
-        with contextlib.suppress(OSError):  # then it is not stopped, and the run has no times
+        with contextlib.suppress(OSError):  # without a first time the job is not asked
             self._say_when()
             while os.path.exists(self._request):
                 time.sleep(NAP)

@@ -1,5 +1,6 @@
 """A model that fully_shard shards over two ranks, by blocks; 40 steps in every rank. "wrapped": by the wrapper."""
 
+import json
 import sys
 import time
 
@@ -22,6 +23,15 @@ class Model(torch.nn.Module):
         return self.head(batch)
 
 
+def settings(model):
+    """Of the sharding, as torch has them."""
+    if isinstance(model, FullyShardedDataParallel):
+        return {"keep": model.sharding_strategy.name == "SHARD_GRAD_OP"}
+    states = [block._get_fsdp_state() for block in model.blocks]
+    kept = all(state._fsdp_param_group.post_forward_mesh_info is None for state in states)
+    return {"keep": kept, "prefetch": all(state._states_to_forward_prefetch for state in states[:-1])}
+
+
 def main():
     """One rank."""
     dist.init_process_group("gloo")
@@ -39,6 +49,7 @@ def main():
         loss = model(torch.randn(8, 16)).square().mean()
         loss.backward()
         optimizer.step()
+        print("SEEN " + json.dumps(settings(model)))
     dist.barrier()
     dist.destroy_process_group()
     time.sleep(0.3)  # gloo's threads end a moment later: a process that is gone before may abort (torch 2.13)
