@@ -176,6 +176,12 @@ def test_a_patch_that_failed_by_itself_is_no_patch() -> None:
     assert "To write yourself: fused=True" in text
 
 
+def test_code_of_several_lines_keeps_them() -> None:
+    code = "a.py:3:\nfor row in rows:\n    print('\x1b')"
+    text = render_trial(results(FASTER, patch=PatchResult("", (), (code,), None)))
+    assert "\nTo write yourself: a.py:3:\n    for row in rows:\n        print('\\x1b')\n" in text
+
+
 def test_the_command_that_applies_a_patch_is_told_whole() -> None:
     apply = f"git -C /{'long/' * 20}repository apply /tmp/patch.diff"
     assert f"Apply it: {apply}\n" in render_trial(results(FASTER, patch=PatchResult("diff", (), (), FASTER, (), apply)))

@@ -218,7 +218,9 @@ def _patch(results: Results) -> list[str]:
     if patch.environment:
         lines.append("Environment: " + " ".join(f"{name}={value}" for name, value in patch.environment))
     if patch.snippets:
-        lines.append(f"To write yourself{_of(patch.snippets)}: {one_line(patch.snippets[0])}")
+        first, *further = patch.snippets[0].split("\n")
+        lines.append(f"To write yourself{_of(patch.snippets)}: {one_line(first)}")
+        lines += [f"    {printable(line.rstrip())}" for line in further]
     if not patch.apply:
         return lines
     timed = not patch.diff or patch.judgement is not None

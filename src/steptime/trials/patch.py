@@ -219,7 +219,8 @@ def described(edit: Edit) -> str:
     else:
         text = edit.statement if isinstance(edit, StatementEdit) else edit.example
     site = _site(edit)
-    return f"{site.file}:{site.line}: {text}" if site is not None else text
+    text = f"\n{text}" if "\n" in text else f" {text}"
+    return f"{site.file}:{site.line}:{text}" if site is not None else text.lstrip()
 
 
 def place_of(folder: Path, path: Path) -> Path:

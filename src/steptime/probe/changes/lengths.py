@@ -70,8 +70,8 @@ class LengthSampler:
         self._batches = max(1, min(WINDOW, rows // (FEWEST_WINDOWS * batch_size)))
         self._lengths: dict[int, int | None] = {}
 
-    @property
-    def __class__(self) -> type:  # type: ignore[override]
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
         """Jobs look for samplers of ranks, or of their own; one of torch's that shuffles a framework may replace."""
         return LengthSampler if type(self.sampler) is RandomSampler else type(self.sampler)
 
