@@ -142,6 +142,13 @@ class DeferEdit:
 
 
 @dataclass(frozen=True, slots=True)
+class ActivationEdit:
+    """The formula at `site` becomes the function of torch's that computes the same (`activations`)."""
+
+    site: SourceLine
+
+
+@dataclass(frozen=True, slots=True)
 class DecoratorEdit:
     """`@torch.compile` before the function that the line at `site` lies in. function: its name."""
 
@@ -177,6 +184,7 @@ SingleEdit = (
     | DeferEdit
     | DecoratorEdit
     | ArgumentEdit
+    | ActivationEdit
 )
 
 

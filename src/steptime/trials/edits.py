@@ -15,7 +15,9 @@ from typing import Any
 import libcst
 from libcst.helpers import get_full_name_for_node
 
+from steptime.advice.activations import activation_of
 from steptime.advice.fix import (
+    ActivationEdit,
     ArgumentEdit,
     AutocastEdit,
     CallEdit,
@@ -421,6 +423,21 @@ def with_decorator(module: libcst.Module, edit: DecoratorEdit) -> libcst.Module 
     return _rewritten(module, {function: lambda each: each.with_changes(decorators=[added], leading_lines=())})
 
 
+def with_activation(module: libcst.Module, edit: ActivationEdit) -> libcst.Module | None:
+    """A formula of one variable as the function that torch has for it: the outermost one of the statement that is
+    known by its values."""
+    source = SourceFile(module)
+    torch, place = source.name_of(TORCH), source.statement_at(edit.site.line)
+    if torch is None or place is None or not _is_current(source, edit.site):
+        return None
+    for node in nodes_in(place.statement):
+        if isinstance(node, libcst.BinaryOperation | libcst.Call):
+            found = activation_of(module.code_for_node(node))
+            if found is not None:
+                return _rewritten(module, {node: partial(_parsed, f"{torch}.nn.functional.{found.call}")})
+    return None
+
+
 def _set_by(statement: str) -> str:
     """The last names of what a statement assigns to ("cudnn.benchmark"), or calls ("set_num_threads")."""
     (single,) = libcst.parse_module(statement).body
@@ -553,5 +570,6 @@ EDITORS: Mapping[type, Callable[[libcst.Module, Any], libcst.Module | None]] = {
     DeferEdit: with_deferred,
     DecoratorEdit: with_decorator,
     ArgumentEdit: with_argument,
+    ActivationEdit: with_activation,
 }
 """Of edits that are written into a source; a snippet is only shown, and variables belong to the environment."""

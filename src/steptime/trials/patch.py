@@ -16,6 +16,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 from steptime.advice.fix import (
+    ActivationEdit,
     ArgumentEdit,
     AutocastEdit,
     CallEdit,
@@ -193,7 +194,7 @@ def unwritten(patch: Patch, edits: Sequence[Edit]) -> Patch:
 def _site(edit: SingleEdit) -> SourceLine | None:
     if isinstance(edit, AutocastEdit | ModelEdit | LoopEdit):
         return edit.forward
-    placed = ArgumentEdit | CallEdit | CopyEdit | DecoratorEdit | DeferEdit | Snippet
+    placed = ActivationEdit | ArgumentEdit | CallEdit | CopyEdit | DecoratorEdit | DeferEdit | Snippet
     return edit.site if isinstance(edit, placed) else None
 
 
@@ -212,6 +213,8 @@ def described(edit: Edit) -> str:
         text = "non_blocking=True"
     elif isinstance(edit, DecoratorEdit):
         text = f"@torch.compile before {edit.function}"
+    elif isinstance(edit, ActivationEdit):
+        text = "the formula as one function of torch.nn.functional"
     elif isinstance(edit, DeferEdit):
         text = "+= ….detach(), read behind the loop"
     elif isinstance(edit, Snippet):

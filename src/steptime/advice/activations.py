@@ -1,0 +1,171 @@
+"""Activations that are written out as formulas, and the functions of torch's that compute the same in one pass.
+
+A formula is known by its values, not by its text: there are many ways to write each.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+POINTS = tuple(number / 4 for number in range(-24, 25))
+CLOSE = 1e-6
+"""Of a value, or of one: as near as formulas with constants of seven digits are to each other."""
+LONGEST = 400
+"""Characters of a formula: longer ones are none of these."""
+
+Function = Callable[[float], float]
+
+
+def _sigmoid(x: float) -> float:
+    return 1 / (1 + math.exp(-x))
+
+
+def _softplus(x: float) -> float:
+    return math.log1p(math.exp(x))
+
+
+READY: Mapping[str, Function] = {
+    'gelu({}, approximate="tanh")': lambda x: x / 2 * (1 + math.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
+    "gelu({})": lambda x: x / 2 * (1 + math.erf(x / math.sqrt(2))),
+    "silu({})": lambda x: x * _sigmoid(x),
+    "mish({})": lambda x: x * math.tanh(_softplus(x)),
+}
+"""Calls of torch.nn.functional's functions, as its documentation defines them."""
+FUNCTIONS: Mapping[str, Function] = {
+    "tanh": math.tanh,
+    "erf": math.erf,
+    "exp": math.exp,
+    "log": math.log,
+    "log1p": math.log1p,
+    "sqrt": math.sqrt,
+    "square": lambda x: x * x,
+    "sigmoid": _sigmoid,
+    "softplus": _softplus,
+}
+"""Of math's, numpy's and torch's, and methods of a tensor."""
+CONSTANTS = {"pi": math.pi}
+OF_NUMBERS = frozenset({"math", "np", "numpy"})
+"""Modules whose functions take no tensor."""
+OPERATORS: Mapping[type[ast.operator], Callable[[float, float], float]] = {
+    ast.Add: lambda one, other: one + other,
+    ast.Sub: lambda one, other: one - other,
+    ast.Mult: lambda one, other: one * other,
+    ast.Div: lambda one, other: one / other,
+    ast.Pow: lambda one, other: float(one**other),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Activation:
+    """variable: that the formula is of. call: that computes it, behind "torch.nn.functional."."""
+
+    variable: str
+    call: str
+
+
+def activation_of(formula: str) -> Activation | None:
+    """Which activation an expression of one variable computes; None for any other."""
+    if len(formula) > LONGEST:
+        return None
+    try:
+        expression = ast.parse(formula.strip(), mode="eval").body
+    except (SyntaxError, ValueError, RecursionError):
+        return None
+    return _known(expression)
+
+
+def activation_in(line: str) -> Activation | None:
+    """The first that a line of Python computes: a statement, or an expression of it."""
+    if len(line) > LONGEST:
+        return None
+    try:
+        nodes = ast.walk(ast.parse(line.strip()))
+    except (SyntaxError, ValueError, RecursionError):
+        return None
+    found = (_known(node) for node in nodes if isinstance(node, ast.BinOp | ast.Call))
+    return next((each for each in found if each is not None), None)
+
+
+def _known(expression: ast.expr) -> Activation | None:
+    names = {node.id for node in ast.walk(expression) if isinstance(node, ast.Name)} - _modules(expression)
+    if len(names) != 1:
+        return None
+    (variable,) = names
+    try:
+        values = [_value(expression, variable, x) for x in POINTS]
+    except (ArithmeticError, ValueError, TypeError, _UnknownError):
+        return None
+    for call, function in READY.items():
+        if all(abs(value - function(x)) <= CLOSE * max(1.0, abs(x)) for x, value in zip(POINTS, values, strict=True)):
+            return Activation(variable, call.format(variable))
+    return None
+
+
+class _UnknownError(Exception):
+    """The expression has something in it whose value nobody knows here."""
+
+
+def _modules(expression: ast.expr) -> set[str]:
+    """Names of modules: of which an attribute is a constant, or called as a function."""
+    found = set()
+    for node in ast.walk(expression):
+        if isinstance(node, ast.Attribute) and node.attr in CONSTANTS:
+            found.add(_root(node))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and not _is_method(node):
+            found.add(_root(node.func))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            found.add(node.func.id)
+    return found
+
+
+def _root(node: ast.expr) -> str:
+    while isinstance(node, ast.Attribute):
+        node = node.value
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def _is_method(call: ast.Call) -> bool:
+    """`x.tanh()` and `x.pow(3)`, not `torch.tanh(x)` and `torch.pow(x, 3)`."""
+    assert isinstance(call.func, ast.Attribute)
+    return len(call.args) == (1 if call.func.attr == "pow" else 0)
+
+
+def _value(node: ast.expr, variable: str, x: float) -> float:
+    if isinstance(node, ast.Constant) and isinstance(node.value, int | float):
+        return float(node.value)
+    if isinstance(node, ast.Name) and node.id == variable:
+        return x
+    if isinstance(node, ast.Attribute) and node.attr in CONSTANTS:
+        return CONSTANTS[node.attr]
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        return -_value(node.operand, variable, x)
+    if isinstance(node, ast.BinOp) and type(node.op) in OPERATORS:
+        return OPERATORS[type(node.op)](_value(node.left, variable, x), _value(node.right, variable, x))
+    if isinstance(node, ast.Call) and not node.keywords:
+        return _called(node, variable, x)
+    raise _UnknownError
+
+
+def _has(node: ast.expr, variable: str) -> bool:
+    return any(isinstance(each, ast.Name) and each.id == variable for each in ast.walk(node))
+
+
+def _called(node: ast.Call, variable: str, x: float) -> float:
+    given = list(node.args)
+    if isinstance(node.func, ast.Attribute):
+        name = node.func.attr
+        if _is_method(node):
+            given.insert(0, node.func.value)
+        elif _root(node.func) in OF_NUMBERS and any(_has(each, variable) for each in given):
+            raise _UnknownError
+    else:
+        name = node.func.id if isinstance(node.func, ast.Name) else ""
+    values = [_value(each, variable, x) for each in given]
+    if name == "pow" and len(values) == 2:
+        return OPERATORS[ast.Pow](*values)
+    if name in FUNCTIONS and len(values) == 1:
+        return FUNCTIONS[name](values[0])
+    raise _UnknownError
