@@ -6,9 +6,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from advice.healthy import HEALTHY, MS, operator
+from advice.healthy import HEALTHY, MS, about, operator
 
 from steptime.advice.activations import activation_in, activation_of
+from steptime.advice.evidence import LineUse
 from steptime.advice.fix import ActivationEdit, JointEdit
 from steptime.advice.fixes import CATALOGUE
 from steptime.quantities import SourceLine
@@ -83,10 +84,13 @@ def test_the_formula_alone_is_written_anew() -> None:
 def test_it_is_proposed_where_an_operator_stands_on_such_a_line() -> None:
     (fix,) = (each for each in CATALOGUE if each.code == "RM311")
     use = replace(operator("mul", 4, 9 * MS, "memory"), source=replace(LINE, line=5), line=LINE)
-    case = replace(HEALTHY, operators=(use,))
+    line = LineUse(LINE, "forward", about(3 * MS), about(0.1 * MS), 4.0)
+    case = replace(HEALTHY, operators=(use,), lines=(line,))
     (option,) = fix(case)
     assert isinstance(option.edit, JointEdit)
     assert option.edit.parts == (ActivationEdit(LINE),)
     assert option.as_written
     assert option.saving is not None
-    assert fix(replace(case, operators=(replace(use, line=replace(LINE, text="return x * 2")),))) == ()
+    assert option.saving.value == 3 * MS
+    assert [each.saving for each in fix(replace(case, lines=()))] == [None]
+    assert fix(replace(case, lines=(), operators=(replace(use, line=replace(LINE, text="return x * 2")),))) == ()
