@@ -177,9 +177,10 @@ def test_a_patch_that_failed_by_itself_is_no_patch() -> None:
 
 
 def test_code_of_several_lines_keeps_them() -> None:
-    code = "a.py:3:\nfor row in rows:\n    print('\x1b')"
+    code = "a.py:3:\nfor row in rows:\n    print('\x1b')" + 40 * "\n    pass"
     text = render_trial(results(FASTER, patch=PatchResult("", (), (code,), None)))
     assert "\nTo write yourself: a.py:3:\n    for row in rows:\n        print('\\x1b')\n" in text
+    assert FASTER.variant.label in text, "however long it is"
 
 
 def test_the_command_that_applies_a_patch_is_told_whole() -> None:

@@ -23,17 +23,13 @@ def _sigmoid(x: float) -> float:
     return 1 / (1 + math.exp(-x))
 
 
-def _softplus(x: float) -> float:
-    return math.log1p(math.exp(x))
-
-
 READY: Mapping[str, Function] = {
     'gelu({}, approximate="tanh")': lambda x: x / 2 * (1 + math.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
     "gelu({})": lambda x: x / 2 * (1 + math.erf(x / math.sqrt(2))),
     "silu({})": lambda x: x * _sigmoid(x),
-    "mish({})": lambda x: x * math.tanh(_softplus(x)),
 }
-"""Calls of torch.nn.functional's functions, as its documentation defines them."""
+"""Calls of torch.nn.functional's functions, as its documentation defines them. mish is none of them: on a CPU its one
+kernel takes longer than the formula's (torch 2.13)."""
 FUNCTIONS: Mapping[str, Function] = {
     "tanh": math.tanh,
     "erf": math.erf,
@@ -43,7 +39,6 @@ FUNCTIONS: Mapping[str, Function] = {
     "sqrt": math.sqrt,
     "square": lambda x: x * x,
     "sigmoid": _sigmoid,
-    "softplus": _softplus,
 }
 """Of math's, numpy's and torch's, and methods of a tensor."""
 CONSTANTS = {"pi": math.pi}

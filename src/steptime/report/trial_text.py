@@ -219,8 +219,11 @@ def _patch(results: Results) -> list[str]:
         lines.append("Environment: " + " ".join(f"{name}={value}" for name, value in patch.environment))
     if patch.snippets:
         first, *further = patch.snippets[0].split("\n")
-        lines.append(f"To write yourself{_of(patch.snippets)}: {one_line(first)}")
-        lines += [f"    {printable(line.rstrip())}" for line in further]
+        code = (
+            f"To write yourself{_of(patch.snippets)}: {one_line(first)}",
+            *(f"    {each.rstrip()}" for each in further),
+        )
+        lines.append("\n".join(code))  # one for the count of LINES: no verdict gives way to it
     if not patch.apply:
         return lines
     timed = not patch.diff or patch.judgement is not None

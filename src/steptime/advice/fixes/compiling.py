@@ -358,14 +358,15 @@ def compiled_function(case: Case) -> Option | None:
     "ready-made-activation",
     addresses={"ST207", "ST302", "ST401", "ST908"},
     promise=Promise.SAME_CURVE,
-    risk=1,
+    risk=2,
     phases=(*MODEL, "rest"),
 )
 def ready_made_activation(case: Case) -> Option | None:
     """An activation that is written out, as one function
 
-    What it changes: A formula of one variable in your source whose values are those of gelu (exact, or by tanh), silu
-    or mish becomes the call of torch.nn.functional's. This is written into the source and tried so.
+    What it changes: A formula of one variable in your source whose values are those of gelu (exact, or by tanh) or silu
+    becomes the call of torch.nn.functional's, wherever a line that was seen at work has one. This is written into the
+    source and tried so.
 
     What it promises: A curve as another seed would give: the same function, rounded once instead of after each of its
     operators.
@@ -392,7 +393,8 @@ def ready_made_activation(case: Case) -> Option | None:
     first, activation = next(iter(known.items()))
     edit = JointEdit(tuple(map(ActivationEdit, known)), Snippet(f"torch.nn.functional.{activation.call}", first))
     advice = f"Write torch.nn.functional.{activation.call} in the place of the formula."
-    return Option(f"{activation.call} in one call", (), saving, edit, advice=advice, as_written=True)
+    label = f"{activation.call} in one call" + (f", and {len(known) - 1} more" if len(known) > 1 else "")
+    return Option(label, (), saving, edit, advice=advice, as_written=True)
 
 
 def _outside_model(case: Case) -> dict[tuple[str, str], list[OperatorUse]]:
