@@ -71,6 +71,7 @@ def sentence(run: subprocess.CompletedProcess[str], slug: str) -> str:
         (("history", "nowhere"), 1, "no-such-file"),
         (("try", "nowhere/at/all"), 1, "no-such-file"),
         (("try", "--resume", "nowhere"), 1, "no-such-file"),
+        (("try", "--fix", "RM999", "--", "true"), 2, "unknown-code"),
         (("diagnose", "."), 1, "no-recording"),
         (("report", "nowhere"), 2, "usage"),
         (("explain", "ST000"), 2, "unknown-code"),

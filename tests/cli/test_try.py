@@ -11,7 +11,7 @@ from advice.planted import PLANTED
 from steptime.advice.fix import Goal, Option, Proposal, Snippet
 from steptime.advice.fixes.input import whole_tensor
 from steptime.cli.main import main
-from steptime.cli.trial import TrialOptions, _next, _nothing_to_try, only
+from steptime.cli.trial import TrialOptions, _next, _nothing_to_try, named_fix, only
 from steptime.errors import UsageError
 from steptime.quantities import Estimate, SourceLine
 from steptime.report.trial_text import reason_text
@@ -142,10 +142,10 @@ def test_a_command_that_cannot_be_contained_is_refused_before_it_is_started(
 
 def test_a_fix_is_tried_by_its_name_whatever_was_found() -> None:
     case = PLANTED["too-few-workers"]["fires"]
-    (named,) = only(["fitting-workers"], [], case)[:1]
+    (named,) = only([named_fix("fitting-workers")], [], case)[:1]
     assert named.fix.code == "RM101"
     assert named.finding == ""
     with pytest.raises(UsageError, match="There is no fix 'RM999'"):
-        only(["RM999"], [], case)
+        named_fix("RM999")
     with pytest.raises(UsageError, match=r"RM305 \(no-checkpointing\) does not fit this job"):
-        only(["RM305"], [], case)
+        only([named_fix("RM305")], [], case)

@@ -20,7 +20,7 @@ import click
 
 from steptime.advice.evidence import Case
 from steptime.advice.explain import find_fix
-from steptime.advice.fix import Goal, Proposal, Snippet
+from steptime.advice.fix import Fix, Goal, Proposal, Snippet
 from steptime.advice.fixes.input import fitting_workers, worker_option
 from steptime.advice.kernels import least_step
 from steptime.advice.propose import propose
@@ -233,12 +233,13 @@ class TrialOutput:
 
 def begin(target: Sequence[str], options: TrialOptions) -> TrialOutput:
     """A new trial."""
+    named = [named_fix(word) for word in options.fixes]  # before the job is measured
     recording = recording_of(target, options)
     case, findings = case_and_findings(recording)
     proposals = propose(case, findings, goal=options.goal)
     most = options.max_trials
-    if options.fixes:
-        proposals = only(options.fixes, proposals, case)
+    if named:
+        proposals = only(named, proposals, case)
     if options.workers:
         proposals, most = sweep(options.workers, case), len(options.workers)
     manifest = load(recording).manifest
@@ -250,14 +251,19 @@ def begin(target: Sequence[str], options: TrialOptions) -> TrialOutput:
     return _conduct(new_trial(recording, "try", variants, case, options), proposals, options)
 
 
-def only(words: Sequence[str], proposals: Sequence[Proposal], case: Case) -> tuple[Proposal, ...]:
-    """The proposals of the fixes that were named, in that order; of one that answers no finding, all that fits the
-    case. Raises UsageError for what is no fix, or does not fit."""
+def named_fix(word: str) -> Fix:
+    """The fix of a code or a name. Raises UsageError for what is none."""
+    fix = find_fix(word)
+    if fix is None:
+        raise UsageError("unknown-code", f"There is no fix {word!r}: steptime explain lists them (RM101 …).")
+    return fix
+
+
+def only(named: Sequence[Fix], proposals: Sequence[Proposal], case: Case) -> tuple[Proposal, ...]:
+    """The proposals of these fixes, in that order; of one that answers no finding, all that fits the case. Raises
+    UsageError for what does not fit."""
     found: list[Proposal] = []
-    for word in words:
-        fix = find_fix(word)
-        if fix is None:
-            raise UsageError("unknown-code", f"There is no fix {word!r}: steptime explain lists them (RM101 …).")
+    for fix in named:
         fitting = [each for each in proposals if each.fix is fix]
         fitting = fitting or [Proposal(fix, option, "") for option in fix(case)]
         if not fitting:
