@@ -268,7 +268,9 @@ def only(named: Sequence[Fix], proposals: Sequence[Proposal], case: Case) -> tup
         fitting = fitting or [Proposal(fix, option, "") for option in fix(case)]
         if not fitting:
             raise UsageError(
-                "fix-unfit", f"{fix.code} ({fix.name}) does not fit this job: steptime explain {fix.code} says when."
+                "fix-unfit",
+                f"{fix.code} ({fix.name}) does not fit this job: what it changes is not there, or is in force already. "
+                f"steptime explain {fix.code} says what it changes.",
             )
         found += fitting
     return tuple(found)

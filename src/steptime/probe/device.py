@@ -28,7 +28,10 @@ def in_use() -> bool:
 
 
 def drained() -> None:
-    """Returns when the current device has done what was launched on it, and every other that holds tensors."""
+    """Returns when the current device has done what was launched on it, and every other that holds tensors; at once
+    while a graph is captured, which waiting would spoil."""
+    if torch.cuda.is_current_stream_capturing():
+        return
     current = torch.cuda.current_device()
     for number in range(torch.cuda.device_count()):
         if number == current or torch.cuda.memory_reserved(number):
