@@ -60,17 +60,22 @@ def test_of_a_large_job_a_sample_traces_and_named_ranks_do() -> None:
 
 def test_all_ranks_take_the_step_that_the_first_one_names(tmp_path: Path) -> None:
     with ThreadPoolExecutor(16) as pool:
-        found = list(pool.map(lambda rank: agree(str(tmp_path), 1, 20 + rank % 3, 5, True), range(64)))
+        found = list(pool.map(lambda rank: agree(str(tmp_path), Agreed(1, 20 + rank % 3, 5, True, 0)), range(64)))
     assert len(set(found)) == 1
     assert 20 <= found[0].step <= 22
     assert [path.name for path in tmp_path.iterdir()] == ["profile-1.json"]
-    assert agree(str(tmp_path), 3, 150, 5, False) == Agreed(150, 5, False)
+    later = Agreed(3, 150, 5, False, 0)
+    assert agree(str(tmp_path), later) == later
 
 
-@pytest.mark.parametrize("garbage", ["", "{}", "[1]", '{"step": null, "steps": 1, "stacks": true}'])
+@pytest.mark.parametrize(
+    "garbage",
+    ["", "{}", "[1]", '{"step": null, "steps": 1, "stacks": true}', '{"step": 1, "steps": 1, "stacks": true}'],
+)
 def test_a_garbled_agreement_leaves_a_rank_to_itself(tmp_path: Path, garbage: str) -> None:
     (tmp_path / "profile-1.json").write_text(garbage)
-    assert agree(str(tmp_path), 1, 24, 3, True) == Agreed(24, 3, True)
+    mine = Agreed(1, 24, 3, True, 20)
+    assert agree(str(tmp_path), mine) == mine
 
 
 def test_a_process_group_that_is_up_says_more_than_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

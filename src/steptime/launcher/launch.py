@@ -82,9 +82,8 @@ INJECT = Path(__file__).parent.parent / "probe" / "inject"
 PLAN = "STEPTIME_PROBE"
 START = "STEPTIME_INJECT"
 """Says to steptime-start.pth, which is in every environment that has steptime, where the probe's door is."""
-QUIET = {"KINETO_LOG_LEVEL": "99", "TEARDOWN_CUPTI": "1"}
-"""Silences Kineto's lines on stderr (torch 2.13); takes CUPTI down after a profile, which else slows later steps by
-10-20 %."""
+QUIET = {"KINETO_LOG_LEVEL": "99"}
+"""Silences Kineto's lines on stderr (torch 2.13)."""
 WRITTEN_BY_COMPILER = {"INDUCTOR_PROVENANCE": "1"}
 """Beside TORCH_TRACE: the lines of kernels in C++, too."""
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)

@@ -74,6 +74,10 @@ class OpenRanges:
 
 
 now = time.perf_counter_ns
+TEARDOWN = "TEARDOWN_CUPTI"
+"""Kineto reads it each time that a profile stops on a CUDA device: with "1" it takes NVIDIA's tracer (CUPTI) down, in a
+thread of its own, at one of the next calls of CUDA. A profile that starts before that is done sees no kernel (kineto
+pull request 1554). With anything else, or nothing, the tracer stays."""
 TRACER = "torch.profiler.python_tracer"
 """What torch imports for stacks; it is let go again, as a job may look at what is imported."""
 SETTLING = 0.05
@@ -101,6 +105,14 @@ def plain_name(folder: str) -> Iterator[str]:
         os.close(opened)
 
 
+def tell_kineto(detach: bool) -> None:
+    """Whether the next profile that stops takes CUDA's tracer down, unless the user has said so. The variable is set
+    in C alone: `os.environ` stays as it is. It is given a value before the first profile starts and only another one
+    later, since a thread that reads the environment in C must not see it grow."""
+    if TEARDOWN not in os.environ:
+        os.putenv(TEARDOWN, "1" if detach else "0")
+
+
 def start_in_silence(profile: Any) -> None:
     """Starts a profiler of torch's.
 
@@ -123,11 +135,14 @@ class ProfilerWindow:
         stacks: bool,
         trained: Iterable[Any] | None = None,
         modules: Iterable[tuple[str, Any]] = (),
+        *,
+        followed: bool = False,
     ) -> None:
         """`trained`: the job's parameters, where its allocations are wanted; `modules`: its modules by path, as far as
-        they are known."""
+        they are known; `followed`: another window comes soon, which needs the device's tracer."""
         self._recorder, self._folder, self._trained = recorder, recorder.folder, trained
-        self.number, self.stacks, self.caught = number, stacks, False
+        self.number, self.stacks, self.caught, self._followed = number, stacks, False, followed
+        self._on_device = False
         self._profile: Any = None
         self._partial = os.path.join(self._folder, f"trace-{number}.json.partial")
         self._open = OpenRanges()
@@ -161,8 +176,10 @@ class ProfilerWindow:
 
     def start(self) -> None:
         activities = [torch.profiler.ProfilerActivity.CPU]
-        if device.in_use():
+        self._on_device = device.in_use()
+        if self._on_device:
             activities.append(torch.profiler.ProfilerActivity.CUDA)
+            tell_kineto(detach=False)
         append_to(self._partial, b"")  # where the job dies in here, somebody must know that it was profiled
         self._memory = self._trained is not None and allocations.claim(self._trained)
         self._profile = torch.profiler.profile(
@@ -239,7 +256,11 @@ class ProfilerWindow:
             if self._history:
                 allocations.end_history(history)
         finally:
+            if self._on_device:
+                tell_kineto(detach=not self._followed)
             profile.stop()
+            if self._on_device:
+                tell_kineto(detach=False)
             if not self._tracer_known and sys.modules.pop(TRACER, None) is not None:
                 vars(torch.profiler).pop(TRACER.rpartition(".")[2], None)
         return profile

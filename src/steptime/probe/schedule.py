@@ -69,6 +69,9 @@ kernels and choose algorithms: how long a step is they do not tell."""
 TURNS, TURN_TIME, TURN_STEPS, TURN_LIMIT = 6, SECOND // 10, 20, SECOND // 2
 """Watch off and on in turns: six blocks each of about 0.1 s; not for steps over half a second, where the cost is far
 below the noise."""
+APART_ON_DEVICE, APART_LONG = 20, 3
+"""Steps between a plain window and the one with stacks on a CUDA device, so that the tracer comes to rest; of steps
+over LONG_STEP, which launch many kernels each, fewer."""
 LONG_STEP = 50_000_000
 """ns. A job of such steps may end after eight of them: it is profiled before anything that takes more steps."""
 EARLY_STEPS = 2
@@ -355,26 +358,29 @@ def _profiles(session: Session, number: int, plain: int, stacks: bool = False) -
     wanted = plain and (session.plan.get("profile_steps") or max(1, min(plain, PROFILE_TIME // (duration or 1))))
     if not traces(here := place(), session.plan.get("trace_ranks") or ()):
         return
+    apart = (APART_LONG if duration >= LONG_STEP else APART_ON_DEVICE) if device.in_use() and wanted and stacks else 0
     loaders = session.iterators.living(), session.counter.backwards, session.ended.told
     if not here.alone:
-        ready = session.steps + steps_to_next(*loaders, lead + wanted + stacks)
-        agreed = agree(session.plan["recording"], number, ready + lead, wanted, stacks)
+        ready = session.steps + steps_to_next(*loaders, lead + wanted + apart + stacks)
+        agreed = agree(session.plan["recording"], Agreed(number, ready + lead, wanted, stacks, apart))
         late = session.steps - agreed.step
         while session.steps < agreed.step:
             yield
         if late > 0:
             session.recorder.note(f"profiled {late} steps after the other ranks, which had agreed before it was ready")
-        wanted, stacks = agreed.steps, agreed.stacks
+        wanted, stacks, apart = agreed.steps, agreed.stacks, agreed.apart
     else:
-        yield from _steps(steps_to_next(*loaders, wanted + stacks))
+        yield from _steps(steps_to_next(*loaders, wanted + apart + stacks))
     if wanted:
-        yield from _profile(session, _window(session, number, stacks=False), wanted)
+        followed = stacks or number < STEADY_WINDOW
+        yield from _profile(session, _window(session, number, stacks=False, followed=followed), wanted)
         number += 1
     if stacks:
+        yield from _steps(apart)
         yield from _profile(session, _window(session, number, stacks=True), 1)
 
 
-def _window(session: Session, number: int, *, stacks: bool) -> ProfilerWindow:
+def _window(session: Session, number: int, *, stacks: bool, followed: bool = False) -> ProfilerWindow:
     begin = now()
     named = list(islice(named_modules(_modules(session)), MOST))
     if not stacks:
@@ -382,7 +388,7 @@ def _window(session: Session, number: int, *, stacks: bool) -> ProfilerWindow:
         session.recorder.fact("modules", modules=module_facts(named), without_update=left)
     session.recorder.pause(begin)
     trained = _trained(session) if stacks and number >= STEADY_WINDOW else None
-    return ProfilerWindow(session.recorder, number, stacks, trained, named)
+    return ProfilerWindow(session.recorder, number, stacks, trained, named, followed=followed)
 
 
 def _modules(session: Session) -> list[Any]:
@@ -571,11 +577,14 @@ ASKED_AHEAD = REQUEST_PERIOD + QUIET + AHEAD_TIME
 
 @dataclass(frozen=True)
 class Agreed:
-    """step: after which the window begins; steps: in it; stacks: whether one with stacks follows."""
+    """step: after which window `number` begins; steps: in it; stacks: whether one with stacks follows, `apart` steps
+    later."""
 
+    number: int
     step: int
     steps: int
     stacks: bool
+    apart: int
 
 
 def ahead(duration: int, time: int = AHEAD_TIME) -> int:
@@ -583,14 +592,14 @@ def ahead(duration: int, time: int = AHEAD_TIME) -> int:
     return max(AHEAD_STEPS, time // max(1, duration))
 
 
-def agree(recording: str, number: int, step: int, steps: int, stacks: bool) -> Agreed:
-    """What all ranks do for window `number`. The rest is what this rank would do, see `Agreed`. Raises OSError where
-    the recording cannot be written."""
-    mine = Agreed(step, steps, stacks)
-    path = os.path.join(recording, f"profile-{number}.json")
+def agree(recording: str, mine: Agreed) -> Agreed:
+    """What all ranks do for a window. mine: what this one would do. Raises OSError where the recording cannot be
+    written."""
+    path = os.path.join(recording, f"profile-{mine.number}.json")
     if not written_once(path, asdict(mine)):
         strange = OSError, ValueError, KeyError, TypeError, OverflowError
         with contextlib.suppress(*strange), open(path, encoding="utf-8") as file:
             found = json.load(file)
-            return Agreed(int(found["step"]), int(found["steps"]), bool(found["stacks"]))
+            step, steps, apart = (int(found[each]) for each in ("step", "steps", "apart"))
+            return Agreed(mine.number, step, steps, bool(found["stacks"]), apart)
     return mine
