@@ -1,8 +1,8 @@
 """What torch's profiler leaves behind on a device, by the time of a launch before and behind it, and how many kernels a
 second session sees.
 
-    python benchmarks/device/left_behind.py           # every arm in a process of its own; a line of JSON each
-    python benchmarks/device/left_behind.py two-down-at-once
+    python benchmarks/device/left_behind.py                  # every arm in a process of its own; a line of JSON each
+    python benchmarks/device/left_behind.py two-kept bare    # these arms
 
 An arm is the value of TEARDOWN_CUPTI while a session stops, for each session in turn, and what lies between two.
 """
@@ -93,10 +93,10 @@ def main(arm: str) -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 1:
+    if len(sys.argv) == 2:
         main(sys.argv[1])
     else:
-        for name in ARMS:
+        for name in sys.argv[1:] or ARMS:
             done = subprocess.run([sys.executable, __file__, name], capture_output=True, text=True, check=False)
             died = json.dumps({"arm": name, "status": done.returncode, "said": done.stderr[-300:]})
             print(done.stdout.strip() or died, flush=True)

@@ -79,8 +79,9 @@ def measure(into: Path, rehearsed: bool) -> Iterator[Phase]:
     seconds = {"gptbig": 25.0, "resnet": 20.0, "tiny": 1.0}
     yield Phase("nvidia-smi", ("nvidia-smi", "-q"), 20)
     yield Phase("env", (*STEPTIME, "env", "--json"), 60)
+    arms = ("two-kept-then-down", "history") if rehearsed else ()
     launches = {"LAUNCHES": "100"} if rehearsed else {}
-    yield Phase("left-behind", script("left_behind"), 90, environment=launches)
+    yield Phase("left-behind", script("left_behind", *arms), 90, environment=launches)
     if not rehearsed:
         for name in ("gpt", "dense", "gptbig"):
             yield Phase(f"{name}-compiled", script("variants", name, "--compile-only"), 100, beside=True)
