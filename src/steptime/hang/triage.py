@@ -20,6 +20,7 @@ import msgspec
 
 from steptime.errors import UsageError
 from steptime.hang.dump import COMPLETED, CollectiveCall, Dump
+from steptime.hang.waits import Wait, waiting_for, waits_of
 from steptime.quantities import SourceLine, format_count, format_source
 from steptime.report.sentences import place_text
 
@@ -140,6 +141,8 @@ class Fault(Enum):
     """All have called it alike, and it does not end: the network, a device, or a dead peer."""
     UNMATCHED = "unmatched"
     """A send without its receive, or the other way round."""
+    DEVICE = "device"
+    """It has ended on other ranks, which went on to later calls; on one rank's device it has not."""
 
 
 UNSURE = frozenset({Fault.NO_DUMP, Fault.MEMBERS_UNKNOWN})
@@ -196,6 +199,7 @@ class Stall:
             Fault.ELEMENT_TYPE: f"{place}: the tensors of {who} {odd.format('element type')}",
             Fault.NOT_DONE: f"{wait}, {self._held}",
             Fault.UNMATCHED: f"{wait}; {not_called} its other half",
+            Fault.DEVICE: f"the device of {who} has not finished {place}, which has ended on the other ranks",
         }[self.fault]
 
     @property
@@ -250,6 +254,12 @@ class HangTriage:
     whole: bool
     checked: int
 
+    @property
+    def to_blame(self) -> tuple[int, ...]:
+        """Ranks with a dump that hold up the others, by what is certain; in order."""
+        causes = (stall for stall in self.stalls if not (stall.consequence or stall.fault in UNSURE))
+        return tuple(sorted({rank for stall in causes for rank in stall.culprits}))
+
 
 def triage(dumps: Sequence[Dump], world_size: int | None = None) -> HangTriage:
     """Compares the dumps of a job, one of each rank. world_size: its ranks, where the user says it; UsageError where a
@@ -264,9 +274,11 @@ def triage(dumps: Sequence[Dump], world_size: int | None = None) -> HangTriage:
         checked += compared
         stalls += [stall] if stall is not None else []
         stalls += _unmatched_sends(group, given)
+    waits = waits_of(groups, given)
+    stalls += _stuck_devices(waits, stalls)
     members = {rank for group in (world, *groups) for rank in group.members}
     absent = tuple(sorted(members - given.keys()))
-    return HangTriage(_causes_first(stalls), tuple(sorted(given)), absent, world.whole, checked)
+    return HangTriage(_causes_first(stalls, waits), tuple(sorted(given)), absent, world.whole, checked)
 
 
 def _first_stall(group: Group, given: Mapping[int, Dump]) -> tuple[Stall | None, int]:
@@ -465,22 +477,57 @@ def _unmatched(
     )
 
 
-def _causes_first(stalls: Sequence[Stall]) -> tuple[Stall, ...]:
-    """A rank that is missing in one group because it waits in another is no cause: those whose culprits wait nowhere
-    come first, then the older ones."""
+def _stuck_devices(waits: Mapping[int, Wait], stalls: Sequence[Stall]) -> Iterator[Stall]:
+    """Ranks whose first open call has ended on the other members, and that others wait for. A rank alone that is behind
+    may have been dumped earlier."""
+    for rank, wait in waits.items():
+        behind = waiting_for(rank, waits)
+        if not wait.stuck or not behind:
+            continue
+        call = wait.call
+        yield Stall(
+            fault=Fault.DEVICE,
+            group=_group_name(call.group, (call,)),
+            members=wait.members,
+            sequence=call.sequence,
+            operation=call.operation,
+            culprits=(rank,),
+            waiting=behind,
+            since=call.created,
+            source=call.source,
+            evidence=(
+                f"it has ended on {counted_ranks(wait.ended_on)}",
+                f"{counted_ranks(behind)} {'wait' if len(behind) != 1 else 'waits'} for rank {rank}, in later calls",
+                "look at that rank's device: errors of the driver (nvidia-smi -q, dmesg), a kernel that does not end",
+            ),
+        )
+
+
+def _causes_first(stalls: Sequence[Stall], waits: Mapping[int, Wait]) -> tuple[Stall, ...]:
+    """Stalls in causal order. A rank that waits for another one, in whichever group, is no cause: what only such ranks
+    keep from ending follows from the stalls of the others. Causes that blame more ranks come first."""
+    held = {rank for rank, wait in waits.items() if wait.held}
+    stuck = {rank for stall in stalls if stall.fault is Fault.DEVICE for rank in stall.culprits}
     found = []
     for stall in stalls:
-        elsewhere = [other for other in stalls if other is not stall and set(stall.culprits) & set(other.waiting)]
-        held = {rank for other in elsewhere for rank in other.waiting} & set(stall.culprits)
-        if held:
-            because = f"{counted_ranks(held)} cannot come: see {elsewhere[0].operation} of {elsewhere[0].group}"
-            free = tuple(rank for rank in stall.culprits if rank not in held)
-            evidence = (*stall.evidence, because)
-            stall = replace(stall, culprits=free or stall.culprits, consequence=not free, evidence=evidence)
-        found.append(stall)
+        free = tuple(rank for rank in stall.culprits if rank not in held)
+        kept = [rank for rank in stall.culprits if rank in held]
+        if kept:
+            first = waits[kept[0]].call
+            because = (
+                f"{counted_ranks(kept)} cannot come: see {first.operation} of {_group_name(first.group, (first,))}"
+            )
+            stall = replace(stall, evidence=(*stall.evidence, because), culprits=free or stall.culprits)
+        waiting_too = not stall.culprits and any(rank in waits and waits[rank].held_by for rank in stall.waiting)
+        explained = stall.fault is not Fault.DEVICE and bool(free) and stuck.issuperset(free)
+        found.append(replace(stall, consequence=waiting_too or explained or bool(kept and not free)))
     if found and all(stall.consequence for stall in found):  # none is first: they wait for one another
         found = [replace(stall, consequence=False, evidence=(*stall.evidence, CIRCLE)) for stall in found]
-    return tuple(sorted(found, key=lambda stall: (stall.consequence, stall.fault in UNSURE, stall.since)))
+
+    def order(stall: Stall) -> tuple[bool, bool, int, int]:
+        return stall.consequence, stall.fault in UNSURE, -len(set(stall.culprits) - held), stall.since
+
+    return tuple(sorted(found, key=order))
 
 
 def _group_name(name: str, calls: Iterable[CollectiveCall]) -> str:
@@ -524,12 +571,26 @@ def as_text(found: HangTriage, passed_over: Sequence[str] = ()) -> str:
     lines = [f"{head}; {no_dump(found.absent)}." if found.absent else f"{head}.", ""]
     if not found.stalls:
         lines += _nobody_waits(found)
-    for number, stall in enumerate(found.stalls[:SHOWN]):
+    if len(found.to_blame) > 1:
+        lines += [f"The job waits for {counted_ranks(found.to_blame)}.", ""]
+    shown = _one_of_each_cause(found.stalls)[:SHOWN]
+    for number, stall in enumerate(shown):
         lines += [*_stall(stall, first=not number), ""]
-    if len(found.stalls) > SHOWN:
-        lines.append(f"… and {len(found.stalls) - SHOWN} more that follow from these (--json has all).")
+    if len(found.stalls) > len(shown):
+        lines.append(f"… and {len(found.stalls) - len(shown)} more that follow from these (--json has all).")
     lines += [f"Left out: {each}" for each in passed_over[:1]]
     return "\n".join(lines).rstrip("\n") + "\n"
+
+
+def _one_of_each_cause(stalls: Sequence[Stall]) -> list[Stall]:
+    """Stalls without those that blame only ranks that an earlier one blames."""
+    shown: list[Stall] = []
+    blamed: set[int] = set()
+    for stall in stalls:
+        if not stall.culprits or not blamed.issuperset(stall.culprits):
+            shown.append(stall)
+            blamed.update(stall.culprits)
+    return shown
 
 
 def _nobody_waits(found: HangTriage) -> list[str]:
