@@ -72,6 +72,7 @@ def test_any_mixture_of_events_balances(folder: Path, listed: list[dict[str, Any
     moved = reach(trace, boundaries)
     assert (moved[1:, 0] >= moved[:-1, 1]).all()
     assert (moved[:, 1] >= moved[:, 0]).all()
+    assert not len(reach(trace, boundaries[:0]))
     phases = phase_breakdown(steps)
     assert phases[Phase.REST].sum() == (boundaries[:, 1] - boundaries[:, 0]).sum()
     assert all(each.duration > 0 for each in operator_totals(steps, {}))

@@ -161,6 +161,17 @@ def test_a_trace_is_found_compressed_and_never_outside_of_its_folder(tmp_path: P
     assert len(recording.problems) == 5
 
 
+def test_of_two_windows_that_were_written_over_one_another_the_last_is_meant(tmp_path: Path) -> None:
+    """As where a job evaluates for long before it trains: what ends its steps changes, and the windows begin again."""
+    job = built()
+    for begin in (1, 5):
+        times = {"begin": begin, "end": begin + 1, "steps": 1, "stacks": False, "epoch_ns": 1, "monotonic_ns": 1}
+        job.fact("trace", number=3, path="trace-3.json", **times)
+    path = job.write(tmp_path / "recording")
+    (process_folder(path) / "trace-3.json").write_bytes(b"")
+    assert [trace.begin for trace in load(path).processes[0].traces] == [5]
+
+
 def test_processes_are_sorted_by_rank(tmp_path: Path) -> None:
     for pid, rank in ((17, 1), (18, 0), (19, None)):
         job = built()

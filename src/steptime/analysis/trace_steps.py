@@ -122,8 +122,10 @@ def reach(trace: Trace, boundaries: Int64) -> Int64:
 
     The host runs ahead of the device, so a step's kernels outlast the host's step. Kernels of a step that ran before
     its begin as moved here still count as compute, in the step in whose time they ran: a breakdown is about time, not
-    about work. boundaries: (n, 2) ns on the host, in time order.
+    about work. boundaries: (n, 2) ns on the host, in time order; of no step there is none on the device.
     """
+    if not len(boundaries):
+        return boundaries
     events = trace.events
     activities = device_activities(trace)
     launched = activities.launch != UNKNOWN
