@@ -137,7 +137,7 @@ def analyse_process(
         machine=machine,
         cost=cost_of(process, steps, machine, case.contention, slowed_by_tracer(layout, usual)),
         throughput=throughput_of(case, steps, timeline.left_out),
-        machine_over_time=machine_over_time(recording.telemetry, case, int(steps.begin[0])),
+        machine_over_time=machine_over_time(recording.telemetry, process.devices, case, int(steps.begin[0])),
         peak_bytes=most_held(process),
         memory=sampled_memory(process, int(steps.begin[0])),
     )
