@@ -185,6 +185,12 @@ COLLECTIVE_ON_HOST = re.compile(r"^(gloo|mpi|ucc):")
 """Annotations of collectives whose library works on the host."""
 COLLECTIVE_ON_DEVICE = re.compile(r"^(nccl|rccl|xccl|hccl):")
 """Annotations of collectives whose library works on devices only."""
+OPERATOR_ON_DEVICE = re.compile(
+    r"^aten::(_?(cudnn|miopen)_|(_scaled_dot_product_(flash|efficient|cudnn)_attention|"
+    r"_(flash|efficient|cudnn)_attention_forward)(_backward)?$)"
+)
+"""Operators that have a kernel for devices only: those of their libraries, and fused attention (native_functions.yaml;
+the one for CPUs ends with _for_cpu)."""
 ANNOTATED_COLLECTIVE = re.compile(r"^(nccl|rccl|xccl|hccl|gloo|mpi|ucc):")
 COLLECTIVE = re.compile(
     r"^(c10d::|_c10d_functional::|(gloo|nccl|rccl|mpi|ucc|xccl|hccl)::?|record_param_comms|_C_custom_ar::|"
