@@ -31,6 +31,7 @@ class Device:
     users: tuple[int, ...] = ()
     milliwatts: int = 97_562
     link_width: int = 16
+    shared: bool = False
     unsupported: frozenset[str] = field(default_factory=frozenset)
 
 
@@ -76,6 +77,7 @@ def figures(device: Device) -> dict[str, Any]:
     """By the end of the call's name."""
     return {
         "Index": device.number,
+        "MigMode": [int(device.shared)] * 2,
         "UtilizationRates": SimpleNamespace(gpu=device.gpu, memory=0),
         "MemoryInfo": SimpleNamespace(total=device.total, used=device.used, free=device.total - device.used),
         "ClockInfo": device.clock,

@@ -180,6 +180,17 @@ def test_an_instance_of_a_shared_device_tells_its_memory(nvml: EightDevices) -> 
     assert free_bytes([uuid_of(OWN)]) == 12_000 * MIB
 
 
+def test_a_device_that_is_shared_in_instances_is_not_taken_for_the_jobs(nvml: EightDevices) -> None:
+    """Where CUDA tells the UUID of the whole device, nobody knows which instance is the job's."""
+    nvml.devices[OWN].shared = True
+    devices = Devices()
+    devices.add([uuid_of(OWN), uuid_of(2)])
+    assert [row["index"] for row in devices.look(frozenset({os.getpid()}))] == [2]
+    assert free_bytes([uuid_of(OWN)]) == 0
+    nvml.devices[OWN].unsupported = frozenset({"MigMode"})  # as boards without MIG say
+    assert free_bytes([uuid_of(OWN)]) > 0
+
+
 def test_turns_have_room_where_the_jobs_own_devices_have(nvml: EightDevices) -> None:
     assert free_bytes([uuid_of(OWN)]) == (143_771 - 60_000) * MIB
     assert free_bytes([uuid_of(OWN), uuid_of(2)]) == MIB

@@ -106,10 +106,13 @@ class Devices:
         return self._nvml is not None
 
     def _found(self, uuid: str) -> dict[str, tuple[str, Any]]:
-        """By the UUID, what NVML calls the device and its handle; {} where it knows none."""
+        """By the UUID, what NVML calls the device and its handle; {} where it knows none, and of a device that is
+        shared in instances (MIG), which strangers use, too: one of those has the UUID, or nobody knows which is ours."""
         for kind in KINDS:
             with contextlib.suppress(self._nvml.NVMLError):
-                return {uuid: (kind + uuid, self._nvml.nvmlDeviceGetHandleByUUID(kind + uuid))}
+                handle = self._nvml.nvmlDeviceGetHandleByUUID(kind + uuid)
+                modes = self._ask("MigMode", handle) if kind == KINDS[0] else None
+                return {uuid: (kind + uuid, handle)} if not modes or not modes[0] else {}
         return {}
 
     def _figures(self, handle: Any, pids: frozenset[int]) -> dict[str, Any]:
