@@ -21,6 +21,7 @@ from steptime.diagnosis import diagnose_paths
 from steptime.recording.load import load
 from steptime.report.report import Report
 from steptime.trace.reader import read
+from steptime.trace.vendors import OPERATOR_ON_DEVICE
 
 DATA = Path(__file__).resolve().parents[1] / "data" / "gpu"
 JOBS = sorted(each.name for each in DATA.iterdir() if each.is_dir())
@@ -100,7 +101,7 @@ def test_without_any_window_of_the_device_nothing_is_told_of_it(job: str, lost: 
     kept = host_only if lost == "all" else lambda event: event.get("cat") != "kernel"
     rewritten(trace_of(DATA / job, 3), trace_of(recording, 3), kept)
     report = diagnose_paths([str(recording)])
-    assert report.problems[0].startswith("the device's time has no breakdown, as no profile of the job holds what")
+    assert report.problems[0].startswith("the device's time, as no profile of the job holds what its device did.")
     assert "record again" in report.problems[0]
     process = report.processes[0]
     names = {use.name for use in process.case.categories}
@@ -242,6 +243,22 @@ def test_operators_for_devices_only_tell_that_the_device_was_not_recorded() -> N
     assert "compute" not in {
         use.name for use in diagnose_paths([str(trace_of(DATA / "amp", 4))]).processes[0].case.categories
     }
+
+
+def test_a_job_on_a_cpu_runs_no_operator_that_is_for_devices_only() -> None:
+    torch = pytest.importorskip("torch")
+    images, words = torch.randn(2, 3, 8, 8, requires_grad=True), torch.randn(2, 4, 8, 16, requires_grad=True)
+    models = torch.nn.Conv2d(3, 3, 3), torch.nn.BatchNorm2d(3)
+    with torch.profiler.profile() as profile:
+        for model in models:
+            model(images).sum().backward()
+        torch.nn.functional.scaled_dot_product_attention(words, words, words, is_causal=True).sum().backward()
+        torch.nn.LSTM(16, 16)(words[0])
+        logs = torch.randn(9, 2, 5).log_softmax(-1)
+        torch.nn.functional.ctc_loss(logs, torch.ones(2, 3, dtype=torch.long), (9, 9), (3, 3))
+    names = {event.name for event in profile.events()}
+    assert len(names) > 50
+    assert not [name for name in names if OPERATOR_ON_DEVICE.match(name)]
 
 
 def test_a_trace_that_holds_all_is_as_it_was() -> None:

@@ -151,7 +151,7 @@ def breakdown_of_process(process: Process, layout: Layout, machine: Machine | No
 
 
 NOTHING_SEEN = (
-    "the device's time has no breakdown, as no profile of the job holds what its device did. End what else traces the "
+    "the device's time, as no profile of the job holds what its device did. End what else traces the "
     "device (Nsight, DCGM's profiling, another profiler), see that the driver permits tracing "
     "(NVreg_RestrictProfilingToAdminUsers=0), and record again"
 )

@@ -107,7 +107,7 @@ class Devices:
 
     def _found(self, uuid: str) -> dict[str, tuple[str, Any]]:
         """By the UUID, what NVML calls the device and its handle; {} where it knows none, and of a device that is
-        shared in instances (MIG), which strangers use, too: one of those has the UUID, or nobody knows which is ours."""
+        shared in instances (MIG): one of these has the UUID, or nobody knows which is the job's."""
         for kind in KINDS:
             with contextlib.suppress(self._nvml.NVMLError):
                 handle = self._nvml.nvmlDeviceGetHandleByUUID(kind + uuid)
