@@ -30,7 +30,7 @@ from steptime.analysis.stragglers.fleet import (
 from steptime.analysis.stragglers.straggler import beside_link, compare, telling
 from steptime.analysis.stragglers.summary import RankSummary
 from steptime.analysis.timeline import Mode
-from steptime.analysis.trace_steps import find_steps
+from steptime.analysis.trace_steps import whole_steps
 from steptime.analysis.what_if.elsewhere import elsewhere
 from steptime.errors import NothingMeasuredError, RecordingError, UsageError
 from steptime.machine.datasheet import NAMES, look_up
@@ -145,7 +145,8 @@ def with_elsewhere(
     if devices and here is None:
         said = f"The device of {path}, {device_of(trace)}, is in no datasheet that is known: --on compares datasheets."
         raise UsageError("unknown-device", said)
-    steps = look_at_trace(trace, find_steps(trace).boundaries, here).steps
+    trace, whole = whole_steps(trace)
+    steps = look_at_trace(trace, whole.boundaries, here).steps
     wanted: list[Machine | None] = [*map(_datasheet, devices)] or [None]
     found = tuple(each for device in wanted if (each := elsewhere(steps, device, link)) is not None)
     first = report.processes[0]

@@ -18,7 +18,7 @@ from steptime.advice.rank_evidence import beside
 from steptime.advice.trace_evidence import look_at_trace
 from steptime.advice.verdict import verdict, with_savings
 from steptime.analysis.breakdown import device_of
-from steptime.analysis.device_activity import nothing_in, unseen_work
+from steptime.analysis.device_activity import has_kernels, nothing_in, unseen_work
 from steptime.analysis.layout import Layout
 from steptime.analysis.memory_samples import OverTime, most_held, sampled_memory
 from steptime.analysis.modules import module_uses
@@ -28,7 +28,7 @@ from steptime.analysis.stragglers.comparison import RankComparison
 from steptime.analysis.stragglers.fleet import machine_of
 from steptime.analysis.stragglers.summary import RankSummary, summarise, summarise_process
 from steptime.analysis.timeline import Timeline
-from steptime.analysis.trace_steps import FoundSteps, find_steps
+from steptime.analysis.trace_steps import FoundSteps, whole_steps
 from steptime.analysis.tracer import slowed_by_tracer, without_tracer
 from steptime.arrays import give_back
 from steptime.machine.machine import Machine
@@ -137,7 +137,7 @@ def analyse_process(
         machine=machine,
         cost=cost_of(process, steps, machine, case.contention, slowed_by_tracer(layout, usual)),
         throughput=throughput_of(case, steps, timeline.left_out),
-        machine_over_time=machine_over_time(recording.telemetry, case, int(steps.begin[0])),
+        machine_over_time=machine_over_time(recording.telemetry, process.devices, case, int(steps.begin[0])),
         peak_bytes=most_held(process),
         memory=sampled_memory(process, int(steps.begin[0])),
     )
@@ -155,14 +155,15 @@ def _thinned(timeline: Timeline) -> tuple[str, ...]:
 
 def analyse_trace(trace: Trace, number: int, *, detailed: bool) -> RankResult | None:
     """A rank's trace; None where it has no step that took time. number: its rank where the trace does not say one."""
-    steps = find_steps(trace)
+    trace, steps = whole_steps(trace)
     if not (steps.boundaries[:, 1] > steps.boundaries[:, 0]).any() or nothing_in(trace):
         return None
     give_back(len(trace.events))
     device, rank = device_of(trace), trace.rank if trace.rank is not None else number
     looked = look_at_trace(trace, steps.boundaries, known(device), how=steps.how)
     warm_up, walls = looked.case.step.warm_up, looked.whole.wall
-    damage, seen = trace.damage.sentences, _seen_device(trace, device)
+    seen = _seen_device(trace, device)
+    damage = (*trace.damage.sentences, *filter(None, [steps.lost]))
     return RankResult(
         name=f"rank {rank}",
         rank=rank,
@@ -183,10 +184,12 @@ def analyse_trace(trace: Trace, number: int, *, detailed: bool) -> RankResult | 
 
 
 def _seen_device(trace: Trace, device: str) -> str:
-    """The device, and that it was not recorded where the trace holds the host alone of a job that used one."""
-    if not unseen_work(trace).any():
-        return device
-    return f"{trace.devices[0].name if trace.devices else 'device'} (not recorded)"
+    """The device, and that it was not recorded where the trace holds the host alone of a job that used one, or may have
+    used one."""
+    if unseen_work(trace).any():
+        return f"{trace.devices[0].name if trace.devices else 'device'} (not recorded)"
+    idle = f" ({trace.devices[0].name} idle, or not recorded)" if trace.devices and not has_kernels(trace) else ""
+    return device + idle
 
 
 def _by_owner(process: Process, windows: Sequence[StepContext]) -> OverTime | None:

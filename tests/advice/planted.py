@@ -58,7 +58,7 @@ from steptime.quantities import Estimate, SourceLine
 
 _DROPOUT = SourceLine("model.py", 57, "forward")
 BASE = replace(HEALTHY, contention=contention(job=0.9))
-HOT = GpuUse(30, 0.9, 0.0, 1200.0, 0.0, 1980.0, 290.0, 300.0, 16, 16, 4, 4)
+HOT = GpuUse("GPU 3 (GPU-385e383e)", 30, 0.9, 0.0, 1200.0, 0.0, 1980.0, 290.0, 300.0, 16, 16, 4, 4)
 """A GPU that is too hot, on a whole link."""
 PARSING = SourceLine("job.py", 15, "parse", "json.loads(row)")
 ITEM = SourceLine("/home/ada/train.py", 13, "Images.__getitem__", "image = decode(path)")
@@ -1268,19 +1268,22 @@ PLANTED: dict[str, dict[str, Case]] = {
         "clean when it hardly matters": replace(BASE, period=PeriodUse(25, 12, 2 * MS, about(0.08 * MS), "rest")),
     },
     "gpu-slowed": {
-        "fires": replace(BASE, gpu=HOT),
-        "clean-now-and-then": replace(BASE, gpu=replace(HOT, slowed=0.1)),
-        "clean-near-its-highest-clock": replace(BASE, gpu=replace(HOT, slowed_clock=1900.0)),
+        "fires": replace(BASE, gpus=(HOT,)),
+        "clean-now-and-then": replace(BASE, gpus=(replace(HOT, slowed=0.1),)),
+        "clean-near-its-highest-clock": replace(BASE, gpus=(replace(HOT, slowed_clock=1900.0),)),
     },
     "gpu-power-capped": {
-        "fires": replace(BASE, gpu=replace(HOT, slowed=0.0, capped=0.8, capped_clock=1410.0)),
-        "clean": replace(BASE, gpu=HOT),
+        "fires": replace(BASE, gpus=(replace(HOT, slowed=0.0, capped=0.8, capped_clock=1410.0),)),
+        "clean": replace(BASE, gpus=(HOT,)),
+        "fires-for-one-of-two": replace(
+            BASE, gpus=(HOT, replace(HOT, name="GPU 5 (GPU-585e383e)", slowed=0.0, capped=0.8, capped_clock=1410.0))
+        ),
     },
     "narrow-link": {
-        "fires": replace(BASE, gpu=replace(HOT, slowed=0.0, width=4), categories=categories(copy=4 * MS)),
-        "fires-as-a-note": replace(BASE, gpu=replace(HOT, slowed=0.0, generation=3)),
-        "clean": replace(BASE, gpu=replace(HOT, slowed=0.0)),
-        "clean-not-told": replace(BASE, gpu=replace(HOT, slowed=0.0, width=None, generation=3)),
+        "fires": replace(BASE, gpus=(replace(HOT, slowed=0.0, width=4),), categories=categories(copy=4 * MS)),
+        "fires-as-a-note": replace(BASE, gpus=(replace(HOT, slowed=0.0, generation=3),)),
+        "clean": replace(BASE, gpus=(replace(HOT, slowed=0.0),)),
+        "clean-not-told": replace(BASE, gpus=(replace(HOT, slowed=0.0, width=None, generation=3),)),
     },
     "outlier-steps": {
         "fires": replace(BASE, outliers=OutlierUse(3, 22, 1000 * MS, 100 * MS, "rest", 890 * MS, 0.6, 3, (5, 12, 19))),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -11,7 +12,7 @@ from journals import MS, US, JournalBuilder
 
 from steptime.advice.assemble import assemble
 from steptime.advice.engine import examine
-from steptime.advice.evidence import Case, LineUse
+from steptime.advice.evidence import Case, GpuUse, LineUse
 from steptime.advice.outliers import usual_steps
 from steptime.advice.step_evidence import waste
 from steptime.analysis.categories import Breakdown, Category
@@ -21,7 +22,7 @@ from steptime.intervals import union
 from steptime.journal import Flag, Kind, busy_flags
 from steptime.machine.machine import Machine, Rate
 from steptime.quantities import Estimate
-from steptime.recording.recording import Process, TelemetrySample
+from steptime.recording.recording import DeviceSample, Process, TelemetrySample
 
 WORKERS = {"workers": 2, "batch_size": 4, "dataset": "Pictures", "collate": "default_collate"}
 SETTINGS = {"intra_op_threads": 2, "inter_op_threads": 1, "usable_cpus": 2, "logical_cpus": 8}
@@ -600,10 +601,11 @@ def test_own_batch_preparation_is_input_in_steps_without_lines(tmp_path: Path) -
     assert phases["rest"] == pytest.approx((0.01 + 2 + 3 + 0.06) * MS, rel=0.03)
 
 
-HOT = {"gpu_utilization": 97.0, "gpu_clock_mhz": 1200, "gpu_max_clock_mhz": 1980, "gpu_throttle_reasons": 0x40,
-       "gpu_power_watts": 210.0, "gpu_power_limit_watts": 300.0, "gpu_link_width": 4, "gpu_link_max_width": 16,
-       "gpu_link_generation": 4, "gpu_link_max_generation": 4}  # fmt: skip
-IDLE = HOT | {"gpu_utilization": 0.0, "gpu_clock_mhz": 345, "gpu_throttle_reasons": 1, "gpu_link_generation": 1}
+HOT = DeviceSample(
+    utilization=97.0, clock_mhz=1200, max_clock_mhz=1980, throttle_reasons=0x40, power_watts=210.0,
+    power_limit_watts=300.0, link_width=4, link_max_width=16, link_generation=4, link_max_generation=4,
+)  # fmt: skip
+IDLE = replace(HOT, utilization=0.0, clock_mhz=345, throttle_reasons=1, link_generation=1)
 
 
 def test_a_gpu_that_is_held_back_is_seen_while_it_works(tmp_path: Path) -> None:
@@ -613,13 +615,33 @@ def test_a_gpu_that_is_held_back_is_seen_while_it_works(tmp_path: Path) -> None:
         job.next(10 * MS).forward(40 * MS).backward(40 * MS).step(10 * MS)
     process = job.process(tmp_path / "recording")
     begin = int(lay_out_whole(process).timeline.steps.begin[0])
-    looks = [HOT, HOT, IDLE, HOT | {"gpu_throttle_reasons": 0x4, "gpu_clock_mhz": 1500}]
+    looks = [HOT, HOT, IDLE, replace(HOT, throttle_reasons=0x4, clock_mhz=1500)]
     telemetry = [
-        TelemetrySample(begin + (number + 1) * 800 * MS, 1.0, 0.0, 1, **look)  # type: ignore[arg-type]
+        TelemetrySample(begin + (number + 1) * 800 * MS, 1.0, 0.0, 1, devices=(look,))
         for number, look in enumerate(looks)
     ]
-    use = case_of(process, telemetry=telemetry).gpu
-    assert use is not None
+    (use,) = case_of(process, telemetry=telemetry).gpus
     assert (use.samples, use.slowed, use.slowed_clock) == (2, 0.5, 1200.0)
     assert (use.capped, use.capped_clock, use.max_clock) == (0.5, 1500.0, 1980.0)
     assert (use.width, use.max_width, use.generation) == (4, 16, 4)
+
+
+def test_an_instance_of_a_shared_gpu_that_tells_little_is_taken_as_it_is(tmp_path: Path) -> None:
+    """Without a utilisation the reasons for its clock say whether it works; without clocks no rule says anything."""
+    job = JournalBuilder()
+    for _ in range(40):
+        job.next(10 * MS).forward(40 * MS).backward(40 * MS).step(10 * MS)
+    process = job.process(tmp_path / "recording")
+    begin = int(lay_out_whole(process).timeline.steps.begin[0])
+
+    def uses(*looks: DeviceSample) -> tuple[GpuUse, ...]:
+        times = (begin + (number + 1) * 800 * MS for number in range(4))
+        telemetry = [TelemetrySample(at, 1.0, 0.0, 1, devices=looks) for at in times]
+        return case_of(process, telemetry=telemetry).gpus
+
+    working, idle = replace(HOT, utilization=None), replace(IDLE, utilization=None)
+    assert [use.slowed for use in uses(working)] == [1.0]
+    assert uses(idle) == ()
+    assert uses(DeviceSample(memory_bytes=1, memory_total_bytes=2)) == ()
+    (unclocked,) = uses(replace(HOT, max_clock_mhz=None))
+    assert (unclocked.slowed, unclocked.width) == (0.0, 4)

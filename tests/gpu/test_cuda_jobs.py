@@ -140,3 +140,12 @@ def test_a_device_that_runs_full_leaves_its_state_and_three_lines_behind_the_job
     failures = [device["failure"] for device in json.loads(told.stdout)["devices"] if device["failure"]]
     assert [failure["asked"] for failure in failures] == [512 << 20]
     assert failures[0]["source"]["line"] in marked_lines("out_of_memory")
+
+
+def test_telemetry_is_of_the_device_that_the_job_works_on(convolutions: tuple[Done, Done, Path]) -> None:
+    recording = load(convolutions[2])
+    own = {each.uuid for each in recording.processes[0].devices}
+    assert len(own) == 1, "the job has a context on one device, however many there are"
+    seen = [each for sample in recording.telemetry for each in sample.devices]
+    assert {each.uuid.partition("-")[2] for each in seen} == own
+    assert max(each.utilization or 0.0 for each in seen) > 0

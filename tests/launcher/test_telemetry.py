@@ -5,12 +5,9 @@ from __future__ import annotations
 import gzip
 import os
 import subprocess
-import sys
 import time
 from collections import namedtuple
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import psutil
 import pytest
@@ -19,103 +16,9 @@ from steptime.journal import Journal, Kind
 from steptime.launcher import telemetry
 from steptime.launcher.compress import compress_traces
 from steptime.launcher.progress import Journals
-from steptime.launcher.telemetry import CpuLoad, NvidiaDevices, Telemetry, find_devices
+from steptime.launcher.telemetry import CpuLoad, Telemetry
 
 Times = namedtuple("Times", "user nice system idle iowait irq softirq steal guest guest_nice")
-
-
-class Driver:
-    """NVML with two devices, as `pynvml` gives it."""
-
-    NVML_CLOCK_SM = 1
-
-    class NVMLError(Exception):
-        """As in pynvml."""
-
-    def __init__(
-        self, users: tuple[tuple[int, ...], ...] = ((), ()), broken: bool = False, unknown: bool = False
-    ) -> None:
-        self.users, self.broken, self.unknown = users, broken, unknown
-
-    def nvmlInit(self) -> None:
-        if self.broken:
-            raise self.NVMLError("driver not loaded")
-
-    def nvmlDeviceGetCount(self) -> int:
-        return 2
-
-    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:
-        if index >= 2:
-            raise self.NVMLError("no such device")
-        return index
-
-    def nvmlDeviceGetHandleByUUID(self, name: bytes) -> int:
-        return {b"GPU-abc": 1}[name]
-
-    def nvmlDeviceGetUtilizationRates(self, handle: int) -> Any:
-        return SimpleNamespace(gpu=(40, 80)[handle])
-
-    def nvmlDeviceGetMemoryInfo(self, handle: int) -> Any:
-        return SimpleNamespace(used=(1000, 3000)[handle], total=4000)
-
-    def nvmlDeviceGetPowerUsage(self, handle: int) -> int:
-        return (250_500, 120_000)[handle]
-
-    def nvmlDeviceGetEnforcedPowerLimit(self, handle: int) -> int:
-        return 300_000
-
-    def nvmlDeviceGetCurrPcieLinkWidth(self, handle: int) -> int:
-        return (16, 4)[handle]
-
-    def nvmlDeviceGetMaxPcieLinkWidth(self, handle: int) -> int:
-        return 16
-
-    def nvmlDeviceGetCurrPcieLinkGeneration(self, handle: int) -> int:
-        return (3, 4)[handle]
-
-    def nvmlDeviceGetMaxPcieLinkGeneration(self, handle: int) -> int:
-        if self.unknown:
-            raise self.NVMLError("not supported")
-        return 4
-
-    def nvmlDeviceGetClockInfo(self, handle: int, clock: int) -> int:
-        return (1500, 1980)[handle]
-
-    def nvmlDeviceGetMaxClockInfo(self, handle: int, clock: int) -> int:
-        return 1980
-
-    def nvmlDeviceGetCurrentClocksThrottleReasons(self, handle: int) -> int:
-        return (4, 1)[handle]
-
-    def nvmlDeviceGetComputeRunningProcesses(self, handle: int) -> list[Any]:
-        if self.broken:
-            raise self.NVMLError("lost")
-        return [SimpleNamespace(pid=pid) for pid in self.users[handle]]
-
-
-def test_devices_are_summed_up() -> None:
-    seen = NvidiaDevices(Driver(((7, 9), (7,))), (0, 1)).look(frozenset({7, 8}))
-    assert seen == {
-        "gpu_utilization": 60.0,
-        "gpu_memory_bytes": 4000,
-        "gpu_clock_mhz": 1500,
-        "gpu_max_clock_mhz": 1980,
-        "gpu_throttle_reasons": 5,
-        "gpu_other_processes": 1,
-        "gpu_memory_total_bytes": 8000,
-        "gpu_power_watts": 370.5,
-        "gpu_power_limit_watts": 600.0,
-        "gpu_link_width": 4,
-        "gpu_link_max_width": 16,
-        "gpu_link_generation": 4,
-        "gpu_link_max_generation": 4,
-    }
-
-
-def test_what_a_device_does_not_tell_is_left_out_alone() -> None:
-    seen = NvidiaDevices(Driver(unknown=True), (0, 1)).look(frozenset())
-    assert seen["gpu_power_watts"] == 370.5
-    assert "gpu_link_width" not in seen
 
 
 def test_looks_become_rarer_in_a_long_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,37 +29,6 @@ def test_looks_become_rarer_in_a_long_run(tmp_path: Path, monkeypatch: pytest.Mo
         telemetry.look()
         assert telemetry.due - (begin + elapsed) >= least - 0.1
         assert telemetry.due - (begin + elapsed) < 11
-
-
-def test_strangers_are_not_counted_where_the_driver_numbers_processes_otherwise() -> None:
-    assert NvidiaDevices(Driver(((70001,), ())), (0, 1)).look(frozenset({7}))["gpu_other_processes"] is None
-    assert NvidiaDevices(Driver(), (0, 1)).look(frozenset({7}))["gpu_other_processes"] == 0
-
-
-def test_a_device_that_is_lost_under_way_is_left_out() -> None:
-    assert NvidiaDevices(Driver(broken=True), (0,)).look(frozenset()) == {}
-
-
-@pytest.mark.parametrize(
-    ("visible", "utilization"),
-    [(None, 60), ("0", 40), ("1,0", 60), ("GPU-abc", 80), ("1,-1,0", 80), ("", None), ("-1", None), ("7", None)],
-)
-def test_only_devices_that_the_job_may_use_are_looked_at(
-    monkeypatch: pytest.MonkeyPatch, visible: str | None, utilization: float | None
-) -> None:
-    monkeypatch.setitem(sys.modules, "pynvml", Driver())
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    if visible is not None:
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    devices = find_devices()
-    assert (devices.look(frozenset()) if devices is not None else {}).get("gpu_utilization") == utilization
-
-
-def test_a_machine_without_a_driver_has_no_devices(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pynvml", Driver(broken=True))
-    assert find_devices() is None
-    monkeypatch.setitem(sys.modules, "pynvml", None)
-    assert find_devices() is None
 
 
 def test_the_load_of_others_is_what_the_machine_does_beyond_the_job(monkeypatch: pytest.MonkeyPatch) -> None:

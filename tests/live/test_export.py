@@ -34,8 +34,10 @@ def view(tmp_path: Path) -> LiveView:
     built = JournalBuilder()
     built.process_facts = {"rank": 0, "world_size": 1, "host": HOST}
     built.samples = [
-        {"monotonic_ns": built.now, "job_cpu": 1.5, "other_cpu": 0.0, "resident_bytes": 1, "gpu_utilization": 71.0}
-    ]
+        {"monotonic_ns": built.now, "job_cpu": 1.5, "other_cpu": 0.0, "resident_bytes": 1, "devices": [
+            {"uuid": "GPU-2f", "index": 2, "utilization": 40.0}, {"uuid": "GPU-3f", "index": 3, "utilization": 71.0},
+        ]}
+    ]  # fmt: skip
     built.fact("loader", identity=1, loader=1, dataset="D", batch_size=8)
     for _ in range(50):
         built.next(5 * MS).forward(5 * MS).backward(9 * MS).step(MS)
@@ -67,7 +69,8 @@ def test_prometheus_text_is_what_its_own_parser_reads(view: LiveView) -> None:
     parts = {sample.labels["part"]: sample.value for sample in families["steptime_part_ratio"].samples}
     assert parts["input"] == 0.25
     assert sum(parts.values()) == pytest.approx(1)
-    assert families["steptime_gpu_utilization_ratio"].samples[0].value == 0.71
+    busy = [(each.labels, each.value) for each in families["steptime_gpu_utilization_ratio"].samples]
+    assert busy == [({"gpu": "2", "uuid": "GPU-2f"}, 0.4), ({"gpu": "3", "uuid": "GPU-3f"}, 0.71)]
     assert families["steptime_running"].samples[0].value == 1
 
 
@@ -184,7 +187,8 @@ def test_a_job_that_has_ended_leaves_its_last_numbers(tmp_path: Path) -> None:
 def everything(view: LiveView) -> LiveView:
     """All that can be known is."""
     assert view.machine is not None
-    machine = replace(view.machine, gpu_memory_bytes=1, gpu_clock_mhz=1, gpu_power_watts=1.0)
+    device = replace(view.machine.devices[0], memory_bytes=1, clock_mhz=1, power_watts=1.0)
+    machine = replace(view.machine, devices=(device,))
     return replace(view, machine=machine, ranks=(replace(view.ranks[0], queue=Queue(1.0, 2), bytes=1),))
 
 

@@ -20,7 +20,7 @@ from steptime.live import text
 from steptime.live.view import LiveView, RankView, view_of, with_late
 from steptime.live.watching import SILENCE, Watcher, find_recording
 from steptime.quantities import Estimate
-from steptime.recording.recording import TelemetrySample
+from steptime.recording.recording import DeviceSample, TelemetrySample
 
 
 def train(built: JournalBuilder, count: int, own: int = 2 * MS, together: int = 20 * MS) -> JournalBuilder:
@@ -200,11 +200,14 @@ def test_a_recording_that_is_removed_while_it_is_watched_is_one_sentence(tmp_pat
 
 
 def test_the_machine_is_told_with_what_holds_the_device_back() -> None:
-    sample = TelemetrySample(
-        0, 1.25, 0.5, 1, gpu_utilization=71.0, gpu_memory_bytes=3 << 30, gpu_clock_mhz=1410, gpu_max_clock_mhz=1980,
-        gpu_throttle_reasons=0x44, gpu_power_watts=312.4, gpu_other_processes=1,
+    device = DeviceSample(
+        uuid="GPU-385e383e-0b55", index=3, utilization=71.0, memory_bytes=3 << 30, clock_mhz=1410, max_clock_mhz=1980,
+        throttle_reasons=0x44, power_watts=312.4, other_processes=1,
     )  # fmt: skip
-    assert text.machine_line(sample) == (
-        "GPU: 71 % busy, 3 GiB, 1,410 of 1,980 MHz, 312 W, held back by power cap and heat, 1 other program on it; "
-        "CPUs: job 1.2, others 0.5"
-    )
+    other = DeviceSample(uuid="MIG-485e383e-0b55", memory_bytes=2 << 30, memory_total_bytes=4 << 30)
+    assert text.machine_lines(TelemetrySample(0, 1.25, 0.5, 1, devices=(device, other))) == [
+        "GPU 3 (GPU-385e383e): 71 % busy, 3 GiB, 1,410 of 1,980 MHz, 312 W, held back by power cap and heat, "
+        "1 other program on it",
+        "GPU (MIG-485e383e): 2 GiB of 4 GiB",
+        "CPUs: job 1.2, others 0.5",
+    ]

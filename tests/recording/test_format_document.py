@@ -20,6 +20,7 @@ TYPES = (
     recording.Manifest,
     recording.ProcessFacts,
     recording.TelemetrySample,
+    recording.DeviceSample,
     recording.CodeLine,
     recording.Parity,
     SourceLine,

@@ -433,11 +433,11 @@ def test_processes_take_turns_where_there_is_room_and_a_slice_holds_their_steps(
 def test_on_a_device_they_take_turns_where_both_memories_have_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: int | None, host: int, taken: bool
 ) -> None:
-    found = SimpleNamespace(free_bytes=lambda: device) if device is not None else None
-    monkeypatch.setattr(executor, "find_devices", lambda: found)
+    free = {"own": device or 0, "a stranger's": 1 << 20}
+    monkeypatch.setattr(executor, "free_bytes", lambda uuids: min(free[each] for each in uuids))
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=host))
     monkeypatch.setattr(executor, "ground_of", lambda _: SimpleNamespace(layer=Layer.OVERLAY))
-    runner = LocalExecutor(alternating=True, resident=4 << 30)
+    runner = LocalExecutor(alternating=True, resident=4 << 30, devices=["own"])
     stand = clock(tmp_path, 300, 1)[0].stand
     assert runner.alternates(stand, 0.01, peak=4 << 30, processes=4) == taken
 

@@ -40,7 +40,7 @@ from steptime.advice.segment_evidence import segment_uses
 from steptime.advice.step_evidence import (
     category_uses,
     contention_use,
-    gpu_use,
+    gpu_uses,
     left_to,
     phase_uses,
     step_summary,
@@ -125,7 +125,7 @@ def assemble(
         period=period_use(process, layout),
         outliers=outliers_of(layout, with_tracer),
         caught=caught_use(process, layout),
-        gpu=gpu_use(steps, usual, telemetry),
+        gpus=gpu_uses(steps, usual, telemetry, process.devices),
         recompute=RecomputeUse(mean_of_series(recompute)) if recompute is not None and recompute.any() else None,
         backward_again=mean_of_series(backward_again) if backward_again is not None and backward_again.any() else None,
     )

@@ -179,12 +179,13 @@ class RankUse:
 
 @dataclass(frozen=True, slots=True)
 class GpuUse:
-    """The GPUs during the steady steps, by so many samples of the driver. slowed, capped: shares of the samples in
-    which the driver lowered the clock for heat or the board's supply, and for the limit of its power. slowed_clock,
-    capped_clock: mean clock then, and max_clock: that it can reach, MHz. power, limit: watts, None where they are not
-    told. width, generation: of the link to the host at its best in any sample, and what device and slot can do; None
-    likewise."""
+    """A GPU of the process during the steady steps, by so many samples of the driver in which it was at work. name: as
+    of `DeviceSample`. slowed, capped: shares of the samples in which the driver lowered the clock for heat or the
+    board's supply, and for the limit of its power. slowed_clock, capped_clock: mean clock then, and max_clock: that it
+    can reach, MHz; 0 where it is not told. power, limit: watts, None where they are not told. width, generation: of the
+    link to the host at its best in any sample, and what device and slot can do; None likewise."""
 
+    name: str
     samples: int
     slowed: float
     capped: float

@@ -301,8 +301,8 @@ class Signal(Enum):
     PERIOD = "period", "no step is slow every so many steps"
     OUTLIERS = "outliers", "no step takes far longer than the others"
     CAUGHT = "caught", "no slow step was looked into (steptime run --catch does so)"
-    GPU = (
-        "gpu",
+    GPUS = (
+        "gpus",
         "no telemetry of a GPU (steptime run takes it from NVIDIA's driver)",
         "a trace holds no telemetry of the GPU (steptime run takes it)",
     )
@@ -354,7 +354,7 @@ class Case:
     modules: tuple[ModuleUse, ...] = ()
     outliers: OutlierUse | None = None
     caught: CaughtUse | None = None
-    gpu: GpuUse | None = None
+    gpus: tuple[GpuUse, ...] = ()
     compiler: CompilerUse | None = None
 
     @property

@@ -124,7 +124,7 @@ class Signals:
     period = Declared[PeriodUse]()
     outliers = Declared[OutlierUse]()
     caught = Declared[CaughtUse]()
-    gpu = Declared[GpuUse]()
+    gpus = Declared[tuple[GpuUse, ...]]()
 
     def __init__(self, case: Case, declared: frozenset[Signal]) -> None:
         self._case = case

@@ -20,7 +20,7 @@ from steptime.intervals import Intervals, contains, measure, subtract, union
 from steptime.journal import Kind
 from steptime.machine.machine import Machine
 from steptime.quantities import difference_of, mean_of_series, median_of
-from steptime.recording.recording import IntervalTable, Process, TelemetrySample
+from steptime.recording.recording import DeviceFacts, DeviceSample, IntervalTable, Process, TelemetrySample
 from steptime.trace.links import UNKNOWN, Links, host_forest
 from steptime.trace.table import ABSENT, EventKind, Trace
 from steptime.trace.vendors import OPTIMIZER_STEP, matching
@@ -246,40 +246,61 @@ def contention_use(
 
 BUSY = 50.0
 """Percent of utilisation: an idle GPU lowers its clock, and some their link, by themselves."""
-POWER_CAP = 0x4
+IDLE, POWER_CAP = 0x1, 0x4
 SLOWED = 0x8 | 0x20 | 0x40 | 0x80
-"""Bits of NVML's reasons for a lower clock (nvml.h, nvmlClocksEventReason): the limit of power; hardware slowdown, heat
-(by software, by hardware), and the board's supply (power brake)."""
+"""Bits of NVML's reasons for a lower clock (nvml.h, nvmlClocksEventReason): nothing runs; the limit of power; hardware
+slowdown, heat (by software, by hardware), and the board's supply (power brake)."""
 
 
-def gpu_use(steps: Steps, usual: Int64, telemetry: Sequence[TelemetrySample]) -> GpuUse | None:
-    """The GPUs while the steady steps ran and they were at work; None where nobody looked or nothing was told."""
-    seen = _during(telemetry, int(steps.begin[usual[0]]), int(steps.end[usual[-1]]))
-    busy = [each for each in seen if (each.gpu_utilization or 0.0) >= BUSY]
-    clocks = [float(each.gpu_clock_mhz or 0) for each in busy]
-    highest = max((each.gpu_max_clock_mhz or 0 for each in busy), default=0)
-    if not highest or not all(clocks):
-        return None
-    reasons = np.array([each.gpu_throttle_reasons or 0 for each in busy], np.int64)
-    slowed, capped = (reasons & SLOWED) != 0, (reasons & POWER_CAP) != 0
-    clock = np.array(clocks)
-    powers = [each.gpu_power_watts for each in busy if each.gpu_power_watts is not None]
-    limits = [each.gpu_power_limit_watts for each in busy if each.gpu_power_limit_watts is not None]
-    best = max(busy, key=lambda each: (each.gpu_link_width or 0) * 2.0 ** (each.gpu_link_generation or 0))
+def gpu_uses(
+    steps: Steps, usual: Int64, telemetry: Sequence[TelemetrySample], own: Sequence[DeviceFacts]
+) -> tuple[GpuUse, ...]:
+    """The process's own GPUs while the steady steps ran and they were at work, as far as somebody looked then."""
+    seen: dict[str, list[DeviceSample]] = {}
+    for sample in _during(telemetry, int(steps.begin[usual[0]]), int(steps.end[usual[-1]])):
+        for device in sample.devices:
+            if device.of(own) and _is_at_work(device):
+                seen.setdefault(device.name if device.uuid else "The GPU", []).append(device)
+    return tuple(_gpu_use(name, samples) for name, samples in seen.items())
+
+
+def _is_at_work(device: DeviceSample) -> bool:
+    """By its utilisation, or, where that is not told (MIG), by the reasons for its clock."""
+    if device.utilization is not None:
+        return device.utilization >= BUSY
+    return device.throttle_reasons is not None and not device.throttle_reasons & IDLE
+
+
+def _gpu_use(name: str, busy: Sequence[DeviceSample]) -> GpuUse:
+    """busy: samples of one device."""
+    clocks = [(each.clock_mhz, each.throttle_reasons or 0) for each in busy if each.clock_mhz and each.max_clock_mhz]
+    best = max(busy, key=lambda each: (each.link_width or 0) * 2.0 ** (each.link_generation or 0))
+
+    def held(bits: int) -> tuple[float, float]:
+        """Share of the samples that tell one of the reasons, and the mean clock then."""
+        found = [clock for clock, reasons in clocks if reasons & bits]
+        return ratio(len(found), len(clocks)), _mean(found) or 0.0
+
+    (slowed, slowed_clock), (capped, capped_clock) = held(SLOWED), held(POWER_CAP)
     return GpuUse(
+        name=name,
         samples=len(busy),
-        slowed=float(slowed.mean()),
-        capped=float(capped.mean()),
-        slowed_clock=float(clock[slowed].mean()) if slowed.any() else 0.0,
-        capped_clock=float(clock[capped].mean()) if capped.any() else 0.0,
-        max_clock=float(highest),
-        power=float(np.mean(powers)) if powers else None,
-        limit=float(np.mean(limits)) if limits else None,
-        width=best.gpu_link_width,
-        max_width=best.gpu_link_max_width,
-        generation=best.gpu_link_generation,
-        max_generation=best.gpu_link_max_generation,
+        slowed=slowed,
+        capped=capped,
+        slowed_clock=slowed_clock,
+        capped_clock=capped_clock,
+        max_clock=float(max(each.max_clock_mhz or 0 for each in busy)),
+        power=_mean([each.power_watts for each in busy if each.power_watts is not None]),
+        limit=_mean([each.power_limit_watts for each in busy if each.power_limit_watts is not None]),
+        width=best.link_width,
+        max_width=best.link_max_width,
+        generation=best.link_generation,
+        max_generation=best.link_max_generation,
     )
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return float(np.mean(values)) if values else None
 
 
 SMALLEST_PART = 0.1

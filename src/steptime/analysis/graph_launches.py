@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from steptime.analysis.device_activity import device_activities
+from steptime.analysis.device_activity import captures, device_activities
 from steptime.analysis.step_context import StepContext
-from steptime.arrays import Int64, unique
-from steptime.intervals import EMPTY, Intervals, contains, join, measure, union
+from steptime.arrays import unique
+from steptime.intervals import contains, measure, union
 from steptime.trace.links import UNKNOWN
-from steptime.trace.table import EventKind, Trace
-from steptime.trace.vendors import CAPTURE_BEGIN, CAPTURE_END, GRAPH_LAUNCH, matching
+from steptime.trace.table import EventKind
+from steptime.trace.vendors import GRAPH_LAUNCH, matching
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +36,8 @@ def graph_use(steps: StepContext) -> GraphUse | None:
     calls = np.flatnonzero(
         (trace.events.event_kind == EventKind.RUNTIME) & matching(trace, GRAPH_LAUNCH.match) & inside
     )
-    captures, capturing = _captures(trace)
-    captured = contains(union(windows[:, 0], windows[:, 1]), captures)
+    begun, capturing = captures(trace)
+    captured = contains(union(windows[:, 0], windows[:, 1]), begun)
     if not len(calls) and not captured.any():
         return None
     activities, number = device_activities(trace), len(windows)
@@ -55,19 +55,3 @@ def graph_use(steps: StepContext) -> GraphUse | None:
         captures=float(captured.sum()) / number,
         capturing=float(measure(capturing, windows[:, 0], windows[:, 1]).mean()),
     )
-
-
-def _captures(trace: Trace) -> tuple[Int64, Intervals]:
-    """When recordings of graphs began, ns, and the time in them: to the next end on the same thread."""
-    events, found, begun = trace.events, [EMPTY], [np.empty(0, np.int64)]
-    calls = events.event_kind == EventKind.RUNTIME
-    begins = np.flatnonzero(calls & matching(trace, CAPTURE_BEGIN.match))
-    ends = np.flatnonzero(calls & matching(trace, CAPTURE_END.match))
-    for lane in unique(events.lane[begins]).tolist():
-        since = np.sort(events.ends(begins[events.lane[begins] == lane]))
-        until = np.sort(events.begin[ends[events.lane[ends] == lane]])
-        place = np.searchsorted(until, since)
-        known = place < len(until)
-        found.append(union(since[known], until[place[known]]))
-        begun.append(since[known])
-    return np.concatenate(begun), join(*found)

@@ -26,6 +26,7 @@ import numpy as np
 
 from steptime.analysis.breakdown import breakdown_of, count_events, device_of, phase_breakdown
 from steptime.analysis.categories import Breakdown, Category
+from steptime.analysis.device_activity import held_whole
 from steptime.analysis.layout import Layout
 from steptime.analysis.operators import OperatorUse, Sources, operator_events, operator_totals, sources_of
 from steptime.analysis.recompute import backward_again, recomputed
@@ -53,6 +54,8 @@ ON_DEVICE = (Category.COMPUTE, Category.COMMUNICATION, Category.COPY, Category.U
 """What an accelerator is at while it does not idle, or while the trace does not say that it does."""
 IN_PREPARING = np.array([Category.OVERHEAD, Category.PYTHON])
 """What a device seems to idle for while the host prepares a batch: its operators, and the Python around them."""
+CUDA = "cuda"
+"""Where torch says that a model is, whose profiler sees its devices: NVIDIA's and AMD's."""
 PROFILER_COST = 1_000
 """ns per recorded event, at most, where the machine was not measured. A profiled phase that is longer by more than that
 was slowed by something else, such as a busy machine, which slows computing as much as dispatching."""
@@ -119,9 +122,12 @@ def breakdown_of_process(process: Process, layout: Layout, machine: Machine | No
     steps = layout.timeline.steps
     problems: list[str] = []
     read_traces = ((facts, _read(process, facts, problems)) for facts in process.traces if not facts.caught)
-    windows = tuple(
-        _window(trace, facts, process, layout, machine) for facts, trace in read_traces if trace is not None
-    )
+    found = [
+        (facts.path, _window(trace, facts, process, layout, machine))
+        for facts, trace in read_traces
+        if trace is not None
+    ]
+    windows = _with_device(found, process.facts.device, problems)
     timed, usual = _timed(windows), _usual(windows)
     events = sum((count_events(window) for window in timed), np.zeros(len(Phase), np.int64))
     phases, device = steps.phases[steps.steady], device_of(timed[0].trace) if timed else process.facts.device
@@ -142,6 +148,35 @@ def breakdown_of_process(process: Process, layout: Layout, machine: Machine | No
         windows=windows,
         problems=tuple(problems),
     )
+
+
+NOTHING_SEEN = (
+    "the device's time, as no profile of the job holds what its device did. End what else traces the "
+    "device (Nsight, DCGM's profiling, another profiler), see that the driver permits tracing "
+    "(NVreg_RestrictProfilingToAdminUsers=0), and record again"
+)
+
+
+def _with_device(windows: list[tuple[str, StepContext]], device: str, problems: list[str]) -> tuple[StepContext, ...]:
+    """Of windows by the names of their files, what tells of the device what the job did on it. device: where the job's
+    model is. A window that the device's tracer missed would be an idle device: it is left out, but for its stacks, and
+    so are steps of which the profiler lost kernels."""
+    if device != CUDA and not any(window.on_device for _, window in windows):
+        return tuple(window for _, window in windows)
+    kept, said = [], []
+    for name, window in windows:
+        whole = held_whole(window.trace, window.boundaries)
+        if not window.on_device:
+            said.append(f"{name}, which holds nothing that the device did" + ", but for its stacks" * window.stacks)
+        elif not whole.all():
+            steps = f"{int((~whole).sum())} of {len(whole)} steps in {name}"
+            said.append(f"{steps}, of which the profiler lost what the device did")
+        if window.on_device or window.stacks:
+            kept.append(window if window.stacks else window.only(np.flatnonzero(whole)))
+    if _timed(tuple(window for _, window in windows)) and not _timed(tuple(kept)):
+        said.insert(0, NOTHING_SEEN)
+    problems += [f"{each}." for each in said]
+    return tuple(kept)
 
 
 def _usual_steps(layout: Layout) -> Int64:

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from steptime.analysis.device_activity import device_activities
+from steptime.analysis.device_activity import device_activities, held_whole, host_alone
 from steptime.analysis.threads import training_lane
 from steptime.arrays import Bool, Int64, distinct, unique
 from steptime.trace.call_tree import nesting_order
@@ -90,10 +90,11 @@ def _nothing_else(name: Int64, places: Int64) -> bool:
 @dataclass(frozen=True, slots=True, eq=False)
 class FoundSteps:
     """boundaries: (n, 2) begins and ends in ns, in time order, without overlap. how: what they were found by, in
-    words."""
+    words. lost: a sentence on what is left out because the profiler lost it, or ""."""
 
     boundaries: Int64
     how: str
+    lost: str = ""
 
 
 def steps_of(trace: Trace) -> Int64:
@@ -115,6 +116,20 @@ def find_steps(trace: Trace) -> FoundSteps:
     windows = trace.windows or ((int(trace.events.begin.min()), int(trace.events.end.max())),)
     whole = "each recording counts as one step" if trace.windows else "the whole trace counts as one step"
     return FoundSteps(np.array(windows, np.int64), f"{whole}, because nothing in it marks steps or repeats evenly")
+
+
+def whole_steps(trace: Trace) -> tuple[Trace, FoundSteps]:
+    """The steps of which a trace holds what the device did; and the trace, without its device where it holds that of no
+    step: an account of it would count what is missing as idle time."""
+    found = find_steps(trace)
+    whole = held_whole(trace, found.boundaries)
+    if whole.all():
+        return trace, found
+    steps = f"{int((~whole).sum())} of {len(whole)} steps in {trace.path.name}"
+    lost = f"{steps}, of which the profiler lost what the device did"
+    if whole.any():
+        return trace, FoundSteps(found.boundaries[whole], found.how, f"{lost}.")
+    return host_alone(trace), FoundSteps(found.boundaries, found.how, f"the device's side of {lost}.")
 
 
 def reach(trace: Trace, boundaries: Int64) -> Int64:

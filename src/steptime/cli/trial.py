@@ -356,7 +356,8 @@ def _executor(recording: Recording | None, options: TrialOptions) -> Executor:
         if device != "cuda":  # what was launched on another one goes on while its process is stopped
             return LocalExecutor(alternating=device in ("", "cpu"))
         resident = max((sample.resident_bytes for sample in recording.telemetry), default=0)
-        return LocalExecutor(alternating=resident > 0, resident=resident)
+        devices = [each.uuid for each in recording.processes[0].devices]
+        return LocalExecutor(alternating=resident > 0, resident=resident, devices=devices)
     if recording is None:
         raise UsageError("usage", "--metric compares what runs on this machine: leave --executor ray out.")
     from steptime.trials.cluster import RayExecutor

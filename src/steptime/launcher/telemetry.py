@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import functools
-import operator
 import os
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +13,7 @@ import msgspec
 import psutil
 
 from steptime.journal import append_to
-from steptime.recording.recording import TelemetrySample
+from steptime.launcher.devices import Devices, ToldDevices
 
 NAME = "telemetry.jsonl"
 PERIOD, LONGEST_PERIOD, RARER = 1.0, 10.0, 1 / 1800
@@ -32,7 +30,7 @@ class Telemetry:
     def __init__(self, folder: Path, pid: int, beside: Callable[[], Iterable[int]] = lambda: ()) -> None:
         self._path = folder / NAME
         self._load = CpuLoad(pid, beside)
-        self._devices = find_devices()
+        self._told, self._devices = ToldDevices(folder), Devices()
         self._begin = time.monotonic()
         self.due = self._begin + PERIOD
         self.failed = False
@@ -48,9 +46,10 @@ class Telemetry:
         with contextlib.suppress(OSError, psutil.Error):  # a system that hides /proc from us
             load = self._load.look()
         if load is not None and load["resident_bytes"] and not self.failed:  # no memory: only a dead process is left
-            devices = self._devices.look(self._load.pids) if self._devices is not None else {}
+            self._devices.add(self._told.new())
+            sample = {**load, "devices": self._devices.look(self._load.pids)}
             try:
-                append_to(str(self._path), msgspec.json.encode(TelemetrySample(**load, **devices)) + b"\n")
+                append_to(str(self._path), msgspec.json.encode(sample) + b"\n")
             except OSError:
                 self.failed = True  # no room, or the recording was removed: the job goes on
         cost = time.monotonic() - begin
@@ -137,112 +136,3 @@ def _pressure() -> float | None:
             return float(file.readline().split("avg10=")[1].split()[0])
     except (OSError, IndexError, ValueError):
         return None
-
-
-class NvidiaDevices:
-    """The accelerators that the job may use, through NVML.
-
-    One figure for all of them: the mean utilisation, the sum of memory and of power, the lowest clock, the union of the
-    throttle reasons, the worst link to the host.
-    """
-
-    def __init__(self, nvml: Any, handles: Sequence[Any]) -> None:
-        self._nvml = nvml
-        self._handles = tuple(handles)
-
-    def look(self, pids: frozenset[int]) -> dict[str, Any]:
-        """The gpu fields of `TelemetrySample`; {} where a device does not answer."""
-        nvml = self._nvml
-        try:
-            rows = [self._one(handle) for handle in self._handles]
-            users = [user.pid for handle in self._handles for user in nvml.nvmlDeviceGetComputeRunningProcesses(handle)]
-        except nvml.NVMLError:
-            return {}
-        return {
-            "gpu_utilization": sum(row[0] for row in rows) / len(rows),
-            "gpu_memory_bytes": sum(row[1] for row in rows),
-            "gpu_clock_mhz": min(row[2] for row in rows),
-            "gpu_max_clock_mhz": min(row[3] for row in rows),
-            "gpu_throttle_reasons": functools.reduce(operator.or_, (row[4] for row in rows)),
-            "gpu_memory_total_bytes": sum(row[5] for row in rows),
-            **self._power(),
-            **self._link(),
-            # in a container NVML gives the host's process numbers: strangers can be told only where ours are known
-            "gpu_other_processes": len(set(users) - pids) if pids & set(users) or not users else None,
-        }
-
-    def free_bytes(self) -> int:
-        """Of memory, on the device that has the least; 0 where one does not answer."""
-        try:
-            return min(int(self._nvml.nvmlDeviceGetMemoryInfo(handle).free) for handle in self._handles)
-        except self._nvml.NVMLError:
-            return 0
-
-    def _power(self) -> dict[str, float]:
-        """Power and its limit; {} where a device does not tell them."""
-        used, limit = self._told("PowerUsage"), self._told("EnforcedPowerLimit")
-        if not used or not limit:
-            return {}
-        return {"gpu_power_watts": sum(used) / 1000, "gpu_power_limit_watts": sum(limit) / 1000}
-
-    def _link(self) -> dict[str, int]:
-        """Of the device whose link to the host is the least of what it could be; {} where one does not tell."""
-        names = ("CurrPcieLinkWidth", "MaxPcieLinkWidth", "CurrPcieLinkGeneration", "MaxPcieLinkGeneration")
-        told = [self._told(name) for name in names]
-        links = [each for each in zip(*told, strict=True) if all(each)] if all(told) else []
-        if not links:
-            return {}
-        width, widest, generation, newest = min(links, key=lambda each: each[0] / each[1] * 2.0 ** (each[2] - each[3]))
-        return {
-            "gpu_link_width": width,
-            "gpu_link_max_width": widest,
-            "gpu_link_generation": generation,
-            "gpu_link_max_generation": newest,
-        }
-
-    def _told(self, name: str) -> list[int]:
-        """What every device says of itself; [] where one does not know it, as a slice of a device does not."""
-        ask = getattr(self._nvml, f"nvmlDeviceGet{name}", None)
-        with contextlib.suppress(self._nvml.NVMLError):
-            return [int(ask(handle)) for handle in self._handles] if ask is not None else []
-        return []
-
-    def _one(self, handle: Any) -> tuple[int, int, int, int, int, int]:
-        nvml = self._nvml
-        memory = nvml.nvmlDeviceGetMemoryInfo(handle)
-        return (
-            nvml.nvmlDeviceGetUtilizationRates(handle).gpu,
-            memory.used,
-            nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM),
-            nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_SM),
-            nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle),
-            memory.total,
-        )
-
-
-def find_devices() -> NvidiaDevices | None:
-    """The devices that CUDA_VISIBLE_DEVICES leaves to the job; None for none, or without NVML."""
-    try:
-        import pynvml
-
-        pynvml.nvmlInit()
-        names = _visible(os.environ.get("CUDA_VISIBLE_DEVICES"), pynvml.nvmlDeviceGetCount())
-        by_number, by_name = pynvml.nvmlDeviceGetHandleByIndex, pynvml.nvmlDeviceGetHandleByUUID
-        handles = [by_number(int(name)) if name.isdigit() else by_name(name.encode()) for name in names]
-    except (ImportError, OSError, ValueError):
-        return None
-    except pynvml.NVMLError:
-        return None
-    return NvidiaDevices(pynvml, handles) if handles else None
-
-
-def _visible(setting: str | None, count: int) -> list[str]:
-    """Names of devices as CUDA reads the setting: all without one, none after an empty or negative entry."""
-    if setting is None:
-        return [str(number) for number in range(count)]
-    names = []
-    for name in setting.split(","):
-        if not name.strip() or name.strip().startswith("-"):
-            break
-        names.append(name.strip())
-    return names

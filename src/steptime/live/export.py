@@ -18,6 +18,7 @@ import msgspec
 
 from steptime.errors import OutputError, UsageError
 from steptime.live.view import LiveView, RankView
+from steptime.recording.recording import DeviceSample
 from steptime.report.printable import one_line
 
 FORMATS = ("jsonl", "prometheus", "otlp")
@@ -73,17 +74,22 @@ def _of_job(view: LiveView) -> Iterator[Number]:
     sample = view.machine
     if sample is None:
         return
+    yield Number("job_cpus", "", "CPUs that the job uses.", sample.job_cpu)
+    yield Number("other_cpus", "", "CPUs that other programs use.", sample.other_cpu)
+    for device in sample.devices:
+        yield from _of_device(device)
+
+
+def _of_device(device: DeviceSample) -> Iterator[Number]:
+    which = (("gpu", str(device.index) if device.index is not None else ""), ("uuid", device.uuid))
     known = (
-        ("job_cpus", "", "CPUs that the job uses.", sample.job_cpu),
-        ("other_cpus", "", "CPUs that other programs use.", sample.other_cpu),
-        ("gpu_utilization", "ratio", "Share of time in which some kernel ran, mean of the job's devices.",
-         None if sample.gpu_utilization is None else sample.gpu_utilization / 100),
-        ("gpu_memory", "bytes", "Memory in use on the job's devices.", sample.gpu_memory_bytes),
-        ("gpu_clock", "hertz", "Clock of the slowest of the job's devices.",
-         None if sample.gpu_clock_mhz is None else sample.gpu_clock_mhz * 1e6),
-        ("gpu_power", "watts", "Power that the job's devices draw.", sample.gpu_power_watts),
+        ("gpu_utilization", "ratio", "Share of time in which some kernel ran on a device of the job's.",
+         None if device.utilization is None else device.utilization / 100),
+        ("gpu_memory", "bytes", "Memory in use on the device.", device.memory_bytes),
+        ("gpu_clock", "hertz", "Clock of the device.", None if device.clock_mhz is None else device.clock_mhz * 1e6),
+        ("gpu_power", "watts", "Power that the device draws.", device.power_watts),
     )  # fmt: skip
-    yield from (Number(name, unit, help, float(value)) for name, unit, help, value in known if value is not None)
+    yield from (Number(name, unit, help, float(value), which) for name, unit, help, value in known if value is not None)
 
 
 class Exporter(Protocol):

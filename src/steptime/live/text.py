@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from steptime.live.view import LiveView, RankView
 from steptime.quantities import format_bytes, format_change, format_count, format_duration, format_samples, format_share
-from steptime.recording.recording import TelemetrySample
+from steptime.recording.recording import DeviceSample, TelemetrySample
 from steptime.report.printable import one_line
 
 BLOCKS = " ▁▂▃▄▅▆▇█"
@@ -86,32 +86,37 @@ def notes(view: LiveView) -> list[str]:
             about.append(f"{format_bytes(rank.bytes)} of memory")
         lines.append("; ".join(about))
     if view.machine is not None:
-        lines.append(machine_line(view.machine))
+        lines += machine_lines(view.machine)
     return list(filter(None, lines))
 
 
-def machine_line(sample: TelemetrySample) -> str:
-    """The newest look at the machine: the devices of the job first."""
-    gpu = []
-    if sample.gpu_utilization is not None:
-        gpu.append(f"{sample.gpu_utilization:.0f} % busy")
-    if sample.gpu_memory_bytes is not None:
-        most = f" of {format_bytes(sample.gpu_memory_total_bytes)}" if sample.gpu_memory_total_bytes else ""
-        gpu.append(f"{format_bytes(sample.gpu_memory_bytes)}{most}")
-    if sample.gpu_clock_mhz is not None:
-        most = f" of {sample.gpu_max_clock_mhz:,}" if sample.gpu_max_clock_mhz else ""
-        gpu.append(f"{sample.gpu_clock_mhz:,}{most} MHz")
-    if sample.gpu_power_watts is not None:
-        most = f" of {sample.gpu_power_limit_watts:.0f}" if sample.gpu_power_limit_watts else ""
-        gpu.append(f"{sample.gpu_power_watts:.0f}{most} W")
-    reasons = [name for bit, name in HELD_BACK if (sample.gpu_throttle_reasons or 0) & bit]
-    if reasons:
-        gpu.append(f"held back by {' and '.join(dict.fromkeys(reasons))}")
-    if sample.gpu_other_processes:
-        gpu.append(f"{format_count(sample.gpu_other_processes, 'other program')} on it")
+def machine_lines(sample: TelemetrySample) -> list[str]:
+    """The newest look at the machine: a line for each device of the job, then the CPUs."""
     cpus = f"CPUs: job {sample.job_cpu:.1f}, others {sample.other_cpu:.1f}"
     pressure = f", {sample.pressure:.0f} % of the time something waits for one" if sample.pressure else ""
-    return f"{'GPU: ' + ', '.join(gpu) + '; ' if gpu else ''}{cpus}{pressure}"
+    return [*filter(None, map(_device_line, sample.devices)), cpus + pressure]
+
+
+def _device_line(device: DeviceSample) -> str:
+    """What the driver tells of it; "" where it tells nothing."""
+    told = []
+    if device.utilization is not None:
+        told.append(f"{device.utilization:.0f} % busy")
+    if device.memory_bytes is not None:
+        most = f" of {format_bytes(device.memory_total_bytes)}" if device.memory_total_bytes else ""
+        told.append(f"{format_bytes(device.memory_bytes)}{most}")
+    if device.clock_mhz is not None:
+        most = f" of {device.max_clock_mhz:,}" if device.max_clock_mhz else ""
+        told.append(f"{device.clock_mhz:,}{most} MHz")
+    if device.power_watts is not None:
+        most = f" of {device.power_limit_watts:.0f}" if device.power_limit_watts else ""
+        told.append(f"{device.power_watts:.0f}{most} W")
+    reasons = [name for bit, name in HELD_BACK if (device.throttle_reasons or 0) & bit]
+    if reasons:
+        told.append(f"held back by {' and '.join(dict.fromkeys(reasons))}")
+    if device.other_processes:
+        told.append(f"{format_count(device.other_processes, 'other program')} on it")
+    return f"{device.name}: {', '.join(told)}" if told else ""
 
 
 RANK_HEADER = ("rank", "host", "steps", "step", "samples/s", "input", "between steps", "memory", "")
@@ -156,8 +161,10 @@ def line(view: LiveView) -> str:
     told += [f"{part.name} {format_share(part.share)}" for part in shares if part.share >= LEAST]
     late = [each.name for each in view.ranks if each.late]
     told += [f"{' and '.join(late)} late ({format_duration(view.waiting)}/step)"] if late else []
-    if view.machine is not None and view.machine.gpu_utilization is not None:
-        told.append(f"GPU {view.machine.gpu_utilization:.0f} % busy")
+    devices = view.machine.devices if view.machine is not None else ()
+    if busy := sorted(each.utilization for each in devices if each.utilization is not None):
+        shown = "–".join(dict.fromkeys(f"{each:.0f}" for each in (busy[0], busy[-1])))
+        told.append(f"GPU{'s' * (len(busy) > 1)} {shown} % busy")
     told += [f"nothing new for {view.silent:.0f} s"] if view.silent > QUIET else []
     return one_line(f"{_time(view.elapsed)}: {_steps(total)}; {', '.join(told)}")
 

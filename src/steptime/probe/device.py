@@ -27,6 +27,17 @@ def in_use() -> bool:
     return bool(torch.cuda.is_initialized())
 
 
+def told_apart() -> dict[int, str]:
+    """UUIDs of the devices on which this process has a context, by number; {} where torch tells none (before 2.4), and
+    while a graph is captured. Nothing is initialised by asking, and the current device stays the one that it is."""
+    if not in_use() or torch.cuda.is_current_stream_capturing():
+        return {}
+    has_context = getattr(torch._C, "_cuda_hasPrimaryContext", torch.cuda.memory_reserved)
+    numbers = [number for number in range(torch.cuda.device_count()) if has_context(number)]
+    uuids = {number: getattr(torch.cuda.get_device_properties(number), "uuid", None) for number in numbers}
+    return {number: str(uuid) for number, uuid in uuids.items() if uuid is not None}
+
+
 def drained() -> None:
     """Returns when the current device has done what was launched on it, and every other that holds tensors; at once
     while a graph is captured, which waiting would spoil."""

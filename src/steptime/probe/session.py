@@ -6,6 +6,7 @@ once, and training goes on. What is done at which step stands in `schedule`.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gc
 import inspect
@@ -43,6 +44,8 @@ from steptime.probe.steps import Pace, StepCounter, StepNumber, Untrained
 GARBAGE = int(Kind.GARBAGE)
 LEAST = 20_000
 """ns: collections of the youngest generation come by the hundred a step and cost microseconds; not worth a record."""
+DEVICES_PERIOD = 1_000_000_000
+"""ns between two looks at which devices the process has a context on."""
 KEPT = 8192
 """Readings kept between two boundaries; of more, the oldest are dropped. Even: readings come in pairs."""
 
@@ -380,6 +383,8 @@ class Housekeeping:
         self._begin = 0
         self._dirty = False
         self.bars = BarMark()
+        self._devices: dict[int, str] = {}
+        self._devices_due = 0
 
     def finish(self) -> None:
         """At the end of the process: the device's peak may have grown since the last sample."""
@@ -388,7 +393,11 @@ class Housekeeping:
 
     def boundary(self) -> None:
         self._sample(False)
-        self.bars.look(self._recorder.folder, time.perf_counter_ns())
+        now = time.perf_counter_ns()
+        self.bars.look(self._recorder.folder, now)
+        if now >= self._devices_due:
+            self._devices_due = now + DEVICES_PERIOD
+            self._write_devices()
         handler: Any = sys.modules.get("torch._dynamo.callback")
         if not self._compiler_seen and hasattr(handler, "on_compile_end"):  # else another thread is importing it
             self._compiler_seen = self._dirty = True
@@ -396,6 +405,17 @@ class Housekeeping:
             handler.on_compile_end(self._compile_ends)
         if self._dirty:
             self.write_compilations()
+
+    def _write_devices(self) -> None:
+        """Those on which the process has a context since the last look: what looks at devices from outside is to look
+        at no others. One that is lost is the job's to find out."""
+        found: dict[int, str] = {}
+        with contextlib.suppress(RuntimeError):
+            found = device.told_apart()
+        for number, uuid in found.items():
+            if self._devices.get(number) != uuid:
+                self._devices[number] = uuid
+                self._recorder.fact("device", identity=number, uuid=uuid)
 
     def _compile_begins(self, *_: Any) -> None:
         self.compiled = True

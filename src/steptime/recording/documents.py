@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -29,6 +30,7 @@ ESCAPE = re.compile(rb"\\(?:ud[89ab]..\\ud[c-f]..|(?P<half>ud[89a-f]..)|.)", re.
 """An escape of JSON, as Python writes it: a surrogate pair, half of one, or any other."""
 
 FACT_TYPES: dict[str, type[Any]] = {
+    "device": rec.DeviceFacts,
     "optimizer": rec.OptimizerFacts,
     "root": rec.RootFacts,
     "loader": rec.LoaderFacts,
@@ -142,6 +144,16 @@ def decode_fact(line: bytes) -> object:
     if not _bounded(fact):
         raise ValueError("a number is out of range")
     return fact
+
+
+def decode_sample(line: bytes) -> rec.TelemetrySample:
+    """One line of telemetry.jsonl. Raises ValueError. Old recordings have the figures of all devices of the
+    machine as one, in fields of the sample that begin with "gpu_"."""
+    sample = decode_document(line, rec.TelemetrySample)
+    if b'"gpu_' not in line:
+        return sample
+    merged = decode_document(line.replace(b'"gpu_', b'"'), rec.DeviceSample)
+    return replace(sample, devices=(merged,)) if merged != rec.DeviceSample() else sample
 
 
 def _bounded(value: Any) -> bool:

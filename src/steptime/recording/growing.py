@@ -11,7 +11,6 @@ import os
 import stat
 from collections import Counter, deque
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
@@ -22,7 +21,7 @@ from steptime.arrays import Bool
 from steptime.errors import RecordingError
 from steptime.journal import RECORD, Kind
 from steptime.recording import documents
-from steptime.recording.documents import decode_document, decode_fact, decode_lines
+from steptime.recording.documents import decode_fact, decode_lines, decode_sample
 from steptime.recording.load import assemble_process, life_of, process_folders, read_facts, read_manifest
 from steptime.recording.packed import ASIDE, LAYOUT, SUFFIX, VALUE_KINDS, Records, decode, unpack
 from steptime.recording.recording import Manifest, Process, ProcessFacts, TelemetrySample
@@ -234,7 +233,6 @@ class GrowingRecording:
         for folder in folders[:MOST_PROCESSES]:
             if folder not in self.processes:
                 self.processes[folder] = GrowingProcess(folder, self.manifest)
-        decode_sample = partial(decode_document, kind=TelemetrySample)
         for lines in self._telemetry.read():
             self.samples.extend(decode_lines(self.path / "telemetry.jsonl", lines, decode_sample, []))
         return frozenset(folder for folder, process in self.processes.items() if process.read())

@@ -12,7 +12,6 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -22,7 +21,14 @@ import numpy as np
 from steptime.errors import RecordingError, no_such_file
 from steptime.journal import EARLY_WINDOW, FORMAT_VERSION, RECORD, SPAWNED
 from steptime.recording import documents, recording as rec
-from steptime.recording.documents import decode_document, decode_fact, decode_lines, read_blocks, read_bytes
+from steptime.recording.documents import (
+    decode_document,
+    decode_fact,
+    decode_lines,
+    decode_sample,
+    read_blocks,
+    read_bytes,
+)
 from steptime.recording.packed import ASIDE, CLOCK_SLACK, LONGEST_LIFE, SUFFIX, Decoded, Life, decode, unpack
 from steptime.recording.recording import Parity, StepWork
 
@@ -166,7 +172,7 @@ def look_into(path: Path) -> Contents:
     samples = decode_lines(
         file,
         read_bytes(file, documents.LARGEST_LINES, problems),
-        partial(decode_document, kind=rec.TelemetrySample),
+        decode_sample,
         problems,
     )
     samples.sort(key=lambda sample: sample.monotonic_ns)
@@ -334,6 +340,7 @@ def assemble_process(
         caught=tuple(_of(found, rec.CaughtFacts)),
         line_cost=next(reversed(_of(found, rec.LineCostFacts)), None),
         graph_breaks=tuple(_of(found, rec.GraphBreakFacts)),
+        devices=_newest(_of(found, rec.DeviceFacts), "identity"),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -52,6 +53,15 @@ class ProcessFacts:
     def system_number(self) -> tuple[str, int]:
         """Host and pid: two programs that one process ran one after another share it."""
         return self.host, self.pid
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceFacts:
+    """A device on which the process has a context. identity: the number that torch knows it by in this process. uuid:
+    of the device, or of the instance of a shared one (MIG), as CUDA tells it: without NVML's "GPU-" or "MIG-"."""
+
+    identity: int
+    uuid: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -464,13 +474,49 @@ class Parity:
 
 
 @dataclass(frozen=True, slots=True)
+class DeviceSample:
+    """One look at a device that the job works on, by NVIDIA's driver; None what the device does not tell.
+
+    uuid: as NVML has it, "GPU-" or "MIG-" before the one of `DeviceFacts`; "" for all devices of the machine in one, as
+    old recordings have it. index: as nvidia-smi counts. utilization: percent of time with a kernel on it.
+    throttle_reasons: nvmlClocksEventReason bits. other_processes: that are not the job's. link: lanes and generation of
+    PCI Express, and what device and slot can do.
+    """
+
+    uuid: str = ""
+    index: int | None = None
+    utilization: float | None = None
+    memory_bytes: int | None = None
+    clock_mhz: int | None = None
+    max_clock_mhz: int | None = None
+    throttle_reasons: int | None = None
+    other_processes: int | None = None
+    memory_total_bytes: int | None = None
+    power_watts: float | None = None
+    power_limit_watts: float | None = None
+    link_width: int | None = None
+    link_max_width: int | None = None
+    link_generation: int | None = None
+    link_max_generation: int | None = None
+
+    @property
+    def name(self) -> str:
+        """As nvidia-smi knows it: "GPU 3 (GPU-085e383e)"; "GPU" where the sample does not say which it is of."""
+        number = f" {self.index}" if self.index is not None else ""
+        return f"GPU{number}" + (f" ({'-'.join(self.uuid.split('-')[:2])})" if self.uuid else "")
+
+    def of(self, devices: Sequence[DeviceFacts]) -> bool:
+        """Whether it is of one of a process's own; an old sample, of which nobody knows it, is."""
+        return not self.uuid or self.uuid.partition("-")[2] in {device.uuid for device in devices}
+
+
+@dataclass(frozen=True, slots=True)
 class TelemetrySample:
     """One look at the job's processes and the machine, by the supervisor, about once a second.
 
     times: monotonic ns. cpu: seconds of CPU per second, of the job and of everything else on the machine.
     pressure: /proc/pressure/cpu "some avg10", percent. bytes: resident set of the job. steal: CPU seconds per second.
-    gpu: of all devices that the job may use: mean utilization (percent), summed memory, lowest clock, all reasons,
-    summed power and its limit, the narrowest and slowest link to the host; None what a device does not tell.
+    devices: those on which the job's processes on this host have told that they have a context.
     """
 
     monotonic_ns: int
@@ -479,19 +525,7 @@ class TelemetrySample:
     resident_bytes: int
     pressure: float | None = None
     steal: float | None = None
-    gpu_utilization: float | None = None
-    gpu_memory_bytes: int | None = None
-    gpu_clock_mhz: int | None = None
-    gpu_max_clock_mhz: int | None = None
-    gpu_throttle_reasons: int | None = None
-    gpu_other_processes: int | None = None
-    gpu_memory_total_bytes: int | None = None
-    gpu_power_watts: float | None = None
-    gpu_power_limit_watts: float | None = None
-    gpu_link_width: int | None = None
-    gpu_link_max_width: int | None = None
-    gpu_link_generation: int | None = None
-    gpu_link_max_generation: int | None = None
+    devices: tuple[DeviceSample, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -548,6 +582,7 @@ class Process:
     caught: tuple[CaughtFacts, ...] = ()
     line_cost: LineCostFacts | None = None
     graph_breaks: tuple[GraphBreakFacts, ...] = ()
+    devices: tuple[DeviceFacts, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

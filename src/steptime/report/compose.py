@@ -25,7 +25,15 @@ from steptime.intervals import union
 from steptime.journal import RECORD, Kind
 from steptime.machine.machine import Machine
 from steptime.quantities import Estimate, mean_of
-from steptime.recording.recording import Manifest, Process, Recording, SettingsFacts, TelemetrySample
+from steptime.recording.recording import (
+    DeviceFacts,
+    DeviceSample,
+    Manifest,
+    Process,
+    Recording,
+    SettingsFacts,
+    TelemetrySample,
+)
 from steptime.report.report import (
     ENDED,
     SCHEMA_VERSION,
@@ -182,26 +190,42 @@ MOST_SAMPLES = 240
 """Of the machine over time: a plot is no wider."""
 
 
-def machine_over_time(telemetry: Sequence[TelemetrySample], case: Case, begin: int) -> MachineOverTime | None:
-    """From the launcher's telemetry. begin: monotonic ns, the first step's. A series that one of the samples lacks is
-    left out."""
+def machine_over_time(
+    telemetry: Sequence[TelemetrySample], own: Sequence[DeviceFacts], case: Case, begin: int
+) -> MachineOverTime | None:
+    """From the launcher's telemetry. own: the process's devices. begin: monotonic ns, the first step's. A series that
+    one of the samples lacks is left out, and the time before the process has told its devices."""
     cpus = case.settings.usable_cpus if case.settings is not None else 0
-    samples = telemetry[:: len(telemetry) // MOST_SAMPLES + 1]
+    told = next((number for number, each in enumerate(telemetry) if any(device.of(own) for device in each.devices)), 0)
+    samples = telemetry[told :: (len(telemetry) - told) // MOST_SAMPLES + 1]
     if len(samples) < LEAST_SAMPLES or not cpus:
         return None
     every: dict[str, list[float | None]] = {
         "CPUs of the job": [100 * each.job_cpu / cpus for each in samples],
         "CPUs of other programs": [100 * each.other_cpu / cpus for each in samples],
         "waiting for a CPU": [each.pressure for each in samples],
-        "GPU utilisation": [each.gpu_utilization for each in samples],
-        "GPU clock": [_percent(each.gpu_clock_mhz, each.gpu_max_clock_mhz) for each in samples],
-        "GPU memory": [_percent(each.gpu_memory_bytes, each.gpu_memory_total_bytes) for each in samples],
-        "GPU power": [_percent(each.gpu_power_watts, each.gpu_power_limit_watts) for each in samples],
-        "GPU held back": [_held_back(each.gpu_throttle_reasons) for each in samples],
     }
+    looks = [{each.name: each for each in sample.devices if each.of(own)} for sample in samples]
+    names = dict.fromkeys(name for look in looks for name in look)
+    for name in names:
+        every |= _device_over_time(name if len(names) > 1 else "GPU", [look.get(name, UNSEEN) for look in looks])
     known = {name: [min(value, 100.0) for value in values if value is not None] for name, values in every.items()}
     series = tuple((name, tuple(values)) for name, values in known.items() if len(values) == len(samples))
     return MachineOverTime(tuple(each.monotonic_ns - begin for each in samples), series)
+
+
+UNSEEN = DeviceSample()
+"""Of a device that a sample does not have."""
+
+
+def _device_over_time(name: str, samples: Sequence[DeviceSample]) -> dict[str, list[float | None]]:
+    return {
+        f"{name} utilisation": [each.utilization for each in samples],
+        f"{name} clock": [_percent(each.clock_mhz, each.max_clock_mhz) for each in samples],
+        f"{name} memory": [_percent(each.memory_bytes, each.memory_total_bytes) for each in samples],
+        f"{name} power": [_percent(each.power_watts, each.power_limit_watts) for each in samples],
+        f"{name} held back": [_held_back(each.throttle_reasons) for each in samples],
+    }
 
 
 def _percent(part: float | None, whole: float | None) -> float | None:

@@ -134,7 +134,7 @@ def cost_text(cost: Cost, step: float) -> str:
             always = f"{about}{format_duration(cost.always_ns)} always, from step to step ({whole})"
     if cost.tracer is not None:
         longer = f"{format_duration(cost.tracer.value)}/step ({format_share(cost.tracer.value / step)})"
-        always += f"; {longer} since the profiler was on: CUPTI may stay attached (TEARDOWN_CUPTI=1 detaches it)"
+        always += f"; {longer} more since the profiler was on, though its tracer was detached (unless TEARDOWN_CUPTI=0)"
     counts = ((cost.lined_steps, "line-timed"), (cost.profiled_steps, "profiled"))
     looked = " and ".join(f"{count} {how}" for count, how in counts if count)
     what = f", for {looked} step{'' if cost.lined_steps + cost.profiled_steps == 1 else 's'}" if looked else ""

@@ -185,6 +185,12 @@ COLLECTIVE_ON_HOST = re.compile(r"^(gloo|mpi|ucc):")
 """Annotations of collectives whose library works on the host."""
 COLLECTIVE_ON_DEVICE = re.compile(r"^(nccl|rccl|xccl|hccl):")
 """Annotations of collectives whose library works on devices only."""
+OPERATOR_ON_DEVICE = re.compile(
+    r"^aten::(cudnn_(convolution|batch_norm|affine)|_cudnn_(rnn|attention|ctc)|miopen_|"
+    r"_(flash|efficient)_attention_(for|back)ward$)"
+)
+"""Operators that have kernels for devices only (native_functions.yaml). Not their like that torch asks on a CPU, too:
+cudnn_is_acceptable, and _scaled_dot_product_flash_attention up to torch 2.1."""
 ANNOTATED_COLLECTIVE = re.compile(r"^(nccl|rccl|xccl|hccl|gloo|mpi|ucc):")
 COLLECTIVE = re.compile(
     r"^(c10d::|_c10d_functional::|(gloo|nccl|rccl|mpi|ucc|xccl|hccl)::?|record_param_comms|_C_custom_ar::|"

@@ -351,12 +351,13 @@ def load_of(telemetry: Sequence[TelemetrySample]) -> MachineLoad:
         return MachineLoad()
     pressures = [sample.pressure for sample in telemetry if sample.pressure is not None]
     steals = [sample.steal for sample in telemetry if sample.steal is not None]
+    devices = [device for sample in telemetry for device in sample.devices]
     return MachineLoad(
         other_cpu=fmean(sample.other_cpu for sample in telemetry),
         pressure=fmean(pressures) if pressures else None,
         steal=fmean(steals) if steals else None,
-        device_throttled=any((sample.gpu_throttle_reasons or 0) & SLOWED for sample in telemetry),
-        other_device_users=any((sample.gpu_other_processes or 0) > 0 for sample in telemetry),
+        device_throttled=any((device.throttle_reasons or 0) & SLOWED for device in devices),
+        other_device_users=any((device.other_processes or 0) > 0 for device in devices),
     )
 
 

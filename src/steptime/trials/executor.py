@@ -11,8 +11,8 @@ from typing import Protocol
 
 import psutil
 
+from steptime.launcher.devices import free_bytes
 from steptime.launcher.outcome import Progress
-from steptime.launcher.telemetry import find_devices
 from steptime.launcher.turns import CannotAlternateError, Turn, Turns
 from steptime.trials.containment import Layer, Workspace, ground_of
 from steptime.trials.execute import ScheduledRun, execute
@@ -52,29 +52,36 @@ class Executor(Protocol):
         """Nothing will be run any more."""
 
 
-def may_alternate(stand: Workspace, step_seconds: float, peak: int, processes: int, resident: int | None) -> bool:
+def may_alternate(
+    stand: Workspace,
+    step_seconds: float,
+    peak: int,
+    processes: int,
+    resident: int | None,
+    devices: Sequence[str] = (),
+) -> bool:
     """Whether so many processes may take turns: where a slice holds enough of their steps, memory has room for them,
     and they are not told apart by what has changed when they end. peak: bytes of one; of its tensors on a device where
-    `resident` says what it takes besides of the host's memory."""
+    `resident` says what it takes besides of the host's memory. devices: UUIDs of those that the job works on."""
     room = psutil.virtual_memory().available > ROOM * processes * (peak if resident is None else resident)
     if resident is not None:
-        devices = find_devices()
-        room &= devices is not None and devices.free_bytes() > processes * (ROOM * peak + CONTEXT)
+        room &= free_bytes(devices) > processes * (ROOM * peak + CONTEXT)
     return room and step_seconds <= LONGEST_SLICED and ground_of(stand).layer is not Layer.COPY
 
 
 class LocalExecutor:
     """This machine, one process of the trial at a time: two would disturb each other's times. alternating: several of a
-    block live at the same time and take turns, unless that is seen to do them harm. resident: as of `may_alternate`."""
+    block live at the same time and take turns, unless that is seen to do them harm. resident, devices: as of
+    `may_alternate`."""
 
     width = 1
 
-    def __init__(self, *, alternating: bool = False, resident: int | None = None) -> None:
-        self.alternating, self._resident = alternating, resident
+    def __init__(self, *, alternating: bool = False, resident: int | None = None, devices: Sequence[str] = ()) -> None:
+        self.alternating, self._resident, self._devices = alternating, resident, devices
 
     def alternates(self, stand: Workspace, step_seconds: float, peak: int, processes: int) -> bool:
         """See Executor."""
-        return self.alternating and may_alternate(stand, step_seconds, peak, processes, self._resident)
+        return self.alternating and may_alternate(stand, step_seconds, peak, processes, self._resident, self._devices)
 
     def run(self, stand: Workspace, blocks: Sequence[Block], tell: Tell) -> Generator[Run, None, None]:
         """See Executor."""

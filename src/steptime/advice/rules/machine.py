@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from steptime.advice.evidence import LoaderUse, Signal
+from collections.abc import Sequence
+
+from steptime.advice.evidence import GpuUse, LoaderUse, Signal
 from steptime.advice.line_evidence import profile_scale
 from steptime.advice.loader_model import production
 from steptime.advice.models import at_once, fitting_threads, how_to_record, idle_cpus
@@ -343,7 +345,20 @@ LIKELY_CLOCK, SURE_CLOCK = 0.5, 0.1
 """Of the computing that a full clock would save: what waits for memory does not follow the clock."""
 
 
-@rule("ST817", "gpu-slowed", needs={Signal.GPU, Signal.CATEGORIES})
+def _too(held: Sequence[GpuUse], worst: GpuUse) -> str:
+    """The process's other GPUs of which the same is so."""
+    others = [use.name for use in held if use is not worst]
+    return f"; the same holds for {' and '.join(others)}" if others else ""
+
+
+def _part_of_link(use: GpuUse) -> float:
+    """Its bandwidth, as a part of what device and slot can do; 1 where it is not told."""
+    if not (use.width and use.max_width and use.generation and use.max_generation):
+        return 1.0
+    return use.width / use.max_width * 2.0 ** (use.generation - use.max_generation)
+
+
+@rule("ST817", "gpu-slowed", needs={Signal.GPUS, Signal.CATEGORIES})
 def gpu_slowed(signals: Signals) -> Finding | None:
     """The GPU lowers its clock for heat or its power supply
 
@@ -352,30 +367,32 @@ def gpu_slowed(signals: Signals) -> Finding | None:
 
     How we know: NVIDIA's driver gives its reasons for a lower clock about once a second: hardware slowdown, heat, power
     brake. The rule fires where one of them holds in a quarter of the samples of the steady steps in which the GPU was
-    at work, and the clock is a tenth below its highest. To be saved is at most the part of the computing that the clock
-    is lower by; what waits for memory does not follow it, so that the interval is wide.
+    at work, and the clock is a tenth below its highest. Each GPU on which the process has a context counts by itself,
+    and no other GPU of the machine. To be saved is at most the part of the computing that the clock is lower by; what
+    waits for memory does not follow it, so that the interval is wide.
 
     What helps: Cooling (air flow, dust, the neighbouring card), the power cables and the supply; another node of the
     cluster. nvidia-smi -q -d PERFORMANCE,TEMPERATURE shows the state now.
 
     When to ignore it: When the machine's room is always that warm: then it is how fast this machine is.
     """
-    use = signals.gpu
-    lower = 1 - ratio(use.slowed_clock, use.max_clock)
-    if use.slowed < LEAST_HELD or lower < LEAST_SLOWER:
+    lost = {use: use.slowed * (1 - ratio(use.slowed_clock, use.max_clock)) for use in signals.gpus}
+    held = [use for use in lost if use.slowed >= LEAST_HELD and lost[use] >= LEAST_SLOWER * use.slowed]
+    if not held:
         return None
+    use = max(held, key=lost.__getitem__)
     compute = named(signals.categories, "compute")
-    whole = compute.duration.value * use.slowed * lower if compute is not None else 0.0
+    whole = compute.duration.value * lost[use] if compute is not None else 0.0
     return gpu_slowed.finding(
-        f"The GPU lowers its clock for heat or supply in {format_share(use.slowed)} of the samples: "
-        f"{use.slowed_clock:.0f} of {use.max_clock:.0f} MHz",
+        f"{use.name} lowers its clock for heat or supply in {format_share(use.slowed)} of the samples: "
+        f"{use.slowed_clock:.0f} of {use.max_clock:.0f} MHz{_too(held, use)}",
         "Look at its cooling and its power cables (nvidia-smi -q -d PERFORMANCE,TEMPERATURE), or take another node.",
         partly(whole, LIKELY_CLOCK, SURE_CLOCK, signals.step),
         category="compute",
     )
 
 
-@rule("ST818", "gpu-power-capped", needs={Signal.GPU}, weight=Weight.NOTE)
+@rule("ST818", "gpu-power-capped", needs={Signal.GPUS}, weight=Weight.NOTE)
 def gpu_power_capped(signals: Signals) -> Finding | None:
     """The GPU runs at the limit of its power
 
@@ -391,18 +408,20 @@ def gpu_power_capped(signals: Signals) -> Finding | None:
 
     When to ignore it: When the limit is the board's own.
     """
-    use = signals.gpu
-    if use.capped < LEAST_HELD or 1 - ratio(use.capped_clock, use.max_clock) < LEAST_SLOWER:
+    lower = {use: 1 - ratio(use.capped_clock, use.max_clock) for use in signals.gpus}
+    held = [use for use in lower if use.capped >= LEAST_HELD and lower[use] >= LEAST_SLOWER]
+    if not held:
         return None
+    use = max(held, key=lambda use: use.capped * lower[use])
     watts = f" ({use.power:.0f} of {use.limit:.0f} W)" if use.power is not None and use.limit is not None else ""
     return gpu_power_capped.finding(
-        f"The GPU is at its power limit{watts} in {format_share(use.capped)} of the samples: "
-        f"{use.capped_clock:.0f} of {use.max_clock:.0f} MHz",
+        f"{use.name} is at its power limit{watts} in {format_share(use.capped)} of the samples: "
+        f"{use.capped_clock:.0f} of {use.max_clock:.0f} MHz{_too(held, use)}",
         "Compare the limit with the board's default: nvidia-smi -q -d POWER.",
     )
 
 
-@rule("ST819", "narrow-link", needs={Signal.GPU}, uses={Signal.CATEGORIES})
+@rule("ST819", "narrow-link", needs={Signal.GPUS}, uses={Signal.CATEGORIES})
 def narrow_link(signals: Signals) -> Finding | None:
     """The GPU's link to the host is narrower or slower than it could be
 
@@ -417,18 +436,18 @@ def narrow_link(signals: Signals) -> Finding | None:
 
     When to ignore it: When hardly anything is copied: then it is told as a note.
     """
-    use = signals.gpu
-    if not (use.width and use.max_width and use.generation and use.max_generation):
+    parts = {use: _part_of_link(use) for use in signals.gpus}
+    held = [use for use in parts if parts[use] < 1]
+    if not held:
         return None
-    part = use.width / use.max_width * 2.0 ** (use.generation - use.max_generation)
-    if part >= 1:
-        return None
+    use = min(held, key=parts.__getitem__)
+    part = parts[use]
     copying = named(signals.categories, "copy") if signals.has(Signal.CATEGORIES) else None
     saving = scaled(copying.duration, 1 - part) if copying is not None else None
     matters = saving is not None and saving.value >= LEAST_COPYING * signals.step.duration.value
     return narrow_link.finding(
-        f"The GPU's link has {format_count(use.width, 'lane')} of generation {use.generation}, of "
-        f"{use.max_width} of generation {use.max_generation}: {format_share(part)} of its bandwidth",
+        f"{use.name} has a link of {format_count(use.width or 0, 'lane')} of generation {use.generation}, of "
+        f"{use.max_width} of generation {use.max_generation}: {format_share(part)} of its bandwidth{_too(held, use)}",
         "Try another slot or node, and look at the slot's settings in the firmware.",
         saving if matters else None,
         category="copy" if matters else "",

@@ -20,7 +20,7 @@ from steptime.analysis.operators import grouped, per_step, step_at
 from steptime.analysis.recorded_breakdown import RecordedBreakdown
 from steptime.analysis.step_context import StepContext, step_context
 from steptime.analysis.timeline import Phase
-from steptime.analysis.trace_steps import find_steps
+from steptime.analysis.trace_steps import whole_steps
 from steptime.analysis.traffic import Parameters, argument_bytes, parameters_of
 from steptime.arrays import Bool, Int64
 from steptime.intervals import Intervals, claim, contains, measure, union
@@ -272,10 +272,10 @@ def _elements(trace: Trace, row: int) -> int:
 
 def summarise_trace(trace: Trace, rank: int) -> RankSummary | None:
     """A rank of which nothing but its trace is known; None where the trace has no step."""
-    boundaries = find_steps(trace).boundaries
-    if not len(boundaries):
+    trace, found = whole_steps(trace)
+    if not len(found.boundaries):
         return None
-    whole = step_context(trace, boundaries)
+    whole = step_context(trace, found.boundaries)
     return summarise(whole, breakdown_of(whole), rank)
 
 

@@ -26,7 +26,7 @@ from steptime.analysis.breakdown import breakdown_of, claims_of, device_of
 from steptime.analysis.categories import Category, Claims
 from steptime.analysis.idle import IdleGaps, gaps_of
 from steptime.analysis.step_context import step_context
-from steptime.analysis.trace_steps import steps_of
+from steptime.analysis.trace_steps import whole_steps
 from steptime.analysis.what_if.critical_path import PathKind
 from steptime.analysis.what_if.graph import NONE
 from steptime.analysis.what_if.what_if import Replay, rerun
@@ -203,7 +203,8 @@ def check_destination(path: Path, destination: Path, *, force: bool) -> None:
 
 def _slices(trace: Trace) -> Iterator[Slice]:
     """All slices, track by track, in time order on each; slices that enclose others come before them."""
-    boundaries = steps_of(trace)
+    trace, found = whole_steps(trace)
+    boundaries = found.boundaries
     if not len(boundaries):
         raise NothingMeasuredError("trace-without-steps", f"{trace.path} holds no event that took time: no step.")
     machine = look_up(device_of(trace))
