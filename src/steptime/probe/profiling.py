@@ -110,7 +110,14 @@ def tell_kineto(detach: bool) -> None:
     in C alone: `os.environ` stays as it is. It is given a value before the first profile starts and only another one
     later, since a thread that reads the environment in C must not see it grow."""
     if TEARDOWN not in os.environ:
-        os.putenv(TEARDOWN, "1" if detach else "0")
+        os.putenv(TEARDOWN, "1" if detach and comes_back() else "0")
+
+
+def comes_back() -> bool:
+    """Whether the tracer can be attached again in a job with CUDA graphs: before CUDA 12.6 the job may crash then
+    (torch.profiler.profiler says so where it keeps the tracer itself)."""
+    version = re.match(r"(\d+)\.(\d+)", torch.version.cuda or "")
+    return version is not None and (int(version[1]), int(version[2])) >= (12, 6)
 
 
 def start_in_silence(profile: Any) -> None:
