@@ -406,8 +406,8 @@ def _blocks(path: Path, problems: list[str]) -> Iterator[bytes]:
 
 def _traces(folder: Path, traces: list[rec.TraceFacts], problems: list[str]) -> tuple[rec.TraceFacts, ...]:
     """Traces whose files are there, compressed since or not; a path that leads out of the folder is not followed. The
-    early one is left out where a later one does its service. Where a job changes what ends its steps (it evaluated first,
-    and trains now), its windows begin again and are written over: of several with one name the last is meant."""
+    early one is left out where a later one does its service. Where a job changes what ends its steps (it evaluated, and
+    trains now), its windows begin again and are written over: of several with one name the last is meant."""
     present = []
     for trace in {trace.path: trace for trace in traces}.values():
         names = (trace.path, trace.path + ".gz") if Path(trace.path).name == trace.path else ()
