@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -146,24 +147,24 @@ def test_discovery_counts_torchs_own_functions() -> None:
     assert discovery.stop().torch_calls == 30
 
 
+@pytest.mark.skipif(hasattr(sys, "monitoring"), reason="sys.monitoring tells of timed functions only")
 def test_the_line_timeline_gives_up_after_as_many_calls_as_it_may_see(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lines, "MOST_CALLED", 50)
-    if not hasattr(lines.sys, "monitoring"):
-        notes: list[str] = []
-        timeline = LineTimeline(lambda *_: None, lambda *_, **__: None, notes.append)
+    notes: list[str] = []
+    timeline = LineTimeline(lambda *_: None, lambda *_, **__: None, notes.append)
 
-        def nothing() -> None:
-            return
+    def nothing() -> None:
+        return
 
-        def loop() -> None:
-            for _ in range(1_000):
-                nothing()
+    def loop() -> None:
+        for _ in range(1_000):
+            nothing()
 
-        assert timeline.start(loop.__code__, [], None)
-        loop()
-        assert lines.sys.gettrace() is None
-        timeline.stop()
-        assert "after 50 calls" in notes[0]
+    assert timeline.start(loop.__code__, [], None)
+    loop()
+    assert sys.gettrace() is None
+    timeline.stop()
+    assert "after 50 calls" in notes[0]
 
 
 # -- the script ------------------------------------------------------------------------------------------------------
@@ -296,7 +297,7 @@ def test_lines_are_sampled_only_while_there_is_anything_left(session: Session) -
     session.allowance.slowed = 60 * SECOND
     session._script = schedule._sampled(session)
     assert next(session._script, "over") == "over"
-    assert schedule.sys.gettrace() is None
+    assert sys.gettrace() is None
 
 
 def test_leaks_are_not_hunted_where_looking_takes_too_long(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -53,20 +53,22 @@ class Form:
 
 
 class Allowance:
-    """Of one process. slowed: ns by which measured steps were longer than usual. events, calls: of the profiler, and of
-    functions with stacks, in a step, as far as is known. detailed: whether a window with shapes was taken."""
+    """Of one process. slowed: ns by which measured steps were longer than usual. fixed: ns of the time held that no
+    smaller measurement would have saved, as a device's tracer takes for its first start. events, calls: of the
+    profiler, and of functions with stacks, in a step, as far as is known. detailed: whether a window with shapes was
+    taken."""
 
     def __init__(self, held: Callable[[], int], clock: Callable[[], int] = time.perf_counter_ns) -> None:
         """held: ns for which the probe has held the job so far; clock: ns."""
         self._held, self._clock = held, clock
         self._begin = clock()
-        self.slowed = self.events = self.calls = 0
+        self.slowed = self.fixed = self.events = self.calls = 0
         self.detailed = False
 
     @property
     def spent(self) -> int:
         """ns that measuring has cost the job so far."""
-        return self._held() + self.slowed
+        return self._held() - self.fixed + self.slowed
 
     def share(self, asked: bool = False) -> int:
         """ns that the next measurement may cost: 0 where it must wait. asked: for by the user, who pays for it."""

@@ -102,6 +102,8 @@ SINGLE_PERIOD = SECOND // 5
 """Between two single steps that are compared with those before, on devices too, where we are told of each."""
 LOG_SECONDS = 10.0
 """Between two times that numbers go to the job's own loggers."""
+LEAST_FOR_LEAKS = SECOND // 5
+"""So many ns the hunt for leaks may take in any case: as a rule it takes less."""
 LEAVE = "leave-request"
 """A file of this name in the recording asks us to leave a job that was attached to."""
 REQUEST = "profile-request"
@@ -452,8 +454,8 @@ def _trained(session: Session) -> Iterator[Any]:
 
 def _hunt_leaks(session: Session) -> Stage:
     """Looks at what lives in Python, a few steps apart: what steps leave behind, and who keeps it."""
-    hunt, share = LeakHunt(), session.allowance.share()
-    while share:
+    hunt, share = LeakHunt(), max(session.allowance.share(), LEAST_FOR_LEAKS)
+    while True:
         begin = now()
         hunt.look(session.steps, sys._getframe())
         took = now() - begin
@@ -490,6 +492,7 @@ def _recorded(session: Session, window: ProfilerWindow, begin: int, wanted: int,
     try:
         window.start()
         session.recorder.pause(begin)
+        session.allowance.fixed += now() - begin if device.in_use() else 0
         with Deadline(patience, lambda: window.stop(session.steps - first), session.failed):
             while window.on and session.steps - first < wanted and now() - window.begin <= limit:
                 yield
