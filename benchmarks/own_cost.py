@@ -64,7 +64,7 @@ def pair(kind: str, steps: int, number: int) -> dict[str, Any]:
     job = [sys.executable, str(JOB), kind, str(steps)]
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.json"
-        options = ["--quiet", "--no-peaks", "--recording", f"{folder}/recording", "-o", str(report)]
+        options = ["--quiet", "--no-peaks", "--full", "--recording", f"{folder}/recording", "-o", str(report)]
         commands = {"bare": job, "watched": [*STEPTIME, "run", *options, "--", *job]}
         order = random.Random(f"{kind} {steps} {number}").sample(list(commands), 2)
         taken = {name: wall(commands[name]) for name in order}

@@ -72,6 +72,8 @@ class Found:
     inputs: Callable[[int], Inputs | None] = lambda optimizers: None
 
 
+CALLS = frozenset({"call", "c_call"})
+"""Events of Python's profile function."""
 OTHER, USER, MODULE, LOADER, UPDATE, PACKAGE, EMBEDDING = range(7)
 """What a code object is: of no interest, the user's, nn.Module's call, the loader's next, an optimiser's step, an
 installed package's, the function that reads an embedding."""
@@ -120,11 +122,9 @@ class _Operator:
 
 
 class Discovery:
-    """Watches the calling thread from `start` to `stop`."""
+    """Watches the calling thread from `start` to `stop`, or for `most_calls`, each of which takes microseconds."""
 
     def __init__(self, most_calls: int = sys.maxsize) -> None:
-        """most_calls: after which it gives up, as each of them takes microseconds."""
-        self._most_calls = most_calls
         self._uses: dict[int, _Use] = {}
         self._roles = {
             torch.nn.Module._wrapped_call_impl.__code__: MODULE,
@@ -137,7 +137,7 @@ class Discovery:
         self._sites: dict[tuple[str, str, str, int], list[Any]] = {}
         self._module_depth = self._loader_depth = 0
         self._begin = self._end = 0
-        self._calls = self._torch_calls = 0
+        self._calls, self._torch_calls, self._most_calls = 0, 0, most_calls
         self._padded: list[Padded] = []
         self._embedded: set[tuple[int, ...]] = set()
         self._seen: set[tuple[int, int, int]] = set()
@@ -181,8 +181,8 @@ class Discovery:
         ]
         lines = [{"file": file, "line": line, "names": list(names)} for (file, line), names in self._called.items()]
         tokens = self._tokens(roots)
-        counts = self._calls, self._torch_calls
-        found = Found(roots, called, self._functions(window), *counts, tokens, lines, self._inputs.found)
+        functions, inputs = self._functions(window), self._inputs.found
+        found = Found(roots, called, functions, self._calls, self._torch_calls, tokens, lines, inputs)
         self._stack.clear()
         self._uses.clear()
         return found
@@ -192,13 +192,15 @@ class Discovery:
     def _make(self) -> Callable[[FrameType, str, Any], None]:
         def profile(frame: FrameType, event: str, argument: Any) -> None:
             try:
+                if event in CALLS:
+                    self._calls += 1
+                    if self._calls == self._most_calls:
+                        self._take_away()
                 if event == "c_call":
-                    self._count()
                     self._builtin(frame, argument)
                     if self._use(frame).role == USER:
                         self._note(frame, id(frame.f_code), lambda: name_of(argument))
                 elif event == "call":
-                    self._count()
                     self._call(frame)
                 elif event == "return":
                     self._return(frame.f_code, argument)
@@ -208,11 +210,6 @@ class Discovery:
                 sys.setprofile(None)
 
         return profile
-
-    def _count(self) -> None:
-        self._calls += 1
-        if self._calls == self._most_calls:
-            self._take_away()
 
     def _builtin(self, frame: FrameType, function: Any) -> None:
         name = getattr(function, "__name__", "")
