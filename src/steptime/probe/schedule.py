@@ -574,7 +574,7 @@ def _slow_step(session: Session, slow: Occurrences) -> Stage:
     if session.steps + 1 > step:
         session.recorder.note(f"the slow step {step} was over when this rank read that all should profile it")
         return
-    if (form := session.allowance.plain(1)) is None:
+    if (form := session.allowance.plain(1, asked=True)) is None:
         session.recorder.note(f"the slow step {step} was not profiled: its window would have held the job for too long")
         return
     window = _window(session, SLOW_WINDOW + number, stacks=False, detailed=form.detailed)
