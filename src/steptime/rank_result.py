@@ -135,7 +135,7 @@ def analyse_process(
         notes=(*process.notes, f"Warm-up: {timeline.warm_up_reason}.", *_thinned(timeline)),
         problems=recorded.problems,
         machine=machine,
-        cost=cost_of(process, steps, machine, case.contention, slowed_by_tracer(layout, usual)),
+        cost=cost_of(process, steps, machine, case.contention, slowed_by_tracer(layout, usual), recording.manifest),
         throughput=throughput_of(case, steps, timeline.left_out),
         machine_over_time=machine_over_time(recording.telemetry, process.devices, case, int(steps.begin[0])),
         peak_bytes=most_held(process),

@@ -18,7 +18,7 @@ import msgspec
 import psutil
 import pytest
 
-from steptime.launcher.launch import exit_as, launch, probe_environment
+from steptime.launcher.launch import age, exit_as, launch, probe_environment
 from steptime.launcher.outcome import Outcome, ProbeOptions, Progress
 from steptime.recording.recording import Manifest, TelemetrySample
 
@@ -230,8 +230,22 @@ def test_the_manifest_says_how_the_job_began_and_ended(tmp_path: Path) -> None:
     assert (manifest.exit_status, manifest.ended_by_signal, manifest.torch_imported) == (3, None, False)
     assert manifest.ended_epoch_ns is not None
     assert 0 < manifest.ended_epoch_ns - manifest.started_epoch_ns < outcome.seconds * 1e9 + 1e9
+    assert 0 < manifest.job_ns <= outcome.seconds * 1e9
+    assert 0 <= manifest.after_ns <= outcome.seconds * 1e9
+    assert manifest.before_ns == 0, "nobody waited for this process"
     assert (outcome.status, outcome.signal, outcome.problems) == (3, None, ())
     assert (outcome.python_seen, outcome.torch_seen, outcome.steps_seen) == (True, False, False)
+
+
+def test_a_process_knows_how_old_it_is() -> None:
+    young = subprocess.run(python("from steptime.launcher.launch import age; print(age())"), capture_output=True)
+    assert 0 < int(young.stdout) < age()
+
+
+def test_what_the_launchers_own_start_has_put_off_is_known(tmp_path: Path) -> None:
+    before = age()
+    launch(["true"], tmp_path / "recording", ProbeOptions(), waited=True)
+    assert before <= read_manifest(tmp_path / "recording").before_ns <= age()
 
 
 def test_a_job_that_is_no_python_is_known_as_such(tmp_path: Path) -> None:

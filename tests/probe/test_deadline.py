@@ -6,6 +6,7 @@ import functools
 import os
 import random
 import signal
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from preloading import python
 
 torch = pytest.importorskip("torch")
 
@@ -46,6 +48,30 @@ def test_it_is_called_once_and_in_the_main_thread() -> None:
     with Deadline(1, lambda: called.append(threading.get_ident()), fails):
         wait_until(lambda: bool(called))
     assert called == [threading.get_ident()]
+
+
+TWO_AT_ONCE = """
+import sys, time
+from steptime.probe.deadline import Deadline
+called = []
+def is_called(name):
+    called.append(name)
+def overdue():
+    time.sleep(0.5)  # in C: meanwhile the other deadline passes
+    is_called("first")
+def failed(error):
+    raise error
+sys.setprofile(lambda *_: None)
+with Deadline(1, overdue, failed), Deadline(100_000_000, lambda: is_called("second"), failed):
+    while len(called) < 2:
+        sum(range(1000))
+print(*called)
+"""
+
+
+def test_a_deadline_that_passes_while_another_one_is_ended_under_a_profile_function_stops_nobody() -> None:
+    job = subprocess.run([python(), "-c", TWO_AT_ONCE], capture_output=True, text=True, timeout=LONGEST, check=True)
+    assert job.stdout == "first second\n", job.stderr
 
 
 def test_no_thread_of_ours_is_among_the_jobs() -> None:

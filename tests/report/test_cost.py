@@ -13,15 +13,18 @@ from journals import MS, US, JournalBuilder
 from steptime.advice.assemble import assemble
 from steptime.advice.evidence import LoaderUse
 from steptime.analysis.layout import lay_out_whole
+from steptime.cli.after_run import made_since
+from steptime.diagnosis import diagnose_paths
 from steptime.journal import RECORD, Kind
 from steptime.machine.machine import Machine
 from steptime.quantities import Estimate
-from steptime.recording.recording import PaddingFacts
+from steptime.recording.recording import Manifest, PaddingFacts
 from steptime.report.compose import cost_of, throughput_of
 from steptime.report.report import Cost
 from steptime.report.sentences import cost_text, throughput_text
 
 LOADER = LoaderUse("Images", 32, 0, Estimate(1e6, 1e6, 1e6, 9))
+MANIFEST = Manifest(1, "0", ("job",), "/", "box", 0)
 WATCH = 40 * US
 """What each watched step of the built job takes longer."""
 
@@ -88,6 +91,73 @@ def test_what_looking_closely_took_is_told_once_and_as_a_share_of_the_run() -> N
     found = Cost(None, 27e3, 6, 300 * MS, 500 * MS, 186.0, 10, 1000 * MS, 7000 * MS)
     once = "1.50 s once, for 10 line-timed and 6 profiled steps (21 % of this 7 s run)"
     assert cost_text(found, 79.7e6) == f"about 27 µs/step always (< 0.1 %); {once}"
+
+
+def test_the_share_is_that_of_the_whole_job_and_what_lies_around_it_is_told_apart() -> None:
+    manifest = replace(MANIFEST, before_ns=200 * MS, job_ns=10_000 * MS, after_ns=300 * MS)
+    found = Cost(
+        None, 27e3, 6, 300 * MS, 500 * MS, 186.0, 10, 1000 * MS, manifest.job_ns, 0, 0.0, None, 200 * MS, 300 * MS
+    )
+    once = "1.50 s once, for 10 line-timed and 6 profiled steps (15 % of this 10 s run)"
+    around = "500 ms before and after the job, for its start and this report"
+    assert cost_text(found, 79.7e6) == f"about 27 µs/step always (< 0.1 %); {once}; {around}"
+
+
+@pytest.mark.parametrize("job_ns", [0, 1_000 * MS])
+def test_the_manifest_says_how_long_the_job_was_and_what_lay_around_it(tmp_path: Path, job_ns: int) -> None:
+    job = JournalBuilder()
+    for _ in range(20):
+        job.next(2 * MS).forward(3 * MS).backward(4 * MS).step(1 * MS)
+    process = job.process(tmp_path)
+    steps = lay_out_whole(process).timeline.steps
+    manifest = replace(MANIFEST, before_ns=200 * MS, job_ns=job_ns, after_ns=300 * MS)
+    found = cost_of(process, steps, manifest=manifest)
+    assert (found.before_ns, found.after_ns) == (200 * MS, 300 * MS)
+    assert found.run_ns == (job_ns or cost_of(process, steps).run_ns)
+    assert 0 < cost_of(process, steps).run_ns <= 200 * MS
+
+
+def test_what_making_the_report_took_is_added_without_the_peaks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cost = Cost(None, 27e3, 6, 0, 0, 186.0, peaks_ns=3_000 * MS, before_ns=200 * MS, after_ns=300 * MS)
+    job = JournalBuilder()
+    for _ in range(20):
+        job.next(2 * MS).forward(3 * MS).backward(4 * MS).step(1 * MS)
+    job.process(tmp_path)
+    report = diagnose_paths((str(tmp_path),))
+    processes = (replace(report.processes[0], cost=cost), replace(report.processes[0], cost=None))
+    monkeypatch.setattr("time.perf_counter_ns", lambda: 10_000 * MS)
+    found = made_since(replace(report, processes=processes), 5_000 * MS).processes
+    assert found[0].cost == replace(cost, after_ns=2_300 * MS)
+    assert found[1].cost is None
+
+
+@pytest.mark.parametrize(("kind", "first"), [(Kind.DISCOVERY, 10), (Kind.LINES, 10), (Kind.DISCOVERY, 0)])
+def test_steps_in_which_functions_are_looked_for_cost_what_they_took_longer(
+    tmp_path: Path, kind: Kind, first: int
+) -> None:
+    job = JournalBuilder()
+    for number in range(30):
+        begin, slow = job.now, 5 * MS if first <= number < first + 2 else 0
+        job.next(2 * MS).forward(3 * MS + slow).backward(4 * MS).step(1 * MS)
+        if slow:
+            job.record(kind, begin, job.now)
+    process = job.process(tmp_path)
+    found = cost_of(process, lay_out_whole(process).timeline.steps)
+    assert found.slowed_ns == pytest.approx(10 * MS, rel=0.2)
+
+
+def test_a_slow_step_of_the_warm_up_is_not_all_our_doing(tmp_path: Path) -> None:
+    job = JournalBuilder()
+    for number in range(30):
+        begin = job.now
+        job.next(2 * MS).forward(3 * MS if number else 300 * MS).backward(4 * MS).step(1 * MS)
+        if not number:
+            job.record(Kind.DISCOVERY, begin, job.now)
+    process = job.process(tmp_path)
+    found = cost_of(process, lay_out_whole(process).timeline.steps)
+    assert found.slowed_ns == pytest.approx(10 * MS, rel=0.1)
 
 
 def test_records_between_the_steps_count_for_what_lies_from_step_to_step(tmp_path: Path) -> None:

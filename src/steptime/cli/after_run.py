@@ -162,6 +162,18 @@ def nothing_measured(outcome: Outcome, folder: Path) -> NothingMeasuredError | N
     )
 
 
+def made_since(report: Report, begin: int) -> Report:
+    """The report with what making it has taken since `begin` (`time.perf_counter_ns`), beside the peaks, which are told
+    by themselves."""
+    took = time.perf_counter_ns() - begin
+    processes = []
+    for process in report.processes:
+        if (cost := process.cost) is not None:
+            process = replace(process, cost=replace(cost, after_ns=cost.after_ns + max(0, took - cost.peaks_ns)))
+        processes.append(process)
+    return replace(report, processes=tuple(processes))
+
+
 def measure_peaks(folder: Path, *, quiet: bool) -> None:
     """Puts this machine's peaks beside the recording, measured with the job's own interpreter if they are not known
     yet. A failure is said and costs the peaks, not the diagnosis."""

@@ -11,6 +11,7 @@ import os
 import re
 import stat
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -254,7 +255,7 @@ def command(**given: Any) -> int:
     parent_is_ours = not wanted.parent.exists()
     announcer = None if options.quiet or options.no_progress else Announcer(say_above, end_bar)
     try:
-        outcome = launch(options.job, wanted, probe, _meanwhile(announcer), beside=True, part=part)
+        outcome = launch(options.job, wanted, probe, _meanwhile(announcer), beside=True, part=part, waited=True)
     except OutputError as refusal:
         say(f"{refusal.sentence} The job runs without steptime. ({refusal.slug})")
         return _end(launch_bare(options.job), 0)
@@ -353,11 +354,13 @@ def _account(outcome: Outcome, folder: Path, options: RunOptions) -> int:
     from steptime.cli.after_run import (
         compiled_text,
         crashed_after_profile,
+        made_since,
         measure_peaks,
         nothing_measured,
         out_of_memory,
     )
 
+    begin = time.perf_counter_ns()
     reasons = (*out_of_memory(outcome, folder), *crashed_after_profile(outcome, folder)) if outcome.status else ()
     for sentence in (*outcome.problems, *reasons):
         say(sentence)
@@ -370,6 +373,7 @@ def _account(outcome: Outcome, folder: Path, options: RunOptions) -> int:
         from steptime.diagnosis import Beside, diagnose_paths
 
         report = diagnose_paths((str(folder),), beside=Beside(_compile_logs(folder, options)))
+        report = made_since(report, begin)
         deliver(report, options.delivery, text_to_stderr=None if options.quiet else True)
         if options.explain_compile and not options.quiet:
             for sentence in compiled_text(report):

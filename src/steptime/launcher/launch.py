@@ -97,10 +97,12 @@ def launch(
     *,
     beside: bool = False,
     part: str | None = None,
+    waited: bool = False,
 ) -> Outcome:
     """Runs the user's command to its end and leaves a recording in a new folder. `progress` is called twice a second.
     beside: where an earlier recording lies there, this one gets a number behind the name. part: others record into the
-    same folder, and one of us leads (`joining.join`).
+    same folder, and one of us leads (`joining.join`). waited: this process runs for the job alone, and its own start
+    has put off the job's.
 
     Raises, before anything is started: UsageError (no command), CommandError (not found, not executable), OutputError
     (no recording can be written there).
@@ -116,7 +118,8 @@ def launch(
         except OSError as error:
             discard(folder, kept)
             raise cannot_record(recording, error) from None
-        begin, kills = time.monotonic(), oom_kills()
+        kills, before = oom_kills(), age() if waited else 0
+        begin = time.monotonic()
         try:
             job = start(words, probe_environment(folder, options), close_fds=False)
         except CommandError:
@@ -124,8 +127,12 @@ def launch(
             raise
         inspection = _inspect(folder, manifest)
         problems = supervise(job, folder, signals, progress)
+        over = time.monotonic()
         if place is not None:
-            problems += [*wait_for_others(folder), *pack_recording(folder)]
+            problems += wait_for_others(folder)
+        packing = time.monotonic()
+        problems += pack_recording(folder)
+        times = {"before_ns": before, "job_ns": int(1e9 * (over - begin))}
         outcome = outcome_of(job.returncode, folder, time.monotonic() - begin)
         if outcome.status and (oom_kills() or 0) > (kills or 0):
             outcome = replace(outcome, killed_for_memory=True)
@@ -137,12 +144,23 @@ def launch(
                 exit_status=outcome.status,
                 ended_by_signal=outcome.signal,
                 torch_imported=outcome.torch_seen,
+                **times,
+                after_ns=int(1e9 * (time.monotonic() - packing)),
                 **asdict(inspection.end()),
             )
         except OSError as error:
             loss = _loss(folder, error)
             return replace(outcome, problems=(loss, *problems) if folder.exists() else (loss,), whole=False)
     return replace(outcome, problems=tuple(problems))
+
+
+def age() -> int:
+    """ns since this process has started, to a hundredth of a second; 0 where the system does not tell (proc(5))."""
+    try:
+        started = int(Path("/proc/self/stat").read_text(encoding="ascii").rpartition(")")[2].split()[19])
+        return max(0, time.clock_gettime_ns(time.CLOCK_BOOTTIME) - started * 10**9 // os.sysconf("SC_CLK_TCK"))
+    except (OSError, ValueError, IndexError, AttributeError):
+        return 0
 
 
 def launch_bare(command: Sequence[str]) -> Outcome:

@@ -1,4 +1,4 @@
-"""Stays beside a running job: passes on signals, takes telemetry, shows progress, and packs the recording at its end.
+"""Stays beside a running job: passes on signals, takes telemetry, shows progress; and packs its recording.
 
 What is heavy to import (psutil, numpy) comes in when the job has been running for a moment: a short job never waits
 for it.
@@ -211,7 +211,7 @@ def supervise(
     finally:  # whatever fails in us, nobody else would pass on the signals
         while job.poll() is None:
             signals.wait(PATIENCE, job.send_signal)
-    return lost + pack_recording(folder)
+    return lost
 
 
 def _stay(

@@ -22,7 +22,7 @@ from steptime.errors import CommandError
 from steptime.launcher.command import make_recording, resolve
 from steptime.launcher.launch import changed_variables, ended, outcome_of, probe_environment, start
 from steptime.launcher.outcome import Outcome, ProbeOptions, Progress
-from steptime.launcher.supervise import supervise
+from steptime.launcher.supervise import pack_recording, supervise
 from steptime.launcher.turns import CannotAlternateError, Turn, TurnsEndedError
 from steptime.recording.manifest import begin_manifest, discard, extend_manifest
 
@@ -143,7 +143,7 @@ def run_variant(
             deadline.end()
 
     try:
-        problems = supervise(job, folder, deadline, show if progress is not None else None)
+        problems = supervise(job, folder, deadline, show if progress is not None else None) + pack_recording(folder)
     finally:
         end_session(job)
         returncode = 0 if deadline.ended else job.returncode or 0

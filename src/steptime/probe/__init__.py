@@ -10,6 +10,7 @@ import atexit
 import json
 import os
 import sys
+import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -80,6 +81,8 @@ def leave(session: Any) -> None:
 
 
 def _begin(plan: dict[str, Any]) -> bool:
+    begin = time.perf_counter_ns()
+    from steptime.journal import Kind
     from steptime.probe import compiler, loader, schedule, sites
     from steptime.probe.session import Session, leave
 
@@ -133,6 +136,7 @@ def _begin(plan: dict[str, Any]) -> bool:
         lambda iterator: current[0].iterator_made(iterator),
     )
     current[0].install()
+    current[0].recorder.interval(int(Kind.PAUSE), 0, begin, time.perf_counter_ns())
     atexit.register(finish)
     atexit.register(exhausted)  # before `finish`, as it is registered after it
     os.register_at_fork(after_in_child=forked)

@@ -8,6 +8,7 @@ see.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import inspect
 import os
@@ -30,6 +31,10 @@ BACKWARD = os.path.join("torch", "autograd", "graph.py"), os.path.join("torch", 
 it back (ATen/ThreadLocalState.h), so nothing may be switched off in there."""
 
 _due: deque[Deadline] = deque()
+_free: deque[bool] = deque([True])
+"""Empty from the moment that our call is queued until it has run. Python 3.11 never gets beyond the first instruction
+of a function that is called from one, while a profile function is on and another one is queued (DO_TRACING in
+Python/ceval.c checks for queued calls before it goes on)."""
 
 
 class Deadline:
@@ -61,8 +66,7 @@ class Deadline:
             if not self._asked:
                 self._asked = True
                 _due.append(self)
-                if _add_pending(_CALL, None):  # its queue is full
-                    self._asked = False
+            _have_called()
 
     def ask(self) -> None:
         """In the main thread: ends it, where that can be done now."""
@@ -84,12 +88,21 @@ def _is_in_backward(frame: FrameType | None) -> bool:
     return False
 
 
+def _have_called() -> None:
+    """Has the main thread call `_ask_all`, unless it is about to, or does."""
+    with contextlib.suppress(IndexError):
+        free = _free.pop()
+        if _add_pending(_CALL, None):  # its queue is full
+            _free.append(free)
+
+
 def _ask_all(_: Any) -> int:
     try:
         while _due:
             _due.popleft().ask()
     except BaseException as error:  # noqa: BLE001 - of a signal's handler: nobody but ctypes would hear of it in here
         _add_pending(_trip, _signal_of(error))
+    _free.append(True)
     return 0
 
 

@@ -46,6 +46,8 @@ MOST_FUNCTIONS = 16
 MOST_CALLED, MOST_NAMES = 2_000, 24
 """Lines of which it is kept what they call, and names of each."""
 OWN = "steptime."
+TORCH_CALLS = frozenset(dir(torch.Tensor)) | frozenset(dir(torch._C._VariableFunctions)) | frozenset(dir(torch._C._nn))
+"""Names of torch's functions in C. A few methods of Python's own objects are called alike."""
 MOST_WALKS = 100
 """Calls of one function of a package from torch or the standard library, of which the user's line is looked for."""
 
@@ -55,20 +57,23 @@ now = time.perf_counter_ns
 @dataclass
 class Found:
     """roots: modules called from outside of other modules and of the loader, owning parameters. sites: `SiteFacts`
-    without `steps`. functions: code of user functions whose lines are worth timing, the most expensive first. calls: of
-    Python and C functions, all that a trace with stacks would hold. padded: of each batch of tokens, which an embedding
-    reads, the share that only fills it up, and how many there are. called: `CalledFacts`. inputs: of a model, where the
-    first dimension of what it is called with is surely the batch's."""
+    without `steps`. functions: code of user functions whose lines are worth timing, the most expensive first. calls:
+    of Python and C functions, all that a trace with stacks would hold; torch_calls: of torch's in C. padded: of each
+    batch of tokens, which an embedding reads, the share that only fills it up, and how many there are. called:
+    `CalledFacts`. inputs: of a model, where the first dimension of what it is called with is surely the batch's."""
 
     roots: list[torch.nn.Module] = field(default_factory=list)
     sites: list[dict[str, Any]] = field(default_factory=list)
     functions: tuple[CodeType, ...] = ()
     calls: int = 0
+    torch_calls: int = 0
     padded: list[tuple[float, int]] = field(default_factory=list)
     called: list[dict[str, Any]] = field(default_factory=list)
     inputs: Callable[[int], Inputs | None] = lambda optimizers: None
 
 
+CALLS = frozenset({"call", "c_call"})
+"""Events of Python's profile function."""
 OTHER, USER, MODULE, LOADER, UPDATE, PACKAGE, EMBEDDING = range(7)
 """What a code object is: of no interest, the user's, nn.Module's call, the loader's next, an optimiser's step, an
 installed package's, the function that reads an embedding."""
@@ -117,9 +122,9 @@ class _Operator:
 
 
 class Discovery:
-    """Watches the calling thread from `start` to `stop`."""
+    """Watches the calling thread from `start` to `stop`, or for `most_calls`, each of which takes microseconds."""
 
-    def __init__(self) -> None:
+    def __init__(self, most_calls: int = sys.maxsize) -> None:
         self._uses: dict[int, _Use] = {}
         self._roles = {
             torch.nn.Module._wrapped_call_impl.__code__: MODULE,
@@ -132,7 +137,7 @@ class Discovery:
         self._sites: dict[tuple[str, str, str, int], list[Any]] = {}
         self._module_depth = self._loader_depth = 0
         self._begin = self._end = 0
-        self._calls = 0
+        self._calls, self._torch_calls, self._most_calls = 0, 0, most_calls
         self._padded: list[Padded] = []
         self._embedded: set[tuple[int, ...]] = set()
         self._seen: set[tuple[int, int, int]] = set()
@@ -176,7 +181,8 @@ class Discovery:
         ]
         lines = [{"file": file, "line": line, "names": list(names)} for (file, line), names in self._called.items()]
         tokens = self._tokens(roots)
-        found = Found(roots, called, self._functions(window), self._calls, tokens, lines, self._inputs.found)
+        functions, inputs = self._functions(window), self._inputs.found
+        found = Found(roots, called, functions, self._calls, self._torch_calls, tokens, lines, inputs)
         self._stack.clear()
         self._uses.clear()
         return found
@@ -186,13 +192,15 @@ class Discovery:
     def _make(self) -> Callable[[FrameType, str, Any], None]:
         def profile(frame: FrameType, event: str, argument: Any) -> None:
             try:
-                if event == "c_call":
+                if event in CALLS:
                     self._calls += 1
+                    if self._calls == self._most_calls:
+                        self._take_away()
+                if event == "c_call":
                     self._builtin(frame, argument)
                     if self._use(frame).role == USER:
                         self._note(frame, id(frame.f_code), lambda: name_of(argument))
                 elif event == "call":
-                    self._calls += 1
                     self._call(frame)
                 elif event == "return":
                     self._return(frame.f_code, argument)
@@ -205,6 +213,7 @@ class Discovery:
 
     def _builtin(self, frame: FrameType, function: Any) -> None:
         name = getattr(function, "__name__", "")
+        self._torch_calls += name in TORCH_CALLS
         if name in READS or name in MOVES:
             owner = getattr(function, "__self__", None)
             if isinstance(owner, torch._C.TensorBase):

@@ -27,6 +27,8 @@ MOST_HITS = 4_000
 """Lines run of one function other than the loop, likewise: one busy function must not use up the window of all."""
 MOST_TOLD = 255
 """Calls that a record can tell of: its flags are a byte."""
+MOST_CALLED = 1_000_000
+"""Calls that are not timed, of which the tracer is told: half a second in all."""
 MOST_LINES = 4_000
 """Lines of one function; identities of lines are numbers in a row."""
 ENTERED, LEFT = ("PY_START", "PY_RESUME", "PY_THROW"), ("PY_RETURN", "PY_YIELD", "PY_UNWIND")
@@ -97,7 +99,7 @@ class LineClock:
 
     def __init__(self, bases: dict[int, int], loop: CodeType | None) -> None:
         self.records: list[tuple[int, int, int, int]] = []
-        self.full = False
+        self.full, self._told = False, 0
         self.dropped: list[CodeType] = []
         self._dropped_identities: list[range] = []
         self._hits: dict[int, int] = {}
@@ -123,7 +125,7 @@ class LineClock:
             hits = self._hits[id(code)] = self._hits.get(id(code), 0) + 1
             if hits > MOST_HITS:
                 self._drop(code)
-        self.full = len(self.records) > MOST_RECORDS or not self._bases
+        self.full = self.full or len(self.records) > MOST_RECORDS or not self._bases
 
     def _unwind(self, code: CodeType, time_now: int) -> None:
         if any(each.code is code for each in self._stack):
@@ -144,6 +146,8 @@ class LineClock:
 
     def called(self) -> None:
         """A function that is not timed begins: to be told of it took time of the line that runs."""
+        self._told += 1
+        self.full = self.full or self._told > MOST_CALLED
         if self._stack:
             self._stack[-1].calls += 1
 
@@ -199,6 +203,8 @@ class _Tracer:
             code = frame.f_code
             if id(code) not in bases:
                 clock.called()
+                if clock.full:
+                    failed()
                 return None
             clock.enter(code)
             return local
@@ -404,7 +410,8 @@ class LineTimeline:
             self._append(LINE, min(calls, MOST_TOLD), identity, begin, end)
         self.overflowed = clock.full
         if clock.full:
-            self._note(f"the loop runs too many lines: the line timeline ended after {MOST_RECORDS} of them")
+            many = f"{MOST_RECORDS} of them" if len(clock.records) > MOST_RECORDS else f"{MOST_CALLED} calls in them"
+            self._note(f"the loop runs too many lines: the line timeline ended after {many}")
         for code in clock.dropped:
             self._note(f"{code.co_name} runs too many lines to be timed: they count for the line that calls it")
 

@@ -132,6 +132,23 @@ def start_in_silence(profile: Any) -> None:
     profile.acc_events = profile.profiler.acc_events = False
 
 
+def only_exported() -> Any:
+    """Has torch (from 2.13 on) make no objects of events that are only exported: of large windows that is half of what
+    their end takes. None where it cannot."""
+    try:
+        return torch._C._profiler._ExperimentalConfig(trace_only=True)
+    except TypeError:
+        return None
+
+
+def let_go(profile: Any) -> None:
+    """Frees the events now, some hundred bytes each: a profiler of torch's refers to itself, and would hold them until
+    the garbage collector's next full run or the job's end."""
+    profile.action_map = {}
+    if profile.profiler is not None:
+        profile.profiler.kineto_results = None
+
+
 class ProfilerWindow:
     """One recording of torch.profiler from `start` to `stop`. Both hold the user's thread, and write for how long."""
 
@@ -144,12 +161,13 @@ class ProfilerWindow:
         modules: Iterable[tuple[str, Any]] = (),
         *,
         followed: bool = False,
+        shapes: bool = True,
     ) -> None:
         """`trained`: the job's parameters, where its allocations are wanted; `modules`: its modules by path, as far as
-        they are known; `followed`: another window comes soon, which needs the device's tracer."""
+        they are known; `followed`: another window comes soon, which needs the device's tracer; `shapes`: of tensors."""
         self._recorder, self._folder, self._trained = recorder, recorder.folder, trained
         self.number, self.stacks, self.caught, self._followed = number, stacks, False, followed
-        self._on_device = False
+        self._on_device, self.shapes = False, shapes
         self._profile: Any = None
         self._partial = os.path.join(self._folder, f"trace-{number}.json.partial")
         self._open = OpenRanges()
@@ -157,8 +175,8 @@ class ProfilerWindow:
         self._memory = self._history = False
         self._tracer_known = TRACER in sys.modules
         self.begin = self._boundary = self._shortest = 0
-        self.steps = 0
-        """Whole steps that its trace holds: none, and there is no trace."""
+        self.steps = self.held = 0
+        """Whole steps that its trace holds: none, and there is no trace. For how many ns its end has held the job."""
 
     @property
     def on(self) -> bool:
@@ -190,7 +208,11 @@ class ProfilerWindow:
         append_to(self._partial, b"")  # where the job dies in here, somebody must know that it was profiled
         self._memory = self._trained is not None and allocations.claim(self._trained)
         self._profile = torch.profiler.profile(
-            activities=activities, record_shapes=True, with_stack=self.stacks, profile_memory=self._memory
+            activities=activities,
+            record_shapes=self.shapes,
+            with_stack=self.stacks,
+            profile_memory=self._memory,
+            experimental_config=None if self.stacks or self._on_device else only_exported(),
         )
         self._open.begin()
         witness = torch.empty(1, device="cpu") if self._memory else None  # the job may have set another default
@@ -214,14 +236,19 @@ class ProfilerWindow:
         """Ends the recording, if it is on, and writes the trace if that holds whole steps. Raises OSError."""
         if self._profile is None:
             return
-        end = now()
-        if steps:
-            self._recorder.fact("trace", steps=steps, begin=self.begin, end=end, **self._write())
-            self.steps = steps
-        else:
+        if not steps:
             self.abandon()
+            return
+        end = now()
+        self._recorder.fact("trace", steps=steps, begin=self.begin, end=end, **self._write())
+        self.steps = steps
+        self._account(end)
+
+    def _account(self, end: int) -> None:
+        """What the window took of the job: slow steps until `end`, and the time since."""
         self._recorder.interval(int(Kind.PROFILED), self.number, self.begin, end)
         self._recorder.pause(end)
+        self.held = now() - end
 
     def _write(self) -> dict[str, Any]:
         """The trace; returns the rest of its `TraceFacts`."""
@@ -232,6 +259,7 @@ class ProfilerWindow:
         path = f"trace-{self.number}.json"
         with plain_name(self._folder) as folder:
             profile.export_chrome_trace(os.path.join(folder, os.path.basename(self._partial)))
+        let_go(profile)
         os.replace(self._partial, os.path.join(self._folder, path))
         return {
             "number": self.number,
@@ -247,9 +275,11 @@ class ProfilerWindow:
     def abandon(self) -> None:
         """Ends the recording without a trace (the job changes its ways in the middle of it)."""
         if self._profile is not None:
-            self._end("")
+            end = now()
+            let_go(self._end(""))
             with contextlib.suppress(OSError):  # the recording is gone
                 os.unlink(self._partial)
+            self._account(end)
 
     def _end(self, history: str) -> Any:
         """Switches off what `start` switched on, whatever fails. history: where that of the allocator goes, if any."""

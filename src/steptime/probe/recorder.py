@@ -47,7 +47,8 @@ class Recorder:
         self._failed = failed
         self.threads = ThreadNumbers()
         self._pending: list[tuple[str, dict[str, Any]]] = []
-        self.pauses = 0
+        self.pauses = self.held = self._held_until = 0
+        """How often the job was held, and for how many ns in all; until when, ns."""
 
     def open(self, folder: str) -> None:
         """Begins to write into `folder`. Raises OSError."""
@@ -68,8 +69,11 @@ class Recorder:
 
     def pause(self, begin: int) -> None:
         """What happened since `begin` was ours: it belongs to no step."""
+        end = time.perf_counter_ns()
         self.pauses += 1
-        self.append(PAUSE, 0, 0, begin, time.perf_counter_ns())
+        self.held += max(0, end - max(begin, self._held_until))  # a pause may lie in another one
+        self._held_until = max(end, self._held_until)
+        self.append(PAUSE, 0, 0, begin, end)
 
     def fact(self, kind: str, /, **fields: Any) -> None:
         """Writes a fact, or keeps it until the folder is open. Raises OSError."""

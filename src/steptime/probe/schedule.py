@@ -19,7 +19,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from threading import get_ident
 from typing import Any, TypeVar
@@ -28,6 +28,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from steptime.journal import EARLY_WINDOW, Kind
 from steptime.probe import device, identity
+from steptime.probe.allowance import DISCOVERED_CALL, LEAST, SECOND, SHARE, Form, graph_nodes
 from steptime.probe.catching import LookingThread, Occurrences, SlowStepWatch, written_once
 from steptime.probe.deadline import Deadline
 from steptime.probe.discovery import Discovery, Found
@@ -36,7 +37,7 @@ from steptime.probe.identity import place, traces
 from steptime.probe.inputs import InputCheck
 from steptime.probe.lines import LineTimeline, LoopFrame
 from steptime.probe.memory import exhausted
-from steptime.probe.memory.leaks import APART, LeakHunt
+from steptime.probe.memory.leaks import APART, LOOKS, LeakHunt
 from steptime.probe.modules import MOST, module_facts, named_modules, without_update
 from steptime.probe.objects import each_once, parameters_of, updated_by
 from steptime.probe.profiling import ProfilerWindow
@@ -48,7 +49,6 @@ from steptime.probe.writers import OpenLoggers
 
 T = TypeVar("T")
 
-SECOND = 1_000_000_000
 UNTOUCHED_STEPS = 1
 """The first step compiles, allocates and autotunes: nothing of ours disturbs it."""
 DISCOVERY_STEPS, DISCOVERY_LIMIT = 2, 30 * SECOND
@@ -84,9 +84,8 @@ compression)."""
 PATIENCE, ATTEMPTS = 8, 2
 """So many times as long as its steps should take may a window last, and a second at least. What follows then is no step
 of theirs: its operators and calls would fill the memory until an evaluation ends."""
-STACK_LIMIT, STACK_CALLS = 10 * SECOND, 100_000
-"""No stacks for longer steps, or for steps with more calls: each becomes an event of 250 bytes, that is 25 MB and a
-second to write."""
+STACK_LIMIT = 10 * SECOND
+"""No stacks for longer steps."""
 SLOW_WINDOW, SLOW_PATIENCE = 100, 10 * SECOND
 """The windows of slow steps have the numbers behind it, as ranks may have had different ones before; how long one may
 last, ns: an evaluation of a minute would fill the memory with its operators."""
@@ -103,6 +102,8 @@ SINGLE_PERIOD = SECOND // 5
 """Between two single steps that are compared with those before, on devices too, where we are told of each."""
 LOG_SECONDS = 10.0
 """Between two times that numbers go to the job's own loggers."""
+LEAST_FOR_LEAKS = SECOND // 5
+"""So many ns the hunt for leaks may take in any case: as a rule it takes less."""
 LEAVE = "leave-request"
 """A file of this name in the recording asks us to leave a job that was attached to."""
 REQUEST = "profile-request"
@@ -149,27 +150,25 @@ def _stages(session: Session) -> Stage:
     long = session.pace.usual() >= LONG_STEP
     discovered = 1 if long else DISCOVERY_STEPS
     found = yield from _unseen(session, _discover(session, frames, discovered))
-    few = found.calls < STACK_CALLS * discovered
     if profiles and long:
         yield from _profiles(session, EARLY_WINDOW, EARLY_STEPS)
     yield from _unseen(session, _lines(session, frames, list(found.functions)))
     session.recorder.fact("settings", **identity.settings_facts())
     if profiles and not device.in_use():  # on a device, what is steady comes before any profiler that can wait
         # torch 2.13 crashes where Dynamo compiles while stacks are recorded, as it may in these steps.
-        stacks = few and session.pace.usual() < STACK_LIMIT and not session.housekeeping.compiled
+        stacks = session.pace.usual() < STACK_LIMIT and not session.housekeeping.compiled
         yield from _profiles(session, EARLY_WINDOW + long, 0 if long else EARLY_STEPS, stacks)
     yield from _unseen(session, _sampled(session))
     yield from _until(session, DEVICE_STEPS if device.in_use() else PLAIN_STEPS, PLAIN_TIME, PLAIN_LIMIT)
     duration = session.pace.usual()
-    stacks = few and duration < STACK_LIMIT
-    if profiles:
-        yield from _profiles(session, STEADY_WINDOW, PROFILE_STEPS, stacks)
+    stacks = duration < STACK_LIMIT
+    due = profiles and not (yield from _profiles(session, STEADY_WINDOW, PROFILE_STEPS, stacks))
     yield from _hunt_leaks(session)
     if session.untrained.latest:
         yield from _unseen(session, _between(session))
     if profiles:
         yield from _turns(session, duration)
-    yield from _keep_watching(session, duration, stacks)
+    yield from _keep_watching(session, duration, stacks, due)
 
 
 def _steps(count: int) -> Stage:
@@ -198,8 +197,8 @@ def _under(session: Session, give_up: Callable[[], None], patience: int, steps: 
 
 def _discover(session: Session, frames: LoopFrame, steps: int) -> Generator[None, None, Found]:
     """Finds roots, call sites and hot functions under Python's profile function, in so many steps."""
-    begin = now()
-    discovery = Discovery()
+    begin, nodes = now(), graph_nodes()
+    discovery = Discovery(max(1, session.allowance.share() // DISCOVERED_CALL))
     if not discovery.start():
         session.recorder.note("another profiler holds sys.setprofile: root modules and call sites were not looked for")
         yield
@@ -212,6 +211,7 @@ def _discover(session: Session, frames: LoopFrame, steps: int) -> Generator[None
         end = now()
         found = discovery.stop()
         session.recorder.interval(int(Kind.DISCOVERY), 0, begin, end)
+    _expect(session, graph_nodes() - nodes, found, max(1, session.steps - first))
     frames.look(sys._getframe())
     for module in found.roots:
         session.add_root(module)
@@ -229,6 +229,13 @@ def _discover(session: Session, frames: LoopFrame, steps: int) -> Generator[None
     found.roots.clear()  # the script lives as long as the job, and would keep its models alive
     session.recorder.pause(end)
     return found
+
+
+def _expect(session: Session, nodes: int, found: Found, steps: int) -> None:
+    """What the profiler will cost, by what so many steps have done. On devices optimizers update all parameters in one
+    call, unless told otherwise."""
+    updated = 0 if device.in_use() else sum(1 for each in session.optimizers.living() for _ in updated_by(each))
+    session.allowance.expect(nodes // steps, found.torch_calls // steps, found.calls // steps, updated)
 
 
 def _note_inputs(session: Session, found: Found, steps: int) -> None:
@@ -251,12 +258,13 @@ def _note_inputs(session: Session, found: Found, steps: int) -> None:
 
 def _sampled(session: Session) -> Stage:
     sampler = LineSampler()
-    if not sampler.start():
+    if not session.allowance.share() or not sampler.start():
         return
     begin, first = now(), session.steps
-    patience = max(SAMPLED_LIMIT, 2 * session.pace.usual())  # it need not last for whole steps
+    # It need not last for whole steps: it costs no more than the time by which it outlasts a usual one.
+    patience = session.pace.usual() + min(SAMPLED_LIMIT, session.allowance.share())
     try:
-        yield from _under(session, sampler.give_up, patience, range(1, SAMPLED_STEPS), SAMPLED_LIMIT)
+        yield from _under(session, sampler.give_up, patience, range(1, SAMPLED_STEPS), min(SAMPLED_LIMIT, patience))
     finally:
         end = now()
         found = sampler.stop(max(1, session.steps - first))
@@ -269,8 +277,8 @@ def _between(session: Session) -> Stage:
     """Lines of what lies between the training steps, in one step before which the job evaluates or gathers experience:
     what runs then is timed from the end of the step before."""
     yield from _steps(min(BETWEEN_WAIT, session.untrained.steps_to_next(session.steps)))
-    first = now()
-    while now() - first < BETWEEN_LIMIT:
+    first, limit = now(), min(BETWEEN_LIMIT, session.allowance.share())
+    while now() - first < limit:
         begin, sampler = now(), LineSampler()
         started = sampler.start(sys._getframe())
         session.recorder.pause(begin)  # it measures itself first, which is none of the job's time
@@ -278,7 +286,7 @@ def _between(session: Session) -> Stage:
             return
         begin = now()
         try:
-            with Deadline(BETWEEN_LIMIT, sampler.give_up, session.failed):
+            with Deadline(limit, sampler.give_up, session.failed):
                 yield
         finally:
             end = now()
@@ -298,9 +306,11 @@ def _lines(session: Session, frames: LoopFrame, functions: list[Any]) -> Stage:
     if not started:
         return
     begin = now()
-    patience = max(LINE_LIMIT, PATIENCE * LINE_STEPS * session.pace.usual())
+    usual = session.pace.usual()
+    patience = max(LINE_LIMIT, PATIENCE * LINE_STEPS * usual)
+    limit = min(LINE_LIMIT, usual + session.allowance.share())
     try:
-        yield from _under(session, timeline.give_up, patience, range(2, LINE_STEPS), LINE_LIMIT)
+        yield from _under(session, timeline.give_up, patience, range(2, LINE_STEPS), limit)
     finally:
         end = now()
         timeline.stop()
@@ -347,48 +357,91 @@ def _turns(session: Session, duration: int) -> Stage:
         hook.remove()
 
 
-def _profiles(session: Session, number: int, plain: int, stacks: bool = False) -> Stage:
-    """A window of so many plain steps with shapes, if any, then one step with stacks; on all ranks that trace in the
-    same steps."""
-    if not plain and not stacks:
-        return
+def _profiles(
+    session: Session, number: int, plain: int, stacks: bool = False, *, asked: bool = False, late: bool = False
+) -> Generator[None, None, bool]:
+    """A window of so many plain steps, if any, then one step with stacks; on all ranks that trace in the same steps,
+    and no more of either than they may cost. asked: for by the user; late: it could not be taken at its time. Returns
+    whether that is done: False where it must wait until the run is longer."""
+    asked = asked or bool(session.plan.get("profile_steps"))
     duration = session.pace.usual()
-    asked = number > STEADY_WINDOW
-    lead = AHEAD_STEPS if number < STEADY_WINDOW else ahead(duration, ASKED_AHEAD if asked else AHEAD_TIME)
     wanted = plain and (session.plan.get("profile_steps") or max(1, min(plain, PROFILE_TIME // (duration or 1))))
-    if not traces(here := place(), session.plan.get("trace_ranks") or ()):
-        return
+    if not (wanted or stacks) or not traces(here := place(), session.plan.get("trace_ranks") or ()):
+        return True
+    soon = number <= STEADY_WINDOW and not late
+    lead = AHEAD_STEPS if number < STEADY_WINDOW else ahead(duration, AHEAD_TIME if soon else ASKED_AHEAD)
     apart = (APART_LONG if duration >= LONG_STEP else APART_ON_DEVICE) if device.in_use() and wanted and stacks else 0
+    plan = _affordable(session, Agreed(number, 0, wanted, stacks, apart, late=late), asked)
+    room = plan.whole + (0 if here.alone else lead)
     loaders = session.iterators.living(), session.counter.backwards, session.ended.told
-    if not here.alone:
-        ready = session.steps + steps_to_next(*loaders, lead + wanted + apart + stacks)
-        agreed = agree(session.plan["recording"], Agreed(number, ready + lead, wanted, stacks, apart))
-        late = session.steps - agreed.step
-        while session.steps < agreed.step:
-            yield
-        if late > 0:
-            session.recorder.note(f"profiled {late} steps after the other ranks, which had agreed before it was ready")
-        wanted, stacks, apart = agreed.steps, agreed.stacks, agreed.apart
+    opening = steps_to_next(*loaders, room) if plan.whole else 0
+    if here.alone:
+        yield from _steps(opening)
     else:
-        yield from _steps(steps_to_next(*loaders, wanted + apart + stacks))
-    if wanted:
-        followed = stacks or number < STEADY_WINDOW
-        yield from _profile(session, _window(session, number, stacks=False, followed=followed), wanted)
+        plan = agree(session.plan["recording"], replace(plan, step=session.steps + opening + lead))
+        behind = session.steps - plan.step
+        while plan.whole and session.steps < plan.step:
+            yield
+        if plan.whole and behind > 0:
+            session.recorder.note(
+                f"profiled {behind} steps after the other ranks, which had agreed before it was ready"
+            )
+    taken = plan
+    if plan.steps:
+        followed = plan.stacks or number < STEADY_WINDOW
+        window = _window(session, number, stacks=False, followed=followed, detailed=plan.detailed)
+        yield from _profile(session, window, plan.steps)
         number += 1
-    if stacks:
-        yield from _steps(apart)
-        yield from _profile(session, _window(session, number, stacks=True), 1)
+        if here.alone and stacks and not device.in_use():  # what a step costs is known now
+            taken = _affordable(session, replace(plan, steps=0, stacks=True), asked)
+    if taken.stacks:
+        yield from _steps(taken.apart)
+        yield from _profile(session, _window(session, number, stacks=True, detailed=taken.every), 1)
+    _note_cut(session, replace(taken, steps=plan.steps, detailed=plan.detailed), wanted, stacks)
+    return bool(plan.steps) or not wanted
 
 
-def _window(session: Session, number: int, *, stacks: bool, followed: bool = False) -> ProfilerWindow:
+def _affordable(session: Session, wanted: Agreed, asked: bool) -> Agreed:
+    """As much of the windows as may be taken now. Where there is too little for the plain steps, none."""
+    allowance = session.allowance
+    form = allowance.plain(wanted.steps, asked) if wanted.steps else Form(0, detailed=True)
+    tall = allowance.stacked(asked) if wanted.stacks and form is not None else None
+    steps, detailed = (form.steps, form.detailed) if form is not None else (0, False)
+    return replace(wanted, steps=steps, detailed=detailed, stacks=tall is not None, every=tall is None or tall.detailed)
+
+
+def _note_cut(session: Session, plan: Agreed, steps: int, stacks: bool) -> None:
+    """Says once for each window what was left out of it, and why."""
+    cut = []
+    if steps and not plan.steps:
+        cut.append(f"window {plan.number} waits until the run is longer")
+    elif plan.steps < steps:
+        cut.append(f"{plan.steps} step{'s' * (plan.steps > 1)} instead of {steps}")
+    if plan.steps and not plan.detailed:
+        cut.append("no shapes of tensors and no modules")
+    if stacks and not plan.stacks and (plan.steps or not steps):
+        cut.append("no stacks")
+    elif plan.stacks and not plan.every:
+        cut.append("stacks without shapes and allocations")
+    if cut:
+        events = session.allowance.events
+        session.recorder.note(
+            f"profiled less than usual ({', '.join(cut)}): a step has about {events:,} events of the profiler, and "
+            f"measuring may take {LEAST // SECOND} s, or {SHARE:.0%} of a longer run"
+        )
+
+
+def _window(
+    session: Session, number: int, *, stacks: bool, followed: bool = False, detailed: bool = True
+) -> ProfilerWindow:
     begin = now()
-    named = list(islice(named_modules(_modules(session)), MOST))
-    if not stacks:
+    named = list(islice(named_modules(_modules(session)), MOST)) if detailed else []
+    if detailed and not stacks:
         left = without_update(named, session.optimizers.living())
         session.recorder.fact("modules", modules=module_facts(named), without_update=left)
     session.recorder.pause(begin)
-    trained = _trained(session) if stacks and number >= STEADY_WINDOW else None
-    return ProfilerWindow(session.recorder, number, stacks, trained, named, followed=followed)
+    trained = _trained(session) if detailed and stacks and number >= STEADY_WINDOW else None
+    return ProfilerWindow(session.recorder, number, stacks, trained, named, followed=followed, shapes=detailed)
 
 
 def _modules(session: Session) -> list[Any]:
@@ -401,13 +454,17 @@ def _trained(session: Session) -> Iterator[Any]:
 
 def _hunt_leaks(session: Session) -> Stage:
     """Looks at what lives in Python, a few steps apart: what steps leave behind, and who keeps it."""
-    hunt = LeakHunt()
+    hunt, share = LeakHunt(), max(session.allowance.share(), LEAST_FOR_LEAKS)
     while True:
         begin = now()
         hunt.look(session.steps, sys._getframe())
+        took = now() - begin
         session.recorder.pause(begin)
         if hunt.done:
             break
+        if took * LOOKS > share:
+            session.recorder.note(f"leaks were not looked for: to look at what lives takes {took / SECOND:.1f} s")
+            return
         yield from _steps(APART)
     for leak in hunt.leaks:
         session.recorder.fact("leak", **leak)
@@ -419,6 +476,8 @@ def _profile(session: Session, window: ProfilerWindow, wanted: int, patience: in
     patience = max(patience, PATIENCE * wanted * session.pace.usual())
     for _ in range(1 if window.caught else ATTEMPTS):
         begin = now()
+        if window.held and not session.allowance.share():
+            return
         if obstacle := window.obstacle():
             session.recorder.note(f"the profiler stayed off: {obstacle}")
             return
@@ -433,19 +492,23 @@ def _recorded(session: Session, window: ProfilerWindow, begin: int, wanted: int,
     try:
         window.start()
         session.recorder.pause(begin)
+        session.allowance.fixed += now() - begin if device.in_use() else 0
         with Deadline(patience, lambda: window.stop(session.steps - first), session.failed):
             while window.on and session.steps - first < wanted and now() - window.begin <= limit:
                 yield
                 if alone and window.spoils(usual):
                     break
         window.stop(session.steps - first)
+        if window.steps and not window.stacks:
+            session.allowance.learn(Form(window.steps, window.shapes), window.held)
     except BaseException:  # of ours, or GeneratorExit: a profiler is never left on
         window.abandon()
         raise
 
 
-def _keep_watching(session: Session, duration: int, stacks: bool) -> Stage:
-    """To the end of the job: a further window after ten minutes, and whenever the request file appears."""
+def _keep_watching(session: Session, duration: int, stacks: bool, due: bool) -> Stage:
+    """To the end of the job: a further window after ten minutes, and whenever the request file appears. due: the usual
+    one is taken once it may be."""
     request = os.path.join(session.plan["recording"], REQUEST)
     gradients = GradientNorm(session.recorder, lambda: _trained(session))
     if (limits := session.plan.get("catch")) is not None and not isinstance(session.catching, SlowStepWatch):
@@ -479,10 +542,13 @@ def _keep_watching(session: Session, duration: int, stacks: bool) -> Stage:
         if _modified(os.path.join(session.plan["recording"], LEAVE)) or deserted():
             leave(session)
             return
+        if due and (session.allowance.plain(1) is not None or _agreed(session, STEADY_WINDOW)):
+            due = not (yield from _profiles(session, STEADY_WINDOW, PROFILE_STEPS, stacks, late=True))
+            continue
         asked = _modified(request)
         if asked > served or (time_now > again and session.plan.get("profile", True)):
+            yield from _profiles(session, number, PROFILE_STEPS, stacks, asked=asked > served)
             served, again = asked, time_now + (1 << 62)
-            yield from _profiles(session, number, PROFILE_STEPS, stacks)
             number += 2
 
 
@@ -508,7 +574,10 @@ def _slow_step(session: Session, slow: Occurrences) -> Stage:
     if session.steps + 1 > step:
         session.recorder.note(f"the slow step {step} was over when this rank read that all should profile it")
         return
-    window = _window(session, SLOW_WINDOW + number, stacks=False)
+    if (form := session.allowance.plain(1, asked=True)) is None:
+        session.recorder.note(f"the slow step {step} was not profiled: its window would have held the job for too long")
+        return
+    window = _window(session, SLOW_WINDOW + number, stacks=False, detailed=form.detailed)
     window.caught = True
     yield from _profile(session, window, 1, SLOW_PATIENCE)
 
@@ -516,10 +585,12 @@ def _slow_step(session: Session, slow: Occurrences) -> Stage:
 def _unseen(session: Session, stage: Generator[None, None, T]) -> Generator[None, None, T]:
     """A stage that makes steps longer, which is none of the job's doing."""
     session.slowed = True
+    usual, first, begin = session.pace.usual(), session.steps, now() - session.recorder.held
     try:
         return (yield from stage)
     finally:
         session.slowed = False
+        session.allowance.steps_took(session.steps - first, usual, now() - session.recorder.held - begin)
 
 
 def _desertion(lock: str) -> Callable[[], bool]:
@@ -577,14 +648,27 @@ ASKED_AHEAD = REQUEST_PERIOD + QUIET + AHEAD_TIME
 
 @dataclass(frozen=True)
 class Agreed:
-    """step: after which window `number` begins; steps: in it; stacks: whether one with stacks follows, `apart` steps
-    later."""
+    """step: after which window `number` begins; steps: in it, 0 where it must wait; detailed: with shapes and modules;
+    stacks: whether one with stacks follows, `apart` steps later; every: that with shapes and allocations, too. late: it
+    could not be taken at its time."""
 
     number: int
     step: int
     steps: int
     stacks: bool
     apart: int
+    detailed: bool = True
+    every: bool = True
+    late: bool = False
+
+    @property
+    def whole(self) -> int:
+        """Steps from the first to the last."""
+        return self.steps + self.stacks + (self.apart if self.steps and self.stacks else 0)
+
+    @property
+    def file_name(self) -> str:
+        return f"profile-{self.number}{'-late' * self.late}.json"
 
 
 def ahead(duration: int, time: int = AHEAD_TIME) -> int:
@@ -595,11 +679,18 @@ def ahead(duration: int, time: int = AHEAD_TIME) -> int:
 def agree(recording: str, mine: Agreed) -> Agreed:
     """What all ranks do for a window. mine: what this one would do. Raises OSError where the recording cannot be
     written."""
-    path = os.path.join(recording, f"profile-{mine.number}.json")
+    path = os.path.join(recording, mine.file_name)
     if not written_once(path, asdict(mine)):
         strange = OSError, ValueError, KeyError, TypeError, OverflowError
         with contextlib.suppress(*strange), open(path, encoding="utf-8") as file:
             found = json.load(file)
             step, steps, apart = (int(found[each]) for each in ("step", "steps", "apart"))
-            return Agreed(mine.number, step, steps, bool(found["stacks"]), apart)
+            stacks, detailed, every = (bool(found[each]) for each in ("stacks", "detailed", "every"))
+            return Agreed(mine.number, step, steps, stacks, apart, detailed, every, mine.late)
     return mine
+
+
+def _agreed(session: Session, number: int) -> bool:
+    """Whether another rank has named the steps of a late window."""
+    path = os.path.join(session.plan["recording"], Agreed(number, 0, 0, False, 0, late=True).file_name)
+    return not place().alone and os.path.exists(path)

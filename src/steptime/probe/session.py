@@ -23,6 +23,7 @@ import torch
 
 from steptime.journal import Flag, Kind
 from steptime.probe import device, identity, loader, switched_off
+from steptime.probe.allowance import Allowance
 from steptime.probe.bars import BarMark
 from steptime.probe.memory import exhausted
 from steptime.probe.objects import ConstructionWatch, ObjectNumbers, Owners, torch_optimizer
@@ -121,6 +122,7 @@ class Session:
     def __init__(self, plan: dict[str, Any], script: Callable[[Session], Stage]) -> None:
         self.plan, self._make_script = plan, script
         self.recorder = Recorder(self.switch_off)
+        self.allowance = Allowance(lambda: self.recorder.held)
         self.quiet = Quiet(self.recorder.journal.records, self.recorder.threads)
         self.counter = StepCounter()
         self.numbers = ObjectNumbers()
@@ -334,12 +336,14 @@ class Session:
         """At the end of the process: the rest of the journal is written."""
         if os.getpid() != self._pid or not self.recorder.folder:
             return
+        begin = time.perf_counter_ns()
         try:
             end_script(self._script)
             self._garbage.write()
             self.catching.finish()
             self.trial.finish()
             self.housekeeping.finish()
+            self.recorder.pause(begin)
             self.recorder.journal.close()
         except Exception:  # noqa: BLE001 - the probe's boundary: the interpreter is going down, nobody could be told
             return

@@ -532,7 +532,9 @@ class TelemetrySample:
 class Manifest:
     """manifest.json of a recording. exit_status: as a shell has it (128 + signal); None while the job runs or when the
     supervisor was killed too. commit: that the directory's working tree had checked out when the job started, ""
-    outside of one; dirty: whether tracked files differed from it, None where that is not known."""
+    outside of one; dirty: whether tracked files differed from it, None where that is not known. before_ns, after_ns:
+    for which the launcher has put off the job's start, and has worked on the recording after its end; job_ns: from the
+    start of the job to its end; 0 where that is not known."""
 
     format_version: int
     steptime: str
@@ -547,6 +549,9 @@ class Manifest:
     options: dict[str, str] = field(default_factory=dict)
     commit: str = ""
     dirty: bool | None = None
+    before_ns: int = 0
+    job_ns: int = 0
+    after_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,12 +16,13 @@ from steptime.advice.loader_model import samples_per_step
 from steptime.advice.rule import Weight
 from steptime.advice.step_evidence import POWER_CAP, SLOWED, others_took_cpus
 from steptime.advice.verdict import MADE_OF
+from steptime.analysis.layout import PART
 from steptime.analysis.step_patterns import find_period
 from steptime.analysis.stragglers.comparison import RankComparison
 from steptime.analysis.timeline import Steps
-from steptime.arrays import Bool, Float64
+from steptime.arrays import Bool, Float64, Int64
 from steptime.errors import RecordingError
-from steptime.intervals import union
+from steptime.intervals import measure, union
 from steptime.journal import RECORD, Kind
 from steptime.machine.machine import Machine
 from steptime.quantities import Estimate, mean_of
@@ -153,10 +154,11 @@ def cost_of(
     machine: Machine | None = None,
     contention: Contention | None = None,
     tracer: Estimate | None = None,
+    manifest: Manifest | None = None,
 ) -> Cost:
     """The cost of the watch and of the profiler in one process, and of measuring the machine's peaks behind it. Where
     other programs took CPUs from the job, turns differ by their doing, and no difference passes for our cost. tracer:
-    as of `Cost`."""
+    as of `Cost`. manifest: of the job that the process was started by, or is."""
     dispatch = machine.dispatch if machine is not None else None
     each = RECORD_COST if dispatch is None else RECORD_OPERATORS * dispatch.value
     steady = np.flatnonzero(steps.steady)
@@ -168,8 +170,6 @@ def cost_of(
     begins = np.sort(process.intervals.begin)
     inside = np.searchsorted(begins, steps.end[steady]) - np.searchsorted(begins, steps.begin[steady])
     records = float(inside.mean()) if len(steady) else None
-    close = steps.profiled | steps.lined
-    usual = float(np.median(steps.duration[steady])) if len(steady) else 0.0
     return Cost(
         watch=mean_of(turns) if len(turns) >= LEAST_TURNS else None,
         computed=records * each if records is not None else None,
@@ -178,12 +178,34 @@ def cost_of(
         pause_ns=_time_of(process, Kind.PAUSE),
         bytes_per_step=records * RECORD.size if records is not None else None,
         lined_steps=int(steps.lined.sum()),
-        slowed_ns=round(max(0.0, float(steps.duration[close].sum()) - usual * int(close.sum()))) if usual else 0,
-        run_ns=int(steps.end[-1] - steps.begin[0]) if len(steps.end) else 0,
+        slowed_ns=_slowed(process, steps, steady),
+        run_ns=max(manifest.job_ns if manifest is not None else 0, _span(steps)),
+        before_ns=manifest.before_ns if manifest is not None else 0,
+        after_ns=manifest.after_ns if manifest is not None else 0,
         peaks_ns=machine.spent_ns if machine is not None else 0,
         tracer=tracer,
         span_ns=float((steps.end - steps.begin)[steady].mean()) if len(steady) else 0.0,
     )
+
+
+def _span(steps: Steps) -> int:
+    return int(steps.end[-1] - steps.begin[0]) if len(steps.end) else 0
+
+
+def _slowed(process: Process, steps: Steps, steady: Int64) -> int:
+    """ns by which all steps together took longer that a window of the probe's lies in. Of one of the warm-up, which is
+    slow by itself, a usual step at most: discovery slows by half, and nothing else comes that early."""
+    chosen = np.isin(process.intervals.kind, [int(Kind.PROFILED), int(Kind.DISCOVERY), int(Kind.LINES)])
+    windows = union(process.intervals.begin[chosen], process.intervals.end[chosen])
+    close = measure(windows, steps.begin, steps.end) > PART * (steps.end - steps.begin)
+    alone = steady[~close[steady]]
+    alone = alone if len(alone) else steady
+    if not len(alone):
+        return 0
+    usual = np.median(steps.duration[alone])
+    longer = steps.duration[close] - usual
+    longer = np.where(steps.warm_up[close], np.clip(longer, 0, usual), longer)
+    return round(max(0.0, float(longer.sum())))
 
 
 MOST_SAMPLES = 240

@@ -25,11 +25,14 @@ ENDED = "ended with"
 class Cost:
     """What steptime itself cost. Always: watch, ns per step, on minus off, measured in this run (None: too few steps);
     computed, ns per step from the number of records. Once: pause_ns, that the probe held the job between steps, and
-    slowed_ns, by which line-timed and profiled steps took longer than a steady one. profile_ns: of the profiled windows
-    in all. run_ns: from the first step to the end of the last. peaks_ns: of measuring the machine's peaks, after the
-    job. span_ns: from the end of one steady step to the end of the next, with what lies between them (a rollout): its
-    records count, too. tracer: ns by which steps are longer since a device's tracer was attached, which it stays. 0 or
-    None where it is not known."""
+    slowed_ns, by which steps took longer than a steady one while functions were looked for, lines timed and
+    operators profiled. The job was held in its start and its end, too. profile_ns: of the profiled windows in all.
+    run_ns: from the start of the job to its end; of a job that steptime did not start, from the first step to the
+    end of the last. Beside the job: before_ns, by which steptime has put off its start, after_ns, of packing the
+    recording and of making this report after its end, peaks_ns, of measuring the machine's peaks then. span_ns: from
+    the end of one steady step to the end of the next, with what lies between them (a rollout): its records count,
+    too. tracer: ns by which steps are longer since a device's tracer was attached, which it stays. 0 or None where
+    it is not known."""
 
     watch: Estimate | None
     computed: float | None
@@ -43,6 +46,8 @@ class Cost:
     peaks_ns: int = 0
     span_ns: float = 0.0
     tracer: Estimate | None = None
+    before_ns: int = 0
+    after_ns: int = 0
 
     @property
     def measured(self) -> bool:

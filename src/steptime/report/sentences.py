@@ -142,7 +142,9 @@ def cost_text(cost: Cost, step: float) -> str:
     if cost.run_ns:
         share = f" ({format_share(cost.once_ns / cost.run_ns)} of this {format_duration(cost.run_ns)} run)"
     peaks = f"; {format_duration(cost.peaks_ns)} after the job, for this machine's peaks" if cost.peaks_ns else ""
-    return f"{always}; {format_duration(cost.once_ns)} once{what}{share}{peaks}"
+    around = cost.before_ns + cost.after_ns
+    beside = f"; {format_duration(around)} before and after the job, for its start and this report" if around else ""
+    return f"{always}; {format_duration(cost.once_ns)} once{what}{share}{beside}{peaks}"
 
 
 def roofline_sentences(case: Case) -> tuple[str, ...]:
