@@ -49,7 +49,6 @@ from steptime.trials.conduct import PROOF, SECONDS, Notice, TrialRunner, combine
 from steptime.trials.containment import (
     Layer,
     Workspace,
-    clear,
     contained,
     explain,
     ground_of,
@@ -59,6 +58,7 @@ from steptime.trials.containment import (
 from steptime.trials.execute import NO_INPUT, last_lines
 from steptime.trials.executor import Executor, LocalExecutor
 from steptime.trials.judge import MIN_GAIN, usual_metric, usual_step
+from steptime.trials.names import own_folder
 from steptime.trials.patch import make_patch, unwritten, write_patch
 from steptime.trials.plan import (
     edits_of,
@@ -171,18 +171,18 @@ def measure(command: Sequence[str], options: TrialOptions, recording: Path | Non
     NothingMeasuredError.
     """
     folder = (recording or default_recording(command)).absolute()
-    workspace = folder.with_name(f"{folder.name}-workspace")
+    workspace = own_folder(folder.parent, f"workspace-{os.getpid()}")
     stand = Workspace(tuple(command), workspace, Path.cwd(), uncontained=options.uncontained)
     seconds = SHARE * options.budget.seconds
     resolve(command)
     if not options.quiet:
         say("measuring the job as it is, until its steps are known")
     try:
+        ground_of(stand).janitor.take(workspace)
         refuse_uncontained(stand)
         outcome = _watched(stand, folder, seconds, enough(None if options.quiet else Announcer(say)))
     finally:
         leave(stand)
-        clear(stand.folder)
         with contextlib.suppress(OSError):  # there is a recording in it, or it was never made
             folder.parent.rmdir()
     if not outcome.steps_seen:
@@ -322,11 +322,10 @@ def trial_runner(folder: Path, options: TrialOptions) -> Iterator[TrialRunner]:
     plan, path = known.plan, Path(known.plan.recording)
     recording = load(path) if plan.recording else None
     with closing(_executor(recording, options)) as executor:
-        accepted = plan.uncontained or options.uncontained
         if recording is None:
-            stand = plain_stand(plan, folder, uncontained=accepted, keep=options.keep)
+            stand = plain_stand(plan, folder, uncontained=options.uncontained, keep=options.keep)
         else:
-            stand = stand_for(recording.manifest, path, folder, uncontained=accepted, keep=options.keep)
+            stand = stand_for(recording.manifest, path, folder, uncontained=options.uncontained, keep=options.keep)
         refuse_uncontained(stand)
         if not options.quiet:
             say(f"{len(plan.variants)} to try, {explain(stand)}; Ctrl-C keeps what is done")

@@ -130,6 +130,8 @@ class Switchboard:
             if number != signal.SIGCHLD and self._witness is not None and not self._witness.saw(number):
                 send(number)
 
+    kept = False
+
     def interrupted(self) -> None:
         """The job is the user's: it goes on to its own end."""
 
@@ -164,7 +166,10 @@ class Timer(Protocol):
 
 
 class Pause(Protocol):
-    """How the time until the next look is spent: `Switchboard`, or `variant.JobDeadline`."""
+    """How the time until the next look is spent: `Switchboard`, or `variant.JobDeadline`. kept: whether what it waits
+    for is the job's keeper."""
+
+    kept: bool
 
     def wait(self, seconds: float, send: Callable[[int], None]) -> None:
         """Returns after `seconds`, or as soon as the job ends; passes on to `send` what is to reach it."""
@@ -223,7 +228,7 @@ def _stay(
         due = min((timer.due for timer in timers), default=begin + HEAD_START)
         signals.wait(due - time.monotonic(), job.send_signal)
         if not timers and time.monotonic() >= begin + HEAD_START and job.poll() is None:
-            timers = _timers(job, folder, show, begin, signals.beside)
+            timers = _timers(job, folder, show, begin, signals)
         for timer in timers:
             if time.monotonic() >= timer.due:
                 timer.look()
@@ -235,12 +240,12 @@ def _timers(
     folder: Path,
     show: Callable[[Progress], None] | None,
     begin: float,
-    beside: Callable[[], Iterable[int]],
+    signals: Pause,
 ) -> list[Timer]:
     from steptime.launcher.telemetry import Telemetry
     from steptime.launcher.thin import JournalThinner
 
-    telemetry = Telemetry(folder, job.pid, beside)
+    telemetry = Telemetry(folder, job.pid, signals.beside, kept=signals.kept)
     timers: list[Timer] = [telemetry, JournalThinner(folder, lambda: telemetry.pids)]
     if show is not None:
         timers.append(Display(folder, show, begin, lambda: telemetry.pids))
