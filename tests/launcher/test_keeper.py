@@ -41,13 +41,13 @@ print("started", flush=True)
 
 def marked(mark: str) -> list[psutil.Process]:
     """What lives of a job: all that has its mark in its words."""
-    found = []
-    for process in psutil.process_iter(["cmdline", "status"]):
-        if process.info["status"] != psutil.STATUS_ZOMBIE and any(
-            mark in word for word in process.info["cmdline"] or ()
-        ):
-            found.append(process)
-    return [process for process in found if process.pid != os.getpid()]
+    return [
+        process
+        for process in psutil.process_iter(["cmdline", "status"])
+        if process.pid != os.getpid()
+        and process.info["status"] != psutil.STATUS_ZOMBIE
+        and any(mark in word for word in process.info["cmdline"] or ())
+    ]
 
 
 def gone(mark: str) -> bool:

@@ -306,9 +306,7 @@ def new_trial(
     """The folder of a trial, with its plan in it."""
     known = load(recording)
     folder = default_recording((f"{job_name(known.manifest.command)}-{kind}",), recording.absolute().parent)
-    plan = plan_for(
-        known, recording, variants, case.step, options.min_gain, uncontained=options.uncontained, goal=options.goal
-    )
+    plan = plan_for(known, recording, variants, case.step, options.min_gain, goal=options.goal)
     refuse_uncontained(stand_for(known.manifest, recording, folder, uncontained=options.uncontained))
     folder.mkdir(parents=True)
     append_result(folder, plan=replace(plan, baseline=baseline, until_loss=until_loss, least_step_ns=least_step(case)))
@@ -383,6 +381,13 @@ def longer(plan: Plan, budget: Budget) -> int:
     return ceil(max(2 * budget.seconds, PROOF * (plan.start_seconds + SECONDS)) / 60)
 
 
+def go_on_command(verb: str, folder: Path, options: TrialOptions, minutes: int | None = None) -> str:
+    """What goes on with a trial. minutes: of the budget."""
+    lifted = "--uncontained " if options.uncontained else ""
+    budget = f"--budget {minutes}m " if minutes is not None else ""
+    return f"steptime {verb} {lifted}{budget}--resume {shlex.quote(str(folder))}"
+
+
 def recording_of(target: Sequence[str], options: TrialOptions) -> Path:
     """The recording that was named, or one that is made now of the command."""
     if options.executor == "ray":
@@ -433,7 +438,7 @@ def advice_of(proposal: Proposal) -> str:
 
 
 def _conduct(folder: Path, proposals: Sequence[Proposal], options: TrialOptions) -> TrialOutput:
-    next_command = f"steptime try --resume {shlex.quote(str(folder))}"
+    next_command = go_on_command("try", folder, options)
     with trial_runner(folder, options) as runner:
 
         def run() -> None:
@@ -510,8 +515,7 @@ def _next(judgements: Sequence[Judgement], proposals: Sequence[Proposal], folder
     """The rest of the trial where the budget was too small for it or for its patch; else the page of what was adopted,
     or of what was tried first."""
     results = read_results(folder)
-    minutes = longer(results.plan, options.budget)
-    go_on = f"steptime try --budget {minutes}m --resume {shlex.quote(str(folder))}"
+    go_on = go_on_command("try", folder, options, longer(results.plan, options.budget))
     patch = results.patch
     proved = patch.judgement.gain(results.plan.goal) if patch is not None and patch.judgement is not None else None
     if patch is not None and patch.diff and proved is None:
