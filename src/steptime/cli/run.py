@@ -298,10 +298,9 @@ def _run_until_measured(options: RunOptions) -> int:
     if options.delivery.force and wanted is not None and replaceable(wanted):
         first = next(path for number in count(2) if not os.path.lexists(path := numbered(wanted, number)))
     folder = measure(options.job, TrialOptions(Budget(UNTIL_MEASURED), quiet, "local", options.uncontained), first)
-    if first != wanted and wanted is not None:
-        _take_place(folder, folder, wanted)
-        folder = wanted.absolute()
-    place = os.path.relpath(folder) if options.recording is None else options.recording
+    place = os.path.relpath(folder)
+    if wanted is not None and (first == wanted or _take_place(folder, folder, wanted) == 0):
+        place = str(wanted)
     report = diagnose_paths((place,))
     deliver(report, options.delivery, text_to_stderr=None if options.quiet else True)
     return 0
