@@ -114,7 +114,8 @@ def test_a_recording_is_replaced_by_one_that_has_a_step(steptime: Steptime, job:
     run = steptime("run", "--force", *options, "--", "true")
     assert "holds an earlier recording, which stays, as this run has recorded no step" in run.stderr
     assert (tmp_path / "r" / "manifest.json").read_bytes() == before
-    looks = f"import os; print(os.path.getsize({str(tmp_path / 'r' / 'manifest.json')!r}), flush=True); os.kill(os.getppid(), 9)"
+    manifest = str(tmp_path / "r" / "manifest.json")
+    looks = f"import os; print(os.path.getsize({manifest!r}), flush=True); os.kill(os.getppid(), 9)"
     killed = steptime("run", "--force", *options, "--", sys.executable, "-c", looks)
     assert killed.stdout.split() == [str(len(before))]
     assert (tmp_path / "r" / "manifest.json").read_bytes() == before
