@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -195,3 +196,39 @@ def test_a_watched_job_is_ended_with_its_helpers(tmp_path: Path) -> None:
     outcome = run_variant(job_with(tmp_path, mark), tmp_path / "recording", ProbeOptions(), VariantPlace(tmp_path))
     assert outcome.status == 0
     assert not marked(mark)
+
+
+LINKING = """
+import json, os, pathlib, sys, time
+recording, victim = pathlib.Path(json.loads(os.environ["STEPTIME_PROBE"])["recording"]), pathlib.Path(sys.argv[1])
+for name in ("manifest.json.partial", "manifest.json", "telemetry.jsonl", "machine.json", "rest-request", "seen-torch"):
+    (recording / name).unlink(missing_ok=True)
+    (recording / name).symlink_to(victim / "thesis.tex")
+(recording / "process-1").symlink_to(victim)
+(recording / "process-2").mkdir()
+(recording / "process-2" / "process.json").write_text(json.dumps({"host": os.uname().nodename, "pid": 1 << 22}))
+(recording / "process-2" / "journal.bin").write_bytes(bytes(24 << 14))
+(recording / "process-2" / "trace-2.json").write_text("{}")
+for name in ("journal.packed.partial", "journal.packed", "trace-2.json.gz.partial"):
+    (recording / "process-2" / name).symlink_to(victim / "thesis.tex")
+(recording / "process-3").mkdir()
+(recording / "process-3" / "trace-3.json").symlink_to(victim / "trace-1.json")
+time.sleep(1.5)
+"""
+
+
+def test_a_link_that_a_job_makes_in_its_recording_leads_us_nowhere(tmp_path: Path) -> None:
+    """Nothing contains us: through such a link we would write, pack or remove what is the user's."""
+    victim = tmp_path / "victim"
+    victim.mkdir()
+    (victim / "thesis.tex").write_text("mine")
+    (victim / "trace-1.json").write_text("{}")
+    (victim / "journal.bin").write_bytes(bytes(24 << 14))
+    (victim / "process.json").write_text(json.dumps({"host": os.uname().nodename, "pid": 1 << 22}))
+    before = {path.name: path.read_bytes() for path in victim.iterdir()}
+    (tmp_path / "job.py").write_text(LINKING)
+    words = (sys.executable, "job.py", str(victim))
+    outcome = run_variant(words, tmp_path / "recording", ProbeOptions(), VariantPlace(tmp_path))
+    assert outcome.status == 0
+    assert {path.name: path.read_bytes() for path in victim.iterdir()} == before
+    assert (tmp_path / "recording" / "process-2" / "trace-2.json.gz").exists(), "else nothing was packed at all"

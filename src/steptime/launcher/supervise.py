@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from steptime.launcher.outcome import Progress
+from steptime.recording.inventory import files_of_processes
 
 PASSED_ON = tuple(
     getattr(signal, name)
@@ -246,7 +247,9 @@ def _timers(
     from steptime.launcher.thin import JournalThinner
 
     telemetry = Telemetry(folder, job.pid, signals.beside, kept=signals.kept)
-    timers: list[Timer] = [telemetry, JournalThinner(folder, lambda: telemetry.pids)]
+    timers: list[Timer] = [telemetry]
+    if not signals.kept:  # a process of a trial is short, and what it does to its folder meanwhile is its own
+        timers.append(JournalThinner(folder, lambda: telemetry.pids))
     if show is not None:
         timers.append(Display(folder, show, begin, lambda: telemetry.pids))
     return timers
@@ -254,7 +257,7 @@ def _timers(
 
 def pack_recording(folder: Path) -> list[str]:
     """Compresses the traces that are there, and packs long journals; a sentence where some could not be."""
-    traces = any(True for _ in folder.glob("process-*/trace-*.json"))
+    traces = any(True for _ in files_of_processes(folder, "trace-*.json"))
     if not traces and not any(True for _ in long_journals(folder)):
         return []
     from steptime.launcher.compress import compress_traces, pack_journals
@@ -264,7 +267,7 @@ def pack_recording(folder: Path) -> list[str]:
 
 
 def long_journals(folder: Path) -> Iterator[Path]:
-    for journal in folder.glob("process-*/journal.bin"):
+    for journal in files_of_processes(folder, "journal.bin"):
         with contextlib.suppress(OSError):
             if journal.stat().st_size >= LONG_JOURNAL:
                 yield journal

@@ -14,6 +14,7 @@ device.
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import threading
 import time
@@ -122,7 +123,10 @@ class Turn:
             self._request.unlink(missing_ok=True)  # the others have ended meanwhile
             self.look = LOOK
             return False
-        self._request.touch()
+        try:
+            os.close(os.open(self._request, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o644))
+        except OSError:  # the job has put something else there
+            raise CannotAlternateError("cannot-alternate", "The job cannot be asked to rest.") from None
         self.look = ASKED
         stamps = stamps_in(self._answers)
         if not stamps:  # it has written some before it was warm

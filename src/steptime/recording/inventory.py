@@ -90,6 +90,14 @@ def take_inventory(recording: Path) -> Inventory:
     return Inventory(tuple(files), tuple(folders), tuple(strange))
 
 
+def files_of_processes(recording: Path, name: str) -> Iterator[Path]:
+    """Files of this name (a pattern) in the folders of a recording's processes. A job can make a link anywhere in its
+    recording: what that leads to is the user's, and is not packed or removed."""
+    for folder in sorted(recording.glob("process-*")):
+        if not folder.is_symlink():
+            yield from (path for path in sorted(folder.glob(name)) if _is_file(path))
+
+
 def _names_inside(folder: str) -> re.Pattern[str] | None:
     """What steptime's files are called in a folder of a recording, None where the folder is not its."""
     if folder == COMPILE_LOGS:
