@@ -25,9 +25,12 @@ VERBS = {
     "judge": ("judge", "--env", "OMP_NUM_THREADS=1", "--budget", "5m"),
     "lab": ("lab", "--budget", "5m"),
 }
-LONGEST = 40.0
-"""Seconds within which a trial is killed: of a recording it is at its rounds by then, in turns; of a command it is
-measured first."""
+LONGEST = 20.0
+"""Seconds within which a trial is killed: of its start, in which a command is measured and a variant rehearsed; or, two
+times out of three, of its first round, whose processes take turns."""
+ROUNDS = b"round 1 of"
+SLOWEST = 240.0
+"""Seconds in which a trial comes to its first round."""
 PATIENCE = 60.0
 """Seconds in which all must have ended."""
 WORKSPACES = ("copies", "caches")
@@ -35,7 +38,7 @@ WORKSPACES = ("copies", "caches")
 
 @dataclass(frozen=True)
 class KilledTrial:
-    """after: seconds. lived: processes of the trial that lived when it was killed, and `stopped` those of them that
+    """after: seconds, of its start or its first round. lived: processes of the trial that lived when it was killed, and `stopped` those of them that
     were stopped. seconds: until nothing was left."""
 
     number: int
@@ -60,18 +63,22 @@ def kill_trials(folder: Path, seed: int, count: int, first: int = 0) -> Iterator
         draw = random.Random(f"{seed} trials {number}")
         verb = list(VERBS)[number % len(VERBS)]
         command = ("--", sys.executable, "train.py", place.name, "100000000")
-        target = command if draw.random() < 0.3 else ("recorded",)
-        yield _killed(place, number, verb, draw.uniform(0.2, LONGEST), target)
+        early = draw.random() < 1 / 3
+        target = command if early and draw.random() < 0.5 else ("recorded",)
+        yield _killed(place, number, verb, draw.uniform(0.2, LONGEST), target, early=early)
     shutil.rmtree(place)
 
 
-def _killed(place: Path, number: int, verb: str, after: float, target: Sequence[str]) -> KilledTrial:
+def _killed(place: Path, number: int, verb: str, after: float, target: Sequence[str], *, early: bool) -> KilledTrial:
     environment = {**os.environ, "TMPDIR": str(place / "tmp"), "OMP_NUM_THREADS": "1"}
     (place / "tmp").mkdir(exist_ok=True)
     with (place / "output").open("wb") as output:
         trial = subprocess.Popen(
             [*STEPTIME, *VERBS[verb], *target], cwd=place, env=environment, stdout=output, stderr=output
         )
+        until = time.monotonic() + SLOWEST
+        while not early and ROUNDS not in (place / "output").read_bytes() and time.monotonic() < until:
+            time.sleep(0.02)
         time.sleep(after)
         ended = trial.poll()
         before = _living(place.name)

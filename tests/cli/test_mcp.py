@@ -22,8 +22,9 @@ from steptime.advice.engine import examine
 from steptime.advice.evidence import PathUse
 from steptime.cli import answers
 from steptime.cli.main import main
-from steptime.cli.mcp import BEGIN, judged_diff
+from steptime.cli.mcp import judged_diff
 from steptime.diagnosis import diagnose_anywhere
+from steptime.own_python import own_python
 from steptime.quantities import Estimate, SourceLine
 from steptime.trials.results import PatchResult, Plan, Results
 from steptime.trials.trial import BASELINE, Agreement, Judgement, Run, TrialVerdict, Variant
@@ -90,8 +91,8 @@ def ask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ask:
 
     async def converse(calls: Sequence[tuple[str, Mapping[str, Any]]]) -> list[Told]:
         stdio = importlib.import_module("mcp.client.stdio")
-        words = ["-c", BEGIN, "mcp"]
-        server = mcp.StdioServerParameters(command=sys.executable, args=words, env=environment, cwd=tmp_path)
+        command, *words = own_python("steptime", "mcp")
+        server = mcp.StdioServerParameters(command=command, args=words, env=environment, cwd=tmp_path)
         found = []
         async with mcp.Client(stdio.stdio_client(server)) as client:
             listed = {each.name: each for each in (await client.list_tools()).tools}

@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
 
@@ -81,7 +81,7 @@ class Ground:
 
     layer: Layer
     base: Path
-    janitor: Janitor
+    janitor: Janitor = field(default_factory=Janitor)
 
 
 Contained = tuple[tuple[str, ...], VariantPlace]
