@@ -38,8 +38,8 @@ WORKSPACES = ("copies", "caches")
 
 @dataclass(frozen=True)
 class KilledTrial:
-    """after: seconds, of its start or its first round. lived: processes of the trial that lived when it was killed, and `stopped` those of them that
-    were stopped. seconds: until nothing was left."""
+    """after: seconds, of its start or its first round. lived: processes of the trial that lived when it was killed, and
+    `stopped` those of them that were stopped. seconds: until nothing was left."""
 
     number: int
     verb: str

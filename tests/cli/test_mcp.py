@@ -247,14 +247,14 @@ def test_a_change_that_wins_when_its_judgement_goes_on_can_be_applied(tmp_path: 
 def test_a_patch_that_was_not_run_by_itself_is_not_handed_out() -> None:
     found = undecided(ran(BASELINE, False), speed=Estimate(2.0, 1.8, 2.2, 4, "1"), rounds=4)
     won = replace(found.judgements[0][1], verdict=TrialVerdict.ADOPT)
-    patch = PatchResult("--- a/x", (), (), None, apply="git apply x")
+    patch = PatchResult("--- a/x", (), (), None, apply="git -C / apply x")
     waiting = replace(found, judgements=((0, won),), patch=patch)
     told = answers.of_trial(waiting, "/runs/t", JOB, "ST101")
     assert told["apply"] == ""
     assert told["next"]["arguments"] == {"resume": "/runs/t", "budget": "10m", **JOB}
     assert "no time was left to run the patch" in told["confidence"]
     proved = replace(waiting, patch=replace(patch, judgement=won))
-    assert answers.of_trial(proved, "/runs/t", JOB, "ST101")["apply"] == "git apply x"
+    assert answers.of_trial(proved, "/runs/t", JOB, "ST101")["apply"] == "git -C / apply x"
 
 
 def test_fixes_that_the_sources_give_no_place_for_are_not_offered(tmp_path: Path) -> None:
