@@ -21,15 +21,15 @@ from steptime.launcher import keeper
 
 JOB = Path(__file__).parent / "orphans_job.py"
 VERBS = {
-    "try": ("try", "--workers", "1,2", "--budget", "5m"),
-    "judge": ("judge", "--env", "OMP_NUM_THREADS=1", "--budget", "5m"),
-    "lab": ("lab", "--budget", "5m"),
+    "try": ("try", "--workers", "1", "--budget", "20m"),
+    "judge": ("judge", "--env", "OMP_NUM_THREADS=1", "--budget", "20m"),
+    "lab": ("lab", "--budget", "20m"),
 }
 LONGEST = 20.0
-"""Seconds within which a trial is killed: of its start, in which a command is measured and a variant rehearsed; or, two
-times out of three, of its first round, whose processes take turns."""
+"""Seconds within which a trial is killed: of its start, in which a command is measured and a variant rehearsed; or, of
+every other `try` and `judge`, of its first round, whose processes take turns (a lab compiles for minutes first)."""
 ROUNDS = b"round 1 of"
-SLOWEST = 240.0
+SLOWEST = 120.0
 """Seconds in which a trial comes to its first round."""
 PATIENCE = 60.0
 """Seconds in which all must have ended."""
@@ -63,7 +63,7 @@ def kill_trials(folder: Path, seed: int, count: int, first: int = 0) -> Iterator
         draw = random.Random(f"{seed} trials {number}")
         verb = list(VERBS)[number % len(VERBS)]
         command = ("--", sys.executable, "train.py", place.name, "100000000")
-        early = draw.random() < 1 / 3
+        early = verb == "lab" or draw.random() < 0.5
         target = command if early and draw.random() < 0.5 else ("recorded",)
         yield _killed(place, number, verb, draw.uniform(0.2, LONGEST), target, early=early)
     shutil.rmtree(place)

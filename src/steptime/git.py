@@ -16,6 +16,8 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+COMMIT = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
+"""SHA-1, or SHA-256."""
 PATIENCE = 60.0
 """Seconds that Git may take. A million files on a network's file system may take longer."""
 LOOK = 0.1

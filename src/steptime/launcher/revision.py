@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import subprocess
 import threading
 from collections.abc import Callable, Sequence
@@ -16,10 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from steptime import git
-from steptime.git import ask_git, filtered
+from steptime.git import COMMIT, ask_git, filtered
 
-COMMIT = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
-"""SHA-1, or SHA-256."""
 PATIENCE = 5.0
 """Seconds that the end of a job waits for an inspection."""
 STATUS = ("status", "--porcelain", "-z", "--untracked-files=no", "--ignore-submodules=dirty", "--no-renames")

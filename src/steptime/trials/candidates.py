@@ -17,7 +17,7 @@ from pathlib import Path
 from steptime.advice.fix import Promise
 from steptime.changes import Change
 from steptime.errors import UsageError
-from steptime.git import ask_git, filtered
+from steptime.git import COMMIT, ask_git, filtered
 from steptime.quantities import format_count
 from steptime.trials.trial import BASELINE, Variant
 
@@ -63,6 +63,8 @@ def from_revision(revision: str, directory: Path, name: str) -> Variant:
     commit = _git(
         root, "rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}", what=f"{revision} is no commit"
     ).strip()
+    if not COMMIT.fullmatch(commit):  # nothing that git would take for an option
+        raise UsageError("judge-git", f"{revision} is no commit.")
     # Compared with the folder, so that "added" (left out by the filter) is what only the folder has.
     listed = _git(root, "diff", *PLAIN, "--no-renames", "--diff-filter=a", "--numstat", "-z", commit)
     rows = [row.split("\t", 2) for row in listed.split("\0") if row]
