@@ -93,6 +93,8 @@ def _killed(place: Path, number: int, verb: str, after: float, target: Sequence[
         faults.append(f"it had ended with {ended}: {(place / 'output').read_text()[-300:]!r}")
     for process in left:
         process.kill()
+    for path in _workspaces(place):
+        shutil.rmtree(path, ignore_errors=True)
     lived = [process for process in before if process.pid != trial.pid]
     stopped = sum(status == psutil.STATUS_STOPPED for status in before.values())
     return KilledTrial(number, verb, after, len(lived), stopped, time.monotonic() - begin, tuple(faults))

@@ -120,7 +120,7 @@ def overlays_work(base: Path, directory: Path, janitor: Janitor) -> bool:
     try:
         (trial / "real").mkdir(parents=True, exist_ok=True)
         spec = _write_spec(trial, directory, (trial / "real",), (base,), check=[str(directory)])
-        done = subprocess.run(_words(spec), capture_output=True, timeout=PATIENCE, check=False)
+        done = subprocess.run(_words(spec), capture_output=True, timeout=PATIENCE, check=False, pass_fds=janitor.held())
         return done.returncode == 0
     except (OSError, subprocess.TimeoutExpired):
         return False
