@@ -101,14 +101,15 @@ def _killed(place: Path, number: int, verb: str, after: float, target: Sequence[
 
 
 def _living(mark: str) -> dict[psutil.Process, str]:
-    """What lives of a trial, with its status: its command has the mark, or it is a keeper or the janitor."""
-    found = {}
+    """What lives of a trial, with its status: its command, or its folder for temporary files, has the mark."""
+    found: dict[psutil.Process, str] = {}
     for process in psutil.process_iter():
         try:
             words, status = process.cmdline(), process.status()
+            marked = (*words, process.environ().get("TMPDIR", "") if keeper.__file__ in words else "")
         except psutil.Error:
             continue
-        ours = any(mark in word for word in words) or keeper.__file__ in words
+        ours = any(mark in word for word in marked)
         if ours and status != psutil.STATUS_ZOMBIE:
             found[process] = status
     return found

@@ -22,8 +22,9 @@ from steptime.advice.engine import examine
 from steptime.advice.evidence import PathUse
 from steptime.cli import answers
 from steptime.cli.main import main
-from steptime.cli.mcp import judged_diff
+from steptime.cli.mcp import answered, judged_diff
 from steptime.diagnosis import diagnose_anywhere
+from steptime.errors import SteptimeError
 from steptime.own_python import own_python
 from steptime.quantities import Estimate, SourceLine
 from steptime.trials.results import PatchResult, Plan, Results
@@ -312,3 +313,20 @@ def test_a_job_is_measured_and_a_change_of_it_judged(ask: Ask, tmp_path: Path) -
     assert any("rehearsal" in said for said in judged.progress)
     assert (tmp_path / "train.py").read_text() == TRAINING
     assert {path.name for path in tmp_path.iterdir()} == {"train.py", "click.py", "runs", "cache"}
+
+
+@pytest.mark.parametrize("text", ["a\0b", "\ud800", "x" * 5000], ids=["a zero byte", "no Unicode", "too long"])
+@pytest.mark.parametrize(
+    ("tool", "argument"),
+    [("diagnose", "path"), ("what_if", "path"), ("diagnose", "directory"), ("judge", "resume"), ("judge", "diff")],
+)
+def test_no_text_of_a_clients_is_more_than_refused(tool: str, argument: str, text: str) -> None:
+    anyio = importlib.import_module("anyio")
+
+    async def tell(sentence: str) -> None:
+        """Nothing is started that could say anything."""
+
+    given = {argument: text, **({"command": ["true"]} if tool == "judge" or argument == "directory" else {})}
+    with pytest.raises(SteptimeError) as refused:
+        anyio.run(answered, tool, given, tell)
+    assert "\n" not in str(refused.value)

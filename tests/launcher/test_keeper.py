@@ -232,3 +232,18 @@ def test_a_link_that_a_job_makes_in_its_recording_leads_us_nowhere(tmp_path: Pat
     assert outcome.status == 0
     assert {path.name: path.read_bytes() for path in victim.iterdir()} == before
     assert (tmp_path / "recording" / "process-2" / "trace-2.json.gz").exists(), "else nothing was packed at all"
+
+
+def test_a_janitor_that_somebody_ends_is_followed_by_another(tmp_path: Path) -> None:
+    janitor = keeper.Janitor()
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        janitor.take(keeper.OwnFolder(tmp_path / name))
+        for process in psutil.Process().children():
+            if keeper.__file__ in process.cmdline() and name == "one":
+                process.kill()
+                while process.status() != psutil.STATUS_ZOMBIE:
+                    time.sleep(0.01)
+    janitor.close()
+    assert list(tmp_path.iterdir()) == []
+    janitor.close()

@@ -201,7 +201,11 @@ async def answered(name: str, arguments: Mapping[str, Any], tell: Tell) -> str:
         raise UsageError("usage", f"There is no tool {name!r}: name one of {', '.join(TOOLS)}.")
     kind, function = TOOLS[name]
     try:
+        if b"\\u0000" in msgspec.json.encode(arguments):
+            raise UsageError("usage", f"{name} was called with a text that holds a zero byte.")
         given = msgspec.convert(dict(arguments), kind)
+    except UnicodeEncodeError:
+        raise UsageError("usage", f"{name} was called with a text that is no Unicode.") from None
     except msgspec.ValidationError as error:
         raise UsageError("usage", f"{name} was called wrongly: {error}.") from None
     if sum(map(len, getattr(given, "command", []))) > LONGEST_COMMAND:
@@ -209,7 +213,10 @@ async def answered(name: str, arguments: Mapping[str, Any], tell: Tell) -> str:
     folder = Path(getattr(given, "directory", "") or ".")
     if not folder.is_dir():
         raise UsageError("usage", f"There is no such folder: {folder}")
-    return answers.fitted(await function(given, tell))
+    try:
+        return answers.fitted(await function(given, tell))
+    except OSError as error:  # a name that is too long, a folder that may not be looked into
+        raise UsageError("mcp-no-answer", f"{name} cannot be done ({error.strerror}): check its paths.") from None
 
 
 def input_schema(kind: type[msgspec.Struct]) -> dict[str, Any]:

@@ -35,7 +35,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from math import inf
 from pathlib import Path
-from typing import IO, NewType
+from typing import NewType
 
 OwnFolder = NewType("OwnFolder", Path)
 """A folder that a trial may remove: made by `steptime.trials.names.own_folder` alone."""
@@ -205,7 +205,8 @@ class Janitor:
     """The other end of the janitor's pipe. The process is started when the first folder is named."""
 
     def __init__(self) -> None:
-        self._pipe: IO[bytes] | None = None
+        self._pipe: int | None = None
+        self._told = b""
         self._starting = threading.Lock()
         self._over: Callable[[], object] = bool
 
@@ -219,24 +220,36 @@ class Janitor:
         self._tell(folder, whole=False)
 
     def _tell(self, folder: Path, *, whole: bool) -> None:
+        line = json.dumps([str(folder), whole]).encode() + b"\n"
         with self._starting:
-            if self._pipe is None:
-                process = subprocess.Popen(
-                    [sys.executable, "-I", "-S", __file__], stdin=subprocess.PIPE, start_new_session=True, cwd="/"
-                )
-                self._pipe, self._over = process.stdin, weakref.finalize(self, process.communicate)
-            assert self._pipe is not None
-            self._pipe.write(json.dumps([str(folder), whole]).encode() + b"\n")
-            self._pipe.flush()
+            self._told += line
+            try:
+                if self._pipe is not None:
+                    os.write(self._pipe, line)
+                    return
+            except OSError:  # somebody has ended it
+                self._over()
+            process = subprocess.Popen(
+                [sys.executable, "-I", "-S", __file__], stdin=subprocess.PIPE, start_new_session=True, cwd="/"
+            )
+            assert process.stdin is not None
+            self._pipe, self._over = process.stdin.fileno(), weakref.finalize(self, _end, process)
+            os.write(self._pipe, self._told)
 
     def held(self) -> tuple[int, ...]:
         """The descriptor that a keeper holds, where there is anything to remove."""
-        return () if self._pipe is None else (self._pipe.fileno(),)
+        return () if self._pipe is None else (self._pipe,)
 
     def close(self) -> None:
         """The trial is over: returns when the folders are gone."""
-        self._pipe = None
-        self._over()
+        with self._starting:
+            self._pipe, self._told = None, b""
+            self._over()
+
+
+def _end(janitor: subprocess.Popen[bytes]) -> None:
+    with contextlib.suppress(OSError):
+        janitor.communicate()
 
 
 def main(arguments: Sequence[str]) -> int:
