@@ -14,9 +14,9 @@ import pytest
 SOURCE = Path(__file__).resolve().parent.parent / "src" / "steptime"
 
 FLOORS = (  # from the ground up; a room imports itself and what lies on floors below its own
-    ("_version", "arrays"),
+    ("_version", "arrays", "git", "own_python"),
     ("errors", "quantities", "intervals", "journal", "folders", "changes", "debug_switches", "plain_pickle"),
-    ("clusters", "remote"),
+    ("clusters", "remote", "written"),
     ("probe",),
     ("recording", "trace", "machine"),
     ("launcher",),
@@ -205,6 +205,45 @@ def test_a_room_is_small_enough_to_read(modules: list[Module]) -> None:
         if (node.end_lineno or 0) - node.lineno >= limits[type(node)]
     ]
     assert long == []
+
+
+def test_every_python_of_ours_is_isolated_from_the_current_folder(modules: list[Module]) -> None:
+    """`own_python` starts modules, and scripts of the standard library alone say -I themselves."""
+    described = {"in_process.py"}  # the words of a job that has been started
+    allowed = ["'-I'"], ["''"], ["shutil.which('python')"]
+    for module in modules:
+        for words in (node for node in ast.walk(module.tree) if isinstance(node, ast.List | ast.Tuple)):
+            texts = [ast.unparse(each) for each in words.elts]
+            if "sys.executable" in texts and module.name not in described and isinstance(words.ctx, ast.Load):
+                assert texts[texts.index("sys.executable") + 1 :][:1] in allowed, (
+                    f"{module.name}:{words.lineno} starts a Python that looks for modules in the current folder"
+                )
+        assert "ProcessPoolExecutor" not in module.text, f"{module.name}: a spawned pool looks there, too"
+
+
+def test_git_is_asked_in_one_place(modules: list[Module]) -> None:
+    """Elsewhere a command of Git's is only told."""
+    for module in modules:
+        told = {
+            id(word)
+            for node in ast.walk(module.tree)
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "shlex.join"
+            for word in ast.walk(node)
+        }
+        for node in ast.walk(module.tree):
+            if isinstance(node, ast.List | ast.Tuple) and node.elts and ast.unparse(node.elts[0]) == "'git'":
+                compared = module.name == "trials/results.py"
+                assert module.name == "git.py" or id(node) in told or compared, f"{module.name}:{node.lineno}"
+
+
+def test_a_folder_of_a_trial_is_removed_in_one_place(modules: list[Module]) -> None:
+    """`keeper.clear` takes an `OwnFolder`, and only what checks names, or makes a new folder, makes one."""
+    scripts = ("launcher/keeper.py", "launcher/contain.py")
+    makers = {"trials/names.py", "launcher/keeper.py", "trials/containment.py"}
+    for module in modules:
+        if module.name.startswith(("trials/", "launcher/", "cli/")) and module.name not in scripts:
+            assert "rmtree" not in module.text, module.name
+        assert "OwnFolder(" not in module.text or module.name in makers, module.name
 
 
 def test_a_broad_except_stands_at_a_boundary_and_says_why(modules: list[Module]) -> None:

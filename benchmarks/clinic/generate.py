@@ -26,7 +26,6 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -38,7 +37,7 @@ from benchmarks.clinic.score import SEVERE, Count
 from benchmarks.kept import machine
 from benchmarks.started import JobFailed, last_words, steptime
 from steptime.launcher.turns import LOOK, Turn, Turns
-from steptime.launcher.variant import end_session
+from steptime.launcher.variant import VariantPlace, end_job, start_kept
 from steptime.recording.inventory import WARM
 
 OURS = "steptime"
@@ -221,7 +220,7 @@ def in_turns(job: Design, versions: Sequence[Written], folder: Path) -> list[flo
         finally:
             turn.leave()
 
-    with closing(turns), ThreadPoolExecutor(len(versions)) as pool:
+    with ThreadPoolExecutor(len(versions)) as pool:
         folders = [folder / f"bare-{number}" for number in range(len(versions))]
         places = [turns.turn() for _ in versions]
         try:
@@ -238,8 +237,9 @@ def step_time(job: Design, files: Written, folder: Path, turn: Turn | None = Non
     seconds = SECONDS if turn is None else 2 * SECONDS  # half of them at rest
     timed = ["-m", "benchmarks.clinic.timed", str(times), str(seconds), str(script)]
     variables = {**_variables(), "PYTHONPATH": ROOT, "TIMED_IN": str(folder)}
-    run = subprocess.Popen([*_python(job), *timed], env=variables, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-                           start_new_session=True)  # fmt: skip
+    words, errors = (*_python(job), *timed), folder / "errors"
+    with errors.open("wb") as said:
+        run = start_kept(VariantPlace(Path.cwd()), words, variables, subprocess.DEVNULL, said)
     begin = time.monotonic()
     if turn is not None:
         turn.begins(run.pid, folder)
@@ -248,13 +248,13 @@ def step_time(job: Design, files: Written, folder: Path, turn: Turn | None = Non
             if turn.over(folder):
                 turn.rest()
             time.sleep(LOOK)
-        _, errors = run.communicate(timeout=TIMEOUT)
+        run.wait(TIMEOUT)
     except subprocess.TimeoutExpired:
         raise JobFailed(f"took more than {TIMEOUT} s") from None
     finally:
-        end_session(run)
+        end_job(run)
     if not times.exists():
-        raise JobFailed(last_words(errors.decode(errors="replace")) or "no steps")
+        raise JobFailed(last_words(errors.read_text(errors="replace")) or "no steps")
     ends = json.loads(times.read_text())
     steps = list(itertools.pairwise(ends))[int((len(ends) - 1) * STEADY) :]
     rests = [(before / 1e9, after / 1e9 + SETTLING) for before, after in turn.rests] if turn is not None else []

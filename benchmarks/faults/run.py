@@ -1,7 +1,7 @@
 """What no fault may do: kills at random moments, no room, closed streams and descriptors, trials of jobs that write,
-damaged files.
+trials that are killed, damaged files.
 
-    python -m benchmarks.faults.run [--quick] [--only kills,descriptors,room,statuses,trials,fuzz] [--seed 0]
+    python -m benchmarks.faults.run [--quick] [--only kills,descriptors,room,statuses,trials,orphans,fuzz] [--seed 0]
         [--name MACHINE]
 
 Writes into benchmarks/results/<name>.json, a piece for every range of numbers, so that a long run can be taken in
@@ -19,12 +19,13 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from benchmarks.faults import statuses
 from benchmarks.faults.descriptors import close_descriptors, descriptors_row
 from benchmarks.faults.fuzz import Fuzzed, fuzz
 from benchmarks.faults.kills import Kill, kill_jobs
+from benchmarks.faults.orphans import KilledTrial, kill_trials, orphans_table
 from benchmarks.faults.targets import targets
 from benchmarks.faults.trials import TrialRun, run_trials, trials_table
 from benchmarks.kept import USUAL_NAME, keep, machine
@@ -53,6 +54,10 @@ def main() -> None:
         if "trials" in options.only:
             trials = reported(run_trials(options.seed, options.trials, options.first))
             found[f"trials from {options.first}"] = {"trials": [asdict(trial) for trial in trials]}
+        if "orphans" in options.only:
+            with tempfile.TemporaryDirectory() as place:  # on a disk, as jobs are
+                killed = reported(kill_trials(Path(place), options.seed, options.orphans, options.first))
+            found[f"orphans from {options.first}"] = {"orphans": [asdict(trial) for trial in killed]}
         if "fuzz" in options.only:
             found |= {
                 f"{each.target} from {options.first}": {"fuzz": [asdict(each)]}
@@ -71,20 +76,23 @@ def arguments() -> argparse.Namespace:
         action="store_true",
         help="ten kills, six trials, the usual tests without room, endings without training, at most 20 000 inputs",
     )
-    parser.add_argument("--only", default="kills,descriptors,room,statuses,trials,fuzz", help="with commas between")
+    parser.add_argument(
+        "--only", default="kills,descriptors,room,statuses,trials,orphans,fuzz", help="with commas between"
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--first", type=int, default=0, help="number of the first kill or input")
     parser.add_argument("--kills", type=int, help="how many jobs are killed")
     parser.add_argument("--descriptors", type=int, help="how many jobs close descriptors")
     parser.add_argument("--trials", type=int, help="how many jobs are tried")
+    parser.add_argument("--orphans", type=int, help="how many trials are killed")
     parser.add_argument("--inputs", type=int, help="damaged files, of all targets together")
     parser.add_argument("--seconds", type=float, help="longest time for one target")
     parser.add_argument("--target", help="only this reader")
     parser.add_argument("--name", default=USUAL_NAME, help="of the machine, for the file of results")
     options = parser.parse_args()
-    usual = {"kills": 10, "descriptors": 3, "trials": 6, "inputs": 20_000, "seconds": 8.0}
+    usual = {"kills": 10, "descriptors": 3, "trials": 6, "orphans": 6, "inputs": 20_000, "seconds": 8.0}
     if not options.quick:
-        usual = {"kills": 200, "descriptors": 30, "trials": 50, "inputs": 1_000_000, "seconds": 3600.0}
+        usual = {"kills": 200, "descriptors": 30, "trials": 50, "orphans": 30, "inputs": 1_000_000, "seconds": 3600.0}
     for name, value in usual.items():
         if getattr(options, name) is None:
             setattr(options, name, value)
@@ -101,13 +109,17 @@ def shown(kills: Any) -> Sequence[Kill]:
     return found
 
 
-def reported(trials: Iterator[TrialRun]) -> Sequence[TrialRun]:
+Tried = TypeVar("Tried", TrialRun, KilledTrial)
+
+
+def reported(trials: Iterator[Tried]) -> Sequence[Tried]:
     """All of them; a line for each with faults at once."""
     found = []
     for trial in trials:
         found.append(trial)
         if trial.faults:
-            print(f"trial {trial.number} ({trial.layer}): {'; '.join(trial.faults)}", flush=True)
+            kind = trial.layer if isinstance(trial, TrialRun) else trial.verb
+            print(f"trial {trial.number} ({kind}): {'; '.join(trial.faults)}", flush=True)
     return found
 
 
@@ -150,6 +162,11 @@ def faults_of(found: dict[str, Any]) -> list[str]:
         *kills,
         *(f"descriptors {job['number']}: {fault}" for job in found.get("descriptors", ()) for fault in job["faults"]),
         *trials,
+        *(
+            f"killed {each['verb']} {each['number']}: {fault}"
+            for each in found.get("orphans", ())
+            for fault in each["faults"]
+        ),
         *(found.get("room") or {}).get("failures", ()),
         *statuses.faults(found.get("statuses", ())),
         *(fault for each in found.get("fuzz", ()) for fault in each["faults"]),
@@ -157,12 +174,13 @@ def faults_of(found: dict[str, Any]) -> list[str]:
 
 
 def merged(section: Mapping[str, Any]) -> dict[str, Any]:
-    """All pieces together: kills, descriptors, room, statuses, trials, and fuzz by target."""
-    found: dict[str, Any] = {"kills": [], "descriptors": [], "statuses": [], "trials": [], "fuzz": []}
+    """All pieces together: kills, descriptors, room, statuses, trials, orphans, and fuzz by target."""
+    found: dict[str, Any] = {"kills": [], "descriptors": [], "statuses": [], "trials": [], "orphans": [], "fuzz": []}
     for piece in section.values():
         found["kills"] += piece.get("kills", ())
         found["descriptors"] += piece.get("descriptors", ())
         found["trials"] += piece.get("trials", ())
+        found["orphans"] += piece.get("orphans", ())
         found["room"] = piece.get("room", found.get("room"))
         found["statuses"] += piece.get("statuses", ())
         found["fuzz"] += piece.get("fuzz", ())
@@ -187,6 +205,8 @@ def tables(section: Mapping[str, Any]) -> list[str]:
         lines += statuses.table(found["statuses"])
     if "trials" in found:
         lines += trials_table(found["trials"])
+    if "orphans" in found:
+        lines += orphans_table(found["orphans"])
     if "fuzz" in found:
         lines += [
             "\n| reader | damaged files | read | refused in one sentence | slowest, CPU s | faults |",

@@ -1,6 +1,10 @@
 """`python -m steptime` is `steptime`: for where the console script is not on the path."""
 
-from steptime.cli.main import entry
+import os
+import sys
 
 if __name__ == "__main__":
+    sys.path[:] = [path for path in sys.path if path not in ("", os.getcwd())]  # noqa: PTH109 - nothing there is ours
+    from steptime.cli.main import entry
+
     entry()

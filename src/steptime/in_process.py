@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from steptime import probe
+from steptime.own_python import own_python
 
 __all__ = ["OwnRecording", "log_to", "record"]
 
@@ -129,12 +130,8 @@ def shared_name() -> Path:
 def _stay_beside(folder: Path, root: int) -> None:
     """Starts `launcher.beside`. Without it a recording has no telemetry, and grows with the job's length. Raises
     OSError."""
-    words = [sys.executable, "-m", "steptime.launcher.beside", str(folder), str(os.getpid()), str(root)]
-    source = str(Path(__file__).parent.parent)
-    path = os.pathsep.join(filter(None, (source, os.environ.get("PYTHONPATH"))))
     subprocess.run(
-        words, env={**os.environ, "PYTHONPATH": path}, check=False,
-        cwd=folder,  # which Python looks for modules in: none of the job's is to stand for one of ours
+        own_python("steptime.launcher.beside", str(folder), str(os.getpid()), str(root)), check=False,
         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
 

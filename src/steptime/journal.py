@@ -139,7 +139,7 @@ def head(kind: int, flags: int, thread: int, identity: int) -> int:
 def open_apart(path: str) -> int:
     """Opens a file of ours to append to, on none of the three descriptors of the standard streams: where the job has
     closed one of them, its next words there would go into our file. Raises OSError."""
-    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
     if file > 2:
         return file
     try:

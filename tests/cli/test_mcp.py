@@ -22,8 +22,10 @@ from steptime.advice.engine import examine
 from steptime.advice.evidence import PathUse
 from steptime.cli import answers
 from steptime.cli.main import main
-from steptime.cli.mcp import BEGIN, judged_diff
+from steptime.cli.mcp import answered, judged_diff
 from steptime.diagnosis import diagnose_anywhere
+from steptime.errors import SteptimeError
+from steptime.own_python import own_python
 from steptime.quantities import Estimate, SourceLine
 from steptime.trials.results import PatchResult, Plan, Results
 from steptime.trials.trial import BASELINE, Agreement, Judgement, Run, TrialVerdict, Variant
@@ -90,8 +92,8 @@ def ask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ask:
 
     async def converse(calls: Sequence[tuple[str, Mapping[str, Any]]]) -> list[Told]:
         stdio = importlib.import_module("mcp.client.stdio")
-        words = ["-c", BEGIN, "mcp"]
-        server = mcp.StdioServerParameters(command=sys.executable, args=words, env=environment, cwd=tmp_path)
+        command, *words = own_python("steptime", "mcp")
+        server = mcp.StdioServerParameters(command=command, args=words, env=environment, cwd=tmp_path)
         found = []
         async with mcp.Client(stdio.stdio_client(server)) as client:
             listed = {each.name: each for each in (await client.list_tools()).tools}
@@ -246,14 +248,14 @@ def test_a_change_that_wins_when_its_judgement_goes_on_can_be_applied(tmp_path: 
 def test_a_patch_that_was_not_run_by_itself_is_not_handed_out() -> None:
     found = undecided(ran(BASELINE, False), speed=Estimate(2.0, 1.8, 2.2, 4, "1"), rounds=4)
     won = replace(found.judgements[0][1], verdict=TrialVerdict.ADOPT)
-    patch = PatchResult("--- a/x", (), (), None, apply="git apply x")
+    patch = PatchResult("--- a/x", (), (), None, apply="git -C / apply x")
     waiting = replace(found, judgements=((0, won),), patch=patch)
     told = answers.of_trial(waiting, "/runs/t", JOB, "ST101")
     assert told["apply"] == ""
     assert told["next"]["arguments"] == {"resume": "/runs/t", "budget": "10m", **JOB}
     assert "no time was left to run the patch" in told["confidence"]
     proved = replace(waiting, patch=replace(patch, judgement=won))
-    assert answers.of_trial(proved, "/runs/t", JOB, "ST101")["apply"] == "git apply x"
+    assert answers.of_trial(proved, "/runs/t", JOB, "ST101")["apply"] == "git -C / apply x"
 
 
 def test_fixes_that_the_sources_give_no_place_for_are_not_offered(tmp_path: Path) -> None:
@@ -311,3 +313,20 @@ def test_a_job_is_measured_and_a_change_of_it_judged(ask: Ask, tmp_path: Path) -
     assert any("rehearsal" in said for said in judged.progress)
     assert (tmp_path / "train.py").read_text() == TRAINING
     assert {path.name for path in tmp_path.iterdir()} == {"train.py", "click.py", "runs", "cache"}
+
+
+@pytest.mark.parametrize("text", ["a\0b", "\ud800", "x" * 5000], ids=["a zero byte", "no Unicode", "too long"])
+@pytest.mark.parametrize(
+    ("tool", "argument"),
+    [("diagnose", "path"), ("what_if", "path"), ("diagnose", "directory"), ("judge", "resume"), ("judge", "diff")],
+)
+def test_no_text_of_a_clients_is_more_than_refused(tool: str, argument: str, text: str) -> None:
+    anyio = importlib.import_module("anyio")
+
+    async def tell(sentence: str) -> None:
+        """Nothing is started that could say anything."""
+
+    given = {argument: text, **({"command": ["true"]} if tool == "judge" or argument == "directory" else {})}
+    with pytest.raises(SteptimeError) as refused:
+        anyio.run(answered, tool, given, tell)
+    assert "\n" not in str(refused.value)

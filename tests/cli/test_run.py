@@ -106,6 +106,39 @@ def test_force_replaces_a_recording(steptime: Steptime, job: Path, tmp_path: Pat
     assert second["started_epoch_ns"] > first["started_epoch_ns"]
 
 
+def test_a_recording_is_replaced_by_one_that_has_a_step(steptime: Steptime, job: Path, tmp_path: Path) -> None:
+    """The earlier one is there, whole, while the job runs, and stays where it measured nothing or is killed."""
+    options = ("--quiet", "--no-peaks", "--no-profile", "--recording", tmp_path / "r")
+    steptime("run", *options, "--", python(), job, "4")
+    before = (tmp_path / "r" / "manifest.json").read_bytes()
+    run = steptime("run", "--force", *options, "--", "true")
+    assert "holds an earlier recording, which stays, as this run has recorded no step" in run.stderr
+    assert (tmp_path / "r" / "manifest.json").read_bytes() == before
+    manifest = str(tmp_path / "r" / "manifest.json")
+    looks = f"import os; print(os.path.getsize({manifest!r}), flush=True); os.kill(os.getppid(), 9)"
+    killed = steptime("run", "--force", *options, "--", sys.executable, "-c", looks)
+    assert killed.stdout.split() == [str(len(before))]
+    assert (tmp_path / "r" / "manifest.json").read_bytes() == before
+    steptime("run", "--force", *options, "--", python(), job, "4")
+    assert (tmp_path / "r" / "manifest.json").read_bytes() != before
+    assert sorted(path.name for path in tmp_path.glob("r*")) == ["r", "r-2", "r-3"], "those of the two above"
+
+
+def test_the_first_command_can_be_given_again(steptime: Steptime, job: Path, tmp_path: Path) -> None:
+    """It overwrites the report that steptime wrote, and says so, and no file that anybody has touched since."""
+    words = ("run", "--no-peaks", "--no-profile", "-o", "report.md", "--", python(), job, "30")
+    assert "Wrote report.md\n" in steptime(*words).stderr
+    report = tmp_path / "work" / "report.md"
+    first = report.read_bytes()
+    again = steptime(*words)
+    assert (again.returncode, "Wrote report.md, in the place of what was there" in again.stderr) == (0, True)
+    assert report.read_bytes() != first
+    assert len(list((tmp_path / "work" / "runs").iterdir())) == 2
+    report.write_text(report.read_text() + "my note\n")
+    assert "(output-exists)" in steptime(*words).stderr
+    assert report.read_text().endswith("my note\n")
+
+
 def test_the_job_starts_before_anything_heavy_is_imported() -> None:
     code = (
         "import sys\n"

@@ -5,6 +5,9 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import socket
+import struct
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +16,7 @@ import pytest
 from journals import MS, JournalBuilder
 
 from steptime.errors import OutputError
-from steptime.live.serve import MOST_STREAMS, LivePage
+from steptime.live.serve import HOST, MOST_CONNECTIONS, MOST_STREAMS, LivePage
 from steptime.live.watching import Watcher
 
 HOSTILE = "<img src=x onerror=alert(1)><script>alert(2)</script>"
@@ -147,3 +150,37 @@ def test_a_recording_of_somebody_else_cannot_be_asked_for_a_profile(recording: P
     finally:
         page.close()
         recording.chmod(0o755)
+
+
+def test_no_request_of_a_strangers_is_told_in_the_terminal(
+    served: tuple[LivePage, Watcher], capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Anybody on the machine may connect; what is no request, or ends in the middle, is refused without a word."""
+    page, watcher = served
+    page.publish(watcher.look())
+    host = f"Host: 127.0.0.1:{page.port}\r\n\r\n"
+    strange = (
+        f"GET //[?token={page.token} HTTP/1.0\r\n{host}", f"GET http://[::1 HTTP/1.0\r\n{host}",
+        f"GET /?token={page.token} HTTP/1.0\r\nHost: evil.example\r\n\r\n", f"GET /?token=\udcff HTTP/1.0\r\n{host}",
+        "\udcff\udcfe\r\n\r\n", "GET / HTT", "",
+    )  # fmt: skip
+    for request in strange:
+        with socket.create_connection((HOST, page.port), timeout=60) as connection:
+            connection.sendall(request.encode(errors="surrogateescape"))
+            if request.endswith("\r\n\r\n"):
+                assert b"200 OK" not in connection.recv(4096)
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # it is cut off
+    held = [socket.create_connection((HOST, page.port), timeout=60) for _ in range(MOST_CONNECTIONS + 8)]
+    try:
+        assert held[-1].recv(1) == b"", "no thread is taken for one more"
+    finally:
+        for each in held:
+            each.close()
+    until = time.monotonic() + 60
+    while True:  # those that have gone give their places back
+        with socket.create_connection((HOST, page.port), timeout=60) as connection:
+            connection.sendall(f"GET /?token={page.token} HTTP/1.0\r\n{host}".encode())
+            if b"200 OK" in connection.recv(4096):
+                break
+        assert time.monotonic() < until
+    assert capfd.readouterr() == ("", "")

@@ -67,7 +67,7 @@ def test_a_diff_may_add_a_file(repository: Path, tmp_path: Path) -> None:
         ("no diff at all", "git apply refused"),
         ("--- a/train.py\n+++ b/train.py\n@@ -1 +1 @@\n-nothing like it\n+x\n", "git apply refused"),
         ("--- a/train.py\n+++ /dev/null\n@@ -1 +0,0 @@\n-import time\n", "removes or renames train.py"),
-        ("--- a/../../out.py\n+++ b/../../out.py\n@@ -0,0 +1 @@\n+x\n", "git apply refused"),
+        ("--- a/../../out.py\n+++ b/../../out.py\n@@ -0,0 +1 @@\n+x\n", "does not lie below a folder"),
     ],
 )
 def test_what_cannot_be_applied_is_refused(repository: Path, tmp_path: Path, text: str, words: str) -> None:

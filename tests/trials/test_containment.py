@@ -141,7 +141,9 @@ def test_workspaces_lie_elsewhere_where_the_folder_of_the_trial_cannot_hold_them
     (tmp_path / "tmp").mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
     works = containment.overlays_work
-    monkeypatch.setattr(containment, "overlays_work", lambda base, job: base != tmp_path / "trial" and works(base, job))
+    monkeypatch.setattr(
+        containment, "overlays_work", lambda base, *more: base != tmp_path / "trial" and works(base, *more)
+    )
     stand = Workspace(("true",), tmp_path / "trial", tmp_path / "job")
     permitted(stand, Layer.OVERLAY)
     with contained_words(stand) as words:

@@ -209,13 +209,15 @@ def test_a_patch_is_run_and_applied_wherever_the_script_lies(
     assert patch.base == (top if repository else Path(os.path.commonpath([folder, file.parent])))
 
     for layer in (Layer.OVERLAY, Layer.LANDLOCK):
-        monkeypatch.setattr(containment, "ground_of", lambda _, layer=layer: containment.Ground(layer, tmp_path / "t"))
+        ground = containment.Ground(layer, tmp_path / "t")
+        monkeypatch.setattr(containment, "ground_of", lambda _, ground=ground: ground)
         stand = Workspace((sys.executable, script), tmp_path / "t", folder)
         with contained(stand, "patched", tmp_path / "recording", ((script, patch.files[0][2]),)) as (command, place):
             words = [*place.entry, *command]
             (tmp_path / "recording").mkdir(exist_ok=True)
             done = subprocess.run(words, cwd=place.directory, capture_output=True, text=True, check=False)
         assert (done.stdout, done.stderr) == ("{'a': 1, 'workers': 2}\n", "")
+        ground.janitor.close()
         assert file.read_text() == source
 
     diff = tmp_path / "patch.diff"

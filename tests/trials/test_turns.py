@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 import textwrap
@@ -17,7 +16,6 @@ import numpy as np
 import psutil
 import pytest
 from hypothesis import given, strategies as st
-from preloading import python
 from trials.shared_machine import run
 from trials.test_step_times import MS, timeline
 
@@ -25,6 +23,7 @@ from steptime.analysis.layout import lay_out
 from steptime.changes import VariantOptions
 from steptime.intervals import measure, union
 from steptime.launcher.turns import CannotAlternateError, Turns, TurnsEndedError, stamps_in
+from steptime.launcher.variant import VariantPlace, end_job, start_kept
 from steptime.recording.load import load
 from steptime.trials import executor
 from steptime.trials.containment import Workspace, leave
@@ -83,7 +82,7 @@ def played(tmp_path: Path, runner: LocalExecutor, *words: str, job_text: str = J
     job = tmp_path / "job"
     job.mkdir()
     (job / "train.py").write_text(textwrap.dedent(job_text))
-    stand = Workspace((python(), "train.py", *words), tmp_path / "trial", job, keep=True)
+    stand = Workspace((sys.executable, "train.py", *words), tmp_path / "trial", job, keep=True)
     options = VariantOptions(400, alternating=True)
     block = [ScheduledRun(variant, 0, 0, place, options) for place, variant in enumerate((AS_IT_IS, Variant(CONTROL)))]
     try:
@@ -147,103 +146,68 @@ def _worked(stand: Workspace, run: Run):  # type: ignore[no-untyped-def]
 def test_a_job_is_not_asked_to_rest_where_nobody_waits_any_more(tmp_path: Path) -> None:
     turns, here = Turns(0.0), Path("/proc/self/ns/pid").stat().st_ino
     first, second = turns.turn(), turns.turn()
-    try:
-        first.begins(1 << 22, tmp_path)
-        (tmp_path / "warm").write_text(f"2\n{here}\n1\n")
-        (tmp_path / "rests").write_text("1\n2\n")
-        assert not first.over(tmp_path), "it has not answered"
-        assert (tmp_path / "rest-request").exists()
-        second.leave()
-        assert not first.over(tmp_path)
-        assert not (tmp_path / "rest-request").exists()
-    finally:
-        turns.close()
+    job = subprocess.Popen(["sleep", "600"])
+    first.begins(os.getpid(), tmp_path)
+    (tmp_path / "warm").write_text(f"{job.pid}\n{here}\n1\n")
+    (tmp_path / "rests").write_text("1\n2\n")
+    assert not first.over(tmp_path), "it has not answered"
+    assert (tmp_path / "rest-request").exists()
+    second.leave()
+    assert not first.over(tmp_path)
+    assert not (tmp_path / "rest-request").exists()
+    job.kill()
+    job.wait()
 
 
 def test_a_job_in_another_namespace_is_not_stopped_nor_what_is_none_of_the_jobs(tmp_path: Path) -> None:
     turns, here = Turns(0.1), Path("/proc/self/ns/pid").stat().st_ino
     first, _ = turns.turn(), turns.turn()
-    try:
-        assert not first.over(tmp_path), "it is not warm"
-        (tmp_path / "warm").write_text("1\n")
-        assert not first.over(tmp_path), "the mark is not whole"
-        for said in ("2\n1\n", f"-1\n{here}\n", f"{1 << 80}\n{here}\n", f"{os.getpid()}\n{here}\n", f"1\n{here}\n"):
-            (tmp_path / "warm").write_text(f"{said}0\n")
-            with pytest.raises(CannotAlternateError):
-                first.over(tmp_path)
-        turns.end()
-        with pytest.raises(TurnsEndedError):
+    first.begins(os.getpid(), tmp_path)
+    assert not first.over(tmp_path), "it is not warm"
+    (tmp_path / "warm").write_text("1\n")
+    assert not first.over(tmp_path), "the mark is not whole"
+    for said in ("2\n1\n", f"-1\n{here}\n", f"{1 << 80}\n{here}\n", f"{os.getpid()}\n{here}\n", f"1\n{here}\n"):
+        (tmp_path / "warm").write_text(f"{said}0\n")
+        with pytest.raises(CannotAlternateError):
             first.over(tmp_path)
-    finally:
-        turns.close()
-
-
-def test_what_is_stopped_does_not_outlive_us() -> None:
-    script = """
-        import os, signal, subprocess
-        from pathlib import Path
-        from steptime.launcher.turns import Turns
-
-        turns = Turns(0.1)
-        job = subprocess.Popen(["sleep", "600"], start_new_session=True)
-        turns.turn().begins(job.pid, Path("recording"))
-        job.send_signal(signal.SIGSTOP)
-        print(job.pid, flush=True)
-        os.kill(os.getpid(), signal.SIGKILL)
-    """
-    ended = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(script)], stdout=subprocess.PIPE, text=True, check=False
-    )
-    assert ended.returncode == -signal.SIGKILL
-    job = int(ended.stdout)
-    until = time.monotonic() + 60
-    while _lives(job) and time.monotonic() < until:
-        time.sleep(0.02)
-    assert not _lives(job)
+    turns.end()
+    with pytest.raises(TurnsEndedError):
+        first.over(tmp_path)
 
 
 def test_what_has_left_its_job_stands_still_with_it(tmp_path: Path) -> None:
     """A process in a session of its own, whose parent has ended."""
     leaving = "import os, time\nif os.fork() == 0:\n    os.setsid()\n    if os.fork():\n        os._exit(0)\n"
-    leaving += "    print(os.getpid(), flush=True)\n    time.sleep(600)\ntime.sleep(600)"
+    leaving += "    open('daemon', 'w').write(str(os.getpid()) + '.')\n    time.sleep(600)\ntime.sleep(600)"
     turns = Turns(0.01)
     first, second = turns.turn(), turns.turn()
-    job = subprocess.Popen(
-        [sys.executable, "-c", leaving],
-        env={**os.environ, "OF": str(tmp_path)},
-        stdout=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    assert job.stdout is not None
-    daemon = psutil.Process(int(job.stdout.readline()))
+    job = start_kept(VariantPlace(tmp_path), (sys.executable, "-c", leaving), os.environ, subprocess.DEVNULL, 2)
+    until = time.monotonic() + 60
+    while not (tmp_path / "daemon").exists() or not (tmp_path / "daemon").read_text().endswith("."):
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    daemon = psutil.Process(int((tmp_path / "daemon").read_text()[:-1]))
     try:
         first.begins(job.pid, tmp_path)
         seen = []
 
         def other() -> None:
             second.await_()
-            seen.append(daemon.status())
+            until = time.monotonic() + 60  # a signal is taken when its process runs next
+            while daemon.status() != psutil.STATUS_STOPPED and time.monotonic() < until:
+                time.sleep(0.001)
+            seen.append((daemon.status(), psutil.Process(job.pid).status() == psutil.STATUS_STOPPED))
             second.leave()
 
         thread = threading.Thread(target=other)
         thread.start()
         first.rest()
         thread.join()
-        assert seen == [psutil.STATUS_STOPPED]
+        assert seen == [(psutil.STATUS_STOPPED, False)], "a keeper that is stopped could end nothing"
         assert daemon.status() != psutil.STATUS_STOPPED
     finally:
-        daemon.kill()
-        job.kill()
-        job.communicate()
-        turns.close()
-
-
-def _lives(number: int) -> bool:
-    try:
-        return psutil.Process(number).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
+        end_job(job)
+    assert not daemon.is_running()
 
 
 def test_a_step_that_holds_a_rest_does_not_count_nor_those_behind_it() -> None:

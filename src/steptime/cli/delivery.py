@@ -99,5 +99,5 @@ def write_all(renderers: Sequence[Renderer[Told]], told: Told, outputs: Sequence
     """Writes the files that were asked for, and says so. Raises OutputError."""
     for output in outputs:
         if output != STANDARD_OUTPUT:
-            write_as(renderers, told, output, force=force)
-            say(f"Wrote {output}")
+            there = write_as(renderers, told, output, force=force)
+            say(f"Wrote {output}{', in the place of what was there' * there}")

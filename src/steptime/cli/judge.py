@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import isfinite
@@ -21,6 +20,7 @@ from steptime.cli.trial import (
     case_and_findings,
     check_output,
     document_text,
+    go_on_command,
     keeping,
     min_gain_option,
     new_trial,
@@ -240,9 +240,8 @@ def _begin_plain(
     baseline, variants = asked.variants(command, directory)
     resolve(command, directory)
     folder = default_recording((f"{job_name(command)}-judge",))
-    accepted = options.uncontained
-    plan = Plan(command, str(directory), "", variants, options.min_gain, accepted, baseline=baseline, metric=metric)
-    refuse_uncontained(plain_stand(plan, folder, uncontained=accepted))
+    plan = Plan(command, str(directory), "", variants, options.min_gain, baseline=baseline, metric=metric)
+    refuse_uncontained(plain_stand(plan, folder, uncontained=options.uncontained))
     folder.mkdir(parents=True)
     append_result(folder, plan=plan)
     return folder, baseline
@@ -261,5 +260,5 @@ def _conducted(folder: Path, baseline: Variant, options: TrialOptions) -> TrialO
     words = {word_of(each, results.plan.min_gain) for each in judgements}
     unsure = TrialVerdict.UNDECIDED in verdicts or NOT_FASTER in words
     worse = 1 if verdicts & WORSE else NOT_SURE if unsure else 0
-    again = f"steptime judge --resume {shlex.quote(str(folder))}" if any(map(may_go_on, judgements)) else ""
+    again = go_on_command("judge", folder, options) if any(map(may_go_on, judgements)) else ""
     return TrialOutput(folder, render_judged(results, again), status or worse)

@@ -16,6 +16,7 @@ from steptime.cli.trial import (
     budget_option,
     case_and_findings,
     check_output,
+    go_on_command,
     keeping,
     longer,
     new_trial,
@@ -131,7 +132,7 @@ def _run_lab(folder: Path, options: TrialOptions, sizes: tuple[int, ...], go_on:
     results = read_results(folder)
     next_command = f"steptime try {shlex.quote(reachable(str(recording)) or str(recording))}"
     if not any(run.step_ns and not run.rehearsal for run in results.runs):
-        next_command = f"steptime lab --budget {longer(plan, options.budget)}m --resume {shlex.quote(str(folder))}"
+        next_command = go_on_command("lab", folder, options, longer(plan, options.budget))
     return TrialOutput(folder, render_lab(results, own_size, next_command, capacity, samples_per_step(case)), status)
 
 

@@ -12,7 +12,6 @@ import os
 import re
 import shlex
 import signal
-import sys
 import tempfile
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
@@ -30,16 +29,16 @@ from steptime.compare.compare import compare
 from steptime.compare.gate import labels_of
 from steptime.diagnosis import diagnose_anywhere
 from steptime.errors import SteptimeError, UsageError
+from steptime.own_python import own_python
 from steptime.recording.load import load
+from steptime.report.output import write_whole
 from steptime.report.report import Report
 from steptime.trials.patch import Patch
-from steptime.trials.results import Results, read_results
+from steptime.trials.results import Results, is_our_trial, read_results
 from steptime.trials.trial import TrialVerdict
 
 LONGEST_COMMAND = 2000
 """Characters: it is a part of the answers, which are short."""
-BEGIN = "import sys; sys.path.pop(0); from steptime.cli.main import entry; entry()"
-"""Nothing in the job's folder is imported by us, whatever its files are called."""
 INSTRUCTIONS = (
     "steptime measures PyTorch training jobs. Begin with diagnose(command=[…]), follow the `next` call of each answer, "
     "and run `apply` yourself where there is one: the patch was run by itself and judged faster and the same training."
@@ -202,7 +201,11 @@ async def answered(name: str, arguments: Mapping[str, Any], tell: Tell) -> str:
         raise UsageError("usage", f"There is no tool {name!r}: name one of {', '.join(TOOLS)}.")
     kind, function = TOOLS[name]
     try:
+        if b"\\u0000" in msgspec.json.encode(arguments):
+            raise UsageError("usage", f"{name} was called with a text that holds a zero byte.")
         given = msgspec.convert(dict(arguments), kind)
+    except UnicodeEncodeError:
+        raise UsageError("usage", f"{name} was called with a text that is no Unicode.") from None
     except msgspec.ValidationError as error:
         raise UsageError("usage", f"{name} was called wrongly: {error}.") from None
     if sum(map(len, getattr(given, "command", []))) > LONGEST_COMMAND:
@@ -210,7 +213,10 @@ async def answered(name: str, arguments: Mapping[str, Any], tell: Tell) -> str:
     folder = Path(getattr(given, "directory", "") or ".")
     if not folder.is_dir():
         raise UsageError("usage", f"There is no such folder: {folder}")
-    return answers.fitted(await function(given, tell))
+    try:
+        return answers.fitted(await function(given, tell))
+    except OSError as error:  # a name that is too long, a folder that may not be looked into
+        raise UsageError("mcp-no-answer", f"{name} cannot be done ({error.strerror}): check its paths.") from None
 
 
 def input_schema(kind: type[msgspec.Struct]) -> dict[str, Any]:
@@ -278,7 +284,7 @@ def judged_diff(results: Results, folder: Path) -> str:
     if not patch.files:
         return ""
     file = folder / f"{best.name}.patch"
-    file.write_text(patch.diff, encoding="utf-8", newline="")
+    write_whole(file, patch.diff.encode())
     return patch.apply_command(file)
 
 
@@ -298,6 +304,12 @@ def _resumed(given: Judge) -> tuple[str, list[str], list[str]]:
     path = _within(given.directory, given.resume)
     plan = read_results(Path(path)).plan
     _check_command(plan.command, plan.directory, given, given.resume)
+    if not is_our_trial(Path(path)):
+        raise UsageError(
+            "trial-foreign",
+            f"{path} was not planned by this account, or too long ago, and what it changes is code: begin anew, or let "
+            f"the user look at it and run steptime judge --resume {shlex.quote(path)}.",
+        )
     own = any(variant.proposal for variant in plan.variants)
     return "try" if own else "judge", ["--resume", path], []
 
@@ -324,7 +336,7 @@ async def _steptime(words: Sequence[str], directory: str, tell: Tell, wanted: Pa
     longer, it is interrupted, and with it the job."""
     anyio = importlib.import_module("anyio")
     process = await anyio.open_process(
-        [sys.executable, "-c", BEGIN, *words], cwd=directory or None, stdin=-3, start_new_session=True
+        own_python("steptime", *words), cwd=directory or None, stdin=-3, start_new_session=True
     )
     printed, said = bytearray(), list[str]()
 

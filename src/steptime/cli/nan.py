@@ -22,6 +22,7 @@ from steptime.launcher.variant import OUTPUT, run_variant
 from steptime.nan.cause import first_sign, trace_back
 from steptime.nan.nonfinite import NonFinite, ProcessNumerics, Trigger, read_numerics
 from steptime.nan.text import render
+from steptime.recording.inventory import set_aside
 from steptime.report.json import document
 from steptime.report.output import STANDARD_OUTPUT, Renderer
 from steptime.trials.containment import Workspace, contained, leave, refuse_uncontained
@@ -195,10 +196,8 @@ def command(**given: Any) -> int:
         raise UsageError("usage", "--at is one instrumented run: it goes with neither --continue nor --no-replay.")
     check_all(RENDERERS, options.outputs, force=options.force)
     resolve(options.job)
-    if options.force and options.recording is not None:
-        from steptime.recording.inventory import remove, replaceable
-
-        for part in (options.recording / "watch", options.recording / "instrumented"):
-            if replaceable(part):
-                remove(part)
-    return _hunt(options, options.recording or default_recording((f"{job_name(options.job)}-nan",)))
+    if options.recording is None:
+        return _hunt(options, default_recording((f"{job_name(options.job)}-nan",)))
+    parts = [options.recording / name for name in ("watch", "instrumented")] if options.force else []
+    with set_aside(parts):
+        return _hunt(options, options.recording)

@@ -13,7 +13,8 @@ import stat
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,8 @@ import click
 
 from steptime.cli.exit_codes import say, shield
 from steptime.cli.options import Delivery, files, output_options
-from steptime.errors import NothingMeasuredError, OutputError, UsageError
-from steptime.launcher.command import default_recording, job_name, resolve
+from steptime.errors import NothingMeasuredError, OutputError, SteptimeError, UsageError
+from steptime.launcher.command import default_recording, job_name, numbered
 from steptime.launcher.joining import part_of_launcher, tasks_of_launcher
 from steptime.launcher.launch import exit_as, launch, launch_bare
 from steptime.launcher.outcome import WAITING, CatchOptions, Outcome, ProbeOptions, Progress
@@ -240,9 +241,7 @@ def command(**given: Any) -> int:
     folder = Path(options.recording) if options.recording is not None and not is_url(options.recording) else None
     wanted = folder or _default_folder(options.job)
     part = "" if options.join else part_of_launcher() or None
-    if options.delivery.force and folder is not None and part is None:  # others may have begun to record there
-        resolve(options.job)  # a command that cannot be started costs no recording
-        _remove_recording(folder)
+    replaces = options.delivery.force and folder is not None and part is None  # else others record there as well
     probe = ProbeOptions(
         not options.no_profile,
         options.steps,
@@ -262,9 +261,10 @@ def command(**given: Any) -> int:
     if not outcome.leads:
         return _end(outcome, 0)
     made = wanted.with_name(outcome.recording.name) if wanted.name else wanted
-    if made != wanted and options.recording is not None:
-        why = "other files than a recording's, which stay" if options.delivery.force else "an earlier recording"
-        say(f"{wanted} holds {why}: this run's is {made}. (recording-exists)")
+    if made != wanted and replaces and shield(lambda: _take_place(outcome.recording, made, wanted)) == 0:
+        outcome, made = replace(outcome, recording=outcome.recording.with_name(wanted.name)), wanted
+    elif made != wanted and options.recording is not None:
+        say(f"{wanted} holds {_why_it_stays(wanted, replaces)}: this run's is {made}. (recording-exists)")
     status = shield(lambda: _account(outcome, made, options))
     if options.recording is None and part is None and not outcome.torch_seen:
         _leave_nothing(outcome.recording, made.parent if parent_is_ours else None)
@@ -290,18 +290,60 @@ def _run_until_measured(options: RunOptions) -> int:
     from steptime.cli.delivery import deliver
     from steptime.cli.trial import TrialOptions, measure
     from steptime.diagnosis import diagnose_paths
+    from steptime.recording.inventory import replaceable
     from steptime.trials.trial import Budget
 
     quiet = options.quiet or options.no_progress
     wanted = Path(options.recording) if options.recording is not None else None
-    if options.delivery.force and wanted is not None:
-        resolve(options.job)
-        _remove_recording(wanted)
-    folder = measure(options.job, TrialOptions(Budget(UNTIL_MEASURED), quiet, "local", options.uncontained), wanted)
-    place = os.path.relpath(folder) if options.recording is None else options.recording
+    first = wanted
+    if options.delivery.force and wanted is not None and replaceable(wanted):
+        first = next(path for number in count(2) if not os.path.lexists(path := numbered(wanted, number)))
+    folder = measure(options.job, TrialOptions(Budget(UNTIL_MEASURED), quiet, "local", options.uncontained), first)
+    place = os.path.relpath(folder)
+    if wanted is not None and (first == wanted or _take_place(folder, folder, wanted) == 0):
+        place = str(wanted)
     report = diagnose_paths((place,))
     deliver(report, options.delivery, text_to_stderr=None if options.quiet else True)
     return 0
+
+
+NO_STEP = 1
+
+
+def _take_place(made: Path, told: Path, wanted: Path) -> int:
+    """With --force a recording takes the place of an earlier one when it holds a step; NO_STEP where it does not."""
+    from steptime.live.watching import still_recorded
+    from steptime.recording.inventory import replaceable, take_place
+
+    if not replaceable(wanted) or still_recorded(made) or not _holds_a_step(made):
+        return NO_STEP
+    try:
+        take_place(made, wanted)
+    except OSError as error:
+        raise OutputError(
+            "recording-exists", f"{told} cannot take the place of {wanted} ({error.strerror}): both stay."
+        ) from None
+    return 0
+
+
+def _holds_a_step(recording: Path) -> bool:
+    from steptime.analysis.layout import lay_out
+    from steptime.recording.load import load
+
+    try:
+        return any(len(lay_out(process).steps.end) for process in load(recording).processes)
+    except SteptimeError:
+        return False
+
+
+def _why_it_stays(wanted: Path, replaces: bool) -> str:
+    from steptime.recording.inventory import replaceable
+
+    if not replaces:
+        return "an earlier recording"
+    if not replaceable(wanted):
+        return "other files than a recording's, which stay"
+    return "an earlier recording, which stays, as this run has recorded no step"
 
 
 def _default_folder(job: tuple[str, ...]) -> Path:

@@ -49,7 +49,6 @@ from steptime.trials.conduct import PROOF, SECONDS, Notice, TrialRunner, combine
 from steptime.trials.containment import (
     Layer,
     Workspace,
-    clear,
     contained,
     explain,
     ground_of,
@@ -59,6 +58,7 @@ from steptime.trials.containment import (
 from steptime.trials.execute import NO_INPUT, last_lines
 from steptime.trials.executor import Executor, LocalExecutor
 from steptime.trials.judge import MIN_GAIN, usual_metric, usual_step
+from steptime.trials.names import own_folder
 from steptime.trials.patch import make_patch, unwritten, write_patch
 from steptime.trials.plan import (
     edits_of,
@@ -171,18 +171,18 @@ def measure(command: Sequence[str], options: TrialOptions, recording: Path | Non
     NothingMeasuredError.
     """
     folder = (recording or default_recording(command)).absolute()
-    workspace = folder.with_name(f"{folder.name}-workspace")
+    workspace = own_folder(folder.parent, f"workspace-{os.getpid()}")
     stand = Workspace(tuple(command), workspace, Path.cwd(), uncontained=options.uncontained)
     seconds = SHARE * options.budget.seconds
     resolve(command)
     if not options.quiet:
         say("measuring the job as it is, until its steps are known")
     try:
+        ground_of(stand).janitor.take(workspace)
         refuse_uncontained(stand)
         outcome = _watched(stand, folder, seconds, enough(None if options.quiet else Announcer(say)))
     finally:
         leave(stand)
-        clear(stand.folder)
         with contextlib.suppress(OSError):  # there is a recording in it, or it was never made
             folder.parent.rmdir()
     if not outcome.steps_seen:
@@ -306,9 +306,7 @@ def new_trial(
     """The folder of a trial, with its plan in it."""
     known = load(recording)
     folder = default_recording((f"{job_name(known.manifest.command)}-{kind}",), recording.absolute().parent)
-    plan = plan_for(
-        known, recording, variants, case.step, options.min_gain, uncontained=options.uncontained, goal=options.goal
-    )
+    plan = plan_for(known, recording, variants, case.step, options.min_gain, goal=options.goal)
     refuse_uncontained(stand_for(known.manifest, recording, folder, uncontained=options.uncontained))
     folder.mkdir(parents=True)
     append_result(folder, plan=replace(plan, baseline=baseline, until_loss=until_loss, least_step_ns=least_step(case)))
@@ -322,11 +320,10 @@ def trial_runner(folder: Path, options: TrialOptions) -> Iterator[TrialRunner]:
     plan, path = known.plan, Path(known.plan.recording)
     recording = load(path) if plan.recording else None
     with closing(_executor(recording, options)) as executor:
-        accepted = plan.uncontained or options.uncontained
         if recording is None:
-            stand = plain_stand(plan, folder, uncontained=accepted, keep=options.keep)
+            stand = plain_stand(plan, folder, uncontained=options.uncontained, keep=options.keep)
         else:
-            stand = stand_for(recording.manifest, path, folder, uncontained=accepted, keep=options.keep)
+            stand = stand_for(recording.manifest, path, folder, uncontained=options.uncontained, keep=options.keep)
         refuse_uncontained(stand)
         if not options.quiet:
             say(f"{len(plan.variants)} to try, {explain(stand)}; Ctrl-C keeps what is done")
@@ -385,6 +382,13 @@ def longer(plan: Plan, budget: Budget) -> int:
     return ceil(max(2 * budget.seconds, PROOF * (plan.start_seconds + SECONDS)) / 60)
 
 
+def go_on_command(verb: str, folder: Path, options: TrialOptions, minutes: int | None = None) -> str:
+    """What goes on with a trial. minutes: of the budget."""
+    lifted = "--uncontained " if options.uncontained else ""
+    budget = f"--budget {minutes}m " if minutes is not None else ""
+    return f"steptime {verb} {lifted}{budget}--resume {shlex.quote(str(folder))}"
+
+
 def recording_of(target: Sequence[str], options: TrialOptions) -> Path:
     """The recording that was named, or one that is made now of the command."""
     if options.executor == "ray":
@@ -435,7 +439,7 @@ def advice_of(proposal: Proposal) -> str:
 
 
 def _conduct(folder: Path, proposals: Sequence[Proposal], options: TrialOptions) -> TrialOutput:
-    next_command = f"steptime try --resume {shlex.quote(str(folder))}"
+    next_command = go_on_command("try", folder, options)
     with trial_runner(folder, options) as runner:
 
         def run() -> None:
@@ -512,8 +516,7 @@ def _next(judgements: Sequence[Judgement], proposals: Sequence[Proposal], folder
     """The rest of the trial where the budget was too small for it or for its patch; else the page of what was adopted,
     or of what was tried first."""
     results = read_results(folder)
-    minutes = longer(results.plan, options.budget)
-    go_on = f"steptime try --budget {minutes}m --resume {shlex.quote(str(folder))}"
+    go_on = go_on_command("try", folder, options, longer(results.plan, options.budget))
     patch = results.patch
     proved = patch.judgement.gain(results.plan.goal) if patch is not None and patch.judgement is not None else None
     if patch is not None and patch.diff and proved is None:

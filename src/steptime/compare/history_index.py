@@ -222,7 +222,7 @@ def _known(folder: Path, found: dict[str, Fingerprint]) -> dict[str, Entry]:
             if checksum != _checksum(path, (size, written), entry):
                 raise ValueError("a row was damaged")
         return {
-            path: msgspec.json.decode(entry, type=Entry)
+            path: replace(msgspec.json.decode(entry, type=Entry), path=path)
             for path, size, written, entry, _ in rows
             if found.get(path) == (size, written)
         }

@@ -12,6 +12,7 @@ import psutil
 from isal import igzip
 
 from steptime.journal import append_to
+from steptime.recording.inventory import files_of_processes
 from steptime.recording.packed import MAGIC, SUFFIX, pack
 
 LONGEST = 1 << 28
@@ -29,7 +30,7 @@ def compress_traces(recording: Path) -> list[str]:
     Returns a sentence about those that stayed as they were (no room), or none: they remain readable.
     """
     left = {}
-    for trace in sorted(recording.glob("process-*/trace-*.json")):
+    for trace in files_of_processes(recording, "trace-*.json"):
         problem = _compress(trace)
         if problem:
             left[f"{trace.parent.name}/{trace.name}"] = problem
@@ -43,7 +44,12 @@ def compress_traces(recording: Path) -> list[str]:
 def _compress(trace: Path) -> str:
     partial = trace.with_name(trace.name + ".gz.partial")
     try:
-        with trace.open("rb") as plain, igzip.open(partial, "wb", compresslevel=LEVEL) as packed:
+        partial.unlink(missing_ok=True)
+        with (
+            trace.open("rb") as plain,
+            partial.open("xb") as file,  # through no link of a job's
+            igzip.open(file, "wb", compresslevel=LEVEL) as packed,
+        ):
             shutil.copyfileobj(plain, packed, BLOCK)
         partial.replace(trace.with_name(trace.name + ".gz"))
         trace.unlink()
@@ -65,7 +71,9 @@ def pack_journals(journals: Iterable[Path]) -> None:
                 if packed.exists():
                     append_to(str(packed), pack(journal.read_bytes())[len(MAGIC) :])
                 else:
-                    partial.write_bytes(pack(journal.read_bytes()))
+                    partial.unlink(missing_ok=True)
+                    with partial.open("xb") as file:
+                        file.write(pack(journal.read_bytes()))
                     partial.replace(packed)
                 journal.unlink()
         except (OSError, ValueError, KeyError):

@@ -3,7 +3,8 @@
     python -I -S contain.py SPEC COMMAND [ARGUMENT]...
 
 A script of its own, in a process of its own, which needs no privilege and becomes the command; what the command starts
-is held by the same rules. SPEC is the path of a JSON document, a `Spec`.
+is held by the same rules. SPEC is the path of a JSON document, a `Spec`; "-" stands for no containment. The command's
+environment comes through an open file (VARIABLES), so that nothing of it (LD_PRELOAD) acts before the rules do.
 
 Overlays: in a user namespace and a mount namespace every folder of the machine is an overlay. The command reads what is
 there, and what it writes lies in a workspace that is thrown away. Where a folder can be neither an overlay nor
@@ -44,6 +45,9 @@ WRITE_FILE, TRUNCATE, REFER = 1 << 1, 1 << 14, 1 << 13
 ENTRIES = sum(1 << bit for bit in range(4, 13))
 """Removing and making files, folders, links, sockets, pipes and devices."""
 TRUNCATE_SINCE = 3
+VARIABLES = "STEPTIME_VARIABLES"
+"""Names the descriptor of a JSON document, the command's environment. Without it that is ours."""
+NOT_CONTAINED = "-"
 FAILED, NOT_EXECUTABLE = 125, 126
 """Exit statuses: of ours, and a shell's for what cannot be executed."""
 
@@ -71,18 +75,9 @@ class Spec(TypedDict, total=False):
 
 def main(arguments: Sequence[str]) -> int:
     """Does not return where the command starts."""
-    with open("/proc/self/environ", "rb") as file:  # as it was given to us: an interpreter adds a variable
-        pairs = (entry.partition(b"=") for entry in file.read().split(b"\0") if b"=" in entry)
-        environment = {name: value for name, _, value in pairs}
-    with open(arguments[0], encoding="utf-8") as file:
-        spec: Spec = json.load(file)
+    environment = _environment()
     try:
-        if "writable" in spec:
-            restrict(spec["writable"])
-        else:
-            enter(spec)
-        if "check" in spec:
-            check(spec)
+        if arguments[0] != NOT_CONTAINED and _contained(arguments[0]):
             return 0
     except OSError as error:
         sys.stderr.write(f"steptime: this process of a trial cannot be contained: {error}\n")
@@ -94,6 +89,29 @@ def main(arguments: Sequence[str]) -> int:
     except OSError as error:
         sys.stderr.write(f"steptime: {arguments[1]} cannot be executed: {error.strerror}\n")
     return NOT_EXECUTABLE
+
+
+def _environment() -> dict[bytes, bytes]:
+    """The command's."""
+    if VARIABLES in os.environ:
+        with open(int(os.environ[VARIABLES]), encoding="ascii") as document:
+            return {os.fsencode(name): os.fsencode(value) for name, value in json.load(document).items()}
+    with open("/proc/self/environ", "rb") as file:  # as it was given to us: an interpreter adds a variable
+        pairs = (entry.partition(b"=") for entry in file.read().split(b"\0") if b"=" in entry)
+        return {name: value for name, _, value in pairs}
+
+
+def _contained(path: str) -> bool:
+    """Holds this process by a spec; whether that was only checked. Raises OSError."""
+    with open(path, encoding="utf-8") as file:
+        spec: Spec = json.load(file)
+    if "writable" in spec:
+        restrict(spec["writable"])
+    else:
+        enter(spec)
+    if "check" in spec:
+        check(spec)
+    return "check" in spec
 
 
 def enter(spec: Spec) -> None:

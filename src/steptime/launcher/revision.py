@@ -1,36 +1,26 @@
 """The commit that a job's folder has checked out, and whether its tracked files differ from it, as `git` itself says.
 
-Git is asked beside the running job, never before its start. It writes nothing, runs no hook, monitor or pager, fetches
-nothing, and ends when its time is up; where it refuses or is not there, nothing is known. Filters that the repository's
-configuration names do run: only they can tell whether a file of theirs has changed.
+Git is asked beside the running job, never before its start, and runs nothing that the repository names (`git`). It ends
+when its time is up; where it refuses or is not there, nothing is known, nor whether a file with a filter has changed.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import re
-import signal
 import subprocess
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-COMMIT = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
-"""SHA-1, or SHA-256."""
-LOOK, LOOKS = 0.1, 600
-"""Seconds between two looks at whether an answer is still wanted, and how often is looked: a minute. A million files on
-a network's file system may take longer."""
+from steptime import git
+from steptime.git import COMMIT, ask_git, filtered
+
 PATIENCE = 5.0
 """Seconds that the end of a job waits for an inspection."""
-PASSIVE = ("-c", "core.fsmonitor=false", "-c", f"core.hooksPath={os.devnull}")
-"""Options under which Git runs no program of the repository's but filters."""
-STATUS = ("status", "--porcelain", "--untracked-files=no", "--ignore-submodules=dirty", "--no-renames")
-"""A line for each tracked file that differs, staged or not. Of submodules, another commit counts."""
-KEPT = ("GIT_CONFIG", "GIT_CEILING_DIRECTORIES", "GIT_DISCOVERY_ACROSS_FILESYSTEM", "GIT_EXEC_PATH")
-"""How the names of those variables begin that reach Git. All its others (a hook's GIT_DIR, GIT_TRACE) are about another
-command of the user's."""
+STATUS = ("status", "--porcelain", "-z", "--untracked-files=no", "--ignore-submodules=dirty", "--no-renames")
+"""An entry for each tracked file that differs, staged or not. Of submodules, another commit counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +60,7 @@ class Inspection:
         self._thread.join(PATIENCE)
         with self._telling:
             self._over.set()
-        self._thread.join(3 * LOOK)
+        self._thread.join(3 * git.LOOK)
         return self._seen or Revision()
 
 
@@ -81,33 +71,24 @@ def revision_of(folder: Path, over: threading.Event) -> Revision:
     if not COMMIT.fullmatch(commit):
         return Revision()
     changed = _ask(folder, STATUS, over)
-    return Revision(commit, None if changed is None else bool(changed))
+    if not changed:
+        return Revision(commit, None if changed is None else False)
+    paths = [entry[3:] for entry in changed.decode(errors="surrogateescape").split("\0") if entry]
+    try:
+        return Revision(commit, True if set(paths) - filtered(_root(folder, over), paths) else None)
+    except (OSError, subprocess.TimeoutExpired):
+        return Revision(commit)
+
+
+def _root(folder: Path, over: threading.Event) -> Path:
+    """Of the working tree, from which paths are told."""
+    root = _ask(folder, ("rev-parse", "--show-toplevel"), over) or b""
+    return Path(os.fsdecode(root.rstrip(b"\n")))
 
 
 def _ask(folder: Path, words: Sequence[str], over: threading.Event) -> bytes | None:
     """What Git prints; None where it refuses, is not there, or takes too long."""
-    try:
-        git = subprocess.Popen(
-            ("git", "-C", str(folder), *PASSIVE, *words),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env=_environment(),
-            start_new_session=True,  # a Ctrl-C is meant for the job; and Git ends together with its filters
-        )
-    except OSError:
-        return None
-    with git:
-        for _ in range(LOOKS):
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                printed, _ = git.communicate(timeout=LOOK)
-                return printed if git.returncode == 0 else None
-            if over.is_set():
-                break
-        os.killpg(git.pid, signal.SIGKILL)
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+        told = ask_git(folder, *words, over=over.is_set)
+        return told.stdout if told.returncode == 0 else None
     return None
-
-
-def _environment() -> dict[str, str]:
-    theirs = {name: value for name, value in os.environ.items() if not name.startswith("GIT_") or name.startswith(KEPT)}
-    return {**theirs, "GIT_OPTIONAL_LOCKS": "0", "GIT_NO_LAZY_FETCH": "1", "GIT_TERMINAL_PROMPT": "0"}

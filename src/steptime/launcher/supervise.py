@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from steptime.launcher.outcome import Progress
+from steptime.recording.inventory import files_of_processes
 
 PASSED_ON = tuple(
     getattr(signal, name)
@@ -130,6 +131,8 @@ class Switchboard:
             if number != signal.SIGCHLD and self._witness is not None and not self._witness.saw(number):
                 send(number)
 
+    kept = False
+
     def interrupted(self) -> None:
         """The job is the user's: it goes on to its own end."""
 
@@ -164,7 +167,10 @@ class Timer(Protocol):
 
 
 class Pause(Protocol):
-    """How the time until the next look is spent: `Switchboard`, or `variant.JobDeadline`."""
+    """How the time until the next look is spent: `Switchboard`, or `variant.JobDeadline`. kept: whether what it waits
+    for is the job's keeper."""
+
+    kept: bool
 
     def wait(self, seconds: float, send: Callable[[int], None]) -> None:
         """Returns after `seconds`, or as soon as the job ends; passes on to `send` what is to reach it."""
@@ -223,7 +229,7 @@ def _stay(
         due = min((timer.due for timer in timers), default=begin + HEAD_START)
         signals.wait(due - time.monotonic(), job.send_signal)
         if not timers and time.monotonic() >= begin + HEAD_START and job.poll() is None:
-            timers = _timers(job, folder, show, begin, signals.beside)
+            timers = _timers(job, folder, show, begin, signals)
         for timer in timers:
             if time.monotonic() >= timer.due:
                 timer.look()
@@ -235,13 +241,15 @@ def _timers(
     folder: Path,
     show: Callable[[Progress], None] | None,
     begin: float,
-    beside: Callable[[], Iterable[int]],
+    signals: Pause,
 ) -> list[Timer]:
     from steptime.launcher.telemetry import Telemetry
     from steptime.launcher.thin import JournalThinner
 
-    telemetry = Telemetry(folder, job.pid, beside)
-    timers: list[Timer] = [telemetry, JournalThinner(folder, lambda: telemetry.pids)]
+    telemetry = Telemetry(folder, job.pid, signals.beside, kept=signals.kept)
+    timers: list[Timer] = [telemetry]
+    if not signals.kept:  # a process of a trial is short, and what it does to its folder meanwhile is its own
+        timers.append(JournalThinner(folder, lambda: telemetry.pids))
     if show is not None:
         timers.append(Display(folder, show, begin, lambda: telemetry.pids))
     return timers
@@ -249,7 +257,7 @@ def _timers(
 
 def pack_recording(folder: Path) -> list[str]:
     """Compresses the traces that are there, and packs long journals; a sentence where some could not be."""
-    traces = any(True for _ in folder.glob("process-*/trace-*.json"))
+    traces = any(True for _ in files_of_processes(folder, "trace-*.json"))
     if not traces and not any(True for _ in long_journals(folder)):
         return []
     from steptime.launcher.compress import compress_traces, pack_journals
@@ -259,7 +267,7 @@ def pack_recording(folder: Path) -> list[str]:
 
 
 def long_journals(folder: Path) -> Iterator[Path]:
-    for journal in folder.glob("process-*/journal.bin"):
+    for journal in files_of_processes(folder, "journal.bin"):
         with contextlib.suppress(OSError):
             if journal.stat().st_size >= LONG_JOURNAL:
                 yield journal

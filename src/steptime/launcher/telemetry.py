@@ -27,9 +27,11 @@ class Telemetry:
     """Appends a `TelemetrySample` a line to telemetry.jsonl. Once it cannot be written, `failed` is set and nothing
     more is tried. beside: as of `CpuLoad`."""
 
-    def __init__(self, folder: Path, pid: int, beside: Callable[[], Iterable[int]] = lambda: ()) -> None:
+    def __init__(
+        self, folder: Path, pid: int, beside: Callable[[], Iterable[int]] = lambda: (), *, kept: bool = False
+    ) -> None:
         self._path = folder / NAME
-        self._load = CpuLoad(pid, beside)
+        self._load = CpuLoad(pid, beside, kept=kept)
         self._told, self._devices = ToldDevices(folder), Devices()
         self._begin = time.monotonic()
         self.due = self._begin + PERIOD
@@ -59,9 +61,11 @@ class Telemetry:
 
 class CpuLoad:
     """CPU seconds per second since the last look, of the job's process tree and of everything else. beside: roots of
-    jobs that take turns with it, whose work counts as its own."""
+    jobs that take turns with it, whose work counts as its own. kept: whether roots are keepers, which are no part of
+    their jobs."""
 
-    def __init__(self, pid: int, beside: Callable[[], Iterable[int]] = lambda: ()) -> None:
+    def __init__(self, pid: int, beside: Callable[[], Iterable[int]] = lambda: (), *, kept: bool = False) -> None:
+        self._without = 1 if kept else 0
         self._root, self._beside = pid, beside
         self.pids: frozenset[int] = frozenset({pid})
         self._time = time.perf_counter_ns()
@@ -95,13 +99,13 @@ class CpuLoad:
         """(pid, start) -> (CPU seconds, resident bytes) of the job's living processes; None when its root is gone."""
         try:
             root = psutil.Process(self._root)
-            family = [root, *root.children(recursive=True)]
+            family = [root, *root.children(recursive=True)][self._without :]
         except psutil.Error:
             return None
         for each in self._beside():
             with contextlib.suppress(psutil.Error):
                 root = psutil.Process(each)
-                family += [root, *root.children(recursive=True)]
+                family += [root, *root.children(recursive=True)][self._without :]
         found = {}
         for process in family:
             try:

@@ -16,8 +16,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections import deque
@@ -34,15 +32,6 @@ LONGER = 4
 LOOK, ASKED = 0.02, 0.001
 """Seconds between two looks at whether a warm-up is over, and at whose turn it is; and while a job that is asked to
 rest has not answered: its loader's workers go on."""
-KEEPER = """
-import os, signal, sys
-for number in [int(line) for line in sys.stdin]:
-    try:
-        os.kill(number, signal.SIGKILL)
-    except OSError:
-        pass
-"""
-"""Ends the jobs where we are killed: what is stopped would stand for ever. It ends before us where all goes well."""
 
 
 class TurnsEndedError(SteptimeError):
@@ -62,9 +51,6 @@ class Turns:
         """Those that have not ended; the first one has the turn."""
         self.changed = threading.Condition()
         self.ended = False
-        self._keeper = subprocess.Popen(
-            [sys.executable, "-I", "-S", "-c", KEEPER], stdin=subprocess.PIPE, start_new_session=True
-        )
 
     def turn(self) -> Turn:
         """A place behind those that were given."""
@@ -72,22 +58,11 @@ class Turns:
         self.order.append(turn)
         return turn
 
-    def keep(self, number: int) -> None:
-        """A process that must not outlive us; below zero, a group of them."""
-        if self._keeper.stdin is not None:
-            self._keeper.stdin.write(f"{number}\n".encode())
-            self._keeper.stdin.flush()
-
     def end(self) -> None:
         """Whoever waits for a turn gets a TurnsEndedError."""
         with self.changed:
             self.ended = True
             self.changed.notify_all()
-
-    def close(self) -> None:
-        """All jobs have ended."""
-        self._keeper.kill()
-        self._keeper.communicate()
 
 
 class Turn:
@@ -96,12 +71,9 @@ class Turn:
 
     def __init__(self, turns: Turns) -> None:
         self._turns = turns
-        self._root = self._trainer = 0
+        self._keeper, self._warm = 0, False
         self._request = self._answers = Path()
         self._slice, self._asked = turns.slice_seconds, False
-        self._apart: list[int] = []
-        self._known: set[int] = set()
-        self._mark = b""
         self._until = float("inf")
         self.rests: list[tuple[int, int]] = []
         self.look = LOOK
@@ -126,42 +98,23 @@ class Turn:
             turns.order.remove(self)
             turns.changed.notify_all()
 
-    def begins(self, root: int, recording: Path) -> None:
-        """Its job has been started, whose environment names its recording."""
-        self._root, self._mark = root, os.fsencode(recording)
+    def begins(self, keeper: int, recording: Path) -> None:
+        """Its job has been started, and all that comes of it is the keeper's (`keeper`)."""
+        self._keeper = keeper
         self._request, self._answers = recording / REST, recording / RESTS
-        self._turns.keep(-root)
-
-    def roots(self) -> tuple[int, ...]:
-        """The processes that all of its job's come from; none before it has begun."""
-        return tuple(dict.fromkeys(number for number in (self._root, self._trainer, *self._apart) if number))
-
-    def _find_apart(self, family: Iterable[psutil.Process]) -> list[int]:
-        """What has left the job's family since the last look, as a daemon does: it would go on with the job's work."""
-        new = set(psutil.pids()) - self._known - {process.pid for process in family}
-        self._known |= new
-        found = []
-        for number in new:
-            with contextlib.suppress(OSError):  # it has ended, or is somebody else's
-                if self._mark in Path(f"/proc/{number}/environ").read_bytes():
-                    found.append(number)
-        for number in found:
-            self._turns.keep(number)
-        self._apart += found
-        return found
 
     def others(self) -> Iterable[int]:
-        """The roots of the jobs that it takes turns with."""
-        return [root for turn in tuple(self._turns.order) if turn is not self for root in turn.roots()]
+        """The keepers of the jobs that it takes turns with."""
+        return [turn._keeper for turn in tuple(self._turns.order) if turn is not self and turn._keeper]
 
     def over(self, recording: Path) -> bool:
         """Whether it must rest: it is warm, its slice is over, others wait, and its device has nothing to do. Raises
         CannotAlternateError."""
         if self._turns.ended:
             raise TurnsEndedError("turns-ended", "The round was ended.")
-        if not self._trainer:
-            self._trainer, self._asked = _trainer(recording / WARM)
-            self._until = 0.0 if self._trainer else self._until
+        if not self._warm:
+            self._warm, self._asked = _warm(recording / WARM, self._keeper)
+            self._until = 0.0 if self._warm else self._until
             self._slice = self._turns.slice_seconds * (LONGER if self._asked else 1)
         over = time.monotonic() >= self._until and len(self._turns.order) > 1
         if not self._asked:
@@ -170,7 +123,10 @@ class Turn:
             self._request.unlink(missing_ok=True)  # the others have ended meanwhile
             self.look = LOOK
             return False
-        self._request.touch()
+        try:
+            os.close(os.open(self._request, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o644))
+        except OSError:  # the job has put something else there
+            raise CannotAlternateError("cannot-alternate", "The job cannot be asked to rest.") from None
         self.look = ASKED
         stamps = stamps_in(self._answers)
         if not stamps:  # it has written some before it was warm
@@ -181,10 +137,10 @@ class Turn:
         """Stops the job, lets the others run, and goes on with it. Returns the seconds in between. Raises
         TurnsEndedError."""
         turns, begin = self._turns, time.perf_counter_ns()
-        stopped = _family(self.roots())
-        _send(stopped, signal.SIGSTOP)
-        apart = _family(self._find_apart(stopped))
-        _send(apart, signal.SIGSTOP)
+        stopped: list[psutil.Process] = []
+        while new := [each for each in _job_of(self._keeper) if each not in stopped]:  # started in this moment
+            _send(new, signal.SIGSTOP)
+            stopped += new
         try:
             with turns.changed:
                 turns.order.rotate(-1)
@@ -194,7 +150,7 @@ class Turn:
             self._until = time.monotonic() + self._slice
             self._request.unlink(missing_ok=True)
             self.look = LOOK
-            _send([*stopped, *apart], signal.SIGCONT)
+            _send(stopped, signal.SIGCONT)
         self.rests.append((begin, time.perf_counter_ns()))
         return (self.rests[-1][1] - begin) / 1e9
 
@@ -210,30 +166,24 @@ def stamps_in(file: Path) -> list[int]:
     return stamps if all(0 <= stamp < 1 << 62 for stamp in stamps) else []
 
 
-def _trainer(marker: Path) -> tuple[int, bool]:
-    """The process that has said that its warm-up is over, and whether it is to be asked; 0 where none has yet. Raises
-    CannotAlternateError for one in another namespace, which its number does not name here, and where the job has
-    written what names us."""
+def _warm(marker: Path, keeper: int) -> tuple[bool, bool]:
+    """Whether a process has said that its warm-up is over, and whether it is to be asked. Raises CannotAlternateError
+    for one that the keeper's job has not started (a service has, on request), or that has another number here."""
     try:
         number, namespace, asked = map(int, marker.read_text(encoding="ascii").split())
     except (OSError, ValueError):  # not there, or not whole yet
-        return 0, False
-    here = psutil.Process()
-    ours = {each.pid for each in (here, *here.parents())}
-    if namespace != Path("/proc/self/ns/pid").stat().st_ino or not 0 < number < 1 << 31 or number in ours:
+        return False, False
+    here = Path("/proc/self/ns/pid").stat().st_ino
+    if namespace != here or number not in {each.pid for each in _job_of(keeper)}:
         raise CannotAlternateError("cannot-alternate", "The job cannot be stopped from here.")
-    return number, bool(asked)
+    return True, bool(asked)
 
 
-def _family(roots: Iterable[int]) -> list[psutil.Process]:
-    """These processes and all that they have started, the parents first."""
-    found: dict[int, psutil.Process] = {}
-    for root in roots:
-        if root not in found:
-            with contextlib.suppress(psutil.Error):
-                process = psutil.Process(root)
-                found |= {each.pid: each for each in (process, *process.children(recursive=True))}
-    return list(found.values())
+def _job_of(keeper: int) -> list[psutil.Process]:
+    """All that a keeper's job has started, the parents first."""
+    with contextlib.suppress(psutil.Error):
+        return psutil.Process(keeper).children(recursive=True)
+    return []
 
 
 def _send(processes: Iterable[psutil.Process], number: signal.Signals) -> None:

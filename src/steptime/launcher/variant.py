@@ -1,7 +1,7 @@
 """Starts a process of a trial: the user's command with a change, in a folder and a session of its own, with a deadline.
 
 Unlike `launch`, nothing of it is the user's to see or to steer: its input is empty, its output goes to a file, and it
-is ended, with all that it has started, when its time is up or we are interrupted.
+is ended, with all that it has started, when its time is up, or we are interrupted or killed (`keeper`).
 """
 
 from __future__ import annotations
@@ -9,16 +9,18 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import signal
 import subprocess
+import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from math import inf
 from pathlib import Path
+from typing import IO
 
 from steptime.changes import Change
 from steptime.errors import CommandError
+from steptime.launcher import contain, keeper
 from steptime.launcher.command import make_recording, resolve
 from steptime.launcher.launch import changed_variables, ended, outcome_of, probe_environment, start
 from steptime.launcher.outcome import Outcome, ProbeOptions, Progress
@@ -36,8 +38,10 @@ DEADLINE_PASSED = "It was ended after"
 """How the first problem of an outcome begins where the job had to be ended."""
 LOOKS = 0.5
 """Seconds between two looks at whether a job must be ended."""
-GRACE = 5.0
-"""Seconds between asking a job to end and ending it."""
+LONGEST_END = keeper.GRACE + keeper.PATIENCE + 5.0
+"""Seconds in which a keeper has ended a job, and itself."""
+OPEN = (sys.executable, "-I", "-S", contain.__file__, contain.NOT_CONTAINED)
+"""The entry of a process that nothing contains."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,19 +49,22 @@ class VariantPlace:
     """Where a variant runs. directory: its working folder. environment: variables besides the user's own. deadline:
     seconds from its start after which it is ended; while it rests, none pass. until: seconds of time.monotonic after
     which it is ended in any case. entry: words before the command, which become it (`contain`). contained: see
-    ProbeOptions."""
+    ProbeOptions. janitor: of the trial."""
 
     directory: Path
     environment: tuple[tuple[str, str], ...] = ()
     deadline: float = 600.0
     until: float = inf
-    entry: tuple[str, ...] = ()
+    entry: tuple[str, ...] = OPEN
     contained: str = ""
+    janitor: keeper.Janitor = field(default_factory=keeper.Janitor)
 
 
 class JobDeadline:
     """Waits for a job until its time is up, or it is told to end it, then ends it with everything that it started.
     turn: the job's among others, with the job's recording."""
+
+    kept = True
 
     def __init__(
         self, job: subprocess.Popen[bytes], place: VariantPlace, turn: tuple[Turn, Path] | None = None
@@ -69,11 +76,11 @@ class JobDeadline:
 
     def end(self) -> None:
         self.ended = True
-        end_session(self._job)
+        end_job(self._job)
 
     def interrupted(self) -> None:
         """Nobody waits for the job any more."""
-        end_session(self._job)
+        end_job(self._job)
 
     def wait(self, seconds: float, send: Callable[[int], None]) -> None:
         """Passes nothing on: the job is in a session of its own."""
@@ -87,11 +94,11 @@ class JobDeadline:
                     continue
                 time.sleep(min(PATIENCE if self._turn is None else self._turn[0].look, left))
         except (KeyboardInterrupt, TurnsEndedError, CannotAlternateError):
-            end_session(self._job)
+            end_job(self._job)
             raise
         if self._job.poll() is None and time.monotonic() >= min(self._end, self._until):
             self.passed = True
-            end_session(self._job)
+            end_job(self._job)
 
     def beside(self) -> Iterable[int]:
         """What the machine does for these is none of a stranger's load."""
@@ -122,15 +129,7 @@ def run_variant(
     try:
         environment = {**probe_environment(folder, options), **dict(place.environment)}
         with (folder / OUTPUT).open("wb") as output:
-            job = start(
-                (*place.entry, *words),
-                environment,
-                cwd=place.directory,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
+            job = start_kept(place, words, environment, output, subprocess.STDOUT)
     except CommandError:
         discard(folder, folder.parent)
         raise
@@ -145,7 +144,7 @@ def run_variant(
     try:
         problems = supervise(job, folder, deadline, show if progress is not None else None) + pack_recording(folder)
     finally:
-        end_session(job)
+        end_job(job)
         returncode = 0 if deadline.ended else job.returncode or 0
         status, number = ended(returncode)
         with contextlib.suppress(OSError):  # no room: the variant is lost, and its reading will say so
@@ -178,15 +177,7 @@ def run_plain(
     begin = time.monotonic()
     environment = {**os.environ, **changed_variables(changes), **dict(place.environment)}
     with (folder / OUTPUT).open("wb") as output, (folder / ERRORS).open("wb") as errors:
-        job = start(
-            (*place.entry, *words),
-            environment,
-            cwd=place.directory,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=errors,
-            start_new_session=True,
-        )
+        job = start_kept(place, words, environment, output, errors)
     deadline = JobDeadline(job, place)
     try:
         while job.poll() is None and not deadline.passed:
@@ -194,23 +185,48 @@ def run_plain(
             if over():
                 deadline.end()
     finally:
-        end_session(job)
+        end_job(job)
     outcome = outcome_of(job.returncode or 0, folder, time.monotonic() - begin)
     problems = (f"{DEADLINE_PASSED} {place.deadline:.0f} s",) if deadline.passed else ()
     return replace(outcome, problems=problems)
 
 
-def end_session(job: subprocess.Popen[bytes]) -> None:
-    """Ends the job and what is left in its session: workers that outlive their parent, ranks that hang."""
-    for number in (signal.SIGTERM, signal.SIGKILL):
+def start_kept(
+    place: VariantPlace,
+    words: Sequence[str],
+    environment: Mapping[str, str],
+    output: IO[bytes] | int,
+    errors: IO[bytes] | int,
+) -> subprocess.Popen[bytes]:
+    """The keeper of a new process, which ends as that does, with all that it has started. Raises CommandError."""
+    with open(os.memfd_create("steptime"), "w+", encoding="ascii") as variables:  # noqa: PTH123 - it has no path
+        json.dump(dict(environment), variables)
+        variables.seek(0)
+        held = place.janitor.held()
+        ours = {**os.environ, contain.VARIABLES: str(variables.fileno())}
+        command = (sys.executable, "-I", "-S", keeper.__file__, str(held[0] if held else -1), *place.entry, *words)
+        return start(
+            command,
+            ours,
+            cwd=place.directory,
+            stdin=subprocess.PIPE,
+            stdout=output,
+            stderr=errors,
+            pass_fds=(variables.fileno(), *held),
+            start_new_session=True,
+        )
+
+
+def end_job(job: subprocess.Popen[bytes]) -> None:
+    """Ends a job and all that it has started, wherever that is. job: its keeper."""
+    assert job.stdin is not None
+    with contextlib.suppress(OSError, ValueError):  # it has ended, or is being ended already
         if job.poll() is None:
-            _signal_session(job.pid, number)
-            _signal_session(job.pid, signal.SIGCONT)  # it may rest, and would not hear
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                job.wait(GRACE)
-    _signal_session(job.pid, signal.SIGKILL)
-
-
-def _signal_session(group: int, number: int) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):  # nobody is left in it
-        os.killpg(group, number)
+            job.stdin.write(keeper.ASKED)
+            job.stdin.flush()
+    try:
+        job.wait(LONGEST_END)
+    except subprocess.TimeoutExpired:  # somebody has stopped it
+        job.kill()
+        job.wait()
+    job.stdin.close()

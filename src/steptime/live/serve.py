@@ -7,6 +7,7 @@ and the page's own policy lets nothing run but our one script.
 
 from __future__ import annotations
 
+import contextlib
 import hmac
 import json
 import secrets
@@ -30,8 +31,8 @@ from steptime.report.page.frame import escaping
 from steptime.report.printable import printable
 
 HOST = "127.0.0.1"
-MOST_STREAMS = 16
-"""Pages that are open at once."""
+MOST_STREAMS, MOST_CONNECTIONS = 16, 64
+"""Pages that are open at once, and connections of any kind."""
 ALIVE = 15.0
 """Seconds after which a page is written to though nothing is new, so that one that was closed is noticed."""
 DIAGNOSIS_LIMIT = 600.0
@@ -77,6 +78,32 @@ def _points(rank: RankView) -> str:
     return " ".join(f"{place * scale:.1f},{HEIGHT * (1 - value / most) + 1:.1f}" for place, value in known)
 
 
+class _Server(ThreadingHTTPServer):
+    """Anybody on this machine may connect: no request of theirs is told in the user's terminal, nor takes a thread
+    without bound."""
+
+    daemon_threads = True
+
+    def __init__(self, handler: Any, port: int) -> None:
+        self._places = threading.BoundedSemaphore(MOST_CONNECTIONS)
+        super().__init__((HOST, port), handler)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if self._places.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._places.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """It went away in the middle."""
+
+
 class LivePage:
     """Serves the newest view until it is closed. Raises OutputError where the port is taken."""
 
@@ -87,12 +114,11 @@ class LivePage:
         self.streams = threading.BoundedSemaphore(MOST_STREAMS)
         self.diagnosing = threading.Lock()
         try:
-            self._server = ThreadingHTTPServer((HOST, port), partial(_Handler, self))
+            self._server = _Server(partial(_Handler, self), port)
         except OSError as error:
             raise OutputError(
                 "port-taken", f"Port {port} of this machine cannot be listened on ({error.strerror}): name another one."
             ) from None
-        self._server.daemon_threads = True
         self.port = int(self._server.server_address[1])
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.1,), daemon=True)
         self._thread.start()
@@ -155,12 +181,13 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _allowed(self) -> str | None:
         """The path that is asked for; None, and a refusal, for whoever does not name this address and the token."""
-        asked = urlsplit(self.path)
         host = self.headers.get("Host", "")
-        token = parse_qs(asked.query).get("token", [""])[0]
         here = host in (f"{HOST}:{self._page.port}", f"localhost:{self._page.port}")
-        if here and hmac.compare_digest(token.encode(), self._page.token.encode()):
-            return asked.path
+        with contextlib.suppress(ValueError):  # no address at all
+            asked = urlsplit(self.path)
+            token = parse_qs(asked.query).get("token", [""])[0]
+            if here and hmac.compare_digest(token.encode(errors="replace"), self._page.token.encode()):
+                return asked.path
         self._answer(HTTPStatus.FORBIDDEN, "Open the address that steptime watch has printed: it has a token.")
         return None
 

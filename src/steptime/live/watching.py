@@ -10,7 +10,6 @@ import contextlib
 import os
 import shlex
 import subprocess
-import sys
 import tempfile
 import time
 from dataclasses import replace
@@ -24,6 +23,7 @@ from steptime.arrays import Int64
 from steptime.errors import OutputError, RecordingError, UsageError, no_such_file
 from steptime.launcher.launch import PLAN
 from steptime.live.view import LiveView, RankView, view_of, with_late
+from steptime.own_python import own_python
 from steptime.quantities import Estimate, SourceLine
 from steptime.recording.growing import WINDOW, GrowingRecording
 from steptime.recording.inventory import REQUEST
@@ -240,7 +240,7 @@ def _notice(recording: Path) -> str:
 
 def diagnosis_command(recording: Path, *options: str) -> list[str]:
     """What diagnoses a recording in a process of its own, at the lowest priority."""
-    return ["nice", "-n", "19", sys.executable, "-m", "steptime", "diagnose", str(recording), *options]
+    return ["nice", "-n", "19", *own_python("steptime", "diagnose", *options, "--", str(recording))]
 
 
 class Diagnosis:

@@ -13,8 +13,9 @@ from steptime.errors import SteptimeError
 from steptime.machine import between_runs, datasheet, peaks
 from steptime.machine.identity import Identity, identify
 from steptime.machine.machine import Machine
+from steptime.own_python import WITHOUT_FOLDER
 
-_VERSION_OF_TORCH = "import importlib.metadata as m; print(m.version('torch'))"
+_VERSION_OF_TORCH = f"{WITHOUT_FOLDER}import importlib.metadata as m; print(m.version('torch'))"
 
 
 @dataclass(frozen=True, slots=True)

@@ -90,7 +90,9 @@ def store(value: object, path: Path) -> None:
     """Writes it to a file, whole. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
-    partial.write_bytes(msgspec.json.format(msgspec.json.encode(value), indent=1) + b"\n")
+    partial.unlink(missing_ok=True)
+    with partial.open("xb") as file:  # in a recording there may be a link of the job's
+        file.write(msgspec.json.format(msgspec.json.encode(value), indent=1) + b"\n")
     partial.replace(path)
 
 

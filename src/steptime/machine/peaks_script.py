@@ -195,7 +195,7 @@ def together() -> dict[str, float] | None:
 
 def at_work(count: int) -> list[float]:
     """How quick each of so many processes is when all of them work."""
-    command = [sys.executable, "-S", "-E", "-c", WORK, str(ROUND_SECONDS)]
+    command = [sys.executable, "-I", "-S", "-c", WORK, str(ROUND_SECONDS)]
     pipe, nowhere = subprocess.PIPE, subprocess.DEVNULL
     workers: list[subprocess.Popen[bytes]] = []
     try:

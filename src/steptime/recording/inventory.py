@@ -7,8 +7,11 @@ lists the same names. `.partial` is the name of a file while it is written; a pr
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import os
 import re
 import stat
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,6 +52,8 @@ CLAIM = re.compile(rb'^\s*\{\s*"format_version":\s*\d')
 """How steptime's manifests begin; other programs have a manifest.json, too."""
 COMPILE_LOGS = "compile-logs"
 """The folder that TORCH_TRACE names in a job that was asked to explain its compilations."""
+HERE, EXCHANGE = -100, 2
+"""AT_FDCWD of fcntl.h, RENAME_EXCHANGE of linux/fs.h."""
 COMPILE_LOG_FILES = re.compile(r"dedicated_log_torch_trace_.*\.log")
 
 
@@ -85,6 +90,14 @@ def take_inventory(recording: Path) -> Inventory:
     return Inventory(tuple(files), tuple(folders), tuple(strange))
 
 
+def files_of_processes(recording: Path, name: str) -> Iterator[Path]:
+    """Files of this name (a pattern) in the folders of a recording's processes. A job can make a link anywhere in its
+    recording: what that leads to is the user's, and is not packed or removed."""
+    for folder in sorted(recording.glob("process-*")):
+        if not folder.is_symlink():
+            yield from (path for path in sorted(folder.glob(name)) if _is_file(path))
+
+
 def _names_inside(folder: str) -> re.Pattern[str] | None:
     """What steptime's files are called in a folder of a recording, None where the folder is not its."""
     if folder == COMPILE_LOGS:
@@ -118,6 +131,39 @@ def replaceable(folder: Path) -> bool:
         return claimed(folder) and not take_inventory(folder).strange
     except OSError:
         return False
+
+
+def take_place(new: Path, old: Path) -> None:
+    """A recording in the place of an earlier one, which is removed, and is lost at no moment. Raises OSError, and
+    OutputError for what cannot be removed."""
+    if not _exchange(new, old):
+        aside = new.with_name(f"{new.name}.replaced")
+        old.rename(aside)
+        new.rename(old)
+        new = aside
+    remove(new)
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    """Whether the file system can exchange two names in one instant (Linux's renameat2)."""
+    rename = getattr(ctypes.CDLL(None), "renameat2", None)
+    return rename is not None and rename(HERE, os.fsencode(one), HERE, os.fsencode(other), EXCHANGE) == 0
+
+
+@contextlib.contextmanager
+def set_aside(parts: Sequence[Path]) -> Iterator[None]:
+    """Recordings out of the way of new ones, and removed where a new one is there afterwards; else they come back."""
+    kept = {part: part.with_name(f"{part.name}.{os.getpid()}.replaced") for part in parts if replaceable(part)}
+    for part, aside in kept.items():
+        part.rename(aside)
+    try:
+        yield
+    finally:
+        for part, aside in kept.items():
+            if any(True for _ in part.glob("process-*")):
+                remove(aside)
+            elif not part.exists() or remove(part) == ():
+                aside.rename(part)
 
 
 def remove(folder: Path) -> tuple[str, ...]:

@@ -43,7 +43,8 @@ def extend_manifest(folder: Path, fields: Mapping[str, Any], **more: Any) -> Non
 def _write(path: Path, fields: Mapping[str, Any]) -> None:
     partial = path.with_name(path.name + ".partial")
     try:
-        with partial.open("w", encoding="utf-8", errors="backslashreplace") as file:
+        partial.unlink(missing_ok=True)
+        with partial.open("x", encoding="utf-8", errors="backslashreplace") as file:  # through no link of a job's
             json.dump(fields, file, indent=1)
             file.write("\n")
         partial.replace(path)

@@ -1,4 +1,4 @@
-"""Reports on their way out: the name gives the format, nothing is overwritten unasked, no half file stays."""
+"""Reports on their way out: the name gives the format, only our own is overwritten unasked, no half file stays."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import Any, Generic, TypeVar
 from steptime.errors import OutputError
 from steptime.report import json, text
 from steptime.report.report import Report
+from steptime.written import is_our_file, remember
 
 STANDARD_OUTPUT = "-"
 Told = TypeVar("Told")
@@ -116,7 +117,7 @@ def check(destination: str, *, force: bool, renderers: Sequence[Renderer[Any]] =
     path = Path(destination)
     if path.is_dir():
         raise OutputError("output-folder", f"{destination} is a folder; name a file, such as {path / 'report.md'}.")
-    if path.exists() and not force:
+    if path.exists() and not force and not is_our_file(path):
         raise OutputError("output-exists", f"{destination} exists and is not overwritten; add --force or name another.")
     folder = next(parent for parent in path.absolute().parents if parent.exists())
     if not os.access(folder, os.W_OK | os.X_OK):
@@ -135,15 +136,19 @@ def renderer_for(destination: str, renderers: Sequence[Renderer[Told]]) -> Rende
     )
 
 
-def write_as(renderers: Sequence[Renderer[Told]], told: Told, destination: str, *, force: bool) -> None:
-    """Writes what is told to a file, in the format of its name, whole or not at all. Raises OutputError."""
+def write_as(renderers: Sequence[Renderer[Told]], told: Told, destination: str, *, force: bool) -> bool:
+    """Writes what is told to a file, in the format of its name, whole or not at all; whether something was there.
+    Raises OutputError."""
     check(destination, force=force, renderers=renderers)
+    there = Path(destination).exists()
     content = renderer_for(destination, renderers).render(told)
     try:
         data = content if isinstance(content, bytes) else content.encode("utf-8", "backslashreplace")
         write_whole(Path(destination), data)
     except OSError as error:
         raise _unwritable(destination, error.strerror or str(error)) from error
+    remember(data)
+    return there
 
 
 def write_whole(path: Path, content: bytes) -> None:

@@ -17,13 +17,14 @@ from pathlib import Path
 from steptime.advice.fix import Promise
 from steptime.changes import Change
 from steptime.errors import UsageError
+from steptime.git import COMMIT, ask_git, filtered
 from steptime.quantities import format_count
 from steptime.trials.trial import BASELINE, Variant
 
-PATIENCE = 60.0
-"""Seconds that git may take."""
 Sources = tuple[tuple[str, str], ...]
 OURS = "steptime"
+PLAIN = ("--no-ext-diff", "--no-textconv", "--ignore-submodules=all")
+"""A diff of text, in which no program has a hand, and no repository in this one is looked into."""
 
 
 def from_diff(diff: Path, directory: Path, name: str) -> Variant:
@@ -62,12 +63,17 @@ def from_revision(revision: str, directory: Path, name: str) -> Variant:
     commit = _git(
         root, "rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}", what=f"{revision} is no commit"
     ).strip()
+    if not COMMIT.fullmatch(commit):  # nothing that git would take for an option
+        raise UsageError("judge-git", f"{revision} is no commit.")
     # Compared with the folder, so that "added" (left out by the filter) is what only the folder has.
-    listed = _git(root, "diff", "--no-renames", "--diff-filter=a", "--numstat", "-z", commit)
+    listed = _git(root, "diff", *PLAIN, "--no-renames", "--diff-filter=a", "--numstat", "-z", commit)
     rows = [row.split("\t", 2) for row in listed.split("\0") if row]
-    binary = sum(added == "-" for added, _, _ in rows)
-    texts = [path for added, _, path in rows if added != "-"]
-    sources = tuple((_relative(root / path, directory), _git(root, "show", f"{commit}:{path}")) for path in texts)
+    stored = filtered(root, [path for _, _, path in rows]) if rows else frozenset()
+    texts = [path for added, _, path in rows if added != "-" and path not in stored]
+    binary = len(rows) - len(texts)
+    sources = tuple(
+        (_relative(root / path, directory), _git(root, "cat-file", "blob", f"{commit}:{path}")) for path in texts
+    )
     label = f"{revision} (without {format_count(binary, 'binary file')})" if binary else revision
     return Variant(
         name, label=label, sources=sources, promise=Promise.SAME_CURVE, suspicion=_suspicion(sources, directory)
@@ -137,11 +143,8 @@ def _suspicion(sources: Sources, directory: Path) -> str:
 
 def _git(folder: Path, *words: str, what: str = "", ceiling: Path | None = None) -> str:
     """What git prints. Raises UsageError."""
-    variables = {**os.environ, "LC_ALL": "C"} | ({"GIT_CEILING_DIRECTORIES": str(ceiling)} if ceiling else {})
     try:
-        done = subprocess.run(
-            ["git", *words], cwd=folder, env=variables, capture_output=True, timeout=PATIENCE, check=False
-        )
+        done = ask_git(folder, *words, ceiling=ceiling)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise UsageError("judge-git", f"git could not be asked: {error}.") from None
     if done.returncode:
@@ -158,6 +161,9 @@ def _named(listed: str, diff: Path) -> list[str]:
     rows = [row.split("\t") for row in listed.split("\0") if row]
     if not rows:
         raise UsageError("judge-diff", f"{diff} changes nothing: expected a unified diff, as `git diff` writes it.")
+    for _, _, path in filter(lambda row: len(row) == 3 and row[2], rows):
+        if Path(path).is_absolute() or ".." in Path(path).parts:
+            raise UsageError("judge-diff", f"{diff} changes {path}, which does not lie below a folder.")
     if any(len(row) != 3 or row[0] == "-" or not row[2] for row in rows):
         raise UsageError("judge-diff", f"{diff} renames files, or changes one that is no text, which cannot be tried.")
     return [row[2] for row in rows]

@@ -30,6 +30,7 @@ import msgspec
 
 from steptime.clusters import connect, import_ray
 from steptime.errors import CommandError, SteptimeError
+from steptime.own_python import own_python
 from steptime.trials.containment import Workspace, leave
 from steptime.trials.execute import ScheduledRun, execute
 from steptime.trials.executor import Block, Tell
@@ -148,7 +149,7 @@ class ClusterWorker:
         given = {name: os.environ[name] for name in VISIBLE if name in os.environ} if on_device else {}
         self._devices = ",".join(given.values())
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "steptime.trials.cluster", DETACHED],
+            own_python("steptime.trials.cluster", DETACHED),
             env={**environment, **given},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

@@ -16,6 +16,7 @@ from steptime.advice.fix import Promise
 from steptime.changes import Change, VariantOptions
 from steptime.errors import NothingMeasuredError
 from steptime.launcher.outcome import Progress
+from steptime.recording.inventory import VARIANTS
 from steptime.trials.containment import Workspace, named
 from steptime.trials.execute import FEWEST_STEPS, ScheduledRun
 from steptime.trials.executor import Block, Executor, LocalExecutor
@@ -411,7 +412,7 @@ def _checked(run: Run, stand: Workspace, plan: Plan) -> None:
         raise NothingMeasuredError(
             "trial-baseline-failed",
             f"The job as it is could not be run for a trial: {run.failure}. Its output is in "
-            f"{stand.folder / 'variants' / run.folder}; results so far are kept in {stand.folder}.",
+            f"{stand.folder / VARIANTS / run.folder}; results so far are kept in {stand.folder}.",
         )
     if plan.until_loss is not None:
         plan.until_loss.check(run)

@@ -13,20 +13,20 @@ import itertools
 import json
 import os
 import re
-import shutil
 import socket
-import stat
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
 
 from steptime.errors import UsageError
 from steptime.launcher import contain
-from steptime.launcher.variant import VariantPlace
+from steptime.launcher.keeper import Janitor, OwnFolder, clear
+from steptime.launcher.variant import OPEN, VariantPlace
+from steptime.trials.names import own_folder
 from steptime.trials.working_copy import LINKED, NO_OUTPUTS, Outputs, make_copy, offline_environment, write_private
 
 PATIENCE = 30.0
@@ -76,10 +76,12 @@ class Workspace:
 
 @dataclass(frozen=True, slots=True)
 class Ground:
-    """What this system permits a trial. base: the folder in which its workspaces lie."""
+    """What this system permits a trial. base: the folder in which its workspaces lie. janitor: removes all that lies
+    there when the trial is over, or killed."""
 
     layer: Layer
     base: Path
+    janitor: Janitor = field(default_factory=Janitor)
 
 
 Contained = tuple[tuple[str, ...], VariantPlace]
@@ -94,29 +96,31 @@ def ground_of(stand: Workspace) -> Ground:
     alone, in which the job can do what it does: Landlock would refuse it."""
     ground = _ground(stand.folder, stand.directory)
     if stand.uncontained and ground.layer is Layer.LANDLOCK:
-        return Ground(Layer.COPY, ground.base)
+        return replace(ground, layer=Layer.COPY)
     return ground
 
 
 @functools.lru_cache
 def _ground(folder: Path, directory: Path) -> Ground:
-    if overlays_work(folder, directory):
-        return Ground(Layer.OVERLAY, folder)
-    elsewhere = Path(tempfile.mkdtemp(prefix="steptime-")) / "workspaces"
-    if overlays_work(elsewhere, directory):
-        return Ground(Layer.OVERLAY, elsewhere)
-    elsewhere.parent.rmdir()
+    janitor = Janitor()
+    if overlays_work(folder, directory, janitor):
+        return Ground(Layer.OVERLAY, folder, janitor)
+    temporary = OwnFolder(Path(tempfile.mkdtemp(prefix="steptime-")))
+    elsewhere = janitor.take(temporary) / "workspaces"
+    if overlays_work(elsewhere, directory, janitor):
+        return Ground(Layer.OVERLAY, elsewhere, janitor)
+    clear(temporary)
     held = guards() and not any(Path(os.path.realpath(directory)).is_relative_to(path) for path in WRITABLE)
-    return Ground(Layer.LANDLOCK if held else Layer.COPY, folder)
+    return Ground(Layer.LANDLOCK if held else Layer.COPY, folder, janitor)
 
 
-def overlays_work(base: Path, directory: Path) -> bool:
+def overlays_work(base: Path, directory: Path, janitor: Janitor) -> bool:
     """Whether a process can have overlays whose workspace lies in a folder; tried with one that does what jobs do."""
-    trial = base / WORKSPACES / f"check-{_process()}"
+    trial = _workspace(base, f"check-{_process()}", janitor)
     try:
         (trial / "real").mkdir(parents=True, exist_ok=True)
         spec = _write_spec(trial, directory, (trial / "real",), (base,), check=[str(directory)])
-        done = subprocess.run(_words(spec), capture_output=True, timeout=PATIENCE, check=False)
+        done = subprocess.run(_words(spec), capture_output=True, timeout=PATIENCE, check=False, pass_fds=janitor.held())
         return done.returncode == 0
     except (OSError, subprocess.TimeoutExpired):
         return False
@@ -125,6 +129,13 @@ def overlays_work(base: Path, directory: Path) -> bool:
         with contextlib.suppress(OSError):  # something else lies in it
             trial.parent.rmdir()
             base.rmdir()
+
+
+def _workspace(base: Path, name: str, janitor: Janitor) -> OwnFolder:
+    """The place of a new one."""
+    for folder in (base, base / WORKSPACES):
+        janitor.take_empty(folder)
+    return janitor.take(own_folder(base, WORKSPACES, name))
 
 
 def guards() -> bool:
@@ -179,7 +190,7 @@ def contained(
     sources: files (relative paths) with other text. deadline: seconds. lane: a name that no other process has which
     runs at the same time: what compilers keep is kept for the next one of that name."""
     ground, recording = ground_of(stand), recording.absolute()
-    workspace = ground.base / WORKSPACES / name
+    workspace = _workspace(ground.base, name, ground.janitor)
     clear(workspace)  # of a process that was cut short
     try:
         with (
@@ -187,7 +198,7 @@ def contained(
             if ground.layer is Layer.OVERLAY
             else _copied(stand, ground, workspace, recording, sources)
         ) as (command, place):
-            yield command, replace(place, deadline=deadline, contained=ground.layer.value)
+            yield command, replace(place, deadline=deadline, contained=ground.layer.value, janitor=ground.janitor)
     finally:
         clear(workspace)
 
@@ -225,10 +236,11 @@ def _copied(
         for word in stand.command
     )
     with tempfile.TemporaryDirectory(prefix="steptime-", ignore_cleanup_errors=True) as temporary:
+        ground.janitor.take(OwnFolder(Path(temporary)))
         environment = (*offline_environment(place), *_temporary_folders(temporary, ground))
-        entry: tuple[str, ...] = ()
+        entry: tuple[str, ...] = OPEN
         if guarded:
-            writable = (workspace, recording, ground.base / CACHES, temporary, *WRITABLE, *_cache_places())
+            writable = (workspace, recording, _caches(ground), temporary, *WRITABLE, *_cache_places())
             spec = Path(temporary) / "spec.json"
             spec.write_text(json.dumps({"writable": [str(path) for path in writable]}), encoding="utf-8")
             entry = _words(spec)
@@ -250,7 +262,7 @@ def _in_copy(place: Path, path: Path, copy: Path) -> Path:
 def _temporary_folders(temporary: str, ground: Ground) -> tuple[tuple[str, str], ...]:
     """Variables: temporary files in a folder of their own, with a path short enough for sockets; compilers' caches for
     all processes of the trial, where the user has not named others."""
-    caches = ground.base / CACHES
+    caches = _caches(ground)
     caches.mkdir(parents=True, exist_ok=True)
     kept = (("TORCHINDUCTOR_CACHE_DIR", "inductor"), ("TRITON_CACHE_DIR", "triton"))
     return (
@@ -259,11 +271,17 @@ def _temporary_folders(temporary: str, ground: Ground) -> tuple[tuple[str, str],
     )
 
 
+def _caches(ground: Ground) -> Path:
+    """What compilers keep from one process of the trial to the next: this machine's, and this process's."""
+    ground.janitor.take_empty(ground.base / CACHES)
+    return ground.janitor.take(own_folder(ground.base, CACHES, _process()))
+
+
 def _kept_caches(ground: Ground, lane: str) -> list[tuple[str, str]]:
     """Folders of caches, and where what the trial adds to them is kept from one process to the next."""
     kept = []
     for number, path in enumerate(_cache_places()):
-        store = ground.base / CACHES / _process() / f"{number}{lane and '-'}{lane}"  # an overlay is nobody else's
+        store = own_folder(_caches(ground), f"{number}{lane and '-'}{lane}")  # an overlay is nobody else's
         store.mkdir(parents=True, exist_ok=True)
         kept.append((path, str(store)))
     return kept
@@ -285,7 +303,7 @@ def _expanded(path: str) -> tuple[Path, ...]:
 
 def _process() -> str:
     """A name for this process: machines of a cluster share the folder of a trial."""
-    return f"{socket.gethostname()}-{os.getpid()}"
+    return f"{os.getpid()}-{re.sub('[^A-Za-z0-9]', '-', socket.gethostname())[:64]}"
 
 
 def _user() -> str:
@@ -341,23 +359,9 @@ def _words(spec: Path) -> tuple[str, ...]:
 # -- what is left ------------------------------------------------------------------------------------------------------
 
 
-def clear(folder: Path) -> None:
-    """Removes a workspace, whatever modes its folders have."""
-    for root, names, _ in os.walk(folder):
-        for name in names:
-            path = Path(root, name)
-            if not path.is_symlink():
-                with contextlib.suppress(OSError):  # another's: it stays
-                    path.chmod(stat.S_IRWXU)
-    shutil.rmtree(folder, ignore_errors=True)
-
-
 def leave(stand: Workspace) -> None:
     """Removes what this process kept from one process of the trial to the next."""
-    base = ground_of(stand).base
-    clear(base / CACHES if base == stand.folder else base.parent)
-    with contextlib.suppress(OSError):  # others' are still there
-        (stand.folder / WORKSPACES).rmdir()
+    ground_of(stand).janitor.close()
 
 
 def named(paths: Sequence[Path | str]) -> str:

@@ -21,13 +21,15 @@ from steptime.changes import VariantOptions
 from steptime.errors import SteptimeError
 from steptime.intervals import measure, union
 from steptime.journal import Flag, Kind
+from steptime.launcher.keeper import clear
 from steptime.launcher.outcome import Outcome, ProbeOptions, Progress
 from steptime.launcher.turns import Turn, stamps_in
 from steptime.launcher.variant import DEADLINE_PASSED, ERRORS, OUTPUT, run_plain, run_variant
-from steptime.recording.inventory import RESTS
+from steptime.recording.inventory import RESTS, VARIANTS
 from steptime.recording.load import load
 from steptime.recording.recording import Process, Recording, TelemetrySample
 from steptime.trials.containment import Layer, Workspace, contained, ground_of
+from steptime.trials.names import own_folder
 from steptime.trials.results import Metric, end_of
 from steptime.trials.trial import AppliedChange, MachineLoad, Run, Spent, Variant
 from steptime.trials.until_loss import LossTarget, losses_in, seconds_to
@@ -102,8 +104,8 @@ def execute(
     budget was spent, KeyboardInterrupt, and SteptimeError for what stops every run (no room, too large a copy).
     """
     name = f"{turn.stage}-{turn.position:03d}-{turn.variant.name}{'-rehearsal' * turn.rehearsal}"
-    recording = stand.folder / "variants" / name
-    shutil.rmtree(recording, ignore_errors=True)  # of a run that was cut short
+    recording = own_folder(stand.folder, VARIANTS, name)
+    clear(recording)  # of a run that was cut short
     begin = time.monotonic()
     before = _unguarded(stand)
     disk = next(path for path in (ground_of(stand).base, *stand.folder.parents) if path.is_dir())
@@ -138,7 +140,7 @@ def execute(
     outside = dict.fromkeys((*run.outside, *map(str, differences(before, _unguarded(stand)))))
     run = replace(run, failure=FILLED if filled else run.failure, outside=tuple(outside))
     if not stand.keep and not run.failure:
-        shutil.rmtree(recording, ignore_errors=True)
+        clear(recording)
     return run
 
 

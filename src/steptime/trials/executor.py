@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import replace
 from typing import Protocol
 
@@ -132,7 +132,7 @@ def _together(stand: Workspace, block: Block, tell: Tell) -> Sequence[Run]:
         finally:
             among.leave()
 
-    with closing(turns), ThreadPoolExecutor(len(block)) as pool:
+    with ThreadPoolExecutor(len(block)) as pool:
         running = [pool.submit(run, turn, turns.turn()) for turn in block]
         try:
             for each in as_completed(running):

@@ -33,6 +33,7 @@ from steptime.advice.fix import (
     StatementEdit,
 )
 from steptime.errors import OutputError
+from steptime.git import ask_git
 from steptime.quantities import SourceLine
 from steptime.trials.edits import apply_edit, replaced_arguments, through_options
 from steptime.trials.working_copy import LEVELS
@@ -281,9 +282,8 @@ def is_dirty(path: Path) -> bool:
     """Whether git knows of changes in the file, or does not know the file: then it could not be brought back."""
     if path.is_symlink():  # git knows where it leads, and not what is there
         return True
-    command = ["git", "-C", str(path.parent), "status", "--porcelain", "--ignored", "--", path.name]
     try:
-        told = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+        told = ask_git(path.parent, "status", "--porcelain", "--ignored", "--", path.name)
     except (OSError, subprocess.TimeoutExpired):
         return True
     return told.returncode != 0 or bool(told.stdout.strip())

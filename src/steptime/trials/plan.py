@@ -97,7 +97,6 @@ def plan_for(
     step: StepSummary,
     min_gain: float,
     *,
-    uncontained: bool = False,
     goal: Goal = Goal.SPEED,
 ) -> Plan:
     """The plan of a trial. known: what is in `recording`. min_gain: a fraction."""
@@ -107,7 +106,6 @@ def plan_for(
         str(recording.absolute()),
         variants,
         min_gain,
-        uncontained,
         step_seconds=step.duration.value / 1e9,
         start_seconds=max((start_seconds(process, lay_out(process).steps) for process in known.processes), default=0.0),
         goal=goal,

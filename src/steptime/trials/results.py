@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
@@ -19,6 +20,7 @@ from steptime.advice.fix import Goal
 from steptime.errors import RecordingError, UsageError, no_such_file
 from steptime.trials.trial import AS_IT_IS, Judgement, Run, Variant
 from steptime.trials.until_loss import LossTarget
+from steptime.written import is_ours, remember
 
 LAST_BYTES = 4 << 20
 """Of an output that are searched: the last match counts."""
@@ -88,7 +90,6 @@ class Plan:
     recording: str
     variants: tuple[Variant, ...]
     min_gain: float
-    uncontained: bool = False
     format: int = FORMAT
     step_seconds: float = 0.0
     start_seconds: float = 0.0
@@ -117,6 +118,11 @@ class PatchResult:
     replaced: tuple[str, ...] = ()
     apply: str = ""
 
+    def __post_init__(self) -> None:
+        words = shlex.split(self.apply)
+        if words and (len(words) != 5 or (words[:2], words[3]) != (["git", "-C"], "apply")):
+            raise ValueError(f"{self.apply[:60]!r} is no command that applies a patch")  # somebody may run it
+
 
 @dataclass(frozen=True, slots=True)
 class Results:
@@ -140,7 +146,9 @@ def append_result(folder: Path, **line: Plan | Run | Judgement | PatchResult | i
             "rename it, or run the job from another folder.",
         ) from None
     folder.mkdir(parents=True, exist_ok=True)
-    file = os.open(folder / NAME, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+    if "plan" in line:
+        remember(encoded)
+    file = os.open(folder / NAME, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
     try:
         os.write(file, encoded)
         os.fsync(file)
@@ -154,7 +162,8 @@ def read_results(folder: Path) -> Results:
     if not folder.exists():
         raise no_such_file(folder, "a folder that steptime try wrote")
     try:
-        lines = path.read_bytes().split(b"\n") if path.is_file() else []  # a pipe would hold us for ever
+        own = path.is_file() and not path.is_symlink()  # a pipe would hold us for ever
+        lines = path.read_bytes().split(b"\n") if own else []
     except OSError:
         lines = []
     if not lines:
@@ -182,6 +191,15 @@ def read_results(folder: Path) -> Results:
         raise RecordingError(
             "results-damaged", f"{path} is of another version of steptime or damaged ({error}): start the trial again."
         ) from None
+
+
+def is_our_trial(folder: Path) -> bool:
+    """Whether this account has planned the trial in a folder: nobody else's words are run then."""
+    try:
+        with (folder / NAME).open("rb") as file:
+            return is_ours(file.readline())
+    except OSError:
+        return False
 
 
 def _with_nan(run: object) -> object:

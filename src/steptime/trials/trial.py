@@ -15,6 +15,7 @@ from steptime.advice.fix import Goal, Promise
 from steptime.changes import Change
 from steptime.quantities import Estimate
 from steptime.recording.recording import StepWork
+from steptime.trials.names import check_name, check_source
 
 BASELINE, CONTROL = "baseline", "control"
 """Names of the variants that change nothing. The control is another baseline, there to show the noise."""
@@ -93,6 +94,11 @@ class Variant:
     command: tuple[str, ...] = ()
     suspicion: str = ""
     speed_alone: bool = False
+
+    def __post_init__(self) -> None:
+        check_name(self.name)
+        for path, _ in self.sources:
+            check_source(path)
 
     @property
     def foreign(self) -> bool:
@@ -187,6 +193,10 @@ class Run:
     metric: float | None = None
     samples: int = 0
     alternated: bool = False
+
+    def __post_init__(self) -> None:
+        for name in filter(None, (self.variant, self.folder)):
+            check_name(name)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,14 @@ The map is one function of one rank's files, or of one process of a recording, t
 from __future__ import annotations
 
 import os
+import pickle
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -23,6 +28,7 @@ from steptime.machine.datasheet import look_up
 from steptime.machine.identity import usable_cpus
 from steptime.machine.machine import Machine
 from steptime.machine.peaks import FILE_NAME, load as load_machine
+from steptime.own_python import own_python
 from steptime.recording.load import Contents, load_process
 from steptime.recording.recording import Manifest, Process, ProcessFacts, Recording
 from steptime.trace.gather import RankFiles
@@ -102,18 +108,22 @@ def _local(function: Callable[[T], R], tasks: Sequence[T], workers: int | None) 
     if count <= 1:
         yield from map(function, tasks)
         return
-    import multiprocessing
-    from concurrent.futures import ProcessPoolExecutor
-
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(count, mp_context=context, initializer=_one_thread) as pool:
-        yield from pool.map(function, tasks, chunksize=max(1, min(16, len(tasks) // (4 * count))))
+    shares = [tasks[number::count] for number in range(count)]
+    with ThreadPoolExecutor(count) as threads:
+        for found in threads.map(partial(_in_a_process, function), shares):
+            yield from found
 
 
-def _one_thread() -> None:
-    """Workers share the CPUs; libraries that start threads of their own would only be in one another's way."""
-    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-        os.environ.setdefault(name, "1")
+def _in_a_process(function: Callable[[T], R], tasks: Sequence[T]) -> list[R]:
+    """The function of each task, in a Python of its own (whose pool `multiprocessing` would start in the current
+    folder). Workers share the CPUs: libraries that start threads would only be in one another's way."""
+    alone = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+    done = subprocess.run(
+        own_python(__name__), input=pickle.dumps((function, tasks)), stdout=subprocess.PIPE, check=True,
+        env={**alone, **os.environ},
+    )  # fmt: skip
+    found: list[R] = pickle.loads(done.stdout)
+    return found
 
 
 def _ray(function: Callable[[T], R], tasks: Sequence[T], workers: int | None) -> Iterator[R]:
@@ -207,3 +217,13 @@ def machine_of(recording: Recording) -> Machine | None:
     """The peaks that were measured beside the recording, else the datasheet's, else none."""
     name = recording.processes[0].facts.device_name if recording.processes else ""
     return load_machine(recording.path / FILE_NAME) or look_up(name)
+
+
+def _serve() -> None:
+    """The process of `_in_a_process`."""
+    function, tasks = pickle.load(sys.stdin.buffer)
+    sys.stdout.buffer.write(pickle.dumps([function(task) for task in tasks]))
+
+
+if __name__ == "__main__":
+    _serve()

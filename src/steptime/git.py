@@ -1,0 +1,111 @@
+"""Git, asked in a repository that may be a stranger's: nothing that its configuration names is run.
+
+Not run: hooks, the monitor of its files, filters, drivers of diffs, pagers, editors, programs that sign or ask for
+passwords. Nothing is fetched, and nothing is written. Variables that are about another command of the user's (a hook's
+GIT_DIR, GIT_INDEX_FILE) do not count. Files with a filter (Git LFS) are not looked into: `filtered` names them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+COMMIT = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
+"""SHA-1, or SHA-256."""
+PATIENCE = 60.0
+"""Seconds that Git may take. A million files on a network's file system may take longer."""
+LOOK = 0.1
+"""Seconds between two looks at whether an answer is still wanted."""
+PASSIVE = {
+    "core.fsmonitor": "false",
+    "core.hooksPath": os.devnull,
+    "core.pager": "cat",
+    "core.editor": "false",
+    "core.askPass": "",
+    "core.sshCommand": "false",
+    "core.alternateRefsCommand": "",
+    "credential.helper": "",
+    "diff.external": "",
+    "log.showSignature": "false",
+    "gpg.program": "false",
+    "submodule.recurse": "false",
+}
+"""Settings that are in force whatever the configuration says."""
+KEPT = ("GIT_CONFIG_", "GIT_CEILING_DIRECTORIES", "GIT_DISCOVERY_ACROSS_FILESYSTEM", "GIT_EXEC_PATH")
+"""How the names of those variables begin that reach Git."""
+OURS = {
+    "LC_ALL": "C",
+    "GIT_OPTIONAL_LOCKS": "0",
+    "GIT_NO_LAZY_FETCH": "1",
+    "GIT_ALLOW_PROTOCOL": "none",
+    "GIT_TERMINAL_PROMPT": "0",
+    "GIT_PAGER": "cat",
+}
+FILTER = re.compile(r"filter\..+\.(clean|smudge|process|required)", re.DOTALL)
+WITHOUT_FILTER = ("unspecified", "unset")
+
+
+def ask_git(
+    folder: Path,
+    *words: str,
+    given: bytes = b"",
+    over: Callable[[], bool] = lambda: False,
+    ceiling: Path | None = None,
+) -> subprocess.CompletedProcess[bytes]:
+    """What Git answers in a folder. given: to its standard input. over: whether nobody wants the answer any more.
+    ceiling: a folder in which, and above which, no repository counts. Raises OSError where it cannot be asked, and
+    subprocess.TimeoutExpired."""
+    listed = _run(folder, ("config", "--null", "--name-only", "--list"), {}, b"", over, ceiling)
+    names = [name for name in listed.stdout.decode(errors="surrogateescape").split("\0") if FILTER.fullmatch(name)]
+    if listed.returncode or any("=" in name or "\n" in name for name in names):  # else -c would set another one
+        raise OSError(f"the configuration of the repository in {folder} cannot be used")
+    silent = {name: "false" if name.endswith(".required") else "" for name in names}
+    return _run(folder, words, silent, given, over, ceiling)
+
+
+def _run(
+    folder: Path,
+    words: Iterable[str],
+    settings: dict[str, str],
+    given: bytes,
+    over: Callable[[], bool],
+    ceiling: Path | None,
+) -> subprocess.CompletedProcess[bytes]:
+    command = ["git", "--no-pager", "--literal-pathspecs", "-C", str(folder)]
+    command += [word for name, value in {**PASSIVE, **settings}.items() for word in ("-c", f"{name}={value}")]
+    with subprocess.Popen(
+        [*command, *words],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=_environment(ceiling),
+        start_new_session=True,  # a Ctrl-C is meant for the job
+    ) as git:
+        until = time.monotonic() + PATIENCE
+        while time.monotonic() < until and not over():
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                printed, said = git.communicate(given, timeout=LOOK)
+                return subprocess.CompletedProcess(command, git.returncode, printed, said)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(git.pid, signal.SIGKILL)
+    raise subprocess.TimeoutExpired(command, PATIENCE)
+
+
+def _environment(ceiling: Path | None) -> dict[str, str]:
+    theirs = {name: value for name, value in os.environ.items() if not name.startswith("GIT_") or name.startswith(KEPT)}
+    return {**theirs, **OURS, **({"GIT_CEILING_DIRECTORIES": str(ceiling)} if ceiling is not None else {})}
+
+
+def filtered(folder: Path, paths: Iterable[str]) -> frozenset[str]:
+    """Those of the paths, relative to the folder, that a filter stands before: what lies in the folder is not what Git
+    keeps. Raises what `ask_git` raises."""
+    given = "".join(f"{path}\0" for path in paths).encode(errors="surrogateescape")
+    told = ask_git(folder, "check-attr", "-z", "--stdin", "filter", given=given)
+    words = told.stdout.decode(errors="surrogateescape").split("\0")
+    return frozenset(path for path, value in zip(words[::3], words[2::3], strict=False) if value not in WITHOUT_FILTER)

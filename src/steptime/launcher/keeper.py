@@ -1,0 +1,266 @@
+"""Ends all that a process of a trial has started, and removes its workspace, whatever becomes of steptime.
+
+    python -I -S keeper.py HELD COMMAND [ARGUMENT]...
+    python -I -S keeper.py
+
+A script of its own, of the standard library alone, in two parts that nobody but steptime holds by a pipe:
+
+The **keeper** starts a command in a session of its own, and is the parent of all that comes of it: a process that has
+left its session, or whose parent has ended, falls to it and to no other (Linux's "child subreaper", since 3.4). When
+the command has ended it kills the rest, and ends as the command did. Where its standard input ends, steptime is gone,
+and all is killed at once; a line asks the command to end first. It is never stopped itself, so that what is stopped
+does not stay so.
+
+The **janitor** reads names of folders and removes them when its standard input ends. Keepers hold the other end of that
+pipe as well (HELD): nothing runs in a folder any more when it is removed.
+
+What another service starts on request (a container of Docker's, a batch system's job) is no descendant, and stays.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import select
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from math import inf
+from pathlib import Path
+from typing import NewType
+
+OwnFolder = NewType("OwnFolder", Path)
+"""A folder that a trial may remove: made by `steptime.trials.names.own_folder` alone."""
+CHILD_SUBREAPER = 36
+"""PR_SET_CHILD_SUBREAPER of linux/prctl.h."""
+GRACE = 5.0
+"""Seconds between asking a command to end and ending it."""
+PATIENCE = 20.0
+"""Seconds in which the kernel must have ended what was killed: one that waits for a device or a disk ends later."""
+LOOK = 0.005
+"""Seconds between two looks at what is left of what was killed."""
+STREAM_ENDED, ASKED = b"", b"end\n"
+STATUS_SHIFT = 128
+"""Of a shell: added to the number of the signal that ended a command."""
+
+
+# -- the keeper --------------------------------------------------------------------------------------------------------
+
+
+def keep(words: Sequence[str]) -> int:
+    """Starts a command, and returns its return code, negative for a signal, when nothing of it is left."""
+    ctypes.CDLL(None).prctl(CHILD_SUBREAPER, 1, 0, 0, 0)
+    woken, wake = os.pipe()
+    os.set_blocking(wake, False)
+    os.set_blocking(woken, False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)  # a handler, which no exec inherits
+    signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+    job = os.fork()
+    if job == 0:
+        _become(words)
+    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - {signal.SIGCHLD})
+    until, watched = inf, [0, woken]
+    while (code := _reap(job)) is None and time.monotonic() < until:
+        ready, _, _ = select.select(watched, [], [], None if until == inf else max(0.0, until - time.monotonic()))
+        if woken in ready:
+            os.read(woken, 4096)
+        if 0 in ready:
+            asked = os.read(0, 64) != STREAM_ENDED
+            until = time.monotonic() + GRACE if asked else 0.0
+            watched = [woken, 0] if asked else [woken]
+            if asked:
+                _ask_to_end(job)
+    return _end_all(job, code)
+
+
+def _become(words: Sequence[str]) -> None:
+    """The command's own process. Does not return."""
+    try:
+        os.setsid()
+        nowhere = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(nowhere, 0)
+        os.execv(words[0], list(words))
+    finally:
+        os._exit(127)
+
+
+def _reap(job: int) -> int | None:
+    """Collects what has ended; the job's return code if it is among these. Raises ChildProcessError where nothing is
+    left."""
+    while True:
+        number, status = os.waitpid(-1, os.WNOHANG)
+        if number == job:
+            return os.waitstatus_to_exitcode(status)
+        if number == 0:
+            return None
+
+
+def _ask_to_end(job: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(job, signal.SIGTERM)
+    for number, began in descendants(os.getpid()):
+        send(number, began, signal.SIGCONT)  # it may be stopped, and would not hear
+
+
+def _end_all(job: int, code: int | None) -> int:
+    """Kills until nothing is left: what is killed may have started something meanwhile."""
+    until = time.monotonic() + PATIENCE
+    with contextlib.suppress(ChildProcessError):
+        while time.monotonic() < until:
+            for number, began in descendants(os.getpid()):
+                send(number, began, signal.SIGKILL)
+            ended = _reap(job)
+            code = ended if ended is not None else code
+            time.sleep(LOOK)
+    return -signal.SIGKILL if code is None else code
+
+
+def descendants(root: int) -> list[tuple[int, str]]:
+    """(process, when it began, in ticks) of all that a process has started, and these in turn."""
+    children: dict[int, list[tuple[int, str]]] = {}
+    for number in filter(str.isdigit, os.listdir("/proc")):
+        words = _stat(int(number))
+        if words:
+            children.setdefault(int(words[1]), []).append((int(number), words[19]))
+    found, new = [], [root]
+    while new:
+        below = [child for parent in new for child in children.get(parent, ())]
+        found += below
+        new = [number for number, _ in below]
+    return found
+
+
+def _stat(number: int) -> list[str]:
+    """The fields of a process behind its name; none where it is gone."""
+    try:
+        with open(f"/proc/{number}/stat", "rb") as file:
+            return file.read().rpartition(b")")[2].decode().split()
+    except (OSError, ValueError):
+        return []
+
+
+def send(number: int, began: str, what: signal.Signals) -> None:
+    """Sends a signal to a process, unless its number is another one's by now."""
+    with contextlib.suppress(OSError):
+        if not hasattr(os, "pidfd_open"):
+            os.kill(number, what)
+            return
+        handle = os.pidfd_open(number)
+        try:
+            if _stat(number)[19:20] == [began]:
+                signal.pidfd_send_signal(handle, what)
+        finally:
+            os.close(handle)
+
+
+def end_as(code: int) -> int:
+    """Ends this process by the signal that ended the command, else returns the exit status."""
+    if code >= 0:
+        return code
+    import resource
+
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the command has left its own core file
+    with contextlib.suppress(OSError, ValueError):  # of SIGKILL there is no other way
+        signal.signal(-code, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {-code})
+    os.kill(os.getpid(), -code)
+    return STATUS_SHIFT - code
+
+
+# -- the janitor -------------------------------------------------------------------------------------------------------
+
+
+def sweep() -> None:
+    """Reads which folders to remove, and removes them when nobody is left who could name another."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    asked = [json.loads(line) for line in sys.stdin.buffer if line.endswith(b"\n")]
+    for path, whole in asked:
+        if whole:
+            clear(OwnFolder(Path(path)))
+    for path, _ in sorted(asked, reverse=True):  # the inner ones first
+        with contextlib.suppress(OSError):  # it is gone, or something else lies in it
+            os.rmdir(path)
+
+
+def clear(folder: OwnFolder) -> None:
+    """Removes a folder, whatever modes those in it have."""
+    for root, names, _ in os.walk(folder):
+        for name in names:
+            path = os.path.join(root, name)
+            if not os.path.islink(path):
+                with contextlib.suppress(OSError):  # another's: it stays
+                    os.chmod(path, stat.S_IRWXU)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+class Janitor:
+    """The other end of the janitor's pipe. The process is started when the first folder is named."""
+
+    def __init__(self) -> None:
+        self._pipe: int | None = None
+        self._told = b""
+        self._starting = threading.Lock()
+        self._over: Callable[[], object] = bool
+
+    def take(self, folder: OwnFolder) -> OwnFolder:
+        """Has a folder removed when the trial is over, however it ends."""
+        self._tell(folder, whole=True)
+        return folder
+
+    def take_empty(self, folder: Path) -> None:
+        """The same, of a folder in which others may have something."""
+        self._tell(folder, whole=False)
+
+    def _tell(self, folder: Path, *, whole: bool) -> None:
+        line = json.dumps([str(folder), whole]).encode() + b"\n"
+        with self._starting:
+            self._told += line
+            try:
+                if self._pipe is not None:
+                    os.write(self._pipe, line)
+                    return
+            except OSError:  # somebody has ended it
+                self._over()
+            process = subprocess.Popen(
+                [sys.executable, "-I", "-S", __file__], stdin=subprocess.PIPE, start_new_session=True, cwd="/"
+            )
+            assert process.stdin is not None
+            self._pipe, self._over = process.stdin.fileno(), weakref.finalize(self, _end, process)
+            os.write(self._pipe, self._told)
+
+    def held(self) -> tuple[int, ...]:
+        """The descriptor that a keeper holds, where there is anything to remove."""
+        return () if self._pipe is None else (self._pipe,)
+
+    def close(self) -> None:
+        """The trial is over: returns when the folders are gone."""
+        with self._starting:
+            self._pipe, self._told = None, b""
+            self._over()
+
+
+def _end(janitor: subprocess.Popen[bytes]) -> None:
+    with contextlib.suppress(OSError):
+        janitor.communicate()
+
+
+def main(arguments: Sequence[str]) -> int:
+    """See above."""
+    if not arguments:
+        sweep()
+        return 0
+    if int(arguments[0]) >= 0:
+        os.set_inheritable(int(arguments[0]), False)
+    return end_as(keep(arguments[1:]))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,40 @@
+"""Pythons that steptime starts for itself: what they import is steptime's, never the current folder's.
+
+`python -m` and `python -c` look for modules in the current folder first, and PYTHONPATH may name it, too: a stranger's
+`queue.py` there would be run. So every Python of ours is isolated (-I) and gets its search path from us: the
+standard library and the environment first, then steptime's own folder, then what else this process knows.
+`tests/test_house.py` holds that no other is started.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+ROOT = str(Path(__file__).resolve().parent.parent)
+START = (
+    "import runpy, sys; sys.path += sys.argv.pop(1).split('\\n'); "
+    "runpy.run_module(sys.argv.pop(1), run_name='__main__', alter_sys=True)"
+)
+WITHOUT_FOLDER = "import os, sys; sys.path = [path for path in sys.path if path not in ('', os.getcwd())]; "
+"""Begins what another interpreter, whose PYTHONPATH counts, is to run with -c."""
+
+
+def own_python(module: str, *words: str) -> tuple[str, ...]:
+    """The command that runs a module of ours, as `python -m` does. words: its arguments."""
+    return (sys.executable, "-I", "-c", START, "\n".join(_paths()), module, *words)
+
+
+def _paths() -> list[str]:
+    """Folders behind those of the environment."""
+    left_out = {_current(), os.path.dirname(os.path.realpath(sys.argv[0] if sys.argv else ""))}  # noqa: PTH120 - text
+    known = [path for path in sys.path if Path(path).is_absolute() and path not in left_out]
+    return list(dict.fromkeys((ROOT, *known)))
+
+
+def _current() -> str:
+    try:
+        return str(Path.cwd())
+    except OSError:  # it was removed
+        return ""

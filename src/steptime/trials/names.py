@@ -1,0 +1,47 @@
+"""Names that become names of files, and the folders of a trial: what was read of a file is checked before it is used.
+
+The files of a trial may be a stranger's. Whatever holds a name (`Variant`, `Run`) checks it where it is made, so that a
+file with another one is refused as a whole; and only `own_folder` makes a folder that may be removed.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from steptime.errors import RecordingError
+from steptime.launcher.keeper import OwnFolder
+
+NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+-]{0,199}")
+"""The plus sign joins names of variants that are tried together."""
+
+
+def check_name(name: str) -> None:
+    """Raises ValueError for what is no plain name of a file."""
+    if not NAME.fullmatch(name):
+        raise ValueError(f"{name[:60]!r} is no name: letters, digits and ._+- were expected")
+
+
+def check_source(path: str) -> None:
+    """Raises ValueError for what is no path of a file below, or beside, a folder."""
+    parts = Path(path).parts
+    inner = [part for part in parts if part != ".."]
+    if not inner or Path(path).is_absolute() or "\0" in path or list(parts[len(parts) - len(inner) :]) != inner:
+        raise ValueError(f"{path[:60]!r} is no path of a file relative to a folder")
+
+
+def own_folder(folder: Path, *names: str) -> OwnFolder:
+    """The folder of these names, one in the other, which need not be there. Raises RecordingError where a name is none,
+    or a link is in its place."""
+    place = folder
+    for name in names:
+        try:
+            check_name(name)
+        except ValueError as error:
+            raise RecordingError("trial-damaged", f"{folder} is not used for a trial: {error}.") from None
+        place /= name
+        if place.is_symlink():
+            raise RecordingError(
+                "trial-damaged", f"{place} is a link, and steptime writes none: remove it, or start the trial again."
+            )
+    return OwnFolder(place)
