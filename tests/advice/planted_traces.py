@@ -29,7 +29,7 @@ from steptime.advice.evidence import (
     SiteUse,
     StepSummary,
 )
-from steptime.analysis.graph_launches import GraphUse
+from steptime.analysis.graph_launches import EagerUse, GraphUse
 from steptime.analysis.stragglers.comparison import LateRank
 from steptime.quantities import Estimate, SourceLine
 
@@ -192,6 +192,7 @@ _PAGEABLE = replace(
 """Of a run whose profiled steps took longer than others: copies and the waits for them took more than a usual step."""
 
 _GUARD = CompilerEventUse(SourceLine("train.py", 11, "forward"), "tensor 'x' size mismatch at index 0", 3)
+_GRAPHS = GraphUse(2, 0, 222, 0.82, 0, 0, 14, (EagerUse("AccumulateGrad", 51, 0.5 * MS), EagerUse("AdamW.step", 1, MS)))
 _BREAK = CompilerEventUse(SourceLine("train.py", 14), "Unsupported Tensor.item()", 2, "Set capture_scalar_outputs.")
 
 PLANTED_TRACES: dict[str, dict[str, Case]] = {
@@ -244,6 +245,12 @@ PLANTED_TRACES: dict[str, dict[str, Case]] = {
             kernels=(kernel("add_", 1800, 3 * MS, "latency"),),
             step=replace(HEALTHY.step, compiled=True),
             compiler=CompilerUse("compiled", breaks=(_BREAK,)),
+        ),
+        "fires-beside-graphs": replace(
+            HEALTHY,
+            categories=categories(overhead=11 * MS),
+            kernels=(kernel("mm", 222, 3 * MS, "latency"), kernel("nll_loss_forward", 14, 1 * MS, "latency")),
+            step=replace(HEALTHY.step, compiled=True, graphs=_GRAPHS),
         ),
         "fires-on-one-stall": replace(
             HEALTHY,

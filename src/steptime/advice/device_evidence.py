@@ -33,6 +33,7 @@ from steptime.advice.evidence import (
     Prediction,
     ReplayUse,
     RooflineUse,
+    StepSummary,
     record_of,
 )
 from steptime.advice.kernels import (
@@ -50,6 +51,7 @@ from steptime.advice.savings import at_most, named, of_usual_steps, ratio, scale
 from steptime.advice.step_evidence import optimizer_uses
 from steptime.analysis.breakdown import breakdown_of
 from steptime.analysis.categories import Breakdown, Category
+from steptime.analysis.graph_launches import graph_use
 from steptime.analysis.idle import gap_totals, gaps_of
 from steptime.analysis.op_cost.call import ELEMENT_BYTES
 from steptime.analysis.op_cost.op_cost import UNMODELLED
@@ -67,7 +69,7 @@ from steptime.quantities import SourceLine, mean_of_series
 from steptime.trace.details import details_of
 from steptime.trace.links import UNKNOWN, Links, function_name, source_line
 from steptime.trace.table import ABSENT, EventKind, Trace
-from steptime.trace.vendors import OPTIMIZER_STEP, matching
+from steptime.trace.vendors import OPTIMIZER_STEP, is_compiled, matching, of_symbols
 
 MOST_REPLAYED = 3
 """Groups of kernels that the replay speeds up: each is a replay of its own, and a fourth would not be read."""
@@ -413,6 +415,13 @@ def _on_machine(case: Case, steps: StepContext, roofline: Roofline) -> Case:
     )
 
 
+def with_graphs(step: StepSummary, steps: StepContext) -> StepSummary:
+    """The step with what its trace says of generated code and of graphs, which is the same evidence with a recording
+    beside it and without."""
+    generated = bool(of_symbols(steps.trace, is_compiled).any())
+    return replace(step, compiled=generated, graphs=graph_use(steps))
+
+
 def with_recorded_device(case: Case, recorded: RecordedBreakdown) -> Case:
     """The case of a recording with what the device did in its profiled steps; without kernels, with the roofline of the
     processor; as it was where nothing was profiled."""
@@ -420,7 +429,8 @@ def with_recorded_device(case: Case, recorded: RecordedBreakdown) -> Case:
     if steps is None:
         return case
     changing = changing_work(steps.trace, steps.boundaries, steps.phases[Phase.FORWARD])
-    case = replace(case, gradients=gradient_use(steps.trace, steps.boundaries), changing_work=changing)
+    gradients, step = gradient_use(steps.trace, steps.boundaries), with_graphs(case.step, steps)
+    case = replace(case, step=step, gradients=gradients, changing_work=changing)
     if not steps.on_device:
         return with_processor(case, steps)
     return with_device(case, steps, breakdown_of(steps), recorded.sources)

@@ -358,6 +358,12 @@ class Case:
     compiler: CompilerUse | None = None
 
     @property
+    def compiled(self) -> bool:
+        """Whether torch.compile or a captured graph is in use already, by the recording or by its trace."""
+        replays = self.step.graphs is not None and self.step.graphs.launches > 0
+        return bool(self.compilations) or any(root.compiled for root in self.roots) or self.step.compiled or replays
+
+    @property
     def between_runs(self) -> float:
         """Share of a step that runs of one job differ by on its machine: measured, else what is assumed of any."""
         measured = self.machine.between_runs if self.machine is not None else None

@@ -36,6 +36,10 @@ RECURRENT_OPERATORS = frozenset({"lstm", "gru", "rnn_tanh", "rnn_relu"})
 
 ENGINE = re.compile(r"^(autograd::engine::|(struct )?torch::(autograd|jit)::|[A-Za-z_]\w*Backward\d*$)")
 """Autograd's own frames around the operators of a backward function."""
+EVALUATED = re.compile(
+    r"^(autograd::engine::evaluate_function: )?((struct )?torch::autograd::|aten::)?(Optimizer\.(step|zero_grad)#)?"
+)
+"""What stands before the name of a function of autograd, an operator or an optimizer's method."""
 GUARDS = re.compile(r"^(TorchDynamo Cache Lookup|Pregraph bytecode|AOTDispatcher Runtime Wrapper)")
 """What torch.compile does before and after its code at each call: checks, no work."""
 COMPILED = re.compile(r"^(Compiled\w*$|## Call CompiledFxGraph|(graph_\d+_)?cpp_fused_)|Torch-Compiled Region")

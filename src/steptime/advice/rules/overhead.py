@@ -47,6 +47,8 @@ GAINED_BY_SIZE = 0.5
 """Of what small matrix products take beyond their arithmetic: one large product does not reach the machine's rate
 either, and one of torch's own loops (nn.LSTM) only in part. How much is gained is not known before it is tried."""
 LONGEST_HINT = 160
+MOST_NAMED = 4
+"""Operators outside of graphs that the advice names."""
 MOST_EVENTS = 5
 """Graph breaks and guards that are told one by one: all are in the tables."""
 MOST_SITES = 3
@@ -248,8 +250,10 @@ def overhead_bound(signals: Signals) -> Finding | None:
     that it was dispatching in the largest gaps.
 
     What helps: torch.compile; on CUDA its mode "reduce-overhead" (graphs); a larger batch, which carries more work per
-    dispatch; fused optimisers; fewer, larger operators. A recurrent layer of torch runs a dozen operators for each time
-    step on a CPU, and torch.compile leaves it as it is: a larger batch, or fewer time steps.
+    dispatch; fused optimisers; fewer, larger operators. Where graphs are launched already, the operators outside of
+    them are named: compile the loss with the model, and the optimiser's step by itself. AccumulateGrad runs once for
+    each parameter; torch._dynamo.config.compiled_autograd takes it in. A recurrent layer of torch runs a dozen
+    operators for each time step on a CPU, and torch.compile leaves it as it is: a larger batch, or fewer time steps.
 
     When to ignore it: When the batch is small for a reason (online learning, reinforcement learning) and the step is
     fast enough.
@@ -271,9 +275,9 @@ def overhead_bound(signals: Signals) -> Finding | None:
     many = f" of {calls:,.0f} operators" if calls else ""
     summary = f"Dispatch{many} takes {in_step(idle, step)}"
     if kernels:
-        runs = format_duration(ratio(spent(launched), kernels))
-        summary = f"The device idles {in_step(idle, step)} while the host launches {format_count(kernels, 'kernel')}"
-        summary += f", each of which runs for {runs}"
+        summary = f"The device idles {in_step(idle, step)} while the host {_launches(signals, kernels)}"
+        if not _replays(signals):
+            summary += f", each of which runs for {format_duration(ratio(spent(launched), kernels))}"
     graphs = ' (mode="reduce-overhead")' if step.device != "cpu" else ""
     larger = "enlarge the batch"
     if step.micro_batches >= FEWEST_MICRO_BATCHES:
@@ -281,6 +285,8 @@ def overhead_bound(signals: Signals) -> Finding | None:
     advice = f"Compile the model{graphs}, or {larger} so that each operator does more."
     if compiles(signals):
         advice = f"Part of the job is compiled: {_left_eager(signals)}{graphs}; or enlarge the batch."
+    if _replays(signals):
+        advice = f"Graphs are in use already: {_outside_graphs(signals)}; or {larger}."
     if calls and sum(operator.recurrent for operator in signals.operators) >= MOST_OF_OPERATORS * calls:
         advice = "Enlarge the batch: most of them are in torch's recurrent layers, which no compiler takes apart."
     source = _idlest(gaps) or _busiest(signals.operators)
@@ -291,6 +297,29 @@ def overhead_bound(signals: Signals) -> Finding | None:
     )
     saving = launch.recoverable
     return overhead_bound.finding(summary, advice, saving, category="overhead", source=source, evidence=evidence)
+
+
+def _replays(signals: Signals) -> bool:
+    """Whether the step launches kernels as graphs: then launches and kernels are two numbers."""
+    return signals.step.graphs is not None and signals.step.graphs.launches > 0
+
+
+def _launches(signals: Signals, kernels: float) -> str:
+    """What the host launches: kernels, or graphs and the kernels beside them."""
+    graphs = signals.step.graphs
+    if graphs is None or not graphs.launches:
+        return f"launches {format_count(kernels, 'kernel')}"
+    inside = f" of {format_count(graphs.kernels, 'kernel')}" if graphs.kernels else ""
+    return f"launches {format_count(graphs.launches, 'graph')}{inside}, and {format_count(graphs.single, 'kernel')}"
+
+
+def _outside_graphs(signals: Signals) -> str:
+    """What to do about what the host does beside the graphs, by its names."""
+    eager = signals.step.graphs.eager if signals.step.graphs is not None else ()
+    if not eager:
+        return "put more of the step into them"
+    names = (f"{use.name} ({use.calls:.0f} calls)" if use.calls >= 2 else use.name for use in eager[:MOST_NAMED])
+    return f"take in what runs eagerly beside them, {', '.join(names)}"
 
 
 def _idlest(gaps: Sequence[GapUse]) -> SourceLine | None:
