@@ -32,6 +32,7 @@ from steptime.advice.evidence import (
 from steptime.analysis.graph_launches import EagerUse, GraphUse
 from steptime.analysis.stragglers.comparison import LateRank
 from steptime.quantities import Estimate, SourceLine
+from steptime.trace.vendors import BUCKET_TO_GRADIENT
 
 STEP = 20 * MS
 NOTHING = Estimate(0.0, 0.0, 0.0, 5)
@@ -362,6 +363,17 @@ PLANTED_TRACES: dict[str, dict[str, Case]] = {
         "fires-within-the-device": replace(
             HEALTHY, categories=categories(copy=2 * MS), copies=(copy("DtoD", "", 2.2 * MS, 2 * MS),)
         ),
+        "fires-out-of-buckets": replace(
+            HEALTHY,
+            categories=categories(copy=2 * MS),
+            copies=(copy("DtoD", "", 2.2 * MS, 2 * MS, operator=BUCKET_TO_GRADIENT),),
+        ),
+        "fires-on-launches-out-of-buckets": replace(
+            HEALTHY,
+            categories=categories(overhead=3 * MS, copy=0.1 * MS),
+            copies=(copy("DtoD", "", 0.2 * MS, 0.1 * MS, operator=BUCKET_TO_GRADIENT),),
+            gaps=(gap("overhead", BUCKET_TO_GRADIENT, 2.5 * MS, 160.0),),
+        ),
         "clean": replace(HEALTHY, copies=(copy("DtoH", "pinned", 2 * MS, 0.01 * MS),)),
     },
     "dominant-operator": {
@@ -493,6 +505,9 @@ PLANTED_TRACES: dict[str, dict[str, Case]] = {
             _NETWORK, collectives=(CollectiveUse("recv 0<-1", "pp", 16, about(5 * MS), about(0.1 * MS), 8e6),)
         ),
         "clean-no-stages": _NETWORK,
+        "clean-sends-of-an-all-to-all": replace(
+            _NETWORK, collectives=(CollectiveUse("SendRecv", "", 16, about(5 * MS), about(4 * MS)),)
+        ),
     },
     "device-not-traced": {
         "fires": Case(

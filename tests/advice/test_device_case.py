@@ -10,17 +10,20 @@ import numpy as np
 import pytest
 from traces import MAIN, Events, Written, called, kernel, launch, operator, python, write
 
-from steptime.advice.device_evidence import with_recorded_device
+from steptime.advice.device_evidence import on_one_machine, with_recorded_device
 from steptime.advice.evidence import Case, CategoryUse, StepSummary
+from steptime.advice.propose import propose
 from steptime.analysis.categories import Breakdown, Category
 from steptime.analysis.recorded_breakdown import RecordedBreakdown
 from steptime.analysis.step_context import StepContext, step_context
 from steptime.analysis.timeline import Phase
+from steptime.cli.trial import case_and_findings
 from steptime.intervals import EMPTY, union
 from steptime.machine.datasheet import look_up
 from steptime.machine.machine import Machine
 from steptime.quantities import Estimate
 from steptime.trace.table import Trace
+from steptime.trace.vendors import BUCKET_TO_GRADIENT
 
 A100 = look_up("NVIDIA A100-SXM4-80GB")
 SHAPES: dict[str, Any] = {"Input Dims": [[1024, 1024], []], "Input type": ["float", "Scalar"]}
@@ -123,3 +126,47 @@ def test_without_kernels_there_is_the_roofline_of_the_processor_alone(written: W
 
 def test_without_a_profile_the_case_stays_as_it_was() -> None:
     assert with_recorded_device(CASE, category()) is CASE
+
+
+@pytest.mark.parametrize(
+    ("size", "members", "there"),
+    [
+        (2, "[0, 1]", True),
+        (2, "[6, 7]", True),
+        (2, "[7, 8]", False),
+        (4, "[0, 2, 4, 6]", True),
+        (16, "", False),
+        (8, "", True),
+        (4, "", False),  # of one machine or of several
+        (0, "", False),
+        (2, "[0, 8, 16]", False),
+    ],
+)
+def test_a_group_is_on_one_machine_where_its_ranks_say_so(size: int, members: str, there: bool) -> None:
+    assert on_one_machine(size, members, 8) is there
+
+
+def test_the_bus_bandwidth_of_a_real_job_is_set_against_its_link(shared_data: Path) -> None:
+    case, findings = case_and_findings(shared_data / "hta/nccl_parser_config/nccl_data.json.gz")
+    reduce = case.collectives[0]
+    assert reduce.bytes is not None
+    assert reduce.bus_bandwidth == pytest.approx(reduce.bytes / reduce.duration.value * 1e9, rel=1e-3), "of two ranks"
+    assert reduce.link == "NVLink's 300 GB/s"
+    assert reduce.link_share == pytest.approx(0.0219, rel=0.01)
+    told = {finding.code: finding for finding in findings}
+    assert "of NVLink's 300 GB/s" in told["ST805"].evidence[0]
+    assert "161 gradients (97.5 MiB)" in told["ST406"].summary
+
+
+def test_copies_of_data_parallel_training_are_called_so() -> None:
+    """A recording of an H100: the reducer copies 16 gradients out of its buckets; one more copy is the model's."""
+    case, findings = case_and_findings(Path(__file__).parents[1] / "data" / "gpu" / "ddp")
+    (copied,) = (use for use in case.copies if use.operator == BUCKET_TO_GRADIENT)
+    assert (copied.calls, copied.bytes) == (16, 134283264)
+    (told,) = (finding for finding in findings if finding.code == "ST406")
+    assert "gradient_as_bucket_view=True" in told.advice
+    assert told.savings is not None
+    assert told.savings.value == pytest.approx(copied.exposed.value, rel=0.02)
+    (fix,) = (each for each in propose(case, findings) if "bucket_view" in each.option.label)
+    assert fix.option.saving is not None
+    assert fix.option.saving.value >= told.savings.value

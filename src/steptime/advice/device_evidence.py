@@ -12,6 +12,7 @@ for that, and so is the optimiser, which has a rule of its own.
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -49,7 +50,7 @@ from steptime.advice.kernels import (
 from steptime.advice.models import changing_work, gradient_use
 from steptime.advice.savings import at_most, named, of_usual_steps, ratio, scaled
 from steptime.advice.step_evidence import optimizer_uses
-from steptime.analysis.breakdown import breakdown_of
+from steptime.analysis.breakdown import breakdown_of, device_of
 from steptime.analysis.categories import Breakdown, Category
 from steptime.analysis.graph_launches import graph_use
 from steptime.analysis.idle import gap_totals, gaps_of
@@ -64,8 +65,9 @@ from steptime.analysis.traffic import AllocationTotal, allocations_of, collectiv
 from steptime.analysis.what_if.what_if import Replay, rerun
 from steptime.arrays import Int32, Int64, distinct, give_back
 from steptime.intervals import contains, union
+from steptime.machine.datasheet import interconnect_of
 from steptime.machine.machine import Machine
-from steptime.quantities import SourceLine, mean_of_series
+from steptime.quantities import SourceLine, format_rate, mean_of_series
 from steptime.trace.details import details_of
 from steptime.trace.links import UNKNOWN, Links, function_name, source_line
 from steptime.trace.table import ABSENT, EventKind, Trace
@@ -134,6 +136,29 @@ def copy_uses(steps: StepContext) -> tuple[CopyUse, ...]:
     totals = copies_of(steps)[:MOST_GAPS]
     sizes = [float(each.bytes.mean()) if each.bytes is not None else 0.0 for each in totals]
     return tuple(record_of(CopyUse, each, bytes=size) for each, size in zip(totals, sizes, strict=True))
+
+
+def collective_uses(steps: StepContext) -> tuple[CollectiveUse, ...]:
+    """The collectives of the steps, the longest first."""
+    link, there = interconnect_of(device_of(steps.trace)), len(steps.trace.devices)
+    uses = []
+    for each in collectives_of(steps)[:MOST_GAPS]:
+        use = record_of(CollectiveUse, each)
+        if link is not None and on_one_machine(each.size, each.members, there):
+            share = each.bus_bandwidth / link.rate if each.bus_bandwidth is not None else None
+            name = f"{link.name}'s {format_rate(link.rate)}B/s"
+            use = replace(use, link=name, link_share=share if share is not None and share <= 1 else None)
+        uses.append(use)
+    return tuple(uses)
+
+
+def on_one_machine(size: int, members: str, devices: int) -> bool:
+    """Whether all ranks of a group are on one machine of so many devices, where each machine has as many ranks in a
+    row. members: the ranks, as a trace spells them ("[0, 1, 2, 3]"), "" where it does not."""
+    ranks = [int(number) for number in RANK.findall(members)]
+    if not 0 < size <= devices:
+        return False
+    return len({rank // devices for rank in ranks}) == 1 if len(ranks) == size else not ranks and size == devices
 
 
 def roofline_use(roofline: Roofline, case: Case) -> RooflineUse | None:
@@ -217,6 +242,7 @@ def machine_use(machine: Machine | None) -> MachineUse | None:
     )
 
 
+RANK = re.compile(r"\d{1,9}")
 FUSIBLE = POINTWISE | COPIES
 """A cast or a change of layout is part of the next kernel once they are fused."""
 MOST_CHAINS = 50
@@ -350,7 +376,7 @@ def with_device(
         categories=_with_recoverable(case.categories, ratio(above_peaks(computing), spent(computing))),
         gaps=tuple(_placed(use, use.cause, known) for use in _usual_gaps(gap_uses(steps), breakdown, case)),
         copies=copy_uses(steps),
-        collectives=tuple(record_of(CollectiveUse, each) for each in collectives_of(steps)[:MOST_GAPS]),
+        collectives=collective_uses(steps),
         allocations=tuple(map(_allocation, allocations_of(steps)[:MOST_GAPS])),
         kernels=tuple(_placed(use, use.operator, known) for use in kernels),
         operators=_bound_as_kernels(case.operators, roofline.groups),

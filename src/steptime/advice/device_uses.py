@@ -75,7 +75,10 @@ class CopyUse:
 @dataclass(frozen=True, slots=True)
 class CollectiveUse:
     """Collectives of one kind and process group. bytes per step (None: not in the trace); exposed: ns per step in which
-    nothing but communication ran."""
+    nothing but communication ran. size: ranks of the group, 0 where the trace does not say. bus_bandwidth: B/s as
+    NCCL-tests define it, waiting for other ranks included, None without bytes or size. link: what joins the group's
+    devices, by the datasheet, "" for ranks of several machines or where it is not known; link_share: of its rate in one
+    direction, None where it is more (a switch that reduces by itself)."""
 
     name: str
     group: str
@@ -83,6 +86,10 @@ class CollectiveUse:
     duration: Estimate
     exposed: Estimate
     bytes: float | None = None
+    size: int = 0
+    bus_bandwidth: float | None = None
+    link: str = ""
+    link_share: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

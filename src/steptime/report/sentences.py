@@ -12,7 +12,15 @@ from steptime.advice.evidence import Case, MachineUse, Prediction, ReplayUse, Ro
 from steptime.advice.kernels import matrix_units
 from steptime.advice.verdict import steps_text
 from steptime.analysis.what_if.elsewhere import Elsewhere
-from steptime.quantities import Estimate, SourceLine, format_duration, format_samples, format_share, format_source
+from steptime.quantities import (
+    Estimate,
+    SourceLine,
+    format_duration,
+    format_rate,
+    format_samples,
+    format_share,
+    format_source,
+)
 from steptime.report.json import sources_of
 from steptime.report.printable import one_line, reachable
 from steptime.report.report import Cost, ProcessReport, Throughput
@@ -28,7 +36,6 @@ SMALLEST = 0.005
 """Half a percent, in predictions and shares: less is not shown."""
 _BOUNDS = (("memory", "memory"), ("compute", "arithmetic"), ("latency", "latency"), ("unmodelled", "unmodelled"))
 """Fields of `RooflineUse` and what they are called."""
-PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
 def source_text(source: SourceLine) -> str:
@@ -114,12 +121,6 @@ def throughput_text(throughput: Throughput | None) -> str:
     run = format_samples(throughput.run_rate)
     counted = f" (samples: rows of {throughput.model}'s inputs)" if throughput.model else ""
     return f"{format_samples(throughput.rate)}{tokens} in a steady step, {run} over the whole run{counted}"
-
-
-def format_rate(rate: float) -> str:
-    """A rate with a decimal prefix, the unit to follow: "12.3 T"."""
-    size, prefix = next(((size, prefix) for size, prefix in PREFIXES if rate >= size), (1.0, ""))
-    return f"{rate / size:.3g} {prefix}"
 
 
 def cost_text(cost: Cost, step: float) -> str:

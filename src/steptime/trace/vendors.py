@@ -229,6 +229,26 @@ COMMUNICATION_KIND = re.compile(
 )
 """In the name of a communication kernel: which collective it is."""
 
+COLLECTIVE_KINDS = {
+    "all_reduce": re.compile(r"all_?reduce", re.IGNORECASE),
+    "reduce_scatter": re.compile(r"reduce_?scatter", re.IGNORECASE),
+    "all_gather": re.compile(r"all_?gather", re.IGNORECASE),
+    "all_to_all": re.compile(r"all_?to_?all", re.IGNORECASE),
+    "broadcast": re.compile(r"^_?broadcast", re.IGNORECASE),
+}
+"""In any name of a collective (allreduce, _allgather_base, ncclDevKernel_AllReduce_…, c10d::alltoall_base_): the one
+name that torch.distributed has for it. What is none of them (send 0->1, barrier) keeps its name."""
+GROUPED = "coalesced"
+"""What torch calls collectives or sends that it gives to the library as one; the kernel's name says which they are."""
+SENDS = "SendRecv"
+"""NCCL's kernel of sends and receives, which an all-to-all is made of, too."""
+LIBRARY_COPIES = re.compile(r"^(torch\.distributed\.ddp\.reducer::|torch::distributed::reducer::|fsdp::)")
+"""Ranges and operators in which torch itself lays out what the ranks exchange: reducer.cpp of DistributedDataParallel,
+and fully_shard's _fsdp_collectives.py."""
+BUCKET_TO_GRADIENT = "torch.distributed.ddp.reducer::copy_bucket_to_grad"
+"""The range in which DistributedDataParallel copies a bucket's part back into .grad, once for each parameter; with
+gradient_as_bucket_view=True there is none."""
+
 COPY_DIRECTIONS = {
     "HtoD": re.compile(r"HtoD|HtoA|HostToDevice|Host -> Device", re.IGNORECASE),
     "DtoH": re.compile(r"DtoH|AtoH|DeviceToHost|Device -> Host", re.IGNORECASE),
@@ -322,6 +342,11 @@ def is_wrapper(name: str) -> bool:
 def communicates(name: str) -> bool:
     """True for a kernel that moves data between devices, by its name."""
     return COMMUNICATION_KERNEL.search(name) is not None and GENERATED.match(name) is None
+
+
+def collective_name(name: str) -> str:
+    """torch.distributed's name of a collective, by any other one."""
+    return next((kind for kind, pattern in COLLECTIVE_KINDS.items() if pattern.search(name)), name)
 
 
 def is_engine(name: str) -> bool:
