@@ -65,7 +65,7 @@ from steptime.analysis.traffic import AllocationTotal, allocations_of, collectiv
 from steptime.analysis.what_if.what_if import Replay, rerun
 from steptime.arrays import Int32, Int64, distinct, give_back
 from steptime.intervals import contains, union
-from steptime.machine.datasheet import interconnect_of
+from steptime.machine.datasheet import interconnect_of, look_up
 from steptime.machine.machine import Machine
 from steptime.quantities import SourceLine, format_rate, mean_of_series
 from steptime.trace.details import details_of
@@ -161,20 +161,25 @@ def on_one_machine(size: int, members: str, devices: int) -> bool:
     return len({rank // devices for rank in ranks}) == 1 if len(ranks) == size else not ranks and size == devices
 
 
-def roofline_use(roofline: Roofline, case: Case) -> RooflineUse | None:
-    """The case's computing by its bounds; None where nothing computed. The shares are those of the steps that the
-    roofline is of: profiled ones, which may take longer than the case's."""
+def roofline_use(roofline: Roofline, case: Case, device: str = "") -> RooflineUse | None:
+    """The case's computing by its bounds; None where nothing computed. device: its name, whose datasheet counts. The
+    shares are those of the steps that the roofline is of: profiled ones, which may take longer than the case's."""
     if not len(roofline.split) or not roofline.split.any():
         return None
     step, compute = case.step.duration.value, named(case.categories, "compute")
-    utilization = roofline.utilization if step else None
-    if utilization is not None:
-        utilization = min(1.0, utilization * roofline.wall / step)
+    utilization, mfu, hfu = (
+        share * roofline.wall / step if share is not None and step else None
+        for share in (roofline.utilization, roofline.mfu, roofline.hfu)
+    )
+    utilization = min(1.0, utilization) if utilization is not None else None
+    mfu, hfu = (share if share is not None and share <= 1 else None for share in (mfu, hfu))
+    sheet = look_up(device) if device else None
+    rated = sheet.matrix_rate(roofline.dtype) if sheet is not None else None
     split = roofline.split.mean(axis=0)
     if compute is not None:
         split *= compute.duration.value / split.sum()
     parts = dict(zip(BOUNDS, split.tolist(), strict=True))
-    return record_of(RooflineUse, roofline, utilization=utilization, **parts)
+    return record_of(RooflineUse, roofline, utilization=utilization, mfu=mfu, hfu=hfu, rated=rated, **parts)
 
 
 RELIEVED = {
@@ -435,7 +440,7 @@ def with_processor(case: Case, steps: StepContext) -> Case:
 def _on_machine(case: Case, steps: StepContext, roofline: Roofline) -> Case:
     return replace(
         case,
-        roofline=roofline_use(roofline, case),
+        roofline=roofline_use(roofline, case, device_of(steps.trace)),
         machine=machine_use(roofline.machine),
         optimizers=case.optimizers or optimizer_uses(steps.trace, steps.links, steps.windows),
     )

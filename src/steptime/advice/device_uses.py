@@ -125,8 +125,10 @@ class RooflineUse:
 
     flops and bytes: per step, of what has a model. number_format: the one with most of the FLOPs; peak: the upper bound
     of a matrix product in it, FLOP/s (None: unknown). matrix_unit: share of the matrix products' time on matrix units,
-    None where names do not say. utilization: of the step, what the FLOPs would take at the peaks of their formats
-    (MFU), None where an upper bound is unknown. modelled: share of the kernels' time that has a model."""
+    None where names do not say. utilization: of the step, what the FLOPs would take at the peaks of their formats, None
+    where an upper bound is unknown. mfu, hfu: the same by the device's datasheet, without and with what checkpointing
+    computes again; rated: the datasheet's rate of that format, FLOP/s. modelled: share of the kernels' time that has a
+    model."""
 
     compute: float
     memory: float
@@ -139,6 +141,9 @@ class RooflineUse:
     matrix_unit: float | None = None
     utilization: float | None = None
     modelled: float = 1.0
+    mfu: float | None = None
+    hfu: float | None = None
+    rated: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

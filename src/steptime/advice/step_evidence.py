@@ -282,6 +282,14 @@ def gpu_use(steps: Steps, usual: Int64, telemetry: Sequence[TelemetrySample]) ->
     )
 
 
+def gpu_busy(steps: Steps, usual: Int64, telemetry: Sequence[TelemetrySample]) -> float | None:
+    """Share of the steady steps in which a kernel ran, by the driver (NVML's utilization.gpu); None where no sample
+    tells. What a job's start and its evaluations do to the mean of a run is not in it."""
+    seen = _during(telemetry, int(steps.begin[usual[0]]), int(steps.end[usual[-1]]))
+    shares = [each.gpu_utilization / 100 for each in seen if each.gpu_utilization is not None]
+    return float(np.mean(shares)) if shares else None
+
+
 SMALLEST_PART = 0.1
 """Of the CPUs: what a job has had at least, whatever the samples say."""
 
