@@ -32,6 +32,8 @@ MENTIONED = 0.05
 """Of the kernels' time: what is left out of the models for one reason is said from a twentieth on."""
 NEARLY_ALL = 0.95
 """Of the kernels' time: where less has a model, the sum of what has one is a lower bound only."""
+ONE_HALF = 0.5
+"""Of the kernels' time, from which on graphs are why nothing has a model."""
 BETWEEN = 1.1
 """Times the step: from here on what lies between the steps has its own part of what steptime costs."""
 SMALLEST = 0.005
@@ -154,7 +156,7 @@ def roofline_sentences(case: Case) -> tuple[str, ...]:
     roofline, machine = case.roofline, case.machine
     if roofline is None:
         return ()
-    bounds, reached = bounds_text(roofline, machine), reached_text(case)
+    bounds, reached = bounds_text(roofline, case), reached_text(case)
     sentences = [f"{bounds[:1].upper()}{bounds[1:]}."] if bounds else []
     if reached:
         sentences.append(f"Reached: {reached}.")
@@ -176,17 +178,29 @@ def roofline_sentences(case: Case) -> tuple[str, ...]:
     return tuple(sentences)
 
 
-def bounds_text(roofline: RooflineUse, machine: MachineUse | None) -> str:
+def bounds_text(roofline: RooflineUse, case: Case) -> str:
     """The compute category by what bounds it: "compute bound by memory 61 %, arithmetic 30 %, unmodelled 9 %"; ""
     where no peaks are known."""
     if not roofline.flops and not roofline.bytes:
-        return "kernels without a known work: no shapes in the trace (record_shapes=True)"
-    if machine is None:
+        return f"kernels without a known work: {_why_unmodelled(case)}"
+    if case.machine is None:
         return ""
     parts = [(getattr(roofline, field), words) for field, words in _BOUNDS]
     whole = sum(part for part, _ in parts)
     shown = sorted(((part, words) for part, words in parts if whole and part / whole >= SMALLEST), reverse=True)
     return "compute bound by " + ", ".join(f"{words} {format_share(part / whole)}" for part, words in shown)
+
+
+def _why_unmodelled(case: Case) -> str:
+    """Why no kernel has a model of its work."""
+    computing = [use for use in case.kernels if use.bound != "communication"]
+    if any(use.shapes for use in computing):
+        return "steptime has no model of their operators"
+    if case.step.graphs is not None and case.step.graphs.share > ONE_HALF:
+        return "those of a graph have no operators in a trace"
+    if computing and not any(use.operator for use in computing):
+        return "the trace does not tell which operators launched them"
+    return "no shapes in the trace (record_shapes=True)"
 
 
 def reached_text(case: Case) -> str:

@@ -148,7 +148,7 @@ def _roofline(process: ProcessReport) -> list[str]:
     compute = next((use.duration.value for use in process.case.categories if use.name == "compute"), 0.0)
     if roofline is None or compute < _LEAST_COMPUTE * process.case.step.duration.value:
         return []
-    texts = (bounds_text(roofline, process.case.machine), reached_text(process.case))
+    texts = (bounds_text(roofline, process.case), reached_text(process.case))
     return [f"  {one_line(text)}" for text in texts if text]
 
 
