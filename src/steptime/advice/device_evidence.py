@@ -34,11 +34,14 @@ from steptime.advice.evidence import (
     Prediction,
     ReplayUse,
     RooflineUse,
+    ScalingUse,
     StepSummary,
+    WrittenNormUse,
     record_of,
 )
 from steptime.advice.kernels import (
     COPIES,
+    MATRIX,
     POINTWISE,
     above_peaks,
     elements,
@@ -47,19 +50,23 @@ from steptime.advice.kernels import (
     short_kernel,
     spent,
 )
+from steptime.advice.loss_scaling import scaling_use
 from steptime.advice.models import changing_work, gradient_use
 from steptime.advice.savings import at_most, named, of_usual_steps, ratio, scaled
 from steptime.advice.step_evidence import optimizer_uses
+from steptime.advice.written_norms import written_norms
 from steptime.analysis.breakdown import breakdown_of, device_of
 from steptime.analysis.categories import Breakdown, Category
 from steptime.analysis.graph_launches import graph_use
 from steptime.analysis.idle import gap_totals, gaps_of
+from steptime.analysis.kernel_names import multiplies
 from steptime.analysis.op_cost.call import ELEMENT_BYTES
 from steptime.analysis.op_cost.op_cost import UNMODELLED
 from steptime.analysis.operators import DISPATCH_GAP, OperatorUse
 from steptime.analysis.recorded_breakdown import RecordedBreakdown
 from steptime.analysis.roofline import BOUNDS, COMMUNICATION, KernelGroup, Roofline, draw
 from steptime.analysis.step_context import StepContext
+from steptime.analysis.tiles import waves_of
 from steptime.analysis.timeline import Phase
 from steptime.analysis.traffic import AllocationTotal, allocations_of, collectives_of, copies_of
 from steptime.analysis.what_if.what_if import Replay, rerun
@@ -99,9 +106,21 @@ def _kernel(group: KernelGroup, trace: Trace, links: Links) -> KernelUse:
         name=group.name[:LONGEST_TEXT],
         shapes=group.shapes if len(group.shapes) <= LONGEST_TEXT else "",
         blocks=max(int(trace.events.blocks[group.example]), 0),
+        waves=_waves(group, trace),
         at_roofline=float(group.at_roofline) if group.at_roofline is not None else None,
         source=source_behind(trace, links, group.example),
     )
+
+
+def _waves(group: KernelGroup, trace: Trace) -> float | None:
+    """Of a matrix product, on the device of its longest kernel."""
+    operator = plain_name(group.operator)
+    if operator not in MATRIX or not multiplies(group.name):
+        return None
+    sizes = {device.number: device.multiprocessors for device in trace.devices}
+    size = sizes.get(int(trace.events.device[group.example]), 0)
+    blocks = max(int(trace.events.blocks[group.example]), 0)
+    return waves_of(group.name, operator, shapes_of(group.shapes), blocks, size)
 
 
 def gap_uses(steps: StepContext) -> tuple[GapUse, ...]:
@@ -256,7 +275,7 @@ MOST_CHAINS = 50
 
 def chain_uses(trace: Trace, links: Links, steps: int) -> tuple[ChainUse, ...]:
     """The chains of the steps, the longest kind first. steps: how many were linked."""
-    rows = _pointwise(trace, links)
+    rows = _of_operators(trace, links)
     if not len(rows):
         return ()
     size, item = _sizes(trace, links.operator[rows])
@@ -275,7 +294,7 @@ def chain_uses(trace: Trace, links: Links, steps: int) -> tuple[ChainUse, ...]:
     return tuple(sorted(uses, key=lambda use: -use.duration)[:MOST_CHAINS])
 
 
-def _pointwise(trace: Trace, links: Links) -> Int64:
+def _of_operators(trace: Trace, links: Links) -> Int64:
     """Rows of the kernels of steps that an operator launched, the optimiser's left out, by stream and time."""
     events = trace.events
     rows: Int64 = np.flatnonzero((events.event_kind == EventKind.KERNEL) & (links.step != UNKNOWN))
@@ -386,14 +405,21 @@ def with_device(
         kernels=tuple(_placed(use, use.operator, known) for use in kernels),
         operators=_bound_as_kernels(case.operators, roofline.groups),
         chains=tuple(_placed(use, use.operators[0], known) for use in chain_uses(trace, links, len(steps))),
+        written_norms=norm_uses(steps),
+        scaling=_usual_scaling(scaling_use(steps), breakdown, case),
         replay=replay_use(replay, case.categories),
     )
 
 
+def norm_uses(steps: StepContext) -> tuple[WrittenNormUse, ...]:
+    """The norms that the steps write out in single operators, the longest first."""
+    trace, links = steps.trace, steps.links
+    return written_norms(trace, links, _of_operators(trace, links), len(steps))
+
+
 def _usual_gaps(gaps: Sequence[GapUse], breakdown: Breakdown, case: Case) -> Iterator[GapUse]:
     """The gaps as long as in the case's steps: the host of traced ones is slower, so that the device idles longer."""
-    means = breakdown.entries.mean(axis=0).tolist()
-    traced = {category.name.lower(): spent for category, spent in zip(Category, means, strict=True)}
+    traced = _traced(breakdown)
     for gap in gaps:
         duration = of_usual_steps(gap.duration, traced[gap.category], named(case.categories, gap.category))
         factor = ratio(duration.value, gap.duration.value)
@@ -401,6 +427,22 @@ def _usual_gaps(gaps: Sequence[GapUse], breakdown: Breakdown, case: Case) -> Ite
             continue
         functions = tuple((name, factor * spent) for name, spent in gap.functions)
         yield replace(gap, duration=duration, longest=round(factor * gap.longest), functions=functions)
+
+
+def _traced(breakdown: Breakdown) -> dict[str, float]:
+    """ns per traced step by category."""
+    means = breakdown.entries.mean(axis=0).tolist()
+    return {category.name.lower(): spent for category, spent in zip(Category, means, strict=True)}
+
+
+def _usual_scaling(use: ScalingUse | None, breakdown: Breakdown, case: Case) -> ScalingUse | None:
+    """Its idle time as long as in the case's steps, likewise."""
+    if use is None:
+        return None
+    traced = _traced(breakdown)
+    launching = of_usual_steps(use.launching, traced["overhead"], named(case.categories, "overhead"))
+    waiting = of_usual_steps(use.waiting, traced["sync"], named(case.categories, "sync"))
+    return replace(use, launching=launching, waiting=waiting)
 
 
 def generated_sources(trace: Trace, links: Links) -> dict[str, SourceLine]:

@@ -19,7 +19,8 @@ class KernelUse:
     a model. at_roofline: ns per step at the machine's peaks, None without a model or peaks. matrix_unit: whether
     it ran on tensor cores or their like, None where the name does not say. dimensions: of a matrix product that miss
     the matrix units' tile ("k = 1003"). shapes: the arguments' shapes, raw. blocks: of the longest one's grid, 0 where
-    unknown. counters: what Nsight Compute measured of it."""
+    unknown. waves: how many times the tiles of a product fill the device, one on each multiprocessor, None where it is
+    not known. counters: what Nsight Compute measured of it."""
 
     name: str
     operator: str
@@ -35,6 +36,7 @@ class KernelUse:
     dimensions: tuple[str, ...] = ()
     source: SourceLine | None = None
     blocks: int = 0
+    waves: float | None = None
     counters: KernelCounters | None = None
 
 
@@ -160,6 +162,33 @@ class ChainUse:
     bytes: float
     saved: float
     source: SourceLine | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenNormUse:
+    """Norms over the last dimension that several operators compute, on tensors of one shape. kind: "layer norm" or "RMS
+    norm". Per step: calls; kernels and duration, ns, with those that backward runs for them; bytes that one pass
+    forward and one backward move. operators: of one of them, in their order."""
+
+    kind: str
+    shape: tuple[int, ...]
+    calls: float
+    kernels: float
+    duration: float
+    bytes: float
+    operators: tuple[str, ...]
+    source: SourceLine | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ScalingUse:
+    """What a gradient scaler costs, ns per step: kernels that look through the gradients and scale them back;
+    launching: the device idles while the host launches these; waiting: it idles after the scaler has read whether a
+    gradient overflowed."""
+
+    kernels: Estimate
+    launching: Estimate
+    waiting: Estimate
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,8 @@ from steptime.advice.device_uses import (
     RankUse as RankUse,
     ReplayUse as ReplayUse,
     RooflineUse as RooflineUse,
+    ScalingUse as ScalingUse,
+    WrittenNormUse as WrittenNormUse,
 )
 from steptime.advice.run_uses import (
     CategoryUse as CategoryUse,
@@ -284,6 +286,8 @@ class Signal(Enum):
     REPLAY = "replay", "the step could not be replayed (no trace of a device)"
     ROOFLINE = "roofline", "no kernels on a device whose peaks are known"
     CHAINS = "chains", "no chain of pointwise kernels was seen (shapes must be recorded)"
+    WRITTEN_NORMS = "written_norms", "no norm was seen that is written out (shapes must be recorded, on a device)"
+    SCALING = "scaling", "no gradient scaler was traced on a device"
     RANKS = "ranks", "one rank alone, or no collectives that the ranks have in common"
     MEMORY = "memory", "no samples of memory (steptime run takes them)"
     LATENESS = "lateness", "no rank that the others wait for"
@@ -338,6 +342,8 @@ class Case:
     replay: ReplayUse | None = None
     roofline: RooflineUse | None = None
     chains: tuple[ChainUse, ...] = ()
+    written_norms: tuple[WrittenNormUse, ...] = ()
+    scaling: ScalingUse | None = None
     ranks: tuple[RankUse, ...] = ()
     rank: int | None = None
     lateness: LateRank | None = None

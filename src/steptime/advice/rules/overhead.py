@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 from steptime.advice.evidence import CompilerEventUse, GapUse, LineUse, OperatorUse, Signal, SiteUse
 from steptime.advice.kernels import as_evidence, first_source, longest, plain_name, spent
@@ -14,6 +15,7 @@ from steptime.advice.rule import Finding, Weight, rule
 from steptime.advice.savings import (
     capped,
     in_step,
+    less,
     modelled,
     named,
     partly,
@@ -373,7 +375,7 @@ def _stall(signals: Signals, gaps: list[GapUse], launch: Estimate) -> Finding:
     return overhead_bound.finding(summary, advice, saving, category="overhead", source=gap.source)
 
 
-@rule("ST303", "host-sync", needs={Signal.CATEGORIES}, uses={Signal.SITES, Signal.GAPS, Signal.COPIES})
+@rule("ST303", "host-sync", needs={Signal.CATEGORIES}, uses={Signal.SITES, Signal.GAPS, Signal.COPIES, Signal.SCALING})
 def host_sync(signals: Signals) -> Iterator[Finding]:
     """The host waits for the device, and then the device for the host
 
@@ -391,7 +393,8 @@ def host_sync(signals: Signals) -> Iterator[Finding]:
     When to ignore it: When the device has enough work queued: then no idle time follows and the rule does not fire.
     """
     staging = staging_operators(signals.copies)  # the matter of ST107
-    gaps = [gap for gap in _gaps(signals, "sync") if gap.cause and gap.cause not in staging]
+    waits = (gap for gap in _gaps(signals, "sync") if gap.cause and gap.cause not in staging)
+    gaps = [gap for gap in map(partial(_without_scaler, signals), waits) if gap.duration.value > 0]
     yield from (_after_gap(signals, gap) for gap in gaps[:MOST_SITES])
     if gaps:
         return
@@ -400,6 +403,13 @@ def host_sync(signals: Signals) -> Iterator[Finding]:
     sync = named(signals.categories, "sync")
     if suspects and sync is not None:
         yield _at_site(signals, max(suspects, key=lambda site: site.calls), sync.recoverable)
+
+
+def _without_scaler(signals: Signals, gap: GapUse) -> GapUse:
+    """The idle time after reads of one kind without that after a gradient scaler's, the matter of ST418."""
+    if not signals.has(Signal.SCALING) or READS.get(plain_name(gap.cause), plain_name(gap.cause)) != "item":
+        return gap
+    return replace(gap, duration=less(gap.duration, signals.scaling.waiting.value))
 
 
 def _after_gap(signals: Signals, gap: GapUse) -> Finding:
