@@ -281,6 +281,12 @@ PLANTED_TRACES: dict[str, dict[str, Case]] = {
             kernels=(kernel("mm", 222, 3 * MS, "latency"), kernel("nll_loss_forward", 14, 1 * MS, "latency")),
             step=replace(HEALTHY.step, compiled=True, graphs=_GRAPHS),
         ),
+        "fires-beside-free-memory": replace(
+            HEALTHY,
+            categories=categories(overhead=11 * MS),
+            kernels=(kernel("add_", 1800, 3 * MS, "latency"),),
+            memory=MemoryUse("cuda", 2 << 30, 80 << 30),
+        ),
         "fires-on-one-stall": replace(
             HEALTHY,
             step=replace(HEALTHY.step, duration=about(400 * MS)),

@@ -72,9 +72,14 @@ def test_what_checkpointing_computes_again_is_the_hardwares_alone(shared_data: P
     assert "MFU 0.4 %, HFU 0.6 %" in reached_text(case)
 
 
-@pytest.mark.parametrize(("job", "busy"), [("amp", 0.49), ("dense", 0.58)])
-def test_a_gpu_is_busy_by_the_drivers_samples_of_the_steady_steps(job: str, busy: float) -> None:
-    case, _ = case_and_findings(RECORDINGS / job)
-    assert case.step.gpu_busy == pytest.approx(busy, abs=0.01)
-    assert gpu_busy_text(case) == f"GPU busy in {100 * busy:.0f} % of the steady steps' time, by the driver"
-    assert gpu_busy_text(replace(case, step=replace(case.step, gpu_busy=None))) == ""
+def test_a_gpu_is_busy_by_the_drivers_samples_of_the_steady_steps() -> None:
+    case, _ = case_and_findings(RECORDINGS / "chargpt")
+    assert case.step.gpu_busy == pytest.approx(0.36, abs=0.01)
+    assert gpu_busy_text(case) == "GPU busy in 36 % of the steady steps' time, by the driver"
+
+
+def test_a_run_too_short_for_the_drivers_samples_has_none() -> None:
+    """The steps of this recording last for a third of a second: the sample behind them is mostly of the start."""
+    case, _ = case_and_findings(RECORDINGS / "ddp")
+    assert case.step.gpu_busy is None
+    assert gpu_busy_text(case) == ""

@@ -282,12 +282,18 @@ def gpu_use(steps: Steps, usual: Int64, telemetry: Sequence[TelemetrySample]) ->
     )
 
 
+FEWEST_SAMPLES = 3
+"""Of the driver."""
+
+
 def gpu_busy(steps: Steps, usual: Int64, telemetry: Sequence[TelemetrySample]) -> float | None:
-    """Share of the steady steps in which a kernel ran, by the driver (NVML's utilization.gpu); None where no sample
-    tells. What a job's start and its evaluations do to the mean of a run is not in it."""
-    seen = _during(telemetry, int(steps.begin[usual[0]]), int(steps.end[usual[-1]]))
-    shares = [each.gpu_utilization / 100 for each in seen if each.gpu_utilization is not None]
-    return float(np.mean(shares)) if shares else None
+    """Share of the steady steps in which a kernel ran, by the driver (NVML's utilization.gpu, of up to a second before
+    each sample); None where fewer than three samples tell of these steps alone. What a job's start does to the mean of
+    a run is not in it."""
+    begin, end = int(steps.begin[usual[0]]), int(steps.end[usual[-1]])
+    inside = [each for each in telemetry if begin < each.monotonic_ns <= end][1:]  # the first tells of what was before
+    shares = [each.gpu_utilization / 100 for each in inside if each.gpu_utilization is not None]
+    return float(np.mean(shares)) if len(shares) >= FEWEST_SAMPLES else None
 
 
 SMALLEST_PART = 0.1

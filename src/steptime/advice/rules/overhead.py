@@ -10,6 +10,7 @@ from functools import partial
 from steptime.advice.evidence import CompilerEventUse, GapUse, LineUse, OperatorUse, Signal, SiteUse
 from steptime.advice.kernels import as_evidence, first_source, longest, plain_name, spent
 from steptime.advice.line_evidence import calls_function, function_of, lines_around, sampled_lines
+from steptime.advice.memory_evidence import has_room
 from steptime.advice.models import staging_operators
 from steptime.advice.rule import Finding, Weight, rule
 from steptime.advice.savings import (
@@ -26,7 +27,7 @@ from steptime.advice.savings import (
     total,
 )
 from steptime.advice.signals import Signals, compiles
-from steptime.quantities import Estimate, SourceLine, format_count, format_duration, format_source
+from steptime.quantities import Estimate, SourceLine, format_bytes, format_count, format_duration, format_source
 from steptime.trace.links import is_user_file
 
 FEWEST_OPERATORS = 100
@@ -239,7 +240,7 @@ def _looping(lines: list[LineUse], uses: list[OperatorUse], slow: float, batches
     "ST302",
     "overhead-bound",
     needs={Signal.CATEGORIES},
-    uses={Signal.OPERATORS, Signal.COMPILATIONS, Signal.COMPILER, Signal.KERNELS, Signal.GAPS},
+    uses={Signal.OPERATORS, Signal.COMPILATIONS, Signal.COMPILER, Signal.KERNELS, Signal.GAPS, Signal.MEMORY},
 )
 def overhead_bound(signals: Signals) -> Finding | None:
     """The step is bound by dispatching its operators
@@ -281,12 +282,12 @@ def overhead_bound(signals: Signals) -> Finding | None:
         if not _replays(signals):
             summary += f", each of which runs for {format_duration(ratio(spent(launched), kernels))}"
     graphs = ' (mode="reduce-overhead")' if step.device != "cpu" else ""
-    larger = "enlarge the batch"
+    larger = f"enlarge the batch{_free_memory(signals)}"
     if step.micro_batches >= FEWEST_MICRO_BATCHES:
         larger = f"accumulate over fewer, larger micro-batches ({step.micro_batches:.0f} a step now)"
     advice = f"Compile the model{graphs}, or {larger} so that each operator does more."
     if compiles(signals):
-        advice = f"Part of the job is compiled: {_left_eager(signals)}{graphs}; or enlarge the batch."
+        advice = f"Part of the job is compiled: {_left_eager(signals)}{graphs}; or {larger}."
     if _replays(signals):
         advice = f"Graphs are in use already: {_outside_graphs(signals)}; or {larger}."
     if calls and sum(operator.recurrent for operator in signals.operators) >= MOST_OF_OPERATORS * calls:
@@ -299,6 +300,14 @@ def overhead_bound(signals: Signals) -> Finding | None:
     )
     saving = launch.recoverable
     return overhead_bound.finding(summary, advice, saving, category="overhead", source=source, evidence=evidence)
+
+
+def _free_memory(signals: Signals) -> str:
+    """How little of a device's memory is used, where a batch of twice the size has room."""
+    memory = signals.memory if signals.has(Signal.MEMORY) else None
+    if memory is None or not has_room(memory):
+        return ""
+    return f" ({format_bytes(memory.peak)} of {format_bytes(memory.capacity or 0)} is used)"
 
 
 def _replays(signals: Signals) -> bool:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from steptime.advice.evidence import KernelUse, Signal, WrittenNormUse
 from steptime.advice.kernels import REACHABLE, about_kernels, plain_name, shapes_of
+from steptime.advice.memory_evidence import has_room
 from steptime.advice.rule import Finding, Weight, rule
+from steptime.advice.rules.overhead import HELD_BACK
 from steptime.advice.savings import in_step, modelled, named, ratio
 from steptime.advice.signals import Signals
 from steptime.analysis.tiles import filled, padded_head
@@ -19,10 +21,8 @@ FUSED_ATTENTION = frozenset(
     }
 )  # fmt: skip
 """Operators whose kernels are made for few head dimensions, and compute with the next larger one."""
-FREE_MEMORY = 0.5
-"""Of the device's memory: with so much of it free the batch can be twice as large."""
 SMALL_WORK = 0.3
-"""Of the step in kernels that are too small for the device, and in idle time while the host launches."""
+"""Of the step in kernels that are too small for the device."""
 
 
 @rule("ST414", "few-tiles", needs={Signal.KERNELS}, instead_of=("dominant-operator",))
@@ -156,11 +156,11 @@ def _as_evidence(use: WrittenNormUse) -> str:
 def room_for_batch(signals: Signals) -> Finding | None:
     """The step is too small for the device, whose memory is mostly free
 
-    What it means: Kernels that are too small to fill the device, and time in which it waits for launches, stay nearly
-    the same with a larger batch. As long as memory is free, more samples cost little more time.
+    What it means: Kernels that are too small to fill the device take nearly as long with a larger batch. As long as
+    memory is free, more samples cost little more time. Where the device waits for launches, ST302 says the same.
 
-    How we know: The part of computing that the roofline finds bound by latency, and the device's idle time while the
-    host launches; and the peak of its memory against what it has.
+    How we know: The part of computing that the roofline finds bound by latency, and the peak of the device's memory
+    against what it has.
 
     What helps: A larger batch, with a learning rate that fits it; `steptime diagnose` of recordings at several sizes
     shows where it stops to pay.
@@ -168,14 +168,12 @@ def room_for_batch(signals: Signals) -> Finding | None:
     When to ignore it: When the batch is given: by the method, by the data, or by the sum over all ranks.
     """
     memory, step = signals.memory, signals.step.duration.value
-    if signals.step.device == "cpu" or not memory.capacity or memory.peak > FREE_MEMORY * memory.capacity:
+    launching, small = named(signals.categories, "overhead"), signals.roofline.latency
+    held_back = launching is not None and ratio(launching.duration.value, step) >= HELD_BACK
+    if not has_room(memory) or held_back or ratio(small, step) < SMALL_WORK:
         return None
-    launching = named(signals.categories, "overhead")
-    small = signals.roofline.latency + (launching.duration.value if launching is not None else 0.0)
-    if ratio(small, step) < SMALL_WORK:
-        return None
-    held = f"{format_bytes(memory.peak)} of {format_bytes(memory.capacity)}"
-    summary = f"Small kernels and launches take {in_step(small, signals.step)}, and {held} is used"
-    times = f"{memory.capacity / max(memory.peak, 1):.0f}"
+    held = f"{format_bytes(memory.peak)} of {format_bytes(memory.capacity or 0)}"
+    summary = f"Kernels too small for the device take {in_step(small, signals.step)}, and {held} is used"
+    times = f"{(memory.capacity or 0) / max(memory.peak, 1):.0f}"
     advice = f"A larger batch takes little longer here; the memory has room for {times} times as much."
     return room_for_batch.finding(summary, advice)
