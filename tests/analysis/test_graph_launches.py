@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from analysis import trace_events as made
 
+from steptime.advice.propose import propose
 from steptime.analysis.graph_launches import EagerUse, GraphUse, graph_use
 from steptime.analysis.step_context import step_context
 from steptime.analysis.trace_steps import steps_of
@@ -71,3 +73,12 @@ def test_a_recording_says_of_its_graphs_what_its_trace_does(kind: str) -> None:
     assert "AccumulateGrad (51 calls)" in told["ST302"].advice
     assert "reduce-overhead" not in told["ST302"].advice
     assert "222 kernels" in told["ST821"].summary
+
+
+def test_nothing_that_graphs_do_is_proposed_to_a_job_with_graphs() -> None:
+    case, findings = case_and_findings(Path(__file__).resolve().parents[1] / "data" / "gpu" / "graphs")
+    assert case.compiled
+    assert not [each.fix.code for each in propose(case, findings) if each.fix.code in ("RM303", "RM307")]
+    plain = replace(case, compilations=(), roots=(), step=replace(case.step, compiled=False, graphs=None))
+    assert not plain.compiled
+    assert "RM307" in {each.fix.code for each in propose(plain, findings)}

@@ -44,7 +44,7 @@ def written_norms(trace: Trace, links: Links, rows: Int64, steps: int) -> tuple[
     kernels = _Kernels(trace, links, rows)
     found: dict[tuple[Shape, tuple[str, ...]], list[Int64]] = defaultdict(list)
     for run in kernels.norms():
-        found[kernels.shape(run), tuple(kernels.names[at] for at in run)].append(rows[run])
+        found[kernels.shape(run), tuple(map(kernels.name, run))].append(rows[run])
     uses = (kernels.use(shape, names, np.stack(runs), steps) for (shape, names), runs in found.items())
     return tuple(sorted(uses, key=lambda use: -use.duration))
 
@@ -55,30 +55,35 @@ class _Kernels:
     def __init__(self, trace: Trace, links: Links, rows: Int64) -> None:
         self._trace, self._links, self._rows = trace, links, rows
         self._operators = links.operator[rows].astype(np.int64)
-        plain = [plain_name(symbol) for symbol in trace.symbols]
-        self.names = [plain[number] for number in trace.events.name[self._operators].tolist()]
-        texts = [shapes_of(text) for text in trace.shapes]
-        numbers = trace.events.shapes[self._operators].tolist()
-        self._shapes: list[tuple[Shape, ...]] = [texts[number] if number != ABSENT else () for number in numbers]
-        self._streams = list(zip(trace.events.stream[rows].tolist(), links.step[rows].tolist(), strict=True))
+        self._plain = [plain_name(symbol) for symbol in trace.symbols]
+        self._texts: list[tuple[Shape, ...]] = [shapes_of(text) for text in trace.shapes]
         self._forward = links.forward[self._operators]
-        self._outer = outermost_operator(trace, links, self._operators)
+
+    def name(self, at: int) -> str:
+        """The plain name of the operator behind a kernel."""
+        return self._plain[int(self._trace.events.name[self._operators[at]])]
+
+    def shapes(self, at: int) -> tuple[Shape, ...]:
+        """The tensors that it takes; none where shapes were not recorded."""
+        number = int(self._trace.events.shapes[self._operators[at]])
+        return self._texts[number] if number != ABSENT else ()
 
     def shape(self, run: list[int]) -> Shape:
         """The largest tensor that one of the kernels takes."""
-        return max((shape for at in run for shape in self._shapes[at]), key=elements, default=())
+        return max((shape for at in run for shape in self.shapes(at)), key=elements, default=())
 
     def norms(self) -> Iterator[list[int]]:
         """Positions of the kernels of each norm, in order, those of one not overlapping the next."""
-        free = 0
-        for at in (place for place, name in enumerate(self.names) if name in ROOTS):
-            if at < free or self._forward[at] != UNKNOWN or not self._shapes[at]:
+        free, roots = 0, np.array([name in ROOTS for name in self._plain], np.bool_)
+        forward = self._forward == UNKNOWN
+        for at in np.flatnonzero(roots[self._trace.events.name[self._operators]] & forward).tolist():
+            if at < free or not self.shapes(at):
                 continue
             whole = self._whole(at, free)
             if whole is None:
                 continue
             before = self._side(at, range(at - 1, max(free, at - MOST_BEFORE) - 1, -1), BEFORE, whole)
-            after = self._side(at, range(at + 1, min(len(self.names), at + MOST_AFTER + 1)), AFTER, whole)
+            after = self._side(at, range(at + 1, min(len(self._rows), at + MOST_AFTER + 1)), AFTER, whole)
             if self._is_norm(before, after, at, whole):
                 run = [*reversed(before), at, *after]
                 free = run[-1] + 1
@@ -87,9 +92,9 @@ class _Kernels:
     def _whole(self, at: int, free: int) -> Shape | None:
         """The tensor that is reduced over its last dimension to what the root is taken of."""
         for place in range(at, max(free, at - MOST_BEFORE) - 1, -1):
-            if self.names[place] in MEANS | DEVIATIONS and self._shapes[place]:
-                whole = self._shapes[place][0]
-                fits = place == at or _over_last(whole, self._shapes[at][0])
+            if self.name(place) in MEANS | DEVIATIONS and self.shapes(place):
+                whole = self.shapes(place)[0]
+                fits = place == at or _over_last(whole, self.shapes(at)[0])
                 return whole if fits and elements(whole) >= SMALLEST else None
         return None
 
@@ -97,24 +102,29 @@ class _Kernels:
         """The kernels next to the root on one side that work on the tensor, or on what it is reduced to."""
         found: list[int] = []
         for place in places:
-            shapes = self._shapes[place]
+            shapes = self.shapes(place)
             largest = self.shape([place])
-            sums = self.names[place] == "add" and largest == whole and not any(len(shape) == 1 for shape in shapes)
+            sums = self.name(place) == "add" and largest == whole and not any(len(shape) == 1 for shape in shapes)
             alike = (largest == whole and not sums) or _over_last(whole, largest)  # a sum of two is a residual's
-            if self.names[place] not in names or self._streams[place] != self._streams[at] or not alike:
+            if self.name(place) not in names or self._place(place) != self._place(at) or not alike:
                 break
             found.append(place)
         return found
 
+    def _place(self, at: int) -> tuple[int, int]:
+        """Stream and step of a kernel."""
+        return int(self._trace.events.stream[self._rows[at]]), int(self._links.step[self._rows[at]])
+
     def _is_norm(self, before: list[int], after: list[int], at: int, whole: Shape) -> bool:
-        scaled = any(self.names[place] in ("mul", "div") and whole in self._shapes[place] for place in after)
-        return scaled and any(self.names[place] in MEANS | DEVIATIONS for place in (*before, at))
+        scaled = any(self.name(place) in ("mul", "div") and whole in self.shapes(place) for place in after)
+        return scaled and any(self.name(place) in MEANS | DEVIATIONS for place in (*before, at))
 
     def use(self, shape: Shape, names: tuple[str, ...], runs: Int64, steps: int) -> WrittenNormUse:
         """The norms of one kind. runs: (n, kernels) rows."""
         mine = runs.ravel()
         places = np.isin(self._rows, mine)
-        forward = np.unique(np.concatenate((self._operators[places], self._outer[places])))
+        own = self._operators[places]
+        forward = np.unique(np.concatenate((own, outermost_operator(self._trace, self._links, own))))
         again = (self._forward != UNKNOWN) & np.isin(self._forward, forward)
         everyone = np.concatenate((mine, self._rows[again]))
         tensors = FORWARD_TENSORS + (BACKWARD_TENSORS if again.any() else 0)
