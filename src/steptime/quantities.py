@@ -107,6 +107,15 @@ def format_bytes(count: float) -> str:
     return f"{_three_digits(count)} TiB"
 
 
+PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+
+
+def format_rate(rate: float) -> str:
+    """A rate with a decimal prefix, the unit to follow: "12.3 T"."""
+    size, prefix = next(((size, prefix) for size, prefix in PREFIXES if rate >= size), (1.0, ""))
+    return f"{rate / size:.3g} {prefix}"
+
+
 def format_source(source: SourceLine) -> str:
     """Where a line is, short: "train.py:12"; the file alone where the line is not known (0)."""
     file = source.file.replace(chr(92), "/").rsplit("/", 1)[-1]

@@ -23,15 +23,20 @@ from steptime.advice.evidence import (
     GradientUse,
     KernelUse,
     MachineUse,
+    MemoryUse,
     OperatorUse,
     OptimizerUse,
     RankUse,
+    RooflineUse,
+    ScalingUse,
     SiteUse,
     StepSummary,
+    WrittenNormUse,
 )
-from steptime.analysis.graph_launches import GraphUse
+from steptime.analysis.graph_launches import EagerUse, GraphUse
 from steptime.analysis.stragglers.comparison import LateRank
 from steptime.quantities import Estimate, SourceLine
+from steptime.trace.vendors import BUCKET_TO_GRADIENT
 
 STEP = 20 * MS
 NOTHING = Estimate(0.0, 0.0, 0.0, 5)
@@ -192,6 +197,31 @@ _PAGEABLE = replace(
 """Of a run whose profiled steps took longer than others: copies and the waits for them took more than a usual step."""
 
 _GUARD = CompilerEventUse(SourceLine("train.py", 11, "forward"), "tensor 'x' size mismatch at index 0", 3)
+_NVJET = "nvjet_sm90_tst_128x256_64x4_1x2_h_bz_coopA_NNT"
+_WRITTEN_NORM = WrittenNormUse(
+    "RMS norm",
+    (16, 559, 1024),
+    49,
+    784,
+    3 * MS,
+    3.6e9 / 4,
+    ("copy", "pow", "mean", "add", "rsqrt", "mul", "copy", "mul"),
+)
+_SCALING = ScalingUse(about(0.1 * MS), about(0.4 * MS), about(1.5 * MS))
+_CLIPPED = (
+    kernel("linalg_vector_norm", 290, 0.9 * MS, "latency", at_roofline=0.1 * MS),
+    kernel("mul_", 290, 0.8 * MS, "latency", at_roofline=0.2 * MS),
+)
+_COMPUTING = RooflineUse(14 * MS, 3 * MS, 1 * MS, 0, 3e12, 4e9)
+_LATENT = replace(HEALTHY, roofline=RooflineUse(2 * MS, 3 * MS, 13 * MS, 0, 3e11, 4e8))
+
+
+def _flash(size: int, duration: float, name: str) -> KernelUse:
+    shapes = f"[[8, 2048, 16, {size}], [8, 2048, 16, {size}], [8, 2048, 16, {size}]]"
+    return kernel("_flash_attention_forward", 24, duration, at_roofline=duration / 2, shapes=shapes, name=name)
+
+
+_GRAPHS = GraphUse(2, 0, 222, 0.82, 0, 0, 14, (EagerUse("AccumulateGrad", 51, 0.5 * MS), EagerUse("AdamW.step", 1, MS)))
 _BREAK = CompilerEventUse(SourceLine("train.py", 14), "Unsupported Tensor.item()", 2, "Set capture_scalar_outputs.")
 
 PLANTED_TRACES: dict[str, dict[str, Case]] = {
@@ -244,6 +274,18 @@ PLANTED_TRACES: dict[str, dict[str, Case]] = {
             kernels=(kernel("add_", 1800, 3 * MS, "latency"),),
             step=replace(HEALTHY.step, compiled=True),
             compiler=CompilerUse("compiled", breaks=(_BREAK,)),
+        ),
+        "fires-beside-graphs": replace(
+            HEALTHY,
+            categories=categories(overhead=11 * MS),
+            kernels=(kernel("mm", 222, 3 * MS, "latency"), kernel("nll_loss_forward", 14, 1 * MS, "latency")),
+            step=replace(HEALTHY.step, compiled=True, graphs=_GRAPHS),
+        ),
+        "fires-beside-free-memory": replace(
+            HEALTHY,
+            categories=categories(overhead=11 * MS),
+            kernels=(kernel("add_", 1800, 3 * MS, "latency"),),
+            memory=MemoryUse("cuda", 2 << 30, 80 << 30),
         ),
         "fires-on-one-stall": replace(
             HEALTHY,
@@ -354,6 +396,17 @@ PLANTED_TRACES: dict[str, dict[str, Case]] = {
         ),
         "fires-within-the-device": replace(
             HEALTHY, categories=categories(copy=2 * MS), copies=(copy("DtoD", "", 2.2 * MS, 2 * MS),)
+        ),
+        "fires-out-of-buckets": replace(
+            HEALTHY,
+            categories=categories(copy=2 * MS),
+            copies=(copy("DtoD", "", 2.2 * MS, 2 * MS, operator=BUCKET_TO_GRADIENT),),
+        ),
+        "fires-on-launches-out-of-buckets": replace(
+            HEALTHY,
+            categories=categories(overhead=3 * MS, copy=0.1 * MS),
+            copies=(copy("DtoD", "", 0.2 * MS, 0.1 * MS, operator=BUCKET_TO_GRADIENT),),
+            gaps=(gap("overhead", BUCKET_TO_GRADIENT, 2.5 * MS, 160.0),),
         ),
         "clean": replace(HEALTHY, copies=(copy("DtoH", "pinned", 2 * MS, 0.01 * MS),)),
     },
@@ -486,6 +539,9 @@ PLANTED_TRACES: dict[str, dict[str, Case]] = {
             _NETWORK, collectives=(CollectiveUse("recv 0<-1", "pp", 16, about(5 * MS), about(0.1 * MS), 8e6),)
         ),
         "clean-no-stages": _NETWORK,
+        "clean-sends-of-an-all-to-all": replace(
+            _NETWORK, collectives=(CollectiveUse("SendRecv", "", 16, about(5 * MS), about(4 * MS)),)
+        ),
     },
     "device-not-traced": {
         "fires": Case(
@@ -495,6 +551,67 @@ PLANTED_TRACES: dict[str, dict[str, Case]] = {
         "clean": HEALTHY,
         "clean-cpu": Case(
             step=StepSummary(about(STEP), 5, 5, 0, "trace", "cpu"), categories=categories(overhead=1 * MS)
+        ),
+    },
+    "few-tiles": {
+        "fires": _more(kernel("mm", 10, 6 * MS, waves=8 / 132, at_roofline=0.4 * MS)),
+        "fires-a-little-over-a-wave": _more(kernel("mm", 10, 9 * MS, waves=1.1, at_roofline=3 * MS, name=_NVJET)),
+        "clean-blocks-that-overlap": _more(kernel("mm", 10, 6 * MS, waves=1.1, at_roofline=3 * MS)),
+        "clean-near-its-peak": _more(kernel("mm", 10, 6 * MS, waves=0.7, at_roofline=5.5 * MS)),
+        "clean-full-waves": _more(kernel("mm", 10, 6 * MS, waves=3.9, at_roofline=3 * MS, name=_NVJET)),
+        "clean": HEALTHY,
+    },
+    "padded-heads": {
+        "fires": _more(_flash(80, 6 * MS, name="void flash_fwd_kernel<Flash_fwd_kernel_traits<128, 64, 64, 4> >")),
+        "fires-without-a-name": replace(
+            _more(_flash(192, 9 * MS, name="attn_fwd.kd")), machine=replace(A100, name="AMD Instinct MI300X")
+        ),
+        "clean-fits": _more(
+            _flash(128, 6 * MS, name="void flash_fwd_kernel<Flash_fwd_kernel_traits<128, 64, 64, 4> >")
+        ),
+        "clean-name-does-not-tell": _more(_flash(80, 6 * MS, name="cudnn_sdpa")),
+        "clean": HEALTHY,
+    },
+    "written-out-norm": {
+        "fires": replace(HEALTHY, written_norms=(_WRITTEN_NORM,)),
+        "fires-with-a-line": replace(HEALTHY, written_norms=(replace(_WRITTEN_NORM, source=LINE),)),
+        "clean": HEALTHY,
+        "clean-little-work": replace(HEALTHY, written_norms=(replace(_WRITTEN_NORM, duration=0.2 * MS),)),
+    },
+    "room-for-batch": {
+        "fires": replace(
+            _LATENT, memory=MemoryUse("cuda", 2 << 30, 80 << 30), categories=categories(overhead=1.0 * MS)
+        ),
+        "clean-memory-is-used": replace(_LATENT, memory=MemoryUse("cuda", 60 << 30, 80 << 30)),
+        "clean-large-kernels": replace(HEALTHY, memory=MemoryUse("cuda", 2 << 30, 80 << 30), roofline=_COMPUTING),
+        "clean": HEALTHY,
+    },
+    "loss-scaling": {
+        "fires": replace(HEALTHY, scaling=_SCALING, categories=categories(sync=2 * MS, overhead=1.0 * MS)),
+        "fires-with-lost-updates": replace(
+            HEALTHY,
+            scaling=_SCALING,
+            step=replace(HEALTHY.step, scaled=100, skipped=3),
+            categories=categories(sync=2 * MS, overhead=1.0 * MS),
+        ),
+        "clean-without-units-for-bfloat16": replace(
+            HEALTHY, scaling=_SCALING, machine=replace(A100, rates=(("float32", 15e12), ("float16", 125e12)))
+        ),
+        "clean": HEALTHY,
+    },
+    "single-tensor-clipping": {
+        "fires": replace(
+            HEALTHY,
+            categories=categories(overhead=2.5 * MS),
+            kernels=(*_CLIPPED, *HEALTHY.kernels),
+            gaps=(
+                gap("overhead", "aten::linalg_vector_norm", 1.5 * MS, 290.0),
+                gap("overhead", "aten::mul_", 1.0 * MS, 290.0),
+            ),
+        ),
+        "clean": HEALTHY,
+        "clean-batched": _more(
+            kernel("_foreach_norm", 8, 1 * MS, "latency"), kernel("linalg_vector_norm", 1, 0.01 * MS)
         ),
     },
     "unrecorded-work": {

@@ -8,19 +8,24 @@ from typing import Any
 
 import numpy as np
 import pytest
-from traces import MAIN, Events, Written, called, kernel, launch, operator, python, write
+from traces import MAIN, Event, Events, Written, called, happened, kernel, launch, operator, python, write
 
-from steptime.advice.device_evidence import with_recorded_device
-from steptime.advice.evidence import Case, CategoryUse, StepSummary
+from steptime.advice.device_evidence import on_one_machine, with_recorded_device
+from steptime.advice.evidence import Case, CategoryUse, KernelUse, RooflineUse, StepSummary
+from steptime.advice.propose import propose
 from steptime.analysis.categories import Breakdown, Category
+from steptime.analysis.graph_launches import GraphUse
 from steptime.analysis.recorded_breakdown import RecordedBreakdown
 from steptime.analysis.step_context import StepContext, step_context
 from steptime.analysis.timeline import Phase
+from steptime.cli.trial import case_and_findings
 from steptime.intervals import EMPTY, union
 from steptime.machine.datasheet import look_up
 from steptime.machine.machine import Machine
 from steptime.quantities import Estimate
+from steptime.report.sentences import bounds_text
 from steptime.trace.table import Trace
+from steptime.trace.vendors import BUCKET_TO_GRADIENT
 
 A100 = look_up("NVIDIA A100-SXM4-80GB")
 SHAPES: dict[str, Any] = {"Input Dims": [[1024, 1024], []], "Input type": ["float", "Scalar"]}
@@ -123,3 +128,100 @@ def test_without_kernels_there_is_the_roofline_of_the_processor_alone(written: W
 
 def test_without_a_profile_the_case_stays_as_it_was() -> None:
     assert with_recorded_device(CASE, category()) is CASE
+
+
+@pytest.mark.parametrize(
+    ("size", "members", "there"),
+    [
+        (2, "[0, 1]", True),
+        (2, "[6, 7]", True),
+        (2, "[7, 8]", False),
+        (4, "[0, 2, 4, 6]", True),
+        (16, "", False),
+        (8, "", True),
+        (4, "", False),  # of one machine or of several
+        (0, "", False),
+        (2, "[0, 8, 16]", False),
+    ],
+)
+def test_a_group_is_on_one_machine_where_its_ranks_say_so(size: int, members: str, there: bool) -> None:
+    assert on_one_machine(size, members, 8) is there
+
+
+def test_the_bus_bandwidth_of_a_real_job_is_set_against_its_link(shared_data: Path) -> None:
+    case, findings = case_and_findings(shared_data / "hta/nccl_parser_config/nccl_data.json.gz")
+    reduce = case.collectives[0]
+    assert reduce.bytes is not None
+    assert reduce.bus_bandwidth == pytest.approx(reduce.bytes / reduce.duration.value * 1e9, rel=1e-3), "of two ranks"
+    assert reduce.link == "NVLink's 300 GB/s"
+    assert reduce.link_share == pytest.approx(0.0219, rel=0.01)
+    told = {finding.code: finding for finding in findings}
+    assert "of NVLink's 300 GB/s" in told["ST805"].evidence[0]
+    assert "161 gradients (97.5 MiB)" in told["ST406"].summary
+
+
+def test_copies_of_data_parallel_training_are_called_so() -> None:
+    """A recording of an H100: the reducer copies 16 gradients out of its buckets; one more copy is the model's."""
+    case, findings = case_and_findings(Path(__file__).parents[1] / "data" / "gpu" / "ddp")
+    (copied,) = (use for use in case.copies if use.operator == BUCKET_TO_GRADIENT)
+    assert (copied.calls, copied.bytes) == (16, 134283264)
+    (told,) = (finding for finding in findings if finding.code == "ST406")
+    assert "gradient_as_bucket_view=True" in told.advice
+    assert told.savings is not None
+    assert told.savings.value == pytest.approx(copied.exposed.value, rel=0.02)
+    (fix,) = (each for each in propose(case, findings) if "bucket_view" in each.option.label)
+    assert fix.option.saving is not None
+    assert fix.option.saving.value >= told.savings.value
+
+
+def product(begin: float, **numbered: Any) -> Event:
+    return operator("aten::mm", begin, begin + 26, **_product(), **numbered)
+
+
+def multiplied(begin: float, **numbered: Any) -> Event:
+    return happened("kernel", "sgemm", begin, begin + 50, (0, 7), device=0, stream=7, **numbered)
+
+
+def called_without_number(begin: float, **numbered: Any) -> Event:
+    return happened("cuda_runtime", "hipExtModuleLaunchKernel", begin, begin + 5, (1, MAIN), **numbered)
+
+
+@pytest.mark.parametrize(
+    ("of_call", "of_kernel", "known"),
+    [
+        (
+            {"External id": 25},
+            {"External id": 25},
+            True,
+        ),  # torch for ROCm: no correlation, and the operator has another
+        ({}, {}, True),  # no number at all: one call, one kernel, in this order
+        ({}, {"External id": 7}, False),
+        ({"correlation": 3}, {"External id": 3}, False),  # Kineto's external id is an operator's, not a call's
+    ],
+)
+def test_a_kernel_is_its_operators_whatever_number_its_launch_has(
+    written: Written, of_call: dict[str, int], of_kernel: dict[str, int], known: bool
+) -> None:
+    events = [product(0, **{"External id": 513}), called_without_number(10, **of_call), multiplied(40, **of_kernel)]
+    case = with_recorded_device(CASE, category(window(written(events))))
+    (use,) = case.kernels
+    assert (use.operator, bool(use.shapes)) == (("aten::mm", True) if known else ("", False))
+
+
+def test_kernels_of_several_streams_are_not_linked_by_time(written: Written) -> None:
+    other = happened("kernel", "sgemm", 60, 90, (0, 8), device=0, stream=8)
+    calls = [called_without_number(10), called_without_number(16)]
+    case = with_recorded_device(CASE, category(window(written([product(0), *calls, multiplied(40), other]))))
+    assert {use.operator for use in case.kernels} == {""}
+
+
+def test_why_kernels_have_no_work_is_what_is_so(written: Written) -> None:
+    roofline = RooflineUse(0, 0, 0, 5e4, 0, 0)
+    lost = KernelUse("sgemm", "", 1, 5e4, "unmodelled")
+    case = replace(CASE, kernels=(lost,))
+    assert "does not tell which operators" in bounds_text(roofline, case)
+    assert "record_shapes=True" in bounds_text(roofline, replace(case, kernels=(replace(lost, operator="aten::mm"),)))
+    known = replace(lost, operator="vllm::moe", shapes="[[8, 8]]")
+    assert "no model of their operators" in bounds_text(roofline, replace(case, kernels=(known,)))
+    graphs = replace(CASE.step, graphs=GraphUse(1, 0, 9, 0.9, 0, 0))
+    assert "those of a graph" in bounds_text(roofline, replace(case, step=graphs))

@@ -212,7 +212,7 @@ def test_collectives_that_some_rank_has_more_of_are_not_compared(written: Writte
     uneven = compare([one, two])
     assert rank_uses(uneven) == ()
     assert uneven is not None
-    assert "AllReduce" in uneven.notes[0]
+    assert "all_reduce" in uneven.notes[0]
     gather = [step(0, 900), collective(500, 90, "AllGather")]
     both = compare([summary(written([*gather, collective(0, 300)]), 0), summary(written(gather), 1)])
     assert both is not None

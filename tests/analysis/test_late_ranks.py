@@ -10,7 +10,6 @@ import pytest
 from analysis.rank_summaries import CALLS, MS, TRANSFER, exchange, job, summary
 
 from steptime.analysis.stragglers.comparison import LateRank, RankComparison
-from steptime.analysis.stragglers.matching import bus_factor
 from steptime.analysis.stragglers.straggler import by_chance, compare, tail_of_student, telling
 from steptime.analysis.stragglers.summary import (
     MOST_BLOCKS,
@@ -21,6 +20,7 @@ from steptime.analysis.stragglers.summary import (
     kept_calls,
     widened,
 )
+from steptime.analysis.traffic import bus_factor
 
 STEPS = 5
 

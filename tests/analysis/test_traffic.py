@@ -28,6 +28,7 @@ from steptime.analysis.traffic import (
 )
 from steptime.trace.reader import read
 from steptime.trace.table import Trace
+from steptime.trace.vendors import BUCKET_TO_GRADIENT
 
 
 @pytest.fixture
@@ -94,7 +95,8 @@ def test_collectives_have_group_size_bytes_and_exposed_time(written: Written) ->
     hidden = [launch(9, 0, 1), kernel(9, 100, 200)]
     trace = written([step(0, 1000), *hidden, *reduced(1, 150, 300, **said), *reduced(2, 400, 450, **said)])
     _, (total,), _ = found_in(trace)
-    assert (total.name, total.group, total.size) == ("allreduce", "default_pg", 2)
+    assert (total.name, total.group, total.size) == ("all_reduce", "default_pg", 2)
+    assert total.bus_bandwidth == pytest.approx(2 * 500 * 2 / 200e-6), "factor 2 (n - 1) / n of two ranks is 1"
     assert total.calls.tolist() == [2]
     assert total.bytes is not None
     assert total.bytes.tolist() == [2 * 500 * 2]
@@ -117,7 +119,35 @@ def test_a_collective_without_a_host_is_known_by_its_kernel(written: Written) ->
     lost = kernel(7, 100, 200, "ncclKernel_AllGather_RING_LL_Sum_int8_t(ncclDevComm*, unsigned long)", 20)
     own = kernel(8, 300, 350, "void (anonymous namespace)::cross_device_reduce_1stage<float, 2>(RankData*)", 20)
     _, totals, _ = found_in(written([step(0, 1000), lost, own]))
-    assert [(each.name, each.bytes) for each in totals] == [("AllGather", None), ("cross_device_reduce_1stage", None)]
+    assert [(each.name, each.bytes) for each in totals] == [("all_gather", None), ("cross_device_reduce_1stage", None)]
+
+
+def test_an_all_to_all_has_one_name_whatever_says_it(written: Written) -> None:
+    """Its kernel is that of sends and receives; NVTX ranges of torch count as operators."""
+    sends = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
+    nvtx = [operator("record_param_comms", 10, 50), operator("nccl:all_to_all", 12, 48)]
+    known: dict[str, Any] = {"Collective name": "alltoall_base"}
+    noted = [operator("record_param_comms", 110, 150, **known)]
+    ran = [launch(1, 20, 25), kernel(1, 100, 110, sends, 20), launch(2, 120, 125), kernel(2, 200, 210, sends, 20)]
+    _, (total,), _ = found_in(written([step(0, 1000), *nvtx, *noted, *ran]))
+    assert (total.name, total.calls.tolist()) == ("all_to_all", [2])
+
+
+def test_what_torch_gives_the_library_as_one_is_what_the_kernel_is(written: Written) -> None:
+    ran: list[Event] = []
+    known: dict[str, Any] = {"Collective name": "coalesced"}
+    for at, name in ((1, "ncclDevKernel_AllGather_RING_LL(...)"), (2, "ncclDevKernel_SendRecv(...)")):
+        record = operator("record_param_comms", 100 * at, 100 * at + 50, **known)
+        ran += [record, launch(at, 100 * at + 1, 100 * at + 5), kernel(at, 100 * at + 60, 100 * at + 70, name, 20)]
+    _, totals, _ = found_in(written([step(0, 1000), *ran]))
+    assert sorted(each.name for each in totals) == ["all_gather", "coalesced"]
+
+
+def test_copies_out_of_buckets_are_the_reducers(written: Written) -> None:
+    asked = [operator(BUCKET_TO_GRADIENT, 0, 90), operator("aten::copy_", 5, 80)]
+    moved = [called("cudaMemcpyAsync", 10, 20, 1), copy(1, 50, 150, "Memcpy DtoD (Device -> Device)", size=1000)]
+    (total,), _, _ = found_in(written([step(0, 1000), *asked, *moved]))
+    assert total.operator == BUCKET_TO_GRADIENT
 
 
 @pytest.mark.parametrize(
@@ -224,7 +254,7 @@ def test_collectives_of_a_real_job_are_the_published_ones(shared_data: Path) -> 
     trace = read(shared_data / "hta/nccl_parser_config/nccl_data.json.gz")
     _, (reduce, broadcast), _ = found_in(trace)
     assert int(reduce.calls.sum() + broadcast.calls.sum()) == 21
-    assert (reduce.name, reduce.group, reduce.size) == ("allreduce", "default_pg", 2)
+    assert (reduce.name, reduce.group, reduce.size) == ("all_reduce", "default_pg", 2)
     assert broadcast.name == "broadcast"
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from steptime.machine.datasheet import DATASHEETS, look_up
+from steptime.machine.datasheet import DATASHEETS, interconnect_of, look_up
 
 
 @pytest.mark.parametrize(
@@ -100,3 +100,39 @@ def test_no_figure_is_the_sparse_one() -> None:
         if sheet.half is not None:
             assert sheet.half / sheet.float32 <= 32
             assert sheet.tf32 is None or sheet.half / sheet.tf32 == pytest.approx(2, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("name", "link", "rate"),
+    [
+        ("NVIDIA H100 80GB HBM3", "NVLink", 450e9),
+        ("NVIDIA H200", "NVLink", 450e9),
+        ("NVIDIA B200", "NVLink", 900e9),
+        ("NVIDIA A100-SXM4-80GB", "NVLink", 300e9),
+        ("NVIDIA A800-SXM4-80GB", "NVLink", 200e9),
+        ("Tesla V100-SXM2-32GB", "NVLink", 150e9),
+        ("Tesla T4", "PCIe Gen3 x16", 16e9),
+        ("NVIDIA L40S", "PCIe Gen4 x16", 32e9),
+        ("AMD Instinct MI300X", "Infinity Fabric", 448e9),
+    ],
+)
+def test_what_joins_devices_of_one_machine(name: str, link: str, rate: float) -> None:
+    """Datasheets print both directions together; a bus bandwidth is of one."""
+    found = interconnect_of(name)
+    assert found is not None
+    assert (found.name, found.rate) == (link, rate)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "NVIDIA A100 80GB PCIe",
+        "NVIDIA H100 PCIe",
+        "NVIDIA H100 NVL",
+        "NVIDIA A40",
+        "NVIDIA H100 80GB HBM3 MIG 1g.10gb",
+        "x",
+    ],
+)
+def test_a_bridge_that_a_name_does_not_tell_is_not_assumed(name: str) -> None:
+    assert interconnect_of(name) is None

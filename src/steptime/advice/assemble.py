@@ -40,6 +40,7 @@ from steptime.advice.segment_evidence import segment_uses
 from steptime.advice.step_evidence import (
     category_uses,
     contention_use,
+    gpu_busy,
     gpu_uses,
     left_to,
     phase_uses,
@@ -95,6 +96,7 @@ def assemble(
     operators = at_calling_lines(operators, process.called, paths)
     roots = tuple(record_of(RootUse, root) for root in process.roots)
     step = step_summary(process, layout.timeline, usual, len(with_tracer) - len(usual))
+    step = replace(step, gpu_busy=gpu_busy(steps, usual, telemetry, process.devices))
     if step.mode == "backward":
         operators = with_updates_by_hand(operators, roots)
     return Case(

@@ -12,6 +12,7 @@ for that, and so is the optimiser, which has a rule of its own.
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -33,10 +34,14 @@ from steptime.advice.evidence import (
     Prediction,
     ReplayUse,
     RooflineUse,
+    ScalingUse,
+    StepSummary,
+    WrittenNormUse,
     record_of,
 )
 from steptime.advice.kernels import (
     COPIES,
+    MATRIX,
     POINTWISE,
     above_peaks,
     elements,
@@ -45,29 +50,35 @@ from steptime.advice.kernels import (
     short_kernel,
     spent,
 )
+from steptime.advice.loss_scaling import scaling_use
 from steptime.advice.models import changing_work, gradient_use
 from steptime.advice.savings import at_most, named, of_usual_steps, ratio, scaled
 from steptime.advice.step_evidence import optimizer_uses
-from steptime.analysis.breakdown import breakdown_of
+from steptime.advice.written_norms import written_norms
+from steptime.analysis.breakdown import breakdown_of, device_of
 from steptime.analysis.categories import Breakdown, Category
+from steptime.analysis.graph_launches import graph_use
 from steptime.analysis.idle import gap_totals, gaps_of
+from steptime.analysis.kernel_names import multiplies
 from steptime.analysis.op_cost.call import ELEMENT_BYTES
 from steptime.analysis.op_cost.op_cost import UNMODELLED
 from steptime.analysis.operators import DISPATCH_GAP, OperatorUse
 from steptime.analysis.recorded_breakdown import RecordedBreakdown
 from steptime.analysis.roofline import BOUNDS, COMMUNICATION, KernelGroup, Roofline, draw
 from steptime.analysis.step_context import StepContext
+from steptime.analysis.tiles import waves_of
 from steptime.analysis.timeline import Phase
 from steptime.analysis.traffic import AllocationTotal, allocations_of, collectives_of, copies_of
 from steptime.analysis.what_if.what_if import Replay, rerun
 from steptime.arrays import Int32, Int64, distinct, give_back
 from steptime.intervals import contains, union
+from steptime.machine.datasheet import interconnect_of, look_up
 from steptime.machine.machine import Machine
-from steptime.quantities import SourceLine, mean_of_series
+from steptime.quantities import SourceLine, format_rate, mean_of_series
 from steptime.trace.details import details_of
 from steptime.trace.links import UNKNOWN, Links, function_name, source_line
 from steptime.trace.table import ABSENT, EventKind, Trace
-from steptime.trace.vendors import OPTIMIZER_STEP, matching
+from steptime.trace.vendors import OPTIMIZER_STEP, is_compiled, matching, of_symbols
 
 MOST_REPLAYED = 3
 """Groups of kernels that the replay speeds up: each is a replay of its own, and a fourth would not be read."""
@@ -95,9 +106,21 @@ def _kernel(group: KernelGroup, trace: Trace, links: Links) -> KernelUse:
         name=group.name[:LONGEST_TEXT],
         shapes=group.shapes if len(group.shapes) <= LONGEST_TEXT else "",
         blocks=max(int(trace.events.blocks[group.example]), 0),
+        waves=_waves(group, trace),
         at_roofline=float(group.at_roofline) if group.at_roofline is not None else None,
         source=source_behind(trace, links, group.example),
     )
+
+
+def _waves(group: KernelGroup, trace: Trace) -> float | None:
+    """Of a matrix product, on the device of its longest kernel."""
+    operator = plain_name(group.operator)
+    if operator not in MATRIX or not multiplies(group.name):
+        return None
+    sizes = {device.number: device.multiprocessors for device in trace.devices}
+    size = sizes.get(int(trace.events.device[group.example]), 0)
+    blocks = max(int(trace.events.blocks[group.example]), 0)
+    return waves_of(group.name, operator, shapes_of(group.shapes), blocks, size)
 
 
 def gap_uses(steps: StepContext) -> tuple[GapUse, ...]:
@@ -134,20 +157,48 @@ def copy_uses(steps: StepContext) -> tuple[CopyUse, ...]:
     return tuple(record_of(CopyUse, each, bytes=size) for each, size in zip(totals, sizes, strict=True))
 
 
-def roofline_use(roofline: Roofline, case: Case) -> RooflineUse | None:
-    """The case's computing by its bounds; None where nothing computed. The shares are those of the steps that the
-    roofline is of: profiled ones, which may take longer than the case's."""
+def collective_uses(steps: StepContext) -> tuple[CollectiveUse, ...]:
+    """The collectives of the steps, the longest first."""
+    link, there = interconnect_of(device_of(steps.trace)), len(steps.trace.devices)
+    uses = []
+    for each in collectives_of(steps)[:MOST_GAPS]:
+        use = record_of(CollectiveUse, each)
+        if link is not None and on_one_machine(each.size, each.members, there):
+            share = each.bus_bandwidth / link.rate if each.bus_bandwidth is not None else None
+            name = f"{link.name}'s {format_rate(link.rate)}B/s"
+            use = replace(use, link=name, link_share=share if share is not None and share <= 1 else None)
+        uses.append(use)
+    return tuple(uses)
+
+
+def on_one_machine(size: int, members: str, devices: int) -> bool:
+    """Whether all ranks of a group are on one machine of so many devices, where each machine has as many ranks in a
+    row. members: the ranks, as a trace spells them ("[0, 1, 2, 3]"), "" where it does not."""
+    ranks = [int(number) for number in RANK.findall(members)]
+    if not 0 < size <= devices:
+        return False
+    return len({rank // devices for rank in ranks}) == 1 if len(ranks) == size else not ranks and size == devices
+
+
+def roofline_use(roofline: Roofline, case: Case, device: str = "") -> RooflineUse | None:
+    """The case's computing by its bounds; None where nothing computed. device: its name, whose datasheet counts. The
+    shares are those of the steps that the roofline is of: profiled ones, which may take longer than the case's."""
     if not len(roofline.split) or not roofline.split.any():
         return None
     step, compute = case.step.duration.value, named(case.categories, "compute")
-    utilization = roofline.utilization if step else None
-    if utilization is not None:
-        utilization = min(1.0, utilization * roofline.wall / step)
+    utilization, mfu, hfu = (
+        share * roofline.wall / step if share is not None and step else None
+        for share in (roofline.utilization, roofline.mfu, roofline.hfu)
+    )
+    utilization = min(1.0, utilization) if utilization is not None else None
+    mfu, hfu = (share if share is not None and share <= 1 else None for share in (mfu, hfu))
+    sheet = look_up(device) if device else None
+    rated = sheet.matrix_rate(roofline.dtype) if sheet is not None else None
     split = roofline.split.mean(axis=0)
     if compute is not None:
         split *= compute.duration.value / split.sum()
     parts = dict(zip(BOUNDS, split.tolist(), strict=True))
-    return record_of(RooflineUse, roofline, utilization=utilization, **parts)
+    return record_of(RooflineUse, roofline, utilization=utilization, mfu=mfu, hfu=hfu, rated=rated, **parts)
 
 
 RELIEVED = {
@@ -215,6 +266,7 @@ def machine_use(machine: Machine | None) -> MachineUse | None:
     )
 
 
+RANK = re.compile(r"\d{1,9}")
 FUSIBLE = POINTWISE | COPIES
 """A cast or a change of layout is part of the next kernel once they are fused."""
 MOST_CHAINS = 50
@@ -223,7 +275,7 @@ MOST_CHAINS = 50
 
 def chain_uses(trace: Trace, links: Links, steps: int) -> tuple[ChainUse, ...]:
     """The chains of the steps, the longest kind first. steps: how many were linked."""
-    rows = _pointwise(trace, links)
+    rows = _of_operators(trace, links)
     if not len(rows):
         return ()
     size, item = _sizes(trace, links.operator[rows])
@@ -242,7 +294,7 @@ def chain_uses(trace: Trace, links: Links, steps: int) -> tuple[ChainUse, ...]:
     return tuple(sorted(uses, key=lambda use: -use.duration)[:MOST_CHAINS])
 
 
-def _pointwise(trace: Trace, links: Links) -> Int64:
+def _of_operators(trace: Trace, links: Links) -> Int64:
     """Rows of the kernels of steps that an operator launched, the optimiser's left out, by stream and time."""
     events = trace.events
     rows: Int64 = np.flatnonzero((events.event_kind == EventKind.KERNEL) & (links.step != UNKNOWN))
@@ -348,19 +400,26 @@ def with_device(
         categories=_with_recoverable(case.categories, ratio(above_peaks(computing), spent(computing))),
         gaps=tuple(_placed(use, use.cause, known) for use in _usual_gaps(gap_uses(steps), breakdown, case)),
         copies=copy_uses(steps),
-        collectives=tuple(record_of(CollectiveUse, each) for each in collectives_of(steps)[:MOST_GAPS]),
+        collectives=collective_uses(steps),
         allocations=tuple(map(_allocation, allocations_of(steps)[:MOST_GAPS])),
         kernels=tuple(_placed(use, use.operator, known) for use in kernels),
         operators=_bound_as_kernels(case.operators, roofline.groups),
         chains=tuple(_placed(use, use.operators[0], known) for use in chain_uses(trace, links, len(steps))),
+        written_norms=norm_uses(steps),
+        scaling=_usual_scaling(scaling_use(steps), breakdown, case),
         replay=replay_use(replay, case.categories),
     )
 
 
+def norm_uses(steps: StepContext) -> tuple[WrittenNormUse, ...]:
+    """The norms that the steps write out in single operators, the longest first."""
+    trace, links = steps.trace, steps.links
+    return written_norms(trace, links, _of_operators(trace, links), len(steps))
+
+
 def _usual_gaps(gaps: Sequence[GapUse], breakdown: Breakdown, case: Case) -> Iterator[GapUse]:
     """The gaps as long as in the case's steps: the host of traced ones is slower, so that the device idles longer."""
-    means = breakdown.entries.mean(axis=0).tolist()
-    traced = {category.name.lower(): spent for category, spent in zip(Category, means, strict=True)}
+    traced = _traced(breakdown)
     for gap in gaps:
         duration = of_usual_steps(gap.duration, traced[gap.category], named(case.categories, gap.category))
         factor = ratio(duration.value, gap.duration.value)
@@ -368,6 +427,22 @@ def _usual_gaps(gaps: Sequence[GapUse], breakdown: Breakdown, case: Case) -> Ite
             continue
         functions = tuple((name, factor * spent) for name, spent in gap.functions)
         yield replace(gap, duration=duration, longest=round(factor * gap.longest), functions=functions)
+
+
+def _traced(breakdown: Breakdown) -> dict[str, float]:
+    """ns per traced step by category."""
+    means = breakdown.entries.mean(axis=0).tolist()
+    return {category.name.lower(): spent for category, spent in zip(Category, means, strict=True)}
+
+
+def _usual_scaling(use: ScalingUse | None, breakdown: Breakdown, case: Case) -> ScalingUse | None:
+    """Its idle time as long as in the case's steps, likewise."""
+    if use is None:
+        return None
+    traced = _traced(breakdown)
+    launching = of_usual_steps(use.launching, traced["overhead"], named(case.categories, "overhead"))
+    waiting = of_usual_steps(use.waiting, traced["sync"], named(case.categories, "sync"))
+    return replace(use, launching=launching, waiting=waiting)
 
 
 def generated_sources(trace: Trace, links: Links) -> dict[str, SourceLine]:
@@ -407,10 +482,17 @@ def with_processor(case: Case, steps: StepContext) -> Case:
 def _on_machine(case: Case, steps: StepContext, roofline: Roofline) -> Case:
     return replace(
         case,
-        roofline=roofline_use(roofline, case),
+        roofline=roofline_use(roofline, case, device_of(steps.trace)),
         machine=machine_use(roofline.machine),
         optimizers=case.optimizers or optimizer_uses(steps.trace, steps.links, steps.windows),
     )
+
+
+def with_graphs(step: StepSummary, steps: StepContext) -> StepSummary:
+    """The step with what its trace says of generated code and of graphs, which is the same evidence with a recording
+    beside it and without."""
+    generated = bool(of_symbols(steps.trace, is_compiled).any())
+    return replace(step, compiled=generated, graphs=graph_use(steps))
 
 
 def with_recorded_device(case: Case, recorded: RecordedBreakdown) -> Case:
@@ -420,7 +502,8 @@ def with_recorded_device(case: Case, recorded: RecordedBreakdown) -> Case:
     if steps is None:
         return case
     changing = changing_work(steps.trace, steps.boundaries, steps.phases[Phase.FORWARD])
-    case = replace(case, gradients=gradient_use(steps.trace, steps.boundaries), changing_work=changing)
+    gradients, step = gradient_use(steps.trace, steps.boundaries), with_graphs(case.step, steps)
+    case = replace(case, step=step, gradients=gradients, changing_work=changing)
     if not steps.on_device:
         return with_processor(case, steps)
     return with_device(case, steps, breakdown_of(steps), recorded.sources)

@@ -19,7 +19,8 @@ class KernelUse:
     a model. at_roofline: ns per step at the machine's peaks, None without a model or peaks. matrix_unit: whether
     it ran on tensor cores or their like, None where the name does not say. dimensions: of a matrix product that miss
     the matrix units' tile ("k = 1003"). shapes: the arguments' shapes, raw. blocks: of the longest one's grid, 0 where
-    unknown. counters: what Nsight Compute measured of it."""
+    unknown. waves: how many times the tiles of a product fill the device, one on each multiprocessor, None where it is
+    not known. counters: what Nsight Compute measured of it."""
 
     name: str
     operator: str
@@ -35,6 +36,7 @@ class KernelUse:
     dimensions: tuple[str, ...] = ()
     source: SourceLine | None = None
     blocks: int = 0
+    waves: float | None = None
     counters: KernelCounters | None = None
 
 
@@ -75,7 +77,10 @@ class CopyUse:
 @dataclass(frozen=True, slots=True)
 class CollectiveUse:
     """Collectives of one kind and process group. bytes per step (None: not in the trace); exposed: ns per step in which
-    nothing but communication ran."""
+    nothing but communication ran. size: ranks of the group, 0 where the trace does not say. bus_bandwidth: B/s as
+    NCCL-tests define it, waiting for other ranks included, None without bytes or size. link: what joins the group's
+    devices, by the datasheet, "" for ranks of several machines or where it is not known; link_share: of its rate in one
+    direction, None where it is more (a switch that reduces by itself)."""
 
     name: str
     group: str
@@ -83,6 +88,10 @@ class CollectiveUse:
     duration: Estimate
     exposed: Estimate
     bytes: float | None = None
+    size: int = 0
+    bus_bandwidth: float | None = None
+    link: str = ""
+    link_share: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +127,10 @@ class RooflineUse:
 
     flops and bytes: per step, of what has a model. number_format: the one with most of the FLOPs; peak: the upper bound
     of a matrix product in it, FLOP/s (None: unknown). matrix_unit: share of the matrix products' time on matrix units,
-    None where names do not say. utilization: of the step, what the FLOPs would take at the peaks of their formats
-    (MFU), None where an upper bound is unknown. modelled: share of the kernels' time that has a model."""
+    None where names do not say. utilization: of the step, what the FLOPs would take at the peaks of their formats, None
+    where an upper bound is unknown. mfu, hfu: the same by the device's datasheet, without and with what checkpointing
+    computes again; rated: the datasheet's rate of that format, FLOP/s. modelled: share of the kernels' time that has a
+    model."""
 
     compute: float
     memory: float
@@ -132,6 +143,9 @@ class RooflineUse:
     matrix_unit: float | None = None
     utilization: float | None = None
     modelled: float = 1.0
+    mfu: float | None = None
+    hfu: float | None = None
+    rated: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +162,33 @@ class ChainUse:
     bytes: float
     saved: float
     source: SourceLine | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenNormUse:
+    """Norms over the last dimension that several operators compute, on tensors of one shape. kind: "layer norm" or "RMS
+    norm". Per step: calls; kernels and duration, ns, with those that backward runs for them; bytes that one pass
+    forward and one backward move. operators: of one of them, in their order."""
+
+    kind: str
+    shape: tuple[int, ...]
+    calls: float
+    kernels: float
+    duration: float
+    bytes: float
+    operators: tuple[str, ...]
+    source: SourceLine | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ScalingUse:
+    """What a gradient scaler costs, ns per step: kernels that look through the gradients and scale them back;
+    launching: the device idles while the host launches these; waiting: it idles after the scaler has read whether a
+    gradient overflowed."""
+
+    kernels: Estimate
+    launching: Estimate
+    waiting: Estimate
 
 
 @dataclass(frozen=True, slots=True)

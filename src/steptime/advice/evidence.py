@@ -30,6 +30,8 @@ from steptime.advice.device_uses import (
     RankUse as RankUse,
     ReplayUse as ReplayUse,
     RooflineUse as RooflineUse,
+    ScalingUse as ScalingUse,
+    WrittenNormUse as WrittenNormUse,
 )
 from steptime.advice.run_uses import (
     CategoryUse as CategoryUse,
@@ -284,6 +286,8 @@ class Signal(Enum):
     REPLAY = "replay", "the step could not be replayed (no trace of a device)"
     ROOFLINE = "roofline", "no kernels on a device whose peaks are known"
     CHAINS = "chains", "no chain of pointwise kernels was seen (shapes must be recorded)"
+    WRITTEN_NORMS = "written_norms", "no norm was seen that is written out (shapes must be recorded, on a device)"
+    SCALING = "scaling", "no gradient scaler was traced on a device"
     RANKS = "ranks", "one rank alone, or no collectives that the ranks have in common"
     MEMORY = "memory", "no samples of memory (steptime run takes them)"
     LATENESS = "lateness", "no rank that the others wait for"
@@ -338,6 +342,8 @@ class Case:
     replay: ReplayUse | None = None
     roofline: RooflineUse | None = None
     chains: tuple[ChainUse, ...] = ()
+    written_norms: tuple[WrittenNormUse, ...] = ()
+    scaling: ScalingUse | None = None
     ranks: tuple[RankUse, ...] = ()
     rank: int | None = None
     lateness: LateRank | None = None
@@ -356,6 +362,12 @@ class Case:
     caught: CaughtUse | None = None
     gpus: tuple[GpuUse, ...] = ()
     compiler: CompilerUse | None = None
+
+    @property
+    def compiled(self) -> bool:
+        """Whether torch.compile or a captured graph is in use already, by the recording or by its trace."""
+        replays = self.step.graphs is not None and self.step.graphs.launches > 0
+        return bool(self.compilations) or any(root.compiled for root in self.roots) or self.step.compiled or replays
 
     @property
     def between_runs(self) -> float:

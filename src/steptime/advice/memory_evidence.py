@@ -28,6 +28,15 @@ def memory_rate(machine: MachineUse | None, size: float) -> float | None:
     return next((rate for each, rate in machine.updates if each >= size), machine.updates[-1][1])
 
 
+FREE = 0.5
+"""Of a device's memory: with so much of it free the batch can be twice as large."""
+
+
+def has_room(memory: MemoryUse) -> bool:
+    """Whether a batch of twice the size has room in the memory of a device."""
+    return memory.device != "cpu" and memory.capacity is not None and 0 < memory.peak <= FREE * memory.capacity
+
+
 SLOTS = {"Adam": 2, "AdamW": 2, "NAdam": 2, "RAdam": 2, "Adamax": 2, "Adadelta": 2, "Adagrad": 1, "RMSprop": 1,
          "Rprop": 2, "Lion": 1}  # fmt: skip
 """Tensors of a parameter's size that torch's optimisers keep for it by default."""

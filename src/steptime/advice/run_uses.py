@@ -65,7 +65,8 @@ class StepSummary:
     device, where the trace holds nothing that a device did. compiled: code that torch.compile generated ran in it, as
     the trace says. scaled, skipped: updates by a gradient scaler behind its first ones, and those of them that it left
     out. norm: of the gradients, where it was sampled. graphs: of kernels, launched as one. behind: usual steps that the
-    mean leaves out, because a device's tracer makes them longer."""
+    mean leaves out, because a device's tracer makes them longer. gpu_busy: share of the steady steps in which the
+    driver saw a kernel run, 0 to 1, None where nobody looked."""
 
     duration: Estimate
     total: int
@@ -84,6 +85,7 @@ class StepSummary:
     longest: int = 0
     graphs: GraphUse | None = None
     behind: int = 0
+    gpu_busy: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

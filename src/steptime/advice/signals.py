@@ -42,11 +42,13 @@ from steptime.advice.evidence import (
     ReplayUse,
     RooflineUse,
     RootUse,
+    ScalingUse,
     SegmentUse,
     SettingsUse,
     Signal,
     SiteUse,
     StepSummary,
+    WrittenNormUse,
 )
 from steptime.analysis.modules import ModuleUse
 from steptime.quantities import Estimate
@@ -112,6 +114,8 @@ class Signals:
     replay = Declared[ReplayUse]()
     roofline = Declared[RooflineUse]()
     chains = Declared[tuple[ChainUse, ...]]()
+    scaling = Declared[ScalingUse]()
+    written_norms = Declared[tuple[WrittenNormUse, ...]]()
     ranks = Declared[tuple[RankUse, ...]]()
     memory = Declared[MemoryUse]()
     lateness = Declared[LateRank]()

@@ -303,6 +303,25 @@ def _mean(values: Sequence[float]) -> float | None:
     return float(np.mean(values)) if values else None
 
 
+FEWEST_SAMPLES = 3
+"""Of the driver."""
+
+
+def gpu_busy(
+    steps: Steps, usual: Int64, telemetry: Sequence[TelemetrySample], own: Sequence[DeviceFacts]
+) -> float | None:
+    """Share of the steady steps in which a kernel ran on the process's own GPUs, by the driver (NVML's utilization.gpu,
+    of up to a second before each sample); None where fewer than three samples tell of these steps alone. What a job's
+    start does to the mean of a run is not in it."""
+    begin, end = int(steps.begin[usual[0]]), int(steps.end[usual[-1]])
+    inside = [each for each in telemetry if begin < each.monotonic_ns <= end][1:]  # the first tells of what was before
+    shares = [
+        _mean([u / 100 for d in each.devices if d.of(own) and (u := d.utilization) is not None]) for each in inside
+    ]
+    known = [share for share in shares if share is not None]
+    return float(np.mean(known)) if len(known) >= FEWEST_SAMPLES else None
+
+
 SMALLEST_PART = 0.1
 """Of the CPUs: what a job has had at least, whatever the samples say."""
 

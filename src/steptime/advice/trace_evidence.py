@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from steptime.advice.device_evidence import machine_use, with_device, with_processor
+from steptime.advice.device_evidence import machine_use, with_device, with_graphs, with_processor
 from steptime.advice.evidence import Case, CategoryUse, GarbageUse, RecomputeUse, StepSummary
 from steptime.advice.models import gradient_use
 from steptime.advice.outliers import outliers_of_trace, usual_of_trace
@@ -19,7 +19,6 @@ from steptime.advice.step_evidence import waste
 from steptime.analysis.breakdown import breakdown_of
 from steptime.analysis.categories import Breakdown, Category
 from steptime.analysis.device_activity import unseen_work
-from steptime.analysis.graph_launches import graph_use
 from steptime.analysis.operators import operations_on, operator_totals, rounds_of, sources_of
 from steptime.analysis.recompute import backward_again, recomputed
 from steptime.analysis.step_context import StepContext, step_context
@@ -29,7 +28,7 @@ from steptime.machine.machine import Machine
 from steptime.quantities import mean_of_series
 from steptime.trace.cached_per_trace import forget
 from steptime.trace.table import EventKind, Trace
-from steptime.trace.vendors import is_compiled, matching, of_symbols
+from steptime.trace.vendors import matching
 
 WARM_UP = 1.5
 """A first step this much longer than the median of the others is the profiler's or the job's start."""
@@ -78,8 +77,6 @@ def look_at_trace(trace: Trace, boundaries: Int64, machine: Machine | None = Non
         untraced=_untraced(trace, steps.windows),
         shortest=int(breakdown.wall.min()),
         longest=int(breakdown.wall.max()),
-        compiled=bool(of_symbols(trace, is_compiled).any()),
-        graphs=graph_use(steps),
     )
     give_back(len(trace.events))
     again = recomputed(steps)
@@ -89,7 +86,7 @@ def look_at_trace(trace: Trace, boundaries: Int64, machine: Machine | None = Non
         forget(trace, operations_on)  # what remains looks at the device
     give_back(len(trace.events))
     case = Case(
-        step=step,
+        step=with_graphs(step, steps),
         categories=categories_of(breakdown, waste(operators, machine), seen=not step.untraced),
         operators=operators if not step.untraced else (),
         machine=machine_use(machine),

@@ -1,4 +1,5 @@
-"""Graphs of work that a job records once (captures) and launches as one, as CUDA graphs and HIP graphs are."""
+"""Graphs of work that a job records once (captures) and launches as one, as CUDA graphs and HIP graphs are, and what
+the host still does one by one beside them."""
 
 from __future__ import annotations
 
@@ -8,18 +9,41 @@ import numpy as np
 
 from steptime.analysis.device_activity import captures, device_activities
 from steptime.analysis.step_context import StepContext
-from steptime.arrays import unique
+from steptime.arrays import Bool, Numbers, unique
 from steptime.intervals import contains, measure, union
-from steptime.trace.links import UNKNOWN
-from steptime.trace.table import EventKind
-from steptime.trace.vendors import GRAPH_LAUNCH, matching
+from steptime.trace.call_tree import has_descendant
+from steptime.trace.links import UNKNOWN, host_forest, roles_of
+from steptime.trace.table import EventKind, Trace
+from steptime.trace.vendors import (
+    EVALUATED,
+    GRAPH_LAUNCH,
+    LAUNCH,
+    OPTIMIZER_STEP,
+    ZERO_GRAD,
+    is_compiled,
+    matching,
+)
+
+MOST_EAGER = 5
+"""Names of what is left eager that are kept: those with most time of the host."""
+
+
+@dataclass(frozen=True, slots=True)
+class EagerUse:
+    """What the host does outside of graphs. name: the outermost operator's or annotation's ("AdamW.step"). Per step:
+    calls, and duration, ns of the host in the traced steps."""
+
+    name: str
+    calls: float
+    duration: float
 
 
 @dataclass(frozen=True, slots=True)
 class GraphUse:
     """All per step. launches: calls that launch a graph; empty: of them, those none of whose kernels was recorded;
     kernels: that the others ran; share: of the kernels' time, 0 to 1. captures: graphs that were recorded; capturing:
-    ns between the begin and the end of these recordings, in which calls launch nothing."""
+    ns between the begin and the end of these recordings, in which calls launch nothing. single: calls that launch one
+    kernel. eager: what the host does beside graphs that it launches, the longest first."""
 
     launches: float
     empty: float
@@ -27,15 +51,17 @@ class GraphUse:
     share: float
     captures: float
     capturing: float
+    single: float = 0.0
+    eager: tuple[EagerUse, ...] = ()
 
 
 def graph_use(steps: StepContext) -> GraphUse | None:
     """The graphs of the steps; None where none was launched or captured in them."""
     trace, windows = steps.trace, steps.windows
     inside = contains(union(windows[:, 0], windows[:, 1]), trace.events.begin)
-    calls = np.flatnonzero(
-        (trace.events.event_kind == EventKind.RUNTIME) & matching(trace, GRAPH_LAUNCH.match) & inside
-    )
+    launching = (trace.events.event_kind == EventKind.RUNTIME) & matching(trace, LAUNCH.match) & inside
+    graphs = launching & matching(trace, GRAPH_LAUNCH.match)
+    calls = np.flatnonzero(graphs)
     begun, capturing = captures(trace)
     captured = contains(union(windows[:, 0], windows[:, 1]), begun)
     if not len(calls) and not captured.any():
@@ -54,4 +80,33 @@ def graph_use(steps: StepContext) -> GraphUse | None:
         share=min(float(spent[ran & kernel].sum()) / whole, 1.0) if whole else 0.0,
         captures=float(captured.sum()) / number,
         capturing=float(measure(capturing, windows[:, 0], windows[:, 1]).mean()),
+        single=float(launching.sum() - len(calls)) / number,
+        eager=_eager(steps, graphs, inside) if len(calls) else (),
     )
+
+
+def _eager(steps: StepContext, graphs: Bool, inside: Bool) -> tuple[EagerUse, ...]:
+    """The outermost operators and updates in which no graph is launched, without those in compiled code that launches
+    one: what goes with the graph is the graph's."""
+    trace, roles = steps.trace, roles_of(steps.trace)
+    forest = host_forest(trace)
+    launching = has_descendant(forest.parent, graphs)
+    updates = roles.annotation & (matching(trace, OPTIMIZER_STEP.match) | matching(trace, ZERO_GRAD.match))
+    eager = (roles.operator | updates) & ~launching & inside & np.isin(trace.events.lane, steps.lanes)
+    replaying = launching & matching(trace, is_compiled)
+    rows = np.flatnonzero(eager)
+    outer = (forest.around(rows, eager, itself=False) == UNKNOWN) & (
+        forest.around(rows, replaying, itself=False) == UNKNOWN
+    )
+    return _by_name(trace, rows[outer], len(steps))
+
+
+def _by_name(trace: Trace, rows: Numbers, steps: int) -> tuple[EagerUse, ...]:
+    calls: dict[str, int] = {}
+    spent: dict[str, int] = {}
+    for name, ns in zip(trace.events.name[rows].tolist(), trace.events.duration[rows].tolist(), strict=True):
+        known = EVALUATED.sub("", trace.symbols[name])
+        calls[known] = calls.get(known, 0) + 1
+        spent[known] = spent.get(known, 0) + ns
+    longest = sorted(spent, key=lambda name: -spent[name])[:MOST_EAGER]
+    return tuple(EagerUse(name, calls[name] / steps, spent[name] / steps) for name in longest)

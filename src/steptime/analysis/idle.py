@@ -35,7 +35,17 @@ from steptime.trace.cached_per_trace import once
 from steptime.trace.call_tree import ROOT, CallTree, enclosing, innermost_at, nesting_order
 from steptime.trace.links import FRAME, UNKNOWN, Links, host_events, host_forest, running_before
 from steptime.trace.table import EventKind, EventTable, Trace
-from steptime.trace.vendors import ALLOCATION, COPY_CALL, LOADER, STEP, SYNCHRONISATION, is_engine, matching, of_symbols
+from steptime.trace.vendors import (
+    ALLOCATION,
+    COPY_CALL,
+    LIBRARY_COPIES,
+    LOADER,
+    STEP,
+    SYNCHRONISATION,
+    is_engine,
+    matching,
+    of_symbols,
+)
 
 CATEGORIES = (
     Category.UNRECORDED, Category.INPUT, Category.SYNC, Category.COMPILE, Category.OVERHEAD, Category.PYTHON
@@ -421,9 +431,10 @@ def _heaviest(piece: Int32, cause: Int32, weight: Int64, count: int) -> Int64:
 
 def _causes_while_launching(trace: Trace, links: Links, rows: Int64) -> Int64:
     """What a thread that launches is said to be at while an event holds it: a call that allocates, else the innermost
-    operator, else the runtime call, annotation or Python function itself. rows: the events."""
+    operator, or the range of torch's around it that exchanges, else the runtime call, annotation or Python function
+    itself. rows: the events."""
     calls = trace.events.event_kind[rows] == EventKind.RUNTIME
-    operator, annotation = links.operator[rows], links.annotation[rows]
+    operator, annotation = _in_library(trace, links.operator[rows].astype(np.int64)), links.annotation[rows]
     alone = (calls & _named(trace, rows, ALLOCATION.match)) | (operator == UNKNOWN)
     outside = np.where(annotation != UNKNOWN, annotation, links.function[rows])
     return np.where(alone, np.where(calls | (outside == UNKNOWN), rows, outside), operator)
@@ -456,18 +467,27 @@ def _named(trace: Trace, rows: Int32 | Int64, test: Callable[[str], object]) -> 
 
 def outermost_operator(trace: Trace, links: Links, rows: Int64) -> Int64:
     """The outermost operator around each row (aten::to, not the aten::copy_ inside it) below autograd's frames and the
-    user's ranges; the row itself without one."""
+    user's ranges, or the range in which torch lays out what ranks exchange; the row itself without one."""
     found = np.where(links.operator[rows] == UNKNOWN, rows, links.operator[rows])
     while True:
         above = links.parent[found]
         climbing = (above != UNKNOWN) & _named(trace, above, _is_rooted)
         if not climbing.any():
-            return found.astype(np.int64)
+            return _in_library(trace, found.astype(np.int64))
         found = np.where(climbing, above, found)
 
 
 def _is_rooted(name: str) -> bool:
     return name.startswith("aten::") and not is_engine(name)
+
+
+def _in_library(trace: Trace, rows: Int64) -> Int64:
+    """The range around each row in which torch lays out what ranks exchange; the row itself, or UNKNOWN, elsewhere."""
+    ranges = matching(trace, LIBRARY_COPIES.match)
+    if not ranges.any():
+        return rows
+    around = host_forest(trace).around(np.maximum(rows, 0), ranges, itself=True)
+    return np.where((rows == UNKNOWN) | (around == UNKNOWN), rows, around)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

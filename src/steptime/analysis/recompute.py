@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from steptime.analysis.device_activity import device_activities
@@ -33,6 +35,21 @@ def recomputed(steps: StepContext) -> Int64:
     counts only when it runs something that modules call and derivatives do not.
     """
     found = EMPTY
+    for lane, tree, frames, again in _again(steps):
+        host = union(tree.begin[again], tree.end[again])
+        on_lane = _on_device(steps.trace, host, lane) if steps.on_device else _with_python(host, tree, frames, again)
+        found = join(found, on_lane)
+    return measure(found, steps.boundaries[:, 0], steps.boundaries[:, 1])
+
+
+def forward_again(steps: StepContext) -> Iterator[tuple[int, Intervals]]:
+    """By lane, when it was in forward operators inside backward."""
+    for lane, tree, _, again in _again(steps):
+        yield lane, union(tree.begin[again], tree.end[again])
+
+
+def _again(steps: StepContext) -> Iterator[tuple[int, CallTree, Bool, Bool]]:
+    """By lane that has some, its tree, the frames of autograd that run forward operators, and these operators."""
     for lane in steps.lanes:
         operations = operations_on(steps.trace, lane)
         rows, engine = operations.rows, operations.engine
@@ -41,13 +58,7 @@ def recomputed(steps: StepContext) -> Int64:
         frames = np.zeros(len(rows), np.bool_)
         frames[frame[recorded & of_symbols(steps.trace, _is_forward_only)[steps.trace.events.name[rows]]]] = True
         if frames.any():
-            tree, again = operations.tree, recorded & frames[frame]
-            host = union(tree.begin[again], tree.end[again])
-            on_lane = (
-                _on_device(steps.trace, host, lane) if steps.on_device else _with_python(host, tree, frames, again)
-            )
-            found = join(found, on_lane)
-    return measure(found, steps.boundaries[:, 0], steps.boundaries[:, 1])
+            yield lane, operations.tree, frames, recorded & frames[frame]
 
 
 def backward_again(steps: StepContext) -> Int64:

@@ -15,7 +15,7 @@ from itertools import takewhile
 
 import numpy as np
 
-from steptime.analysis.breakdown import claims_of
+from steptime.analysis.breakdown import claims_of, device_of
 from steptime.analysis.categories import Category
 from steptime.analysis.device_activity import communication_kernels
 from steptime.analysis.kernel_names import complete, dtype, list_item, matrix_unit, multiplies
@@ -31,10 +31,12 @@ from steptime.analysis.op_cost.op_cost import (
     time_at_peaks,
 )
 from steptime.analysis.operators import operator_calls, worked
+from steptime.analysis.recompute import forward_again
 from steptime.analysis.step_context import StepContext
 from steptime.analysis.threads import during
 from steptime.arrays import Bool, Float64, Int8, Int32, Int64, distinct, unique
 from steptime.intervals import EMPTY, Intervals, claim, contains, intersect, join, union
+from steptime.machine.datasheet import look_up
 from steptime.machine.machine import Machine
 from steptime.trace.call_tree import call_tree, exclusive_spans
 from steptime.trace.links import UNKNOWN
@@ -80,9 +82,12 @@ class Roofline:
     breakdown, to the nanosecond. Where kernels overlap, the earlier column has the time.
     flops, bytes: per step, of what has a model. wall: ns of a step, mean.
     dtype: the one with most of the FLOPs ("" without any); peak: the upper bound of a matrix product in it,
-    FLOP/s. utilization: the time that the FLOPs would take at the peaks of their formats, over the wall clock (MFU).
+    FLOP/s. utilization: the time that the FLOPs would take at the peaks of their formats, over the wall clock.
     None without peaks or where a format has none.
     modelled: share of the computing time of kernels that have a model, 0 to 1.
+    mfu, hfu: the same by the datasheet of the device, without and with what checkpointing computes again ("PaLM:
+    Scaling Language Modeling with Pathways", appendix B, calls them model and hardware FLOPs utilization); None where
+    the table has no such device or format, and for a processor.
     """
 
     machine: Machine | None
@@ -95,6 +100,8 @@ class Roofline:
     peak: float | None
     utilization: float | None
     modelled: float
+    mfu: float | None = None
+    hfu: float | None = None
 
     @property
     def matrix_unit(self) -> float | None:
@@ -185,6 +192,9 @@ def draw(steps: StepContext, step: float | None = None) -> Roofline:
     groups, bounds, machine = _group_at_peaks(bare, members, step)
     split = _split_of_kernels(bare, members, bounds) if steps.on_device else _split_of_calls(bare, members, bounds)
     wall, formats = _wall(windows), _formats(groups)
+    sheet = look_up(device_of(steps.trace)) if steps.on_device else None
+    again = _computed_again(bare, members) if sheet is not None else {}
+    once = {each: flops - again.get(each, 0.0) for each, flops in formats.items()}
     most = max(formats, key=lambda each: formats[each], default="")
     computing = [each for each in groups if each.bound != COMMUNICATION]
     spent = sum(each.duration for each in computing)
@@ -200,7 +210,25 @@ def draw(steps: StepContext, step: float | None = None) -> Roofline:
         peak=machine.matrix_rate(most) if machine is not None and most else None,
         utilization=_utilization(formats, wall, machine),
         modelled=modelled / spent if spent else 0.0,
+        mfu=_utilization(once, wall, sheet),
+        hfu=_utilization(formats, wall, sheet),
     )
+
+
+def _computed_again(steps: StepContext, members: _Members) -> dict[str, float]:
+    """FLOPs per step by dtype that forward operators have inside backward."""
+    events, rows = steps.trace.events, members.operator
+    again = np.zeros(len(rows), np.bool_)
+    place = np.maximum(rows, 0)
+    for lane, host in forward_again(steps):
+        again |= (rows >= 0) & (events.lane[place] == lane) & contains(host, events.begin[place])
+    flops = members.modelled.flops * members.share
+    found: dict[str, float] = defaultdict(float)
+    for at in np.flatnonzero(again & members.counted & (flops > 0)).tolist():
+        work = members.modelled.works[members.modelled.kind[at]]
+        format_ = dtype(steps.trace.symbols[events.name[members.rows[at]]], work.dtype) if work is not None else ""
+        found[format_] += float(flops[at]) / max(len(steps), 1)
+    return found
 
 
 def _group_at_peaks(

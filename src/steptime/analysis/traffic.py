@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -34,7 +34,10 @@ from steptime.trace.vendors import (
     ANNOTATED_COLLECTIVE,
     COMMUNICATION_KIND,
     COPY_DIRECTIONS,
+    GROUPED,
     HOST_MEMORY,
+    SENDS,
+    collective_name,
     matching,
     of_symbols,
 )
@@ -43,8 +46,8 @@ from steptime.trace.vendors import (
 @dataclass(frozen=True, slots=True, eq=False)
 class CopyTotal:
     """Copies of one kind that one operator asked for. kind: "HtoD", "DtoH", "DtoD", "PtoP", "HtoH", "memset" or "" (not
-    said). memory of the host: "pageable", "pinned" or "". operator: the outermost aten operator around the launch, ""
-    for none.
+    said). memory of the host: "pageable", "pinned" or "". operator: the outermost aten operator around the launch, or
+    the range of torch's that lays out what ranks exchange, "" for none.
 
     All columns (n,), by step: calls begun in it, ns of device time, exposed ns in which nothing else ran, and bytes
     (None: the trace does not say). Exposed time of all copies together is the breakdown's COPY to the nanosecond; where
@@ -165,13 +168,14 @@ ELEMENT |= {"byte": 1, "complexfloat": 8, "complexdouble": 16}
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CollectiveTotal:
-    """Collectives of one kind in one group. name: torch's ("allreduce", "_allgather_base", "all_to_all"), else the
-    kernel's kind. group: the description of the process group, else its name, "" where the trace does not say; size: of
-    its ranks, 0 likewise.
+    """Collectives of one kind in one group. name: torch.distributed's ("all_reduce", "all_to_all", "send 0->1"), by
+    whatever the trace says of it. group: the description of the process group, else its name, "" where the trace does
+    not say; size: of its ranks, 0 likewise; members: the ranks as the file spells them, "" likewise.
 
     All columns (n,), by step: kernels begun in it, ns of device time, exposed ns in which only communication ran, bytes
     of the larger of what is given in and got out (None: the trace does not say). Exposed time of all collectives
     together is the breakdown's COMMUNICATION to the nanosecond; where two overlap, the longer kind has it.
+    bus_bandwidth: B/s while its kernels ran, waiting for other ranks included; None where size or ranks are not known.
     """
 
     name: str
@@ -181,6 +185,25 @@ class CollectiveTotal:
     duration: Int64
     exposed: Int64
     bytes: Int64 | None
+    members: str = ""
+    bus_bandwidth: float | None = None
+
+
+FACTORS: tuple[tuple[re.Pattern[str], Callable[[int], float]], ...] = (
+    (re.compile(r"all_?reduce", re.IGNORECASE), lambda n: 2 * (n - 1) / n),
+    (re.compile(r"all_?gather|reduce_?scatter|all_?to_?all", re.IGNORECASE), lambda n: (n - 1) / n),
+    (re.compile(r"broadcast|reduce|send|recv", re.IGNORECASE), lambda n: 1.0),
+)
+"""By torch's or NCCL's name of the operation, for n ranks: what an optimal algorithm has to send over each rank's link
+per byte. The size is that of the larger side: what all ranks get out of an all-gather, what each gives into a
+reduce-scatter. As NCCL-tests defines it (github.com/NVIDIA/nccl-tests, doc/PERFORMANCE.md)."""
+
+
+def bus_factor(name: str, ranks: int) -> float | None:
+    """Bus bandwidth over size per time; None for an operation that NCCL-tests does not know, and for one rank."""
+    if ranks < 2:
+        return None
+    return next((factor(ranks) for pattern, factor in FACTORS if pattern.search(name)), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,11 +235,15 @@ def collectives_of(steps: StepContext) -> tuple[CollectiveTotal, ...]:
     for number, chosen in enumerate(groups):
         mine = rows[chosen]
         step = step_at(windows, events.begin[mine])
-        sizes = [known[at].bytes for at in chosen.tolist()]
+        sizes, first = [known[at].bytes for at in chosen.tolist()], known[chosen[0]]
+        factor, lasted = bus_factor(first.name, first.size), int(events.duration[mine].sum())
+        moved = None if None in sizes or factor is None or not lasted else factor * sum(map(int, filter(None, sizes)))
         total = CollectiveTotal(
-            name=known[chosen[0]].name,
-            group=known[chosen[0]].group,
-            size=known[chosen[0]].size,
+            name=first.name,
+            group=first.group,
+            size=first.size,
+            members=first.members,
+            bus_bandwidth=moved / lasted * 1e9 if moved is not None else None,
             calls=per_step(step, 1, len(steps)),
             duration=time_inside(events.begin[mine], events.ends(mine), windows),
             exposed=exposed[:, number],
@@ -236,7 +263,10 @@ def parameters_of(trace: Trace, links: Links, kernels: Int64) -> tuple[Parameter
     first, position = distinct(sources)
     arguments = details_of(trace, sources[first])
     annotated = np.append(matching(trace, ANNOTATED_COLLECTIVE.match), False)
-    above = np.where(annotated[links.annotation[kernels]], links.annotation[kernels], UNKNOWN)
+    above = links.annotation[kernels].astype(np.int64)
+    for each in (links.annotation[kernels], links.operator[kernels]):  # NVTX ranges of torch count as operators
+        above = np.where(annotated[above], above, each)
+    above = np.where(annotated[above], above, UNKNOWN)
     return tuple(
         _parameters(trace, kernel, annotation, arguments[at])
         for kernel, annotation, at in zip(kernels.tolist(), above.tolist(), position.tolist(), strict=True)
@@ -247,6 +277,8 @@ def _parameters(trace: Trace, kernel: int, annotation: int, arguments: Mapping[s
     name = arguments.get("Collective name")
     if not isinstance(name, str) or not name:
         return _without_arguments(trace, kernel, annotation)
+    kind = _kernel_kind(trace, kernel) if name == GROUPED else name
+    name = collective_name(name if kind == SENDS else kind)
     described = str(arguments.get("Process Group Description") or "")
     group = described if described not in ("", "undefined") else str(arguments.get("Process Group Name") or "")
     size, item = arguments.get("Group size"), _item(str(arguments.get("dtype") or ""))
@@ -262,10 +294,15 @@ def _without_arguments(trace: Trace, kernel: int, annotation: int) -> Parameters
     events = trace.events
     if annotation != UNKNOWN:
         name = ANNOTATED_COLLECTIVE.sub("", trace.symbols[events.name[annotation]])
-        return Parameters(name, bytes=argument_bytes(trace, annotation))
-    symbol = trace.symbols[events.name[kernel]].replace("(anonymous namespace)::", "")
+        return Parameters(collective_name(name), bytes=argument_bytes(trace, annotation))
+    return Parameters(collective_name(_kernel_kind(trace, kernel)))
+
+
+def _kernel_kind(trace: Trace, kernel: int) -> str:
+    """The kind of collective in a kernel's name, else the name of its function."""
+    symbol = trace.symbols[trace.events.name[kernel]].replace("(anonymous namespace)::", "")
     found = COMMUNICATION_KIND.search(symbol) or FUNCTION.search(symbol)
-    return Parameters(found[1] if found else symbol)
+    return found[1] if found else symbol
 
 
 def argument_bytes(trace: Trace, row: int) -> int | None:

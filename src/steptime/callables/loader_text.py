@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 from steptime.callables.loader_bench import PLATEAU, LoaderBench, LoaderSetting
 from steptime.callables.sheet import SURE, Sheet, renderers_of
-from steptime.quantities import format_bytes, format_count, format_duration, format_share
+from steptime.quantities import format_bytes, format_count, format_duration, format_rate, format_share
 from steptime.report.page.curves import CurveChart, curve_of
 from steptime.report.page.waterfall import Tick, decades_of, middles
 from steptime.report.printable import one_line
-from steptime.report.sentences import format_rate, interval_text
+from steptime.report.sentences import interval_text
 from steptime.report.tables import Table, duration, number, table_of, word
 
 WORTH_A_WORD = 0.5

@@ -17,11 +17,10 @@ from steptime.callables.bench import SCRIPTS, answer_of
 from steptime.callables.sheet import Sheet, renderers_of
 from steptime.machine.machine import DISTURBING_CPUS, Machine
 from steptime.machine.peaks import OtherLoad
-from steptime.quantities import Estimate, format_bytes, format_count, format_duration, format_share
+from steptime.quantities import Estimate, format_bytes, format_count, format_duration, format_rate, format_share
 from steptime.report.page.curves import CurveChart, PlacedPoint, curve_of
 from steptime.report.page.waterfall import Tick, decades, middles
 from steptime.report.printable import shorten
-from steptime.report.sentences import format_rate
 from steptime.report.tables import Table, duration, number, table_of, word
 
 SCRIPT = SCRIPTS / "sweep_script.py"

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable, Iterator
 
 from steptime.callables.bench import NOT_TO_BE_TAKEN, Bench, BenchSetting, Contender, Standing
 from steptime.callables.sheet import SURE, Sheet, renderers_of
-from steptime.quantities import Estimate, format_bytes, format_count, format_duration, format_share
+from steptime.quantities import Estimate, format_bytes, format_count, format_duration, format_rate, format_share
 from steptime.report.page.curves import COLOURS, CurveChart, curve_of
 from steptime.report.page.waterfall import Tick, decades, decades_of, middles
 from steptime.report.printable import one_line
-from steptime.report.sentences import format_rate, interval_text
+from steptime.report.sentences import interval_text
 from steptime.report.tables import Cell, Column, Table, duration, number, size, table_of, word
 
 LONG_FIRST_CALL = 3.0

@@ -7,6 +7,7 @@ takes as long as all the rest of a second look.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -59,6 +60,8 @@ def deliver(report: Report, delivery: Delivery, *, text_to_stderr: bool | None) 
     (False) or nowhere (None); not at all where standard output gets the report in another way."""
     if delivery.no_source:
         report = without_sources(report)
+    if delivery.price is not None:
+        report = replace(report, price=delivery.price)
     if delivery.as_json:
         from steptime.report import compact
 

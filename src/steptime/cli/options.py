@@ -100,13 +100,14 @@ OF_A_REPORT = (
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """Where a report goes, and what is in it. full: JSON has everything that is known."""
+    """Where a report goes, and what is in it. full: JSON has everything that is known. price: $ an hour of a GPU."""
 
     outputs: tuple[str, ...]
     as_json: bool
     full: bool
     force: bool
     no_source: bool
+    price: float | None = None
 
     def check(self) -> None:
         """Refuses before the work what could not be written after it. Raises OutputError."""
@@ -117,17 +118,34 @@ class Delivery:
 
 
 def output_options(function: Callable[..., int]) -> Callable[..., int]:
-    """-o, --json, --full, --no-source and --force, together: delivery."""
+    """-o, --json, --full, --no-source, --price and --force, together: delivery."""
 
     @wraps(function)
     def gathered(
-        outputs: tuple[str, ...], as_json: bool, full: bool, force: bool, no_source: bool, **given: Any
+        outputs: tuple[str, ...],
+        as_json: bool,
+        full: bool,
+        force: bool,
+        no_source: bool,
+        price: float | None,
+        **given: Any,
     ) -> int:
-        return function(delivery=Delivery(outputs, as_json, full, force, no_source), **given)
+        return function(delivery=Delivery(outputs, as_json, full, force, no_source, price), **given)
 
     json_option = click.option("--json", "as_json", is_flag=True, help="Print the report as JSON on standard output.")
     outputs_ = outputs_option(f"Write the report to FILE, {OF_A_REPORT}")
-    return outputs_(json_option(full_option(force_option(no_source_option(gathered)))))
+    return outputs_(json_option(full_option(force_option(no_source_option(price_option(gathered))))))
+
+
+def price_option(function: Function) -> Function:
+    """--price: price."""
+    return click.option(
+        "--price",
+        type=click.FloatRange(0, 1e6, min_open=True),
+        metavar="DOLLARS",
+        help="Price of one GPU (or process) for an hour, like 2.5: the report says what 1,000 steps cost, and what the "
+        "first finding could save of it.",
+    )(function)
 
 
 def trace_options(function: Function) -> Function:

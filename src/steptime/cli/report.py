@@ -15,6 +15,7 @@ from steptime.cli.options import (
     full_option,
     no_source_option,
     outputs_option,
+    price_option,
     trace_options,
 )
 
@@ -25,6 +26,7 @@ from steptime.cli.options import (
 @full_option
 @force_option
 @no_source_option
+@price_option
 @companion_options
 @trace_options
 def command(
@@ -35,6 +37,7 @@ def command(
     max_size: int,
     cache: bool,
     no_source: bool,
+    price: float | None,
     compile_logs: Path | None,
     ncu: Path | None,
 ) -> int:
@@ -43,7 +46,7 @@ def command(
     \b
     steptime report runs/train-20260801-101500 -o report.html -o report.md
     """
-    delivery = Delivery(outputs, False, full, force, no_source)
+    delivery = Delivery(outputs, False, full, force, no_source, price)
     delivery.check()
     from steptime.cli.delivery import deliver, diagnosed
     from steptime.report.output import show_pictures

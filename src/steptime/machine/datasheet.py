@@ -86,6 +86,48 @@ DATASHEETS = (
 )  # fmt: skip
 
 
+@dataclass(frozen=True, slots=True)
+class Interconnect:
+    """What joins devices of one kind within a machine. pattern: as of `Datasheet`. both: GB/s of one device, both
+    directions together, as datasheets print it; rate: B/s in one direction, which a bus bandwidth is compared with."""
+
+    pattern: str
+    name: str
+    both: float
+    title: str
+
+    @property
+    def rate(self) -> float:
+        """B/s in one direction."""
+        return self.both / 2 * 1e9
+
+
+# Cards that have NVLink only with a bridge between pairs are left out: their name does not say whether it is there.
+INTERCONNECTS = (
+    Interconnect(r"\bg?b200\b", "NVLink", 1800, BLACKWELL),
+    Interconnect(r"\bh200$", "NVLink", 900, H200 + ", SXM"),
+    Interconnect(r"gh200", "NVLink", 900, GH200),
+    Interconnect(r"\bh100( 80gb hbm3| sxm5?|$)", "NVLink", 900, H100 + ", SXM"),
+    Interconnect(r"\bh800( 80gb hbm3| sxm5?|$)|a800-sxm4", "NVLink", 400, "NVIDIA H800 and A800 product briefs"),
+    Interconnect("a100-sxm4|a100-pg509-200", "NVLink", 600, A100),
+    Interconnect("v100-sxm[23]", "NVLink", 300, V100 + ", SXM2"),
+    Interconnect(r"rtx 5090$", "PCIe Gen5 x16", 128, RTX5090),
+    Interconnect(r"l40s|\bl40$|\bl4$|rtx 6000 ada|rtx 4090$", "PCIe Gen4 x16", 64, "NVIDIA Ada datasheets"),
+    Interconnect(r"\ba10g?$", "PCIe Gen4 x16", 64, "NVIDIA A10 Tensor Core GPU datasheet"),
+    Interconnect(r"(tesla|nvidia) t4$|v100-(pcie|fhhl)|v100s", "PCIe Gen3 x16", 32, "NVIDIA T4 and V100 datasheets"),
+    Interconnect("mi35[05]x", "Infinity Fabric", 1075, CDNA4 + ", 7 links of 153.6 GB/s"),
+    Interconnect("mi3(00|25)x", "Infinity Fabric", 896, CDNA3 + ", 7 links of 128 GB/s"),
+)  # fmt: skip
+
+
+def interconnect_of(name: str) -> Interconnect | None:
+    """What joins devices of this name within a machine; None where the table does not have it, and for a part of one
+    (MIG)."""
+    wanted = name.lower()
+    found = (each for each in INTERCONNECTS if re.search(each.pattern, wanted))
+    return None if " mig " in wanted else next(found, None)
+
+
 NAMES = (
     "GB200", "B200", "H200", "H200 NVL", "GH200 144G HBM3e", "GH200 480GB", "H100", "H100 PCIe", "H100 NVL",
     "A100-SXM4-80GB", "A100 80GB PCIe", "A100-SXM4-40GB", "A30", "A40", "L40S", "L40", "L4", "A10G", "A10",

@@ -11,12 +11,13 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from steptime.advice.evidence import ModuleUse, record_of
+from steptime.advice.evidence import Case, ModuleUse, record_of
 from steptime.advice.rule import Finding
 from steptime.analysis.what_if.elsewhere import Elsewhere
 from steptime.quantities import Estimate, SourceLine
 from steptime.report.json import COMPACT, document
 from steptime.report.report import Cost, ProcessReport, Report, Throughput
+from steptime.report.sentences import price_rate
 
 COMPACT_VERSION = 1
 MOST_FINDINGS, MOST_PROBLEMS, MOST_MODULES = 12, 8, 6
@@ -134,6 +135,18 @@ class CompactThroughput:
 
 
 @dataclass(frozen=True, slots=True)
+class CompactGpu:
+    """Of one GPU in a steady step. busy: share of the time in which the driver saw a kernel run. mfu, hfu: model and
+    hardware FLOPs utilization by the device's datasheet, 0 to 1. price: $ per 1,000 steps of the job, where a price an
+    hour was given. None: not known."""
+
+    busy: float | None = None
+    mfu: float | None = None
+    hfu: float | None = None
+    price: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class CompactElsewhere:
     """The step on another device, or with a link so many times as fast, as `diagnose --on` and `--link` predict it,
     with as many ranks as here. device: "" for the same. kernels_ns: of the device, per step; kernels_here_ns: as they
@@ -178,6 +191,7 @@ class CompactReport:
     modules: tuple[CompactModule, ...]
     more_modules: int
     elsewhere: tuple[CompactElsewhere, ...] = ()
+    gpu: CompactGpu | None = None
 
 
 def render(report: Report) -> str:
@@ -223,7 +237,15 @@ def compact(report: Report) -> CompactReport:
         modules=_modules(process.case.modules),
         more_modules=max(0, len(process.case.modules) - MOST_MODULES),
         elsewhere=tuple(map(_elsewhere, process.case.replay.elsewhere)) if process.case.replay is not None else (),
+        gpu=_gpu(report, process.case) if step.device != "cpu" or report.price is not None else None,
     )
+
+
+def _gpu(report: Report, case: Case) -> CompactGpu:
+    price = None if report.price is None else case.step.duration.value * price_rate(report.price, report)
+    roofline = case.roofline
+    mfu, hfu = (roofline.mfu, roofline.hfu) if roofline is not None else (None, None)
+    return CompactGpu(case.step.gpu_busy, mfu, hfu, price)
 
 
 def _elsewhere(found: Elsewhere) -> CompactElsewhere:

@@ -12,9 +12,11 @@ from steptime.report.printable import one_line, printable
 from steptime.report.report import ProcessReport, Report
 from steptime.report.sentences import (
     cost_text,
+    gpu_busy_text,
     interval_text,
     left_out_text,
     placed,
+    price_text,
     roofline_sentences,
     source_text,
     step_text,
@@ -72,6 +74,7 @@ def _environment(report: Report) -> Iterator[str]:
         ("steptime", environment.steptime),
         ("Ranks", str(environment.ranks)),
         ("Job", environment.ended),
+        ("Price", price_text(report)),
     )
     yield from ("|  |  |", "| --- | --- |")
     yield from (f"| {name} | {prose(value)} |" for name, value in facts if value)
@@ -84,7 +87,9 @@ def _process(process: ProcessReport, *, several: bool) -> Iterator[str]:
         yield from (f"## {prose(process.name)}", "")
     yield from (_step(process), "")
     if process.throughput is not None:
-        yield from (f"{throughput_text(process.throughput)}.", "")
+        yield from (f"{throughput_text(process.throughput, case.step.device)}.", "")
+    if case.step.gpu_busy is not None:
+        yield from (f"{gpu_busy_text(case)}.", "")
     yield from (f"**{prose(process.verdict.sentence)}**", "", prose(process.verdict.badge), "")
     for table in category_tables(case):
         yield from titled_table(table)

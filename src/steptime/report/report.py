@@ -158,7 +158,8 @@ class ProcessReport:
 class Report:
     """What a recording or a set of traces says. processes: the first is the one shown first (rank 0, or the slowest
     trainer); of a large job those that tell most. next_command: ready to paste. problems: what was damaged or left out.
-    ranks: all ranks of the job beside one another, None for a single one. trials: the newest one of the recording."""
+    ranks: all ranks of the job beside one another, None for a single one. trials: the newest one of the recording.
+    price: $ an hour for each GPU (process), None where none was given."""
 
     schema_version: int
     source: str
@@ -168,6 +169,7 @@ class Report:
     problems: tuple[str, ...] = ()
     ranks: RankComparison | None = None
     trials: TrialReport | None = None
+    price: float | None = None
 
     def __post_init__(self) -> None:
         if not self.processes:

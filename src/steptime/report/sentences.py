@@ -3,6 +3,7 @@ roofline, predictions, and what steptime itself cost."""
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Iterable
@@ -12,23 +13,33 @@ from steptime.advice.evidence import Case, MachineUse, Prediction, ReplayUse, Ro
 from steptime.advice.kernels import matrix_units
 from steptime.advice.verdict import steps_text
 from steptime.analysis.what_if.elsewhere import Elsewhere
-from steptime.quantities import Estimate, SourceLine, format_duration, format_samples, format_share, format_source
+from steptime.quantities import (
+    Estimate,
+    SourceLine,
+    format_count,
+    format_duration,
+    format_rate,
+    format_samples,
+    format_share,
+    format_source,
+)
 from steptime.report.json import sources_of
 from steptime.report.printable import one_line, reachable
-from steptime.report.report import Cost, ProcessReport, Throughput
+from steptime.report.report import Cost, ProcessReport, Report, Throughput
 from steptime.report.steps import DISTURBING, MOST_MARKS, THINNED
 
 MENTIONED = 0.05
 """Of the kernels' time: what is left out of the models for one reason is said from a twentieth on."""
 NEARLY_ALL = 0.95
 """Of the kernels' time: where less has a model, the sum of what has one is a lower bound only."""
+ONE_HALF = 0.5
+"""Of the kernels' time, from which on graphs are why nothing has a model."""
 BETWEEN = 1.1
 """Times the step: from here on what lies between the steps has its own part of what steptime costs."""
 SMALLEST = 0.005
 """Half a percent, in predictions and shares: less is not shown."""
 _BOUNDS = (("memory", "memory"), ("compute", "arithmetic"), ("latency", "latency"), ("unmodelled", "unmodelled"))
 """Fields of `RooflineUse` and what they are called."""
-PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
 def source_text(source: SourceLine) -> str:
@@ -105,21 +116,16 @@ def left_out_text(process: ProcessReport) -> str:
     return ", ".join(f"{count} {what}" for count, what in counts if count > 0)
 
 
-def throughput_text(throughput: Throughput | None) -> str:
+def throughput_text(throughput: Throughput | None, device: str = "cpu") -> str:
     """ "401 samples/s in a steady step, 280 samples/s over the whole run"; "" where that is not known. Where no loader
     says what a sample is, its end says it."""
     if throughput is None:
         return ""
-    tokens = f", {throughput.token_rate:,.0f} tokens/s" if throughput.token_rate is not None else ""
+    each = "" if device == "cpu" else "/GPU"  # a process trains on one
+    tokens = f", {throughput.token_rate:,.0f} tokens/s{each}" if throughput.token_rate is not None else ""
     run = format_samples(throughput.run_rate)
     counted = f" (samples: rows of {throughput.model}'s inputs)" if throughput.model else ""
     return f"{format_samples(throughput.rate)}{tokens} in a steady step, {run} over the whole run{counted}"
-
-
-def format_rate(rate: float) -> str:
-    """A rate with a decimal prefix, the unit to follow: "12.3 T"."""
-    size, prefix = next(((size, prefix) for size, prefix in PREFIXES if rate >= size), (1.0, ""))
-    return f"{rate / size:.3g} {prefix}"
 
 
 def cost_text(cost: Cost, step: float) -> str:
@@ -152,7 +158,7 @@ def roofline_sentences(case: Case) -> tuple[str, ...]:
     roofline, machine = case.roofline, case.machine
     if roofline is None:
         return ()
-    bounds, reached = bounds_text(roofline, machine), reached_text(case)
+    bounds, reached = bounds_text(roofline, case), reached_text(case)
     sentences = [f"{bounds[:1].upper()}{bounds[1:]}."] if bounds else []
     if reached:
         sentences.append(f"Reached: {reached}.")
@@ -174,17 +180,29 @@ def roofline_sentences(case: Case) -> tuple[str, ...]:
     return tuple(sentences)
 
 
-def bounds_text(roofline: RooflineUse, machine: MachineUse | None) -> str:
+def bounds_text(roofline: RooflineUse, case: Case) -> str:
     """The compute category by what bounds it: "compute bound by memory 61 %, arithmetic 30 %, unmodelled 9 %"; ""
     where no peaks are known."""
     if not roofline.flops and not roofline.bytes:
-        return "kernels without a known work: no shapes in the trace (record_shapes=True)"
-    if machine is None:
+        return f"kernels without a known work: {_why_unmodelled(case)}"
+    if case.machine is None:
         return ""
     parts = [(getattr(roofline, field), words) for field, words in _BOUNDS]
     whole = sum(part for part, _ in parts)
     shown = sorted(((part, words) for part, words in parts if whole and part / whole >= SMALLEST), reverse=True)
     return "compute bound by " + ", ".join(f"{words} {format_share(part / whole)}" for part, words in shown)
+
+
+def _why_unmodelled(case: Case) -> str:
+    """Why no kernel has a model of its work."""
+    computing = [use for use in case.kernels if use.bound != "communication"]
+    if any(use.shapes for use in computing):
+        return "steptime has no model of their operators"
+    if case.step.graphs is not None and case.step.graphs.share > ONE_HALF:
+        return "those of a graph have no operators in a trace"
+    if computing and not any(use.operator for use in computing):
+        return "the trace does not tell which operators launched them"
+    return "no shapes in the trace (record_shapes=True)"
 
 
 def reached_text(case: Case) -> str:
@@ -200,7 +218,56 @@ def reached_text(case: Case) -> str:
     peak = f"{format_rate(roofline.peak)}FLOP/s, {_peak_origin(case.machine, roofline.dtype)}"
     if roofline.utilization is None:
         return f"{rate} over the whole step ({roofline.dtype}: at most {peak})"
-    return f"{rate}, {format_share(roofline.utilization)} of the {roofline.dtype} peak ({peak})"
+    rated = _by_datasheet(roofline, case.machine)
+    return f"{rate}, {format_share(roofline.utilization)} of the {roofline.dtype} peak ({peak}){rated}"
+
+
+def _by_datasheet(roofline: RooflineUse, machine: MachineUse | None) -> str:
+    """ "; MFU 37 % of the datasheet's 494 TFLOP/s, HFU 45 %": the second where checkpointing computes again."""
+    if roofline.mfu is None or roofline.rated is None:
+        return ""
+    again = roofline.hfu is not None and roofline.hfu > roofline.mfu
+    hfu = f", HFU {format_share(roofline.hfu)}" if again and roofline.hfu is not None else ""
+    sheet = f" of the datasheet's {format_rate(roofline.rated)}FLOP/s" if machine is None or machine.measured else ""
+    return f"; MFU {format_share(roofline.mfu)}{sheet}{hfu}"
+
+
+def gpu_busy_text(case: Case) -> str:
+    """ "GPU busy in 63 % of the steady steps' time"; "" where the driver was not asked."""
+    busy = case.step.gpu_busy
+    return "" if busy is None else f"GPU busy in {format_share(busy)} of the steady steps' time, by the driver"
+
+
+HOUR, THOUSAND = 3.6e12, 1_000
+"""ns; steps that a price is told of."""
+
+
+def price_text(report: Report) -> str:
+    """ "$1.90 per 1,000 steps (8 GPUs at $2.50 an hour each); ST302 is worth up to $0.72 of it"; "" without a price."""
+    price, process = report.price, report.processes[0]
+    if price is None:
+        return ""
+    devices, rate = max(1, report.environment.ranks), price_rate(price, report)
+    unit = format_count(devices, "process" if process.case.step.device == "cpu" else "GPU")
+    each = " each" if devices > 1 else ""
+    whole = f"{format_price(rate * process.case.step.duration.value)} per {THOUSAND:,} steps"
+    text = f"{whole} ({unit} at {format_price(price)} an hour{each})"
+    first = next((finding for finding in process.findings if finding.savings is not None), None)
+    if first is None or first.savings is None:
+        return text
+    return f"{text}; {first.code} is worth up to {format_price(rate * first.savings.value)} of it"
+
+
+def price_rate(price: float, report: Report) -> float:
+    """$ for a nanosecond of each of a thousand steps, on all GPUs of the job. price: $ an hour for each."""
+    return THOUSAND * max(1, report.environment.ranks) * price / HOUR
+
+
+def format_price(dollars: float) -> str:
+    """ "$1,234.50", "$0.0021": cents, and three digits of what is less than a dollar."""
+    if dollars >= 1 or not dollars:
+        return f"${dollars:,.2f}"
+    return f"${dollars:.{max(2, 2 - math.floor(math.log10(dollars)))}f}"
 
 
 def origin(machine: MachineUse | None) -> str:

@@ -10,9 +10,9 @@ from typing import Any, Generic, TypeVar
 from steptime.advice.evidence import Case, CategoryUse, CompilerEventUse, KernelUse, ModuleUse
 from steptime.advice.kernels import by_name, short_kernel
 from steptime.analysis.stragglers.comparison import RankComparison
-from steptime.quantities import SourceLine, format_bytes, format_duration, format_share
+from steptime.quantities import SourceLine, format_bytes, format_duration, format_rate, format_share
 from steptime.report.report import ProcessReport, Report
-from steptime.report.sentences import format_rate, interval_text, place_text, predictions
+from steptime.report.sentences import interval_text, place_text, predictions
 from steptime.report.trials import TrialReport
 
 Row = TypeVar("Row")
@@ -555,6 +555,10 @@ def _collectives(case: Case) -> Table:
         size("bytes", "bytes", lambda use: use.bytes),
         duration("a step", "duration_ns", lambda use: use.duration.value, barred=True),
         duration("of it exposed", "exposed_ns", lambda use: use.exposed.value),
+        number("bus bandwidth", "bus_bytes_per_s", lambda use: use.bus_bandwidth,
+               lambda value: f"{format_rate(value)}B/s"),
+        share("of the link", "link_share", lambda use: use.link_share),
+        word("link", "link", lambda use: use.link),
     )  # fmt: skip
 
 

@@ -22,9 +22,11 @@ from steptime.report.sentences import (
     cost_text,
     elsewhere_text,
     from_here,
+    gpu_busy_text,
     left_out_text,
     prediction_text,
     predictions,
+    price_text,
     reached_text,
     source_text,
     step_text,
@@ -62,7 +64,7 @@ def render(report: Report, columns: int = COLUMNS, screen: tuple[int, int] | Non
     """The whole text, with a line feed at its end. columns: that bars and titles are laid out for. screen: columns and
     rows of the terminal that it is read on, which wraps long lines: the step stays in view above the prompt."""
     shown = report.processes[0]
-    category = [_header(report, columns, screen), "", *_step(shown), *_breakdown(shown, columns)]
+    category = [_header(report, columns, screen), "", *_step(report, shown), *_breakdown(shown, columns)]
     verdict = ["", *_bottleneck(shown)]
     asked = _elsewhere(shown)
     bottom = [*_footnotes(report, shown), f"Next:  {one_line(report.next_command)}"]
@@ -109,15 +111,17 @@ def _header(report: Report, columns: int, screen: tuple[int, int] | None) -> str
     return f"{head}{shorten_middle(job, max(room, _SHORTEST_JOB)) if screen is not None else job} · {tail}"
 
 
-def _step(process: ProcessReport) -> list[str]:
+def _step(report: Report, process: ProcessReport) -> list[str]:
     """The step, and what the steps of a trace were found by, where it does not mark them."""
     step = process.case.step
     left_out = left_out_text(process)
     aside = f" (left out: {left_out})" if left_out else ""
     found = one_line(step.how).partition(", because")[0]
     how = [f"Steps: {found}"] if found and PROFILER not in found else []
-    throughput = throughput_text(process.throughput)
-    return [f"Step {step_text(step)}{aside}", *how, *([throughput] if throughput else [])]
+    told = (throughput_text(process.throughput, step.device), gpu_busy_text(process.case))
+    rates, price = "; ".join(filter(None, told)), price_text(report)
+    lines = [*([rates] if rates else []), *([f"Price: {price}"] if price else [])]
+    return [f"Step {step_text(step)}{aside}", *how, *lines]
 
 
 def _breakdown(process: ProcessReport, columns: int) -> list[str]:
@@ -144,7 +148,7 @@ def _roofline(process: ProcessReport) -> list[str]:
     compute = next((use.duration.value for use in process.case.categories if use.name == "compute"), 0.0)
     if roofline is None or compute < _LEAST_COMPUTE * process.case.step.duration.value:
         return []
-    texts = (bounds_text(roofline, process.case.machine), reached_text(process.case))
+    texts = (bounds_text(roofline, process.case), reached_text(process.case))
     return [f"  {one_line(text)}" for text in texts if text]
 
 

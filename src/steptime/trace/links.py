@@ -376,17 +376,26 @@ def no_launch(size: int) -> Few:
 @once
 def launches_of(trace: Trace) -> Few:
     """Of each activity of a device, the runtime call with its correlation: one that launches by its name, before others
-    (HIP gives the calls around a launch its number too)."""
+    (HIP gives the calls around a launch its number too). Where neither has a correlation, their "External id" is it
+    (roctracer's, as torch for ROCm writes it); that of an operator is another number then. Where they have no number at
+    all, it is the call of the same place in the order of time."""
     if trace.launched is not None:
         return trace.launched.launch
     events = trace.events
     rows = np.flatnonzero(events.are(*DEVICE)).astype(np.int32)
-    found, numbered = np.full(len(rows), UNKNOWN, np.int32), events.correlation[rows] != ABSENT
-    calls = np.flatnonzero((events.event_kind == EventKind.RUNTIME) & (events.correlation != ABSENT)).astype(np.int32)
-    launching = of_symbols(trace, QUEUEING.match)[events.name[calls]] if len(calls) else np.empty(0, np.bool_)
-    for candidates in (calls[launching], calls[~launching]):
-        asking = np.flatnonzero(numbered & (found == UNKNOWN))
-        found[asking] = _by_number(events.correlation, events.begin, candidates, rows[asking])
+    found, alone = np.full(len(rows), UNKNOWN, np.int32), events.correlation[rows] == ABSENT
+    called = np.flatnonzero(events.event_kind == EventKind.RUNTIME).astype(np.int32)
+    for numbers, numbered, calls in (
+        (events.correlation, ~alone, called[events.correlation[called] != ABSENT]),
+        (events.external, alone & (events.external[rows] != ABSENT), called[events.correlation[called] == ABSENT]),
+    ):
+        calls = calls[numbers[calls] != ABSENT]
+        launching = of_symbols(trace, QUEUEING.match)[events.name[calls]] if len(calls) else np.empty(0, np.bool_)
+        for candidates in (calls[launching], calls[~launching]):
+            asking = np.flatnonzero(numbered & (found == UNKNOWN))
+            found[asking] = _by_number(numbers, events.begin, candidates, rows[asking])
+    if len(rows) and (found == UNKNOWN).all() and (alone & (events.external[rows] == ABSENT)).all():
+        found = _by_time(trace, rows, called)
     return Few(len(events), UNKNOWN, rows[found != UNKNOWN], found[found != UNKNOWN])
 
 
@@ -405,6 +414,18 @@ def origins_of(trace: Trace) -> Few:
     operators = np.flatnonzero((events.event_kind == EventKind.OPERATOR) & (events.external != ABSENT)).astype(np.int32)
     found[lost] = _by_number(events.external, events.begin, operators, rows[lost])
     return Few(len(events), UNKNOWN, rows[found != UNKNOWN], found[found != UNKNOWN])
+
+
+def _by_time(trace: Trace, rows: Int32, called: Int32) -> Int32:
+    """The call of each activity of one stream, by their places in time: where there are as many calls that put work on
+    a device, and none is later than what it launched. UNKNOWN for all else."""
+    events = trace.events
+    calls = called[of_symbols(trace, QUEUEING.match)[events.name[called]]] if len(called) else called
+    calls, order = calls[np.argsort(events.begin[calls], kind="stable")], np.argsort(events.begin[rows], kind="stable")
+    found, one = np.full(len(rows), UNKNOWN, np.int32), len(np.unique(events.lane[rows])) == 1
+    if one and len(calls) == len(rows) and (events.begin[calls] <= events.begin[rows[order]]).all():
+        found[order] = calls
+    return found
 
 
 def _by_number(numbers: Numbers, begin: Int64, candidates: Int32, rows: Int32) -> Int32:

@@ -36,6 +36,10 @@ RECURRENT_OPERATORS = frozenset({"lstm", "gru", "rnn_tanh", "rnn_relu"})
 
 ENGINE = re.compile(r"^(autograd::engine::|(struct )?torch::(autograd|jit)::|[A-Za-z_]\w*Backward\d*$)")
 """Autograd's own frames around the operators of a backward function."""
+EVALUATED = re.compile(
+    r"^(autograd::engine::evaluate_function: )?((struct )?torch::autograd::|aten::)?(Optimizer\.(step|zero_grad)#)?"
+)
+"""What stands before the name of a function of autograd, an operator or an optimizer's method."""
 GUARDS = re.compile(r"^(TorchDynamo Cache Lookup|Pregraph bytecode|AOTDispatcher Runtime Wrapper)")
 """What torch.compile does before and after its code at each call: checks, no work."""
 COMPILED = re.compile(r"^(Compiled\w*$|## Call CompiledFxGraph|(graph_\d+_)?cpp_fused_)|Torch-Compiled Region")
@@ -49,6 +53,8 @@ MODULE_RANGE = re.compile(r"^nn\.Module: (?P<path>.+) \((?P<type>\w+)\)$")
 LOADER = re.compile(r"^enumerate\((DataLoader|DataPipe)\)#")
 STEP = re.compile(r"^ProfilerStep[#*]\d*$")
 OPTIMIZER_STEP = re.compile(r"^Optimizer\.step(#|$)")
+SCALER = re.compile(r"^aten::_amp_(foreach_non_finite_check_and_unscale_|update_scale_)$")
+"""What torch.amp.GradScaler runs on a device."""
 ZERO_GRAD = re.compile(r"^Optimizer\.zero_grad(#|$)")
 COMPILING = re.compile(r"\(dynamo_timed\)|^(compile_fx|compile_inner|_compile|TorchDynamo compile)", re.IGNORECASE)
 """Annotations of TorchDynamo's dynamo_timed, which wraps every part of a compilation."""
@@ -231,6 +237,26 @@ COMMUNICATION_KIND = re.compile(
 )
 """In the name of a communication kernel: which collective it is."""
 
+COLLECTIVE_KINDS = {
+    "all_reduce": re.compile(r"all_?reduce", re.IGNORECASE),
+    "reduce_scatter": re.compile(r"reduce_?scatter", re.IGNORECASE),
+    "all_gather": re.compile(r"all_?gather", re.IGNORECASE),
+    "all_to_all": re.compile(r"all_?to_?all", re.IGNORECASE),
+    "broadcast": re.compile(r"^_?broadcast", re.IGNORECASE),
+}
+"""In any name of a collective (allreduce, _allgather_base, ncclDevKernel_AllReduce_…, c10d::alltoall_base_): the one
+name that torch.distributed has for it. What is none of them (send 0->1, barrier) keeps its name."""
+GROUPED = "coalesced"
+"""What torch calls collectives or sends that it gives to the library as one; the kernel's name says which they are."""
+SENDS = "SendRecv"
+"""NCCL's kernel of sends and receives, which an all-to-all is made of, too."""
+LIBRARY_COPIES = re.compile(r"^(torch\.distributed\.ddp\.reducer::|torch::distributed::reducer::|fsdp::)")
+"""Ranges and operators in which torch itself lays out what the ranks exchange: reducer.cpp of DistributedDataParallel,
+and fully_shard's _fsdp_collectives.py."""
+BUCKET_TO_GRADIENT = "torch.distributed.ddp.reducer::copy_bucket_to_grad"
+"""The range in which DistributedDataParallel copies a bucket's part back into .grad, once for each parameter; with
+gradient_as_bucket_view=True there is none."""
+
 COPY_DIRECTIONS = {
     "HtoD": re.compile(r"HtoD|HtoA|HostToDevice|Host -> Device", re.IGNORECASE),
     "DtoH": re.compile(r"DtoH|AtoH|DeviceToHost|Device -> Host", re.IGNORECASE),
@@ -324,6 +350,11 @@ def is_wrapper(name: str) -> bool:
 def communicates(name: str) -> bool:
     """True for a kernel that moves data between devices, by its name."""
     return COMMUNICATION_KERNEL.search(name) is not None and GENERATED.match(name) is None
+
+
+def collective_name(name: str) -> str:
+    """torch.distributed's name of a collective, by any other one."""
+    return next((kind for kind, pattern in COLLECTIVE_KINDS.items() if pattern.search(name)), name)
 
 
 def is_engine(name: str) -> bool:

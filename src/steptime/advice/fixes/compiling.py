@@ -110,7 +110,7 @@ def compiled_model(case: Case) -> Iterator[Option]:
 
     When to leave it: When shapes change all the time, or runs are shorter than the compilation.
     """
-    if case.compilations or any(root.compiled for root in case.roots):
+    if case.compiled:
         return
     saving, reach = _saving(case) if not case.changing_work else (None, 0.0)
     edit = model_edit(case, STATEMENT_COMPILED_MODEL, EXAMPLE_COMPILED_MODEL, in_place="{model}.compile()")
@@ -243,7 +243,7 @@ def cuda_graphs(case: Case) -> Option | None:
     When to leave it: When memory is short (graphs keep their own), when shapes change, or when outputs of a step are
     kept beyond the next one without a copy.
     """
-    if not case.step.device.startswith("cuda") or case.compilations or any(root.compiled for root in case.roots):
+    if not case.step.device.startswith("cuda") or case.compiled:
         return None
     predictions = case.replay.predictions if case.replay is not None else ()
     replayed = next((each.saved for each in predictions if each.change == "one graph launch"), None)

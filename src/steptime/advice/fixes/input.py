@@ -447,7 +447,7 @@ def similar_lengths(case: Case) -> Option | None:
     loader = case.loader
     if loader is None or loader.iterable or loader.in_memory_tensors or not loader.batch_size or loader.batch_size < 2:
         return None
-    if case.compilations or any(root.compiled for root in case.roots):
+    if case.compiled:
         return None
     place = (("site", f"{loader.site.file}:{loader.site.line}"),) if loader.site is not None else ()
     snippet = Snippet(EXAMPLE_SIMILAR_LENGTHS, loader.site)

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 
 from steptime.advice.evidence import Case
 from steptime.advice.fix import CallEdit, Option, Promise, Snippet, fix, training_lines
-from steptime.advice.savings import modelled, named, scaled
+from steptime.advice.savings import modelled, named, scaled, total
 from steptime.changes import Change, Scalar
 from steptime.quantities import Estimate
+from steptime.trace.vendors import BUCKET_TO_GRADIENT
 
 WRAPPER = "DistributedDataParallel"
 FIRST_MEGABYTES, LAST_MEGABYTES = 100, 5
@@ -42,7 +43,13 @@ EXAMPLE_FEWER_UPDATES = """for number, (batch, target) in enumerate(loader, 1):
         optimizer.zero_grad()"""
 
 
-@fix("RM701", "data-parallel-settings", addresses={"ST805", "ST812", "ST813"}, promise=Promise.SAME_CURVE, risk=2)
+@fix(
+    "RM701",
+    "data-parallel-settings",
+    addresses={"ST406", "ST805", "ST812", "ST813"},
+    promise=Promise.SAME_CURVE,
+    risk=2,
+)
 def data_parallel_settings(case: Case) -> Iterator[Option]:
     """DistributedDataParallel set up for what the model is
 
@@ -52,7 +59,8 @@ def data_parallel_settings(case: Case) -> Iterator[Option]:
 
     What it promises: A curve as another seed would give: gradients are summed in other groups.
 
-    What it should gain: A quarter of what hiding all communication would save is likely.
+    What it should gain: A quarter of what hiding all communication would save is likely; and with the view, what the
+    copies out of the buckets take alone and while the device idles for their launches.
 
     When to leave it: static_graph, and no search: when parameters are left unused in some steps (torch raises an error
     then, and the trial says so). The view: when gradients are replaced instead of written to.
@@ -67,9 +75,17 @@ def data_parallel_settings(case: Case) -> Iterator[Option]:
     saving = modelled(LIKELY * most.value, 0.0, most.high, case.step.steady) if most is not None else None
     if used is not None and used.search.value > 0:
         yield _option((("find_unused_parameters", False),), used.search)
-    yield _option((("static_graph", True), ("gradient_as_bucket_view", True)), saving)
+    parts = [each for each in (saving, _copied(case)) if each is not None]
+    yield _option((("static_graph", True), ("gradient_as_bucket_view", True)), total(parts) if parts else None)
     calls = used.buckets if used is not None else sum(use.calls for use in case.collectives)
     yield _option((("bucket_cap_mb", FIRST_MEGABYTES if calls >= MANY else LAST_MEGABYTES),), saving)
+
+
+def _copied(case: Case) -> Estimate | None:
+    """What copies out of the buckets cost; None where the trace shows none."""
+    alone = [use.exposed for use in case.copies if use.operator == BUCKET_TO_GRADIENT]
+    idle = [gap.duration for gap in case.gaps if gap.cause == BUCKET_TO_GRADIENT]
+    return total(alone + idle) if alone else None
 
 
 def _option(arguments: tuple[tuple[str, Scalar], ...], saving: Estimate | None) -> Option:

@@ -14,9 +14,10 @@ from steptime.advice.rules import (
     python,
     ranks,
     run,
+    shapes,
     switches,
 )
 
-_FAMILIES = (input, kernels, machine, memory, optimizer, overhead, precision, python, ranks, run, switches)
+_FAMILIES = (input, kernels, machine, memory, optimizer, overhead, precision, python, ranks, run, shapes, switches)
 _MADE = {made for family in _FAMILIES for made in vars(family).values() if isinstance(made, Rule)}
 CATALOGUE: tuple[Rule, ...] = tuple(sorted(_MADE, key=lambda made: made.code))

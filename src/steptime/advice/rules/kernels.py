@@ -30,7 +30,7 @@ from steptime.advice.savings import capped, in_step, modelled, partly, ratio, to
 from steptime.advice.signals import Signals, compiles
 from steptime.advice.step_evidence import FULL
 from steptime.quantities import SourceLine, format_bytes, format_count, format_duration
-from steptime.trace.vendors import is_compiled
+from steptime.trace.vendors import BUCKET_TO_GRADIENT, is_compiled
 
 LEAST_SHARE_POINTWISE = 0.2
 """Of the step: plain activations beside small matrix products reach a sixth on a CPU, and there is little to fuse; five
@@ -388,25 +388,30 @@ def _passes_over(use: KernelUse, weights: frozenset[tuple[int, int]]) -> bool:
     return whole and name not in MATRIX and (name in SOFTMAX or name in BETWEEN)
 
 
-@rule("ST406", "exposed-copies", needs={Signal.COPIES})
-def exposed_copies(signals: Signals) -> Finding | None:
+@rule("ST406", "exposed-copies", needs={Signal.COPIES}, uses={Signal.GAPS})
+def exposed_copies(signals: Signals) -> Iterator[Finding]:
     """Copies run while nothing else does
 
     What it means: The device's copy engines move data while its arithmetic units idle: results on their way to the
-    host, tensors that are laid out anew, memory that is filled.
+    host, tensors that are laid out anew, memory that is filled. DistributedDataParallel copies each gradient out of its
+    bucket when the exchange is done; these copies are told by themselves, with what the device idles for their
+    launches.
 
     How we know: The copies are in the trace with their direction and size; exposed is the time in which nothing but
-    copies ran on any stream.
+    copies ran on any stream. Those of DistributedDataParallel run in a range of its reducer's (copy_bucket_to_grad).
 
     What helps: For copies to the host: fewer of them, pinned memory and non_blocking=True, a stream of their own. For
     copies within the device: one layout through the model, views, a compiled model. For fills:
-    zero_grad(set_to_none=True), which is the default since torch 2.0.
+    zero_grad(set_to_none=True), which is the default since torch 2.0. For those of DistributedDataParallel:
+    gradient_as_bucket_view=True, with which a gradient is a part of its bucket.
 
     When to ignore it: When it is a checkpoint or an evaluation that happened to fall into the trace.
     """
-    shown = [use for use in signals.copies if use.kind in COPIES_OF and use.exposed.value > 0]
+    yield from _out_of_buckets(signals)
+    others = [use for use in signals.copies if use.operator != BUCKET_TO_GRADIENT]
+    shown = [use for use in others if use.kind in COPIES_OF and use.exposed.value > 0]
     if not shown:
-        return None
+        return
     top = max(shown, key=lambda use: use.exposed.value)
     same = [use for use in shown if use.kind == top.kind]
     saving, moved = total(use.exposed for use in same), format_bytes(sum(use.bytes for use in same))
@@ -414,7 +419,31 @@ def exposed_copies(signals: Signals) -> Finding | None:
     alone = f"run alone for {in_step(saving.value, signals.step)}"
     summary = f"{format_count(sum(use.calls for use in same), 'copy')} {words} ({moved}) {alone}"
     evidence = tuple(f"{use.operator or use.kind}: {format_duration(use.exposed.value)} exposed" for use in same[:3])
-    return exposed_copies.finding(summary, advice, saving, category="copy", source=top.source, evidence=evidence)
+    yield exposed_copies.finding(summary, advice, saving, category="copy", source=top.source, evidence=evidence)
+
+
+def _out_of_buckets(signals: Signals) -> Iterator[Finding]:
+    """What DistributedDataParallel copies from its buckets into .grad, in the category that has more of its time: the
+    copies alone, or idle time while the host launches them."""
+    copied = [use for use in signals.copies if use.operator == BUCKET_TO_GRADIENT]
+    waited = [gap for gap in signals.gaps if gap.cause == BUCKET_TO_GRADIENT and gap.category == "overhead"]
+    if not copied:
+        return
+    alone, idle = total(use.exposed for use in copied), total(gap.duration for gap in waited)
+    moved, count = format_bytes(sum(use.bytes for use in copied)), sum(use.calls for use in copied)
+    launched = idle.value > alone.value
+    saving = idle if launched else alone
+    gradients = f"{format_count(count, 'gradient')} ({moved})"
+    yield exposed_copies.finding(
+        f"DistributedDataParallel copies {gradients} out of its buckets: {in_step(saving.value, signals.step)}",
+        "Set gradient_as_bucket_view=True in DistributedDataParallel: a gradient is a part of its bucket then.",
+        saving,
+        category="overhead" if launched else "copy",
+        evidence=(
+            f"The copies run alone for {format_duration(alone.value)}.",
+            f"The device idles for their launches for {format_duration(idle.value)}.",
+        ),
+    )
 
 
 @rule(

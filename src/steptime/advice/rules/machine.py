@@ -288,7 +288,7 @@ def graph_launches(signals: Signals) -> Finding | None:
     graphs = signals.step.graphs
     if graphs is None or (graphs.share < LEAST_IN_GRAPHS and not graphs.empty):
         return None
-    launched = f"{format_count(graphs.launches, 'graph')} launched as one"
+    launched = f"{format_count(graphs.launches, 'replayed graph')}"
     kernels = f"{format_count(graphs.kernels, 'kernel')} ({format_share(graphs.share)} of their time)"
     lost = f"{graphs.empty:.3g} of {launched} left no kernel in the trace"
     told = f"{kernels} came from {launched}" + (f"; {graphs.empty:.3g} left none in the trace" if graphs.empty else "")

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from steptime.advice.evidence import ModuleUse, OptimizerUse, Signal
+from steptime.advice.kernels import plain_name
 from steptime.advice.line_evidence import calls_function
 from steptime.advice.models import BYTES_PER_ELEMENT, FOREACH, FUSABLE, ITERATIVE, floor, hand_made_update, zeroing
 from steptime.advice.rule import Finding, rule
@@ -37,6 +38,9 @@ OF_WEIGHTS, OF_WEIGHTS_AT_LEAST = 0.5, 0.25
 """Of a module's backward, for its own parameters: a product has one for them and one of that size for its input."""
 SURELY_UNUSED = 0.8
 """Of a module's backward, where nothing that is trained comes before it: profiled, short operators take longer."""
+NORM_OF_ONE = frozenset({"linalg_vector_norm", "norm"})
+"""Operators that take the norm of one tensor."""
+SCALED_IN_PLACE = "aten::mul_"
 LEAST_SHARE_OF_ZEROS = 0.03
 """Of the step: below it the difference is not noticed."""
 
@@ -327,3 +331,40 @@ def _is_trained_before(module: ModuleUse, modules: Sequence[ModuleUse]) -> bool:
     from. Those around it are no such."""
     before = modules[: modules.index(module)]
     return any(use.parameters > use.without_update and not module.path.startswith(f"{use.path}.") for use in before)
+
+
+@rule("ST507", "single-tensor-clipping", needs={Signal.KERNELS}, uses={Signal.GAPS, Signal.CATEGORIES, Signal.LINES})
+def single_tensor_clipping(signals: Signals) -> Finding | None:
+    """Gradients are clipped tensor by tensor
+
+    What it means: The norm of each gradient is computed, and each is scaled, by kernels of its own: two launches for
+    each parameter, of a few microseconds of work. clip_grad_norm_ does so with foreach=False, or where gradients are of
+    several types; loops over model.parameters() always do.
+
+    How we know: As many kernels of a norm as there are parameters, and as many products in place behind them; torch's
+    batched form has a handful (_foreach_norm, _foreach_mul_). To be saved is what the device idles while these are
+    launched, and what the kernels take beyond their bytes; the interval begins at the idle time alone.
+
+    What helps: torch.nn.utils.clip_grad_norm_(model.parameters(), limit, foreach=True), which is the default on CUDA;
+    in a loop of your own torch._foreach_norm and torch._foreach_mul_. A fused optimiser can take the scale itself.
+
+    When to ignore it: When every gradient is to be clipped by its own norm.
+    """
+    norms = [use for use in signals.kernels if plain_name(use.operator) in NORM_OF_ONE]
+    tensors = sum(use.calls for use in norms)
+    if tensors < FEWEST_TENSORS:
+        return None
+    products = [use for use in signals.kernels if use.operator == SCALED_IN_PLACE]
+    both = [*norms, *(products if sum(use.calls for use in products) >= ALL_BUT * tensors else [])]
+    names = {use.operator for use in both}
+    idle = total(gap.duration for gap in signals.gaps if gap.category == "overhead" and gap.cause in names)
+    beyond = sum(max(0.0, use.duration - (use.at_roofline or 0.0)) for use in both)
+    one = ratio(1.0, tensors)  # a batched norm has launches, too
+    saving = scaled(idle, 1 - one)
+    saving = modelled(saving.value + beyond * (1 - one), saving.low, saving.high + beyond, signals.step.steady)
+    summary = f"{tensors:.0f} gradients are clipped one by one: {in_step(saving.value, signals.step)}"
+    advice = "Call clip_grad_norm_ with foreach=True; in a loop of your own use torch._foreach_norm and _foreach_mul_."
+    clipping = [line.source for line in signals.lines if calls_function(line.calls, "clip_grad_norm_")]
+    source = clipping[0] if len(clipping) == 1 else None
+    category = "overhead" if idle.value > beyond else "compute"
+    return single_tensor_clipping.finding(summary, advice, saving, category=category, source=source)

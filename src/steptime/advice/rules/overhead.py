@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 from steptime.advice.evidence import CompilerEventUse, GapUse, LineUse, OperatorUse, Signal, SiteUse
 from steptime.advice.kernels import as_evidence, first_source, longest, plain_name, spent
 from steptime.advice.line_evidence import calls_function, function_of, lines_around, sampled_lines
+from steptime.advice.memory_evidence import has_room
 from steptime.advice.models import staging_operators
 from steptime.advice.rule import Finding, Weight, rule
 from steptime.advice.savings import (
     capped,
     in_step,
+    less,
     modelled,
     named,
     partly,
@@ -24,7 +27,7 @@ from steptime.advice.savings import (
     total,
 )
 from steptime.advice.signals import Signals, compiles
-from steptime.quantities import Estimate, SourceLine, format_count, format_duration, format_source
+from steptime.quantities import Estimate, SourceLine, format_bytes, format_count, format_duration, format_source
 from steptime.trace.links import is_user_file
 
 FEWEST_OPERATORS = 100
@@ -47,6 +50,8 @@ GAINED_BY_SIZE = 0.5
 """Of what small matrix products take beyond their arithmetic: one large product does not reach the machine's rate
 either, and one of torch's own loops (nn.LSTM) only in part. How much is gained is not known before it is tried."""
 LONGEST_HINT = 160
+MOST_NAMED = 4
+"""Operators outside of graphs that the advice names."""
 MOST_EVENTS = 5
 """Graph breaks and guards that are told one by one: all are in the tables."""
 MOST_SITES = 3
@@ -235,7 +240,7 @@ def _looping(lines: list[LineUse], uses: list[OperatorUse], slow: float, batches
     "ST302",
     "overhead-bound",
     needs={Signal.CATEGORIES},
-    uses={Signal.OPERATORS, Signal.COMPILATIONS, Signal.COMPILER, Signal.KERNELS, Signal.GAPS},
+    uses={Signal.OPERATORS, Signal.COMPILATIONS, Signal.COMPILER, Signal.KERNELS, Signal.GAPS, Signal.MEMORY},
 )
 def overhead_bound(signals: Signals) -> Finding | None:
     """The step is bound by dispatching its operators
@@ -248,8 +253,10 @@ def overhead_bound(signals: Signals) -> Finding | None:
     that it was dispatching in the largest gaps.
 
     What helps: torch.compile; on CUDA its mode "reduce-overhead" (graphs); a larger batch, which carries more work per
-    dispatch; fused optimisers; fewer, larger operators. A recurrent layer of torch runs a dozen operators for each time
-    step on a CPU, and torch.compile leaves it as it is: a larger batch, or fewer time steps.
+    dispatch; fused optimisers; fewer, larger operators. Where graphs are launched already, the operators outside of
+    them are named: compile the loss with the model, and the optimiser's step by itself. AccumulateGrad runs once for
+    each parameter; torch._dynamo.config.compiled_autograd takes it in. A recurrent layer of torch runs a dozen
+    operators for each time step on a CPU, and torch.compile leaves it as it is: a larger batch, or fewer time steps.
 
     When to ignore it: When the batch is small for a reason (online learning, reinforcement learning) and the step is
     fast enough.
@@ -271,16 +278,18 @@ def overhead_bound(signals: Signals) -> Finding | None:
     many = f" of {calls:,.0f} operators" if calls else ""
     summary = f"Dispatch{many} takes {in_step(idle, step)}"
     if kernels:
-        runs = format_duration(ratio(spent(launched), kernels))
-        summary = f"The device idles {in_step(idle, step)} while the host launches {format_count(kernels, 'kernel')}"
-        summary += f", each of which runs for {runs}"
+        summary = f"The device idles {in_step(idle, step)} while the host {_launches(signals, kernels)}"
+        if not _replays(signals):
+            summary += f", each of which runs for {format_duration(ratio(spent(launched), kernels))}"
     graphs = ' (mode="reduce-overhead")' if step.device != "cpu" else ""
-    larger = "enlarge the batch"
+    larger = f"enlarge the batch{_free_memory(signals)}"
     if step.micro_batches >= FEWEST_MICRO_BATCHES:
         larger = f"accumulate over fewer, larger micro-batches ({step.micro_batches:.0f} a step now)"
     advice = f"Compile the model{graphs}, or {larger} so that each operator does more."
     if compiles(signals):
-        advice = f"Part of the job is compiled: {_left_eager(signals)}{graphs}; or enlarge the batch."
+        advice = f"Part of the job is compiled: {_left_eager(signals)}{graphs}; or {larger}."
+    if _replays(signals):
+        advice = f"Graphs are in use already: {_outside_graphs(signals)}; or {larger}."
     if calls and sum(operator.recurrent for operator in signals.operators) >= MOST_OF_OPERATORS * calls:
         advice = "Enlarge the batch: most of them are in torch's recurrent layers, which no compiler takes apart."
     source = _idlest(gaps) or _busiest(signals.operators)
@@ -291,6 +300,37 @@ def overhead_bound(signals: Signals) -> Finding | None:
     )
     saving = launch.recoverable
     return overhead_bound.finding(summary, advice, saving, category="overhead", source=source, evidence=evidence)
+
+
+def _free_memory(signals: Signals) -> str:
+    """How little of a device's memory is used, where a batch of twice the size has room."""
+    memory = signals.memory if signals.has(Signal.MEMORY) else None
+    if memory is None or not has_room(memory):
+        return ""
+    return f" ({format_bytes(memory.peak)} of {format_bytes(memory.capacity or 0)} is used)"
+
+
+def _replays(signals: Signals) -> bool:
+    """Whether the step launches kernels as graphs: then launches and kernels are two numbers."""
+    return signals.step.graphs is not None and signals.step.graphs.launches > 0
+
+
+def _launches(signals: Signals, kernels: float) -> str:
+    """What the host launches: kernels, or graphs and the kernels beside them."""
+    graphs = signals.step.graphs
+    if graphs is None or not graphs.launches:
+        return f"launches {format_count(kernels, 'kernel')}"
+    inside = f" of {format_count(graphs.kernels, 'kernel')}" if graphs.kernels else ""
+    return f"launches {format_count(graphs.launches, 'graph')}{inside}, and {format_count(graphs.single, 'kernel')}"
+
+
+def _outside_graphs(signals: Signals) -> str:
+    """What to do about what the host does beside the graphs, by its names."""
+    eager = signals.step.graphs.eager if signals.step.graphs is not None else ()
+    if not eager:
+        return "put more of the step into them"
+    names = (f"{use.name} ({use.calls:.0f} calls)" if use.calls >= 2 else use.name for use in eager[:MOST_NAMED])
+    return f"take in what runs eagerly beside them, {', '.join(names)}"
 
 
 def _idlest(gaps: Sequence[GapUse]) -> SourceLine | None:
@@ -344,7 +384,7 @@ def _stall(signals: Signals, gaps: list[GapUse], launch: Estimate) -> Finding:
     return overhead_bound.finding(summary, advice, saving, category="overhead", source=gap.source)
 
 
-@rule("ST303", "host-sync", needs={Signal.CATEGORIES}, uses={Signal.SITES, Signal.GAPS, Signal.COPIES})
+@rule("ST303", "host-sync", needs={Signal.CATEGORIES}, uses={Signal.SITES, Signal.GAPS, Signal.COPIES, Signal.SCALING})
 def host_sync(signals: Signals) -> Iterator[Finding]:
     """The host waits for the device, and then the device for the host
 
@@ -362,7 +402,8 @@ def host_sync(signals: Signals) -> Iterator[Finding]:
     When to ignore it: When the device has enough work queued: then no idle time follows and the rule does not fire.
     """
     staging = staging_operators(signals.copies)  # the matter of ST107
-    gaps = [gap for gap in _gaps(signals, "sync") if gap.cause and gap.cause not in staging]
+    waits = (gap for gap in _gaps(signals, "sync") if gap.cause and gap.cause not in staging)
+    gaps = [gap for gap in map(partial(_without_scaler, signals), waits) if gap.duration.value > 0]
     yield from (_after_gap(signals, gap) for gap in gaps[:MOST_SITES])
     if gaps:
         return
@@ -371,6 +412,13 @@ def host_sync(signals: Signals) -> Iterator[Finding]:
     sync = named(signals.categories, "sync")
     if suspects and sync is not None:
         yield _at_site(signals, max(suspects, key=lambda site: site.calls), sync.recoverable)
+
+
+def _without_scaler(signals: Signals, gap: GapUse) -> GapUse:
+    """The idle time after reads of one kind without that after a gradient scaler's, the matter of ST418."""
+    if not signals.has(Signal.SCALING) or READS.get(plain_name(gap.cause), plain_name(gap.cause)) != "item":
+        return gap
+    return replace(gap, duration=less(gap.duration, signals.scaling.waiting.value))
 
 
 def _after_gap(signals: Signals, gap: GapUse) -> Finding:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from steptime.advice.evidence import KernelUse, MachineUse, Signal
 from steptime.advice.kernels import about_kernels, is_matrix_product, matrix_units, plain_name, spent
 from steptime.advice.rule import Finding, rule
-from steptime.advice.savings import in_step, modelled, named, partly, ratio
+from steptime.advice.savings import in_step, modelled, named, partly, ratio, total
 from steptime.advice.signals import Signals
-from steptime.quantities import format_count
+from steptime.quantities import format_count, format_duration
 
 LIKELY_UNITS, SURE_UNITS = 0.75, 0.4
 """Of the saving by the ratio of the peaks: products reach less of a higher upper bound, small ones much less (three
@@ -44,6 +44,8 @@ mixed precision made nineteen faster than TF32, 1.05 to 2.65 times, 1.5 in the m
 and bytes promise up to a half of the kernels. Convolutions gain more, which then stop changing layouts as well; an
 embedding model lost."""
 AUTOCAST = "Use torch.autocast with bfloat16 (8 bits of mantissa, same range), and channels_last for convolutions."
+AS_FAST = 1.1
+"""Times the rate of bfloat16: measured rates of the two differ by some percent where the units are the same."""
 LEAST_WIDE = 0.1
 """Of the step in kernels that would gain."""
 
@@ -127,6 +129,36 @@ def single_precision(signals: Signals) -> Finding | None:
     what = "products, norms and activations" if behind else "matrix products"
     summary = f"The model's {what} are in float32, {took}; bfloat16 is faster"
     return about_kernels(single_precision, [*products, *behind], summary, AUTOCAST, saving)
+
+
+@rule("ST418", "loss-scaling", needs={Signal.SCALING, Signal.MACHINE})
+def loss_scaling(signals: Signals) -> Finding | None:
+    """A gradient scaler on a device for which bfloat16 needs none
+
+    What it means: float16 has a small range, so that the loss is scaled up, every gradient is looked through for
+    infinities and scaled back, and the host waits to hear whether one was found before it updates. bfloat16 has the
+    range of float32 and needs none of this; devices from Ampere on (AMD: MI200) multiply it as fast.
+
+    How we know: The scaler's kernels are in the trace, with the time that the device idles while they are launched, and
+    while it waits behind the read after which the update begins. All of that is saved. The rates of the device's matrix
+    units in both formats are known.
+
+    What helps: torch.autocast with dtype=torch.bfloat16, and backward and step without the scaler; clipping needs no
+    unscale_() then.
+
+    When to ignore it: When the three more bits of float16 matter, or weights in float16 are given.
+    """
+    use, rates = signals.scaling, dict(signals.machine.rates)
+    if rates.get("bfloat16", 0.0) * AS_FAST < rates.get("float16", 0.0) or not rates.get("bfloat16"):
+        return None
+    saving = total((use.kernels, use.launching, use.waiting))
+    summary = f"Scaling the loss for float16 takes {in_step(saving.value, signals.step)}; bfloat16 needs none"
+    advice = "Use torch.autocast with dtype=torch.bfloat16, and backward and step without the GradScaler."
+    kernels, launching, waiting = (format_duration(each.value) for each in (use.kernels, use.launching, use.waiting))
+    evidence = [f"Its kernels run for {kernels}; the device idles {launching} for them, and {waiting} after its read."]
+    if signals.step.skipped:
+        evidence.append(f"{signals.step.skipped} of {signals.step.scaled} updates were left out.")
+    return loss_scaling.finding(summary, advice, saving, evidence=tuple(evidence))
 
 
 @rule("ST409", "double-precision", needs={Signal.ROOFLINE, Signal.CATEGORIES}, instead_of=("dominant-operator",))

@@ -18,6 +18,7 @@ from steptime.quantities import (
     format_bytes,
     format_count,
     format_duration,
+    format_rate,
     format_share,
     format_source,
     format_times,
@@ -40,8 +41,8 @@ LEAST_SHARE_IN_TURNS = 0.15
 MOST_OF_ONE = 0.75
 """Of the waiting: behind more of it is one rank, whose lateness did not last beyond the profiled steps if it is no
 straggler."""
-BETWEEN_STAGES = re.compile(r"^(i?send|i?recv|coalesced|SendRecv)( |$)", re.IGNORECASE)
-"""Collectives between two stages of a pipeline."""
+BETWEEN_STAGES = re.compile(r"^(i?send|i?recv|coalesced)( |$)", re.IGNORECASE)
+"""Collectives between two stages of a pipeline. A kernel named SendRecv says less: NCCL's all-to-all is one, too."""
 LEAST_SHARE_OF_BUBBLE = 0.05
 """Of the step."""
 
@@ -71,8 +72,10 @@ def exposed_communication(signals: Signals) -> Iterator[Finding]:
     together; traces of all ranks tell them apart (ST806).
 
     How we know: On a device the kernels of the collectives are in the trace, and exposed is the time in which nothing
-    but communication ran; on a CPU it is the time that the training thread was blocked in a collective. Lines of yours
-    that call torch.distributed themselves (a metric, a flag) are told by themselves there, as they were timed.
+    but communication ran. Where sizes and ranks are in the trace, the bus bandwidth of each kind (as NCCL-tests define
+    it) is set against what the datasheet says of the link between devices of one machine. On a CPU it is the time that
+    the training thread was blocked in a collective. Lines of yours that call torch.distributed themselves (a metric, a
+    flag) are told by themselves there, as they were timed.
 
     What helps: Exchange less often (no_sync() under gradient accumulation) or less (bfloat16 gradients through a
     communication hook, sharding that fits the network); begin earlier (smaller first buckets, static_graph=True); a
@@ -100,6 +103,8 @@ def exposed_communication(signals: Signals) -> Iterator[Finding]:
     if signals.has(Signal.RANKS):
         advice = "Compute more for each exchange (a larger batch, accumulation under no_sync), or exchange bfloat16."
     evidence = tuple(map(_collective, longest[:3]))
+    if any(use.bus_bandwidth for use in longest[:3]):
+        evidence += ("Bus bandwidths are those of this rank's kernels, with their waiting for other ranks.",)
     yield exposed_communication.finding(summary, advice, left, category="communication", evidence=evidence)
 
 
@@ -130,7 +135,9 @@ def _collective(use: CollectiveUse) -> str:
     """A collective, as evidence."""
     size = f", {format_bytes(use.bytes)}" if use.bytes else ""
     exposed = f"{format_duration(use.duration.value)}, of it {format_duration(use.exposed.value)} exposed"
-    return f"{use.name}: {use.calls:.4g} a step{size}, {exposed}"
+    carried = f", {format_rate(use.bus_bandwidth)}B/s over the bus" if use.bus_bandwidth else ""
+    share = f" ({format_share(use.link_share)} of {use.link})" if carried and use.link_share is not None else ""
+    return f"{use.name}: {use.calls:.4g} a step{size}, {exposed}{carried}{share}"
 
 
 @rule("ST806", "late-rank", needs={Signal.RANKS}, uses={Signal.LATENESS}, instead_of=("exposed-communication",))

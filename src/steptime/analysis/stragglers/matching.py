@@ -11,8 +11,7 @@ follow anew.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -21,22 +20,6 @@ from steptime.analysis.stragglers.comparison import HostClock
 from steptime.analysis.stragglers.summary import Exchange, RankSummary
 from steptime.arrays import Bool, Int64, unique
 from steptime.quantities import median_of
-
-FACTORS: tuple[tuple[re.Pattern[str], Callable[[int], float]], ...] = (
-    (re.compile(r"all_?reduce", re.IGNORECASE), lambda n: 2 * (n - 1) / n),
-    (re.compile(r"all_?gather|reduce_?scatter|all_?to_?all", re.IGNORECASE), lambda n: (n - 1) / n),
-    (re.compile(r"broadcast|reduce|send|recv", re.IGNORECASE), lambda n: 1.0),
-)
-"""By torch's or NCCL's name of the operation, for n ranks: what an optimal algorithm has to send over each rank's link
-per byte. The size is that of the larger side: what all ranks get out of an all-gather, what each gives into a
-reduce-scatter. As NCCL-tests defines it (github.com/NVIDIA/nccl-tests, doc/PERFORMANCE.md)."""
-
-
-def bus_factor(name: str, ranks: int) -> float | None:
-    """Bus bandwidth over size per time; None for an operation that NCCL-tests does not know, and for one rank."""
-    if ranks < 2:
-        return None
-    return next((factor(ranks) for pattern, factor in FACTORS if pattern.search(name)), None)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -20,7 +20,6 @@ from steptime.analysis.stragglers.matching import (
     Chain,
     Shared,
     blamed,
-    bus_factor,
     chain,
     clocks,
     match,
@@ -28,6 +27,7 @@ from steptime.analysis.stragglers.matching import (
     saved_without,
 )
 from steptime.analysis.stragglers.summary import RankSummary, widened
+from steptime.analysis.traffic import bus_factor
 from steptime.arrays import Float64, Int64, unique
 from steptime.intervals import EMPTY, join, total, union
 from steptime.machine.machine import Machine

@@ -33,11 +33,13 @@ from steptime.report.printable import one_line
 from steptime.report.report import ProcessReport, Report
 from steptime.report.sentences import (
     cost_text,
+    gpu_busy_text,
     interval_text,
     left_out_text,
     origin,
     place_text,
     placed,
+    price_text,
     roofline_sentences,
     throughput_text,
 )
@@ -227,7 +229,9 @@ def _facts(report: Report) -> list[tuple[str, str]]:
         ("Ranks", str(environment.ranks) if environment.ranks > 1 else ""),
         ("Steps", f"{counts}; left out: {left_out}" if left_out else counts),
         ("Steps found by", step.how),
-        ("Throughput", throughput_text(process.throughput)),
+        ("Throughput", throughput_text(process.throughput, step.device)),
+        ("GPU", gpu_busy_text(process.case)),
+        ("Price", price_text(report)),
         ("steptime's own cost", spent or "none: it read a trace that existed"),
         ("Source", report.source),
     )

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from steptime.advice.evidence import Case, CategoryUse
-from steptime.quantities import Estimate, format_duration, format_share, with_sign
-from steptime.report.sentences import PREFIXES, interval_text, step_text
+from steptime.quantities import PREFIXES, Estimate, format_duration, format_share, with_sign
+from steptime.report.sentences import interval_text, step_text
 
 BOX = 1000
 """Side of the square that series, areas and curves are drawn in, which is stretched to the plot."""

@@ -1,0 +1,179 @@
+"""ST4xx: sizes that leave a part of the device's units without work, or that need not be computed at all."""
+
+from __future__ import annotations
+
+from steptime.advice.evidence import KernelUse, Signal, WrittenNormUse
+from steptime.advice.kernels import REACHABLE, about_kernels, plain_name, shapes_of
+from steptime.advice.memory_evidence import has_room
+from steptime.advice.rule import Finding, Weight, rule
+from steptime.advice.rules.overhead import HELD_BACK
+from steptime.advice.savings import in_step, modelled, named, ratio
+from steptime.advice.signals import Signals
+from steptime.analysis.tiles import filled, padded_head
+from steptime.quantities import format_bytes, format_count, format_share, format_source
+
+MOST_FILLED = 0.75
+"""Of the multiprocessors: a product that keeps so many of them busy is not what to change."""
+FUSED_ATTENTION = frozenset(
+    {
+        "_flash_attention_forward", "_flash_attention_backward", "_scaled_dot_product_flash_attention",
+        "_scaled_dot_product_flash_attention_backward", "_flash_attn_forward", "_flash_attn_backward",
+    }
+)  # fmt: skip
+"""Operators whose kernels are made for few head dimensions, and compute with the next larger one."""
+SMALL_WORK = 0.3
+"""Of the step in kernels that are too small for the device."""
+
+
+@rule("ST414", "few-tiles", needs={Signal.KERNELS}, instead_of=("dominant-operator",))
+def few_tiles(signals: Signals) -> Finding | None:
+    """Matrix products have fewer tiles than the device has multiprocessors
+
+    What it means: A kernel cuts the output of a product into tiles, one for each block. With fewer tiles than
+    multiprocessors the others have nothing to do, and with a few more than they are, the last ones run almost alone
+    (wave quantisation). The arithmetic per second then depends on the sizes and not on the device.
+
+    How we know: The grid of the kernel, or for kernels that fill any device with blocks (cuBLAS's nvjet) the tile in
+    its name and the operator's shapes, against the device's number of multiprocessors. To be saved is what full waves
+    would take less, down to the roofline; the interval begins at what tiles of half the size would save.
+
+    What helps: More rows in one product (a larger batch, sequences packed together, several products of one input as
+    one); sizes that give full waves; kernels that split the sum (torch.compile with mode="max-autotune" tries them).
+
+    When to ignore it: When other streams fill the device meanwhile.
+    """
+    few = [use for use in signals.kernels if use.waves is not None and filled(use.name, use.waves) < MOST_FILLED]
+    saved = sum(_unfilled(use) for use in few)
+    if saved <= 0:
+        return None
+    least = sum(_unfilled(use, finer=2.0) for use in few)
+    took, top = sum(use.duration for use in few), max(few, key=_unfilled)
+    share = format_share(filled(top.name, top.waves or 0.0))
+    summary = f"Matrix products whose tiles fill {share} of the device take {in_step(took, signals.step)}"
+    advice = 'Give them more rows (batch, packing), or let torch.compile(mode="max-autotune") split their sums.'
+    return about_kernels(few_tiles, few, summary, advice, modelled(saved, least, saved, signals.step.steady))
+
+
+def _unfilled(use: KernelUse, finer: float = 0.0) -> float:
+    """ns per step that a product would take less with all multiprocessors at work; finer: with so many times as many
+    tiles."""
+    share = filled(use.name, use.waves or 0.0)
+    better = filled(use.name, finer * (use.waves or 0.0)) if finer else 1.0
+    lower = max(use.duration * ratio(share, better), (use.at_roofline or 0.0) / REACHABLE)
+    return max(0.0, use.duration - lower)
+
+
+@rule("ST415", "padded-heads", needs={Signal.KERNELS}, uses={Signal.MACHINE})
+def padded_heads(signals: Signals) -> Finding | None:
+    """Fused attention computes with larger heads than the model has
+
+    What it means: Fused attention has kernels for a few head dimensions. A head in between is computed as the next
+    larger one, whose further numbers are zeros: 80 as 96, 192 as 256 on AMD's devices.
+
+    How we know: The head dimension in the operator's shapes, and the one in the kernel's name (of NVIDIA's flash
+    attention) or the next that the library has (AOTriton: powers of two). The products of attention are saved in the
+    proportion of the two; the interval begins at that part of their arithmetic at the device's peak.
+
+    What helps: Another number of heads for the same width: heads of 64 or 128.
+
+    When to ignore it: When the weights are given.
+    """
+    device = signals.machine.name if signals.has(Signal.MACHINE) else ""
+    padded = [(use, size, whole) for use in signals.kernels for size, whole in _heads(use, device) if whole > size]
+    if not padded:
+        return None
+    saved = sum(use.duration * (1 - size / whole) for use, size, whole in padded)
+    least = sum((use.at_roofline or 0.0) * (1 - size / whole) for use, size, whole in padded)
+    _, size, whole = max(padded, key=lambda each: each[0].duration)
+    uses = [use for use, _, _ in padded]
+    took = in_step(sum(use.duration for use in uses), signals.step)
+    summary = f"Attention computes heads of {size} as {whole}: {took}"
+    advice = "Choose heads of 64 or 128 numbers, or of a size that the kernels have: more or fewer for the same width."
+    return about_kernels(padded_heads, uses, summary, advice, modelled(saved, least, saved, signals.step.steady))
+
+
+def _heads(use: KernelUse, device: str) -> list[tuple[int, int]]:
+    """(head dimension, the one that its kernel computes with) of fused attention."""
+    shapes = shapes_of(use.shapes)
+    if plain_name(use.operator) not in FUSED_ATTENTION or use.bound == "latency" or not shapes or len(shapes[0]) != 4:
+        return []
+    size = shapes[0][-1]
+    return [(size, padded_head(use.name, size, device))] if size > 0 else []
+
+
+@rule(
+    "ST416",
+    "written-out-norm",
+    needs={Signal.WRITTEN_NORMS, Signal.MACHINE},
+    instead_of=("memory-bound-pointwise",),
+)
+def written_out_norm(signals: Signals) -> Finding | None:
+    """A layer norm or RMS norm is written out
+
+    What it means: A norm of mean, square, root and product is five to ten kernels, each of which reads and writes the
+    whole tensor, and twice as many in backward. The ready-made operator reads it once and writes it once.
+
+    How we know: Kernels in a row: a mean (or variance) over the last dimension, a root of its result, a product with
+    the tensor; and those that backward runs for their operators. To be saved is what lies above one pass forward (two
+    tensors) and one backward (three) at the rate that a good kernel reaches of the device's bandwidth.
+
+    What helps: torch.nn.functional.layer_norm, and rms_norm from torch 2.4 on; or torch.compile, which fuses the
+    kernels.
+
+    When to ignore it: When the norm is another one than these two.
+    """
+    rate, norms = signals.machine.copy_bytes, signals.written_norms
+    if not rate:
+        return None
+    took = sum(use.duration for use in norms)
+    ideal = sum(use.bytes for use in norms) / rate * 1e9
+    saved, least = took - ideal / REACHABLE, took - ideal / REACHABLE**2
+    if saved <= 0:
+        return None
+    top = max(norms, key=lambda use: use.duration)
+    calls, kernels = sum(use.calls for use in norms), sum(use.kernels for use in norms)
+    where = f" at {format_source(top.source)}" if top.source is not None else ""
+    return written_out_norm.finding(
+        f"{format_count(calls, top.kind)} written out{where}: {kernels:.0f} kernels, {in_step(took, signals.step)}",
+        f"Call torch.nn.functional.{top.kind.lower().replace(' ', '_')}, or compile the function.",
+        modelled(saved, max(0.0, least), saved, signals.step.steady),
+        category="compute",
+        source=top.source,
+        evidence=tuple(map(_as_evidence, norms[:3])),
+    )
+
+
+def _as_evidence(use: WrittenNormUse) -> str:
+    return f"{use.kind} of {list(use.shape)}: {', '.join(use.operators)}; one pass moves {format_bytes(use.bytes)}"
+
+
+@rule(
+    "ST417",
+    "room-for-batch",
+    needs={Signal.MEMORY, Signal.ROOFLINE, Signal.CATEGORIES},
+    weight=Weight.NOTE,
+)
+def room_for_batch(signals: Signals) -> Finding | None:
+    """The step is too small for the device, whose memory is mostly free
+
+    What it means: Kernels that are too small to fill the device take nearly as long with a larger batch. As long as
+    memory is free, more samples cost little more time. Where the device waits for launches, ST302 says the same.
+
+    How we know: The part of computing that the roofline finds bound by latency, and the peak of the device's memory
+    against what it has.
+
+    What helps: A larger batch, with a learning rate that fits it; `steptime diagnose` of recordings at several sizes
+    shows where it stops to pay.
+
+    When to ignore it: When the batch is given: by the method, by the data, or by the sum over all ranks.
+    """
+    memory, step = signals.memory, signals.step.duration.value
+    launching, small = named(signals.categories, "overhead"), signals.roofline.latency
+    held_back = launching is not None and ratio(launching.duration.value, step) >= HELD_BACK
+    if not has_room(memory) or held_back or ratio(small, step) < SMALL_WORK:
+        return None
+    held = f"{format_bytes(memory.peak)} of {format_bytes(memory.capacity or 0)}"
+    summary = f"Kernels too small for the device take {in_step(small, signals.step)}, and {held} is used"
+    times = f"{(memory.capacity or 0) / max(memory.peak, 1):.0f}"
+    advice = f"A larger batch takes little longer here; the memory has room for {times} times as much."
+    return room_for_batch.finding(summary, advice)

@@ -1,0 +1,157 @@
+"""Norms over the last dimension that a model writes out in single operators, as a trace of a device shows them.
+
+The root of a reduced tensor is what gives them away. Around it, on its stream, stand the kernels that reduce the tensor
+and those that multiply it by the result; backward's are known by the operators of forward whose frames run them.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+import numpy as np
+
+from steptime.advice.evidence import WrittenNormUse
+from steptime.advice.kernels import elements, plain_name, shapes_of
+from steptime.analysis.idle import outermost_operator
+from steptime.analysis.op_cost.call import ELEMENT_BYTES
+from steptime.arrays import Int64
+from steptime.quantities import SourceLine
+from steptime.trace.links import UNKNOWN, Links, source_line
+from steptime.trace.table import ABSENT, Trace
+
+ROOTS = frozenset({"rsqrt", "sqrt", "std"})
+MEANS = frozenset({"mean", "sum"})
+DEVIATIONS = frozenset({"var", "std", "var_mean", "std_mean"})
+BEFORE = MEANS | DEVIATIONS | {"pow", "square", "mul", "sub", "add", "copy", "to", "_to_copy"}
+AFTER = frozenset({"mul", "div", "add", "sub", "reciprocal", "copy", "to", "_to_copy"})
+MOST_BEFORE, MOST_AFTER = 7, 5
+"""Kernels on each side of the root: a layer norm has mean, difference, square, mean and epsilon before it, quotient,
+weight, bias and casts behind."""
+FORWARD_TENSORS, BACKWARD_TENSORS = 2, 3
+"""Tensors that one pass reads and writes: the input and the output; the input, the gradient and the one of the
+input."""
+SMALLEST = 1 << 16
+"""Numbers of a tensor: the root of a loss or of a gradient's norm is no norm of the model."""
+Shape = tuple[int, ...]
+
+
+def written_norms(trace: Trace, links: Links, rows: Int64, steps: int) -> tuple[WrittenNormUse, ...]:
+    """The norms, the longest first. rows: kernels of the steps that an operator launched, without the optimizer's, by
+    stream and time. steps: how many they are."""
+    if not len(rows):
+        return ()
+    kernels = _Kernels(trace, links, rows)
+    found: dict[tuple[Shape, tuple[str, ...]], list[Int64]] = defaultdict(list)
+    for run in kernels.norms():
+        found[kernels.shape(run), tuple(map(kernels.name, run))].append(rows[run])
+    uses = (kernels.use(shape, names, np.stack(runs), steps) for (shape, names), runs in found.items())
+    return tuple(sorted(uses, key=lambda use: -use.duration))
+
+
+class _Kernels:
+    """Kernels in a row with their operators' plain names and shapes."""
+
+    def __init__(self, trace: Trace, links: Links, rows: Int64) -> None:
+        self._trace, self._links, self._rows = trace, links, rows
+        self._operators = links.operator[rows].astype(np.int64)
+        self._plain = [plain_name(symbol) for symbol in trace.symbols]
+        self._texts: list[tuple[Shape, ...]] = [shapes_of(text) for text in trace.shapes]
+        self._forward = links.forward[self._operators]
+
+    def name(self, at: int) -> str:
+        """The plain name of the operator behind a kernel."""
+        return self._plain[int(self._trace.events.name[self._operators[at]])]
+
+    def shapes(self, at: int) -> tuple[Shape, ...]:
+        """The tensors that it takes; none where shapes were not recorded."""
+        number = int(self._trace.events.shapes[self._operators[at]])
+        return self._texts[number] if number != ABSENT else ()
+
+    def shape(self, run: list[int]) -> Shape:
+        """The largest tensor that one of the kernels takes."""
+        return max((shape for at in run for shape in self.shapes(at)), key=elements, default=())
+
+    def norms(self) -> Iterator[list[int]]:
+        """Positions of the kernels of each norm, in order, those of one not overlapping the next."""
+        free, roots = 0, np.array([name in ROOTS for name in self._plain], np.bool_)
+        forward = self._forward == UNKNOWN
+        for at in np.flatnonzero(roots[self._trace.events.name[self._operators]] & forward).tolist():
+            if at < free or not self.shapes(at):
+                continue
+            whole = self._whole(at, free)
+            if whole is None:
+                continue
+            before = self._side(at, range(at - 1, max(free, at - MOST_BEFORE) - 1, -1), BEFORE, whole)
+            after = self._side(at, range(at + 1, min(len(self._rows), at + MOST_AFTER + 1)), AFTER, whole)
+            if self._is_norm(before, after, at, whole):
+                run = [*reversed(before), at, *after]
+                free = run[-1] + 1
+                yield run
+
+    def _whole(self, at: int, free: int) -> Shape | None:
+        """The tensor that is reduced over its last dimension to what the root is taken of."""
+        for place in range(at, max(free, at - MOST_BEFORE) - 1, -1):
+            if self.name(place) in MEANS | DEVIATIONS and self.shapes(place):
+                whole = self.shapes(place)[0]
+                fits = place == at or _over_last(whole, self.shapes(at)[0])
+                return whole if fits and elements(whole) >= SMALLEST else None
+        return None
+
+    def _side(self, at: int, places: range, names: frozenset[str], whole: Shape) -> list[int]:
+        """The kernels next to the root on one side that work on the tensor, or on what it is reduced to."""
+        found: list[int] = []
+        for place in places:
+            shapes = self.shapes(place)
+            largest = self.shape([place])
+            sums = self.name(place) == "add" and largest == whole and not any(len(shape) == 1 for shape in shapes)
+            alike = (largest == whole and not sums) or _over_last(whole, largest)  # a sum of two is a residual's
+            if self.name(place) not in names or self._place(place) != self._place(at) or not alike:
+                break
+            found.append(place)
+        return found
+
+    def _place(self, at: int) -> tuple[int, int]:
+        """Stream and step of a kernel."""
+        return int(self._trace.events.stream[self._rows[at]]), int(self._links.step[self._rows[at]])
+
+    def _is_norm(self, before: list[int], after: list[int], at: int, whole: Shape) -> bool:
+        scaled = any(self.name(place) in ("mul", "div") and whole in self.shapes(place) for place in after)
+        return scaled and any(self.name(place) in MEANS | DEVIATIONS for place in (*before, at))
+
+    def use(self, shape: Shape, names: tuple[str, ...], runs: Int64, steps: int) -> WrittenNormUse:
+        """The norms of one kind. runs: (n, kernels) rows."""
+        mine = runs.ravel()
+        places = np.isin(self._rows, mine)
+        own = self._operators[places]
+        forward = np.unique(np.concatenate((own, outermost_operator(self._trace, self._links, own))))
+        again = (self._forward != UNKNOWN) & np.isin(self._forward, forward)
+        everyone = np.concatenate((mine, self._rows[again]))
+        tensors = FORWARD_TENSORS + (BACKWARD_TENSORS if again.any() else 0)
+        centred = "sub" in names or not DEVIATIONS.isdisjoint(names)
+        return WrittenNormUse(
+            kind="layer norm" if centred else "RMS norm",
+            shape=shape,
+            calls=len(runs) / steps,
+            kernels=len(everyone) / steps,
+            duration=float(self._trace.events.duration[everyone].sum()) / steps,
+            bytes=float(tensors * elements(shape) * self._item(runs[0, 0]) * len(runs)) / steps,
+            operators=names,
+            source=self._source(runs[0, 0]),
+        )
+
+    def _item(self, kernel: int) -> int:
+        """Bytes of a number of the first tensor of a kernel's operator; four where it is not known."""
+        types = int(self._trace.events.dtypes[self._links.operator[kernel]])
+        parts = self._trace.dtypes[types].split('"') if types != ABSENT else []
+        return next((ELEMENT_BYTES[part] for part in parts if part in ELEMENT_BYTES), 4)
+
+    def _source(self, kernel: int) -> SourceLine | None:
+        function = int(self._links.function[kernel])
+        return source_line(self._trace.symbols[int(self._trace.events.name[function])]) if function != UNKNOWN else None
+
+
+def _over_last(whole: Shape, reduced: Shape) -> bool:
+    """Whether a tensor is another one summed over its last dimension, which may stay as 1."""
+    kept: tuple[Shape, Shape] = (whole[:-1], (*whole[:-1], 1))
+    return len(whole) > 1 and reduced in kept
