@@ -46,7 +46,7 @@ from steptime.advice.kernels import (
     spent,
 )
 from steptime.advice.models import changing_work, gradient_use
-from steptime.advice.savings import at_most, named, of_usual_steps, ratio, scaled
+from steptime.advice.savings import IDLE, as_decided, at_most, named, of_usual_steps, ratio, scaled
 from steptime.advice.step_evidence import optimizer_uses
 from steptime.analysis.breakdown import breakdown_of
 from steptime.analysis.categories import Breakdown, Category
@@ -155,7 +155,13 @@ RELIEVED = {
     "syncs free": ("sync",),
     "one graph launch": ("overhead",),
     "communication overlapped": ("communication",),
-    "allocation free": ("input", "sync", "compile", "overhead", "python", "unexplained"),
+    "communication free": ("communication",),
+    "communication halved": ("communication",),
+    "copies free": ("copy",),
+    "copies halved": ("copy",),
+    "host free": IDLE,
+    "host halved": IDLE,
+    "allocation free": IDLE,
 }
 """Changes of the replay and the categories that each relieves; others make kernels shorter. What the device has to do
 is left by all of them."""
@@ -167,7 +173,9 @@ def replay_use(replay: Replay | None, categories: tuple[CategoryUse, ...]) -> Re
     if replay is None or not len(replay.replayed):
         return None
     predictions = tuple(_within(each, categories) for each in replay.predictions)
-    return ReplayUse(replay.error, len(replay.replayed), replay.critical_path, predictions, replay.longest())
+    return record_of(
+        ReplayUse, replay, steps=len(replay.replayed), predictions=predictions, longest=replay.longest(), elsewhere=()
+    )
 
 
 def _within(prediction: Prediction, categories: tuple[CategoryUse, ...]) -> Prediction:
@@ -338,14 +346,20 @@ def with_device(
     trace, links = steps.trace, steps.links
     roofline = draw(steps, case.step.duration.value)
     give_back(len(trace.events))
-    replay = rerun(steps, breakdown, at_roofline(trace, links, roofline))
+    bare = case.step.mode == "trace"
+    steady, shortest = (None, 0.0) if bare else (case.step.duration.value, float(case.step.shortest))
+    groups = at_roofline(trace, links, roofline)
+    replay = replay_use(rerun(steps, breakdown, groups, steady=steady, shortest=shortest), case.categories)
     give_back(len(trace.events))
     known = {**generated_sources(trace, links), **(sources or {})}
     kernels = [_kernel(group, trace, links) for group in roofline.groups[:MOST_KERNELS]]
     computing = [use for use in kernels if use.bound != COMMUNICATION]
+    recoverable = _with_recoverable(case.categories, ratio(above_peaks(computing), spent(computing)))
     return replace(
         _on_machine(case, steps, roofline),
-        categories=_with_recoverable(case.categories, ratio(above_peaks(computing), spent(computing))),
+        categories=tuple(
+            replace(use, recoverable=as_decided(use.recoverable, use.name, replay)) for use in recoverable
+        ),
         gaps=tuple(_placed(use, use.cause, known) for use in _usual_gaps(gap_uses(steps), breakdown, case)),
         copies=copy_uses(steps),
         collectives=tuple(record_of(CollectiveUse, each) for each in collectives_of(steps)[:MOST_GAPS]),
@@ -353,7 +367,7 @@ def with_device(
         kernels=tuple(_placed(use, use.operator, known) for use in kernels),
         operators=_bound_as_kernels(case.operators, roofline.groups),
         chains=tuple(_placed(use, use.operators[0], known) for use in chain_uses(trace, links, len(steps))),
-        replay=replay_use(replay, case.categories),
+        replay=replay,
     )
 
 
