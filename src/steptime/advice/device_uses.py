@@ -114,6 +114,11 @@ class ReplayUse:
     elsewhere: tuple[Elsewhere, ...] = ()
     calibration: Calibration | None = None
 
+    @property
+    def decides(self) -> str:
+        """"host", "device" or "both"; "" where that is not known."""
+        return self.calibration.decides if self.calibration is not None else ""
+
 
 @dataclass(frozen=True, slots=True)
 class RooflineUse:

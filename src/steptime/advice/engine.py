@@ -27,7 +27,7 @@ from steptime.advice.evidence import Case
 from steptime.advice.hottest_line import at_hottest_line
 from steptime.advice.rule import Examination, Finding, Rule, Weight
 from steptime.advice.rules import CATALOGUE
-from steptime.advice.savings import capped, named
+from steptime.advice.savings import as_decided, capped, named
 from steptime.advice.signals import Signals, measured
 from steptime.advice.verdict import NOTES, most_of_the_run
 from steptime.quantities import Estimate, SourceLine, format_duration
@@ -299,11 +299,12 @@ def _yields(general: Finding, line: Finding) -> bool:
 
 
 def _bounded(finding: Finding, case: Case) -> Finding | None:
-    """The finding with its saving cut to its category (or to the step); None when it is not material."""
+    """The finding with its saving cut to its category (or to the step), and to what the step gets shorter by it; None
+    when it is not material."""
     if finding.savings is None:
         return finding
     upper_bound = _upper_bound(finding, case)
-    saving = capped(finding.savings, upper_bound)
+    saving = as_decided(capped(finding.savings, upper_bound), finding.category, case.replay)
     step = case.step.duration.value
     if finding.weight is not Weight.FINDING:
         return replace(finding, savings=saving)

@@ -24,6 +24,7 @@ from steptime.advice.savings import (
     total,
 )
 from steptime.advice.signals import Signals, compiles
+from steptime.analysis.what_if.calibrated import HOST
 from steptime.quantities import Estimate, SourceLine, format_count, format_duration, format_source
 from steptime.trace.links import is_user_file
 
@@ -53,6 +54,8 @@ MOST_SITES = 3
 """A fourth line would not be read."""
 LEAST_OVERHEAD = 0.2
 """Of the step: every eager model dispatches; from a fifth on it is worth the trouble of compiling or batching."""
+LEAST_OF_HOST_BOUND = 0.1
+"""The same where the host decides the step: no change of the device's work saves anything then."""
 FEWEST_KERNELS = 10.0
 """A step on a device: beside fewer launches idle time has another cause, and compiling has little to fuse. On a CPU
 the same of operators."""
@@ -235,7 +238,7 @@ def _looping(lines: list[LineUse], uses: list[OperatorUse], slow: float, batches
     "ST302",
     "overhead-bound",
     needs={Signal.CATEGORIES},
-    uses={Signal.OPERATORS, Signal.COMPILATIONS, Signal.COMPILER, Signal.KERNELS, Signal.GAPS},
+    uses={Signal.OPERATORS, Signal.COMPILATIONS, Signal.COMPILER, Signal.KERNELS, Signal.GAPS, Signal.REPLAY},
 )
 def overhead_bound(signals: Signals) -> Finding | None:
     """The step is bound by dispatching its operators
@@ -255,7 +258,9 @@ def overhead_bound(signals: Signals) -> Finding | None:
     fast enough.
     """
     launch, step = named(signals.categories, "overhead"), signals.step
-    if launch is None or ratio(launch.recoverable.value, step.duration.value) < LEAST_OVERHEAD:
+    by_host = signals.has(Signal.REPLAY) and signals.replay.decides == HOST
+    least = LEAST_OF_HOST_BOUND if by_host else LEAST_OVERHEAD
+    if launch is None or ratio(launch.recoverable.value, step.duration.value) < least:
         return None
     launched = [use for use in signals.kernels if use.bound != "communication"]
     kernels, idle = sum(use.calls for use in launched), launch.duration.value
