@@ -30,6 +30,7 @@ from steptime.advice.evidence import (
     GapUse,
     KernelUse,
     MachineUse,
+    OptimizerUse,
     Prediction,
     ReplayUse,
     RooflineUse,
@@ -59,6 +60,7 @@ from steptime.analysis.roofline import BOUNDS, COMMUNICATION, KernelGroup, Roofl
 from steptime.analysis.step_context import StepContext
 from steptime.analysis.timeline import Phase
 from steptime.analysis.traffic import AllocationTotal, allocations_of, collectives_of, copies_of
+from steptime.analysis.what_if.calibrated import DEVICE, HOST
 from steptime.analysis.what_if.what_if import Replay, rerun
 from steptime.arrays import Int32, Int64, distinct, give_back
 from steptime.intervals import contains, union
@@ -354,9 +356,11 @@ def with_device(
     known = {**generated_sources(trace, links), **(sources or {})}
     kernels = [_kernel(group, trace, links) for group in roofline.groups[:MOST_KERNELS]]
     computing = [use for use in kernels if use.bound != COMMUNICATION]
+    with_peaks = _on_machine(case, steps, roofline)
     recoverable = _with_recoverable(case.categories, ratio(above_peaks(computing), spent(computing)))
     return replace(
-        _on_machine(case, steps, roofline),
+        with_peaks,
+        optimizers=_on_device(with_peaks.optimizers, steps, replay.decides if replay is not None else ""),
         categories=tuple(
             replace(use, recoverable=as_decided(use.recoverable, use.name, replay)) for use in recoverable
         ),
@@ -425,6 +429,30 @@ def _on_machine(case: Case, steps: StepContext, roofline: Roofline) -> Case:
         machine=machine_use(roofline.machine),
         optimizers=case.optimizers or optimizer_uses(steps.trace, steps.links, steps.windows),
     )
+
+
+def _on_device(optimizers: tuple[OptimizerUse, ...], steps: StepContext, decides: str) -> tuple[OptimizerUse, ...]:
+    """Optimisers that were timed on the host, with the time of their kernels where the device decides the step: the
+    host only launches these, or waits for room in the driver's queue. Where both decide, the shorter time counts. Those
+    of one type share their kernels' time as they share the host's."""
+    if decides == HOST:
+        return optimizers
+    seen_in = optimizer_uses(steps.trace, steps.links, steps.windows, alone=True)
+    traced = {use.type: use for use in seen_in if use.kernels}
+    whole = Counter[str]()
+    for use in optimizers:
+        whole[use.type] += round(use.duration.value)
+    found = []
+    for use in optimizers:
+        seen, part = traced.get(use.type), ratio(use.duration.value, whole[use.type])
+        if seen is None or use.kernels is not None or not seen.kernels:
+            found.append(use)
+            continue
+        spent = scaled(seen.duration, part)
+        if decides == DEVICE or spent.value < use.duration.value:
+            use = replace(use, duration=spent, kernels=part * seen.kernels)
+        found.append(use)
+    return tuple(found)
 
 
 def with_recorded_device(case: Case, recorded: RecordedBreakdown) -> Case:

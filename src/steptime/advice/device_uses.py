@@ -116,7 +116,7 @@ class ReplayUse:
 
     @property
     def decides(self) -> str:
-        """"host", "device" or "both"; "" where that is not known."""
+        """ "host", "device" or "both"; "" where that is not known."""
         return self.calibration.decides if self.calibration is not None else ""
 
 

@@ -58,8 +58,17 @@ def as_decided(saving: Estimate, category: str, replay: ReplayUse | None) -> Est
     if calibration is None or not calibration.known or category not in IDLE + WORKING:
         return saving
     if category == "compute":
-        return _each(saving, lambda bound: min(bound, calibration.saved_by_kernels(bound)))
+        return of_kernels(saving, replay)
     return at_most(saving, calibration.without_host if category in IDLE else calibration.without_device)
+
+
+def of_kernels(saving: Estimate, replay: ReplayUse | None, casts: float = 1.0) -> Estimate:
+    """What of a saving in kernels the step gets shorter by. casts: by what dispatching grows besides."""
+    calibration = replay.calibration if replay is not None else None
+    if calibration is None or not calibration.known:
+        return saving
+    factors = {"dispatch": casts}
+    return _each(saving, lambda bound: min(bound, calibration.saved_by_kernels(bound, factors)))
 
 
 def of_usual_steps(part: Estimate, whole: float, category: CategoryUse | None) -> Estimate:

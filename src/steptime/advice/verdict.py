@@ -150,8 +150,10 @@ def _decided(found: Verdict, case: Case) -> Verdict:
     step, computing = case.step.duration.value, named(case.categories, COMPUTE)
     device, host = (_saves(each, step) for each in (use.without_device, use.without_host))
     if use.decides == HOST and computing is not None:
-        run = f"kernels run {format_duration(computing.duration.value)} of {format_duration(step)}"
-        said = f"Host-bound: {run} and wait for launches; a faster GPU would save {device}. {found.sentence}"
+        run, whole = format_duration(computing.duration.value), format_duration(step)
+        run = run.removesuffix(whole[whole.rindex(" ") :])
+        said = f"Host-bound: kernels run {run} of {whole} and wait for launches; a faster GPU would save {device}."
+        said = f"{said} {found.sentence}"
     elif use.decides == DEVICE:
         said = f"{found.sentence} The GPU decides the step: a faster CPU would save {host}."
     elif use.decides == BOTH:
