@@ -175,8 +175,15 @@ def replay_use(replay: Replay | None, categories: tuple[CategoryUse, ...]) -> Re
     if replay is None or not len(replay.replayed):
         return None
     predictions = tuple(_within(each, categories) for each in replay.predictions)
+    step, calibration = sum(use.duration.value for use in categories), replay.calibration
     return record_of(
-        ReplayUse, replay, steps=len(replay.replayed), predictions=predictions, longest=replay.longest(), elsewhere=()
+        ReplayUse,
+        replay,
+        steps=len(replay.replayed),
+        predictions=predictions,
+        longest=replay.longest(),
+        elsewhere=(),
+        calibration=calibration.on(step) if calibration is not None and step > 0 else None,
     )
 
 
@@ -437,7 +444,7 @@ def _on_device(optimizers: tuple[OptimizerUse, ...], steps: StepContext, decides
     of one type share their kernels' time as they share the host's."""
     if decides == HOST:
         return optimizers
-    seen_in = optimizer_uses(steps.trace, steps.links, steps.windows, alone=True)
+    seen_in = optimizer_uses(steps.trace, steps.links, steps.windows, gapless=True)
     traced = {use.type: use for use in seen_in if use.kernels}
     whole = Counter[str]()
     for use in optimizers:

@@ -15,7 +15,7 @@ from steptime.advice.rule import Finding, Weight
 from steptime.advice.savings import IDLE, named, ratio
 from steptime.advice.segment_evidence import MOST, line_place, lines_text, only_calls
 from steptime.analysis.timeline import UNSPLIT_PHASES
-from steptime.analysis.what_if.calibrated import BOTH, DEVICE, HOST
+from steptime.analysis.what_if.calibrated import DEVICE, HOST
 from steptime.quantities import Estimate, format_duration, format_share, format_source, format_times
 
 BALANCED = "balanced"
@@ -77,6 +77,8 @@ def part_words(name: str) -> str:
     return WORDS[name] if name in WORDS and name != "rest" else "the rest of the step"
 
 
+LEAST_DECIDING = 0.03
+"""The same where the host decides the step, and nothing of the device's can give back anything."""
 LEAST_SAID = 0.005
 """Of the step: a faster host or GPU that saves less saves nothing."""
 RUN = {"rollout": "Rollouts take", "evaluation": "Evaluation takes", "checkpoint": "Writing checkpoints takes"}
@@ -145,27 +147,28 @@ def verdict(case: Case, findings: Iterable[Finding] = ()) -> Verdict:
 def _decided(found: Verdict, case: Case) -> Verdict:
     """The verdict with who decides the step: a host that does comes first, as it says what not to buy or try."""
     use = case.replay.calibration if case.replay is not None else None
-    if use is None or case.step.untraced or found.bottleneck in (UNKNOWN, UNRECORDED):
+    if use is None or case.step.untraced or found.bottleneck in (UNKNOWN, UNRECORDED, UNEXPLAINED):
         return found
     step, computing = case.step.duration.value, named(case.categories, COMPUTE)
     device, host = (_saves(each, step) for each in (use.without_device, use.without_host))
     if use.decides == HOST and computing is not None:
         run, whole = format_duration(computing.duration.value), format_duration(step)
         run = run.removesuffix(whole[whole.rindex(" ") :])
-        said = f"Host-bound: kernels run {run} of {whole} and wait for launches; a faster GPU would save {device}."
-        said = f"{said} {found.sentence}"
-    elif use.decides == DEVICE:
-        said = f"{found.sentence} The GPU decides the step: a faster CPU would save {host}."
-    elif use.decides == BOTH:
-        said = f"{found.sentence} Host and GPU both decide the step: faster by itself, the GPU would save {device}"
-        said += f", the CPU {host}."
+        bound, waits = ("Input", "the next batch") if found.bottleneck == "input" else ("Host", "launches")
+        said = f"{bound}-bound: kernels run {run} of {whole} and wait for {waits}; a faster GPU would save {device}."
+        return replace(found, sentence=f"{said} {found.sentence}", decides=HOST)
+    if use.decides == DEVICE:
+        said = f"The GPU decides the step: a faster CPU would save {host}."
+    elif use.decides:
+        said = f"Host and GPU both decide the step: alone, a faster GPU would save {device}, a faster CPU {host}."
     elif not use.known:
-        said = f"{found.sentence} Whether host or GPU decides the step is not known: "
-        said += f"the replay misses it by {format_share(use.error)}."
+        said = f"Whether host or GPU decides the step is not known: the replay misses it by {format_share(use.error)}."
     else:
-        said = f"{found.sentence} As profiled, the host is slower than without the profiler: whether it or the GPU "
-        said += "decides the step, steptime run tells."
-    return replace(found, sentence=said, decides=use.decides)
+        said = (
+            "The profiler slows the host, so that no trace tells whether it or the GPU decides this step: steptime run "
+        )
+        said += "does."
+    return replace(found, sentence=f"{found.sentence} {said}", decides=use.decides)
 
 
 def _saves(most: float, step: float) -> str:
@@ -235,7 +238,7 @@ def _verdict(case: Case, findings: tuple[Finding, ...]) -> Verdict:
         if made_of and computes > _share(lost.duration, case).value:
             sentence = f"{made_of}. {sentence}"
         return Verdict(UNRECORDED, sentence, first, UNCLEAR, "what ran in that time is not known")
-    if first.value < LEAST_SHARE and by_host and ranked[0].name in IDLE:
+    if LEAST_DECIDING <= first.value < LEAST_SHARE and by_host and ranked[0].name in IDLE:
         return Verdict(ranked[0].name, _headline(ranked[0], findings, case), first, confidence, reason)
     if first.value < LEAST_SHARE:
         name, sentence = _nothing_to_recover(uses, first, case, findings)

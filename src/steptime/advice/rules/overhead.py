@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from steptime.advice.evidence import CompilerEventUse, GapUse, LineUse, OperatorUse, Signal, SiteUse
-from steptime.advice.kernels import as_evidence, first_source, longest, plain_name, spent
+from steptime.advice.kernels import EMPTY_KERNEL, as_evidence, first_source, longest, plain_name, spent
 from steptime.advice.line_evidence import calls_function, function_of, lines_around, sampled_lines
 from steptime.advice.models import staging_operators
 from steptime.advice.rule import Finding, Weight, rule
@@ -71,9 +71,6 @@ READ_LESS = "Keep the value on the device and read it every n-th step."
 TINY = 10_000.0
 """ns of a kernel: filling the device, starting and ending take 1 to 3 microseconds of every kernel, so that below ten
 they are a considerable part of it."""
-EMPTY_KERNEL = 1_500.0
-"""ns that a kernel without work lasts by the device's own clock (1.2 to 2.2 microseconds on V100 to H100 traces: the
-shortest fills of one number in them)."""
 FEWEST_TINY = 100.0
 """A step: fewer kernels cost less than anybody will notice."""
 LEAST_PART_TINY = 0.3

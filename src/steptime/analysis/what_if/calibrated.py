@@ -66,6 +66,12 @@ class Calibration:
         """Whether it comes near enough for a claim."""
         return bool(self.paths) and self.error <= LARGEST_ERROR
 
+    def on(self, step: float) -> Calibration:
+        """The same on the scale of another step (ns): of a trace all steps count, and some of them are replayed."""
+        ratio = step / self.step if self.step else 1.0
+        work, *paths = (tuple((kind, ns * ratio) for kind, ns in parts) for parts in (self.work, *self.paths))
+        return replace(self, step=step, replayed=self.replayed * ratio, work=work, paths=tuple(paths))
+
     def saved(self, factors: Mapping[str, float]) -> float:
         """ns per step, at most, where work of some kinds takes so many times as long; never negative."""
         return max(self._saved(factors, host) for host in self._hosts)
