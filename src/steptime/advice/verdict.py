@@ -154,7 +154,9 @@ def _decided(found: Verdict, case: Case) -> Verdict:
     if use.decides == HOST and computing is not None:
         run, whole = format_duration(computing.duration.value), format_duration(step)
         run = run.removesuffix(whole[whole.rindex(" ") :])
-        bound, waits = ("Input", "the next batch") if found.bottleneck == "input" else ("Host", "launches")
+        fetching = named(case.categories, "input")
+        by_input = fetching is not None and fetching.recoverable.value >= MOST_OF_IT * use.without_host
+        bound, waits = ("Input", "the next batch") if by_input else ("Host", "launches")
         said = f"{bound}-bound: kernels run {run} of {whole} and wait for {waits}; a faster GPU would save {device}."
         return replace(found, sentence=f"{said} {found.sentence}", decides=HOST)
     if use.decides == DEVICE:

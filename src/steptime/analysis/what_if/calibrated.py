@@ -159,10 +159,12 @@ def calibrated(graph: Graph, step: float, shortest: float = 0.0) -> Graph:
     that: any that is no longer would give the same step. Profiled work is never made longer: what a steady step has
     beyond it, the trace does not hold.
     """
-    free = np.where(graph.nodes.kind == NodeKind.HOST, graph.nodes.duration, 0)
-    alone = _scale_to(graph, shortest, free) if shortest > 0 else 1.0
-    if per_step(run(scaled_host(graph, alone))) >= (1 - LITTLE) * step:
-        return scaled_host(graph, alone)
+    most = (1 - LITTLE) * step
+    if 0 < shortest < most:
+        free = np.where(graph.nodes.kind == NodeKind.HOST, graph.nodes.duration, 0)
+        ahead = scaled_host(graph, _scale_to(graph, shortest, free))
+        if per_step(run(ahead)) >= most:
+            return ahead
     return scaled_host(graph, _scale_to(graph, step))
 
 
