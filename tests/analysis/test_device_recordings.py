@@ -95,7 +95,7 @@ def test_who_decides_the_step(job: str, decides: str, kernels_free: float, host_
     for kind in ("kernel", "host"):  # what is read off the paths is what the replay of the change gives
         kinds = {"kernel"} if kind == "kernel" else HOST_WORK
         read = found.saved(dict.fromkeys(kinds, 0.0)) / 1e6
-        assert read == pytest.approx(saved["kernels free" if kind == "kernel" else "host free"], abs=0.06 * step)
+        assert read == pytest.approx(saved["kernels free" if kind == "kernel" else "host free"], abs=0.08 * step)
     said = verdict(case, findings)
     assert said.decides == decides
     bound = said.sentence.startswith("Host-bound: kernels run ")
