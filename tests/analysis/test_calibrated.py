@@ -69,7 +69,7 @@ def test_a_step_that_the_trace_cannot_explain_is_claimed_by_nobody(tmp_path: Pat
 def test_a_bare_trace_tells_only_what_holds_without_the_profiler_too(tmp_path: Path) -> None:
     host = calibration(replayed(written(tmp_path / "host.json", slow_host())))
     assert (host.profiled, host.scale, host.decides) == (True, 1.0, HOST)
-    # Profiled, the host takes 200 µs and the device 180; at 0.4 of that the device decides.
+    # Profiled, the host takes 200 µs and the device 180; at 0.3 of that the device decides.
     events = [
         event
         for index in range(4)
