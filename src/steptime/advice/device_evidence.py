@@ -60,8 +60,8 @@ from steptime.analysis.roofline import BOUNDS, COMMUNICATION, KernelGroup, Roofl
 from steptime.analysis.step_context import StepContext
 from steptime.analysis.timeline import Phase
 from steptime.analysis.traffic import AllocationTotal, allocations_of, collectives_of, copies_of
-from steptime.analysis.what_if.calibrated import DEVICE, HOST
-from steptime.analysis.what_if.what_if import Replay, rerun
+from steptime.analysis.what_if.calibrated import DEVICE, FACTORS, HOST
+from steptime.analysis.what_if.what_if import RELIEVED as BY_WORK, Replay, rerun
 from steptime.arrays import Int32, Int64, distinct, give_back
 from steptime.intervals import contains, union
 from steptime.machine.machine import Machine
@@ -157,12 +157,11 @@ RELIEVED = {
     "syncs free": ("sync",),
     "one graph launch": ("overhead",),
     "communication overlapped": ("communication",),
-    "communication free": ("communication",),
-    "communication halved": ("communication",),
-    "copies free": ("copy",),
-    "copies halved": ("copy",),
-    "host free": IDLE,
-    "host halved": IDLE,
+    **{
+        f"{work} {how}": tuple(each.name.lower() for each in relieved)
+        for work, relieved in BY_WORK.items()
+        for how in FACTORS
+    },
     "allocation free": IDLE,
 }
 """Changes of the replay and the categories that each relieves; others make kernels shorter. What the device has to do

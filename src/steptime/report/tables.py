@@ -279,7 +279,7 @@ def trial_table(trials: TrialReport) -> Table:
     )  # fmt: skip
 
 
-WHO_DECIDES = frozenset({"kernels free", "kernels halved", "host free", "host halved"})
+WHO_DECIDES = frozenset({"device free", "device halved", "host free", "host halved"})
 """Changes that are told where they save nothing, too: that is the answer."""
 
 

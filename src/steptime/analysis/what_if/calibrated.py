@@ -9,7 +9,7 @@ is an upper bound on the savings.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -185,31 +185,49 @@ def _scale_to(graph: Graph, target: float, duration: Int64 | None = None) -> flo
     return scale
 
 
-def calibration_of(graph: Graph, found: GraphRun, step: float, *, profiled: bool) -> Calibration:
-    """What a calibrated graph says. found: its run. profiled: as of `Calibration`."""
-    nodes = graph.nodes
+def calibration_of(
+    graph: Graph, found: GraphRun, others: Iterable[GraphRun], step: float, *, profiled: bool
+) -> Calibration:
+    """What a calibrated graph says. found: its run; others: its runs with cheaper work. profiled: as of
+    `Calibration`."""
+    nodes, replayed = graph.nodes, per_step(found)
     spent = [(kind.title, float(nodes.duration[(nodes.kind == node) & (nodes.step >= 0)].sum()) / len(graph.begin))
              for node, kind in _WORK.items()]  # fmt: skip
-    replayed = per_step(found)
-    paths = dict.fromkeys(_at_most(each, replayed) for each in (_parts(graph, found), *_other_paths(graph)))
-    return Calibration(step, replayed, graph.host, tuple(each for each in spent if each[1]), tuple(paths),
-                       profiled)  # fmt: skip
+    paths = dict.fromkeys(_at_most(_parts(graph, each), replayed) for each in (found, *others))
+    work = tuple(each for each in spent if each[1])
+    return Calibration(step, replayed, graph.host, work, tuple(paths), profiled)
+
+
+CHEAPER = {
+    "kernels": (NodeKind.KERNEL,),
+    "communication": (NodeKind.COMMUNICATION,),
+    "copies": (NodeKind.COPY,),
+    "device": (NodeKind.KERNEL, NodeKind.COMMUNICATION, NodeKind.COPY),
+    "host": (),
+}
+FACTORS = {"free": 0.0, "halved": 0.5}
+
+
+def cheaper_runs(graph: Graph) -> dict[str, GraphRun]:
+    """The steps with work of one kind that takes nothing, or half: by "kernels free", "host halved" and so on."""
+    runs = {}
+    host = _of_host(graph)
+    for what, kinds in CHEAPER.items():
+        chosen = np.isin(graph.nodes.kind, kinds) & (graph.nodes.duration > 0)
+        for how, factor in FACTORS.items():
+            if what == "host":
+                weight = np.where(host, np.rint(graph.edges.weight * factor), graph.edges.weight).astype(np.int64)
+                runs[f"{what} {how}"] = run(graph, weight=weight)
+            elif chosen.any():
+                duration = np.where(chosen, np.rint(graph.nodes.duration * factor), graph.nodes.duration)
+                runs[f"{what} {how}"] = run(graph, duration=duration.astype(np.int64))
+    return runs
 
 
 def _at_most(path: Parts, step: float) -> Parts:
     """A path of other steps than the usual ones, or cut elsewhere: no chain takes longer than the step."""
     taken = sum(ns for _, ns in path)
     return tuple((kind, ns * step / taken) for kind, ns in path) if taken > step else path
-
-
-def _other_paths(graph: Graph) -> Iterator[Parts]:
-    """The chains that are the longest when host or device takes nothing, or half."""
-    host, device = _of_host(graph), graph.nodes.kind != NodeKind.HOST
-    for factor in (0.0, 0.5):
-        weight = np.where(host, np.rint(graph.edges.weight * factor), graph.edges.weight).astype(np.int64)
-        duration = np.where(device, np.rint(graph.nodes.duration * factor), graph.nodes.duration).astype(np.int64)
-        yield _parts(graph, run(graph, weight=weight))
-        yield _parts(graph, run(graph, duration=duration))
 
 
 _WORK = {

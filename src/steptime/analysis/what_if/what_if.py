@@ -15,7 +15,7 @@ import numpy as np
 from steptime.analysis.categories import Breakdown, Category
 from steptime.analysis.step_context import StepContext
 from steptime.analysis.what_if.build import build
-from steptime.analysis.what_if.calibrated import Calibration, calibrated, calibration_of, scaled_host
+from steptime.analysis.what_if.calibrated import Calibration, calibrated, calibration_of, cheaper_runs
 from steptime.analysis.what_if.critical_path import NamedPath, PathKind, named, path_of
 from steptime.analysis.what_if.graph import NONE, EdgeKind, Graph, GraphRun, NodeKind, chosen, edges_of, joined, run
 from steptime.analysis.what_if.scope import Scope, scope_of
@@ -227,6 +227,7 @@ def rerun(
         graph, measured = calibrated(graph, steady, shortest), np.full(len(measured), round(steady))
     found = run(graph)
     path = named(scope, graph, found, path_of(graph, found))
+    cheaper = cheaper_runs(graph) if len(scope.activities) else {}
     step = float(measured[int(len(measured) > 2) :].mean())
     base = Replay(
         steps=window.steps,
@@ -236,18 +237,24 @@ def rerun(
         path=path,
         origin=scope.begin,
         symbols=steps.trace.symbols,
-        calibration=calibration_of(graph, found, step, profiled=steady is None) if len(scope.activities) else None,
+        calibration=calibration_of(graph, found, cheaper.values(), step, profiled=steady is None) if cheaper else None,
     )
     place = {row: index for index, row in enumerate(window.rows.tolist())} if at_roofline else {}
     groups = {
         name: {place[row]: length for row, length in rows.items() if row in place}
         for name, rows in (at_roofline or {}).items()
     }
-    return replace(base, predictions=tuple(_predictions(base, scope, graph, found, breakdown, groups)))
+    return replace(base, predictions=tuple(_predictions(base, scope, graph, found, breakdown, groups, cheaper)))
 
 
 def _predictions(
-    base: Replay, scope: Scope, graph: Graph, found: GraphRun, breakdown: Breakdown, groups: dict[str, dict[int, int]]
+    base: Replay,
+    scope: Scope,
+    graph: Graph,
+    found: GraphRun,
+    breakdown: Breakdown,
+    groups: dict[str, dict[int, int]],
+    cheaper: dict[str, GraphRun],
 ) -> Iterator[Prediction]:
     caps = breakdown.entries[base.steps].mean(axis=0)
     edges = graph.edges
@@ -273,9 +280,6 @@ def _predictions(
                 lambda: run(graph, weight=unallocated, kept=~waits | ~edges.blocking),
             ),
         ]
-        changes += [(name, caps[category], change) for name, category, change in _cheaper(graph)]
-        idle = float(caps.sum() - caps[[Category.COMPUTE, Category.COMMUNICATION, Category.COPY]].sum())
-        changes += [(name, idle, change) for name, change in _cheaper_host(graph)]
     for name, durations in groups.items():
         shortened = _shortened(graph, durations)
         cap = min(caps[Category.COMPUTE], (graph.nodes.duration - shortened).sum() / len(base.steps))
@@ -284,34 +288,21 @@ def _predictions(
         if cap > 0:
             saved = _saved(base, float(cap), found.duration - change().duration)
             yield Prediction(name, saved, float(cap))
+    for name, changed in cheaper.items():
+        cap = sum(float(caps[each]) for each in RELIEVED[name.split()[0]])
+        if cap > 0:
+            yield Prediction(name, _saved(base, cap, found.duration - changed.duration), cap)
 
 
-FACTORS = (("free", 0.0), ("halved", 0.5))
-CHEAPER = (
-    ("kernels", NodeKind.KERNEL, Category.COMPUTE),
-    ("communication", NodeKind.COMMUNICATION, Category.COMMUNICATION),
-    ("copies", NodeKind.COPY, Category.COPY),
-)
-
-
-def _cheaper(graph: Graph) -> Iterator[tuple[str, Category, Callable[[], GraphRun]]]:
-    """Work of the device that takes nothing, or half."""
-    nodes = graph.nodes
-    for what, kind, category in CHEAPER:
-        for how, factor in FACTORS:
-            duration = np.where(nodes.kind == kind, np.rint(nodes.duration * factor), nodes.duration).astype(np.int64)
-            if (duration != nodes.duration).any():
-                yield f"{what} {how}", category, partial(run, graph, duration=duration)
-
-
-def _cheaper_host(graph: Graph) -> Iterator[tuple[str, Callable[[], GraphRun]]]:
-    """A host whose own work takes nothing, or half."""
-    for how, factor in FACTORS:
-        yield f"host {how}", partial(_with_host, graph, factor)
-
-
-def _with_host(graph: Graph, factor: float) -> GraphRun:
-    return run(scaled_host(graph, factor))
+DEVICE = (Category.COMPUTE, Category.COMMUNICATION, Category.COPY)
+RELIEVED = {
+    "kernels": (Category.COMPUTE,),
+    "communication": (Category.COMMUNICATION,),
+    "copies": (Category.COPY,),
+    "device": DEVICE,
+    "host": tuple(each for each in Category if each not in (*DEVICE, Category.UNRECORDED)),
+}
+"""What each kind of work has in the breakdown."""
 
 
 def _saved(base: Replay, cap: float, shorter: Int64) -> Estimate:
