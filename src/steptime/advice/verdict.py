@@ -159,6 +159,8 @@ def _decided(found: Verdict, case: Case) -> Verdict:
         bound, waits = ("Input", "the next batch") if by_input else ("Host", "launches")
         said = f"{bound}-bound: kernels run {run} of {whole} and wait for {waits}; a faster GPU would save {device}."
         return replace(found, sentence=f"{said} {found.sentence}", decides=HOST)
+    if found.bottleneck == COMMUNICATION:  # which may be waiting for another rank's host
+        return replace(found, decides=use.decides)
     if use.decides == DEVICE:
         said = f"The GPU decides the step: a faster CPU would save {host}."
     elif use.decides:
@@ -166,10 +168,7 @@ def _decided(found: Verdict, case: Case) -> Verdict:
     elif not use.known:
         said = f"Whether host or GPU decides the step is not known: the replay misses it by {format_share(use.error)}."
     else:
-        said = (
-            "The profiler slows the host, so that no trace tells whether it or the GPU decides this step: steptime run "
-        )
-        said += "does."
+        said = "The profiler slows the host: whether it or the GPU decides the step, only steptime run tells."
     return replace(found, sentence=f"{found.sentence} {said}", decides=use.decides)
 
 
