@@ -275,9 +275,9 @@ def _parts(case: Case, spent: dict[str, float], step: float) -> Iterator[str]:
 def _predictions(case: Case, spent: dict[str, float], step: float) -> Iterator[str]:
     """No change of the host's work or of waiting makes a step shorter than what the device has to do in it."""
     for prediction in case.replay.predictions if case.replay is not None else ():
-        busy = 0.0 if prediction.change.startswith("roofline") else spent.get("compute", 0.0)
-        if prediction.change != "communication overlapped" and busy:
-            busy += spent.get("communication", 0.0)
+        by_itself = prediction.change.split()[0] in ("roofline:", "kernels", "copies", "communication", "device")
+        busy = 0.0 if by_itself else spent.get("compute", 0.0) + spent.get("communication", 0.0)
+        busy = spent.get("compute", 0.0) if prediction.change == "communication overlapped" else busy
         yield from _above(f"“{prediction.change}” saves", prediction.saved.value, step - busy)
         yield from _above(f"“{prediction.change}” saves of its cap", prediction.saved.value, prediction.cap)
 

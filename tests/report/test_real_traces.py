@@ -52,8 +52,8 @@ VERDICTS = {
     "kineto/resnet50_workers4.pt.trace.json.gz": ("balanced", ["idle-matrix-units", "slow-transfer"]),
     "hta/ns_resolution_trace/rank-0.Apr_03_18_51_38.1102.pt.trace.json.gz": ("compute", []),
     "hta/negative_queue_length_values_check/rank0.json.gz": ("unrecorded", ["exposed-communication"]),
-    "hta/nccl_parser_config/nccl_data.json.gz": ("overhead", ["overhead-bound", "exposed-communication"]),
-    "tracelens/mi300/resnet_act_checkpoint.json.gz": ("communication", ["exposed-communication", "recompute"]),
+    "hta/nccl_parser_config/nccl_data.json.gz": ("overhead", ["overhead-bound"]),
+    "tracelens/mi300/resnet_act_checkpoint.json.gz": ("communication", ["exposed-communication"]),
     "tracelens/mi300/ddp_resnet18_no_pool/train_resnet18.json.gz": ("overhead", ["allocator-stalls"]),
     "tracelens/h100/google_owlv2-large-patch14-ensemble__1016001.json.gz": (
         "input",
@@ -63,7 +63,8 @@ VERDICTS = {
 """The account that binds, and the first findings, as a person reads them. The loader is an operator in the files
 of 2021 and an annotation in the one of 2025; without a memory pool each tensor is a hipMalloc and a hipFree. Of the
 graphs of HTA's rank0 only a memset at the end of each was recorded: a person who believes that the device idled takes
-the copies for the cause."""
+the copies for the cause. Collectives that run alone while a host-bound step launches on shorten nothing, nor does most
+of a recomputation that runs beside collectives."""
 
 
 @pytest.mark.parametrize("file", VERDICTS)

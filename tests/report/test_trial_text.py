@@ -11,6 +11,8 @@ from steptime.advice.fix import Goal, Promise
 from steptime.changes import Change
 from steptime.quantities import Estimate
 from steptime.report import trial_text
+from steptime.report.tables import trial_table
+from steptime.report.trials import trial_report
 from steptime.trials.plan import batch_variant, lab_variants
 from steptime.trials.results import PatchResult, Plan, Results
 from steptime.trials.trial import BASELINE, Agreement, Judgement, Run, TrialVerdict, Variant
@@ -57,6 +59,19 @@ def test_a_speed_has_its_interval_and_the_patch_its_own() -> None:
     text = render_trial(results(FASTER, patch=PatchResult("diff", (), (), proved)))
     assert "2.90× (2.70–3.10)" in text
     assert "this diff ran at 2.80× (2.60–3.00)" in text
+
+
+def test_a_prediction_stands_beside_what_was_measured_with_its_error() -> None:
+    near = replace(FASTER, variant=replace(VARIANT, predicted=Estimate(2.61, 2.0, 3.0, 4, "1")))
+    far = replace(FASTER, variant=replace(VARIANT, name="RM2", predicted=Estimate(1.45, 1.0, 3.0, 4, "1")))
+    text = render_trial(results(near, far, FASTER))
+    assert "predicted 2.61× (−10 %); " in text
+    assert "predicted 1.45× (−50 %); " in text
+    assert "\nPredicted against measured: off by 30 % in the median, −50 % at most, of 2\n" in text
+    assert "Predicted against measured" not in render_trial(results(near, FASTER)), "one says nothing of the others"
+    table = trial_table(trial_report(results(near), "trials/a"))
+    column = [each.title for each in table.columns].index("against measured")
+    assert [row[column].text for row in table.rows] == ["−10 %"]
 
 
 def test_a_trial_for_memory_tells_what_the_peak_came_to_and_what_it_costs() -> None:

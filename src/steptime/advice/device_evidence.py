@@ -31,6 +31,7 @@ from steptime.advice.evidence import (
     GapUse,
     KernelUse,
     MachineUse,
+    OptimizerUse,
     Prediction,
     ReplayUse,
     RooflineUse,
@@ -52,7 +53,7 @@ from steptime.advice.kernels import (
 )
 from steptime.advice.loss_scaling import scaling_use
 from steptime.advice.models import changing_work, gradient_use
-from steptime.advice.savings import at_most, named, of_usual_steps, ratio, scaled
+from steptime.advice.savings import IDLE, as_decided, at_most, named, of_usual_steps, ratio, scaled
 from steptime.advice.step_evidence import optimizer_uses
 from steptime.advice.written_norms import written_norms
 from steptime.analysis.breakdown import breakdown_of, device_of
@@ -69,7 +70,8 @@ from steptime.analysis.step_context import StepContext
 from steptime.analysis.tiles import waves_of
 from steptime.analysis.timeline import Phase
 from steptime.analysis.traffic import AllocationTotal, allocations_of, collectives_of, copies_of
-from steptime.analysis.what_if.what_if import Replay, rerun
+from steptime.analysis.what_if.calibrated import DEVICE, FACTORS, HOST
+from steptime.analysis.what_if.what_if import RELIEVED as BY_WORK, Replay, rerun
 from steptime.arrays import Int32, Int64, distinct, give_back
 from steptime.intervals import contains, union
 from steptime.machine.datasheet import interconnect_of, look_up
@@ -206,7 +208,12 @@ RELIEVED = {
     "syncs free": ("sync",),
     "one graph launch": ("overhead",),
     "communication overlapped": ("communication",),
-    "allocation free": ("input", "sync", "compile", "overhead", "python", "unexplained"),
+    **{
+        f"{work} {how}": tuple(each.name.lower() for each in relieved)
+        for work, relieved in BY_WORK.items()
+        for how in FACTORS
+    },
+    "allocation free": IDLE,
 }
 """Changes of the replay and the categories that each relieves; others make kernels shorter. What the device has to do
 is left by all of them."""
@@ -218,7 +225,16 @@ def replay_use(replay: Replay | None, categories: tuple[CategoryUse, ...]) -> Re
     if replay is None or not len(replay.replayed):
         return None
     predictions = tuple(_within(each, categories) for each in replay.predictions)
-    return ReplayUse(replay.error, len(replay.replayed), replay.critical_path, predictions, replay.longest())
+    step, calibration = sum(use.duration.value for use in categories), replay.calibration
+    return record_of(
+        ReplayUse,
+        replay,
+        steps=len(replay.replayed),
+        predictions=predictions,
+        longest=replay.longest(),
+        elsewhere=(),
+        calibration=calibration.on(step) if calibration is not None and step > 0 else None,
+    )
 
 
 def _within(prediction: Prediction, categories: tuple[CategoryUse, ...]) -> Prediction:
@@ -390,14 +406,22 @@ def with_device(
     trace, links = steps.trace, steps.links
     roofline = draw(steps, case.step.duration.value)
     give_back(len(trace.events))
-    replay = rerun(steps, breakdown, at_roofline(trace, links, roofline))
+    bare = case.step.mode == "trace"
+    steady, shortest = (None, 0.0) if bare else (case.step.duration.value, float(case.step.shortest))
+    groups = at_roofline(trace, links, roofline)
+    replay = replay_use(rerun(steps, breakdown, groups, steady=steady, shortest=shortest), case.categories)
     give_back(len(trace.events))
     known = {**generated_sources(trace, links), **(sources or {})}
     kernels = [_kernel(group, trace, links) for group in roofline.groups[:MOST_KERNELS]]
     computing = [use for use in kernels if use.bound != COMMUNICATION]
+    with_peaks = _on_machine(case, steps, roofline)
+    recoverable = _with_recoverable(case.categories, ratio(above_peaks(computing), spent(computing)))
     return replace(
-        _on_machine(case, steps, roofline),
-        categories=_with_recoverable(case.categories, ratio(above_peaks(computing), spent(computing))),
+        with_peaks,
+        optimizers=_on_device(with_peaks.optimizers, steps, replay.decides if replay is not None else ""),
+        categories=tuple(
+            replace(use, recoverable=as_decided(use.recoverable, use.name, replay)) for use in recoverable
+        ),
         gaps=tuple(_placed(use, use.cause, known) for use in _usual_gaps(gap_uses(steps), breakdown, case)),
         copies=copy_uses(steps),
         collectives=collective_uses(steps),
@@ -407,7 +431,7 @@ def with_device(
         chains=tuple(_placed(use, use.operators[0], known) for use in chain_uses(trace, links, len(steps))),
         written_norms=norm_uses(steps),
         scaling=_usual_scaling(scaling_use(steps), breakdown, case),
-        replay=replay_use(replay, case.categories),
+        replay=replay,
     )
 
 
@@ -493,6 +517,30 @@ def with_graphs(step: StepSummary, steps: StepContext) -> StepSummary:
     beside it and without."""
     generated = bool(of_symbols(steps.trace, is_compiled).any())
     return replace(step, compiled=generated, graphs=graph_use(steps))
+
+
+def _on_device(optimizers: tuple[OptimizerUse, ...], steps: StepContext, decides: str) -> tuple[OptimizerUse, ...]:
+    """Optimisers that were timed on the host, with the time of their kernels where the device decides the step: the
+    host only launches these, or waits for room in the driver's queue. Where both decide, the shorter time counts. Those
+    of one type share their kernels' time as they share the host's."""
+    if decides == HOST:
+        return optimizers
+    seen_in = optimizer_uses(steps.trace, steps.links, steps.windows, gapless=True)
+    traced = {use.type: use for use in seen_in if use.kernels}
+    whole = Counter[str]()
+    for use in optimizers:
+        whole[use.type] += round(use.duration.value)
+    found = []
+    for use in optimizers:
+        seen, part = traced.get(use.type), ratio(use.duration.value, whole[use.type])
+        if seen is None or use.kernels is not None or not seen.kernels:
+            found.append(use)
+            continue
+        spent = scaled(seen.duration, part)
+        if decides == DEVICE or spent.value < use.duration.value:
+            use = replace(use, duration=spent, kernels=part * seen.kernels)
+        found.append(use)
+    return tuple(found)
 
 
 def with_recorded_device(case: Case, recorded: RecordedBreakdown) -> Case:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from steptime.analysis.what_if.calibrated import Calibration
 from steptime.analysis.what_if.elsewhere import Elsewhere
 from steptime.analysis.what_if.what_if import Prediction
 from steptime.quantities import Estimate, SourceLine
@@ -111,7 +112,8 @@ class AllocationUse:
 class ReplayUse:
     """The step's dependency graph, run again. error: of the unchanged replay against the measured steps, median of
     |replayed / measured - 1|. critical_path: ns per step by kind of edge, longest first; sums to the replayed step.
-    longest: (kind, name, ns per step) of what takes most of it. elsewhere: on other hardware, if that was asked for."""
+    longest: (kind, name, ns per step) of what takes most of it. elsewhere: on other hardware, if that was asked for.
+    calibration: who decides how long the step is."""
 
     error: float
     steps: int
@@ -119,6 +121,12 @@ class ReplayUse:
     predictions: tuple[Prediction, ...] = ()
     longest: tuple[tuple[str, str, float], ...] = ()
     elsewhere: tuple[Elsewhere, ...] = ()
+    calibration: Calibration | None = None
+
+    @property
+    def decides(self) -> str:
+        """ "host", "device" or "both"; "" where that is not known."""
+        return self.calibration.decides if self.calibration is not None else ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,9 +27,10 @@ from steptime.advice.evidence import Case
 from steptime.advice.hottest_line import at_hottest_line
 from steptime.advice.rule import Examination, Finding, Rule, Weight
 from steptime.advice.rules import CATALOGUE
-from steptime.advice.savings import capped, named
+from steptime.advice.savings import WORKING, as_decided, capped, named
 from steptime.advice.signals import Signals, measured
 from steptime.advice.verdict import NOTES, most_of_the_run
+from steptime.analysis.what_if.calibrated import HOST
 from steptime.quantities import Estimate, SourceLine, format_duration
 
 Place = tuple[str, int]
@@ -299,14 +300,17 @@ def _yields(general: Finding, line: Finding) -> bool:
 
 
 def _bounded(finding: Finding, case: Case) -> Finding | None:
-    """The finding with its saving cut to its category (or to the step); None when it is not material."""
+    """The finding with its saving cut to its category (or to the step), and to what the step gets shorter by it; None
+    when it is not material."""
     if finding.savings is None:
         return finding
     upper_bound = _upper_bound(finding, case)
-    saving = capped(finding.savings, upper_bound)
-    step = case.step.duration.value
+    held, step = capped(finding.savings, upper_bound), case.step.duration.value
+    saving = as_decided(held, finding.category, case.replay)
     if finding.weight is not Weight.FINDING:
         return replace(finding, savings=saving)
+    if saving.value < LEAST_SHARE * step <= held.value and finding.category in WORKING:
+        return _of_no_use_yet(finding, case)
     few = _rests_on(finding.savings.samples, case)
     if saving.value < LEAST_SHARE * step or (saving.low <= 0 and few >= FEWEST_FOR_NOTHING):
         return None
@@ -315,6 +319,15 @@ def _bounded(finding: Finding, case: Case) -> Finding | None:
         steps = "one step" if few == 1 else f"{few} steps"
         evidence += (f"This rests on {steps}: no interval excludes that it is nothing.",)
     return replace(finding, savings=_of_any_run(saving, case, upper_bound.high), evidence=evidence)
+
+
+def _of_no_use_yet(finding: Finding, case: Case) -> Finding | None:
+    """What would shorten the device's work alone, as a note where the host decides the step: with a faster host it may
+    pay. Nothing where other work of the device hides it."""
+    if case.replay is None or case.replay.decides != HOST:
+        return None
+    summary = f"{finding.summary}; the host decides the step, so that faster kernels shorten it by nothing yet"
+    return replace(finding, summary=summary, savings=None, weight=Weight.NOTE)
 
 
 def _of_any_run(saving: Estimate, case: Case, most: float) -> Estimate:

@@ -104,8 +104,8 @@ class RootUse:
 @dataclass(frozen=True, slots=True)
 class OptimizerUse:
     """An optimiser. duration: ns per step in its step(). dense_embedding_elements: elements of embedding weights whose
-    gradient is dense and mostly zero. kernels: that it launches per step, None without a device trace; the duration is
-    then the device's, from its first kernel to the end of its last. parameters, elements: 0 where not known."""
+    gradient is dense and mostly zero. kernels: that it launches per step, where the duration is the device's, from its
+    first kernel to the end of its last; None where it is the host's. parameters, elements: 0 where not known."""
 
     type: str
     duration: Estimate

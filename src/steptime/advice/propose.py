@@ -11,6 +11,8 @@ from steptime.advice.fixes import CATALOGUE
 from steptime.advice.line_evidence import function_of
 from steptime.advice.rule import Finding, Weight
 from steptime.advice.savings import at_most
+from steptime.advice.verdict import LEAST_SAID
+from steptime.analysis.what_if.calibrated import HOST
 from steptime.quantities import format_duration
 
 UNKNOWN = 0.25
@@ -32,7 +34,8 @@ def propose(
 
     For memory, all that takes less of it and fits the case, whatever was found: whoever asks for that is short of it.
     For speed, what answers a finding. No saving is predicted beyond the savings of the findings that a fix
-    answers, or of all that it acts on where that is more (Amdahl's upper bound), nor one beyond the step.
+    answers, or of all that it acts on where that is more (Amdahl's upper bound), nor one beyond the step. What a host
+    that decides the step keeps from saving anything is not proposed.
     """
     if goal is Goal.MEMORY:
         freeing = [each for fix in fixes if fix.frees for each in _freeing(fix, case)]
@@ -58,11 +61,14 @@ def _proposals(fix: Fix, case: Case, findings: Sequence[Finding]) -> list[Propos
     first = max(answered, key=lambda finding: finding.savings.value if finding.savings is not None else 0.0)
     step = case.step.duration.value
     savings = first.savings.high if first.savings is not None else None
+    by_host = case.replay is not None and case.replay.decides == HOST
     proposals = []
     for option in fix(case):
         upper_bound = min(step, max(savings, option.reach)) if savings is not None else None
         limit = step if upper_bound is None else upper_bound
         saving = at_most(option.saving, limit) if option.saving is not None else None
+        if by_host and saving is not None and saving.high < LEAST_SAID * step:
+            continue
         placed = _placed(replace(option, saving=saving), first, step)
         proposals.append(Proposal(fix, placed, first.code, upper_bound))
     return proposals

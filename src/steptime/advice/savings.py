@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from steptime.advice.evidence import CategoryUse, StepSummary
+from steptime.advice.evidence import CategoryUse, ReplayUse, StepSummary
 from steptime.quantities import Estimate, format_duration, format_share
 
 NOTHING = Estimate(0.0, 0.0, 0.0, 0)
@@ -43,6 +43,32 @@ def capped(estimate: Estimate, upper_bound: Estimate) -> Estimate:
     value = min(estimate.value, upper_bound.value)
     low, high = min(estimate.low, upper_bound.low), min(estimate.high, upper_bound.high)
     return replace(estimate, value=value, low=min(low, value), high=max(high, value))
+
+
+IDLE = ("input", "sync", "compile", "overhead", "python", "unexplained")
+"""Categories in which a device idles."""
+WORKING = ("compute", "communication", "copy")
+"""Categories in which it does not."""
+
+
+def as_decided(saving: Estimate, category: str, replay: ReplayUse | None) -> Estimate:
+    """A saving in a category, as far as the step gets shorter by it: kernels that wait for the host save nothing, nor
+    does a host that the device keeps waiting. As it is where no replay says who decides."""
+    calibration = replay.calibration if replay is not None else None
+    if calibration is None or not calibration.known or category not in IDLE + WORKING:
+        return saving
+    if category == "compute":
+        return of_kernels(saving, replay)
+    return at_most(saving, calibration.without_host if category in IDLE else calibration.without_device)
+
+
+def of_kernels(saving: Estimate, replay: ReplayUse | None, casts: float = 1.0) -> Estimate:
+    """What of a saving in kernels the step gets shorter by. casts: by what dispatching grows besides."""
+    calibration = replay.calibration if replay is not None else None
+    if calibration is None or not calibration.known:
+        return saving
+    factors = {"dispatch": casts}
+    return _each(saving, lambda bound: min(bound, calibration.saved_by_kernels(bound, factors)))
 
 
 def of_usual_steps(part: Estimate, whole: float, category: CategoryUse | None) -> Estimate:

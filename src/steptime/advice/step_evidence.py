@@ -30,9 +30,10 @@ ONE_BY_ONE = 20
 NAME = "Optimizer.step#"
 
 
-def optimizer_uses(trace: Trace, links: Links, windows: Int64) -> tuple[OptimizerUse, ...]:
+def optimizer_uses(trace: Trace, links: Links, windows: Int64, *, gapless: bool = False) -> tuple[OptimizerUse, ...]:
     """One for each kind of optimiser that stepped in the windows, (n, 2) ns; empty without annotations. Of a wrapper
-    around several, what those do is theirs alone."""
+    around several, what those do is theirs alone. gapless: kernels count without the time between them, which the
+    profiler's slow host may have made."""
     events = trace.events
     chosen = matching(trace, OPTIMIZER_STEP.match) & np.isin(
         events.event_kind, (EventKind.ANNOTATION, EventKind.OPERATOR)
@@ -42,19 +43,19 @@ def optimizer_uses(trace: Trace, links: Links, windows: Int64) -> tuple[Optimize
     around = host_forest(trace).around(rows, chosen, itself=False)
     kind, outer = events.name[rows], np.where(around == UNKNOWN, ABSENT, events.name[around])
     return tuple(
-        _use(trace, links, rows[kind == name], rows[(outer == name) & (kind != name)], windows)
+        _use(trace, links, rows[kind == name], rows[(outer == name) & (kind != name)], windows, gapless)
         for name in unique(kind).tolist()
     )
 
 
-def _use(trace: Trace, links: Links, updates: Int64, nested: Int64, windows: Int64) -> OptimizerUse:
+def _use(trace: Trace, links: Links, updates: Int64, nested: Int64, windows: Int64, gapless: bool) -> OptimizerUse:
     events = trace.events
     inside = subtract(during(trace, updates), during(trace, nested))
     operators = (events.event_kind == EventKind.OPERATOR) & contains(inside, events.begin)
     names = [trace.symbols[number] for number in unique(events.name[operators]).tolist()]
     fused, foreach = any("_fused_" in name for name in names), any("_foreach_" in name for name in names)
     tensors, numbers, alone = _tensors(trace, np.flatnonzero(operators), max(1, len(updates)))
-    kernels, busy = _kernels(trace, links, inside)
+    kernels, busy = _kernels(trace, links, inside, gapless)
     held = busy if kernels else inside
     return OptimizerUse(
         type=trace.symbols[int(events.name[updates[0]])].removeprefix(NAME).removesuffix(".step"),
@@ -87,12 +88,15 @@ def _tensors(trace: Trace, rows: Int64, updates: int) -> tuple[int, int, bool]:
     return len(most) // updates, sum(elements(known[each]) for each in shapes if each in known) // updates, True
 
 
-def _kernels(trace: Trace, links: Links, inside: Intervals) -> tuple[int, Intervals]:
-    """How many kernels the updates launched, and from the first one of each update to the end of its last."""
+def _kernels(trace: Trace, links: Links, inside: Intervals, gapless: bool) -> tuple[int, Intervals]:
+    """How many kernels the updates launched, and when these ran: from the first one of each update to the end of its
+    last, or by themselves."""
     events = trace.events
     launched = events.begin[links.launch.values]
     kept = (events.event_kind[links.launch.rows] == EventKind.KERNEL) & contains(inside, launched)
     rows, launched = links.launch.rows[kept], launched[kept]
+    if gapless:
+        return len(rows), union(events.begin[rows], events.ends(rows))
     number = np.searchsorted(inside.begin, launched, side="right") - 1
     begin = np.full(len(inside), np.iinfo(np.int64).max)
     end = np.zeros(len(inside), np.int64)

@@ -12,9 +12,10 @@ from dataclasses import dataclass, replace
 from steptime.advice.evidence import Case, CategoryUse, OutlierUse, SegmentUse, StepSummary
 from steptime.advice.models import how_to_record, late_name, late_reason, straggler_text
 from steptime.advice.rule import Finding, Weight
-from steptime.advice.savings import named, ratio
+from steptime.advice.savings import IDLE, named, ratio
 from steptime.advice.segment_evidence import MOST, line_place, lines_text, only_calls
 from steptime.analysis.timeline import UNSPLIT_PHASES
+from steptime.analysis.what_if.calibrated import DEVICE, HOST
 from steptime.quantities import Estimate, format_duration, format_share, format_source, format_times
 
 BALANCED = "balanced"
@@ -76,6 +77,10 @@ def part_words(name: str) -> str:
     return WORDS[name] if name in WORDS and name != "rest" else "the rest of the step"
 
 
+LEAST_DECIDING = 0.03
+"""The same where the host decides the step, and nothing of the device's can give back anything."""
+LEAST_SAID = 0.005
+"""Of the step: a faster host or GPU that saves less saves nothing."""
 RUN = {"rollout": "Rollouts take", "evaluation": "Evaluation takes", "checkpoint": "Writing checkpoints takes"}
 """What a run can be spent on besides training."""
 NOTES = {"rollout": "rollout-share", "evaluation": "slow-evaluation", "checkpoint": "slow-checkpoint"}
@@ -98,6 +103,9 @@ class Verdict:
     """"confident", "likely" or "unclear"."""
     reason: str = ""
     """Why it is not surer, or what the confidence rests on; a sentence without its full stop."""
+    decides: str = ""
+    """Whose speed the length of the step hangs on, by the calibrated replay: "host", "device" or "both"; "" where no
+    kernels were recorded, and where that is not known."""
 
     @property
     def badge(self) -> str:
@@ -122,7 +130,7 @@ def _with_saving(use: CategoryUse, best: Estimate) -> CategoryUse:
 def verdict(case: Case, findings: Iterable[Finding] = ()) -> Verdict:
     """The category with the largest recoverable time; for a rank that the others wait for, that is said first."""
     late = case.lateness if case.lateness is not None and case.rank in case.lateness.ranks else None
-    found = _verdict(case, tuple(finding for finding in findings if late is None or finding.name != LATE_RANK))
+    found = _decided(_verdict(case, tuple(each for each in findings if late is None or each.name != LATE_RANK)), case)
     if said := _run_text(case):
         found = replace(found, sentence=f"{said} {found.sentence}")
     elif said := _besides(case):
@@ -134,6 +142,38 @@ def verdict(case: Case, findings: Iterable[Finding] = ()) -> Verdict:
     reason = late_reason(late)
     told = straggler_text(late, case.step) + (f": {reason}." if reason else ".")
     return replace(found, sentence=told if late.category == found.bottleneck else f"{told} {found.sentence}")
+
+
+def _decided(found: Verdict, case: Case) -> Verdict:
+    """The verdict with who decides the step: a host that does comes first, as it says what not to buy or try."""
+    use = case.replay.calibration if case.replay is not None else None
+    if use is None or case.step.untraced or found.bottleneck in (UNKNOWN, UNRECORDED, UNEXPLAINED):
+        return found
+    step, computing = case.step.duration.value, named(case.categories, COMPUTE)
+    device, host = (_saves(each, step) for each in (use.without_device, use.without_host))
+    if use.decides == HOST and computing is not None:
+        run, whole = format_duration(computing.duration.value), format_duration(step)
+        run = run.removesuffix(whole[whole.rindex(" ") :])
+        fetching = named(case.categories, "input")
+        by_input = fetching is not None and fetching.recoverable.value >= MOST_OF_IT * use.without_host
+        bound, waits = ("Input", "the next batch") if by_input else ("Host", "launches")
+        said = f"{bound}-bound: kernels run {run} of {whole} and wait for {waits}; a faster GPU would save {device}."
+        return replace(found, sentence=f"{said} {found.sentence}", decides=HOST)
+    if found.bottleneck == COMMUNICATION:  # which may be waiting for another rank's host
+        return replace(found, decides=use.decides)
+    if use.decides == DEVICE:
+        said = f"The GPU decides the step: a faster CPU would save {host}."
+    elif use.decides:
+        said = f"Host and GPU both decide the step: alone, a faster GPU would save {device}, a faster CPU {host}."
+    elif not use.known:
+        said = f"Whether host or GPU decides the step is not known: the replay misses it by {format_share(use.error)}."
+    else:
+        said = "The profiler slows the host: whether it or the GPU decides the step, only steptime run tells."
+    return replace(found, sentence=f"{found.sentence} {said}", decides=use.decides)
+
+
+def _saves(most: float, step: float) -> str:
+    return f"at most {format_duration(most)}" if most >= LEAST_SAID * step else "nothing"
 
 
 def outliers_text(use: OutlierUse) -> str:
@@ -189,7 +229,8 @@ def _verdict(case: Case, findings: tuple[Finding, ...]) -> Verdict:
     close = wide and second is not None and first.value < CLEARLY * second.value
     varying = (UNCLEAR if close else LIKELY) if wide and first.value >= LEAST_SHARE else ""
     confidence, reason = _confidence(case, findings, varying)
-    computing, made_of = named(uses, COMPUTE), _made_of(findings)
+    by_host = case.replay is not None and case.replay.decides == HOST
+    computing, made_of = named(uses, COMPUTE), "" if by_host else _made_of(findings)
     computes = _share(computing.duration, case).value if computing is not None else 0.0
     lost, unexplained = named(uses, UNRECORDED), named(uses, UNEXPLAINED)
     least = max(first.value, LEAST_SHARE, _share(unexplained.duration, case).value if unexplained is not None else 0.0)
@@ -198,6 +239,8 @@ def _verdict(case: Case, findings: tuple[Finding, ...]) -> Verdict:
         if made_of and computes > _share(lost.duration, case).value:
             sentence = f"{made_of}. {sentence}"
         return Verdict(UNRECORDED, sentence, first, UNCLEAR, "what ran in that time is not known")
+    if LEAST_DECIDING <= first.value < LEAST_SHARE and by_host and ranked[0].name in IDLE:
+        return Verdict(ranked[0].name, _headline(ranked[0], findings, case), first, confidence, reason)
     if first.value < LEAST_SHARE:
         name, sentence = _nothing_to_recover(uses, first, case, findings)
         sentence = _worth_more(findings, first, case) or sentence

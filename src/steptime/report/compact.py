@@ -169,7 +169,8 @@ class CompactReport:
     """headline: the answer, for a person. confidence: "confident", "likely" or "unclear", for this reason. bottleneck:
     a category, "balanced" or "unknown". findings: those with the most to be saved first; modules: those with most time;
     more_findings, more_problems, more_modules: how many are in the full document only. next: the command that helps
-    most, ready to paste. elsewhere: where that was asked for."""
+    most, ready to paste. elsewhere: where that was asked for. decides: whose speed the step's length hangs on, "host",
+    "device" or "both"; "" where that is not known."""
 
     schema: str
     schema_version: int
@@ -192,6 +193,7 @@ class CompactReport:
     more_modules: int
     elsewhere: tuple[CompactElsewhere, ...] = ()
     gpu: CompactGpu | None = None
+    decides: str = ""
 
 
 def render(report: Report) -> str:
@@ -238,6 +240,7 @@ def compact(report: Report) -> CompactReport:
         more_modules=max(0, len(process.case.modules) - MOST_MODULES),
         elsewhere=tuple(map(_elsewhere, process.case.replay.elsewhere)) if process.case.replay is not None else (),
         gpu=_gpu(report, process.case) if step.device != "cpu" or report.price is not None else None,
+        decides=verdict.decides,
     )
 
 

@@ -287,8 +287,9 @@ def _peak_origin(machine: MachineUse | None, dtype: str) -> str:
 
 
 def predictions(replay: ReplayUse | None, step: float) -> list[Prediction]:
-    """Those that matter, the largest first; one whose interval reaches down to nothing is left out."""
-    found = replay.predictions if replay is not None else ()
+    """Those that matter, the largest first; one whose interval reaches down to nothing is left out, and the device as a
+    whole, of which the parts are told."""
+    found = [each for each in replay.predictions if not each.change.startswith("device ")] if replay is not None else []
     sure = [each for each in found
             if each.saved.value >= SMALLEST * step and (each.saved.samples < 2 or each.saved.low > 0)]  # fmt: skip
     return sorted(sure, key=lambda each: -each.saved.value)

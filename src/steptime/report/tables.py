@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 from steptime.advice.evidence import Case, CategoryUse, CompilerEventUse, KernelUse, ModuleUse
 from steptime.advice.kernels import by_name, short_kernel
 from steptime.analysis.stragglers.comparison import RankComparison
-from steptime.quantities import SourceLine, format_bytes, format_duration, format_rate, format_share
+from steptime.quantities import SourceLine, format_bytes, format_change, format_duration, format_rate, format_share
 from steptime.report.report import ProcessReport, Report
 from steptime.report.sentences import interval_text, place_text, predictions
 from steptime.report.trials import TrialReport
@@ -269,6 +269,7 @@ def trial_table(trials: TrialReport) -> Table:
         count("at least", "speed_low", lambda each: each.speed.low if each.speed else None),
         count("at most", "speed_high", lambda each: each.speed.high if each.speed else None),
         count("predicted", "predicted", lambda each: each.predicted.value if each.predicted else None),
+        number("against measured", "prediction_error", lambda each: each.predicted_error, format_change),
         duration("a step", "step_ns", lambda each: each.step_ns),
         size("peak memory", "peak_bytes", lambda each: each.peak_bytes),
         word("promise", "promise", lambda each: each.promise),
@@ -278,6 +279,10 @@ def trial_table(trials: TrialReport) -> Table:
     )  # fmt: skip
 
 
+WHO_DECIDES = frozenset({"device free", "device halved", "host free", "host halved"})
+"""Changes that are told where they save nothing, too: that is the answer."""
+
+
 def replay_tables(case: Case) -> tuple[Table, ...]:
     """What a change would save, and what the step's length hangs on."""
     replay, step = case.replay, case.step.duration.value
@@ -285,9 +290,16 @@ def replay_tables(case: Case) -> tuple[Table, ...]:
         return ()
     whole = sum(spent for _, spent in replay.critical_path) or 1.0
     error = f"The unchanged replay misses the measured steps by {format_share(replay.error)}."
+    calibration = replay.calibration
+    if calibration is not None and not calibration.profiled:
+        taken = format_share(calibration.scale)
+        error = f"The host's work counts {taken} of what it took in the profiler, so that the replay takes the steady "
+        error += f"step; it misses it by {format_share(calibration.error)}."
+    shown = predictions(replay, step)
+    shown += [each for each in replay.predictions if each.change in WHO_DECIDES and each not in shown]
     unnamed = {"input": "(the next batch)", "dispatch": "(between operators)"}
     changes = table_of(
-        "what-if", "What a change would save", error, predictions(replay, step),
+        "what-if", "What a change would save", error, shown,
         word("change", "change", lambda use: use.change),
         duration("a step", "saved_ns", lambda use: use.saved.value, barred=True),
         word("interval", "interval", lambda use: interval_text(use.saved)),

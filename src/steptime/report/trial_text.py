@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Sequence
-from statistics import fmean, quantiles
+from statistics import fmean, median, quantiles
 
 from steptime.advice.fix import Goal
 from steptime.quantities import (
@@ -57,7 +57,8 @@ def render_trial(results: Results, advice: Sequence[str] = (), next_command: str
         _baseline(results.runs, goal),
         "",
     ]
-    bottom = [*_by_workers(results), *_combined(results), *_patch(results), *_crowded(results.runs, goal)]
+    bottom = [*_predictions(singles), *_by_workers(results), *_combined(results), *_patch(results)]
+    bottom += _crowded(results.runs, goal)
     if next_command:
         bottom.append(f"Next:  {one_line(next_command)}")
     shown = [_variant(judgement, results.runs, goal) for judgement in ordered[:_VARIANTS]]
@@ -105,8 +106,21 @@ def reason_text(judgement: Judgement) -> str:
 def _extra(judgement: Judgement, goal: Goal) -> str:
     if goal is Goal.MEMORY:
         return f"{judgement.speed.value:.2f}× as fast; " if judgement.speed is not None else ""
-    predicted = judgement.variant.predicted
-    return f"predicted {predicted.value:.2f}×; " if predicted is not None and judgement.speed is not None else ""
+    predicted, speed = judgement.variant.predicted, judgement.speed
+    if predicted is None or speed is None:
+        return ""
+    return f"predicted {predicted.value:.2f}× ({format_change(predicted.value / speed.value - 1)}); "
+
+
+def _predictions(judgements: Sequence[Judgement]) -> list[str]:
+    """How far the predictions were from what was measured, where there are several."""
+    known = [(each.variant.predicted, each.speed) for each in judgements]
+    errors = [predicted.value / speed.value - 1 for predicted, speed in known if predicted and speed]
+    if len(errors) < _FEWEST_PREDICTED:
+        return []
+    off, worst = median(map(abs, errors)), max(errors, key=abs)
+    told = f"{format_share(off)} in the median, {format_change(worst)} at most"
+    return [f"Predicted against measured: off by {told}, of {len(errors)}"]
 
 
 def _pays_from(judgement: Judgement, runs: Sequence[Run]) -> str:
@@ -124,6 +138,7 @@ def _pays_from(judgement: Judgement, runs: Sequence[Run]) -> str:
     return f"pays from step {compiling * 1e9 / saved:,.0f} on; " if compiling >= LONG_COMPILATION else ""
 
 
+_FEWEST_PREDICTED = 2
 _MOST_TRIED = 3
 _MOST_CHANGED = 3
 """Variants, and lines of a patch, that are told beside a report."""

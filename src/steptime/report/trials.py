@@ -52,6 +52,11 @@ class Tried:
     peak_bytes: int | None
     rounds: int
 
+    @property
+    def predicted_error(self) -> float | None:
+        """The predicted speed over the measured one, less 1; None where one of the two is not known."""
+        return self.predicted.value / self.speed.value - 1 if self.predicted and self.speed else None
+
 
 @dataclass(frozen=True, slots=True)
 class TrialReport:

@@ -8,7 +8,7 @@ from steptime.advice.evidence import Case, OptimizerUse
 from steptime.advice.fix import CallEdit, Edit, JointEdit, Option, Promise, Snippet, fix
 from steptime.advice.line_evidence import steady_time
 from steptime.advice.models import FOREACH, FUSABLE, floor, zeroing
-from steptime.advice.savings import modelled, partly
+from steptime.advice.savings import as_decided, modelled, partly
 from steptime.changes import Change
 
 LIKELY, LIKELY_ON_CPU, SURE = 0.6, 1.0, 0.2
@@ -57,7 +57,7 @@ def fused_optimizer(case: Case) -> Option | None:
     label = f"{use.type}({name}=True)"
     edit = _edit_fused_optimizer([each for each in known if _better(each, case.step.device) == name], name, label)
     likely = LIKELY_ON_CPU if case.step.device == "cpu" else LIKELY
-    saving = partly(gain, likely, SURE, case.step)
+    saving = as_decided(partly(gain, likely, SURE, case.step), "compute" if use.kernels else "overhead", case.replay)
     return Option(label, (Change("optimizer", arguments=((name, True),)),), saving, edit)
 
 

@@ -52,9 +52,10 @@ def optimizer_share(signals: Signals) -> Finding | None:
     What it means: Updating the parameters takes long in comparison with forward and backward: the batch is small for
     the number of parameters, or the update is done tensor by tensor.
 
-    How we know: The optimiser's step() is timed in every step. What remains at best is reading and writing parameters,
-    gradients and state once at the measured bandwidth, and on a CPU what Python spends on each tensor; the rest is to
-    be saved.
+    How we know: The optimiser's step() is timed in every step; where a device decides how long the step is, its kernels
+    are, as the host only launches them, or waits for room in the driver's queue. What remains at best is reading and
+    writing parameters, gradients and state once at the measured bandwidth, and on a CPU what Python spends on each
+    tensor; the rest is to be saved.
 
     What helps: fused=True (one pass over memory), foreach=True (fewer dispatches); stepping less often by accumulating
     gradients; a larger batch; freezing what does not train; an optimiser with less state.
@@ -79,7 +80,12 @@ def optimizer_share(signals: Signals) -> Finding | None:
     if own is not None:
         advice = f"Make this line cheaper, or do it every n-th step; else {rarely}."
     saving = _above_floor(duration, optimizers, signals)
-    return optimizer_share.finding(summary, advice, saving, source=own or top.site)
+    return optimizer_share.finding(summary, advice, saving, category=_category(top), source=own or top.site)
+
+
+def _category(use: OptimizerUse) -> str:
+    """Kernels' time is the device's computing; the host's is of no category alone."""
+    return "compute" if use.kernels else ""
 
 
 def _own_line(signals: Signals) -> SourceLine | None:
@@ -173,7 +179,8 @@ def single_tensor_optimizer(signals: Signals) -> Finding | None:
     spent = in_step(use.duration.value, signals.step)
     summary = f"{use.type} updates {use.parameters} tensors one by one{operators}: {spent}"
     how = "fused=True" if use.type in FUSABLE else "foreach=True"
-    return single_tensor_optimizer.finding(summary, f"Make it with {how}.", saving, source=use.site)
+    advice = f"Make it with {how}."
+    return single_tensor_optimizer.finding(summary, advice, saving, category=_category(use), source=use.site)
 
 
 def _single_tensor(use: OptimizerUse, device: str) -> bool:

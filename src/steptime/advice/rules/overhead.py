@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from steptime.advice.evidence import CompilerEventUse, GapUse, LineUse, OperatorUse, Signal, SiteUse
-from steptime.advice.kernels import as_evidence, first_source, longest, plain_name, spent
+from steptime.advice.kernels import EMPTY_KERNEL, as_evidence, first_source, longest, plain_name, spent
 from steptime.advice.line_evidence import calls_function, function_of, lines_around, sampled_lines
 from steptime.advice.memory_evidence import has_room
 from steptime.advice.models import staging_operators
@@ -27,6 +27,7 @@ from steptime.advice.savings import (
     total,
 )
 from steptime.advice.signals import Signals, compiles
+from steptime.analysis.what_if.calibrated import HOST
 from steptime.quantities import Estimate, SourceLine, format_bytes, format_count, format_duration, format_source
 from steptime.trace.links import is_user_file
 
@@ -58,6 +59,8 @@ MOST_SITES = 3
 """A fourth line would not be read."""
 LEAST_OVERHEAD = 0.2
 """Of the step: every eager model dispatches; from a fifth on it is worth the trouble of compiling or batching."""
+LEAST_OF_HOST_BOUND = 0.1
+"""The same where the host decides the step: no change of the device's work saves anything then."""
 FEWEST_KERNELS = 10.0
 """A step on a device: beside fewer launches idle time has another cause, and compiling has little to fuse. On a CPU
 the same of operators."""
@@ -73,9 +76,6 @@ READ_LESS = "Keep the value on the device and read it every n-th step."
 TINY = 10_000.0
 """ns of a kernel: filling the device, starting and ending take 1 to 3 microseconds of every kernel, so that below ten
 they are a considerable part of it."""
-EMPTY_KERNEL = 1_500.0
-"""ns that a kernel without work lasts by the device's own clock (1.2 to 2.2 microseconds on V100 to H100 traces: the
-shortest fills of one number in them)."""
 FEWEST_TINY = 100.0
 """A step: fewer kernels cost less than anybody will notice."""
 LEAST_PART_TINY = 0.3
@@ -240,7 +240,15 @@ def _looping(lines: list[LineUse], uses: list[OperatorUse], slow: float, batches
     "ST302",
     "overhead-bound",
     needs={Signal.CATEGORIES},
-    uses={Signal.OPERATORS, Signal.COMPILATIONS, Signal.COMPILER, Signal.KERNELS, Signal.GAPS, Signal.MEMORY},
+    uses={
+        Signal.OPERATORS,
+        Signal.COMPILATIONS,
+        Signal.COMPILER,
+        Signal.KERNELS,
+        Signal.GAPS,
+        Signal.MEMORY,
+        Signal.REPLAY,
+    },
 )
 def overhead_bound(signals: Signals) -> Finding | None:
     """The step is bound by dispatching its operators
@@ -262,7 +270,9 @@ def overhead_bound(signals: Signals) -> Finding | None:
     fast enough.
     """
     launch, step = named(signals.categories, "overhead"), signals.step
-    if launch is None or ratio(launch.recoverable.value, step.duration.value) < LEAST_OVERHEAD:
+    by_host = signals.has(Signal.REPLAY) and signals.replay.decides == HOST
+    least = LEAST_OF_HOST_BOUND if by_host else LEAST_OVERHEAD
+    if launch is None or ratio(launch.recoverable.value, step.duration.value) < least:
         return None
     launched = [use for use in signals.kernels if use.bound != "communication"]
     kernels, idle = sum(use.calls for use in launched), launch.duration.value

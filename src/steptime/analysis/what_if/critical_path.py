@@ -86,7 +86,7 @@ def _pieces(graph: Graph, found: GraphRun, node: Int64, source: Int64, lowest: I
     on_host = graph.nodes.kind[node] == NodeKind.HOST
     start = np.where(on_host, end, np.maximum(end - graph.nodes.duration[node], ready))
     explained = np.where(known, np.maximum(start - graph.edges.unexplained[through], ready), start)
-    kinds = np.where(known, _edge_kinds(graph)[through], PathKind.HOST)
+    kinds = np.where(known, edge_kinds(graph)[through], PathKind.HOST)
     none = np.full(len(node), NONE)
     own = np.array([_OF_NODE.get(kind, PathKind.HOST) for kind in NodeKind])[graph.nodes.kind[node]]
     begins = np.stack((ready, explained, start), axis=1)
@@ -98,8 +98,8 @@ def _pieces(graph: Graph, found: GraphRun, node: Int64, source: Int64, lowest: I
     return Path(kind[lasting], begins[lasting], ends[lasting], steps, edge[lasting], nodes)
 
 
-def _edge_kinds(graph: Graph) -> Int64:
-    """What a piece is, by the edge that it passes along."""
+def edge_kinds(graph: Graph) -> Int64:
+    """By edge, the `PathKind` of a piece that passes along it; HOST for all of a thread's own work."""
     edges = graph.edges
     kind = np.array([_OF_EDGE[kind] for kind in EdgeKind])[edges.kind]
     of_call = (edges.kind == EdgeKind.PROGRAM) & edges.blocking
@@ -169,10 +169,12 @@ _ON_HOST = (EdgeKind.PROGRAM, EdgeKind.HAND_OVER, EdgeKind.WAIT, EdgeKind.QUEUE)
 
 
 def _cut(scope: Scope, graph: Graph, found: GraphRun, path: Path, pieces: Int64, lane: int) -> tuple[Int64, ...]:
-    """A lane's own work, by what it was when it was observed."""
+    """A lane's own work, by what it was when it was observed, in proportion where it is scaled (`Graph.host`)."""
     node = path.node[pieces]
-    shift = graph.nodes.observed[node] - found.finish[node]
-    begin, end = path.begin[pieces] + shift, path.end[pieces] + shift
+    seen = graph.nodes.observed[node]
+    begin, end = path.begin[pieces], path.end[pieces]
+    ended = seen - found.finish[node] + end
+    began = ended - _scaled(end - begin, 1 / graph.host if graph.host else 0.0)
     times = host_time(scope, lane)
     events, operator = scope.trace.events, operator_events(scope.trace)
     called = operator | (events.event_kind == EventKind.RUNTIME)
@@ -182,8 +184,8 @@ def _cut(scope: Scope, graph: Graph, found: GraphRun, path: Path, pieces: Int64,
         for listed, preferred in ((called, operator), (calling, calling))
     ]
     during = [boundary for each in times for boundary in (each.begin, each.end)]
-    cuts = unique(np.concatenate([begin, end, *(since for since, _ in names), *during]))
-    low, high = np.searchsorted(cuts, begin), np.searchsorted(cuts, end)
+    cuts = unique(np.concatenate([began, ended, *(since for since, _ in names), *during]))
+    low, high = np.searchsorted(cuts, began), np.searchsorted(cuts, ended)
     owner = np.repeat(np.arange(len(pieces)), high - low)
     at = np.arange(len(owner)) - np.repeat(np.cumsum(high - low) - (high - low), high - low) + low[owner]
     head, tail = cuts[at], cuts[at + 1]
@@ -192,8 +194,16 @@ def _cut(scope: Scope, graph: Graph, found: GraphRun, path: Path, pieces: Int64,
         kind[contains(spent, head)] = each
     operation, caller = (held[np.searchsorted(since, head, side="right")] for since, held in names)
     name = np.where((kind == PathKind.DISPATCH) & (operation != NONE), operation, caller)
-    back = shift[owner]
-    return kind, name, head - back, tail - back, path.step[pieces][owner], np.zeros(len(head), np.int64)
+    first = np.diff(owner, prepend=NONE) != 0
+    since, until = (end[owner] - _scaled(ended[owner] - each, graph.host) for each in (head, tail))
+    since = np.where(first, begin[owner], np.maximum(since, begin[owner]))
+    until = np.maximum(until, since)
+    return kind, name, since, until, path.step[pieces][owner], np.zeros(len(head), np.int64)
+
+
+def _scaled(spent: Int64, factor: float) -> Int64:
+    scaled: Int64 = np.rint(spent * factor).astype(np.int64)
+    return scaled
 
 
 def _innermost(trace: Trace, rows: Int64, preferred: Bool) -> tuple[Int64, Int64]:

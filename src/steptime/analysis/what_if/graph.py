@@ -100,13 +100,15 @@ class Edges:
 @dataclass(frozen=True, slots=True, eq=False)
 class Graph:
     """begin, end: (n,) nodes at which the host begins and ends each step. before: the activity that ended the step
-    before the first one, which begins no earlier; NONE where the host begins it."""
+    before the first one, which begins no earlier; NONE where the host begins it. host: how many times as long the
+    host's own work is as it was observed (`calibrated`)."""
 
     nodes: Nodes
     edges: Edges
     begin: Int64
     end: Int64
     before: int = NONE
+    host: float = 1.0
 
 
 def chosen(edges: Edges, which: Int64 | Bool) -> Edges:

@@ -15,6 +15,7 @@ import numpy as np
 from steptime.analysis.categories import Breakdown, Category
 from steptime.analysis.step_context import StepContext
 from steptime.analysis.what_if.build import build
+from steptime.analysis.what_if.calibrated import Calibration, calibrated, calibration_of, cheaper_runs
 from steptime.analysis.what_if.critical_path import NamedPath, PathKind, named, path_of
 from steptime.analysis.what_if.graph import NONE, EdgeKind, Graph, GraphRun, NodeKind, chosen, edges_of, joined, run
 from steptime.analysis.what_if.scope import Scope, scope_of
@@ -29,8 +30,9 @@ from steptime.trace.vendors import ALLOCATION, OPTIMIZER_STEP, matching
 @dataclass(frozen=True, slots=True)
 class Prediction:
     """What a change would save. change: "input free", "syncs free", "one graph launch", "communication overlapped",
-    "allocation free" or "roofline: <kernel>". saved: ns per step, never above cap: what the breakdown has in the
-    account that the change relieves, ns per step."""
+    "allocation free", "roofline: <kernel>"; "kernels free", "kernels halved", and so on for copies, communication and
+    the host. saved: ns per step, never above cap: what the breakdown has in the account that the change relieves, ns
+    per step."""
 
     change: str
     saved: Estimate
@@ -40,9 +42,10 @@ class Prediction:
 @dataclass(frozen=True, slots=True, eq=False)
 class Replay:
     """Some consecutive steps. steps: their indices among the boundaries that were given. measured, replayed, modelled:
-    (n,) ns, the steps as the breakdown has them, as the graph gives them again, and as it gives them when nothing is
-    replayed that it cannot explain (PathKind.UNEXPLAINED). path: the critical path of each, on the replay's clock;
-    origin: ns on the trace's clock where that begins. symbols: the trace's.
+    (n,) ns, the steps as the breakdown has them (or the steady step that they are calibrated to), as the graph gives
+    them again, and as it gives them when nothing is replayed that it cannot explain (PathKind.UNEXPLAINED). path: the
+    critical path of each, on the replay's clock; origin: ns on the trace's clock where that begins. symbols: the
+    trace's. calibration: None without kernels.
     """
 
     steps: Int64
@@ -53,11 +56,14 @@ class Replay:
     origin: int
     symbols: tuple[str, ...]
     predictions: tuple[Prediction, ...] = ()
+    calibration: Calibration | None = None
 
     @property
     def error(self) -> float:
-        """Median of |modelled / measured - 1|: of the replay by durations and laws alone."""
-        return median(np.abs(self.modelled / np.maximum(self.measured, 1) - 1))
+        """Median of |modelled / measured - 1|: of the replay by durations and laws alone. Calibrated, the first of
+        several steps is left out: it fills the device's queue, and no profiled step is compared with itself."""
+        filling = self.calibration is not None and not self.calibration.profiled and len(self.measured) > 2
+        return median(np.abs(self.modelled / np.maximum(self.measured, 1) - 1)[int(filling) :])
 
     @property
     def entries(self) -> Int64:
@@ -193,12 +199,18 @@ def window_of(trace: Trace, boundaries: Int64, launch: Few) -> ReplayWindow:
 
 
 def rerun(
-    steps: StepContext, breakdown: Breakdown, at_roofline: Mapping[str, Mapping[int, int]] | None = None
+    steps: StepContext,
+    breakdown: Breakdown,
+    at_roofline: Mapping[str, Mapping[int, int]] | None = None,
+    *,
+    steady: float | None = None,
+    shortest: float = 0.0,
 ) -> Replay | None:
     """Replays up to five steady steps from the middle; None where nothing ran on a host or took time, or without steps.
 
     breakdown: of the steps. at_roofline: by the name of a group of kernels, what each of them (rows of the table) would
-    last at the machine's peaks, ns: a prediction for each group.
+    last at the machine's peaks, ns: a prediction for each group. steady, shortest: ns, the mean and the shortest of
+    steps that nobody profiled, to which the host's work is calibrated; None: the steps are what they are.
     """
     if steps.lane is None or not len(steps):
         return None
@@ -211,8 +223,12 @@ def rerun(
         window.trace, boundaries[window.steps], window.launch, steps.lane, steps.input, wall=int(measured[0])
     )
     graph = build(scope)
+    if steady is not None and len(scope.activities):
+        graph, measured = calibrated(graph, steady, shortest), np.full(len(measured), round(steady))
     found = run(graph)
     path = named(scope, graph, found, path_of(graph, found))
+    cheaper = cheaper_runs(graph) if len(scope.activities) else {}
+    step = float(measured[int(len(measured) > 2) :].mean())
     base = Replay(
         steps=window.steps,
         measured=measured,
@@ -221,17 +237,24 @@ def rerun(
         path=path,
         origin=scope.begin,
         symbols=steps.trace.symbols,
+        calibration=calibration_of(graph, found, cheaper.values(), step, profiled=steady is None) if cheaper else None,
     )
     place = {row: index for index, row in enumerate(window.rows.tolist())} if at_roofline else {}
     groups = {
         name: {place[row]: length for row, length in rows.items() if row in place}
         for name, rows in (at_roofline or {}).items()
     }
-    return replace(base, predictions=tuple(_predictions(base, scope, graph, found, breakdown, groups)))
+    return replace(base, predictions=tuple(_predictions(base, scope, graph, found, breakdown, groups, cheaper)))
 
 
 def _predictions(
-    base: Replay, scope: Scope, graph: Graph, found: GraphRun, breakdown: Breakdown, groups: dict[str, dict[int, int]]
+    base: Replay,
+    scope: Scope,
+    graph: Graph,
+    found: GraphRun,
+    breakdown: Breakdown,
+    groups: dict[str, dict[int, int]],
+    cheaper: dict[str, GraphRun],
 ) -> Iterator[Prediction]:
     caps = breakdown.entries[base.steps].mean(axis=0)
     edges = graph.edges
@@ -265,6 +288,21 @@ def _predictions(
         if cap > 0:
             saved = _saved(base, float(cap), found.duration - change().duration)
             yield Prediction(name, saved, float(cap))
+    for name, changed in cheaper.items():
+        cap = sum(float(caps[each]) for each in RELIEVED[name.split()[0]])
+        if cap > 0:
+            yield Prediction(name, _saved(base, cap, found.duration - changed.duration), cap)
+
+
+DEVICE = (Category.COMPUTE, Category.COMMUNICATION, Category.COPY)
+RELIEVED = {
+    "kernels": (Category.COMPUTE,),
+    "communication": (Category.COMMUNICATION,),
+    "copies": (Category.COPY,),
+    "device": DEVICE,
+    "host": tuple(each for each in Category if each not in (*DEVICE, Category.UNRECORDED)),
+}
+"""What each kind of work has in the breakdown."""
 
 
 def _saved(base: Replay, cap: float, shorter: Int64) -> Estimate:
