@@ -53,7 +53,8 @@ FILE`.
 FAULTS = """\
 Target: every recording can be read, and at most the last second of training is lost; no reader crashes, hangs or takes
 memory without bound; a job ends with the status that it has alone, whatever its streams lead to, and finds its own
-bytes alone in its files, whatever descriptors it closes; no process of a trial changes a file of the user's. All:
+bytes alone in its files, whatever descriptors it closes; no process of a trial changes a file of the user's, and none
+outlives a trial that is killed. All:
 `python -m benchmarks.faults.run`; one kill: `python -m benchmarks.faults.run --only kills --first 17 --kills 1`; one
 reader: `python -m benchmarks.faults.run --only fuzz --target trace`; one trial: `python -m benchmarks.faults.run --only
 trials --first 17 --trials 1`; one job that closes descriptors: `python -m benchmarks.faults.run --only descriptors

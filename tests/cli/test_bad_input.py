@@ -265,3 +265,11 @@ def test_a_probe_that_switched_itself_off_is_the_reason_for_few_steps(steptime: 
     sentence(run, "too-few-steps")
     assert "steptime was switched off: OSError: no room." in run.stderr
     assert "longer" not in run.stderr
+
+
+@pytest.mark.parametrize("verb", ["diagnose", "report", "memory", "watch"])
+def test_a_name_that_no_file_can_have_is_said(steptime: Steptime, verb: str) -> None:
+    run = steptime(verb, "x" * 5000)
+    assert run.returncode in (1, 2)
+    assert "bug" not in run.stderr
+    assert len(run.stderr.splitlines()) == 1

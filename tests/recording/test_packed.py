@@ -7,6 +7,7 @@ import os
 import random
 import zlib
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
@@ -139,9 +140,13 @@ def test_a_packed_journal_that_was_cut_is_read_as_far_as_it_goes(tmp_path: Path)
 
 
 def test_a_disk_without_room_leaves_the_plain_journal(recording: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object) -> int:
-        raise OSError(28, "No space left on device")
+    opened = Path.open
 
-    monkeypatch.setattr(Path, "write_bytes", full)
+    def full(path: Path, mode: str = "r", *more: Any, **options: Any) -> Any:
+        if mode == "xb":
+            raise OSError(28, "No space left on device")
+        return opened(path, mode, *more, **options)
+
+    monkeypatch.setattr(Path, "open", full)
     pack_journals(list(long_journals(recording)))
     assert sorted(path.name for path in (recording / "process-17").glob("journal*")) == ["journal.bin"]

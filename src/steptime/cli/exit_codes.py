@@ -6,6 +6,7 @@ sysexits.h); 130 interrupted. `run` ends as the job did.
 
 from __future__ import annotations
 
+import errno
 import sys
 import tempfile
 import traceback
@@ -34,9 +35,18 @@ def shield(action: Callable[[], int]) -> int:
         return error.exit_code
     except (KeyboardInterrupt, click.Abort):
         return INTERRUPTED
+    except OSError as error:
+        if error.errno != errno.ENAMETOOLONG:
+            return _bug(error)
+        say("A name is too long to be a file's: check the paths of this command. (usage)")
+        return 2
     except Exception as error:  # noqa: BLE001 - the boundary: a bug of ours is reported as one
-        say(f"This is a bug of steptime: {type(error).__name__}: {error}. {_keep_traceback()} (bug)")
-        return BUG
+        return _bug(error)
+
+
+def _bug(error: Exception) -> int:
+    say(f"This is a bug of steptime: {type(error).__name__}: {error}. {_keep_traceback()} (bug)")
+    return BUG
 
 
 def say(sentence: str) -> None:

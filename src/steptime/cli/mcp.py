@@ -211,9 +211,9 @@ async def answered(name: str, arguments: Mapping[str, Any], tell: Tell) -> str:
     if sum(map(len, getattr(given, "command", []))) > LONGEST_COMMAND:
         raise UsageError("usage", f"The command is over {LONGEST_COMMAND} characters long: put it into a shell script.")
     folder = Path(getattr(given, "directory", "") or ".")
-    if not folder.is_dir():
-        raise UsageError("usage", f"There is no such folder: {folder}")
     try:
+        if not folder.is_dir():
+            raise UsageError("usage", f"There is no such folder: {folder}")
         return answers.fitted(await function(given, tell))
     except OSError as error:  # a name that is too long, a folder that may not be looked into
         raise UsageError("mcp-no-answer", f"{name} cannot be done ({error.strerror}): check its paths.") from None
