@@ -13,7 +13,6 @@ import pytest
 from machines import remember_peaks
 
 from steptime.cli.main import main
-from steptime.cli.mcp import BEGIN
 from steptime.cli.skill import SKILL
 
 TRAINING = """\
@@ -46,7 +45,7 @@ def test_its_commands_lead_from_a_slow_job_to_a_comparison(tmp_path: Path) -> No
     work = tmp_path / "work"
     (tmp_path / "bin").mkdir()
     work.mkdir()
-    for name, words in (("steptime", f"-c '{BEGIN}'"), ("python", "")):
+    for name, words in (("steptime", "-I -c 'from steptime.cli.main import entry; entry()'"), ("python", "")):
         (tmp_path / "bin" / name).write_text(f'#!/bin/sh\nexec {sys.executable} {words} "$@"\n')
         (tmp_path / "bin" / name).chmod(0o755)
     remember_peaks(tmp_path / "cache")

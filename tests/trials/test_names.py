@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -26,18 +27,10 @@ HOSTILE = ("x/../../../victim", "../victim", "/victim", ".hidden", "", "a b", "a
 def test_no_variant_nor_run_has_another_name(name: str) -> None:
     with pytest.raises(ValueError, match="is no name"):
         Variant(name)
-    for given in ({"variant": name}, {"folder": name}) if name else ():
+    run = Run("a", stage=0, round=0, position=0, seed=0, rehearsal=False, failure="", seconds=1.0)
+    for field in ("variant", "folder") if name else ():
         with pytest.raises(ValueError, match="is no name"):
-            Run(
-                **{"variant": "a", **given},
-                stage=0,
-                round=0,
-                position=0,
-                seed=0,
-                rehearsal=False,
-                failure="",
-                seconds=1.0,
-            )
+            replace(run, **{field: name})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("path", ["/etc/passwd", "a/../../b", "..", "", ".", "a\0b"])
