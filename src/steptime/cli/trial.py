@@ -37,7 +37,7 @@ from steptime.launcher.command import default_recording, is_recording, job_name,
 from steptime.launcher.outcome import Outcome, ProbeOptions, Progress
 from steptime.launcher.progress import PROFILED
 from steptime.launcher.variant import DEADLINE_PASSED, OUTPUT, VariantPlace, run_variant
-from steptime.quantities import format_duration
+from steptime.quantities import format_count, format_duration
 from steptime.recording.load import load
 from steptime.recording.recording import Recording
 from steptime.report.judge_text import as_document, may_go_on
@@ -45,7 +45,7 @@ from steptime.report.output import Renderer, check, write_whole
 from steptime.report.printable import one_line
 from steptime.report.sentences import place_text
 from steptime.report.trial_text import render_trial
-from steptime.trials.conduct import PROOF, SECONDS, Notice, TrialRunner, combine
+from steptime.trials.conduct import PROOF, SECONDS, Notice, TrialRunner, combine, keep
 from steptime.trials.containment import (
     Layer,
     Workspace,
@@ -58,10 +58,11 @@ from steptime.trials.containment import (
 )
 from steptime.trials.execute import NO_INPUT, last_lines
 from steptime.trials.executor import Executor, LocalExecutor
-from steptime.trials.judge import MIN_GAIN, usual_metric, usual_step
+from steptime.trials.judge import MIN_GAIN, NEVER, usual_metric, usual_step
 from steptime.trials.patch import make_patch, unwritten, write_patch
 from steptime.trials.plan import (
     edits_of,
+    next_stage,
     plain_stand,
     plan_for,
     plan_variants,
@@ -71,6 +72,7 @@ from steptime.trials.plan import (
     writable,
 )
 from steptime.trials.results import NAME, PatchResult, Plan, append_result, read_results
+from steptime.trials.switched import in_one_process
 from steptime.trials.trial import AS_IT_IS, MAX_ROUNDS, MIN_ROUNDS, Budget, Judgement, TrialVerdict, Variant
 from steptime.trials.until_loss import LossTarget
 from steptime.trials.working_copy import offline_environment
@@ -88,7 +90,8 @@ class TrialAnnouncer:
         """Called when a process begins, twice a second, and with None when none runs any more."""
         if notice is not None and not notice.begins:
             if sys.stderr.isatty():
-                of = f" of {notice.steps}" if notice.turn.options.until_loss is None else ""
+                endless = notice.turn.options.until_loss is not None or notice.turn.options.switched
+                of = f" of {notice.steps}" if not endless else ""
                 self._draw(f"  step {notice.done}{of}{_to_go(notice)}")
             return
         if self._drawn:
@@ -108,6 +111,8 @@ def _line(notice: Notice) -> str:
     number = turn.round + 1
     rounds = f"round {number} of {MIN_ROUNDS}" if number <= MIN_ROUNDS else f"round {number} of {MAX_ROUNDS} at most"
     target = turn.options.until_loss
+    if turn.options.switched:
+        return f"{format_count(len(turn.options.switched), 'change')} in one process: {turn.variant.label}"
     goes_on = f"until a loss of {target:g}" if target is not None else f"{notice.steps} steps"
     what = "rehearsal" if turn.rehearsal else rounds if turn.metric else f"{rounds}, {goes_on}"
     label = f" {turn.variant.label}" if turn.variant.label else ""
@@ -124,7 +129,8 @@ def _to_go(notice: Notice) -> str:
 @dataclass(frozen=True, slots=True)
 class TrialOptions:
     """What the command line asks for. min_gain: a fraction. executor: "local" or "ray". goal: of a new trial.
-    fixes: codes or names of those to try, () for what answers the findings. workers: numbers to try instead."""
+    fixes: codes or names of those to try, () for what answers the findings. workers: numbers to try instead. separate:
+    nothing is switched within a process."""
 
     budget: Budget
     quiet: bool
@@ -137,6 +143,7 @@ class TrialOptions:
     goal: Goal = Goal.SPEED
     fixes: tuple[str, ...] = ()
     workers: tuple[int, ...] = ()
+    separate: bool = False
 
 
 MEASURED_STEPS, MEASURED_SECONDS = 20, 8.0
@@ -333,7 +340,9 @@ def trial_runner(folder: Path, options: TrialOptions) -> Iterator[TrialRunner]:
             if plan.metric is None:
                 _say_what_it_takes(plan, options.budget)
         tell = (lambda _: None) if options.quiet else TrialAnnouncer(say).show
+        one = recording is not None and not options.separate and _one_process(recording) and options.executor != "ray"
         runner = TrialRunner(stand, plan, known.runs, budget=options.budget, executor=executor, tell=tell)
+        runner.switching = one
         try:
             yield runner
         finally:
@@ -345,6 +354,11 @@ def trial_runner(folder: Path, options: TrialOptions) -> Iterator[TrialRunner]:
                     f"Not contained: processes of the trial changed your own {changed[0]}{more}, outside of their "
                     "workspaces"
                 )
+
+
+def _one_process(recording: Recording) -> bool:
+    """Whether a single process trains, on a device that says when it has nothing to do."""
+    return len(recording.processes) == 1 and recording.processes[0].facts.device in ("", "cpu", "cuda")
 
 
 def _executor(recording: Recording | None, options: TrialOptions) -> Executor:
@@ -439,15 +453,39 @@ def _conduct(folder: Path, proposals: Sequence[Proposal], options: TrialOptions)
 
         def run() -> None:
             nonlocal next_command
-            judgements = runner.conduct(0, runner.plan.variants, later=PROOF)
-            taken = combine(runner, judgements)
-            if taken is not None:
-                _patch(runner, taken, proposals, options)
+            judgements = _decided(runner, proposals, options)
             next_command = _next(judgements, proposals, folder, options)
 
         status = keeping(runner, run)
     advice = [advice_of(each) for each in proposals if each.advice_only]
     return TrialOutput(folder, render_trial(read_results(folder), advice, next_command), status)
+
+
+def _decided(runner: TrialRunner, proposals: Sequence[Proposal], options: TrialOptions) -> tuple[Judgement, ...]:
+    """All variants, judged: what one process can switch is measured there, the rest by processes, and what is taken is
+    proved by processes as a whole. Where its training is not what it promises, each part of it is tried by itself."""
+    switched = in_one_process(runner)
+    known = [each for each in runner.plan.variants if switched is not None and switched.proved(each)]
+    others = [each for each in runner.plan.variants if each not in known]
+    judgements = runner.conduct(0, others, later=PROOF) if others else ()
+    if switched is None:
+        if (taken := combine(runner, judgements)) is not None:
+            _patch(runner, taken, proposals, options)
+        return judgements
+    best = switched.together()
+    taken = combine(runner, (*judgements, best) if best is not None else judgements)
+    confirmed = _patch(runner, taken, proposals, options) if taken is not None else None
+    if taken is not None and best is not None and not _is_proof(confirmed) and runner.budget.left() > 0:
+        (confirmed,) = runner.conduct(next_stage(runner), (taken,))
+    if confirmed is not None and confirmed.verdict is TrialVerdict.BROKE_PROMISE and runner.budget.left() > 0:
+        runner.switching = False
+        return _decided(runner, proposals, options)
+    return (*judgements, *keep(runner, 0, switched.judgements(confirmed)))
+
+
+def _is_proof(confirmed: Judgement | None) -> bool:
+    """Whether what ran says how the variant trains: a patch that failed, or trains otherwise, may itself be wrong."""
+    return confirmed is not None and confirmed.verdict not in NEVER and confirmed.rounds > 0
 
 
 def keeping(runner: TrialRunner, run: Callable[[], None]) -> int:
@@ -485,8 +523,11 @@ def _interruptible() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _patch(runner: TrialRunner, taken: Variant, proposals: Sequence[Proposal], options: TrialOptions) -> None:
-    """Writes what was adopted as a diff, runs that without any change of ours, and keeps both."""
+def _patch(
+    runner: TrialRunner, taken: Variant, proposals: Sequence[Proposal], options: TrialOptions
+) -> Judgement | None:
+    """Writes what was adopted as a diff, runs that without any change of ours, and keeps both. Returns what it
+    proved."""
     stand = runner.stand
     edits = edits_of(taken, runner.plan.variants, proposals)
     patch = make_patch(edits, stand.directory, script_of(stand.command), stand.command)
@@ -505,6 +546,7 @@ def _patch(runner: TrialRunner, taken: Variant, proposals: Sequence[Proposal], o
             say(f"Wrote {path}")
     elif options.write:
         say("The patch is not written into your files: run by itself, its gain was not beyond doubt")
+    return proved
 
 
 def _next(judgements: Sequence[Judgement], proposals: Sequence[Proposal], folder: Path, options: TrialOptions) -> str:
@@ -652,6 +694,7 @@ min_gain_option = click.option(
     "Also write FILE: what is printed (.txt), the verdicts (.json), the page (.html), or all results (.jsonl). Can be "
     "given several times."
 )
+@click.option("--separate", is_flag=True, help="Each fix in processes of its own, none switched within one process.")
 @click.option("--keep", is_flag=True, help="Keep the recordings of all variants.")
 @variant_options
 def command(

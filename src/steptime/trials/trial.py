@@ -15,6 +15,7 @@ from steptime.advice.fix import Goal, Promise
 from steptime.changes import Change
 from steptime.quantities import Estimate
 from steptime.recording.recording import StepWork
+from steptime.trials.blocks import NO_BLOCKS, BlockRecord
 
 BASELINE, CONTROL = "baseline", "control"
 """Names of the variants that change nothing. The control is another baseline, there to show the noise."""
@@ -157,7 +158,8 @@ class Run:
     class and length of each dataset, and the most samples that a pass over it took. replaced: clocks and functions of
     torch's that it replaced. ended_early: it came to its own end before its steps were taken. metric: what is judged in
     place of its steps: the number that it printed, or the seconds to a loss. samples: of the largest dataset that it
-    trains on, 0 where that is not known. alternated: it took turns with the other processes of its round.
+    trains on, 0 where that is not known. alternated: it took turns with the other processes of its round. switched: of
+    a process that runs several variants in blocks, what it measured; switched_names: theirs.
     """
 
     variant: str
@@ -187,13 +189,16 @@ class Run:
     metric: float | None = None
     samples: int = 0
     alternated: bool = False
+    switched: BlockRecord = NO_BLOCKS
+    switched_names: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
     """What a variant proved. speed: baseline's time over the variant's, with a 95 % interval; memory: the same of their
     peaks, None where none was seen. noise: the factor, 1 at least, by which the control may seem better or worse at the
-    trial's goal. sentence: why, for a person."""
+    trial's goal. sentence: why, for a person. pairs: of blocks within one process, where its speed was measured so,
+    else 0."""
 
     variant: Variant
     verdict: TrialVerdict
@@ -205,6 +210,7 @@ class Judgement:
     rounds: int = 0
     peak_bytes: int | None = None
     memory: Estimate | None = None
+    pairs: int = 0
 
     def gain(self, goal: Goal) -> Estimate | None:
         """Of the goal, above 1 where the variant is better than the baseline."""
