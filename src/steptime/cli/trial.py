@@ -58,7 +58,7 @@ from steptime.trials.containment import (
 )
 from steptime.trials.execute import NO_INPUT, last_lines
 from steptime.trials.executor import Executor, LocalExecutor
-from steptime.trials.judge import MIN_GAIN, NEVER, usual_metric, usual_step
+from steptime.trials.judge import LEAST_ROUNDS, MIN_GAIN, NEVER, usual_metric, usual_step
 from steptime.trials.patch import make_patch, unwritten, write_patch
 from steptime.trials.plan import (
     edits_of,
@@ -73,7 +73,16 @@ from steptime.trials.plan import (
 )
 from steptime.trials.results import NAME, PatchResult, Plan, append_result, read_results
 from steptime.trials.switched import in_one_process
-from steptime.trials.trial import AS_IT_IS, MAX_ROUNDS, MIN_ROUNDS, Budget, Judgement, TrialVerdict, Variant
+from steptime.trials.trial import (
+    AS_IT_IS,
+    MAX_ROUNDS,
+    MIN_ROUNDS,
+    Budget,
+    Judgement,
+    TrialVerdict,
+    Variant,
+    processes_of,
+)
 from steptime.trials.until_loss import LossTarget
 from steptime.trials.working_copy import offline_environment
 
@@ -467,12 +476,12 @@ def _decided(runner: TrialRunner, proposals: Sequence[Proposal], options: TrialO
     switched = in_one_process(runner)
     known = [each for each in runner.plan.variants if switched is not None and switched.proved(each)]
     others = [each for each in runner.plan.variants if each not in known]
-    judgements = runner.conduct(0, others, later=PROOF) if others else ()
+    best = switched.together() if switched is not None else None
+    judgements = _tried_apart(runner, others, best) if others else ()
     if switched is None:
         if (taken := combine(runner, judgements)) is not None:
             _patch(runner, taken, proposals, options)
         return judgements
-    best = switched.together()
     taken = combine(runner, (*judgements, best) if best is not None else judgements)
     confirmed = _patch(runner, taken, proposals, options) if taken is not None else None
     if taken is not None and best is not None and not _is_proof(confirmed) and runner.budget.left() > 0:
@@ -481,6 +490,15 @@ def _decided(runner: TrialRunner, proposals: Sequence[Proposal], options: TrialO
         runner.switching = False
         return _decided(runner, proposals, options)
     return (*judgements, *keep(runner, 0, switched.judgements(confirmed)))
+
+
+def _tried_apart(runner: TrialRunner, others: Sequence[Variant], best: Judgement | None) -> tuple[Judgement, ...]:
+    """Variants that processes try. best: what one process has shown to pay, which is to be proved: the others get what
+    that leaves, where it is enough for two rounds of one."""
+    needed = (PROOF + LEAST_ROUNDS * processes_of(1) + 1) * (runner.plan.start_seconds + SECONDS)
+    if best is not None and runner.budget.left() < needed:
+        return runner.settle(0, others)
+    return runner.conduct(0, others, later=PROOF, anyway=best is not None)
 
 
 def _is_proof(confirmed: Judgement | None) -> bool:

@@ -240,9 +240,10 @@ class Course:
 
 
 def course(record: BlockRecord, rivals: Sequence[int], late: int, min_gain: float) -> Course:
-    """What is to go on. rivals: of each variant, the mask of those that set the same thing; late: of those that are put
-    into a set last, as each set compiles anew. Singles are settled first; then each further winner is tried on top of
-    those taken, and is left out unless it makes these faster beyond doubt."""
+    """What is to go on. rivals: of each variant, the mask of those that set the same thing; late: of those that are
+    compiled, which run behind the others, and are put into a set last, as each set compiles anew. Singles are settled
+    first; then each further winner is tried on top of those taken, and is left out unless it makes these faster beyond
+    doubt."""
     control = ratios(record.blocks, 0, control=True)
     singles = [1 << number for number in range(len(rivals))]
     found = {mask: settled(ratios(record.blocks, mask), control, 1 + min_gain) for mask in singles}
@@ -250,7 +251,7 @@ def course(record: BlockRecord, rivals: Sequence[int], late: int, min_gain: floa
     drained = {mask for mask in singles if outruns_loader(record.blocks, mask)}
     going = [mask for mask in singles if mask not in idle and not _over(record, mask, found[mask])]
     if going:
-        return Course(tuple(going), 0)
+        return Course(tuple(mask for mask in going if not mask & late) or tuple(going), 0)
     won = [mask for mask in singles if found[mask].won and mask not in idle | drained]
     won.sort(key=lambda mask: (bool(mask & late), -_value(found[mask])))
     taken = 0

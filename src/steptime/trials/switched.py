@@ -30,6 +30,9 @@ FOR_EVER = 10**9
 """Steps: what ends it is told by its blocks."""
 SHARE = 0.45
 """Of the budget that is left, at most: the rest is for what processes must prove."""
+STARTS, GRACE = 2.0, 15.0
+"""Times the job's way to its first step, and seconds, beyond which a process is ended that has not come to an end of
+its own: a compiler may hold it."""
 ATTEMPTS = 3
 """Processes of that kind: a variant that one of them fails at is left out of the next."""
 UNCONFIRMED = "Faster, and not adopted: no time was left to compare its training"
@@ -197,7 +200,7 @@ def _run(runner: TrialRunner, chosen: Sequence[Variant]) -> Run | None:
     options = VariantOptions(FOR_EVER, runner.plan.warm_up, limit, switched=switched)
     position = runner.next_position(0)
     label = ", ".join(each.label or each.name for each in chosen)
-    ends = runner.deadline() + limit, runner.budget.until()
+    ends = limit + STARTS * runner.plan.start_seconds + GRACE, runner.budget.until()
     turn = ScheduledRun(Variant(ONE_PROCESS, label=label), 0, 0, position, options, False, *ends)
     folder = runner.stand.folder / "variants" / folder_of(turn)
 

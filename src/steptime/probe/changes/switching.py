@@ -17,6 +17,8 @@ from typing import Any
 
 from steptime.journal import append_to
 from steptime.probe import device
+from steptime.probe.changes.applier import Applier
+from steptime.probe.changes.models import Compile
 from steptime.probe.changes.trained_state import NoRoomError, TrainedState
 from steptime.probe.changes.trial import ROOT_STEPS, Trial, make_applier
 from steptime.probe.identity import process_group
@@ -105,10 +107,12 @@ class SwitchingTrial(Trial):
             going = self._masks()
             if not going:
                 return
+            leads = not round_
             for mask in going:
                 if mask not in self._tried:
+                    leads = True
                     yield from self._first_calls(mask)
-            for mask, control in order(going, round_):
+            for mask, control in order(going, round_, leads=leads):
                 yield from self._block(round_, mask, control)
 
     def _refusal(self) -> str:
@@ -119,12 +123,17 @@ class SwitchingTrial(Trial):
         return f"{type(stuck).__name__} cannot be taken back" if stuck is not None else ""
 
     def _masks(self) -> list[int]:
-        """What goes on. Before anybody has said so, all do."""
+        """What goes on. Before anybody has said so, all do that need no compiler."""
         try:
             with open(self._going, encoding="ascii") as file:
                 return [int(line) for line in file.read().split()]
         except OSError:
-            return [1 << number for number in range(len(self.variants))]
+            singles = [1 << number for number in range(len(self.variants))]
+            plain = [mask for mask in singles if not any(isinstance(each, Compile) for each in self._of(mask))]
+            return plain or singles
+
+    def _of(self, mask: int) -> list[Applier]:
+        return [each for number, several in enumerate(self.variants) if mask >> number & 1 for each in several]
 
     def _switch(self, mask: int) -> None:
         """Takes back what is on, restores what was trained, and puts a variant in force."""
@@ -132,8 +141,7 @@ class SwitchingTrial(Trial):
             applier.off()
         self.acting = []
         self._kept.restore()
-        chosen = [each for number, several in enumerate(self.variants) if mask >> number & 1 for each in several]
-        for applier in sorted(chosen, key=lambda each: each.order):
+        for applier in sorted(self._of(mask), key=lambda each: each.order):
             self._ask(applier, "on")
             self.acting.append(applier)
 
@@ -198,12 +206,15 @@ class SwitchingTrial(Trial):
         return sum(ready(each) or 0 for each in self._session.iterators.living())
 
 
-def order(going: Sequence[int], round_: int) -> Iterator[tuple[int, bool]]:
+def order(going: Sequence[int], round_: int, *, leads: bool) -> Iterator[tuple[int, bool]]:
     """A round: variants and the control between blocks of the job as it is, each second round in the reverse order.
-    Masks, and whether it is the control."""
-    several = [*((mask, False) for mask in going), (0, True)]
+    Masks, and whether it is the control. Where sets are tried, which come behind all else, it has shown its noise.
+    leads: no block of the job as it is lies right before."""
+    several = [(mask, False) for mask in going]
+    if all(mask.bit_count() == 1 for mask in going):
+        several.append((0, True))
     several = several[::-1] if round_ % 2 else several
-    if not round_:
+    if leads:
         yield 0, False
     for begin in range(0, len(several), BETWEEN):
         yield from several[begin : begin + BETWEEN]
