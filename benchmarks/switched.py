@@ -54,11 +54,12 @@ def run(command: list[str], folder: Path, variants: list[str], seconds: float) -
 
 
 def _steer(folder: Path, variants: list[str]) -> None:
-    """What is compiled comes in when the others have run ROUNDS; then all go on to the end."""
+    """What is compiled follows, by itself, when the others have run ROUNDS; without any, all go on to the end."""
     rounds = {each.round for each in read_blocks(folder / BLOCKS).blocks if each.control}
     if len(rounds) >= ROUNDS and not (folder / GOING).exists():
         partial = folder / f"{GOING}.partial"
-        partial.write_text("".join(f"{1 << at}\n" for at in range(len(variants))), encoding="ascii")
+        late = [f"{1 << at}\n" for at, name in enumerate(variants) if "compile" in name]
+        partial.write_text("".join(late or [f"{1 << at}\n" for at in range(len(variants))]), encoding="ascii")
         partial.replace(folder / GOING)
 
 

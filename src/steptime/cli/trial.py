@@ -478,14 +478,19 @@ def _decided(runner: TrialRunner, proposals: Sequence[Proposal], options: TrialO
     others = [each for each in runner.plan.variants if each not in known]
     best = switched.together() if switched is not None else None
     judgements = _tried_apart(runner, others, best) if others else ()
-    if switched is None:
+    if switched is None or best is None:
         if (taken := combine(runner, judgements)) is not None:
             _patch(runner, taken, proposals, options)
-        return judgements
-    taken = combine(runner, (*judgements, best) if best is not None else judgements)
-    confirmed = _patch(runner, taken, proposals, options) if taken is not None else None
-    if taken is not None and best is not None and not _is_proof(confirmed) and runner.budget.left() > 0:
-        (confirmed,) = runner.conduct(next_stage(runner), (taken,))
+        return judgements if switched is None else (*judgements, *keep(runner, 0, switched.judgements(None)))
+    confirmed = None
+    if (taken := combine(runner, (*judgements, best))) is not None:
+        pays = runner.budget.left() > PROOF * runner.plan.start_seconds
+        # How fast it is, is known: processes that only compare its training are as short as a loss curve.
+        runner.plan = replace(runner.plan, start_seconds=0.0)
+        confirmed = _patch(runner, taken, proposals, options, proving=pays)
+        # A patch that failed, or trains otherwise, may itself be wrong: then what it stands for is run.
+        if pays and (confirmed is None or confirmed.verdict in NEVER) and runner.budget.left() > 0:
+            (confirmed,) = runner.conduct(next_stage(runner), (taken,))
     if confirmed is not None and confirmed.verdict is TrialVerdict.BROKE_PROMISE and runner.budget.left() > 0:
         runner.switching = False
         return _decided(runner, proposals, options)
@@ -494,16 +499,12 @@ def _decided(runner: TrialRunner, proposals: Sequence[Proposal], options: TrialO
 
 def _tried_apart(runner: TrialRunner, others: Sequence[Variant], best: Judgement | None) -> tuple[Judgement, ...]:
     """Variants that processes try. best: what one process has shown to pay, which is to be proved: the others get what
-    that leaves, where it is enough for two rounds of one."""
-    needed = (PROOF + LEAST_ROUNDS * processes_of(1) + 1) * (runner.plan.start_seconds + SECONDS)
-    if best is not None and runner.budget.left() < needed:
+    that leaves; where one process has used the budget up, nothing is begun that could not end."""
+    proof = PROOF if best is not None else 0
+    needed = (proof + LEAST_ROUNDS * processes_of(1) + 1) * (runner.plan.start_seconds + SECONDS)
+    if any(run.switched_names for run in runner.runs) and runner.budget.left() < needed:
         return runner.settle(0, others)
     return runner.conduct(0, others, later=PROOF, anyway=best is not None)
-
-
-def _is_proof(confirmed: Judgement | None) -> bool:
-    """Whether what ran says how the variant trains: a patch that failed, or trains otherwise, may itself be wrong."""
-    return confirmed is not None and confirmed.verdict not in NEVER and confirmed.rounds > 0
 
 
 def keeping(runner: TrialRunner, run: Callable[[], None]) -> int:
@@ -542,14 +543,14 @@ def _interruptible() -> Iterator[None]:
 
 
 def _patch(
-    runner: TrialRunner, taken: Variant, proposals: Sequence[Proposal], options: TrialOptions
+    runner: TrialRunner, taken: Variant, proposals: Sequence[Proposal], options: TrialOptions, *, proving: bool = True
 ) -> Judgement | None:
-    """Writes what was adopted as a diff, runs that without any change of ours, and keeps both. Returns what it
-    proved."""
+    """Writes what was adopted as a diff, runs that without any change of ours, and keeps both. proving: the
+    budget pays for that. Returns what it proved."""
     stand = runner.stand
     edits = edits_of(taken, runner.plan.variants, proposals)
     patch = make_patch(edits, stand.directory, script_of(stand.command), stand.command)
-    proved = prove(runner, taken, patch)
+    proved = prove(runner, taken, patch) if proving else None
     if proved is not None and proved.verdict in (TrialVerdict.FAILED, TrialVerdict.BROKE_PROMISE):
         patch = unwritten(patch, edits)
     folder, diff = stand.folder, patch.diff

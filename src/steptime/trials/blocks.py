@@ -239,19 +239,29 @@ class Course:
     taken: int
 
 
-def course(record: BlockRecord, rivals: Sequence[int], late: int, min_gain: float) -> Course:
+COMPILING = 2.0
+"""Times what a compilation took so far must be left for another one: it needs its blocks, too."""
+
+
+def course(record: BlockRecord, rivals: Sequence[int], late: int, min_gain: float, left_ns: float = inf) -> Course:
     """What is to go on. rivals: of each variant, the mask of those that set the same thing; late: of those that are
-    compiled, which run behind the others, and are put into a set last, as each set compiles anew. Singles are settled
-    first; then each further winner is tried on top of those taken, and is left out unless it makes these faster beyond
-    doubt."""
+    compiled, which run behind the others, one after the other, and are put into a set last, as each set compiles anew.
+    left_ns: the time that is left, ns; what would have to be compiled in less than COMPILING times that is not begun.
+    Singles are settled first; then each further winner is tried on top of those taken, and is left out unless it makes
+    these faster beyond doubt."""
+    longest = max((each.preparing_ns for each in record.first if each.first & late), default=0)
+
+    def begins(mask: int) -> bool:
+        return not mask & late or mask in record.begun or left_ns > COMPILING * longest
+
     control = ratios(record.blocks, 0, control=True)
     singles = [1 << number for number in range(len(rivals))]
     found = {mask: settled(ratios(record.blocks, mask), control, 1 + min_gain) for mask in singles}
     idle = {mask for mask in singles if (first := record.first_of(mask)) and not exercised(first)}
     drained = {mask for mask in singles if outruns_loader(record.blocks, mask)}
-    going = [mask for mask in singles if mask not in idle and not _over(record, mask, found[mask])]
+    going = [m for m in singles if m not in idle and not _over(record, m, found[m]) and begins(m)]
     if going:
-        return Course(tuple(mask for mask in going if not mask & late) or tuple(going), 0)
+        return Course(tuple(mask for mask in going if not mask & late) or (going[0],), 0)
     won = [mask for mask in singles if found[mask].won and mask not in idle | drained]
     won.sort(key=lambda mask: (bool(mask & late), -_value(found[mask])))
     taken = 0
@@ -260,7 +270,7 @@ def course(record: BlockRecord, rivals: Sequence[int], late: int, min_gain: floa
             taken = mask
         elif not rivals[mask.bit_length() - 1] & taken:
             both = settled(ratios_between(record.blocks, taken, taken | mask), control, 1.0)
-            if both.won is None and _rounds(record, taken | mask) < LOOKS[-1]:
+            if both.won is None and _rounds(record, taken | mask) < LOOKS[-1] and begins(taken | mask):
                 return Course((taken, taken | mask), taken)
             taken |= mask if both.won else 0
     return Course((), taken)

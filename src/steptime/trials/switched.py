@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from pathlib import Path
+from time import monotonic
 
 from steptime.advice.fix import Goal
 from steptime.changes import VariantOptions, is_switchable
@@ -58,8 +59,11 @@ class Switched:
         return blocks.settled(blocks.ratios(self.record.blocks, mask), control, 1 + self.min_gain)
 
     def proved(self, variant: Variant) -> bool:
-        """Whether no process needs to try it: it acted, and it did not outrun its loader."""
+        """Whether no process needs to try it: it acted, and it did not outrun its loader; or another setting of the
+        same is taken, and no time was left to compile this one."""
         mask = 1 << self.variants.index(variant)
+        if mask not in self.record.begun:
+            return any(each.rivals(variant) for each in self.members())
         first = self.record.first_of(mask)
         drained = blocks.outruns_loader(self.record.blocks, mask)
         return (
@@ -84,6 +88,9 @@ class Switched:
 
     def _judgement(self, variant: Variant, confirmed: Judgement | None) -> Judgement:
         mask = 1 << self.variants.index(variant)
+        if mask not in self.record.begun:
+            why = "Another setting of it is taken, and no time was left to compile this one"
+            return Judgement(variant, TrialVerdict.UNDECIDED, Agreement.NOT_SEEN, why)
         first, found = self.record.first_of(mask), self.found(variant)
         if first is not None and not blocks.exercised(first):
             idle = next(each.detail for each in first.changes if not (each.applied and each.exercised))
@@ -180,11 +187,11 @@ def _shown(runner: TrialRunner, chosen: Sequence[Variant], record: BlockRecord) 
     return replace(switched, taken=max(won, key=lambda mask: won[mask], default=0))
 
 
-def course(record: BlockRecord, chosen: Sequence[Variant], min_gain: float) -> blocks.Course:
-    """Where a process stands that switches between these."""
+def course(record: BlockRecord, chosen: Sequence[Variant], min_gain: float, left_ns: float = 0.0) -> blocks.Course:
+    """Where a process stands that switches between these. left_ns: the time that it has."""
     rivals = [sum(1 << number for number, other in enumerate(chosen) if other.rivals(each)) for each in chosen]
     late = sum(1 << number for number, each in enumerate(chosen) if any(c.kind == "compile" for c in each.changes))
-    return blocks.course(record, rivals, late, min_gain)
+    return blocks.course(record, rivals, late, min_gain, left_ns)
 
 
 def _known(runner: TrialRunner, chosen: Sequence[Variant]) -> Run | None:
@@ -204,9 +211,16 @@ def _run(runner: TrialRunner, chosen: Sequence[Variant]) -> Run | None:
     turn = ScheduledRun(Variant(ONE_PROCESS, label=label), 0, 0, position, options, False, *ends)
     folder = runner.stand.folder / "variants" / folder_of(turn)
 
+    since = 0.0
+
     def follow(progress: Progress) -> None:
+        nonlocal since
         runner.reported(turn, progress)
-        steer(folder, chosen, runner.plan.min_gain)
+        record = blocks.read_blocks(folder / BLOCKS)
+        since = since or (monotonic() if record.begun else 0.0)  # the probe counts from its warm-up on
+        if record.blocks:
+            left = limit - (monotonic() - since)
+            steer(folder, course(record, chosen, runner.plan.min_gain, left * 1e9).going)
 
     runner.reported(turn, None)
     try:
@@ -221,14 +235,10 @@ def _run(runner: TrialRunner, chosen: Sequence[Variant]) -> Run | None:
     return run
 
 
-def steer(folder: Path, chosen: Sequence[Variant], min_gain: float) -> None:
+def steer(folder: Path, going: Sequence[int]) -> None:
     """Says to a process which variants go on."""
-    record = blocks.read_blocks(folder / BLOCKS)
-    if not record.blocks:
-        return
-    text = "".join(f"{mask}\n" for mask in course(record, chosen, min_gain).going)
     partial = folder / f"{GOING}.partial"
-    partial.write_text(text, encoding="ascii")
+    partial.write_text("".join(f"{mask}\n" for mask in going), encoding="ascii")
     partial.replace(folder / GOING)
 
 

@@ -123,14 +123,15 @@ class SwitchingTrial(Trial):
         return f"{type(stuck).__name__} cannot be taken back" if stuck is not None else ""
 
     def _masks(self) -> list[int]:
-        """What goes on. Before anybody has said so, all do that need no compiler."""
+        """What goes on. Before anybody has said so, all do that need no compiler, or else the first: no variant waits
+        for another one's compiler."""
         try:
             with open(self._going, encoding="ascii") as file:
                 return [int(line) for line in file.read().split()]
         except OSError:
             singles = [1 << number for number in range(len(self.variants))]
             plain = [mask for mask in singles if not any(isinstance(each, Compile) for each in self._of(mask))]
-            return plain or singles
+            return plain or singles[:1]
 
     def _of(self, mask: int) -> list[Applier]:
         return [each for number, several in enumerate(self.variants) if mask >> number & 1 for each in several]

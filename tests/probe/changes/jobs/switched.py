@@ -1,4 +1,4 @@
-"""A change that is switched on, trained under, and off again, beside a twin that never knew of it: prints, as JSON, what
+"""A change that is switched on, trained under, and off again, beside a twin that never knew of it: prints what
 of the two is not the same afterwards, bit by bit, and whether the change was felt while it was on.
 
     python switched.py KIND ARGUMENTS(JSON)
