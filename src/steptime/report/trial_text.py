@@ -105,11 +105,6 @@ def reason_text(judgement: Judgement) -> str:
 def _extra(judgement: Judgement, goal: Goal) -> str:
     if goal is Goal.MEMORY:
         return f"{judgement.speed.value:.2f}× as fast; " if judgement.speed is not None else ""
-    pairs = f"{judgement.pairs} pairs of blocks in one process; " if judgement.pairs else ""
-    return pairs + _predicted(judgement)
-
-
-def _predicted(judgement: Judgement) -> str:
     predicted = judgement.variant.predicted
     return f"predicted {predicted.value:.2f}×; " if predicted is not None and judgement.speed is not None else ""
 

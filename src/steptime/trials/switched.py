@@ -96,6 +96,8 @@ class Switched:
             idle = next(each.detail for each in first.changes if not (each.applied and each.exercised))
             return Judgement(variant, TrialVerdict.NOT_EXERCISED, Agreement.NOT_SEEN, idle or "nothing to act on")
         verdict, sentence, agreement = *self._verdict(mask, found, confirmed), Agreement.NOT_JUDGED
+        if found.speed is not None:
+            sentence = f"{found.speed.samples} pairs of blocks in one process: {sentence[0].lower()}{sentence[1:]}"
         sentence = "; ".join(filter(None, (sentence, preparing(first))))
         if mask & self.taken and confirmed is not None:
             agreement = confirmed.agreement
@@ -127,7 +129,6 @@ class Switched:
             speed=found.speed,
             noise=blocks.noise_between(control) if len(control) else None,
             step_ns=sum(own) / len(own) if own else None,
-            pairs=found.speed.samples if found.speed is not None else 0,
         )
 
 

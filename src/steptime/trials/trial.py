@@ -197,8 +197,7 @@ class Run:
 class Judgement:
     """What a variant proved. speed: baseline's time over the variant's, with a 95 % interval; memory: the same of their
     peaks, None where none was seen. noise: the factor, 1 at least, by which the control may seem better or worse at the
-    trial's goal. sentence: why, for a person. pairs: of blocks within one process, where its speed was measured so,
-    else 0."""
+    trial's goal. sentence: why, for a person."""
 
     variant: Variant
     verdict: TrialVerdict
@@ -210,7 +209,6 @@ class Judgement:
     rounds: int = 0
     peak_bytes: int | None = None
     memory: Estimate | None = None
-    pairs: int = 0
 
     def gain(self, goal: Goal) -> Estimate | None:
         """Of the goal, above 1 where the variant is better than the baseline."""
