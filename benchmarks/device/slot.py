@@ -118,8 +118,8 @@ def tried(into: Path, clones: Path | None, rehearsed: bool) -> Iterator[Phase]:
         )
         recording = into / "runs" / "nanogpt"
         yield Phase("nanogpt-recorded", (*words, str(recording), "--", *job), 60, nanogpt, recording)
-        trial = (*STEPTIME, "try", str(recording), "--uncontained", "--budget", "165s")
-        yield Phase("nanogpt-try", trial, 180, nanogpt)
+        trial = (*STEPTIME, "try", str(recording), "--uncontained", "--budget", "190s")
+        yield Phase("nanogpt-try", trial, 205, nanogpt)
         yield from (chargpt(into, clones, expert, rehearsed) for expert in (False, True))
     chosen = ("-m", "pytest", "-q", "-m", "gpu", "-k", f"not ({TIMED})", "-p", "no:cacheprovider", "-p", "no:benchmark")
     yield Phase("tests", python(*chosen, "-n", "6", *GPU_TESTS), 90)

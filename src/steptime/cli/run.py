@@ -296,7 +296,8 @@ def _run_until_measured(options: RunOptions) -> int:
     if options.delivery.force and wanted is not None:
         resolve(options.job)
         _remove_recording(wanted)
-    folder = measure(options.job, TrialOptions(Budget(UNTIL_MEASURED), quiet, "local", options.uncontained), wanted)
+    asked = TrialOptions(Budget(UNTIL_MEASURED), quiet, "local", options.uncontained)
+    folder = measure(options.job, asked, wanted, peaks=not options.no_peaks)
     place = os.path.relpath(folder) if options.recording is None else options.recording
     report = diagnose_paths((place,))
     deliver(report, options.delivery, text_to_stderr=None if options.quiet else True)

@@ -178,10 +178,12 @@ def enough(announcer: Announcer | None) -> Callable[[Progress], bool]:
     return seen
 
 
-def measure(command: Sequence[str], options: TrialOptions, recording: Path | None = None) -> Path:
+def measure(
+    command: Sequence[str], options: TrialOptions, recording: Path | None = None, *, peaks: bool = True
+) -> Path:
     """Runs the command until it has been measured, and returns the recording (in `runs`, where none was named). Where
     the system permits no overlays it runs in its own folder, with --uncontained only: source lines of a copy would
-    belong to no file of the user's.
+    belong to no file of the user's. peaks: whether the machine's are measured behind it.
 
     Its input is empty and its output goes beside the recording. Raises what `run_variant` raises, and
     NothingMeasuredError.
@@ -203,7 +205,8 @@ def measure(command: Sequence[str], options: TrialOptions, recording: Path | Non
             folder.parent.rmdir()
     if not outcome.steps_seen:
         raise _reason(outcome, folder, seconds)
-    measure_peaks(folder, quiet=options.quiet)
+    if peaks:
+        measure_peaks(folder, quiet=options.quiet)
     return folder
 
 
@@ -484,7 +487,8 @@ def _decided(runner: TrialRunner, proposals: Sequence[Proposal], options: TrialO
         return judgements if switched is None else (*judgements, *keep(runner, 0, switched.judgements(None)))
     confirmed = None
     if (taken := combine(runner, (*judgements, best))) is not None:
-        pays = runner.budget.left() > PROOF * runner.plan.start_seconds
+        # Its rehearsal, without dropout, compiles another graph.
+        pays = runner.budget.left() > PROOF * runner.plan.start_seconds + switched.preparing_ns / 1e9
         # How fast it is, is known: processes that only compare its training are as short as a loss curve.
         runner.plan = replace(runner.plan, start_seconds=0.0)
         confirmed = _patch(runner, taken, proposals, options, proving=pays)

@@ -74,6 +74,12 @@ class Switched:
         """The variants that are taken."""
         return tuple(each for number, each in enumerate(self.variants) if self.taken >> number & 1)
 
+    @property
+    def preparing_ns(self) -> int:
+        """What the first steps of a variant that is taken took longer, at most."""
+        found = (each for each in self.record.first if each.first and not each.first & ~self.taken)
+        return max((each.preparing_ns for each in found), default=0)
+
     def together(self) -> Judgement | None:
         """What is taken, as a variant that is to be confirmed; None where nothing is."""
         members = self.members()
