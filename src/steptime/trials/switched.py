@@ -202,9 +202,10 @@ def course(record: BlockRecord, chosen: Sequence[Variant], min_gain: float, left
 
 
 def _known(runner: TrialRunner, chosen: Sequence[Variant]) -> Run | None:
-    """The process of an earlier attempt at this trial."""
-    names = tuple(each.name for each in chosen)
-    return next((each for each in runner.runs if each.variant == ONE_PROCESS and each.switched_names == names), None)
+    """The process of an earlier attempt at this trial; None where it had not come to its end, and may now."""
+    names, gain = tuple(each.name for each in chosen), runner.plan.min_gain
+    found = [each for each in runner.runs if each.switched_names == names]
+    return next((each for each in found if each.failure or not course(each.switched, chosen, gain).going), None)
 
 
 def _run(runner: TrialRunner, chosen: Sequence[Variant]) -> Run | None:
