@@ -5,13 +5,15 @@
     python -m benchmarks.device.slot measure --into FOLDER --rehearse        # on a CPU, seconds for minutes
 
 `measure`: the machine, its peaks, what the profiler leaves behind, variants of four programs in one process each, and a
-recording of each program. `try`: `steptime try` of nanoGPT, the tests marked `gpu`, processes that take turns.
+recording of each program. `try`: `steptime try` of nanoGPT, changes of chargpt in one process each, as it is and as an
+expert has it, the tests marked `gpu`, processes that take turns.
 
 Phases run one after another, each in a process group of its own that is ended at its limit; one that would not fit into
 the rest of the time is left out. FOLDER gets `phases.jsonl` (a line a phase), each phase's output, and `NAME.tar.gz` of
 each recording. Nothing is diagnosed here: that needs no device.
 
-CLONES: a folder with a clone of karpathy's nanoGPT, whose data was prepared.
+CLONES: a folder with clones of karpathy's nanoGPT, whose data was prepared, and minGPT, with an input.txt in
+projects/chargpt.
 """
 
 from __future__ import annotations
@@ -37,7 +39,13 @@ GPU_TESTS = ("tests/gpu", "tests/nan", "tests/machine", "tests/callables")
 TIMED = "planted or float32_on or callables"
 PEAKS = "STEPTIME_TEST_PEAKS"
 """See tests/machines.py."""
-NANOGPT = ("train.py", "config/train_shakespeare_char.py", "--compile=False", "--eval_interval=100000")
+NANOGPT = (
+    "train.py", "config/train_shakespeare_char.py", "--compile=False", "--eval_interval=100000", "--eval_iters=5",
+)  # fmt: skip
+NANOGPT_SMALL = (
+    "--device=cpu", "--dtype=float32", "--n_layer=2", "--n_head=2", "--n_embd=64", "--batch_size=4", "--eval_iters=1",
+)  # fmt: skip
+CHARGPT_SMALL = ("--model.model_type=gpt-nano", "--trainer.batch_size=8", "--data.block_size=32")
 LARGEST = 16 << 20
 """Bytes of a packed recording that is kept."""
 SECONDS = 330.0
@@ -93,18 +101,55 @@ def measure(into: Path, rehearsed: bool) -> Iterator[Phase]:
         yield Phase("left-behind-again", script("left_behind"), 90)
 
 
-def tried(into: Path, clones: Path | None) -> Iterator[Phase]:
-    """The second command."""
+def tried(into: Path, clones: Path | None, rehearsed: bool) -> Iterator[Phase]:
+    """The second command, the most telling first: `steptime try` of nanoGPT; chargpt in one process, as it is and as an
+    expert has it; and what time is left for."""
     if clones is not None:
-        nanogpt = clones / "nanoGPT"
-        yield recorded(
-            into, "nanogpt", 45, *python(*NANOGPT, f"--out_dir={into}/nanogpt", "--max_iters=800"), folder=nanogpt
+        nanogpt, small = clones / "nanoGPT", NANOGPT_SMALL if rehearsed else ()
+        job = python(*NANOGPT, f"--out_dir={into}/nanogpt", "--max_iters=1000000", *small)
+        words = (
+            *STEPTIME,
+            "run",
+            "--no-progress",
+            "--force",
+            "--until-measured",
+            "--uncontained",
+            "--no-peaks",
+            "--recording",
         )
-        yield Phase("nanogpt-try", (*STEPTIME, "try", str(into / "runs" / "nanogpt"), "--budget", "150s"), 200, nanogpt)
+        recording = into / "runs" / "nanogpt"
+        yield Phase("nanogpt-recorded", (*words, str(recording), "--", *job), 60, nanogpt, recording)
+        trial = (*STEPTIME, "try", str(recording), "--uncontained", "--budget", "190s")
+        yield Phase("nanogpt-try", trial, 205, nanogpt)
+        yield from (chargpt(into, clones, expert, rehearsed) for expert in (False, True))
     chosen = ("-m", "pytest", "-q", "-m", "gpu", "-k", f"not ({TIMED})", "-p", "no:cacheprovider", "-p", "no:benchmark")
     yield Phase("tests", python(*chosen, "-n", "6", *GPU_TESTS), 90)
     turns = ("-m", "benchmarks.turns", "--shapes", "dense", "--rounds", "3", "--steps", "1200")
     yield Phase("turns", python(*turns), 90)
+
+
+def chargpt(into: Path, clones: Path, expert: bool, rehearsed: bool) -> Phase:
+    """Its changes in blocks, in one process."""
+    clone, name = clones / "minGPT", "chargpt-expert" if expert else "chargpt"
+    options = CHARGPT_SMALL if rehearsed else ()
+    folder = clone / "projects" / "chargpt"
+    job = python(str(HERE / "chargpt_expert.py"), str(clone)) if expert else python("chargpt.py")
+    changes = "tf32,bf16,fused" if rehearsed else "tf32,bf16,fused,compile"
+    seconds = "15" if rehearsed else "42"
+    words = (
+        "-m",
+        "benchmarks.switched",
+        "--seconds",
+        seconds,
+        "--into",
+        str(into / "runs" / name),
+        "--changes",
+        changes,
+    )
+    paths = {"PYTHONPATH": f"{ROOT}{os.pathsep}{clone}"}
+    return Phase(
+        name, python(*words, "--", *job, *options, f"--system.work_dir='{into}/{name}'"), 75, folder, None, paths
+    )
 
 
 def begun(phase: Phase, into: Path) -> subprocess.Popen[bytes]:
@@ -164,7 +209,7 @@ def main() -> int:
     into.mkdir(parents=True, exist_ok=True)
     chosen = set(options.only.split(",")) if options.only else None
     clones = options.programs.resolve() if options.programs is not None else None
-    phases = measure(into, options.rehearse) if options.command == "measure" else tried(into, clones)
+    phases = measure(into, options.rehearse) if options.command == "measure" else tried(into, clones, options.rehearse)
     return played(into, (each for each in phases if chosen is None or each.name in chosen), options.seconds)
 
 

@@ -27,6 +27,29 @@ class Change:
         return dict(self.arguments).get(name)
 
 
+SWITCHABLE = frozenset(
+    {
+        "autocast",
+        "channels-last",
+        "checkpointing",
+        "compile",
+        "deterministic-off",
+        "matmul-precision",
+        "optimizer",
+        "sdpa-backend",
+        "zero-grad",
+    }
+)
+"""Kinds that are put in force and taken back within a process, at the boundary of any step. Not cuDNN's benchmark: what
+it chooses for a shape stays chosen. Nor the garbage collector's: to freeze is to reset what it counts."""
+
+
+def is_switchable(change: Change) -> bool:
+    """Whether it can be. Checkpointing of the job's own only: blocks that are computed again take less memory, which
+    one process cannot show of two."""
+    return change.kind in SWITCHABLE and (change.kind != "checkpointing" or change.argument("enabled") is False)
+
+
 @dataclass(frozen=True, slots=True)
 class VariantOptions:
     """How a process of a trial runs. steps: steady steps after which it ends at a boundary, with status 0 and without
@@ -36,7 +59,7 @@ class VariantOptions:
     itself. dropout: False makes every dropout the identity. fingerprint_steps: of so many first steps the gradient norm
     of every parameter is written, after the last backward of the step. until_loss: soon after the job's mean loss has
     come down to this, its process ends, too. alternating: it says in a file when its warm-up is over, from where on it
-    takes turns with others.
+    takes turns with others. switched: the changes of several variants, which this one process runs in blocks of steps.
     """
 
     steps: int
@@ -48,3 +71,4 @@ class VariantOptions:
     fingerprint_steps: int = 0
     until_loss: float | None = None
     alternating: bool = False
+    switched: tuple[tuple[Change, ...], ...] = ()

@@ -76,6 +76,19 @@ def test_a_job_without_end_is_measured_for_as_long_as_that_takes(
 
 
 @pytest.mark.slow
+def test_what_is_measured_without_peaks_measures_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))  # where those of an earlier job would lie
+    (tmp_path / "job.py").write_text(textwrap.dedent(TRAINING).format(steps=10**9))
+    words = ["--until-measured", "--no-peaks", "--no-progress", "--recording", "runs/a"]
+    assert main(["run", *words, "--", python(), "job.py"]) == 0
+    assert "peaks" not in capsys.readouterr().out.partition("Cost:")[2].partition("\n")[0]
+
+
+@pytest.mark.slow
 def test_the_script_with_all_knobs_is_tried_in_larger_batches(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -298,7 +298,8 @@ def _run_until_measured(options: RunOptions) -> int:
     first = wanted
     if options.delivery.force and wanted is not None and replaceable(wanted):
         first = next(path for number in count(2) if not os.path.lexists(path := numbered(wanted, number)))
-    folder = measure(options.job, TrialOptions(Budget(UNTIL_MEASURED), quiet, "local", options.uncontained), first)
+    asked = TrialOptions(Budget(UNTIL_MEASURED), quiet, "local", options.uncontained)
+    folder = measure(options.job, asked, first, peaks=not options.no_peaks)
     place = os.path.relpath(folder)
     if wanted is not None and (first == wanted or _take_place(folder, folder, wanted) == 0):
         place = str(wanted)

@@ -37,7 +37,7 @@ from steptime.launcher.command import default_recording, is_recording, job_name,
 from steptime.launcher.outcome import Outcome, ProbeOptions, Progress
 from steptime.launcher.progress import PROFILED
 from steptime.launcher.variant import DEADLINE_PASSED, OUTPUT, VariantPlace, run_variant
-from steptime.quantities import format_duration
+from steptime.quantities import format_count, format_duration
 from steptime.recording.load import load
 from steptime.recording.recording import Recording
 from steptime.report.judge_text import as_document, may_go_on
@@ -45,7 +45,7 @@ from steptime.report.output import Renderer, check, write_whole
 from steptime.report.printable import one_line
 from steptime.report.sentences import place_text
 from steptime.report.trial_text import render_trial
-from steptime.trials.conduct import PROOF, SECONDS, Notice, TrialRunner, combine
+from steptime.trials.conduct import PROOF, SECONDS, Notice, TrialRunner, combine, keep
 from steptime.trials.containment import (
     Layer,
     Workspace,
@@ -57,11 +57,12 @@ from steptime.trials.containment import (
 )
 from steptime.trials.execute import NO_INPUT, last_lines
 from steptime.trials.executor import Executor, LocalExecutor
-from steptime.trials.judge import MIN_GAIN, usual_metric, usual_step
+from steptime.trials.judge import LEAST_ROUNDS, MIN_GAIN, NEVER, usual_metric, usual_step
 from steptime.trials.names import own_folder
 from steptime.trials.patch import make_patch, unwritten, write_patch
 from steptime.trials.plan import (
     edits_of,
+    next_stage,
     plain_stand,
     plan_for,
     plan_variants,
@@ -71,7 +72,17 @@ from steptime.trials.plan import (
     writable,
 )
 from steptime.trials.results import NAME, PatchResult, Plan, append_result, read_results
-from steptime.trials.trial import AS_IT_IS, MAX_ROUNDS, MIN_ROUNDS, Budget, Judgement, TrialVerdict, Variant
+from steptime.trials.switched import in_one_process
+from steptime.trials.trial import (
+    AS_IT_IS,
+    MAX_ROUNDS,
+    MIN_ROUNDS,
+    Budget,
+    Judgement,
+    TrialVerdict,
+    Variant,
+    processes_of,
+)
 from steptime.trials.until_loss import LossTarget
 from steptime.trials.working_copy import offline_environment
 
@@ -88,7 +99,8 @@ class TrialAnnouncer:
         """Called when a process begins, twice a second, and with None when none runs any more."""
         if notice is not None and not notice.begins:
             if sys.stderr.isatty():
-                of = f" of {notice.steps}" if notice.turn.options.until_loss is None else ""
+                endless = notice.turn.options.until_loss is not None or notice.turn.options.switched
+                of = f" of {notice.steps}" if not endless else ""
                 self._draw(f"  step {notice.done}{of}{_to_go(notice)}")
             return
         if self._drawn:
@@ -108,6 +120,8 @@ def _line(notice: Notice) -> str:
     number = turn.round + 1
     rounds = f"round {number} of {MIN_ROUNDS}" if number <= MIN_ROUNDS else f"round {number} of {MAX_ROUNDS} at most"
     target = turn.options.until_loss
+    if turn.options.switched:
+        return f"{format_count(len(turn.options.switched), 'change')} in one process: {turn.variant.label}"
     goes_on = f"until a loss of {target:g}" if target is not None else f"{notice.steps} steps"
     what = "rehearsal" if turn.rehearsal else rounds if turn.metric else f"{rounds}, {goes_on}"
     label = f" {turn.variant.label}" if turn.variant.label else ""
@@ -124,7 +138,8 @@ def _to_go(notice: Notice) -> str:
 @dataclass(frozen=True, slots=True)
 class TrialOptions:
     """What the command line asks for. min_gain: a fraction. executor: "local" or "ray". goal: of a new trial.
-    fixes: codes or names of those to try, () for what answers the findings. workers: numbers to try instead."""
+    fixes: codes or names of those to try, () for what answers the findings. workers: numbers to try instead. separate:
+    nothing is switched within a process."""
 
     budget: Budget
     quiet: bool
@@ -137,6 +152,7 @@ class TrialOptions:
     goal: Goal = Goal.SPEED
     fixes: tuple[str, ...] = ()
     workers: tuple[int, ...] = ()
+    separate: bool = False
 
 
 MEASURED_STEPS, MEASURED_SECONDS = 20, 8.0
@@ -162,10 +178,12 @@ def enough(announcer: Announcer | None) -> Callable[[Progress], bool]:
     return seen
 
 
-def measure(command: Sequence[str], options: TrialOptions, recording: Path | None = None) -> Path:
+def measure(
+    command: Sequence[str], options: TrialOptions, recording: Path | None = None, *, peaks: bool = True
+) -> Path:
     """Runs the command until it has been measured, and returns the recording (in `runs`, where none was named). Where
     the system permits no overlays it runs in its own folder, with --uncontained only: source lines of a copy would
-    belong to no file of the user's.
+    belong to no file of the user's. peaks: whether the machine's are measured behind it.
 
     Its input is empty and its output goes beside the recording. Raises what `run_variant` raises, and
     NothingMeasuredError.
@@ -187,7 +205,8 @@ def measure(command: Sequence[str], options: TrialOptions, recording: Path | Non
             folder.parent.rmdir()
     if not outcome.steps_seen:
         raise _reason(outcome, folder, seconds)
-    measure_peaks(folder, quiet=options.quiet)
+    if peaks:
+        measure_peaks(folder, quiet=options.quiet)
     return folder
 
 
@@ -330,7 +349,9 @@ def trial_runner(folder: Path, options: TrialOptions) -> Iterator[TrialRunner]:
             if plan.metric is None:
                 _say_what_it_takes(plan, options.budget)
         tell = (lambda _: None) if options.quiet else TrialAnnouncer(say).show
+        one = recording is not None and not options.separate and _one_process(recording) and options.executor != "ray"
         runner = TrialRunner(stand, plan, known.runs, budget=options.budget, executor=executor, tell=tell)
+        runner.switching = one
         try:
             yield runner
         finally:
@@ -342,6 +363,11 @@ def trial_runner(folder: Path, options: TrialOptions) -> Iterator[TrialRunner]:
                     f"Not contained: processes of the trial changed your own {changed[0]}{more}, outside of their "
                     "workspaces"
                 )
+
+
+def _one_process(recording: Recording) -> bool:
+    """Whether a single process trains, on a device that says when it has nothing to do."""
+    return len(recording.processes) == 1 and recording.processes[0].facts.device in ("", "cpu", "cuda")
 
 
 def _executor(recording: Recording | None, options: TrialOptions) -> Executor:
@@ -444,15 +470,50 @@ def _conduct(folder: Path, proposals: Sequence[Proposal], options: TrialOptions)
 
         def run() -> None:
             nonlocal next_command
-            judgements = runner.conduct(0, runner.plan.variants, later=PROOF)
-            taken = combine(runner, judgements)
-            if taken is not None:
-                _patch(runner, taken, proposals, options)
+            judgements = _decided(runner, proposals, options)
             next_command = _next(judgements, proposals, folder, options)
 
         status = keeping(runner, run)
     advice = [advice_of(each) for each in proposals if each.advice_only]
     return TrialOutput(folder, render_trial(read_results(folder), advice, next_command), status)
+
+
+def _decided(runner: TrialRunner, proposals: Sequence[Proposal], options: TrialOptions) -> tuple[Judgement, ...]:
+    """All variants, judged: what one process can switch is measured there, the rest by processes, and what is taken is
+    proved by processes as a whole. Where its training is not what it promises, each part of it is tried by itself."""
+    switched = in_one_process(runner)
+    known = [each for each in runner.plan.variants if switched is not None and switched.proved(each)]
+    others = [each for each in runner.plan.variants if each not in known]
+    best = switched.together() if switched is not None else None
+    judgements = _tried_apart(runner, others, best) if others else ()
+    if switched is None or best is None:
+        if (taken := combine(runner, judgements)) is not None:
+            _patch(runner, taken, proposals, options)
+        return judgements if switched is None else (*judgements, *keep(runner, 0, switched.judgements(None)))
+    confirmed = None
+    if (taken := combine(runner, (*judgements, best))) is not None:
+        # Its rehearsal, without dropout, compiles another graph.
+        pays = runner.budget.left() > PROOF * runner.plan.start_seconds + switched.preparing_ns / 1e9
+        # How fast it is, is known: processes that only compare its training are as short as a loss curve.
+        runner.plan = replace(runner.plan, start_seconds=0.0)
+        confirmed = _patch(runner, taken, proposals, options, proving=pays)
+        # A patch that failed, or trains otherwise, may itself be wrong: then what it stands for is run.
+        if pays and (confirmed is None or confirmed.verdict in NEVER) and runner.budget.left() > 0:
+            (confirmed,) = runner.conduct(next_stage(runner), (taken,))
+    if confirmed is not None and confirmed.verdict is TrialVerdict.BROKE_PROMISE and runner.budget.left() > 0:
+        runner.switching = False
+        return _decided(runner, proposals, options)
+    return (*judgements, *keep(runner, 0, switched.judgements(confirmed)))
+
+
+def _tried_apart(runner: TrialRunner, others: Sequence[Variant], best: Judgement | None) -> tuple[Judgement, ...]:
+    """Variants that processes try. best: what one process has shown to pay, which is to be proved: the others get what
+    that leaves; where one process has used the budget up, nothing is begun that could not end."""
+    proof = PROOF if best is not None else 0
+    needed = (proof + LEAST_ROUNDS * processes_of(1) + 1) * (runner.plan.start_seconds + SECONDS)
+    if any(run.switched_names for run in runner.runs) and runner.budget.left() < needed:
+        return runner.settle(0, others)
+    return runner.conduct(0, others, later=PROOF, anyway=best is not None)
 
 
 def keeping(runner: TrialRunner, run: Callable[[], None]) -> int:
@@ -490,12 +551,15 @@ def _interruptible() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _patch(runner: TrialRunner, taken: Variant, proposals: Sequence[Proposal], options: TrialOptions) -> None:
-    """Writes what was adopted as a diff, runs that without any change of ours, and keeps both."""
+def _patch(
+    runner: TrialRunner, taken: Variant, proposals: Sequence[Proposal], options: TrialOptions, *, proving: bool = True
+) -> Judgement | None:
+    """Writes what was adopted as a diff, runs that without any change of ours, and keeps both. proving: the
+    budget pays for that. Returns what it proved."""
     stand = runner.stand
     edits = edits_of(taken, runner.plan.variants, proposals)
     patch = make_patch(edits, stand.directory, script_of(stand.command), stand.command)
-    proved = prove(runner, taken, patch)
+    proved = prove(runner, taken, patch) if proving else None
     if proved is not None and proved.verdict in (TrialVerdict.FAILED, TrialVerdict.BROKE_PROMISE):
         patch = unwritten(patch, edits)
     folder, diff = stand.folder, patch.diff
@@ -510,6 +574,7 @@ def _patch(runner: TrialRunner, taken: Variant, proposals: Sequence[Proposal], o
             say(f"Wrote {path}")
     elif options.write:
         say("The patch is not written into your files: run by itself, its gain was not beyond doubt")
+    return proved
 
 
 def _next(judgements: Sequence[Judgement], proposals: Sequence[Proposal], folder: Path, options: TrialOptions) -> str:
@@ -656,6 +721,7 @@ min_gain_option = click.option(
     "Also write FILE: what is printed (.txt), the verdicts (.json), the page (.html), or all results (.jsonl). Can be "
     "given several times."
 )
+@click.option("--separate", is_flag=True, help="Each fix in processes of its own, none switched within one process.")
 @click.option("--keep", is_flag=True, help="Keep the recordings of all variants.")
 @variant_options
 def command(

@@ -95,9 +95,11 @@ def _begin(plan: dict[str, Any]) -> bool:
         return True
     trial = None
     if plan.get("changes") or plan.get("variant"):
+        from steptime.probe.changes.switching import SwitchingTrial
         from steptime.probe.changes.trial import Trial
 
-        trial = Trial(plan)
+        switched = (plan.get("variant") or {}).get("switched")
+        trial = SwitchingTrial(plan) if switched else Trial(plan)
         trial.install()
     if _current:  # we were here before; whoever asked then is gone
         if _current[0].active:

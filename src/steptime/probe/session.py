@@ -126,6 +126,7 @@ class Session:
         self.quiet = Quiet(self.recorder.journal.records, self.recorder.threads)
         self.counter = StepCounter()
         self.numbers = ObjectNumbers()
+        self.saves = 0
         self.steps, self.ended = 0, StepNumber(self.recorder.journal)
         self.pace, self.untrained = Pace(), Untrained()
         self.roots: list[RootPatch] = []
@@ -280,6 +281,7 @@ class Session:
             self._boundary(end, FORWARD, root, flags)
 
     def interval(self, kind: int, number: int, begin: int, end: int) -> None:
+        self.saves += 1
         self.recorder.append(kind, 0, number, begin, end)
 
     @guarding
@@ -383,6 +385,7 @@ class Housekeeping:
         self._compiler_seen = False
         self.compiled = False
         """Whether torch.compile has been at work."""
+        self.compilations = 0
         self._compiled_us = self._breaks = 0
         self._begin = 0
         self._dirty = False
@@ -427,6 +430,7 @@ class Housekeeping:
 
     def _compile_ends(self, *_: Any) -> None:
         self._dirty = True
+        self.compilations += 1
         if self._begin:
             self._recorder.interval(int(Kind.COMPILE), 0, self._begin, time.perf_counter_ns())
             self._begin = 0

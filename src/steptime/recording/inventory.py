@@ -20,7 +20,7 @@ from steptime.recording.manifest import NAME as MANIFEST
 
 FILES = re.compile(
     r"manifest\.json\.partial|telemetry\.jsonl|machine\.json|(profile|slow-step)-\d+\.json(\..+-\d+-\d+)?"
-    r"|arm-end-\d+|output\.log"
+    r"|arm-end-\d+|output\.log|blocks\.jsonl"
 )
 """Of the recording itself."""
 REQUEST = "profile-request"
@@ -33,8 +33,10 @@ asked to rest."""
 REST, RESTS = "rest-request", "rests"
 """Asks a process that works on a device to rest at the end of a step; in the other it says when its device had done
 what was launched, and when it went on."""
+BLOCKS, GOING = "blocks.jsonl", "going"
+"""Of a process that runs several variants in blocks: what it has measured; and which go on, a number each."""
 MARKS = re.compile(
-    rf"seen-python|seen-torch|{REQUEST}|{LEAVE}|{WARM}|{REST}|{RESTS}|left-\d+|leader|joined-(.+-\d+|task-\d+)(\.ended)?|arm-ended-\d+"
+    rf"seen-python|seen-torch|{REQUEST}|{LEAVE}|{WARM}|{REST}|{RESTS}|{GOING}|left-\d+|leader|joined-(.+-\d+|task-\d+)(\.ended)?|arm-ended-\d+"
 )
 """Of the recording itself, too: files that say something by being there. One that says anything else than MARK_TEXT is
 somebody else's."""

@@ -142,7 +142,7 @@ TOO_SHORT, SPENT = "The rest of the budget is too short for it", "The budget was
 
 class TrialRunner:
     """A trial while it runs. runs: all that is known, those of an earlier attempt among them. tell: called with None
-    when nothing runs any more."""
+    when nothing runs any more. switching: what can be is tried in one process (`switched`)."""
 
     def __init__(
         self,
@@ -159,7 +159,7 @@ class TrialRunner:
         self._end = 0  # position behind the last process of the rounds that are needed, or of a later one that runs
         self.budget = budget or Budget()
         self._executor: Executor = executor or LocalExecutor()
-        self._tell = tell
+        self._tell, self.switching = tell, False
 
     def of(self, stage: int) -> tuple[Run, ...]:
         """The runs of a stage, in order. The rehearsal of the job as it is counts in all stages that have none."""
@@ -194,14 +194,11 @@ class TrialRunner:
         """Judges what has been run of a stage, and keeps that."""
         known = {run.variant for run in self.of(stage)}
         judged = [self._proved(stage, variant) for variant in variants]
+        reason = TOO_SHORT if self.budget.left() > 0 else SPENT
         for number, each in enumerate(judged):
             if each.variant.name not in known:
-                reason = TOO_SHORT if self.budget.left() > 0 else SPENT
                 judged[number] = replace(each, verdict=TrialVerdict.UNDECIDED, sentence=reason)
-        judgements = beside_each_other(judged, self.plan.goal)
-        for each in judgements:
-            append_result(self.stand.folder, judgement=each, stage=stage)
-        return judgements
+        return keep(self, stage, beside_each_other(judged, self.plan.goal))
 
     def _rehearsed(self, stage: int, variants: Sequence[Variant], baseline: Variant, later: int) -> tuple[Variant, ...]:
         """The variants that the budget pays a rehearsal and rounds for. One after the other where one at a time is run:
@@ -259,21 +256,24 @@ class TrialRunner:
                 blocks.append(planned[first:])
         alone = leads and not apart and not alternating
         further = max(0, MIN_ROUNDS - rounds.stop) * (len(planned) // len(rounds) - alone)
-        self._end = self._next(stage) + len(planned) + further
+        self._end = self.next_position(stage) + len(planned) + further
         self._go(blocks)
 
     def _go(self, blocks: Sequence[Block]) -> None:
         """Runs blocks, and keeps each run. Raises Spent, and NothingMeasuredError for a baseline that failed."""
         try:
-            with closing(self._executor.run(self.stand, blocks, self._told)) as runs:
+            with closing(self._executor.run(self.stand, blocks, self.reported)) as runs:
                 for run in runs:
                     self.runs.append(run)
                     append_result(self.stand.folder, run=run)
                     _checked(run, self.stand, self.plan)
         finally:
-            self._tell(None)
+            self.reported(None, None)
 
-    def _told(self, turn: ScheduledRun, progress: Progress | None) -> None:
+    def reported(self, turn: ScheduledRun | None, progress: Progress | None) -> None:
+        """A turn begins, or is that far; None when none runs any more."""
+        if turn is None:
+            return self._tell(None)
         steps = turn.options.steps + turn.options.warm_up
         done = min(progress.steps, steps) if progress is not None else 0
         eta = None
@@ -296,28 +296,28 @@ class TrialRunner:
         none."""
         earlier = [run.variant for run in self.of(stage) if not run.rehearsal] + [turn.variant.name for turn in planned]
         first = variant.name == BASELINE and BASELINE not in earlier
-        seed = SEEDS[-1] if first else SEEDS[round_ % (len(SEEDS) - 1)]
+        seed = SEEDS[-1 if first else round_ % (len(SEEDS) - 1)]
         warm_up = self.plan.warm_up + held_ahead(variant)
         steps, limit = timed_steps(self._usual(), self.plan.start_seconds, among), self._limit() * max(1, among)
         options = VariantOptions(steps, warm_up, limit, seed=seed, seed_offset=seed, alternating=among > 0)
         options = going_on(options, self.plan.until_loss)
-        position = self._next(stage) + len(planned)
-        ends = self._deadline(), self.budget.until()
+        position, ends = self.next_position(stage) + len(planned), (self.deadline(), self.budget.until())
         return ScheduledRun(variant, stage, round_, position, options, False, *ends, self.plan.metric, self._usual())
 
     def _rehearsal(self, stage: int, variant: Variant, ahead: int) -> ScheduledRun:
         """A short process with dropout off, whose gradients are written."""
         steps, limit = FINGERPRINTS, self._limit()
         options = VariantOptions(REHEARSED_STEPS, steps, limit, dropout=False, fingerprint_steps=steps)
-        position = self._next(stage) + ahead
-        return ScheduledRun(variant, stage, 0, position, options, True, self._deadline(), self.budget.until())
+        ends = self.deadline(), self.budget.until()
+        return ScheduledRun(variant, stage, 0, self.next_position(stage) + ahead, options, True, *ends)
 
     def _known(self, stage: int, variant: str) -> bool:
         """Whether its rehearsal is over; a baseline that failed may go well the next time."""
         rehearsed = [run for run in self.of(stage) if run.variant == variant and run.rehearsal]
         return any(variant != BASELINE or not run.failure for run in rehearsed)
 
-    def _next(self, stage: int) -> int:
+    def next_position(self, stage: int) -> int:
+        """Behind all that have run."""
         return 1 + max((run.position for run in self.of(stage)), default=-1)
 
     def _usual(self) -> float:
@@ -333,7 +333,8 @@ class TrialRunner:
             return longest(self.runs, self.budget.left() / (1 + LEAST_ROUNDS * processes_of(1)))
         return max(LIMIT, 2 * FEWEST_STEPS * self._usual())
 
-    def _deadline(self) -> float:
+    def deadline(self) -> float:
+        """Seconds after which a process is taken to hang."""
         took = max((run.seconds for run in self.runs if run.variant == BASELINE), default=0.0)
         if self.plan.metric is not None and not took:
             return inf  # nobody knows how long it takes: the budget ends it
@@ -389,6 +390,13 @@ class TrialRunner:
             if left >= self._round_seconds(stage, going[:count]) * rounds:
                 return going[:count]
         return ()
+
+
+def keep(runner: TrialRunner, stage: int, judgements: tuple[Judgement, ...]) -> tuple[Judgement, ...]:
+    """Writes judgements of a stage down."""
+    for each in judgements:
+        append_result(runner.stand.folder, judgement=each, stage=stage)
+    return judgements
 
 
 def timed_steps(usual: float, start: float, among: int = 0) -> int:

@@ -25,9 +25,10 @@ from steptime.launcher.keeper import clear
 from steptime.launcher.outcome import Outcome, ProbeOptions, Progress
 from steptime.launcher.turns import Turn, stamps_in
 from steptime.launcher.variant import DEADLINE_PASSED, ERRORS, OUTPUT, run_plain, run_variant
-from steptime.recording.inventory import RESTS, VARIANTS
+from steptime.recording.inventory import BLOCKS, RESTS, VARIANTS
 from steptime.recording.load import load
 from steptime.recording.recording import Process, Recording, TelemetrySample
+from steptime.trials.blocks import read_blocks
 from steptime.trials.containment import Layer, Workspace, contained, ground_of
 from steptime.trials.names import own_folder
 from steptime.trials.results import Metric, end_of
@@ -103,7 +104,7 @@ def execute(
     Nothing that the job does raises: it is the run's `failure`. Raises Spent where it had to be ended because the
     budget was spent, KeyboardInterrupt, and SteptimeError for what stops every run (no room, too large a copy).
     """
-    name = f"{turn.stage}-{turn.position:03d}-{turn.variant.name}{'-rehearsal' * turn.rehearsal}"
+    name = folder_of(turn)
     recording = own_folder(stand.folder, VARIANTS, name)
     clear(recording)  # of a run that was cut short
     begin = time.monotonic()
@@ -144,6 +145,11 @@ def execute(
     return run
 
 
+def folder_of(turn: ScheduledRun) -> str:
+    """The name of its recording."""
+    return f"{turn.stage}-{turn.position:03d}-{turn.variant.name}{'-rehearsal' * turn.rehearsal}"
+
+
 def _unguarded(stand: Workspace) -> Tree:
     """The user's folder, to be compared before and after a process, where nothing guards it."""
     if ground_of(stand).layer is not Layer.COPY:
@@ -167,9 +173,11 @@ def read_run(turn: ScheduledRun, outcome: Outcome, seconds: float, rests: Sequen
     )
     if turn.metric is not None:
         return _with_metric(run, turn, turn.metric, outcome)
+    if turn.options.switched:
+        run = replace(run, switched=read_blocks(outcome.recording / BLOCKS))
     try:
         recording = load(outcome.recording)
-        if run.failure:
+        if run.failure or turn.options.switched:
             return replace(run, outside=_noted(recording.processes, OUTSIDE))
         stamps = stamps_in(outcome.recording / RESTS) if (outcome.recording / RESTS).exists() else None
         return _with_numbers(run, turn, recording, rests, stamps)

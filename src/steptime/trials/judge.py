@@ -292,6 +292,7 @@ def disturbed(run: Run, quietest: float) -> bool:
 def usual_step(runs: Sequence[Run]) -> Estimate | None:
     """The baseline's mean step, ns: the median over its runs; None without one."""
     means = [fmean(run.step_ns) for run in runs if run.variant in (BASELINE, CONTROL) and _timed(run) and run.step_ns]
+    means = means or [each.step_ns for run in runs for each in run.switched.blocks if not each.block]
     return median_of(np.array(means)) if means else None
 
 

@@ -143,9 +143,13 @@ def prove(bench: TrialRunner, taken: Variant, patch: Patch) -> Judgement | None:
     variant = replace(taken, name=PATCH, label="alone", changes=variables, predicted=None, sources=sources)
     proving = {run.stage for run in bench.runs if run.variant == PATCH}
     going_on = bench.runs[-1].stage in proving  # it was interrupted
-    stage = max(run.stage for run in bench.runs) + (not going_on)
-    (judgement,) = bench.conduct(stage, (variant,))
+    (judgement,) = bench.conduct(next_stage(bench) - going_on, (variant,))
     return judgement
+
+
+def next_stage(bench: TrialRunner) -> int:
+    """Of a trial that has run something."""
+    return max(run.stage for run in bench.runs) + 1
 
 
 def stand_for(manifest: Manifest, recording: Path, folder: Path, *, uncontained: bool, keep: bool = False) -> Workspace:

@@ -15,6 +15,7 @@ from steptime.advice.fix import Goal, Promise
 from steptime.changes import Change
 from steptime.quantities import Estimate
 from steptime.recording.recording import StepWork
+from steptime.trials.blocks import NO_BLOCKS, BlockRecord
 from steptime.trials.names import check_name, check_source
 
 BASELINE, CONTROL = "baseline", "control"
@@ -163,7 +164,8 @@ class Run:
     class and length of each dataset, and the most samples that a pass over it took. replaced: clocks and functions of
     torch's that it replaced. ended_early: it came to its own end before its steps were taken. metric: what is judged in
     place of its steps: the number that it printed, or the seconds to a loss. samples: of the largest dataset that it
-    trains on, 0 where that is not known. alternated: it took turns with the other processes of its round.
+    trains on, 0 where that is not known. alternated: it took turns with the other processes of its round. switched: of
+    a process that runs several variants in blocks, what it measured; switched_names: theirs.
     """
 
     variant: str
@@ -193,9 +195,11 @@ class Run:
     metric: float | None = None
     samples: int = 0
     alternated: bool = False
+    switched: BlockRecord = NO_BLOCKS
+    switched_names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        for name in filter(None, (self.variant, self.folder)):
+        for name in filter(None, (self.variant, self.folder, *self.switched_names)):
             check_name(name)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import inspect
 import types
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -21,18 +22,37 @@ class Applier:
 
     applied: it was put in force. exercised: a training step ran under it. detail: one sentence: how much, or why not.
     seconds: what it took to prepare (compilation). order: of those that wrap a root, the larger one lies outside.
+
+    A switchable one is put in force and taken back at the boundary of any step: after `off` the job's state is what it
+    would be had `on` never been called, apart from what was trained. in_force: whether it is on. optimizers: those of
+    the job, told by who switches.
     """
 
+    switchable = False
     order = 0
-    applied = exercised = False
+    applied = exercised = in_force = False
     detail = ""
     seconds = 0.0
 
     def __init__(self, target: str, arguments: dict[str, Any]) -> None:
         self.target, self.arguments = target, arguments
+        self.optimizers: Callable[[], list[Any]] = list
 
     def install(self) -> None:
-        """Right after torch has been imported, before the user's program goes on."""
+        """Right after torch has been imported, before the user's program goes on: in force from here on."""
+        self.prepare()
+        self.on()
+
+    def prepare(self) -> None:
+        """What a switchable one needs there, and which changes nothing before it is on."""
+
+    def on(self) -> None:
+        """Puts it in force, between two steps."""
+        self.in_force = True
+
+    def off(self) -> None:
+        """Takes it back, between two steps."""
+        self.in_force = False
 
     def root(self, module: torch.nn.Module) -> None:
         """Before the first training forward of a root module."""
@@ -82,7 +102,16 @@ def wrap_root(module: torch.nn.Module, wrap: Callable[[Callable[..., Any]], Call
     """Puts `wrap(call)` around every later call of a module, in its slot `_compiled_call_impl`: outside of its hooks,
     never pickled or copied, passed by inside compiled regions (torch 2.4 to 2.13)."""
     inner = module.__dict__.get("_compiled_call_impl") or module._call_impl
-    module.__dict__["_compiled_call_impl"] = wrap(inner)
+    module.__dict__["_compiled_call_impl"] = wrapper = wrap(inner)
+    _OURS.add(wrapper)
+
+
+_OURS: weakref.WeakSet[Callable[..., Any]] = weakref.WeakSet()
+
+
+def is_ours(call: Any) -> bool:
+    """Whether `wrap_root` has put it into a slot."""
+    return isinstance(call, types.FunctionType) and call in _OURS
 
 
 def count(number: int, what: str) -> str:

@@ -12,7 +12,7 @@ import torch
 from torch.utils import checkpoint as torch_checkpoint
 
 from steptime.probe.changes import traceable
-from steptime.probe.changes.applier import Applier, count, with_arguments, wrap_root
+from steptime.probe.changes.applier import Applier, count, is_ours, with_arguments, wrap_root
 from steptime.probe.objects import parameters_of
 
 UNTRAINED = "no model has been trained"
@@ -58,20 +58,29 @@ SWITCHES = {
 class AttentionBackend(Applier):
     """arguments: backend (one of SWITCHES), the only one that scaled_dot_product_attention may use."""
 
+    switchable = True
     detail = UNTRAINED
     _cuda = False
 
-    def install(self) -> None:
-        """Leaves one switch on, and notes calls in the first step."""
+    def prepare(self) -> None:
+        """Notes calls in the first step."""
         self._calls: list[int] = []
-        for name, switch in SWITCHES.items():
-            enable: Any = getattr(torch.backends.cuda, switch, None)
-            if enable is not None:
-                enable(name == self.arguments["backend"])
         functional: Any = torch.nn.functional
         self._original = functional.scaled_dot_product_attention
         functional.scaled_dot_product_attention = traceable.counted_attention(self._original, self._calls)
+
+    def on(self) -> None:
+        """Leaves one switch on."""
+        super().on()
+        self._before = {name: enabled() for name, enabled, _ in _switches()}
+        for name, _, enable in _switches():
+            enable(name == self.arguments["backend"])
         self.applied = True
+
+    def off(self) -> None:
+        super().off()
+        for name, _, enable in _switches():
+            enable(self._before[name])
 
     def root(self, module: torch.nn.Module) -> None:
         """The switches are of CUDA."""
@@ -89,16 +98,29 @@ class AttentionBackend(Applier):
             self.works(f"{self.arguments['backend']}, {len(self._calls)} calls a step")
 
 
+def _switches() -> Iterator[tuple[str, Callable[[], bool], Callable[[bool], None]]]:
+    """Name, question and setter of those that this torch has."""
+    for name, switch in SWITCHES.items():
+        enable: Any = getattr(torch.backends.cuda, switch, None)
+        if enable is not None:
+            yield name, getattr(torch.backends.cuda, f"{switch.removeprefix('enable_')}_enabled"), enable
+
+
 IMAGE = 4
 """Dimensions of a batch of images, and of the weight of a 2-D convolution."""
 
 
 class ChannelsLast(Applier):
-    """The parameters stay the same objects; the optimiser has no state of them yet."""
+    """The parameters stay the same objects. The optimiser's state of them, and their gradients, have their layout."""
 
+    switchable = True
     order = 1
     detail = UNTRAINED
-    _weights = 0
+
+    def __init__(self, target: str, arguments: dict[str, Any]) -> None:
+        super().__init__(target, arguments)
+        self._weights: list[Any] = []
+        self._before: dict[int, tuple[int, ...]] = {}
 
     def root(self, module: torch.nn.Module) -> None:
         """Converts the weights, and the inputs from now on."""
@@ -108,20 +130,54 @@ class ChannelsLast(Applier):
             if not self.exercised:
                 self.detail = "no weight of a convolution" if not weights else "the weights are so already"
             return
-        for weight in changed:
-            weight.data = weight.data.contiguous(memory_format=torch.channels_last)
-        wrap_root(module, _with_images)
-        self._weights += len(changed)
+        self._weights += changed
+        if self.in_force:
+            self._convert()
+        wrap_root(module, self._with_images)
         self.applied = True
-        self.works(f"{count(self._weights, 'weight')} of convolutions")
+        self.works(f"{count(len(self._weights), 'weight')} of convolutions")
+
+    def on(self) -> None:
+        super().on()
+        self._convert()
+
+    def off(self) -> None:
+        """Gives each weight the strides that it had, and its state and gradient those."""
+        super().off()
+        for weight in self._weights:
+            for tensor in (weight, *self._alike(weight)):
+                tensor.data = _with_strides(tensor.data, self._before[id(weight)])
+
+    def _convert(self) -> None:
+        self._before = {id(each): each.stride() for each in self._weights}
+        for weight in self._weights:
+            for tensor in (weight, *self._alike(weight)):
+                tensor.data = tensor.data.contiguous(memory_format=torch.channels_last)
+
+    def _alike(self, weight: Any) -> Iterator[Any]:
+        """Tensors of the weight's shape that updates read with it."""
+        for optimizer in self.optimizers():
+            state = optimizer.state.get(weight, {})
+            yield from (
+                each for each in state.values() if isinstance(each, torch.Tensor) and each.shape == weight.shape
+            )
+        if weight.grad is not None:
+            yield weight.grad
+
+    def _with_images(self, inner: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(inner)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if not self.in_force:
+                return inner(*args, **kwargs)
+            return inner(*map(_image, args), **{name: _image(value) for name, value in kwargs.items()})
+
+        return call
 
 
-def _with_images(inner: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(inner)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        return inner(*map(_image, args), **{name: _image(value) for name, value in kwargs.items()})
-
-    return call
+def _with_strides(values: Any, strides: tuple[int, ...]) -> Any:
+    if values.stride() == strides:
+        return values
+    return torch.empty_strided(values.shape, strides, dtype=values.dtype, device=values.device).copy_(values)
 
 
 def _image(value: Any) -> Any:
@@ -144,16 +200,20 @@ class Checkpointing(Applier):
     def __init__(self, target: str, arguments: dict[str, Any]) -> None:
         super().__init__(target, arguments)
         self._on = bool(arguments.get("enabled", True))
+        self.switchable = not self._on
         self._blocks: dict[int, torch.nn.Module] = {}
         self._plain = 0
         self.detail = UNTRAINED if self._on else "the job does not call torch's checkpoint"
 
-    def install(self) -> None:
+    def prepare(self) -> None:
         """Where it is to be off: before somebody imports the function."""
         if self._on:
             return
+        original = torch_checkpoint.checkpoint
 
         def checkpoint(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+            if not self.in_force:
+                return original(function, *args, **kwargs)
             self._plain += 1
             return function(*args, **{name: kwargs[name] for name in kwargs if name not in CHECKPOINT_OPTIONS})
 
@@ -198,16 +258,23 @@ COMPILERS = ("torch._dynamo", "torch._inductor", "torch._functorch", "torch.fx")
 class Compile(Applier):
     """arguments: mode (None, "reduce-overhead", "max-autotune", …), backend.
 
-    Exercised only where graphs were compiled: torch passes over some modules in silence.
+    What trains is compiled: a call without gradients, or of a model in evaluation mode, runs as it is. Exercised only
+    where graphs were compiled: torch passes over some modules in silence.
     """
 
+    switchable = True
     detail = UNTRAINED
-    _roots = 0
+    _roots = _known = 0
     _failed = False
+
+    def on(self) -> None:
+        super().on()
+        if not self.exercised:
+            self._known = _graphs()
 
     def root(self, module: torch.nn.Module) -> None:
         slot = module.__dict__.get("_compiled_call_impl")
-        ours = (getattr(slot, "__module__", None) or "").startswith(OURS)
+        ours = is_ours(slot) or (getattr(slot, "__module__", None) or "").startswith(OURS)
         if type(module).__name__ == "OptimizedModule" or (slot is not None and not ours):
             if not self.applied:
                 self.detail = "the job compiles this model itself"
@@ -216,17 +283,19 @@ class Compile(Applier):
         if chosen.get("mode") == "default":
             del chosen["mode"]
         compiled = torch.compile(traceable.caller_of(module), **chosen)
-        module.__dict__["_compiled_call_impl"] = self._otherwise_as_before(module, compiled)
+        wrap_root(module, functools.partial(self._otherwise_as_before, module, compiled))
         self.applied = True
         self._roots += 1
 
-    def _otherwise_as_before(self, module: torch.nn.Module, compiled: Callable[..., Any]) -> Callable[..., Any]:
-        """Where the compiler gives up, the module is called as ever."""
+    def _otherwise_as_before(
+        self, module: torch.nn.Module, compiled: Callable[..., Any], inner: Callable[..., Any]
+    ) -> Callable[..., Any]:
+        """Where the compiler gives up, and where nothing is learned, the module is called as ever."""
 
         @functools.wraps(module._call_impl)
         def call(*args: Any, **kwargs: Any) -> Any:
-            if self._failed:
-                return module._call_impl(*args, **kwargs)
+            if not self.in_force or self._failed or not (module.training and torch.is_grad_enabled()):
+                return inner(*args, **kwargs)
             try:
                 return compiled(*args, **kwargs)
             except Exception as error:  # an error of the compiler's own; the user's goes on
@@ -234,14 +303,14 @@ class Compile(Applier):
                     raise
                 self._failed = True
                 self.failed(error)
-            return module._call_impl(*args, **kwargs)
+            return inner(*args, **kwargs)
 
         return call
 
     def boundary(self, steps: int) -> None:
         if not self.applied or self._failed:
             return
-        graphs, breaks = _graphs(), sum(_counters("graph_break").values())
+        graphs, breaks = _graphs() - self._known, sum(_counters("graph_break").values())
         self.exercised = graphs > 0
         # Of all compilations that torch remembers (the newest 64).
         metrics: Any = getattr(sys.modules.get("torch._dynamo.utils"), "get_compilation_metrics", tuple)()

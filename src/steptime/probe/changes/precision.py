@@ -74,6 +74,7 @@ class Autocast(Applier):
     Evaluations go on as they are: an edit of the training loop does not reach them either.
     """
 
+    switchable = True
     order = 2
     detail = "no model has been trained"
 
@@ -106,7 +107,7 @@ class Autocast(Applier):
     def _around(self, device: str, key: int, module: torch.nn.Module, inner: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(inner)
         def call(*args: Any, **kwargs: Any) -> Any:
-            if self._open is not None:
+            if not self.in_force or self._open is not None:
                 return inner(*args, **kwargs)
             if torch.is_autocast_enabled(device):
                 self._refuse()
@@ -118,6 +119,10 @@ class Autocast(Applier):
             return inner(*args, **kwargs)
 
         return call
+
+    def off(self) -> None:
+        super().off()
+        self._leave()
 
     def _refuse(self) -> None:
         self._refused, self.exercised, self.detail = True, False, "the job has autocast on"
@@ -161,19 +166,31 @@ class MatmulPrecision(Applier):
     By the older interface only: a job that has used the newer one (fp32_precision) may not be asked in the older.
     """
 
+    switchable = True
     detail = "no model has been trained"
 
-    def install(self) -> None:
+    def prepare(self) -> None:
         self._precision = str(self.arguments.get("precision", "high"))
+        self._before = torch.get_float32_matmul_precision()
+
+    def on(self) -> None:
+        super().on()
         self._before = torch.get_float32_matmul_precision()
         torch.set_float32_matmul_precision(self._precision)
         self.applied = True
 
+    def off(self) -> None:
+        super().off()
+        torch.set_float32_matmul_precision(self._before)
+
     def root(self, module: torch.nn.Module) -> None:
-        """Looks for a device that knows it, and sets it once more."""
+        """Looks for a device that knows it, and sets it once more where it is in force."""
         try:
             theirs = torch.get_float32_matmul_precision()
-            torch.set_float32_matmul_precision(self._precision)
+            if self.in_force:
+                torch.set_float32_matmul_precision(self._precision)
+            else:
+                self._before = theirs
         except RuntimeError:
             self.applied = False
             self.detail = "the job uses the newer interface (fp32_precision), which must not be mixed with this one"
@@ -186,7 +203,7 @@ class MatmulPrecision(Applier):
         elif self._before == self._precision:
             self.detail = f"the precision was {self._precision} already"
         else:
-            again = " (set once more: the job had set it itself)" if theirs != self._precision else ""
+            again = " (set once more: the job had set it itself)" if self.in_force and theirs != self._precision else ""
             self.works(f"{self._before} → {self._precision}{again}")
 
 

@@ -16,6 +16,7 @@ from torch.autograd.profiler_util import EventList
 
 from steptime.probe.changes.applier import Applier, with_arguments
 from steptime.probe.identity import flushes_denormals
+from steptime.probe.objects import parameters_of
 
 
 class EnvironmentVariables(Applier):
@@ -67,27 +68,49 @@ class AnomalyOff(Applier):
 class DeterministicOff(Applier):
     """No arguments. Deterministic algorithms, of torch and of cuDNN."""
 
+    switchable = True
     detail = "the job does not ask for deterministic algorithms"
 
+    def __init__(self, target: str, arguments: dict[str, Any]) -> None:
+        super().__init__(target, arguments)
+        self._before = (False, False, False)
+        self._cuda = False
+
     def install(self) -> None:
-        self._original = torch.use_deterministic_algorithms
+        """What asks for them later asks for nothing."""
+        original = torch.use_deterministic_algorithms
 
         def use_deterministic_algorithms(mode: bool, *, warn_only: bool = False) -> None:
             if mode:
                 self._seen()
 
+        self.on()
         torch.use_deterministic_algorithms = use_deterministic_algorithms
+        self._set = original
+
+    _set = staticmethod(torch.use_deterministic_algorithms)
+
+    def on(self) -> None:
+        super().on()
+        asked = torch.are_deterministic_algorithms_enabled()
+        cudnn = bool(torch.backends.cudnn.deterministic)
+        self._before = asked, torch.is_deterministic_algorithms_warn_only_enabled(), cudnn
+        self._set(False)
+        torch.backends.cudnn.deterministic = False
         self.applied = True
+        if asked or (cudnn and self._cuda):
+            self._seen()
+
+    def off(self) -> None:
+        super().off()
+        asked, warns, torch.backends.cudnn.deterministic = self._before
+        self._set(asked, warn_only=warns)
 
     def root(self, module: torch.nn.Module) -> None:
         """What was switched on by another way."""
-        if torch.are_deterministic_algorithms_enabled():
-            self._original(False)
-            self._seen()
-        if torch.backends.cudnn.deterministic:
-            torch.backends.cudnn.deterministic = False
-            if any(each.is_cuda for each in module.parameters()):
-                self._seen()
+        self._cuda = self._cuda or any(each.is_cuda for each in parameters_of(module))
+        if self.in_force:
+            self.on()
 
     def _seen(self) -> None:
         self.works("deterministic algorithms were left off")

@@ -67,7 +67,8 @@ class Trial(Follower):
 
     def __init__(self, plan: dict[str, Any]) -> None:
         self.plan = plan
-        self.appliers = [_make(change) for change in plan.get("changes") or ()]
+        self.appliers = [make_applier(change) for change in plan.get("changes") or ()]
+        self.acting = self.appliers
         self.variant = ProcessVariant(plan["recording"], **plan["variant"]) if plan.get("variant") else None
         self.parity = ParityRecorder(self.variant) if self.variant else None
         self.roots: list[torch.nn.Module] = []
@@ -89,7 +90,7 @@ class Trial(Follower):
                 precision.switch_off()
             if self.plan.get("contained") != "overlay":
                 self._guard(self._listen)
-        self._tell("install")
+        self._prepare()
         self._watch.install()
         torch.autograd.backward = self._gate(torch.autograd.backward)
         if self.parity is not None:
@@ -97,6 +98,9 @@ class Trial(Follower):
         ConstructionWatch(self._made).install()
         register_optimizer_step_pre_hook(self._before_update)
         register_optimizer_step_post_hook(self._after_update)
+
+    def _prepare(self) -> None:
+        self._tell("install")
 
     def _listen(self) -> None:
         self._outside = OutsideWrites(self.plan["recording"], lambda text: self._session.recorder.note(text))
@@ -143,7 +147,7 @@ class Trial(Follower):
 
     def _before_backward(self, tensors: Any) -> Any:
         self._keep("backward", tensors)
-        for applier in self.appliers:
+        for applier in self.acting:
             changed = self._ask(applier, "before_backward", tensors)
             tensors = tensors if changed is None else changed
         return tensors
@@ -233,7 +237,7 @@ class Trial(Follower):
                 self._session.recorder.fact("change", **fields)
 
     def _tell(self, method: str, *arguments: Any) -> None:
-        for applier in self.appliers:
+        for applier in self.acting:
             self._ask(applier, method, *arguments)
 
     def _ask(self, applier: Applier, method: str, *arguments: Any) -> Any:
@@ -258,7 +262,7 @@ class Trial(Follower):
                 self._session.recorder.note(text)
 
 
-def _make(change: dict[str, Any]) -> Applier:
+def make_applier(change: dict[str, Any]) -> Applier:
     kind, target, arguments = change["kind"], change.get("target", ""), dict(change.get("arguments") or ())
     none = Applier(target, arguments)
     if kind not in APPLIERS:

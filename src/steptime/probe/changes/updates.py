@@ -20,12 +20,42 @@ VARIANTS = ("fused", "foreach")
 class OptimizerVariant(Applier):
     """arguments: fused or foreach, True. Optimisers of a class of the user's own are left alone."""
 
+    switchable = True
+
     def __init__(self, target: str, arguments: dict[str, Any]) -> None:
         super().__init__(target, arguments)
         self._name = next(name for name in VARIANTS if arguments.get(name))
         self._made: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
         self._used: dict[int, str] = {}
         self._reason = f"no optimiser of torch's own with the option {self._name}"
+        self._switched: list[tuple[Any, list[dict[str, Any]], list[tuple[Any, Any]]]] = []
+
+    def on(self) -> None:
+        """Of optimisers that are there: their groups, and where they keep the number of their updates, say so."""
+        super().on()
+        for optimizer in self.optimizers():
+            if (reason := _unfit(optimizer, self._name)) is not None:
+                self._reason = reason or self._reason
+                continue
+            groups = [{name: group[name] for name in VARIANTS if name in group} for group in optimizer.param_groups]
+            for group, before in zip(optimizer.param_groups, groups, strict=True):
+                group.update({**dict.fromkeys(before), self._name: True})
+            self._switched.append((optimizer, groups, _move_counts(optimizer, self._name == "fused")))
+            if self._name == "fused":
+                optimizer._step_supports_amp_scaling = True
+            self.applied = True
+            self._made.add(optimizer)
+
+    def off(self) -> None:
+        super().off()
+        for optimizer, groups, counts in self._switched:
+            for group, before in zip(optimizer.param_groups, groups, strict=False):
+                group.update(before)
+            for state, before in counts:
+                state["step"] = before.copy_(state["step"])
+            if self._name == "fused":  # what its constructor sets, for gradient scalers
+                del optimizer._step_supports_amp_scaling
+        self._switched.clear()
 
     def install(self) -> None:
         """Wraps the constructors of the classes that know the variant."""
@@ -76,6 +106,34 @@ class OptimizerVariant(Applier):
         if self._used:
             names = ", ".join(sorted(set(self._used.values())))
             self.detail = f"{self._name}=True in {count(len(self._used), 'optimiser')} ({names})"
+
+
+def _unfit(optimizer: Any, name: str) -> str | None:
+    """Why an optimiser cannot be switched to the variant, "" for the usual reason; None where it can."""
+    cls = type(optimizer)
+    own = cls.__module__.startswith("torch.optim") and name in inspect.signature(cls.__init__).parameters
+    if not own or any(name not in group or group.get("differentiable") for group in optimizer.param_groups):
+        return ""
+    if all(group[name] is True for group in optimizer.param_groups):
+        return f"{cls.__name__} was made with {name}=True already"
+    parameters = [each for group in optimizer.param_groups for each in group["params"]]
+    if name == "fused":
+        known = torch.utils._foreach_utils._get_fused_kernels_supported_devices()
+        if not all(each.is_floating_point() and each.device.type in known for each in parameters):
+            return f"{cls.__name__} has no fused variant for these parameters"
+    return None
+
+
+def _move_counts(optimizer: Any, fused: bool) -> list[tuple[Any, Any]]:
+    """The numbers of updates lie beside the parameters for fused kernels, and where they were for the others. Returns
+    each state that was changed with what it held."""
+    moved = []
+    for parameter, state in optimizer.state.items():
+        before = state.get("step") if isinstance(state, dict) else None
+        if fused and isinstance(before, torch.Tensor):
+            state["step"] = before.to(parameter.device, torch.float32, copy=True)
+            moved.append((state, before))
+    return moved
 
 
 PACKAGES = (("bitsandbytes", "bitsandbytes.optim"), ("torchao", "torchao.optim"))
@@ -140,13 +198,14 @@ class Optimizer8Bit(Applier):
 class ZeroGrad(Applier):
     """No arguments."""
 
+    switchable = True
     detail = "the job does not ask for zeros"
     _calls = 0
 
-    def install(self) -> None:
+    def prepare(self) -> None:
 
         def edit(bound: inspect.BoundArguments) -> None:
-            if bound.arguments.get("set_to_none", True) is False:
+            if self.in_force and bound.arguments.get("set_to_none", True) is False:
                 bound.arguments["set_to_none"] = True
                 self._calls += 1
 

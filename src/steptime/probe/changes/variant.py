@@ -16,6 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
 from steptime.probe.identity import process_group
 
@@ -47,10 +48,12 @@ class ProcessVariant:
         fingerprint_steps: int = 0,
         until_loss: float | None = None,
         alternating: bool = False,
+        switched: Any = (),
     ) -> None:
         self.steps, self.warm_up, self.limit_seconds = steps, warm_up, limit_seconds
         self.seed, self.seed_offset, self.dropout = seed, seed_offset, dropout
         self.fingerprint_steps, self.until_loss = fingerprint_steps, until_loss
+        self.switched = switched
         self.reached: Callable[[], bool] = lambda: False
         """Whether the loss has come down to that."""
         self.finish: Callable[[], None] = lambda: None

@@ -1,0 +1,143 @@
+"""What a job has trained, kept and restored: each block of a trial in one process begins with the same."""
+
+from __future__ import annotations
+
+import copy
+import random
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+
+from steptime.probe import device
+from steptime.probe.objects import each_once, modules_of, parameters_of, updated_by
+
+ROOM = 2.0
+"""Times what is kept must be free where it is kept: the job goes on beside it."""
+RESERVE = 1 << 30
+"""Bytes of it that stay free in any case."""
+
+
+class NoRoomError(Exception):
+    """Neither the device nor the host has room for what is to be kept."""
+
+
+class TrainedState:
+    """Parameters and buffers of modules, the state of optimizers, and the random streams of Python, NumPy and torch, as
+    they are now. On the device where its memory allows, else on the host. Raises NoRoomError where neither does.
+
+    A generator that the job made for itself, and what is no tensor of a module, go on.
+    """
+
+    def __init__(self, roots: Sequence[torch.nn.Module], optimizers: Sequence[Any]) -> None:
+        self._tensors = list(each_once(*map(_tensors_of, roots), *map(updated_by, optimizers)))
+        states = [(each, dict(each.state)) for each in optimizers]
+        size = sum(each.nbytes for each in self._tensors)
+        size += sum(each.nbytes for _, state in states for each in _tensors_in(state))
+        place = _place(size)
+        with torch.no_grad():
+            self._copies = [_copied(each, place) for each in self._tensors]
+            self._states = [
+                (each, {key: _copied(value, place) for key, value in state.items()}) for each, state in states
+            ]
+        self._streams = _Streams()
+
+    def restore(self) -> None:
+        """Writes all of it back, in place."""
+        with torch.no_grad():
+            for tensor, kept in zip(self._tensors, self._copies, strict=True):
+                tensor.copy_(kept)
+            for optimizer, state in self._states:
+                for key in [each for each in optimizer.state if each not in state]:
+                    del optimizer.state[key]  # it was made later, and would be
+                for key, kept in state.items():
+                    optimizer.state[key] = _restored(optimizer.state.get(key), kept)
+        self._streams.restore()
+
+
+def _tensors_of(root: torch.nn.Module) -> Iterator[Any]:
+    yield from parameters_of(root)
+    for module in modules_of(root):
+        own = (
+            module.buffers()
+            if isinstance(module, torch.jit.ScriptModule)
+            else module.__dict__.get("_buffers", {}).values()
+        )
+        yield from (each for each in own if each is not None)
+
+
+def _tensors_in(value: Any) -> Iterator[Any]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, dict):
+        for each in value.values():
+            yield from _tensors_in(each)
+    elif isinstance(value, list | tuple):
+        for each in value:
+            yield from _tensors_in(each)
+
+
+def _place(size: int) -> str:
+    """ "" for where each tensor is, "cpu" for the host."""
+    needed = ROOM * size + RESERVE
+    if device.in_use():
+        free, _ = torch.cuda.mem_get_info()
+        if free >= needed:
+            return ""
+    if size and _free_on_host() < needed:
+        raise NoRoomError(f"no room to keep {size / 1e9:.1f} GB of what is trained beside the job")
+    return "cpu"
+
+
+def _free_on_host() -> float:
+    try:
+        with open("/proc/meminfo", encoding="ascii") as file:
+            found = dict(line.split(":", 1) for line in file)
+        return float(found["MemAvailable"].split()[0]) * 1024
+    except (OSError, KeyError, ValueError):
+        return float("inf")  # a system that does not tell
+
+
+def _copied(value: Any, place: str) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.detach().to(place or value.device, copy=True)
+    if isinstance(value, dict):
+        return {key: _copied(each, place) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_copied(each, place) for each in value]
+    return copy.deepcopy(value)
+
+
+def _restored(present: Any, kept: Any) -> Any:
+    """What is kept, in the tensors that are there: their layout, and who else holds them, stay."""
+    if isinstance(kept, torch.Tensor):
+        fits = isinstance(present, torch.Tensor) and present.shape == kept.shape
+        return present.copy_(kept) if fits else kept.clone()
+    if isinstance(kept, dict):
+        there = present if isinstance(present, dict) else {}
+        for key in [each for each in there if each not in kept]:
+            del there[key]
+        there.update({key: _restored(there.get(key), each) for key, each in kept.items()})
+        return there
+    if isinstance(kept, list) and isinstance(present, list | tuple) and len(kept) == len(present):
+        return type(present)(_restored(one, other) for one, other in zip(present, kept, strict=True))
+    return copy.deepcopy(kept)
+
+
+class _Streams:
+    """The states of the generators that a job uses without a word."""
+
+    def __init__(self) -> None:
+        self._numpy = getattr(sys.modules.get("numpy"), "random", None)
+        self._python, self._torch = random.getstate(), torch.get_rng_state()
+        self._own = self._numpy.get_state() if self._numpy is not None else None
+        self._cuda = torch.cuda.get_rng_state() if device.in_use() else None
+
+    def restore(self) -> None:
+        random.setstate(self._python)
+        torch.set_rng_state(self._torch)
+        if self._numpy is not None:
+            self._numpy.set_state(self._own)
+        if self._cuda is not None:
+            torch.cuda.set_rng_state(self._cuda)

@@ -1,0 +1,256 @@
+"""Variants that one process switches between: which they are, the run of that process, and what it proves of them.
+
+Speed is decided there, training is not: a set of winners is confirmed by processes of its own, as any variant is. What
+cannot be switched, and what a process refuses or fails at, is tried by processes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+from pathlib import Path
+from time import monotonic
+
+from steptime.advice.fix import Goal
+from steptime.changes import VariantOptions, is_switchable
+from steptime.launcher.outcome import Progress
+from steptime.quantities import format_duration
+from steptime.recording.inventory import BLOCKS, GOING, VARIANTS
+from steptime.trials import blocks
+from steptime.trials.blocks import BlockRecord, FirstSteps, Settled
+from steptime.trials.conduct import TrialRunner, together
+from steptime.trials.execute import ScheduledRun, execute, folder_of
+from steptime.trials.judge import BROKEN, KEPT
+from steptime.trials.results import append_result
+from steptime.trials.trial import Agreement, Judgement, Run, Spent, TrialVerdict, Variant
+
+ONE_PROCESS = "one-process"
+"""Name of the process that switches."""
+FOR_EVER = 10**9
+"""Steps: what ends it is told by its blocks."""
+SHARE = 0.45
+"""Of the budget that is left, at most: the rest is for what processes must prove."""
+STARTS, GRACE = 2.0, 15.0
+"""Times the job's way to its first step, and seconds, beyond which a process is ended that has not come to an end of
+its own: a compiler may hold it."""
+ATTEMPTS = 3
+"""Processes of that kind: a variant that one of them fails at is left out of the next."""
+UNCONFIRMED = "Faster, and not adopted: no time was left to compare its training"
+
+
+@dataclass(frozen=True, slots=True)
+class Switched:
+    """What one process has shown. variants: those that it ran, in the order of their bits; record: its blocks; taken:
+    those that pay together, as a mask."""
+
+    variants: tuple[Variant, ...]
+    record: BlockRecord
+    taken: int
+    min_gain: float
+
+    def found(self, variant: Variant) -> Settled:
+        """What its blocks say."""
+        return self.found_of(1 << self.variants.index(variant))
+
+    def found_of(self, mask: int) -> Settled:
+        """The same of a mask."""
+        control = blocks.ratios(self.record.blocks, 0, control=True)
+        return blocks.settled(blocks.ratios(self.record.blocks, mask), control, 1 + self.min_gain)
+
+    def proved(self, variant: Variant) -> bool:
+        """Whether no process needs to try it: it acted, and it did not outrun its loader; or another setting of the
+        same is taken, and no time was left to compile this one."""
+        mask = 1 << self.variants.index(variant)
+        if mask not in self.record.begun:
+            return any(each.rivals(variant) for each in self.members())
+        first = self.record.first_of(mask)
+        drained = blocks.outruns_loader(self.record.blocks, mask)
+        return (
+            first is not None and not drained and (not blocks.exercised(first) or self.found(variant).speed is not None)
+        )
+
+    def members(self) -> tuple[Variant, ...]:
+        """The variants that are taken."""
+        return tuple(each for number, each in enumerate(self.variants) if self.taken >> number & 1)
+
+    @property
+    def preparing_ns(self) -> int:
+        """What the first steps of a variant that is taken took longer, at most."""
+        found = (each for each in self.record.first if each.first and not each.first & ~self.taken)
+        return max((each.preparing_ns for each in found), default=0)
+
+    def together(self) -> Judgement | None:
+        """What is taken, as a variant that is to be confirmed; None where nothing is."""
+        members = self.members()
+        if not members:
+            return None
+        return self._judged(reduce(together, members), self.taken, TrialVerdict.ADOPT, "")
+
+    def judgements(self, confirmed: Judgement | None) -> tuple[Judgement, ...]:
+        """Of each variant that needs no process. confirmed: what processes proved of the set, None where they were not
+        run."""
+        return tuple(self._judgement(each, confirmed) for each in self.variants if self.proved(each))
+
+    def _judgement(self, variant: Variant, confirmed: Judgement | None) -> Judgement:
+        mask = 1 << self.variants.index(variant)
+        if mask not in self.record.begun:
+            why = "Another setting of it is taken, and no time was left to compile this one"
+            return Judgement(variant, TrialVerdict.UNDECIDED, Agreement.NOT_SEEN, why)
+        first, found = self.record.first_of(mask), self.found(variant)
+        if first is not None and not blocks.exercised(first):
+            idle = next(each.detail for each in first.changes if not (each.applied and each.exercised))
+            return Judgement(variant, TrialVerdict.NOT_EXERCISED, Agreement.NOT_SEEN, idle or "nothing to act on")
+        verdict, sentence, agreement = *self._verdict(mask, found, confirmed), Agreement.NOT_JUDGED
+        if found.speed is not None:
+            sentence = f"{found.speed.samples} pairs of blocks in one process: {sentence[0].lower()}{sentence[1:]}"
+        sentence = "; ".join(filter(None, (sentence, preparing(first))))
+        if mask & self.taken and confirmed is not None:
+            agreement = confirmed.agreement
+        return replace(self._judged(variant, mask, verdict, sentence), agreement=agreement)
+
+    def _verdict(self, mask: int, found: Settled, confirmed: Judgement | None) -> tuple[TrialVerdict, str]:
+        if found.won and not mask & self.taken:
+            best = ", ".join(each.label or each.name for each in self.members())
+            return (
+                TrialVerdict.UNDECIDED,
+                f"Faster by itself, and adds nothing beyond doubt to {best}" if best else UNCONFIRMED,
+            )
+        if found.won:
+            return _confirmed(confirmed)
+        if found.won is None or found.speed is None:
+            return TrialVerdict.UNDECIDED, "Unclear: more blocks would decide it"
+        if found.speed.high < 1 / (1 + self.min_gain):
+            return TrialVerdict.SLOWER, "Its training was not compared, as it is no faster"
+        return TrialVerdict.NO_EFFECT, "Whatever it gains is below the least gain asked for"
+
+    def _judged(self, variant: Variant, mask: int, verdict: TrialVerdict, sentence: str) -> Judgement:
+        found, control = self.found_of(mask), blocks.ratios(self.record.blocks, 0, control=True)
+        own = [each.step_ns for each in self.record.blocks if each.block == mask and not each.control]
+        return Judgement(
+            variant,
+            verdict,
+            Agreement.NOT_JUDGED,
+            sentence,
+            speed=found.speed,
+            noise=blocks.noise_between(control) if len(control) else None,
+            step_ns=sum(own) / len(own) if own else None,
+        )
+
+
+def _confirmed(confirmed: Judgement | None) -> tuple[TrialVerdict, str]:
+    """The verdict on what is faster in one process, by what the processes of its set have shown."""
+    if confirmed is None or confirmed.verdict in (TrialVerdict.FAILED, TrialVerdict.NOT_EXERCISED):
+        why = f": {confirmed.sentence}" if confirmed is not None else ""
+        return TrialVerdict.UNDECIDED, UNCONFIRMED + why
+    if confirmed.agreement in BROKEN:
+        return TrialVerdict.BROKE_PROMISE, confirmed.sentence
+    if confirmed.agreement not in KEPT and not confirmed.variant.speed_alone:
+        return TrialVerdict.UNDECIDED, f"Faster, and not adopted: {confirmed.sentence}"
+    if confirmed.speed is not None and confirmed.speed.high < 1:
+        return TrialVerdict.UNDECIDED, "Faster in one process, and slower beyond doubt in processes of its own"
+    return TrialVerdict.ADOPT, f"{confirmed.sentence} (processes of what was taken)"
+
+
+def in_one_process(runner: TrialRunner) -> Switched | None:
+    """Runs all variants that can be switched in one process, until they are settled, or a share of the budget is spent;
+    None where there are none, or that is not possible. Raises what `execute` raises, but for Spent."""
+    chosen = [each for each in runner.plan.variants if _switchable(each)]
+    if not runner.switching or runner.plan.goal is not Goal.SPEED or runner.plan.compared is not None:
+        return None
+    if not runner.plan.step_seconds or not chosen:
+        return None
+    for _ in range(ATTEMPTS):
+        run = _known(runner, chosen) or _run(runner, chosen)
+        if run is None or run.switched.refused:
+            return None
+        record = run.switched
+        if not run.failure:
+            return _shown(runner, chosen, record)
+        failed = record.begun[-1] if record.begun else 0
+        if not failed or failed.bit_count() > 1 or record.first_of(failed) is not None:
+            return _shown(runner, chosen, record) if record.blocks else None
+        chosen = [each for number, each in enumerate(chosen) if number != failed.bit_length() - 1]
+        if not chosen:
+            return None
+    return None
+
+
+def _switchable(variant: Variant) -> bool:
+    own = variant.changes and not (variant.sources or variant.command or variant.suspicion)
+    return bool(own) and all(map(is_switchable, variant.changes))
+
+
+def _shown(runner: TrialRunner, chosen: Sequence[Variant], record: BlockRecord) -> Switched:
+    """What a record comes to. A process whose time was up before its sets were settled has taken the best that it
+    knows."""
+    where = course(record, chosen, runner.plan.min_gain)
+    switched = Switched(tuple(chosen), record, where.taken, runner.plan.min_gain)
+    if not where.going:
+        return switched
+    masks = [where.taken, *(1 << number for number in range(len(chosen)))]
+    found = {mask: switched.found_of(mask) for mask in masks if mask}
+    won = {mask: each.speed.value for mask, each in found.items() if each.won and each.speed is not None}
+    return replace(switched, taken=max(won, key=lambda mask: won[mask], default=0))
+
+
+def course(record: BlockRecord, chosen: Sequence[Variant], min_gain: float, left_ns: float = 0.0) -> blocks.Course:
+    """Where a process stands that switches between these. left_ns: the time that it has."""
+    rivals = [sum(1 << number for number, other in enumerate(chosen) if other.rivals(each)) for each in chosen]
+    late = sum(1 << number for number, each in enumerate(chosen) if any(c.kind == "compile" for c in each.changes))
+    return blocks.course(record, rivals, late, min_gain, left_ns)
+
+
+def _known(runner: TrialRunner, chosen: Sequence[Variant]) -> Run | None:
+    """The process of an earlier attempt at this trial; None where it had not come to its end, and may now."""
+    names, gain = tuple(each.name for each in chosen), runner.plan.min_gain
+    found = [each for each in runner.runs if each.switched_names == names]
+    return next((each for each in found if each.failure or not course(each.switched, chosen, gain).going), None)
+
+
+def _run(runner: TrialRunner, chosen: Sequence[Variant]) -> Run | None:
+    """The process; None where the budget ended it."""
+    limit = SHARE * min(runner.budget.left(), 3600.0)
+    switched = tuple(each.changes for each in chosen)
+    options = VariantOptions(FOR_EVER, runner.plan.warm_up, limit, switched=switched)
+    position = runner.next_position(0)
+    label = ", ".join(each.label or each.name for each in chosen)
+    ends = limit + STARTS * runner.plan.start_seconds + GRACE, runner.budget.until()
+    turn = ScheduledRun(Variant(ONE_PROCESS, label=label), 0, 0, position, options, False, *ends)
+    folder = runner.stand.folder / VARIANTS / folder_of(turn)
+
+    since = 0.0
+
+    def follow(progress: Progress) -> None:
+        nonlocal since
+        runner.reported(turn, progress)
+        record = blocks.read_blocks(folder / BLOCKS)
+        since = since or (monotonic() if record.begun else 0.0)  # the probe counts from its warm-up on
+        if record.blocks:
+            left = limit - (monotonic() - since)
+            steer(folder, course(record, chosen, runner.plan.min_gain, left * 1e9).going)
+
+    runner.reported(turn, None)
+    try:
+        run = execute(runner.stand, turn, follow)
+    except Spent:
+        return None
+    finally:
+        runner.reported(None, None)
+    run = replace(run, switched_names=tuple(each.name for each in chosen))
+    runner.runs.append(run)
+    append_result(runner.stand.folder, run=run)
+    return run
+
+
+def steer(folder: Path, going: Sequence[int]) -> None:
+    """Says to a process which variants go on."""
+    partial = folder / f"{GOING}.partial"
+    partial.write_text("".join(f"{mask}\n" for mask in going), encoding="ascii")
+    partial.replace(folder / GOING)
+
+
+def preparing(first: FirstSteps | None) -> str:
+    """What the first steps of a variant take longer, in words; "" for less than a second."""
+    taken = first.preparing_ns if first is not None else 0
+    return f"its first steps take {format_duration(taken)} longer" if taken >= 1_000_000_000 else ""
