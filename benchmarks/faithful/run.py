@@ -73,18 +73,22 @@ def of_the_zoo(options: argparse.Namespace) -> dict[str, Any]:
     wanted = () if options.scripts else list(zoo.chosen(options.quick, options.zoo or ()))
     for job in wanted:
         if job.name not in kept or not options.go_on:
-            kept[job.name] = zoo.compared(job)
-            keep(options.name, ZOO_SECTION, job.name, {"about": machine(), **kept[job.name]})
+            kept[job.name] = {"about": machine(), **zoo.compared(job)}
+            keep(options.name, ZOO_SECTION, job.name, kept[job.name])
             print("\n".join(zoo.tables({job.name: kept[job.name]})), flush=True)
-            write_table(zoo.tables(kept))
+            write_table(kept)
     return {job.name: kept[job.name] for job in wanted}
 
 
-def write_table(lines: Sequence[str]) -> None:
+def write_table(kept: Mapping[str, Any]) -> None:
     """Puts the zoo's table between its two marks in docs/compatibility.md."""
+    abouts = [piece["about"] for piece in kept.values()]
+    taken = {name: sorted({str(about[name]) for about in abouts}) for name in ("python", "torch", "commit", "date")}
+    head = "; ".join(f"{name} {', '.join(values)}" for name, values in taken.items())
     text = TABLE.read_text(encoding="utf-8")
     before, _, rest = text.partition(BEGIN)
-    TABLE.write_text(before + "\n".join([BEGIN, "", *lines, "", END]) + rest.partition(END)[2], encoding="utf-8")
+    lines = [BEGIN, "", f"Taken with {head}.", "", *zoo.tables(kept), "", END]
+    TABLE.write_text(before + "\n".join(lines) + rest.partition(END)[2], encoding="utf-8")
 
 
 def arguments() -> argparse.Namespace:

@@ -1,13 +1,14 @@
 """What people do with models in mid-training, bare and under steptime: is anything not the same?
 
-The jobs of operations/ do their operations behind each of 61 steps. Each runs twice bare, once under `steptime run`, once
-with `--catch`, and once in standby until `steptime attach` comes. What differs between the two bare runs cannot be
-compared; everything else must be equal: each part of each operation at each step, the exit status, the streams. In which
-state of the watch an operation was done is read from the recordings.
+The jobs of operations/ do their operations behind each of 61 steps. Each runs twice bare, once under `steptime run`,
+once with `--catch`, and once in standby until `steptime attach` comes. What differs between the two bare runs cannot be
+compared; everything else must be equal: each part of each operation at each step, the exit status, the streams. In
+which state of the watch an operation was done is read from the recordings.
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import re
@@ -23,11 +24,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from benchmarks.started import STEPTIME
 from steptime.journal import Kind
 from steptime.recording.load import load
 from steptime.recording.recording import Process
-
-from benchmarks.started import STEPTIME
 
 OPERATIONS = Path(__file__).parent / "operations"
 LONGEST, COMING = 600, 90
@@ -38,7 +39,7 @@ OPTIONS = {WATCHED: (), CAUGHT: ("--no-profile", "--catch", "every 3")}
 STATES = ("start", "discovery", "lines", "profiled", "stacks", "off", "plain", "caught", "standby", "attached")
 """Of the watch while an operation was done: before discovery; each instrument; the watch off; nothing but the watch; a
 step that --catch looked into; a job in standby before anybody attached; all that was done under `attach`."""
-STREAMS = "exit status and streams"
+STREAMS, RAISED = "exit status and streams", "raised"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +60,8 @@ JOBS = (
     Job("copies.py", "copies and files"),
     Job("averages.py", "averages, targets, checkpoints"),
     Job("functional.py", "functional calls, modes, hooks"),
+    Job("observed.py", "a job that looks at its own Python"),
+    Job("profiled.py", "a job that profiles itself"),
     Job("wrapping.py", "layers, classes and calls that change"),
     Job("scripted.py", "TorchScript and fx"),
     Job("compiled.py", "torch.compile"),
@@ -105,24 +108,30 @@ def compared(job: Job, ways: Sequence[str] = WAYS, operations: Sequence[str] = (
     if lacking := missing(job.needs):
         return {"skipped": lacking}
     one, other = (seen(job, BARE, operations) for _ in range(2))
-    rows: dict[str, Any] = {name: {"steps": len({step for each, step, _ in one.told if each == name}), "states": Counter()}
-                            for name, _, _ in one.told}  # fmt: skip
-    for name, row in rows.items():
-        row["unstable"] = sorted({part for key in one.told.keys() | other.told.keys() if key[0] == name
-                                  for part in key[2:] if one.told.get(key) != other.told.get(key)})  # fmt: skip
-        row["fails bare"] = sorted(
-            {one.told[key] for key in one.told if key[0] == name and key[2].startswith("raised")}
-        )
-    rows[STREAMS] = {
-        "steps": 0,
-        "states": Counter(),
-        "unstable": _differing(one.streams, other.streams),
-        "fails bare": [],
-    }
-    for way in ways:
-        _add(rows, way, one, other, seen(job, way, operations))
+    rows = rows_of(one, other, {way: seen(job, way, operations) for way in ways})
     left = [name for name, of in PARTLY.items() if of == job.name]
     return {"rows": rows, "left out without": missing(left)}
+
+
+def rows_of(one: Run, other: Run, runs: Mapping[str, Run]) -> dict[str, dict[str, Any]]:
+    """A row for each operation, and one for the streams. one, other: bare; runs: watched, by the way of it."""
+    rows = {name: _row(name, one, other) for name in dict.fromkeys(name for name, _, _ in one.told)}
+    unstable = _differing(one.streams, other.streams)
+    rows[STREAMS] = {"steps": 0, "states": Counter(), "unstable": unstable, "fails bare": []}
+    for way, run in runs.items():
+        _add(rows, way, one, other, run)
+    return rows
+
+
+def _row(name: str, one: Run, other: Run) -> dict[str, Any]:
+    """An operation, as far as two bare runs tell: what of it cannot be compared, and what fails without us."""
+    keys = {key for key in one.told.keys() | other.told.keys() if key[0] == name}
+    return {
+        "steps": len({step for _, step, _ in keys}),
+        "states": Counter(),
+        "unstable": sorted({key[2] for key in keys if one.told.get(key) != other.told.get(key)}),
+        "fails bare": sorted({one.told[key] for key in keys & one.told.keys() if key[2].startswith(RAISED)}),
+    }
 
 
 def _differing(one: Mapping[str, str], other: Mapping[str, str]) -> list[str]:
@@ -134,7 +143,7 @@ def _add(rows: dict[str, Any], way: str, one: Run, other: Run, run: Run) -> None
     stable = {key for key in one.told if one.told[key] == other.told.get(key)}
     unknown = run.told.keys() - one.told.keys() - other.told.keys()
     wrong: dict[str, dict[int, str]] = {}
-    for key in sorted(stable | unknown, key=str):
+    for key in sorted(stable | unknown, key=lambda key: (not key[2].startswith(RAISED), str(key))):
         if run.told.get(key) != one.told.get(key):
             name, step, part = key
             wrong.setdefault(name, {}).setdefault(
@@ -155,14 +164,14 @@ def _add(rows: dict[str, Any], way: str, one: Run, other: Run, run: Run) -> None
 
 
 def seen(job: Job, way: str, operations: Sequence[str] = ()) -> Run:
-    """One run of a job in a copy of its folder."""
-    with tempfile.TemporaryDirectory() as place:
+    """One run of a job in a copy of its folder, which has the same name in all runs of a process: files name it."""
+    with _place() as place:
         work, clock, recording = Path(place, "job"), Path(place, "clock"), Path(place, "recording")
         shutil.copytree(OPERATIONS, work, ignore=shutil.ignore_patterns("__pycache__"))
         (Path(place) / "cache").mkdir()
         environment = _environment(place)
         words = _words(job, way, recording, operations)
-        with Path(place, "out").open("wb") as out, Path(place, "err").open("wb") as err:
+        with Path(place, "out").open("ab") as out, Path(place, "err").open("ab") as err:
             process = subprocess.Popen(words, cwd=work, env=environment, stdout=out, stderr=err, start_new_session=True)
             trouble = _attached(job, process, Path(place), recording) if way == ATTACHED else ""
             status = _ended(process)
@@ -172,6 +181,22 @@ def seen(job: Job, way: str, operations: Sequence[str] = ()) -> Run:
         if way != BARE and job.ranks == 1 and not any(recording.glob("process-*")):
             trouble = trouble or "nothing was recorded"
         return Run(told, streams, _states(clock, recording, way), trouble)
+
+
+@contextlib.contextmanager
+def _place() -> Iterator[str]:
+    """A folder that no other run is in just now."""
+    with tempfile.TemporaryDirectory() as around:
+        place = Path(tempfile.gettempdir(), f"steptime-zoo-{os.getpid()}")
+        try:
+            place.mkdir(mode=0o700)
+        except FileExistsError:  # another thread's
+            place = Path(around)
+        try:
+            yield str(place)
+        finally:
+            shutil.rmtree(place, ignore_errors=True)
+            Path(around).mkdir(exist_ok=True)
 
 
 def _environment(place: str) -> dict[str, str]:
@@ -267,7 +292,9 @@ def _states(clock: Path, recording: Path, way: str) -> dict[str, Counter[str]]:
     processes = {process.facts.pid: process for process in load(recording).processes}
     for path in clock.parent.glob(f"{clock.name}-*"):
         process = processes.get(int(path.name.rpartition("-")[2]))
-        for line in path.read_text().splitlines() if process is not None else ():
+        if process is None:
+            continue
+        for line in path.read_text().splitlines():
             name, _, begin, end = line.split("|")
             found.setdefault(name, Counter()).update(_state(process, int(begin), int(end), way))
     return found
@@ -298,7 +325,7 @@ def _state(process: Process, begin: int, end: int, way: str) -> list[str]:
     return [state, "attached"] if way == ATTACHED else [state]
 
 
-# -- the table -----------------------------------------------------------------------------------------------------------
+# -- the table -----------------------------------------------------------------------------------------------------
 
 
 def differences_in(found: Mapping[str, Any]) -> int:

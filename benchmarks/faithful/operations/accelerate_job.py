@@ -8,7 +8,7 @@ warnings.simplefilter("ignore")
 
 import accelerate  # noqa: E402
 import torch  # noqa: E402
-from training import STEPS, Net, do, halved, loaded, saved, tell, pace  # noqa: E402
+from training import STEPS, Net, do, halved, loaded, pace, saved, tell  # noqa: E402
 
 
 def states(accelerator, model, optimizer, step, rows):

@@ -49,7 +49,7 @@ def stochastic_weight_averaging(model, optimizer, step, batch):
 def moving_average_by_hand(model, optimizer, step, batch):
     average = kept("ema", lambda: copy.deepcopy(model).requires_grad_(False).eval())
     with torch.no_grad():
-        for mine, theirs in zip(average.parameters(), model.parameters()):
+        for mine, theirs in zip(average.parameters(), model.parameters(), strict=True):
             mine.lerp_(theirs, 0.1)
     return average(batch[0]), average.state_dict()
 

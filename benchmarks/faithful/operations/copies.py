@@ -205,8 +205,13 @@ def package(model, optimizer, step, batch):
 def dataclass_module(model, optimizer, step, batch):
     other = dataclasses.replace(model, gain=2.0)
     deep = copy.deepcopy(model)
-    return {"answers": (other(batch[0]), halved(deep)(batch[0]), model(batch[0])), "text": repr(model),
-            "fields": [each.name for each in dataclasses.fields(model)], "values": dataclasses.asdict(model)}  # fmt: skip
+    answers = other(batch[0]), halved(deep)(batch[0]), model(batch[0])
+    return {
+        "answers": answers,
+        "text": repr(model),
+        "fields": [each.name for each in dataclasses.fields(model)],
+        "values": dataclasses.asdict(model),
+    }
 
 
 @operation()

@@ -8,7 +8,7 @@ import warnings
 import torch
 from torch.ao.quantization import get_default_qconfig_mapping
 from torch.ao.quantization.quantize_fx import convert_fx, prepare_fx, prepare_qat_fx
-from training import DEAR, FEW, Convolutions, Net, halved, main, operation
+from training import DEAR, FEW, Convolutions, halved, main, operation
 
 warnings.simplefilter("ignore")
 

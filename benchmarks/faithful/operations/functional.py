@@ -2,9 +2,6 @@
 
 import collections
 import copy
-import cProfile
-import pstats
-import sys
 
 import torch
 from torch.func import functional_call, grad, hessian, jacrev, jvp, stack_module_state, vjp, vmap
@@ -100,22 +97,23 @@ def dispatch_mode_of_the_job(model, optimizer, step, batch):
     return _listened(Operators(), model, optimizer, batch)
 
 
+CALLS = collections.Counter()
+
+
 class Counted(torch.Tensor):
     """A tensor of the job's own kind, which sees each function that it is given to."""
 
-    calls = collections.Counter()
-
     @classmethod
     def __torch_function__(cls, function, types, args=(), kwargs=None):
-        cls.calls[getattr(function, "__name__", str(function))] += 1
+        CALLS[getattr(function, "__name__", str(function))] += 1
         return super().__torch_function__(function, types, args, kwargs or {})
 
 
 @operation(trains=False)
 def tensors_of_an_own_kind(model, optimizer, step, batch):
     loss = train(model, optimizer, (batch[0].as_subclass(Counted), batch[1]))
-    found = dict(Counted.calls)
-    Counted.calls.clear()
+    found = dict(CALLS)
+    CALLS.clear()
     return {"loss": loss.as_subclass(torch.Tensor), "calls": found}
 
 
@@ -149,43 +147,6 @@ def saved_tensors(model, optimizer, step, batch):
     old = torch.utils.checkpoint.checkpoint(model, batch[0].clone().requires_grad_(), use_reentrant=True)
     (again + old).sum().backward()
     return packed, [each.grad for each in model.parameters()]
-
-
-@operation()
-def profiler_of_the_job(model, optimizer, step, batch):
-    """Where the job's own profiler can start at all: operators by name, with their counts."""
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
-        loss_of(model, batch).backward()
-    return {"counts": sorted((each.key, each.count) for each in profiler.key_averages())}
-
-
-@operation()
-def python_profiler_of_the_job(model, optimizer, step, batch):
-    before = sys.getprofile()
-    sys.setprofile(None)
-    profile = cProfile.Profile()
-    profile.enable()
-    loss_of(model, batch).backward()
-    profile.disable()
-    sys.setprofile(before)
-    stats = pstats.Stats(profile).stats
-    return sorted((place[0], place[2], counts[0]) for place, counts in stats.items() if place[2] != "<built-in method>")
-
-
-@operation()
-def trace_function_of_the_job(model, optimizer, step, batch):
-    calls = []
-    before = sys.gettrace()
-
-    def trace(frame, event, argument):
-        calls.append(frame.f_code.co_name)
-
-    sys.settrace(trace)
-    try:
-        loss_of(model, batch).backward()
-    finally:
-        sys.settrace(before)
-    return calls
 
 
 @operation()

@@ -8,7 +8,7 @@ import warnings
 import lightning
 import torch
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint, StochasticWeightAveraging
-from training import STEPS, digest, do, halved, loaded, saved, tell, pace
+from training import STEPS, digest, do, halved, loaded, pace, saved, tell
 
 warnings.simplefilter("ignore")
 logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)

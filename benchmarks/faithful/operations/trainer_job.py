@@ -11,7 +11,7 @@ warnings.simplefilter("ignore")
 import torch  # noqa: E402
 import transformers  # noqa: E402
 from accelerate.utils import extract_model_from_parallel  # noqa: E402
-from training import STEPS, do, halved, loaded, saved, tell, pace  # noqa: E402
+from training import STEPS, do, halved, loaded, pace, saved, tell  # noqa: E402
 
 
 class Rows(torch.utils.data.Dataset):

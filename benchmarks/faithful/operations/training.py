@@ -138,7 +138,7 @@ def tell(name, step, part, thing):
 @functools.cache
 def _clock():
     path = os.environ.get("ZOO_CLOCK")
-    return open(f"{path}-{os.getpid()}", "a", buffering=1) if path else None  # noqa: PTH123, SIM115 - to the end
+    return open(f"{path}-{os.getpid()}", "a", buffering=1) if path else None  # noqa: PTH123 - to the end
 
 
 def watch_clock(name, step, begin):

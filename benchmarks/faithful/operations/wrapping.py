@@ -170,13 +170,14 @@ def overridden_call(model, optimizer, step, batch):
     return model(batch[0]), halved(copy.deepcopy(model))(batch[0]), OwnCall.calls
 
 
+SET = []
+
+
 class Guarded(Net):
     """Refuses attributes that it does not know, and tells what was set."""
 
-    told = []
-
     def __setattr__(self, name, value):
-        Guarded.told.append(name)
+        SET.append(name)
         super().__setattr__(name, value)
 
     def __getattribute__(self, name):
@@ -188,7 +189,7 @@ class Guarded(Net):
 @operation(Guarded)
 def guarded_attributes(model, optimizer, step, batch):
     model.mark = step
-    found, Guarded.told[:] = list(Guarded.told), []
+    found, SET[:] = list(SET), []
     return found, model(batch[0]), halved(copy.deepcopy(model))(batch[0])
 
 

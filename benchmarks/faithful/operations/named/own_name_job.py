@@ -8,8 +8,9 @@ import torch
 
 sys.path.insert(1, str(Path(__file__).resolve().parent.parent))
 
-import steptime  # noqa: E402
-from training import STEPS, Net, do, tell, train, pace  # noqa: E402
+from training import STEPS, Net, do, pace, tell, train
+
+import steptime
 
 
 def own_module(step):
