@@ -156,8 +156,15 @@ def _add(rows: dict[str, Any], way: str, one: Run, other: Run, run: Run) -> None
             row.setdefault("differs", {})[way] = {"steps": len(found), "first": first, "how": found[first][:160]}
     streams = [each for each in _differing(one.streams, run.streams) if each not in rows[STREAMS]["unstable"]]
     if streams or run.trouble:
-        how = "; ".join([*streams, run.trouble] if run.trouble else streams)
+        how = "; ".join([*(_line(each, one, run) for each in streams), *([run.trouble] if run.trouble else [])])
         rows[STREAMS].setdefault("differs", {})[way] = {"steps": len(streams), "first": 0, "how": how}
+
+
+def _line(stream: str, one: Run, run: Run) -> str:
+    """A stream with the first line that one of the two runs alone has."""
+    lines, others = one.streams[stream].splitlines(), run.streams[stream].splitlines()
+    more = [line for line in others if line not in lines] or [line for line in lines if line not in others]
+    return f"{stream}: {more[0][:160]}" if more else f"{stream}: {len(others)} lines for {len(lines)}"
 
 
 # -- one run ---------------------------------------------------------------------------------------------------------

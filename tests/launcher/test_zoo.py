@@ -66,7 +66,7 @@ def test_a_difference_is_told_with_its_first_step_and_what_varies_by_itself_is_n
     rows = zoo.rows_of(run_of(bare), run_of(other), {zoo.WATCHED: run_of(failed, 1), zoo.CAUGHT: run_of(bare)})
     assert rows["copy"]["unstable"] == ["bytes"]
     assert rows["copy"]["differs"] == {zoo.WATCHED: {"steps": 1, "first": 3, "how": "TypeError: no"}}
-    assert rows[zoo.STREAMS]["differs"] == {zoo.WATCHED: {"steps": 1, "first": 0, "how": "exit status"}}
+    assert rows[zoo.STREAMS]["differs"] == {zoo.WATCHED: {"steps": 1, "first": 0, "how": "exit status: 1"}}
     assert rows["copy"]["states"] == {"plain": 4}
     assert zoo.differences_in({"copies": {"rows": rows}}) == 2
 

@@ -132,7 +132,13 @@ def _feed(whole, thing):
 
 def tell(name, step, part, thing):
     """One line of what must be equal."""
-    print(f"= {name}|{step}|{part}{RANK}|{digest(thing)}", flush=True)
+    _line(f"= {name}|{step}|{part}{RANK}|{digest(thing)}")
+
+
+def _line(text):
+    """In one piece, as ranks share a stream, which torchrun has unbuffered."""
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
 
 
 @functools.cache
@@ -154,7 +160,7 @@ def do(name, step, function, *arguments):
         parts = function(*arguments)
     except Exception as error:  # noqa: BLE001 - what an operation raises is part of what must be equal
         words = ADDRESS.sub("0x", f"{type(error).__name__}: {error}".replace("\n", " "))[:300]
-        print(f"! {name}|{step}|raised{RANK}|{words}", flush=True)
+        _line(f"! {name}|{step}|raised{RANK}|{words}")
         parts = {}
     watch_clock(name, step, begin)
     for part, thing in parts.items() if isinstance(parts, dict) else [("outcome", parts)]:
