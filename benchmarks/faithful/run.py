@@ -87,7 +87,15 @@ def write_table(kept: Mapping[str, Any]) -> None:
     head = "; ".join(f"{name} {', '.join(values)}" for name, values in taken.items())
     text = TABLE.read_text(encoding="utf-8")
     before, _, rest = text.partition(BEGIN)
-    lines = [BEGIN, "", f"Taken with {head}.", "", *zoo.tables(kept), "", END]
+    lines = [
+        BEGIN,
+        "",
+        f"Taken with {head}.",
+        "",
+        *zoo.tables({job.name: kept.get(job.name, zoo.NOT_RUN) for job in zoo.JOBS}),
+        "",
+        END,
+    ]
     TABLE.write_text(before + "\n".join(lines) + rest.partition(END)[2], encoding="utf-8")
 
 

@@ -39,6 +39,8 @@ OPTIONS = {WATCHED: (), CAUGHT: ("--no-profile", "--catch", "every 3")}
 STATES = ("start", "discovery", "lines", "profiled", "stacks", "off", "plain", "caught", "standby", "attached")
 """Of the watch while an operation was done: before discovery; each instrument; the watch off; nothing but the watch; a
 step that --catch looked into; a job in standby before anybody attached; all that was done under `attach`."""
+NOT_RUN: dict[str, Any] = {"rows": {}}
+"""Of a job that the table is to name all the same."""
 STREAMS, RAISED = "exit status and streams", "raised"
 
 
@@ -349,6 +351,8 @@ def tables(found: Mapping[str, Any]) -> list[str]:
             lines.append(
                 f"| *{job.about}* |" + " |" * len(STATES) + f" skipped: no {', '.join(piece['skipped'])} here |"
             )
+        elif piece == NOT_RUN:
+            lines.append(f"| *{job.about}* |" + " |" * len(STATES) + " not run yet |")
         elif piece:
             rows = sorted(piece["rows"].items(), key=lambda each: (each[0] == STREAMS, each[0]))
             left = piece["left out without"]
