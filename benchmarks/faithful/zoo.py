@@ -112,7 +112,7 @@ def compared(job: Job, ways: Sequence[str] = WAYS, operations: Sequence[str] = (
     one, other = (seen(job, BARE, operations) for _ in range(2))
     rows = rows_of(one, other, {way: seen(job, way, operations) for way in ways})
     left = [name for name, of in PARTLY.items() if of == job.name]
-    return {"rows": rows, "left out without": missing(left)}
+    return {"rows": rows, "left out without": missing(left), "ways": list(ways)}
 
 
 def rows_of(one: Run, other: Run, runs: Mapping[str, Run]) -> dict[str, dict[str, Any]]:
@@ -356,7 +356,7 @@ def tables(found: Mapping[str, Any]) -> list[str]:
         elif piece:
             rows = sorted(piece["rows"].items(), key=lambda each: (each[0] == STREAMS, each[0]))
             left = piece["left out without"]
-            note = f" without {', '.join(left)}: their operations are left out" if left else ""
+            note = f" {', '.join(piece['ways'])}" + (f"; left out: operations of {', '.join(left)}" if left else "")
             lines.append(f"| **{job.about}** |" + " |" * len(STATES) + f"{note} |")
             lines += [f"| {name} | " + " | ".join(_cells(row)) + " |" for name, row in rows]
     rows = [row for piece in found.values() for row in piece.get("rows", {}).values()]
