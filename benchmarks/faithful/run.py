@@ -68,7 +68,7 @@ def main() -> None:
 
 
 def of_the_zoo(options: argparse.Namespace) -> dict[str, Any]:
-    """Runs the jobs of the zoo, none of them where other scripts are asked for; the table is made anew behind each."""
+    """Runs the jobs of the zoo, none of them where other scripts are asked for; the table is made anew behind each, but not of the quick part."""
     kept = read(options.name).get(ZOO_SECTION, {})
     wanted = () if options.scripts else list(zoo.chosen(options.quick, options.zoo or ()))
     for job in wanted:
@@ -76,7 +76,8 @@ def of_the_zoo(options: argparse.Namespace) -> dict[str, Any]:
             kept[job.name] = {"about": machine(), **zoo.compared(job)}
             keep(options.name, ZOO_SECTION, job.name, kept[job.name])
             print("\n".join(zoo.tables({job.name: kept[job.name]})), flush=True)
-            write_table(kept)
+            if not options.quick:
+                write_table(kept)
     return {job.name: kept[job.name] for job in wanted}
 
 
