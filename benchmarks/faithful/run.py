@@ -68,8 +68,8 @@ def main() -> None:
 
 
 def of_the_zoo(options: argparse.Namespace) -> dict[str, Any]:
-    """Runs the jobs of the zoo, none where other scripts are asked for. Behind each the table is made anew, but not of the
-    quick part."""
+    """Runs the jobs of the zoo, none where other scripts are asked for. Behind each the table is made anew, but not
+    where only the quick part is asked for."""
     kept = read(options.name).get(ZOO_SECTION, {})
     wanted = () if options.scripts else list(zoo.chosen(options.quick, options.zoo or ()))
     for job in wanted:
