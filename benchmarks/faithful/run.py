@@ -1,12 +1,14 @@
 """The same job bare and under steptime: what is not the same?
 
-    python -m benchmarks.faithful.run [--quick] [--scripts FOLDER_OR_FILE ...] [--name MACHINE]
+    python -m benchmarks.faithful.run [--quick] [--scripts FOLDER_OR_FILE ...] [--zoo [JOB ...]] [--name MACHINE]
 
 Every job runs twice bare and once watched, each time in a copy of its folder. What differs between the two bare runs (a
 time that is printed) cannot be compared and is a dash; everything else must be equal to the bit. The jobs that look at
-themselves and the ways to end are those of tests/launcher/test_faithfulness.py. Writes into
-benchmarks/results/<name>.json, job by job, and ends with 1 where there was a difference; --continue takes only the jobs
-that are not there yet.
+themselves and the ways to end are those of tests/launcher/test_faithfulness.py; the zoo of operations is zoo.py, whose
+table goes into docs/compatibility.md. Writes into benchmarks/results/<name>.json, job by job, and ends with 1 where
+there was a difference; --continue takes only the jobs that are not there yet. Run it with a Python that has the
+frameworks of the zoo (lightning, transformers, accelerate, peft, cloudpickle, joblib, onnx, onnxscript, torchao,
+nbclient, ipykernel): without one its operations are skipped, and the table says so.
 """
 
 from __future__ import annotations
@@ -26,11 +28,14 @@ from types import ModuleType
 from typing import Any
 
 from benchmarks.clinic.cases import CASES
+from benchmarks.faithful import zoo
 from benchmarks.kept import USUAL_NAME, keep, machine, read
 from benchmarks.started import STEPTIME
 
 ROOT = Path(__file__).parents[2]
-SECTION, LOOKING = "faithful", "looking at themselves"
+SECTION, LOOKING, ZOO_SECTION = "faithful", "looking at themselves", "zoo"
+TABLE = ROOT / "docs" / "compatibility.md"
+BEGIN, END = "<!-- made by `python -m benchmarks.faithful.run --zoo`: begin -->", "<!-- end of what was made -->"
 ZOO, FAULTS, CLINIC = ROOT / "tests/probe/zoo", ROOT / "tests/jobs/faults/scripts", ROOT / "benchmarks/clinic/jobs"
 FULL = (ZOO, FAULTS, CLINIC, ROOT / "examples")
 QUICK = tuple(ZOO / f"{name}.py" for name in ("gan", "lbfgs", "numpy_batches", "spawned", "loader_schedule_eval"))
@@ -46,6 +51,9 @@ PROPERTIES = ("exit status", "stdout", "stderr", "files", *STATES)
 
 def main() -> None:
     options = arguments()
+    operations = of_the_zoo(options)
+    if options.zoo is not None:
+        sys.exit(1 if zoo.differences_in(operations) else 0)
     found = read(options.name).get(SECTION, {}) if options.go_on else {}
     for script in scripts(options.scripts or (QUICK if options.quick else FULL)):
         if script.stem not in found:
@@ -56,13 +64,48 @@ def main() -> None:
         found[LOOKING] = {"about": machine(), "looking": looking(options.quick)}
         keep(options.name, SECTION, LOOKING, found[LOOKING])
     print("\n".join(tables(found)))
-    sys.exit(1 if differences_in(found) else 0)
+    sys.exit(1 if differences_in(found) + zoo.differences_in(operations) else 0)
+
+
+def of_the_zoo(options: argparse.Namespace) -> dict[str, Any]:
+    """Runs the jobs of the zoo, none where other scripts are asked for. Behind each the table is made anew, but not
+    where only the quick part is asked for."""
+    kept = read(options.name).get(ZOO_SECTION, {})
+    wanted = () if options.scripts else list(zoo.chosen(options.quick, options.zoo or ()))
+    for job in wanted:
+        if job.name not in kept or not options.go_on:
+            kept[job.name] = {"about": machine(), **zoo.compared(job)}
+            keep(options.name, ZOO_SECTION, job.name, kept[job.name])
+            print("\n".join(zoo.tables({job.name: kept[job.name]})), flush=True)
+            if not options.quick:
+                write_table(kept)
+    return {job.name: kept[job.name] for job in wanted}
+
+
+def write_table(kept: Mapping[str, Any]) -> None:
+    """Puts the zoo's table between its two marks in docs/compatibility.md."""
+    abouts = [piece["about"] for piece in kept.values()]
+    taken = {name: sorted({str(about[name]) for about in abouts}) for name in ("python", "torch", "commit", "date")}
+    head = "; ".join(f"{name} {', '.join(values)}" for name, values in taken.items())
+    text = TABLE.read_text(encoding="utf-8")
+    before, _, rest = text.partition(BEGIN)
+    lines = [
+        BEGIN,
+        "",
+        f"Taken with {head}.",
+        "",
+        *zoo.tables({job.name: kept.get(job.name, zoo.NOT_RUN) for job in zoo.JOBS}),
+        "",
+        END,
+    ]
+    TABLE.write_text(before + "\n".join(lines) + rest.partition(END)[2], encoding="utf-8")
 
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--quick", action="store_true", help="five jobs and a few endings")
     parser.add_argument("--scripts", nargs="+", type=Path, help="files, or folders of them, instead of ours")
+    parser.add_argument("--zoo", nargs="*", metavar="JOB", help="the zoo of operations alone, or jobs of it")
     parser.add_argument("--continue", dest="go_on", action="store_true", help="leave out what the file has already")
     parser.add_argument("--name", default=USUAL_NAME, help="of the machine, for the file of results")
     return parser.parse_args()

@@ -1,0 +1,76 @@
+"""What people do with a model in mid-training gives the same under `steptime run`, in every state of the watch: a few
+operations of the zoo of benchmarks/faithful, each behind all of 61 steps. All of them:
+`python -m benchmarks.faithful.run --zoo`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from benchmarks.faithful import zoo
+
+pytest.importorskip("torch")
+
+JOBS = {job.name: job for job in zoo.JOBS}
+OPERATIONS = {
+    "copies": (
+        "deepcopy by hand",
+        "deepcopy with an own state",
+        "shallow copy",
+        "copied dict",
+        "saved module with an own state",
+        "saved graph module that is trained",
+        "package",
+        "weak references",
+    ),
+    "functional": ("ensemble", "function mode of the job", "tensors of an own kind", "who holds what"),
+    "wrapping": ("other class", "overridden call", "wrapper with getattr", "guarded attributes", "layers come and go"),
+    "scripted": ("jit trace of a method", "jit script of a copy", "jit script of backward", "symbolic trace"),
+}
+"""None of these has parts in which two bare runs differ."""
+REACHED = {"start", "discovery", "lines", "profiled", "plain"}
+"""States that a run of 61 steps comes to on any machine."""
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_what_users_do_in_mid_training_is_the_same(name: str) -> None:
+    with ThreadPoolExecutor(2) as both:
+        bare, watched = both.map(lambda way: zoo.seen(JOBS[name], way, OPERATIONS[name]), (zoo.BARE, zoo.WATCHED))
+    assert {each for each, _, _ in bare.told} == set(OPERATIONS[name])
+    assert not [key for key in bare.told if key[2].startswith(zoo.RAISED)]
+    different = [key for key in bare.told.keys() | watched.told.keys() if bare.told.get(key) != watched.told.get(key)]
+    assert different == []
+    assert bare.streams == watched.streams
+    assert all(set(counts) >= REACHED for counts in watched.states.values())
+
+
+def test_own_module_called_steptime() -> None:
+    job = JOBS["own_name"]
+    with ThreadPoolExecutor(2) as both:
+        bare, watched = both.map(lambda way: zoo.seen(job, way), (zoo.BARE, zoo.WATCHED))
+    assert watched.told == bare.told
+    assert watched.streams == bare.streams
+
+
+def run_of(told: dict[tuple[str, int, str], str], status: int = 0) -> zoo.Run:
+    return zoo.Run(told, {"exit status": str(status)}, {"copy": Counter(plain=2)})
+
+
+def test_a_difference_is_told_with_its_first_step_and_what_varies_by_itself_is_not() -> None:
+    bare = {("copy", 3, "answer"): "a", ("copy", 4, "answer"): "b", ("copy", 3, "bytes"): "c"}
+    other = bare | {("copy", 3, "bytes"): "d"}
+    failed = {("copy", 3, "bytes"): "e", ("copy", 4, "answer"): "b", ("copy", 3, "raised"): "TypeError: no"}
+    rows = zoo.rows_of(run_of(bare), run_of(other), {zoo.WATCHED: run_of(failed, 1), zoo.CAUGHT: run_of(bare)})
+    assert rows["copy"]["unstable"] == ["bytes"]
+    assert rows["copy"]["differs"] == {zoo.WATCHED: {"steps": 1, "first": 3, "how": "TypeError: no"}}
+    assert rows[zoo.STREAMS]["differs"] == {zoo.WATCHED: {"steps": 1, "first": 0, "how": "exit status: 1"}}
+    assert rows["copy"]["states"] == {"plain": 4}
+    assert zoo.differences_in({"copies": {"rows": rows}}) == 2
+
+
+def test_what_was_not_run_is_said() -> None:
+    lines = zoo.tables({"lightning": {"skipped": ["lightning"]}})
+    assert [line for line in lines if "Lightning" in line and line.endswith("skipped: no lightning here |")]
