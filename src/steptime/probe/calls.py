@@ -148,7 +148,12 @@ def change(module: torch.nn.Module, around: Callable[[Call], Call]) -> None:
 
 def _as_torch(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     compiled = module._compiled_call_impl
-    return (module._call_impl if compiled is None else compiled)(*args, **kwargs)
+    try:
+        return (module._call_impl if compiled is None else compiled)(*args, **kwargs)
+    except BaseException as error:
+        # A bare raise adds no frame, so this takes ours out of the user's traceback (Python >= 3.11).
+        error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next
+        raise
 
 
 def _know(module: torch.nn.Module) -> None:

@@ -36,7 +36,7 @@ from torch.utils.data._utils import fetch as torch_fetch, worker as torch_worker
 from steptime.journal import RECORD, SPAWNED, Kind, append_to, busy_flags
 from steptime.probe import datasets, sites
 from steptime.probe.items import ItemLook
-from steptime.probe.objects import ObjectNumbers, SideTable
+from steptime.probe.objects import ObjectNumbers, SideTable, unasked
 from steptime.probe.recorder import append_facts
 from steptime.probe.sampling import LineSampler
 
@@ -352,7 +352,8 @@ def _look(thread: int, fetching: FrameType | None = None) -> None:
         if mine is not None and fetching is None:
             mine.begin(thread)
         elif mine is not None and fetching is not None:
-            mine.end(thread, fetching.f_locals.get("data"))
+            with unasked():
+                mine.end(thread, fetching.f_locals.get("data"))
     except Exception:  # noqa: BLE001 - the probe's boundary: nothing is known of the items
         _looking.discard(thread)
         if worker is not None:

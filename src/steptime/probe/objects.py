@@ -17,6 +17,13 @@ import torch
 T = TypeVar("T")
 
 
+unasked = torch._C.DisableTorchFunction
+"""Context in which tensors tell their properties without a word to torch function modes or classes of the job's."""
+being_traced = torch._C._get_tracing_state
+"""Whether torch.jit.trace runs in this thread: it would write what is asked of a tensor, its shape too, into its
+graph."""
+
+
 def tensors_in(value: Any) -> Iterator[Any]:
     """Those of arguments, batches and results, whatever they are packed in."""
     if isinstance(value, torch.Tensor):

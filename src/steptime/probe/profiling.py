@@ -44,7 +44,10 @@ class OpenRanges:
     def begin(self) -> None:
         """Listens. Raises AttributeError where torch opens its ranges in another way."""
         packet = torch.ops.profiler._record_function_enter_new
-        self._original, packet._op = packet._op, self
+        self._original, builtins = packet._op, torch.jit._builtins._get_builtin_table()
+        if (name := builtins.get(id(self._original))) is not None:
+            builtins[id(self)] = name  # what TorchScript looks up
+        packet._op = self
 
     def __call__(self, *arguments: Any) -> Any:
         """Opens a range. It is kept in the same step of the interpreter: a window may be ended between two."""
@@ -68,6 +71,7 @@ class OpenRanges:
         packet = torch.ops.profiler._record_function_enter_new
         if packet._op is self:
             packet._op = self._original
+            torch.jit._builtins._get_builtin_table().pop(id(self), None)
         for opened in self._ranges:
             torch.ops.profiler._record_function_exit._RecordFunction(opened)
         self._ranges = []

@@ -25,7 +25,7 @@ from steptime.probe import backwards, calls, device, identity, loader, switched_
 from steptime.probe.bars import BarMark
 from steptime.probe.inlay import Inlay
 from steptime.probe.memory import exhausted
-from steptime.probe.objects import ConstructionWatch, ObjectNumbers, Owners, torch_optimizer
+from steptime.probe.objects import ConstructionWatch, ObjectNumbers, Owners, torch_optimizer, unasked
 from steptime.probe.patches import (
     BackwardTimer,
     Follower,
@@ -216,7 +216,9 @@ class Session:
         if (number := self.numbers.of(optimizer)[0]) not in self.described:
             self.described[number] = None
             self._open()
-            self.recorder.fact("optimizer", **identity.optimizer_facts(optimizer, number))
+            with unasked():
+                facts = identity.optimizer_facts(optimizer, number)
+            self.recorder.fact("optimizer", **facts)
             self._new_models.install(self.roots)
         if begin >= self.quiet.until and get_ident() == self.quiet.trainer:
             self.counter.update_begins(number)
@@ -320,7 +322,9 @@ class Session:
         number, new = self.numbers.of(module)
         if not new and any(root.alive and root.identity == number for root in self.roots):
             return
-        self.recorder.fact("root", **identity.root_facts(module, number))
+        with unasked():
+            facts = identity.root_facts(module, number)
+        self.recorder.fact("root", **facts)
         patch = RootTimer(self, module, number)
         patch.install()
         self.roots[:] = [*(root for root in self.roots if root.module is not None), patch]
@@ -420,7 +424,8 @@ def resume(script: Stage, recorder: Recorder, boundary: int) -> None:
     """Goes on with a script. Where it holds the job, it does so from the boundary on: on a busy machine milliseconds
     may lie between."""
     paused = recorder.pauses
-    next(script, None)
+    with unasked():
+        next(script, None)
     if recorder.pauses != paused:
         recorder.pause(boundary)
 
