@@ -169,6 +169,8 @@ class ProfilerWindow:
             return "the training thread is not the main one, which Kineto wants"
         if in_compiled_call():
             return "a step ends inside of a compiled function, whose own range the profiler would cut"
+        if self.stacks and torch._C._len_torch_function_stack():
+            return "a mode of the job's would see what torch asks of parameters for its stacks"
         specification = getattr(sys.modules.get("torch._dynamo"), "__spec__", None)
         if getattr(specification, "_initializing", False):
             return "another thread was importing torch._dynamo, which it imports too"

@@ -55,6 +55,10 @@ class GarbageWatch:
     callback, the user's KeyboardInterrupt is raised there, where the collector can only print and drop it. So the
     callback is made of C functions alone: `getattr(stamps, "start", info)` reads a property whose getter is `next`,
     which takes a reading of the clock and appends it.
+
+    The job can see it there: of a collection Python tells nobody else when it begins and how long it takes (`gc`'s
+    statistics only count, `sys.monitoring` has no such event). It stands first, so that who appends and pops again
+    takes away what is theirs.
     """
 
     def __init__(self, interval: Callable[[int, int, int, int], None]) -> None:
@@ -63,7 +67,7 @@ class GarbageWatch:
         self._callback = _stamper(self._readings)
 
     def install(self) -> None:
-        gc.callbacks.append(self._callback)
+        gc.callbacks.insert(0, self._callback)
 
     def remove(self) -> None:
         if self._callback in gc.callbacks:
