@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from steptime.probe.inlay import Inlay, Table
+from steptime.probe.inlay import Inlay, LaidTable
 
 Call = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
 """Calls a module with arguments."""
@@ -34,7 +34,7 @@ class CallWatch:
         """The call has ended, or raised."""
 
 
-class _Watched(Table[int, tuple[CallWatch, ...]]):
+class _Watched(LaidTable[int, tuple[CallWatch, ...]]):
     """Who is told of the calls of one module, by its identity."""
 
 
@@ -48,12 +48,12 @@ class _Everyone(_Watched):
 _watched = _Watched()
 _everyone: list[CallWatch] = []
 """Who is told of the calls of all modules."""
-_changed: Table[int, Call] = Table()
+_changed: LaidTable[int, Call] = LaidTable()
 """What is called in the place of a module: changes of a trial. Its identity is in `_watched`, too."""
 _known: dict[int, weakref.ref[torch.nn.Module]] = {}
 
 
-class _Open:
+class _OpenCall:
     """A call that is under way."""
 
     __slots__ = ("_begun",)
@@ -90,7 +90,7 @@ if not torch.compiler.is_dynamo_compiling() and "id"(self) in "watched":
 else:
     BODY
 """,
-    id=id, watched=_watched, changed=_changed, Open=_Open,
+    id=id, watched=_watched, changed=_changed, Open=_OpenCall,
 )  # fmt: skip
 
 

@@ -35,7 +35,7 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
-class Table(dict[K, V]):
+class LaidTable(dict[K, V]):
     """A dictionary that lines of ours can name: a constant of code has a hash, as code is a key in many tables."""
 
     __hash__ = object.__hash__  # type: ignore[assignment]

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from steptime.journal import Flag, Kind
-from steptime.probe.inlay import Inlay, Table
+from steptime.probe.inlay import Inlay, LaidTable
 from steptime.probe.loader import busy_shares, collated, fetched, tell_apart
 from steptime.probe.patches import Listener, now
 
@@ -65,7 +65,7 @@ class RangePatch:
         self._listener = listener
         self._known: dict[str, int] = {}
         self._short: set[str] = set()
-        self._opened: Table[int, tuple[int, int]] = Table()
+        self._opened: LaidTable[int, tuple[int, int]] = LaidTable()
         """Ranges of ours that are open: (head, begin) by the identity of their object."""
         target = torch.autograd.profiler.record_function
         self._inlays = (
