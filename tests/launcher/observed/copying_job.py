@@ -26,7 +26,7 @@ class Handwritten(torch.nn.Module):  # type: ignore[misc]
         self.head = torch.nn.Linear(8, 1)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.head(self.body(x))  # type: ignore[no-any-return]
+        return self.head(self.body(x))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Handwritten:
         new = self.__class__.__new__(self.__class__)

@@ -5,6 +5,7 @@ All other code of the probe is hidden from it (`compiler.hide_from_dynamo`); hid
 
 from __future__ import annotations
 
+import copyreg
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -20,6 +21,8 @@ def called(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
     return module._call_impl(*args, **kwargs)
 
 
+registry: Any = copyreg
+"""What unpickles objects, which the stubs of the standard library leave out."""
 dropped: list[float] = []
 """Probabilities of the dropouts that had no effect, outside of compiled regions."""
 
@@ -43,6 +46,8 @@ def recomputing(kind: Any) -> Any:
 
     def __reduce_ex__(self: Any, protocol: Any) -> Any:
         made, arguments, *rest = kind.__reduce_ex__(self, protocol)
+        if made is registry.__newobj__ and arguments == (type(self),):  # pickle wants that class, and no other
+            return registry._reconstructor, (kind, object, None), *rest
         return made, tuple(kind if each is type(self) else each for each in arguments), *rest
 
     inner = kind.forward
