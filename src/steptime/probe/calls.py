@@ -107,6 +107,7 @@ def remove_if_idle() -> None:
 
 def watch_all(watch: CallWatch) -> None:
     """From now on `watch` is told of the calls of all modules."""
+    install()
     if watch not in _everyone:
         _everyone.append(watch)
     _watched.__class__ = _Everyone
@@ -121,6 +122,7 @@ def unwatch_all(watch: CallWatch) -> None:
 def watch(module: torch.nn.Module, watch: CallWatch) -> None:
     """From now on `watch` is told of this module's calls, as the innermost of those who are, unless one of its kind is
     already."""
+    install()
     _know(module)
     if not any(type(each) is type(watch) for each in _watched[id(module)]):
         _watched[id(module)] += (watch,)
@@ -142,6 +144,7 @@ def is_watched(module: torch.nn.Module, watch: CallWatch) -> bool:
 def change(module: torch.nn.Module, around: Callable[[Call], Call]) -> None:
     """Puts `around(call)` in the place of every later call of a module, outside of its hooks; who watches it is told
     around that. A copy of the module is called as torch calls it. What is put there must not hold the module."""
+    install()
     _know(module)
     _changed[id(module)] = around(_changed.get(id(module), _as_torch))
 

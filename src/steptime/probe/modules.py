@@ -98,6 +98,7 @@ class ModuleRanges(calls.CallWatch):
 
     def end(self) -> None:
         calls.unwatch_all(self)
+        calls.remove_if_idle()
         while self._open:
             with contextlib.suppress(RuntimeError):  # one that was about to begin
                 self._open.pop().__exit__(None, None, None)

@@ -90,7 +90,6 @@ def wrap_root(module: torch.nn.Module, wrap: Callable[[Callable[..., Any]], Call
         wrapped = wrap(lambda *args, **kwargs: call(reference(), args, kwargs))
         return lambda _, args, kwargs: wrapped(*args, **kwargs)
 
-    calls.install()
     calls.change(module, around)
 
 
@@ -148,7 +147,6 @@ class RootWatch(calls.CallWatch):
         self._depth[begun] -= 1
 
     def install(self) -> None:
-        calls.install()
         calls.watch_all(self)
 
     def remove(self) -> None:

@@ -214,7 +214,6 @@ class Compile(Applier):
         if chosen.get("mode") == "default":
             del chosen["mode"]
         compiled = torch.compile(traceable.called, **chosen)
-        calls.install()
         calls.change(module, lambda call: self._otherwise_as_before(compiled, call))
         self.applied = True
         self._roots += 1

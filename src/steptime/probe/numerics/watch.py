@@ -68,7 +68,6 @@ class OutputWatch:
 
             return looked_at
 
-        calls.install()
         calls.change(module, changed)
 
     def _look(self, name: str, output: Any) -> None:
