@@ -7,6 +7,7 @@ import gc
 import io
 import os
 import pickle
+import re
 import sys
 import types
 from collections.abc import Callable, Iterable, Iterator
@@ -96,7 +97,7 @@ def results(model: Any, x: torch.Tensor, step: int) -> Iterator[str]:
         try:
             made[name] = make()
         except Exception as error:
-            yield f"{name} {type(error).__name__} {error}"
+            yield f"{name} {failure(error)}"
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(1.01)
@@ -104,13 +105,18 @@ def results(model: Any, x: torch.Tensor, step: int) -> Iterator[str]:
             try:
                 yield f"{name} {each(x).sum().item().hex()}"
             except Exception as error:
-                yield f"{name} {type(error).__name__} {error}"
+                yield f"{name} {failure(error)}"
     for name, make in {"trace": lambda: torch.jit.trace(model, x).code, "script": scripted}.items():
         if step % 4 == 3 or name == "trace":
             try:
                 yield f"{name} {make()}"
             except Exception as error:
-                yield f"{name} {type(error).__name__} {error}"
+                yield f"{name} {failure(error)}"
+
+
+def failure(error: Exception) -> str:
+    """Without addresses, which differ from run to run."""
+    return re.sub(r"at 0x[0-9a-f]+", "at …", f"{type(error).__name__} {error}")
 
 
 def scripted() -> str:
