@@ -226,7 +226,7 @@ def test_what_is_kept_is_none_of_the_garbage_collectors_business(heard: Heard) -
     finally:
         gc.enable()
     assert len(heard.kept) == 202
-    assert abs(tracked[True] - tracked[False]) < 20
+    assert abs(tracked[True] - tracked[False]) <= 200  # two small objects a pass, which end with it
 
 
 def test_a_range_with_one_possible_owner_is_known_by_its_name(ranges: Heard) -> None:
