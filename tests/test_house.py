@@ -342,3 +342,89 @@ def test_vendors_names_stand_in_one_table(modules: list[Module]) -> None:
 
 def test_every_room_has_its_floor_and_every_floor_its_room() -> None:
     assert {room_of(path) for path in FILES} - {"__init__"} == set(FLOOR)
+
+
+OWN_NAMES = {
+    "__init__.py": {"ending"},
+    "calls.py": {"_watched"},
+    "changes/trial.py": {"session", "none"},
+    "discovery.py": {"use"},
+    "inlay.py": {"node", "function", "statement"},
+    "lines.py": {"top", "LineTimeline"},
+    "loader.py": {"worker"},
+    "numerics/operators.py": {"born"},
+    "numerics/values.py": {"found"},
+    "patches.py": {"quiet"},
+    "ranges.py": {"quiet"},
+    "sampling.py": {"node", "called", "caller", "call", "function"},
+    "schedule.py": {"session", "window", "root"},
+    "session.py": {"session"},
+}
+"""Variables of the probe that hold objects of its own, by file; so do all whose names end in State."""
+HELD = {"self._function", "self._iterator", "self._loader", "self._module", "self._optimizer", "self.sampler"}
+"""Attributes of objects of the probe that may be the job's or torch's."""
+FOREIGN = {
+    "a function of torch's keeps its object and gets lines of ours": {"inlay.py self._function"},
+    "a traceback loses the frame of ours that the error went through": {
+        "calls.py error", "inject/sitecustomize.py error", "numerics/watch.py error",
+    },
+    "the import of torch is told once, and the loader is as before": {
+        "inject/sitecustomize.py exec_module", "inject/sitecustomize.py loader",
+    },
+    "Python asks for it: a line of a frame is told for a few steps": {
+        "lines.py frame", "lines.py each", "sampling.py frame", "sampling.py each",
+    },
+    "a descriptor in a class of torch's that hands out what was there": {
+        "discovery.py torch.Tensor", "loader.py owner", "loader.py base", "loader.py fetcher",
+        "loader.py instance.__dict__", "numerics/batches.py base", "objects.py torch.optim.Optimizer",
+    },
+    "torch's own switch, for a moment": {
+        "memory/allocations.py level", "profiling.py profile", "profiling.py profile.profiler", "profiling.py packet",
+    },
+    "a function of C that torch's constructors call": {"sites.py torch._C", "deadline.py _add_pending"},
+    "a change that a trial is to measure, of a function or a switch of torch's or Python's": {
+        "changes/loading.py DataLoader", "changes/loading.py torch.Tensor", "changes/models.py torch.backends.cudnn",
+        "changes/models.py functional", "changes/models.py torch.nn.functional", "changes/models.py torch_checkpoint",
+        "changes/models.py torch", "changes/outside.py torch", "changes/outside.py numpy.memmap",
+        "changes/outside.py os", "changes/precision.py functional", "changes/process.py torch",
+        "changes/process.py torch.backends.cudnn", "changes/process.py context", "changes/process.py newer",
+        "changes/process.py older", "changes/seeds.py torch", "changes/seeds.py torch.random",
+        "changes/seeds.py module", "changes/seeds.py seeded", "changes/updates.py Distributed",
+        "changes/updates.py owner", "changes/updates.py wrapper", "changes/updates.py fsdp",
+        "changes/updates.py torch.optim",
+        "changes/variant.py multiprocessing.process.BaseProcess",
+    },
+    "a change that a trial is to measure, where torch itself keeps it: a copy has it, or is torch's own": {
+        "changes/loading.py holder", "changes/models.py weight", "changes/models.py block",
+        "changes/precision.py module", "changes/process.py profiler.__dict__", "changes/updates.py model",
+        "changes/lengths.py self", "changes/lengths.py self.sampler",
+    },
+}  # fmt: skip
+"""Where the probe writes into what is not its own, and why nothing of the job's can be seen to change by it."""
+
+
+def written_into(module: Module) -> Iterator[str]:
+    """What a file assigns attributes of, or entries of whose `__dict__`, apart from its own `self`."""
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in {"setattr", "delattr", "object.__setattr__"}:
+            yield ast.unparse(node.args[0])
+        targets = node.targets if isinstance(node, ast.Assign | ast.Delete) else []
+        targets += [node.target] if isinstance(node, ast.AugAssign | ast.AnnAssign) else []
+        for target in (each for one in targets for each in (one.elts if isinstance(one, ast.Tuple) else [one])):
+            owner = ast.unparse(target.value) if isinstance(target, ast.Attribute | ast.Subscript) else ""
+            foreign = isinstance(target, ast.Attribute) and owner not in {"self", "cls"}
+            if foreign or "__dict__" in owner or owner.startswith("vars("):
+                yield owner
+
+
+def test_the_probe_stores_nothing_in_what_is_not_its_own(modules: list[Module]) -> None:
+    found = {
+        f"{name} {owner}"
+        for module in modules
+        if module.name.startswith("probe/")
+        for name in [module.name.removeprefix("probe/")]
+        for owner in written_into(module)
+        if owner.partition(".")[0] not in OWN_NAMES.get(name, ()) and not owner.endswith("State")
+        if not owner.startswith("self.") or owner in HELD
+    }
+    assert found == {each for places in FOREIGN.values() for each in places}

@@ -3,9 +3,7 @@
 Every test runs the same command twice, bare and through `launch`, and compares. What is ours by design and left out
 of the comparison is named in observed_job.py: our environment variables, the finder that waits for torch (gone as
 soon as torch is there), our files in the recording, modules called steptime.*, and our entry in gc.callbacks. A
-function of torch that we have to wrap keeps its name, signature, documentation and source, but not its code object;
-and in a traceback through a timed module torch's own frame names the line that calls `_compiled_call_impl` instead of
-`_call_impl`, two lines away.
+function of torch that is timed keeps its object, name, signature, documentation and source, but not its code object.
 """
 
 from __future__ import annotations
@@ -13,7 +11,6 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -77,14 +74,7 @@ def other_pythons() -> list[str]:
 def properties(finished: subprocess.CompletedProcess[bytes]) -> dict[str, Any]:
     assert finished.returncode == 0, finished.stderr.decode()
     first, *rest = finished.stdout.decode().splitlines()
-    seen = {**json.loads(first), "after the end": rest, "stderr": finished.stderr.decode()}
-    return {name: without_slot(value) if name.startswith("failure") else value for name, value in seen.items()}
-
-
-def without_slot(text: str) -> str:
-    """A traceback without the line of torch that calls a module: a timed root is called through the other of two."""
-    call = r"line \d+, in _wrapped_call_impl\n +return self\._(?:compiled_)?call_impl\(.*\)[^\n]*\n(?: +[\^~]+\n)?"
-    return re.sub(call, "in _wrapped_call_impl\n", text)
+    return {**json.loads(first), "after the end": rest, "stderr": finished.stderr.decode()}
 
 
 def differences(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
@@ -148,7 +138,7 @@ def compare_endings(folder: Path, words: Sequence[str]) -> None:
     alone, together = bare(words, folder), watched(words, folder)
     assert together.returncode == alone.returncode
     assert together.stdout.decode() == alone.stdout.decode()
-    assert without_slot(together.stderr.decode()) == without_slot(alone.stderr.decode())
+    assert together.stderr.decode() == alone.stderr.decode()
     manifest = json.loads((folder / "recording" / "manifest.json").read_text())
     assert manifest["exit_status"] == (alone.returncode if alone.returncode >= 0 else 128 - alone.returncode)
     assert manifest["ended_by_signal"] == (-alone.returncode if alone.returncode < 0 else None)

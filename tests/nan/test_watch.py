@@ -22,6 +22,7 @@ from steptime.launcher.launch import (  # noqa: E402
 )
 from steptime.launcher.outcome import NumericsOptions  # noqa: E402
 from steptime.nan.nonfinite import read_numerics  # noqa: E402
+from steptime.probe import backwards  # noqa: E402
 from steptime.probe.numerics.job import GrowingNumerics, Job  # noqa: E402
 from steptime.probe.numerics.watch import HOPELESS, Readings, Watch, gradient_norm  # noqa: E402
 
@@ -115,9 +116,14 @@ def test_what_cannot_be_written_down_never_reaches_the_job(tmp_path: Path, monke
 def test_losses_that_can_be_gone_through_once_are_left_to_torch(watch: Watch) -> None:
     weight = torch.ones(3, requires_grad=True)
     job = Job(watch)
-    backward = job._backward(torch.autograd.backward)
-    backward(each * weight[0] for each in weight)
-    backward([weight.sum()])
+    backwards.install()
+    backwards.watch(job)
+    try:
+        torch.autograd.backward(each * weight[0] for each in weight)
+        torch.autograd.backward([weight.sum()])
+    finally:
+        backwards.unwatch(job)
+        backwards.remove_if_idle()
     assert weight.grad is not None
     assert weight.grad.tolist() == [5.0, 2.0, 2.0]
     assert [len(values) for _, values in watch._readings.ready()] == []

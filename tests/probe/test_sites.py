@@ -51,10 +51,10 @@ def test_a_subclass_is_known_by_the_line_that_builds_it() -> None:
 def test_what_was_built_is_held_weakly() -> None:
     optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)
     key = id(optimizer)
-    assert key in sites._built
+    assert key in sites._built._known
     del optimizer
     gc.collect()
-    assert key not in sites._built
+    assert key not in sites._built._known
 
 
 def test_what_was_built_pickles_as_without_us(log: Any) -> None:
@@ -127,8 +127,8 @@ def test_a_dataset_is_not_kept_alive() -> None:
     dataset = torch.utils.data.TensorDataset(torch.zeros(4, 1))
     key = id(dataset)
     torch.utils.data.DataLoader(dataset)
-    assert key in sites._loaded
+    assert key in sites._loaded._known
     del dataset
     gc.collect()
-    assert key not in sites._loaded
+    assert key not in sites._loaded._known
     assert sites.site_of(torch.utils.data.DataLoader([1, 2])) is not None, "a list has no weak references"

@@ -25,7 +25,7 @@ from steptime.probe import sites
 from steptime.probe.datasets import Padded, padded_share, reads_tokens
 from steptime.probe.inputs import Inputs, InputWatch
 from steptime.probe.modules import named_modules
-from steptime.probe.objects import parameters_of
+from steptime.probe.objects import being_traced, parameters_of, unasked
 
 READS = frozenset(
     {"item", "tolist", "numpy", "cpu", "nonzero", "__bool__", "__float__", "__int__", "__index__", "is_nonzero"}
@@ -48,6 +48,7 @@ MOST_CALLED, MOST_NAMES = 2_000, 24
 OWN = "steptime."
 TORCH_CALLS = frozenset(dir(torch.Tensor)) | frozenset(dir(torch._C._VariableFunctions)) | frozenset(dir(torch._C._nn))
 """Names of torch's functions in C. A few methods of Python's own objects are called alike."""
+DEVICE = torch._C.TensorBase.device
 MOST_WALKS = 100
 """Calls of one function of a package from torch or the standard library, of which the user's line is looked for."""
 
@@ -242,8 +243,8 @@ class Discovery:
         elif role == UPDATE:
             self._holds()
             self._look(self._inputs.update, True)
-        elif role == EMBEDDING and self._padded:
-            with torch._C.DisableTorchFunction(), contextlib.suppress(RuntimeError):  # a nested tensor has no shape
+        elif role == EMBEDDING and self._padded and not being_traced():
+            with unasked(), contextlib.suppress(RuntimeError):  # a nested tensor has no shape
                 self._embedded.add(tuple(frame.f_locals["input"].shape))
 
     def _new(self, frame: FrameType) -> _Use:
@@ -306,7 +307,8 @@ class Discovery:
 
     def _batch(self, batch: Any) -> None:
         try:
-            found = padded_share(batch)
+            with unasked():
+                found = padded_share(batch)
         except Exception:  # noqa: BLE001 - the probe's boundary: a batch that cannot be read tells nothing
             return
         if found is not None:
@@ -341,8 +343,11 @@ class Discovery:
         self._module_depth += 1
 
     def _look(self, told: Callable[..., None], *arguments: Any) -> None:
+        if being_traced():
+            return
         try:
-            told(*arguments)
+            with unasked():
+                told(*arguments)
         except Exception:  # noqa: BLE001 - the probe's boundary: inputs of the user's kinds that cannot be looked at
             self._inputs.spoilt = True
 
@@ -350,7 +355,7 @@ class Discovery:
         if self._use(frame).role == USER:
             self._note(frame, id(name), lambda: f"torch.Tensor.{name}")
         if not self._loader_depth:
-            self._site(name, tensor.device.type, frame)
+            self._site(name, DEVICE.__get__(tensor).type, frame)
 
     def _site(self, name: str, device: str, frame: FrameType) -> None:
         place = sites.user_frame(frame, sites.LIBRARY)

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from steptime.probe.objects import modules_of
+from steptime.probe.objects import being_traced, modules_of, unasked
 
 MOST_CALLS = 1_000
 """Of models in the steps that are looked at."""
@@ -60,7 +60,7 @@ def size_of(arguments: tuple[Any, ...], named: Mapping[str, Any]) -> Size | None
     tensors = [(name, each) for name, each in given if isinstance(each, torch.Tensor)]
     if len(tensors) < sum(not isinstance(each, PLAIN) for _, each in given):
         return None  # a graph, a packed sequence, a list of images: nobody knows what its tensors' dimensions are
-    with torch._C.DisableTorchFunction():
+    with unasked():
         if any(each.layout is not torch.strided or each.is_nested for _, each in tensors):
             return None
         shapes = [(name, each.dtype in INTEGERS, tuple(each.shape)) for name, each in tensors if each.dim()]
@@ -140,8 +140,7 @@ class InputWatch:
     def returned(self, result: Any) -> None:
         """The call has ended."""
         if self._open is not None:
-            with torch._C.DisableTorchFunction():
-                self._open.output = tuple(tuple(each.shape) for each in _results(result) if not each.is_nested)
+            self._open.output = tuple(tuple(each.shape) for each in _results(result) if not each.is_nested)
             self._open = None
 
     def backward(self, begins: bool) -> None:
@@ -241,6 +240,8 @@ class InputCheck:
     def look(self, begin: int, arguments: tuple[Any, ...], named: Mapping[str, Any]) -> None:
         """A call of the model with gradients begins."""
         self.due = begin + PERIOD
+        if being_traced():
+            return
         size, tokens = size_of(arguments, named), self._inputs.tokens
         self._looks += 1
         length = size.length if size is not None else None

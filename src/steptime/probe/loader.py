@@ -36,7 +36,7 @@ from torch.utils.data._utils import fetch as torch_fetch, worker as torch_worker
 from steptime.journal import RECORD, SPAWNED, Kind, append_to, busy_flags
 from steptime.probe import datasets, sites
 from steptime.probe.items import ItemLook
-from steptime.probe.objects import ObjectNumbers
+from steptime.probe.objects import ObjectNumbers, SideTable, unasked
 from steptime.probe.recorder import append_facts
 from steptime.probe.sampling import LineSampler
 
@@ -101,9 +101,9 @@ FETCH, COLLATE, QUEUE, LOADER_START = int(Kind.FETCH), int(Kind.COLLATE), int(Ki
 KEPT_BYTES = 3 * 1024 * RECORD.size
 """What a worker keeps while the trainer has no folder yet (nothing has been trained): its newest 1024 batches."""
 LARGEST_NUMBER = 65535
-START = "_steptime_start"
-"""Attribute of an iterator (of torch's, never pickled) from its construction, or a further epoch of its workers, to the
-first batch that we see asked for: [begin, end, batches that were ordered]."""
+_starts: SideTable[list[int]] = SideTable()
+"""Of an iterator, from its construction, or a further epoch of its workers, to the first batch that we see asked for:
+[begin, end, batches that were ordered]."""
 
 now = time.perf_counter_ns
 pack = RECORD.pack
@@ -352,7 +352,8 @@ def _look(thread: int, fetching: FrameType | None = None) -> None:
         if mine is not None and fetching is None:
             mine.begin(thread)
         elif mine is not None and fetching is not None:
-            mine.end(thread, fetching.f_locals.get("data"))
+            with unasked():
+                mine.end(thread, fetching.f_locals.get("data"))
     except Exception:  # noqa: BLE001 - the probe's boundary: nothing is known of the items
         _looking.discard(thread)
         if worker is not None:
@@ -366,7 +367,7 @@ def _constructed(iterator: Any) -> None:
         return
     number = _LoaderState.number_of(iterator)
     _LoaderState.constructed = number
-    iterator.__dict__[START] = [begin, 0, 0]
+    _starts.keep(iterator, [begin, 0, 0])
     frame = sys._getframe(2)  # the iterator's own __init__, whose argument the loader is
     loader = frame.f_locals.get("loader")
     if loader is not None:
@@ -379,16 +380,16 @@ def _constructed(iterator: Any) -> None:
 
 def _reset(iterator: Any) -> None:
     """A further epoch of persistent workers begins (in the construction, which also asks, a start has begun)."""
-    start = iterator.__dict__.get(START)
+    start = _starts.of(iterator)
     if start is None or start[1]:  # or one that went by unwatched
-        iterator.__dict__[START] = [now(), 0, 0]
+        _starts.keep(iterator, [now(), 0, 0])
     if _LoaderState.number_of is not None:
         _LoaderState.number_of(iterator)
 
 
 def _index_put(iterator: Any) -> None:
     """The last of these before the first batch is the end of the start. Each batch that is taken orders another."""
-    start = iterator.__dict__.get(START)
+    start = _starts.of(iterator)
     if start is not None and start[2] < iterator._prefetch_factor * iterator._num_workers:
         start[1] = now()
         start[2] += 1
@@ -412,7 +413,7 @@ def _become_worker(information: Any) -> None:
 
 def next_begins(iterator: Any, number: int, begin: int) -> None:
     """The trainer asks for a batch: an iterator that has just started has done so by now."""
-    start = iterator.__dict__.pop(START, None)
+    start = _starts.take(iterator)
     if start is not None and _LoaderState.append is not None:
         _LoaderState.append(LOADER_START, 0, number, start[0], start[1] or begin)
     if look.wanted(number):

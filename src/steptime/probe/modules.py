@@ -1,9 +1,6 @@
 """Ranges around the calls of modules while torch's profiler records: which module its operators belong to.
 
-A descriptor in the place of nn.Module.__call__ hands out a call with a range around it, for the modules that were known
-when the window began, in the training thread. Nothing of it is there outside of a window, and nothing of it is ever
-part of a module: hooks, pickles and copies are the job's own. Dynamo finds the original on the class, and passes our
-frame by (see `compiler`).
+They are there for the modules that were known when the window began, in the training thread.
 """
 
 from __future__ import annotations
@@ -16,6 +13,7 @@ from typing import Any
 
 import torch
 
+from steptime.probe import calls
 from steptime.probe.objects import updated_by
 
 GRADIENT, LEAF, NUMBERS = torch._C.TensorBase.grad, torch._C.TensorBase.is_leaf, torch._C.TensorBase.numel
@@ -84,54 +82,37 @@ def _has_gradient(parameter: Any) -> bool:
     return bool(LEAF.__get__(parameter)) and GRADIENT.__get__(parameter) is not None
 
 
-class ModuleRanges:
+class ModuleRanges(calls.CallWatch):
     """The ranges of one window. `end` closes what is open: the profiler frees its events when it stops."""
 
     def __init__(self, named: Iterable[tuple[str, torch.nn.Module]]) -> None:
         self._names = {
             id(module): (weakref.ref(module), RANGE.format(path, type(module).__name__)) for path, module in named
         }
-        self._original: Any = None
         self._thread = get_ident()
         self._open: list[Any] = []
 
     def begin(self) -> None:
-        if not self._names:
-            return
-        self._original = torch.nn.Module.__dict__["__call__"]
-        torch.nn.Module.__call__ = self
+        if self._names:
+            calls.watch_all(self)
 
     def end(self) -> None:
-        if torch.nn.Module.__dict__["__call__"] is self:
-            torch.nn.Module.__call__ = self._original
+        calls.unwatch_all(self)
+        calls.remove_if_idle()
         while self._open:
             with contextlib.suppress(RuntimeError):  # one that was about to begin
                 self._open.pop().__exit__(None, None, None)
 
-    def __get__(self, instance: Any, owner: Any = None) -> Any:
-        if instance is None:
-            return self._original
-        call = self._original.__get__(instance, owner)  # a trial may have its own descriptor beneath
-        known = self._names.get(id(instance))
-        if known is None or known[0]() is not instance or get_ident() != self._thread:
-            return call
-        return self._timed(call, known[1])
+    def begins(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        known = self._names.get(id(module))
+        if known is None or known[0]() is not module or get_ident() != self._thread:
+            return None
+        made = torch._C._profiler._RecordFunctionFast(known[1])
+        self._open.append(made)
+        made.__enter__()
+        return made
 
-    def _timed(self, call: Any, name: str) -> Any:
-        opened, make = self._open, torch._C._profiler._RecordFunctionFast
-
-        def timed(*args: Any, **kwargs: Any) -> Any:
-            made = make(name)
-            opened.append(made)
-            made.__enter__()
-            try:
-                return call(*args, **kwargs)
-            except BaseException as error:
-                error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next
-                raise
-            finally:
-                if made in opened:  # else the window has ended in between, and closed it
-                    opened.remove(made)
-                    made.__exit__(None, None, None)
-
-        return timed
+    def ends(self, begun: Any) -> None:
+        if begun in self._open:  # else the window has ended in between, and closed it
+            self._open.remove(begun)
+            begun.__exit__(None, None, None)

@@ -10,9 +10,18 @@ from __future__ import annotations
 import itertools
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import torch
+
+T = TypeVar("T")
+
+
+unasked = torch._C.DisableTorchFunction
+"""Context in which tensors tell their properties without a word to torch function modes or classes of the job's."""
+being_traced = torch._C._get_tracing_state
+"""Whether torch.jit.trace runs in this thread: it would write what is asked of a tensor, its shape too, into its
+graph."""
 
 
 def tensors_in(value: Any) -> Iterator[Any]:
@@ -90,6 +99,36 @@ def local_values(gradient: Any) -> Any:
     if hasattr(gradient, "to_local"):
         gradient = gradient.to_local()
     return gradient.coalesce().values() if gradient.is_sparse else gradient
+
+
+class SideTable(Generic[T]):
+    """What we know of single objects of the user's, as long as they live: by identity, and never in the objects."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[weakref.ref[Any], T]] = {}
+
+    def keep(self, owner: Any, value: T) -> None:
+        """Of what cannot be held weakly, nothing is kept."""
+        number, known = id(owner), self._known
+
+        def forget(reference: weakref.ref[Any]) -> None:
+            if (found := known.get(number)) is not None and found[0] is reference:
+                del known[number]
+
+        try:
+            known[number] = weakref.ref(owner, forget), value
+        except TypeError:
+            known.pop(number, None)
+
+    def of(self, owner: Any) -> T | None:
+        found = self._known.get(id(owner))
+        return found[1] if found is not None and found[0]() is owner else None
+
+    def take(self, owner: Any) -> T | None:
+        """The same, and forgets it."""
+        value = self.of(owner)
+        self._known.pop(id(owner), None)
+        return value
 
 
 class Owners:

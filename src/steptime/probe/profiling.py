@@ -44,7 +44,10 @@ class OpenRanges:
     def begin(self) -> None:
         """Listens. Raises AttributeError where torch opens its ranges in another way."""
         packet = torch.ops.profiler._record_function_enter_new
-        self._original, packet._op = packet._op, self
+        self._original, builtins = packet._op, torch.jit._builtins._get_builtin_table()
+        if (name := builtins.get(id(self._original))) is not None:
+            builtins[id(self)] = name  # what TorchScript looks up
+        packet._op = self
 
     def __call__(self, *arguments: Any) -> Any:
         """Opens a range. It is kept in the same step of the interpreter: a window may be ended between two."""
@@ -68,6 +71,7 @@ class OpenRanges:
         packet = torch.ops.profiler._record_function_enter_new
         if packet._op is self:
             packet._op = self._original
+            torch.jit._builtins._get_builtin_table().pop(id(self), None)
         for opened in self._ranges:
             torch.ops.profiler._record_function_exit._RecordFunction(opened)
         self._ranges = []
@@ -190,6 +194,8 @@ class ProfilerWindow:
             return "the training thread is not the main one, which Kineto wants"
         if in_compiled_call():
             return "a step ends inside of a compiled function, whose own range the profiler would cut"
+        if self.stacks and torch._C._len_torch_function_stack():
+            return "a mode of the job's would see what torch asks of parameters for its stacks"
         specification = getattr(sys.modules.get("torch._dynamo"), "__spec__", None)
         if getattr(specification, "_initializing", False):
             return "another thread was importing torch._dynamo, which it imports too"

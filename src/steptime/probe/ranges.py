@@ -6,9 +6,7 @@ in here is paid for by each step of the job, out of a cold cache: hence so few o
 
 from __future__ import annotations
 
-import functools
 import sys
-from collections.abc import Callable
 from threading import get_ident
 from types import FrameType
 from typing import Any
@@ -16,6 +14,7 @@ from typing import Any
 import torch
 
 from steptime.journal import Flag, Kind
+from steptime.probe.inlay import Inlay, LaidTable
 from steptime.probe.loader import busy_shares, collated, fetched, tell_apart
 from steptime.probe.patches import Listener, now
 
@@ -38,32 +37,50 @@ SHORT_BATCH = 500_000
 for a boundary: to stamp both costs 9 us. The batches that are told apart are a fair sample: the next one always is."""
 
 
+ENTER = """
+if not torch.compiler.is_dynamo_compiling():
+    "entered"(self)
+BODY
+"""
+EXIT = """
+if not torch.compiler.is_dynamo_compiling() and "id"(self) in "opened":
+    try:
+        BODY
+    finally:
+        "left"(self, exc_type)
+else:
+    BODY
+"""
+
+
 class RangePatch:
-    """Reads the ranges that are opened through torch.autograd.profiler.record_function.
+    """Reads the ranges that are opened through torch.autograd.profiler.record_function, whose methods TorchScript
+    compiles, too: from their source.
 
     A name with one possible owner is known by the head of its record (see journal.head) until `forget`: its range is
     then only kept, without a look at the frame that opened it.
     """
 
     def __init__(self, listener: Listener) -> None:
-        self._target = torch.autograd.profiler.record_function
-        self._enter = self._target.__enter__
-        self._exit = self._target.__exit__
         self._listener = listener
         self._known: dict[str, int] = {}
         self._short: set[str] = set()
+        self._opened: LaidTable[int, tuple[int, int]] = LaidTable()
+        """Ranges of ours that are open: (head, begin) by the identity of their object."""
+        target = torch.autograd.profiler.record_function
+        self._inlays = (
+            Inlay(target.__enter__, ENTER, entered=self._entered),
+            Inlay(target.__exit__, EXIT, id=id, opened=self._opened, left=self._left),
+        )
 
     def install(self) -> None:
-        """Replaces the class's two methods. `_steptime` of an instance: (head, begin) of a range of ours."""
-        self._target._steptime = None
-        self._target.__enter__ = self._make_enter()
-        self._target.__exit__ = self._make_exit()
+        for inlay in self._inlays:
+            inlay.install()
 
     def remove(self) -> None:
-        self._target.__enter__ = self._enter
-        self._target.__exit__ = self._exit
-        if "_steptime" in vars(self._target):
-            del self._target._steptime
+        for inlay in self._inlays:
+            inlay.remove()
+        self._opened.clear()
 
     def forget(self) -> None:
         """A name may mean another one from now on: there is a new loader's iterator or optimiser."""
@@ -78,28 +95,24 @@ class RangePatch:
             self._known.pop(name, None)
         self._short.clear()
 
-    def _make_enter(self) -> Callable[..., Any]:
-        original, known, quiet, begins = self._enter, self._known, self._listener.quiet, self._begins
-
-        @functools.wraps(original)
-        def __enter__(self: Any) -> Any:
-            head = known.get(self.name, UNKNOWN)
-            if head:
-                begin = now()
-                if begin < quiet.until and head > 0:
-                    self._steptime = head, begin
-                else:
-                    begins(self, begin, sys._getframe(1))
-            return original(self)
-
-        return __enter__
+    def _entered(self, opened: Any) -> None:
+        """A range begins: the caller of the frame that calls us opens it."""
+        head = self._known.get(opened.name, UNKNOWN)
+        if head:
+            begin = now()
+            if begin < self._listener.quiet.until and head > 0:
+                self._opened[id(opened)] = head, begin
+            else:
+                self._begins(opened, begin, sys._getframe(2))
+        elif self._opened:
+            self._opened.pop(id(opened), None)  # of one that never was left, and is gone
 
     def _begins(self, opened: Any, begin: int, frame: FrameType) -> None:
         """A range of a name that is not known, or that somebody waits for."""
         try:
             found = self._look(opened.name, frame, begin)
             if found is not None:
-                opened._steptime = found
+                self._opened[id(opened)] = found
         except Exception as error:  # noqa: BLE001 - the probe's boundary: nothing of ours reaches the user
             self._listener.failed(error)
 
@@ -126,26 +139,16 @@ class RangePatch:
         if len(self._known) < KNOWN_NAMES:
             self._known[name] = head
 
-    def _make_exit(self) -> Callable[..., Any]:
-        original, quiet, records, ends = self._exit, self._listener.quiet, self._listener.quiet.records, self._ends
-
-        @functools.wraps(original)
-        def __exit__(self: Any, exc_type: Any, exc_value: Any, traceback: Any) -> Any:
-            nonlocal records
-            result = original(self, exc_type, exc_value, traceback)
-            opened = getattr(self, "_steptime", None)
-            if opened is not None:
-                end = now()
-                head, begin = opened
-                kind = head & 255
-                plain = kind == OPTIMIZER_STEP or (kind == LOADER_NEXT and quiet.together)
-                if plain and not exc_type and end < quiet.until and get_ident() == quiet.trainer:
-                    records += head + quiet.thread, begin, end
-                else:
-                    ends(self, head, begin, end, exc_type is not None)
-            return result
-
-        return __exit__
+    def _left(self, opened: Any, exc_type: Any) -> None:
+        """A range of ours has ended."""
+        end, quiet = now(), self._listener.quiet
+        head, begin = self._opened.pop(id(opened))
+        kind = head & 255
+        plain = kind == OPTIMIZER_STEP or (kind == LOADER_NEXT and quiet.together)
+        if plain and not exc_type and end < quiet.until and get_ident() == quiet.trainer:
+            quiet.records += head + quiet.thread, begin, end
+        else:
+            self._ends(opened, head, begin, end, exc_type is not None)
 
     def _ends(self, opened: Any, head: int, begin: int, end: int, failed: bool) -> None:
         """A range has ended: one that somebody waits for, or that there is more to say of."""

@@ -22,21 +22,21 @@ from typing import Any
 import torch
 
 from steptime.journal import Flag, Kind
-from steptime.probe import device, identity, loader, switched_off
+from steptime.probe import backwards, calls, device, identity, loader, switched_off
 from steptime.probe.allowance import Allowance
 from steptime.probe.bars import BarMark
+from steptime.probe.inlay import Inlay
 from steptime.probe.memory import exhausted
-from steptime.probe.objects import ConstructionWatch, ObjectNumbers, Owners, torch_optimizer
+from steptime.probe.objects import ConstructionWatch, ObjectNumbers, Owners, torch_optimizer, unasked
 from steptime.probe.patches import (
+    BackwardTimer,
     Follower,
-    FunctionPatch,
-    ModuleCallWatch,
+    InferenceWatch,
     NewModelWatch,
     Quiet,
-    RootPatch,
-    backward_wrapper,
-    interval_wrapper,
-    scaler_wrapper,
+    RootTimer,
+    save_timers,
+    scaler_timer,
 )
 from steptime.probe.ranges import RangePatch
 from steptime.probe.recorder import Recorder, finish_as_child
@@ -59,6 +59,10 @@ class GarbageWatch:
     callback, the user's KeyboardInterrupt is raised there, where the collector can only print and drop it. So the
     callback is made of C functions alone: `getattr(stamps, "start", info)` reads a property whose getter is `next`,
     which takes a reading of the clock and appends it.
+
+    The job can see it there: of a collection Python tells nobody else when it begins and how long it takes (`gc`'s
+    statistics only count, `sys.monitoring` has no such event). It stands first, so that who appends and pops again
+    takes away what is theirs.
     """
 
     def __init__(self, interval: Callable[[int, int, int, int], None]) -> None:
@@ -67,7 +71,7 @@ class GarbageWatch:
         self._callback = _stamper(self._readings)
 
     def install(self) -> None:
-        gc.callbacks.append(self._callback)
+        gc.callbacks.insert(0, self._callback)
 
     def remove(self) -> None:
         if self._callback in gc.callbacks:
@@ -129,7 +133,7 @@ class Session:
         self.saves = 0
         self.steps, self.ended = 0, StepNumber(self.recorder.journal)
         self.pace, self.untrained = Pace(), Untrained()
-        self.roots: list[RootPatch] = []
+        self.roots: list[RootTimer] = []
         self.watching = self.slowed = False  # slowed: the probe itself makes steps longer
         self.trial, self.catching = Follower(), Follower()
         self.logging: list[Follower] = []
@@ -141,40 +145,38 @@ class Session:
         self._make_patches()
 
     def _make_patches(self) -> None:
-        # One wrapper in both places: pickle looks torch.save up where it was defined.
-        save = functools.lru_cache(interval_wrapper(self, CHECKPOINT))
         self._ranges = RangePatch(self)
         self.iterators = Owners(self._ranges.forget)
         self.optimizers = Owners(self._ranges.forget)
         self._constructions = ConstructionWatch(self._optimizer_made)
-        self._steady: tuple[RangePatch | FunctionPatch, ...] = (
-            self._ranges,
-            FunctionPatch(torch.autograd, "backward", backward_wrapper(self, partial=False)),
-            FunctionPatch(torch.amp.GradScaler, "step", scaler_wrapper(self)),
-            FunctionPatch(torch, "save", save),
-            FunctionPatch(torch.serialization, "save", save),
-        )
-        self._gradient = FunctionPatch(torch.autograd, "grad", backward_wrapper(self, partial=True))
+        self._steady: list[RangePatch | Inlay] = [self._ranges, scaler_timer(self), *save_timers(self)]
+        self._backwards = BackwardTimer(self)
         self._garbage = GarbageWatch(self.recorder.interval)
-        self._module_calls = ModuleCallWatch(self.inferring)
+        self._inference = InferenceWatch(self.inferring)
         self._new_models = NewModelWatch(self.add_root, self.quiet)
 
     def install(self) -> None:
         """Starts listening. Raises whatever torch's layout makes fail; the caller switches off."""
-        for patch in (self._gradient, self._module_calls, self._constructions):
-            patch.install()
         self.watch_on()
+        for patch in (self._inference, self._constructions):
+            patch.install()
         self._garbage.install()
 
     def watch_on(self) -> None:
+        calls.install()
+        backwards.install()
         for patch in (*self._steady, *self.roots):
             patch.install()
+        backwards.watch(self._backwards)
         self.watching = True
 
     def watch_off(self) -> None:
         """Takes all patches away; steps go unseen until `watch_on`."""
         for patch in (*self._steady, *self.roots):
             patch.remove()
+        backwards.unwatch(self._backwards)
+        calls.remove_if_idle()
+        backwards.remove_if_idle()
         self.watching = False
 
     def switch_off(self, reason: str) -> None:
@@ -188,9 +190,9 @@ class Session:
         switched_off(reason)
 
     def stop_listening(self) -> None:
-        self.watch_off()
-        for patch in (self._gradient, self._module_calls, self._new_models, self._constructions, self._garbage):
+        for patch in (self._inference, self._new_models, self._constructions, self._garbage):
             patch.remove()
+        self.watch_off()
 
     def failed(self, error: Exception) -> None:
         """Something of ours has raised in the user's thread: it never reaches the user."""
@@ -224,7 +226,9 @@ class Session:
         if (number := self.numbers.of(optimizer)[0]) not in self.described:
             self.described[number] = None
             self._open()
-            self.recorder.fact("optimizer", **identity.optimizer_facts(optimizer, number))
+            with unasked():
+                facts = identity.optimizer_facts(optimizer, number)
+            self.recorder.fact("optimizer", **facts)
             self._new_models.install(self.roots)
         if begin >= self.quiet.until and get_ident() == self.quiet.trainer:
             self.counter.update_begins(number)
@@ -264,7 +268,7 @@ class Session:
                 return
             self.quiet.follow(get_ident())  # a thread that only infers was there first
         if not self.counter.backwards:
-            self._module_calls.remove()
+            self._inference.remove()
             self._open()
         self.counter.backward_begins()
 
@@ -291,8 +295,8 @@ class Session:
 
     @guarding
     def inferring(self, module: torch.nn.Module) -> None:
-        """See patches.ModuleCallWatch: a module is called again and again, and nothing learns."""
-        self._module_calls.remove()
+        """See patches.InferenceWatch: a module is called again and again, and nothing learns."""
+        self._inference.remove()
         self._open()
         self.add_root(module)
         self.counter.infer()
@@ -329,8 +333,10 @@ class Session:
         number, new = self.numbers.of(module)
         if not new and any(root.alive and root.identity == number for root in self.roots):
             return
-        self.recorder.fact("root", **identity.root_facts(module, number))
-        patch = RootPatch(self, module, number)
+        with unasked():
+            facts = identity.root_facts(module, number)
+        self.recorder.fact("root", **facts)
+        patch = RootTimer(self, module, number)
         patch.install()
         self.roots[:] = [*(root for root in self.roots if root.module is not None), patch]
 
@@ -450,7 +456,8 @@ def resume(script: Stage, recorder: Recorder, boundary: int) -> None:
     """Goes on with a script. Where it holds the job, it does so from the boundary on: on a busy machine milliseconds
     may lie between."""
     paused = recorder.pauses
-    next(script, None)
+    with unasked():
+        next(script, None)
     if recorder.pauses != paused:
         recorder.pause(boundary)
 

@@ -11,12 +11,13 @@ import linecache
 import os
 import sys
 import sysconfig
-import weakref
 from collections.abc import Iterator
 from types import CodeType, FrameType
 from typing import Any
 
 import torch
+
+from steptime.probe.objects import SideTable
 
 USER, LIBRARY, INNER = 2, 1, 0
 """Whose code a file is: the user's own, an installed package's, or the language's, torch's and ours."""
@@ -34,10 +35,9 @@ _STANDARD = tuple(
 )
 _INSTALLED = (os.path.join("", "site-packages", ""), os.path.join("", "dist-packages", ""))
 _whose: dict[str, int] = {}
-_Known = dict[int, tuple[weakref.ref[Any], Any]]
-_built: _Known = {}
-_loaded: _Known = {}
-"""The line that built the loader of a dataset, None where several did."""
+_built: SideTable[dict[str, Any]] = SideTable()
+_loaded: SideTable[dict[str, Any]] = SideTable()
+"""The line that built the loader of a dataset, empty where several did."""
 
 
 def whose(file: str) -> int:
@@ -95,8 +95,7 @@ def line_at(place: tuple[str, int, str]) -> dict[str, Any]:
 
 def site_of(built: Any) -> dict[str, Any] | None:
     """The `SourceLine` where a DataLoader or an optimiser was built; None when that went unseen."""
-    known = _built.get(id(built))
-    return known[1] if known is not None and known[0]() is built else None
+    return _built.of(built)
 
 
 def _remember(frame: FrameType) -> None:
@@ -108,31 +107,17 @@ def _remember(frame: FrameType) -> None:
         return
     line = line_at(place)
     dataset = frame.f_locals.get("dataset")
-    _keep(_built, built, line if dataset is None else _first_line(dataset, line, outer))
+    _built.keep(built, line if dataset is None else _first_line(dataset, line, outer))
 
 
 def _first_line(dataset: Any, line: dict[str, Any], outer: FrameType | None) -> dict[str, Any]:
     """Where the user built the loader that a package builds anew over the same dataset, as Accelerate and Lightning do:
     there its arguments are the user's to change. `line`, where that is not known."""
-    known = _loaded.get(id(dataset))
-    first: dict[str, Any] | None = known[1] if known is not None and known[0]() is dataset else None
+    first = _loaded.of(dataset)
     if user_frame(outer) != user_frame(outer, LIBRARY):
         return first or line
-    if type(dataset).__weakrefoffset__:
-        _keep(_loaded, dataset, line if known is None or first == line else None)
+    _loaded.keep(dataset, line if first is None or first == line else {})
     return line
-
-
-def _keep(table: _Known, key: Any, value: Any) -> None:
-    """As long as the key is there, which is held weakly."""
-    number = id(key)
-
-    def forget(reference: weakref.ref[Any]) -> None:
-        known = table.get(number)
-        if known is not None and known[0] is reference:
-            del table[number]
-
-    table[number] = (weakref.ref(key, forget), value)
 
 
 def install() -> None:

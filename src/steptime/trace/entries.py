@@ -56,8 +56,10 @@ class Stamp(msgspec.Struct, frozen=True):
 
 
 def stamp_of(path: Path) -> Stamp | None:
-    """What tells a file from any other; None for one that cannot be read, which its reader says better."""
+    """What tells a file from any other; None for one that cannot be read, or is a pipe: its reader says it better."""
     try:
+        if not path.is_file():
+            return None
         with path.open("rb") as file:
             status = os.fstat(file.fileno())
             head = file.read(ENDS)

@@ -27,8 +27,10 @@ LATEST = 1 << 60
 
 
 def is_database(path: Path) -> bool:
-    """Whether the file is one of SQLite."""
+    """Whether the file is one of SQLite. A pipe, which would be waited for, is none."""
     try:
+        if not path.is_file():
+            return False
         with path.open("rb") as file:
             return file.read(len(MAGIC)) == MAGIC
     except OSError:

@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import functools
 import inspect
-import types
 import weakref
 from collections.abc import Callable
+from threading import get_ident
 from typing import Any
 
 import torch
 
-from steptime.probe.objects import parameters_of
+from steptime.probe import calls
+from steptime.probe.inlay import THROUGH, Inlay
+from steptime.probe.objects import SideTable, parameters_of
 
 
 class Applier:
@@ -99,43 +101,36 @@ def with_arguments(
 
 
 def wrap_root(module: torch.nn.Module, wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
-    """Puts `wrap(call)` around every later call of a module, in its slot `_compiled_call_impl`: outside of its hooks,
-    never pickled or copied, passed by inside compiled regions (torch 2.4 to 2.13)."""
-    inner = module.__dict__.get("_compiled_call_impl") or module._call_impl
-    module.__dict__["_compiled_call_impl"] = wrapper = wrap(inner)
-    _OURS.add(wrapper)
+    """Puts `wrap(call)` around every later call of a module, outside of its hooks, and never in the module: a copy of
+    it is called as torch calls it, and so is the module itself inside compiled regions. `wrap` must not hold it."""
+    reference = weakref.ref(module)
 
+    def around(call: calls.Call) -> calls.Call:
+        wrapped = wrap(lambda *args, **kwargs: call(reference(), args, kwargs))
+        return lambda _, args, kwargs: wrapped(*args, **kwargs)
 
-_OURS: weakref.WeakSet[Callable[..., Any]] = weakref.WeakSet()
-
-
-def is_ours(call: Any) -> bool:
-    """Whether `wrap_root` has put it into a slot."""
-    return isinstance(call, types.FunctionType) and call in _OURS
+    calls.change(module, around)
 
 
 def count(number: int, what: str) -> str:
     return f"{number} {what}" + ("" if number == 1 else "s")
 
 
-UNSCALED = "_steptime_unscaled"
-"""Attribute of a tensor that GradScaler.scale has returned: the loss before it."""
+unscaled: SideTable[torch.Tensor] = SideTable()
+"""Of a tensor that GradScaler.scale has returned, the loss before it."""
 
 
 def keep_unscaled(seen: Callable[[Any], None] | None = None) -> None:
-    """GradScaler.scale remembers the loss that it scales. seen: told of the scaler."""
-    original = torch.amp.GradScaler.scale
+    """From now on `unscaled` is kept. seen: told of the scaler."""
 
-    @functools.wraps(original)
-    def scale(scaler: Any, outputs: Any) -> Any:
-        scaled = original(scaler, outputs)
-        if isinstance(outputs, torch.Tensor) and scaled is not outputs:
-            setattr(scaled, UNSCALED, outputs.detach())
+    def returned(scaler: Any, outputs: Any, result: Any) -> Any:
+        if isinstance(outputs, torch.Tensor) and result is not outputs:
+            unscaled.keep(result, outputs.detach())
             if seen is not None:
                 seen(scaler)
-        return scaled
+        return result
 
-    torch.amp.GradScaler.scale = scale
+    Inlay(torch.amp.GradScaler.scale, THROUGH.format("self, outputs"), returned=returned).install()
 
 
 def losses_of(tensors: Any) -> list[torch.Tensor]:
@@ -144,53 +139,34 @@ def losses_of(tensors: Any) -> list[torch.Tensor]:
     return [each for each in found if isinstance(each, torch.Tensor)] if isinstance(found, list | tuple) else []
 
 
-class RootWatch:
+class RootWatch(calls.CallWatch):
     """Tells `found` of each outermost called module with parameters to learn, right before it is called with gradients
-    for the first time, in no loader's worker: what acts on a model must be there by then.
-
-    A descriptor in the place of nn.Module.__call__, only for the first steps: afterwards calls cost what they did.
-    """
+    for the first time, in no loader's worker: what acts on a model must be there by then. Only for the first steps."""
 
     def __init__(self, found: Callable[[torch.nn.Module], None]) -> None:
-        self._original = torch.nn.Module.__dict__["__call__"]
         self._found = found
-        self._seen: dict[int, torch.nn.Module] = {}
-        self._over = False
+        self._seen: SideTable[bool] = SideTable()
+        self._depth: dict[int, int] = {}
+        """Calls that are open, by thread: what is called in one is no root."""
         self.in_backward = False
         """What is called in a backward is computed again (checkpointing), and no root."""
-        self._call = self._make_call()
 
-    def __get__(self, instance: Any, owner: Any = None) -> Any:
-        if instance is None:
-            return self._original
-        passed_by = self._over or self.in_backward or torch.utils.data.get_worker_info() is not None
-        return types.MethodType(self._original if passed_by else self._call, instance)
+    def begins(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+        thread = get_ident()
+        depth = self._depth[thread] = self._depth.get(thread, 0) + 1
+        if depth > 1 or self.in_backward or torch.utils.data.get_worker_info() is not None:
+            return thread
+        unknown = torch.is_grad_enabled() and not self._seen.of(module)
+        if unknown and any(parameter.requires_grad for parameter in parameters_of(module)):
+            self._seen.keep(module, True)
+            self._found(module)
+        return thread
 
-    def _make_call(self) -> Callable[..., Any]:
-        """A function, no method: TorchDynamo would look into that."""
-
-        def call(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
-            # What is called from here on is no root, and TorchDynamo makes no graph of a replaced __call__.
-            outermost = torch.nn.Module.__dict__["__call__"]
-            torch.nn.Module.__call__ = self._original
-            try:
-                unknown = torch.is_grad_enabled() and id(module) not in self._seen
-                if unknown and any(parameter.requires_grad for parameter in parameters_of(module)):
-                    self._seen[id(module)] = module
-                    self._found(module)
-                return self._original(module, *args, **kwargs)
-            finally:
-                if not self._over:
-                    torch.nn.Module.__call__ = outermost
-
-        return call
+    def ends(self, begun: int) -> None:
+        self._depth[begun] -= 1
 
     def install(self) -> None:
-        torch.nn.Module.__call__ = self
+        calls.watch_all(self)
 
     def remove(self) -> None:
-        """Restores the method; where another descriptor lies on top of this one, it only looks no more."""
-        self._over = True
-        self._seen.clear()
-        if torch.nn.Module.__dict__["__call__"] is self:
-            torch.nn.Module.__call__ = self._original
+        calls.unwatch_all(self)

@@ -11,8 +11,9 @@ from typing import Any
 import torch
 from torch.utils import checkpoint as torch_checkpoint
 
+from steptime.probe import calls
 from steptime.probe.changes import traceable
-from steptime.probe.changes.applier import Applier, count, is_ours, with_arguments, wrap_root
+from steptime.probe.changes.applier import Applier, count, with_arguments, wrap_root
 from steptime.probe.objects import parameters_of
 
 UNTRAINED = "no model has been trained"
@@ -224,9 +225,10 @@ class Checkpointing(Applier):
         if not self._on:
             return
         for block in _blocks(module):
-            if id(block) not in self._blocks:
+            if id(block) not in self._blocks and not isinstance(block, torch.jit.ScriptModule):
                 self._blocks[id(block)] = block
-                block.forward = traceable.recomputed(block.forward)
+                kind: Any = type(block)
+                block.__class__ = traceable.recomputing(kind)
         self.applied = self.exercised = bool(self._blocks)
         self.detail = count(len(self._blocks), "block") if self._blocks else "the model has no repeated blocks"
 
@@ -250,8 +252,6 @@ def _blocks(root: torch.nn.Module) -> Iterator[torch.nn.Module]:
                 yield child
 
 
-OURS = "steptime."
-"""Modules of what the watch has put into the slot of a compiled call: it times a model that was evaluated first."""
 COMPILERS = ("torch._dynamo", "torch._inductor", "torch._functorch", "torch.fx")
 
 
@@ -273,37 +273,32 @@ class Compile(Applier):
             self._known = _graphs()
 
     def root(self, module: torch.nn.Module) -> None:
-        slot = module.__dict__.get("_compiled_call_impl")
-        ours = is_ours(slot) or (getattr(slot, "__module__", None) or "").startswith(OURS)
-        if type(module).__name__ == "OptimizedModule" or (slot is not None and not ours):
+        if type(module).__name__ == "OptimizedModule" or module._compiled_call_impl is not None:
             if not self.applied:
                 self.detail = "the job compiles this model itself"
             return
         chosen = {name: self.arguments[name] for name in ("mode", "backend") if self.arguments.get(name)}
         if chosen.get("mode") == "default":
             del chosen["mode"]
-        compiled = torch.compile(traceable.caller_of(module), **chosen)
-        wrap_root(module, functools.partial(self._otherwise_as_before, module, compiled))
+        compiled = torch.compile(traceable.called, **chosen)
+        calls.change(module, lambda call: self._otherwise_as_before(compiled, call))
         self.applied = True
         self._roots += 1
 
-    def _otherwise_as_before(
-        self, module: torch.nn.Module, compiled: Callable[..., Any], inner: Callable[..., Any]
-    ) -> Callable[..., Any]:
+    def _otherwise_as_before(self, compiled: Callable[..., Any], before: calls.Call) -> calls.Call:
         """Where the compiler gives up, and where nothing is learned, the module is called as ever."""
 
-        @functools.wraps(module._call_impl)
-        def call(*args: Any, **kwargs: Any) -> Any:
+        def call(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             if not self.in_force or self._failed or not (module.training and torch.is_grad_enabled()):
-                return inner(*args, **kwargs)
+                return before(module, args, kwargs)
             try:
-                return compiled(*args, **kwargs)
+                return compiled(module, *args, **kwargs)
             except Exception as error:  # an error of the compiler's own; the user's goes on
                 if not type(error).__module__.startswith(COMPILERS):
                     raise
                 self._failed = True
                 self.failed(error)
-            return inner(*args, **kwargs)
+            return before(module, args, kwargs)
 
         return call
 

@@ -19,7 +19,7 @@ import torch
 
 from steptime.journal import append_to
 from steptime.probe import device
-from steptime.probe.changes.applier import UNSCALED, keep_unscaled, losses_of
+from steptime.probe.changes.applier import keep_unscaled, losses_of, unscaled
 from steptime.probe.changes.loss_course import LossCourse
 from steptime.probe.changes.variant import ProcessVariant
 from steptime.probe.changes.work import REPLACED, WorkRecorder, numbers, replaced, sketch
@@ -83,9 +83,10 @@ class ParityRecorder:
 
     def backward(self, tensors: Any) -> None:
         begun = losses_of(tensors)
-        self._scaled = any(hasattr(tensor, UNSCALED) for tensor in begun)
-        for tensor in begun:
-            loss = getattr(tensor, UNSCALED, tensor).detach()
+        before = [unscaled.of(tensor) for tensor in begun]
+        self._scaled = any(each is not None for each in before)
+        for tensor, known in zip(begun, before, strict=True):
+            loss = (tensor if known is None else known).detach()
             # A copy: a captured graph, or the user, may write over the original before it is read.
             self._losses.append(loss.clone() if loss.dim() == 0 else loss.float().mean())
 

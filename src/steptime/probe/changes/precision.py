@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -102,17 +103,16 @@ class Autocast(Applier):
             self.applied = True
             if self._scale is not None:
                 self._scale.parameters.extend(parameters)
-            wrap_root(module, functools.partial(self._around, device, id(module), module))
+            wrap_root(module, functools.partial(self._around, device, id(module), weakref.ref(module)))
 
-    def _around(self, device: str, key: int, module: torch.nn.Module, inner: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(inner)
+    def _around(self, device: str, key: int, module: Any, inner: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
             if not self.in_force or self._open is not None:
                 return inner(*args, **kwargs)
             if torch.is_autocast_enabled(device):
                 self._refuse()
                 return inner(*args, **kwargs)
-            if torch.is_grad_enabled() and module.training:
+            if torch.is_grad_enabled() and module().training:
                 self._open = torch.autocast(device, self._dtype)
                 self._open.__enter__()
                 self._roots.add(key)

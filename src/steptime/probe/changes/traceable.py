@@ -5,6 +5,8 @@ All other code of the probe is hidden from it (`compiler.hide_from_dynamo`); hid
 
 from __future__ import annotations
 
+import copyreg
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -13,16 +15,14 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 
-def caller_of(module: torch.nn.Module) -> Callable[..., Any]:
-    """A function that calls the module. Modules whose forward is torch's own (Sequential …) are silently not compiled
-    in place (pytorch issue 150915); a function of somebody else's that calls them is."""
-
-    def run(*args: Any, **kwargs: Any) -> Any:
-        return module._call_impl(*args, **kwargs)
-
-    return run
+def called(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+    """Calls the module. Modules whose forward is torch's own (Sequential …) are silently not compiled in place (pytorch
+    issue 150915); a function of somebody else's that calls them is."""
+    return module._call_impl(*args, **kwargs)
 
 
+registry: Any = copyreg
+"""What unpickles objects, which the stubs of the standard library leave out."""
 dropped: list[float] = []
 """Probabilities of the dropouts that had no effect, outside of compiled regions."""
 
@@ -34,15 +34,25 @@ def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool 
     return input
 
 
-def recomputed(forward: Callable[..., Any]) -> Callable[..., Any]:
-    """A forward whose activations are computed again in the backward instead of being kept."""
+@functools.cache
+def recomputing(kind: Any) -> Any:
+    """A class as `kind` whose forward keeps no activations: they are computed again in the backward. Copies and pickles
+    are of class `kind`."""
 
-    def checkpointed(*args: Any, **kwargs: Any) -> Any:
+    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
         if not torch.is_grad_enabled():
-            return forward(*args, **kwargs)
-        return checkpoint(forward, *args, use_reentrant=False, **kwargs)
+            return inner(self, *args, **kwargs)
+        return checkpoint(inner, self, *args, use_reentrant=False, **kwargs)
 
-    return checkpointed
+    def __reduce_ex__(self: Any, protocol: Any) -> Any:
+        made, arguments, *rest = kind.__reduce_ex__(self, protocol)
+        if made is registry.__newobj__ and arguments == (type(self),):  # pickle wants that class, and no other
+            return registry._reconstructor, (kind, object, None), *rest
+        return made, tuple(kind if each is type(self) else each for each in arguments), *rest
+
+    inner = kind.forward
+    names = {"__module__": kind.__module__, "__qualname__": kind.__qualname__, "__doc__": kind.__doc__}
+    return type(kind.__name__, (kind,), {**names, "forward": forward, "__reduce_ex__": __reduce_ex__})
 
 
 def counted_attention(attention: Callable[..., Any], calls: list[int]) -> Callable[..., Any]:

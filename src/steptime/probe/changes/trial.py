@@ -6,14 +6,14 @@ the job go on to its own end.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from steptime.probe import identity
+from steptime.probe import backwards, identity
+from steptime.probe.backwards import BackwardWatch
 from steptime.probe.changes import lengths, loading, models, precision, process, seeds, updates
 from steptime.probe.changes.applier import Applier, RootWatch
 from steptime.probe.changes.outside import OutsideWrites
@@ -73,7 +73,6 @@ class Trial(Follower):
         self.parity = ParityRecorder(self.variant) if self.variant else None
         self.roots: list[torch.nn.Module] = []
         self._watch = RootWatch(self._root_found)
-        self._depth = 0
         self._steps = self._mode = 0
         self._optimizers = False
         self._written: dict[int, dict[str, Any]] = {}
@@ -92,7 +91,8 @@ class Trial(Follower):
                 self._guard(self._listen)
         self._prepare()
         self._watch.install()
-        torch.autograd.backward = self._gate(torch.autograd.backward)
+        backwards.install()
+        backwards.watch(_Gate(self))
         if self.parity is not None:
             self.parity.install()
         ConstructionWatch(self._made).install()
@@ -121,29 +121,16 @@ class Trial(Follower):
 
     # -- what is told ----------------------------------------------------------------------------------------------
 
-    def _gate(self, inner: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(inner)
-        def backward(*given: Any, **kwargs: Any) -> Any:
-            args = given
-            if self._depth:  # in a backward: checkpointing, or an engine's thread
-                return inner(*args, **kwargs)
-            if "tensors" in kwargs:
-                kwargs["tensors"] = self._before_backward(kwargs["tensors"])
-            else:
-                args = (self._before_backward(args[0]), *args[1:]) if args else ()
-            self._depth += 1
-            self._watch.in_backward = True
-            try:
-                return inner(*args, **kwargs)
-            finally:
-                self._depth -= 1
-                self._watch.in_backward = False
-                self._tell("after_backward")
-                self._keep("after_backward", self.roots)
+    def backward_begins(self, tensors: Any) -> Any:
+        """An outermost backward. Returns the tensors that it begins on."""
+        changed = self._before_backward(tensors)
+        self._watch.in_backward = True
+        return changed if changed is tensors else tuple(changed)
 
-        # What torch.compiler.disable sets, without importing torch._dynamo.
-        backward._torchdynamo_disable = True  # type: ignore[attr-defined]
-        return backward
+    def backward_ends(self) -> None:
+        self._watch.in_backward = False
+        self._tell("after_backward")
+        self._keep("after_backward", self.roots)
 
     def _before_backward(self, tensors: Any) -> Any:
         self._keep("backward", tensors)
@@ -260,6 +247,24 @@ class Trial(Follower):
             if text not in self._said:
                 self._said.add(text)
                 self._session.recorder.note(text)
+
+
+class _Gate(BackwardWatch):
+    """Tells a trial of outermost backwards."""
+
+    def __init__(self, trial: Trial) -> None:
+        self._trial, self._depth = trial, 0
+
+    def begins(self, tensors: Any, partial: bool) -> tuple[Any, Any]:
+        if partial or self._depth:  # in a backward: checkpointing, or an engine's thread
+            return tensors, None
+        tensors = self._trial.backward_begins(tensors)
+        self._depth += 1
+        return tensors, True
+
+    def ends(self, begun: Any) -> None:
+        self._depth -= 1
+        self._trial.backward_ends()
 
 
 def make_applier(change: dict[str, Any]) -> Applier:

@@ -86,30 +86,55 @@ class TorchFinder(object):  # noqa: UP004 - must parse in Python 2 as a new-styl
 
 def start(folder):
     # type: (str) -> None
-    """Starts the probe of the very steptime that launched the job, whatever is installed in the user's environment."""
-    import importlib.util
+    """Starts the probe of the very steptime that launched the job, whatever is installed in the user's environment.
 
+    The name `steptime` stays the job's: what it imports by that name, now or later, is what it would be without us, a
+    module of its own too. Ours are found under their own full names; what comes later finds its package in them.
+    """
     root = os.path.dirname(os.path.dirname(folder))
-    package = sys.modules.get("steptime")
-    if package is None:
-        spec = importlib.util.spec_from_file_location(
-            "steptime", os.path.join(root, "__init__.py"), submodule_search_locations=[root]
-        )
-        if spec is None or spec.loader is None:
-            raise ImportError("steptime is gone from " + root)
-        package = importlib.util.module_from_spec(spec)
-        sys.modules["steptime"] = package
-        try:
-            spec.loader.exec_module(package)
-        except BaseException:  # half a package must not stay behind, whatever stopped it
+    theirs, known = sys.modules.get("steptime"), sys.modules.get("steptime.probe")
+    if known is not None and not is_in(known, os.path.join(root, "probe")):  # type: ignore[no-untyped-call]
+        raise ImportError("the job has loaded another steptime.probe, from " + str(known.__spec__))
+    if known is None and not is_in(theirs, root):  # type: ignore[no-untyped-call]
+        load(root)  # type: ignore[no-untyped-call]
+        if theirs is None:
             del sys.modules["steptime"]
-            raise
-    elif os.path.realpath(package.__path__[0]) != os.path.realpath(root):
-        raise ImportError("the job has loaded another steptime, from " + package.__path__[0])
-    from steptime import probe
-
+        else:
+            sys.modules["steptime"] = theirs
+    probe = __import__("steptime.probe", fromlist=["start"])
     mark("torch")
     probe.start()
+
+
+def is_in(module, folder):  # type: ignore[no-untyped-def]
+    """Whether this is the package in that folder."""
+    paths = list(getattr(module, "__path__", None) or [])
+    return bool(paths) and os.path.realpath(paths[0]) == os.path.realpath(folder)
+
+
+def load(root):  # type: ignore[no-untyped-def]
+    """Loads what lives in the job, as `steptime`."""
+    import importlib.util
+
+    before = sys.modules.get("steptime")
+    place = os.path.join(root, "__init__.py")
+    spec = importlib.util.spec_from_file_location("steptime", place, submodule_search_locations=[root])
+    if spec is None or spec.loader is None:
+        raise ImportError("steptime is gone from " + root)
+    package = importlib.util.module_from_spec(spec)
+    loaded = list(sys.modules)
+    sys.modules["steptime"] = package
+    try:
+        spec.loader.exec_module(package)
+        import steptime.debug_switches
+        import steptime.journal
+        import steptime.probe  # noqa: F401
+    except BaseException:  # half a package must not stay behind, whatever stopped it
+        for name in [name for name in sys.modules if name not in loaded and name.partition(".")[0] == "steptime"]:
+            del sys.modules[name]
+        if before is not None:
+            sys.modules["steptime"] = before
+        raise
 
 
 def mark(what):

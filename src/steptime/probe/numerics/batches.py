@@ -22,11 +22,10 @@ from steptime.probe.numerics.values import (
     rows_not_finite,
     storage_of,
 )
-from steptime.probe.objects import tensors_in
+from steptime.probe.objects import SideTable, tensors_in
 
 MOST_PENDING = 4096
 """Batches whose indices are kept until they arrive."""
-INDICES = "_steptime_indices"
 OUTLIER = 1e3
 """A sample whose largest magnitude is so many times the median sample's is told. Data that a network is fed are scaled:
 a factor of a thousand within one batch is a broken record or a unit mixed up."""
@@ -40,6 +39,7 @@ class Batches:
         self.indices: list[Any] = []
         self.loading = False
         self._storages: dict[int, tuple[str, weakref.ref[Any]]] = {}
+        self._pending: SideTable[deque[Any]] = SideTable()
 
     def install(self) -> None:
         """Wraps the loader's next, and the call that takes a batch's indices from the sampler."""
@@ -51,7 +51,8 @@ class Batches:
         @functools.wraps(original)
         def _next_index(iterator: Any) -> Any:
             indices = original(iterator)
-            pending = iterator.__dict__.setdefault(INDICES, deque(maxlen=MOST_PENDING))
+            if (pending := self._pending.of(iterator)) is None:
+                self._pending.keep(iterator, pending := deque(maxlen=MOST_PENDING))
             pending.append(indices)
             return indices
 
@@ -74,7 +75,7 @@ class Batches:
         return __next__
 
     def _arrived(self, iterator: Any, batch: Any) -> None:
-        pending = iterator.__dict__.get(INDICES)
+        pending = self._pending.of(iterator)
         indices = pending.popleft() if pending else None
         tensors = list(tensors_in(batch))
         self.indices = [_plain(index) for index in indices] if isinstance(indices, list | tuple) else []

@@ -16,9 +16,12 @@ from typing import Any
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from steptime.probe import identity, switched_off
-from steptime.probe.changes.applier import UNSCALED, RootWatch, keep_unscaled, losses_of
+from steptime.probe import backwards, identity, switched_off
+from steptime.probe.backwards import BackwardWatch
+from steptime.probe.changes.applier import RootWatch, keep_unscaled, losses_of, unscaled
+from steptime.probe.inlay import Inlay
 from steptime.probe.objects import ConstructionWatch, ObjectNumbers, torch_optimizer
+from steptime.probe.patches import OPENED_WITH_OPTIMIZER
 from steptime.probe.recorder import finish_as_child, write_whole
 from steptime.probe.steps import StepCounter
 
@@ -107,7 +110,24 @@ class Role:
         """In a child: a loader's worker, or a trainer that begins at its own step 1."""
 
 
-class Job:
+class _ScalerStep:
+    """A call of GradScaler.step that is under way."""
+
+    __slots__ = ("_before", "_job", "_optimizer")
+
+    def __init__(self, job: Job, optimizer: Any) -> None:
+        self._job, self._optimizer = job, optimizer
+        self._before = job.scaler_begins(optimizer)
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, *_: Any) -> None:
+        if self._before is not None:
+            self._job.scaler_ends(self._optimizer, self._before)
+
+
+class Job(BackwardWatch):
     """Listens in this process and tells a role."""
 
     def __init__(self, role: Role) -> None:
@@ -127,9 +147,10 @@ class Job:
     def install(self) -> None:
         self._roots.install()
         self._constructions.install()
-        torch.autograd.backward = self._backward(torch.autograd.backward)
+        backwards.install()
+        backwards.watch(self)
         keep_unscaled()
-        torch.amp.GradScaler.step = self._scaler_step(torch.amp.GradScaler.step)
+        Inlay(torch.amp.GradScaler.step, OPENED_WITH_OPTIMIZER, opened=functools.partial(_ScalerStep, self)).install()
         register_optimizer_step_pre_hook(self._update_begins)
         register_optimizer_step_post_hook(self._update_ends)
 
@@ -163,26 +184,16 @@ class Job:
     def _made(self, _: Any) -> None:
         self._optimizers = True
 
-    def _backward(self, inner: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(inner)
-        def backward(*args: Any, **kwargs: Any) -> Any:
-            if self._depth or not self._active:  # inside of a backward: checkpointing, or an engine's thread
-                return inner(*args, **kwargs)
-            self._tell(self._backward_begins, args[0] if args else kwargs.get("tensors"))
-            self._depth += 1
-            try:
-                return inner(*args, **kwargs)
-            except BaseException as error:
-                # A bare raise adds no frame, so this takes ours out of the user's traceback (Python >= 3.11).
-                error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next
-                raise
-            finally:
-                self._depth -= 1
-                self._tell(self._backward_ends)
+    def begins(self, tensors: Any, partial: bool) -> tuple[Any, Any]:
+        if partial or self._depth or not self._active:  # inside of a backward: checkpointing, or an engine's thread
+            return tensors, None
+        self._tell(self._backward_begins, tensors)
+        self._depth += 1
+        return tensors, True
 
-        # What torch.compiler.disable sets, without importing torch._dynamo.
-        backward._torchdynamo_disable = True  # type: ignore[attr-defined]
-        return backward
+    def ends(self, begun: Any) -> None:
+        self._depth -= 1
+        self._tell(self._backward_ends)
 
     def _backward_begins(self, tensors: Any) -> None:
         self._thread = self._thread or get_ident()
@@ -191,7 +202,8 @@ class Job:
         self._roots.in_backward = True
         self._counter.backward_begins()
         if losses := losses_of(tensors):
-            self.role.losses(self.step, [getattr(loss, UNSCALED, loss) for loss in losses])
+            before = [(loss, unscaled.of(loss)) for loss in losses]
+            self.role.losses(self.step, [loss if known is None else known for loss, known in before])
 
     def _backward_ends(self) -> None:
         if self._mine():
@@ -203,27 +215,21 @@ class Job:
             if ended and (self._counter.updated or not waits):
                 self._boundary()
 
-    def _scaler_step(self, inner: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(inner)
-        def step(scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-            mine = self._mine()
-            before = self._updates
-            if mine:
-                self._tell(self.role.scaled_update, self.step, optimizer)
-                self._counter.update_begins(self._numbers.of(torch_optimizer(optimizer))[0])
-            try:
-                return inner(scaler, optimizer, *args, **kwargs)
-            except BaseException as error:
-                error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next
-                raise
-            finally:
-                if mine:
-                    if self._updates == before:
-                        self._tell(self.role.skipped, self.step, torch_optimizer(optimizer))
-                    if self._counter.update_ends():
-                        self._tell(self._boundary)
+    def scaler_begins(self, optimizer: Any) -> int | None:
+        """GradScaler.step begins. Returns how many updates there were; None in another thread than the one that
+        trains."""
+        if not self._mine():
+            return None
+        before = self._updates
+        self._tell(self.role.scaled_update, self.step, optimizer)
+        self._counter.update_begins(self._numbers.of(torch_optimizer(optimizer))[0])
+        return before
 
-        return step
+    def scaler_ends(self, optimizer: Any, before: int) -> None:
+        if self._updates == before:
+            self._tell(self.role.skipped, self.step, torch_optimizer(optimizer))
+        if self._counter.update_ends():
+            self._tell(self._boundary)
 
     def _update_begins(self, optimizer: Any, *_: Any) -> None:
         if torch.compiler.is_compiling() or not self._active:

@@ -6,9 +6,8 @@ it costs: above MOST_SHARE of a step it looks at fewer modules, then at the grad
 
 from __future__ import annotations
 
-import functools
+import inspect
 import math
-import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from time import perf_counter_ns as now, thread_time_ns
@@ -16,7 +15,9 @@ from typing import Any
 
 import torch
 
+from steptime.probe import calls
 from steptime.probe.changes.variant import ProcessVariant
+from steptime.probe.inlay import THROUGH, Inlay
 from steptime.probe.numerics.job import GrowingNumerics, Role
 from steptime.probe.numerics.values import ModuleNames, is_floating
 from steptime.probe.objects import local_values
@@ -53,21 +54,21 @@ class OutputWatch:
         return spent
 
     def _wrap(self, module: torch.nn.Module, name: str, position: int) -> None:
-        reference, call = weakref.ref(module), type(module)._call_impl
-        compiled = module.__dict__.get("_compiled_call_impl")
+        def changed(call: calls.Call) -> calls.Call:
+            def looked_at(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+                try:
+                    output = call(module, args, kwargs)
+                except BaseException as error:
+                    # A bare raise adds no frame, so this takes ours out of the user's traceback (Python >= 3.11).
+                    error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next
+                    raise
+                if self.stride and (position + self.turn) % self.stride == 0 and torch.is_grad_enabled():
+                    self._guard(self._look, name, output)
+                return output
 
-        def looked_at(*args: Any, **kwargs: Any) -> Any:
-            try:
-                output = compiled(*args, **kwargs) if compiled else call(reference(), *args, **kwargs)
-            except BaseException as error:
-                # A bare raise adds no frame, so this takes ours out of the user's traceback (Python >= 3.11).
-                error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next
-                raise
-            if self.stride and (position + self.turn) % self.stride == 0 and torch.is_grad_enabled():
-                self._guard(self._look, name, output)
-            return output
+            return looked_at
 
-        module.__dict__["_compiled_call_impl"] = looked_at
+        calls.change(module, changed)
 
     def _look(self, name: str, output: Any) -> None:
         begin = now()
@@ -95,7 +96,7 @@ def _chosen(root: torch.nn.Module) -> list[torch.nn.Module]:
         if isinstance(module, torch.jit.ScriptModule) or any(module is each for each in found):
             continue
         found.append(module)
-        compiled = "_compiled_call_impl" in module.__dict__ or type(module).__name__ == "OptimizedModule"
+        compiled = module._compiled_call_impl is not None or type(module).__name__ == "OptimizedModule"
         if not compiled:
             waiting.extend(child for child in module._modules.values() if child is not None)
     return found
@@ -221,19 +222,12 @@ class Watch(Role):
 
     def install(self) -> None:
         """Before the user's program goes on: the norm that clipping computes is the one that we need."""
-        clip = torch.nn.utils.clip_grad
-        clip.clip_grad_norm_ = torch.nn.utils.clip_grad_norm_ = self._clip(clip.clip_grad_norm_)
+        clip = inspect.unwrap(torch.nn.utils.clip_grad_norm_)
+        Inlay(clip, THROUGH.format(""), returned=self._clip).install()
 
-    def _clip(self, inner: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(inner)
-        def clip_grad_norm_(*args: Any, **kwargs: Any) -> Any:
-            norm = inner(*args, **kwargs)
-            if not torch.compiler.is_compiling():
-                self._guarded(self._clipped_to, norm)
-            return norm
-
-        clip_grad_norm_._torchdynamo_disable = True  # type: ignore[attr-defined]
-        return clip_grad_norm_
+    def _clip(self, norm: Any) -> Any:
+        self._guarded(self._clipped_to, norm)
+        return norm
 
     def _clipped_to(self, norm: Any) -> None:
         if isinstance(norm, torch.Tensor) and norm.numel() == 1 and type(norm) is torch.Tensor:

@@ -1,0 +1,83 @@
+"""Backward passes, seen where torch enters its autograd engine: below torch.autograd.backward and torch.autograd.grad,
+which stay as they are: TorchScript knows both by name, and user code holds references to them (torch 2.4 to 2.13).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from steptime.probe.inlay import Inlay
+
+
+class BackwardWatch:
+    """Told of backward passes, nested ones too. What it raises reaches the user's program: it guards itself."""
+
+    def begins(self, tensors: Any, partial: bool) -> tuple[Any, Any]:
+        """A pass begins on `tensors`; partial: for torch.autograd.grad. Returns the tensors that it is to begin on, and
+        what `ends` is to get; None where it is not to be told."""
+        return tensors, None
+
+    def ends(self, begun: Any) -> None:
+        """The pass has ended, or raised."""
+
+
+_watches: list[BackwardWatch] = []
+
+
+class _Pass:
+    """A pass that is under way. Entered, it is the tensors to begin on."""
+
+    __slots__ = ("_begun", "_partial", "_tensors")
+
+    def __init__(self, tensors: Any, settings: dict[str, Any]) -> None:
+        self._tensors, self._partial = tensors, settings.get("accumulate_grad") is False
+        self._begun: Any = None
+
+    def __enter__(self) -> Any:
+        for watch in reversed(_watches):  # who came last lies outside
+            self._tensors, begun = watch.begins(self._tensors, self._partial)
+            if begun is not None:
+                self._begun = watch, begun, self._begun
+        return self._tensors
+
+    def __exit__(self, *_: Any) -> None:
+        begun = self._begun
+        while begun is not None:
+            watch, token, begun = begun
+            watch.ends(token)
+
+
+_INLAY = Inlay(
+    torch.autograd.graph._engine_run_backward,
+    """
+if not torch.compiler.is_dynamo_compiling():
+    with "Pass"(t_outputs, kwargs) as t_outputs:
+        BODY
+else:
+    BODY
+""",
+    Pass=_Pass,
+)
+
+
+def install() -> None:
+    """From now on passes are seen. Raises what `Inlay` raises."""
+    _INLAY.install()
+
+
+def remove_if_idle() -> None:
+    """torch's function is as it was before, if nobody is told of anything any more."""
+    if not _watches:
+        _INLAY.remove()
+
+
+def watch(watch: BackwardWatch) -> None:
+    if watch not in _watches:
+        _watches.append(watch)
+
+
+def unwatch(watch: BackwardWatch) -> None:
+    if watch in _watches:
+        _watches.remove(watch)
