@@ -12,7 +12,7 @@ import os
 import sys
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from inspect import CO_NESTED
 from types import CodeType, FrameType, ModuleType
@@ -181,8 +181,8 @@ class Discovery:
             for (name, device, _, _), (count, place) in self._sites.items()
         ]
         lines = [{"file": file, "line": line, "names": list(names)} for (file, line), names in self._called.items()]
-        tokens = self._tokens(roots)
-        functions, inputs = self._functions(window), self._inputs.found
+        tokens = _read_tokens(self._padded, self._embedded, roots)
+        functions, inputs = _worth_timing(self._uses.values(), window), self._inputs.found
         found = Found(roots, called, functions, self._calls, self._torch_calls, tokens, lines, inputs)
         self._stack.clear()
         self._uses.clear()
@@ -314,20 +314,6 @@ class Discovery:
         if found is not None:
             self._padded.append(found)
 
-    def _tokens(self, roots: list[torch.nn.Module]) -> list[tuple[float, int]]:
-        """Of what looks like tokens, what an embedding reads. Compiled code calls no function of Python: then, what one
-        of the models could read."""
-        sizes = [] if self._embedded else [
-            int(module.__dict__.get("num_embeddings", 0)) for _, module in named_modules(roots)
-            if isinstance(module, torch.nn.Embedding)
-        ]  # fmt: skip
-        return [
-            (share, shape[0] * shape[1])
-            for share, shape, (smallest, largest) in self._padded
-            if any(reads_tokens(shape, read) for read in self._embedded)
-            or (smallest >= 0 and any(largest < size for size in sizes))
-        ]
-
     def _holds(self) -> None:
         for use, _ in self._stack:
             use.holds = True
@@ -368,10 +354,26 @@ class Discovery:
         else:
             known[0] += 1
 
-    # -- what came out ---------------------------------------------------------------------------------------------
 
-    def _functions(self, window: int) -> tuple[CodeType, ...]:
-        uses = [use for use in self._uses.values() if use.role == USER and 0 < use.calls <= MOST_CALLS]
-        worth = [use for use in uses if use.holds or use.time >= LEAST_SHARE * window]
-        worth.sort(key=lambda use: (use.holds, use.time), reverse=True)
-        return tuple(use.code for use in worth[:MOST_FUNCTIONS])
+def _read_tokens(
+    padded: list[Padded], embedded: set[tuple[int, ...]], roots: list[torch.nn.Module]
+) -> list[tuple[float, int]]:
+    """Of what looks like tokens, what an embedding reads. Compiled code calls no function of Python: then, what one of
+    the models could read."""
+    sizes = [] if embedded else [
+        int(module.__dict__.get("num_embeddings", 0)) for _, module in named_modules(roots)
+        if isinstance(module, torch.nn.Embedding)
+    ]  # fmt: skip
+    return [
+        (share, shape[0] * shape[1])
+        for share, shape, (smallest, largest) in padded
+        if any(reads_tokens(shape, read) for read in embedded)
+        or (smallest >= 0 and any(largest < size for size in sizes))
+    ]
+
+
+def _worth_timing(found: Iterable[_Use], window: int) -> tuple[CodeType, ...]:
+    uses = [use for use in found if use.role == USER and 0 < use.calls <= MOST_CALLS]
+    worth = [use for use in uses if use.holds or use.time >= LEAST_SHARE * window]
+    worth.sort(key=lambda use: (use.holds, use.time), reverse=True)
+    return tuple(use.code for use in worth[:MOST_FUNCTIONS])

@@ -57,6 +57,7 @@ def test_a_copy_of_a_changed_model_is_torchs_own_and_computes_by_itself(model: A
     expected = alone(x)
     keys = [sorted(vars(each)) for each in model.modules()]
     applier = APPLIERS[kind]()
+    applier.install()
     applier.root(model)
     model(x).sum().backward()
     applier.boundary(1)
