@@ -55,6 +55,13 @@ def test_own_module_called_steptime() -> None:
     assert watched.streams == bare.streams
 
 
+def test_a_job_that_profiles_its_own_steps_finds_its_own_operators() -> None:
+    with ThreadPoolExecutor(2) as both:
+        bare, watched = both.map(lambda way: zoo.seen(JOBS["profiled"], way), (zoo.BARE, zoo.WATCHED))
+    assert watched.told == bare.told
+    assert watched.streams["exit status"] == bare.streams["exit status"] == "0"
+
+
 def run_of(told: dict[tuple[str, int, str], str], status: int = 0) -> zoo.Run:
     return zoo.Run(told, {"exit status": str(status)}, {"copy": Counter(plain=2)})
 

@@ -82,9 +82,13 @@ class Inlay:
     def _compiled(self, tree: ast.Module) -> CodeType:
         """The code that torch's own compiles to, with the constants in their places."""
         original = self._original
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", SyntaxWarning)  # a string is called, in what the compiler gets
+        # A string is called, in what the compiler gets. `catch_warnings` would let the job's own be given once more.
+        filters: list[Any] = warnings.filters  # type: ignore[assignment]
+        filters.insert(0, SILENT)
+        try:
             code = compile(tree, original.co_filename, "exec", flags=original.co_flags & FUTURE, dont_inherit=True)
+        finally:
+            filters.remove(SILENT)
         code = next(each for each in code.co_consts if isinstance(each, CodeType))
         known = self._constants
         constants = tuple(known.get(each, each) if isinstance(each, str) else each for each in code.co_consts)
@@ -92,6 +96,8 @@ class Inlay:
         return code.replace(co_consts=constants, co_firstlineno=original.co_firstlineno, **names)
 
 
+SILENT = ("ignore", None, SyntaxWarning, None, 0)
+"""A filter of Python's warnings."""
 FUTURE = 0x1FE0000
 """Flags of `from __future__ import …` in a code object, which the compiler takes, too."""
 

@@ -27,6 +27,7 @@ from steptime.journal import Kind, append_to
 from steptime.probe import device
 from steptime.probe.compiler import in_compiled_call
 from steptime.probe.identity import clock_pair, process_group
+from steptime.probe.inlay import Inlay
 from steptime.probe.memory import allocations
 from steptime.probe.modules import ModuleRanges
 from steptime.probe.recorder import Recorder
@@ -153,6 +154,36 @@ def let_go(profile: Any) -> None:
         profile.profiler.kineto_results = None
 
 
+def _modes(kind: type = torch.overrides.TorchFunctionMode) -> Iterator[type]:
+    """All kinds of torch function modes that are known in this process."""
+    kinds: list[type] = type.__subclasses__(kind)
+    for each in kinds:
+        yield each
+        yield from _modes(each)
+
+
+def _is_of_the_jobs(kind: type) -> bool:
+    return not kind.__module__.startswith("torch.")
+
+
+def _another_begins(profiler: Any) -> None:
+    """A profiler of torch's is about to start: two in one process spoil each other, and may crash it."""
+    for window in tuple(_on):
+        window.give_way(profiler)
+
+
+_on: list[ProfilerWindow] = []
+_INLAY = Inlay(
+    torch.autograd.profiler.profile._prepare_trace,
+    """
+if not torch.compiler.is_dynamo_compiling():
+    "begins"(self)
+BODY
+""",
+    begins=_another_begins,
+)
+
+
 class ProfilerWindow:
     """One recording of torch.profiler from `start` to `stop`. Both hold the user's thread, and write for how long."""
 
@@ -192,9 +223,12 @@ class ProfilerWindow:
             return "another one was recording, and two spoil each other"
         if threading.current_thread() is not threading.main_thread():
             return "the training thread is not the main one, which Kineto wants"
+        rpc = sys.modules.get("torch.distributed.rpc.api")
+        if rpc is not None and rpc._is_current_rpc_agent_set():
+            return "the job calls other processes by RPC, which torch's profiler announces on its stderr"
         if in_compiled_call():
             return "a step ends inside of a compiled function, whose own range the profiler would cut"
-        if self.stacks and torch._C._len_torch_function_stack():
+        if self.stacks and (torch._C._len_torch_function_stack() or any(map(_is_of_the_jobs, _modes()))):
             return "a mode of the job's would see what torch asks of parameters for its stacks"
         specification = getattr(sys.modules.get("torch._dynamo"), "__spec__", None)
         if getattr(specification, "_initializing", False):
@@ -228,6 +262,8 @@ class ProfilerWindow:
                 del witness  # was allocated before: torch warns of the first such, and of every thousandth
         self._history = self._trained is not None and allocations.begin_history()
         self._modules.begin()
+        _INLAY.install()
+        _on.append(self)
         self.begin = self._boundary = now()
 
     def spoils(self, usual: int) -> bool:
@@ -278,6 +314,12 @@ class ProfilerWindow:
             "memory": self._memory,
         }
 
+    def give_way(self, other: Any) -> None:
+        """Ends the recording before one of the job's own begins."""
+        if self._profile is not None and self._profile.profiler is not other:
+            self._recorder.note("the profiler ended early: the job began to profile itself")
+            self.abandon()
+
     def abandon(self) -> None:
         """Ends the recording without a trace (the job changes its ways in the middle of it)."""
         if self._profile is not None:
@@ -290,6 +332,8 @@ class ProfilerWindow:
     def _end(self, history: str) -> Any:
         """Switches off what `start` switched on, whatever fails. history: where that of the allocator goes, if any."""
         profile, self._profile = self._profile, None
+        if self in _on:
+            _on.remove(self)
         try:
             self._modules.end()
             self._open.end()
