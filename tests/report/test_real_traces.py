@@ -17,8 +17,8 @@ from steptime.report.report import ProcessReport, Report
 
 DATA = Path(os.environ.get("STEPTIME_DATA", Path(__file__).resolve().parents[3] / "shared" / "data"))
 FILES = sorted(path for path in DATA.rglob("*") if path.is_file() and path.name not in {"README.md", "expected.json"})
-NO_TRACES = ("snapshots/", "param/dlrm_pytorch_et/")
-"""Folders of other things that profilers write: memory snapshots, execution traces."""
+NO_TRACES = ("snapshots/", "param/dlrm_pytorch_et/", "flight_recorder/")
+"""Folders of other things that are written: memory snapshots, execution traces, dumps of the flight recorder."""
 WIDEST_OVERRUN = 1.3
 """Times the step, for the sum of kernels that overlap: savings are cut to the step all the same."""
 
