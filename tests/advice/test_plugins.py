@@ -43,7 +43,11 @@ def steptime(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """The command in an environment in which the packages of a folder are installed."""
     variables = {**os.environ, "PYTHONPATH": str(folder), "STEPTIME_CACHE_DIR": str(folder / "cache")}
     command = [sys.executable, "-m", "steptime", *words]
-    return subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True, timeout=60, check=False)
+    elsewhere = folder / "elsewhere"  # nothing is imported from the current folder
+    elsewhere.mkdir(exist_ok=True)
+    return subprocess.run(
+        command, cwd=elsewhere, env=variables, capture_output=True, text=True, timeout=60, check=False
+    )
 
 
 @pytest.fixture

@@ -133,4 +133,4 @@ def test_bytes_of_collectives_are_those_of_their_shapes(shared_data: Path) -> No
     found = collectives_of(step_context(trace, steps_of(trace)))
     totals = {each.name: each.bytes.sum() for each in found if each.bytes is not None}
     assert totals["all_to_all"] == 2 * 419_430_400 + 384 * 8 + 2_846_720 * 4
-    assert totals["_all_gather_base"] == 2 * 16_777_216
+    assert totals["all_gather"] == 2 * 16_777_216

@@ -17,6 +17,8 @@ from steptime.analysis.stragglers.straggler import compare
 from steptime.analysis.stragglers.summary import RankSummary
 from steptime.trace.gather import gather
 
+NAMES = {"nccl:_all_gather_base": "all_gather", "nccl:_reduce_scatter_base": "reduce_scatter"}
+"""What torch calls a collective inside, and what its users do."""
 JOBS = ("param/dlrm_kineto", "hta/trace_filter")
 
 
@@ -45,7 +47,7 @@ def independent(folder: Path) -> dict[str, npt.NDArray[np.int64]]:
                 kinds[around["name"]].append((float(event["ts"]), round(1000 * float(event["dur"]))))
         found[document["distributedInfo"]["rank"]] = kinds
     return {
-        name.removeprefix("nccl:"): np.array(
+        NAMES.get(name, name.removeprefix("nccl:")): np.array(
             [[each for _, each in sorted(found[rank][name])] for rank in sorted(found)]
         )
         for name in {name for kinds in found.values() for name in kinds}

@@ -64,7 +64,9 @@ def test_json_goes_to_standard_output_alone(steptime: Steptime, slow: Path) -> N
     assert document["step"]["outcome"] == "more"
 
 
-def test_every_format_is_written_and_none_overwritten(steptime: Steptime, slow: Path, tmp_path: Path) -> None:
+def test_every_format_is_written_and_no_file_of_others_is_overwritten(
+    steptime: Steptime, slow: Path, tmp_path: Path
+) -> None:
     files = [tmp_path / f"out.{kind}" for kind in ("txt", "md", "json", "html", "xml")]
     words = [word for file in files for word in ("-o", file)]
     run = steptime("compare", REPORTS / "quiet-1.json", slow, *words)
@@ -72,8 +74,13 @@ def test_every_format_is_written_and_none_overwritten(steptime: Steptime, slow: 
     assert all(file.stat().st_size > 300 for file in files)
     assert run.stderr.count("Wrote ") == len(files)
     again = steptime("compare", REPORTS / "quiet-1.json", slow, *words)
-    assert again.returncode == 1
-    assert "(output-exists)" in again.stderr
+    assert again.returncode == 0
+    assert again.stderr.count("in the place of what was there") == len(files)
+    files[0].write_text("mine")
+    refused = steptime("compare", REPORTS / "quiet-1.json", slow, *words)
+    assert refused.returncode == 1
+    assert "(output-exists)" in refused.stderr
+    assert files[0].read_text() == "mine"
 
 
 @pytest.mark.parametrize(

@@ -167,6 +167,11 @@ def test_workers_of_a_loader_are_no_trainers(folder: Path) -> None:
     assert len(trained(folder, [python(), "loads.py", "spawn"], bare=[python(), "loads.py", "fork"])) == 1
 
 
+def test_a_module_called_steptime_is_not_imported_by_us(folder: Path) -> None:
+    (folder / "steptime.py").write_text("print('a module of the job is imported')\n")
+    trained(folder, [python(), "train.py"])
+
+
 def test_an_environment_that_has_no_steptime(folder: Path) -> None:
     """torch is lent to it by a path file; steptime, installed elsewhere or not at all, comes from the launcher."""
     import torch

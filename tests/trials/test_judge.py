@@ -47,7 +47,7 @@ def test_a_faster_variant_with_equal_losses_is_adopted() -> None:
 def judged(
     label: str, value: float, low: float, high: float, *, kind: str = "loader", adopted: bool = True
 ) -> Judgement:
-    variant = Variant(f"RM {label}", (Change(kind),), label=label)
+    variant = Variant(f"RM-{label}", (Change(kind),), label=label)
     verdict = TrialVerdict.ADOPT if adopted else TrialVerdict.UNDECIDED
     return Judgement(variant, verdict, Agreement.SAME_BITS, "", speed=Estimate(value, low, high, 3, "1"))
 

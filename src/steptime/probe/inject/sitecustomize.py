@@ -89,7 +89,8 @@ def start(folder):
     """Starts the probe of the very steptime that launched the job, whatever is installed in the user's environment.
 
     The name `steptime` stays the job's: what it imports by that name, now or later, is what it would be without us, a
-    module of its own too. Ours are found under their own full names; what comes later finds its package in them.
+    module of its own too. Ours are found under their own full names, and all that the probe needs is loaded by the end of
+    its start.
     """
     root = os.path.dirname(os.path.dirname(folder))
     theirs, known = sys.modules.get("steptime"), sys.modules.get("steptime.probe")
@@ -97,13 +98,15 @@ def start(folder):
         raise ImportError("the job has loaded another steptime.probe, from " + str(known.__spec__))
     if known is None and not is_in(theirs, root):  # type: ignore[no-untyped-call]
         load(root)  # type: ignore[no-untyped-call]
-        if theirs is None:
-            del sys.modules["steptime"]
-        else:
+    try:  # `from steptime.probe import x` asks for the name, too, the first time that x is loaded
+        probe = __import__("steptime.probe", fromlist=["start"])
+        mark("torch")
+        probe.start()
+    finally:
+        if theirs is not None:
             sys.modules["steptime"] = theirs
-    probe = __import__("steptime.probe", fromlist=["start"])
-    mark("torch")
-    probe.start()
+        elif known is None:
+            del sys.modules["steptime"]
 
 
 def is_in(module, folder):  # type: ignore[no-untyped-def]
