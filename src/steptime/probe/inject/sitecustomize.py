@@ -89,8 +89,8 @@ def start(folder):
     """Starts the probe of the very steptime that launched the job, whatever is installed in the user's environment.
 
     The name `steptime` stays the job's: what it imports by that name, now or later, is what it would be without us, a
-    module of its own too. Ours are found under their own full names, and all that the probe needs is loaded by the end of
-    its start.
+    module of its own too. Ours are found under their own full names, and what the probe needs is loaded when it has
+    started.
     """
     root = os.path.dirname(os.path.dirname(folder))
     theirs, known = sys.modules.get("steptime"), sys.modules.get("steptime.probe")
