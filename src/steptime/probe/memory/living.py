@@ -48,9 +48,10 @@ def size_of(tensor: Any) -> int:
 
 
 def storage_of(tensor: Any) -> int:
-    """Where its storage lies: the same for views of one."""
+    """Which storage it has: the same for views of one. Where that lies is not asked, as torch warns of the question for
+    some (FakeTensor)."""
     try:
-        return int(TENSOR.untyped_storage(tensor).data_ptr())
+        return int(TENSOR.untyped_storage(tensor)._cdata)
     except (RuntimeError, NotImplementedError, TypeError, AttributeError):
         return 0
 
