@@ -25,6 +25,7 @@ from steptime.journal import Flag, Kind
 from steptime.probe import backwards, calls, device, identity, loader, switched_off
 from steptime.probe.allowance import Allowance
 from steptime.probe.bars import BarMark
+from steptime.probe.deadline import handler_of
 from steptime.probe.inlay import Inlay
 from steptime.probe.memory import exhausted
 from steptime.probe.objects import ConstructionWatch, ObjectNumbers, Owners, torch_optimizer, unasked
@@ -195,8 +196,12 @@ class Session:
         self.watch_off()
 
     def failed(self, error: Exception) -> None:
-        """Something of ours has raised in the user's thread: it never reaches the user."""
+        """Something of ours has raised in the user's thread: it never reaches the user. What a handler of the job's
+        has raised there is the job's, and does."""
         if os.environ.get("STEPTIME_DEBUG"):
+            raise error
+        if handler_of(error):  # of a signal of the job's, which came while we were at work
+            self.switch_off("a signal's handler raised in the middle of it")
             raise error
         self.switch_off(f"{type(error).__name__}: {error}")
 
