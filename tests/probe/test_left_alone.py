@@ -14,6 +14,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from steptime.probe import schedule  # noqa: E402
+from steptime.probe.identity import root_facts  # noqa: E402
+from steptime.probe.numerics.job import Job, Role  # noqa: E402
 from steptime.probe.profiling import ProfilerWindow  # noqa: E402
 from steptime.probe.recorder import Recorder  # noqa: E402
 from steptime.probe.session import Session  # noqa: E402
@@ -113,4 +115,26 @@ def test_what_a_handler_raises_in_the_probe_reaches_the_job(
     finally:
         session.stop_listening()
     assert not session.active
-    assert capsys.readouterr().err.count("handler raised") == 1
+    assert capsys.readouterr().err.count("switched off: TimeIsUp") == 1
+
+
+@pytest.mark.usefixtures("handler")
+def test_what_a_handler_raises_in_the_watch_for_nan_reaches_the_job() -> None:
+    role = Role()
+    job = Job(role)
+    with pytest.raises(TimeIsUp):
+        job._tell(signal.raise_signal, signal.SIGUSR1)
+    job._tell(signal.raise_signal, signal.SIGUSR1)  # is told nothing any more
+
+
+class Unasked(torch.nn.Sequential):  # type: ignore[misc, name-defined]
+    """A model whose own methods notice that they are called."""
+
+    def __hash__(self) -> int:
+        raise AssertionError
+
+    named_modules = modules = __hash__
+
+
+def test_a_models_own_methods_are_not_called_to_describe_it() -> None:
+    assert root_facts(Unasked(torch.nn.Embedding(3, 2)), 1)["dense_embedding_elements"] == 6
