@@ -149,10 +149,9 @@ def end_config_thread() -> None:
         return
     with contextlib.suppress(OSError, AttributeError):
         library = ctypes.CDLL(os.path.join(os.path.dirname(torch.__file__), "lib", "libtorch_cpu.so"))
-        instance, stop = (getattr(library, f"_ZN9libkineto12ConfigLoader{name}Ev") for name in CONFIG_LOADER)
-        instance.restype = ctypes.c_void_p
-        stop.argtypes, stop.restype = [ctypes.c_void_p], None
-        stop(instance())
+        instance, stop = (f"_ZN9libkineto12ConfigLoader{name}Ev" for name in CONFIG_LOADER)
+        found = ctypes.CFUNCTYPE(ctypes.c_void_p)((instance, library))()
+        ctypes.CFUNCTYPE(None, ctypes.c_void_p)((stop, library))(found)
 
 
 def put_back(profile: Any) -> None:
