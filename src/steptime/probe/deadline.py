@@ -108,11 +108,16 @@ def _ask_all(_: Any) -> int:
 
 def _signal_of(error: BaseException) -> int:
     """The signal whose handler has raised this. It is sent once more, to be handled in the user's own frames."""
+    return handler_of(error) or signal.SIGINT  # Python's own handler is no function of Python's
+
+
+def handler_of(error: BaseException) -> int:
+    """The signal whose handler, a function of Python's, has raised this; 0 if none has."""
     for frame, _ in walk_tb(error.__traceback__):
         known = [number for number in signal.valid_signals() if _code_of(signal.getsignal(number)) is frame.f_code]
         if known:
             return int(next((value for value in _arguments(frame) if value in known), known[0]))
-    return signal.SIGINT  # Python's own handler is no function of Python's
+    return 0
 
 
 def _code_of(handler: Any) -> Any:

@@ -17,7 +17,7 @@ import torch
 
 from steptime.debug_switches import switched_on
 from steptime.probe import sites
-from steptime.probe.objects import parameters_of
+from steptime.probe.objects import modules_of, parameters_of
 from steptime.probe.recorder import write_whole
 
 CGROUP_LIMIT = "/sys/fs/cgroup/memory.max"
@@ -218,8 +218,8 @@ def root_facts(module: torch.nn.Module, number: int) -> dict[str, Any]:
 
 def _dense_embedding_elements(module: torch.nn.Module) -> int:
     """Numbers in embeddings that train with a dense gradient; a table that an output layer shares has one anyway."""
-    tables = [each for each in module.modules() if isinstance(each, torch.nn.Embedding)]
-    shared = {id(each.weight) for each in module.modules() if isinstance(each, torch.nn.Linear)}
+    tables = [each for each in modules_of(module) if isinstance(each, torch.nn.Embedding)]
+    shared = {id(each.weight) for each in modules_of(module) if isinstance(each, torch.nn.Linear)}
     return sum(
         each.weight.numel()
         for each in tables

@@ -10,11 +10,13 @@ computes with it. A range that has ended once ends a second time without effect.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import re
 import sys
 import threading
 import time
+from _lsprof import Profiler
 from collections.abc import Iterable, Iterator
 from itertools import starmap
 from threading import get_ident
@@ -88,6 +90,8 @@ TRACER = "torch.profiler.python_tracer"
 SETTLING = 0.05
 """Seconds for gloo's threads to write down the ends of collectives that a step has waited for: gloo wakes who waits
 first, and an end that comes when the profiler has stopped is written into freed memory (see above)."""
+CONFIG_LOADER = "8instance", "10stopThread"
+"""Functions of Kineto's, as C++ names them."""
 HALF_CHARACTER = re.compile("[\ud800-\udfff]")
 """What Python makes of a byte of a name that is not UTF-8 (PEP 383)."""
 SPOILT, SPOILT_TIME = 2, 100_000_000
@@ -135,6 +139,28 @@ def start_in_silence(profile: Any) -> None:
     profile.acc_events = True
     profile.start()
     profile.acc_events = profile.profiler.acc_events = False
+
+
+def end_config_thread() -> None:
+    """Ends the thread that Kineto's first profile starts, to look for orders from outside. A forked child inherits the
+    condition that it waits on, and would wait for it without end where it leaves by `exit` (~ConfigLoader). It stays
+    where the user gives Kineto such orders, or torch has another layout."""
+    if "KINETO_USE_DAEMON" in os.environ or "KINETO_CONFIG" in os.environ:
+        return
+    with contextlib.suppress(OSError, AttributeError):
+        library = ctypes.CDLL(os.path.join(os.path.dirname(torch.__file__), "lib", "libtorch_cpu.so"))
+        instance, stop = (f"_ZN9libkineto12ConfigLoader{name}Ev" for name in CONFIG_LOADER)
+        found = ctypes.CFUNCTYPE(ctypes.c_void_p)((instance, library))()
+        ctypes.CFUNCTYPE(None, ctypes.c_void_p)((stop, library))(found)
+
+
+def put_back(profile: Any) -> None:
+    """Makes it Python's profile function again: that which the job has set in the middle of a window, and which torch
+    takes for its own when it ends its stacks."""
+    if isinstance(profile, Profiler):
+        profile.enable()
+    elif callable(profile):
+        sys.setprofile(profile)
 
 
 def only_exported() -> Any:
@@ -209,6 +235,7 @@ class ProfilerWindow:
         self._modules = ModuleRanges(modules)
         self._memory = self._history = False
         self._tracer_known = TRACER in sys.modules
+        self._tracer: Any = None
         self.begin = self._boundary = self._shortest = 0
         self.steps = self.held = 0
         """Whole steps that its trace holds: none, and there is no trace. For how many ns its end has held the job."""
@@ -223,6 +250,8 @@ class ProfilerWindow:
             return "another one was recording, and two spoil each other"
         if threading.current_thread() is not threading.main_thread():
             return "the training thread is not the main one, which Kineto wants"
+        if self.stacks and sys.getprofile() is not None:
+            return "the job has a profile function of Python's, whose place its stacks would take"
         rpc = sys.modules.get("torch.distributed.rpc.api")
         if rpc is not None and rpc._is_current_rpc_agent_set():
             return "the job calls other processes by RPC, which torch's profiler announces on its stderr"
@@ -257,6 +286,8 @@ class ProfilerWindow:
         self._open.begin()
         witness = torch.empty(1, device="cpu") if self._memory else None  # the job may have set another default
         start_in_silence(self._profile)
+        self._tracer = sys.getprofile()
+        end_config_thread()
         if self._memory:
             with allocations.errors_only():
                 del witness  # was allocated before: torch warns of the first such, and of every thousandth
@@ -345,7 +376,10 @@ class ProfilerWindow:
         finally:
             if self._on_device:
                 tell_kineto(detach=not self._followed)
+            another = sys.getprofile()
             profile.stop()
+            if another is not self._tracer:
+                put_back(another)
             if self._on_device:
                 tell_kineto(detach=False)
             if not self._tracer_known and sys.modules.pop(TRACER, None) is not None:

@@ -25,6 +25,7 @@ from steptime.journal import Flag, Kind
 from steptime.probe import backwards, calls, device, identity, loader, switched_off
 from steptime.probe.allowance import Allowance
 from steptime.probe.bars import BarMark
+from steptime.probe.deadline import handler_of
 from steptime.probe.inlay import Inlay
 from steptime.probe.memory import exhausted
 from steptime.probe.objects import ConstructionWatch, ObjectNumbers, Owners, torch_optimizer, unasked
@@ -130,8 +131,7 @@ class Session:
         self.quiet = Quiet(self.recorder.journal.records, self.recorder.threads)
         self.counter = StepCounter()
         self.numbers = ObjectNumbers()
-        self.saves = 0
-        self.steps, self.ended = 0, StepNumber(self.recorder.journal)
+        self.saves, self.steps, self.ended = 0, 0, StepNumber(self.recorder.journal)
         self.pace, self.untrained = Pace(), Untrained()
         self.roots: list[RootTimer] = []
         self.watching = self.slowed = False  # slowed: the probe itself makes steps longer
@@ -195,10 +195,11 @@ class Session:
         self.watch_off()
 
     def failed(self, error: Exception) -> None:
-        """Something of ours has raised in the user's thread: it never reaches the user."""
-        if os.environ.get("STEPTIME_DEBUG"):
+        """Ours never reaches the user. What a signal's handler of the job's has raised in the middle of it does."""
+        if not os.environ.get("STEPTIME_DEBUG"):
+            self.switch_off(f"{type(error).__name__}: {error}")
+        if self.active or handler_of(error):
             raise error
-        self.switch_off(f"{type(error).__name__}: {error}")
 
     def _open(self) -> None:
         """At the first sign of training: the process gets its folder, its thread and its script."""

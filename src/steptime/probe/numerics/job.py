@@ -19,6 +19,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from steptime.probe import backwards, identity, switched_off
 from steptime.probe.backwards import BackwardWatch
 from steptime.probe.changes.applier import RootWatch, keep_unscaled, losses_of, unscaled
+from steptime.probe.deadline import handler_of
 from steptime.probe.inlay import Inlay
 from steptime.probe.objects import ConstructionWatch, ObjectNumbers, torch_optimizer
 from steptime.probe.patches import OPENED_WITH_OPTIMIZER
@@ -171,9 +172,11 @@ class Job(BackwardWatch):
             return
         try:
             method(*arguments)
-        except Exception as error:  # noqa: BLE001 - the probe's boundary: nothing of ours may raise into the user's program
+        except Exception as error:
             self._active = False
             self.role.failed(error)
+            if handler_of(error):  # of a signal of the job's, which came while we were at work
+                raise
 
     def _mine(self) -> bool:
         """Whether this thread is the one that trains."""

@@ -1,0 +1,140 @@
+"""What a job does itself while the probe is at work: it forks, is profiled by cProfile, and handles signals."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from steptime.probe import schedule  # noqa: E402
+from steptime.probe.identity import root_facts  # noqa: E402
+from steptime.probe.numerics.job import Job, Role  # noqa: E402
+from steptime.probe.profiling import ProfilerWindow  # noqa: E402
+from steptime.probe.recorder import Recorder  # noqa: E402
+from steptime.probe.session import Session  # noqa: E402
+
+JOB = """
+import cProfile, os, sys, torch
+from steptime.probe.profiling import ProfilerWindow
+from steptime.probe.recorder import Recorder
+recorder = Recorder(print)
+recorder.open(sys.argv[1])
+window = ProfilerWindow(recorder, 1, stacks=True)
+"""
+FORKED = """
+window.start()
+window.abandon()
+child = os.fork()
+if not child:
+    sys.exit(7)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+PROFILED = """
+profile = cProfile.Profile()
+def called(): pass
+window.start()
+called()
+profile.enable()
+called()
+window.abandon()
+called()
+profile.disable()
+print(next(each.callcount for each in profile.getstats() if getattr(each.code, "co_name", "") == "called"))
+"""
+TRACED = """
+seen = []
+def trace(frame, event, argument):
+    if event == "call" and frame.f_code.co_name == "called":
+        seen.append(event)
+def called(): pass
+window.start()
+sys.setprofile(trace)
+window.abandon()
+called()
+print(len(seen), sys.getprofile() is trace)
+"""
+
+
+def printed(code: str, folder: Path) -> str:
+    command = [sys.executable, "-c", JOB + code, str(folder)]
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+
+
+def test_a_child_that_the_job_forks_behind_a_window_can_leave(tmp_path: Path) -> None:
+    assert printed(FORKED, tmp_path) == "7\n"
+
+
+@pytest.mark.parametrize(("code", "text"), [(PROFILED, "2\n"), (TRACED, "1 True\n")])
+def test_a_profile_that_the_job_begins_in_a_window_goes_on(tmp_path: Path, code: str, text: str) -> None:
+    assert printed(code, tmp_path) == text
+
+
+def test_stacks_do_not_take_the_place_of_the_jobs_profile_function(tmp_path: Path) -> None:
+    before = sys.getprofile()
+    sys.setprofile(lambda *_: None)
+    try:
+        obstacles = [ProfilerWindow(Recorder(print), 1, stacks=stacks).obstacle() for stacks in (True, False)]
+    finally:
+        sys.setprofile(before)
+    assert "profile function" in obstacles[0]
+    assert "profile function" not in obstacles[1]
+
+
+class TimeIsUp(Exception):
+    """Raised by a handler of the job's."""
+
+
+@pytest.fixture
+def handler() -> Iterator[Callable[..., None]]:
+    def leave(*_: Any) -> None:
+        raise TimeIsUp
+
+    before = signal.signal(signal.SIGUSR1, leave)
+    yield leave
+    signal.signal(signal.SIGUSR1, before)
+
+
+@pytest.mark.usefixtures("handler")
+def test_what_a_handler_raises_in_the_probe_reaches_the_job(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = Session({"recording": str(tmp_path)}, schedule.run)
+    monkeypatch.setattr(session, "_open", lambda: signal.raise_signal(signal.SIGUSR1))
+    session.install()
+    try:
+        with pytest.raises(TimeIsUp):
+            torch.ones(1, requires_grad=True).sum().backward()
+        torch.ones(1, requires_grad=True).sum().backward()
+    finally:
+        session.stop_listening()
+    assert not session.active
+    assert capsys.readouterr().err.count("switched off: TimeIsUp") == 1
+
+
+@pytest.mark.usefixtures("handler")
+def test_what_a_handler_raises_in_the_watch_for_nan_reaches_the_job() -> None:
+    role = Role()
+    job = Job(role)
+    with pytest.raises(TimeIsUp):
+        job._tell(signal.raise_signal, signal.SIGUSR1)
+    job._tell(signal.raise_signal, signal.SIGUSR1)  # is told nothing any more
+
+
+class Unasked(torch.nn.Sequential):  # type: ignore[misc, name-defined]
+    """A model whose own methods notice that they are called."""
+
+    def __hash__(self) -> int:
+        raise AssertionError
+
+    named_modules = modules = __hash__
+
+
+def test_a_models_own_methods_are_not_called_to_describe_it() -> None:
+    assert root_facts(Unasked(torch.nn.Embedding(3, 2)), 1)["dense_embedding_elements"] == 6
