@@ -16,7 +16,6 @@ import re
 import sys
 import threading
 import time
-from _lsprof import Profiler
 from collections.abc import Iterable, Iterator
 from itertools import starmap
 from threading import get_ident
@@ -157,7 +156,7 @@ def end_config_thread() -> None:
 def put_back(profile: Any) -> None:
     """Makes it Python's profile function again: that which the job has set in the middle of a window, and which torch
     takes for its own when it ends its stacks."""
-    if isinstance(profile, Profiler):
+    if any(kind.__module__ == "_lsprof" for kind in type(profile).__mro__):  # cProfile's
         profile.enable()
     elif callable(profile):
         sys.setprofile(profile)
