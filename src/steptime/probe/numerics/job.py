@@ -172,7 +172,7 @@ class Job(BackwardWatch):
             return
         try:
             method(*arguments)
-        except Exception as error:
+        except Exception as error:  # the probe's boundary: nothing of ours may raise into the user's program
             self._active = False
             self.role.failed(error)
             if handler_of(error):  # of a signal of the job's, which came while we were at work
