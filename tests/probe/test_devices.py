@@ -82,6 +82,7 @@ def test_each_device_is_a_fact_once(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     driver.lost = True
     housekeeping.boundary()  # a device that is lost is none of our business
     lines = [json.loads(line) for line in (tmp_path / "facts.jsonl").read_text(encoding="utf-8").splitlines()]
-    assert lines == [
+    told = [line for line in lines if line["fact"] == "device"]  # a test before this one may have compiled something
+    assert told == [
         {"fact": "device", "identity": number, "uuid": str(UUIDS[number])} for number in (3, 5)
     ]  # fmt: skip
