@@ -96,7 +96,8 @@ def start(folder):
     theirs, known = sys.modules.get("steptime"), sys.modules.get("steptime.probe")
     if known is not None and not is_in(known, os.path.join(root, "probe")):  # type: ignore[no-untyped-call]
         raise ImportError("the job has loaded another steptime.probe, from " + str(known.__spec__))
-    if known is None and not is_in(theirs, root):  # type: ignore[no-untyped-call]
+    ours = is_in(theirs, root)  # type: ignore[no-untyped-call]
+    if not ours:
         load(root)  # type: ignore[no-untyped-call]
     try:  # `from steptime.probe import x` asks for the name, too, the first time that x is loaded
         probe = __import__("steptime.probe", fromlist=["start"])
@@ -105,7 +106,7 @@ def start(folder):
     finally:
         if theirs is not None:
             sys.modules["steptime"] = theirs
-        elif known is None:
+        elif not ours:
             del sys.modules["steptime"]
 
 
