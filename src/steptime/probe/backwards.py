@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from steptime.probe.inlay import Inlay
+from steptime.probe.inlay import Inlay, Reported
 
 
 class BackwardWatch:
@@ -26,27 +26,20 @@ class BackwardWatch:
 _watches: list[BackwardWatch] = []
 
 
-class _Pass:
+class _Pass(Reported):
     """A pass that is under way. Entered, it is the tensors to begin on."""
 
-    __slots__ = ("_begun", "_partial", "_tensors")
+    __slots__ = ("_partial", "_tensors")
 
     def __init__(self, tensors: Any, settings: dict[str, Any]) -> None:
         self._tensors, self._partial = tensors, settings.get("accumulate_grad") is False
-        self._begun: Any = None
+        self._begun = None
 
     def __enter__(self) -> Any:
         for watch in reversed(_watches):  # who came last lies outside
             self._tensors, begun = watch.begins(self._tensors, self._partial)
-            if begun is not None:
-                self._begun = watch, begun, self._begun
+            self._add(watch, begun)
         return self._tensors
-
-    def __exit__(self, *_: Any) -> None:
-        begun = self._begun
-        while begun is not None:
-            watch, token, begun = begun
-            watch.ends(token)
 
 
 _INLAY = Inlay(

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from steptime.probe.inlay import Inlay, LaidTable
+from steptime.probe.inlay import Inlay, LaidTable, Reported
 
 Call = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
 """Calls a module with arguments."""
@@ -53,30 +53,20 @@ _changed: LaidTable[int, Call] = LaidTable()
 _known: dict[int, weakref.ref[torch.nn.Module]] = {}
 
 
-class _OpenCall:
+class _OpenCall(Reported):
     """A call that is under way."""
 
-    __slots__ = ("_begun",)
+    __slots__ = ()
 
     def __init__(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self._begun: Any = None
+        self._begun = None
         for watch in _everyone.copy() if _everyone else ():
-            self._begin(watch, module, args, kwargs)
+            self._add(watch, watch.begins(module, args, kwargs))
         for watch in _watched.get(id(module), ()):  # which those before may have filled
-            self._begin(watch, module, args, kwargs)
-
-    def _begin(self, watch: CallWatch, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if (begun := watch.begins(module, args, kwargs)) is not None:
-            self._begun = watch, begun, self._begun
+            self._add(watch, watch.begins(module, args, kwargs))
 
     def __enter__(self) -> None:
         return None
-
-    def __exit__(self, *_: Any) -> None:
-        begun = self._begun
-        while begun is not None:
-            watch, token, begun = begun
-            watch.ends(token)
 
 
 _INLAY = Inlay(

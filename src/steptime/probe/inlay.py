@@ -41,6 +41,25 @@ class LaidTable(dict[K, V]):
     __hash__ = object.__hash__  # type: ignore[assignment]
 
 
+class Reported:
+    """Who has been told that something begins, with what each is to get when it ends: as a context manager, which lines
+    of ours put around it."""
+
+    __slots__ = ("_begun",)
+    _begun: Any
+
+    def _add(self, watch: Any, begun: Any) -> None:
+        if begun is not None:
+            self._begun = watch, begun, self._begun
+
+    def __exit__(self, *_: Any) -> None:
+        """The last who was told of the begin is told of the end first."""
+        begun = self._begun
+        while begun is not None:
+            watch, token, begun = begun
+            watch.ends(token)
+
+
 class Inlay:
     """Lines for one function. text: the statements; names in quotes stand for `constants`, which the code then holds.
 

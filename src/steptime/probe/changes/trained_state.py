@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from steptime.probe import device
-from steptime.probe.objects import each_once, modules_of, parameters_of, updated_by
+from steptime.probe.objects import each_once, modules_of, parameters_of, tensors_in, updated_by
 
 ROOM = 2.0
 """Times what is kept must be free where it is kept: the job goes on beside it."""
@@ -34,7 +34,7 @@ class TrainedState:
         self._tensors = list(each_once(*map(_tensors_of, roots), *map(updated_by, optimizers)))
         states = [(each, dict(each.state)) for each in optimizers]
         size = sum(each.nbytes for each in self._tensors)
-        size += sum(each.nbytes for _, state in states for each in _tensors_in(state))
+        size += sum(each.nbytes for _, state in states for each in tensors_in(state))
         place = _place(size)
         with torch.no_grad():
             self._copies = [_copied(each, place) for each in self._tensors]
@@ -65,17 +65,6 @@ def _tensors_of(root: torch.nn.Module) -> Iterator[Any]:
             else module.__dict__.get("_buffers", {}).values()
         )
         yield from (each for each in own if each is not None)
-
-
-def _tensors_in(value: Any) -> Iterator[Any]:
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, dict):
-        for each in value.values():
-            yield from _tensors_in(each)
-    elif isinstance(value, list | tuple):
-        for each in value:
-            yield from _tensors_in(each)
 
 
 def _place(size: int) -> str:
