@@ -20,6 +20,7 @@ from steptime.journal import Flag, Kind
 from steptime.probe import calls
 from steptime.probe.backwards import BackwardWatch
 from steptime.probe.calls import CallWatch
+from steptime.probe.deadline import handler_of
 from steptime.probe.inlay import Inlay
 from steptime.probe.inputs import InputCheck
 from steptime.probe.objects import modules_of, parameters_of
@@ -290,8 +291,10 @@ class InferenceWatch(CallWatch):
                 # A dataset's own model in a loader's worker is no job of its own.
                 if self._calls == CALLS_WITHOUT_BACKWARD and torch.utils.data.get_worker_info() is None:
                     self._inferring(module)
-        except Exception:  # noqa: BLE001 - the probe's boundary: a job that only infers goes unseen
+        except Exception as error:  # the probe's boundary: a job that only infers goes unseen
             self.remove()
+            if handler_of(error):
+                raise
 
     def install(self) -> None:
         calls.watch_all(self)
@@ -317,8 +320,10 @@ class NewModelWatch(CallWatch):
         try:
             if gradients() and get_ident() == self._quiet.trainer:
                 self._called(module)
-        except Exception:  # noqa: BLE001 - the probe's boundary: the model stays untimed, the job goes on
+        except Exception as error:  # the probe's boundary: the model stays untimed, the job goes on
             self.remove()
+            if handler_of(error):
+                raise
 
     def _called(self, module: torch.nn.Module) -> None:
         known = self._known.get(id(module))

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from steptime.probe.deadline import handler_of
 from steptime.probe.objects import SideTable
 
 USER, LIBRARY, INNER = 2, 1, 0
@@ -133,8 +134,10 @@ def install() -> None:
         if arguments and arguments[0] in BUILT and not failed:
             try:
                 _remember(frame_of(1))
-            except Exception:  # noqa: BLE001 - the probe's boundary: without a site the report has a line less
+            except Exception as error:  # the probe's boundary: without a site the report has a line less
                 failed = True
+                if handler_of(error):
+                    raise
         return log(*arguments)
 
     torch._C._log_api_usage_once = _log_api_usage_once
