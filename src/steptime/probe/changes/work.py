@@ -20,6 +20,7 @@ import torch
 from steptime.probe.changes.applier import wrap_root
 from steptime.probe.changes.traceable import dropped
 from steptime.probe.objects import local_values, parameters_of, tensors_in
+from steptime.probe.ours import pass_on
 
 BUCKETS = 16
 """Numbers of a sketch."""
@@ -86,8 +87,9 @@ class WorkRecorder:
                     if not self._moves:
                         self._moved()
                 self.pause(begin)
-        except Exception:  # noqa: BLE001 - the probe's boundary: a batch of a kind that we cannot read goes unseen
+        except Exception as error:  # noqa: BLE001 - the probe's boundary: a batch of a kind that we cannot read goes unseen
             self._inputs.append("?")
+            pass_on(error)
 
     def _moved(self) -> None:
         """How the parameters have moved since the last look, and what new ones start from."""
