@@ -267,6 +267,41 @@ def is_broad(type_: ast.expr | None) -> bool:
     return any(name is None or ast.unparse(name) in {"Exception", "BaseException"} for name in names)
 
 
+CAUGHT_BY_MANY = {"BaseException", "Exception", "OSError", "RuntimeError", "NotImplementedError", "ValueError"}
+"""Kinds of errors that handlers of signals raise, TimeoutError among them, which is an OSError."""
+HANDED_ON = {"probe/ours.py", "probe/deadline.py:_ask_all"}
+"""Who decides whose an error is, and who has a signal sent once more."""
+
+
+def test_what_a_handler_of_the_jobs_raises_is_caught_nowhere(modules: list[Module]) -> None:
+    """It may come out of the middle of our code: see `probe.ours`."""
+    for module in modules:
+        if not module.name.startswith(("probe/", "in_process.py", "callbacks")) or module.name in HANDED_ON:
+            continue
+        functions = [node for node in ast.walk(module.tree) if isinstance(node, ast.FunctionDef)]
+        apart = {id(each) for function in functions if f"{module.name}:{function.name}" in HANDED_ON
+                 for each in ast.walk(function)}  # fmt: skip
+        for node in ast.walk(module.tree):
+            if isinstance(node, ast.ExceptHandler) and id(node) not in apart and not raises_again(node):
+                kinds = node.type.elts if isinstance(node.type, ast.Tuple) else [node.type]
+                wide = any(kind is None or ast.unparse(kind) in CAUGHT_BY_MANY for kind in kinds)
+                asks = any(ast.unparse(each) == f"pass_on({node.name})" for each in node.body)
+                assert asks or not wide, f"{module.name}:{node.lineno} asks `pass_on` of nothing"
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "contextlib.suppress":
+                wide = any(ast.unparse(kind) in CAUGHT_BY_MANY for kind in node.args)
+                assert not wide, f"{module.name}:{node.lineno} suppresses what `ours.suppressed` does not"
+
+
+def test_nothing_of_ours_is_called_when_an_object_of_the_jobs_goes(modules: list[Module]) -> None:
+    """By the garbage collector, where an error of a signal's handler is printed and dropped: see `objects.Gone`."""
+    for module in modules:
+        if module.name.startswith("probe/"):
+            calls = [node for node in ast.walk(module.tree) if isinstance(node, ast.Call)]
+            called = [node for node in calls if ast.unparse(node.func) == "weakref.ref" and len(node.args) > 1]
+            assert not called, f"{module.name}:{called[0].lineno}"
+            assert not re.search(r"weakref\.(finalize|Weak\w+)\(|def __del__", module.text), module.name
+
+
 def test_nothing_prints_but_the_doors(modules: list[Module]) -> None:
     printing = [
         f"{module.name}:{node.lineno}"
@@ -356,6 +391,7 @@ OWN_NAMES = {
     "numerics/operators.py": {"born"},
     "numerics/values.py": {"found"},
     "patches.py": {"quiet"},
+    "profiling.py": {"level"},
     "ranges.py": {"quiet"},
     "sampling.py": {"node", "called", "caller", "call", "function"},
     "schedule.py": {"session", "window", "root"},

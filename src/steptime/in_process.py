@@ -7,7 +7,6 @@ One law: the job goes on, whatever becomes of this; what cannot be done is said 
 from __future__ import annotations
 
 import atexit
-import contextlib
 import json
 import os
 import subprocess
@@ -21,6 +20,7 @@ from typing import Any
 
 from steptime import probe
 from steptime.own_python import own_python
+from steptime.probe.ours import suppressed
 
 __all__ = ["OwnRecording", "log_to", "record"]
 
@@ -53,7 +53,7 @@ class OwnRecording:
         if probe.watching(str(folder)) is not None:
             _told.append(folder)
             shown = str(folder)
-            with contextlib.suppress(OSError):  # the current folder is gone
+            with suppressed(OSError):  # the current folder is gone
                 shown = os.path.relpath(folder)
             probe.say(f"recorded {shown}: steptime diagnose {shown}")
 
@@ -80,7 +80,6 @@ def _begin(folder: str | os.PathLike[str] | None, profile: bool) -> OwnRecording
     """Raises SteptimeError and OSError."""
     from steptime.launcher.command import default_recording, make_recording
     from steptime.launcher.joining import join, leave
-    from steptime.launcher.launch import QUIET
     from steptime.launcher.outcome import ProbeOptions
     from steptime.probe.identity import place
     from steptime.probe.recorder import finish_as_child
@@ -96,8 +95,6 @@ def _begin(folder: str | os.PathLike[str] | None, profile: bool) -> OwnRecording
     if leads:
         begin_manifest(made, _command(), {"profile": str(profile), "in_process": "True"})
         (made / "seen-torch").touch()
-    for name, value in QUIET.items():
-        os.environ.setdefault(name, value)
     if not probe.start(json.dumps({"recording": str(made), **asdict(ProbeOptions(profile))}, ensure_ascii=False)):
         return OwnRecording(None)
     if leads:

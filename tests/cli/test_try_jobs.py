@@ -98,7 +98,7 @@ def test_the_script_with_all_knobs_is_tried_in_larger_batches(
     assert main(["lab", *words]) == 0
     told = capsys.readouterr().out
     assert "Items a second by batch size" in told
-    assert "the largest that was timed" in told
+    assert "the largest batch that was timed" in told
     assert "Items a second over batch sizes" in (tmp_path / "lab.html").read_text(encoding="utf-8")
 
 

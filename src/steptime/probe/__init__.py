@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from steptime.probe.bars import bar_is_open
+from steptime.probe.ours import pass_on
 
 PLAN = "STEPTIME_PROBE"
 """Environment variable with the plan as JSON: recording, profile, profile_steps, max_profile_seconds, changes, variant,
@@ -38,7 +39,8 @@ def say(sentence: str) -> None:
     try:
         above = "\n" if not sys.stderr.isatty() and bar_is_open() else ""
         sys.stderr.write(f"{above}steptime: {sentence}\n")
-    except Exception:  # noqa: BLE001 - the probe's boundary: nothing of ours may raise into the user's program
+    except Exception as error:  # noqa: BLE001 - the probe's boundary: nothing of ours may raise into the user's program
+        pass_on(error)
         return
 
 
@@ -50,6 +52,7 @@ def guarded(begin: Callable[[], T]) -> T | None:
         if os.environ.get("STEPTIME_DEBUG"):
             raise
         switched_off(f"{type(error).__name__}: {error}")
+        pass_on(error)
         return None
 
 

@@ -17,6 +17,7 @@ import torch
 from steptime.probe import calls
 from steptime.probe.inlay import THROUGH, Inlay
 from steptime.probe.objects import SideTable, parameters_of
+from steptime.probe.ours import pass_on
 
 
 class Applier:
@@ -95,6 +96,7 @@ def with_arguments(
             args, kwargs = bound.args, bound.kwargs
         except Exception as error:  # noqa: BLE001 - the probe's boundary: the call goes on as the user wrote it
             applier.failed(error)
+            pass_on(error)
         return original(*args, **kwargs)
 
     return changed

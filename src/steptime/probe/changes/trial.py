@@ -20,6 +20,7 @@ from steptime.probe.changes.outside import OutsideWrites
 from steptime.probe.changes.parity import ParityRecorder
 from steptime.probe.changes.variant import ProcessVariant
 from steptime.probe.objects import ConstructionWatch
+from steptime.probe.ours import pass_on
 from steptime.probe.patches import Follower
 from steptime.probe.steps import BACKWARD, FORWARD, OPTIMIZER
 
@@ -236,6 +237,7 @@ class Trial(Follower):
             return getattr(applier, method)(*arguments)
         except Exception as error:  # noqa: BLE001 - the probe's boundary: the change is not exercised, the job goes on
             applier.failed(error)
+            pass_on(error)
             return None
 
     def _keep(self, method: str, *arguments: Any) -> None:
@@ -251,6 +253,7 @@ class Trial(Follower):
             if text not in self._said:
                 self._said.add(text)
                 self._session.recorder.note(text)
+            pass_on(error)
 
 
 class _Gate(BackwardWatch):
@@ -281,4 +284,5 @@ def make_applier(change: dict[str, Any]) -> Applier:
         return APPLIERS[kind](target, arguments)
     except Exception as error:  # noqa: BLE001 - the probe's boundary: arguments that make no sense change nothing
         none.failed(error)
+        pass_on(error)
         return none

@@ -22,6 +22,7 @@ from steptime.probe.changes.carried import CarriedState, active_dropout, random_
 from steptime.probe.changes.sketches import sketch
 from steptime.probe.changes.traceable import dropped
 from steptime.probe.objects import SideTable, modules_of, parameters_of, tensors_in
+from steptime.probe.ours import pass_on
 
 AS_THEY_ARE = ("dropout", "training", "drew", "options", "moving")
 """Of a row, what needs no reading."""
@@ -118,8 +119,9 @@ class WorkRecorder:
                     if not self._moves:
                         self._moved()
                 self.pause(begin)
-        except Exception:  # noqa: BLE001 - the probe's boundary: a batch of a kind that we cannot read goes unseen
+        except Exception as error:  # noqa: BLE001 - the probe's boundary: a batch of a kind that we cannot read goes unseen
             self._inputs.append("?")
+            pass_on(error)
 
     def _look_at_state(self, arguments: Any) -> None:
         """Of the first call of a step: modes of the modules, and where random numbers stand; of each: its samples."""
