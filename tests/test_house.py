@@ -23,6 +23,7 @@ FLOORS = (  # from the ground up; a room imports itself and what lies on floors 
     ("analysis",),
     ("advice",),
     ("trials",),
+    ("answer",),
     ("report",),
     ("memory", "nan", "hang", "callables"),
     ("rank_result",),
@@ -67,7 +68,7 @@ BROAD_EXCEPTS = (
     "machine/formats_script.py",
     "machine/sweep_script.py",
 )
-PRINTS = ("cli/", "report/text.py", "launcher/attach_script.py", *SCRIPTS)
+PRINTS = ("cli/", "launcher/attach_script.py", *SCRIPTS)
 EMPTY_NAMES = {"utils", "util", "common", "helpers", "helper", "manager", "managers", "misc", "tools"}
 
 FILES = sorted(SOURCE.rglob("*.py"))

@@ -17,11 +17,11 @@ from report.report_variants import HOSTILE, with_hostile_strings
 from report.stored_reports import REPORTS, stored
 
 import steptime
+from steptime.answer.json import document as as_json
 from steptime.api import Loaded, LoadedComparison, LoadedMemory, LoadedReport, LoadedTrial
 from steptime.errors import RecordingError, UsageError
 from steptime.quantities import Estimate
 from steptime.report import compact
-from steptime.report.json import document as as_json
 from steptime.trials.results import Plan, append_result
 from steptime.trials.trial import Agreement, Judgement, TrialVerdict, Variant
 

@@ -18,30 +18,29 @@ from typing import Any
 import jinja2
 
 from steptime.advice.rule import Finding, Weight
+from steptime.answer.answer import Answer
+from steptime.answer.page.frame import escaping
+from steptime.answer.printable import one_line
+from steptime.answer.tables import Table, values_of
+from steptime.answer.text import as_text
 from steptime.callables.bench import Bench, Wishes, bench_here
-from steptime.callables.sheet import as_text
-from steptime.callables.text import badge, headline, sheet_of, tables as bench_tables
+from steptime.callables.bench_answer import answer_of as answer_of_bench
+from steptime.compare.answer import answer_of as answer_of_comparison
 from steptime.compare.compare import compare
 from steptime.compare.comparison import Comparison, is_comparison, read_file as read_comparison
 from steptime.compare.gate import labels_of
-from steptime.compare.tables import difference_tables, runs_table, settings_table
-from steptime.compare.text import render_text
 from steptime.diagnosis import diagnose_anywhere, diagnose_paths
 from steptime.errors import UsageError
-from steptime.memory.page import memory_tables
-from steptime.memory.report import triage_path
+from steptime.memory.answer import answer_of as answer_of_memory, memory_tables
+from steptime.memory.report import MemoryReport, triage_path
 from steptime.memory.snapshot import is_snapshot
-from steptime.memory.text import MemoryReport, text as memory_text
 from steptime.quantities import format_duration, format_share
-from steptime.report import text
-from steptime.report.page.frame import escaping
+from steptime.report.answer import answer_of as answer_of_report
 from steptime.report.page.pictures import GREY, TONES
 from steptime.report.page.waterfall import waterfall
-from steptime.report.printable import one_line
 from steptime.report.report import Report
 from steptime.report.sentences import place_text
 from steptime.report.tables import (
-    Table,
     case_tables,
     category_tables,
     findings_table,
@@ -50,9 +49,8 @@ from steptime.report.tables import (
     replay_tables,
     steps_table,
     trial_table,
-    values_of,
 )
-from steptime.report.trial_text import render_trial
+from steptime.report.trial_answer import answer_of as answer_of_trial
 from steptime.report.trials import trial_report
 from steptime.trials.results import Results, is_trial, read_results
 
@@ -109,8 +107,20 @@ class Loaded:
     """What was loaded. `str()`: its text; last in a notebook's cell: its picture. `tables`: names for `to_dict`,
     `to_pandas` and `to_polars`, which give columns or a data frame. Times are ns, sizes bytes."""
 
-    def _tables(self) -> Iterable[Table]:
+    def _answer(self) -> Answer:
         raise NotImplementedError
+
+    def _tables(self) -> Iterable[Table]:
+        return self._answer().tables
+
+    def __str__(self) -> str:
+        return as_text(self._answer())
+
+    def _repr_html_(self) -> str:
+        """For Jupyter and its like."""
+        answer = self._answer()
+        about = " · ".join(filter(None, (*answer.head, answer.badge)))
+        return _in_tables(about, answer.headline, self._tables(), answer.next_command)
 
     @property
     def tables(self) -> tuple[str, ...]:
@@ -173,8 +183,8 @@ class LoadedReport(Loaded):
             raise UsageError("compare-two", "A comparison needs another report: before.compare(after)")
         return LoadedComparison(compare(reports, labels_of([report.source for report in reports])))
 
-    def __str__(self) -> str:
-        return text.render(self.report)
+    def _answer(self) -> Answer:
+        return answer_of_report(self.report)
 
     def __repr__(self) -> str:
         return (
@@ -198,20 +208,14 @@ class LoadedTrial(Loaded):
         """The recording's, with the trial in it. Raises SteptimeError where the recording is gone."""
         return LoadedReport(diagnose_paths([self.folder]))
 
+    def _answer(self) -> Answer:
+        return answer_of_trial(self.results, self.folder)
+
     def _tables(self) -> Iterable[Table]:
         yield trial_table(trial_report(self.results, self.folder))
 
-    def __str__(self) -> str:
-        return render_trial(self.results)
-
     def __repr__(self) -> str:
         return f"<steptime.load({one_line(self.folder)!r}): trial of {len(self.results.plan.variants)} changes>"
-
-    def _repr_html_(self) -> str:
-        """For Jupyter and its like."""
-        head, base, *_ = str(self).splitlines()
-        return _in_tables(head, base, self._tables(), "", ("variant", "verdict", "speed", "speed_low", "speed_high",
-                          "step_ns", "peak_bytes", "sentence"))  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,21 +224,11 @@ class LoadedComparison(Loaded):
 
     comparison: Comparison
 
-    def _tables(self) -> Iterable[Table]:
-        comparison = self.comparison
-        yield from (settings_table(comparison), runs_table(comparison), *difference_tables(comparison))
-
-    def __str__(self) -> str:
-        return render_text(self.comparison)
+    def _answer(self) -> Answer:
+        return answer_of_comparison(self.comparison)
 
     def __repr__(self) -> str:
         return f"<steptime comparison: {one_line(self.comparison.sentence)}>"
-
-    def _repr_html_(self) -> str:
-        """For Jupyter and its like."""
-        runs = self.comparison.runs
-        title = f"{runs[0].label} against {runs[-1].label}"
-        return _in_tables(title, self.comparison.sentence, self._tables(), self.comparison.next_command)
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,19 +237,14 @@ class LoadedMemory(Loaded):
 
     report: MemoryReport
 
+    def _answer(self) -> Answer:
+        return answer_of_memory(self.report)
+
     def _tables(self) -> Iterable[Table]:
         return memory_tables(self.report)
 
-    def __str__(self) -> str:
-        return memory_text(self.report)
-
     def __repr__(self) -> str:
-        return f"<steptime.load({one_line(self.report.source)!r}): {one_line(str(self).splitlines()[1])}>"
-
-    def _repr_html_(self) -> str:
-        """For Jupyter and its like."""
-        title, headline, *_ = str(self).splitlines()
-        return _in_tables(title, headline, self._tables(), self.report.next_command)
+        return f"<steptime.load({one_line(self.report.source)!r}): {one_line(self._answer().headline)}>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,18 +253,11 @@ class Benched(Loaded):
 
     result: Bench
 
-    def _tables(self) -> Iterable[Table]:
-        return bench_tables(self.result)
-
-    def __str__(self) -> str:
-        return as_text(sheet_of(self.result))
+    def _answer(self) -> Answer:
+        return answer_of_bench(self.result)
 
     def __repr__(self) -> str:
-        return f"<steptime.bench: {one_line(headline(self.result))}>"
-
-    def _repr_html_(self) -> str:
-        """For Jupyter and its like."""
-        return _in_tables(headline(self.result), badge(self.result), self._tables(), "")
+        return f"<steptime.bench: {one_line(self._answer().headline)}>"
 
 
 def bench(
@@ -323,11 +305,11 @@ def load(path: str | os.PathLike[str], *more: str | os.PathLike[str]) -> Any:
     return LoadedReport(diagnose_anywhere((name, *(os.fspath(each) for each in more))))
 
 
-def _in_tables(title: str, sentence: str, tables: Iterable[Table], next_: str, only: Sequence[str] = ()) -> str:
-    """The first rows of each table as HTML with nothing but inline style. only: columns by name, () for all."""
+def _in_tables(title: str, sentence: str, tables: Iterable[Table], next_: str) -> str:
+    """The first rows of each table as HTML with nothing but inline style."""
     shown = []
     for table in tables:
-        kept = [place for place, column in enumerate(table.columns) if not only or column.raw in only]
+        kept = [place for place, column in enumerate(table.columns) if column.room not in ("document", "page")]
         rows = [[(row[place].short or row[place].text, table.columns[place].number) for place in kept]
                 for row in table.rows[:ROWS]]  # fmt: skip
         if rows:

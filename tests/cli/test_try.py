@@ -14,7 +14,7 @@ from steptime.cli.main import main
 from steptime.cli.trial import TrialOptions, _next, _nothing_to_try, named_fix, only
 from steptime.errors import UsageError
 from steptime.quantities import Estimate, SourceLine
-from steptime.report.trial_text import reason_text
+from steptime.report.verdict_words import reason_text
 from steptime.trials.results import PatchResult, Plan, append_result
 from steptime.trials.trial import MAX_ROUNDS, Agreement, Budget, Judgement, TrialVerdict, Variant
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import click
 
-from steptime.cli.exit_codes import say, tell
+from steptime.answer.screen import tell
+from steptime.cli.exit_codes import say
 from steptime.cli.options import Delivery, output_options
 from steptime.cli.run import Announcer, say_above
 from steptime.errors import NothingMeasuredError, UsageError
@@ -95,10 +96,10 @@ def _look(pid: int, *, stay: bool, wants_report: bool) -> int:
     """The lines of a process that cannot be entered. Raises UsageError where more is wanted."""
     import linecache
 
+    from steptime.answer.printable import one_line
     from steptime.launcher.attach import command_of
     from steptime.launcher.py_spy import SECONDS, look_from_outside
     from steptime.quantities import format_bytes, format_share
-    from steptime.report.printable import one_line
     from steptime.report.sentences import place_text
 
     if wants_report:

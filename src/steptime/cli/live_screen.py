@@ -6,9 +6,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from steptime.answer.printable import one_line
 from steptime.live import text
 from steptime.live.view import LiveView
-from steptime.report.printable import one_line
 
 BAR, LEAST_BAR, GAP = 30, 5, 2
 NARROW = 80

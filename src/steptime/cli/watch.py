@@ -13,7 +13,7 @@ from pathlib import Path
 
 import click
 
-from steptime.cli.exit_codes import tell
+from steptime.answer.screen import tell
 from steptime.cli.options import files, seconds
 from steptime.errors import OutputError, UsageError
 from steptime.live.export import FORMATS, Exporter, exporter

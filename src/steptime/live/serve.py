@@ -23,12 +23,12 @@ from urllib.parse import parse_qs, urlsplit
 
 import jinja2
 
+from steptime.answer.page.frame import escaping
+from steptime.answer.printable import printable
 from steptime.errors import OutputError
 from steptime.live import text
 from steptime.live.view import LiveView, RankView
 from steptime.live.watching import ask_for_profile, diagnosis_command
-from steptime.report.page.frame import escaping
-from steptime.report.printable import printable
 
 HOST = "127.0.0.1"
 MOST_STREAMS, MOST_CONNECTIONS = 16, 64

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from steptime.answer.printable import one_line
 from steptime.live.view import LiveView, RankView
 from steptime.quantities import format_bytes, format_change, format_count, format_duration, format_samples, format_share
 from steptime.recording.recording import DeviceSample, TelemetrySample
-from steptime.report.printable import one_line
 
 BLOCKS = " ▁▂▃▄▅▆▇█"
 HELD_BACK = ((0x04, "power cap"), (0x08, "hardware slowdown"), (0x20, "heat"), (0x40, "heat"), (0x80, "power brake"))

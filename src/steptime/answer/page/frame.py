@@ -18,7 +18,7 @@ from markupsafe import Markup
 
 from steptime._version import __version__
 from steptime.analysis.categories import Category, definition
-from steptime.report.printable import printable
+from steptime.answer.printable import printable
 
 SCRIPTS = ("page.js", "steps.js", "flame.js", "events.js", "perfetto.js", "timeline.js")
 """Parts of the one script, in the order in which they run."""

@@ -8,8 +8,7 @@ import sys
 import textwrap
 from typing import TextIO
 
-from steptime.cli.exit_codes import tell
-from steptime.report.printable import plain, printable
+from steptime.answer.printable import plain, printable
 
 USUAL, NARROWEST, WIDEST = 80, 40, 110
 """Columns: where none are known, and those that bars and titles are laid out for."""
@@ -69,6 +68,14 @@ def show(text: str, *, error: bool = False) -> None:
     whole = "".join(f"{line}\n" for line in lines)
     fits = "utf" in (getattr(stream, "encoding", None) or "").lower()
     _write(whole if fits else plain(whole), stream)
+
+
+def tell(text: str, *, error: bool = False) -> None:
+    """Text on standard output or standard error, in what the stream can show."""
+    stream = sys.stderr if error else sys.stdout
+    fits = "utf" in (getattr(stream, "encoding", None) or "").lower()
+    stream.write(printable(text) if fits else plain(printable(text)))
+    stream.flush()
 
 
 def _write(text: str, stream: TextIO) -> None:
