@@ -6,7 +6,7 @@ import os
 import re
 import sys
 import textwrap
-from typing import TextIO
+from typing import Any, TextIO
 
 from steptime.answer.printable import plain, printable
 
@@ -19,7 +19,7 @@ PASTED = re.compile(r"\s*(?:Next|Apply it)\b")
 
 COLOURS = (
     (r"(?P<bar>█+)(?P<rest>░*)", {"bar": "cyan", "rest": "dim"}),
-    (r"\n\n(?P<answer>(?:[^\n]+\n)+?)(?=(?:Confident|Likely|Unclear): )", {"answer": "bold"}),
+    (r"\A(?P<answer>(?:[^\n]+\n)+?)(?=(?:Confident|Likely|Unclear): |\n|\Z)", {"answer": "bold"}),
     (
         r"(?m)^(?:(?P<sure>Confident)|(?P<likely>Likely)|(?P<unclear>Unclear))(?=: )",
         {"sure": "green", "likely": "yellow", "unclear": "red"},
@@ -28,6 +28,7 @@ COLOURS = (
     (r"(?m)^ +(?P<place>\S+:\d+)(?=: |$)", {"place": "cyan"}),
     (r"(?m)^Next: +(?P<command>.+)$", {"command": "bold green"}),
     (r"(?m) (?:(?P<good>shorter|less|adopt)|(?P<bad>longer|more))$", {"good": "green", "bad": "red"}),
+    (r"(?m)^ .* (?P<late>late: .+)$", {"late": "bold red"}),
 )
 """Of what is found in a text: patterns, and the styles of their groups."""
 UNIT, NO_BREAK = re.compile(r"(?<=\d) (?=%|(?:[nµm]?s|min|[kMGT]?i?B|[kMGT]FLOP)\b)|(?<=±) "), "\xa0"
@@ -81,15 +82,21 @@ def tell(text: str, *, error: bool = False) -> None:
 def _write(text: str, stream: TextIO) -> None:
     """Lines for a terminal, as they are; without colours where NO_COLOR is set."""
     from rich.console import Console  # rich takes a while
-    from rich.text import Text
-    from rich.theme import Theme
+
+    Console(file=stream, highlight=False).print(styled(text), soft_wrap=True, end="")
+    stream.flush()
+
+
+def styled(text: str) -> Any:
+    """The text with the styles of COLOURS, a `rich.text.Text`."""
+    from rich.text import Text  # rich takes a while
 
     shown = Text(text)
-    for pattern, _ in COLOURS:
-        shown.highlight_regex(pattern, style_prefix="steptime.")
-    theme = Theme({f"steptime.{name}": style for _, styles in COLOURS for name, style in styles.items()})
-    Console(file=stream, theme=theme, highlight=False).print(shown, soft_wrap=True, end="")
-    stream.flush()
+    for pattern, styles in COLOURS:
+        for match in re.finditer(pattern, text):
+            for name, style in styles.items():
+                shown.stylize(style, *match.span(name))
+    return shown
 
 
 def folded(line: str, width: int) -> list[str]:

@@ -30,7 +30,8 @@ class Cell:
 @dataclass(frozen=True, slots=True)
 class Column(Generic[Row]):
     """raw: what the column is called in CSV, with its unit. number: aligned right, and sorted by value. kind: "code"
-    (names), "source" (the user's code), "category", "bound" or "". barred: a bar is drawn for each value. room: where
+    (names), "source" (the user's code), "category", "bound" or "". barred: a bar is drawn for each
+    value, of the column's largest, or of `whole` (values are shares of one whole). room: where
     it is shown, "" for everywhere; "below": in a terminal on a line of its own; "document": not in a terminal; "page":
     on a page and in CSV only."""
 
@@ -41,6 +42,7 @@ class Column(Generic[Row]):
     kind: str = ""
     barred: bool = False
     room: str = ""
+    whole: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +74,7 @@ def table_of(
     """The table, of which the first `most` rows are shown; columns without any text are left out."""
     every = list(rows)
     made = [(column, [column.cell(row) for row in every]) for column in columns]
-    kept = [(column, _barred(cells) if column.barred else cells) for column, cells in made
+    kept = [(column, _barred(cells, column.whole) if column.barred else cells) for column, cells in made
             if any(cell.text for cell in cells)]  # fmt: skip
     cells = tuple(zip(*(cells for _, cells in kept), strict=True))
     titles, hidden = tuple(column for column, _ in kept), max(len(every) - most, 0)
@@ -92,9 +94,9 @@ def _value(column: Column[Any], cell: Cell) -> float | str | None:
     return None if column.number and cell.value == "" else cell.value
 
 
-def _barred(cells: list[Cell]) -> list[Cell]:
+def _barred(cells: list[Cell], whole: bool) -> list[Cell]:
     values = [cell.value if isinstance(cell.value, float | int) else 0.0 for cell in cells]
-    largest = max(values, default=0.0)
+    largest = 1.0 if whole else max(values, default=0.0)
     if largest <= 0:
         return cells
     return [replace(cell, bar=100 * max(value, 0.0) / largest) for cell, value in zip(cells, values, strict=True)]
@@ -144,9 +146,9 @@ def duration(
     return number(title, raw, get, format_duration, barred=barred, room=room)
 
 
-def share(title: str, raw: str, get: Callable[[Row], float | None]) -> Column[Row]:
+def share(title: str, raw: str, get: Callable[[Row], float | None], *, barred: bool = False) -> Column[Row]:
     """A column of fractions, shown as percent."""
-    return number(title, raw, get, format_share)
+    return replace(number(title, raw, get, format_share, barred=barred), whole=barred)
 
 
 def count(title: str, raw: str, get: Callable[[Row], float | None]) -> Column[Row]:

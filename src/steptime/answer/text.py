@@ -73,13 +73,19 @@ def in_columns(table: Table, more: str = "", columns: int = COLUMNS) -> Iterator
         cells = zip(texts, widths, numbers, strict=True)
         line = "  ".join(text.rjust(width) if right else text.ljust(width) for text, width, right in cells)
         bar = rows[number - 1][bars].bar if number and bars is not None else None
-        drawn = "█" * max(1, round(room * bar / 100)) if bar and room >= LEAST_BAR else ""
+        drawn = _bar(bar, room, track=bars is not None and table.columns[bars].whole) if bar is not None else ""
         if number or any(texts):
             yield f"{INDENT}{line}{INDENT}{drawn}".rstrip()
         for place in below if number else ():
             if text := rows[number - 1][place].text:
                 yield f"{INDENT}{INDENT}{one_line(text)}"
     yield from and_more(len(table.rows) + table.hidden - len(rows), more, INDENT)
+
+
+def _bar(percent: float, room: int, *, track: bool) -> str:
+    """A bar of so many percent of `room` columns; with a track where the whole means something."""
+    filled = round(room * percent / 100)
+    return "" if room < LEAST_BAR else "█" * filled + "░" * (room - filled) if track else "█" * max(filled, 1)
 
 
 def _short(cell: Cell) -> str:

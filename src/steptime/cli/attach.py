@@ -8,9 +8,9 @@ from pathlib import Path
 import click
 
 from steptime.answer.screen import tell
+from steptime.cli.announcer import Announcer, say_above
 from steptime.cli.exit_codes import say
 from steptime.cli.options import Delivery, output_options
-from steptime.cli.run import Announcer, say_above
 from steptime.errors import NothingMeasuredError, UsageError
 
 

@@ -30,10 +30,10 @@ from steptime.answer.output import FORMATS, check, rendered, write_whole
 from steptime.answer.screen import columns, show, tell
 from steptime.answer.text import as_text
 from steptime.cli.after_run import measure_peaks, nothing_measured
+from steptime.cli.announcer import Announcer
 from steptime.cli.delivery import write_all
 from steptime.cli.exit_codes import INTERRUPTED, say
 from steptime.cli.options import Function, RecordingOrCommand, numbers_of, outputs_option, seconds, variant_options
-from steptime.cli.run import Announcer
 from steptime.clusters import import_ray
 from steptime.errors import NothingMeasuredError, OutputError, RecordingError, UsageError, no_such_file
 from steptime.launcher.command import default_recording, is_recording, job_name, resolve

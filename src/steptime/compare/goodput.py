@@ -179,7 +179,7 @@ def _table(goodput: Goodput, number: int) -> Table:
         f"goodput-{number}", f"{title}; goodput {format_share(goodput.share)} of {format_duration(whole)}", "",
         goodput.parts,
         word("", "part", lambda part: part[0]),
-        duration("time", "time_ns", lambda part: part[1], barred=True),
-        share("share", "share", lambda part: part[1] / whole),
+        duration("time", "time_ns", lambda part: part[1]),
+        share("share", "share", lambda part: part[1] / whole, barred=True),
         word(" ", "meaning", lambda part: MEANINGS.get(part[0], "")),
     )  # fmt: skip

@@ -8,7 +8,7 @@ import os
 import signal
 from typing import Any
 
-from steptime.probe import switched_off
+from steptime.probe.messages import switched_off
 
 NUMBER = signal.SIGRTMIN + 7
 """Of the signals that no program is known to use. A job that uses it keeps it: then we stand by for nothing."""

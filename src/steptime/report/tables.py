@@ -69,8 +69,8 @@ def _categories(identity: str, title: str, name: str, uses: tuple[CategoryUse, .
     return table_of(
         identity, title, "", uses,
         word(name, "name", lambda use: use.name),
-        duration("a step", "duration_ns", lambda use: use.duration.value, barred=True),
-        share("share", "share", lambda use: use.duration.value / step),
+        duration("a step", "duration_ns", lambda use: use.duration.value),
+        share("share", "share", lambda use: use.duration.value / step, barred=True),
         word("95 % interval", "interval", lambda use: interval_text(use.duration), room="document"),
         duration("saves up to", "recoverable_ns", lambda use: use.recoverable.value, room="document"),
     )  # fmt: skip
