@@ -24,6 +24,9 @@ def answer_of(history: History, *, everything: bool = False) -> Answer:
     """everything: all recordings of all jobs are listed."""
     entries, jobs = history.entries, len(history.tracks)
     size = format_bytes(sum(entry.bytes for entry in entries))
+    count = f"{format_count(len(entries), 'recording')} of {format_count(jobs, 'job')} in {history.folder}, {size}"
+    slow = (each for each in history.tracks if slowed(each) is not None)
+    first = next(slow, next(iter(history.tracks), None))
     shown = history.tracks if everything else history.tracks[:MOST_JOBS]
     all_ = f"steptime history {shlex.quote(history.folder)} --all"
     notes = [f"and {jobs - len(shown)} more jobs: {all_}"] if jobs > len(shown) else []
@@ -31,9 +34,12 @@ def answer_of(history: History, *, everything: bool = False) -> Answer:
         notes.append(f"{format_count(len(history.variants), 'recording')} of trials or of steptime nan, in no trend")
     return Answer(
         title=f"Recordings in {history.folder}",
-        headline=_headline(history),
-        head=(f"{format_count(len(entries), 'recording')} of {format_count(jobs, 'job')} in {history.folder}, {size}",),
-        parts=tuple(_track(track, number, everything=everything) for number, track in enumerate(shown)),
+        headline=_told(first) if first is not None else count,
+        head=(count,) if first is not None else (),
+        parts=tuple(
+            _track(track, number, "" if track is first else sentence_of(track), everything=everything)
+            for number, track in enumerate(shown)
+        ),
         notes=(*notes, *history.problems),
         more=all_,
         next_command=next_command(history),
@@ -41,20 +47,15 @@ def answer_of(history: History, *, everything: bool = False) -> Answer:
     )
 
 
-def _headline(history: History) -> str:
-    """The first job that got slow; else the first one's level; "" where there is none."""
-    track = next((each for each in history.tracks if slowed(each) is not None), next(iter(history.tracks), None))
-    return f"{track.job} on {track.machine}: {_uncapitalized(sentence_of(track))}" if track is not None else ""
+def _told(track: JobHistory) -> str:
+    sentence = sentence_of(track)
+    return f"{track.job} on {track.machine}: {sentence[:1].lower()}{sentence[1:]}"
 
 
-def _uncapitalized(sentence: str) -> str:
-    return sentence[:1].lower() + sentence[1:]
-
-
-def _track(track: JobHistory, number: int, *, everything: bool) -> Part:
-    """The newest recordings of a job, the last one last, under what they say together."""
+def _track(track: JobHistory, number: int, sentence: str, *, everything: bool) -> Part:
+    """The newest recordings of a job, the last one last. sentence: what they say together."""
     newest = track.entries if everything else track.entries[-NEWEST:]
-    title = f"{track.job} on {track.machine}: {_uncapitalized(sentence_of(track))}"
+    title = f"{track.job} on {track.machine}{f': {sentence}' if sentence else ''}"
     made = table_of(
         f"job-{number}", title, "", newest,
         word("begun", "begun", lambda entry: _when(entry)),

@@ -53,11 +53,12 @@ def _items(result: NonFinite) -> Iterator[Item]:
         if result.diverging > 1:
             yield Item(f"Helps: {AGAINST_GROWTH}")
     else:
-        yield Item(f"Seen: {_sign(result, result.trigger)}")
-        yield from _origin(result)
         if result.cause is not None:
             yield Item(f"Cause: {result.cause.sentence} ({result.cause.name})")
             yield Item(f"Helps: {result.cause.advice}")
+        if result.origin is not None:
+            yield Item(f"Seen: {_sign(result, result.trigger)}")
+        yield from _origin(result)
     if result.bad_gradients:
         yield Item(f"Gradients not finite: {listed(result.bad_gradients)}")
     if result.batch is not None and result.batch.indices:
@@ -79,8 +80,8 @@ def _headline(result: NonFinite, trigger: Trigger) -> str:
     if origin is None:
         return f"Not finite: {_sign(result, trigger)}"
     site = origin.forward_site or origin.site
-    place = f"{_file(site, result.directory)}:{site.line}: " if site is not None else ""
-    return f"Not finite: {place}{_born(origin)}"
+    place = f" at {_file(site, result.directory)}:{site.line}," if site is not None else " in"
+    return f"Not finite{place} {_born(origin)}"
 
 
 def _sign(result: NonFinite, trigger: Trigger) -> str:

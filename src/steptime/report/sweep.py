@@ -40,7 +40,7 @@ def answer_of(points: Sequence[SweptBatch]) -> Answer:
         f"{part}the most of {len(points)} sizes.",
         head=(f"{points[0].device}; one trace of each size",),
         parts=(_table(points),),
-        next_command="steptime diagnose one of them, or steptime compare two.",
+        notes=("Next: steptime diagnose one of them, or steptime compare two.",),
         figures=curve_figures(_chart(points)),
         data={"schema": "steptime-batch-sweep", "schema_version": 1, "sizes": [_row(each) for each in points]},
     )
