@@ -69,6 +69,8 @@ def in_columns(table: Table, more: str = "", columns: int = COLUMNS) -> Iterator
     room = min(BAR, columns - sum(widths) - 2 * len(widths) - 2)
     if table.title:
         yield one_line(table.title)
+    if table.note:
+        yield f"{INDENT}{one_line(table.note)}"
     for number, texts in enumerate(grid):
         cells = zip(texts, widths, numbers, strict=True)
         line = "  ".join(text.rjust(width) if right else text.ljust(width) for text, width, right in cells)

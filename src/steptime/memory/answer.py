@@ -21,7 +21,7 @@ from steptime.report.sentences import place_text
 
 SCHEMA_VERSION = 1
 MOST_ROWS = 40
-FIRST_OWNERS, FIRST_LINES, FIRST_MODULES, FIRST_SAVINGS = 7, 5, 3, 4
+FIRST_OWNERS, FIRST_LINES, FIRST_MODULES, FIRST_SAVINGS = 9, 5, 3, 4
 """Rows that a terminal shows."""
 MOST_TIMES = 99
 """Of a batch: beyond, a factor says no more than that there is room."""
@@ -37,12 +37,13 @@ def answer_of(report: MemoryReport) -> Answer:
     problems = (*report.problems, *(problem for found in report.devices for problem in found.problems))
     cut = tuple(f"Cut: {part}." for found in first for part in found.cut.split("; ") if part)
     others = f", the largest of {len(report.devices)} devices" if len(report.devices) > 1 else ""
+    said, held = _headline(report), [f"{device_text(found)}{others}" for found in first]
     charts = [(number, memory_chart(found.over_time)) for number, found in enumerate(report.devices)]
     return Answer(
         title=f"Memory of {report.source}",
-        headline=_headline(report),
+        headline=said,
         badge=" ".join(cut),
-        head=(f"Memory of {report.source}", *(f"{device_text(found)}{others}" for found in first)),
+        head=(f"Memory of {report.source}", *(each for each in held if not said.startswith(each))),
         parts=(
             Section("", tuple(map(Item, _sentences(report)))),
             *(part for found in first for part in _device(found, 0)),

@@ -158,7 +158,7 @@ def _as_it_is(results: Results) -> str:
     elif target is not None and printed is not None:
         what = f"{format_duration(printed.value * 1e9)} to a loss of {target.loss:g}"
     else:
-        what = f"{format_duration(step.value)} a step" if step is not None else ""
+        what = f"{format_duration(step.value)} per step" if step is not None else ""
     return f"As it is: {what}"
 
 

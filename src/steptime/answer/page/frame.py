@@ -46,6 +46,11 @@ def whole(template: str, *, title: str, data: str, **names: object) -> str:
     return page.encode("utf-8", "backslashreplace").decode()
 
 
+def piece(template: str, **names: object) -> str:
+    """A template without the frame."""
+    return _environment().get_template(template).render(**names).encode("utf-8", "backslashreplace").decode()
+
+
 def escaping(read: Callable[[str], str | None]) -> jinja2.Environment:
     """Templates in which what strangers wrote is text, without characters that no screen should get, and a name that is
     missing is an error. read: the text of a template by its name."""
