@@ -14,13 +14,13 @@ SURE = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """An entry of a list. right: what a terminal aligns at its right edge, such as the savings. said: what it is;
+    """An entry of a list. right: what a terminal aligns at its right edge, such as the savings. summary: what it is;
     place: the line of source; advice: what to do. lines: further ones, indented as they are given; details: those that
     only documents have."""
 
     title: str
     right: str = ""
-    said: str = ""
+    summary: str = ""
     place: str = ""
     advice: str = ""
     lines: tuple[str, ...] = ()

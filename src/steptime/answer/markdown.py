@@ -36,7 +36,7 @@ def _section(section: Section) -> Iterator[str]:
 
 
 def _tall(item: Item) -> bool:
-    return bool(item.said or item.place or item.advice or item.lines or item.details)
+    return bool(item.summary or item.place or item.advice or item.lines or item.details)
 
 
 def _item(item: Item) -> Iterator[str]:
@@ -45,7 +45,7 @@ def _item(item: Item) -> Iterator[str]:
         yield f"- {prose(item.title)}{right}"
         return
     yield from (f"### {prose(item.title)}{right}", "")
-    for text in filter(None, (prose(item.said), code(item.place) if item.place else "", prose(item.advice))):
+    for text in filter(None, (prose(item.summary), code(item.place) if item.place else "", prose(item.advice))):
         yield from (text, "")
     if item.lines or item.details:
         yield from (*(f"- {prose(line)}" for line in (*item.lines, *item.details) if line), "")

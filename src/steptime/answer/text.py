@@ -46,7 +46,7 @@ def _item(item: Item, columns: int) -> Iterator[str]:
     title, right = one_line(item.title), one_line(item.right)
     yield f"{title:<{max(columns - len(right) - 1, 0)}} {right}" if right else title
     advice = f"→ {item.advice}" if item.advice else ""
-    yield from (f"{INDENT}{_kept_indent(line)}" for line in (item.said, item.place, advice, *item.lines) if line)
+    yield from (f"{INDENT}{_kept_indent(line)}" for line in (item.summary, item.place, advice, *item.lines) if line)
 
 
 def and_more(count: int, command: str, indent: str = "") -> Iterator[str]:

@@ -45,14 +45,14 @@ def _gate(comparison: Comparison) -> Table:
     """The bounds, those that do not hold first."""
     ordered = sorted(comparison.checks, key=lambda check: check.ruling is Ruling.PASSED)
     return table_of(
-        "gate", "Gate", "", [told(check, comparison) for check in ordered],
+        "gate", "Gate", "", [with_reason_once(check, comparison) for check in ordered],
         word("bound", "bound", lambda check: check.bound),
         word("ruling", "ruling", lambda check: check.ruling.value),
         word("", "sentence", lambda check: check.sentence, room="below"),
     )  # fmt: skip
 
 
-def told(check: Check, comparison: Comparison) -> Check:
+def with_reason_once(check: Check, comparison: Comparison) -> Check:
     """A bound beside the comparison's sentence: a reason that this gives is not given again."""
     return replace(check, sentence="for the same reason") if check.sentence in comparison.sentence else check
 
