@@ -40,7 +40,7 @@ def _tall(item: Item) -> bool:
 
 
 def _item(item: Item) -> Iterator[str]:
-    right = f" ({prose(item.right)})" if item.right else ""
+    right = f" · {prose(item.right)}" if item.right else ""
     if not _tall(item):
         yield f"- {prose(item.title)}{right}"
         return

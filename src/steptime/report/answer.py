@@ -239,8 +239,10 @@ def _details(report: Report) -> Iterator[Part]:
     several = len(report.processes) > 1
     if several:
         yield from (process_table(report), *rank_tables(report.ranks, len(report.processes)))
-    for process in map(placed, report.processes[:MOST_RANKS]):
-        if several:
+    for number, process in enumerate(map(placed, report.processes[:MOST_RANKS])):
+        if several and not number:  # the parts of the answer tell of it
+            yield _sentences(f"{process.name}, further", [])
+        elif several:
             verdict = process.verdict
             lines = (f"Step {step_text(process.case.step)}", verdict.sentence, verdict.badge)
             yield _sentences(process.name, filter(None, lines))
