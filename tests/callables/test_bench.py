@@ -157,7 +157,7 @@ def test_a_result_that_is_kept_from_call_to_call_is_found_out() -> None:
     _, cheat = only(found)
     assert cheat.standing is Standing.SUSPICIOUS
     assert "stays the same when its arguments change" in cheat.sentence
-    assert "Not to be taken" in headline(found)
+    assert headline(found) == f"No comparison: {cheat.name} (suspicious)."
     assert cheat.rate is None
 
 

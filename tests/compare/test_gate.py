@@ -84,7 +84,7 @@ def test_beside_other_programs_no_bound_on_time_is_breached() -> None:
     slow = stored("busy-1")
     comparison = ruled("step>5%, input>1ms", before, slow)
     assert [check.ruling for check in comparison.checks] == [Ruling.UNDECIDED] * 2
-    assert "beside other load" in comparison.checks[0].sentence
+    assert "shared the CPUs" in comparison.checks[0].sentence
     assert not fails(comparison, strict=False)
     assert fails(comparison, strict=True)
     for document in (
@@ -92,7 +92,7 @@ def test_beside_other_programs_no_bound_on_time_is_breached() -> None:
         markdown_of(comparison, answer_of),
         html_of(comparison, answer_of).partition("<script")[0],
     ):
-        assert document.count("beside other load") == 1, "the sentence gives the reason, its bounds refer to it"
+        assert document.count("shared the CPUs") == 1, "the sentence gives the reason, its bounds refer to it"
         assert document.count("for the same reason") == 2
 
 

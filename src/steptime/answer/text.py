@@ -87,7 +87,9 @@ def in_columns(table: Table, more: str = "", columns: int = COLUMNS) -> Iterator
 def _bar(percent: float, room: int, *, track: bool) -> str:
     """A bar of so many percent of `room` columns; with a track where the whole means something."""
     filled = round(room * percent / 100)
-    return "" if room < LEAST_BAR else "█" * filled + "░" * (room - filled) if track else "█" * max(filled, 1)
+    if room < LEAST_BAR or not (percent or track):
+        return ""
+    return "█" * filled + "░" * (room - filled) if track else "█" * max(filled, 1)
 
 
 def _short(cell: Cell) -> str:

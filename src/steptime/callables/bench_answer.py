@@ -49,7 +49,7 @@ def headline(bench: Bench) -> str:
     if not bad:
         return told
     named = ", ".join(f"{name} ({why})" for name, why in bad.items())
-    return f"{told} Not to be taken: {named}."
+    return f"{told} Not to be taken: {named}." if told else f"No comparison: {named}."
 
 
 def _one_setting(setting: BenchSetting) -> str:
@@ -57,8 +57,7 @@ def _one_setting(setting: BenchSetting) -> str:
     timed = [each for each in rest if each.speed is not None and each.standing not in NOT_TO_BE_TAKEN]
     best = max(timed, key=lambda each: each.speed.value if each.speed else 0.0, default=None)
     if best is None or best.speed is None:
-        alone = "; nothing can be compared with it" if rest else ""
-        return f"{first.name} takes {_time(first)}{alone}."
+        return "" if rest else f"{first.name} takes {_time(first)}."
     return f"{_beside(best, best.speed, first.name)}: {_time(best)} against {_time(first)}."
 
 
