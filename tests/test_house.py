@@ -320,6 +320,17 @@ def test_nothing_prints_but_the_doors(modules: list[Module]) -> None:
     assert printing == []
 
 
+def test_only_the_doors_know_the_screen(modules: list[Module]) -> None:
+    """What a verb has found is an `Answer`; how wide a terminal is, and whether there is one, decides nothing in it."""
+    importing = [
+        module.name
+        for module in modules
+        if not module.name.startswith(("cli/", "answer/"))
+        if any(name.startswith("steptime.answer.screen") for name in imported_modules(module.tree, module.package))
+    ]
+    assert importing == []
+
+
 def test_no_import_is_for_the_type_checker_only(modules: list[Module]) -> None:
     assert [module.name for module in modules if re.search(r"\bTYPE_CHECKING\b", module.text)] == []
 

@@ -210,5 +210,5 @@ def test_the_machine_is_told_with_what_holds_the_device_back() -> None:
         "GPU 3 (GPU-385e383e): 71 % busy, 3 GiB, 1,410 of 1,980 MHz, 312 W, held back by power cap and heat, "
         "1 other program on it",
         "GPU (MIG-485e383e): 2 GiB of 4 GiB",
-        "CPUs: job 1.2, others 0.5",
+        "CPU: this job 1.2 cores, other processes 0.5",
     ]

@@ -54,8 +54,8 @@ AUTO = "auto"
 )
 @click.option("--resume", metavar="DIR", type=click.Path(path_type=Path), help="Go on with an interrupted lab.")
 @outputs_option(
-    "Also write FILE: what is printed (.txt), the verdicts (.json), the page (.html), or all results (.jsonl). Can be "
-    "given several times."
+    "Also write FILE: what is printed (.txt, .md), the verdicts (.json), the page (.html), or all results (.jsonl). "
+    "Can be given several times."
 )
 @variant_options
 def command(

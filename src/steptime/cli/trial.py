@@ -713,8 +713,8 @@ min_gain_option = click.option(
 @click.option("--resume", metavar="DIR", type=click.Path(path_type=Path), help="Go on with an interrupted trial.")
 @click.option("--write", is_flag=True, help="Apply the patch to the job's own files when it was run and adopted.")
 @outputs_option(
-    "Also write FILE: what is printed (.txt), the verdicts (.json), the page (.html), or all results (.jsonl). Can be "
-    "given several times."
+    "Also write FILE: what is printed (.txt, .md), the verdicts (.json), the page (.html), or all results (.jsonl). "
+    "Can be given several times."
 )
 @click.option("--separate", is_flag=True, help="Each fix in processes of its own, none switched within one process.")
 @click.option("--keep", is_flag=True, help="Keep the recordings of all variants.")

@@ -9,7 +9,7 @@ from steptime.live.view import LiveView, Part, RankView
 from steptime.quantities import format_bytes, format_change, format_count, format_duration, format_samples, format_share
 from steptime.recording.recording import DeviceSample, TelemetrySample
 
-BLOCKS = " ▁▂▃▄▅▆▇█"
+BLOCKS = "·▁▂▃▄▅▆▇█"
 HELD_BACK = ((0x04, "power cap"), (0x08, "hardware slowdown"), (0x20, "heat"), (0x40, "heat"), (0x80, "power brake"))
 """Bits of NVML's throttle reasons that cost speed."""
 QUIET = 10.0
@@ -138,8 +138,8 @@ def notes(view: LiveView) -> list[str]:
 
 def machine_lines(sample: TelemetrySample) -> list[str]:
     """The newest look at the machine: a line for each device of the job, then the CPUs."""
-    cpus = f"CPUs: job {sample.job_cpu:.1f}, others {sample.other_cpu:.1f}"
-    pressure = f", {sample.pressure:.0f} % of the time something waits for one" if sample.pressure else ""
+    cpus = f"CPU: this job {sample.job_cpu:.1f} cores, other processes {sample.other_cpu:.1f}"
+    pressure = f"; CPU pressure {sample.pressure:.0f} %" if sample.pressure else ""
     return [*filter(None, map(_device_line, sample.devices)), cpus + pressure]
 
 
