@@ -40,16 +40,6 @@ def columns(*, error: bool = False) -> int:
     return min(max(_width(sys.stderr if error else sys.stdout), NARROWEST), WIDEST)
 
 
-def screen(*, error: bool = False) -> tuple[int, int] | None:
-    """Columns and rows of the terminal that text goes to; None where it goes to a file or a pipe."""
-    stream = sys.stderr if error else sys.stdout
-    try:
-        size = os.get_terminal_size(stream.fileno())
-    except (OSError, ValueError):
-        return None
-    return (max(size.columns, NARROWEST), size.lines) if size.columns and size.lines else None
-
-
 def _width(stream: TextIO) -> int:
     """Of the terminal."""
     try:
