@@ -173,7 +173,7 @@ def test_a_compact_report_says_what_to_load_instead(tmp_path: Path) -> None:
 
 
 def shown(loaded: Loaded) -> Elements:
-    elements = Elements(loaded._repr_html_())  # type: ignore[attr-defined]
+    elements = Elements(loaded._repr_html_())
     assert set(elements.tags) <= {"div", "b", "code", "table", "tr", "th", "td"}
     assert {name for name, _ in elements.attributes} <= {"style"}
     assert elements.open == 0

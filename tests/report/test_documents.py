@@ -12,6 +12,7 @@ import pytest
 from documents import markdown_of
 
 from steptime.advice.rule import Weight
+from steptime.answer.json import document as as_json
 from steptime.diagnosis import diagnose_paths
 from steptime.errors import RecordingError
 from steptime.quantities import SourceLine
@@ -33,7 +34,7 @@ def test_json_survives_names_that_are_no_unicode(report: Report) -> None:
 
 def test_any_document_survives_names_that_are_no_unicode() -> None:
     names = {"path": "caf\udce9", "\udce9": ["\udce9", 1, None]}
-    assert standard_json.loads(json.document(names)) == {"path": "caf\\udce9", "\\udce9": ["\\udce9", 1, None]}
+    assert standard_json.loads(as_json(names)) == {"path": "caf\\udce9", "\\udce9": ["\\udce9", 1, None]}
 
 
 def test_a_report_of_a_newer_version_is_refused_by_name(report: Report) -> None:
