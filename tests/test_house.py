@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +23,7 @@ FLOORS = (  # from the ground up; a room imports itself and what lies on floors 
     ("analysis",),
     ("advice",),
     ("trials",),
+    ("answer",),
     ("report",),
     ("memory", "nan", "hang", "callables"),
     ("rank_result",),
@@ -67,7 +68,7 @@ BROAD_EXCEPTS = (
     "machine/formats_script.py",
     "machine/sweep_script.py",
 )
-PRINTS = ("cli/", "report/text.py", "launcher/attach_script.py", *SCRIPTS)
+PRINTS = ("cli/", "launcher/attach_script.py", *SCRIPTS)
 EMPTY_NAMES = {"utils", "util", "common", "helpers", "helper", "manager", "managers", "misc", "tools"}
 
 FILES = sorted(SOURCE.rglob("*.py"))
@@ -137,6 +138,47 @@ def test_a_room_imports_only_what_lies_below(modules: list[Module]) -> None:
     inner = [module for module in modules if module.name != "__init__.py"]
     found = {module.name: upward(room_of(module.path), module.tree, module.package) for module in inner}
     assert {name: rooms for name, rooms in found.items() if rooms} == {}
+
+
+def circles(imports: Mapping[str, set[str]]) -> list[tuple[str, ...]]:
+    """Groups of modules of which each imports every other one, if only by way of others."""
+
+    def reached(start: str) -> set[str]:
+        seen, new = set[str](), {start}
+        while new:
+            new = {each for name in new for each in imports.get(name, ())} - seen
+            seen |= new
+        return seen
+
+    reach = {name: reached(name) for name in imports}
+    return sorted({tuple(sorted(each for each in reach[name] if name in reach.get(each, ()))) for name in imports
+                   if name in reach[name]})  # fmt: skip
+
+
+def imports_of_files(modules: Iterable[tuple[str, ast.AST, str]]) -> dict[str, set[str]]:
+    """(dotted name, tree, package) of files → which other files each names in its imports, late ones too."""
+    every = list(modules)
+    known = {name for name, _, _ in every}
+    found = {}
+    for name, tree, package in every:
+        named = (each if each in known else each.rpartition(".")[0] for each in imported_modules(tree, package))
+        found[name] = {each for each in named if each in known and each != name}
+    return found
+
+
+def test_no_file_imports_itself_by_way_of_others(modules: list[Module]) -> None:
+    dotted = (f"steptime.{module.name}".removesuffix(".py").replace("/", ".") for module in modules)
+    named = [name.removesuffix(".__init__") for name in dotted]
+    files = ((name, module.tree, module.package) for name, module in zip(named, modules, strict=True))
+    assert circles(imports_of_files(files)) == []
+
+
+@pytest.mark.parametrize("late", ["from steptime.a import x", "def late():\n    from steptime import a"])
+def test_a_circle_of_files_is_seen_wherever_they_import(late: str) -> None:
+    texts = {"steptime.a": "import steptime.b", "steptime.b": "from .c import y", "steptime.c": late, "steptime.d": ""}
+    files = [(name, ast.parse(text), "steptime") for name, text in texts.items()]
+    assert circles(imports_of_files(files)) == [("steptime.a", "steptime.b", "steptime.c")]
+    assert circles(imports_of_files(files[:2])) == []
 
 
 def test_a_room_of_a_verb_is_imported_by_that_verb_only(modules: list[Module]) -> None:
@@ -311,6 +353,17 @@ def test_nothing_prints_but_the_doors(modules: list[Module]) -> None:
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print"
     ]
     assert printing == []
+
+
+def test_only_the_doors_know_the_screen(modules: list[Module]) -> None:
+    """What a verb has found is an `Answer`; how wide a terminal is, and whether there is one, decides nothing in it."""
+    importing = [
+        module.name
+        for module in modules
+        if not module.name.startswith(("cli/", "answer/"))
+        if any(name.startswith("steptime.answer.screen") for name in imported_modules(module.tree, module.package))
+    ]
+    assert importing == []
 
 
 def test_no_import_is_for_the_type_checker_only(modules: list[Module]) -> None:

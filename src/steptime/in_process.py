@@ -20,6 +20,7 @@ from typing import Any
 
 from steptime import probe
 from steptime.own_python import own_python
+from steptime.probe import messages
 from steptime.probe.ours import suppressed
 
 __all__ = ["OwnRecording", "log_to", "record"]
@@ -55,7 +56,7 @@ class OwnRecording:
             shown = str(folder)
             with suppressed(OSError):  # the current folder is gone
                 shown = os.path.relpath(folder)
-            probe.say(f"recorded {shown}: steptime diagnose {shown}")
+            messages.say(f"recorded {shown}: steptime diagnose {shown}")
 
     def __enter__(self) -> OwnRecording:
         return self
@@ -73,7 +74,7 @@ def record(folder: str | os.PathLike[str] | None = None, *, profile: bool = True
         return OwnRecording(Path(session.plan["recording"]))
     if probe.PLAN in os.environ:  # another verb of ours looks at the job, or the probe has switched itself off
         return OwnRecording(None)
-    return probe.guarded(lambda: _begin(folder, profile)) or OwnRecording(None)
+    return messages.guarded(lambda: _begin(folder, profile)) or OwnRecording(None)
 
 
 def _begin(folder: str | os.PathLike[str] | None, profile: bool) -> OwnRecording:

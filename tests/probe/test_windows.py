@@ -18,11 +18,11 @@ torch = pytest.importorskip("torch")
 from steptime.probe import (  # noqa: E402
     profiling,
     schedule,
-    switched_off,
 )
 from steptime.probe.compiler import hide_from_dynamo  # noqa: E402
 from steptime.probe.identity import RankPlace  # noqa: E402
 from steptime.probe.memory import allocations  # noqa: E402
+from steptime.probe.messages import switched_off  # noqa: E402
 from steptime.probe.profiling import TRACER, ProfilerWindow  # noqa: E402
 from steptime.probe.recorder import Recorder  # noqa: E402
 from steptime.probe.session import Session  # noqa: E402

@@ -12,11 +12,12 @@ import pytest
 from traces import kernel, launch, operator, python, step, write
 
 from steptime.analysis.step_context import step_context
+from steptime.answer.output import extension_of
+from steptime.cli.options import REPORT_FORMATS
 from steptime.errors import OutputError, RecordingError
 from steptime.report import speedscope
 from steptime.report.flame import FlameGraph, flame_of, stacks_of
 from steptime.report.json import read, render
-from steptime.report.output import RENDERERS, renderer_for
 from steptime.report.page.charts import flames
 from steptime.report.report import Report
 
@@ -80,8 +81,8 @@ def test_without_a_profiled_step_there_is_none(report: Report) -> None:
 
 
 def test_the_name_gives_the_format() -> None:
-    assert renderer_for("step.speedscope.json", RENDERERS).file_extension == ".speedscope.json"
-    assert renderer_for("speedscope.json", RENDERERS).file_extension == ".json"
+    assert extension_of("step.speedscope.json", REPORT_FORMATS) == ".speedscope.json"
+    assert extension_of("speedscope.json", REPORT_FORMATS) == ".json"
 
 
 def test_no_box_is_wider_than_its_caller(graph: FlameGraph) -> None:

@@ -26,9 +26,9 @@ from steptime.changes import Change
 from steptime.errors import CommandError
 from steptime.launcher.command import NOT_EXECUTABLE, cannot_record, make_recording, resolve
 from steptime.launcher.joining import RecordingPlace, join, leave, wait_for_others
-from steptime.launcher.outcome import Outcome, ProbeOptions, Progress
+from steptime.launcher.outcome import THINNING_PERIOD, Outcome, ProbeOptions, Progress
 from steptime.launcher.revision import Inspection, Revision
-from steptime.launcher.supervise import HEAD_START, PATIENCE, THINNING_PERIOD, Switchboard, pack_recording, supervise
+from steptime.launcher.supervise import HEAD_START, PATIENCE, Switchboard, pack_recording, supervise
 from steptime.recording.inventory import COMPILE_LOGS
 from steptime.recording.manifest import begin_manifest, discard, extend_manifest, innermost
 

@@ -8,7 +8,7 @@ import os
 import signal
 from typing import Any
 
-from steptime.probe import switched_off
+from steptime.probe.messages import switched_off
 from steptime.probe.ours import pass_on
 
 NUMBER = signal.SIGRTMIN + 7

@@ -13,7 +13,8 @@ from collections.abc import Callable
 from typing import Any
 
 from steptime.journal import WORDS, Flag, Kind
-from steptime.probe import device, say
+from steptime.probe import device
+from steptime.probe.messages import say
 from steptime.probe.ours import pass_on
 from steptime.probe.patches import Follower
 from steptime.probe.steps import Untrained

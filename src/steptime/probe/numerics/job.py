@@ -15,10 +15,11 @@ from typing import Any
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from steptime.probe import backwards, identity, switched_off
+from steptime.probe import backwards, identity
 from steptime.probe.backwards import BackwardWatch
 from steptime.probe.changes.applier import RootWatch, keep_unscaled, losses_of, unscaled
 from steptime.probe.inlay import Inlay
+from steptime.probe.messages import switched_off
 from steptime.probe.objects import ConstructionWatch, ObjectNumbers, torch_optimizer
 from steptime.probe.ours import pass_on, suppressed
 from steptime.probe.patches import OPENED_WITH_OPTIMIZER

@@ -1,17 +1,17 @@
-"""What is told of a bench: the answer, a table for each setting of inputs, time over inputs or over blocks."""
+"""The answer of `steptime bench`: the answer, a table for each setting of inputs, time over inputs or over blocks."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
+from steptime.answer.answer import Answer, confidence, with_confidence
+from steptime.answer.page.axes import Tick, decades, decades_of, middles
+from steptime.answer.page.curves import COLOURS, CurveChart, curve_figures, curve_of
+from steptime.answer.printable import one_line
+from steptime.answer.tables import Cell, Column, Table, duration, number, size, table_of, word
 from steptime.callables.bench import NOT_TO_BE_TAKEN, Bench, BenchSetting, Contender, Standing
-from steptime.callables.sheet import SURE, Sheet, renderers_of
 from steptime.quantities import Estimate, format_bytes, format_count, format_duration, format_rate, format_share
-from steptime.report.page.curves import COLOURS, CurveChart, curve_of
-from steptime.report.page.waterfall import Tick, decades, decades_of, middles
-from steptime.report.printable import one_line
 from steptime.report.sentences import interval_text
-from steptime.report.tables import Cell, Column, Table, duration, number, size, table_of, word
 
 LONG_FIRST_CALL = 3.0
 """First calls over later ones: shorter ones are no compilation."""
@@ -21,16 +21,14 @@ LAUNCH_BOUND = 0.9
 """Of a call's time on a device, for which the host launches it: the device waits for the host."""
 
 
-def sheet_of(bench: Bench) -> Sheet:
-    """What is told of a bench, in any format."""
-    title = f"Bench of {', '.join(bench.wishes.callables)}"
-    return Sheet(
-        title, _head(bench), headline(bench), badge(bench), tables(bench), tuple(notes(bench)), (chart(bench),),
-        {"bench": bench},
+def answer_of(bench: Bench) -> Answer:
+    """How the callables compare."""
+    said, sure = headline(bench), badge(bench)
+    return Answer(
+        f"Bench of {', '.join(bench.wishes.callables)}", said, sure, (_head(bench),), tables(bench),
+        tuple(notes(bench)), figures=curve_figures(chart(bench)),
+        data=with_confidence({"bench": bench}, said, sure),
     )  # fmt: skip
-
-
-RENDERERS = renderers_of(sheet_of)
 
 
 def _head(bench: Bench) -> str:
@@ -51,7 +49,7 @@ def headline(bench: Bench) -> str:
     if not bad:
         return told
     named = ", ".join(f"{name} ({why})" for name, why in bad.items())
-    return f"{told} Not to be taken: {named}."
+    return f"{told} Not to be taken: {named}." if told else f"No comparison: {named}."
 
 
 def _one_setting(setting: BenchSetting) -> str:
@@ -59,8 +57,7 @@ def _one_setting(setting: BenchSetting) -> str:
     timed = [each for each in rest if each.speed is not None and each.standing not in NOT_TO_BE_TAKEN]
     best = max(timed, key=lambda each: each.speed.value if each.speed else 0.0, default=None)
     if best is None or best.speed is None:
-        alone = "; nothing can be compared with it" if rest else ""
-        return f"{first.name} takes {_time(first)}{alone}."
+        return "" if rest else f"{first.name} takes {_time(first)}."
     return f"{_beside(best, best.speed, first.name)}: {_time(best)} against {_time(first)}."
 
 
@@ -133,12 +130,9 @@ def badge(bench: Bench) -> str:
     if not times:
         return "Unclear: nothing was timed."
     blocks = format_count(min(each.samples for each in times), "block")
+    busy = f"other programs kept {bench.other_cpus:.1f} CPUs busy meanwhile" if bench.disturbed else ""
     basis = f"{blocks} each in {format_count(bench.processes, 'process')}"
-    if bench.disturbed:
-        return f"Unclear: other programs kept {bench.other_cpus:.1f} CPUs busy meanwhile ({basis})."
-    wide = max((each.high - each.low) / 2 / each.value for each in times if each.value)
-    sure = wide <= SURE and bench.processes > 1
-    return f"{'Confident' if sure else 'Likely'}: {basis}, ± {format_share(wide)} at the most."
+    return confidence(times, basis, busy, enough=bench.processes > 1)
 
 
 def tables(bench: Bench) -> tuple[Table, ...]:

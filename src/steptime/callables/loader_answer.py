@@ -1,17 +1,17 @@
-"""What is told of a bench of a loader: the answer, its parts, each setting, and the time of a batch over workers."""
+"""The answer of `steptime bench-loader`: the answer, its parts, each setting, and the time of a batch over workers."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from steptime.answer.answer import Answer, confidence, with_confidence
+from steptime.answer.page.axes import Tick, decades_of, middles
+from steptime.answer.page.curves import CurveChart, curve_figures, curve_of
+from steptime.answer.printable import one_line
+from steptime.answer.tables import Table, duration, number, table_of, word
 from steptime.callables.loader_bench import PLATEAU, LoaderBench, LoaderSetting
-from steptime.callables.sheet import SURE, Sheet, renderers_of
 from steptime.quantities import format_bytes, format_count, format_duration, format_rate, format_share
-from steptime.report.page.curves import CurveChart, curve_of
-from steptime.report.page.waterfall import Tick, decades_of, middles
-from steptime.report.printable import one_line
 from steptime.report.sentences import interval_text
-from steptime.report.tables import Table, duration, number, table_of, word
 
 WORTH_A_WORD = 0.5
 """Share of the making of a batch in which no CPU works, and part of an item's time that its second reading takes."""
@@ -53,11 +53,8 @@ def _takes(bench: LoaderBench, setting: LoaderSetting) -> str:
 def badge(bench: LoaderBench) -> str:
     """How sure it is, and why."""
     times = [each.batch for each in bench.settings if each.batch is not None]
-    wide = max((each.high - each.low) / 2 / each.value for each in times)
-    basis = f"{format_count(times[0].samples, 'block')} each in 2 processes, ± {format_share(wide)} at the most"
-    if bench.disturbed:
-        return f"Unclear: other programs kept {bench.other_cpus:.1f} CPUs busy meanwhile ({basis})."
-    return f"{'Confident' if wide <= SURE else 'Likely'}: {basis}."
+    busy = f"other programs kept {bench.other_cpus:.1f} CPUs busy meanwhile" if bench.disturbed else ""
+    return confidence(times, f"{format_count(times[0].samples, 'block')} each in 2 processes", busy)
 
 
 def notes(bench: LoaderBench) -> Iterator[str]:
@@ -198,15 +195,13 @@ def _head(bench: LoaderBench) -> str:
     )
 
 
-def sheet_of(bench: LoaderBench) -> Sheet:
-    """What is told of a loader's bench, in any format."""
-    return Sheet(
-        f"Bench of {bench.wishes.loader}", _head(bench), headline(bench), badge(bench), tables(bench),
-        tuple(notes(bench)), (chart(bench),), {"bench": bench},
+def answer_of(bench: LoaderBench) -> Answer:
+    """How many workers to set."""
+    said, sure = headline(bench), badge(bench)
+    return Answer(
+        f"Bench of {bench.wishes.loader}", said, sure, (_head(bench),), tables(bench), tuple(notes(bench)),
+        figures=curve_figures(chart(bench)), data=with_confidence({"bench": bench}, said, sure),
     )  # fmt: skip
-
-
-RENDERERS = renderers_of(sheet_of)
 
 
 def chart(bench: LoaderBench) -> CurveChart | None:

@@ -18,7 +18,7 @@ from markupsafe import Markup
 
 from steptime._version import __version__
 from steptime.analysis.categories import Category, definition
-from steptime.report.printable import printable
+from steptime.answer.printable import printable
 
 SCRIPTS = ("page.js", "steps.js", "flame.js", "events.js", "perfetto.js", "timeline.js")
 """Parts of the one script, in the order in which they run."""
@@ -44,6 +44,11 @@ def whole(template: str, *, title: str, data: str, **names: object) -> str:
         data=Markup(data.translate(_DANGEROUS)), **names,
     )  # fmt: skip
     return page.encode("utf-8", "backslashreplace").decode()
+
+
+def piece(template: str, **names: object) -> str:
+    """A template without the frame."""
+    return _environment().get_template(template).render(**names).encode("utf-8", "backslashreplace").decode()
 
 
 def escaping(read: Callable[[str], str | None]) -> jinja2.Environment:

@@ -6,10 +6,9 @@ import os
 import re
 import sys
 import textwrap
-from typing import TextIO
+from typing import Any, TextIO
 
-from steptime.cli.exit_codes import tell
-from steptime.report.printable import plain, printable
+from steptime.answer.printable import plain, printable
 
 USUAL, NARROWEST, WIDEST = 80, 40, 110
 """Columns: where none are known, and those that bars and titles are laid out for."""
@@ -20,7 +19,7 @@ PASTED = re.compile(r"\s*(?:Next|Apply it)\b")
 
 COLOURS = (
     (r"(?P<bar>█+)(?P<rest>░*)", {"bar": "cyan", "rest": "dim"}),
-    (r"\n\n(?P<answer>(?:[^\n]+\n)+?)(?=(?:Confident|Likely|Unclear): )", {"answer": "bold"}),
+    (r"\A(?P<answer>(?:[^\n]+\n)+?)(?=(?:Confident|Likely|Unclear): |\n|\Z)", {"answer": "bold"}),
     (
         r"(?m)^(?:(?P<sure>Confident)|(?P<likely>Likely)|(?P<unclear>Unclear))(?=: )",
         {"sure": "green", "likely": "yellow", "unclear": "red"},
@@ -29,6 +28,7 @@ COLOURS = (
     (r"(?m)^ +(?P<place>\S+:\d+)(?=: |$)", {"place": "cyan"}),
     (r"(?m)^Next: +(?P<command>.+)$", {"command": "bold green"}),
     (r"(?m) (?:(?P<good>shorter|less|adopt)|(?P<bad>longer|more))$", {"good": "green", "bad": "red"}),
+    (r"(?m)^ .* (?P<late>late: .+)$", {"late": "bold red"}),
 )
 """Of what is found in a text: patterns, and the styles of their groups."""
 UNIT, NO_BREAK = re.compile(r"(?<=\d) (?=%|(?:[nµm]?s|min|[kMGT]?i?B|[kMGT]FLOP)\b)|(?<=±) "), "\xa0"
@@ -38,16 +38,6 @@ UNIT, NO_BREAK = re.compile(r"(?<=\d) (?=%|(?:[nµm]?s|min|[kMGT]?i?B|[kMGT]FLOP
 def columns(*, error: bool = False) -> int:
     """That text is laid out for: the terminal's own, within reason."""
     return min(max(_width(sys.stderr if error else sys.stdout), NARROWEST), WIDEST)
-
-
-def screen(*, error: bool = False) -> tuple[int, int] | None:
-    """Columns and rows of the terminal that text goes to; None where it goes to a file or a pipe."""
-    stream = sys.stderr if error else sys.stdout
-    try:
-        size = os.get_terminal_size(stream.fileno())
-    except (OSError, ValueError):
-        return None
-    return (max(size.columns, NARROWEST), size.lines) if size.columns and size.lines else None
 
 
 def _width(stream: TextIO) -> int:
@@ -71,18 +61,32 @@ def show(text: str, *, error: bool = False) -> None:
     _write(whole if fits else plain(whole), stream)
 
 
+def tell(text: str, *, error: bool = False) -> None:
+    """Text on standard output or standard error, in what the stream can show."""
+    stream = sys.stderr if error else sys.stdout
+    fits = "utf" in (getattr(stream, "encoding", None) or "").lower()
+    stream.write(printable(text) if fits else plain(printable(text)))
+    stream.flush()
+
+
 def _write(text: str, stream: TextIO) -> None:
     """Lines for a terminal, as they are; without colours where NO_COLOR is set."""
     from rich.console import Console  # rich takes a while
-    from rich.text import Text
-    from rich.theme import Theme
+
+    Console(file=stream, highlight=False).print(styled(text), soft_wrap=True, end="")
+    stream.flush()
+
+
+def styled(text: str) -> Any:
+    """The text with the styles of COLOURS, a `rich.text.Text`."""
+    from rich.text import Text  # rich takes a while
 
     shown = Text(text)
-    for pattern, _ in COLOURS:
-        shown.highlight_regex(pattern, style_prefix="steptime.")
-    theme = Theme({f"steptime.{name}": style for _, styles in COLOURS for name, style in styles.items()})
-    Console(file=stream, theme=theme, highlight=False).print(shown, soft_wrap=True, end="")
-    stream.flush()
+    for pattern, styles in COLOURS:
+        for match in re.finditer(pattern, text):
+            for name, style in styles.items():
+                shown.stylize(style, *match.span(name))
+    return shown
 
 
 def folded(line: str, width: int) -> list[str]:

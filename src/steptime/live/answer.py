@@ -1,13 +1,15 @@
-"""A live view in words: the same ones for the terminal, for lines in a file and for the page."""
+"""The answer of `steptime watch`: the same words for the terminal, for lines in a file and for the page."""
 
 from __future__ import annotations
 
-from steptime.live.view import LiveView, RankView
+from steptime.answer.answer import Answer
+from steptime.answer.printable import one_line
+from steptime.answer.tables import Cell, Column, Table, duration, integer, number, share, size, table_of, word
+from steptime.live.view import LiveView, Part, RankView
 from steptime.quantities import format_bytes, format_change, format_count, format_duration, format_samples, format_share
 from steptime.recording.recording import DeviceSample, TelemetrySample
-from steptime.report.printable import one_line
 
-BLOCKS = " ▁▂▃▄▅▆▇█"
+BLOCKS = "·▁▂▃▄▅▆▇█"
 HELD_BACK = ((0x04, "power cap"), (0x08, "hardware slowdown"), (0x20, "heat"), (0x40, "heat"), (0x80, "power brake"))
 """Bits of NVML's throttle reasons that cost speed."""
 QUIET = 10.0
@@ -60,15 +62,59 @@ def curve_line(rank: RankView) -> str:
     return "".join(BLOCKS[max(1, round(8 * value / most)) if value else 0] for value in rank.curve)
 
 
-def parts(rank: RankView) -> list[tuple[str, str, str, float]]:
-    """Of the last minute: (name, time, share, share as a number); times of phases are per step, of the rest in all."""
-    found = [
-        (part.name, f"{format_duration(part.total / rank.steps)}/step", format_share(part.share), part.share)
-        for part in rank.phases
-        if part.share >= LEAST
-    ]
-    between = [part for part in rank.between if part.share >= LEAST]
-    return found + [(p.name, format_duration(p.total), format_share(p.share), p.share) for p in between]
+def answer_of(view: LiveView) -> Answer:
+    """What the last minute was like: the front rank's step, where it went, every rank, and the diagnosis so far."""
+    rank = view.front
+    curve = curve_line(rank) if rank is not None else ""
+    left_out = f"{format_count(view.left_out, 'further rank')} not read." if view.left_out else ""
+    return Answer(
+        title=title(view),
+        headline=step_line(view) or title(view),
+        head=(title(view), *([curve] if curve else [])) if step_line(view) else (),
+        parts=(_parts(rank), _ranks(view)),
+        notes=(*notes(view), *filter(None, (left_out, *view.finding, view.notice))),
+    )
+
+
+def _parts(rank: RankView | None) -> Table:
+    """Of the last minute: times of phases are per step, of the rest in all."""
+    found = list[tuple[Part, str]]()
+    if rank is not None and rank.steps:
+        found = [(each, f"{format_duration(each.total / rank.steps)}/step") for each in rank.phases]
+        found += [(each, format_duration(each.total)) for each in rank.between]
+    return table_of(
+        "parts", "", "", [each for each in found if each[0].share >= LEAST],
+        word("", "part", lambda each: each[0].name),
+        Column("", "time", lambda each: Cell(each[1], each[0].total)),
+        share("", "share", lambda each: each[0].share, barred=True),
+    )  # fmt: skip
+
+
+def _ranks(view: LiveView) -> Table:
+    """A row for each rank, the late ones first; none for a single one."""
+    ordered = sorted(view.ranks, key=lambda rank: not rank.late)
+    several = len({rank.host for rank in view.ranks}) > 1
+
+    def doing(rank: RankView) -> str:
+        late = f"late: the others wait {format_duration(view.waiting)}/step for it" if rank.late else ""
+        return late or (f"now: {rank.doing}" if rank.doing else "")
+
+    return table_of(
+        "ranks", "", "", ordered if len(ordered) > 1 else [],
+        word("rank", "rank", lambda rank: rank.name),
+        word("host", "host", lambda rank: rank.host if several else ""),
+        integer("steps", "steps", lambda rank: rank.total),
+        duration("step", "step_ns", lambda rank: rank.step.value if rank.step is not None else None),
+        number("samples/s", "samples_per_s", lambda rank: rank.rate, lambda rate: f"{rate:,.0f}"),
+        share("input", "input", lambda rank: _input(rank) if rank.steps else None),
+        share("between steps", "between", lambda rank: sum(p.share for p in rank.between) if rank.steps else None),
+        size("memory", "bytes", lambda rank: rank.bytes),
+        word(" ", "doing", doing),
+    )  # fmt: skip
+
+
+def _input(rank: RankView) -> float:
+    return next((part.share for part in rank.phases if part.name == "input"), 0.0)
 
 
 def notes(view: LiveView) -> list[str]:
@@ -92,8 +138,8 @@ def notes(view: LiveView) -> list[str]:
 
 def machine_lines(sample: TelemetrySample) -> list[str]:
     """The newest look at the machine: a line for each device of the job, then the CPUs."""
-    cpus = f"CPUs: job {sample.job_cpu:.1f}, others {sample.other_cpu:.1f}"
-    pressure = f", {sample.pressure:.0f} % of the time something waits for one" if sample.pressure else ""
+    cpus = f"CPU: this job {sample.job_cpu:.1f} cores, other processes {sample.other_cpu:.1f}"
+    pressure = f"; CPU pressure {sample.pressure:.0f} %" if sample.pressure else ""
     return [*filter(None, map(_device_line, sample.devices)), cpus + pressure]
 
 
@@ -117,36 +163,6 @@ def _device_line(device: DeviceSample) -> str:
     if device.other_processes:
         told.append(f"{format_count(device.other_processes, 'other program')} on it")
     return f"{device.name}: {', '.join(told)}" if told else ""
-
-
-RANK_HEADER = ("rank", "host", "steps", "step", "samples/s", "input", "between steps", "memory", "")
-
-
-def rank_rows(view: LiveView) -> list[tuple[str, ...]]:
-    """A row for each rank, under RANK_HEADER, the late ones first; none for a single one."""
-    ordered = sorted(view.ranks, key=lambda rank: not rank.late)
-    return [_rank_row(view, rank) for rank in ordered] if len(view.ranks) > 1 else []
-
-
-def _rank_row(view: LiveView, rank: RankView) -> tuple[str, ...]:
-    input_ = next((part.share for part in rank.phases if part.name == "input"), 0.0)
-    late = f"late: the others wait {format_duration(view.waiting)}/step for it" if rank.late else ""
-    return (
-        rank.name,
-        one_line(rank.host),
-        f"{rank.total:,}",
-        format_duration(rank.step.value) if rank.step is not None else "–",
-        f"{rank.rate:,.0f}" if rank.rate is not None else "–",
-        format_share(input_) if rank.steps else "–",
-        format_share(sum(part.share for part in rank.between)) if rank.steps else "–",
-        format_bytes(rank.bytes) if rank.bytes is not None else "–",
-        late or (f"now: {rank.doing}" if rank.doing else ""),
-    )
-
-
-def left_out(view: LiveView) -> str:
-    """That not all ranks are read; "" where they are."""
-    return f"{format_count(view.left_out, 'further rank')} not read." if view.left_out else ""
 
 
 def line(view: LiveView) -> str:

@@ -7,14 +7,17 @@ from dataclasses import replace
 import pytest
 from printed import sound
 
+from steptime.answer.markdown import as_markdown
+from steptime.answer.text import as_text
 from steptime.quantities import Estimate
-from steptime.report import judge_text
-from steptime.report.judge_text import as_document, power_of, seconds_to_decide
+from steptime.report.judge_answer import answer_of, as_document
+from steptime.report.verdict_words import power_of, seconds_to_decide
 from steptime.trials.plan import batch_variant
 from steptime.trials.results import Plan, Results
 from steptime.trials.trial import BASELINE, CONTROL, Agreement, Judgement, Run, TrialVerdict, Variant
 
-render_judged, render_markdown = sound(judge_text.render_judged), sound(judge_text.render_markdown)
+render_judged = sound(lambda results: as_text(answer_of(results, "runs/judge")))
+render_markdown = sound(lambda results: as_markdown(answer_of(results, "runs/judge")))
 
 
 def run(variant: str, round_: int, loss: float, seed: int = 0, step: int = 10_000_000) -> Run:
@@ -51,7 +54,7 @@ def judged(verdict: TrialVerdict, **changed: object) -> Results:
 )
 def test_each_verdict_has_one_word_in_every_output(verdict: TrialVerdict, word: str) -> None:
     results = judged(verdict)
-    assert any(line.startswith(f"{word} ") for line in render_judged(results).splitlines())
+    assert any(line.strip().startswith(f"{word} ") for line in render_judged(results).splitlines())
     assert f"| {word} |" in render_markdown(results)
     assert as_document(results)["candidates"][0]["verdict"] == word
 

@@ -1,10 +1,13 @@
-"""The result of `steptime nan` in a terminal: at most 25 lines, ending with the next command."""
+"""The answer of `steptime nan`: what was not finite first, the line that made it, and what helps."""
 
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterator
 from dataclasses import replace
 
+from steptime.answer.answer import Answer, Item, Section
+from steptime.answer.printable import one_line
 from steptime.nan.cause import AGAINST_GROWTH
 from steptime.nan.nonfinite import (
     NonFinite,
@@ -17,59 +20,95 @@ from steptime.nan.nonfinite import (
     plain_number,
     value_of,
 )
-from steptime.quantities import format_count
-from steptime.report.printable import one_line, printable
+from steptime.quantities import SourceLine, format_count
 
-LINES = 25
-MOST_RANGES = 4
-PHASES = {"forward": "forward", "backward": "backward", "optimizer": "optimiser's update", "input": "loading"}
+PHASES = {"forward": "forward", "backward": "backward", "optimizer": "optimizer's update", "input": "loading"}
 
 
-def render(result: NonFinite) -> str:
-    """The whole text, with a line feed at its end."""
+def answer_of(result: NonFinite) -> Answer:
+    """The cause and its line first, where it was found; then what was seen."""
+    found = result.trigger is not None
+    return Answer(
+        title=f"Not finite: {shlex.join(result.command)}" if found else f"Finite: {shlex.join(result.command)}",
+        headline=_headline(result, result.trigger) if result.trigger is not None else _clean(result),
+        badge=_badge(result),
+        parts=(Section("", tuple(_items(result))),),
+        notes=tuple(f"Note: {note}" for note in result.notes),
+        next_command=_next(result),
+        data=result,
+    )
+
+
+def _badge(result: NonFinite) -> str:
+    """How sure the line is: a second run with the same seeds has seen it again, or not."""
     if result.trigger is None:
-        lines = _clean(result)
+        return ""
+    if result.origin is None:
+        return "Unclear: which operator made it was not seen."
+    return "Confident: a second run made it again." if result.reproduced else "Likely: it was seen in one run."
+
+
+def _items(result: NonFinite) -> Iterator[Item]:
+    if result.trigger is None:
+        if result.diverging > 1:
+            yield Item(f"Helps: {AGAINST_GROWTH}")
     else:
-        lines = [_headline(result, result.trigger), *_origin(result), *_evidence(result)]
-    lines += [f"Note:    {one_line(note)}" for note in result.notes[:2]]
-    return "".join(f"{printable(line)}\n" for line in (*lines[: LINES - 1], f"Next:    {_next(result)}"))
+        if result.cause is not None:
+            yield Item(f"Cause: {result.cause.sentence} ({result.cause.name})")
+            yield Item(f"Helps: {result.cause.advice}")
+        if result.origin is not None:
+            yield Item(f"Seen: {_sign(result, result.trigger)}")
+        yield from _origin(result)
+    if result.bad_gradients:
+        yield Item(f"Gradients not finite: {listed(result.bad_gradients)}")
+    if result.batch is not None and result.batch.indices:
+        yield Item(f"Batch: samples {listed(result.batch.indices)} of the data set")
+    yield from map(Item, (*_growth(result), *_skipped(result)))
 
 
-def _clean(result: NonFinite) -> list[str]:
+def _clean(result: NonFinite) -> str:
     ranks = f" of {result.ranks} ranks" if result.ranks > 1 else ""
-    lines = [f"All losses and gradients were finite in {format_count(result.steps, 'step')}{ranks}."]
     if result.diverging > 1:
-        lines += [f"But the gradients have grown {plain_number(result.diverging)} times: the training diverges."]
-        lines += [f"Helps:   {one_line(AGAINST_GROWTH)}"]
-    return lines + _skipped(result) + _growth(result)
+        grown = f"The gradients have grown {plain_number(result.diverging)} times: the training diverges."
+        return f"{grown} All losses were finite in {format_count(result.steps, 'step')}{ranks}."
+    return f"All losses and gradients were finite in {format_count(result.steps, 'step')}{ranks}."
 
 
 def _headline(result: NonFinite, trigger: Trigger) -> str:
+    """Where it was made, if that is known; else what was seen."""
+    origin = result.origin
+    if origin is None:
+        return f"Not finite: {_sign(result, trigger)}"
+    site = origin.forward_site or origin.site
+    place = f" at {_file(site, result.directory)}:{site.line}," if site is not None else " in"
+    return f"Not finite{place} {_born(origin)}"
+
+
+def _sign(result: NonFinite, trigger: Trigger) -> str:
     rank = f" on rank {result.rank} of {result.ranks}" if result.ranks > 1 and result.rank is not None else ""
     step = f"step {trigger.step}{rank}"
     loss = "the loss" if trigger.value is None else f"the loss is {_number(trigger.value)}"
-    sign = {
+    return {
         "loss": f"{loss} in {step}",
         "gradient": f"the gradient{f' of {trigger.name}' * bool(trigger.name)} in {step}; its loss is finite",
         "skipped": f"every gradient for many steps, to {step}, which the gradient scaler has skipped",
     }.get(trigger.kind, f"a value that the job has read in {step}, and left")
-    return f"Not finite: {sign}"
 
 
-def _origin(result: NonFinite) -> list[str]:
+def _origin(result: NonFinite) -> Iterator[Item]:
     origin = result.origin
     if origin is None:
         module = result.trigger.first_module if result.trigger is not None else ""
-        seen = f"Seen:    the output of {module} was the first, of the modules looked at, that was not finite"
-        none = "Origin:  in none of the operators that were seen"
-        return ["", *[seen] * bool(module), *[none] * result.reproduced]
-    lines = ["", f"Origin:  {_born(origin)}", *_lines_of(origin, result.directory)]
-    lines += [f"  from   {_range(each)}" for each in origin.inputs[:MOST_RANGES]]
+        if module:
+            yield Item(f"Seen: the output of {module} was the first, of the modules looked at, that was not finite")
+        if result.reproduced:
+            yield Item("Origin: in none of the operators that were seen")
+        return
     made = "made" if origin.kind == "operator" else "held"
-    lines += [f"  {made}   {_range(replace(each, zeros=0))}{_rows(origin)}" for each in origin.outputs[:1]]
-    if origin.became_nan is not None:
-        lines.append(f"  then   NaN in {_place(origin.became_nan)}")
-    return lines
+    lines = [*_lines_of(origin, result.directory), *(f"from   {_range(each)}" for each in origin.inputs)]
+    lines += [f"{made}   {_range(replace(each, zeros=0))}{_rows(origin)}" for each in origin.outputs[:1]]
+    lines += [f"then   NaN in {_place(origin.became_nan)}"] if origin.became_nan is not None else []
+    yield Item(f"Origin: {_born(origin)}", lines=tuple(lines))
 
 
 def _born(origin: NonFiniteOrigin) -> str:
@@ -94,12 +133,16 @@ def _lines_of(where: Where, directory: str) -> list[str]:
     site, caller = (where.forward_site, where.forward_caller) if where.forward_site else (where.site, where.caller)
     if site is None:
         return []
-    file = site.file.removeprefix(f"{directory}/")
-    lines = [f"  {file}:{site.line}, in {site.function}", f"      {one_line(site.text)}"]
+    file = _file(site, directory)
+    lines = [f"{file}:{site.line}, in {site.function}", f"    {one_line(site.text)}"]
     if caller is None:
         return lines
-    outer = caller.file.removeprefix(f"{directory}/")
-    return [*lines, f"  called at {outer}:{caller.line}   {one_line(caller.text)}"]
+    outer = _file(caller, directory)
+    return [*lines, f"called at {outer}:{caller.line}   {one_line(caller.text)}"]
+
+
+def _file(site: SourceLine, directory: str) -> str:
+    return site.file.removeprefix(f"{directory}/")
 
 
 def _place(where: Where) -> str:
@@ -126,18 +169,6 @@ def _rows(origin: NonFiniteOrigin) -> str:
         return ""
     samples = f" = {listed(origin.samples, 'sample')}" if origin.samples else ""
     return f"; {listed(origin.rows, 'row')}{samples}"
-
-
-def _evidence(result: NonFinite) -> list[str]:
-    lines = [""]
-    if result.cause is not None:
-        lines += ["Cause:   " + one_line(f"{result.cause.sentence} ({result.cause.name})")]
-        lines += [f"Helps:   {one_line(result.cause.advice)}"]
-    if result.bad_gradients:
-        lines.append(f"Gradients not finite: {listed(result.bad_gradients[:3])}")
-    if result.batch is not None and result.batch.indices:
-        lines.append(f"Batch:   samples {listed(result.batch.indices)} of the data set")
-    return lines + _growth(result) + _skipped(result)
 
 
 def _growth(result: NonFinite) -> list[str]:
