@@ -60,6 +60,14 @@ class _ParityLine(msgspec.Struct):
     directions: tuple[tuple[str, Numbers], ...] = ()
     iterators: int = 0
     without: tuple[str, ...] = ()
+    options: tuple[tuple[str, int], ...] = ()
+    samples: Numbers = ()
+    dropout: float | None = None
+    training: float | None = None
+    drew: bool | None = None
+    moving: int | None = None
+    ways: tuple[tuple[str, str, float | Literal["nan"], Numbers], ...] = ()
+    carried: tuple[tuple[str, Numbers], ...] = ()
 
 
 _decoder = msgspec.json.Decoder(_ParityLine)
@@ -101,6 +109,14 @@ def _work(row: _ParityLine) -> StepWork:
         _named(row.directions),
         row.iterators,
         row.without,
+        row.options,
+        _numbers(row.samples),
+        row.dropout,
+        row.training,
+        row.drew,
+        row.moving,
+        tuple((name, dtype, _number(length), _numbers(way)) for name, dtype, length, way in row.ways),
+        _named(row.carried),
     )
 
 

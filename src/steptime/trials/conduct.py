@@ -20,7 +20,16 @@ from steptime.recording.inventory import VARIANTS
 from steptime.trials.containment import Workspace, named
 from steptime.trials.execute import FEWEST_STEPS, ScheduledRun
 from steptime.trials.executor import Block, Executor, LocalExecutor
-from steptime.trials.judge import LEAST_ROUNDS, asks_for_rehearsal, beside_each_other, cannot_win, judge, overtaken
+from steptime.trials.judge import (
+    LEAST_ROUNDS,
+    asks_for_proof,
+    asks_for_rehearsal,
+    asks_for_repetition,
+    beside_each_other,
+    cannot_win,
+    judge,
+    overtaken,
+)
 from steptime.trials.results import Plan, append_result
 from steptime.trials.trial import (
     AS_IT_IS,
@@ -218,10 +227,21 @@ class TrialRunner:
                 break
             new = [variant for variant in several if not self._known(stage, variant.name)]
             self._go([[self._rehearsal(stage, variant, number)] for number, variant in enumerate(new)])
+            self._prove(stage, [each for each in several if asks_for_proof(each, self.of(stage))], baseline)
             while asks_for_rehearsal(several, self.of(stage)):
                 self._go([[self._rehearsal(stage, baseline, 0)]])
             tried += several
         return tuple(tried)
+
+    def _prove(self, stage: int, variants: Sequence[Variant], baseline: Variant) -> None:
+        """Rehearses variants, and the job as it is, in float64."""
+        if not variants or self.plan.compared is not None:
+            return
+        known = any(run.exact and run.variant == BASELINE for run in self.of(stage))
+        both = [*([] if known else [baseline]), *variants]
+        self._go([[self._rehearsal(stage, each, number, exact=True)] for number, each in enumerate(both)])
+        if asks_for_repetition(variants, self.of(stage)):
+            self._go([[self._rehearsal(stage, baseline, 0, exact=True)]])
 
     def _rounds(self, stage: int, tried: Sequence[Variant], baseline: Variant, after: tuple[int, bool]) -> None:
         later, anyway = after
@@ -304,16 +324,16 @@ class TrialRunner:
         position, ends = self.next_position(stage) + len(planned), (self.deadline(), self.budget.until())
         return ScheduledRun(variant, stage, round_, position, options, False, *ends, self.plan.metric, self._usual())
 
-    def _rehearsal(self, stage: int, variant: Variant, ahead: int) -> ScheduledRun:
+    def _rehearsal(self, stage: int, variant: Variant, ahead: int, *, exact: bool = False) -> ScheduledRun:
         """A short process with dropout off, whose gradients are written."""
         steps, limit = FINGERPRINTS, self._limit()
-        options = VariantOptions(REHEARSED_STEPS, steps, limit, dropout=False, fingerprint_steps=steps)
+        options = VariantOptions(REHEARSED_STEPS, steps, limit, dropout=False, fingerprint_steps=steps, exact=exact)
         ends = self.deadline(), self.budget.until()
         return ScheduledRun(variant, stage, 0, self.next_position(stage) + ahead, options, True, *ends)
 
     def _known(self, stage: int, variant: str) -> bool:
         """Whether its rehearsal is over; a baseline that failed may go well the next time."""
-        rehearsed = [run for run in self.of(stage) if run.variant == variant and run.rehearsal]
+        rehearsed = [run for run in self.of(stage) if run.variant == variant and run.rehearsal and not run.exact]
         return any(variant != BASELINE or not run.failure for run in rehearsed)
 
     def next_position(self, stage: int) -> int:
@@ -324,7 +344,8 @@ class TrialRunner:
         """Seconds of a step of the job as it is: of the recording, whose steps are many; of the few rehearsed ones
         where these take far longer, as on another machine. Shorter ones say little: a host runs ahead of a device."""
         recorded = self.plan.step_seconds
-        rehearsed = next((run for run in self.runs if run.variant == BASELINE and run.rehearsal and run.step_ns), None)
+        plain = (run for run in self.runs if run.variant == BASELINE and run.rehearsal and not run.exact)
+        rehearsed = next((run for run in plain if run.step_ns), None)
         here = fmean(rehearsed.step_ns) / 1e9 if rehearsed is not None else recorded
         return here if here > ELSEWHERE * recorded else recorded
 
@@ -416,7 +437,7 @@ def _checked(run: Run, stand: Workspace, plan: Plan) -> None:
             f"A process of the trial changed {named(run.outside)}, outside of its workspace: the trial was ended. "
             "Look at what is there; --uncontained goes on all the same.",
         )
-    if run.variant == BASELINE and run.failure:
+    if run.variant == BASELINE and run.failure and not run.exact:
         raise NothingMeasuredError(
             "trial-baseline-failed",
             f"The job as it is could not be run for a trial: {run.failure}. Its output is in "

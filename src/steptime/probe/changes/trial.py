@@ -14,7 +14,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from steptime.probe import backwards, identity
 from steptime.probe.backwards import BackwardWatch
-from steptime.probe.changes import lengths, loading, models, precision, process, seeds, updates
+from steptime.probe.changes import exact, lengths, loading, models, precision, process, seeds, updates
 from steptime.probe.changes.applier import Applier, RootWatch
 from steptime.probe.changes.outside import OutsideWrites
 from steptime.probe.changes.parity import ParityRecorder
@@ -87,6 +87,8 @@ class Trial(Follower):
             seeds.install(self.variant.seed, self.variant.seed_offset)
             if not self.variant.dropout:
                 precision.switch_off()
+            if self.variant.exact:
+                exact.install()
             if self.plan.get("contained") != "overlay":
                 self._guard(self._listen)
         self._prepare()
@@ -156,6 +158,8 @@ class Trial(Follower):
             self._ask(applier, "root", module)
         if self.variant is not None and not self.variant.dropout:
             self._guard(precision.switch_off_in, module)
+        if self.variant is not None and self.variant.exact:
+            self._guard(exact.root, module)
         self._keep("root", module)  # beneath the session's own wrapper, which would not know itself under another one
         self._guard(self._session.add_root, module)
 

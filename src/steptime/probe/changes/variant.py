@@ -49,11 +49,12 @@ class ProcessVariant:
         until_loss: float | None = None,
         alternating: bool = False,
         switched: Any = (),
+        exact: bool = False,
     ) -> None:
         self.steps, self.warm_up, self.limit_seconds = steps, warm_up, limit_seconds
         self.seed, self.seed_offset, self.dropout = seed, seed_offset, dropout
         self.fingerprint_steps, self.until_loss = fingerprint_steps, until_loss
-        self.switched = switched
+        self.switched, self.exact = switched, exact
         self.reached: Callable[[], bool] = lambda: False
         """Whether the loss has come down to that."""
         self.finish: Callable[[], None] = lambda: None
