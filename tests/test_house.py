@@ -347,6 +347,7 @@ def test_every_room_has_its_floor_and_every_floor_its_room() -> None:
 OWN_NAMES = {
     "__init__.py": {"ending"},
     "calls.py": {"_watched"},
+    "changes/exact.py": {"drawn"},
     "changes/switching.py": {"applier"},
     "changes/trial.py": {"session", "none"},
     "discovery.py": {"use"},
@@ -384,7 +385,9 @@ FOREIGN = {
     },
     "a function of C that torch's constructors call": {"sites.py torch._C", "deadline.py _add_pending"},
     "a change that a trial is to measure, of a function or a switch of torch's or Python's": {
-        "changes/loading.py DataLoader", "changes/loading.py torch.Tensor", "changes/models.py torch.backends.cudnn",
+        "changes/exact.py torch", "changes/exact.py torch.Tensor", "changes/exact.py tensor",
+        "changes/exact.py inductor", "changes/loading.py DataLoader", "changes/loading.py torch.Tensor",
+        "changes/models.py torch.backends.cudnn",
         "changes/models.py functional", "changes/models.py torch.nn.functional", "changes/models.py torch_checkpoint",
         "changes/models.py torch", "changes/outside.py torch", "changes/outside.py numpy.memmap",
         "changes/outside.py os", "changes/precision.py functional", "changes/process.py torch",

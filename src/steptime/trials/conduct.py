@@ -163,8 +163,7 @@ class TrialRunner:
         executor: Executor | None = None,
         tell: Callable[[Notice | None], None] = lambda _: None,
     ) -> None:
-        self.stand, self.plan = stand, plan
-        self.runs = list(runs)
+        self.stand, self.plan, self.runs = stand, plan, list(runs)
         self._end = 0  # position behind the last process of the rounds that are needed, or of a later one that runs
         self.budget = budget or Budget()
         self._executor: Executor = executor or LocalExecutor()
@@ -234,11 +233,9 @@ class TrialRunner:
         return tuple(tried)
 
     def _prove(self, stage: int, variants: Sequence[Variant], baseline: Variant) -> None:
-        """Rehearses variants, and the job as it is, in float64."""
         if not variants or self.plan.compared is not None:
             return
-        known = any(run.exact and run.variant == BASELINE for run in self.of(stage))
-        both = [*([] if known else [baseline]), *variants]
+        both = [*(() if any(run.exact for run in self.of(stage)) else (baseline,)), *variants]
         self._go([[self._rehearsal(stage, each, number, exact=True)] for number, each in enumerate(both)])
         if asks_for_repetition(variants, self.of(stage)):
             self._go([[self._rehearsal(stage, baseline, 0, exact=True)]])
@@ -333,21 +330,15 @@ class TrialRunner:
 
     def _known(self, stage: int, variant: str) -> bool:
         """Whether its rehearsal is over; a baseline that failed may go well the next time."""
-        rehearsed = [run for run in self.of(stage) if run.variant == variant and run.rehearsal and not run.exact]
-        return any(variant != BASELINE or not run.failure for run in rehearsed)
+        own = (run for run in self.of(stage) if run.variant == variant and run.rehearsal and not run.exact)
+        return any(variant != BASELINE or not run.failure for run in own)
 
     def next_position(self, stage: int) -> int:
         """Behind all that have run."""
         return 1 + max((run.position for run in self.of(stage)), default=-1)
 
     def _usual(self) -> float:
-        """Seconds of a step of the job as it is: of the recording, whose steps are many; of the few rehearsed ones
-        where these take far longer, as on another machine. Shorter ones say little: a host runs ahead of a device."""
-        recorded = self.plan.step_seconds
-        plain = (run for run in self.runs if run.variant == BASELINE and run.rehearsal and not run.exact)
-        rehearsed = next((run for run in plain if run.step_ns), None)
-        here = fmean(rehearsed.step_ns) / 1e9 if rehearsed is not None else recorded
-        return here if here > ELSEWHERE * recorded else recorded
+        return usual_seconds(self.plan.step_seconds, self.runs)
 
     def _limit(self) -> float:
         if self.plan.until_loss is not None:
@@ -356,10 +347,7 @@ class TrialRunner:
 
     def deadline(self) -> float:
         """Seconds after which a process is taken to hang."""
-        took = max((run.seconds for run in self.runs if run.variant == BASELINE), default=0.0)
-        if self.plan.metric is not None and not took:
-            return inf  # nobody knows how long it takes: the budget ends it
-        return max(DEADLINE, DEADLINE_FACTOR * took, DEADLINE_FACTOR * self.plan.start_seconds) + self._limit()
+        return deadline_of(self.plan, self.runs) + self._limit()
 
     def _settled(self, stage: int, variant: Variant) -> bool:
         judgement = self._proved(stage, variant)
@@ -411,6 +399,23 @@ class TrialRunner:
             if left >= self._round_seconds(stage, going[:count]) * rounds:
                 return going[:count]
         return ()
+
+
+def usual_seconds(recorded: float, runs: Sequence[Run]) -> float:
+    """Seconds of a step of the job as it is: of the recording, whose steps are many; of the few rehearsed ones where
+    these take far longer, as on another machine. Shorter ones say little: a host runs ahead of a device."""
+    plain = (run for run in runs if run.variant == BASELINE and run.rehearsal and not run.exact)
+    rehearsed = next((run for run in plain if run.step_ns), None)
+    here = fmean(rehearsed.step_ns) / 1e9 if rehearsed is not None else recorded
+    return here if here > ELSEWHERE * recorded else recorded
+
+
+def deadline_of(plan: Plan, runs: Sequence[Run]) -> float:
+    """Seconds beside the steps after which a process is taken to hang."""
+    took = max((run.seconds for run in runs if run.variant == BASELINE), default=0.0)
+    if plan.metric is not None and not took:
+        return inf  # nobody knows how long it takes: the budget ends it
+    return max(DEADLINE, DEADLINE_FACTOR * took, DEADLINE_FACTOR * plan.start_seconds)
 
 
 def keep(runner: TrialRunner, stage: int, judgements: tuple[Judgement, ...]) -> tuple[Judgement, ...]:
