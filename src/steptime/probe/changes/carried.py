@@ -70,6 +70,7 @@ class CarriedState:
             if tuple(each.shape) in shapes or (each.dim() == 1 and each.numel() >= flat > 0)
             if each.is_floating_point() and each.layout is torch.strided and each.grad_fn is None
             if each.device.type != "meta"
+            and each.untyped_storage().nbytes() > 0  # a sharded model frees what it gathers
         ]
         if len(found) > MOST_CARRIED:
             return []
