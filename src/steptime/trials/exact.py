@@ -30,6 +30,9 @@ EXACT_EACH = 1e-5
 """The same for one parameter by itself, whose way may be short."""
 SINGLE = 3e-4
 """The same in float32."""
+OTHER_DRAWS = 10 * SINGLE
+"""So far apart in float64, and not in float32: not the training differs but the random numbers that it got, as float64
+draws them by function and shape."""
 ROUNDED = 1e-13
 """Of the weights' length: what their sum's rounding leaves of a way."""
 NEGLIGIBLE = 1e-5
@@ -61,12 +64,13 @@ class Exactness:
     @property
     def sentence(self) -> str:
         """For a verdict that it is the same training."""
-        return f"Parameters are equal within {self.distance:.0e} of their way after {self.steps} steps in float64"
+        within = f" within {self.distance:.0e} of their way" if self.distance > ROUNDED else ""
+        return f"Parameters are equal{within} after {self.steps} steps in float64"
 
 
 def exactness(own: Sequence[Run], plain: Sequence[Run]) -> Exactness | None:
     """None where one of the two did not go through in float64, or trains other parameters."""
-    mine, theirs = ([run for run in runs if _is_exact(run)] for runs in (own, plain))
+    mine, theirs = ([run for run in runs if in_float64(run)] for runs in (own, plain))
     theirs = [run for run in theirs if run.variant == BASELINE]
     if not mine or not theirs:
         return None
@@ -81,16 +85,16 @@ def other_parameters(variant: Variant, own: Sequence[Run], plain: Sequence[Run])
     exact = exactness(own, plain)
     if exact is None or variant.low_precision or variant.other_data:
         return ""
+    mine, theirs = ([run for run in runs if run.rehearsal and not run.exact and run.work] for runs in (own, plain))
+    single = apart(mine[-1], theirs[0]) if mine and theirs else None
     if not exact.same:
-        if not exact.repeats:
+        if not exact.repeats or (single is not None and single[0] <= SINGLE and exact.distance > OTHER_DRAWS):
             return ""
         name, by = exact.worst
         return (
             f"After {exact.steps} steps in float64 its parameters are {exact.distance:.1e} of their way from the "
             f"job's ({name} {by:.1e}), where rounding explains {EXACT:.0e}"
         )
-    mine, theirs = ([run for run in runs if run.rehearsal and not run.exact and run.work] for runs in (own, plain))
-    single = apart(mine[-1], theirs[0]) if mine and theirs else None
     if single is None or single[0] <= SINGLE:
         return ""
     return (
@@ -118,8 +122,8 @@ def apart(run: Run, before: Run) -> tuple[float, tuple[str, float]] | None:
     return (total if isfinite(total) else np.inf), (worst, each[worst])
 
 
-def _is_exact(run: Run) -> bool:
-    """Whether it computed in float64 to its end."""
+def in_float64(run: Run) -> bool:
+    """Whether it is a rehearsal that computed in float64 to its end."""
     rows = run.work[-1].ways if run.exact and not run.failure and run.work else ()
     return bool(rows) and all(dtype == FLOAT64 for _, dtype, *_ in rows)
 
@@ -149,23 +153,23 @@ def left_out(run: Run, beside: Sequence[Run]) -> str:
         return ""
     if _trained(run) != _trained(beside[0]) or other_options(run, beside):
         return ""  # which is told as what it is
-    mine, theirs = list(run.work[-1].carried), beside[0].work[-1].carried
-    lost = [each for each in theirs if not _taken(each, mine, ALIKE[run.exact])]
+    mine, theirs = run.work[-1].carried, beside[0].work[-1].carried
+    lost, more = _unmatched(theirs, mine, ALIKE[run.exact]), _unmatched(mine, theirs, ALIKE[run.exact])
     trained = _trained(run)
     numbers = sum(_size(shape) for shape, _ in lost)
-    others = Counter(shape for shape, _ in lost) & Counter(shape for shape, _ in mine)
+    others = Counter(shape for shape, _ in lost) & Counter(shape for shape, _ in more)
     gap = apart(run, beside[0]) if run.exact else None
     same = gap is not None and gap[0] <= EXACT  # else they differ as the parameters do
     if same and sum(_size(shape) * count for shape, count in others.items()) >= CARRIED * trained:
         return (
-            f"{others.total()} tensors like the parameters that are carried from step to step have other values: an "
-            "average of the weights?"
+            f"{others.total()} tensors of the parameters' shapes, which the job updates in each step, have other "
+            "values here: an average of the weights?"
         )
-    if not trained or numbers - sum(_size(shape) for shape, _ in mine) < CARRIED * trained:
+    if not trained or numbers - sum(_size(shape) for shape, _ in more) < CARRIED * trained:
         return ""  # as much of it lies there in another form
     return (
-        f"{len(lost)} tensors like the parameters ({numbers:,} numbers) change in each step of the job, and do not "
-        "here, or are gone: an average of the weights?"
+        f"{len(lost)} tensors of the parameters' shapes ({numbers:,} numbers), which the job updates in each step, "
+        "are not updated here, or are gone: an average of the weights?"
     )
 
 
@@ -180,24 +184,31 @@ def carried_less(run: Run, beside: Sequence[Run]) -> str:
     if most - least < slack:
         return ""
     return (
-        f"In step {number} {most - least:,} numbers like the parameters stay as they are that change in other steps, "
-        "and in each of the job's: an average of the weights?"
+        f"In step {number}, {most - least:,} numbers in tensors of the parameters' shapes are not updated, and are in "
+        "each step of the job: an average of the weights?"
     )
 
 
 _second = itemgetter(1)
 
 
-def _taken(wanted: tuple[str, tuple[float, ...]], among: list[tuple[str, tuple[float, ...]]], within: float) -> bool:
-    """Whether there is the like, which is taken out."""
-    values = np.array(wanted[1], np.float64)
-    for number, (shape, others) in enumerate(among):
-        if shape == wanted[0]:
-            other = np.array(others, np.float64)
-            if _length(values - other) <= within * max(_length(values), _length(other)):
-                del among[number]
-                return True
-    return False
+Carried = Sequence[tuple[str, tuple[float, ...]]]
+
+
+def _unmatched(wanted: Carried, among: Carried, within: float) -> Carried:
+    """Those of which the other has not the like: of that shape, and with these values."""
+    known: dict[str, list[tuple[float, ...]]] = {}
+    for shape, values in among:
+        known.setdefault(shape, []).append(values)
+    columns = {shape: np.array(values, np.float64) for shape, values in known.items()}
+    return [each for each in wanted if not _is_among(np.array(each[1], np.float64), columns.get(each[0]), within)]
+
+
+def _is_among(values: Float64, others: Float64 | None, within: float) -> bool:
+    if others is None:
+        return False
+    longest = np.maximum(_length(values), np.linalg.norm(others, axis=1))
+    return bool((np.linalg.norm(others - values, axis=1) <= within * longest).any())
 
 
 def _trained(run: Run) -> int:
@@ -261,10 +272,13 @@ def other_modes(run: Run, beside: Sequence[Run]) -> str:
     strongest = max(one.dropout or 0.0 for _, one, _ in looked)
     usual = max(other.dropout or 0.0 for _, _, other in looked)
     steady = all((other.dropout or 0.0) >= usual for _, _, other in looked)
+    constant = len({other.training for _, _, other in looked}) == 1
     for number, one, other in looked:
-        if (one.training or 0.0) < (other.training or 0.0) - 1e-3:
-            share = f"{100 * (one.training or 0.0):.0f} %"
-            return f"In step {number} {share} of its modules are in training mode, and all that are in the job as it is"
+        # Beside modules that stay in evaluation mode, a candidate with fewer modules has another share of them.
+        usual_share = 1.0 if other.training == 1 else (looked[0][1].training or 0.0) if constant else 0.0
+        if (one.training or 0.0) < usual_share - 1e-3:
+            own = 100 * (one.training or 0.0)
+            return f"In step {number}, {own:.0f} % of its modules are in training mode, not {100 * usual_share:.0f} %"
         if steady and usual and (one.dropout or 0.0) < 0.99 * strongest:
             return f"From step {number} on its dropout is weaker than before"
         if one.drew is False and other.drew and not run.compile_seconds and not run.rehearsal:
