@@ -21,7 +21,7 @@ from steptime.probe.changes.applier import wrap_root
 from steptime.probe.changes.carried import CarriedState, active_dropout, random_state, rows_of, training_share
 from steptime.probe.changes.sketches import sketch
 from steptime.probe.changes.traceable import dropped
-from steptime.probe.objects import SideTable, modules_of, parameters_of, tensors_in
+from steptime.probe.objects import SideTable, being_traced, modules_of, parameters_of, tensors_in
 
 AS_THEY_ARE = ("dropout", "training", "drew", "options", "moving")
 """Of a row, what needs no reading."""
@@ -91,7 +91,7 @@ class WorkRecorder:
 
     def _around(self, call: Callable[..., Any]) -> Callable[..., Any]:
         def called(*args: Any, **kwargs: Any) -> Any:
-            if self._depth or torch.compiler.is_compiling():
+            if self._depth or torch.compiler.is_compiling() or being_traced():  # a graph would have our operators
                 return call(*args, **kwargs)
             self._see(args, kwargs)
             self._depth += 1
