@@ -147,18 +147,18 @@ def _length(values: Float64) -> float:
 # -- what is carried on ------------------------------------------------------------------------------------------------
 
 
-def left_out(run: Run, beside: Sequence[Run]) -> str:
+def left_out(run: Run, references: Sequence[Run]) -> str:
     """Of rehearsals: tensors like the parameters that the job changes in each step, and the candidate does not."""
-    if not run.rehearsal or not run.work or not beside[0].work:
+    if not run.rehearsal or not run.work or not references[0].work:
         return ""
-    if _trained(run) != _trained(beside[0]) or other_options(run, beside):
-        return ""  # which is told as what it is
-    mine, theirs = run.work[-1].carried, beside[0].work[-1].carried
+    if _trained(run) != _trained(references[0]) or other_options(run, references):
+        return ""  # other checks report that
+    mine, theirs = run.work[-1].carried, references[0].work[-1].carried
     lost, more = _unmatched(theirs, mine, ALIKE[run.exact]), _unmatched(mine, theirs, ALIKE[run.exact])
     trained = _trained(run)
     numbers = sum(_size(shape) for shape, _ in lost)
     others = Counter(shape for shape, _ in lost) & Counter(shape for shape, _ in more)
-    gap = apart(run, beside[0]) if run.exact else None
+    gap = apart(run, references[0]) if run.exact else None
     same = gap is not None and gap[0] <= EXACT  # else they differ as the parameters do
     if same and sum(_size(shape) * count for shape, count in others.items()) >= CARRIED * trained:
         return (
@@ -173,9 +173,9 @@ def left_out(run: Run, beside: Sequence[Run]) -> str:
     )
 
 
-def carried_less(run: Run, beside: Sequence[Run]) -> str:
+def carried_less(run: Run, references: Sequence[Run]) -> str:
     """Of timed runs: whether in some steps less of what is carried changes than in others, unlike in the job."""
-    mine, theirs = ([(n, step.moving) for n, step in enumerate(each.work, 1)] for each in (run, beside[0]))
+    mine, theirs = ([(n, step.moving) for n, step in enumerate(each.work, 1)] for each in (run, references[0]))
     own, usual = ([(n, count) for n, count in each if count is not None] for each in (mine, theirs))
     slack = CARRIED * _trained(run)
     if not own or not usual or not slack or max(usual, key=_second)[1] - min(usual, key=_second)[1] > slack / 4:
@@ -220,9 +220,9 @@ def _size(shape: str) -> int:
     return prod(map(int, shape.split("x")))
 
 
-def other_options(run: Run, beside: Sequence[Run]) -> str:
-    """Whether an optimizer is told something else, in any step that was looked at."""
-    for number, (one, other) in enumerate(zip(run.work, beside[0].work, strict=False), 1):
+def other_options(run: Run, references: Sequence[Run]) -> str:
+    """Whether an optimizer has other options in any recorded step."""
+    for number, (one, other) in enumerate(zip(run.work, references[0].work, strict=False), 1):
         mine, theirs = _options(one), _options(other)
         if not mine or not theirs:
             continue
@@ -239,11 +239,11 @@ def _options(step: StepWork) -> Counter[Group]:
     found: Counter[Group] = Counter()
     for text, count in step.options:
         try:
-            told = json.loads(text)
+            parsed = json.loads(text)
         except ValueError:
             return Counter()
-        if isinstance(told, dict):
-            found[tuple((name, json.dumps(value)) for name, value in told.items())] += count
+        if isinstance(parsed, dict):
+            found[tuple((name, json.dumps(value)) for name, value in parsed.items())] += count
     return found
 
 
@@ -263,9 +263,9 @@ def _differing(mine: Counter[Group], theirs: Counter[Group], known: set[str]) ->
     return "its options for other parameters"
 
 
-def other_modes(run: Run, beside: Sequence[Run]) -> str:
+def other_modes(run: Run, references: Sequence[Run]) -> str:
     """Whether modules leave their training mode, dropouts get weaker, or forwards stop to draw random numbers."""
-    pairs = [(number, *pair) for number, pair in enumerate(zip(run.work, beside[0].work, strict=False), 1)]
+    pairs = [(number, *pair) for number, pair in enumerate(zip(run.work, references[0].work, strict=False), 1)]
     looked = [(number, one, other) for number, one, other in pairs if None not in (one.training, other.training)]
     if not looked:
         return ""
@@ -286,12 +286,12 @@ def other_modes(run: Run, beside: Sequence[Run]) -> str:
     return ""
 
 
-def kept_samples(run: Run, beside: Sequence[Run]) -> str:
+def kept_samples(run: Run, references: Sequence[Run]) -> str:
     """Whether samples come again that the job makes afresh."""
     if run.rehearsal:
         return ""
     again, seen = _repeated(run)
-    usual = max(repeated / max(1, count) for repeated, count in map(_repeated, beside))
+    usual = max(repeated / max(1, count) for repeated, count in map(_repeated, references))
     if usual > FEW_REPEATS or again < max(LEAST_REPEATS, MANY_REPEATS * seen):
         return ""
     return f"{again} of the {seen} samples that were looked at come again, and are made afresh in the job as it is"

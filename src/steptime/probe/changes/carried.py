@@ -1,4 +1,4 @@
-"""What a job carries from step to step beside the parameters of its roots: averages of weights, statistics, an
+"""What a job carries from step to step, apart from the parameters of its top modules: averages of weights, statistics, an
 optimizer's options, modes of modules, random numbers. A candidate that leaves some of it out is no faster."""
 
 from __future__ import annotations
@@ -88,11 +88,11 @@ def _carried_tensor(tensor: torch.Tensor) -> tuple[str, tuple[float, ...]] | Non
 
 
 def options_of(optimizer: torch.optim.Optimizer) -> list[tuple[str, int]]:
-    """What an optimizer is told of its groups, as JSON, and of how many numbers each group is."""
+    """Options of each group of an optimizer as JSON, and how many numbers the group holds."""
     found: Counter[str] = Counter()
     for group in optimizer.param_groups:
-        told = {name: _plain(value) for name, value in group.items() if name not in IGNORED_OPTIONS}
-        text = json.dumps({name: value for name, value in sorted(told.items()) if value is not None})
+        options = {name: _plain(value) for name, value in group.items() if name not in IGNORED_OPTIONS}
+        text = json.dumps({name: value for name, value in sorted(options.items()) if value is not None})
         found[text] += sum(each.numel() for each in group["params"])
     return list(found.items())
 
@@ -108,9 +108,9 @@ def _plain(value: Any) -> Any:
     return value if isinstance(value, bool | int | str) else None
 
 
-def active_dropout(roots: Iterable[torch.nn.Module]) -> float:
+def active_dropout(modules: Iterable[torch.nn.Module]) -> float:
     """Sum of the probabilities of the dropouts of modules that are in training mode."""
-    return float(sum(_dropout_of(each) for root in roots for each in modules_of(root) if each.training))
+    return float(sum(_dropout_of(each) for module in modules for each in modules_of(module) if each.training))
 
 
 def _dropout_of(module: torch.nn.Module) -> float:
@@ -119,14 +119,14 @@ def _dropout_of(module: torch.nn.Module) -> float:
     return float(module.dropout) if isinstance(module, torch.nn.RNNBase | torch.nn.MultiheadAttention) else 0.0
 
 
-def training_share(roots: Iterable[torch.nn.Module]) -> float:
+def training_share(modules: Iterable[torch.nn.Module]) -> float:
     """Share of the modules that are in training mode."""
-    modes = [each.training for root in roots for each in modules_of(root)]
+    modes = [each.training for module in modules for each in modules_of(module)]
     return sum(modes) / len(modes) if modes else 1.0
 
 
 def random_state() -> tuple[bytes, ...]:
-    """Where torch's generators stand, on the CPU and on each device that is in use."""
+    """State of torch's random generators, of the CPU and of each device in use."""
     states = [torch.get_rng_state()]
     if torch.cuda.is_initialized():
         states += torch.cuda.get_rng_state_all()
