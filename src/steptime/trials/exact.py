@@ -240,7 +240,7 @@ def _options(step: StepWork) -> Counter[Group]:
     for text, count in step.options:
         try:
             parsed = json.loads(text)
-        except ValueError:
+        except (ValueError, RecursionError):
             return Counter()
         if isinstance(parsed, dict):
             found[tuple((name, json.dumps(value)) for name, value in parsed.items())] += count
