@@ -21,13 +21,15 @@ QUICK = {
     "skipped evaluation": "It evaluates none of the 128 samples",
     "fused optimiser": "",
     "the average is not updated": "an average of the weights",
-    "the average from step 20 on in every fourth step": "change in other steps",
+    "the average from step 20 on in every fourth step": "are in each step of the job",
     "no weight decay, beside a fused optimizer": "its optimizer has weight_decay 0.0",
     "no second term of the loss": "steps in float64 its parameters are",
     "dropouts become nothing from step 30 on": "its dropout is weaker",
     "evaluation mode from step 20 on": "in training mode",
+    "smaller images from step 20 on": "Step 21 trains on",
     "evaluations of 8 of 64 images": "It evaluates 8 of the 64 samples",
-    "a fused optimizer": "steps in float64",
+    "a fused optimizer": "Parameters are equal after 7 steps in float64",
+    "a mask of another shape": "",
 }
 """And words of the reason."""
 

@@ -125,7 +125,8 @@ def _line(notice: Notice) -> str:
     if turn.options.switched:
         return f"{format_count(len(turn.options.switched), 'change')} in one process: {turn.variant.label}"
     goes_on = f"until a loss of {target:g}" if target is not None else f"{notice.steps} steps"
-    what = "rehearsal" if turn.rehearsal else rounds if turn.metric else f"{rounds}, {goes_on}"
+    rehearsal = "rehearsal in float64" if turn.options.exact else "rehearsal"
+    what = rehearsal if turn.rehearsal else rounds if turn.metric else f"{rounds}, {goes_on}"
     label = f" {turn.variant.label}" if turn.variant.label else ""
     return f"{turn.variant.name}{label}: {what}{_to_go(notice)}"
 

@@ -22,12 +22,11 @@ from steptime.trials.execute import FEWEST_STEPS, ScheduledRun
 from steptime.trials.executor import Block, Executor, LocalExecutor
 from steptime.trials.judge import (
     LEAST_ROUNDS,
-    asks_for_proof,
     asks_for_rehearsal,
-    asks_for_repetition,
     beside_each_other,
     cannot_win,
     judge,
+    next_in_float64,
     overtaken,
 )
 from steptime.trials.results import Plan, append_result
@@ -226,19 +225,12 @@ class TrialRunner:
                 break
             new = [variant for variant in several if not self._known(stage, variant.name)]
             self._go([[self._rehearsal(stage, variant, number)] for number, variant in enumerate(new)])
-            self._prove(stage, [each for each in several if asks_for_proof(each, self.of(stage))], baseline)
+            while self.plan.compared is None and (asked := next_in_float64(several, self.of(stage), baseline)):
+                self._go([[self._rehearsal(stage, each, number, exact=True)] for number, each in enumerate(asked)])
             while asks_for_rehearsal(several, self.of(stage)):
                 self._go([[self._rehearsal(stage, baseline, 0)]])
             tried += several
         return tuple(tried)
-
-    def _prove(self, stage: int, variants: Sequence[Variant], baseline: Variant) -> None:
-        if not variants or self.plan.compared is not None:
-            return
-        both = [*(() if any(run.exact for run in self.of(stage)) else (baseline,)), *variants]
-        self._go([[self._rehearsal(stage, each, number, exact=True)] for number, each in enumerate(both)])
-        if asks_for_repetition(variants, self.of(stage)):
-            self._go([[self._rehearsal(stage, baseline, 0, exact=True)]])
 
     def _rounds(self, stage: int, tried: Sequence[Variant], baseline: Variant, after: tuple[int, bool]) -> None:
         later, anyway = after

@@ -26,7 +26,7 @@ from steptime.advice.fix import Goal, Promise
 from steptime.arrays import Float64, Int64
 from steptime.quantities import Estimate, autocorrelation_time, format_share, median_of, student
 from steptime.trials import parity
-from steptime.trials.exact import exactness
+from steptime.trials.exact import exactness, in_float64
 from steptime.trials.results import Metric
 from steptime.trials.same_work import beyond_roofline, other_training, suspicion
 from steptime.trials.trial import BASELINE, CONTROL, Agreement, Judgement, NumbersCheck, Run, TrialVerdict, Variant
@@ -375,18 +375,26 @@ def asks_for_rehearsal(variants: Sequence[Variant], runs: Sequence[Run]) -> bool
     return any(numbers is not None and numbers.agreement in BROKEN for numbers in found)
 
 
-def asks_for_proof(variant: Variant, runs: Sequence[Run]) -> bool:
-    """Whether a candidate is rehearsed in float64: where its other rehearsal shows nothing wrong."""
-    own = [run for run in runs if run.variant == variant.name]
-    if not variant.foreign or variant.speed_alone or variant.low_precision or any(run.exact for run in own):
-        return False
-    return any(run.rehearsal and not run.failure for run in own)
-
-
-def asks_for_repetition(variants: Sequence[Variant], runs: Sequence[Run]) -> bool:
-    """Whether the job as it is must be rehearsed in float64 once more, to tell what differs by itself."""
+def next_in_float64(variants: Sequence[Variant], runs: Sequence[Run], baseline: Variant) -> Sequence[Variant]:
+    """What is rehearsed in float64 next: the job as it is; where it can be, the candidates that came through their
+    other rehearsal; and the job once more where one of these differs, to tell what differs by itself."""
+    exact = [run for run in runs if run.exact]
+    plain = [run for run in exact if run.variant == BASELINE]
+    known = {run.variant for run in exact}
+    through = {run.variant for run in runs if run.rehearsal and not run.exact and not run.failure}
+    asked = [
+        each
+        for each in variants
+        if each.foreign and not each.speed_alone and not each.low_precision and each.name in through - known
+    ]
+    if not plain:
+        return asked and (baseline,)
+    if not any(map(in_float64, plain)):
+        return ()
+    if asked or len(plain) > 1:
+        return asked
     found = [exactness([run for run in runs if run.variant == each.name], _plain(runs)) for each in variants]
-    return any(each is not None and not each.same and each.repeats is None for each in found)
+    return (baseline,) if any(each is not None and not each.same and each.repeats is None for each in found) else ()
 
 
 def is_proved(variant: Variant, runs: Sequence[Run]) -> bool:

@@ -113,12 +113,15 @@ def other_training(variant: Variant, own: Sequence[Run], plain: Sequence[Run]) -
     before = [run for run in plain if run.rehearsal and run.work and not run.exact]
     exact = exactness(own, plain)
     proved = exact is not None and exact.same
+    otherwise = False  # trained on other shapes, and the same for all that
     if rehearsed and before:
         run, steady = rehearsed[-1], repeats(before, precision)
+        shapes = _shapes(run, before)
+        otherwise = proved and bool(shapes)
         for sentence in (
             _parameters(run, before[0]),
             other_options(run, before),
-            "" if proved else _shapes(run, before),
+            "" if proved else shapes,
             _dropout(run, before[0]),
             other_modes(run, before),
             *(_values(run, before[0], precision) if steady and not proved and not variant.other_data else ()),
@@ -129,7 +132,7 @@ def other_training(variant: Variant, own: Sequence[Run], plain: Sequence[Run]) -
     for run in own:
         beside = _beside(run, plain)
         sentence = (other_options(run, beside) or other_modes(run, beside)) if beside else ""
-        if not sentence and not run.rehearsal and beside and not proved:
+        if not sentence and not run.rehearsal and beside and not otherwise:
             sentence = _shapes(run, beside)
         if not sentence and not run.rehearsal and beside and not variant.other_data and rehearsed and before:
             sentence = _later_batches(run, beside[0], precision, (rehearsed[-1], before[0]))

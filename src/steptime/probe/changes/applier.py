@@ -16,8 +16,7 @@ import torch
 
 from steptime.probe import calls
 from steptime.probe.inlay import THROUGH, Inlay
-from steptime.probe.objects import SideTable, parameters_of
-from steptime.probe.ours import pass_on
+from steptime.probe.objects import SideTable, being_traced, parameters_of
 
 
 class Applier:
@@ -96,7 +95,6 @@ def with_arguments(
             args, kwargs = bound.args, bound.kwargs
         except Exception as error:  # noqa: BLE001 - the probe's boundary: the call goes on as the user wrote it
             applier.failed(error)
-            pass_on(error)
         return original(*args, **kwargs)
 
     return changed
@@ -158,7 +156,7 @@ class RootWatch(calls.CallWatch):
         depth = self._depth[thread] = self._depth.get(thread, 0) + 1
         if depth > 1 or self.in_backward or torch.utils.data.get_worker_info() is not None:
             return thread
-        unknown = torch.is_grad_enabled() and not self._seen.of(module)
+        unknown = torch.is_grad_enabled() and not being_traced() and not self._seen.of(module)
         if unknown and any(parameter.requires_grad for parameter in parameters_of(module)):
             self._seen.keep(module, True)
             self._found(module)

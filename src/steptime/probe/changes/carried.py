@@ -1,5 +1,5 @@
-"""What a job carries from step to step beside the parameters of its roots: averages of weights, statistics, an
-optimizer's options, modes of modules, random numbers. A candidate that leaves some of it out is no faster."""
+"""What a job carries from step to step, apart from the parameters of its top modules: averages of weights, statistics,
+an optimizer's options, modes of modules, random numbers. A candidate that leaves some of it out is no faster."""
 
 from __future__ import annotations
 
@@ -62,34 +62,45 @@ class CarriedState:
         gradients = {id(each.grad) for each in parameters.values()}
         shapes = {tuple(each.shape) for each in parameters.values() if each.numel() > 1}
         flat = FLAT * sum(each.numel() for each in parameters.values())
-        found = [
-            each
-            for each in gc.get_objects()
-            if type(each) is torch.Tensor or type(each) is torch.nn.Parameter
-            if id(each) not in own and id(each) not in gradients
-            if tuple(each.shape) in shapes or (each.dim() == 1 and each.numel() >= flat > 0)
-            if each.is_floating_point() and each.layout is torch.strided and each.grad_fn is None
-            if each.device.type != "meta"
-        ]
-        if len(found) > MOST_CARRIED:
-            return []
-        return [("x".join(map(str, each.shape)), tuple(sketch(local_values(each)).tolist())) for each in found]
+        tensors = [each for each in gc.get_objects() if type(each) in (torch.Tensor, torch.nn.Parameter)]
+        others = [each for each in tensors if id(each) not in own and id(each) not in gradients]
+        found = [each for each in others if _is_like(each, shapes, flat)]
+        return list(filter(None, map(_carried_tensor, found))) if len(found) <= MOST_CARRIED else []
+
+
+def _is_like(tensor: torch.Tensor, shapes: set[tuple[int, ...]], flat: float) -> bool:
+    """Whether a tensor may be an average of parameters of these shapes, and there is something to read."""
+    try:
+        if tuple(tensor.shape) not in shapes and not (tensor.dim() == 1 and tensor.numel() >= flat > 0):
+            return False
+        plain = tensor.is_floating_point() and tensor.layout is torch.strided and tensor.grad_fn is None
+        # A sharded model frees the storage of what it has gathered.
+        return plain and tensor.device.type != "meta" and tensor.untyped_storage().nbytes() > 0
+    except Exception:  # noqa: BLE001 - the probe's boundary: of what vmap or a captured graph has left, nothing is read
+        return False
+
+
+def _carried_tensor(tensor: torch.Tensor) -> tuple[str, tuple[float, ...]] | None:
+    try:
+        return "x".join(map(str, tensor.shape)), tuple(sketch(local_values(tensor)).tolist())
+    except Exception:  # noqa: BLE001 - the probe's boundary: what cannot be read after all is left out
+        return None
 
 
 def options_of(optimizer: torch.optim.Optimizer) -> list[tuple[str, int]]:
-    """What an optimizer is told of its groups, as JSON, and of how many numbers each group is."""
+    """Options of each group of an optimizer as JSON, and how many numbers the group holds."""
     found: Counter[str] = Counter()
     for group in optimizer.param_groups:
-        told = {name: _plain(value) for name, value in group.items() if name not in IGNORED_OPTIONS}
-        text = json.dumps({name: value for name, value in sorted(told.items()) if value is not None})
+        options = {name: _plain(value) for name, value in group.items() if name not in IGNORED_OPTIONS}
+        text = json.dumps({name: value for name, value in sorted(options.items()) if value is not None})
         found[text] += sum(each.numel() for each in group["params"])
     return list(found.items())
 
 
 def _plain(value: Any) -> Any:
     """A number, a text or a list of these; None for what is none."""
-    if isinstance(value, torch.Tensor):
-        value = value.item() if value.numel() == 1 else None
+    if isinstance(value, torch.Tensor):  # of a device it is not asked: a graph may be captured
+        value = value.item() if value.numel() == 1 and value.device.type == "cpu" else None
     if isinstance(value, float):
         return float(f"{value:.7g}")
     if isinstance(value, list | tuple):
@@ -97,9 +108,9 @@ def _plain(value: Any) -> Any:
     return value if isinstance(value, bool | int | str) else None
 
 
-def active_dropout(roots: Iterable[torch.nn.Module]) -> float:
+def active_dropout(modules: Iterable[torch.nn.Module]) -> float:
     """Sum of the probabilities of the dropouts of modules that are in training mode."""
-    return float(sum(_dropout_of(each) for root in roots for each in modules_of(root) if each.training))
+    return float(sum(_dropout_of(each) for module in modules for each in modules_of(module) if each.training))
 
 
 def _dropout_of(module: torch.nn.Module) -> float:
@@ -108,14 +119,14 @@ def _dropout_of(module: torch.nn.Module) -> float:
     return float(module.dropout) if isinstance(module, torch.nn.RNNBase | torch.nn.MultiheadAttention) else 0.0
 
 
-def training_share(roots: Iterable[torch.nn.Module]) -> float:
+def training_share(modules: Iterable[torch.nn.Module]) -> float:
     """Share of the modules that are in training mode."""
-    modes = [each.training for root in roots for each in modules_of(root)]
+    modes = [each.training for module in modules for each in modules_of(module)]
     return sum(modes) / len(modes) if modes else 1.0
 
 
 def random_state() -> tuple[bytes, ...]:
-    """Where torch's generators stand, on the CPU and on each device that is in use."""
+    """State of torch's random generators, of the CPU and of each device in use."""
     states = [torch.get_rng_state()]
     if torch.cuda.is_initialized():
         states += torch.cuda.get_rng_state_all()
@@ -128,6 +139,8 @@ def rows_of(values: Any) -> list[float]:
     if not tensors:
         return []
     largest = max(tensors, key=lambda each: each.numel())
+    if not largest.numel() or largest.is_complex() or largest.layout is not torch.strided:
+        return []
     flat = largest.detach().reshape(len(largest), -1).to(torch.float64)
     signs = torch.arange(flat.shape[1], device=flat.device).mul_(2654435761).bitwise_right_shift_(15).bitwise_and_(1)
     return [float(f"{each:.9g}") for each in (flat @ (signs * 2 - 1).to(torch.float64)).tolist()]

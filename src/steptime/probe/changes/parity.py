@@ -128,10 +128,10 @@ class ParityRecorder:
             "options": self._options,
             **self.work.row(),
         }
-        row |= self.work.carried_state(steps, self._last)
         self._losses, self._norms, self._directions, self._options = [], {}, {}, []
         self._rows.append(row)
         self._look_at_work()
+        row |= self.work.carried_state(steps, self._last)  # last: what fails in it costs nothing else
 
     def _look_at_work(self) -> None:
         self.work.looking, self.work.in_full = self._is_due(), self._steps + 1 <= self._fingerprints

@@ -21,8 +21,7 @@ from steptime.probe.changes.applier import wrap_root
 from steptime.probe.changes.carried import CarriedState, active_dropout, random_state, rows_of, training_share
 from steptime.probe.changes.sketches import sketch
 from steptime.probe.changes.traceable import dropped
-from steptime.probe.objects import SideTable, modules_of, parameters_of, tensors_in
-from steptime.probe.ours import pass_on
+from steptime.probe.objects import SideTable, being_traced, modules_of, parameters_of, tensors_in
 
 AS_THEY_ARE = ("dropout", "training", "drew", "options", "moving")
 """Of a row, what needs no reading."""
@@ -64,7 +63,8 @@ class WorkRecorder:
             name = names(parameter)
             if parameter.requires_grad:
                 self._parameters[name] = parameter
-        self.carried.first(self._parameters)
+        if self.in_full:
+            self.carried.first(self._parameters)
         self._roots.append(weakref.ref(module))
         self._others.keep(module, True)
         wrap_root(module, self._around)
@@ -91,7 +91,7 @@ class WorkRecorder:
 
     def _around(self, call: Callable[..., Any]) -> Callable[..., Any]:
         def called(*args: Any, **kwargs: Any) -> Any:
-            if self._depth or torch.compiler.is_compiling():
+            if self._depth or torch.compiler.is_compiling() or being_traced():  # a graph would have our operators
                 return call(*args, **kwargs)
             self._see(args, kwargs)
             self._depth += 1
@@ -115,21 +115,23 @@ class WorkRecorder:
                 begin = time.perf_counter_ns()
                 with torch.no_grad():
                     self._batches.append([sketch(each) for each in tensors])
-                    self._look_at_state((args, kwargs))
                     if not self._moves:
                         self._moved()
+                    self._look_at_state((args, kwargs))
                 self.pause(begin)
-        except Exception as error:  # noqa: BLE001 - the probe's boundary: a batch of a kind that we cannot read goes unseen
+        except Exception:  # noqa: BLE001 - the probe's boundary: a batch of a kind that we cannot read goes unseen
             self._inputs.append("?")
-            pass_on(error)
 
     def _look_at_state(self, arguments: Any) -> None:
         """Of the first call of a step: modes of the modules, and where random numbers stand; of each: its samples."""
-        if not self._state:
-            roots = [each for reference in self._roots if (each := reference()) is not None]
-            self._state = {"dropout": active_dropout(roots), "training": training_share(roots), "samples": []}
-            self._drawn = random_state()
-        self._state["samples"] += rows_of(arguments)
+        try:
+            if not self._state:
+                roots = [each for reference in self._roots if (each := reference()) is not None]
+                self._state = {"dropout": active_dropout(roots), "training": training_share(roots), "samples": []}
+                self._drawn = random_state()
+            self._state["samples"] += rows_of(arguments)
+        except Exception:  # noqa: BLE001 - the probe's boundary: what is not seen is not compared
+            self._drawn = None
 
     def backward(self) -> None:
         """A backward begins: whether the forwards before it drew random numbers."""
@@ -139,17 +141,19 @@ class WorkRecorder:
     def carried_state(self, steps: int, last: int | None) -> dict[str, Any]:
         """Between two steps. last: of a rehearsal the last step, whose row has what was carried since the first; None
         for a timed run, in which it is told of some steps how much changes in them."""
+        looks = steps in CARRIED_AT if last is None else steps == 1
+        ends = steps - 1 in CARRIED_AT if last is None else steps == last
+        if not (looks or ends):
+            return {}
         begin = time.perf_counter_ns()
-        row: dict[str, Any] = {}
         with torch.no_grad():
-            if steps == last:
-                row = self.carried.moved(self._parameters)
-            elif last is None and steps - 1 in CARRIED_AT:
-                row = {"moving": self.carried.moving(self._parameters)}
-            elif steps in CARRIED_AT if last is None else steps == 1:
+            if looks:
                 self.carried.look(self._parameters)
+                row = {}
+            elif last is None:
+                row = {"moving": self.carried.moving(self._parameters)}
             else:
-                return row
+                row = self.carried.moved(self._parameters)
         self.pause(begin)
         return row
 
