@@ -19,7 +19,7 @@ from steptime.answer.page.page import as_piece
 from steptime.answer.printable import one_line
 from steptime.answer.tables import Table, values_of
 from steptime.answer.text import as_text
-from steptime.callables.bench import Bench, Wishes, bench_here
+from steptime.callables.bench import Bench, BenchOptions, bench_here
 from steptime.callables.bench_answer import answer_of as answer_of_bench
 from steptime.compare.answer import answer_of as answer_of_comparison
 from steptime.compare.compare import compare
@@ -226,10 +226,10 @@ def bench(
         named[name if name not in named else f"{name} #{len(named) + 1}"] = each
     given = inputs if callable(inputs) or not inputs else (lambda: inputs)
     settings = tuple((tuple(shape),) for shape in shapes)
-    wishes = Wishes(
+    options = BenchOptions(
         tuple(named), "", settings, tuple(dtypes), tuple(modes), device, backward, cold, seconds, processes=1
     )
-    return Benched(bench_here(named, given or None, wishes))
+    return Benched(bench_here(named, given or None, options))
 
 
 def load(path: str | os.PathLike[str], *more: str | os.PathLike[str]) -> Any:

@@ -16,8 +16,8 @@ from steptime.answer.page.page import as_page
 from steptime.answer.text import as_text
 from steptime.callables.sweep import (
     Sweep,
+    SweepOptions,
     SweepPoint,
-    SweepWishes,
     answer_of_sweep,
     attainable,
     by_size,
@@ -33,7 +33,7 @@ from steptime.quantities import Estimate
 
 pytest.importorskip("torch")
 
-QUICK = SweepWishes("cpu", 0.01, False, 2**16, (1, 8), (16, 256), (1024, 2**22))
+QUICK = SweepOptions("cpu", 0.01, False, 2**16, (1, 8), (16, 256), (1024, 2**22))
 
 
 def test_points_know_their_work() -> None:

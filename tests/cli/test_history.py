@@ -36,8 +36,8 @@ def test_the_folder_runs_is_listed_where_none_is_named(steptime: Steptime, runs:
     run = steptime("history")
     assert run.returncode == 0
     assert "\n2 recordings of 1 job in runs, " in run.stdout
-    told = " ".join(run.stdout.split())
-    assert told.startswith(
+    reported = " ".join(run.stdout.split())
+    assert reported.startswith(
         "train on box, cpu: it got slow with b: 16 ms to 21 ms, 31 % longer (the next run will confirm it or not)"
     )
     assert "Next:  steptime compare runs/a runs/b" in run.stdout

@@ -30,7 +30,7 @@ render_markdown = sound(lambda comparison: markdown_of(comparison, answer_of))
 
 
 @pytest.mark.parametrize("make", [simple, busy, hostile])
-def test_the_text_begins_with_the_answer_in_signs_that_a_terminal_has(make: object) -> None:
+def test_the_text_starts_with_the_answer_in_signs_that_a_terminal_has(make: object) -> None:
     assert callable(make)
     rendered = render_text(make())
     assert rendered.startswith(one_line(make().sentence)), "the answer comes first"

@@ -23,7 +23,7 @@ SKETCH = [0.0] * 16
         {"drew": "perhaps"},
     ],
 )
-def test_a_line_with_no_sketch_or_shape_is_left_out_and_said(tmp_path: Path, damage: dict[str, object]) -> None:
+def test_a_line_with_no_sketch_or_shape_is_left_out_and_reported(tmp_path: Path, damage: dict[str, object]) -> None:
     path = tmp_path / "parity.jsonl"
     good = {"step": 1, "carried": [["4x8", SKETCH]]}
     path.write_text("".join(json.dumps(line) + "\n" for line in (good, {"step": 2, **damage})))

@@ -57,8 +57,8 @@ def test_the_largest_category_has_the_longest_bar_and_the_first_row(report: Repo
 
 def test_every_category_that_takes_time_has_a_row(report: Report, case: Case) -> None:
     many = tuple(replace(case.categories[0], name=f"account{number}") for number in range(9))
-    shown = render(with_process(report, case=replace(case, categories=many)))
-    assert all(f"  {use.name} " in shown for use in many)
+    displayed = render(with_process(report, case=replace(case, categories=many)))
+    assert all(f"  {use.name} " in displayed for use in many)
 
 
 def test_what_has_most_savings_gets_its_advice_first(report: Report, findings: tuple[Finding, ...]) -> None:
@@ -130,9 +130,9 @@ def test_a_terminal_without_unicode_gets_the_same_lines_in_ascii(report: Report)
 
 
 @pytest.mark.parametrize("ranks", [1, 8])
-def test_a_job_of_several_ranks_says_which_one_is_shown(report: Report, ranks: int) -> None:
-    shown = replace(report, environment=replace(report.environment, ranks=ranks))
-    assert ("pid 4242 of 8" in render(shown)) == (ranks == 8)
+def test_a_job_of_several_ranks_says_which_one_is_displayed(report: Report, ranks: int) -> None:
+    displayed = replace(report, environment=replace(report.environment, ranks=ranks))
+    assert ("pid 4242 of 8" in render(displayed)) == (ranks == 8)
 
 
 @pytest.mark.parametrize(
@@ -164,14 +164,16 @@ def test_steps_are_left_out_with_the_reason(report: Report) -> None:
     assert left_out_text(replace(process, case=case, series=None)) == "1 warm-up, 5 disturbed"
 
 
-def test_a_note_is_told_with_what_to_do_where_nothing_else_is(report: Report, findings: tuple[Finding, ...]) -> None:
-    shown = render(with_process(report, findings=findings[3:]))
-    assert "ST901 slow-evaluation" in shown
-    assert "  → Evaluate less often." in shown
-    assert "Note:" not in shown, "once is enough"
+def test_a_note_is_reported_with_what_to_do_where_nothing_else_is(
+    report: Report, findings: tuple[Finding, ...]
+) -> None:
+    displayed = render(with_process(report, findings=findings[3:]))
+    assert "ST901 slow-evaluation" in displayed
+    assert "  → Evaluate less often." in displayed
+    assert "Note:" not in displayed, "once is enough"
 
 
-def test_every_finding_is_told_with_what_to_do_however_long_it_is(
+def test_every_finding_is_reported_with_what_to_do_however_long_it_is(
     report: Report, findings: tuple[Finding, ...]
 ) -> None:
     lines = tuple(replace(each, summary="so many words " * 6) for each in findings[:1] * 12)
@@ -188,10 +190,10 @@ def test_the_answer_comes_first_and_the_command_stands_as_typed(report: Report) 
     assert any(f" · {command} · " in line for line in rest)
 
 
-def test_a_note_in_the_words_of_the_headline_is_not_said_again(report: Report) -> None:
+def test_a_note_in_the_words_of_the_headline_is_not_reported_again(report: Report) -> None:
     process = report.processes[0]
-    said = "338 of 4834 steps take 24.1 ms, left out here: the backward pass"
-    note = Finding("ST906", "outlier-steps", Weight.NOTE, said, "Look at them.")
-    verdict = replace(process.verdict, sentence=f"{process.verdict.sentence} {said}.")
+    message = "338 of 4834 steps take 24.1 ms, left out here: the backward pass"
+    note = Finding("ST906", "outlier-steps", Weight.NOTE, message, "Look at them.")
+    verdict = replace(process.verdict, sentence=f"{process.verdict.sentence} {message}.")
     whole = replace(report, processes=(replace(process, verdict=verdict, findings=(*process.findings, note)),))
-    assert render(whole).count(said) == 1
+    assert render(whole).count(message) == 1

@@ -34,7 +34,7 @@ def test_nothing_is_proved_by_a_rehearsal_that_was_not_in_float64() -> None:
     assert exactness([run(moved(1.0, "torch.float32"), rehearsal=True, exact=True)], [job]) is None
 
 
-def test_fewer_modules_beside_frozen_ones_are_no_other_mode() -> None:
+def test_fewer_modules_alongside_frozen_ones_are_no_other_mode() -> None:
     job = run(*[StepWork(training=0.8, dropout=0.0)] * 3)
     assert other_modes(run(*[StepWork(training=0.75, dropout=0.0)] * 3), [job]) == ""
     later = [StepWork(training=0.75, dropout=0.0), StepWork(training=0.5, dropout=0.0)]

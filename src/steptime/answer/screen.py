@@ -52,7 +52,7 @@ def show(text: str, *, error: bool = False) -> None:
     """Text on standard output or standard error. Colours are left out where NO_COLOR is set."""
     stream = sys.stderr if error else sys.stdout
     if not stream.isatty():
-        tell(text, error=error)
+        notify(text, error=error)
         return
     width = max(_width(stream), NARROWEST)
     lines = (piece for line in printable(text).splitlines() for piece in folded(line, width))
@@ -61,7 +61,7 @@ def show(text: str, *, error: bool = False) -> None:
     _write(whole if fits else plain(whole), stream)
 
 
-def tell(text: str, *, error: bool = False) -> None:
+def notify(text: str, *, error: bool = False) -> None:
     """Text on standard output or standard error, in what the stream can show."""
     stream = sys.stderr if error else sys.stdout
     fits = "utf" in (getattr(stream, "encoding", None) or "").lower()
@@ -81,12 +81,12 @@ def styled(text: str) -> Any:
     """The text with the styles of COLOURS, a `rich.text.Text`."""
     from rich.text import Text  # rich takes a while
 
-    shown = Text(text)
+    displayed = Text(text)
     for pattern, styles in COLOURS:
         for match in re.finditer(pattern, text):
             for name, style in styles.items():
-                shown.stylize(style, *match.span(name))
-    return shown
+                displayed.stylize(style, *match.span(name))
+    return displayed
 
 
 def folded(line: str, width: int) -> list[str]:

@@ -115,8 +115,8 @@ def word(
 
     def cell(row: Row) -> Cell:
         text = " ".join(get(row).split())
-        shown = text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
-        return Cell(shown, text[:LONGEST], short(text)[:LONGEST] if short is not None else "")
+        displayed = text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
+        return Cell(displayed, text[:LONGEST], short(text)[:LONGEST] if short is not None else "")
 
     return Column(title, raw, cell, number=False, kind=kind, room=room)
 

@@ -34,12 +34,12 @@ def _part(part: Table | Section, more: str, columns: int) -> Iterator[str]:
     if isinstance(part, Table):
         yield from in_columns(part, more, columns) if part.rows else ()
         return
-    shown = part.items if part.first is None else part.items[: part.first]
-    if part.title and shown:
+    displayed = part.items if part.first is None else part.items[: part.first]
+    if part.title and displayed:
         yield part.title
-    for item in shown:
+    for item in displayed:
         yield from _item(item, columns)
-    yield from and_more(len(part.items) - len(shown), more)
+    yield from and_more(len(part.items) - len(displayed), more)
 
 
 def _item(item: Item, columns: int) -> Iterator[str]:

@@ -22,7 +22,7 @@ class Announcer:
 
     def __init__(self, say: Callable[[str], None], end_bar: Callable[[], None] | None = None) -> None:
         """end_bar: ends the line in which a bar of the job's stands."""
-        self._tell, self._end_bar = say, end_bar
+        self._notify, self._end_bar = say, end_bar
         self._stage, self._notice = WAITING, ""
         self._next = FIRST_SECONDS
 
@@ -43,7 +43,7 @@ class Announcer:
     def _say(self, progress: Progress, sentence: str) -> None:
         if progress.bar and self._end_bar is not None:
             self._end_bar()
-        self._tell(sentence)
+        self._notify(sentence)
 
 
 def say_above(sentence: str) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from steptime.answer.answer import Answer
 from steptime.answer.output import FORMATS, STANDARD_OUTPUT, rendered, write
-from steptime.answer.screen import columns, show, tell
+from steptime.answer.screen import columns, notify, show
 from steptime.answer.text import as_text
 from steptime.cli.exit_codes import say
 from steptime.cli.options import REPORT_FORMATS, Delivery
@@ -38,7 +38,7 @@ def diagnosed(
     question = question_about(paths[0], pictures=pictures, max_size=max_size) if plain else None
     if question is not None and (report := recall(question)) is not None:
         return report
-    from steptime.diagnosis import Beside, diagnose_anywhere
+    from steptime.diagnosis import CompanionFiles, diagnose_anywhere
 
     report = diagnose_anywhere(
         paths,
@@ -47,7 +47,7 @@ def diagnosed(
         engine=engine,
         workers=workers,
         pictures=pictures,
-        beside=Beside(compile_logs, ncu),
+        companions=CompanionFiles(compile_logs, ncu),
     )
     if question is not None:
         remember(question, report)
@@ -63,7 +63,7 @@ def deliver(report: Report, delivery: Delivery, *, text_to_stderr: bool | None) 
         report = replace(report, price=delivery.price)
     answer = answer_of(report, full=delivery.full)
     if delivery.as_json:
-        tell(str(rendered(answer, ".json")))
+        notify(str(rendered(answer, ".json")))
     elif STANDARD_OUTPUT in delivery.outputs or text_to_stderr is not None:
         error = bool(text_to_stderr) and STANDARD_OUTPUT not in delivery.outputs
         show(as_text(answer, columns(error=error)), error=error)
@@ -82,7 +82,7 @@ def hand_over(
     """Prints what a verb has found, as text or as JSON, and writes the files that were asked for. error: the text goes
     to standard error. Raises OutputError."""
     if as_json:
-        tell(str(rendered(answer, ".json")))
+        notify(str(rendered(answer, ".json")))
     else:
         show(as_text(answer, columns(error=error)), error=error)
     write_all(answer, outputs, formats, force=force)

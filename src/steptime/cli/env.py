@@ -140,7 +140,7 @@ def command(
         raise UsageError("usage", "-o and --place go with --sweep: what env prints is short.")
     if sweeps:
         return _sweep(python, recording, remeasure=remeasure, outputs=outputs, as_json=as_json, force=force)
-    environment = describe(python, remeasure=remeasure, runs=runs, tell=say)
+    environment = describe(python, remeasure=remeasure, runs=runs, notify=say)
     hand_over(answer_of(environment), (), as_json=as_json, force=False)
     return 0
 
@@ -156,7 +156,7 @@ def _sweep(
 ) -> int:
     """The sweep of the accelerator, where there is one, else of the CPU; the operators of a recording among it."""
     from steptime.answer.output import check_all
-    from steptime.callables.sweep import SweepWishes, answer_of_sweep, operators_of, sweep
+    from steptime.callables.sweep import SweepOptions, answer_of_sweep, operators_of, sweep
     from steptime.cli.delivery import hand_over
     from steptime.diagnosis import diagnose_paths
     from steptime.machine.environment import describe, interpreter_with_torch
@@ -168,9 +168,9 @@ def _sweep(
             "nothing-to-place", f"{recording} has no operators with known FLOPs: a profile with shapes has them."
         )
     interpreter = interpreter_with_torch(python)
-    machines = describe(python, remeasure=remeasure, runs=False, tell=say).machines
+    machines = describe(python, remeasure=remeasure, runs=False, notify=say).machines
     machine = next((each for each in reversed(machines) if each.measured), None)
-    found = sweep(SweepWishes(machine.device if machine is not None else "cpu"), interpreter, machine, say)
+    found = sweep(SweepOptions(machine.device if machine is not None else "cpu"), interpreter, machine, say)
     found = replace(found, recording=recording or "", operators=operators)
     hand_over(answer_of_sweep(found), outputs, as_json=as_json, force=force)
     return 0

@@ -14,7 +14,7 @@ from collections.abc import Callable
 import click
 
 from steptime.answer.printable import one_line
-from steptime.answer.screen import tell
+from steptime.answer.screen import notify
 from steptime.errors import SteptimeError
 
 BUG = 70
@@ -51,7 +51,7 @@ def _bug(error: Exception) -> int:
 
 def say(sentence: str) -> None:
     """One line on standard error, under our name."""
-    tell(f"steptime: {one_line(sentence)}\n", error=True)
+    notify(f"steptime: {one_line(sentence)}\n", error=True)
 
 
 def _keep_traceback() -> str:

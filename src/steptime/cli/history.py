@@ -76,8 +76,8 @@ def command(
         raise UsageError("usage", "--goodput prints text, and removes nothing: leave the other options out.")
     if rebuild:
         history_index.rebuild(folder)
-    floor = BETWEEN_RUNS if noise is None else noise / 100
-    history = history_index.read_history(folder, floor=floor)
+    noise_floor = BETWEEN_RUNS if noise is None else noise / 100
+    history = history_index.read_history(folder, noise_floor=noise_floor)
     wanted = [
         entry
         for entry in history.entries
@@ -85,7 +85,7 @@ def command(
         and (commit is None or entry.commit.startswith(commit.lower()))
         and (machine is None or machine.lower() in entry.machine.lower())
     ]
-    history = replace(history_of(str(folder), wanted, floor=floor), problems=history.problems)
+    history = replace(history_of(str(folder), wanted, noise_floor=noise_floor), problems=history.problems)
     if older_than is not None or keep_bytes is not None:
         _prune(history, older_than, keep_bytes, yes=yes)
     elif goodput:

@@ -25,7 +25,7 @@ from typing import Any, NoReturn, TextIO
 import click
 
 from steptime._version import __version__
-from steptime.answer.screen import tell
+from steptime.answer.screen import notify
 from steptime.cli.exit_codes import say, shield
 
 STANDARD_OUTPUT, STANDARD_ERROR = 1, 2
@@ -163,7 +163,7 @@ def steptime(context: click.Context) -> None:
     steptime diagnose runs/train-20260801-101500
     """
     if context.invoked_subcommand is None:
-        tell(f"{context.get_help()}\n")
+        notify(f"{context.get_help()}\n")
 
 
 def main(argv: Sequence[str]) -> int:

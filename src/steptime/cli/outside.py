@@ -10,7 +10,7 @@ from steptime.launcher.py_spy import LinesFromOutside
 from steptime.quantities import format_bytes, format_share
 from steptime.report.sentences import place_text
 
-SHOWN = 10
+DISPLAYED = 10
 """Lines that a terminal shows."""
 
 
@@ -37,7 +37,7 @@ def answer_of(pid: int, command: str, found: LinesFromOutside) -> Answer:
                 "lines", f"Where its main thread was ({found.looks:,} looks, waiting included)", "", lines,
                 share("share", "share", lambda line: line[1] / found.looks),
                 word("line", "line", lambda line: line[0], kind="source"),
-                first=SHOWN,
+                first=DISPLAYED,
             ),
         ),
         next_command="install gdb, or start the job with STEPTIME_STANDBY=1, and attach again",

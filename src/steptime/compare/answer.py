@@ -28,7 +28,7 @@ def answer_of(comparison: Comparison) -> Answer:
     return Answer(
         title=f"{first} against {last}",
         headline=comparison.sentence,
-        badge=f"Noise: {format_share(comparison.noise.floor)} of a step is allowed for between runs ({known}).",
+        badge=f"Noise: {format_share(comparison.noise.noise_floor)} of a step is allowed for between runs ({known}).",
         head=() if settings.rows else ("Settings: no difference is known",),
         parts=(_gate(comparison), settings, runs_table(comparison), *difference_tables(comparison)),
         notes=tuple(filter(None, notes)),

@@ -27,18 +27,18 @@ def answer_of(history: History, *, everything: bool = False) -> Answer:
     count = f"{format_count(len(entries), 'recording')} of {format_count(jobs, 'job')} in {history.folder}, {size}"
     slow = (each for each in history.tracks if slowed(each) is not None)
     first = next(slow, next(iter(history.tracks), None))
-    shown = history.tracks if everything else history.tracks[:MOST_JOBS]
+    displayed = history.tracks if everything else history.tracks[:MOST_JOBS]
     all_ = f"steptime history {shlex.quote(history.folder)} --all"
-    notes = [f"and {jobs - len(shown)} more jobs: {all_}"] if jobs > len(shown) else []
+    notes = [f"and {jobs - len(displayed)} more jobs: {all_}"] if jobs > len(displayed) else []
     if history.variants:
         notes.append(f"{format_count(len(history.variants), 'recording')} of trials or of steptime nan, in no trend")
     return Answer(
         title=f"Recordings in {history.folder}",
-        headline=_told(first) if first is not None else count,
+        headline=_reported(first) if first is not None else count,
         head=(count,) if first is not None else (),
         parts=tuple(
             _track(track, number, "" if track is first else sentence_of(track), everything=everything)
-            for number, track in enumerate(shown)
+            for number, track in enumerate(displayed)
         ),
         notes=(*notes, *history.problems),
         more=all_,
@@ -47,7 +47,7 @@ def answer_of(history: History, *, everything: bool = False) -> Answer:
     )
 
 
-def _told(track: JobHistory) -> str:
+def _reported(track: JobHistory) -> str:
     sentence = sentence_of(track)
     return f"{track.job} on {track.machine}: {sentence[:1].lower()}{sentence[1:]}"
 
@@ -80,29 +80,31 @@ def _when(entry: Entry) -> str:
 
 def sentence_of(track: JobHistory) -> str:
     """Since when it has been slow, or that it keeps its level."""
-    if len(track.told) < 2:
-        return "One measured recording has no trend." if track.told else "No recording of it has a step."
+    if len(track.reported) < 2:
+        return "One measured recording has no trend." if track.reported else "No recording of it has a step."
     jump, word = slowed(track), "slow"
     if jump is None and track.levels:
         jump, word = track.levels[-1], "faster"
-    told = level_text([entry.step.value for entry in track.told if entry.step is not None], "recordings")
-    told = f"It {told}."
+    reported = level_text([entry.step.value for entry in track.reported if entry.step is not None], "recordings")
+    reported = f"It {reported}."
     if jump is not None:
-        told = f"It got {word} with {Path(track.told[jump.at].path).name}: {_change(jump)}, {_since(track, jump)}."
-    busy = sum(bool(entry.busy) for entry in track.told)
-    return f"{told} Other programs ran next to {busy} of them, which may be why." if busy else told
+        reported = (
+            f"It got {word} with {Path(track.reported[jump.at].path).name}: {_change(jump)}, {_since(track, jump)}."
+        )
+    busy = sum(bool(entry.busy) for entry in track.reported)
+    return f"{reported} Other programs ran next to {busy} of them, which may be why." if busy else reported
 
 
 def _change(jump: Jump) -> str:
     word = "longer" if jump.after > jump.before else "shorter"
     share = format_share(abs(jump.after / jump.before - 1))
-    doubt = "" if jump.confirmed else " (the next run will confirm it or not)"
-    return f"{format_duration(jump.before)} to {format_duration(jump.after)}, {share} {word}{doubt}"
+    caveat = "" if jump.confirmed else " (the next run will confirm it or not)"
+    return f"{format_duration(jump.before)} to {format_duration(jump.after)}, {share} {word}{caveat}"
 
 
 def _since(track: JobHistory, jump: Jump) -> str:
     """What else changed with it."""
-    before, after = track.told[jump.at - 1], track.told[jump.at]
+    before, after = track.reported[jump.at - 1], track.reported[jump.at]
     changed = [
         name
         for name, one, other in (
@@ -122,11 +124,11 @@ def next_command(history: History) -> str:
     for track in history.tracks:
         jump = slowed(track)
         if jump is not None:
-            paths = (track.told[jump.at - 1].path, track.told[jump.at].path)
+            paths = (track.reported[jump.at - 1].path, track.reported[jump.at].path)
             return f"steptime compare {' '.join(map(shlex.quote, paths))}"
     for track in history.tracks:
-        if len(track.told) > 1:
-            return f"steptime compare {' '.join(shlex.quote(entry.path) for entry in track.told[-2:])}"
+        if len(track.reported) > 1:
+            return f"steptime compare {' '.join(shlex.quote(entry.path) for entry in track.reported[-2:])}"
     return ""
 
 

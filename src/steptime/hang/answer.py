@@ -17,14 +17,14 @@ def answer_of(found: HangTriage, passed_over: Sequence[str] = (), more: str = ""
     """passed_over: files that could not be read. more: the command that shows what follows from the causes, too."""
     head = f"{format_count(len(found.ranks), 'dump')} ({counted_ranks(found.ranks)})"
     head += f", {format_count(found.checked, 'collective')} compared"
-    shown = _one_of_each_cause(found.stalls)
-    rest = [stall for stall in found.stalls if stall not in shown]
+    displayed = _one_of_each_cause(found.stalls)
+    rest = [stall for stall in found.stalls if stall not in displayed]
     return Answer(
         title="Why the job hangs",
-        headline=_headline(found, shown),
+        headline=_headline(found, displayed),
         head=(f"{head}; {no_dump(found.absent)}." if found.absent else f"{head}.",),
         parts=(
-            Section("", tuple(_item(stall, first=not number) for number, stall in enumerate(shown))),
+            Section("", tuple(_item(stall, first=not number) for number, stall in enumerate(displayed))),
             Section("What follows from these", tuple(_item(stall, first=False) for stall in rest), 0),
         ),
         notes=tuple(f"Left out: {each}" for each in passed_over),
@@ -33,23 +33,23 @@ def answer_of(found: HangTriage, passed_over: Sequence[str] = (), more: str = ""
     )
 
 
-def _headline(found: HangTriage, shown: Sequence[Stall]) -> str:
+def _headline(found: HangTriage, displayed: Sequence[Stall]) -> str:
     if not found.stalls:
         return _nobody_waits(found)
     waits = f"The job waits for {counted_ranks(found.to_blame)}. " if len(found.to_blame) > 1 else ""
-    place = f" ({place_text(source)})" if (source := shown[0].source) is not None else ""
-    return f"{waits}{shown[0].sentence}{place}"
+    place = f" ({place_text(source)})" if (source := displayed[0].source) is not None else ""
+    return f"{waits}{displayed[0].sentence}{place}"
 
 
 def _one_of_each_cause(stalls: Sequence[Stall]) -> list[Stall]:
     """Stalls without those that blame only ranks that an earlier one blames."""
-    shown: list[Stall] = []
+    displayed: list[Stall] = []
     blamed: set[int] = set()
     for stall in stalls:
         if not stall.culprits or not blamed.issuperset(stall.culprits):
-            shown.append(stall)
+            displayed.append(stall)
             blamed.update(stall.culprits)
-    return shown
+    return displayed
 
 
 def _nobody_waits(found: HangTriage) -> str:
@@ -59,12 +59,12 @@ def _nobody_waits(found: HangTriage) -> str:
             f"No rank with a dump waits in a collective. The {first_suspects(found.absent)}, of which there is no "
             "dump: dead, or stuck in its own code. Read its output; while it lives: py-spy dump --pid PID"
         )
-    said = (
+    message = (
         "No rank waits in a collective, as far as the dumps go: all that was called is done and agrees. "
         "A rank that hangs elsewhere (input, a lock, a checkpoint) shows in: py-spy dump --pid PID"
     )
     unknown = " The dumps do not say how many ranks the job has: with --world-size N those without a dump are named."
-    return said if found.whole else said + unknown
+    return message if found.whole else message + unknown
 
 
 def _item(stall: Stall, *, first: bool) -> Item:

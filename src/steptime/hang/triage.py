@@ -314,8 +314,8 @@ def _differing(
     """The ranks called different things under one number, and it is not known to have gone well."""
     if len(here) < 2 or all(call.state == COMPLETED for call in here.values()):  # gloo ends what differs with an error
         return None
-    for fault, tell in ((Fault.TYPE, _kind), (Fault.SIZE, _size), (Fault.ELEMENT_TYPE, _element_type)):
-        values = {rank: tell(call) for rank, call in here.items()}
+    for fault, notify in ((Fault.TYPE, _kind), (Fault.SIZE, _size), (Fault.ELEMENT_TYPE, _element_type)):
+        values = {rank: notify(call) for rank, call in here.items()}
         if len(set(values.values())) < 2:
             continue
         usual, count = Counter(values.values()).most_common(1)[0]

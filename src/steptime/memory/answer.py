@@ -12,7 +12,7 @@ from steptime.answer.answer import Answer, Figure, Item, Part, Section
 from steptime.answer.tables import Table, duration, integer, share, size, table_of, word
 from steptime.memory.leaks import Leak
 from steptime.memory.owners import LABELS, Owner
-from steptime.memory.report import Keeper, MemoryReport
+from steptime.memory.report import MemoryReport, ReferenceHolder
 from steptime.memory.savings import Fit, checked
 from steptime.memory.triage import Fragmentation, MemoryTriage
 from steptime.quantities import SourceLine, format_bytes, format_share
@@ -37,13 +37,13 @@ def answer_of(report: MemoryReport) -> Answer:
     problems = (*report.problems, *(problem for found in report.devices for problem in found.problems))
     cut = tuple(f"Cut: {part}." for found in first for part in found.cut.split("; ") if part)
     others = f", the largest of {len(report.devices)} devices" if len(report.devices) > 1 else ""
-    said, held = _headline(report), [f"{device_text(found)}{others}" for found in first]
+    message, held = _headline(report), [f"{device_text(found)}{others}" for found in first]
     charts = [(number, memory_chart(found.over_time)) for number, found in enumerate(report.devices)]
     return Answer(
         title=f"Memory of {report.source}",
-        headline=said,
+        headline=message,
         badge=" ".join(cut),
-        head=(f"Memory of {report.source}", *(each for each in held if not said.startswith(each))),
+        head=(f"Memory of {report.source}", *(each for each in held if not message.startswith(each))),
         parts=(
             Section("", tuple(map(Item, _sentences(report)))),
             *(part for found in first for part in _device(found, 0)),
@@ -61,12 +61,12 @@ def answer_of(report: MemoryReport) -> Answer:
 
 def _headline(report: MemoryReport) -> str:
     """What will end the job, or has ended it; else who holds most."""
-    return next(_told(report), f"Memory of {report.source} is not known.")
+    return next(_reported(report), f"Memory of {report.source} is not known.")
 
 
-def _told(report: MemoryReport) -> Iterator[str]:
+def _reported(report: MemoryReport) -> Iterator[str]:
     """Everything that is worth a headline, the gravest first."""
-    yield from (f"Leak: {kept_text(each)}" for each in report.keepers)
+    yield from (f"Leak: {kept_text(each)}" for each in report.holders)
     for found in report.devices:
         if found.failure is not None:
             yield f"Out of memory: {failure_text(found)}"
@@ -90,10 +90,12 @@ def _most(found: MemoryTriage) -> str:
 def _sentences(report: MemoryReport) -> list[str]:
     """What a headline could have said of the first device and did not; and what fits it."""
     headline = _headline(report)
-    shown = [each for each in _told(report) if each != headline and each[: each.find(":")] in ("Leak", "Growth")]
+    displayed = [
+        each for each in _reported(report) if each != headline and each[: each.find(":")] in ("Leak", "Growth")
+    ]
     out = [f"Out of memory: {failure_text(found)}" for found in report.devices[:1] if found.failure is not None]
     fits = [each for found in report.devices[:1] for each in fitting(found)]
-    return [*(each for each in out if each != headline), *dict.fromkeys(shown), *fits]
+    return [*(each for each in out if each != headline), *dict.fromkeys(displayed), *fits]
 
 
 def memory_tables(report: MemoryReport) -> tuple[Table, ...]:
@@ -142,8 +144,8 @@ def _device(found: MemoryTriage, number: int) -> Iterator[Part]:
 def _details(report: MemoryReport) -> Iterator[Part]:
     for number, found in enumerate(report.devices):
         if number:
-            told = (device_text(found), *fitting(found), *(f"Cut: {found.cut}." for _ in [0] if found.cut))
-            yield Section(found.device, tuple(map(Item, told)))
+            reported = (device_text(found), *fitting(found), *(f"Cut: {found.cut}." for _ in [0] if found.cut))
+            yield Section(found.device, tuple(map(Item, reported)))
             yield from _device(found, number)
         yield Section("Leaks", tuple(map(Item, _leaks(found))))
         if found.fragmentation is not None and found.fragmentation.free:
@@ -218,13 +220,13 @@ def _batch(fit: Fit) -> str:
     return f"a batch {least if least == most else f'{least} to {most}'} times as large"
 
 
-def kept_text(keeper: Keeper) -> str:
-    named = f"{keeper.kind} {keeper.name}" if keeper.kind and keeper.name else "something that was not found"
-    where = f" grows at {place_text(keeper.source)}" if keeper.source is not None else " grows"
-    size = f"{format_bytes(keeper.bytes)} in " if keeper.bytes else ""
-    count = f"{keeper.tensors:.3g} tensor{'s' if keeper.tensors > 1 else ''} a step"
-    graph = f", with {'their' if keeper.tensors > 1 else 'its'} graph" if keeper.graph else ""
-    return f"{named}{where}: {size}{count}{graph}" if keeper.tensors >= 1 else f"{named}{where}: a sum{graph}"
+def kept_text(holder: ReferenceHolder) -> str:
+    named = f"{holder.kind} {holder.name}" if holder.kind and holder.name else "something that was not found"
+    where = f" grows at {place_text(holder.source)}" if holder.source is not None else " grows"
+    size = f"{format_bytes(holder.bytes)} in " if holder.bytes else ""
+    count = f"{holder.tensors:.3g} tensor{'s' if holder.tensors > 1 else ''} a step"
+    graph = f", with {'their' if holder.tensors > 1 else 'its'} graph" if holder.graph else ""
+    return f"{named}{where}: {size}{count}{graph}" if holder.tensors >= 1 else f"{named}{where}: a sum{graph}"
 
 
 def _leaks(found: MemoryTriage) -> list[str]:

@@ -27,7 +27,7 @@ NO_MEMORY_EVENTS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Keeper:
+class ReferenceHolder:
     """Something in Python that grows with every step. bytes, tensors: per step; graph: with autograd's graph."""
 
     kind: str
@@ -42,12 +42,12 @@ class Keeper:
 @dataclass(frozen=True, slots=True)
 class MemoryReport:
     """source: the path that was given. devices: those with most memory first. growth: of a recording, by process and
-    kind of memory; keepers: what keeps what its steps leave behind. next_command: ready to paste."""
+    kind of memory; holders: what keeps what its steps leave behind. next_command: ready to paste."""
 
     source: str
     devices: tuple[MemoryTriage, ...]
     growth: tuple[Growth, ...] = ()
-    keepers: tuple[Keeper, ...] = ()
+    holders: tuple[ReferenceHolder, ...] = ()
     next_command: str = ""
     problems: tuple[str, ...] = ()
 
@@ -88,7 +88,7 @@ def _of_recording(path: Path, capacity: int | None, max_size: int) -> MemoryRepo
     devices = [device for report in reports for device in report.devices]
     devices.sort(key=lambda each: (each.failure is None, -each.reserved_peak))
     growth = tuple(found for report in reports for found in report.growth)
-    keepers = tuple(keeper for report in reports for keeper in report.keepers)
+    holders = tuple(holder for report in reports for holder in report.holders)
     if not devices and not growth:
         raise NothingMeasuredError(
             "memory-nothing",
@@ -96,10 +96,10 @@ def _of_recording(path: Path, capacity: int | None, max_size: int) -> MemoryRepo
             "--no-profile.",
         )
     following = f"steptime memory {shlex.quote(source)} -o memory.md"
-    if any(each.savings for each in devices) and not keepers:  # a leak is mended by hand
+    if any(each.savings for each in devices) and not holders:  # a leak is mended by hand
         following = f"steptime try --goal memory {shlex.quote(source)}"
     problems = (*contents.problems, *(problem for report in reports for problem in report.problems))
-    return MemoryReport(source, tuple(devices), growth, keepers, following, problems)
+    return MemoryReport(source, tuple(devices), growth, holders, following, problems)
 
 
 def _of_process(process: Process, problems: tuple[str, ...], capacity: int | None, max_size: int) -> MemoryReport:
@@ -111,12 +111,14 @@ def _of_process(process: Process, problems: tuple[str, ...], capacity: int | Non
         for each in _histories(process, max_size)
     )
     keeps = not growth or any(each.leaks for each in growth)  # what grew for eight steps may be emptied every ten
-    keepers = tuple(
-        Keeper(leak.kind, leak.name, leak.site, leak.tensors, leak.bytes, bool(leak.graphs or leak.nodes), name)
+    holders = tuple(
+        ReferenceHolder(
+            leak.kind, leak.name, leak.site, leak.tensors, leak.bytes, bool(leak.graphs or leak.nodes), name
+        )
         for leak in process.leaks
         if keeps
     )
-    return MemoryReport(name, devices, growth, keepers, problems=problems)
+    return MemoryReport(name, devices, growth, holders, problems=problems)
 
 
 def _histories(process: Process, max_size: int) -> list[AllocationHistory]:

@@ -27,10 +27,10 @@ def say(sentence: str) -> None:
         pass_on(error)
 
 
-def guarded(begin: Callable[[], T]) -> T | None:
+def guarded(start: Callable[[], T]) -> T | None:
     """What it returns; None where it fails, which is one line on stderr."""
     try:
-        return begin()
+        return start()
     except Exception as error:  # the probe's boundary: nothing of ours may raise into the user's program
         if os.environ.get("STEPTIME_DEBUG"):
             raise

@@ -41,11 +41,11 @@ def wake(number: int, frame: Any) -> None:
         pass_on(error)
 
 
-def stand_by() -> None:
+def enter_standby() -> None:
     """Does nothing where the signal is somebody's already."""
     if signal.getsignal(NUMBER) is signal.SIG_DFL:
         signal.signal(NUMBER, wake)
         signal.siginterrupt(NUMBER, False)
 
 
-stand_by()
+enter_standby()

@@ -70,9 +70,9 @@ def answer_of(report: Report, *, full: bool = False) -> Answer:
         badge=process.verdict.badge,
         head=(_header(report), *_step(report, process)),
         parts=(
-            _shown_categories(process),
+            _displayed_categories(process),
             _sentences("", _computing(process)),
-            Section("", tuple(_finding(each, process) for each in _told(process)), FIRST),
+            Section("", tuple(_finding(each, process) for each in _reported(process)), FIRST),
             Section("", tuple(_asides(report, process)), FIRST_ASIDES),
             *_trials(report),
         ),
@@ -149,7 +149,7 @@ def _step(report: Report, process: ProcessReport) -> Iterator[str]:
     yield from filter(None, ("; ".join(rates), f"Price: {price}" if (price := price_text(report)) else ""))
 
 
-def _shown_categories(process: ProcessReport) -> Table:
+def _displayed_categories(process: ProcessReport) -> Table:
     """The categories that take time, the longest first."""
     spent = [use for use in process.case.categories if use.duration.value > 0]
     ordered = tuple(sorted(spent, key=lambda use: -use.duration.value))
@@ -175,14 +175,14 @@ def _computing(process: ProcessReport) -> Iterator[str]:
         named = by_name(
             replace(use, name=short_kernel(use.name)) for use in case.kernels if use.bound != "communication"
         )[:FIRST_KERNELS]
-        told = ", ".join(f"{each.name} {format_duration(each.duration)}" for each in named)
-        yield from [f"Kernels: {told} {per_step(case.step)}"] if told else []
-    told = "; ".join(prediction_text(each, step) for each in predictions(case.replay, step)[:FIRST_KERNELS])
-    yield from [f"If: {told}"] if told else []
+        reported = ", ".join(f"{each.name} {format_duration(each.duration)}" for each in named)
+        yield from [f"Kernels: {reported} {per_step(case.step)}"] if reported else []
+    reported = "; ".join(prediction_text(each, step) for each in predictions(case.replay, step)[:FIRST_KERNELS])
+    yield from [f"If: {reported}"] if reported else []
     yield from (f"On {elsewhere_text(each, step)}" for each in (case.replay.elsewhere if case.replay else ()))
 
 
-def _told(process: ProcessReport) -> list[Finding]:
+def _reported(process: ProcessReport) -> list[Finding]:
     """What is told with what to do: findings; a note where it comes first; and what most of the step is made of."""
     first = [each for each in process.findings[:1] if each.weight is Weight.NOTE and each.name != MADE_OF]
     found = first + [each for each in process.findings if each.weight is Weight.FINDING]
@@ -206,13 +206,13 @@ def _finding(finding: Finding, process: ProcessReport) -> Item:
 
 def _asides(report: Report, process: ProcessReport) -> Iterator[Item]:
     """Doubts, then notes that no headline has told; what was asked for comes first."""
-    told, verdict = _told(process), process.verdict
-    said = f"{verdict.reason} {verdict.sentence}".lower()
-    asides = [each for each in process.findings if each.weight is not Weight.FINDING and each not in told
+    reported, verdict = _reported(process), process.verdict
+    message = f"{verdict.reason} {verdict.sentence}".lower()
+    asides = [each for each in process.findings if each.weight is not Weight.FINDING and each not in reported
               and not (verdict.bottleneck == UNRECORDED and each.name == NOT_IN_TRACE)]  # fmt: skip
-    for weight, word_ in ((Weight.DOUBT, "Doubt"), (Weight.NOTE, "Note")):
-        shown = [each for each in asides if each.weight is weight and each.summary.lower() not in said]
-        for aside in sorted(shown, key=lambda each: each.name != ASKED_FOR):
+    for weight, word_ in ((Weight.CAVEAT, "Doubt"), (Weight.NOTE, "Note")):
+        displayed = [each for each in asides if each.weight is weight and each.summary.lower() not in message]
+        for aside in sorted(displayed, key=lambda each: each.name != ASKED_FOR):
             yield Item(f"{word_}: {aside.code} {aside.summary}", details=(aside.advice, *aside.evidence))
     yield from (Item(f"Left out: {problem}") for problem in report.problems)
 

@@ -113,8 +113,8 @@ def _predictions(judgements: Sequence[Judgement]) -> list[str]:
     if len(errors) < FEWEST_PREDICTED:
         return []
     off, worst = median(map(abs, errors)), max(errors, key=abs)
-    told = f"{format_share(off)} in the median, {format_change(worst)} at most"
-    return [f"Predicted against measured: off by {told}, of {len(errors)}"]
+    reported = f"{format_share(off)} in the median, {format_change(worst)} at most"
+    return [f"Predicted against measured: off by {reported}, of {len(errors)}"]
 
 
 def _pays_from(judgement: Judgement, runs: Sequence[Run]) -> str:

@@ -41,7 +41,7 @@ NOT_FASTER = "not faster"
 """Nothing worth having is gained, and the interval does not exclude that something is lost."""
 NO_VERDICT = "no verdict"
 """What a headline says of a candidate that is not decided."""
-MOST_TOLD = 3
+MOST_REPORTED = 3
 """Variants that a headline names."""
 
 
@@ -94,11 +94,11 @@ def trial_headline(trials: TrialReport, variants: Sequence[Tried]) -> str:
         (each for each in alone if each not in untimed),
         key=lambda each: (each.verdict != TrialVerdict.ADOPT.value, not each.speed),
     )
-    told = [f"{each.label}: {_headline_word(each, trials)}{_speed(each)}" for each in best[:MOST_TOLD]]
-    told += [f"{len(best) - MOST_TOLD} more below"] if len(best) > MOST_TOLD else []
-    told += [f"{len(untimed)} {'more ' if told else ''}not timed"] if untimed else []
-    said = f". {best[0].sentence.rstrip('. ')}" if len(best) == 1 and best[0].sentence else ""
-    return f"{'; '.join(told)}{said}."
+    reported = [f"{each.label}: {_headline_word(each, trials)}{_speed(each)}" for each in best[:MOST_REPORTED]]
+    reported += [f"{len(best) - MOST_REPORTED} more below"] if len(best) > MOST_REPORTED else []
+    reported += [f"{len(untimed)} {'more ' if reported else ''}not timed"] if untimed else []
+    message = f". {best[0].sentence.rstrip('. ')}" if len(best) == 1 and best[0].sentence else ""
+    return f"{'; '.join(reported)}{message}."
 
 
 def _speed(variant: Tried) -> str:
@@ -154,7 +154,7 @@ def seconds_to_decide(judgement: Judgement, results: Results) -> float | None:
     return max(1, further) * timed / judgement.rounds
 
 
-def seconds_to_begin(results: Results) -> float | None:
+def seconds_to_start(results: Results) -> float | None:
     """How long the first rounds of a trial take of which none was run: without them nothing is known of any speed. None
     where some were run, and where not even a process was."""
     whole = [run.seconds for run in results.runs if run.stage == 0 and not run.failure]

@@ -139,9 +139,9 @@ class ParityRecorder:
             self._replaced.update(replaced())
             if self._steps and self._scans < MOST_SCANS:
                 self._scans += 1
-                begin = time.perf_counter_ns()
+                start = time.perf_counter_ns()
                 self.work.find_others()
-                self.work.pause(begin)
+                self.work.pause(start)
 
     def restart(self) -> None:
         """What was written so far were no steps: step 1 comes again."""
@@ -160,7 +160,7 @@ class ParityRecorder:
     def _look(self, parameters: list[Any], owner: int, scale: float = 1.0) -> None:
         if device.in_use():  # its work is the steps'; the look itself is nobody's
             device.drained()
-        begin = time.perf_counter_ns()
+        start = time.perf_counter_ns()
         with torch.no_grad():
             self._norms[owner] = (parameters, [_norm(parameter.grad) for parameter in parameters], scale)
             if self._steps < self._fingerprints:
@@ -171,7 +171,7 @@ class ParityRecorder:
                 }
             self.write()
         if self._recorder is not None and self._recorder.folder:
-            self._recorder.pause(begin)
+            self._recorder.pause(start)
 
     def finish(self) -> None:
         """The process ends."""

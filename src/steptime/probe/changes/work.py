@@ -43,7 +43,7 @@ class WorkRecorder:
         self.looking = self.in_full = False
         """Whether batches and weights are looked at, and not only counted, in this step; whether each weight's way is
         kept."""
-        self.pause: Callable[[int], None] = lambda begin: None
+        self.pause: Callable[[int], None] = lambda start: None
         self._depth = 0
         self._inputs: list[str] = []
         self._batches: list[Any] = []
@@ -112,13 +112,13 @@ class WorkRecorder:
                 return
             self._inputs.append(" ".join(_shape(each) for each in tensors))
             if self.looking:
-                begin = time.perf_counter_ns()
+                start = time.perf_counter_ns()
                 with torch.no_grad():
                     self._batches.append([sketch(each) for each in tensors])
                     if not self._moves:
                         self._moved()
                     self._look_at_state((args, kwargs))
-                self.pause(begin)
+                self.pause(start)
         except Exception:  # noqa: BLE001 - the probe's boundary: a batch of a kind that we cannot read goes unseen
             self._inputs.append("?")
 
@@ -134,7 +134,7 @@ class WorkRecorder:
             self._drawn = None
 
     def backward(self) -> None:
-        """A backward begins: whether the forwards before it drew random numbers."""
+        """A backward starts: whether the forwards before it drew random numbers."""
         if self._drawn is not None:
             self._state["drew"], self._drawn = random_state() != self._drawn, None
 
@@ -145,7 +145,7 @@ class WorkRecorder:
         ends = steps - 1 in CARRIED_AT if last is None else steps == last
         if not (looks or ends):
             return {}
-        begin = time.perf_counter_ns()
+        start = time.perf_counter_ns()
         with torch.no_grad():
             if looks:
                 self.carried.look(self._parameters)
@@ -154,7 +154,7 @@ class WorkRecorder:
                 row = {"moving": self.carried.moving(self._parameters)}
             else:
                 row = self.carried.moved(self._parameters)
-        self.pause(begin)
+        self.pause(start)
         return row
 
     def _moved(self) -> None:
