@@ -89,12 +89,12 @@ def tried(job: Design, folder: Path) -> dict[str, Any]:
     git = ("git", "-c", "user.name=agent", "-c", "user.email=agent@localhost")
     for words in (("init", "-q"), ("add", "."), ("commit", "-qm", "as it is")):
         subprocess.run([*git, *words], cwd=script.parent, check=True)
-    begin = time.monotonic()
+    start = time.monotonic()
     reached = importlib.import_module("anyio").run(conversation, script)
     reached["line"] = reached["line"].removeprefix(f"{script.parent}{os.sep}")
     faults = [f"{each.fault.name} in {each.place}" for each in job.planted]
     named = {"seed": job.seed, "loop": job.loop.name, "model": job.model.name, "faults": faults}
-    return {**named, **reached, "seconds": round(time.monotonic() - begin), "about": machine()}
+    return {**named, **reached, "seconds": round(time.monotonic() - start), "about": machine()}
 
 
 async def conversation(script: Path) -> dict[str, Any]:

@@ -90,13 +90,13 @@ class Clock:
     """Of a machine that takes RAMP seconds from the first call on to become twice as quick."""
 
     def __init__(self) -> None:
-        self.begin = 0.0
+        self.start = 0.0
 
     def work(self, x: torch.Tensor) -> torch.Tensor:
         """Waits for 1 ms at first, for half of it in the end."""
         now = time.perf_counter()
-        self.begin = self.begin or now
-        end = now + 1e-3 * (1 - min(1.0, (now - self.begin) / RAMP) / 2)
+        self.start = self.start or now
+        end = now + 1e-3 * (1 - min(1.0, (now - self.start) / RAMP) / 2)
         while time.perf_counter() < end:
             pass
         return x
@@ -121,10 +121,10 @@ def pairs(device: str = "cpu") -> dict[str, tuple[Pair, bool]]:
 
 def by_clock(function: Callable[..., torch.Tensor], arguments: tuple[torch.Tensor, ...]) -> float:
     """Seconds of a call, as most scripts have it: a loop between two looks at the clock."""
-    begin = time.perf_counter()
+    start = time.perf_counter()
     for _ in range(100):
         function(*arguments)
-    return (time.perf_counter() - begin) / 100
+    return (time.perf_counter() - start) / 100
 
 
 def by_torch(function: Callable[..., torch.Tensor], arguments: tuple[torch.Tensor, ...]) -> float:
@@ -191,7 +191,7 @@ def timers(name: str, device: str) -> Iterator[tuple[str, Callable[[], tuple[flo
     yield "steptime.bench", lambda: by_steptime(pairs(device)[name][0])
 
 
-def said(speeds: list[float], warnings: list[str], *, trap: bool) -> str:
+def message(speeds: list[float], warnings: list[str], *, trap: bool) -> str:
     """Median, lowest and highest of the rounds, and the outcome."""
     middle, warned = statistics.median(speeds), ", ".join(sorted(set(filter(None, warnings))))
     fooled = trap and not all(warnings) and abs(middle - 1) > TOLERATED
@@ -225,7 +225,7 @@ def main() -> None:
             for title, timer in timers(name, device):
                 found[title].append(timer())
         cells = [
-            said([speed for speed, _ in each], [warning for _, warning in each], trap=pairs(device)[name][1])
+            message([speed for speed, _ in each], [warning for _, warning in each], trap=pairs(device)[name][1])
             for each in found.values()
         ]
         lines.append(f"| {name} | {' | '.join(cells)} |")

@@ -56,7 +56,7 @@ def main() -> None:
             if trace != Path():
                 asked += [["/bin/sh", "-c", "exec " + each.format(trace)] for each in others.values()]
             runs = [[measured(each, Path(folder)) for each in asked] for _ in range(options.rounds + 1)]
-            cells = [said(column) for column in zip(*runs[1:], strict=True)]
+            cells = [message(column) for column in zip(*runs[1:], strict=True)]
             cells += ["– | –"] * (len(programs) + len(others) - len(asked))
             lines.append(f"| {what} | {' | '.join(cells)} |")
             print(lines[-1], flush=True)
@@ -75,7 +75,7 @@ def measured(words: list[str], folder: Path) -> tuple[float, float]:
     return usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024
 
 
-def said(runs: tuple[tuple[float, float], ...]) -> str:
+def message(runs: tuple[tuple[float, float], ...]) -> str:
     """The cells of one installation."""
     seconds = [each[0] for each in runs]
     spread = f"{min(seconds):.2f} to {max(seconds):.2f}"

@@ -63,8 +63,8 @@ def live(
         (job / JOB.name).write_text(JOB.read_text(encoding="utf-8"), encoding="utf-8")
     plan = Plan(command, str(job), "", tried, MIN_GAIN)
     append_result(folder / "trial", plan=plan)
-    stand = Workspace(command, folder / "trial", job)
-    trial = TrialRunner(stand, plan, budget=Budget(budget))
+    workspace = Workspace(command, folder / "trial", job)
+    trial = TrialRunner(workspace, plan, budget=Budget(budget))
     return trial, trial.conduct(0, tried)
 
 
@@ -153,9 +153,9 @@ def text_of(rows: Sequence[dict[str, Any]], total: dict[str, Any]) -> str:
         "|---" * len(COLUMNS) + "|",
     ]
     for each in rows:
-        told = {**each, "verdicts": ", ".join(f"{count} {name}" for name, count in each["verdicts"].items())}
-        told["covered"] = f"{covered(each)} of {len(each['speeds'])}"
-        lines.append(f"| {' | '.join(str(told[name]) for name in COLUMNS)} |")
+        reported = {**each, "verdicts": ", ".join(f"{count} {name}" for name, count in each["verdicts"].items())}
+        reported["covered"] = f"{covered(each)} of {len(each['speeds'])}"
+        lines.append(f"| {' | '.join(str(reported[name]) for name in COLUMNS)} |")
     lines += [
         "",
         f"**{total['adopted']} of {total['comparisons']} adopted** (live; allowed 5 %), {total['lost']} called worse.",

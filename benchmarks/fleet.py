@@ -45,9 +45,9 @@ def cost(base: Base, ranks: int, workers: int) -> dict[str, object]:
         files = write_fleet(base, Plan(ranks, 1, late=(late,)), folder)
         packed = sum(path.stat().st_size for path in files)
         size = reduce_rank(Task(0, gather([str(files[0])]).ranks[0]))
-        before, begin = _cpu(), time.perf_counter()
+        before, start = _cpu(), time.perf_counter()
         report = diagnose_paths((str(folder),), cache=False, workers=workers)
-        spent, wall = _cpu() - before, time.perf_counter() - begin
+        spent, wall = _cpu() - before, time.perf_counter() - start
     finally:
         shutil.rmtree(folder)
     found = report.ranks.late if report.ranks is not None else None
@@ -98,17 +98,17 @@ def found(base: Base, summary: RankSummary, ranks: int, cases: int) -> dict[str,
 
 def fleet_of(base: Base, summary: RankSummary, plan: Plan) -> list[RankSummary]:
     """Summaries as their traces would give them: the same bending, without writing and reading a file for each."""
-    begin, end = (np.rint(1000 * each).astype(np.int64) for each in bend(base, plan))
-    order = np.argsort(base.begin, kind="stable")
-    return [_bent(summary, rank, begin[rank][order], end[rank][order], plan) for rank in range(plan.ranks)]
+    start, end = (np.rint(1000 * each).astype(np.int64) for each in bend(base, plan))
+    order = np.argsort(base.start, kind="stable")
+    return [_bent(summary, rank, start[rank][order], end[rank][order], plan) for rank in range(plan.ranks)]
 
 
-def _bent(summary: RankSummary, rank: int, begin: np.ndarray, end: np.ndarray, plan: Plan) -> RankSummary:
-    starts = np.sort(np.concatenate([each.begin for each in summary.exchanges]))
+def _bent(summary: RankSummary, rank: int, start: np.ndarray, end: np.ndarray, plan: Plan) -> RankSummary:
+    starts = np.sort(np.concatenate([each.start for each in summary.exchanges]))
     exchanges = []
     for each in summary.exchanges:
-        at = np.searchsorted(starts, each.begin)
-        exchanges.append(replace(each, begin=begin[at], duration=end[at] - begin[at]))
+        at = np.searchsorted(starts, each.start)
+        exchanges.append(replace(each, start=start[at], duration=end[at] - start[at]))
     return replace(summary, rank=rank, name=f"rank {rank}", exchanges=tuple(exchanges), world=plan.ranks)
 
 

@@ -62,9 +62,9 @@ def multiply(base: Path, folder: Path, ranks: int, late: int) -> None:
 
 def cost(folder: Path, ranks: int, late: int, workers: int) -> dict[str, object]:
     """CPU seconds, of us and of the workers, and the largest memory of either."""
-    begin, before = time.perf_counter(), _cpu()
+    start, before = time.perf_counter(), _cpu()
     report = diagnose_paths((str(folder),), workers=workers)
-    wall, spent = time.perf_counter() - begin, _cpu() - before
+    wall, spent = time.perf_counter() - start, _cpu() - before
     found = report.ranks.late if report.ranks is not None else None
     own, child = (resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     return {

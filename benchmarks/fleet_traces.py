@@ -35,11 +35,11 @@ class Plan:
 
 @dataclass(frozen=True)
 class Base:
-    """The real rank. begin, end: (k,) µs of its collectives in order, `step`: (2,) µs."""
+    """The real rank. start, end: (k,) µs of its collectives in order, `step`: (2,) µs."""
 
     document: dict[str, Any]
     events: list[dict[str, Any]] = field(repr=False)
-    begin: Float64
+    start: Float64
     end: Float64
     transfer: Float64
     step: Float64
@@ -49,12 +49,12 @@ def read_base(paths: list[Path]) -> Base:
     """The first of some real ranks; how long a transfer takes is the shortest on any of them."""
     documents = [json.loads(gzip.decompress(path.read_bytes())) for path in paths]
     spans = [_collectives(document) for document in documents]
-    shortest = np.min([end - begin for begin, end in spans], axis=0)
-    begin, end = spans[0]
+    shortest = np.min([end - start for start, end in spans], axis=0)
+    start, end = spans[0]
     events = [event for event in documents[0]["traceEvents"] if event.get("ph") == "X" and "dur" in event]
     steps = [event for event in events if str(event.get("name", "")).startswith("ProfilerStep")]
     step = np.array([steps[0]["ts"], max(steps[0]["ts"] + steps[0]["dur"], end[-1])], float)
-    return Base(documents[0], events, begin, end, shortest, step)
+    return Base(documents[0], events, start, end, shortest, step)
 
 
 def _collectives(document: dict[str, Any]) -> tuple[Float64, Float64]:
@@ -64,38 +64,38 @@ def _collectives(document: dict[str, Any]) -> tuple[Float64, Float64]:
         if event.get("cat") == "kernel" and "nccl" in str(event.get("name", "")).lower()
     ]
     kernels.sort(key=lambda event: float(event["ts"]))
-    begin = np.array([float(event["ts"]) for event in kernels])
-    return begin, begin + np.array([float(event["dur"]) for event in kernels])
+    start = np.array([float(event["ts"]) for event in kernels])
+    return start, start + np.array([float(event["dur"]) for event in kernels])
 
 
 def bend(base: Base, plan: Plan) -> tuple[Float64, Float64]:
     """(begin, end): (ranks, k) µs of the collectives on each rank, since the begin of the step."""
     random = np.random.default_rng(plan.seed)
     before = np.concatenate((base.step[:1], base.end[:-1]))
-    own = np.maximum(base.begin - before, 1.0)  # what the rank did itself before each collective
+    own = np.maximum(base.start - before, 1.0)  # what the rank did itself before each collective
     speed = random.normal(0, plan.speed, (plan.ranks, 1))
     work = own * np.exp(speed + random.normal(0, plan.jitter, (plan.ranks, len(own))))
     late = list(plan.late)
     work[late] += plan.excess * (base.step[1] - base.step[0]) * own / own.sum()
-    begin, end = np.zeros_like(work), np.zeros_like(work)
+    start, end = np.zeros_like(work), np.zeros_like(work)
     reached = 0.0
     for k in range(len(own)):
-        begin[:, k] = reached + work[:, k]
-        reached = float(begin[:, k].max() + base.transfer[k])
+        start[:, k] = reached + work[:, k]
+        reached = float(start[:, k].max() + base.transfer[k])
         end[:, k] = reached
-    return begin, end
+    return start, end
 
 
 def write_fleet(base: Base, plan: Plan, folder: Path) -> list[Path]:
     """A file for each rank, of one step; the whole fleet on one clock, which nobody may rely on."""
     folder.mkdir(parents=True, exist_ok=True)
-    begin, end = bend(base, plan)
-    return [_write(base, rank, plan, begin[rank], end[rank], folder) for rank in range(plan.ranks)]
+    start, end = bend(base, plan)
+    return [_write(base, rank, plan, start[rank], end[rank], folder) for rank in range(plan.ranks)]
 
 
-def _write(base: Base, rank: int, plan: Plan, begin: Float64, end: Float64, folder: Path) -> Path:
-    real = np.concatenate((base.step[:1], np.stack((base.begin, base.end), 1).ravel()))
-    made = np.concatenate(([0.0], np.stack((begin, end), 1).ravel()))
+def _write(base: Base, rank: int, plan: Plan, start: Float64, end: Float64, folder: Path) -> Path:
+    real = np.concatenate((base.step[:1], np.stack((base.start, base.end), 1).ravel()))
+    made = np.concatenate(([0.0], np.stack((start, end), 1).ravel()))
     times = np.array([float(event["ts"]) for event in base.events])
     ends = times + np.array([float(event["dur"]) for event in base.events])
     shift = base.step[0] + 1000.0 * (rank % 7)  # clocks differ

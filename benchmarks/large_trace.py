@@ -60,11 +60,11 @@ def parts(source: Path) -> tuple[str, str, str]:
     """The text before, of, and behind the list of events."""
     raw = source.read_bytes()
     text = (gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw).decode()
-    begin = text.index("[", text.index('"traceEvents"')) + 1
-    _, end = json.JSONDecoder().raw_decode(text, begin - 1)
-    events = text[begin : end - 1]
+    start = text.index("[", text.index('"traceEvents"')) + 1
+    _, end = json.JSONDecoder().raw_decode(text, start - 1)
+    events = text[start : end - 1]
     body = events.strip()
-    return text[:begin] + events[: events.index(body)], body, events[events.index(body) + len(body) :] + text[end - 1 :]
+    return text[:start] + events[: events.index(body)], body, events[events.index(body) + len(body) :] + text[end - 1 :]
 
 
 def fields(events: str) -> tuple[list[str], np.ndarray, list[str], np.ndarray]:

@@ -58,7 +58,7 @@ class Switch:
         """The residue while it is off: two hooks of the optimiser that return at once."""
         torch.autograd.backward = self._watched if on else self._plain
         self.job._active = on
-        self.watch._begin = 0  # its share of a step is that of blocks with it
+        self.watch._start = 0  # its share of a step is that of blocks with it
         for module in self._model.modules():
             slot = module.__dict__.pop("_compiled_call_impl", None)
             if slot is not None:
@@ -89,10 +89,10 @@ def trainer(model: nn.Module, batch: int, length: int) -> Callable[[], None]:
 
 def block(step: Callable[[], None]) -> float:
     """CPU seconds of a step."""
-    begin = time.thread_time()
+    start = time.thread_time()
     for _ in range(BLOCK):
         step()
-    return (time.thread_time() - begin) / BLOCK
+    return (time.thread_time() - start) / BLOCK
 
 
 def measure(width: int, layers: int, batch: int, length: int, pairs: int) -> dict[str, Any]:
@@ -120,12 +120,12 @@ def measure(width: int, layers: int, batch: int, length: int, pairs: int) -> dic
         "modules": sum(1 for _ in model.modules()),
         "modules_looked_at_every": switch.watch._outputs.stride,
         "gradients_looked_at_every": switch.watch._gradient_stride,
-        "watch_percent": _told(costs),
-        "control_percent": _told(control),
+        "watch_percent": _reported(costs),
+        "control_percent": _reported(control),
     }
 
 
-def _told(values: list[float]) -> list[float]:
+def _reported(values: list[float]) -> list[float]:
     estimate = median_of(np.asarray(values), "1")
     return [round(each, 2) for each in (estimate.value, estimate.low, estimate.high)]
 

@@ -60,7 +60,7 @@ FIXES = ("RM201", "RM203", "RM304", "RM301")
 
 def tried(folder: Path, recording: str, budget: str, *, separate: bool) -> tuple[Results, float]:
     """What a trial comes to, and its seconds."""
-    before, begin = set(folder.glob("runs/*-try-*")), time.monotonic()
+    before, start = set(folder.glob("runs/*-try-*")), time.monotonic()
     words = [*STEPTIME, "try", "-q", "--budget", budget, *(["--separate"] if separate else []), recording]
     fixes = list(FIXES)
     while True:
@@ -79,7 +79,7 @@ def tried(folder: Path, recording: str, budget: str, *, separate: bool) -> tuple
     print(done.stderr, file=sys.stderr)
     done.check_returncode()
     (made,) = set(folder.glob("runs/*-try-*")) - before
-    return read_results(made), time.monotonic() - begin
+    return read_results(made), time.monotonic() - start
 
 
 def apart(found: Results) -> str:

@@ -97,9 +97,9 @@ def per_step(target_ms: float, pairs: int, *, loader: bool) -> dict[str, Any]:
 
 def timed(words: Sequence[str]) -> tuple[float, float]:
     """(wall s, CPU s of the command and all its children)."""
-    before, begin = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+    before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     subprocess.run(words, env=environment(), capture_output=True, check=True)
-    wall, after = time.perf_counter() - begin, resource.getrusage(resource.RUSAGE_CHILDREN)
+    wall, after = time.perf_counter() - start, resource.getrusage(resource.RUSAGE_CHILDREN)
     return wall, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
@@ -135,14 +135,14 @@ def of_recording(steps: int) -> dict[str, Any]:
     timeline = lay_out(recording.processes[0])
     taken = timeline.steps
     return {
-        "steps": len(taken.begin),
+        "steps": len(taken.start),
         "bytes": sum(sizes.values()),
         "trace_bytes": traces,
         "bytes_per_watched_step": (sum(sizes.values()) - traces) / int(taken.watched.sum()),
         "journal_bytes_per_step": sum(
             size for name, size in sizes.items() if name.endswith(("journal.bin", "journal.packed"))
         )
-        / len(taken.begin),
+        / len(taken.start),
         **profile_cost(recording, taken.duration[taken.steady], taken.duration[taken.profiled]),
     }
 
@@ -150,7 +150,7 @@ def of_recording(steps: int) -> dict[str, Any]:
 def profile_cost(recording: Recording, steady: np.ndarray, profiled: np.ndarray) -> dict[str, Any]:
     """Slow-down of profiled steps, and how long the probe held the thread."""
     table = recording.processes[0].intervals
-    pauses = table.end[table.kind == Kind.PAUSE] - table.begin[table.kind == Kind.PAUSE]
+    pauses = table.end[table.kind == Kind.PAUSE] - table.start[table.kind == Kind.PAUSE]
     return {
         "steady_step_us": float(np.median(steady)) / 1e3,
         "profiled_steps": len(profiled),

@@ -68,10 +68,10 @@ def batches_of(inputs, targets):
 
 def duration(step, count):
     """CPU ns per step."""
-    begin = time.process_time_ns()
+    start = time.process_time_ns()
     for _ in range(count):
         step()
-    return (time.process_time_ns() - begin) / count
+    return (time.process_time_ns() - start) / count
 
 
 def durations(step, count):
@@ -111,13 +111,13 @@ class Watch:
     def on(self):
         """Everything as steptime has it."""
         self.session.watch_on()
-        self.loader.tell_apart(True)
+        self.loader.distinguish(True)
         self.session.quiet.together = False
 
     def off(self):
         """torch as it was."""
         self.session.watch_off()
-        self.loader.tell_apart(False)
+        self.loader.distinguish(False)
 
 
 def pair(step, watch, switches, count):
@@ -144,11 +144,11 @@ def busy(step, watch, seconds):
     kept, more, until = [], [], time.perf_counter() + seconds
     before = quiet.until, len(known)
     while time.perf_counter() < until:
-        begin = time.thread_time_ns()
+        start = time.thread_time_ns()
         step()
         end = time.thread_time_ns()
         after = quiet.until, len(known)
-        (kept if after == before else more).append(end - begin)
+        (kept if after == before else more).append(end - start)
         before = after
     share = len(more) / (len(kept) + len(more))
     return (middle(kept), statistics.median(more), share) if 0 < share <= RARE else (0.0, 0.0, share)

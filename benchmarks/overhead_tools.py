@@ -92,8 +92,8 @@ def _taken(
     """CPU ns per step of one run."""
     with tempfile.TemporaryDirectory() as folder:
         result = Path(folder, "step")
-        begin = [word.replace("{folder}", folder) for word in words]
-        _printed([*begin, *arguments, str(result), *further], environment, folder)
+        start = [word.replace("{folder}", folder) for word in words]
+        _printed([*start, *arguments, str(result), *further], environment, folder)
         return float(result.read_text(encoding="utf-8"))
 
 

@@ -37,10 +37,10 @@ def main(depth, count, target, instrumented):
     settled = int(count * SETTLED)
     for _ in range(settled):
         step()
-    begin = time.process_time_ns()
+    start = time.process_time_ns()
     for _ in range(settled, int(count)):
         step()
-    taken = (time.process_time_ns() - begin) / (int(count) - settled)
+    taken = (time.process_time_ns() - start) / (int(count) - settled)
     Path(target).write_text(str(taken), encoding="utf-8")
 
 

@@ -49,14 +49,14 @@ JOBS = (
 
 def taken(words: Sequence[str], *, wall: bool) -> float:
     """Seconds that a command takes: wall time, or CPU time of the job, which the clock prints."""
-    begin = time.perf_counter()
+    start = time.perf_counter()
     finished = subprocess.run(words, env=environment(), capture_output=True, check=True, text=True)
     if wall:
-        return time.perf_counter() - begin
+        return time.perf_counter() - start
     return float(finished.stdout.split()[-1])
 
 
-def told(report: Path, *, wall: bool) -> dict[str, float]:
+def reported(report: Path, *, wall: bool) -> dict[str, float]:
     """Seconds by what the report says of its own cost."""
     process = json.loads(report.read_text())["processes"][0]
     cost, total = process["cost"], process["case"]["step"]["total"]
@@ -75,7 +75,7 @@ def pair(kind: str, steps: int, number: int, *, wall: bool) -> dict[str, Any]:
         commands = {"bare": job, "watched": [*STEPTIME, "run", *options, "--", *job]}
         order = random.Random(f"{kind} {steps} {number}").sample(list(commands), 2)
         found = {name: taken(commands[name], wall=wall) for name in order}
-        parts = told(report, wall=wall)
+        parts = reported(report, wall=wall)
     return {**found, "added": found["watched"] - found["bare"], "told": sum(parts.values()), **parts}
 
 

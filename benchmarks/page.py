@@ -71,9 +71,9 @@ FRAMES = """() => new Promise((resolve) => {
 
 def spent(work: Callable[[], Any]) -> tuple[Any, float]:
     """What it returns, and its seconds of CPU."""
-    begin = time.process_time()
+    start = time.process_time()
     result = work()
-    return result, time.process_time() - begin
+    return result, time.process_time() - start
 
 
 def of_many_events(report: Report, trace: Trace) -> Report:
@@ -83,7 +83,7 @@ def of_many_events(report: Report, trace: Trace) -> Report:
     for count in range(1, len(boundaries) + 1):
         host = int(boundaries[0, 0]), int(boundaries[count - 1, 1])
         device = int(windows[0, 0]), int(windows[count - 1, 1])
-        inside = (trace.events.begin >= host[0]) & (trace.events.begin < host[1])
+        inside = (trace.events.start >= host[0]) & (trace.events.start < host[1])
         if inside.sum() >= 1.05 * MOST_EVENTS or count == len(boundaries):
             break
     step_view = cut(StepContext(trace, np.array([host]), np.array([device])), 0, 0, f"{count} steps together")
@@ -113,7 +113,7 @@ def first_paints(pages: dict[str, Path], rounds: int) -> tuple[dict[str, list[fl
     return found, frames
 
 
-def told(values: list[float], unit: str) -> str:
+def reported(values: list[float], unit: str) -> str:
     """Median, lowest and highest."""
     return f"{statistics.median(values):.1f} {unit} ({min(values):.1f} to {max(values):.1f})"
 
@@ -154,10 +154,10 @@ def measure(source: Path, megabytes: int, rounds: int, vega: Path | None, folder
         f"| ordinary page | {len(ordinary.encode()) / 1e6:.2f} MB (limit 2.5) |",
         f"| page of {step_view.events if step_view else 0:,} events | {len(text.encode()) / 1e6:.2f} MB (limit 2.5) |",
         f"| page of `{source.name}`, {_carried(whole)} | {len(whole.encode()) / 1e6:.2f} MB (limit 2.5) |",
-        *(f"| first paint, {name} | {told(values, 'ms')} |" for name, values in paints.items()),
+        *(f"| first paint, {name} | {reported(values, 'ms')} |" for name, values in paints.items()),
         *(f"| {ours} against the {name} | {base[ours] / value:.2f}× |"
           for ours in (OURS, WHOLE) for name, value in base.items() if name not in (OURS, WHOLE)),
-        f"| from a key to its frame, {step_view.events if step_view else 0:,} events | {told(frames, 'ms')}, 9 in 10 "
+        f"| from a key to its frame, {step_view.events if step_view else 0:,} events | {reported(frames, 'ms')}, 9 in 10 "
         f"below {np.percentile(frames, 90):.1f} ms |",
     ]  # fmt: skip
     return lines

@@ -112,8 +112,10 @@ def _fresh() -> list[str]:
     lines = ["\n## Jobs that nobody had seen\n", FRESH]
     for commit in reversed(dict.fromkeys(row["about"]["commit"] for row in rows if "about" in row)):
         own = [row for row in rows if row.get("about", {}).get("commit") == commit]
-        said = {fact: ", ".join(sorted({str(row["about"][fact]) for row in own})) for fact in ("date", "cpu", "torch")}
-        where = "; ".join(f"{fact} {value}" for fact, value in said.items())
+        message = {
+            fact: ", ".join(sorted({str(row["about"][fact]) for row in own})) for fact in ("date", "cpu", "torch")
+        }
+        where = "; ".join(f"{fact} {value}" for fact, value in message.items())
         lines += [f"\nAt {commit}: {where}.\n", generate.table(own)]
     return [*lines, "", generate.listing(rows)]
 
@@ -131,8 +133,8 @@ def _sections(name: str, kept: Mapping[str, Any]) -> Iterator[list[str]]:
         yield ["\n## Beside other tools\n", *clinic.rivals(kept[clinic.SECTION], name)]
     costs = RESULTS / f"overhead-{name}.json"
     if costs.exists():
-        shown = overhead.show(json.loads(costs.read_text(encoding="utf-8")))
-        yield ["\n## Cost\n", COST, *shown.rstrip().splitlines()[2:]]
+        displayed = overhead.show(json.loads(costs.read_text(encoding="utf-8")))
+        yield ["\n## Cost\n", COST, *displayed.rstrip().splitlines()[2:]]
     if faithful.SECTION in kept:
         yield ["\n## Faithfulness\n", FAITHFULNESS, *faithful.tables(kept[faithful.SECTION])]
     if faults.SECTION in kept:

@@ -73,13 +73,16 @@ def main() -> int:
     found, others = [], 0
     for written, file in fetched(listed(), options.folder):
         try:
-            told, headline = diagnosed(written, file)
+            reported, headline = diagnosed(written, file)
         except JobFailed as error:
-            told, headline = replace(written, bottleneck="", finding="refused"), str(error)
-        found.append(told)
-        others += told != written
-        mark = " " if told == written else f"! {written.bottleneck} {written.finding}"
-        print(f"{written.repository} {written.path}\n  {told.bottleneck} {told.finding} {mark} {headline}", flush=True)
+            reported, headline = replace(written, bottleneck="", finding="refused"), str(error)
+        found.append(reported)
+        others += reported != written
+        mark = " " if reported == written else f"! {written.bottleneck} {written.finding}"
+        print(
+            f"{written.repository} {written.path}\n  {reported.bottleneck} {reported.finding} {mark} {headline}",
+            flush=True,
+        )
     if options.write:
         write(found)
     print(f"{len(found)} traces, {others} other than written down")

@@ -86,9 +86,9 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=120)
     parser.add_argument("--name", default=platform.machine() + f"-{os.cpu_count()}cpu")
     wanted = parser.parse_args()
-    about, begin = machine(), time.perf_counter()
+    about, start = machine(), time.perf_counter()
     ranks = [{"wall": row(rank, WALL), "CPU": row(rank, CPU)} for rank in measured(wanted.pairs)]
-    results = {"machine": about, "pairs": wanted.pairs, "seconds": time.perf_counter() - begin, "ranks": ranks}
+    results = {"machine": about, "pairs": wanted.pairs, "seconds": time.perf_counter() - start, "ranks": ranks}
     target = HERE / "results" / f"ranks-overhead-{wanted.name}"
     target.with_suffix(".json").write_text(json.dumps(results, indent=1) + "\n")
     target.with_suffix(".md").write_text(show(results))

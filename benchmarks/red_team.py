@@ -115,9 +115,9 @@ class Judge:
             options = VariantOptions(STEPS, WARM_UP, seed=seed, seed_offset=seed)
         turn = ScheduledRun(Variant(variant), 0, 0, number, options, seed is None)
         asked = ProbeOptions(profile=False, variant=options)
-        begin = time.monotonic()
+        start = time.monotonic()
         outcome = run_variant((python(), "train.py"), place / "recording", asked, VariantPlace(place))
-        self._runs.append(read_run(turn, outcome, time.monotonic() - begin))
+        self._runs.append(read_run(turn, outcome, time.monotonic() - start))
         return self._runs[-1]
 
 

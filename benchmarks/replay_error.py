@@ -20,7 +20,7 @@ import numpy as np
 
 from steptime.analysis.breakdown import breakdown_of
 from steptime.analysis.step_context import step_context
-from steptime.analysis.threads import training_lane
+from steptime.analysis.threads import training_track
 from steptime.analysis.trace_steps import steps_of
 from steptime.analysis.what_if.build import build
 from steptime.analysis.what_if.critical_path import PathKind
@@ -99,15 +99,15 @@ def misplaced(trace: Trace) -> tuple[float, float]:
     """How far from where it was observed an activity ends in the replay without what it cannot explain."""
     boundaries = steps_of(trace)
     window = window_of(trace, boundaries, link(trace, boundaries).launch)
-    lane = training_lane(trace)
-    assert lane is not None
-    scope = scope_of(window.trace, boundaries[window.steps], window.launch, lane, EMPTY)
+    track = training_track(trace)
+    assert track is not None
+    scope = scope_of(window.trace, boundaries[window.steps], window.launch, track, EMPTY)
     graph = build(scope)
     found = run(graph, weight=graph.edges.weight - graph.edges.unexplained)
     device = graph.nodes.kind != NodeKind.HOST
     if not device.any():
         return 0.0, 0.0
-    away = np.abs(found.finish - (graph.nodes.observed - scope.begin))[device] / (scope.end - scope.begin)
+    away = np.abs(found.finish - (graph.nodes.observed - scope.start))[device] / (scope.end - scope.start)
     return float(np.median(away)), float(np.percentile(away, 95))
 
 

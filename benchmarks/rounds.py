@@ -54,8 +54,8 @@ def table(generator: np.random.Generator) -> str:
             found = [tried(generator, noise, late, gain) for _, gain in kinds]
             cells = [f"{each:.1%}" for outcome in found for each in outcome[:2]]
             cells += [f"{found[-1][2]:.1%}", f"{found[-1][3]:.1f}"]
-            told = f"{late:.0%} of them late" if late else ""
-            lines.append(f"| {noise:.0%} | {told} | {' | '.join(cells)} |")
+            reported = f"{late:.0%} of them late" if late else ""
+            lines.append(f"| {noise:.0%} | {reported} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
 

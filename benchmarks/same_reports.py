@@ -28,7 +28,7 @@ STEPTIME = (sys.executable, "-m", "steptime")
 RANKS = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
 ZOO = ROOT / "tests" / "capture" / "zoo"
 NUMBER = re.compile(r"(?<![\w.])[-−+]?\d+(?:[.,]\d+)*")
-MOST_SHOWN = 20
+MOST_DISPLAYED = 20
 
 
 def main() -> None:
@@ -44,7 +44,7 @@ def main() -> None:
                 place.parent.mkdir(parents=True, exist_ok=True)
                 place.write_text(answer, encoding="utf-8")
             else:
-                differing += told(place, place.read_text(encoding="utf-8"), answer, options.words)
+                differing += reported(place, place.read_text(encoding="utf-8"), answer, options.words)
     print(f"{differing} reports with other numbers" if options.do == "check" else f"stored in {options.folder}")
     sys.exit(1 if differing else 0)
 
@@ -97,14 +97,14 @@ def asked(words: Sequence[str]) -> str:
     return f"{done.stdout}\n{done.stderr}\nexit status {done.returncode}\n"
 
 
-def told(place: Path, before: str, after: str, words: bool) -> bool:
+def reported(place: Path, before: str, after: str, words: bool) -> bool:
     """Whether the numbers differ; says which."""
     first, second = numbers_of(before, place.suffix), numbers_of(after, place.suffix)
     if first != second:
         lost, new = Counter(first) - Counter(second), Counter(second) - Counter(first)
         order = "" if lost or new else ": the same ones in another order"
         print(f"{place}{order}")
-        print(f"  gone: {list(lost.elements())[:MOST_SHOWN]}\n  new:  {list(new.elements())[:MOST_SHOWN]}")
+        print(f"  gone: {list(lost.elements())[:MOST_DISPLAYED]}\n  new:  {list(new.elements())[:MOST_DISPLAYED]}")
     if words and place.suffix == ".text":
         sys.stdout.writelines(difflib.unified_diff(before.splitlines(True), after.splitlines(True), str(place), n=0))
     return first != second

@@ -36,32 +36,32 @@ print(json.dumps({
 def enlarge(source: Path, target: Path, size: int) -> None:
     """Writes a snapshot of at least `size` bytes."""
     whole = source.read_bytes()
-    begin, end = events_of(whole)
+    start, end = events_of(whole)
     with target.open("wb") as file:
         file.write(whole[:end])
         while file.tell() < size:
-            file.write(whole[begin:end])
+            file.write(whole[start:end])
         file.write(whole[end:])
 
 
 def events_of(whole: bytes) -> tuple[int, int]:
     """The bytes of the events of the first device: from the mark behind its list to the end of its last batch."""
-    seen, lists, begin, depth = False, 0, 0, 0
+    seen, lists, start, depth = False, 0, 0, 0
     for opcode, argument, position in pickletools.genops(whole):
         seen = seen or argument == "device_traces"
         if not seen:
             continue
-        if not begin:
+        if not start:
             lists += opcode.name == "EMPTY_LIST"
-            begin = position if lists == 2 and opcode.name == "MARK" else 0
-            depth = 1 if begin else 0
+            start = position if lists == 2 and opcode.name == "MARK" else 0
+            depth = 1 if start else 0
         elif opcode.name == "MARK":
             depth += 1
         elif opcode.name in ("APPENDS", "SETITEMS", "TUPLE"):
             depth -= 1
             end = position + 1
-        if begin and depth == 0 and whole[end : end + 1] != b"(" and whole[end : end + 1] != b"\x95":
-            return begin, end
+        if start and depth == 0 and whole[end : end + 1] != b"(" and whole[end : end + 1] != b"\x95":
+            return start, end
     raise SystemExit("no events of a device were found")
 
 
@@ -78,15 +78,15 @@ def main() -> None:
     parser.add_argument("snapshot", type=Path)
     parser.add_argument("--size", type=int, default=1000, help="MB")
     parser.add_argument("-o", "--output", type=Path)
-    wishes = parser.parse_args()
+    options = parser.parse_args()
     lines = ["# Snapshots", "", f"{platform.machine()}, Python {platform.python_version()}; made of",
-             f"`{wishes.snapshot.name}` by repeating its events (benchmarks/snapshot_reading.py).", "",
+             f"`{options.snapshot.name}` by repeating its events (benchmarks/snapshot_reading.py).", "",
              "| file, MB | events | seconds | most memory, MB | of the reading process, MB |",
              "| --- | --- | --- | --- | --- |"]  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:
-        for megabytes in (wishes.size // 10, wishes.size):
+        for megabytes in (options.size // 10, options.size):
             path = Path(folder) / "large.pickle"
-            enlarge(wishes.snapshot, path, megabytes * 1_000_000)
+            enlarge(options.snapshot, path, megabytes * 1_000_000)
             found = measure(path)
             size = path.stat().st_size / 1e6
             figures = (size, found["events"], found["seconds"], found["memory"] / 1e6, found["reader"] / 1e6)
@@ -95,8 +95,8 @@ def main() -> None:
             path.unlink()
     text = "\n".join(lines) + "\n"
     sys.stdout.write(text)
-    if wishes.output:
-        wishes.output.write_text(text, encoding="utf-8")
+    if options.output:
+        options.output.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

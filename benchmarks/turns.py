@@ -43,8 +43,8 @@ def main() -> None:
         for steps in options.steps:
             for way, (ratios, seconds) in measured(shape, steps, options.rounds).items():
                 spread, largest = sqrt(fmean(each**2 for each in ratios)), max(map(abs, ratios))
-                told = f"{exp(spread) - 1:.1%} | {exp(largest) - 1:.1%} | {seconds:.1f}"
-                print(f"| {shape} | {steps} | {way} | {len(ratios)} | {told} |", flush=True)
+                reported = f"{exp(spread) - 1:.1%} | {exp(largest) - 1:.1%} | {seconds:.1f}"
+                print(f"| {shape} | {steps} | {way} | {len(ratios)} | {reported} |", flush=True)
 
 
 def measured(shape: str, steps: int, rounds: int) -> dict[str, tuple[list[float], float]]:
@@ -56,25 +56,25 @@ def measured(shape: str, steps: int, rounds: int) -> dict[str, tuple[list[float]
         job = Path(scratch, "job")
         job.mkdir()
         (job / JOB.name).write_text(JOB.read_text(encoding="utf-8"), encoding="utf-8")
-        stand = Workspace((sys.executable, JOB.name, shape), Path(scratch, "trial"), job)
+        workspace = Workspace((sys.executable, JOB.name, shape), Path(scratch, "trial"), job)
         try:
             for round_ in range(rounds):
                 for way, order in ((ALONE, (AS_IT_IS, control, AS_IT_IS)), (TURNS, (AS_IT_IS, control))):
-                    runs = played(stand, order[:: -1 if round_ % 2 else 1], steps, round_, alternating=way == TURNS)
+                    runs = played(workspace, order[:: -1 if round_ % 2 else 1], steps, round_, alternating=way == TURNS)
                     ratios[way] += [float(each.log_ratio()) for each in comparisons_of(CONTROL, runs)]
                     seconds[way].append(sum(run.seconds for run in runs))
         finally:
-            leave(stand)
+            leave(workspace)
     return {way: (ratios[way], fmean(seconds[way])) for way in ratios}
 
 
 def played(
-    stand: Workspace, order: tuple[Variant, ...], steps: int, round_: int, *, alternating: bool
+    workspace: Workspace, order: tuple[Variant, ...], steps: int, round_: int, *, alternating: bool
 ) -> tuple[Run, ...]:
     """The processes of one round."""
     options = VariantOptions(steps, alternating=alternating)
     block = [ScheduledRun(variant, 0, round_, place, options) for place, variant in enumerate(order)]
-    return tuple(LocalExecutor(alternating=alternating).run(stand, [block], lambda *_: None))
+    return tuple(LocalExecutor(alternating=alternating).run(workspace, [block], lambda *_: None))
 
 
 if __name__ == "__main__":

@@ -38,13 +38,13 @@ class JournalBuilder:
     @contextmanager
     def within(self, kind: Kind, identity: int = 0, flags: int = 0) -> Iterator[JournalBuilder]:
         """Everything inside the block is a child of this interval."""
-        begin = self.now
+        start = self.now
         yield self
-        self.record(kind, begin, self.now, identity, flags)
+        self.record(kind, start, self.now, identity, flags)
 
-    def record(self, kind: Kind, begin: int, end: int, identity: int = 0, flags: int = 0) -> JournalBuilder:
+    def record(self, kind: Kind, start: int, end: int, identity: int = 0, flags: int = 0) -> JournalBuilder:
         """One record with times of its own."""
-        self.records.append(RECORD.pack(kind, flags, self.thread, identity, begin, end))
+        self.records.append(RECORD.pack(kind, flags, self.thread, identity, start, end))
         return self
 
     def span(self, kind: Kind, duration: int, identity: int = 0, flags: int = 0) -> JournalBuilder:
@@ -77,9 +77,9 @@ class JournalBuilder:
         """An optimiser's step."""
         return self.span(Kind.OPTIMIZER_STEP, duration, optimizer)
 
-    def worker(self, kind: Kind, begin: int, end: int, iterator: int = 1, worker: int = 0) -> JournalBuilder:
+    def worker(self, kind: Kind, start: int, end: int, iterator: int = 1, worker: int = 0) -> JournalBuilder:
         """A record that a loader's worker wrote."""
-        self.worker_records.append(RECORD.pack(kind, 0, worker, iterator, begin, end))
+        self.worker_records.append(RECORD.pack(kind, 0, worker, iterator, start, end))
         return self
 
     def fact(self, kind: str, **fields: Any) -> JournalBuilder:

@@ -54,11 +54,11 @@ NEVER = {
 
 def violations(report: Report) -> list[str]:
     """What is wrong with a report and with each way to show it."""
-    found = [f"{process.name}: {said}" for process in report.processes for said in _numbers(process)]
-    shown = rendered(report)
-    for form, document in shown.items():
-        found += [f"{form}: {said}" for said in wrong_words(document)]
-    found += _one_value(report.processes[0], shown)
+    found = [f"{process.name}: {message}" for process in report.processes for message in _numbers(process)]
+    displayed = rendered(report)
+    for form, document in displayed.items():
+        found += [f"{form}: {message}" for message in wrong_words(document)]
+    found += _one_value(report.processes[0], displayed)
     if json.read(json.render(report).encode(), "report.json") != report:
         found.append("JSON: it does not read back as the report")
     return found
@@ -84,7 +84,7 @@ def comparison_violations(comparison: Comparison) -> list[str]:
         "JSON": " ".join(re.findall(r'"sentence": "(.*)"', as_json(comparison))),
     }
     for form, document in documents.items():
-        found += [f"{form}: {said}" for said in wrong_words(document)]
+        found += [f"{form}: {message}" for message in wrong_words(document)]
     return found
 
 
@@ -135,7 +135,7 @@ def wrong_words(document: str) -> list[str]:
     for pattern, what in NEVER.items():
         found += [f"{what}: …{_around(unwrapped, each)}…" for each in re.finditer(pattern, unwrapped)]
     for line in unwrapped.splitlines():
-        found += [f"{said}: {line.strip()[:160]}" for said in _wrong_figures(line)]
+        found += [f"{message}: {line.strip()[:160]}" for message in _wrong_figures(line)]
     return list(dict.fromkeys(found))
 
 
@@ -282,38 +282,40 @@ def _predictions(case: Case, spent: dict[str, float], step: float) -> Iterator[s
         yield from _above(f"“{prediction.change}” saves of its cap", prediction.saved.value, prediction.cap)
 
 
-def _one_value(process: ProcessReport, shown: dict[str, str]) -> Iterator[str]:
+def _one_value(process: ProcessReport, displayed: dict[str, str]) -> Iterator[str]:
     """The headline, the step and every larger category are the same words everywhere."""
     case = process.case
     step = case.step.duration.value
-    told = [process.verdict.sentence, process.verdict.badge, format_duration(step)]
-    told += [format_duration(use.duration.value) for use in case.categories if use.duration.value > 0.05 * step]
-    for form, document in shown.items():
+    reported = [process.verdict.sentence, process.verdict.badge, format_duration(step)]
+    reported += [format_duration(use.duration.value) for use in case.categories if use.duration.value > 0.05 * step]
+    for form, document in displayed.items():
         words = _plain(document)
-        here = [from_here(each, sources_of(process)) for each in told]
+        here = [from_here(each, sources_of(process)) for each in reported]
         yield from (f"{form}: it does not say “{each}”" for each in here if each and _plain(each) not in words)
-    yield from _one_saving(process, shown)
+    yield from _one_saving(process, displayed)
     for form in ("text", "Markdown"):  # frames on the page are names as the trace has them, with folders
-        yield from (f"{form}: {said}" for said in one_path(process, shown[form]))
+        yield from (f"{form}: {message}" for message in one_path(process, displayed[form]))
     shares = [format_share(use.duration.value / step) for use in case.categories if use.duration.value > 0.05 * step]
     for form in ("text", "Markdown", "page"):
-        yield from (f"{form}: no share of {each}" for each in shares if each not in shown[form])
+        yield from (f"{form}: no share of {each}" for each in shares if each not in displayed[form])
 
 
-def _one_saving(process: ProcessReport, shown: dict[str, str]) -> Iterator[str]:
+def _one_saving(process: ProcessReport, displayed: dict[str, str]) -> Iterator[str]:
     """What the headline says that could be saved is what tables and the page say of the same category."""
     case, sentence = process.case, process.verdict.sentence
     saved = dict(re.findall(r"(\w+) [\d.]+ [nµm]?s \([\d.<]+ %, of which ([^()]+) could be saved\)", sentence))
     for use in case.categories:
-        told = saved.get(WORDS.get(use.name, use.name))
-        if told is None:
+        reported = saved.get(WORDS.get(use.name, use.name))
+        if reported is None:
             continue
         took, share = format_duration(use.duration.value), format_share(use.duration.value / case.step.duration.value)
-        if f"{took} {share} {told}\n" not in shown["page"]:
-            yield f"page: {use.name} does not save up to {told}, as the headline says"
-        row = next((line for line in shown["Markdown"].splitlines() if line.startswith(f"| {use.name} | {took}")), "")
-        if not row.endswith(f"| {told} |"):
-            yield f"Markdown: {use.name} does not save up to {told}, as the headline says: {row}"
+        if f"{took} {share} {reported}\n" not in displayed["page"]:
+            yield f"page: {use.name} does not save up to {reported}, as the headline says"
+        row = next(
+            (line for line in displayed["Markdown"].splitlines() if line.startswith(f"| {use.name} | {took}")), ""
+        )
+        if not row.endswith(f"| {reported} |"):
+            yield f"Markdown: {use.name} does not save up to {reported}, as the headline says: {row}"
 
 
 def one_path(process: ProcessReport, document: str) -> Iterator[str]:

@@ -54,7 +54,7 @@ def run(action: Any, folder: Path, **inputs: str) -> tuple[int, dict[str, str], 
         file.write_text("")
     runner = {"GITHUB_OUTPUT": str(output), "GITHUB_STEP_SUMMARY": str(summary), "RUNNER_TEMP": str(folder)}
     path = f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}"
-    said = ""
+    message = ""
     for step in action["runs"]["steps"]:
         assert step["shell"] == "bash"
         own = {
@@ -69,18 +69,18 @@ def run(action: Any, folder: Path, **inputs: str) -> tuple[int, dict[str, str], 
             text=True,
             check=False,
         )
-        said += done.stdout + done.stderr
+        message += done.stdout + done.stderr
         if done.returncode:
             break
     outputs = dict(line.split("=", 1) for line in output.read_text(encoding="utf-8").splitlines())
-    return done.returncode, outputs, summary.read_text(encoding="utf-8"), said
+    return done.returncode, outputs, summary.read_text(encoding="utf-8"), message
 
 
 def test_a_change_within_its_bounds_passes(action: Any, runs: Path) -> None:
-    status, outputs, summary, said = run(
+    status, outputs, summary, message = run(
         action, runs, base="base.json", change="same.json", repeat="again.json\n", fail_on="step>30%", output="g.xml\n"
     )
-    assert status == 0, said
+    assert status == 0, message
     assert outputs["passed"] == "true"
     assert (
         json.loads(Path(outputs["json"]).read_text(encoding="utf-8"))["sentence"].split() == outputs["sentence"].split()
@@ -90,10 +90,10 @@ def test_a_change_within_its_bounds_passes(action: Any, runs: Path) -> None:
 
 
 def test_a_change_beyond_a_bound_fails_and_says_so(action: Any, runs: Path) -> None:
-    status, outputs, summary, said = run(action, runs, base="base.json", change="slow run.json")
+    status, outputs, summary, message = run(action, runs, base="base.json", change="slow run.json")
     assert status == 1
     assert outputs["passed"] == "false"
-    assert "BREACHED" in said
+    assert "BREACHED" in message
     assert "breached" in summary
 
 
@@ -101,17 +101,17 @@ def test_the_sentence_names_the_bound_that_is_breached(action: Any, runs: Path) 
     fat = stored("quiet-1")
     fat = with_process(fat, peak_bytes=2 * (fat.processes[0].peak_bytes or 0))
     (runs / "fat.json").write_text(report_json.render(fat), encoding="utf-8")
-    status, outputs, _, said = run(action, runs, base="base.json", change="fat.json", fail_on="memory>10%")
-    assert status == 1, said
+    status, outputs, _, message = run(action, runs, base="base.json", change="fat.json", fail_on="memory>10%")
+    assert status == 1, message
     assert outputs["sentence"].startswith("Breached: memory>10%: memory changed by +100 % (")
     comparison = json.loads(Path(outputs["json"]).read_text(encoding="utf-8"))
     assert outputs["sentence"].endswith(" ".join(comparison["sentence"].split()))
 
 
 def test_what_cannot_be_compared_fails_in_one_sentence_and_has_no_outputs(action: Any, runs: Path) -> None:
-    status, outputs, _, said = run(action, runs, base="nowhere", change="same.json")
+    status, outputs, _, message = run(action, runs, base="nowhere", change="same.json")
     assert (status, outputs) == (1, {})
-    assert said == "steptime: No such file or directory: nowhere. Expected a recording (a folder that steptime run " \
+    assert message == "steptime: No such file or directory: nowhere. Expected a recording (a folder that steptime run " \
         "writes), a trace or a report. (no-such-file)\n"  # fmt: skip
 
 
@@ -163,8 +163,8 @@ def test_the_workflow_of_the_docs_runs(action: Any, tmp_path: Path, monkeypatch:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     environment = {**os.environ, "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}"}
     subprocess.run(["bash", "-ec", measure], cwd=tmp_path, env=environment, check=True, timeout=300)
-    status, outputs, summary, said = run(action, tmp_path, **{name.replace("-", "_"): gate[name] for name in gate})
-    assert {path.name for path in tmp_path.glob("gate.*")} == {"gate.xml", "gate.html"}, said
+    status, outputs, summary, message = run(action, tmp_path, **{name.replace("-", "_"): gate[name] for name in gate})
+    assert {path.name for path in tmp_path.glob("gate.*")} == {"gate.xml", "gate.html"}, message
     suite = ElementTree.parse(tmp_path / "gate.xml").getroot().find("testsuite")
     assert suite is not None
     assert [case.get("name") for case in suite.findall("testcase")] == ["step>5%", "memory>10%"]

@@ -103,10 +103,10 @@ def train(folder: Path, script: str, *launch: str) -> tuple[str, str]:
     return found.stdout, found.stderr
 
 
-def recorded(folder: Path, said: str) -> list[int]:
+def recorded(folder: Path, message: str) -> list[int]:
     """The ranks of the only recording, which the job has named once."""
     (recording,) = (folder / "runs").iterdir()
-    assert said.count(f"steptime: recorded runs/{recording.name}: steptime diagnose runs/{recording.name}\n") == 1
+    assert message.count(f"steptime: recorded runs/{recording.name}: steptime diagnose runs/{recording.name}\n") == 1
     return sorted(process.facts.rank or 0 for process in load(recording).processes)
 
 
@@ -128,8 +128,8 @@ def logged(folder: Path) -> dict[str, list[tuple[int, float]]]:
 @pytest.mark.parametrize("devices", [1, 2])
 def test_lightning_gives_the_numbers_to_its_loggers(devices: int, tmp_path: Path) -> None:
     pytest.importorskip("pytorch_lightning")
-    _, said = train(tmp_path, LIGHTNING.replace("DEVICES", str(devices)))
-    assert recorded(tmp_path, said) == list(range(devices))
+    _, message = train(tmp_path, LIGHTNING.replace("DEVICES", str(devices)))
+    assert recorded(tmp_path, message) == list(range(devices))
     with next(tmp_path.rglob("metrics.csv")).open(encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     assert {f"steptime/{name}" for name in NAMES} <= set(rows[-1])
@@ -139,8 +139,8 @@ def test_lightning_gives_the_numbers_to_its_loggers(devices: int, tmp_path: Path
 @pytest.mark.slow
 def test_hugging_faces_reporting_has_the_numbers(tmp_path: Path) -> None:
     pytest.importorskip("transformers")
-    _, said = train(tmp_path, HUGGING_FACE)
-    assert recorded(tmp_path, said) == [0]
+    _, message = train(tmp_path, HUGGING_FACE)
+    assert recorded(tmp_path, message) == [0]
     found = logged(tmp_path / "out")
     assert set(found) >= NAMES
     assert 150 < found["step_ms"][-1][0] <= 200
@@ -149,8 +149,8 @@ def test_hugging_faces_reporting_has_the_numbers(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_accelerates_other_trackers_have_the_numbers_under_the_jobs_steps(tmp_path: Path) -> None:
     pytest.importorskip("accelerate")
-    _, said = train(tmp_path, ACCELERATE)
-    assert recorded(tmp_path, said) == [0]
+    _, message = train(tmp_path, ACCELERATE)
+    assert recorded(tmp_path, message) == [0]
     found = logged(tmp_path / "out")
     assert set(found) >= NAMES
     assert all(1000 <= step < 1200 for step, _ in found["step_ms"])
@@ -159,8 +159,8 @@ def test_accelerates_other_trackers_have_the_numbers_under_the_jobs_steps(tmp_pa
 @needs_keras
 @pytest.mark.slow
 def test_the_history_of_keras_has_the_numbers(tmp_path: Path) -> None:
-    out, said = train(tmp_path, KERAS)
-    assert recorded(tmp_path, said) == [0]
+    out, message = train(tmp_path, KERAS)
+    assert recorded(tmp_path, message) == [0]
     history = json.loads(out)
     assert len(history["steptime/step_ms"]) == len(history["loss"]) == 2
     assert 0 < history["steptime/backward_ms"][1] < history["steptime/step_ms"][1]
@@ -169,9 +169,9 @@ def test_the_history_of_keras_has_the_numbers(tmp_path: Path) -> None:
 @needs_keras
 @pytest.mark.slow
 def test_under_run_a_callback_records_nothing_of_its_own(tmp_path: Path) -> None:
-    _, said = train(tmp_path, KERAS, "-m", "steptime", "run", "-q", "--no-peaks", "--recording", "rec", "--",
+    _, message = train(tmp_path, KERAS, "-m", "steptime", "run", "-q", "--no-peaks", "--recording", "rec", "--",
                     sys.executable)  # fmt: skip
-    assert "recorded" not in said
+    assert "recorded" not in message
     assert not (tmp_path / "runs").exists()
     assert len(load(tmp_path / "rec").processes) == 1
 

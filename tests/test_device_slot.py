@@ -25,7 +25,7 @@ def test_the_slot_is_rehearsed_on_a_cpu(tmp_path: Path) -> None:
     assert all(each["blocks"] >= 3 and each["host_ms"] <= each["wall_ms"] for each in rows)
 
 
-def test_a_phase_that_ends_badly_is_told_and_the_others_go_on(tmp_path: Path) -> None:
+def test_a_phase_that_ends_badly_is_reported_and_the_others_go_on(tmp_path: Path) -> None:
     from benchmarks.device.slot import Phase, played
 
     bad = Phase("bad", (sys.executable, "-c", "raise SystemExit(3)"), 20)

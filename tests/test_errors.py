@@ -25,6 +25,6 @@ def test_a_bug_and_an_interruption_have_statuses_of_their_own(
         raise raised
 
     assert shield(action) == status
-    said = capsys.readouterr().err
-    assert (said == "") == (status == 130)
-    assert "Traceback" not in said
+    message = capsys.readouterr().err
+    assert (message == "") == (status == 130)
+    assert "Traceback" not in message

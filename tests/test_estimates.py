@@ -37,7 +37,7 @@ def test_the_interval_holds_the_true_median_as_often_as_it_says() -> None:
         assert 0.945 <= np.mean(held) <= 0.999, count
 
 
-def test_a_real_difference_is_told_from_none() -> None:
+def test_a_real_difference_is_reported_from_none() -> None:
     random = np.random.default_rng(3)
     base = random.normal(100.0, 5.0, 200)
     assert difference_of_medians(random.normal(110.0, 5.0, 200), base).low > 0

@@ -120,6 +120,6 @@ def test_a_partial_clone_is_not_completed(tmp_path: Path, hostile: Path) -> None
     (tmp_path / "ran").unlink(missing_ok=True)
     git(clone, "config", "remote.origin.uploadpack", str(tmp_path / "evil.sh"))
     git(clone, "config", "protocol.file.allow", "always")
-    told = ask_git(clone, "cat-file", "blob", "HEAD:train.py")
-    assert told.returncode
+    reported = ask_git(clone, "cat-file", "blob", "HEAD:train.py")
+    assert reported.returncode
     assert not (tmp_path / "ran").exists()

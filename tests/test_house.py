@@ -224,7 +224,7 @@ def test_every_python_of_ours_is_isolated_from_the_current_folder(modules: list[
 def test_git_is_asked_in_one_place(modules: list[Module]) -> None:
     """Elsewhere a command of Git's is only told."""
     for module in modules:
-        told = {
+        reported = {
             id(word)
             for node in ast.walk(module.tree)
             if isinstance(node, ast.Call) and ast.unparse(node.func) == "shlex.join"
@@ -233,13 +233,13 @@ def test_git_is_asked_in_one_place(modules: list[Module]) -> None:
         for node in ast.walk(module.tree):
             if isinstance(node, ast.List | ast.Tuple) and node.elts and ast.unparse(node.elts[0]) == "'git'":
                 compared = module.name == "trials/results.py"
-                assert module.name == "git.py" or id(node) in told or compared, f"{module.name}:{node.lineno}"
+                assert module.name == "git.py" or id(node) in reported or compared, f"{module.name}:{node.lineno}"
 
 
 def test_a_folder_of_a_trial_is_removed_in_one_place(modules: list[Module]) -> None:
-    """`keeper.clear` takes an `OwnFolder`, and only what checks names, or makes a new folder, makes one."""
-    scripts = ("launcher/keeper.py", "launcher/contain.py")
-    makers = {"trials/names.py", "launcher/keeper.py", "trials/containment.py"}
+    """`watchdog.clear` takes an `OwnFolder`, and only what checks names, or makes a new folder, makes one."""
+    scripts = ("launcher/watchdog.py", "launcher/contain.py")
+    makers = {"trials/names.py", "launcher/watchdog.py", "trials/containment.py"}
     for module in modules:
         if module.name.startswith(("trials/", "launcher/", "cli/")) and module.name not in scripts:
             assert "rmtree" not in module.text, module.name

@@ -14,15 +14,15 @@ Pairs = list[tuple[int, int]]
 
 
 def made(pairs: Pairs) -> Intervals:
-    return intervals.union([begin for begin, _ in pairs], [end for _, end in pairs])
+    return intervals.union([start for start, _ in pairs], [end for _, end in pairs])
 
 
 def instants(pairs: Pairs) -> set[int]:
-    return {instant for begin, end in pairs for instant in range(begin, end)}
+    return {instant for start, end in pairs for instant in range(start, end)}
 
 
 def held(made_set: Intervals) -> set[int]:
-    return instants(list(zip(made_set.begin.tolist(), made_set.end.tolist(), strict=True)))
+    return instants(list(zip(made_set.start.tolist(), made_set.end.tolist(), strict=True)))
 
 
 @given(PAIRS)
@@ -34,7 +34,7 @@ def test_union_holds_the_instants_of_its_intervals(pairs: Pairs) -> None:
 @given(PAIRS)
 def test_union_of_a_set_is_the_set(pairs: Pairs) -> None:
     once = made(pairs)
-    assert intervals.union(once.begin, once.end) == once
+    assert intervals.union(once.start, once.end) == once
 
 
 @given(PAIRS, PAIRS)
@@ -46,10 +46,10 @@ def test_intersect_subtract_and_join_are_those_of_sets(first: Pairs, second: Pai
 
 
 @given(PAIRS, st.integers(-25, 45), st.integers(-25, 45))
-def test_clip_and_measure_agree(pairs: Pairs, begin: int, end: int) -> None:
-    window = set(range(begin, end))
-    assert held(intervals.clip(made(pairs), begin, end)) == instants(pairs) & window
-    assert intervals.measure(made(pairs), [begin], [end]).tolist() == [len(instants(pairs) & window)]
+def test_clip_and_measure_agree(pairs: Pairs, start: int, end: int) -> None:
+    window = set(range(start, end))
+    assert held(intervals.clip(made(pairs), start, end)) == instants(pairs) & window
+    assert intervals.measure(made(pairs), [start], [end]).tolist() == [len(instants(pairs) & window)]
 
 
 @given(PAIRS, st.lists(st.integers(-25, 45), max_size=8))
@@ -59,27 +59,27 @@ def test_contains_is_membership(pairs: Pairs, times: list[int]) -> None:
 
 @given(PAIRS, st.lists(st.tuples(st.integers(-25, 45), st.integers(0, 3)), max_size=8))
 def test_millions_of_times_are_looked_at_piece_by_piece(pairs: Pairs, times: list[tuple[int, int]]) -> None:
-    whole, ends = made(pairs), [begin + length for begin, length in times]
-    begin, end = np.array([begin for begin, _ in times], np.int64), np.array(ends, np.int64)
+    whole, ends = made(pairs), [start + length for start, length in times]
+    start, end = np.array([start for start, _ in times], np.int64), np.array(ends, np.int64)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(intervals, "PIECE", 2)
-        inside, touching = intervals.contains(whole, begin), intervals.touching(whole, begin, end)
-    assert inside.tolist() == [since in instants(pairs) for since in begin.tolist()]
-    members = list(zip(whole.begin.tolist(), whole.end.tolist(), strict=True))
+        inside, touching = intervals.contains(whole, start), intervals.touching(whole, start, end)
+    assert inside.tolist() == [since in instants(pairs) for since in start.tolist()]
+    members = list(zip(whole.start.tolist(), whole.end.tolist(), strict=True))
     expected = [
         any(since < last and first < until for first, last in members)
-        for since, until in zip(begin.tolist(), ends, strict=True)
+        for since, until in zip(start.tolist(), ends, strict=True)
     ]
     assert touching.tolist() == expected
 
 
 @given(st.lists(PAIRS, max_size=4), st.integers(-25, 45), st.integers(0, 40))
-def test_claim_partitions_the_window_by_priority(sets: list[Pairs], begin: int, length: int) -> None:
-    left, expected = set(range(begin, begin + length)), []
+def test_claim_partitions_the_window_by_priority(sets: list[Pairs], start: int, length: int) -> None:
+    left, expected = set(range(start, start + length)), []
     for each in sets:
         expected.append(len(left & instants(each)))
         left -= instants(each)
-    claimed = intervals.claim([begin], [begin + length], [made(each) for each in sets])
+    claimed = intervals.claim([start], [start + length], [made(each) for each in sets])
     assert claimed.tolist() == [[*expected, len(left)]]
 
 

@@ -47,7 +47,7 @@ class Elements(html.parser.HTMLParser):
         self.text += data
 
 
-def test_a_report_is_loaded_and_shown() -> None:
+def test_a_report_is_loaded_and_displayed() -> None:
     loaded = steptime.load(REPORTS / "quiet-1.json")
     assert loaded.report == stored("quiet-1")
     elements = Elements(loaded._repr_html_())
@@ -127,7 +127,7 @@ def test_every_table_is_a_data_frame() -> None:
     assert loaded.to_pandas("steps").duration_ns.dtype.kind == "i"
 
 
-def test_what_is_not_there_is_said_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_not_there_is_reported_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     loaded = steptime.load(REPORTS / "quiet-1.json")
     with pytest.raises(UsageError, match=r"no table 'kernel' here: name one of findings, steps.*\(no-such-table\)"):
         loaded.to_pandas("kernel")
@@ -172,7 +172,7 @@ def test_a_compact_report_says_what_to_load_instead(tmp_path: Path) -> None:
         steptime.load(path)
 
 
-def shown(loaded: Loaded) -> Elements:
+def displayed(loaded: Loaded) -> Elements:
     elements = Elements(loaded._repr_html_())  # type: ignore[attr-defined]
     assert set(elements.tags) <= {"div", "b", "code", "table", "tr", "th", "td"}
     assert {name for name, _ in elements.attributes} <= {"style"}
@@ -180,7 +180,7 @@ def shown(loaded: Loaded) -> Elements:
     return elements
 
 
-def test_a_trial_is_loaded_and_shown(tmp_path: Path) -> None:
+def test_a_trial_is_loaded_and_displayed(tmp_path: Path) -> None:
     variant = Variant("RM101", (), "RM101", "num_workers=<script>")
     speed = Estimate(2.9, 2.7, 3.1, 4, "1")
     judgement = Judgement(variant, TrialVerdict.ADOPT, Agreement.SAME_BITS, "Losses are equal", speed, 1.02, 35e6, 4)
@@ -189,17 +189,17 @@ def test_a_trial_is_loaded_and_shown(tmp_path: Path) -> None:
     loaded = steptime.load(tmp_path)
     assert isinstance(loaded, LoadedTrial)
     assert loaded.to_dict("variants")["verdict"] == ["adopt"]
-    assert "<script>" in shown(loaded).text
+    assert "<script>" in displayed(loaded).text
 
 
-def test_a_comparison_is_shown_and_strangers_strings_are_text() -> None:
-    assert busy().sentence in shown(LoadedComparison(busy())).text
+def test_a_comparison_is_displayed_and_strangers_strings_are_text() -> None:
+    assert busy().sentence in displayed(LoadedComparison(busy())).text
     rendered = LoadedComparison(hostile())._repr_html_()
     assert "<script" not in rendered
     assert not re.search("[\x00-\x08\x0b-\x1f\u202a-\u202e\u2066-\u2069]", rendered)
 
 
-def test_a_snapshot_is_loaded_and_shown(tmp_path: Path) -> None:
+def test_a_snapshot_is_loaded_and_displayed(tmp_path: Path) -> None:
     path = tmp_path / "snapshot.pickle"
     allocator = Allocator()
     train(allocator, 3)
@@ -207,4 +207,4 @@ def test_a_snapshot_is_loaded_and_shown(tmp_path: Path) -> None:
     loaded = steptime.load(path)
     assert isinstance(loaded, LoadedMemory)
     assert loaded.to_dict("owners-0")["bytes"][0]
-    assert "By owner" in shown(loaded).text
+    assert "By owner" in displayed(loaded).text

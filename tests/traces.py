@@ -16,48 +16,48 @@ Written = Callable[[Events], Trace]
 MAIN, ENGINE, GLOO, DEVICE, STREAM = 10, 11, 12, 0, 7
 
 
-def happened(event_kind: str, name: str, begin: float, end: float, lane: tuple[int, int], **args: Any) -> Event:
+def happened(event_kind: str, name: str, start: float, end: float, track: tuple[int, int], **args: Any) -> Event:
     """An event of any category."""
-    place = {"pid": lane[0], "tid": lane[1], "ts": begin, "dur": end - begin}
+    place = {"pid": track[0], "tid": track[1], "ts": start, "dur": end - start}
     return {"ph": "X", "cat": event_kind, "name": name, **place, "args": args}
 
 
-def operator(name: str, begin: float, end: float, thread: int = MAIN, **args: Any) -> Event:
-    return happened("cpu_op", name, begin, end, (1, thread), **args)
+def operator(name: str, start: float, end: float, thread: int = MAIN, **args: Any) -> Event:
+    return happened("cpu_op", name, start, end, (1, thread), **args)
 
 
-def annotation(name: str, begin: float, end: float, thread: int = MAIN) -> Event:
-    return happened("user_annotation", name, begin, end, (1, thread))
+def annotation(name: str, start: float, end: float, thread: int = MAIN) -> Event:
+    return happened("user_annotation", name, start, end, (1, thread))
 
 
-def python(name: str, begin: float, end: float, thread: int = MAIN) -> Event:
-    return happened("python_function", name, begin, end, (1, thread))
+def python(name: str, start: float, end: float, thread: int = MAIN) -> Event:
+    return happened("python_function", name, start, end, (1, thread))
 
 
-def launch(correlation: int, begin: float, end: float, thread: int = MAIN) -> Event:
-    return called("cudaLaunchKernel", begin, end, correlation, thread)
+def launch(correlation: int, start: float, end: float, thread: int = MAIN) -> Event:
+    return called("cudaLaunchKernel", start, end, correlation, thread)
 
 
-def called(name: str, begin: float, end: float, correlation: int = 0, thread: int = MAIN) -> Event:
-    return happened("cuda_runtime", name, begin, end, (1, thread), correlation=correlation)
+def called(name: str, start: float, end: float, correlation: int = 0, thread: int = MAIN) -> Event:
+    return happened("cuda_runtime", name, start, end, (1, thread), correlation=correlation)
 
 
 def kernel(
-    correlation: int, begin: float, end: float, name: str = "gemm", stream: int = STREAM, device: int = DEVICE
+    correlation: int, start: float, end: float, name: str = "gemm", stream: int = STREAM, device: int = DEVICE
 ) -> Event:
     place = {"device": device, "stream": stream}
-    return happened("kernel", name, begin, end, (device, stream), correlation=correlation, **place)
+    return happened("kernel", name, start, end, (device, stream), correlation=correlation, **place)
 
 
 def copy(
-    correlation: int, begin: float, end: float, name: str = "Memcpy HtoD (Pageable -> Device)", size: int = 4096
+    correlation: int, start: float, end: float, name: str = "Memcpy HtoD (Pageable -> Device)", size: int = 4096
 ) -> Event:
     place = {"device": DEVICE, "stream": STREAM, "bytes": size}
-    return happened("gpu_memcpy", name, begin, end, (DEVICE, STREAM), correlation=correlation, **place)
+    return happened("gpu_memcpy", name, start, end, (DEVICE, STREAM), correlation=correlation, **place)
 
 
-def step(begin: float, end: float, number: int = 3) -> Event:
-    return annotation(f"ProfilerStep#{number}", begin, end)
+def step(start: float, end: float, number: int = 3) -> Event:
+    return annotation(f"ProfilerStep#{number}", start, end)
 
 
 def write(events: Events, folder: Path) -> Trace:

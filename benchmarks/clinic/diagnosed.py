@@ -16,7 +16,7 @@ MADE_OF = "compute-share"
 
 
 @dataclass(frozen=True)
-class Said:
+class Reported:
     """bottleneck: what the step is bound by. causes: names of the findings that are charged to steps, the largest
     first. shares: of a step to be saved in each, (value, low, high). lines: (file, line) of each, None without.
     step_ns: the step time that the tool reports."""
@@ -30,27 +30,29 @@ class Said:
     problems: tuple[str, ...] = field(default=())
 
 
-def steptime_says(case: Case, amount: int) -> Said:
+def steptime_says(case: Case, amount: int) -> Reported:
     """Runs the job under steptime, unmodified. Raises JobFailed."""
     with tempfile.TemporaryDirectory() as folder:
-        said = Path(folder) / "said.json"  # a job prints what it likes
-        options = ["run", "-o", str(said), "--full", "--no-progress", "--recording", str(Path(folder) / "recording")]
+        message = Path(folder) / "said.json"  # a job prints what it likes
+        options = ["run", "-o", str(message), "--full", "--no-progress", "--recording", str(Path(folder) / "recording")]
         words = [*options, "--", *command(case, amount)]
         steptime(*words, folder=Path(folder), environment=environment(), seconds=2 * TIMEOUT)
-        report: dict[str, Any] = json.loads(said.read_text(encoding="utf-8"))
-    return said_of(report)
+        report: dict[str, Any] = json.loads(message.read_text(encoding="utf-8"))
+    return reported_of(report)
 
 
-def said_of(report: dict[str, Any]) -> Said:
+def reported_of(report: dict[str, Any]) -> Reported:
     """What a report says, in the terms of the clinic. A note counts where it comes first, before all that is charged to
     steps, as the text tells it in full then; but what a step of computing is made of is no complaint."""
     process = report["processes"][0]
     findings = enumerate(process["findings"])
-    told = [(each, not number and each["weight"] == "note" and each["name"] != MADE_OF) for number, each in findings]
-    charged = [each for each, leads in told if leads or each["weight"] == "finding"]
+    reported = [
+        (each, not number and each["weight"] == "note" and each["name"] != MADE_OF) for number, each in findings
+    ]
+    charged = [each for each, leads in reported if leads or each["weight"] == "finding"]
     step = process["case"]["step"]["duration"]["value"]
     withheld = process["verdict"]["confidence"] == "unclear"
-    return Said(
+    return Reported(
         bottleneck="undecided" if withheld else process["verdict"]["bottleneck"],
         causes=tuple(finding["name"] for finding in charged),
         shares=tuple(_share(finding["savings"], step) for finding in charged),

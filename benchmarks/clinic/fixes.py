@@ -66,16 +66,16 @@ def tried(case: Case, dose: Dose, budget: str) -> dict[str, Any]:
     row: dict[str, Any] = {"twin": dose.step_ns / dose.healthy_ns, "right": FIXES[case.job], "failed": ""}
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
-        recording, told = folder / "recording", folder / NAME
+        recording, reported = folder / "recording", folder / NAME
         started = partial(steptime, folder=folder, environment=environment(), seconds=4 * TIMEOUT)
         try:
             started("run", "--quiet", "--recording", str(recording), "--", *command(case, dose.amount))
-            started("try", "--quiet", "--budget", budget, "-o", str(told), str(recording))
+            started("try", "--quiet", "--budget", budget, "-o", str(reported), str(recording))
         except JobFailed as error:
             return row | {"failed": str(error), "variants": []}
-        if not told.exists():
+        if not reported.exists():
             return row | {"variants": []}
-        results = read_results(told.parent)
+        results = read_results(reported.parent)
     proved = results.patch.judgement if results.patch is not None else None
     return row | {
         "variants": [_variant(judgement) for stage, judgement in results.judgements if stage == 0],
@@ -129,9 +129,9 @@ def _cells(row: Mapping[str, Any]) -> str:
     value, low, high = variant["speed"]
     share = (1 - 1 / value) / (1 - 1 / twin)
     patch = row.get("patch")
-    told = f"{patch[0]:.2f}× ({row['patch_verdict']})" if patch else "–"
+    reported = f"{patch[0]:.2f}× ({row['patch_verdict']})" if patch else "–"
     speed = f"{value:.2f}× ({low:.2f} to {high:.2f})"
-    return f"{variant['code']} {variant['label']} | {variant['verdict']} | {speed} | {twin:.2f}× | {share:.0%} | {told}"
+    return f"{variant['code']} {variant['label']} | {variant['verdict']} | {speed} | {twin:.2f}× | {share:.0%} | {reported}"
 
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.clinic.compose import Design, Written, design, written
-from benchmarks.clinic.diagnosed import Said, said_of
+from benchmarks.clinic.diagnosed import Reported, reported_of
 from benchmarks.clinic.score import SEVERE, Count
 from benchmarks.kept import machine
 from benchmarks.started import JobFailed, last_words, steptime
@@ -42,7 +42,7 @@ from steptime.recording.inventory import WARM
 
 OURS = "steptime"
 ROOT = str(Path(__file__).resolve().parents[2])
-Tool = Callable[[Design, Path], Said]
+Tool = Callable[[Design, Path], Reported]
 SECONDS = 3.0
 """Of steps in a bare run: of short steps hundreds, of long ones thirty."""
 PAIRS = 2
@@ -172,17 +172,17 @@ def dosed(job: Design, number: int, folder: Path) -> int:
     if not planted.fault.dosed:
         return 1
     healthy, amount = step_time(job, written(job, _only(job, number, 0)), folder / "bare"), FIRST_AMOUNT
-    extra, told = 0.0, 0
+    extra, reported = 0.0, 0
     while True:
         amount = min(amount, planted.fault.most)
         try:
             extra = step_time(job, written(job, _only(job, number, amount)), folder / "bare") - healthy
         except JobFailed:  # so much is too much for any job: what less of it took must do
-            if not told:
+            if not reported:
                 raise
-            amount = told
+            amount = reported
             break
-        told = amount
+        reported = amount
         if extra > SEEN * healthy or amount == planted.fault.most:
             break
         amount *= 8
@@ -238,13 +238,13 @@ def step_time(job: Design, files: Written, folder: Path, turn: Turn | None = Non
     timed = ["-m", "benchmarks.clinic.timed", str(times), str(seconds), str(script)]
     variables = {**_variables(), "PYTHONPATH": ROOT, "TIMED_IN": str(folder)}
     words, errors = (*_python(job), *timed), folder / "errors"
-    with errors.open("wb") as said:
-        run = start_kept(VariantPlace(Path.cwd()), words, variables, subprocess.DEVNULL, said)
-    begin = time.monotonic()
+    with errors.open("wb") as message:
+        run = start_kept(VariantPlace(Path.cwd()), words, variables, subprocess.DEVNULL, message)
+    start = time.monotonic()
     if turn is not None:
-        turn.begins(run.pid, folder)
+        turn.starts(run.pid, folder)
     try:
-        while turn is not None and run.poll() is None and time.monotonic() - begin < TIMEOUT:
+        while turn is not None and run.poll() is None and time.monotonic() - start < TIMEOUT:
             if turn.over(folder):
                 turn.rest()
             time.sleep(LOOK)
@@ -258,7 +258,7 @@ def step_time(job: Design, files: Written, folder: Path, turn: Turn | None = Non
     ends = json.loads(times.read_text())
     steps = list(itertools.pairwise(ends))[int((len(ends) - 1) * STEADY) :]
     rests = [(before / 1e9, after / 1e9 + SETTLING) for before, after in turn.rests] if turn is not None else []
-    calm = [end - begin for begin, end in steps if not any(begin < after and before < end for before, after in rests)]
+    calm = [end - start for start, end in steps if not any(start < after and before < end for before, after in rests)]
     if not calm:
         raise JobFailed("no step was taken whole")
     return statistics.fmean(calm)
@@ -274,19 +274,28 @@ def _variables() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
 
 
-def heard(job: Design, script: Path) -> Said:
+def heard(job: Design, script: Path) -> Reported:
     """What steptime says of a job, unmodified, which has run bare; where it fails, that is a verdict that it
     withholds."""
-    said = script.parent / "said.json"
-    words = ["run", "-o", str(said), "--full", "--no-progress", "--recording", str(script.parent / "recording"), "--"]
+    message = script.parent / "said.json"
+    words = [
+        "run",
+        "-o",
+        str(message),
+        "--full",
+        "--no-progress",
+        "--recording",
+        str(script.parent / "recording"),
+        "--",
+    ]
     try:
         steptime(*words, *_python(job), str(script), folder=script.parent, environment=_variables(), seconds=TIMEOUT)
     except JobFailed as error:
-        return Said("undecided", problems=(str(error),))
-    return said_of(json.loads(said.read_text(encoding="utf-8")))
+        return Reported("undecided", problems=(str(error),))
+    return reported_of(json.loads(message.read_text(encoding="utf-8")))
 
 
-def asked(command: Sequence[str], job: Design, script: Path) -> Said:
+def asked(command: Sequence[str], job: Design, script: Path) -> Reported:
     """What another tool says of a job; where it fails, that is a verdict that it withholds."""
     words = [*command, *_python(job), str(script)]
     try:
@@ -296,10 +305,10 @@ def asked(command: Sequence[str], job: Design, script: Path) -> Said:
         answer = json.loads(done.stdout)
         findings = [(each["cause"], each.get("share", 0.0), each.get("line")) for each in answer["findings"]]
     except subprocess.CalledProcessError as error:
-        return Said("undecided", problems=(last_words(error.stderr) or f"exit status {error.returncode}",))
+        return Reported("undecided", problems=(last_words(error.stderr) or f"exit status {error.returncode}",))
     except (subprocess.TimeoutExpired, ValueError, KeyError, TypeError) as error:
-        return Said("undecided", problems=(f"{type(error).__name__}: {error}",))
-    return Said(
+        return Reported("undecided", problems=(f"{type(error).__name__}: {error}",))
+    return Reported(
         bottleneck="undecided" if answer.get("withheld") else answer.get("bottleneck", ""),
         causes=tuple(cause for cause, _, _ in findings),
         shares=tuple(
@@ -309,22 +318,22 @@ def asked(command: Sequence[str], job: Design, script: Path) -> Said:
     )
 
 
-def is_right(fault: dict[str, Any], said: dict[str, Any], place: int) -> bool:
+def is_right(fault: dict[str, Any], message: dict[str, Any], place: int) -> bool:
     """Whether a finding says the fault: by its name, by its line, or, of a tool that knows neither, by the part of the
     step that it stands in."""
-    cause = said["causes"][place]
-    return cause in fault["rules"] or cause == f"part: {fault.get('part')}" or is_on_line(fault, said, place)
+    cause = message["causes"][place]
+    return cause in fault["rules"] or cause == f"part: {fault.get('part')}" or is_on_line(fault, message, place)
 
 
-def is_on_line(fault: dict[str, Any], said: dict[str, Any], place: int) -> bool:
+def is_on_line(fault: dict[str, Any], message: dict[str, Any], place: int) -> bool:
     """Whether a finding is on a line of the fault."""
-    line = said["lines"][place]
+    line = message["lines"][place]
     return line is not None and list(line) in [list(each) for each in fault["lines"]]
 
 
-def place_of(fault: dict[str, Any], said: dict[str, Any]) -> int:
+def place_of(fault: dict[str, Any], message: dict[str, Any]) -> int:
     """Of the fault among the findings, -1 where none says it."""
-    return next((place for place in range(len(said["causes"])) if is_right(fault, said, place)), -1)
+    return next((place for place in range(len(message["causes"])) if is_right(fault, message, place)), -1)
 
 
 def table(rows: Sequence[dict[str, Any]], tool: str = OURS) -> str:
@@ -332,24 +341,24 @@ def table(rows: Sequence[dict[str, Any]], tool: str = OURS) -> str:
     the step, in all pairs of bare runs: what may as well take nothing is no truth."""
     heard = [row for row in rows if "failed" not in row and tool in row["said_of_twin"]]
     ill = [(fault, row["said"][tool]) for row in heard for fault in _severe(row)]
-    told = [(fault, said, place_of(fault, said)) for fault, said in ill]
-    decided = [(fault, said, place) for fault, said, place in told if said["bottleneck"] != "undecided"]
-    named = [(fault, said, place) for fault, said, place in decided if place >= 0]
+    reported = [(fault, message, place_of(fault, message)) for fault, message in ill]
+    decided = [(fault, message, place) for fault, message, place in reported if message["bottleneck"] != "undecided"]
+    named = [(fault, message, place) for fault, message, place in decided if place >= 0]
     twins = [row["said_of_twin"][tool] for row in heard]
     counts = {
-        "right cause first, of all": _count(told, lambda each: each[2] == 0 and each in decided),
+        "right cause first, of all": _count(reported, lambda each: each[2] == 0 and each in decided),
         "the same, without what its twin is told, too": _count(
             [(row, fault) for row in heard for fault in _severe(row)],
             lambda each: _apart_right(each[0], each[1], tool),
         ),
-        "within three, of all": _count(told, lambda each: 0 <= each[2] < FIRST and each in decided),
+        "within three, of all": _count(reported, lambda each: 0 <= each[2] < FIRST and each in decided),
         "line, where the right cause is first": _count(
             [each for each in decided if each[2] == 0], lambda each: is_on_line(*each)
         ),
-        "line, of all": _count(told, lambda each: each[2] == 0 and each in decided and is_on_line(*each)),
+        "line, of all": _count(reported, lambda each: each[2] == 0 and each in decided and is_on_line(*each)),
         "planted share within the interval": _count(named, _is_covered),
-        "verdicts withheld": _count(told, lambda each: each not in decided),
-        f"twins with a finding of {ALARM:.0%} or more": _count(twins, lambda said: bool(alarms(said))),
+        "verdicts withheld": _count(reported, lambda each: each not in decided),
+        f"twins with a finding of {ALARM:.0%} or more": _count(twins, lambda message: bool(alarms(message))),
     }
     lines = ["| | good | of | share | 95 % interval |", "|---|---|---|---|---|"]
     for name, found in counts.items():
@@ -369,10 +378,12 @@ def _severe(row: dict[str, Any]) -> list[dict[str, Any]]:
 def _apart_right(row: dict[str, Any], fault: dict[str, Any], tool: str) -> bool:
     """Whether the first finding is right of those whose cause the twin, which has no fault, is not told as well: what
     is true of both may be larger than what was planted."""
-    said, twin = row["said"][tool], row["said_of_twin"][tool]
+    message, twin = row["said"][tool], row["said_of_twin"][tool]
     both = {cause for cause, share in zip(twin["causes"], twin["shares"], strict=True) if share[0] >= ALARM}
-    own = [place for place, cause in enumerate(said["causes"]) if cause not in both or is_right(fault, said, place)]
-    return said["bottleneck"] != "undecided" and bool(own) and is_right(fault, said, own[0])
+    own = [
+        place for place, cause in enumerate(message["causes"]) if cause not in both or is_right(fault, message, place)
+    ]
+    return message["bottleneck"] != "undecided" and bool(own) and is_right(fault, message, own[0])
 
 
 def listing(rows: Sequence[dict[str, Any]]) -> str:
@@ -384,38 +395,38 @@ def listing(rows: Sequence[dict[str, Any]]) -> str:
             continue
         planted = "; ".join(f"{fault['name']} in {fault['place']}" for fault in row["faults"]) or "nothing"
         shares = "; ".join(f"{fault['share']['value']:.0%}" for fault in row["faults"])
-        said = row["said"].get(OURS)
+        message = row["said"].get(OURS)
         lines.append(
-            f"| {row['seed']} | {row['loop']}, {row['model']} | {planted} | {shares} | {_first(said)} | "
-            f"{_verdict(row['faults'], said)} | {'; '.join(alarms(row['said_of_twin'][OURS])) or '–'} |"
+            f"| {row['seed']} | {row['loop']}, {row['model']} | {planted} | {shares} | {_first(message)} | "
+            f"{_verdict(row['faults'], message)} | {'; '.join(alarms(row['said_of_twin'][OURS])) or '–'} |"
         )
     return "\n".join(lines)
 
 
-def _first(said: dict[str, Any] | None) -> str:
-    if said is None or not said["causes"]:
-        return "nothing" if said else ""
-    line = said["lines"][0]
-    return f"{said['causes'][0]} {said['shares'][0][0]:.0%}" + (f" at {line[0]}:{line[1]}" if line else "")
+def _first(message: dict[str, Any] | None) -> str:
+    if message is None or not message["causes"]:
+        return "nothing" if message else ""
+    line = message["lines"][0]
+    return f"{message['causes'][0]} {message['shares'][0][0]:.0%}" + (f" at {line[0]}:{line[1]}" if line else "")
 
 
-def _verdict(faults: Sequence[dict[str, Any]], said: dict[str, Any] | None) -> str:
-    if said is None or not faults:
+def _verdict(faults: Sequence[dict[str, Any]], message: dict[str, Any] | None) -> str:
+    if message is None or not faults:
         return "–"
     largest = max(faults, key=lambda fault: fault["share"]["value"])
     if largest["share"]["value"] < SEVERE:
         return f"(below {SEVERE:.0%})"
-    if said["bottleneck"] == "undecided":
+    if message["bottleneck"] == "undecided":
         return "withheld"
-    place = place_of(largest, said)
+    place = place_of(largest, message)
     if place != 0:
         return "no" if place < 0 else f"place {place + 1}"
-    return "cause and line" if is_on_line(largest, said, 0) else "cause"
+    return "cause and line" if is_on_line(largest, message, 0) else "cause"
 
 
-def alarms(said: dict[str, Any]) -> list[str]:
+def alarms(message: dict[str, Any]) -> list[str]:
     """Findings of a twin that are worth a reader's look."""
-    return [f"{cause} {share[0]:.0%}" for cause, share in zip(said["causes"], said["shares"], strict=True)
+    return [f"{cause} {share[0]:.0%}" for cause, share in zip(message["causes"], message["shares"], strict=True)
             if share[0] >= ALARM]  # fmt: skip
 
 
@@ -425,8 +436,8 @@ def _count(rows: Iterable[Any], test: Callable[[Any], bool]) -> Count:
 
 
 def _is_covered(each: tuple[dict[str, Any], dict[str, Any], int]) -> bool:
-    fault, said, place = each
-    _, low, high = said["shares"][place]
+    fault, message, place = each
+    _, low, high = message["shares"][place]
     return bool(low <= fault["share"]["high"] and high >= fault["share"]["low"])
 
 
@@ -440,12 +451,12 @@ def _print(row: dict[str, Any]) -> None:
         print(f"  planted  {fault['name']} in {fault['place']}: {share['value']:.0%} "
               f"({share['low']:.0%} to {share['high']:.0%}) {lines}")  # fmt: skip
     for name in ("said", "said_of_twin"):
-        for tool, said in row.get(name, {}).items():
+        for tool, message in row.get(name, {}).items():
             findings = [
                 f"{cause} {share[0]:.0%} ({share[1]:.0%} to {share[2]:.0%})" + (f" {line[0]}:{line[1]}" if line else "")
-                for cause, share, line in zip(said["causes"], said["shares"], said["lines"], strict=True)
+                for cause, share, line in zip(message["causes"], message["shares"], message["lines"], strict=True)
             ]
-            print(f"  {tool} {name.replace('_', ' ')} {said['bottleneck']}: {'; '.join(findings[:4]) or 'nothing'}")
+            print(f"  {tool} {name.replace('_', ' ')} {message['bottleneck']}: {'; '.join(findings[:4]) or 'nothing'}")
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from benchmarks.clinic.cases import CASES, Case
-from benchmarks.clinic.diagnosed import Said
+from benchmarks.clinic.diagnosed import Reported
 from benchmarks.clinic.rivals import RIVALS
 from benchmarks.clinic.score import Row
 from benchmarks.clinic.truth import Dose
@@ -15,9 +15,9 @@ from benchmarks.clinic.truth import Dose
 
 def plain(row: Row) -> dict[str, Any]:
     """A row without its case."""
-    said = asdict(row.said) if row.said is not None else None
+    message = asdict(row.message) if row.message is not None else None
     dose = {name: None if value != value else value for name, value in asdict(row.dose).items()}
-    return {"dose": dose, "said": said, "failed": row.failed}
+    return {"dose": dose, "said": message, "failed": row.failed}
 
 
 def row_of(case: Case, kept: Mapping[str, Any], tool: str = "steptime") -> Row:
@@ -25,15 +25,15 @@ def row_of(case: Case, kept: Mapping[str, Any], tool: str = "steptime") -> Row:
     figures = {name: float("nan") if value is None else value for name, value in kept["dose"].items()}
     dose = Dose(int(figures.pop("amount")), **figures)
     if tool not in RIVALS:
-        return Row(case, dose, _said(kept["said"]), kept["failed"])
+        return Row(case, dose, _message(kept["said"]), kept["failed"])
     rival = RIVALS[tool]
-    return Row(case, dose, _said(kept["said"]), kept["failed"], rival.words_for(case.cause), rival.harmless)
+    return Row(case, dose, _message(kept["said"]), kept["failed"], rival.words_for(case.cause), rival.harmless)
 
 
-def _said(kept: Mapping[str, Any] | None) -> Said | None:
+def _message(kept: Mapping[str, Any] | None) -> Reported | None:
     if kept is None:
         return None
-    return Said(
+    return Reported(
         kept["bottleneck"], tuple(kept["causes"]), tuple((value, low, high) for value, low, high in kept["shares"]),
         tuple((line[0], line[1]) if line else None for line in kept["lines"]), tuple(kept["notes"]), kept["step_ns"],
         tuple(kept["problems"]),

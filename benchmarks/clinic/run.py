@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.clinic.cases import CASES, Case
-from benchmarks.clinic.diagnosed import Said, steptime_says
+from benchmarks.clinic.diagnosed import Reported, steptime_says
 from benchmarks.clinic.rivals import RIVALS
 from benchmarks.clinic.rows import plain, row_of
 from benchmarks.clinic.score import Row
@@ -38,7 +38,7 @@ NOTHING = Dose(0, 0.0, 0.0, math.nan, math.nan)
 
 def main() -> None:
     options = arguments()
-    tools: dict[str, Callable[[Case, int], Said]] = {OURS: steptime_says}
+    tools: dict[str, Callable[[Case, int], Reported]] = {OURS: steptime_says}
     for name, python in options.rival:
         tools[name] = RIVALS[name].adapter(python)
     for case in (case for case in CASES if case.job in options.cases):
@@ -87,24 +87,24 @@ def _rival(words: str) -> tuple[str, str]:
 def examined(
     case: Case,
     shares: list[float],
-    tools: dict[str, Callable[[Case, int], Said]],
+    tools: dict[str, Callable[[Case, int], Reported]],
     kept: dict[str, list[dict[str, Any]]],
 ) -> dict[str, list[dict[str, Any]]]:
     """The rows of one case that are missing, by tool; a case that cannot run here is one row that says why. A rival
     that comes later meets the amounts that are kept."""
     if case.missing:
         why = f"needs {', '.join(case.missing)}"
-        return {name: [told(name, Row(case, NOTHING, None, why))] for name in tools if not kept[name]}
+        return {name: [reported(name, Row(case, NOTHING, None, why))] for name in tools if not kept[name]}
     met = {name: {row["dose"]["amount"] for row in kept[name]} for name in tools}
     taken = [row_of(case, row).dose for row in kept[OURS]]
     further = [share for share in shares if case.most and share not in {dose.wanted for dose in taken}]
     try:
         new = doses(case, further) if further or not taken else []
     except JobFailed as error:
-        return {name: [told(name, Row(case, NOTHING, None, str(error)))] for name in tools if not kept[name]}
+        return {name: [reported(name, Row(case, NOTHING, None, str(error)))] for name in tools if not kept[name]}
     taken += [dose for dose in new if dose.amount not in met[OURS]]
     return {
-        name: [told(name, heard(case, dose, says)) for dose in taken if dose.amount not in met[name]]
+        name: [reported(name, heard(case, dose, says)) for dose in taken if dose.amount not in met[name]]
         for name, says in tools.items()
     }
 
@@ -113,7 +113,7 @@ def _amount(row: dict[str, Any]) -> int:
     return int(row["dose"]["amount"])
 
 
-def heard(case: Case, dose: Dose, says: Callable[[Case, int], Said]) -> Row:
+def heard(case: Case, dose: Dose, says: Callable[[Case, int], Reported]) -> Row:
     try:
         return Row(case, dose, says(case, dose.amount))
     except JobFailed as error:
@@ -122,17 +122,17 @@ def heard(case: Case, dose: Dose, says: Callable[[Case, int], Said]) -> Row:
         return Row(case, dose, None, f"took more than {error.timeout:.0f} s")
 
 
-def told(tool: str, row: Row) -> dict[str, Any]:
+def reported(tool: str, row: Row) -> dict[str, Any]:
     """One line on the screen; the row as it is kept."""
-    words = row.failed or ", ".join(_words(row.said) if row.said else ()) or "nothing"
-    bottleneck = row.said.bottleneck if row.said else ""
+    words = row.failed or ", ".join(_words(row.message) if row.message else ()) or "nothing"
+    bottleneck = row.message.bottleneck if row.message else ""
     step = f"{row.dose.share:6.1%} of {row.dose.step_ns / 1e6:8.2f} ms"
     print(f"{row.case.job:28} {tool:9} {step}  {bottleneck:10} {words}", flush=True)
     return plain(row)
 
 
-def _words(said: Said) -> Iterator[str]:
-    for cause, (value, low, high), line in zip(said.causes, said.shares, said.lines, strict=True):
+def _words(message: Reported) -> Iterator[str]:
+    for cause, (value, low, high), line in zip(message.causes, message.shares, message.lines, strict=True):
         yield f"{cause} {value:.0%} ({low:.0%} to {high:.0%})" + (f" {line[0]}:{line[1]}" if line else "")
 
 

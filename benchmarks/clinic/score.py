@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from benchmarks.clinic.cases import Case
-from benchmarks.clinic.diagnosed import Said
+from benchmarks.clinic.diagnosed import Reported
 from benchmarks.clinic.truth import Dose
 from steptime.quantities import BETWEEN_RUNS
 
@@ -25,7 +25,7 @@ class Row:
 
     case: Case
     dose: Dose
-    said: Said | None
+    message: Reported | None
     failed: str = ""
     words: tuple[str, ...] | None = None
     harmless: tuple[str, ...] = ()
@@ -44,7 +44,7 @@ class Row:
     def place(self) -> int:
         """Of the right cause among the findings, from 0; -1 where it is not named. What is no complaint does not count,
         unless it is right."""
-        causes = self.said.causes if self.said is not None else ()
+        causes = self.message.causes if self.message is not None else ()
         right = self.case.rules if self.words is None else self.words
         counted = (cause for cause in causes if cause in right or cause not in self.harmless)
         return next((place for place, cause in enumerate(counted) if cause in right), -1)
@@ -52,7 +52,7 @@ class Row:
     @property
     def is_abstention(self) -> bool:
         """The tool said that it cannot tell."""
-        return self.said is not None and self.said.bottleneck == UNDECIDED
+        return self.message is not None and self.message.bottleneck == UNDECIDED
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ class Scores:
 
 def score(rows: Sequence[Row]) -> Scores:
     """Over all rows in which the job ran."""
-    heard = [row for row in rows if row.said is not None]
+    heard = [row for row in rows if row.message is not None]
     faulty = [row for row in heard if row.is_faulty]
     decided = [row for row in faulty if not row.is_abstention]
     first = [row for row in decided if row.place == 0]
@@ -115,7 +115,7 @@ def score(rows: Sequence[Row]) -> Scores:
         abstained=count(faulty, lambda row: row.is_abstention),
         found_first=count(faulty, lambda row: row.place == 0),
         found_among_three=count(faulty, lambda row: 0 <= row.place < FIRST),
-        errors=tuple(_share_said(row)[0] - row.dose.share for row in first),
+        errors=tuple(_share_reported(row)[0] - row.dose.share for row in first),
     )
 
 
@@ -129,11 +129,11 @@ def precision_and_recall(rows: Sequence[Row]) -> dict[str, tuple[Count, Count]]:
     """By cause: of the times that it was named first, how often it was right; of the times that it was there, how
     often it was named first."""
     causes = sorted({row.case.cause for row in rows if row.case.cause})
-    heard = [row for row in rows if row.said is not None and (row.is_faulty or row.is_healthy)]
+    heard = [row for row in rows if row.message is not None and (row.is_faulty or row.is_healthy)]
     found: dict[str, tuple[Count, Count]] = {}
     for cause in causes:
         names = {rule for row in heard if row.case.cause == cause for rule in row.case.rules}
-        naming = [row for row in heard if row.said and row.said.causes and row.said.causes[0] in names]
+        naming = [row for row in heard if row.message and row.message.causes and row.message.causes[0] in names]
         right = count(naming, lambda row, names=names: row.is_faulty and bool(names & set(row.case.rules)))  # type: ignore[misc]
         found[cause] = (
             right,
@@ -144,30 +144,30 @@ def precision_and_recall(rows: Sequence[Row]) -> dict[str, tuple[Count, Count]]:
 
 def bottlenecks(rows: Sequence[Row]) -> Counter[tuple[str, str]]:
     """(planted cause, "healthy" for none; bottleneck that was said), counted."""
-    heard = [row for row in rows if row.said is not None and (row.is_faulty or row.is_healthy)]
+    heard = [row for row in rows if row.message is not None and (row.is_faulty or row.is_healthy)]
     return Counter(
-        (row.case.cause if row.is_faulty else "healthy", row.said.bottleneck if row.said else "") for row in heard
+        (row.case.cause if row.is_faulty else "healthy", row.message.bottleneck if row.message else "") for row in heard
     )
 
 
 def _line_is_right(row: Row) -> bool:
-    line = row.said.lines[row.place] if row.said is not None else None
+    line = row.message.lines[row.place] if row.message is not None else None
     return line is not None and line[0] == row.case.script.name and line[1] in row.case.marked
 
 
 def _is_false_alarm(row: Row) -> bool:
     """A finding that is charged to the step of a job that has nothing to be blamed for; of a twin, any at all. A tool
     whose first word is no complaint has not complained."""
-    causes = row.said.causes if row.said is not None else ()
+    causes = row.message.causes if row.message is not None else ()
     return bool(causes) and causes[0] not in row.harmless and not row.is_abstention
 
 
-def _share_said(row: Row) -> tuple[float, float, float]:
-    return row.said.shares[row.place] if row.said is not None else (0.0, 0.0, 0.0)
+def _share_reported(row: Row) -> tuple[float, float, float]:
+    return row.message.shares[row.place] if row.message is not None else (0.0, 0.0, 0.0)
 
 
 def _is_covered(row: Row, slack: float = 0.0) -> bool:
-    _, low, high = _share_said(row)
+    _, low, high = _share_reported(row)
     return low - slack <= row.dose.high and high + slack >= row.dose.low
 
 

@@ -19,7 +19,7 @@ COMMAND = "python -m benchmarks.clinic.run"
 def clinic(section: Mapping[str, Any], name: str) -> list[str]:
     """Everything about steptime on the planted faults."""
     rows = rows_of(section)
-    heard = [row for row in rows if row.said is not None]
+    heard = [row for row in rows if row.message is not None]
     scores = score(rows)
     errors = [abs(error) for error in scores.errors]
     again = f"{COMMAND} --name {name}"
@@ -73,7 +73,7 @@ def rivals(section: Mapping[str, Any], name: str) -> list[str]:
     ]
     for tool in present:
         theirs = rows_of(section, tool)
-        keys = {(row.case.job, row.dose.amount) for row in theirs if row.said is not None}
+        keys = {(row.case.job, row.dose.amount) for row in theirs if row.message is not None}
         jobs = {row.case.job for row in theirs}
         if keys:
             ours = [row for row in rows_of(section) if (row.case.job, row.dose.amount) in keys]
@@ -93,7 +93,7 @@ def rivals(section: Mapping[str, Any], name: str) -> list[str]:
 
 
 def _compared(tool: str, rows: Sequence[Row]) -> str:
-    scores, ran = score(rows), sum(row.said is not None for row in rows)
+    scores, ran = score(rows), sum(row.message is not None for row in rows)
     figures = (scores.found_first, scores.found_among_three, scores.false_alarms, scores.abstained)
     return f"| {tool} | {ran} of {len(rows)} | " + " | ".join(_of(figure) for figure in figures) + " |"
 
@@ -123,10 +123,10 @@ def _of(counted: Count) -> str:
 
 def _confusion(rows: Sequence[Row]) -> list[str]:
     counted = bottlenecks(rows)
-    said = sorted({said for _, said in counted})
-    lines = ["| planted | " + " | ".join(said) + " |", "|---" * (len(said) + 1) + "|"]
+    message = sorted({message for _, message in counted})
+    lines = ["| planted | " + " | ".join(message) + " |", "|---" * (len(message) + 1) + "|"]
     for planted in sorted({planted for planted, _ in counted}):
-        cells = [str(counted[planted, each] or "") for each in said]
+        cells = [str(counted[planted, each] or "") for each in message]
         lines.append(f"| {planted} | " + " | ".join(cells) + " |")
     return lines
 
@@ -135,12 +135,12 @@ def _diagnosis(row: Row) -> str:
     planted = f"{row.case.cause}, {_range(row.dose.share, row.dose.low, row.dose.high)}"
     planted = planted if row.dose.amount and row.case.cause else "nothing"
     head = f"| {row.case.job} | {row.case.style} | {planted}"
-    if row.said is None:
+    if row.message is None:
         return f"{head} | – | {row.failed} | | |"
     name, share, line = "nothing", "", ""
-    if row.said.causes:
-        name, share = row.said.causes[0], _range(*row.said.shares[0])
-        line = ":".join(map(str, row.said.lines[0])) if row.said.lines[0] else ""
+    if row.message.causes:
+        name, share = row.message.causes[0], _range(*row.message.shares[0])
+        line = ":".join(map(str, row.message.lines[0])) if row.message.lines[0] else ""
     mark = "" if not row.is_faulty else " ✓" if row.place == 0 else f" (right: {_place(row)})"
     withheld = ", verdict withheld" if row.is_abstention else ""
     return f"{head} | {row.dose.healthy_ns / 1e6:.2f} ms | {name}{mark}{withheld} | {share} | {line} |"

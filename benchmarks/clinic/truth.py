@@ -44,8 +44,8 @@ class Dose:
 
 def environment() -> dict[str, str]:
     """No accelerator, and nothing said about threads: the jobs' stopwatch does that."""
-    said = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
-    return {**said, "CUDA_VISIBLE_DEVICES": ""}
+    message = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+    return {**message, "CUDA_VISIBLE_DEVICES": ""}
 
 
 def command(case: Case, amount: int, *further: str) -> list[str]:

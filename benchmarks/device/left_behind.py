@@ -46,10 +46,10 @@ def main(arm: str) -> None:
     def block() -> float:
         """ns of a launch."""
         synchronize()
-        begin = time.perf_counter_ns()
+        start = time.perf_counter_ns()
         for _ in range(LAUNCHES):
             vector.add_(1)
-        took = (time.perf_counter_ns() - begin) / LAUNCHES
+        took = (time.perf_counter_ns() - start) / LAUNCHES
         synchronize()
         return took
 

@@ -54,8 +54,8 @@ SECONDS = 330.0
 
 @dataclass(frozen=True)
 class Phase:
-    """Words that are run in a folder, for so many seconds at most; those with `beside` run at the same time. recording:
-    what they leave, to be kept. environment: variables beside ours."""
+    """Words that are run in a folder, for so many seconds at most; those with `companions` run at the same time.
+    recording: what they leave, to be kept. environment: variables beside ours."""
 
     name: str
     words: tuple[str, ...]
@@ -63,7 +63,7 @@ class Phase:
     folder: Path = ROOT
     recording: Path | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
-    beside: bool = False
+    companions: bool = False
 
 
 def python(*words: str) -> tuple[str, ...]:
@@ -92,7 +92,7 @@ def measure(into: Path, rehearsed: bool) -> Iterator[Phase]:
     yield Phase("left-behind", script("left_behind", *arms), 90, environment=launches)
     if not rehearsed:
         for name in ("gpt", "dense", "gptbig"):
-            yield Phase(f"{name}-compiled", script("variants", name, "--compile-only"), 100, beside=True)
+            yield Phase(f"{name}-compiled", script("variants", name, "--compile-only"), 100, companions=True)
     for name in programs:
         taken = str(seconds.get(name, 15.0))
         yield Phase(f"{name}-variants", script("variants", name, "--seconds", taken), 90)
@@ -189,7 +189,7 @@ def groups(phases: Iterator[Phase]) -> Iterator[list[Phase]]:
     """Neighbours that run at the same time, together."""
     group: list[Phase] = []
     for phase in phases:
-        if group and not (phase.beside and group[-1].beside):
+        if group and not (phase.companions and group[-1].companions):
             yield group
             group = []
         group.append(phase)
@@ -217,18 +217,18 @@ def played(into: Path, phases: Iterator[Phase], seconds: float) -> int:
     """Runs the phases; 1 where one failed."""
     end, failed = time.monotonic() + seconds, False
     for group in groups(phases):
-        begin = time.monotonic()
-        if end - begin < min(phase.limit for phase in group) / 2:
-            tell(into, group, [None] * len(group), 0.0)
+        start = time.monotonic()
+        if end - start < min(phase.limit for phase in group) / 2:
+            notify(into, group, [None] * len(group), 0.0)
             continue
-        limit = min(max(phase.limit for phase in group), end - begin)
+        limit = min(max(phase.limit for phase in group), end - start)
         try:
             processes = [begun(phase, into) for phase in group]
         except FileNotFoundError:  # no nvidia-smi on a CPU
-            tell(into, group, [127] * len(group), 0.0)
+            notify(into, group, [127] * len(group), 0.0)
             continue
-        statuses = [ended(each, max(0.1, begin + limit - time.monotonic())) for each in processes]
-        tell(into, group, list(statuses), time.monotonic() - begin)
+        statuses = [ended(each, max(0.1, start + limit - time.monotonic())) for each in processes]
+        notify(into, group, list(statuses), time.monotonic() - start)
         failed |= any(statuses)
         for phase in group:
             if phase.recording is not None and phase.recording.is_dir():
@@ -236,13 +236,13 @@ def played(into: Path, phases: Iterator[Phase], seconds: float) -> int:
     return int(failed)
 
 
-def tell(into: Path, group: list[Phase], statuses: list[int | None], seconds: float) -> None:
+def notify(into: Path, group: list[Phase], statuses: list[int | None], seconds: float) -> None:
     with (into / "phases.jsonl").open("a", encoding="utf-8") as file:
         for phase, status in zip(group, statuses, strict=True):
             row = {"phase": phase.name, "status": status, "seconds": round(seconds, 1), "words": phase.words}
             file.write(json.dumps(row) + "\n")
-            told = "left out, no time" if status is None else f"status {status}, {seconds:.0f} s"
-            print(f"{phase.name}: {told}", flush=True)
+            reported = "left out, no time" if status is None else f"status {status}, {seconds:.0f} s"
+            print(f"{phase.name}: {reported}", flush=True)
 
 
 if __name__ == "__main__":

@@ -66,7 +66,7 @@ def steps(variant: Variant, wanted: Tensor, count: int) -> tuple[float, float]:
     torch.set_float32_matmul_precision(variant.precision)
     dtype = variant.autocast
     synchronize()
-    begin = time.perf_counter()
+    start = time.perf_counter()
     for _ in range(count):
         with torch.autocast(DEVICE, dtype=dtype or torch.bfloat16, enabled=dtype is not None):
             loss = functional.cross_entropy(variant.model(variant.inputs).float(), wanted)
@@ -75,16 +75,16 @@ def steps(variant: Variant, wanted: Tensor, count: int) -> tuple[float, float]:
         variant.optimizer.zero_grad(set_to_none=True)
     host = time.perf_counter()
     synchronize()
-    return 1e3 * (time.perf_counter() - begin) / count, 1e3 * (host - begin) / count
+    return 1e3 * (time.perf_counter() - start) / count, 1e3 * (host - start) / count
 
 
 def first_calls(found: dict[str, Variant], wanted: Tensor) -> dict[str, float]:
     """Seconds of each one's first three steps."""
     taken = {}
     for name, variant in found.items():
-        begin = time.perf_counter()
+        start = time.perf_counter()
         steps(variant, wanted, 3)
-        taken[name] = time.perf_counter() - begin
+        taken[name] = time.perf_counter() - start
     return taken
 
 

@@ -35,7 +35,7 @@ from benchmarks.started import STEPTIME
 ROOT = Path(__file__).parents[2]
 SECTION, LOOKING, ZOO_SECTION = "faithful", "looking at themselves", "zoo"
 TABLE = ROOT / "docs" / "compatibility.md"
-BEGIN, END = "<!-- made by `python -m benchmarks.faithful.run --zoo`: begin -->", "<!-- end of what was made -->"
+START, END = "<!-- made by `python -m benchmarks.faithful.run --zoo`: begin -->", "<!-- end of what was made -->"
 ZOO, FAULTS, CLINIC = ROOT / "tests/probe/zoo", ROOT / "tests/jobs/faults/scripts", ROOT / "benchmarks/clinic/jobs"
 FULL = (ZOO, FAULTS, CLINIC, ROOT / "examples")
 QUICK = tuple(ZOO / f"{name}.py" for name in ("gan", "lbfgs", "numpy_batches", "spawned", "loader_schedule_eval"))
@@ -88,9 +88,9 @@ def write_table(kept: Mapping[str, Any]) -> None:
     taken = {name: sorted({str(about[name]) for about in abouts}) for name in ("python", "torch", "commit", "date")}
     head = "; ".join(f"{name} {', '.join(values)}" for name, values in taken.items())
     text = TABLE.read_text(encoding="utf-8")
-    before, _, rest = text.partition(BEGIN)
+    before, _, rest = text.partition(START)
     lines = [
-        BEGIN,
+        START,
         "",
         f"Taken with {head}.",
         "",
@@ -168,11 +168,15 @@ def seen(script: Path, steptime: bool) -> dict[str, Any] | None:
             )
         except subprocess.TimeoutExpired:
             return None
-        found = {"exit status": run.returncode, "stdout": told(run.stdout, place), "stderr": told(run.stderr, place)}
+        found = {
+            "exit status": run.returncode,
+            "stdout": reported(run.stdout, place),
+            "stderr": reported(run.stderr, place),
+        }
         return {**found, "files": sorted(files(work).items() ^ before.items()), **states(state)}
 
 
-def told(text: bytes, place: str) -> str:
+def reported(text: bytes, place: str) -> str:
     """What a job has printed, without the name of the folder that this run had to itself."""
     return text.decode(errors="replace").replace(place, "")
 

@@ -85,10 +85,10 @@ PARTLY = {"cloudpickle": "copies", "joblib": "copies", "peft": "wrapping", "torc
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """told: digest by operation, step and part. streams: what else can be seen. states: how often each operation was
-    done in which state. trouble: why the run could not be had as it was meant."""
+    """reported: digest by operation, step and part. streams: what else can be seen. states: how often each operation
+    was done in which state. trouble: why the run could not be had as it was meant."""
 
-    told: Mapping[tuple[str, int, str], str]
+    reported: Mapping[tuple[str, int, str], str]
     streams: Mapping[str, str]
     states: Mapping[str, Counter[str]]
     trouble: str = ""
@@ -117,7 +117,7 @@ def compared(job: Job, ways: Sequence[str] = WAYS, operations: Sequence[str] = (
 
 def rows_of(one: Run, other: Run, runs: Mapping[str, Run]) -> dict[str, dict[str, Any]]:
     """A row for each operation, and one for the streams. one, other: bare; runs: watched, by the way of it."""
-    rows = {name: _row(name, one, other) for name in dict.fromkeys(name for name, _, _ in one.told)}
+    rows = {name: _row(name, one, other) for name in dict.fromkeys(name for name, _, _ in one.reported)}
     unstable = _differing(one.streams, other.streams)
     rows[STREAMS] = {"steps": 0, "states": Counter(), "unstable": unstable, "fails bare": []}
     for way, run in runs.items():
@@ -127,12 +127,12 @@ def rows_of(one: Run, other: Run, runs: Mapping[str, Run]) -> dict[str, dict[str
 
 def _row(name: str, one: Run, other: Run) -> dict[str, Any]:
     """An operation, as far as two bare runs tell: what of it cannot be compared, and what fails without us."""
-    keys = {key for key in one.told.keys() | other.told.keys() if key[0] == name}
+    keys = {key for key in one.reported.keys() | other.reported.keys() if key[0] == name}
     return {
         "steps": len({step for _, step, _ in keys}),
         "states": Counter(),
-        "unstable": sorted({key[2] for key in keys if one.told.get(key) != other.told.get(key)}),
-        "fails bare": sorted({one.told[key] for key in keys & one.told.keys() if key[2].startswith(RAISED)}),
+        "unstable": sorted({key[2] for key in keys if one.reported.get(key) != other.reported.get(key)}),
+        "fails bare": sorted({one.reported[key] for key in keys & one.reported.keys() if key[2].startswith(RAISED)}),
     }
 
 
@@ -142,14 +142,14 @@ def _differing(one: Mapping[str, str], other: Mapping[str, str]) -> list[str]:
 
 def _add(rows: dict[str, Any], way: str, one: Run, other: Run, run: Run) -> None:
     """Adds what one way of watching came to."""
-    stable = {key for key in one.told if one.told[key] == other.told.get(key)}
-    unknown = run.told.keys() - one.told.keys() - other.told.keys()
+    stable = {key for key in one.reported if one.reported[key] == other.reported.get(key)}
+    unknown = run.reported.keys() - one.reported.keys() - other.reported.keys()
     wrong: dict[str, dict[int, str]] = {}
     for key in sorted(stable | unknown, key=lambda key: (not key[2].startswith(RAISED), str(key))):
-        if run.told.get(key) != one.told.get(key):
+        if run.reported.get(key) != one.reported.get(key):
             name, step, part = key
             wrong.setdefault(name, {}).setdefault(
-                step, run.told.get(key, "missing") if part.startswith("raised") else part
+                step, run.reported.get(key, "missing") if part.startswith("raised") else part
             )
     for name, row in rows.items():
         row["states"].update(run.states.get(name, {}))
@@ -184,12 +184,12 @@ def seen(job: Job, way: str, operations: Sequence[str] = ()) -> Run:
             process = subprocess.Popen(words, cwd=work, env=environment, stdout=out, stderr=err, start_new_session=True)
             trouble = _attached(job, process, Path(place), recording) if way == ATTACHED else ""
             status = _ended(process)
-        told, rest = _parsed(Path(place, "out").read_text(errors="replace"))
+        reported, rest = _parsed(Path(place, "out").read_text(errors="replace"))
         errors = _plain(Path(place, "err").read_text(errors="replace"), place)
         streams = {"exit status": str(status), "stdout": _plain(rest, place), "stderr": errors}
         if way != BARE and job.ranks == 1 and not any(recording.glob("process-*")):
             trouble = trouble or "nothing was recorded"
-        return Run(told, streams, _states(clock, recording, way), trouble)
+        return Run(reported, streams, _states(clock, recording, way), trouble)
 
 
 @contextlib.contextmanager
@@ -250,16 +250,20 @@ def _attached(job: Job, process: subprocess.Popen[bytes], place: Path, recording
         str(pid),
     ]
     with (place / "attach").open("wb") as out:
-        beside = subprocess.Popen(words, stdout=out, stderr=out)
+        companions = subprocess.Popen(words, stdout=out, stderr=out)
         until = time.monotonic() + COMING
-        while len(list(recording.glob("process-*"))) < job.ranks and beside.poll() is None and time.monotonic() < until:
+        while (
+            len(list(recording.glob("process-*"))) < job.ranks
+            and companions.poll() is None
+            and time.monotonic() < until
+        ):
             time.sleep(0.05)
     come.touch()
     if len(list(recording.glob("process-*"))) >= job.ranks:
         _ended(process)
-        beside.wait(COMING)
+        companions.wait(COMING)
         return ""
-    beside.terminate()
+    companions.terminate()
     return "attach: " + (place / "attach").read_text(errors="replace").strip()[-200:]
 
 
@@ -275,14 +279,14 @@ def _ended(process: subprocess.Popen[bytes]) -> int | str:
 
 def _parsed(text: str) -> tuple[dict[tuple[str, int, str], str], str]:
     """What was told of the operations, and the other lines, sorted, as ranks write in any order."""
-    told, rest = {}, []
+    reported, rest = {}, []
     for line in text.splitlines():
         pieces = line[2:].split("|", 3)
         if line[:2] in ("= ", "! ") and len(pieces) == 4:
-            told[pieces[0], int(pieces[1]), pieces[2]] = pieces[3]
+            reported[pieces[0], int(pieces[1]), pieces[2]] = pieces[3]
         else:
             rest.append(line)
-    return told, "\n".join(sorted(rest))
+    return reported, "\n".join(sorted(rest))
 
 
 def _plain(text: str, place: str) -> str:
@@ -304,19 +308,19 @@ def _states(clock: Path, recording: Path, way: str) -> dict[str, Counter[str]]:
         if process is None:
             continue
         for line in path.read_text().splitlines():
-            name, _, begin, end = line.split("|")
-            found.setdefault(name, Counter()).update(_state(process, int(begin), int(end), way))
+            name, _, start, end = line.split("|")
+            found.setdefault(name, Counter()).update(_state(process, int(start), int(end), way))
     return found
 
 
-def _state(process: Process, begin: int, end: int, way: str) -> list[str]:
+def _state(process: Process, start: int, end: int, way: str) -> list[str]:
     """The state in which something was done, and under `attach` that, too."""
     table = process.intervals
-    during = (table.begin < end) & (table.end > begin)
+    during = (table.start < end) & (table.end > start)
     kinds = set(table.kind[during].tolist())
-    if way == ATTACHED and (not len(table.begin) or end < int(table.begin.min())):
+    if way == ATTACHED and (not len(table.start) or end < int(table.start.min())):
         return ["standby"]
-    if any(each.stacks and each.begin < end and each.end > begin for each in process.traces):
+    if any(each.stacks and each.start < end and each.end > start for each in process.traces):
         state = "stacks"
     elif Kind.PROFILED in kinds:
         state = "profiled"
@@ -326,11 +330,11 @@ def _state(process: Process, begin: int, end: int, way: str) -> list[str]:
         state = "lines"
     elif Kind.UNWATCHED in kinds:
         state = "off"
-    elif any(each.begin < end and each.end > begin for each in process.caught):
+    elif any(each.start < end and each.end > start for each in process.caught):
         state = "caught"
     else:
-        discovered = table.begin[table.kind == Kind.DISCOVERY]
-        state = "plain" if len(discovered) and begin > int(np.min(discovered)) else "start"
+        discovered = table.start[table.kind == Kind.DISCOVERY]
+        state = "plain" if len(discovered) and start > int(np.min(discovered)) else "start"
     return [state, "attached"] if way == ATTACHED else [state]
 
 

@@ -22,7 +22,7 @@ MEMORY = 1 << 30
 """Bytes that a reader may take beyond what the process has."""
 CHUNK = 2000
 """Inputs of one child process."""
-FAULTS_SHOWN = 20
+FAULTS_DISPLAYED = 20
 
 
 class HangError(Exception):
@@ -51,18 +51,18 @@ def damaged(target: Target, seed: int, number: int) -> tuple[str, bytes]:
 def fuzz(target: Target, seed: int, seconds: float, most: int, first: int = 0) -> Fuzzed:
     """Reads damaged files until `seconds` or `most` inputs are over."""
     fuzzed, until, number = Fuzzed(target.name), time.monotonic() + seconds, first
-    while number < first + most and time.monotonic() < until and len(fuzzed.faults) < FAULTS_SHOWN:
+    while number < first + most and time.monotonic() < until and len(fuzzed.faults) < FAULTS_DISPLAYED:
         number = _in_a_child(target, seed, number, min(CHUNK, first + most - number), until, fuzzed)
     return fuzzed
 
 
-def _in_a_child(target: Target, seed: int, begin: int, count: int, until: float, fuzzed: Fuzzed) -> int:
+def _in_a_child(target: Target, seed: int, start: int, count: int, until: float, fuzzed: Fuzzed) -> int:
     """Adds what a child finds. Returns the number of the next input; a child that dies has died of its last one."""
     ours, theirs = multiprocessing.Pipe(duplex=False)
-    child = multiprocessing.get_context("fork").Process(target=_child, args=(target, seed, begin, count, until, theirs))
+    child = multiprocessing.get_context("fork").Process(target=_child, args=(target, seed, start, count, until, theirs))
     child.start()
     theirs.close()
-    number = begin
+    number = start
     while True:
         try:
             number, result, seconds = ours.recv()
@@ -85,11 +85,11 @@ def _in_a_child(target: Target, seed: int, begin: int, count: int, until: float,
     return number
 
 
-def _child(target: Target, seed: int, begin: int, count: int, until: float, answers: Connection) -> None:
+def _child(target: Target, seed: int, start: int, count: int, until: float, answers: Connection) -> None:
     limit = _size() + MEMORY
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     signal.signal(signal.SIGPROF, _hang)
-    for number in range(begin, begin + count):
+    for number in range(start, start + count):
         if time.monotonic() > until:
             return
         name, data = damaged(target, seed, number)

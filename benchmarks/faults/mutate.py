@@ -62,8 +62,8 @@ def repeat(data: bytes, draw: random.Random) -> bytes:
 
 def number(data: bytes, draw: random.Random) -> bytes:
     """A number, or whatever looks like one, becomes another value."""
-    begin = _place(data, draw)
-    found = NUMBER.search(data, begin) or NUMBER.search(data)
+    start = _place(data, draw)
+    found = NUMBER.search(data, start) or NUMBER.search(data)
     return overwrite(data, draw) if found is None else data[: found.start()] + draw.choice(VALUES) + data[found.end() :]
 
 

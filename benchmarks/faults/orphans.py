@@ -17,7 +17,7 @@ from typing import Any
 import psutil
 
 from benchmarks.started import STEPTIME
-from steptime.launcher import keeper
+from steptime.launcher import watchdog
 
 JOB = Path(__file__).parent / "orphans_job.py"
 VERBS = {
@@ -84,8 +84,8 @@ def _killed(place: Path, number: int, verb: str, after: float, target: Sequence[
         before = _living(place.name)
         trial.kill()
         trial.wait()
-    begin = time.monotonic()
-    while (left := _living(place.name)) and time.monotonic() < begin + PATIENCE:
+    start = time.monotonic()
+    while (left := _living(place.name)) and time.monotonic() < start + PATIENCE:
         time.sleep(0.02)
     faults = [f"{process.pid} ({' '.join(process.cmdline())[:80]}) lives on, {process.status()}" for process in left]
     faults += [f"{path.relative_to(place)} is left" for path in _workspaces(place)]
@@ -97,7 +97,7 @@ def _killed(place: Path, number: int, verb: str, after: float, target: Sequence[
         shutil.rmtree(path, ignore_errors=True)
     lived = [process for process in before if process.pid != trial.pid]
     stopped = sum(status == psutil.STATUS_STOPPED for status in before.values())
-    return KilledTrial(number, verb, after, len(lived), stopped, time.monotonic() - begin, tuple(faults))
+    return KilledTrial(number, verb, after, len(lived), stopped, time.monotonic() - start, tuple(faults))
 
 
 def _living(mark: str) -> dict[psutil.Process, str]:
@@ -106,7 +106,7 @@ def _living(mark: str) -> dict[psutil.Process, str]:
     for process in psutil.process_iter():
         try:
             words, status = process.cmdline(), process.status()
-            marked = (*words, process.environ().get("TMPDIR", "") if keeper.__file__ in words else "")
+            marked = (*words, process.environ().get("TMPDIR", "") if watchdog.__file__ in words else "")
         except psutil.Error:
             continue
         ours = any(mark in word for word in marked)

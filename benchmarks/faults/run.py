@@ -41,7 +41,7 @@ def main() -> None:
     found: dict[str, Any] = {}
     with tempfile.TemporaryDirectory(dir=IN_MEMORY if IN_MEMORY.is_dir() else None) as folder:
         if "kills" in options.only:
-            kills = shown(kill_jobs(Path(folder), options.seed, options.kills, options.first))
+            kills = displayed(kill_jobs(Path(folder), options.seed, options.kills, options.first))
             found[f"kills from {options.first}"] = {"kills": [asdict(kill) for kill in kills]}
         if "descriptors" in options.only:
             jobs = close_descriptors(Path(folder), options.seed, options.descriptors, options.first)
@@ -99,7 +99,7 @@ def arguments() -> argparse.Namespace:
     return options
 
 
-def shown(kills: Any) -> Sequence[Kill]:
+def displayed(kills: Any) -> Sequence[Kill]:
     """All of them; a line for each fault at once."""
     found = []
     for kill in kills:

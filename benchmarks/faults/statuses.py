@@ -80,7 +80,7 @@ def table(found: Sequence[Mapping[str, Any]]) -> list[str]:
     lines = ["\n| streams | ends | jobs that trained | statuses that differ |", "|---|---|---|---|"]
     for streams in dict.fromkeys(each["streams"] for each in found):
         mine = [each for each in found if each["streams"] == streams]
-        shown = f"`{streams}`" if streams else "open"
+        displayed = f"`{streams}`" if streams else "open"
         trained = sum(bool(each["steps"]) for each in mine)
-        lines.append(f"| {shown} | {', '.join(each['end'] for each in mine)} | {trained} | {len(faults(mine))} |")
+        lines.append(f"| {displayed} | {', '.join(each['end'] for each in mine)} | {trained} | {len(faults(mine))} |")
     return lines

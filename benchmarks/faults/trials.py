@@ -128,17 +128,17 @@ def _tried(folder: Path, number: int, layer: Layer, actions: tuple[str, ...], dr
     job = _make(folder, actions, draw)
     before = _state(folder / "user")
     with patch.object(containment, "overlays_work", containment.overlays_work if layer is Layer.OVERLAY else _none):
-        stand = Workspace((sys.executable, "train.py"), folder / "trial", job, keep=True)
-        ground = ground_of(stand)
+        workspace = Workspace((sys.executable, "train.py"), folder / "trial", job, keep=True)
+        ground = ground_of(workspace)
         options = VariantOptions(steps=3, warm_up=3)
-        run = execute(stand, ScheduledRun(Variant("baseline"), 0, 0, 0, options, rehearsal=True, deadline=120))
-        leave(stand)
+        run = execute(workspace, ScheduledRun(Variant("baseline"), 0, 0, 0, options, rehearsal=True, deadline=120))
+        leave(workspace)
     after = _state(folder / "user")
     changed = sorted(name for name in {*before, *after} if before.get(name) != after.get(name))
     faults = [f"changed: {name}" for name in changed]
     if run.failure:
         faults.append(f"did not run: {run.failure}")
-    elif (done := (stand.folder / "variants" / run.folder / OUTPUT).read_text().count("did ")) < len(actions):
+    elif (done := (workspace.folder / "variants" / run.folder / OUTPUT).read_text().count("did ")) < len(actions):
         faults.append(f"did {done} of {len(actions)} actions")
     if ground.layer is not layer:
         faults.append(f"this machine does not permit {layer.value}")

@@ -68,11 +68,13 @@ def compared(job: str, wanted: argparse.Namespace) -> dict[str, Any]:
         steptime("run", "--quiet", "--recording", str(recording), "--", sys.executable, str(ROOT / job))
     found = {}
     for name, budget, most in (("five", wanted.budget, USUAL), ("all", wanted.long, ALL)):
-        told = folder / name / NAME
-        told.parent.mkdir(parents=True, exist_ok=True)
-        if not told.exists():
-            steptime("try", "--quiet", "--budget", budget, "--max-trials", str(most), "-o", str(told), str(recording))
-        found[name] = outcome(read_results(told.parent))
+        reported = folder / name / NAME
+        reported.parent.mkdir(parents=True, exist_ok=True)
+        if not reported.exists():
+            steptime(
+                "try", "--quiet", "--budget", budget, "--max-trials", str(most), "-o", str(reported), str(recording)
+            )
+        found[name] = outcome(read_results(reported.parent))
     return found
 
 

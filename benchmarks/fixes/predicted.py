@@ -30,7 +30,7 @@ from steptime.errors import SteptimeError
 from steptime.recording.load import load
 from steptime.trials.conduct import TrialRunner
 from steptime.trials.containment import Workspace
-from steptime.trials.plan import plan_for, plan_variants, stand_for
+from steptime.trials.plan import plan_for, plan_variants, workspace_for
 from steptime.trials.results import Plan, append_result, read_results
 from steptime.trials.trial import BASELINE, Run, TrialVerdict, Variant
 
@@ -44,8 +44,8 @@ BROKEN = frozenset({TrialVerdict.FAILED, TrialVerdict.NOT_EXERCISED})
 class Exact(TrialRunner):
     """A trial in which nothing is decided before so many rounds."""
 
-    def __init__(self, stand: Workspace, plan: Plan, runs: tuple[Run, ...], rounds: int) -> None:
-        super().__init__(stand, plan, runs)
+    def __init__(self, workspace: Workspace, plan: Plan, runs: tuple[Run, ...], rounds: int) -> None:
+        super().__init__(workspace, plan, runs)
         self.rounds = rounds
 
     def _settled(self, stage: int, variant: Variant) -> bool:
@@ -68,7 +68,7 @@ def measure(job: Planted, folder: Path, rounds: int) -> dict[str, Any]:
         judgements = bench.conduct(0, variants)
         runs = [run for run in bench.runs if not run.rehearsal]
         peaks = peaks_of(recording)
-        result |= steadiness(read_results(bench.stand.folder), recording)
+        result |= steadiness(read_results(bench.workspace.folder), recording)
         result |= {
             "baselines": means_of(BASELINE, runs),
             "other_cpu": max((run.load.other_cpu for run in runs), default=0.0),
@@ -98,8 +98,8 @@ def bench_of(folder: Path, recording: Path, variants: tuple[Variant, ...], step:
     if not folder.exists():
         folder.mkdir(parents=True)
         append_result(folder, plan=plan)
-    stand = stand_for(known.manifest, recording, folder, uncontained=False)
-    return Exact(stand, plan, read_results(folder).runs, rounds)
+    workspace = workspace_for(known.manifest, recording, folder, uncontained=False)
+    return Exact(workspace, plan, read_results(folder).runs, rounds)
 
 
 # -- the report -------------------------------------------------------------------------------------------------------
@@ -194,10 +194,10 @@ def main() -> None:
                 continue
             with path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(result) + "\n")
-            told = (
+            reported = (
                 ", ".join(f"{variant['code']} {error(variant):+.0%}" for _, variant in measured([result])) or "nothing"
             )
-            print(f"{job.name} {number}: {told}, {result['seconds']:.0f} s", flush=True)
+            print(f"{job.name} {number}: {reported}, {result['seconds']:.0f} s", flush=True)
 
 
 if __name__ == "__main__":

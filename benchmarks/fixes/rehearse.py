@@ -23,7 +23,7 @@ from steptime.trials.containment import Workspace
 from steptime.trials.execute import ScheduledRun, execute
 from steptime.trials.judge import judge
 from steptime.trials.patch import make_patch
-from steptime.trials.plan import edits_of, plan_variants, script_of, stand_for, writable
+from steptime.trials.plan import edits_of, plan_variants, script_of, workspace_for, writable
 from steptime.trials.trial import BASELINE, Run, Variant
 
 LINES = "rehearsed.jsonl"
@@ -47,10 +47,10 @@ def rehearse(job: Planted, folder: Path) -> dict[str, Any]:
     chosen = next((variant for variant in variants if variant.proposal in job.right), None)
     if chosen is None:
         return result
-    stand = stand_for(load(recording).manifest, recording, folder / job.name / "rehearsal", uncontained=False)
-    runs = [one(stand, variant, number) for number, variant in enumerate((Variant(BASELINE), chosen))]
+    workspace = workspace_for(load(recording).manifest, recording, folder / job.name / "rehearsal", uncontained=False)
+    runs = [one(workspace, variant, number) for number, variant in enumerate((Variant(BASELINE), chosen))]
     judgement = judge(chosen, runs)
-    patch = make_patch(edits_of(chosen, variants, proposals), stand.directory, script_of(stand.command))
+    patch = make_patch(edits_of(chosen, variants, proposals), workspace.directory, script_of(workspace.command))
     result |= {
         "label": chosen.label,
         "changes": [change.detail for change in runs[1].changes],
@@ -64,14 +64,14 @@ def rehearse(job: Planted, folder: Path) -> dict[str, Any]:
     if patch.files or patch.environment:
         variables = (Change("environment", arguments=patch.environment),) if patch.environment else ()
         patched = tuple((str(path), text) for path, _, text in patch.files)
-        run = one(stand, Variant("patch", variables, sources=patched), 2)
+        run = one(workspace, Variant("patch", variables, sources=patched), 2)
         result["patch_failure"] = run.failure
         result["patch_losses"] = losses_agree(runs[1], run)
     return result
 
 
-def one(stand: Workspace, variant: Variant, position: int) -> Run:
-    return execute(stand, ScheduledRun(variant, 0, 0, position, OPTIONS, rehearsal=True))
+def one(workspace: Workspace, variant: Variant, position: int) -> Run:
+    return execute(workspace, ScheduledRun(variant, 0, 0, position, OPTIONS, rehearsal=True))
 
 
 def losses_agree(change: Run, patch: Run) -> str:
@@ -99,8 +99,8 @@ def report(results: list[dict[str, Any]]) -> str:
         first = result["findings"][0] if result["findings"] else "–"
         wanted = " or ".join(result["right"]) or "none"
         if "label" not in result:
-            told = "not proposed" if result["right"] else f"proposed: {' '.join(result['proposed']) or 'nothing'}"
-            lines.append(f"| {result['job']} | {first} | {wanted} | {told} | | | |")
+            reported = "not proposed" if result["right"] else f"proposed: {' '.join(result['proposed']) or 'nothing'}"
+            lines.append(f"| {result['job']} | {first} | {wanted} | {reported} | | | |")
             continue
         acted = result["failure"] or "; ".join(result["changes"])
         kept = "kept" if result["verdict"] == "undecided" else result["verdict"]

@@ -40,7 +40,7 @@ def measure(job: Planted, folder: Path, budget: str, most: int) -> dict[str, Any
     recording = record(job, folder)
     recorded = time.monotonic()
     words = ["--quiet", "--json", "--max-trials", str(most), "--budget", budget, str(recording)]
-    told = steptime("try", *words, environment=ONE_THREAD)
+    reported = steptime("try", *words, environment=ONE_THREAD)
     result = {
         "job": job.name,
         "right": job.right,
@@ -51,8 +51,8 @@ def measure(job: Planted, folder: Path, budget: str, most: int) -> dict[str, Any
         "try_seconds": round(time.monotonic() - recorded, 1),
         "variants": [],
     }
-    if told.lstrip().startswith("{"):
-        result |= judged(read(told), recording)
+    if reported.lstrip().startswith("{"):
+        result |= judged(read(reported), recording)
     return result
 
 
@@ -205,10 +205,10 @@ def report(results: list[dict[str, Any]], environment: dict[str, str]) -> str:
         "| job | found first | tried | predicted | measured | verdict | the planted fault |",
         "| --- | --- | --- | --- | --- | --- | --- |",
     ]
-    told: set[str] = set()
+    reported: set[str] = set()
     for result in results:
-        name = f"{result['job']}, again" if result["job"] in told else result["job"]
-        told.add(result["job"])
+        name = f"{result['job']}, again" if result["job"] in reported else result["job"]
+        reported.add(result["job"])
         first = result["findings"][0] if result["findings"] else "–"
         variants = result["variants"] or [None]
         for number, variant in enumerate(variants):
@@ -228,9 +228,9 @@ def cells_of(variant: dict[str, Any] | None) -> str:
 
 def summary(results: list[dict[str, Any]]) -> list[str]:
     outcomes = [(result, outcome(result)) for result in results]
-    planted = [told for result, told in outcomes if result["right"]]
+    planted = [reported for result, reported in outcomes if result["right"]]
     right = planted.count("right")
-    harmful = sum(told == "HARMFUL ADOPTED" for _, told in outcomes)
+    harmful = sum(reported == "HARMFUL ADOPTED" for _, reported in outcomes)
     found = errors(results)
     above = [
         variant for result in results for variant in result["variants"]
@@ -239,7 +239,7 @@ def summary(results: list[dict[str, Any]]) -> list[str]:
     patches = [result for result in results if result.get("patch_speed")]
     lines = [
         f"- Right fix adopted: {right} of {len(planted)}; others: "
-        + (", ".join(sorted(told for told in planted if told != "right")) or "none")
+        + (", ".join(sorted(reported for reported in planted if reported != "right")) or "none")
         + ".",
         f"- Harmful fixes adopted: {harmful}.",
         f"- Other programs used up to {max((each.get('other_cpu', 0.0) for each in results), default=0.0):.1f} CPUs "
@@ -263,14 +263,16 @@ def summary(results: list[dict[str, Any]]) -> list[str]:
             f"first (median of {len(twice)}), which is as near as a prediction could be shown to be."
         )
     if steady := [result for result in results if result.get("control")]:
-        lines.append(steadiness_told(steady))
+        lines.append(steadiness_reported(steady))
     if patches:
-        told = ", ".join(f"{each['job']} {each['patch_speed'][0]:.2f}× ({each['patch_verdict']})" for each in patches)
-        lines.append(f"- Patches that were run by themselves: {told}.")
+        reported = ", ".join(
+            f"{each['job']} {each['patch_speed'][0]:.2f}× ({each['patch_verdict']})" for each in patches
+        )
+        lines.append(f"- Patches that were run by themselves: {reported}.")
     return lines
 
 
-def steadiness_told(results: list[dict[str, Any]]) -> str:
+def steadiness_reported(results: list[dict[str, Any]]) -> str:
     """What no prediction can be nearer than."""
     controls = [abs(result["control"][0] - 1) for result in results]
     against = sorted(result["as_recorded"] for result in results)

@@ -18,7 +18,7 @@ from typing import Any
 import jinja2
 
 from steptime.advice.rule import Finding, Weight
-from steptime.callables.bench import Bench, Wishes, bench_here
+from steptime.callables.bench import Bench, BenchOptions, bench_here
 from steptime.callables.sheet import as_text
 from steptime.callables.text import badge, headline, sheet_of, tables as bench_tables
 from steptime.compare.compare import compare
@@ -303,10 +303,10 @@ def bench(
         named[name if name not in named else f"{name} #{len(named) + 1}"] = each
     given = inputs if callable(inputs) or not inputs else (lambda: inputs)
     settings = tuple((tuple(shape),) for shape in shapes)
-    wishes = Wishes(
+    options = BenchOptions(
         tuple(named), "", settings, tuple(dtypes), tuple(modes), device, backward, cold, seconds, processes=1
     )
-    return Benched(bench_here(named, given or None, wishes))
+    return Benched(bench_here(named, given or None, options))
 
 
 def load(path: str | os.PathLike[str], *more: str | os.PathLike[str]) -> Any:
@@ -325,15 +325,15 @@ def load(path: str | os.PathLike[str], *more: str | os.PathLike[str]) -> Any:
 
 def _in_tables(title: str, sentence: str, tables: Iterable[Table], next_: str, only: Sequence[str] = ()) -> str:
     """The first rows of each table as HTML with nothing but inline style. only: columns by name, () for all."""
-    shown = []
+    displayed = []
     for table in tables:
         kept = [place for place, column in enumerate(table.columns) if not only or column.raw in only]
         rows = [[(row[place].short or row[place].text, table.columns[place].number) for place in kept]
                 for row in table.rows[:ROWS]]  # fmt: skip
         if rows:
             titles = [(table.columns[place].title, table.columns[place].number) for place in kept]
-            shown.append((table.title, titles, rows, len(table.rows) + table.hidden - len(rows)))
-    return _html("tables", title=one_line(title), sentence=sentence, tables=shown, next=next_)
+            displayed.append((table.title, titles, rows, len(table.rows) + table.hidden - len(rows)))
+    return _html("tables", title=one_line(title), sentence=sentence, tables=displayed, next=next_)
 
 
 def first_screen(report: Report) -> str:
@@ -351,7 +351,7 @@ def first_screen(report: Report) -> str:
         step=format_duration(step.duration.value),
         interval=_interval(report),
         falls=fall.falls if fall is not None else (),
-        findings=[_told(each, step.duration.value) for each in process.findings[:FIRST]],
+        findings=[_reported(each, step.duration.value) for each in process.findings[:FIRST]],
         next=report.next_command,
         tones=TONES,
         grey=GREY,
@@ -366,7 +366,7 @@ def _interval(report: Report) -> str:
     return f"95 % interval {low} to {high}, {step.steady} steady steps"
 
 
-def _told(finding: Finding, step: float) -> dict[str, str]:
+def _reported(finding: Finding, step: float) -> dict[str, str]:
     saving = finding.savings
     share = f" ({format_share(saving.value / step)})" if saving is not None and step else ""
     place = ""

@@ -35,7 +35,7 @@ class Recorded:
         self._recording = OwnRecording(None)
         self._numbers: Any = None
 
-    def _begin(self, folder: Folder = None) -> None:
+    def _start(self, folder: Folder = None) -> None:
         self._recording = record(self._folder if folder is None else folder, profile=self._profile)
 
     def _log(self, writer: Any, step: Callable[[], int] | None = None) -> None:
@@ -66,7 +66,7 @@ def _lightning() -> type:
                 named = self._folder
                 if named is None and trainer.world_size > 1:  # ranks have different parents here
                     named = trainer.strategy.broadcast(str(shared_name()))
-                self._begin(named)
+                self._start(named)
 
         def on_train_start(self, trainer: Any, pl_module: Any) -> None:
             """The loggers are there."""
@@ -98,11 +98,11 @@ def _hugging_face() -> type:
 
         def on_init_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
             """Before loaders and optimizers are made."""
-            self._begin()
+            self._start()
 
         def on_train_begin(self, args: Any, state: Any, control: Any, **others: Any) -> None:
             """The reporting has begun."""
-            self._begin()
+            self._start()
             self._log(None, lambda: int(state.global_step))
 
         def on_step_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
@@ -132,7 +132,7 @@ def _accelerate() -> type:
         def __init__(self, folder: Folder = None, *, every: float = 10.0, profile: bool = True) -> None:
             super().__init__(folder, every=every, profile=profile)
             self._latest: int | None = None
-            self._begin()
+            self._start()
             self._log(None, lambda: self._numbers.steps if self._latest is None else self._latest)
 
         @property
@@ -168,7 +168,7 @@ def _keras() -> type:
 
         def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
             """Before the loader's iterator is made."""
-            self._begin()
+            self._start()
             self._log(_Writer(lambda values, step: self._values.update(values)))
 
         def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:

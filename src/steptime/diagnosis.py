@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from steptime.advice.companion_evidence import told_counters, with_compile_logs, with_counters
-from steptime.advice.rank_evidence import located
+from steptime.advice.companion_evidence import reported_counters, with_compile_logs, with_counters
+from steptime.advice.rank_evidence import with_straggler_site
 from steptime.advice.trace_evidence import look_at_trace
 from steptime.analysis.breakdown import device_of
 from steptime.analysis.device_activity import nothing_in
@@ -27,7 +27,7 @@ from steptime.analysis.stragglers.fleet import (
     reduce_all,
     reduce_processes,
 )
-from steptime.analysis.stragglers.straggler import beside_link, compare, telling
+from steptime.analysis.stragglers.straggler import compare, informative, with_link
 from steptime.analysis.stragglers.summary import RankSummary
 from steptime.analysis.timeline import Mode
 from steptime.analysis.trace_steps import whole_steps
@@ -61,7 +61,7 @@ MOST_PROBLEMS = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Beside:
+class CompanionFiles:
     """What other tools wrote of the same job. compile_logs: the folder of torch.compile's; counters: Nsight Compute's
     CSV, or a folder of such. None: what lies in the recording, or beside the traces, if it has a kernel of theirs."""
 
@@ -69,7 +69,7 @@ class Beside:
     counters: Path | None = None
 
 
-NOTHING_GIVEN = Beside()
+NO_COMPANIONS = CompanionFiles()
 
 
 def diagnose_paths(
@@ -80,7 +80,7 @@ def diagnose_paths(
     engine: str | None = None,
     workers: int | None = None,
     pictures: bool = True,
-    beside: Beside = NOTHING_GIVEN,
+    companions: CompanionFiles = NO_COMPANIONS,
 ) -> Report:
     """The report of a recording, of traces (of one job), or of a report that was saved as JSON.
 
@@ -88,7 +88,7 @@ def diagnose_paths(
     ranks are reduced (`stragglers.fleet`: LOCAL or RAY); None: here, one by one, and in worker processes where there
     are more than DETAILED_RANKS. workers: of the engine, by default as many as there are CPUs. pictures: whether a
     trace's report has a step's timeline and memory over time, which no text shows, and which take a third of the time.
-    beside: what other tools wrote of the same job.
+    companions: what other tools wrote of the same job.
     """
     first = Path(paths[0])
     if len(paths) == 1 and json.is_report(first):
@@ -98,26 +98,26 @@ def diagnose_paths(
         if not recording:
             reason = f"{first} was judged by a number that it prints: no step was recorded."
             raise RecordingError("no-recording", reason)
-        return with_trials(_diagnose_recording(Path(recording), recording, engine, workers, beside), first)
+        return with_trials(_diagnose_recording(Path(recording), recording, engine, workers, companions), first)
     if len(paths) == 1 and not is_traces(paths[0]):
-        return with_trials(_diagnose_recording(first, paths[0], engine, workers, beside), newest_trial(first))
+        return with_trials(_diagnose_recording(first, paths[0], engine, workers, companions), newest_trial(first))
     folder = next((path for path in paths if Path(path).is_dir() and not is_traces(path)), None)
     if folder is not None:
         raise UsageError("several-recordings", f"{folder} is a recording among several paths: give one alone.")
     source, found = " ".join(map(shlex.quote, paths)), gather(paths, max_size=max_size)
     if engine is None and len(found.ranks) <= DETAILED_RANKS:
         traces = (linked(read_rank(rank, max_size=max_size, cache=cache)) for rank in found.ranks)
-        return diagnose_traces(_at_one_time(traces), source, found.problems, pictures=pictures, beside=beside)
+        return diagnose_traces(_at_one_time(traces), source, found.problems, pictures=pictures, companions=companions)
     reduced = reduce_all(found.ranks, engine=engine or LOCAL, workers=workers, max_size=max_size, cache=cache)
     summaries, problems = _summaries(reduced), _problems(reduced)
     numbers = {each.summary.rank: each.number for each in reduced if each.summary is not None}
     comparison = compare(summaries)
-    chosen = telling(comparison) if comparison is not None else tuple(numbers)
+    chosen = informative(comparison) if comparison is not None else tuple(numbers)
     read = ((numbers[rank], read_rank(found.ranks[numbers[rank]], max_size=max_size, cache=cache)) for rank in chosen)
     results = [result for number, trace in read if (result := analyse_trace(trace, number, detailed=pictures))]
     if not results:
         raise NothingMeasuredError("trace-without-steps", problems[0] if problems else "There is no trace: no step.")
-    return combine(results, source, (*found.problems, *problems[:MOST_PROBLEMS]), summaries, beside)
+    return combine(results, source, (*found.problems, *problems[:MOST_PROBLEMS]), summaries, companions)
 
 
 def _at_one_time(traces: Iterable[Trace]) -> Iterator[Trace]:
@@ -128,8 +128,8 @@ def _at_one_time(traces: Iterable[Trace]) -> Iterator[Trace]:
         if first is None and len(trace.events):
             first = trace
         elif first is not None and len(trace.events) and None in (first.world_size, trace.world_size):
-            begin = max(each.events.begin.min() for each in (first, trace))
-            if begin >= min(each.events.end.max() for each in (first, trace)):
+            start = max(each.events.start.min() for each in (first, trace))
+            if start >= min(each.events.end.max() for each in (first, trace)):
                 raise mixed(f"{first.path} and {trace.path} were recorded one after the other, not at one time")
         yield trace
 
@@ -143,16 +143,18 @@ def with_elsewhere(
     trace = read_rank(rank, max_size=max_size, cache=cache)
     here = look_up(device_of(trace))
     if devices and here is None:
-        said = f"The device of {path}, {device_of(trace)}, is in no datasheet that is known: --on compares datasheets."
-        raise UsageError("unknown-device", said)
+        message = (
+            f"The device of {path}, {device_of(trace)}, is in no datasheet that is known: --on compares datasheets."
+        )
+        raise UsageError("unknown-device", message)
     trace, whole = whole_steps(trace)
     steps = look_at_trace(trace, whole.boundaries, here).steps
     wanted: list[Machine | None] = [*map(_datasheet, devices)] or [None]
     found = tuple(each for device in wanted if (each := elsewhere(steps, device, link)) is not None)
     first = report.processes[0]
     if not found or first.case.replay is None:
-        said = f"{path} cannot be replayed: it holds no step with kernels and the host that launched them."
-        raise NothingMeasuredError("trace-without-steps", said)
+        message = f"{path} cannot be replayed: it holds no step with kernels and the host that launched them."
+        raise NothingMeasuredError("trace-without-steps", message)
     case = replace(first.case, replay=replace(first.case.replay, elsewhere=found))
     return replace(report, processes=(replace(first, case=case), *report.processes[1:]))
 
@@ -160,8 +162,8 @@ def with_elsewhere(
 def _datasheet(name: str) -> Machine:
     found = look_up(name)
     if found is None:
-        said = f"{name} is in no datasheet that is known. Known are: {', '.join(NAMES)}."
-        raise UsageError("unknown-device", said)
+        message = f"{name} is in no datasheet that is known. Known are: {', '.join(NAMES)}."
+        raise UsageError("unknown-device", message)
     return found
 
 
@@ -183,7 +185,7 @@ def diagnose_anywhere(
     engine: str | None = None,
     workers: int | None = None,
     pictures: bool = True,
-    beside: Beside = NOTHING_GIVEN,
+    companions: CompanionFiles = NO_COMPANIONS,
 ) -> Report:
     """The same, also of what lies behind URLs, which is copied here for as long as it is read."""
     with fetched(paths) as local:
@@ -194,7 +196,7 @@ def diagnose_anywhere(
             engine=engine,
             workers=workers,
             pictures=pictures,
-            beside=beside,
+            companions=companions,
         )
     if local == paths:
         return report
@@ -207,7 +209,7 @@ def diagnose_traces(
     problems: tuple[str, ...] = (),
     *,
     pictures: bool = True,
-    beside: Beside = NOTHING_GIVEN,
+    companions: CompanionFiles = NO_COMPANIONS,
 ) -> Report:
     """The report of traces, one for each rank, analysed one by one. problems: what was said while they were looked
     for. Raises NothingMeasuredError where none of them has a step."""
@@ -221,28 +223,32 @@ def diagnose_traces(
     if not results:
         raise NothingMeasuredError("trace-without-steps", empty[0] if empty else "There is no trace: no step.")
     if len(results) > 1:
-        results = [replace(each, problems=tuple(f"{each.name}: {said}" for said in each.problems)) for each in results]
-    return combine(results, source, (*problems, *empty), beside=beside)
+        results = [
+            replace(each, problems=tuple(f"{each.name}: {message}" for message in each.problems)) for each in results
+        ]
+    return combine(results, source, (*problems, *empty), companions=companions)
 
 
-def _diagnose_recording(path: Path, source: str, engine: str | None, workers: int | None, beside: Beside) -> Report:
+def _diagnose_recording(
+    path: Path, source: str, engine: str | None, workers: int | None, companions: CompanionFiles
+) -> Report:
     contents = look_into(path)
     own = path / COMPILE_LOGS
-    beside = replace(beside, compile_logs=beside.compile_logs or (own if own.is_dir() else None))
+    companions = replace(companions, compile_logs=companions.compile_logs or (own if own.is_dir() else None))
     if engine is None and len(contents.folders) <= DETAILED_RANKS:
-        return diagnose(load_whole(contents), source, beside)
+        return diagnose(load_whole(contents), source, companions)
     reduced = reduce_processes(contents, engine=engine or LOCAL, workers=workers)
     comparison = compare(_summaries(reduced))
     if comparison is None:
-        return diagnose(load_whole(contents), source, beside)
-    recording = _of_ranks(contents, reduced, telling(comparison))
+        return diagnose(load_whole(contents), source, companions)
+    recording = _of_ranks(contents, reduced, informative(comparison))
     on_host = hosts(reduced)
     results = [
         analyse_process(recording, process, lay_out_whole(process), on_host=on_host[process.facts.host], detailed=True)
         for process in recording.processes
     ]
     results = [replace(result, problems=()) for result in results]  # the map step has said them
-    return combine(results, source, recording.problems, _summaries(reduced), beside)
+    return combine(results, source, recording.problems, _summaries(reduced), companions)
 
 
 def _of_ranks(contents: Contents, reduced: Sequence[ReducedProcess], ranks: Iterable[int]) -> Recording:
@@ -253,12 +259,12 @@ def _of_ranks(contents: Contents, reduced: Sequence[ReducedProcess], ranks: Iter
     return Recording(contents.path, contents.manifest, tuple(processes), contents.telemetry, problems)
 
 
-def diagnose(recording: Recording, source: str, beside: Beside = NOTHING_GIVEN) -> Report:
+def diagnose(recording: Recording, source: str, companions: CompanionFiles = NO_COMPANIONS) -> Report:
     """The report of a recording. Raises NothingMeasuredError when no process took enough steps."""
     results, seen, on_host = list[RankResult](), 0, hosts(recording.processes)
     for process, layout in _trainers(recording):
         steps = layout.timeline.steps
-        seen = max(seen, len(steps.begin))
+        seen = max(seen, len(steps.start))
         if steps.steady.sum() >= LEAST_STEPS:
             count, detailed = on_host[process.facts.host], len(results) < DETAILED_RANKS
             results.append(analyse_process(recording, process, layout, on_host=count, detailed=detailed))
@@ -271,7 +277,7 @@ def diagnose(recording: Recording, source: str, beside: Beside = NOTHING_GIVEN) 
     # Of several programs of one process, or several processes of one rank, what trained longest speaks for it.
     places = list(dict.fromkeys(each.place for each in results))
     results.sort(key=lambda each: (places.index(each.place), -sum(each.steady)))
-    report = combine(results, source, recording.problems, beside=beside)
+    report = combine(results, source, recording.problems, companions=companions)
     return replace(report, environment=replace(report.environment, ranks=len(recording.processes)))
 
 
@@ -297,7 +303,7 @@ def _summaries(reduced: Sequence[Reduced | ReducedProcess]) -> list[RankSummary]
 
 
 def _problems(reduced: Sequence[Reduced | ReducedProcess]) -> tuple[str, ...]:
-    return tuple(said for each in reduced for said in each.told)
+    return tuple(message for each in reduced for message in each.reported)
 
 
 def _with_compile_logs(result: RankResult, folder: Path | None) -> RankResult:
@@ -316,10 +322,10 @@ def _with_counters(result: RankResult, given: Path | None) -> RankResult:
         return result
     measured = read_counters(files)
     case = with_counters(result.case, measured)
-    said = told_counters(case, len(measured), str(given or files[0]))
+    message = reported_counters(case, len(measured), str(given or files[0]))
     if any(use.counters is not None for use in case.kernels):
-        return replace(result, case=case, notes=(*result.notes, said))
-    return replace(result, problems=(*result.problems, said)) if given is not None else result
+        return replace(result, case=case, notes=(*result.notes, message))
+    return replace(result, problems=(*result.problems, message)) if given is not None else result
 
 
 def combine(
@@ -327,18 +333,18 @@ def combine(
     source: str,
     problems: tuple[str, ...],
     summaries: Sequence[RankSummary] | None = None,
-    beside: Beside = NOTHING_GIVEN,
+    companions: CompanionFiles = NO_COMPANIONS,
 ) -> Report:
     """The report of a job. results: of its ranks, or of those of a large job that say most; processes that know no
     rank are compared with none. problems: what was damaged or left out. summaries: of all ranks, None for those of the
-    results. beside: as in `diagnose_paths`."""
-    results = [_with_compile_logs(each, beside.compile_logs) for each in results]
-    results = [_with_counters(each, beside.counters) for each in results]
+    results. companions: as in `diagnose_paths`."""
+    results = [_with_compile_logs(each, companions.compile_logs) for each in results]
+    results = [_with_counters(each, companions.counters) for each in results]
     ranked = {each.rank: each for each in reversed(results) if each.rank is not None}
     known = summaries if summaries is not None else [each.summary for each in reversed(ranked.values())]
-    compared = beside_link(compare(known), results[0].machine)
-    ranks: RankComparison | None = located(compared, {rank: each.case for rank, each in ranked.items()})
-    said = (*problems, *(said for each in results for said in each.problems))
-    said += (*(ranks.notes if ranks is not None else ()), *missing_ranks([summary.world for summary in known]))
+    compared = with_link(compare(known), results[0].machine)
+    ranks: RankComparison | None = with_straggler_site(compared, {rank: each.case for rank, each in ranked.items()})
+    message = (*problems, *(message for each in results for message in each.problems))
+    message += (*(ranks.notes if ranks is not None else ()), *missing_ranks([summary.world for summary in known]))
     environment = replace(results[0].environment, ranks=len(summaries if summaries is not None else results))
-    return compose(source, environment, tuple(each.report(ranks) for each in results), said, ranks)
+    return compose(source, environment, tuple(each.report(ranks) for each in results), message, ranks)

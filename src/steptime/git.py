@@ -56,17 +56,17 @@ def ask_git(
     *words: str,
     given: bytes = b"",
     over: Callable[[], bool] = lambda: False,
-    ceiling: Path | None = None,
+    topmost: Path | None = None,
 ) -> subprocess.CompletedProcess[bytes]:
     """What Git answers in a folder. given: to its standard input. over: whether nobody wants the answer any more.
-    ceiling: a folder in which, and above which, no repository counts. Raises OSError where it cannot be asked, and
+    topmost: a folder in which, and above which, no repository counts. Raises OSError where it cannot be asked, and
     subprocess.TimeoutExpired."""
-    listed = _run(folder, ("config", "--null", "--name-only", "--list"), {}, b"", over, ceiling)
+    listed = _run(folder, ("config", "--null", "--name-only", "--list"), {}, b"", over, topmost)
     names = [name for name in listed.stdout.decode(errors="surrogateescape").split("\0") if FILTER.fullmatch(name)]
     if listed.returncode or any("=" in name or "\n" in name for name in names):  # else -c would set another one
         raise OSError(f"the configuration of the repository in {folder} cannot be used")
     silent = {name: "false" if name.endswith(".required") else "" for name in names}
-    return _run(folder, words, silent, given, over, ceiling)
+    return _run(folder, words, silent, given, over, topmost)
 
 
 def _run(
@@ -75,7 +75,7 @@ def _run(
     settings: dict[str, str],
     given: bytes,
     over: Callable[[], bool],
-    ceiling: Path | None,
+    topmost: Path | None,
 ) -> subprocess.CompletedProcess[bytes]:
     command = ["git", "--no-pager", "--literal-pathspecs", "-C", str(folder)]
     command += [word for name, value in {**PASSIVE, **settings}.items() for word in ("-c", f"{name}={value}")]
@@ -84,28 +84,28 @@ def _run(
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        env=_environment(ceiling),
+        env=_environment(topmost),
         start_new_session=True,  # a Ctrl-C is meant for the job
     ) as git:
         until = time.monotonic() + PATIENCE
         while time.monotonic() < until and not over():
             with contextlib.suppress(subprocess.TimeoutExpired):
-                printed, said = git.communicate(given, timeout=LOOK)
-                return subprocess.CompletedProcess(command, git.returncode, printed, said)
+                printed, message = git.communicate(given, timeout=LOOK)
+                return subprocess.CompletedProcess(command, git.returncode, printed, message)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(git.pid, signal.SIGKILL)
     raise subprocess.TimeoutExpired(command, PATIENCE)
 
 
-def _environment(ceiling: Path | None) -> dict[str, str]:
+def _environment(topmost: Path | None) -> dict[str, str]:
     theirs = {name: value for name, value in os.environ.items() if not name.startswith("GIT_") or name.startswith(KEPT)}
-    return {**theirs, **OURS, **({"GIT_CEILING_DIRECTORIES": str(ceiling)} if ceiling is not None else {})}
+    return {**theirs, **OURS, **({"GIT_CEILING_DIRECTORIES": str(topmost)} if topmost is not None else {})}
 
 
 def filtered(folder: Path, paths: Iterable[str]) -> frozenset[str]:
     """Those of the paths, relative to the folder, that a filter stands before: what lies in the folder is not what Git
     keeps. Raises what `ask_git` raises."""
     given = "".join(f"{path}\0" for path in paths).encode(errors="surrogateescape")
-    told = ask_git(folder, "check-attr", "-z", "--stdin", "filter", given=given)
-    words = told.stdout.decode(errors="surrogateescape").split("\0")
+    reported = ask_git(folder, "check-attr", "-z", "--stdin", "filter", given=given)
+    words = reported.stdout.decode(errors="surrogateescape").split("\0")
     return frozenset(path for path, value in zip(words[::3], words[2::3], strict=False) if value not in WITHOUT_FILTER)

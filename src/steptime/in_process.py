@@ -25,7 +25,7 @@ from steptime.own_python import own_python
 __all__ = ["OwnRecording", "log_to", "record"]
 
 
-_told: list[Path] = []
+_reported: list[Path] = []
 """Recordings of which the last word was said: children of multiprocessing have two ends."""
 
 
@@ -43,19 +43,19 @@ class OwnRecording:
         """Ends the recording, takes the probe away, and says which command diagnoses it. The end of the process does
         it, too."""
         if self.begun and self.folder is not None and (session := probe.watching(str(self.folder))) is not None:
-            self._tell()
+            self._notify()
             probe.leave(session)
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         folder = self.folder
-        if folder is None or not self.leads or folder in _told or os.getpid() != self.pid:
+        if folder is None or not self.leads or folder in _reported or os.getpid() != self.pid:
             return
         if probe.watching(str(folder)) is not None:
-            _told.append(folder)
-            shown = str(folder)
+            _reported.append(folder)
+            displayed = str(folder)
             with contextlib.suppress(OSError):  # the current folder is gone
-                shown = os.path.relpath(folder)
-            probe.say(f"recorded {shown}: steptime diagnose {shown}")
+                displayed = os.path.relpath(folder)
+            probe.say(f"recorded {displayed}: steptime diagnose {displayed}")
 
     def __enter__(self) -> OwnRecording:
         return self
@@ -73,38 +73,38 @@ def record(folder: str | os.PathLike[str] | None = None, *, profile: bool = True
         return OwnRecording(Path(session.plan["recording"]))
     if probe.PLAN in os.environ:  # another verb of ours looks at the job, or the probe has switched itself off
         return OwnRecording(None)
-    return probe.guarded(lambda: _begin(folder, profile)) or OwnRecording(None)
+    return probe.guarded(lambda: _start(folder, profile)) or OwnRecording(None)
 
 
-def _begin(folder: str | os.PathLike[str] | None, profile: bool) -> OwnRecording:
+def _start(folder: str | os.PathLike[str] | None, profile: bool) -> OwnRecording:
     """Raises SteptimeError and OSError."""
     from steptime.launcher.command import default_recording, make_recording
     from steptime.launcher.joining import join, leave
-    from steptime.launcher.launch import QUIET
+    from steptime.launcher.launch import QUIET_LOGS
     from steptime.launcher.outcome import ProbeOptions
     from steptime.probe.identity import place
     from steptime.probe.recorder import finish_as_child
-    from steptime.recording.manifest import begin_manifest
+    from steptime.recording.manifest import start_manifest
 
     here, leads = place(), True
     if here.alone:
-        made = make_recording(Path(folder) if folder is not None else default_recording(_command()), beside=True)
+        made = make_recording(Path(folder) if folder is not None else default_recording(_command()), keep_earlier=True)
     else:
         shared = join(Path(folder) if folder is not None else shared_name(), str(here.rank))
         made, leads = shared.folder, shared.leads
         leave(shared)  # nobody waits for us
     if leads:
-        begin_manifest(made, _command(), {"profile": str(profile), "in_process": "True"})
+        start_manifest(made, _command(), {"profile": str(profile), "in_process": "True"})
         (made / "seen-torch").touch()
-    for name, value in QUIET.items():
+    for name, value in QUIET_LOGS.items():
         os.environ.setdefault(name, value)
     if not probe.start(json.dumps({"recording": str(made), **asdict(ProbeOptions(profile))}, ensure_ascii=False)):
         return OwnRecording(None)
     if leads:
-        _stay_beside(made, _root())
+        _start_companion(made, _root())
     recording = OwnRecording(made, begun=True, leads=leads, pid=os.getpid())
-    atexit.register(recording._tell)
-    finish_as_child(recording._tell)
+    atexit.register(recording._notify)
+    finish_as_child(recording._notify)
     return recording
 
 
@@ -127,11 +127,11 @@ def shared_name() -> Path:
     return Path("runs") / f"{job_name(_command())}-{time.strftime('%Y%m%d-%H%M%S', time.localtime(began))}"
 
 
-def _stay_beside(folder: Path, root: int) -> None:
-    """Starts `launcher.beside`. Without it a recording has no telemetry, and grows with the job's length. Raises
+def _start_companion(folder: Path, root: int) -> None:
+    """Starts `launcher.companion`. Without it a recording has no telemetry, and grows with the job's length. Raises
     OSError."""
     subprocess.run(
-        own_python("steptime.launcher.beside", str(folder), str(os.getpid()), str(root)), check=False,
+        own_python("steptime.launcher.companion", str(folder), str(os.getpid()), str(root)), check=False,
         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
 

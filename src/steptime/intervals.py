@@ -23,24 +23,24 @@ class Intervals:
     Raises ValueError when the columns break that.
     """
 
-    begin: Int64
+    start: Int64
     end: Int64
 
     def __post_init__(self) -> None:
-        if self.begin.shape != self.end.shape or np.any(self.end <= self.begin):
+        if self.start.shape != self.end.shape or np.any(self.end <= self.start):
             raise ValueError("every interval of a set has a begin below its end")
-        if np.any(self.begin[1:] <= self.end[:-1]):
+        if np.any(self.start[1:] <= self.end[:-1]):
             raise ValueError("the intervals of a set are sorted, disjoint and do not touch")
-        self.begin.flags.writeable = False
+        self.start.flags.writeable = False
         self.end.flags.writeable = False
 
     def __len__(self) -> int:
-        return len(self.begin)
+        return len(self.start)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Intervals):
             return NotImplemented
-        return np.array_equal(self.begin, other.begin) and np.array_equal(self.end, other.end)
+        return np.array_equal(self.start, other.start) and np.array_equal(self.end, other.end)
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -48,13 +48,13 @@ class Intervals:
 EMPTY = Intervals(np.empty(0, np.int64), np.empty(0, np.int64))
 
 
-def union(begin: npt.ArrayLike, end: npt.ArrayLike) -> Intervals:
+def union(start: npt.ArrayLike, end: npt.ArrayLike) -> Intervals:
     """The instants in any of the given intervals, which may overlap, touch and come in any order.
 
     Intervals that are empty or reversed hold no instant.
     """
-    starts, stops = np.asarray(begin, np.int64), np.asarray(end, np.int64)
-    del begin, end  # whoever made them for this call alone holds them no longer
+    starts, stops = np.asarray(start, np.int64), np.asarray(end, np.int64)
+    del start, end  # whoever made them for this call alone holds them no longer
     kept = stops > starts
     if not kept.all():
         starts, stops = starts[kept], stops[kept]
@@ -76,7 +76,7 @@ def join(*sets: Intervals) -> Intervals:
     """The instants in any of the sets."""
     if not sets:
         return EMPTY
-    return union(np.concatenate([each.begin for each in sets]), np.concatenate([each.end for each in sets]))
+    return union(np.concatenate([each.start for each in sets]), np.concatenate([each.end for each in sets]))
 
 
 def intersect(first: Intervals, second: Intervals) -> Intervals:
@@ -98,9 +98,9 @@ def instants(*columns: npt.ArrayLike) -> Int64:
     return times[first]
 
 
-def clip(intervals: Intervals, begin: int, end: int) -> Intervals:
+def clip(intervals: Intervals, start: int, end: int) -> Intervals:
     """The instants of the set that lie in [begin, end)."""
-    return union(np.maximum(intervals.begin, begin), np.minimum(intervals.end, end))
+    return union(np.maximum(intervals.start, start), np.minimum(intervals.end, end))
 
 
 def contains(intervals: Intervals, times: npt.ArrayLike) -> Bool:
@@ -109,38 +109,38 @@ def contains(intervals: Intervals, times: npt.ArrayLike) -> Bool:
     inside, ends = np.empty(instants.shape, np.bool_), np.append(np.iinfo(np.int64).min, intervals.end)
     for first in range(0, len(instants), PIECE):
         part = instants[first : first + PIECE]
-        inside[first : first + PIECE] = part < ends[np.searchsorted(intervals.begin, part, side="right")]
+        inside[first : first + PIECE] = part < ends[np.searchsorted(intervals.start, part, side="right")]
     return inside
 
 
-def touching(intervals: Intervals, begin: Int64, end: Int64) -> Bool:
+def touching(intervals: Intervals, start: Int64, end: Int64) -> Bool:
     """Which of the stretches of time begin before an interval of the set ends, and end after it begins."""
-    found = np.empty(len(begin), np.bool_)
-    for first in range(0, len(begin), PIECE):
+    found = np.empty(len(start), np.bool_)
+    for first in range(0, len(start), PIECE):
         part = slice(first, first + PIECE)
-        begun = np.searchsorted(intervals.begin, end[part])
-        found[part] = np.searchsorted(intervals.end, begin[part], side="right") < begun
+        begun = np.searchsorted(intervals.start, end[part])
+        found[part] = np.searchsorted(intervals.end, start[part], side="right") < begun
     return found
 
 
 def total(intervals: Intervals) -> int:
     """The length of the set in ns."""
-    return int((intervals.end - intervals.begin).sum())
+    return int((intervals.end - intervals.start).sum())
 
 
-def measure(intervals: Intervals, begin: npt.ArrayLike, end: npt.ArrayLike) -> Int64:
+def measure(intervals: Intervals, start: npt.ArrayLike, end: npt.ArrayLike) -> Int64:
     """How many ns of the set lie in each window [begin, end); 0 where a window is empty or reversed."""
-    starts, stops = np.asarray(begin, np.int64), np.asarray(end, np.int64)
+    starts, stops = np.asarray(start, np.int64), np.asarray(end, np.int64)
     return _length_before(intervals, np.maximum(starts, stops)) - _length_before(intervals, starts)
 
 
-def claim(begin: npt.ArrayLike, end: npt.ArrayLike, sets: Sequence[Intervals]) -> Int64:
+def claim(start: npt.ArrayLike, end: npt.ArrayLike, sets: Sequence[Intervals]) -> Int64:
     """Gives each instant of each window to the first set that holds it.
 
-    begin, end: (n,) ns, end >= begin. Returns (n, len(sets) + 1) ns: a column per set, in their order, and last what
+    start, end: (n,) ns, end >= begin. Returns (n, len(sets) + 1) ns: a column per set, in their order, and last what
     none of them claimed. Rows sum to end - begin exactly.
     """
-    starts, stops = np.asarray(begin, np.int64), np.asarray(end, np.int64)
+    starts, stops = np.asarray(start, np.int64), np.asarray(end, np.int64)
     claimed, columns = EMPTY, [np.zeros(len(starts), np.int64)]
     for each in sets:
         claimed = join(claimed, each) if len(claimed) else each
@@ -154,7 +154,7 @@ def _combine(first: Intervals, second: Intervals, *, keep_second: bool) -> Inter
     """The elementary stretches between all boundaries, kept where they lie in the first and (not) in the second."""
     if not len(first):
         return EMPTY
-    boundaries = np.concatenate((first.begin, first.end, second.begin, second.end))
+    boundaries = np.concatenate((first.start, first.end, second.start, second.end))
     boundaries.sort(kind="stable")  # a merge sort, quick with four sorted runs
     kept = np.zeros(len(boundaries) + 1, np.bool_)
     kept[1:-1] = contains(first, boundaries[:-1]) & (contains(second, boundaries[:-1]) == keep_second)
@@ -164,8 +164,8 @@ def _combine(first: Intervals, second: Intervals, *, keep_second: bool) -> Inter
 
 def _length_before(intervals: Intervals, times: Int64) -> Int64:
     """How many ns of the set lie before each time."""
-    lengths = np.append(0, np.cumsum(intervals.end - intervals.begin))
-    index = np.searchsorted(intervals.begin, times, side="right")
+    lengths = np.append(0, np.cumsum(intervals.end - intervals.start))
+    index = np.searchsorted(intervals.start, times, side="right")
     ends = np.append(np.iinfo(np.int64).min, intervals.end)[index]
     before: Int64 = lengths[index] - np.where(ends > times, ends - times, 0)
     return before

@@ -79,7 +79,7 @@ class Kind(IntEnum):
     LINE = 14
     """A line of the user's code was the innermost traced line. identity: line (facts: `code`, base + line number)."""
     MEMORY = 15
-    """A sample. begin: time. end: bytes. identity: 1 resident set, 2 device allocated, 3 device reserved,
+    """A sample. start: time. end: bytes. identity: 1 resident set, 2 device allocated, 3 device reserved,
     4 allocator retries (a count), 5 device allocations by the driver (a count), 6 and 7 the most that was allocated and
     reserved on the device so far, as the allocator counts it (since the job last reset it)."""
     BOUNDARY = 17
@@ -97,7 +97,7 @@ class Kind(IntEnum):
     TRANSFER = 23
     """A host-to-device copy that the probe saw in the discovery steps. identity: site."""
     GRADIENT_NORM = 24
-    """A sample. begin: time. end: the norm of the gradients that an update has used, as the bits of a 32-bit float."""
+    """A sample. start: time. end: the norm of the gradients that an update has used, as the bits of a 32-bit float."""
     THINNED = 25
     """Steps that were left out of the recording of a long run, from the end of one to the end of another. identity:
     how many ended in between."""
@@ -154,7 +154,7 @@ def append_to(path: str, data: bytes) -> int:
     The file is closed again each time. A job may close descriptors that it did not open (daemons do), and the next
     file that it opens gets the number: through a descriptor that we held, our records would go into that file.
     """
-    begin = time.perf_counter_ns()
+    start = time.perf_counter_ns()
     file = open_apart(path)
     try:
         view = memoryview(data)
@@ -162,12 +162,12 @@ def append_to(path: str, data: bytes) -> int:
             view = view[os.write(file, view) :]
     finally:
         os.close(file)
-    return min(LONGEST_WAIT, WRITING_SHARE * (time.perf_counter_ns() - begin))
+    return min(LONGEST_WAIT, WRITING_SHARE * (time.perf_counter_ns() - start))
 
 
 class Journal:
     """Appends records to a file: in memory first, written out once in a quarter of a second of job time,
-    and where few boundaries are told (`probe.patches.Quiet`) every half of one.
+    and where few boundaries are told (`probe.patches.FastPath`) every half of one.
 
     Until `open` it only keeps the newest records: a process that never trains leaves no file.
     Any thread may append, and the garbage collector's callback may in the middle of an append: records are kept in one
@@ -193,9 +193,9 @@ class Journal:
         append_to(path, b"")
         self._path = path
 
-    def append(self, kind: int, flags: int, thread: int, identity: int, begin: int, end: int) -> None:
+    def append(self, kind: int, flags: int, thread: int, identity: int, start: int, end: int) -> None:
         """Appends one interval that has just ended; writes the records out when the last write is long ago."""
-        self.records.extend((head(kind, flags, thread, identity), begin, end))
+        self.records.extend((head(kind, flags, thread, identity), start, end))
         if end > self.flush_at:
             self.flush_at = end + FLUSH_NANOSECONDS  # now: the collector may append in the middle of it
             self.flush_at = end + max(FLUSH_NANOSECONDS, self.flush())

@@ -249,17 +249,17 @@ def jumps(values: Float64, least: float, spreads: Sequence[float] = ()) -> tuple
     is so far away, too, on the same side; where there are no next ones it stands alone.
     """
     found: list[Jump] = []
-    begin, scatter = 0, _scatter_of(values)
+    start, scatter = 0, _scatter_of(values)
     for index in range(1, len(values)):
-        level = float(np.median(values[begin:index]))
-        own = max(spreads[index], float(np.median(spreads[begin:index]))) if len(spreads) else 0.0
+        level = float(np.median(values[start:index]))
+        own = max(spreads[index], float(np.median(spreads[start:index]))) if len(spreads) else 0.0
         noise = max(least * level, LEVEL_SPREADS * scatter, own)
         ahead = values[index : index + 1 + CONFIRMING]
         now = float(np.median(ahead))
         away, together = float(values[index]) - level, now - level
         if abs(away) > noise and abs(together) > noise and (away > 0) == (together > 0):
             found.append(Jump(index, level, now, len(ahead) > 1))
-            begin = index
+            start = index
     ends = [*(jump.at for jump in found[1:]), len(values)][: len(found)]
     levels = (float(np.median(values[jump.at : end])) for jump, end in zip(found, ends, strict=True))
     return tuple(replace(jump, after=level) for jump, level in zip(found, levels, strict=True))

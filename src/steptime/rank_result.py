@@ -14,7 +14,7 @@ from steptime.advice.engine import examine
 from steptime.advice.evidence import Case, record_of
 from steptime.advice.memory_evidence import with_memory
 from steptime.advice.outliers import usual_steps
-from steptime.advice.rank_evidence import beside
+from steptime.advice.rank_evidence import companions
 from steptime.advice.trace_evidence import look_at_trace
 from steptime.advice.verdict import verdict, with_savings
 from steptime.analysis.breakdown import device_of
@@ -80,7 +80,7 @@ class RankResult:
 
     def report(self, ranks: RankComparison | None) -> ProcessReport:
         """Its report, beside the other ranks of the job."""
-        case = self.case if self.rank is None else beside(self.case, self.rank, ranks)
+        case = self.case if self.rank is None else companions(self.case, self.rank, ranks)
         examination = examine(case)
         case = with_savings(case, examination.findings)
         return record_of(
@@ -126,7 +126,7 @@ def analyse_process(
         case=with_memory(with_recorded_device(case, recorded), process, timeline),
         summary=summarise_process(process, layout, recorded),
         step_ns=tuple(steps.duration.tolist()),
-        steady=tuple(np.isin(np.arange(len(steps.begin)), without_tracer(layout, usual)).tolist()),
+        steady=tuple(np.isin(np.arange(len(steps.start)), without_tracer(layout, usual)).tolist()),
         series=series_of_process(timeline, recorded.breakdown),
         step_view=step_view_of_process(process, steps, recorded) if detailed else None,
         flame=flame_of_process(recorded) if detailed else None,
@@ -137,9 +137,9 @@ def analyse_process(
         machine=machine,
         cost=cost_of(process, steps, machine, case.contention, slowed_by_tracer(layout, usual), recording.manifest),
         throughput=throughput_of(case, steps, timeline.left_out),
-        machine_over_time=machine_over_time(recording.telemetry, process.devices, case, int(steps.begin[0])),
+        machine_over_time=machine_over_time(recording.telemetry, process.devices, case, int(steps.start[0])),
         peak_bytes=most_held(process),
-        memory=sampled_memory(process, int(steps.begin[0])),
+        memory=sampled_memory(process, int(steps.start[0])),
     )
 
 

@@ -34,7 +34,7 @@ def check(url: str) -> None:
     try:
         taken = system.exists(f"{place}/manifest.json")
     except Exception as error:  # noqa: BLE001 - each kind of storage raises its own
-        raise OutputError("remote-failed", f"{url} cannot be looked at ({_told(error)}).") from None
+        raise OutputError("remote-failed", f"{url} cannot be looked at ({_reported(error)}).") from None
     if taken and _node() == 0:
         raise OutputError("recording-exists", f"{url} holds a recording already: name another folder for this one.")
 
@@ -56,7 +56,7 @@ def upload(folder: Path, url: str) -> None:
             system.put_file(str(file), target)
     except Exception as error:  # noqa: BLE001 - each kind of storage raises its own: the recording stays where it is
         raise OutputError(
-            "remote-failed", f"The recording could not be copied to {url} ({_told(error)}): it is in {folder}."
+            "remote-failed", f"The recording could not be copied to {url} ({_reported(error)}): it is in {folder}."
         ) from None
 
 
@@ -92,7 +92,7 @@ def _fetch(url: str, into: Path) -> str:
             target.parent.mkdir(parents=True, exist_ok=True)
             system.get_file(file, str(target))
     except Exception as error:  # noqa: BLE001 - each kind of storage raises its own
-        raise RecordingError("remote-unreadable", f"{url} cannot be read ({_told(error)}).") from None
+        raise RecordingError("remote-unreadable", f"{url} cannot be read ({_reported(error)}).") from None
     return str(into)
 
 
@@ -108,11 +108,11 @@ def _open(url: str) -> tuple[Any, str]:
     try:
         system, place = fsspec.core.url_to_fs(url)
     except Exception as error:  # noqa: BLE001 - each kind of storage has its own arguments, and raises its own
-        raise UsageError("remote-missing", f"{url} cannot be opened by fsspec ({_told(error)}).") from None
+        raise UsageError("remote-missing", f"{url} cannot be opened by fsspec ({_reported(error)}).") from None
     return system, str(place).rstrip("/")
 
 
-def _told(error: Exception) -> str:
+def _reported(error: Exception) -> str:
     """What it says, or its kind where it says nothing."""
     return str(error) or type(error).__name__
 

@@ -36,7 +36,7 @@ from steptime.advice.evidence import (
     GapUse,
     GarbageUse,
     GpuUse,
-    KeeperUse,
+    HolderUse,
     LineUse,
     MemoryUse,
     NormUse,
@@ -1188,7 +1188,7 @@ PLANTED: dict[str, dict[str, Case]] = {
                 growth=Estimate(140e3, 138e3, 141e3, 90, "bytes"),
                 grows=True,
                 grown=176 << 20,
-                keepers=(KeeperUse("list", "losses", 2.0, 131072.0, True, SourceLine("train.py", 8, "<module>")),),
+                holders=(HolderUse("list", "losses", 2.0, 131072.0, True, SourceLine("train.py", 8, "<module>")),),
             ),
         ),
         "fires-on-graphs-that-are-kept-in-a-short-run": replace(
@@ -1196,11 +1196,11 @@ PLANTED: dict[str, dict[str, Case]] = {
             memory=MemoryUse(
                 "cpu",
                 2 << 30,
-                keepers=(KeeperUse("list", "losses", 6.0, 163844.0, True, SourceLine("train.py", 8, "<module>")),),
+                holders=(HolderUse("list", "losses", 6.0, 163844.0, True, SourceLine("train.py", 8, "<module>")),),
             ),
         ),
         "clean-on-tensors-that-are-kept-in-a-short-run": replace(
-            BASE, memory=MemoryUse("cpu", 2 << 30, keepers=(KeeperUse("list", "outputs", 6.0, 163844.0),))
+            BASE, memory=MemoryUse("cpu", 2 << 30, holders=(HolderUse("list", "outputs", 6.0, 163844.0),))
         ),
         "fires-without-a-keeper": replace(
             BASE,

@@ -34,7 +34,7 @@ from steptime.advice.evidence import (
     WrittenNormUse,
 )
 from steptime.analysis.graph_launches import EagerUse, GraphUse
-from steptime.analysis.stragglers.comparison import LateRank
+from steptime.analysis.stragglers.comparison import Straggler
 from steptime.quantities import Estimate, SourceLine
 from steptime.trace.vendors import BUCKET_TO_GRADIENT
 
@@ -158,7 +158,7 @@ _CRUMBS = tuple(kernel(name, 600, 2.4 * MS, "latency") for name in ("add_", "mul
 _CHAIN = ChainUse(("aten::mul", "aten::add", "aten::tanh", "aten::mul"), 24, 96, 5 * MS, 8e9, 6e9, LINE)
 _ADAM = OptimizerUse("Adam", about(4 * MS), 160, 25_000_000, False, False, 1900.0, kernels=1900.0)
 _RANKS = (rank(0, 4 * MS, 0.0), rank(1, 0.2 * MS, 0.9), rank(2, 3.8 * MS, 0.05), rank(3, 4.1 * MS, 0.05))
-_LATE = LateRank(
+_LATE = Straggler(
     ranks=(1,),
     host="node7",
     waiting=4 * MS,
@@ -480,12 +480,12 @@ PLANTED_TRACES: dict[str, dict[str, Case]] = {
         "clean": replace(_NETWORK, categories=categories(communication=0.1 * MS, overhead=1 * MS)),
     },
     "late-rank": {
-        "fires": replace(_NETWORK, ranks=_RANKS, rank=0, lateness=_LATE),
+        "fires": replace(_NETWORK, ranks=_RANKS, rank=0, straggler=_LATE),
         "fires-where-profiled-steps-were-slower": replace(
-            _NETWORK, ranks=_RANKS, rank=0, lateness=replace(_LATE, waiting=30 * MS, gain=about(29 * MS))
+            _NETWORK, ranks=_RANKS, rank=0, straggler=replace(_LATE, waiting=30 * MS, gain=about(29 * MS))
         ),
-        "fires-for-a-node": replace(_NETWORK, ranks=_RANKS, rank=0, lateness=_NODE),
-        "fires-for-an-uneven-batch": replace(_NETWORK, ranks=_RANKS, rank=1, lateness=_UNEVEN),
+        "fires-for-a-node": replace(_NETWORK, ranks=_RANKS, rank=0, straggler=_NODE),
+        "fires-for-an-uneven-batch": replace(_NETWORK, ranks=_RANKS, rank=1, straggler=_UNEVEN),
         "clean": replace(HEALTHY, ranks=tuple(rank(number, 0.3 * MS, 0.25) for number in range(4))),
         "clean-late-in-turns": replace(HEALTHY, ranks=tuple(rank(number, 4 * MS, 0.25) for number in range(4))),
         "clean-one-of-two-by-chance": replace(HEALTHY, ranks=(rank(0, 3 * MS, 0.4), rank(1, 1 * MS, 0.6))),
@@ -525,7 +525,7 @@ PLANTED_TRACES: dict[str, dict[str, Case]] = {
     },
     "rank-imbalance": {
         "fires": replace(_NETWORK, ranks=tuple(rank(number, 4 * MS, 0.25) for number in range(4)), rank=0),
-        "clean-a-late-rank": replace(_NETWORK, ranks=_RANKS, rank=0, lateness=_LATE),
+        "clean-a-late-rank": replace(_NETWORK, ranks=_RANKS, rank=0, straggler=_LATE),
         "clean-one-rank-while-profiled": replace(
             _NETWORK, ranks=(rank(0, 6 * MS, 0.02), rank(1, 0.5 * MS, 0.98)), rank=0
         ),

@@ -22,7 +22,7 @@ def finding(rule: str, name: str) -> Finding:
 
 
 @pytest.mark.parametrize(
-    ("rule", "name", "said"),
+    ("rule", "name", "message"),
     [
         ("too-few-workers", "fires", "num_workers=3"),
         ("too-few-workers", "fires-one-is-not-enough", "num_workers=3"),
@@ -73,8 +73,8 @@ def finding(rule: str, name: str) -> Finding:
         ("garbage-collection", "fires-hidden", "gc.freeze()"),
     ],
 )
-def test_advice_fits_the_job(rule: str, name: str, said: str) -> None:
-    assert said in finding(rule, name).advice
+def test_advice_fits_the_job(rule: str, name: str, message: str) -> None:
+    assert message in finding(rule, name).advice
 
 
 def test_copies_of_profiled_steps_that_took_longer_save_no_more_than_usual_steps_spend_on_them() -> None:
@@ -122,7 +122,7 @@ def test_nothing_is_advised_that_is_on_already_or_harms(rule: str, name: str, un
     assert unsaid not in finding(rule, name).advice
 
 
-def test_what_the_collector_takes_of_a_wait_is_told_apart() -> None:
+def test_what_the_collector_takes_of_a_wait_is_reported_apart() -> None:
     assert finding("input-wait", "fires-while-garbage-is-collected").summary.endswith(", 7.30 ms in gc")
     assert "gc" not in finding("input-wait", "fires").summary
 
@@ -166,10 +166,10 @@ def test_cheaper_items_save_the_wait_that_workers_cannot_hide() -> None:
     assert "which only a cheaper item saves" in found.advice
 
 
-def test_slow_steps_are_told_with_their_lines_in_one_sentence() -> None:
-    told = finding("caught-steps", "fires")
-    assert told.summary.endswith(": 90 % of that at train.py:55, 10 % at train.py:57")
-    assert told.evidence == (
+def test_slow_steps_are_reported_with_their_lines_in_one_sentence() -> None:
+    reported = finding("caught-steps", "fires")
+    assert reported.summary.endswith(": 90 % of that at train.py:55, 10 % at train.py:57")
+    assert reported.evidence == (
         "Steps 100, 200, 300",
         "Steps 500, 600 were named in advance and profiled, on every rank that traces: see the trace files.",
         "Step 700 was next at that distance and profiled, and took no longer than others.",

@@ -40,11 +40,11 @@ def epochs(job: JournalBuilder, count: int = 3, steps: int = 20, behind: tuple[i
         iterator = 10 + epoch
         job.fact("loader", identity=iterator, loader=1, **WORKERS).start(30 * MS, iterator)
         for number in range(steps):
-            begin = job.now
+            start = job.now
             job.next((12 if number == 0 else 2) * MS, iterator)
             for worker in range(2):
-                job.worker(Kind.FETCH, begin, begin + 8 * MS, iterator, worker)
-                job.worker(Kind.COLLATE, begin + 8 * MS, begin + 9 * MS, iterator, worker)
+                job.worker(Kind.FETCH, start, start + 8 * MS, iterator, worker)
+                job.worker(Kind.COLLATE, start + 8 * MS, start + 9 * MS, iterator, worker)
             slower = behind[number] if number < len(behind) else 0
             job.forward(5 * MS).backward(8 * MS + slower).step(2 * MS).wait(3 * MS)
         job.next(1 * MS, iterator, exhausted=True)
@@ -113,7 +113,7 @@ def test_epochs_too_short_to_tell_a_steps_usual_length_tell_nothing_of_its_settl
 
 
 @pytest.mark.parametrize(("makers", "anew"), [((1, 2, 3), True), ((1, 1, 1), False), ((None, None, None), False)])
-def test_a_loader_that_each_epoch_makes_is_told(tmp_path: Path, makers: tuple[int | None, ...], anew: bool) -> None:
+def test_a_loader_that_each_epoch_makes_is_reported(tmp_path: Path, makers: tuple[int | None, ...], anew: bool) -> None:
     job = JournalBuilder()
     for epoch, maker in enumerate(makers):
         job.fact("loader", identity=epoch, loader=1, made_by=maker, **WORKERS)
@@ -125,12 +125,12 @@ def test_a_loader_that_each_epoch_makes_is_told(tmp_path: Path, makers: tuple[in
     assert loader.made_anew == anew
 
 
-def test_epochs_that_begin_unwatched_tell_how_often_they_begin_and_not_how_long_it_takes(tmp_path: Path) -> None:
+def test_epochs_that_start_unwatched_tell_how_often_they_start_and_not_how_long_it_takes(tmp_path: Path) -> None:
     job = JournalBuilder()
     for epoch in range(6):
         job.fact("loader", identity=epoch, loader=1, **WORKERS)
         unseen = epoch in (2, 3)
-        begin = job.now
+        start = job.now
         job.start(30 * MS, epoch)
         for number in range(10):
             if unseen:
@@ -143,7 +143,7 @@ def test_epochs_that_begin_unwatched_tell_how_often_they_begin_and_not_how_long_
                 job.wait(13 * MS)
             job.step(2 * MS)
         if unseen:
-            job.record(Kind.UNWATCHED, begin, job.now)
+            job.record(Kind.UNWATCHED, start, job.now)
     loader = case_of(job.process(tmp_path / "recording")).loader
     assert loader is not None
     assert loader.start is not None
@@ -168,13 +168,13 @@ def test_a_collection_while_a_batch_is_made_counts_for_the_collector(tmp_path: P
     for number in range(40):
         with job.within(Kind.LOADER_NEXT, 1):
             job.span(Kind.FETCH, 16 * MS, 1)
-            begin = job.now
+            start = job.now
             if number % 10 == 5:
                 with job.within(Kind.COLLATE, 1):
                     job.wait(2 * MS).span(Kind.GARBAGE, 50 * MS).wait(2 * MS)
             else:
                 job.span(Kind.COLLATE, 4 * MS, 1)
-            assert job.now - begin in (4 * MS, 54 * MS)
+            assert job.now - start in (4 * MS, 54 * MS)
         job.forward(5 * MS).backward(8 * MS).step(2 * MS)
     loader = case_of(job.process(tmp_path / "recording")).loader
     assert loader is not None
@@ -238,13 +238,13 @@ def test_a_rare_collection_of_all_objects_speaks_for_the_job(tmp_path: Path, pha
     job = JournalBuilder()
     for number in range(101):
         collection = 400 * MS if number == 50 else 0
-        begin = job.now
+        start = job.now
         job.next(MS + (collection if phase == "loader" else 0))
-        begin = begin if phase == "loader" else job.now
+        start = start if phase == "loader" else job.now
         job.forward(5 * MS + (collection if phase == "forward" else 0))
         job.backward(8 * MS).step(2 * MS)
         if collection:
-            job.record(Kind.GARBAGE, begin, begin + collection)
+            job.record(Kind.GARBAGE, start, start + collection)
     process = job.process(tmp_path / "recording")
     layout = lay_out_whole(process)
     case = case_of(process)
@@ -283,14 +283,14 @@ def test_steps_that_are_slow_every_fifth_time_are_the_jobs(tmp_path: Path) -> No
     assert case.step.duration.value == 23 * MS
 
 
-def test_the_line_of_steps_that_are_slow_in_their_turn_is_told_with_its_part(tmp_path: Path) -> None:
+def test_the_line_of_steps_that_are_slow_in_their_turn_is_reported_with_its_part(tmp_path: Path) -> None:
     """Every fifth step draws for 24 ms and saves the drawing for 11 ms; one of six that were timed by line is slow."""
     texts = ("drawn = draw(out)", "drawn.save(path)", "lost.append(loss.item())", "pass")
     lines = [{"line": 7 + number, "text": text, "stores": [], "loads": []} for number, text in enumerate(texts)]
     job = JournalBuilder().fact("code", base=1, file="job.py", function="main", first_line=7, loop=True, lines=lines)
-    begin = 0
+    start = 0
     for number in range(101):
-        begin = job.now if number == 20 else begin
+        start = job.now if number == 20 else start
         job.next(MS).forward(5 * MS).backward(8 * MS).step(2 * MS)
         slow = ((1, 24 * MS), (2, 11 * MS)) if number % 5 == 4 else ()
         for identity, duration in (*slow, (3, MS), (4, 0)):  # the clock sees nothing of the last one
@@ -298,7 +298,7 @@ def test_the_line_of_steps_that_are_slow_in_their_turn_is_told_with_its_part(tmp
             if 20 <= number < 26:
                 job.record(Kind.LINE, job.now - duration, job.now, identity)
         if number == 25:
-            job.record(Kind.LINES, begin, job.now)
+            job.record(Kind.LINES, start, job.now)
     period = case_of(job.process(tmp_path / "recording")).period
     assert period is not None
     assert period.line is not None
@@ -339,7 +339,7 @@ def test_a_late_batch_now_and_then_speaks_for_the_job(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("phase", ["loader", "rest"])
-def test_a_few_steps_of_ten_times_the_length_stand_beside_the_usual_one(tmp_path: Path, phase: str) -> None:
+def test_a_few_steps_of_ten_times_the_length_stand_alongside_the_usual_one(tmp_path: Path, phase: str) -> None:
     """A late batch is how the job runs and stays in the mean; what else a step does now and then is no usual step."""
     job = JournalBuilder()
     for number in range(23):
@@ -419,8 +419,8 @@ def test_segments_garbage_and_compilations(tmp_path: Path) -> None:
         if number % 4 == 0:
             job.span(Kind.GARBAGE, 2 * MS, 2)
         job.backward(MS).step(MS)
-    for begin, reason in ((job.now, "size mismatch"), (None, "")):
-        job.fact("compilation", function="f", file="m.py", line=3, duration_ns=5, begin=begin, recompile_reason=reason)
+    for start, reason in ((job.now, "size mismatch"), (None, "")):
+        job.fact("compilation", function="f", file="m.py", line=3, duration_ns=5, start=start, recompile_reason=reason)
     case = case_of(job.process(tmp_path / "recording"))
     assert [(use.kind, use.count, use.duration) for use in case.segments] == [("checkpoint", 1, 90 * MS)]
     assert case.segments[0].share == pytest.approx(90 / (39 * 3 + 9 * 2 + 90), rel=0.01)
@@ -429,7 +429,7 @@ def test_segments_garbage_and_compilations(tmp_path: Path) -> None:
     assert [use.after_warm_up for use in case.compilations] == [True, False]
 
 
-def test_lines_that_break_a_compiled_graph_are_told_without_the_compilers_logs(tmp_path: Path) -> None:
+def test_lines_that_break_a_compiled_graph_are_reported_without_the_compilers_logs(tmp_path: Path) -> None:
     job = JournalBuilder()
     reason = "Unsupported Tensor.item() call\n  Explanation: it is a value.\n  Hint: Set capture_scalar_outputs.\n"
     for line in (12, 12, 30):
@@ -439,14 +439,14 @@ def test_lines_that_break_a_compiled_graph_are_told_without_the_compilers_logs(t
         job.forward(5 * MS).backward(8 * MS).step(2 * MS)
     case = case_of(job.process(tmp_path / "recording"))
     assert case.compiler is not None
-    told = [(each.source.line, each.count, each.reason, each.hint) for each in case.compiler.breaks]
-    said = "Unsupported Tensor.item() call", "Set capture_scalar_outputs."
-    assert told == [(12, 2, *said), (30, 1, *said)]
+    reported = [(each.source.line, each.count, each.reason, each.hint) for each in case.compiler.breaks]
+    message = "Unsupported Tensor.item() call", "Set capture_scalar_outputs."
+    assert reported == [(12, 2, *message), (30, 1, *message)]
     found = next(each for each in examine(case).findings if each.code == "ST308")
     assert found.summary.startswith("2 lines break the compiled graph: net.py:12, Unsupported Tensor.item() call")
 
 
-def test_a_function_that_the_compiler_has_given_up_is_told_without_its_logs(tmp_path: Path) -> None:
+def test_a_function_that_the_compiler_has_given_up_is_reported_without_its_logs(tmp_path: Path) -> None:
     job = JournalBuilder()
     compiled = {"function": "forward", "file": "net.py", "line": 7, "duration_ns": MS}
     for size in range(3):
@@ -508,25 +508,25 @@ LOOP: tuple[tuple[int, str, list[str], list[str]], ...] = (
 
 def custom_loop(job: JournalBuilder, lined: bool) -> None:
     def line(number: int, duration: int) -> None:
-        begin = job.now
+        start = job.now
         job.wait(duration)
         if lined:
-            job.record(Kind.LINE, begin, job.now, 100 + number - 10)
+            job.record(Kind.LINE, start, job.now, 100 + number - 10)
 
     def around(number: int, kind: Kind, duration: int, flags: int = 0) -> None:
-        begin = job.now
+        start = job.now
         job.wait(10 * US).span(kind, duration, 1, flags).wait(10 * US)
         if lined:
-            job.record(Kind.LINE, begin, job.now, 100 + number - 10)
+            job.record(Kind.LINE, start, job.now, 100 + number - 10)
 
     line(10, 10 * US)
     line(11, 1 * MS)
-    begin = job.now
+    start = job.now
     line_12 = 6 * MS
     job.wait(line_12)
     if lined:  # make_batch's own line lies inside
-        job.record(Kind.LINE, begin + 1 * MS, begin + 5 * MS, 201)
-        job.record(Kind.LINE, begin, job.now, 102)
+        job.record(Kind.LINE, start + 1 * MS, start + 5 * MS, 201)
+        job.record(Kind.LINE, start, job.now, 102)
     line(13, 500 * US)
     around(14, Kind.FORWARD, 4 * MS, Flag.GRADIENT | Flag.TRAINING)
     line(15, 2 * MS)
@@ -542,13 +542,13 @@ def job_with_lines(device: str) -> JournalBuilder:
     names = ("line", "text", "stores", "loads")
     job.fact("code", **code, lines=[dict(zip(names, line, strict=True)) for line in LOOP])
     made = {"line": 31, "text": "pixels = decode(picked)", "stores": ["pixels"], "loads": ["decode", "picked"]}
-    begin = job.now
+    start = job.now
     job.fact("code", base=200, file="train.py", function="make_batch", first_line=30, loop=False, lines=[made])
     for number in range(40):
-        begin = job.now if number == 4 else begin
+        start = job.now if number == 4 else start
         custom_loop(job, lined=4 <= number < 9)
         if number == 8:
-            job.record(Kind.LINES, begin, job.now)
+            job.record(Kind.LINES, start, job.now)
     return job
 
 
@@ -578,13 +578,13 @@ def test_roles_of_lines_by_clock_and_by_names(tmp_path: Path, device: str, movin
 def test_operators_of_a_line_are_not_the_hosts(tmp_path: Path) -> None:
     """The profiled step spends all of the loss, which lies between forward and backward, in operators."""
     job = job_with_lines("cpu")
-    begin = job.now
+    start = job.now
     custom_loop(job, lined=False)
-    job.record(Kind.PROFILED, begin, job.now, 1)
+    job.record(Kind.PROFILED, start, job.now, 1)
     process = job.process(tmp_path / "recording")
     layout = lay_out_whole(process)
-    forward, backward = layout.work.forward.end[-1], layout.work.backward.begin[-1]
-    first, last = layout.timeline.steps.begin[-1], layout.timeline.steps.end[-1]
+    forward, backward = layout.work.forward.end[-1], layout.work.backward.start[-1]
+    first, last = layout.timeline.steps.start[-1], layout.timeline.steps.end[-1]
     busy = union([first, forward, last - 1], [first + 1, backward, last])
     lines = {use.source.line: use for use in case_of(process, in_operators=busy).lines}
     assert lines[15].duration.value == 2 * MS
@@ -614,10 +614,10 @@ def test_a_gpu_that_is_held_back_is_seen_while_it_works(tmp_path: Path) -> None:
     for _ in range(40):
         job.next(10 * MS).forward(40 * MS).backward(40 * MS).step(10 * MS)
     process = job.process(tmp_path / "recording")
-    begin = int(lay_out_whole(process).timeline.steps.begin[0])
+    start = int(lay_out_whole(process).timeline.steps.start[0])
     looks = [HOT, HOT, IDLE, replace(HOT, throttle_reasons=0x4, clock_mhz=1500)]
     telemetry = [
-        TelemetrySample(begin + (number + 1) * 800 * MS, 1.0, 0.0, 1, devices=(look,))
+        TelemetrySample(start + (number + 1) * 800 * MS, 1.0, 0.0, 1, devices=(look,))
         for number, look in enumerate(looks)
     ]
     (use,) = case_of(process, telemetry=telemetry).gpus
@@ -632,10 +632,10 @@ def test_an_instance_of_a_shared_gpu_that_tells_little_is_taken_as_it_is(tmp_pat
     for _ in range(40):
         job.next(10 * MS).forward(40 * MS).backward(40 * MS).step(10 * MS)
     process = job.process(tmp_path / "recording")
-    begin = int(lay_out_whole(process).timeline.steps.begin[0])
+    start = int(lay_out_whole(process).timeline.steps.start[0])
 
     def uses(*looks: DeviceSample) -> tuple[GpuUse, ...]:
-        times = (begin + (number + 1) * 800 * MS for number in range(4))
+        times = (start + (number + 1) * 800 * MS for number in range(4))
         telemetry = [TelemetrySample(at, 1.0, 0.0, 1, devices=looks) for at in times]
         return case_of(process, telemetry=telemetry).gpus
 

@@ -91,7 +91,7 @@ def offered(of: Case) -> Option | None:
 # -- when it is proposed -----------------------------------------------------------------------------------------------
 
 
-def test_dear_items_that_are_not_drawn_are_kept_and_memory_and_time_are_said() -> None:
+def test_dear_items_that_are_not_drawn_are_kept_and_memory_and_time_are_reported() -> None:
     option = offered(case())
     assert option is not None
     assert option.changes[0].kind == "cached-items"
@@ -148,7 +148,7 @@ def test_a_list_that_takes_minutes_to_make_is_not_tried() -> None:
     assert "too long for a trial" in option.advice
 
 
-def test_beside_workers_only_what_they_do_not_hide_is_predicted() -> None:
+def test_alongside_workers_only_what_they_do_not_hide_is_predicted() -> None:
     with_workers = case(workers=2, prefetch_factor=2, busy=1.0)
     assert with_workers.loader is not None
     waits = replace(with_workers.loader, wait=about(16 * MS))
@@ -180,17 +180,17 @@ def test_the_patch_makes_each_item_once_as_the_change_does(tmp_path: Path) -> No
     assert plain[-1]["made"] == 3 * 12
     assert patched[0]["made"] == patched[-1]["made"] == 12
     assert seen(changed)[5]["made"] == seen(changed)[-1]["made"]  # some were asked for again, and no more than those
-    told = changed.change("cached-items")
-    assert told.exercised
-    assert "12 items made" in told.detail
+    reported = changed.change("cached-items")
+    assert reported.exercised
+    assert "12 items made" in reported.detail
 
 
 def test_a_collate_function_that_changes_items_in_workers_is_seen(tmp_path: Path) -> None:
     file = written(tmp_path, SAME, "items[0].add_(1)")
     file.write_text(file.read_text().replace("collate_fn=collate", "collate_fn=collate, num_workers=1"))
-    told = run(tmp_path, file, change("cached-items"), variant=WHOLE).change("cached-items")
-    assert not told.exercised
-    assert "not the same" in told.detail
+    reported = run(tmp_path, file, change("cached-items"), variant=WHOLE).change("cached-items")
+    assert not reported.exercised
+    assert "not the same" in reported.detail
 
 
 @pytest.mark.parametrize(
@@ -205,9 +205,9 @@ def test_a_collate_function_that_changes_items_in_workers_is_seen(tmp_path: Path
 )
 def test_items_that_are_not_the_same_twice_are_not_kept(tmp_path: Path, item: str, collate: str, reason: str) -> None:
     file = written(tmp_path, item, collate)
-    told = run(tmp_path, file, change("cached-items"), variant=WHOLE).change("cached-items")
-    assert not told.exercised
-    assert reason in told.detail
+    reported = run(tmp_path, file, change("cached-items"), variant=WHOLE).change("cached-items")
+    assert not reported.exercised
+    assert reason in reported.detail
 
 
 # -- what is written ---------------------------------------------------------------------------------------------------

@@ -66,7 +66,7 @@ def test_a_rule_is_silent_on_a_clean_case(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", FILES, ids=identify)
-def test_what_is_said_is_short_has_numbers_and_stays_within_its_category(path: Path) -> None:
+def test_what_is_reported_is_short_has_numbers_and_stays_within_its_category(path: Path) -> None:
     case = read(path)
     for finding in examine(case, CATALOGUE).findings:
         assert len(finding.summary) <= LONGEST_SUMMARY, finding.summary
@@ -100,7 +100,7 @@ def test_of_slow_steps_with_a_line_the_part_of_the_line_is_to_be_saved_there() -
     assert found.savings.value == pytest.approx(6e6)
 
 
-def test_what_a_line_does_in_every_fourth_step_is_told_once_and_by_what_it_does() -> None:
+def test_what_a_line_does_in_every_fourth_step_is_reported_once_and_by_what_it_does() -> None:
     path = HERE / "cases" / "list-conversion" / "fires-in-every-fourth-step.json"
     (found,) = chosen(path)
     assert "periodic-steps" not in {each.name for each in look(path).findings}

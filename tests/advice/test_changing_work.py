@@ -17,17 +17,17 @@ STEP = 1_000_000
 """Nanoseconds; its forward is the first half."""
 
 
-def operator(name: str, begin: int, rows: int) -> dict[str, Any]:
-    """begin: microseconds."""
+def operator(name: str, start: int, rows: int) -> dict[str, Any]:
+    """start: microseconds."""
     arguments = {"Input Dims": [[rows, 8]], "Input type": ["float"]}
-    return {"ph": "X", "cat": "cpu_op", "name": name, "pid": 1, "tid": 1, "ts": begin, "dur": 5, "args": arguments}
+    return {"ph": "X", "cat": "cpu_op", "name": name, "pid": 1, "tid": 1, "ts": start, "dur": 5, "args": arguments}
 
 
 def changing(path: Path, steps: list[list[dict[str, Any]]]) -> bool | None:
     path.write_text(json.dumps({"traceEvents": [event for step in steps for event in step]}))
     trace = read(path)
-    begin = np.arange(len(steps)) * STEP
-    return changing_work(trace, np.stack((begin, begin + STEP), axis=1), union(begin, begin + STEP // 2))
+    start = np.arange(len(steps)) * STEP
+    return changing_work(trace, np.stack((start, start + STEP), axis=1), union(start, start + STEP // 2))
 
 
 def forward(step: int, calls: int = 20, rows: int = 4) -> list[dict[str, Any]]:

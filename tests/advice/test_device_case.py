@@ -161,8 +161,8 @@ def test_the_bus_bandwidth_of_a_real_job_is_set_against_its_link(shared_data: Pa
     assert reduce.bus_bandwidth == pytest.approx(reduce.bytes / reduce.duration.value * 1e9, rel=1e-3), "of two ranks"
     assert reduce.link == "NVLink's 300 GB/s"
     assert reduce.link_share == pytest.approx(0.0219, rel=0.01)
-    told = {finding.code: finding for finding in findings}
-    assert "161 gradients (97.5 MiB)" in told["ST406"].summary
+    reported = {finding.code: finding for finding in findings}
+    assert "161 gradients (97.5 MiB)" in reported["ST406"].summary
 
 
 def test_copies_of_data_parallel_training_are_called_so() -> None:
@@ -170,25 +170,25 @@ def test_copies_of_data_parallel_training_are_called_so() -> None:
     case, findings = case_and_findings(Path(__file__).parents[1] / "data" / "gpu" / "ddp")
     (copied,) = (use for use in case.copies if use.operator == BUCKET_TO_GRADIENT)
     assert (copied.calls, copied.bytes) == (16, 134283264)
-    (told,) = (finding for finding in findings if finding.code == "ST406")
-    assert "gradient_as_bucket_view=True" in told.advice
-    assert told.savings is not None
-    assert told.savings.value == pytest.approx(copied.exposed.value, rel=0.02)
+    (reported,) = (finding for finding in findings if finding.code == "ST406")
+    assert "gradient_as_bucket_view=True" in reported.advice
+    assert reported.savings is not None
+    assert reported.savings.value == pytest.approx(copied.exposed.value, rel=0.02)
     (fix,) = (each for each in propose(case, findings) if "bucket_view" in each.option.label)
     assert fix.option.saving is not None
-    assert fix.option.saving.value >= told.savings.value
+    assert fix.option.saving.value >= reported.savings.value
 
 
-def product(begin: float, **numbered: Any) -> Event:
-    return operator("aten::mm", begin, begin + 26, **_product(), **numbered)
+def product(start: float, **numbered: Any) -> Event:
+    return operator("aten::mm", start, start + 26, **_product(), **numbered)
 
 
-def multiplied(begin: float, **numbered: Any) -> Event:
-    return happened("kernel", "sgemm", begin, begin + 50, (0, 7), device=0, stream=7, **numbered)
+def multiplied(start: float, **numbered: Any) -> Event:
+    return happened("kernel", "sgemm", start, start + 50, (0, 7), device=0, stream=7, **numbered)
 
 
-def called_without_number(begin: float, **numbered: Any) -> Event:
-    return happened("cuda_runtime", "hipExtModuleLaunchKernel", begin, begin + 5, (1, MAIN), **numbered)
+def called_without_number(start: float, **numbered: Any) -> Event:
+    return happened("cuda_runtime", "hipExtModuleLaunchKernel", start, start + 5, (1, MAIN), **numbered)
 
 
 @pytest.mark.parametrize(

@@ -87,7 +87,7 @@ def test_a_rule_that_reads_what_it_did_not_declare_fails() -> None:
 def test_findings_come_by_time_savings_then_notes_then_doubts() -> None:
     rules = (
         made("ST901", "note", found("ST901", "note", None, weight=Weight.NOTE)),
-        made("ST902", "doubt", found("ST902", "doubt", None, weight=Weight.DOUBT)),
+        made("ST902", "doubt", found("ST902", "doubt", None, weight=Weight.CAVEAT)),
         made("ST903", "small", found("ST903", "small", saving(30))),
         made("ST904", "large", found("ST904", "large", saving(200))),
     )
@@ -103,7 +103,7 @@ def test_what_is_within_three_percent_or_within_its_own_noise_is_left_out() -> N
     assert names(*rules) == ["enough"]
 
 
-def test_what_a_few_traced_steps_show_is_told_with_their_number() -> None:
+def test_what_a_few_traced_steps_show_is_reported_with_their_number() -> None:
     noisy = made("ST902", "noise", found("ST902", "noise", saving(50, spread=1.1)))
     few = replace(CASE, step=replace(STEP, mode="trace", steady=3))
     assert names(noisy, case=few) == ["noise"]
@@ -118,24 +118,24 @@ def test_no_finding_promises_more_than_its_category_holds() -> None:
     greedy = made("ST901", "greedy", found("ST901", "greedy", saving(900), category="python"))
     (finding,) = examine(CASE, [greedy]).findings
     assert finding.savings is not None
-    beside = QUICKER_OF_REST * (1000 - 310)
-    assert (finding.savings.value, finding.savings.high) == (300.0, 310 + beside), "what stays may get quicker"
+    companions = QUICKER_OF_REST * (1000 - 310)
+    assert (finding.savings.value, finding.savings.high) == (300.0, 310 + companions), "what stays may get quicker"
 
 
 def test_a_particular_finding_replaces_the_general_one_and_keeps_its_words() -> None:
     general = made("ST901", "general", found("ST901", "general", saving(200), category="python"))
     special = made(
-        "ST902", "special", found("ST902", "special", saving(150), category="python"), instead_of=("general",)
+        "ST902", "special", found("ST902", "special", saving(150), category="python"), supersedes=("general",)
     )
     examination = examine(CASE, [general, special])
     assert [finding.name for finding in examination.findings] == ["special"]
     assert examination.findings[0].evidence == ("general costs",)
 
 
-def test_a_particular_finding_that_explains_less_than_half_stands_beside_the_general_one() -> None:
+def test_a_particular_finding_that_explains_less_than_half_stands_alongside_the_general_one() -> None:
     general = made("ST901", "general", found("ST901", "general", saving(200), category="python"))
     special = made(
-        "ST902", "special", found("ST902", "special", saving(90), category="python"), instead_of=("general",)
+        "ST902", "special", found("ST902", "special", saving(90), category="python"), supersedes=("general",)
     )
     assert names(general, special) == ["general", "special"]
 
@@ -143,7 +143,7 @@ def test_a_particular_finding_that_explains_less_than_half_stands_beside_the_gen
 def test_another_category_is_another_matter() -> None:
     general = made("ST901", "general", found("ST901", "general", saving(200), category="python"))
     special = made(
-        "ST902", "special", found("ST902", "special", saving(150), category="input"), instead_of=("general",)
+        "ST902", "special", found("ST902", "special", saving(150), category="input"), supersedes=("general",)
     )
     assert set(names(general, special)) == {"general", "special"}
 
@@ -156,7 +156,7 @@ def test_findings_about_lines_are_replaced_line_by_line() -> None:
         found("ST901", "general", saving(90), source=THERE),
         by_line=True,
     )
-    special = made("ST902", "special", found("ST902", "special", saving(100), source=HERE), instead_of=("general",))
+    special = made("ST902", "special", found("ST902", "special", saving(100), source=HERE), supersedes=("general",))
     examination = examine(CASE, [general, special])
     assert [(finding.name, finding.source) for finding in examination.findings] == [
         ("special", HERE),
@@ -166,13 +166,13 @@ def test_findings_about_lines_are_replaced_line_by_line() -> None:
 
 def test_how_much_the_profiler_slowed_operators_does_not_change_what_more_threads_could_save() -> None:
     case = PLANTED["too-few-threads"]["fires"]
-    told = set()
+    reported = set()
     for slowed in (3, 6):
         operators = tuple(replace(each, duration=slowed * each.duration) for each in case.operators)
         findings = examine(replace(case, operators=operators)).findings
         (found,) = (each for each in findings if each.name == "too-few-threads")
-        told.add(found.summary)
-    assert len(told) == 1
+        reported.add(found.summary)
+    assert len(reported) == 1
 
 
 def test_findings_of_one_category_promise_no_more_than_it_holds_together() -> None:
@@ -193,7 +193,7 @@ def test_what_a_larger_finding_about_the_line_claims_already_stays_as_a_part_of_
     assert part.summary == "garbage costs: up to 90 ns, a part of what ST901 could save"
 
 
-def test_what_categories_keep_apart_stands_beside_each_other_on_one_line() -> None:
+def test_what_categories_keep_apart_stands_alongside_each_other_on_one_line() -> None:
     python = made("ST901", "python", found("ST901", "python", saving(200), category="python", source=HERE))
     compute = made("ST902", "compute", found("ST902", "compute", saving(150), category="compute", source=HERE))
     assert names(python, compute) == ["python", "compute"]
@@ -207,7 +207,7 @@ def test_findings_promise_no_more_than_the_step_together() -> None:
 @pytest.mark.parametrize(
     ("saved", "first"), [((160, 0.2), "python-time"), ((90, 0.05), "overhead-bound"), ((40, 4.0), "overhead-bound")]
 )
-def test_a_line_goes_before_a_category_that_it_cannot_be_told_apart_from(
+def test_a_line_goes_before_a_category_that_it_cannot_be_reported_apart_from(
     saved: tuple[float, float], first: str
 ) -> None:
     category = made("ST302", "overhead-bound", found("ST302", "overhead-bound", saving(180), category="overhead"))
@@ -215,7 +215,7 @@ def test_a_line_goes_before_a_category_that_it_cannot_be_told_apart_from(
     assert names(category, made("ST201", "python-time", line))[0] == first
 
 
-def test_what_is_said_of_most_of_the_run_comes_first() -> None:
+def test_what_is_reported_of_most_of_the_run_comes_first() -> None:
     rollouts = replace(PLANTED["input-wait"]["fires"], segments=(SegmentUse("rollout", 10, 9_000_000_000, 0.8),))
     assert examine(rollouts, CATALOGUE).findings[0].name == "rollout-share"
 
@@ -225,21 +225,21 @@ def test_what_can_be_tried_fits_how_the_job_computes() -> None:
         (found,) = (each for each in examine(PLANTED["compute-share"][name]).findings if each.code == "ST908")
         return found.advice
 
-    said = "steptime try runs the job with float16 autocast, channels_last and torch.compile, and says what pays."
+    message = "steptime try runs the job with float16 autocast, channels_last and torch.compile, and says what pays."
     traced = "It runs its convolutions in NCHW. Record the job with steptime run: then"
-    assert advice("fires-on-convolutions") == f"{traced} {said}"
+    assert advice("fires-on-convolutions") == f"{traced} {message}"
     assert advice("fires-in-half-by-the-names-of-kernels").endswith("the job with torch.compile, and says what pays.")
     assert advice("fires").startswith("It runs at 81 % of the roofline.")
     case = PLANTED["compute-share"]["fires-on-convolutions"]
     recorded = replace(case, step=replace(case.step, mode="optimizer"))
     (found,) = (each for each in examine(recorded).findings if each.code == "ST908")
-    assert found.advice == f"It runs its convolutions in NCHW. {said}"
+    assert found.advice == f"It runs its convolutions in NCHW. {message}"
 
 
 def test_what_the_step_is_made_of_goes_where_a_finding_shortens_it() -> None:
-    said = [each.name for each in examine(PLANTED["dominant-operator"]["fires"]).findings]
-    assert "dominant-operator" in said
-    assert "compute-share" not in said
+    message = [each.name for each in examine(PLANTED["dominant-operator"]["fires"]).findings]
+    assert "dominant-operator" in message
+    assert "compute-share" not in message
 
 
 def test_a_note_on_one_operator_stays_where_it_names_a_line() -> None:

@@ -254,13 +254,13 @@ def test_fusing_a_chain_saves_two_thirds_of_it() -> None:
     chain = operator("mul", 8, 6 * MS, "memory", bytes=1e8)
     launch = categories(overhead=1 * MS)
     alone = only("RM303", replace(HEALTHY, operators=(), categories=launch)).saving
-    beside = only("RM303", replace(HEALTHY, operators=(chain,), categories=launch)).saving
+    companions = only("RM303", replace(HEALTHY, operators=(chain,), categories=launch)).saving
     of_the_update = only(
         "RM303", replace(HEALTHY, operators=(replace(chain, phase="optimizer"),), categories=launch)
     ).saving
     assert alone is not None
-    assert beside is not None
-    assert beside.value - alone.value == pytest.approx(4 * MS)
+    assert companions is not None
+    assert companions.value - alone.value == pytest.approx(4 * MS)
     assert of_the_update == alone
 
 
@@ -296,7 +296,7 @@ def test_compiling_on_a_cpu_makes_a_quick_tanh_slower_and_leaves_a_slow_one() ->
     assert saved("exp", slowest) == saved("tanh", slowest)
 
 
-def test_what_computes_is_told_by_what_plain_operators_reach_beside_it() -> None:
+def test_what_computes_is_reported_by_what_plain_operators_reach_beside_it() -> None:
     def names(rate: float) -> list[str]:
         plain = operator("mul", 4, 1e9 / rate, "memory", bytes=1.0)
         slow = operator("sigmoid", 1, 1e9 / 4.8e9, "memory", bytes=1.0)
@@ -310,8 +310,8 @@ def test_compiling_does_not_save_the_random_numbers_of_dropout() -> None:
     moving = operator("mul", 40, 4 * MS, "memory", bytes=80e6)
     drawn = operator("bernoulli_", 14, 3 * MS, "memory", bytes=2.4e6)
     spent = categories(7 * MS, overhead=1 * MS)
-    without, beside = (replace(HEALTHY, operators=work, categories=spent) for work in ((moving,), (moving, drawn)))
-    assert only("RM303", beside).saving == only("RM303", without).saving
+    without, companions = (replace(HEALTHY, operators=work, categories=spent) for work in ((moving,), (moving, drawn)))
+    assert only("RM303", companions).saving == only("RM303", without).saving
 
 
 def test_bfloat16_is_for_products_and_for_what_they_make() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from steptime.advice.evidence import Case, LateRank, LineUse, OperatorUse, PathUse, StepSummary
+from steptime.advice.evidence import Case, LineUse, OperatorUse, PathUse, StepSummary, Straggler
 from steptime.advice.hottest_line import at_hottest_line
 from steptime.advice.line_evidence import at_calling_lines
 from steptime.advice.rule import Finding, Weight
@@ -46,7 +46,7 @@ def test_what_the_loader_runs_is_where_the_input_is_made() -> None:
     assert at_hottest_line(finding("input", None), seen).source == ITEM
 
 
-def test_where_a_loader_is_made_beside_the_call_of_the_loop_nothing_of_the_step_is_its_line() -> None:
+def test_where_a_loader_is_made_alongside_the_call_of_the_loop_nothing_of_the_step_is_its_line() -> None:
     """`fit()` is called by the function that makes the loader, so all of the step runs below that."""
     loader = SourceLine("/job/run.py", 5, "start", "loader = DataLoader(data)")
     fit = SourceLine("/job/run.py", 6, "start", "fit(loader)")
@@ -69,17 +69,17 @@ def test_little_time_and_many_equal_lines_change_nothing() -> None:
 
 
 def test_a_line_that_holds_next_to_nothing_of_the_saving_is_not_where_it_is() -> None:
-    begins = SourceLine("/job/rl.py", 29, "rollout", "def rollout(steps):")
+    starts = SourceLine("/job/rl.py", 29, "rollout", "def rollout(steps):")
     inside = SourceLine("/job/rl.py", 38, "rollout", "s, r, done = env.step(a)")
-    assert at_hottest_line(finding("overhead", begins), case(PathUse(0.2, "", (inside,)))).source == begins
+    assert at_hottest_line(finding("overhead", starts), case(PathUse(0.2, "", (inside,)))).source == starts
 
 
-def test_where_a_function_begins_or_a_loader_is_made_any_line_that_runs_says_more() -> None:
-    begins = SourceLine("/job/data.py", 5, "Reviews.__getitem__", "def __getitem__(self, index):")
+def test_where_a_function_starts_or_a_loader_is_made_any_line_that_runs_says_more() -> None:
+    starts = SourceLine("/job/data.py", 5, "Reviews.__getitem__", "def __getitem__(self, index):")
     lines = [SourceLine("/job/data.py", number, "Reviews.__getitem__") for number in range(6, 16)]
     seen = case(*(PathUse(4 + (line.line == 9), "input", (line, CALL)) for line in lines))
-    assert at_hottest_line(finding("input", begins), seen).source == lines[3]
-    assert at_hottest_line(finding("input", begins), case()).source == begins, "nothing was timed"
+    assert at_hottest_line(finding("input", starts), seen).source == lines[3]
+    assert at_hottest_line(finding("input", starts), case()).source == starts, "nothing was timed"
 
 
 def test_lines_of_the_user_come_before_those_of_a_package() -> None:
@@ -111,13 +111,13 @@ def test_a_method_is_that_of_its_own_class() -> None:
 
 
 def test_a_late_ranks_line_is_its_own_whichever_rank_tells_it() -> None:
-    late = LateRank((1,), "", 50, 1.0, "input", 40.0, (), Estimate(40.0, 39.0, 41.0, 5), source=CROP)
-    seen = replace(case(PathUse(40, "input", (ITEM, CALL))), lateness=late)
+    late = Straggler((1,), "", 50, 1.0, "input", 40.0, (), Estimate(40.0, 39.0, 41.0, 5), source=CROP)
+    seen = replace(case(PathUse(40, "input", (ITEM, CALL))), straggler=late)
     assert at_hottest_line(finding("", CROP), seen).source == CROP
 
 
 def test_an_operator_is_at_the_line_that_was_seen_to_call_it() -> None:
-    begins = SourceLine("/job/model.py", 20, "forward", "def forward(self, x):")
+    starts = SourceLine("/job/model.py", 20, "forward", "def forward(self, x):")
     convert, linear, other = (
         SourceLine("/job/model.py", line, function)
         for line, function in ((21, "Layer.forward"), (22, "Layer.forward"), (40, "Head.forward"))
@@ -130,9 +130,9 @@ def test_an_operator_is_at_the_line_that_was_seen_to_call_it() -> None:
     ]
 
     def line_of(name: str) -> SourceLine | None:
-        return at_calling_lines([OperatorUse(name, 4, 10, "memory", "forward", source=begins)], called, paths)[0].place
+        return at_calling_lines([OperatorUse(name, 4, 10, "memory", "forward", source=starts)], called, paths)[0].place
 
     assert line_of("aten::copy_") == convert
-    assert line_of("aten::threshold_backward") == begins, "nothing of that name was called"
+    assert line_of("aten::threshold_backward") == starts, "nothing of that name was called"
     assert line_of("aten::relu") == linear
-    assert line_of("aten::addmm") == begins, "a module called it"
+    assert line_of("aten::addmm") == starts, "a module called it"

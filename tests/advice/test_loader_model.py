@@ -207,7 +207,7 @@ def test_one_thread_moves_out_of_a_workers_way(threads: int, device: str) -> Non
     assert model.step(1) == pytest.approx(26 * MS + HANDOVER)
 
 
-def test_what_is_measured_beside_workers_on_the_same_cpus_is_not_taken_for_what_it_is_alone() -> None:
+def test_what_is_measured_alongside_workers_on_the_same_cpus_is_not_taken_for_what_it_is_alone() -> None:
     """98 ms of training beside two workers that take 51 ms a batch, measured; with one worker 107 to 120 ms were."""
     busy = Contention(0.0, 1.9, 2, None, 0.0)
     model = supply(step(101 * MS), loader(3 * MS, 5.1 * MS, 2, cpus=2), TWO_THREADS, busy)

@@ -33,10 +33,10 @@ BROKEN = {
 
 def install(folder: Path, name: str, value: str) -> None:
     """What pip leaves of a package with one entry point."""
-    told = folder / f"{name.replace('-', '_')}-1.0.dist-info"
-    told.mkdir()
-    (told / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
-    (told / "entry_points.txt").write_text(f"[steptime.rules]\n{name} = {value}\n")
+    reported = folder / f"{name.replace('-', '_')}-1.0.dist-info"
+    reported.mkdir()
+    (reported / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+    (reported / "entry_points.txt").write_text(f"[steptime.rules]\n{name} = {value}\n")
 
 
 def steptime(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:

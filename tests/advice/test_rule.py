@@ -108,8 +108,8 @@ def test_codes_and_names_are_unique_and_every_rule_is_in_the_catalogue() -> None
 def test_what_a_rule_replaces_exists() -> None:
     names = {made.name for made in CATALOGUE}
     for made in CATALOGUE:
-        assert made.instead_of <= names, made.name
-        assert made.name not in made.instead_of
+        assert made.supersedes <= names, made.name
+        assert made.name not in made.supersedes
 
 
 class Entry(EntryPoint):
@@ -126,11 +126,11 @@ class Entry(EntryPoint):
 GOOD: Rule = rule("ST998", "good-rule", needs={Signal.STEP})(explained)
 
 
-def test_plugins_are_verified_at_load_and_what_is_wrong_is_said() -> None:
+def test_plugins_are_verified_at_load_and_what_is_wrong_is_reported() -> None:
     entries = [Entry(name, f"plugin:{name}", "steptime.rules") for name in ("good", "function", "taken", "gone")]
     rules, problems = plugin_rules(CATALOGUE, entries)
     assert rules == (GOOD,)
-    said = {name.removeprefix("plug-in "): why for name, why in problems}
-    assert "plugin:function is a function, not a rule" in said["function"]
-    assert "code ST101, which input-wait has already" in said["taken"]
-    assert "cannot be imported: ImportError: no module named plugin" in said["gone"]
+    message = {name.removeprefix("plug-in "): why for name, why in problems}
+    assert "plugin:function is a function, not a rule" in message["function"]
+    assert "code ST101, which input-wait has already" in message["taken"]
+    assert "cannot be imported: ImportError: no module named plugin" in message["gone"]

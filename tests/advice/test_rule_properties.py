@@ -17,7 +17,7 @@ from steptime.advice.rule import Weight
 from steptime.advice.rules import CATALOGUE
 from steptime.advice.savings import named
 from steptime.advice.verdict import verdict
-from steptime.analysis.stragglers.comparison import LateRank
+from steptime.analysis.stragglers.comparison import Straggler
 from steptime.quantities import Estimate, SourceLine
 
 likely = st.sampled_from([0.0, 0.3, 2.0, 64.0, 300.0, 2e4, 3e5, 1e6, 4e6, 2e7, 2.5e7, 4e7])
@@ -52,7 +52,7 @@ def every(kind: type, **fields_of_its_own: object) -> st.SearchStrategy[Any]:
 for leaf, strategy in ((Estimate, estimates()), (SourceLine, sources), (float, numbers), (int, counts), (str, words)):
     st.register_type_strategy(leaf, strategy)
 st.register_type_strategy(case_module.PaddingFacts, every(case_module.PaddingFacts, share=shares))
-st.register_type_strategy(LateRank, every(LateRank, ranks=st.lists(counts, min_size=1, max_size=3).map(tuple)))
+st.register_type_strategy(Straggler, every(Straggler, ranks=st.lists(counts, min_size=1, max_size=3).map(tuple)))
 SINGLE = (
     case_module.GarbageUse,
     case_module.Contention,

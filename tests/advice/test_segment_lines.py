@@ -37,7 +37,7 @@ def test_a_line_that_calls_nearly_all_gives_way_to_those_below_it() -> None:
     assert [(line.source, line.share) for line in segment_lines(paths)] == [(STEP, 0.7), (ACT, 0.27)]
 
 
-def test_the_line_that_one_of_several_leads_to_is_told_beside_it() -> None:
+def test_the_line_that_one_of_several_leads_to_is_reported_beside_it() -> None:
     moved = SourceLine("env.py", 14, "Env._move", "body.position += body.speed")
     paths = (
         SampledPath(55, "", (moved, INNER, STEP, MAIN)),
@@ -59,7 +59,7 @@ def test_one_line_alone_is_followed_to_where_its_time_goes() -> None:
     assert [line.source for line in segment_lines((SampledPath(9, "", (INNER, STEP, MAIN)),))] == [INNER]
 
 
-def test_time_that_is_spread_below_one_line_is_told_there() -> None:
+def test_time_that_is_spread_below_one_line_is_reported_there() -> None:
     paths = (SampledPath(50, "", (STEP, MAIN)), SampledPath(40, "", (ACT, MAIN)), SampledPath(10, "", (MAIN,)))
     assert [line.source for line in segment_lines(paths)] == [STEP, ACT]
 
@@ -68,20 +68,20 @@ def test_nothing_timed_has_no_lines() -> None:
     assert segment_lines(()) == ()
 
 
-def test_lines_that_timing_slowed_are_told_with_that() -> None:
+def test_lines_that_timing_slowed_are_reported_with_that() -> None:
     lines = (SegmentLine(ACT, 0.84), SegmentLine(STEP, 0.1))
 
-    def told(slowed: float) -> str:
+    def reported(slowed: float) -> str:
         use = SegmentUse("rollout", 47, 5 * 10**9, 0.7, 0.22, lines, 4.0, slowed)
         (found,) = (each for each in examine(replace(HEALTHY, segments=(use,))).findings if each.code == "ST903")
         assert found.summary.endswith("(5 s in 47 rollouts)")
         return " ".join(found.evidence)
 
-    assert "84 %: ppo.py:20" in told(1.2)
-    assert "times as long" not in told(1.2)
-    assert "It took 1.7 times as long while these lines were timed: what calls much of torch" in told(1.66)
-    assert "84 %" not in told(4.0)
-    assert "It took 4 times as long while these lines were timed." in told(4.0)
+    assert "84 %: ppo.py:20" in reported(1.2)
+    assert "times as long" not in reported(1.2)
+    assert "It took 1.7 times as long while these lines were timed: what calls much of torch" in reported(1.66)
+    assert "84 %" not in reported(4.0)
+    assert "It took 4 times as long while these lines were timed." in reported(4.0)
 
 
 def test_a_models_forward_is_not_looked_into() -> None:
@@ -90,7 +90,7 @@ def test_a_models_forward_is_not_looked_into() -> None:
     assert [line.source for line in segment_lines((SampledPath(9, "forward", (LAYER,)),))] == [LAYER]
 
 
-def test_calls_between_the_steps_are_told_by_the_line_of_the_loop_that_makes_them(tmp_path: Path) -> None:
+def test_calls_between_the_steps_are_reported_by_the_line_of_the_loop_that_makes_them(tmp_path: Path) -> None:
     """Eight calls of the model behind each step, as long as the step: lines were timed in three of twelve steps."""
     job, lines = JournalBuilder(), ("for x, y in batches:", "    loss = train(x, y)", "    check = model(x)")
     numbered = [{"line": 10 + number, "text": text, "stores": [], "loads": []} for number, text in enumerate(lines)]
@@ -98,14 +98,14 @@ def test_calls_between_the_steps_are_told_by_the_line_of_the_loop_that_makes_the
     inside = [{"line": 5, "text": "return self.head(x)", "stores": [], "loads": []}]
     job.fact("code", base=200, file="model.py", function="Network.forward", first_line=5, loop=False, lines=inside)
     for number in range(12):
-        begin = job.now
+        start = job.now
         with job.within(Kind.LINE, 101):
             job.wait(10 * US).forward(2 * MS).backward(3 * MS).step(1 * MS)
         for _ in range(8):
             with job.within(Kind.LINE, 102), job.within(Kind.FORWARD, 1, Flag.TRAINING), job.within(Kind.LINE, 200):
                 job.wait(1 * MS)
         if number in (4, 5, 6):
-            job.record(Kind.LINES, begin, job.now)
+            job.record(Kind.LINES, start, job.now)
     process = job.process(tmp_path / "recording")
     (use,) = segment_uses(process, lay_out_whole(process))
     assert (use.kind, [line.source.line for line in use.lines]) == ("rollout", [12])
@@ -116,13 +116,13 @@ def test_a_recursion_far_below_the_loop_counts_with_its_outer_calls(tmp_path: Pa
     job = JournalBuilder()
     lines = [{"line": 10, "text": "walk(tree)", "stores": [], "loads": []}]
     job.fact("code", base=100, file="train.py", function="walk", first_line=10, loop=True, lines=lines)
-    begin = job.now
+    start = job.now
     for depth in range(400):
-        job.record(Kind.LINE, begin + depth * US, begin + 2 * MS - depth * US, 100)
+        job.record(Kind.LINE, start + depth * US, start + 2 * MS - depth * US, 100)
     process = job.wait(2 * MS).process(tmp_path / "recording")
     layout = lay_out_whole(process)
     (*_, deepest) = sorted(
-        loop_paths(process, layout, union(np.array([begin]), np.array([begin + 2 * MS]))), key=depth_of
+        loop_paths(process, layout, union(np.array([start]), np.array([start + 2 * MS]))), key=depth_of
     )
     assert (depth_of(deepest), deepest.duration) == (DEEPEST, 2 * MS - 2 * (DEEPEST - 1) * US)
 

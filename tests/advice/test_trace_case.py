@@ -110,7 +110,7 @@ def test_the_number_of_tensors_is_what_most_operators_of_an_update_share(written
 
 
 @pytest.mark.parametrize("name", ["aten::_foreach_add_", "aten::_fused_adamw_"])
-def test_an_optimizer_with_lists_of_tensors_is_told_from_one_without(
+def test_an_optimizer_with_lists_of_tensors_is_reported_from_one_without(
     written: Written, launched: Launch, name: str
 ) -> None:
     trace = written([step(0, 100), annotation("Optimizer.step#AdamW.step", 0, 60), *launched(name, 0)])
@@ -171,9 +171,9 @@ def test_the_compute_category_is_the_sum_of_its_bounds(written: Written, launche
     assert bounds == next(use.duration.value for use in case.categories if use.name == "compute")
 
 
-def collective(begin: float, lasts: float, kind: str = "AllReduce") -> Event:
+def collective(start: float, lasts: float, kind: str = "AllReduce") -> Event:
     name = f"ncclDevKernel_{kind}_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
-    return happened("kernel", name, begin, begin + lasts, (0, 9), device=0, stream=9)
+    return happened("kernel", name, start, start + lasts, (0, 9), device=0, stream=9)
 
 
 def summary(trace: Trace, rank: int) -> RankSummary:
@@ -195,7 +195,7 @@ def test_the_rank_with_the_shortest_collectives_is_the_late_one(written: Written
     assert [rank.waiting for rank in ranks] == [855_000, 10_000, 850_000]
     assert ranks[1].last == pytest.approx(1.0, abs=0.02)
     case = look_at_trace(written([step(0, 3000), collective(0, 900)]), steps_of(written([step(0, 3000)])), A100).case
-    found = examine(type(case)(case.step, case.categories, ranks=ranks, lateness=comparison.late)).findings
+    found = examine(type(case)(case.step, case.categories, ranks=ranks, straggler=comparison.late)).findings
     late = next(finding for finding in found if finding.name == "late-rank")
     assert late.summary.startswith("Rank 1 is the straggler: ")
 

@@ -28,14 +28,14 @@ def case_of(events: Events, folder: Path) -> Case:
 
 
 @pytest.mark.parametrize(
-    ("events", "said"),
+    ("events", "message"),
     [
         ([called("cudaMalloc", 10 * at, 10 * at + 5) for at in range(5)], "5 runtime calls"),
         ([step(0, 100)], "nothing but the profiler's own marks"),
     ],
 )
-def test_a_trace_with_nothing_to_see_is_refused_in_one_sentence(events: Events, said: str, tmp_path: Path) -> None:
-    with pytest.raises(NothingMeasuredError, match=f"{said}, no operator and no kernel"):
+def test_a_trace_with_nothing_to_see_is_refused_in_one_sentence(events: Events, message: str, tmp_path: Path) -> None:
+    with pytest.raises(NothingMeasuredError, match=f"{message}, no operator and no kernel"):
         diagnosed(events, tmp_path)
 
 
@@ -73,8 +73,8 @@ def test_work_that_was_not_recorded_is_the_verdict_where_it_is_most_of_the_step(
 
 
 def test_the_old_autograd_profilers_trace_has_the_account_of_the_processor(tmp_path: Path) -> None:
-    def listed(name: str, begin: float, end: float) -> Event:
-        return {"name": name, "ph": "X", "ts": begin, "dur": end - begin, "tid": 1, "pid": "CPU functions", "args": {}}
+    def listed(name: str, start: float, end: float) -> Event:
+        return {"name": name, "ph": "X", "ts": start, "dur": end - start, "tid": 1, "pid": "CPU functions", "args": {}}
 
     case = case_of([listed("mm", 0, 600), listed("relu", 610, 700)], tmp_path)
     assert {use.name: round(use.duration.value / 1000) for use in case.categories} == {"compute": 686, "overhead": 14}
@@ -117,7 +117,7 @@ def test_a_loop_is_what_repeats(looping: bool, tmp_path: Path) -> None:
     assert ("overhead-bound" in {finding.name for finding in process.findings}) is not looping
 
 
-def test_outliers_of_a_trace_stand_beside_the_usual_step(tmp_path: Path) -> None:
+def test_outliers_of_a_trace_stand_alongside_the_usual_step(tmp_path: Path) -> None:
     """Of 22 steps three take ten times as long: the headline is the usual step's, and says what the three were."""
     events, at = [], 0
     for number in range(22):

@@ -10,11 +10,11 @@ from steptime.advice.evidence import (
     Case,
     CategoryUse,
     Contention,
-    LateRank,
     PathUse,
     SegmentLine,
     SegmentUse,
     StepSummary,
+    Straggler,
 )
 from steptime.advice.rule import Finding, Weight
 from steptime.advice.verdict import verdict, with_savings
@@ -86,9 +86,9 @@ def test_the_line_of_a_small_finding_stands_behind_the_category() -> None:
 
 
 def test_the_first_finding_writes_the_headline_with_its_line_once() -> None:
-    said = "Tensors in memory are read one by one, 55 ns a step (55 %)"
-    why = Finding("ST105", "per-sample-fetch", Weight.FINDING, said, "y.", MUCH, "input", SourceLine("data.py", 12))
-    assert verdict(case(use("input", 60, 1)), (why,)).sentence == f"{said}, at data.py:12."
+    message = "Tensors in memory are read one by one, 55 ns a step (55 %)"
+    why = Finding("ST105", "per-sample-fetch", Weight.FINDING, message, "y.", MUCH, "input", SourceLine("data.py", 12))
+    assert verdict(case(use("input", 60, 1)), (why,)).sentence == f"{message}, at data.py:12."
     named = replace(why, summary="data.py:12 takes 55 ns a step (55 %)")
     assert verdict(case(use("input", 60, 1)), (named,)).sentence == "data.py:12 takes 55 ns a step (55 %)."
 
@@ -106,7 +106,7 @@ def test_what_else_takes_time_is_the_longest_of_the_others() -> None:
     assert verdict(seen).sentence == "Computing: 90 ns of 100 ns per step (90 %); nothing else takes more than 5.0 %."
 
 
-def test_few_steps_are_told_by_the_shortest_and_the_longest() -> None:
+def test_few_steps_are_reported_by_the_shortest_and_the_longest() -> None:
     few = replace(STEP, steady=4, shortest=90, longest=1076)
     found = verdict(replace(case(use("input", 60, 1)), step=few))
     assert found.badge == "Likely: 4 steps, 90 ns to 1.08 µs long."
@@ -125,11 +125,13 @@ def test_rollouts_that_take_most_of_the_run_come_before_the_step() -> None:
     )
 
 
-def test_shares_of_lines_that_were_slowed_much_are_not_told() -> None:
+def test_shares_of_lines_that_were_slowed_much_are_not_reported() -> None:
     lines = (SegmentLine(SourceLine("rl.py", 34, "rollout", "p = policy(state)"), 0.99),)
     rollouts = SegmentUse("rollout", 30, 9_100, 0.8, forward=0.53, lines=lines, slowed=14.0)
-    said = verdict(replace(case(use("input", 60, 1)), segments=(rollouts,))).sentence
-    assert said.startswith("Rollouts take 80 % of the run: most of that at rl.py:34; the models' forward takes 53 %. ")
+    message = verdict(replace(case(use("input", 60, 1)), segments=(rollouts,))).sentence
+    assert message.startswith(
+        "Rollouts take 80 % of the run: most of that at rl.py:34; the models' forward takes 53 %. "
+    )
 
 
 def test_a_tensor_that_is_made_on_a_cpu_is_no_transfer() -> None:
@@ -168,9 +170,9 @@ def test_a_step_that_computes_and_could_hardly_do_without_the_rest_is_bound_by_c
 def test_what_computing_could_give_back_is_what_a_finding_says() -> None:
     compute = CategoryUse("compute", Estimate(80, 79, 81, 50), Estimate(0, 0, 0, 50))
     fusion = Finding("ST401", "chain", Weight.FINDING, "x", "y.", Estimate(30, 25, 40, 50), category="compute")
-    told = with_savings(case(compute, use("overhead", 17, 1)), (fusion,))
-    assert [each.recoverable.value for each in told.categories] == [30, 17]
-    found = verdict(told, (fusion,))
+    reported = with_savings(case(compute, use("overhead", 17, 1)), (fusion,))
+    assert [each.recoverable.value for each in reported.categories] == [30, 17]
+    found = verdict(reported, (fusion,))
     assert found.bottleneck == "compute"
     assert found.share is not None
     assert found.share.value == 0.3
@@ -178,29 +180,29 @@ def test_what_computing_could_give_back_is_what_a_finding_says() -> None:
 
 
 def test_a_doubt_leaves_the_answer_and_says_how_sure_it_is() -> None:
-    doubt = Finding("ST804", "few-steps", Weight.DOUBT, "Only 3 of 8 steps were steady", "Wait.")
-    found = verdict(case(use("input", 90, 1)), (doubt,))
+    caveat = Finding("ST804", "few-steps", Weight.CAVEAT, "Only 3 of 8 steps were steady", "Wait.")
+    found = verdict(case(use("input", 90, 1)), (caveat,))
     assert found.sentence.startswith("Waiting for input: 90 ns of 100 ns per step")
     assert found.badge == "Likely: only 3 of 8 steps were steady."
 
 
 @pytest.mark.parametrize(("spread", "confidence"), [(0.04, "likely"), (0.5, "unclear")])
 def test_other_programs_count_as_far_as_the_steps_felt_them(spread: float, confidence: str) -> None:
-    doubt = Finding("ST802", "background-load", Weight.DOUBT, "Other processes used 1.5 of 2 CPUs", "Wait.")
+    caveat = Finding("ST802", "background-load", Weight.CAVEAT, "Other processes used 1.5 of 2 CPUs", "Wait.")
     loaded = replace(case(use("input", 60, 1)), contention=Contention(0.5, 1.5, 2, 20.0, spread, 0.0, 50))
-    found = verdict(loaded, (doubt,))
+    found = verdict(loaded, (caveat,))
     assert (found.bottleneck, found.confidence) == ("input", confidence)
     assert found.reason == "Other processes used 1.5 of 2 CPUs"
 
 
-def test_the_gravest_doubt_is_the_one_that_is_said() -> None:
-    few = Finding("ST804", "few-steps", Weight.DOUBT, "Only 3 steps", "Wait.")
-    untraced = Finding("ST807", "device-not-traced", Weight.DOUBT, "No kernel was recorded", "Trace.")
+def test_the_gravest_doubt_is_the_one_that_is_reported() -> None:
+    few = Finding("ST804", "few-steps", Weight.CAVEAT, "Only 3 steps", "Wait.")
+    untraced = Finding("ST807", "device-not-traced", Weight.CAVEAT, "No kernel was recorded", "Trace.")
     found = verdict(case(use("input", 60, 1)), (few, untraced))
     assert (found.confidence, found.reason) == ("unclear", "No kernel was recorded")
 
 
-def test_one_step_is_told_as_what_it_is() -> None:
+def test_one_step_is_reported_as_what_it_is() -> None:
     found = verdict(replace(case(use("input", 60, 0)), step=replace(STEP, steady=1, total=1)))
     assert "60 ns of 100 ns in this step" in found.sentence
 
@@ -240,20 +242,20 @@ def test_without_a_profile_it_names_the_longest_phase_and_says_so() -> None:
 
 
 def test_a_rank_that_waits_for_another_says_so_and_the_late_one_says_that_it_is_late() -> None:
-    straggler = LateRank((1,), "", 50, 1.0, "", 0.0, (), MUCH)
-    late = replace(case(use("communication", 60, 3), use("input", 5, 1)), lateness=straggler, rank=0)
+    straggler = Straggler((1,), "", 50, 1.0, "", 0.0, (), MUCH)
+    late = replace(case(use("communication", 60, 3), use("input", 5, 1)), straggler=straggler, rank=0)
     early = verdict(late)
     assert early.bottleneck == "communication"
     assert early.sentence.startswith("Waiting for rank 1: ")
     straggling = verdict(replace(late, rank=1)).sentence
     assert straggling.startswith("Rank 1 is the straggler: the others wait 50 ns a step (50 %) for it. ")
-    assert "rank" not in verdict(replace(late, lateness=None)).sentence
+    assert "rank" not in verdict(replace(late, straggler=None)).sentence
 
 
-def test_that_a_rank_is_late_is_said_once() -> None:
-    straggler = LateRank((1,), "", 50, 1.0, "", 0.0, (), MUCH)
-    late = replace(case(use("input", 60, 3)), lateness=straggler, rank=1)
-    said = Finding(
+def test_that_a_rank_is_late_is_reported_once() -> None:
+    straggler = Straggler((1,), "", 50, 1.0, "", 0.0, (), MUCH)
+    late = replace(case(use("input", 60, 3)), straggler=straggler, rank=1)
+    message = Finding(
         "ST806",
         "late-rank",
         Weight.FINDING,
@@ -261,15 +263,17 @@ def test_that_a_rank_is_late_is_said_once() -> None:
         "Mend it.",
         MUCH,
     )
-    assert verdict(late, [said]).sentence.count("others wait") == 1
+    assert verdict(late, [message]).sentence.count("others wait") == 1
 
 
-def test_what_takes_most_of_the_step_is_said_before_what_little_of_it_could_be_saved() -> None:
+def test_what_takes_most_of_the_step_is_reported_before_what_little_of_it_could_be_saved() -> None:
     made_of = Finding("ST908", "compute-share", Weight.NOTE, "Computing takes 78 ns a step (78 %): mm 60 ns", "Try it.",
                       category="compute")  # fmt: skip
     nothing = Estimate(0.0, 0.0, 0.0, 50)
-    said = verdict(case(replace(use("compute", 78, 0), recoverable=nothing), use("python", 16, 1)), [made_of]).sentence
-    assert said == "Computing takes 78 ns a step (78 %): mm 60 ns. Your own Python: 16 ns of 100 ns per step (16 %)."
+    message = verdict(
+        case(replace(use("compute", 78, 0), recoverable=nothing), use("python", 16, 1)), [made_of]
+    ).sentence
+    assert message == "Computing takes 78 ns a step (78 %): mm 60 ns. Your own Python: 16 ns of 100 ns per step (16 %)."
     waits = verdict(case(replace(use("compute", 55, 0), recoverable=nothing), use("input", 45, 1)), [made_of]).sentence
     assert waits.startswith("Waiting for input")
 
@@ -278,5 +282,5 @@ def test_a_saving_of_no_category_is_one_of_the_step() -> None:
     place = SourceLine("train.py", 9, "main", "optimizer.step()")
     found = Finding("ST501", "optimizer-share", Weight.FINDING, "SGD takes 15 ns", "Fuse it.", Estimate(14, 13, 15, 50),
                     source=place)  # fmt: skip
-    said = verdict(case(use("python", 43, 1), use("input", 2, 1)), [found]).sentence
-    assert said.endswith("; up to 14 ns of the step could be saved at train.py:9.")
+    message = verdict(case(use("python", 43, 1), use("input", 2, 1)), [found]).sentence
+    assert message.endswith("; up to 14 ns of the step could be saved at train.py:9.")

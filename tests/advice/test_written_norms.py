@@ -28,14 +28,14 @@ def written(tmp_path: Path) -> Written:
     return lambda events: write(events, tmp_path)
 
 
-def launched(calls: list[tuple[str, list[Any]]], begin: int = 0, lasts: int = 10) -> Events:
+def launched(calls: list[tuple[str, list[Any]]], since: int = 0, lasts: int = 10) -> Events:
     """Operators one after the other, each with a kernel; numbered as autograd numbers them."""
     events: Events = []
     for at, (name, shapes) in enumerate(calls):
         known: dict[str, Any] = {
-            "Input Dims": shapes, "Input type": ["float"] * len(shapes), "Sequence number": begin + at
+            "Input Dims": shapes, "Input type": ["float"] * len(shapes), "Sequence number": since + at
         }  # fmt: skip
-        start, number = begin + 20 * at, begin + at + 1
+        start, number = since + 20 * at, since + at + 1
         events += [
             operator(f"aten::{name}", start, start + 10, **known),
             launch(number, start + 2, start + 4),
@@ -44,14 +44,14 @@ def launched(calls: list[tuple[str, list[Any]]], begin: int = 0, lasts: int = 10
     return events
 
 
-def frame(of: int, begin: int, lasts: int) -> list[Event]:
+def frame(of: int, start: int, lasts: int) -> list[Event]:
     """What autograd runs for one of the operators, on its own thread."""
     known: dict[str, Any] = {"Sequence number": of, "Fwd thread id": 1}
     return [
-        operator("autograd::engine::evaluate_function: MeanBackward1", begin, begin + 20, ENGINE, **known),
-        operator("aten::expand_copy", begin + 1, begin + 15, ENGINE),
-        launch(1000 + of, begin + 2, begin + 4, ENGINE),
-        kernel(1000 + of, begin + 5, begin + 5 + lasts, "expand_kernel"),
+        operator("autograd::engine::evaluate_function: MeanBackward1", start, start + 20, ENGINE, **known),
+        operator("aten::expand_copy", start + 1, start + 15, ENGINE),
+        launch(1000 + of, start + 2, start + 4, ENGINE),
+        kernel(1000 + of, start + 5, start + 5 + lasts, "expand_kernel"),
     ]
 
 
@@ -100,12 +100,12 @@ def test_rms_norms_of_a_real_model_are_found(shared_data: Path) -> None:
     case, findings = case_and_findings(trace)
     (use,) = case.written_norms
     assert (use.kind, use.shape, use.calls, use.kernels) == ("RMS norm", (16, 559, 1024), 49, 49 * 8)
-    told = next(finding for finding in findings if finding.code == "ST416")
-    assert told.savings is not None
+    reported = next(finding for finding in findings if finding.code == "ST416")
+    assert reported.savings is not None
     assert case.machine is not None
     assert case.machine.copy_bytes is not None
     least = use.bytes / case.machine.copy_bytes * 1e9
-    assert told.savings.value == pytest.approx(use.duration - least / 0.8)
+    assert reported.savings.value == pytest.approx(use.duration - least / 0.8)
 
 
 def test_a_scaler_costs_its_kernels_and_the_wait_before_the_update() -> None:

@@ -17,7 +17,7 @@ def wanted() -> dict[Path, bytes]:
     """Every file with its content."""
     return {
         CASES / rule / f"{name.replace(' ', '-').replace(chr(39), '')}.json": msgspec.json.format(
-            msgspec.json.encode(told(case)), indent=1
+            msgspec.json.encode(reported(case)), indent=1
         )
         + b"\n"
         for rule, cases in PLANTED.items()
@@ -25,14 +25,14 @@ def wanted() -> dict[Path, bytes]:
     }
 
 
-def told(value: Any) -> Any:
+def reported(value: Any) -> Any:
     """A case without what has its default: a new field of `Case` changes no file."""
     if isinstance(value, tuple):
-        return [told(item) for item in value]
+        return [reported(item) for item in value]
     if not is_dataclass(value):
         return value
     named = ((field, getattr(value, field.name)) for field in fields(value))
-    return {field.name: told(item) for field, item in named if field.default is MISSING or item != field.default}
+    return {field.name: reported(item) for field, item in named if field.default is MISSING or item != field.default}
 
 
 def main(arguments: list[str]) -> int:

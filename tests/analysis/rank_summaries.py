@@ -19,19 +19,19 @@ def job(
 ) -> list[RankSummary]:
     """work: (ranks, steps, CALLS) ns of each rank before each collective. clocks: ns that a rank's clock is ahead."""
     ranks, steps, calls = work.shape
-    begin = np.zeros((ranks, steps * calls))
+    start = np.zeros((ranks, steps * calls))
     reached, ends = 0.0, []
     for k in range(steps * calls):
-        begin[:, k] = reached + work[:, k // calls, k % calls]
-        reached = float(begin[:, k].max()) + TRANSFER
+        start[:, k] = reached + work[:, k // calls, k % calls]
+        reached = float(start[:, k].max()) + TRANSFER
         ends.append(reached)
-    end = np.broadcast_to(np.array(ends), begin.shape)
+    end = np.broadcast_to(np.array(ends), start.shape)
     step = np.repeat(np.arange(steps), calls)
     shift = np.array(clocks) if clocks else np.zeros(ranks)
     return [
         summary(
             rank,
-            exchange(begin[rank] + shift[rank], end[rank] - begin[rank], step, group, ranks),
+            exchange(start[rank] + shift[rank], end[rank] - start[rank], step, group, ranks),
             host=hosts[rank] if hosts else "",
             own=float(work[rank].sum()) / steps,
             wall=reached / steps,
@@ -42,7 +42,7 @@ def job(
 
 
 def exchange(
-    begin: npt.NDArray[np.float64],
+    start: npt.NDArray[np.float64],
     duration: npt.NDArray[np.float64],
     step: npt.NDArray[np.int64],
     group: str = "dp",
@@ -50,7 +50,7 @@ def exchange(
     members: str = "",
 ) -> Exchange:
     """All-reduces of 64 MB."""
-    whole = np.rint(begin).astype(np.int64)
+    whole = np.rint(start).astype(np.int64)
     lasts = np.rint(duration).astype(np.int64)
     return Exchange(
         "all_reduce", group, size, members, len(whole), 0, step, whole, lasts, np.full(len(whole), 64 << 20)

@@ -114,8 +114,8 @@ def test_waiting_for_gloo_is_communication_only_while_nothing_else_runs(written:
     assert categories(trace) == {"communication": 80, "compute": 116, "overhead": 4}
 
 
-def test_events_are_counted_by_the_phase_in_which_they_begin(written: Written) -> None:
-    trace = written([operator("aten::mm", begin, begin + 5) for begin in (0, 10, 20, 30, 200)])
+def test_events_are_counted_by_the_phase_in_which_they_start(written: Written) -> None:
+    trace = written([operator("aten::mm", start, start + 5) for start in (0, 10, 20, 30, 200)])
     phases = {Phase.FORWARD: union([0], [15_000]), Phase.BACKWARD: union([12_000], [25_000])}
     counts = count_events(step_context(trace, np.array([[0, 100_000]]), phases=phases))
     assert [counts[each] for each in (Phase.FORWARD, Phase.BACKWARD, Phase.REST)] == [2, 1, 1]
@@ -146,7 +146,7 @@ def test_a_trace_without_anything_of_the_host_explains_nothing(written: Written)
 
 
 def test_steps_come_from_optimisers_where_the_profiler_marked_none(written: Written) -> None:
-    updates = [annotation("Optimizer.step#SGD.step", begin, begin + 10) for begin in (90, 190, 290)]
+    updates = [annotation("Optimizer.step#SGD.step", start, start + 10) for start in (90, 190, 290)]
     assert steps_of(written([operator("aten::mm", 0, 50), *updates])).tolist() == [
         [100_000, 200_000],
         [200_000, 300_000],
@@ -182,7 +182,7 @@ def test_phases_partition_the_categories(written: Written) -> None:
 
 @pytest.mark.parametrize("thread", [None, 0, 10, 999])
 def test_the_training_thread_is_found_with_and_without_its_number(written: Written, thread: int | None) -> None:
-    busier = [operator("aten::copy_", begin, begin + 1, 55) for begin in range(50)]
+    busier = [operator("aten::copy_", start, start + 1, 55) for start in range(50)]
     trace = written([*busier, step(0, 100), operator("aten::mm", 0, 100)])
     assert categories(trace, thread=thread) == {"compute": 98, "overhead": 2}
 

@@ -66,8 +66,8 @@ def slices(events: list[Event], track: int) -> list[tuple[str, int, int, int]]:
         if event["ph"] == "B":
             open_.append((event["name"], nanoseconds(event["ts"])))
         elif event["ph"] == "E":
-            name, begin = open_.pop()
-            found.append((name, begin, nanoseconds(event["ts"]), len(open_)))
+            name, start = open_.pop()
+            found.append((name, start, nanoseconds(event["ts"]), len(open_)))
     assert not open_
     return found
 
@@ -78,13 +78,13 @@ def small(tmp_path: Path) -> Path:
     path = tmp_path / "small.json"
     events = []
     for index in range(2):
-        begin = index * 100
+        start = index * 100
         events += [
-            step(begin, begin + 100, index),
-            annotation("enumerate(DataLoader)#x", begin, begin + 30),
-            operator("aten::mm", begin + 30, begin + 60),
-            called("cudaLaunchKernel", begin + 40, begin + 44, index + 1),
-            kernel(index + 1, begin + 50, begin + 70),
+            step(start, start + 100, index),
+            annotation("enumerate(DataLoader)#x", start, start + 30),
+            operator("aten::mm", start + 30, start + 60),
+            called("cudaLaunchKernel", start + 40, start + 44, index + 1),
+            kernel(index + 1, start + 50, start + 70),
         ]
     path.write_text(json.dumps({"schemaVersion": 1, "traceEvents": events, "traceName": "small"}, indent=1))
     return path
@@ -114,13 +114,13 @@ def test_the_track_of_the_breakdown_sums_to_the_breakdown(shared_data: Path, tmp
     entries = np.zeros_like(breakdown.entries)
     ends = np.sort([end for _, _, end, depth in found if depth == 0])
     assert len(ends) == len(breakdown.wall)
-    for name, begin, end, depth in found:
+    for name, start, end, depth in found:
         if depth:
-            entries[np.searchsorted(ends, end), Category[name.upper()]] += end - begin
+            entries[np.searchsorted(ends, end), Category[name.upper()]] += end - start
     assert entries.tolist() == breakdown.entries.tolist()
     idle = slices(exact(out)["traceEvents"], IDLE)
     if breakdown.device != "cpu":
-        assert sum(end - begin for _, begin, end, _ in idle) == breakdown.entries[:, Category.UNRECORDED :].sum()
+        assert sum(end - start for _, start, end, _ in idle) == breakdown.entries[:, Category.UNRECORDED :].sum()
     else:
         assert idle == []
 
@@ -131,7 +131,7 @@ def test_our_reader_sees_the_same_trace(shared_data: Path, tmp_path: Path, file:
     annotate(shared_data / file, out, cache=False)
     before, after = read(shared_data / file), read(out)
     assert len(after.events) == len(before.events)
-    for column in ("begin", "duration", "event_kind", "lane", "correlation"):
+    for column in ("start", "duration", "event_kind", "track", "correlation"):
         assert np.array_equal(getattr(after.events, column), getattr(before.events, column)), column
     one, other = (breakdown_of(step_context(trace, steps_of(trace))) for trace in (before, after))
     assert one.entries.tolist() == other.entries.tolist()
@@ -143,7 +143,7 @@ def test_the_critical_path_is_that_of_the_replay_and_its_arrows_pair(shared_data
     events = exact(out)["traceEvents"]
     pieces = [*slices(events, PATH_HOST), *slices(events, PATH_DEVICE)]
     replay = replayed(read(file))
-    assert sum(end - begin for _, begin, end, _ in pieces) == replay.replayed.sum()
+    assert sum(end - since for _, since, end, _ in pieces) == replay.replayed.sum()
     pieces.sort(key=lambda piece: piece[1])
     assert all(before[2] <= after[1] for before, after in pairwise(pieces))
     arrows = defaultdict(list)

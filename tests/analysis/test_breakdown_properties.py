@@ -85,7 +85,7 @@ def test_the_time_of_events_is_the_same_in_pieces(folder: Path, listed: list[dic
     path = folder / "pieces.json"
     path.write_text(json.dumps(listed))
     trace = read(path)
-    whole = union(trace.events.begin, trace.events.end)
+    whole = union(trace.events.start, trace.events.end)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(threads, "PIECE", 3)
         patch.setattr(operators, "DISPATCH_GAP", gap)
@@ -107,7 +107,7 @@ def test_gaps_and_traffic_of_any_mixture_sum_to_the_breakdown(
     steps = step_context(trace, steps_of(trace), thread=thread)
     breakdown, gaps = breakdown_of(steps), gaps_of(steps)
     assert (gaps.duration > 0).all()
-    assert (gaps.begin[1:] >= gaps.end[:-1]).all()
+    assert (gaps.start[1:] >= gaps.end[:-1]).all()
     found = np.zeros_like(breakdown.entries)
     np.add.at(found, (gaps.step, gaps.category), gaps.duration)
     for copies in copies_of(steps):

@@ -98,9 +98,9 @@ def test_on_an_accelerator_the_whole_step_is_split_as_profiled() -> None:
 def test_the_profiler_slows_the_host_alone_and_the_device_works_as_long_as_ever() -> None:
     step = {Category.COMPUTE: 2700, Category.COPY: 100, Category.OVERHEAD: 4000, Category.PYTHON: 700}
     assert on_device([step, step], 2850) == {"compute": 2700, "copy": 100, "python": 50}
-    told = on_device([step, step], 3500, np.array([0, 0, 3, 0, 0, 0, 0]))
-    assert (told["compute"], told["copy"]) == (2700, 100)
-    assert told["overhead"] == 547, "3 µs of two steps, what three events can have cost, go before the rest"
+    reported = on_device([step, step], 3500, np.array([0, 0, 3, 0, 0, 0, 0]))
+    assert (reported["compute"], reported["copy"]) == (2700, 100)
+    assert reported["overhead"] == 547, "3 µs of two steps, what three events can have cost, go before the rest"
 
 
 def test_a_device_that_was_slower_in_the_profiler_gives_in_proportion() -> None:

@@ -22,10 +22,10 @@ def ahead_of_the_device(steps: int = 4, kernels: int = 5) -> list[Event]:
     """The host dispatches for 300 µs of a step, and waits for nothing; the device takes 505 µs."""
     events, done = [], 0.0
     for index in range(steps):
-        begin = index * 300
-        events.append(step(begin, begin + 300, index))
+        since = index * 300
+        events.append(step(since, since + 300, index))
         for at in range(kernels):
-            call = begin + at * 60
+            call = since + at * 60
             start = max(call + 37, done + 1)
             events += launching(index * 100 + at + 1, call, 60, start, 100)
             done = start + 100

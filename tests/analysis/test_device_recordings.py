@@ -13,7 +13,7 @@ from steptime.advice.verdict import verdict
 from steptime.analysis.breakdown import breakdown_of
 from steptime.analysis.layout import lay_out_whole
 from steptime.analysis.recorded_breakdown import ON_DEVICE, breakdown_of_process
-from steptime.analysis.tracer import begins_with_tracer, slowed_by_tracer, without_tracer
+from steptime.analysis.tracer import slowed_by_tracer, starts_with_tracer, without_tracer
 from steptime.analysis.what_if.calibrated import DEVICE, HOST, HOST_WORK
 from steptime.cli.trial import case_and_findings
 from steptime.recording.load import load
@@ -33,8 +33,8 @@ def test_the_device_works_as_long_in_a_steady_step_as_in_a_profiled_one(job: str
     wall, steps = recorded.breakdown.wall, layout.timeline.steps
     steady = np.flatnonzero(steps.steady)
     usual = np.isin(steady, without_tracer(layout, steady[wall <= 2 * np.median(wall)]))
-    told = recorded.breakdown.entries[usual][:, ON_DEVICE].sum(axis=1).mean()
-    assert told == pytest.approx(min(profiled, wall[usual].mean()), rel=0.02)
+    reported = recorded.breakdown.entries[usual][:, ON_DEVICE].sum(axis=1).mean()
+    assert reported == pytest.approx(min(profiled, wall[usual].mean()), rel=0.02)
     assert (recorded.breakdown.entries.sum(axis=1) == wall).all()
 
 
@@ -53,7 +53,7 @@ def test_the_device_works_as_long_in_a_steady_step_as_in_a_profiled_one(job: str
         ("chargpt", 0.37, "ST302"),  # 532 kernels a step, fed by four workers
     ],
 )
-def test_what_is_told_of_each(job: str, compute: float, first: str) -> None:
+def test_what_is_reported_of_each(job: str, compute: float, first: str) -> None:
     case, findings = case_and_findings(DATA / job)
     categories = {use.name: use.duration.value / case.step.duration.value for use in case.categories}
     assert categories["compute"] == pytest.approx(compute, abs=0.02)
@@ -96,15 +96,15 @@ def test_who_decides_the_step(job: str, decides: str, kernels_free: float, host_
         kinds = {"kernel"} if kind == "kernel" else HOST_WORK
         read = found.saved(dict.fromkeys(kinds, 0.0)) / 1e6
         assert read == pytest.approx(saved["kernels free" if kind == "kernel" else "host free"], abs=0.08 * step)
-    said = verdict(case, findings)
-    assert said.decides == decides
-    bound = said.sentence.startswith("Host-bound: kernels run ")
-    assert bound == (decides == HOST), said.sentence
-    assert bound or "The GPU decides the step: a faster CPU would save" in said.sentence
+    message = verdict(case, findings)
+    assert message.decides == decides
+    bound = message.sentence.startswith("Host-bound: kernels run ")
+    assert bound == (decides == HOST), message.sentence
+    assert bound or "The GPU decides the step: a faster CPU would save" in message.sentence
     on_device = [each for each in findings if each.category == "compute" and each.savings is not None]
     assert not bound or not on_device, "kernels that wait for launches save nothing"
     assert sum(use.duration.value for use in case.categories) == pytest.approx(1e6 * step, rel=1e-6)
-    assert said.bottleneck != "compute" if decides == HOST else said.bottleneck == "compute"
+    assert message.bottleneck != "compute" if decides == HOST else message.bottleneck == "compute"
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_who_decides_the_step(job: str, decides: str, kernels_free: float, host_
         ("resnet_float32", "ST413", "RM301", 5.36),
     ],
 )
-def test_what_precision_was_measured_to_save_is_inside_of_what_is_said(
+def test_what_precision_was_measured_to_save_is_inside_of_what_is_reported(
     job: str, code: str, fix: str, saved: float
 ) -> None:
     case, findings = case_and_findings(DATA / job)
@@ -129,7 +129,7 @@ def test_what_precision_was_measured_to_save_is_inside_of_what_is_said(
     assert predicted.value / 1e6 == pytest.approx(saved, rel=0.25)
 
 
-def test_bfloat16_with_channels_last_is_within_what_is_said_of_images() -> None:
+def test_bfloat16_with_channels_last_is_within_what_is_reported_of_images() -> None:
     """The step took 60.5 ms, and 29.7 with both and a fused optimiser, which saves 0.57."""
     _, findings = case_and_findings(DATA / "resnet_float32")
     saving = next(each.savings for each in findings if each.code == "ST413")
@@ -183,7 +183,7 @@ def test_steps_behind_the_profiler_are_left_out_where_its_tracer_slows_them() ->
     assert longer.value == pytest.approx(1.7e6, rel=0.1)
     kept = without_tracer(layout, steady)
     assert layout.traced is not None
-    assert (layout.timeline.steps.begin[kept] < layout.traced).all()
+    assert (layout.timeline.steps.start[kept] < layout.traced).all()
     assert len(kept) == 58
     on_a_cpu = replace(layout, traced=None)
     assert slowed_by_tracer(on_a_cpu, steady) is None
@@ -199,16 +199,16 @@ def test_steps_behind_the_profiler_count_where_they_are_no_longer() -> None:
     assert len(without_tracer(layout, steady)) == len(steady)
 
 
-def test_a_change_that_begins_with_the_tracer_is_not_the_jobs() -> None:
+def test_a_change_that_starts_with_the_tracer_is_not_the_jobs() -> None:
     (process,) = load(DATA / "dense").processes
     layout = lay_out_whole(process)
     steps = layout.timeline.steps
     assert layout.traced is not None
-    behind = np.flatnonzero(steps.steady & (steps.begin >= layout.traced))
-    assert begins_with_tracer(layout, int(behind[0]))
-    assert not begins_with_tracer(layout, int(behind[50]))
-    assert not begins_with_tracer(layout, int(behind[0]) - 60)
-    assert not begins_with_tracer(replace(layout, traced=None), int(behind[0]))
+    behind = np.flatnonzero(steps.steady & (steps.start >= layout.traced))
+    assert starts_with_tracer(layout, int(behind[0]))
+    assert not starts_with_tracer(layout, int(behind[50]))
+    assert not starts_with_tracer(layout, int(behind[0]) - 60)
+    assert not starts_with_tracer(replace(layout, traced=None), int(behind[0]))
 
 
 def test_a_cost_is_of_the_steps_that_the_mean_is_of() -> None:

@@ -111,24 +111,24 @@ def test_it_takes_the_place_of_no_other_line(
 
 
 def test_where_faster_kernels_do_not_shorten_the_step_it_says_what_stays() -> None:
-    def told(step: float, kernels: float) -> str:
+    def reported(step: float, kernels: float) -> str:
         of_step, of_kernels = Estimate(step, step, step, 1), Estimate(kernels, kernels, kernels, 1)
         return elsewhere_text(Elsewhere("B200", 1.0, of_step, of_kernels, 50e6, 0.0, (), True), 100e6)
 
-    assert "the CPU" in told(98e6, 10e6)
-    assert "the CPU" not in told(65e6, 10e6)
-    assert "the CPU" not in told(100e6, 48e6)
+    assert "the CPU" in reported(98e6, 10e6)
+    assert "the CPU" not in reported(65e6, 10e6)
+    assert "the CPU" not in reported(100e6, 48e6)
 
 
 def test_programs_get_the_predictions_in_the_short_document(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = trace(tmp_path)
     assert main(["diagnose", str(file), "--on", "MI300X", "--json"]) == 0
-    (told,) = json.loads(capsys.readouterr().out)["elsewhere"]
+    (reported,) = json.loads(capsys.readouterr().out)["elsewhere"]
     found = predicted(file, MI300X)
-    assert (told["device"], told["link"], told["checked"]) == ("MI300X", 1.0, True)
-    assert told["step_ns"]["value"] == pytest.approx(found.step.value, abs=1)
-    assert told["kernels_ns"]["high"] == pytest.approx(found.kernels.high, abs=1)
-    assert (told["kernels_here_ns"], len(told["peaks"])) == (1_002_000, 2)
+    assert (reported["device"], reported["link"], reported["checked"]) == ("MI300X", 1.0, True)
+    assert reported["step_ns"]["value"] == pytest.approx(found.step.value, abs=1)
+    assert reported["kernels_ns"]["high"] == pytest.approx(found.kernels.high, abs=1)
+    assert (reported["kernels_here_ns"], len(reported["peaks"])) == (1_002_000, 2)
     assert main(["diagnose", str(file), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["elsewhere"] == []
 

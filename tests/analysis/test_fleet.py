@@ -83,13 +83,13 @@ def test_planted_ranks_are_found_and_healthy_fleets_raise_no_alarm(base: Base, s
     assert result["false_alarms"] == 0.0
 
 
-def test_a_rank_that_cannot_be_read_is_said_and_the_others_are_compared(base: Base, tmp_path: Path) -> None:
+def test_a_rank_that_cannot_be_read_is_reported_and_the_others_are_compared(base: Base, tmp_path: Path) -> None:
     files = write_fleet(base, Plan(4, 5, late=(2,), excess=0.4), tmp_path)
     ranks = gather([str(tmp_path)]).ranks
     files[1].write_bytes(b"gone")
     reduced = reduce_all(ranks, workers=1)
     assert [each.summary is None for each in reduced] == [False, True, False, False]
-    assert "rank1" in reduced[1].told[0]
+    assert "rank1" in reduced[1].reported[0]
 
 
 def test_two_processes_of_one_rank_are_not_compared_with_one_another(base: Base, tmp_path: Path) -> None:
@@ -97,13 +97,13 @@ def test_two_processes_of_one_rank_are_not_compared_with_one_another(base: Base,
     ranks = gather([str(tmp_path)]).ranks
     reduced = reduce_all((*ranks, replace(ranks[1])), workers=1)
     assert reduced[2].summary is None
-    assert "twice" in reduced[2].told[0]
+    assert "twice" in reduced[2].reported[0]
 
 
 def test_a_summary_of_a_real_rank_is_a_few_kilobytes(shared_data: Path) -> None:
     real = sorted((shared_data / "hta" / "trace_filter").glob("*.json.gz"))[0]
     summary = reduce_rank(Task(0, gather([str(real)]).ranks[0])).summary
     assert summary is not None
-    columns = [getattr(each, name) for each in summary.exchanges for name in ("step", "begin", "duration", "bytes")]
+    columns = [getattr(each, name) for each in summary.exchanges for name in ("step", "start", "duration", "bytes")]
     assert sum(column.nbytes for column in columns) < 16_384
     assert all(isinstance(column, np.ndarray) and column.base is None for column in columns)

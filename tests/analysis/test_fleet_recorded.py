@@ -27,9 +27,9 @@ def process_folder(folder: Path, name: str, rank: int | None, steps: int = STEPS
     job.process_facts = {"pid": int(name), "rank": rank, "world_size": RANKS, "host": f"node{(rank or 0) // 8}"}
     job.fact("loader", identity=1, loader=1, dataset="Shard", batch_size=8)
     for _ in range(steps):
-        begin = job.now
+        start = job.now
         job.next((15 if late else 5) * MS + int(random.integers(MS))).forward(5 * MS)
-        job.backward(begin + STEP - 2 * MS - job.now).step(2 * MS)
+        job.backward(start + STEP - 2 * MS - job.now).step(2 * MS)
     written = job.write(folder / f"written-{name}")
     shutil.move(written / "process-17", folder / f"process-{name}")
     shutil.copy(written / "manifest.json", folder / "manifest.json")
@@ -69,7 +69,7 @@ def test_a_real_ray_gives_the_same_report_as_the_local_engine(fleet: Path) -> No
     assert render(diagnose_paths((str(fleet),), engine="ray", workers=2)) == render(alone)
 
 
-def test_what_is_said_of_few_ranks_does_not_depend_on_how_they_are_read(tmp_path: Path) -> None:
+def test_what_is_reported_of_few_ranks_does_not_depend_on_how_they_are_read(tmp_path: Path) -> None:
     for rank in range(4):
         process_folder(tmp_path, str(100 + rank), rank, late=rank == 2)
     whole = diagnose_paths((str(tmp_path),))
@@ -106,7 +106,7 @@ def test_of_two_processes_of_one_rank_the_one_that_trained_longer_is_compared(tm
         process_folder(tmp_path, name, rank, steps)
     reduced = reduce_processes(look_into(tmp_path), workers=1)
     assert [(each.facts.pid, each.summary is not None) for each in reduced] == [(100, True), (101, False), (102, True)]
-    assert "twice" in reduced[1].told[-1]
+    assert "twice" in reduced[1].reported[-1]
 
 
 def test_processes_that_only_infer_are_left_out_where_others_train(fleet: Path, tmp_path: Path) -> None:
@@ -120,7 +120,7 @@ def test_processes_that_only_infer_are_left_out_where_others_train(fleet: Path, 
     assert [each.facts.rank for each in reduced if each.summary is None] == [40]
 
 
-def test_many_processes_without_ranks_are_told_one_by_one_as_ever(tmp_path: Path) -> None:
+def test_many_processes_without_ranks_are_reported_one_by_one_as_ever(tmp_path: Path) -> None:
     for number in range(DETAILED_RANKS + 1):
         process_folder(tmp_path, str(100 + number), None, steps=12)
     report = diagnose_paths((str(tmp_path),), workers=1)

@@ -32,9 +32,9 @@ def flops(trace: Trace) -> float:
     """Of the innermost operators that have some: an operator around another one does that one's work."""
     events = trace.events
     total = 0.0
-    for lane in np.unique(events.lane):
-        rows = np.flatnonzero((events.lane == lane) & (events.event_kind == EventKind.OPERATOR))
-        made = call_tree(events.begin[rows], events.end[rows])
+    for track in np.unique(events.track):
+        rows = np.flatnonzero((events.track == track) & (events.event_kind == EventKind.OPERATOR))
+        made = call_tree(events.start[rows], events.end[rows])
         own = [_flops(trace, int(rows[position])) for position in made.rows]
         done = [0.0] * len(own)
         for number in reversed(range(len(own))):

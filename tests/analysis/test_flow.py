@@ -17,8 +17,8 @@ def code(base: int, function: str, *lines: Line, loop: bool = True) -> CodeFacts
 def preparing(
     codes: tuple[CodeFacts, ...], *forwards: int, evaluating: tuple[int, ...] = (), known: str = ""
 ) -> set[int]:
-    told = {*forwards, *evaluating, *map(int, known.split())}
-    return find_preparing(codes, set(forwards), set(evaluating), told)
+    reported = {*forwards, *evaluating, *map(int, known.split())}
+    return find_preparing(codes, set(forwards), set(evaluating), reported)
 
 
 def test_a_function_in_the_arguments_of_the_training_call_prepares_when_it_runs_before_the_forward() -> None:
@@ -70,7 +70,7 @@ def test_into_generators_and_functions_that_only_preparing_lines_call() -> None:
     assert preparing((loop, batches, decode, show), 2) == {1, 10, 11, 20}
 
 
-def test_a_function_that_others_call_too_is_not_told() -> None:
+def test_a_function_that_others_call_too_is_not_reported() -> None:
     loop = code(1, "main", (10, "x", "scale"), (11, "out", "model x"), (12, "shown", "scale out"))
     scale = code(10, "scale", (30, "y", "x"), loop=False)
     assert preparing((loop, scale), 2) == {1}

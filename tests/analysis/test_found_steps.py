@@ -49,13 +49,13 @@ def test_optimisers_that_take_turns_belong_to_one_step(written: Written) -> None
     assert found(written([*generator, *discriminator, operator("aten::mm", 580, 600)])) == [[150, 350], [350, 550]]
 
 
-def test_two_optimisers_of_one_name_are_told_by_the_work_between_them(written: Written) -> None:
+def test_two_optimisers_of_one_name_are_reported_by_the_work_between_them(written: Written) -> None:
     def work(counts: tuple[int, ...]) -> Trace:
         events = []
         for turn, count in enumerate(counts):
-            begin = 100 * turn + (20 if turn % 2 == 0 else 0)  # a longer way to each second update
-            events += [operator("aten::mm", begin + each, begin + each + 1) for each in range(count)]
-            events += updates(begin + 60)
+            start = 100 * turn + (20 if turn % 2 == 0 else 0)  # a longer way to each second update
+            events += [operator("aten::mm", start + each, start + each + 1) for each in range(count)]
+            events += updates(start + 60)
         return written(events)
 
     assert found(work((20, 40, 20, 40, 20, 40, 20))) == [[160, 360], [360, 560]]
@@ -63,18 +63,18 @@ def test_two_optimisers_of_one_name_are_told_by_the_work_between_them(written: W
     assert len(found(work((20, 40, 30, 50, 20, 10, 25)))) == 6
 
 
-def test_zero_grad_and_the_loader_begin_steps(written: Written) -> None:
-    cleared = [annotation("Optimizer.zero_grad#SGD.zero_grad", begin, begin + 5) for begin in (0, 100, 210)]
+def test_zero_grad_and_the_loader_start_steps(written: Written) -> None:
+    cleared = [annotation("Optimizer.zero_grad#SGD.zero_grad", start, start + 5) for start in (0, 100, 210)]
     loader = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
-    batches = [annotation(loader, begin, begin + 5) for begin in (0, 100, 200, 300)]
+    batches = [annotation(loader, start, start + 5) for start in (0, 100, 200, 300)]
     assert found(written(cleared)) == [[0, 100], [100, 210]]
     assert found(written(batches)) == [[0, 100], [100, 200], [200, 300]]
 
 
-def test_a_range_that_repeats_evenly_begins_steps(written: Written) -> None:
-    def trace(begins: tuple[int, ...]) -> Trace:
-        inner = [annotation("layer", begin + each, begin + each + 5) for begin in begins for each in (10, 30, 50)]
-        outer = [annotation("DistributedDataParallel.forward", begin, begin + 60) for begin in begins]
+def test_a_range_that_repeats_evenly_starts_steps(written: Written) -> None:
+    def trace(starts: tuple[int, ...]) -> Trace:
+        inner = [annotation("layer", start + each, start + each + 5) for start in starts for each in (10, 30, 50)]
+        outer = [annotation("DistributedDataParallel.forward", start, start + 60) for start in starts]
         return written([*outer, *inner])
 
     assert found(trace((0, 100, 210, 300))) == [[0, 100], [100, 210], [210, 300]]

@@ -102,7 +102,7 @@ def test_a_launch_that_takes_its_time_is_the_hosts_own(written: Written) -> None
     assert causes(written([step(0, 1000), *slow]))[("OVERHEAD", "cudaLaunchKernel")] == 800
 
 
-def test_python_is_told_by_function_with_all_that_it_calls(written: Written) -> None:
+def test_python_is_reported_by_function_with_all_that_it_calls(written: Written) -> None:
     """The innermost frame that held the thread longest is no cause: its caller's other calls took more."""
     calls = [python("app.py(9): prepare", 110, 870), python("video.py(3): read", 120, 260)]
     resized = [python(f"image.py({at}): part{at}", 300 + 90 * at, 380 + 90 * at) for at in range(6)]
@@ -125,11 +125,11 @@ def test_a_drain_is_caused_by_the_outermost_operator_around_the_wait(written: Wr
     assert (sync.source.file, sync.source.line) == ("train.py", 3)
 
 
-def test_waits_of_one_operator_are_told_apart_by_their_lines(written: Written) -> None:
-    def read_back(begin: float, line: str, number: int) -> Events:
-        stack = [python(line, begin, begin + 150), operator("aten::item", begin + 1, begin + 140)]
-        wait = called("cudaStreamSynchronize", begin + 2, begin + 110)
-        return [*stack, wait, launch(number, begin + 160, begin + 165), kernel(number, begin + 170, begin + 300)]
+def test_waits_of_one_operator_are_reported_apart_by_their_lines(written: Written) -> None:
+    def read_back(start: float, line: str, number: int) -> Events:
+        stack = [python(line, start, start + 150), operator("aten::item", start + 1, start + 140)]
+        wait = called("cudaStreamSynchronize", start + 2, start + 110)
+        return [*stack, wait, launch(number, start + 160, start + 165), kernel(number, start + 170, start + 300)]
 
     first, second = read_back(10, "train.py(3): loss", 2), read_back(310, "metrics.py(9): accuracy", 3)
     trace = written([step(0, 700), launch(1, 0, 5), kernel(1, 5, 100), *first, *second])

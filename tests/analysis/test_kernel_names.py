@@ -59,11 +59,11 @@ HELPING = [
 @pytest.mark.parametrize(
     ("names", "expected"), [(ON_MATRIX_UNITS, True), (ON_ORDINARY_UNITS, False), (SAYING_NOTHING, None)]
 )
-def test_the_unit_is_told_by_the_name_or_not_at_all(names: list[str], expected: bool | None) -> None:
+def test_the_unit_is_reported_by_the_name_or_not_at_all(names: list[str], expected: bool | None) -> None:
     assert {name: matrix_unit(name) for name in names} == dict.fromkeys(names, expected)
 
 
-def test_the_kernel_that_multiplies_is_told_from_its_helpers() -> None:
+def test_the_kernel_that_multiplies_is_reported_from_its_helpers() -> None:
     multiplying = [name for name in (*ON_MATRIX_UNITS, *ON_ORDINARY_UNITS) if "ForwardData" not in name]
     assert [name for name in multiplying if not multiplies(name)] == []
     assert [name for name in HELPING if multiplies(name)] == []

@@ -9,8 +9,8 @@ import numpy.typing as npt
 import pytest
 from analysis.rank_summaries import CALLS, MS, TRANSFER, exchange, job, summary
 
-from steptime.analysis.stragglers.comparison import LateRank, RankComparison
-from steptime.analysis.stragglers.straggler import by_chance, compare, tail_of_student, telling
+from steptime.analysis.stragglers.comparison import RankComparison, Straggler
+from steptime.analysis.stragglers.straggler import by_chance, compare, informative, tail_of_student
 from steptime.analysis.stragglers.summary import (
     MOST_BLOCKS,
     MOST_CALLS,
@@ -36,7 +36,7 @@ def compared(*arguments: object, **named: object) -> RankComparison:
     return comparison
 
 
-def late_of(*arguments: object, **named: object) -> LateRank | None:
+def late_of(*arguments: object, **named: object) -> Straggler | None:
     return compared(*arguments, **named).late
 
 
@@ -101,7 +101,7 @@ def test_an_uncertain_clock_says_how_uncertain() -> None:
     found = job(even(2, 50), hosts=("a", "b"))
     random = np.random.default_rng(1)
     (each,) = found[1].exchanges
-    moved = replace(each, begin=each.begin + random.integers(-MS, MS, len(each.begin)))
+    moved = replace(each, start=each.start + random.integers(-MS, MS, len(each.start)))
     comparison = compare([found[0], replace(found[1], exchanges=(moved,))])
     assert comparison is not None
     (clock,) = comparison.clocks
@@ -109,7 +109,7 @@ def test_an_uncertain_clock_says_how_uncertain() -> None:
     assert abs(clock.offset) <= 3 * clock.uncertainty
 
 
-def test_a_node_whose_ranks_are_late_together_is_told_from_a_rank() -> None:
+def test_a_node_whose_ranks_are_late_together_is_reported_from_a_rank() -> None:
     work = even(8)
     work[4:6, :, 0] += 12 * MS
     hosts = tuple("aabbccdd")
@@ -130,13 +130,13 @@ def test_who_came_late_because_he_had_to_wait_is_not_to_blame() -> None:
     for rank in range(4):
         pair, across = ("01" if rank < 2 else "23"), ("02" if rank % 2 == 0 else "13")
         peer = rank + 2 if rank < 2 else rank - 2
-        begin = end[rank] + 5 * MS
-        done = np.asarray(np.maximum(begin, end[peer] + 5 * MS) + TRANSFER, np.float64)
+        since = end[rank] + 5 * MS
+        done = np.asarray(np.maximum(since, end[peer] + 5 * MS) + TRANSFER, np.float64)
         found.append(
             summary(
                 rank,
                 exchange(first[rank], end[rank] - first[rank], step, "tp", 2, pair),
-                exchange(begin, done - begin, step, "dp", 2, across),
+                exchange(since, done - since, step, "dp", 2, across),
                 own=own[rank] * MS,
                 wall=100 * MS,
                 steps=10,
@@ -149,7 +149,7 @@ def test_who_came_late_because_he_had_to_wait_is_not_to_blame() -> None:
     assert comparison.late.share == pytest.approx(1.0)
 
 
-def test_a_lateness_that_begins_later_is_dated_by_the_table_of_steps() -> None:
+def test_a_lateness_that_starts_later_is_dated_by_the_table_of_steps() -> None:
     found = job(even(4))
     random = np.random.default_rng(2)
     own = random.normal(20 * MS, 0.3 * MS, (4, 200)).astype(np.int64)
@@ -193,7 +193,7 @@ def test_ranks_that_profiled_other_steps_are_compared_on_those_that_all_have() -
     def window(rank: int, first: int, numbers: tuple[int, ...]) -> RankSummary:
         (each,) = whole[rank].exchanges
         mine = slice(CALLS * first, CALLS * (first + 5))
-        columns = {name: getattr(each, name)[mine] for name in ("begin", "duration", "bytes")}
+        columns = {name: getattr(each, name)[mine] for name in ("start", "duration", "bytes")}
         cut = replace(each, calls=5 * CALLS, step=np.repeat(np.arange(5), CALLS), **columns)
         return replace(whole[rank], exchanges=(cut,), numbers=numbers, steps=5)
 
@@ -222,13 +222,13 @@ def test_bus_bandwidth_follows_the_factors_of_nccl_tests() -> None:
     assert row.bus_bandwidth == pytest.approx(1.75 * (64 << 20) / (TRANSFER / 1e9))
 
 
-def test_collectives_that_not_all_call_equally_often_are_said_and_left_out() -> None:
+def test_collectives_that_not_all_call_equally_often_are_reported_and_left_out() -> None:
     found = job(even(3))
     (each,) = found[2].exchanges
     cut = replace(
         each,
         calls=each.calls - 1,
-        **{name: getattr(each, name)[:-1] for name in ("step", "begin", "duration", "bytes")},
+        **{name: getattr(each, name)[:-1] for name in ("step", "start", "duration", "bytes")},
     )
     comparison = compare([*found[:2], replace(found[2], exchanges=(cut,))])
     assert comparison is not None
@@ -273,7 +273,7 @@ def test_the_tail_of_student_agrees_with_its_tables() -> None:
 def test_the_ranks_worth_a_look_are_few_and_hold_the_late_one() -> None:
     work = even(40)
     work[17, :, 0] += 15 * MS
-    chosen = telling(compared(work))
+    chosen = informative(compared(work))
     assert chosen[0] == 17
     assert 0 in chosen
     assert len(chosen) <= 4

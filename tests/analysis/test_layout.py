@@ -18,7 +18,7 @@ def laid_out(job: JournalBuilder, folder: Path) -> Timeline:
     timeline = lay_out(job.process(folder / "recording"))
     steps = timeline.steps
     assert np.array_equal(steps.phases.sum(axis=1), steps.duration)
-    assert np.array_equal(steps.begin[1:], steps.end[:-1])
+    assert np.array_equal(steps.start[1:], steps.end[:-1])
     return timeline
 
 
@@ -54,7 +54,7 @@ def test_loader_with_evaluation_each_epoch(tmp_path: Path) -> None:
     assert len(timeline.steps.end) == 30
     assert timeline.training_loaders == (10, 11, 12)
     evaluations = [segment for segment in timeline.segments if segment.kind is SegmentKind.EVALUATION]
-    assert [segment.end - segment.begin for segment in evaluations] == [(10 + 3 * 8 + 1) * MS] * 3
+    assert [segment.end - segment.start for segment in evaluations] == [(10 + 3 * 8 + 1) * MS] * 3
     assert kinds(timeline).count(SegmentKind.LOADER_START) == 3
     # The 11th and the 21st hold an evaluation; of it and of the loader's start nothing is left in their duration.
     assert np.flatnonzero(timeline.steps.disturbed).tolist() == [10, 20]
@@ -107,7 +107,7 @@ def test_evaluation_that_forgot_no_grad(tmp_path: Path) -> None:
     timeline = laid_out(job, tmp_path)
     assert timeline.training_loaders == (1, 2)
     assert kinds(timeline) == [SegmentKind.EVALUATION] * 2
-    assert timeline.segments[0].end - timeline.segments[0].begin == 20 * MS
+    assert timeline.segments[0].end - timeline.segments[0].start == 20 * MS
 
 
 @pytest.mark.parametrize("critic_steps", [1, 5])
@@ -279,7 +279,7 @@ def test_reinforcement_learning_alternates_rollouts_and_updates(tmp_path: Path) 
     assert not timeline.steps.disturbed.any()
 
 
-def test_a_rollout_that_follows_an_evaluation_is_told_apart_from_it(tmp_path: Path) -> None:
+def test_a_rollout_that_follows_an_evaluation_is_reported_apart_from_it(tmp_path: Path) -> None:
     job = JournalBuilder()
     for iteration in range(8):
         for _ in range(20 if iteration % 4 == 0 else 0):
@@ -290,7 +290,7 @@ def test_a_rollout_that_follows_an_evaluation_is_told_apart_from_it(tmp_path: Pa
             job.wait(MS).forward(3 * MS).backward(4 * MS).step(MS)
     timeline = laid_out(job, tmp_path)
     assert Counter(kinds(timeline)) == {SegmentKind.ROLLOUT: 8, SegmentKind.EVALUATION: 2}
-    evaluated = [each.end - each.begin for each in timeline.segments if each.kind is SegmentKind.EVALUATION]
+    evaluated = [each.end - each.start for each in timeline.segments if each.kind is SegmentKind.EVALUATION]
     assert evaluated == [39 * MS, 39 * MS]
 
 
@@ -348,10 +348,10 @@ def test_steps_without_watch_are_counted_and_not_measured(tmp_path: Path) -> Non
         for _ in range(5):
             usual_step(job)
         if turn < 3:
-            begin = job.now
+            start = job.now
             for _ in range(5):
                 job.wait(20 * MS).record(Kind.BOUNDARY, job.now, job.now)
-            job.record(Kind.UNWATCHED, begin, job.now)
+            job.record(Kind.UNWATCHED, start, job.now)
     timeline = laid_out(job, tmp_path)
     assert len(timeline.steps.end) == 35
     assert timeline.steps.watched.sum() == 20
@@ -389,9 +389,9 @@ def test_an_iterator_made_long_before_its_first_batch_hides_no_training(tmp_path
     job = JournalBuilder()
     for _ in range(6):
         usual_step(job, 1)
-    begin = job.now
+    start = job.now
     usual_step(job, 1)
-    job.record(Kind.LOADER_START, begin, job.now, 2)
+    job.record(Kind.LOADER_START, start, job.now, 2)
     for _ in range(6):
         usual_step(job, 2)
     timeline = laid_out(job, tmp_path)
@@ -401,14 +401,14 @@ def test_an_iterator_made_long_before_its_first_batch_hides_no_training(tmp_path
 def test_pauses_and_windows_disturb_and_pauses_are_subtracted(tmp_path: Path) -> None:
     job = JournalBuilder()
     for number in range(30):
-        begin = job.now
+        start = job.now
         if number == 20:
             job.span(Kind.PAUSE, 100 * MS)
         usual_step(job)
         if number in (3, 4):
-            job.record(Kind.DISCOVERY, begin, job.now)
+            job.record(Kind.DISCOVERY, start, job.now)
         if number == 20:
-            job.record(Kind.PROFILED, begin, job.now, 1)
+            job.record(Kind.PROFILED, start, job.now, 1)
     timeline = laid_out(job, tmp_path)
     assert np.flatnonzero(timeline.steps.disturbed).tolist() == [3, 4, 20]
     assert np.flatnonzero(timeline.steps.profiled).tolist() == [20]

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from steptime.analysis.stragglers.comparison import CollectiveRow, RankComparison, RankRow
-from steptime.analysis.stragglers.straggler import beside_link
+from steptime.analysis.stragglers.straggler import with_link
 from steptime.machine.machine import Link, Machine
 from steptime.quantities import Estimate
 
@@ -19,7 +19,7 @@ MACHINE = Machine("cpu", "a", link=Link("gloo", 2, Estimate(4e9, 3e9, 4e9, 12, "
 
 
 def test_a_collective_has_its_share_of_the_link() -> None:
-    ranks = beside_link(RANKS, MACHINE)
+    ranks = with_link(RANKS, MACHINE)
     assert ranks is not None
     assert [row.link_share for row in ranks.collectives] == [0.25, None]
 
@@ -29,13 +29,13 @@ DISTURBED = replace(MACHINE, link=Link("gloo", 2, Estimate(4e9, 3e9, 4e9, 12, "B
 
 @pytest.mark.parametrize("machine", [None, Machine("cpu", "a"), DISTURBED])
 def test_without_a_link_measured_in_quiet_there_is_none(machine: Machine | None) -> None:
-    assert beside_link(RANKS, machine) == RANKS
+    assert with_link(RANKS, machine) == RANKS
 
 
 def test_between_hosts_lies_another_link() -> None:
     apart = replace(RANKS, rows=(ROWS[0], replace(ROWS[1], host="there")))
-    assert beside_link(apart, MACHINE) == apart
+    assert with_link(apart, MACHINE) == apart
 
 
 def test_a_job_of_one_process_has_no_ranks() -> None:
-    assert beside_link(None, MACHINE) is None
+    assert with_link(None, MACHINE) is None

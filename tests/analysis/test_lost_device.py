@@ -40,9 +40,9 @@ def trace_of(recording: Path, number: int) -> Path:
 def rewritten(source: Path, target: Path, kept: Callable[[Event], bool]) -> Path:
     """A trace with some of its events."""
     with gzip.open(source) as file:
-        told = json.load(file)
-    told["traceEvents"] = [each for each in told["traceEvents"] if kept(each)]
-    target.write_bytes(gzip.compress(json.dumps(told).encode(), 1))
+        reported = json.load(file)
+    reported["traceEvents"] = [each for each in reported["traceEvents"] if kept(each)]
+    target.write_bytes(gzip.compress(json.dumps(reported).encode(), 1))
     return target
 
 
@@ -98,7 +98,7 @@ def test_a_second_window_without_device_events_changes_no_figure(job: str, tmp_p
 
 @pytest.mark.parametrize("lost", ["all", "kernels"])
 @pytest.mark.parametrize("job", ["chargpt", "amp"])
-def test_without_any_window_of_the_device_nothing_is_told_of_it(job: str, lost: str, tmp_path: Path) -> None:
+def test_without_any_window_of_the_device_nothing_is_reported_of_it(job: str, lost: str, tmp_path: Path) -> None:
     recording = copied(job, tmp_path)
     kept = host_only if lost == "all" else lambda event: event.get("cat") != "kernel"
     rewritten(trace_of(DATA / job, 3), trace_of(recording, 3), kept)
@@ -166,19 +166,19 @@ def test_launches_of_a_capture_run_nothing_and_lose_nothing(tmp_path: Path) -> N
     """A graph is captured in the profiled steps: what its launches run comes later, with the graph."""
     source = trace_of(DATA / "dense", 3)
     with gzip.open(source) as file:
-        told = json.load(file)
-    launches = sorted((each for each in told["traceEvents"] if each.get("name") == "cudaLaunchKernel"),
+        reported = json.load(file)
+    launches = sorted((each for each in reported["traceEvents"] if each.get("name") == "cudaLaunchKernel"),
                       key=lambda each: each["ts"])  # fmt: skip
     captured = {each["args"]["correlation"] for each in launches[60:100]}
     first, last = launches[60], launches[99]
     call = {key: first[key] for key in ("ph", "cat", "pid", "tid")}
-    begin = {**call, "name": "cudaStreamBeginCapture", "ts": first["ts"] - 0.2, "dur": 0.1, "args": {"correlation": 1}}
+    start = {**call, "name": "cudaStreamBeginCapture", "ts": first["ts"] - 0.2, "dur": 0.1, "args": {"correlation": 1}}
     end = {**call, "name": "cudaStreamEndCapture", "ts": last["ts"] + last["dur"] + 0.1, "dur": 0.1}
-    events = [each for each in told["traceEvents"]
+    events = [each for each in reported["traceEvents"]
               if each.get("cat") != "kernel" or each["args"]["correlation"] not in captured]  # fmt: skip
-    for name, more in (("lost", []), ("captured", [begin, {**end, "args": {"correlation": 2}}])):
-        told["traceEvents"] = [*events, *more]
-        (tmp_path / f"{name}.json").write_text(json.dumps(told), encoding="utf-8")
+    for name, more in (("lost", []), ("captured", [start, {**end, "args": {"correlation": 2}}])):
+        reported["traceEvents"] = [*events, *more]
+        (tmp_path / f"{name}.json").write_text(json.dumps(reported), encoding="utf-8")
     boundaries = find_steps(read(source)).boundaries
     assert not held_whole(read(tmp_path / "lost.json"), boundaries).all()
     assert held_whole(read(tmp_path / "captured.json"), boundaries).all()
@@ -230,8 +230,8 @@ def test_a_blind_file_among_those_of_one_process(tmp_path: Path) -> None:
     second = rewritten(plain, tmp_path / "second.json.gz", moved)
     alone, both = diagnose_paths([str(first)]), diagnose_paths([str(first), str(second)])
     assert both.problems[0].endswith(", of which the profiler lost what the device did.")
-    told = [{use.name: use.duration.value for use in each.processes[0].case.categories} for each in (alone, both)]
-    assert told[1] == pytest.approx(told[0], rel=0.02)
+    reported = [{use.name: use.duration.value for use in each.processes[0].case.categories} for each in (alone, both)]
+    assert reported[1] == pytest.approx(reported[0], rel=0.02)
 
 
 def test_operators_for_devices_only_tell_that_the_device_was_not_recorded() -> None:

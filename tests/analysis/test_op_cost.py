@@ -120,7 +120,7 @@ def test_on_an_accelerator_time_is_that_of_the_kernels(shared_data: Path) -> Non
     found = {(each.name, each.phase, each.differentiated): each for each in totals}
     assert len(found) == len(totals)
     device = np.isin(trace.events.event_kind, (EventKind.KERNEL, EventKind.MEMCPY, EventKind.MEMSET))
-    within = device & contains(union(*reach(trace, boundaries).T), trace.events.begin)
+    within = device & contains(union(*reach(trace, boundaries).T), trace.events.start)
     spent = sum(each.duration for each in found.values()) * len(boundaries)
     assert spent == pytest.approx(trace.events.duration[within].sum(), rel=1e-9)
     assert found["aten::cudnn_convolution", "forward", True].calls == 53

@@ -18,7 +18,7 @@ FLOPS, BYTES = 2 * 4 * 8 * 16, 4 * (4 * 8 + 8 * 16 + 4 * 16)
 VECTOR: dict[str, Any] = {"Input Dims": [[100]], "Input type": ["float"]}
 
 
-def event(name: str, begin: float, end: float, event_kind: str = "cpu_op", **args: Any) -> dict[str, Any]:
+def event(name: str, start: float, end: float, event_kind: str = "cpu_op", **args: Any) -> dict[str, Any]:
     """Times in microseconds."""
     return {
         "ph": "X",
@@ -26,8 +26,8 @@ def event(name: str, begin: float, end: float, event_kind: str = "cpu_op", **arg
         "name": name,
         "pid": 1,
         "tid": 1,
-        "ts": begin,
-        "dur": end - begin,
+        "ts": start,
+        "dur": end - start,
         "args": args,
     }
 

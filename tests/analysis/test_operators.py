@@ -146,7 +146,7 @@ def test_the_breakdown_of_a_real_step_holds_loader_compute_and_launch(profiled: 
     trace = profiled()
     boundaries = steps_of(trace)
     breakdown = breakdown_of(step_context(trace, boundaries, machine=machine()))
-    loader = matching(trace, LOADER.match) & contains(union(boundaries[:, 0], boundaries[:, 1]), trace.events.begin)
+    loader = matching(trace, LOADER.match) & contains(union(boundaries[:, 0], boundaries[:, 1]), trace.events.start)
     assert len(breakdown.wall) == STEPS
     assert breakdown.entries[:, Category.INPUT].sum() == trace.events.duration[loader].sum()
     assert (breakdown.entries[:, [Category.COMPUTE, Category.OVERHEAD]] > 0).all()
@@ -181,7 +181,7 @@ def test_checkpointing_is_seen_as_forward_operators_in_backward(profiled: Profil
 
 def named(trace: Trace, wanted: Callable[[str], bool]) -> Intervals:
     chosen = matching(trace, wanted)
-    return union(trace.events.begin[chosen], trace.events.end[chosen])
+    return union(trace.events.start[chosen], trace.events.end[chosen])
 
 
 @pytest.mark.parametrize("mode", ["plain", "penalty"])
@@ -210,13 +210,13 @@ def test_a_graph_that_is_kept_is_gone_through_again(profiled: Profiled) -> None:
         spent[mode] = backward_again(steps_in(profiled(mode))).sum()
     assert set(spent.values()) == {0}, spent
     frames = matching(kept.trace, is_engine)
-    whole = measure(union(kept.trace.events.begin[frames], kept.trace.events.end[frames]), *kept.boundaries.T)
+    whole = measure(union(kept.trace.events.start[frames], kept.trace.events.end[frames]), *kept.boundaries.T)
     again = backward_again(kept)
     assert (again > 0).all()
     assert (again < whole).all()
 
 
-def test_what_backward_has_nothing_to_do_with_is_told_apart(profiled: Profiled, job: Any, monkeypatch: Any) -> None:
+def test_what_backward_has_nothing_to_do_with_is_reported_apart(profiled: Profiled, job: Any, monkeypatch: Any) -> None:
     """A constant that is made anew, and one that is made without gradients: the second was meant."""
 
     def forward(self: Any, images: Any, mode: str) -> Any:
@@ -256,7 +256,7 @@ def test_a_second_forward_of_the_model_has_no_backward(profiled: Profiled, job: 
     assert found["aten::mkldnn_convolution", True] == found["aten::mkldnn_convolution", False] == 2
 
 
-def test_the_forward_of_one_batch_beside_the_backward_of_another_tells_nothing_apart(
+def test_the_forward_of_one_batch_alongside_the_backward_of_another_tells_nothing_apart(
     profiled: Profiled, job: Any, monkeypatch: Any
 ) -> None:
     usual = job.Net.forward
@@ -273,7 +273,7 @@ def test_the_forward_of_one_batch_beside_the_backward_of_another_tells_nothing_a
     assert all(each.differentiated for each in operator_totals(steps_in(replace(trace, events=others)), {}))
 
 
-def test_what_recurrent_layers_of_torch_do_is_told_apart(profiled: Profiled, job: Any, monkeypatch: Any) -> None:
+def test_what_recurrent_layers_of_torch_do_is_reported_apart(profiled: Profiled, job: Any, monkeypatch: Any) -> None:
     """A packed batch is sliced inside of aten::gru for each time step; two slices are the forward's own."""
     gru = torch.nn.GRU(3, 3, batch_first=True)
 

@@ -39,7 +39,7 @@ def per_step(folder: Path, file: str) -> np.ndarray:
 
 def of_event_kind(trace: Trace, event_kind: EventKind) -> Intervals:
     chosen = trace.events.event_kind == event_kind
-    return union(trace.events.begin[chosen], trace.events.end[chosen])
+    return union(trace.events.start[chosen], trace.events.end[chosen])
 
 
 @pytest.mark.parametrize("file", FILES)
@@ -61,8 +61,8 @@ def test_our_interval_algebra_gives_all_published_columns(shared_data: Path, fil
             of_event_kind(trace, each)
             for each in (EventKind.KERNEL, EventKind.MEMCPY, EventKind.MEMSET, EventKind.RUNTIME)
         ),
-        union(trace.events.begin[loader], trace.events.end[loader]),
-        union(trace.events.begin[operator], trace.events.end[operator]),
+        union(trace.events.start[loader], trace.events.end[loader]),
+        union(trace.events.start[operator], trace.events.end[operator]),
     ]
     windows = reach(trace, steps_of(trace))
     assert (intervals.claim(windows[:, 0], windows[:, 1], sets) // MICROSECOND).tolist() == expected.tolist()
@@ -114,9 +114,9 @@ def test_device_time_is_that_of_the_published_timelines(shared_data: Path) -> No
     for file, expected in timelines.items():
         trace = read(shared_data / file)
         rows = device_rows(trace)
-        begin, end = trace.events.begin[rows], trace.events.end[rows]
-        sets = [union(begin[chosen], end[chosen]) for chosen in kinds_of(trace, rows)]
-        shares = intervals.claim([begin.min()], [end.max()], sets)[0] / 1e6
+        start, end = trace.events.start[rows], trace.events.end[rows]
+        sets = [union(start[chosen], end[chosen]) for chosen in kinds_of(trace, rows)]
+        shares = intervals.claim([start.min()], [end.max()], sets)[0] / 1e6
         names = ("computation_time", "exposed_comm_time", "exposed_memcpy_time", "idle_time")
         rounding = len(rows) * 1e-6
         assert shares.tolist() == pytest.approx([expected[name] for name in names], abs=rounding), file
@@ -127,13 +127,13 @@ def test_published_timelines_are_met_to_the_last_digit_in_their_arithmetic(share
     for file, expected in published_timelines(shared_data).items():
         trace = read(shared_data / file)
         rows = device_rows(trace)
-        begin = (trace.events.begin[rows] - trace.base_ns) / 1000
-        end = begin + trace.events.duration[rows] / 1000
+        start = (trace.events.start[rows] - trace.base_ns) / 1000
+        end = start + trace.events.duration[rows] / 1000
         chosen = kinds_of(trace, rows)
-        compute, communication, copies = (covered(begin[each], end[each]) for each in chosen)
-        all_busy = covered(begin, end)
-        total = end.max() - begin.min()
-        without_copies = covered(begin[~chosen[2]], end[~chosen[2]])
+        compute, communication, copies = (covered(start[each], end[each]) for each in chosen)
+        all_busy = covered(start, end)
+        total = end.max() - start.min()
+        without_copies = covered(start[~chosen[2]], end[~chosen[2]])
         found = {
             "computation_time": compute,
             "exposed_comm_time": without_copies - compute,
@@ -148,12 +148,12 @@ def test_published_timelines_are_met_to_the_last_digit_in_their_arithmetic(share
         assert milliseconds == pytest.approx(expected, rel=1e-6, abs=1e-6), file
 
 
-def covered(begin: np.ndarray, end: np.ndarray) -> float:
+def covered(start: np.ndarray, end: np.ndarray) -> float:
     """The length of the union of intervals, in floating point."""
-    if not len(begin):
+    if not len(start):
         return 0.0
-    order = np.argsort(begin, kind="stable")
-    starts, reach_so_far = begin[order], np.maximum.accumulate(end[order])
+    order = np.argsort(start, kind="stable")
+    starts, reach_so_far = start[order], np.maximum.accumulate(end[order])
     heads = np.flatnonzero(np.append(True, starts[1:] > reach_so_far[:-1]))
     lasts = np.append(heads[1:], len(starts)) - 1
     return float((reach_so_far[lasts] - starts[heads]).sum())
@@ -172,8 +172,8 @@ def test_occupancy_and_utilisation_are_the_published_percentages(shared_data: Pa
     trace = read(shared_data / file)
     summary = published(shared_data, file, "GPU summary")
     windows = reach(trace, steps_of(trace))
-    begin, end = windows[0, 0], windows[-1, 1]
-    busy = intervals.measure(of_event_kind(trace, EventKind.KERNEL), [begin], [end])[0] / (end - begin)
+    start, end = windows[0, 0], windows[-1, 1]
+    busy = intervals.measure(of_event_kind(trace, EventKind.KERNEL), [start], [end])[0] / (end - start)
     assert f"{100 * busy:.2f} %" == summary["GPU Utilization"]
     kernels = np.flatnonzero(trace.events.event_kind == EventKind.KERNEL)
     duration = trace.events.duration[kernels]
@@ -190,10 +190,10 @@ def test_idle_time_is_not_inflated_by_rounding(shared_data: Path) -> None:
     boundaries = steps_of(trace)
     rows = device_rows(trace)
     rows = rows[link(trace, boundaries).step[rows] < len(boundaries) - 1]
-    begin, end = trace.events.begin[rows], trace.events.end[rows]
-    assert round((end.max() - begin.min() - total(union(begin, end))) / MICROSECOND) == 6453
-    inwards = union(-(-begin // MICROSECOND), end // MICROSECOND)
-    assert end.max() // MICROSECOND + -begin.min() // MICROSECOND - total(inwards) > 10_000
+    start, end = trace.events.start[rows], trace.events.end[rows]
+    assert round((end.max() - start.min() - total(union(start, end))) / MICROSECOND) == 6453
+    inwards = union(-(-start // MICROSECOND), end // MICROSECOND)
+    assert end.max() // MICROSECOND + -start.min() // MICROSECOND - total(inwards) > 10_000
 
 
 def test_what_was_queued_before_the_recording_ran_in_it_all_the_same(shared_data: Path) -> None:
@@ -201,5 +201,5 @@ def test_what_was_queued_before_the_recording_ran_in_it_all_the_same(shared_data
     busy = device_time(trace).busy
     assert total(busy) / 1e6 == pytest.approx(45.65, abs=0.005)
     known = device_rows(trace)
-    begin, end = trace.events.begin[known], trace.events.end[known]
-    assert total(union(begin, end)) / 1e6 == pytest.approx(31.91, abs=0.005)
+    start, end = trace.events.start[known], trace.events.end[known]
+    assert total(union(start, end)) / 1e6 == pytest.approx(31.91, abs=0.005)

@@ -67,7 +67,7 @@ def gradients(path: Path) -> GradientExchange:
     return found
 
 
-def test_micro_batches_that_exchange_are_told_from_those_in_no_sync(traces: Path) -> None:
+def test_micro_batches_that_exchange_are_reported_from_those_in_no_sync(traces: Path) -> None:
     every, last = gradients(traces / "every.json"), gradients(traces / "last.json")
     assert set(every.forwards.tolist()) == set(last.forwards.tolist()) == {3}
     assert set(every.synchronised.tolist()) == {3}

@@ -37,11 +37,11 @@ def job(
             window = (built.now, 0)
         backward = last if step == 22 else 3 * MS
         built.next(10 * MS)
-        begin = built.now
+        start = built.now
         built.forward(6 * MS)
         if profiled:
             events += [
-                event("aten::mm", begin + MS, 4 * MS),
+                event("aten::mm", start + MS, 4 * MS),
                 event("autograd::engine::evaluate_function: MmBackward0", built.now, backward),
                 event("aten::mm", built.now, backward),
             ]
@@ -51,7 +51,7 @@ def job(
             built.record(Kind.PROFILED, *window, 1)
             built.span(Kind.PAUSE, 5 * MS)
     clock = {"epoch_ns": window[1] + SHIFT, "monotonic_ns": window[1], "thread": THREAD}
-    facts = {"number": 1, "path": "trace-1.json", "begin": window[0], "end": window[1], "steps": 3, "stacks": False}
+    facts = {"number": 1, "path": "trace-1.json", "start": window[0], "end": window[1], "steps": 3, "stacks": False}
     if trace:
         built.fact("trace", **facts, **clock)
     head: dict[str, Any] = {"schemaVersion": 1, "baseTimeNanoseconds": EPOCH}
@@ -62,9 +62,9 @@ def job(
     return load(folder).processes[0]
 
 
-def event(name: str, begin: int, duration: int) -> dict[str, Any]:
+def event(name: str, start: int, duration: int) -> dict[str, Any]:
     """A complete event of Kineto: microseconds since the file's base time."""
-    since = (begin + SHIFT - EPOCH) / 1000
+    since = (start + SHIFT - EPOCH) / 1000
     shapes = {"Input Dims": [[64, 64], [64, 64]], "Input type": ["float", "float"]} if name == "aten::mm" else {}
     return {
         "ph": "X", "cat": "cpu_op", "name": name, "pid": 17, "tid": THREAD, "ts": since, "dur": duration / 1000,

@@ -51,7 +51,7 @@ class Writer:
     def operator(
         self,
         name: str,
-        begin: float,
+        start: float,
         shapes: list[Any],
         types: list[str],
         *kernels: tuple[str, float, float],
@@ -59,21 +59,21 @@ class Writer:
     ) -> None:
         """Launches its kernels (name, begin, duration) one after another. values: of arguments that are no tensors."""
         concrete = {"Concrete Inputs": list(values)} if values else {}
-        self._add(name, "cpu_op", begin, 9, 1, {"Input Dims": shapes, "Input type": types, **concrete})
+        self._add(name, "cpu_op", start, 9, 1, {"Input Dims": shapes, "Input type": types, **concrete})
         for number, (kernel, at, duration) in enumerate(kernels):
             self.launches += 1
             number_of = {"correlation": self.launches}
-            self._add("cudaLaunchKernel", "cuda_runtime", begin + 1 + number, 0.5, 1, number_of)
+            self._add("cudaLaunchKernel", "cuda_runtime", start + 1 + number, 0.5, 1, number_of)
             placed = {"device": 0, "stream": 7, **({"grid": self.grid} if self.grid is not None else {})}
             self._add(kernel, "kernel", at, duration, 7, {**number_of, **placed})
 
-    def alone(self, kernel: str, begin: float, duration: float, **more: Any) -> None:
+    def alone(self, kernel: str, start: float, duration: float, **more: Any) -> None:
         """A kernel without a launch in the trace."""
-        self._add(kernel, "kernel", begin, duration, 7, {"device": 0, "stream": 7, **more})
+        self._add(kernel, "kernel", start, duration, 7, {"device": 0, "stream": 7, **more})
 
-    def _add(self, name: str, event_kind: str, begin: float, duration: float, thread: int, args: Any = None) -> None:
+    def _add(self, name: str, event_kind: str, start: float, duration: float, thread: int, args: Any = None) -> None:
         event = {"ph": "X", "cat": event_kind, "name": name, "pid": 1 if thread == 1 else 0, "tid": thread}
-        self.events.append({**event, "ts": begin, "dur": duration, "args": args or {}})
+        self.events.append({**event, "ts": start, "dur": duration, "args": args or {}})
 
     def trace(self, folder: Path) -> Trace:
         path = folder / "trace.json"
@@ -98,12 +98,12 @@ BYTES = 2 * (1024 * 1024 + 1024 * 512 + 1024 * 512)
 
 def test_a_product_is_bound_by_arithmetic_and_a_sum_by_bytes(tmp_path: Path) -> None:
     writer = Writer(2, 1000)
-    for begin in (0.0, 1000.0):
-        writer.operator("aten::mm", begin + 10, MATRICES, TYPES, (GEMM, begin + 100, 20))
+    for start in (0.0, 1000.0):
+        writer.operator("aten::mm", start + 10, MATRICES, TYPES, (GEMM, start + 100, 20))
         writer.operator(
-            "aten::add", begin + 20, [[1000000], [1000000]], ["float", "float"], (POINTWISE, begin + 200, 24)
+            "aten::add", start + 20, [[1000000], [1000000]], ["float", "float"], (POINTWISE, start + 200, 24)
         )
-        writer.operator("aten::add", begin + 30, [[10], [10]], ["float", "float"], (POINTWISE, begin + 300, 3))
+        writer.operator("aten::add", start + 30, [[10], [10]], ["float", "float"], (POINTWISE, start + 300, 3))
     roofline = drawn(writer.trace(tmp_path), machine())
     product = by_name(roofline)[GEMM]
     assert (product.calls, product.duration, product.flops, product.bytes) == (1, 20_000, FLOPS, BYTES)
@@ -237,12 +237,12 @@ def test_a_step_that_the_profiler_slowed_reached_more_than_it_shows(tmp_path: Pa
     use = roofline_use(roofline, replace(HEALTHY, step=step))
     assert use is not None
     assert 0.999 < (use.utilization or 0.0) <= 1
-    shown = machine_use(roofline.machine)
-    assert shown is not None
-    assert shown.reached == ("bfloat16",)
-    case = replace(HEALTHY, roofline=use, machine=replace(shown, disturbed=True))
+    displayed = machine_use(roofline.machine)
+    assert displayed is not None
+    assert displayed.reached == ("bfloat16",)
+    case = replace(HEALTHY, roofline=use, machine=replace(displayed, disturbed=True))
     assert "reached by this job: above the one measured beside other load" in reached_text(case)
-    assert "beside other load" in reached_text(replace(case, machine=replace(shown, reached=(), disturbed=True)))
+    assert "beside other load" in reached_text(replace(case, machine=replace(displayed, reached=(), disturbed=True)))
 
 
 def test_a_convolution_by_a_fast_algorithm_says_nothing_of_the_peak(tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ def test_noise_and_a_slower_machine_are_no_change(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("level", [np.linspace(1, 5, 200), 1 + np.arange(200) // 20 * 0.45], ids=["a line", "stairs"])
-def test_what_grows_bit_by_bit_is_told_with_what_the_mean_step_bears(level: np.ndarray, seed: int) -> None:
+def test_what_grows_bit_by_bit_is_reported_with_what_the_mean_step_bears(level: np.ndarray, seed: int) -> None:
     change = find_change(made({Phase.FORWARD: noisy(5, 200, seed), Phase.REST: noisy(level, 200, seed + 1000, 0.05)}))
     assert change is not None
     assert (change.phase, change.gradual) == (Phase.REST, True)
@@ -104,8 +104,8 @@ def test_networks_that_take_turns_are_no_slow_steps() -> None:
         """By these optimisers in turn, each at the end of a step."""
         by = np.array([identities[number % len(identities)] for number in range(200)])
         of_all = np.concatenate((np.ones(200, np.int64), by))
-        begin = np.concatenate((steps.end, steps.end)) - MS
-        return RecordTable(np.zeros(400, np.int64), np.zeros(400, np.int64), of_all, begin, begin + 1)
+        start = np.concatenate((steps.end, steps.end)) - MS
+        return RecordTable(np.zeros(400, np.int64), np.zeros(400, np.int64), of_all, start, start + 1)
 
     assert take_turns(steps, updates(1, 2), period.slow), "the second network is trained every second step"
     assert not take_turns(steps, updates(1, 1), period.slow)

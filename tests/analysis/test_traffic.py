@@ -80,20 +80,20 @@ def test_a_copy_on_the_boundary_of_two_steps_counts_in_both_by_its_time(written:
     assert total.duration.tolist() == [10_000, 30_000]
 
 
-def reduced(correlation: int, begin: float, end: float, **arguments: Any) -> list[Event]:
+def reduced(correlation: int, start: float, end: float, **arguments: Any) -> list[Event]:
     record = operator("record_param_comms", correlation * 10, correlation * 10 + 9, **arguments)
     around = annotation("nccl:all_reduce", correlation * 10 + 1, correlation * 10 + 8)
-    ran = kernel(correlation, begin, end, "ncclDevKernel_AllReduce_Sum_f32_RING_LL(...)", 20)
+    ran = kernel(correlation, start, end, "ncclDevKernel_AllReduce_Sum_f32_RING_LL(...)", 20)
     return [record, around, launch(correlation, correlation * 10 + 2, correlation * 10 + 3), ran]
 
 
 def test_collectives_have_group_size_bytes_and_exposed_time(written: Written) -> None:
-    said = {
+    message = {
         "Collective name": "allreduce", "Process Group Name": "0", "Process Group Description": "default_pg",
         "Group size": 2, "dtype": "BFloat16", "In msg nelems": 500, "Out msg nelems": 500,
     }  # fmt: skip
     hidden = [launch(9, 0, 1), kernel(9, 100, 200)]
-    trace = written([step(0, 1000), *hidden, *reduced(1, 150, 300, **said), *reduced(2, 400, 450, **said)])
+    trace = written([step(0, 1000), *hidden, *reduced(1, 150, 300, **message), *reduced(2, 400, 450, **message)])
     _, (total,), _ = found_in(trace)
     assert (total.name, total.group, total.size) == ("all_reduce", "default_pg", 2)
     assert total.bus_bandwidth == pytest.approx(2 * 500 * 2 / 200e-6), "factor 2 (n - 1) / n of two ranks is 1"
@@ -208,8 +208,8 @@ def test_a_collective_of_int8_has_bytes(written: Written) -> None:
 def test_waits_and_records_of_a_device_are_no_work_and_its_dma_is_a_copy(written: Written) -> None:
     """As Meta's MTIA lists them among what its streams executed."""
 
-    def executed(name: str, begin: float, end: float) -> Event:
-        return happened("mtia_ccp_events", name, begin, end, (3, 8), device=3, stream=8)
+    def executed(name: str, start: float, end: float) -> Event:
+        return happened("mtia_ccp_events", name, start, end, (3, 8), device=3, stream=8)
 
     events = [executed("event_wait", 0, 600), executed("pe_exe", 600, 700), executed("dma_request", 700, 720)]
     trace = written([step(0, 800), *events, executed("event_record", 720, 721)])
@@ -260,8 +260,8 @@ def test_collectives_of_a_real_job_are_the_published_ones(shared_data: Path) -> 
 
 @given(st.lists(st.tuples(st.integers(-50, 50), st.integers(0, 30)), max_size=20))
 def test_time_inside_windows_counts_every_interval_for_itself(intervals: list[tuple[int, int]]) -> None:
-    begin = np.array([each[0] for each in intervals], np.int64) + 2**60
-    end = begin + np.array([each[1] for each in intervals], np.int64)
+    start = np.array([each[0] for each in intervals], np.int64) + 2**60
+    end = start + np.array([each[1] for each in intervals], np.int64)
     windows = np.array([[-20, 5], [5, 40]]) + 2**60
-    plain = [[max(0, min(e, w[1]) - max(b, w[0])) for b, e in zip(begin, end, strict=True)] for w in windows.tolist()]
-    assert time_inside(begin, end, windows).tolist() == [sum(each) for each in plain]
+    plain = [[max(0, min(e, w[1]) - max(b, w[0])) for b, e in zip(start, end, strict=True)] for w in windows.tolist()]
+    assert time_inside(start, end, windows).tolist() == [sum(each) for each in plain]

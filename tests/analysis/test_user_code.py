@@ -22,9 +22,9 @@ def uses(folder: Path, events: list[Event], *, stacks: bool = True) -> dict[tupl
     path = folder / "trace.json"
     path.write_text(json.dumps({"traceEvents": events, "baseTimeNanoseconds": 0}))
     trace = read(path)
-    begin = int(trace.events.begin.min())
-    forward = union(np.array([begin]), np.array([begin + 500 * US]))
-    window = step_context(trace, np.array([[begin, begin + 1000 * US]]), phases={Phase.FORWARD: forward}, stacks=stacks)
+    start = int(trace.events.start.min())
+    forward = union(np.array([start]), np.array([start + 500 * US]))
+    window = step_context(trace, np.array([[start, start + 1000 * US]]), phases={Phase.FORWARD: forward}, stacks=stacks)
     return {(use.source.function if use.source else "", use.phase): use for use in function_uses([window])}
 
 
@@ -45,7 +45,7 @@ def job() -> list[Event]:
     ]
 
 
-def test_python_and_operators_are_told_by_the_innermost_function_of_the_user(tmp_path: Path) -> None:
+def test_python_and_operators_are_reported_by_the_innermost_function_of_the_user(tmp_path: Path) -> None:
     found = uses(tmp_path, job())
     assert found["watch", "forward"].python == 220 * US, "what it calls but torch is its own"
     assert found["forward", "forward"].operators == 100 * US

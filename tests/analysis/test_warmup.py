@@ -148,6 +148,6 @@ def test_a_compilation_every_few_steps_is_none() -> None:
         (40, (0, 1), "in the first 2 steps code was compiled"),
     ],
 )
-def test_the_reason_is_said(count: int, compiled: tuple[int, ...], reason: str) -> None:
+def test_the_reason_is_reported(count: int, compiled: tuple[int, ...], reason: str) -> None:
     compiling = np.isin(np.arange(count), compiled)
     assert find_warm_up(np.full(count, MS), ~compiling, compiling)[1] == reason

@@ -27,11 +27,11 @@ def prediction(replay: Replay, change: str) -> Prediction:
     return next(each for each in replay.predictions if each.change == change)
 
 
-def launching(number: int, begin: float, dispatch: float, start: float, length: float) -> list[Event]:
+def launching(number: int, since: float, dispatch: float, start: float, length: float) -> list[Event]:
     """An operator that launches a kernel at half of its time; the call takes 4 µs."""
-    call = begin + dispatch / 2
+    call = since + dispatch / 2
     return [
-        operator("aten::mm", begin, begin + dispatch),
+        operator("aten::mm", since, since + dispatch),
         called("cudaLaunchKernel", call, call + 4, number),
         kernel(number, start, start + length),
     ]
@@ -41,11 +41,11 @@ def slow_host(steps: int = 4, kernels: int = 5) -> list[Event]:
     """Each operator takes 100 µs of the host, its kernel 10 µs, 6 µs after the call began."""
     events = []
     for index in range(steps):
-        begin = index * kernels * 100
-        events.append(step(begin, begin + kernels * 100, index))
+        start = index * kernels * 100
+        events.append(step(start, start + kernels * 100, index))
         for at in range(kernels):
-            operator_begin = begin + at * 100
-            events += launching(index * kernels + at + 1, operator_begin, 100, operator_begin + 56, 10)
+            operator_start = start + at * 100
+            events += launching(index * kernels + at + 1, operator_start, 100, operator_start + 56, 10)
     return events
 
 
@@ -53,16 +53,16 @@ def slow_device(steps: int = 4, kernels: int = 5) -> list[Event]:
     """Each operator takes 20 µs of the host, its kernel 100 µs, 1 µs after the kernel before; the first 6 µs after its
     call began. The host waits for the device at the end of each step, which takes another 10 µs."""
     events = []
-    begin = 0.0
+    since = 0.0
     for index in range(steps):
-        start = begin + 10 + 6
+        start = since + 10 + 6
         for at in range(kernels):
-            events += launching(index * 100 + at + 1, begin + at * 20, 20, start + at * 101, 100)
+            events += launching(index * 100 + at + 1, since + at * 20, 20, start + at * 101, 100)
         done = start + kernels * 101 - 1
-        waiting = begin + kernels * 20 + 5
+        waiting = since + kernels * 20 + 5
         events.append(called("cudaDeviceSynchronize", waiting, done + 10))
-        events.append(step(begin, done + 10, index))
-        begin = done + 10
+        events.append(step(since, done + 10, index))
+        since = done + 10
     return events
 
 
@@ -122,10 +122,10 @@ def synchronised(host: float, device: float, steps: int = 5) -> list[Event]:
     """Per step: a launch, its kernel, a wait for it, then Python."""
     events = []
     for index in range(steps):
-        begin = index * (20 + device + 10 + host)
-        events += launching(index + 1, begin, 20, begin + 20, device)
-        events.append(called("cudaStreamSynchronize", begin + 20, begin + 20 + device + 10))
-        events.append(step(begin, begin + 20 + device + 10 + host, index))
+        start = index * (20 + device + 10 + host)
+        events += launching(index + 1, start, 20, start + 20, device)
+        events.append(called("cudaStreamSynchronize", start + 20, start + 20 + device + 10))
+        events.append(step(start, start + 20 + device + 10 + host, index))
     return events
 
 
@@ -155,23 +155,23 @@ def two_streams(first: float = 100) -> list[Event]:
     """a on stream 7; b on stream 20 waits for a; c on stream 7 waits for b; all launched at once. Then a wait."""
     events = []
     for index in range(3):
-        begin, number = index * 1000, index * 10
-        start = begin + 30
+        since, number = index * 1000, index * 10
+        start = since + 30
         second, third = start + first + 2, start + first + 2 + 200 + 2
         events += [
-            step(begin, begin + 1000, index),
-            operator("aten::mm", begin, begin + 30),
-            called("cudaLaunchKernel", begin + 24, begin + 28, number + 1),
+            step(since, since + 1000, index),
+            operator("aten::mm", since, since + 30),
+            called("cudaLaunchKernel", since + 24, since + 28, number + 1),
             kernel(number + 1, start, start + first, "a"),
-            called("cudaEventRecord", begin + 31, begin + 32),
-            called("cudaStreamWaitEvent", begin + 33, begin + 34),
-            called("cudaLaunchKernel", begin + 40, begin + 44, number + 2),
+            called("cudaEventRecord", since + 31, since + 32),
+            called("cudaStreamWaitEvent", since + 33, since + 34),
+            called("cudaLaunchKernel", since + 40, since + 44, number + 2),
             kernel(number + 2, second, second + 200, "b", stream=20),
-            called("cudaEventRecord", begin + 46, begin + 47),
-            called("cudaStreamWaitEvent", begin + 48, begin + 49),
-            called("cudaLaunchKernel", begin + 50, begin + 54, number + 3),
+            called("cudaEventRecord", since + 46, since + 47),
+            called("cudaStreamWaitEvent", since + 48, since + 49),
+            called("cudaLaunchKernel", since + 50, since + 54, number + 3),
             kernel(number + 3, third, third + 300, "c"),
-            called("cudaDeviceSynchronize", begin + 60, third + 310),
+            called("cudaDeviceSynchronize", since + 60, third + 310),
         ]
     return events
 
@@ -196,17 +196,17 @@ def test_streams_that_do_not_wait_run_side_by_side(tmp_path: Path) -> None:
 def loading(host: float, device: float, steps: int = 4) -> list[Event]:
     """400 µs in the loader's next(), then operators for `host`, whose last launches a kernel of `device`."""
     events = []
-    begin = 0.0
+    start = 0.0
     for index in range(steps):
-        end = begin + 400 + host
+        end = start + 400 + host
         events += [
-            step(begin, end, index),
-            annotation("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", begin, begin + 400),
-            operator("aten::mm", begin + 400, end),
+            step(start, end, index),
+            annotation("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", start, start + 400),
+            operator("aten::mm", start + 400, end),
             called("cudaLaunchKernel", end - 10, end - 6, index + 1),
             kernel(index + 1, end - 3, end - 3 + device),
         ]
-        begin = end
+        start = end
     return events
 
 
@@ -227,17 +227,17 @@ def backward_on_the_engine() -> list[Event]:
     """The training thread is silent between 110 and 300 µs, where autograd's engine works."""
     events = []
     for index in range(3):
-        begin = index * 400
+        start = index * 400
         events += [
-            step(begin, begin + 400, index),
-            operator("aten::mm", begin, begin + 100),
-            called("cudaLaunchKernel", begin + 50, begin + 54, index * 10 + 1),
-            kernel(index * 10 + 1, begin + 56, begin + 66),
-            operator("autograd::engine::evaluate_function: MmBackward0", begin + 120, begin + 290, ENGINE),
-            operator("aten::sum", begin + 130, begin + 280, ENGINE),
-            called("cudaLaunchKernel", begin + 200, begin + 204, index * 10 + 2, ENGINE),
-            kernel(index * 10 + 2, begin + 206, begin + 216),
-            operator("aten::add_", begin + 310, begin + 400),
+            step(start, start + 400, index),
+            operator("aten::mm", start, start + 100),
+            called("cudaLaunchKernel", start + 50, start + 54, index * 10 + 1),
+            kernel(index * 10 + 1, start + 56, start + 66),
+            operator("autograd::engine::evaluate_function: MmBackward0", start + 120, start + 290, ENGINE),
+            operator("aten::sum", start + 130, start + 280, ENGINE),
+            called("cudaLaunchKernel", start + 200, start + 204, index * 10 + 2, ENGINE),
+            kernel(index * 10 + 2, start + 206, start + 216),
+            operator("aten::add_", start + 310, start + 400),
         ]
     return events
 
@@ -256,23 +256,23 @@ def reduced() -> list[Event]:
     does not need it, and then the optimiser's kernel of 50, which does. The host waits at the end."""
     events = []
     for index in range(4):
-        begin, number = index * 1000, index * 10
-        ready = begin + 20 + 100
+        start, number = index * 1000, index * 10
+        ready = start + 20 + 100
         events += [
-            step(begin, begin + 1000, index),
-            operator("aten::mm", begin, begin + 20),
-            called("cudaLaunchKernel", begin + 14, begin + 18, number + 1),
-            kernel(number + 1, begin + 20, ready, "forward"),
-            called("cudaStreamWaitEvent", begin + 21, begin + 22),
-            called("cudaLaunchKernel", begin + 24, begin + 28, number + 2),
+            step(start, start + 1000, index),
+            operator("aten::mm", start, start + 20),
+            called("cudaLaunchKernel", start + 14, start + 18, number + 1),
+            kernel(number + 1, start + 20, ready, "forward"),
+            called("cudaStreamWaitEvent", start + 21, start + 22),
+            called("cudaLaunchKernel", start + 24, start + 28, number + 2),
             kernel(number + 2, ready + 1, ready + 301, "ncclDevKernel_AllReduce", stream=20),
-            called("cudaStreamWaitEvent", begin + 30, begin + 31),
-            called("cudaLaunchKernel", begin + 34, begin + 38, number + 3),
+            called("cudaStreamWaitEvent", start + 30, start + 31),
+            called("cudaLaunchKernel", start + 34, start + 38, number + 3),
             kernel(number + 3, ready + 302, ready + 502, "backward"),
-            annotation("Optimizer.step#SGD.step", begin + 50, begin + 60),
-            called("cudaLaunchKernel", begin + 52, begin + 56, number + 4),
+            annotation("Optimizer.step#SGD.step", start + 50, start + 60),
+            called("cudaLaunchKernel", start + 52, start + 56, number + 4),
             kernel(number + 4, ready + 503, ready + 553, "update"),
-            called("cudaDeviceSynchronize", begin + 70, ready + 563),
+            called("cudaDeviceSynchronize", start + 70, ready + 563),
         ]
     return events
 
@@ -289,14 +289,14 @@ def test_overlapped_communication_leaves_the_compute_of_its_stream_in_order(tmp_
     """a, an all-reduce and b on one stream: without the all-reduce, b still follows a."""
     events = []
     for index in range(4):
-        begin, number = index * 1000, index * 10
-        events += [step(begin, begin + 1000, index), operator("aten::mm", begin, begin + 40)]
+        since, number = index * 1000, index * 10
+        events += [step(since, since + 1000, index), operator("aten::mm", since, since + 40)]
         for at, (name, start, length) in enumerate(
             (("a", 30, 200), ("ncclDevKernel_AllReduce", 231, 300), ("b", 532, 250))
         ):
-            events.append(called("cudaLaunchKernel", begin + 10 * at + 5, begin + 10 * at + 9, number + at + 1))
-            events.append(kernel(number + at + 1, begin + start, begin + start + length, name))
-        events.append(called("cudaDeviceSynchronize", begin + 50, begin + 792))
+            events.append(called("cudaLaunchKernel", since + 10 * at + 5, since + 10 * at + 9, number + at + 1))
+            events.append(kernel(number + at + 1, since + start, since + start + length, name))
+        events.append(called("cudaDeviceSynchronize", since + 50, since + 792))
     replay = replayed(written(tmp_path / "made.json", events))
     assert replay.error < 0.02
     # a 200, then the all-reduce of 300 beside b of 250: 250 and a gap are saved, not the 450 of b beside a.
@@ -307,14 +307,14 @@ def allocating() -> list[Event]:
     """Per step: an allocation of 150 µs, a launch, and a free that waits for the kernel (100 µs) and takes 40 more."""
     events = []
     for index in range(4):
-        begin = index * 500
+        start = index * 500
         events += [
-            step(begin, begin + 500, index),
-            called("cudaMalloc", begin, begin + 150),
-            operator("aten::mm", begin + 150, begin + 170),
-            called("cudaLaunchKernel", begin + 160, begin + 164, index + 1),
-            kernel(index + 1, begin + 166, begin + 266),
-            called("cudaFree", begin + 170, begin + 306),
+            step(start, start + 500, index),
+            called("cudaMalloc", start, start + 150),
+            operator("aten::mm", start + 150, start + 170),
+            called("cudaLaunchKernel", start + 160, start + 164, index + 1),
+            kernel(index + 1, start + 166, start + 266),
+            called("cudaFree", start + 170, start + 306),
         ]
     return events
 
@@ -331,16 +331,16 @@ def full_queue() -> list[Event]:
     has ended; then Python, for longer than what the device still has to do."""
     events = []
     for index in range(3):
-        begin = index * 24_000
+        since = index * 24_000
         for at in range(700):
-            events.append(called("cudaLaunchKernel", begin + at * 4, begin + at * 4 + 4, index * 1000 + at + 1))
-            start = begin + 10 + at * 21
+            events.append(called("cudaLaunchKernel", since + at * 4, since + at * 4 + 4, index * 1000 + at + 1))
+            start = since + 10 + at * 21
             events.append(kernel(index * 1000 + at + 1, start, start + 20))
-        released = begin + 10 + 200 * 21 - 1  # the kernel before has just ended
+        released = since + 10 + 200 * 21 - 1  # the kernel before has just ended
         events += [
-            called("cudaLaunchKernel", begin + 2800, released + 4, index * 1000 + 701),
-            kernel(index * 1000 + 701, begin + 10 + 700 * 21, begin + 10 + 700 * 21 + 20),
-            step(begin, begin + 24_000, index),
+            called("cudaLaunchKernel", since + 2800, released + 4, index * 1000 + 701),
+            kernel(index * 1000 + 701, since + 10 + 700 * 21, since + 10 + 700 * 21 + 20),
+            step(since, since + 24_000, index),
         ]
     return events
 
@@ -357,11 +357,11 @@ def test_a_launch_that_finds_the_queue_full_waits_for_the_device_and_not_by_itse
 def test_pageable_copies_hold_the_host(tmp_path: Path) -> None:
     events = []
     for index in range(3):
-        begin = index * 500
+        start = index * 500
         events += [
-            step(begin, begin + 500, index),
-            called("cudaMemcpyAsync", begin + 10, begin + 310, index + 1),
-            copy(index + 1, begin + 100, begin + 305, "Memcpy HtoD (Pageable -> Device)"),
+            step(start, start + 500, index),
+            called("cudaMemcpyAsync", start + 10, start + 310, index + 1),
+            copy(index + 1, start + 100, start + 305, "Memcpy HtoD (Pageable -> Device)"),
         ]
     replay = replayed(written(tmp_path / "made.json", events))
     assert microseconds(replay)[1] == pytest.approx([500] * 3, abs=0.01)
@@ -381,15 +381,15 @@ def test_the_replay_does_not_copy_what_it_cannot_explain(tmp_path: Path) -> None
     assert replay.error > 0.03
 
 
-def test_a_long_wait_for_something_unseen_is_said_and_costs_accuracy(tmp_path: Path) -> None:
+def test_a_long_wait_for_something_unseen_is_reported_and_costs_accuracy(tmp_path: Path) -> None:
     """The device waits 5 ms for what the trace does not hold (another rank, say)."""
     events = []
     for index in range(3):
-        begin = index * 6000
+        start = index * 6000
         events += [
-            step(begin, begin + 6000, index),
-            *launching(index + 1, begin, 20, begin + 5100, 800),
-            called("cudaDeviceSynchronize", begin + 30, begin + 5910),
+            step(start, start + 6000, index),
+            *launching(index + 1, start, 20, start + 5100, 800),
+            called("cudaDeviceSynchronize", start + 30, start + 5910),
         ]
     replay = replayed(written(tmp_path / "made.json", events))
     assert dict(replay.critical_path)["unexplained"] == pytest.approx(5 / 6 * replay.replayed.mean(), rel=0.03)

@@ -34,37 +34,37 @@ class Machine:
     events: list[Event] = field(default_factory=list)
 
     def do(self, what: str, first: int, second: int) -> None:
-        begin = self.now
+        since = self.now
         if what == "work":
             self.now += first
-            self.events.append(operator("aten::mm", begin, self.now))
+            self.events.append(operator("aten::mm", since, self.now))
         elif what == "launch":
             self.launched += 1
             self.now += CALL
-            self.events.append(called("cudaLaunchKernel", begin, self.now, self.launched))
+            self.events.append(called("cudaLaunchKernel", since, self.now, self.launched))
             start = max(self.now + LAUNCH, self.done.get(first, -1e9) + GAP, self.awaited.pop(first, -1e9) + GAP)
             self.done[first] = start + second
             self.events.append(kernel(self.launched, start, start + second, stream=first))
         elif what == "after":
             self.now += 1
-            self.events.append(called("cudaStreamWaitEvent", begin, self.now))
+            self.events.append(called("cudaStreamWaitEvent", since, self.now))
             self.awaited[first] = self.done.get(second, -1e9)
         else:
             waited = max(0, max(self.done.values(), default=0) - self.now) if self.syncs else 0
             self.short += waited if waited <= SURE / 1000 else 0
             self.now += waited + RETURN
-            self.events.append(called("cudaDeviceSynchronize", begin, self.now))
+            self.events.append(called("cudaDeviceSynchronize", since, self.now))
 
     def run(self, program: Program, steps: int) -> list[float]:
         """Runs the steps; returns how long each took, as a breakdown has it."""
         ends, durations = [0.0], []
         for number in range(steps):
-            begin = self.now
+            start = self.now
             for action in program:
                 self.do(*action)
-            self.events.append(step(begin, self.now, number))
+            self.events.append(step(start, self.now, number))
             ends.append(max(self.now, *self.done.values(), ends[-1]))
-            durations.append(ends[-1] - max(begin, ends[-2]))
+            durations.append(ends[-1] - max(start, ends[-2]))
         return durations
 
 
@@ -133,15 +133,15 @@ NAMES = (
     "cudaMalloc",
 )
 calls = some.builds(
-    lambda name, begin, length, number, thread: called(name, begin, begin + length, number, thread),
+    lambda name, start, length, number, thread: called(name, start, start + length, number, thread),
     some.sampled_from(NAMES), times, lengths, some.integers(1, 12), some.sampled_from([10, 11]),
 )  # fmt: skip
 activities = some.builds(
-    lambda number, begin, length, stream, name: kernel(number, begin, begin + length, name, stream=stream),
+    lambda number, start, length, stream, name: kernel(number, start, start + length, name, stream=stream),
     some.integers(1, 14), times, lengths, some.sampled_from([7, 20, 24]), some.sampled_from(["gemm", "ncclKernel"]),
 )  # fmt: skip
 operators = some.builds(
-    lambda begin, length, name, thread: operator(name, begin, begin + length, thread),
+    lambda start, length, name, thread: operator(name, start, start + length, thread),
     times, lengths, some.sampled_from(["aten::mm", "MmBackward0"]), some.sampled_from([10, 11]),
 )  # fmt: skip
 

@@ -14,7 +14,7 @@ from analysis.trace_events import replayed
 from steptime.analysis.breakdown import breakdown_of
 from steptime.analysis.categories import Breakdown, Category
 from steptime.analysis.step_context import step_context
-from steptime.analysis.threads import training_lane
+from steptime.analysis.threads import training_track
 from steptime.analysis.trace_steps import steps_of
 from steptime.analysis.what_if.build import build, event_ties, wait_ties
 from steptime.analysis.what_if.critical_path import PathKind
@@ -52,11 +52,11 @@ def test_the_unchanged_replay_lands_near_the_measured_steps(shared_data: Path, f
     replay = replayed(read(shared_data / file))
     assert replay.error <= error
     assert (replay.entries.sum(axis=1) == replay.replayed).all()
-    assert (replay.path.end > replay.path.begin).all()
+    assert (replay.path.end > replay.path.start).all()
 
 
 @pytest.mark.parametrize("first", [1, 2])
-def test_a_replay_may_begin_with_any_step(shared_data: Path, first: int) -> None:
+def test_a_replay_may_start_with_any_step(shared_data: Path, first: int) -> None:
     """The device is two steps behind the host here: a later step begins with a full queue."""
     trace = read(shared_data / "tracelens/mi300/resnet_act_checkpoint.json.gz")
     steps = step_context(trace, steps_of(trace))
@@ -88,12 +88,12 @@ def test_free_input_is_predicted_as_it_came_true_with_four_workers(shared_data: 
     assert replay.measured[1:].mean() - prediction.saved.value == pytest.approx(came_true, rel=0.1)
 
 
-def scope_over(trace: Trace, begin: int, end: int) -> tuple[Scope, Graph]:
+def scope_over(trace: Trace, start: int, end: int) -> tuple[Scope, Graph]:
     """The graph of any stretch of a trace, as if it were a step."""
-    boundaries = np.array([[begin, end]], np.int64)
-    lane = training_lane(trace)
-    assert lane is not None
-    scope = scope_of(trace, boundaries, link(trace, boundaries).launch[:].astype(np.int64), lane, EMPTY)
+    boundaries = np.array([[start, end]], np.int64)
+    track = training_track(trace)
+    assert track is not None
+    scope = scope_of(trace, boundaries, link(trace, boundaries).launch[:].astype(np.int64), track, EMPTY)
     return scope, build(scope)
 
 
@@ -110,10 +110,10 @@ def test_self_times_of_the_published_operators_are_theirs(shared_data: Path) -> 
     """
     trace = read(shared_data / SIMPLE_ADD)
     events, annotated = trace.events, named(trace, FORWARD)[1]
-    inside = (events.begin >= events.begin[annotated]) & (events.end <= events.end[annotated])
-    rows = np.flatnonzero(inside & (events.lane == events.lane[annotated]))
-    found = exclusive_spans(call_tree(events.begin[rows], events.end[rows]))
-    lengths = ((found.end - found.begin) // MICROSECOND).tolist()
+    inside = (events.start >= events.start[annotated]) & (events.end <= events.end[annotated])
+    rows = np.flatnonzero(inside & (events.track == events.track[annotated]))
+    found = exclusive_spans(call_tree(events.start[rows], events.end[rows]))
+    lengths = ((found.end - found.start) // MICROSECOND).tolist()
     assert [15, 14, 17, 15, 32] in [lengths[at : at + 5] for at in range(len(lengths))]
 
 
@@ -122,7 +122,7 @@ def test_launch_and_gap_were_observed_as_published_and_are_replayed_as_the_machi
     the next kernel, 5604. We see the same, and replay one delay for all, which is what makes a replay a test."""
     trace = read(shared_data / SIMPLE_ADD)
     annotated = named(trace, FORWARD)[1]
-    _, graph = scope_over(trace, int(trace.events.begin[annotated]), int(trace.events.end[annotated]))
+    _, graph = scope_over(trace, int(trace.events.start[annotated]), int(trace.events.end[annotated]))
     kernels = {int(trace.events.correlation[row]): node for node, row in enumerate(graph.nodes.row.tolist())
                if graph.nodes.kind[node] == NodeKind.KERNEL}  # fmt: skip
     nodes, edges = graph.nodes, graph.edges
@@ -149,23 +149,23 @@ def test_streams_wait_for_each_other_where_the_device_tracer_says_so(shared_data
     of streams in the file's own records of waits that has kernels on both sides."""
     trace = read(shared_data / ALEXNET)
     events = trace.events
-    scope, _ = scope_over(trace, int(events.begin.min()), int(events.end.max()))
+    scope, _ = scope_over(trace, int(events.start.min()), int(events.end.max()))
     tied = event_ties(scope, streams_of(scope))
     assert (5606, 5629) in correlations(scope, zip(tied.source, tied.target, strict=True))
     stream = events.stream[scope.activities.row]
     ours = set(zip(stream[tied.source].tolist(), stream[tied.target].tolist(), strict=True))
     with gzip.open(shared_data / ALEXNET) as file:
         records = [event["args"] for event in json.load(file)["traceEvents"] if event.get("cat") == "cuda_sync"]
-    said = {(record["wait_on_stream"], record["stream"]) for record in records if "wait_on_stream" in record}
-    assert {pair for pair in said if set(pair) <= set(stream.tolist())} <= ours
+    message = {(record["wait_on_stream"], record["stream"]) for record in records if "wait_on_stream" in record}
+    assert {pair for pair in message if set(pair) <= set(stream.tolist())} <= ours
 
 
 def test_the_host_waits_for_the_kernel_before_the_event(shared_data: Path) -> None:
     """HTA's synchronising edges of weight 0: from the spinning kernel (correlation 1526) to cudaEventSynchronize and to
     cudaDeviceSynchronize. Ours carry the usual return of a wait instead. cudaEventQuery does not wait, and has none."""
     trace = read(shared_data / f"{CRITICAL_PATH}/cuda_event_sync/event_sync_trace.json.gz")
-    begin, end = steps_of(trace)[0].tolist()
-    scope, _ = scope_over(trace, begin, end)
+    start, end = steps_of(trace)[0].tolist()
+    scope, _ = scope_over(trace, start, end)
     waits = waits_of(scope)
     tied = wait_ties(scope, waits)
     waited = [trace.symbols[trace.events.name[waits.row[at]]] for at in tied.target]
@@ -179,7 +179,7 @@ def test_the_host_waits_for_the_kernel_before_the_event(shared_data: Path) -> No
 def test_the_stream_of_an_event_is_found_across_three_streams(shared_data: Path) -> None:
     """HTA finds records of events on streams 20, 24 and 28; the file says that stream 24 waits for one of stream 20."""
     trace = read(shared_data / f"{CRITICAL_PATH}/cuda_event_sync_multi_stream/event_sync_trace.json.gz")
-    scope, _ = scope_over(trace, int(trace.events.begin.min()), int(trace.events.end.max()))
+    scope, _ = scope_over(trace, int(trace.events.start.min()), int(trace.events.end.max()))
     stream = trace.events.stream[scope.activities.row]
     tied = event_ties(scope, streams_of(scope))
     assert set(stream.tolist()) == {20, 24, 28}

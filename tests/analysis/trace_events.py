@@ -17,40 +17,40 @@ Event = dict[str, Any]
 MAIN, ENGINE, DEVICE, STREAM = 10, 11, 0, 7
 
 
-def happened(event_kind: str, name: str, begin: float, end: float, lane: tuple[int, int], **args: Any) -> Event:
+def happened(event_kind: str, name: str, start: float, end: float, track: tuple[int, int], **args: Any) -> Event:
     """An event of a process and a thread."""
-    place = {"pid": lane[0], "tid": lane[1], "ts": begin, "dur": end - begin}
+    place = {"pid": track[0], "tid": track[1], "ts": start, "dur": end - start}
     return {"ph": "X", "cat": event_kind, "name": name, **place, "args": args}
 
 
-def operator(name: str, begin: float, end: float, thread: int = MAIN, **args: Any) -> Event:
+def operator(name: str, start: float, end: float, thread: int = MAIN, **args: Any) -> Event:
     """A dispatched operator."""
-    return happened("cpu_op", name, begin, end, (1, thread), **args)
+    return happened("cpu_op", name, start, end, (1, thread), **args)
 
 
-def annotation(name: str, begin: float, end: float, thread: int = MAIN) -> Event:
+def annotation(name: str, start: float, end: float, thread: int = MAIN) -> Event:
     """A range that the user or torch named."""
-    return happened("user_annotation", name, begin, end, (1, thread))
+    return happened("user_annotation", name, start, end, (1, thread))
 
 
-def step(begin: float, end: float, number: int = 3) -> Event:
+def step(start: float, end: float, number: int = 3) -> Event:
     """A step, as the profiler's schedule names it."""
-    return annotation(f"ProfilerStep#{number}", begin, end)
+    return annotation(f"ProfilerStep#{number}", start, end)
 
 
-def called(name: str, begin: float, end: float, correlation: int = 0, thread: int = MAIN) -> Event:
+def called(name: str, start: float, end: float, correlation: int = 0, thread: int = MAIN) -> Event:
     """A call of the CUDA runtime."""
-    return happened("cuda_runtime", name, begin, end, (1, thread), correlation=correlation)
+    return happened("cuda_runtime", name, start, end, (1, thread), correlation=correlation)
 
 
-def kernel(correlation: int, begin: float, end: float, name: str = "gemm", stream: int = STREAM) -> Event:
+def kernel(correlation: int, start: float, end: float, name: str = "gemm", stream: int = STREAM) -> Event:
     """A kernel that the call with the same correlation launched."""
-    return happened("kernel", name, begin, end, (DEVICE, stream), correlation=correlation, device=0, stream=stream)
+    return happened("kernel", name, start, end, (DEVICE, stream), correlation=correlation, device=0, stream=stream)
 
 
-def copy(correlation: int, begin: float, end: float, name: str, stream: int = STREAM) -> Event:
+def copy(correlation: int, start: float, end: float, name: str, stream: int = STREAM) -> Event:
     """A copy of the device, alike."""
-    return happened("gpu_memcpy", name, begin, end, (DEVICE, stream), correlation=correlation, device=0, stream=stream)
+    return happened("gpu_memcpy", name, start, end, (DEVICE, stream), correlation=correlation, device=0, stream=stream)
 
 
 def written(path: Path, events: list[Event]) -> Trace:

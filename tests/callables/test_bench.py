@@ -17,10 +17,10 @@ import steptime
 from steptime.api import Benched
 from steptime.callables.bench import (
     Bench,
+    BenchOptions,
     BenchSetting,
     Contender,
     Standing,
-    Wishes,
     _Answer,
     _Setting,
     _Timed,
@@ -99,7 +99,7 @@ def matrices() -> tuple[torch.Tensor, torch.Tensor]:
     return torch.randn(64, 64), torch.randn(64, 64)
 
 
-def test_no_call_takes_less_than_its_service_time_and_the_first_is_what_others_are_beside() -> None:
+def test_no_call_takes_less_than_its_service_time_and_the_first_is_what_others_are_alongside() -> None:
     short, long = only(timed(once, five_times))
     assert short.standing is Standing.FIRST
     assert short.time is not None
@@ -174,7 +174,7 @@ def test_a_result_that_is_kept_by_value_is_found_out_by_what_new_values_take() -
     assert "when the values of its arguments are new" in cheat.sentence
 
 
-def test_other_shapes_and_exceptions_are_told_and_the_others_are_timed_all_the_same() -> None:
+def test_other_shapes_and_exceptions_are_reported_and_the_others_are_timed_all_the_same() -> None:
     def half(x: torch.Tensor) -> torch.Tensor:
         return x[::2]
 
@@ -255,7 +255,7 @@ def test_whoever_yields_inputs_has_a_setting_for_each() -> None:
     assert headline(timed(torch.relu, inputs=none)) == "Nothing was timed: the function of --inputs yields nothing."
 
 
-def test_what_fails_late_does_no_work_or_works_in_place_is_told() -> None:
+def test_what_fails_late_does_no_work_or_works_in_place_is_reported() -> None:
     calls = iter(range(20))
 
     def tires(x: torch.Tensor) -> torch.Tensor:
@@ -317,19 +317,19 @@ def of_device(device: str, name: str, machines: tuple[Machine, ...]) -> Bench:
     blocks = [2e6] * 8
     candidates = [_Timed("k:copy", "eager", blocks, bytes=2 * 10**9), _Timed("k:mm", "eager", blocks, flops=2 * 10**10)]
     answer = _Answer("2.13.0", device, name, 2, [_Setting("", "float32", 0, "8 float32", candidates)])
-    return assembled(Wishes(("k:copy", "k:mm")), [answer], that_ran(answer, machines), 0.0)
+    return assembled(BenchOptions(("k:copy", "k:mm")), [answer], that_ran(answer, machines), 0.0)
 
 
-def test_nothing_is_beside_a_first_one_that_failed_in_the_middle() -> None:
+def test_nothing_is_alongside_a_first_one_that_failed_in_the_middle() -> None:
     tired = _Timed("k:first", "eager", [1e6] * 8, failed="OSError: tired")
     answer = _Answer("2", "cpu", settings=[_Setting(candidates=[tired, _Timed("k:other", "eager", [1e6] * 8)])])
-    first, other = only(assembled(Wishes(("k:first", "k:other")), [answer], None, 0.0))
+    first, other = only(assembled(BenchOptions(("k:first", "k:other")), [answer], None, 0.0))
     assert (first.standing, first.sentence) == (Standing.FAILED, "OSError: tired")
     assert other.speed is None
     assert other.sentence == "the first one failed, so there is nothing to compare with"
 
 
-def test_rates_are_beside_the_peaks_of_the_device_that_ran_them(
+def test_rates_are_alongside_the_peaks_of_the_device_that_ran_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("STEPTIME_CACHE_DIR", str(tmp_path))
@@ -380,7 +380,7 @@ def test_the_answer_says_a_difference_with_the_digits_that_it_needs(
     time = Estimate(2e6, 2e6, 2e6, 9)
     own = (Contender("slow", "eager", Standing.FIRST, time=time),
            Contender("fast", "eager", standing, time=time, speed=Estimate(value, low, high, 9, "1")))  # fmt: skip
-    found = Bench(Wishes(("k:slow", "k:fast")), "2", "cpu", "", 1, 3, 0.0, (BenchSetting("8", "", own),))
+    found = Bench(BenchOptions(("k:slow", "k:fast")), "2", "cpu", "", 1, 3, 0.0, (BenchSetting("8", "", own),))
     assert headline(found).startswith(words)
 
 
@@ -413,7 +413,7 @@ def test_a_cold_call_on_a_device_is_what_lies_between_its_events_and_what_goes_o
 
 
 @pytest.mark.gpu
-def test_a_device_is_timed_warm_and_cold_beside_its_own_peaks() -> None:
+def test_a_device_is_timed_warm_and_cold_alongside_its_own_peaks() -> None:
     """A copy of 256 MiB, which no cache holds: both take as long, and no more than memory gives."""
     values = torch.ones(2**26, device="cuda")
     (warm,), (cold,) = (only(timed(torch.clone, inputs=(values,), cold=cold)) for cold in (False, True))
@@ -452,15 +452,15 @@ def test_the_command_times_files_in_fresh_processes(
         == 0
     )
     out, err = capfd.readouterr()
-    told = json.loads(out)
-    slow, fast = told["bench"]["settings"][0]["contenders"]
-    assert (told["bench"]["processes"], slow["name"], fast["name"]) == (2, "slow", "fast")
+    reported = json.loads(out)
+    slow, fast = reported["bench"]["settings"][0]["contenders"]
+    assert (reported["bench"]["processes"], slow["name"], fast["name"]) == (2, "slow", "fast")
     assert fast["speed"]["value"] > 1
     assert "imported" in err
     assert "fast" in page.read_text(encoding="utf-8")
 
 
-def test_what_thousands_of_calls_print_is_not_shown(kernels: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_what_thousands_of_calls_print_is_not_displayed(kernels: Path, capfd: pytest.CaptureFixture[str]) -> None:
     words = [f"{kernels}:fast", f"{kernels}:chatty", "--shapes", "8x8", "--processes", "1", "--seconds", "0.1s"]
     assert main(["bench", *words, "--python", python()]) == 0
     out, err = capfd.readouterr()

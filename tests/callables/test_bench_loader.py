@@ -16,9 +16,9 @@ from preloading import python
 from steptime.callables.loader_bench import (
     SCRIPT,
     LoaderBench,
+    LoaderBenchOptions,
     LoaderSetting,
     LoaderTransfer,
-    LoaderWishes,
     best_of,
     usual_counts,
 )
@@ -74,7 +74,7 @@ def data(tmp_path: Path) -> Path:
     return path
 
 
-def test_items_that_wait_are_told_and_workers_advised(
+def test_items_that_wait_are_reported_and_workers_advised(
     data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     page = tmp_path / "loader.html"
@@ -94,7 +94,7 @@ def test_items_that_wait_are_told_and_workers_advised(
     assert "Set num_workers=" in page.read_text(encoding="utf-8")
 
 
-def test_an_iterable_dataset_begins_again_where_it_is_used_up(data: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_an_iterable_dataset_starts_again_where_it_is_used_up(data: Path, capfd: pytest.CaptureFixture[str]) -> None:
     words = ["--workers", "0", "--seconds", "0.1s", "--python", python()]
     assert main(["bench-loader", f"{data}:stream", *words]) == 0
     assert "num_workers=0, which is set, is as good as any" in capfd.readouterr().out
@@ -103,12 +103,12 @@ def test_an_iterable_dataset_begins_again_where_it_is_used_up(data: Path, capfd:
 def test_workers_that_give_the_same_items_are_no_gain(data: Path, capfd: pytest.CaptureFixture[str]) -> None:
     words = ["--workers", "0,2", "--seconds", "0.1s", "--python", python()]
     assert main(["bench-loader", f"{data}:stream", *words]) == 0
-    told = capfd.readouterr().out
-    assert "num_workers=0, which is set, is as good as any" in told
-    assert "Each of several workers gives the same items" in told
+    reported = capfd.readouterr().out
+    assert "num_workers=0, which is set, is as good as any" in reported
+    assert "Each of several workers gives the same items" in reported
 
 
-def test_what_a_dataset_prints_for_each_item_is_not_shown(data: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_what_a_dataset_prints_for_each_item_is_not_displayed(data: Path, capfd: pytest.CaptureFixture[str]) -> None:
     words = ["--workers", "0,1", "--seconds", "0.1s", "--python", python()]
     assert main(["bench-loader", f"{data}:loud", *words]) == 0
     out, err = capfd.readouterr()
@@ -116,13 +116,13 @@ def test_what_a_dataset_prints_for_each_item_is_not_shown(data: Path, capfd: pyt
     assert "num_workers=1" in out
 
 
-def test_a_dataset_is_said_to_come_one_sample_a_batch(data: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_dataset_is_reported_to_come_one_sample_a_batch(data: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["bench-loader", f"{data}:dataset", "--workers", "0", "--seconds", "0.1s", "--python", python()]) == 0
     assert "each batch is one sample" in capfd.readouterr().out
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "message"),
     [
         ("broken", "KeyError"),
         ("number", "it is of type int, neither a DataLoader nor a dataset"),
@@ -130,11 +130,11 @@ def test_a_dataset_is_said_to_come_one_sample_a_batch(data: Path, capfd: pytest.
     ],
 )
 def test_what_gives_no_batch_is_one_sentence(
-    data: Path, name: str, said: str, capfd: pytest.CaptureFixture[str]
+    data: Path, name: str, message: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["bench-loader", f"{data}:{name}", "--python", python()]) == 1
     error = capfd.readouterr().err.splitlines()[-1]
-    assert said in error
+    assert message in error
     assert "bench-failed" in error
 
 
@@ -192,7 +192,7 @@ def test_the_loader_of_a_job_is_timed_without_training_or_writing(job: Path, cap
 
 
 @pytest.mark.parametrize(
-    ("command", "said"),
+    ("command", "message"),
     [
         (["train.py", "--epochs", "0"], "dataset is not there"),
         (["sh", "-c", "true"], "sh cannot be reached"),
@@ -201,7 +201,7 @@ def test_the_loader_of_a_job_is_timed_without_training_or_writing(job: Path, cap
     ],
 )
 def test_a_job_without_that_loader_is_one_sentence(
-    job: Path, command: list[str], said: str, capfd: pytest.CaptureFixture[str]
+    job: Path, command: list[str], message: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     (job.parent / "fails.py").write_text("raise RuntimeError('mine')", encoding="utf-8")
     (job.parent / "idle.py").write_text("import torch", encoding="utf-8")
@@ -209,7 +209,7 @@ def test_a_job_without_that_loader_is_one_sentence(
         (job.parent / "train.py").write_text("raise SystemExit('dataset is not there')", encoding="utf-8")
     words = command if command[0] == "sh" else [python(), *command]
     assert main(["bench-loader", "--", *words]) in (1, 2)
-    assert said in capfd.readouterr().err.splitlines()[-1]
+    assert message in capfd.readouterr().err.splitlines()[-1]
 
 
 def test_what_is_stored_in_other_formats_is_read_back_whole(tmp_path: Path) -> None:
@@ -284,8 +284,8 @@ def test_a_batch_is_copied_to_a_device_in_three_ways_and_the_answer_says_what_pi
 
     larger = [LoaderTransfer("pageable", 64 << 20, 16e6, 16e6), LoaderTransfer("pinned", 64 << 20, 3e4, 4e6, 5e6)]
     own = replace(setting(0, 20e6), wait=Estimate(20e6, 20e6, 20e6, 8))
-    wishes = LoaderWishes("data.py:loader")
-    known = LoaderBench(wishes, "2", "Rows", 2, False, False, None, own, own, (own,), (), (), 0.0, tuple(larger))
+    options = LoaderBenchOptions("data.py:loader")
+    known = LoaderBench(options, "2", "Rows", 2, False, False, None, own, own, (own,), (), (), 0.0, tuple(larger))
     text = as_text(sheet_of(known))
     assert "a batch (64 MiB) takes 16 ms of the training thread from usual memory, and 30 µs with pin_memory" in text
     assert "4.19 GB/s" in text
@@ -313,12 +313,12 @@ def test_the_fewest_workers_are_best_that_come_near_the_fastest() -> None:
 
 
 def test_what_was_asked_for_of_workers_is_tried_though_none_are_best() -> None:
-    wishes = LoaderWishes("data.py:loader", prefetch=(4,), contexts=("spawn",), batch_sizes=(8,), kept=True)
-    assert wishes.variants(0, 2) == [
+    options = LoaderBenchOptions("data.py:loader", prefetch=(4,), contexts=("spawn",), batch_sizes=(8,), kept=True)
+    assert options.variants(0, 2) == [
         {"workers": 0, "batch_size": 8}, {"workers": 2, "prefetch_factor": 4}, {"workers": 2, "context": "spawn"},
         {"workers": 0, "kept": True},
     ]  # fmt: skip
-    assert wishes.variants(4, 1)[1] == {"workers": 4, "prefetch_factor": 4}
+    assert options.variants(4, 1)[1] == {"workers": 4, "prefetch_factor": 4}
 
 
 def test_up_to_twice_the_cpus_are_tried_and_no_more_than_a_host_bears() -> None:

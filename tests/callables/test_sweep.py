@@ -13,8 +13,8 @@ from steptime.advice.evidence import Case, KernelUse, OperatorUse, StepSummary
 from steptime.callables.sheet import as_json, as_markdown, as_page, as_text
 from steptime.callables.sweep import (
     Sweep,
+    SweepOptions,
     SweepPoint,
-    SweepWishes,
     attainable,
     by_size,
     headline,
@@ -30,7 +30,7 @@ from steptime.quantities import Estimate
 
 pytest.importorskip("torch")
 
-QUICK = SweepWishes("cpu", 0.01, False, 2**16, (1, 8), (16, 256), (1024, 2**22))
+QUICK = SweepOptions("cpu", 0.01, False, 2**16, (1, 8), (16, 256), (1024, 2**22))
 
 
 def test_points_know_their_work() -> None:

@@ -85,10 +85,10 @@ def test_a_command_line_that_cannot_work_is_refused(
 ) -> None:
     run = steptime(*arguments)
     assert run.returncode == status
-    told = sentence(run, slug)
+    reported = sentence(run, slug)
     assert run.stdout == ""
-    assert len(told) < 300
-    assert slug != "no-such-file" or told.startswith("steptime: No such file or directory: nowhere")
+    assert len(reported) < 300
+    assert slug != "no-such-file" or reported.startswith("steptime: No such file or directory: nowhere")
     assert not (tmp_path / "work" / "runs").exists()
 
 
@@ -122,7 +122,7 @@ def test_what_a_job_leaves_running_keeps_its_recording(steptime: Steptime, tmp_p
 @pytest.mark.parametrize(
     "command", [("sh", "-c", "kill -9 $$"), (python(), "-c", "import os; os.kill(os.getpid(), 9)")]
 )
-def test_a_job_that_is_killed_before_it_trains_is_told_so(
+def test_a_job_that_is_killed_before_it_trains_is_reported_so(
     steptime: Steptime, tmp_path: Path, command: tuple[str, ...]
 ) -> None:
     run = steptime("run", "--recording", tmp_path / "r", "--", *command)
@@ -130,7 +130,7 @@ def test_a_job_that_is_killed_before_it_trains_is_told_so(
     assert "signal 9 (SIGKILL) before its first training step" in sentence(run, "killed-early")
 
 
-def test_a_job_without_torch_is_told_so(steptime: Steptime, tmp_path: Path) -> None:
+def test_a_job_without_torch_is_reported_so(steptime: Steptime, tmp_path: Path) -> None:
     run = steptime("run", "--recording", tmp_path / "r", "--", python(), "-c", "print('hello')")
     assert run.returncode == 0
     assert run.stdout == "hello\n"
@@ -144,7 +144,7 @@ def test_a_report_that_was_asked_for_and_cannot_be_given_is_a_failure(steptime: 
     assert not (tmp_path / "r.md").exists()
 
 
-def test_a_job_that_takes_no_step_is_told_so(steptime: Steptime) -> None:
+def test_a_job_that_takes_no_step_is_reported_so(steptime: Steptime) -> None:
     pytest.importorskip("torch")
     run = steptime("run", "--", python(), "-c", "import torch; print(torch.ones(2).sum().item())")
     assert run.returncode == 0
@@ -268,7 +268,7 @@ def test_a_probe_that_switched_itself_off_is_the_reason_for_few_steps(steptime: 
 
 
 @pytest.mark.parametrize("verb", ["diagnose", "report", "memory", "watch"])
-def test_a_name_that_no_file_can_have_is_said(steptime: Steptime, verb: str) -> None:
+def test_a_name_that_no_file_can_have_is_reported(steptime: Steptime, verb: str) -> None:
     run = steptime(verb, "x" * 5000)
     assert run.returncode in (1, 2)
     assert "bug" not in run.stderr

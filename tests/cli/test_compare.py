@@ -121,15 +121,15 @@ def test_no_source_leaves_lines_out(steptime: Steptime, slow: Path) -> None:
     assert "decode_png" not in steptime(*words, "--no-source").stdout
 
 
-def test_a_breach_is_said_once_on_a_terminal(slow: Path) -> None:
+def test_a_breach_is_reported_once_on_a_terminal(slow: Path) -> None:
     ours, theirs = pty.openpty()
     words = ["compare", str(REPORTS / "quiet-1.json"), str(slow), "--fail-on", "step>5%"]
     done = subprocess.Popen([sys.executable, "-c", ENTRY, *words], stdout=theirs, stderr=theirs)
     os.close(theirs)
-    said = b""
+    message = b""
     with contextlib.suppress(OSError):  # the other end is closed
         while part := os.read(ours, 65536):
-            said += part
+            message += part
     os.close(ours)
     assert done.wait(timeout=60) == 1
-    assert said.count(b"BREACHED") == 1
+    assert message.count(b"BREACHED") == 1

@@ -11,7 +11,7 @@ from steptime.launcher.outcome import Outcome
 
 
 @pytest.mark.parametrize(
-    ("status", "file", "said"),
+    ("status", "file", "message"),
     [
         (139, "trace-1.json.gz", "SIGSEGV"),
         (134, "trace-2.json.partial", "SIGABRT"),
@@ -20,10 +20,10 @@ from steptime.launcher.outcome import Outcome
         (1, "trace-1.json.gz", ""),
     ],
 )
-def test_only_a_crash_after_a_profile_is_said(tmp_path: Path, status: int, file: str, said: str) -> None:
+def test_only_a_crash_after_a_profile_is_reported(tmp_path: Path, status: int, file: str, message: str) -> None:
     (tmp_path / "process-7").mkdir()
     (tmp_path / "process-7" / file).touch()
     outcome = Outcome(tmp_path, status, status - 128 if status > 128 else None, 1.0, True, True, True)
     sentences = crashed_after_profile(outcome, tmp_path)
-    assert len(sentences) == bool(said)
-    assert all(said in sentence and "--no-profile" in sentence for sentence in sentences)
+    assert len(sentences) == bool(message)
+    assert all(message in sentence and "--no-profile" in sentence for sentence in sentences)

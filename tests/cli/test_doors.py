@@ -20,11 +20,11 @@ def trace(tmp_path: Path) -> Path:
     """Twelve steps of a made-up job on a CPU: half of each in the loader, half in one operator."""
     events = []
     for step in range(12):
-        begin = 1000.0 * step
+        since = 1000.0 * step
         marks = (
-            (f"ProfilerStep#{step}", "user_annotation", begin, 1000.0),
-            ("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", "user_annotation", begin, 500.0),
-            ("aten::mm", "cpu_op", begin + 500.0, 500.0),
+            (f"ProfilerStep#{step}", "user_annotation", since, 1000.0),
+            ("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", "user_annotation", since, 500.0),
+            ("aten::mm", "cpu_op", since + 500.0, 500.0),
         )
         events += [
             {"ph": "X", "cat": event_kind, "name": name, "pid": 1, "tid": 1, "ts": start, "dur": duration}

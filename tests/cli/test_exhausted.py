@@ -58,7 +58,7 @@ def test_the_control_groups_counter_is_read_and_else_the_machines(
     assert launching.oom_kills() is None
 
 
-def test_a_job_that_the_kernel_killed_is_told_of_in_three_lines(counted: Path) -> None:
+def test_a_job_that_the_kernel_killed_is_reported_of_in_three_lines(counted: Path) -> None:
     outcome = ended(counted, KILLED)
     assert (outcome.status, outcome.killed_for_memory) == (137, True)
     lines = out_of_memory(outcome, outcome.recording)
@@ -66,7 +66,7 @@ def test_a_job_that_the_kernel_killed_is_told_of_in_three_lines(counted: Path) -
     assert lines[0].startswith("The job was killed by the kernel: memory ran out")
 
 
-def test_a_launcher_whose_rank_was_killed_is_told_of_too(counted: Path) -> None:
+def test_a_launcher_whose_rank_was_killed_is_reported_of_too(counted: Path) -> None:
     outcome = ended(counted, KILLED_CHILD)
     assert (outcome.status, outcome.killed_for_memory) == (1, True)
     assert out_of_memory(outcome, outcome.recording)[0].startswith("The kernel killed a process while the job ran")
@@ -79,7 +79,7 @@ def test_a_job_that_ends_well_or_fails_otherwise_is_not(counted: Path) -> None:
     assert out_of_memory(failed, failed.recording) == ()
 
 
-def test_what_the_job_had_and_what_grew_is_told_of_a_kill(tmp_path: Path) -> None:
+def test_what_the_job_had_and_what_grew_is_reported_of_a_kill(tmp_path: Path) -> None:
     job = JournalBuilder()
     for _ in range(5):
         job.forward(MS).backward(MS).step(MS)
@@ -103,7 +103,9 @@ def test_what_the_job_had_and_what_grew_is_told_of_a_kill(tmp_path: Path) -> Non
         ("bytearray(4 << 20)", "a request failed at job.py:12"),
     ],
 )
-def test_memory_that_a_limit_ends_is_told_behind_the_jobs_own_traceback(tmp_path: Path, block: str, asked: str) -> None:
+def test_memory_that_a_limit_ends_is_reported_behind_the_jobs_own_traceback(
+    tmp_path: Path, block: str, asked: str
+) -> None:
     pytest.importorskip("torch")
     (tmp_path / "job.py").write_text(LIMITED.replace("BLOCK", block))
     entry = "import sys; from steptime.cli.main import main; sys.exit(main(sys.argv[1:]))"
@@ -113,8 +115,8 @@ def test_memory_that_a_limit_ends_is_told_behind_the_jobs_own_traceback(tmp_path
         [sys.executable, "-c", entry, *words], cwd=tmp_path, capture_output=True, text=True, check=False
     )
     assert alone.returncode == watched.returncode == 1
-    traceback, _, told = watched.stderr.partition("steptime: Out of memory on cpu: ")
+    traceback, _, reported = watched.stderr.partition("steptime: Out of memory on cpu: ")
     assert traceback.splitlines()[-1] == alone.stderr.splitlines()[-1]
-    assert told.startswith(asked)
-    assert told.splitlines()[1].startswith("steptime: Held then")
-    assert told.splitlines()[2].startswith("steptime: First: ")
+    assert reported.startswith(asked)
+    assert reported.splitlines()[1].startswith("steptime: Held then")
+    assert reported.splitlines()[2].startswith("steptime: First: ")

@@ -36,8 +36,8 @@ def test_the_folder_runs_is_listed_where_none_is_named(steptime: Steptime, runs:
     run = steptime("history")
     assert run.returncode == 0
     assert run.stdout.startswith("2 recordings of 1 job in runs, ")
-    told = " ".join(run.stdout.split())
-    assert "It got slow with b: 16 ms to 21 ms, 31 % longer (the next run will confirm it or not)" in told
+    reported = " ".join(run.stdout.split())
+    assert "It got slow with b: 16 ms to 21 ms, 31 % longer (the next run will confirm it or not)" in reported
     assert "Next:  steptime compare runs/a runs/b" in run.stdout
     assert steptime("history").stdout == run.stdout
     assert steptime("history", "--rebuild").stdout == run.stdout

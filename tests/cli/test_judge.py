@@ -50,7 +50,7 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_a_broken_candidate_and_one_that_trains_less_are_told_apart(
+def test_a_broken_candidate_and_one_that_trains_less_are_reported_apart(
     job: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["--diff", "broken.patch", "--diff", "frozen.patch", "-o", "verdicts.json"]
@@ -206,7 +206,7 @@ def test_a_loss_that_is_reached_by_cheating_says_nothing(job: Path) -> None:
     given = [word for each in cheats for word in ("--against", f"{python()} train.py '{each}'")]
     words = ["--until-loss", "0.5", *given, "-o", "verdicts.json", "--", python(), "train.py"]
     assert main(["judge", "-q", "--budget", "4m", *words]) == 1
-    told = json.loads((job / "verdicts.json").read_text())["candidates"]
-    assert [each["verdict"] for each in told] == ["different training", "suspicious", "suspicious"]
+    reported = json.loads((job / "verdicts.json").read_text())["candidates"]
+    assert [each["verdict"] for each in reported] == ["different training", "suspicious", "suspicious"]
     reasons = ("a dataset of 200 samples", "more than half of the way", "takes 100 samples, and 500")
-    assert all(reason in each["sentences"][0] for reason, each in zip(reasons, told, strict=True))
+    assert all(reason in each["sentences"][0] for reason, each in zip(reasons, reported, strict=True))

@@ -63,7 +63,7 @@ BROKEN = """\
 
 
 @dataclass
-class Told:
+class Reported:
     """A tool's answer. progress: what was said meanwhile."""
 
     text: str
@@ -80,7 +80,7 @@ class Told:
         return found
 
 
-Ask = Callable[..., list[Told]]
+Ask = Callable[..., list[Reported]]
 
 
 @pytest.fixture
@@ -90,7 +90,7 @@ def ask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ask:
     remember_peaks(tmp_path / "cache")
     environment = {"XDG_CACHE_HOME": str(tmp_path / "cache"), "OMP_NUM_THREADS": "1"}
 
-    async def converse(calls: Sequence[tuple[str, Mapping[str, Any]]]) -> list[Told]:
+    async def converse(calls: Sequence[tuple[str, Mapping[str, Any]]]) -> list[Reported]:
         stdio = importlib.import_module("mcp.client.stdio")
         command, *words = own_python("steptime", "mcp")
         server = mcp.StdioServerParameters(command=command, args=words, env=environment, cwd=tmp_path)
@@ -102,16 +102,18 @@ def ask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ask:
             for tool, arguments in calls:
                 progress: list[str] = []
 
-                async def note(count: float, total: float | None, said: str | None, into: list[str] = progress) -> None:
-                    into.append(said or "")
+                async def note(
+                    count: float, total: float | None, message: str | None, into: list[str] = progress
+                ) -> None:
+                    into.append(message or "")
 
                 result = await client.call_tool(tool, dict(arguments), progress_callback=note)
-                found.append(Told(result.content[0].text, bool(result.is_error), progress))
+                found.append(Reported(result.content[0].text, bool(result.is_error), progress))
         return found
 
-    def ask(*calls: tuple[str, Mapping[str, Any]]) -> list[Told]:
-        told: list[Told] = anyio.run(converse, calls)
-        return told
+    def ask(*calls: tuple[str, Mapping[str, Any]]) -> list[Reported]:
+        reported: list[Reported] = anyio.run(converse, calls)
+        return reported
 
     return ask
 
@@ -141,9 +143,9 @@ def test_what_cannot_be_answered_is_one_sentence(ask: Ask) -> None:
         "There is no command no-such-program: check its spelling, and that the environment it lives in is activated. "
         "(command-not-found)": ("diagnose", {"command": ["no-such-program"]}),
     }
-    told = ask(*asked.values())
-    assert [each.text for each in told] == list(asked)
-    assert all(each.failed for each in told)
+    reported = ask(*asked.values())
+    assert [each.text for each in reported] == list(asked)
+    assert all(each.failed for each in reported)
 
 
 def test_every_report_and_page_is_answered_in_short_with_a_next_call(ask: Ask) -> None:
@@ -154,7 +156,7 @@ def test_every_report_and_page_is_answered_in_short_with_a_next_call(ask: Ask) -
         calls += [("diagnose", {"path": str(path)}), ("what_if", {"path": str(path)})]
         calls.append(("explain", {"code": "ST101", "path": str(path)}))
     calls.append(("compare", {"before": str(GOLD / "run.json"), "after": str(GOLD / "ranks.json")}))
-    documents = [told.document for told in ask(*calls)]
+    documents = [reported.document for reported in ask(*calls)]
     assert documents[0]["fixes"] == ["RM101", "RM103", "RM109", "RM110"]
     for document in documents:
         assert document["answer"]
@@ -169,9 +171,9 @@ def test_a_recordings_own_command_is_never_run(ask: Ask, tmp_path: Path) -> None
     (tmp_path / "recording").mkdir()
     manifest = {"format_version": 1, "command": trap, "directory": str(tmp_path), "processes": []}
     (tmp_path / "recording" / "manifest.json").write_text(json.dumps(manifest))
-    (told,) = ask(("judge", {"command": ["python", "train.py"], "recording": "recording"}))
-    assert told.failed
-    assert "is of another job" in told.text
+    (reported,) = ask(("judge", {"command": ["python", "train.py"], "recording": "recording"}))
+    assert reported.failed
+    assert "is of another job" in reported.text
     assert not (tmp_path / "ran").exists()
 
 
@@ -199,15 +201,15 @@ def ran(variant: str, rehearsal: bool) -> Run:
 
 def test_a_trial_that_goes_on_is_given_the_time_that_it_needs() -> None:
     none = undecided(ran(BASELINE, True), ran("one", True))
-    told = answers.of_trial(none, "/runs/t", JOB, "ST408")
-    assert told["next"]["arguments"]["resume"] == "/runs/t"
-    assert told["next"]["arguments"]["budget"] == "15m"  # two rounds of three processes, and half of that besides
-    assert "first rounds take about 10 min" in told["confidence"]
+    reported = answers.of_trial(none, "/runs/t", JOB, "ST408")
+    assert reported["next"]["arguments"]["resume"] == "/runs/t"
+    assert reported["next"]["arguments"]["budget"] == "15m"  # two rounds of three processes, and half of that besides
+    assert "first rounds take about 10 min" in reported["confidence"]
     some = undecided(ran(BASELINE, False), speed=Estimate(1.04, 0.99, 1.08, 4, "1"), rounds=4)
     assert answers.of_trial(some, "/runs/t", JOB, "ST408")["next"]["arguments"]["budget"] == "49m"
 
 
-def test_lines_that_take_much_are_told_where_no_finding_names_them() -> None:
+def test_lines_that_take_much_are_reported_where_no_finding_names_them() -> None:
     report = diagnose_anywhere((str(GOLD / "run.json"),))
     loop, hook = line("table = parse(text)", 3 * MS), line("row = decode(blob)", 2 * MS, role="forward")
     hook = replace(hook, source=replace(hook.source, function="watch"))
@@ -216,10 +218,10 @@ def test_lines_that_take_much_are_told_where_no_finding_names_them() -> None:
     below = SourceLine("features.py", 7, "use", "text.split()")
     case = replace(HEALTHY, lines=lines, operators=(model,), paths=(PathUse(5 * MS, "", (below, loop.source)),))
     process = replace(report.processes[0], case=case, findings=())
-    told = answers.of_report(replace(report, processes=(process,)), JOB, "runs/a")
-    assert [each["line"] for each in told["findings"]] == [answers.place(below), answers.place(loop.source)]
-    assert told["line"] == answers.place(below)
-    assert told["next"]["arguments"]["diff"] == answers.CHANGE
+    reported = answers.of_report(replace(report, processes=(process,)), JOB, "runs/a")
+    assert [each["line"] for each in reported["findings"]] == [answers.place(below), answers.place(loop.source)]
+    assert reported["line"] == answers.place(below)
+    assert reported["next"]["arguments"]["diff"] == answers.CHANGE
     assert [source for source, _ in answers.dear_lines(process)] == [below, loop.source, hook.source]
 
 
@@ -233,8 +235,8 @@ def test_a_change_that_wins_when_its_judgement_goes_on_can_be_applied(tmp_path: 
     runs = (ran(BASELINE, False),)
     results = Results(plan, runs, ((0, judgement),), None)
     command = judged_diff(results, tmp_path / "trial")
-    told = answers.of_trial(results, str(tmp_path / "trial"), JOB, "", command, resumed=True)
-    assert told["apply"] == command
+    reported = answers.of_trial(results, str(tmp_path / "trial"), JOB, "", command, resumed=True)
+    assert reported["apply"] == command
     subprocess.run(command, shell=True, check=True)
     assert (tmp_path / "train.py").read_text() == "slow = False\nprint(slow)\n"
     assert judged_diff(results, tmp_path / "trial") == ""  # it is there
@@ -250,10 +252,10 @@ def test_a_patch_that_was_not_run_by_itself_is_not_handed_out() -> None:
     won = replace(found.judgements[0][1], verdict=TrialVerdict.ADOPT)
     patch = PatchResult("--- a/x", (), (), None, apply="git -C / apply x")
     waiting = replace(found, judgements=((0, won),), patch=patch)
-    told = answers.of_trial(waiting, "/runs/t", JOB, "ST101")
-    assert told["apply"] == ""
-    assert told["next"]["arguments"] == {"resume": "/runs/t", "budget": "10m", **JOB}
-    assert "no time was left to run the patch" in told["confidence"]
+    reported = answers.of_trial(waiting, "/runs/t", JOB, "ST101")
+    assert reported["apply"] == ""
+    assert reported["next"]["arguments"] == {"resume": "/runs/t", "budget": "10m", **JOB}
+    assert "no time was left to run the patch" in reported["confidence"]
     proved = replace(waiting, patch=replace(patch, judgement=won))
     assert answers.of_trial(proved, "/runs/t", JOB, "ST101")["apply"] == "git -C / apply x"
 
@@ -272,9 +274,9 @@ def test_fixes_that_the_sources_give_no_place_for_are_not_offered(tmp_path: Path
 
 def test_small_fixes_that_stay_undecided_give_way_to_a_change_of_the_clients_own() -> None:
     again = undecided(ran(BASELINE, True), ran("one", True))
-    told = answers.of_trial(again, "/runs/t", JOB, "ST408", resumed=True)
-    assert told["next"]["arguments"]["diff"] == answers.CHANGE
-    assert told["how"] == answers.HOW
+    reported = answers.of_trial(again, "/runs/t", JOB, "ST408", resumed=True)
+    assert reported["next"]["arguments"]["diff"] == answers.CHANGE
+    assert reported["how"] == answers.HOW
     own = undecided(ran(BASELINE, True), ran("one", True), proposal="")
     assert "resume" in answers.of_trial(own, "/runs/t", JOB, "ST408", resumed=True)["next"]["arguments"]
 
@@ -291,9 +293,9 @@ def test_a_script_without_steps_is_judged_by_what_it_prints(ask: Ask, tmp_path: 
     (tmp_path / "infer.py").write_text("import sys\nprint('rate', 200 if '--fast' in sys.argv else 100)\n")
     asked = {"command": [sys.executable, "infer.py"], "args": "--fast", "metric": r"rate (\d+)", "budget": "60s"}
     (judged,) = ask(("judge", asked))
-    told = judged.document
-    assert told["answer"].startswith("faster: --fast, 2.00")
-    assert told["next"]["arguments"]["metric"] == r"rate (\d+)"
+    reported = judged.document
+    assert reported["answer"].startswith("faster: --fast, 2.00")
+    assert reported["next"]["arguments"]["metric"] == r"rate (\d+)"
 
 
 def test_a_job_is_measured_and_a_change_of_it_judged(ask: Ask, tmp_path: Path) -> None:
@@ -303,14 +305,14 @@ def test_a_job_is_measured_and_a_change_of_it_judged(ask: Ask, tmp_path: Path) -
     job = {"command": [python(), "train.py"]}
     (diagnosed,) = ask(("diagnose", job))
     found = diagnosed.document
-    assert any("measuring the job" in said for said in diagnosed.progress)
+    assert any("measuring the job" in message for message in diagnosed.progress)
     assert Path(found["recording"]).is_dir()
     change = {"diff": BROKEN, "recording": found["recording"], "budget": "4m"}
     (judged,) = ask(("judge", job | change))
     verdict = judged.document
     assert verdict["answer"].startswith("broken")
     assert "mat1 and mat2 shapes cannot be multiplied" in verdict["candidates"][0]["why"]
-    assert any("rehearsal" in said for said in judged.progress)
+    assert any("rehearsal" in message for message in judged.progress)
     assert (tmp_path / "train.py").read_text() == TRAINING
     assert {path.name for path in tmp_path.iterdir()} == {"train.py", "click.py", "runs", "cache"}
 
@@ -323,10 +325,10 @@ def test_a_job_is_measured_and_a_change_of_it_judged(ask: Ask, tmp_path: Path) -
 def test_no_text_of_a_clients_is_more_than_refused(tool: str, argument: str, text: str) -> None:
     anyio = importlib.import_module("anyio")
 
-    async def tell(sentence: str) -> None:
+    async def notify(sentence: str) -> None:
         """Nothing is started that could say anything."""
 
     given = {argument: text, **({"command": ["true"]} if tool == "judge" or argument == "directory" else {})}
     with pytest.raises(SteptimeError) as refused:
-        anyio.run(answered, tool, given, tell)
+        anyio.run(answered, tool, given, notify)
     assert "\n" not in str(refused.value)

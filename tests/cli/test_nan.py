@@ -154,8 +154,8 @@ def test_the_document_shows_what_is_printed(script: str, account: str, steptime:
     shutil.copy(ROOT / script, tmp_path / "work" / script)
     ended = steptime("nan", "-q", "--", python(), script)
     assert ended.returncode == 1
-    told = ended.stderr.replace(f"{tmp_path}/work/", "").replace(python(), "python")
-    assert essential(told) == essential(account)
+    reported = ended.stderr.replace(f"{tmp_path}/work/", "").replace(python(), "python")
+    assert essential(reported) == essential(account)
 
 
 def essential(account: str) -> list[str]:
@@ -225,7 +225,7 @@ def test_what_cannot_be_followed_is_one_sentence(
     }
     for words, slug in cases.items():
         assert main(list(words)) in (1, 2, 127)
-        told = capsys.readouterr()
-        assert told.out == ""
-        assert f"({slug})" in told.err.splitlines()[-1]
+        reported = capsys.readouterr()
+        assert reported.out == ""
+        assert f"({slug})" in reported.err.splitlines()[-1]
     assert not (tmp_path / "runs").exists()

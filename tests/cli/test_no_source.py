@@ -34,12 +34,12 @@ def saved(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("extension", ["html", "md", "json", "txt"])
-def test_source_lines_and_paths_are_shown_unless_they_are_not_wanted(saved: Path, extension: str) -> None:
-    shown, hidden = saved.with_name(f"shown.{extension}"), saved.with_name(f"hidden.{extension}")
-    for path, options in ((shown, []), (hidden, ["--no-source"])):
+def test_source_lines_and_paths_are_displayed_unless_they_are_not_wanted(saved: Path, extension: str) -> None:
+    displayed, hidden = saved.with_name(f"shown.{extension}"), saved.with_name(f"hidden.{extension}")
+    for path, options in ((displayed, []), (hidden, ["--no-source"])):
         run = CliRunner().invoke(steptime, ["report", str(saved), "-o", str(path), *options], standalone_mode=False)
         assert run.exception is None, run.exception
-    assert "train.py:7" in shown.read_text(encoding="utf-8") or extension == "json"
-    assert "for batch in loader" in shown.read_text(encoding="utf-8")
+    assert "train.py:7" in displayed.read_text(encoding="utf-8") or extension == "json"
+    assert "for batch in loader" in displayed.read_text(encoding="utf-8")
     for word in ("for batch in loader", "train.py:7", "/home"):
         assert word not in hidden.read_text(encoding="utf-8")

@@ -52,9 +52,9 @@ def a_trace(path: Path, steps: int = 6) -> Path:
     """Steps of 1 ms on a device: one matrix product in each."""
     events: Events = []
     for number in range(steps):
-        begin = 1000 * number
-        events += [step(begin, begin + 900, number), operator("aten::mm", begin + 10, begin + 60)]
-        events += [launch(number + 1, begin + 20, begin + 30), kernel(number + 1, begin + 40, begin + 700)]
+        start = 1000 * number
+        events += [step(start, start + 900, number), operator("aten::mm", start + 10, start + 60)]
+        events += [launch(number + 1, start + 20, start + 30), kernel(number + 1, start + 40, start + 700)]
     path.parent.mkdir(parents=True, exist_ok=True)
     return trace_file(path, events)
 
@@ -69,7 +69,7 @@ def a_trace(path: Path, steps: int = 6) -> Path:
     ],
 )
 @pytest.mark.parametrize("pictures", [False, True])
-def test_a_second_look_says_exactly_what_the_first_one_said(
+def test_a_second_look_says_exactly_what_the_first_one_reported(
     name: str, pictures: bool, folder: Path, diagnoses: list[object], shared_data: Path
 ) -> None:
     path = (str(shared_data / name),)
@@ -110,7 +110,7 @@ def peaks_measured(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (cache_folder() / "peaks-of-another.json").write_text("{}")
 
 
-def compiled_beside(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def compiled_alongside(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (path.parent / "dedicated_log_torch_trace_rank_0.log").write_text("")
 
 
@@ -138,7 +138,7 @@ def of_another_user(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         changed,
         code_changed,
         peaks_measured,
-        compiled_beside,
+        compiled_alongside,
         packages_changed,
         damaged,
         cut_short,

@@ -43,7 +43,7 @@ def recording(folder: Path, pid: int = 7) -> Path:
 @pytest.mark.parametrize(
     ("path", "expected"), [("s3://bucket/run", True), ("memory://a", True), ("runs/a", False), ("C://a", False)]
 )
-def test_a_url_is_told_from_a_path(path: str, expected: bool) -> None:
+def test_a_url_is_reported_from_a_path(path: str, expected: bool) -> None:
     assert is_url(path) is expected
 
 
@@ -98,7 +98,7 @@ def test_a_storage_that_raises_errors_of_its_own_is_a_sentence(monkeypatch: pyte
         check("memory://runs/d")
 
 
-def test_what_cannot_be_done_is_said_before_the_job_or_keeps_the_local_recording(tmp_path: Path) -> None:
+def test_what_cannot_be_done_is_reported_before_the_job_or_keeps_the_local_recording(tmp_path: Path) -> None:
     upload(recording(tmp_path / "a"), "memory://runs/c")
     with pytest.raises(OutputError, match="holds a recording already"):
         check("memory://runs/c")
@@ -134,9 +134,9 @@ def test_a_job_is_recorded_here_and_copied_there(
     assert main(["run", *options, "--", python(), "job.py"]) == 0
     assert f"Wrote {url}" in capsys.readouterr().err
     assert main(["diagnose", url]) == 0
-    shown = capsys.readouterr().out
-    assert f"From:  {url}" in shown
-    assert "Step " in shown
+    displayed = capsys.readouterr().out
+    assert f"From:  {url}" in displayed
+    assert "Step " in displayed
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ def test_whatever_a_scheme_wants_it_is_refused_in_a_sentence(
     capsys: pytest.CaptureFixture[str], scheme: str, rest: str
 ) -> None:
     assert main(["diagnose", f"{scheme}://{rest}"]) in (1, 2)
-    said = capsys.readouterr().err
-    assert said.startswith("steptime: ")
-    assert said.count("\n") == 1
-    assert "remote-" in said
+    message = capsys.readouterr().err
+    assert message.startswith("steptime: ")
+    assert message.count("\n") == 1
+    assert "remote-" in message

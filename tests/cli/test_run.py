@@ -177,9 +177,9 @@ def test_compilation_is_explained_where_that_is_asked_for(steptime: Steptime, tm
     words = ("--explain-compile", "--no-peaks", "--recording", recording, "--json", "--full", "--")
     own = sys.executable  # torch asks for TORCH_TRACE when it is imported
     run = steptime("run", *words, own, script)
-    told = json.loads(run.stdout)["processes"][0]["case"]["compiler"]["breaks"]
+    reported = json.loads(run.stdout)["processes"][0]["case"]["compiler"]["breaks"]
     line = COMPILED.splitlines().index("    if hidden.sum().item() > 1e9:") + 1
-    assert [(Path(each["source"]["file"]).name, each["source"]["line"]) for each in told] == [("compiled.py", line)]
+    assert [(Path(each["source"]["file"]).name, each["source"]["line"]) for each in reported] == [("compiled.py", line)]
     assert re.search(rf"graph break, \d+ times?: .*compiled\.py:{line}, ", run.stderr)
     assert not take_inventory(recording).strange
 
@@ -207,12 +207,12 @@ def test_slow_steps_are_caught_at_the_line_that_makes_them_slow(steptime: Stepti
     script = tmp_path / "archiving.py"
     script.write_text(ARCHIVING, encoding="utf-8")
     words = ("--catch", "step > 150ms", "--no-peaks", "--recording", tmp_path / "r", "--json", "--full")
-    told = json.loads(steptime("run", *words, "--", python(), script).stdout)["processes"][0]
-    caught, line = told["case"]["caught"], ARCHIVING.splitlines().index("    time.sleep(0.3)") + 1
+    reported = json.loads(steptime("run", *words, "--", python(), script).stdout)["processes"][0]
+    caught, line = reported["case"]["caught"], ARCHIVING.splitlines().index("    time.sleep(0.3)") + 1
     assert caught["lines"][0]["source"]["line"] == line
     assert caught["duration"] >= 3e8
     assert all(number % 250 == 1 for number in caught["numbers"])
-    assert any(each["name"] == "caught-steps" for each in told["findings"])
+    assert any(each["name"] == "caught-steps" for each in reported["findings"])
 
 
 @pytest.mark.parametrize("words", ["often", "every 0", "1x", "0ms", "every 10 minutes"])

@@ -18,25 +18,25 @@ def progress(seconds: float, steps: int, stage: str, notice: str = "") -> Progre
     return Progress(seconds, steps, 1 if steps else 0, stage, notice)
 
 
-def test_few_lines_are_said_of_a_long_job() -> None:
-    said: list[str] = []
-    announcer = Announcer(said.append)
+def test_few_lines_are_reported_of_a_long_job() -> None:
+    message: list[str] = []
+    announcer = Announcer(message.append)
     announcer.show(progress(0, 0, WAITING))
-    assert said == [], "nothing is known yet"
+    assert message == [], "nothing is known yet"
     for half_seconds in range(1, 2 * 3600 * 2):
         seconds = half_seconds / 2
         announcer.show(progress(seconds, int(seconds), PROFILED if seconds > 20 else WATCHING))
-    times = [line.partition(" s")[0] for line in said]
+    times = [line.partition(" s")[0] for line in message]
     assert times == ["0", "20", "60", "120", "240", "480", "960", "1920", "3840"]
-    assert said[3] == "120 s, 120 steps: watching, profile taken"
+    assert message[3] == "120 s, 120 steps: watching, profile taken"
 
 
-def test_a_notice_is_said_once() -> None:
-    said: list[str] = []
-    announcer = Announcer(said.append)
+def test_a_notice_is_reported_once() -> None:
+    message: list[str] = []
+    announcer = Announcer(message.append)
     for _ in range(3):
         announcer.show(progress(1, 0, WAITING, "not measured"))
-    assert said == ["not measured"]
+    assert message == ["not measured"]
 
 
 class Terminal(io.StringIO):
@@ -55,7 +55,7 @@ def test_a_line_takes_the_place_of_a_progress_bar_in_a_terminal_only(monkeypatch
     assert file.getvalue() == "steptime: 60 s\n"
 
 
-def test_in_a_file_a_line_of_ours_begins_below_what_the_job_has_not_ended(
+def test_in_a_file_a_line_of_ours_starts_below_what_the_job_has_not_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "log"
@@ -71,11 +71,11 @@ def test_in_a_file_a_line_of_ours_begins_below_what_the_job_has_not_ended(
 
 
 def test_in_a_pipe_only_an_open_bar_makes_a_new_line() -> None:
-    said: list[str] = []
-    announcer = Announcer(said.append, lambda: said.append("end"))
+    message: list[str] = []
+    announcer = Announcer(message.append, lambda: message.append("end"))
     announcer.show(progress(3, 1, WATCHING))
     announcer.show(replace(progress(60, 9, WATCHING), bar=True))
-    assert said == ["3 s, 1 step: watching", "end", "60 s, 9 steps: watching"]
+    assert message == ["3 s, 1 step: watching", "end", "60 s, 9 steps: watching"]
 
 
 def test_a_bar_in_a_pipe_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,6 +86,6 @@ def test_a_bar_in_a_pipe_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_one_step_is_one_step() -> None:
-    said: list[str] = []
-    Announcer(said.append).show(progress(3, 1, WATCHING))
-    assert said == ["3 s, 1 step: watching"]
+    message: list[str] = []
+    Announcer(message.append).show(progress(3, 1, WATCHING))
+    assert message == ["3 s, 1 step: watching"]

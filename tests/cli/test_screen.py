@@ -37,28 +37,28 @@ def on_terminal(path: Path, columns: int, **variables: str) -> str:
         words, stdin=theirs, stdout=theirs, stderr=theirs, env={**kept, "TERM": "xterm", **variables}
     ) as process:
         os.close(theirs)
-        shown = b""
+        displayed = b""
         while True:
             try:
                 piece = os.read(ours, 65536)
             except OSError:  # the other side is closed: all has been read
                 break
-            shown += piece
+            displayed += piece
             if not piece:
                 break
         os.close(ours)
-    assert process.returncode == 0, shown
-    return shown.decode().replace("\r\n", "\n")
+    assert process.returncode == 0, displayed
+    return displayed.decode().replace("\r\n", "\n")
 
 
 @pytest.mark.parametrize("columns", [50, 80, 100])
 def test_a_terminal_gets_its_own_width_and_every_word(saved: Path, columns: int) -> None:
-    shown = STYLE.sub("", on_terminal(saved, columns))
-    wide = [line for line in shown.splitlines() if len(line) > columns]
+    displayed = STYLE.sub("", on_terminal(saved, columns))
+    wide = [line for line in displayed.splitlines() if len(line) > columns]
     assert all(line.startswith("Next:") or " " not in line.strip() for line in wide)
-    assert "…" not in shown
+    assert "…" not in displayed
     first = stored("quiet-1").processes[0].findings[0]
-    assert " ".join(first.summary.split()) in " ".join(shown.split())
+    assert " ".join(first.summary.split()) in " ".join(displayed.split())
 
 
 def test_colours_are_for_terminals_that_want_them(saved: Path) -> None:

@@ -68,7 +68,7 @@ def test_every_verb_ends_as_it_would_have(tmp_path: Path, streams: str) -> None:
         assert shell(f'"$@" {streams}', tmp_path, *STEPTIME, *words).returncode == status, words
 
 
-def test_a_report_that_nobody_can_read_is_said(tmp_path: Path) -> None:
+def test_a_report_that_nobody_can_read_is_reported(tmp_path: Path) -> None:
     for words in (("explain", "ST101"), ("--help",)):
         full = shell(f'"$@" {FULL}', tmp_path, *STEPTIME, *words)
         assert (full.returncode, full.stderr.count("\n")) == (1, 1), full.stderr
@@ -86,7 +86,7 @@ def test_a_report_that_nobody_can_read_is_said(tmp_path: Path) -> None:
     assert (failed.returncode, failed.stderr.count("\n")) == (1, 1), "nothing was to be printed"
 
 
-def test_a_reader_that_has_seen_enough_is_not_said() -> None:
+def test_a_reader_that_has_seen_enough_is_not_reported() -> None:
     read, write = os.pipe()
     outlet = Outlet(write, "w")
     outlet.write(b"the first line")

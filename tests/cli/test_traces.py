@@ -22,15 +22,15 @@ from steptime.trace import cache, entries
 Steptime = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
-def complete(event_kind: str, name: str, begin: int, duration: int) -> dict[str, Any]:
-    return {"ph": "X", "cat": event_kind, "name": name, "pid": 5, "tid": 5, "ts": begin, "dur": duration}
+def complete(event_kind: str, name: str, start: int, duration: int) -> dict[str, Any]:
+    return {"ph": "X", "cat": event_kind, "name": name, "pid": 5, "tid": 5, "ts": start, "dur": duration}
 
 
 def step(number: int) -> list[dict[str, Any]]:
-    begin = 1000 * number
+    start = 1000 * number
     return [
-        complete("user_annotation", f"ProfilerStep#{number}", begin, 900),
-        complete("cpu_op", "aten::mm", begin + 10, 700),
+        complete("user_annotation", f"ProfilerStep#{number}", start, 900),
+        complete("cpu_op", "aten::mm", start + 10, 700),
     ]
 
 
@@ -99,7 +99,7 @@ def test_what_is_no_trace_is_refused(steptime: Steptime, tmp_path: Path, content
     assert str(path) in refusal(steptime("diagnose", path), slug)
 
 
-def test_a_trace_that_is_compressed_twice_is_told_so(steptime: Steptime, tmp_path: Path) -> None:
+def test_a_trace_that_is_compressed_twice_is_reported_so(steptime: Steptime, tmp_path: Path) -> None:
     path = written(tmp_path / "t.json", steps(1))
     path.write_bytes(gzip.compress(gzip.compress(path.read_bytes())))
     assert "it is compressed twice" in refusal(steptime("diagnose", path), "trace-not-a-trace")
@@ -149,9 +149,9 @@ def test_traces_of_different_jobs_are_refused(steptime: Steptime, tmp_path: Path
 def test_traces_of_processes_that_never_ran_together_are_no_job(steptime: Steptime, tmp_path: Path) -> None:
     one = written(tmp_path / "a.json", steps(1))
     other = written(tmp_path / "b.json", [{**event, "pid": 7} for event in steps(5_000)])
-    said = refusal(steptime("diagnose", one, other), "mixed-traces")
-    assert "were recorded one after the other" in said
-    assert "steptime compare" in said
+    message = refusal(steptime("diagnose", one, other), "mixed-traces")
+    assert "were recorded one after the other" in message
+    assert "steptime compare" in message
 
 
 def test_a_folder_of_batch_sizes_is_a_sweep(steptime: Steptime, tmp_path: Path) -> None:
@@ -193,12 +193,12 @@ def test_a_diagnosis_in_text_imports_nothing_that_is_for_pages_trials_or_masked_
     assert not {"libcst", "jinja2", "numpy.ma", "torch"} & set(done.stderr.split())
 
 
-def test_a_damaged_trace_is_diagnosed_and_the_damage_said(steptime: Steptime, tmp_path: Path) -> None:
+def test_a_damaged_trace_is_diagnosed_and_the_damage_reported(steptime: Steptime, tmp_path: Path) -> None:
     trace = written(tmp_path / "t.json", steps(1, 40))
     trace.write_text(trace.read_text()[:-300].replace('"ProfilerStep#20"', '"Profiler"Step#20"'))
     report = json.loads(steptime("diagnose", trace, "--json", "--full").stdout)
-    said = " ".join(report["processes"][0]["notes"])
-    assert "it ends in the middle, as of a job killed while writing it; 1 stretch could not be understood" in said
+    message = " ".join(report["processes"][0]["notes"])
+    assert "it ends in the middle, as of a job killed while writing it; 1 stretch could not be understood" in message
 
 
 def test_a_second_look_comes_from_the_cache_unless_it_is_not_wanted(

@@ -22,18 +22,18 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_each_process_that_begins_is_named_with_the_time_to_go() -> None:
-    said: list[str] = []
-    announcer = TrialAnnouncer(said.append)
+def test_each_process_that_starts_is_named_with_the_time_to_go() -> None:
+    message: list[str] = []
+    announcer = TrialAnnouncer(message.append)
     announcer.show(Notice(TURN, 29, 0, 90.0, True))
     announcer.show(Notice(TURN, 29, 7, 80.0, False))
-    assert said == ["RM101 num_workers=2: round 2 of 3, 29 steps; about 1 min 30 s to go"]
+    assert message == ["RM101 num_workers=2: round 2 of 3, 29 steps; about 1 min 30 s to go"]
 
 
 def test_rounds_beyond_those_that_are_needed_promise_no_end() -> None:
-    said: list[str] = []
-    TrialAnnouncer(said.append).show(Notice(replace(TURN, round=6), 29, 0, 45.0, True))
-    assert said == ["RM101 num_workers=2: round 7 of 12 at most, 29 steps; this round: about 45 s"]
+    message: list[str] = []
+    TrialAnnouncer(message.append).show(Notice(replace(TURN, round=6), 29, 0, 45.0, True))
+    assert message == ["RM101 num_workers=2: round 7 of 12 at most, 29 steps; this round: about 45 s"]
 
 
 def test_in_a_terminal_the_step_is_counted_in_place(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,9 +40,9 @@ def test_what_cannot_be_followed_is_one_sentence(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert main(words) in (1, 2, 127)
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert f"({slug})" in told.err.splitlines()[-1]
+    reported = capsys.readouterr()
+    assert reported.out == ""
+    assert f"({slug})" in reported.err.splitlines()[-1]
     assert not (tmp_path / "runs").exists()
 
 
@@ -80,12 +80,12 @@ def test_advice_names_the_line_and_what_it_could_save_at_most(tmp_path: Path) ->
     site = SourceLine("train.py", 12, text="for row in rows:")
     option = Option("a loop", edit=Snippet("y = x @ w", site), advice="Replace the loop by one operator.")
     proposal = Proposal(whole_tensor, option, "ST301", 2.5e6)
-    told = _nothing_to_try((proposal,), tmp_path, Goal.SPEED)
-    said = " ".join(told.split())
-    assert "train.py:12: Replace the loop by one operator. It saves 2.50 ms a step at most." in said
-    assert "steptime explain RM108" in said
-    assert "    y = x @ w\n" in told
-    assert told.splitlines()[-1] == f"Next:  steptime lab {tmp_path}"
+    reported = _nothing_to_try((proposal,), tmp_path, Goal.SPEED)
+    message = " ".join(reported.split())
+    assert "train.py:12: Replace the loop by one operator. It saves 2.50 ms a step at most." in message
+    assert "steptime explain RM108" in message
+    assert "    y = x @ w\n" in reported
+    assert reported.splitlines()[-1] == f"Next:  steptime lab {tmp_path}"
 
 
 def test_a_patch_that_ran_one_round_goes_on(tmp_path: Path) -> None:
@@ -94,39 +94,39 @@ def test_a_patch_that_ran_one_round_goes_on(tmp_path: Path) -> None:
     append_result(tmp_path, plan=Plan(("python", "train.py"), "/job", "runs/a", (variant,), 0.03, goal=Goal.MEMORY))
     append_result(tmp_path, patch=PatchResult("diff", (), (), once))
     adopted = replace(once, verdict=TrialVerdict.ADOPT, rounds=3)
-    wishes = TrialOptions(Budget(60.0), True, "local", False, 6)
-    assert _next((adopted,), (), tmp_path, wishes) == f"steptime try --budget 2m --resume {tmp_path}"
+    options = TrialOptions(Budget(60.0), True, "local", False, 6)
+    assert _next((adopted,), (), tmp_path, options) == f"steptime try --budget 2m --resume {tmp_path}"
     append_result(
         tmp_path, patch=PatchResult("diff", (), (), replace(once, rounds=3, memory=Estimate(1.5, 1.4, 1.6, 3, "1")))
     )
-    assert _next((adopted,), (), tmp_path, wishes) == "steptime explain RM601"
+    assert _next((adopted,), (), tmp_path, options) == "steptime explain RM601"
 
 
 def test_what_is_undecided_goes_on_as_long_as_further_rounds_are_run(tmp_path: Path) -> None:
     variant = Variant("RM201", proposal="RM201")
     open_ = Judgement(variant, TrialVerdict.UNDECIDED, Agreement.SAME_BITS, "Unclear: ±21 % noise", rounds=4)
     append_result(tmp_path, plan=Plan(("python", "train.py"), "/job", "runs/a", (variant,), 0.03))
-    wishes = TrialOptions(Budget(60.0), True, "local", False, 6)
+    options = TrialOptions(Budget(60.0), True, "local", False, 6)
     proposed = (Proposal(whole_tensor, Option("a loop"), "ST301", 2.5e6),)
-    assert _next((open_,), proposed, tmp_path, wishes) == f"steptime try --budget 2m --resume {tmp_path}"
+    assert _next((open_,), proposed, tmp_path, options) == f"steptime try --budget 2m --resume {tmp_path}"
     assert reason_text(open_) == "Unclear: ±21 % noise"
     ended = replace(open_, rounds=MAX_ROUNDS)
-    assert _next((ended,), proposed, tmp_path, wishes) == "steptime explain RM108"
+    assert _next((ended,), proposed, tmp_path, options) == "steptime explain RM108"
     assert reason_text(ended) == "Unclear: ±21 % noise; 12 rounds, the most that are run, did not decide it"
 
 
 def test_where_nothing_frees_memory_by_itself_the_account_of_it_comes_next(tmp_path: Path) -> None:
-    told = _nothing_to_try((), tmp_path, Goal.MEMORY)
-    assert told.splitlines()[-1] == f"Next:  steptime memory {tmp_path}"
+    reported = _nothing_to_try((), tmp_path, Goal.MEMORY)
+    assert reported.splitlines()[-1] == f"Next:  steptime memory {tmp_path}"
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [(["touch", "started"], "steptime run -- touch started"), (["touch", "started", "s3://a/b"], "given s3://a/b")],
 )
 def test_a_command_that_cannot_be_contained_is_refused_before_it_is_started(
     words: list[str],
-    said: str,
+    message: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -134,9 +134,9 @@ def test_a_command_that_cannot_be_contained_is_refused_before_it_is_started(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("steptime.trials.containment.overlays_work", lambda *_: False)
     assert main(["try", "-q", "--", *words]) == 2
-    told = capsys.readouterr().err.replace("\n", " ")
-    assert said in told
-    assert "--uncontained" in told
+    reported = capsys.readouterr().err.replace("\n", " ")
+    assert message in reported
+    assert "--uncontained" in reported
     assert not list(tmp_path.iterdir())
 
 

@@ -57,9 +57,9 @@ def test_a_job_that_cannot_be_tried_gets_its_sentence(
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     (tmp_path / "job.py").write_text(script)
     assert main(["try", "-q", "--budget", budget, "--", python(), "job.py"]) == 1
-    told = capsys.readouterr().err.splitlines()[-1]
-    assert words in told
-    assert f"({slug})" in told
+    reported = capsys.readouterr().err.splitlines()[-1]
+    assert words in reported
+    assert f"({slug})" in reported
 
 
 @pytest.mark.slow
@@ -70,9 +70,9 @@ def test_a_job_without_end_is_measured_for_as_long_as_that_takes(
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     (tmp_path / "job.py").write_text(textwrap.dedent(TRAINING).format(steps=10**9))
     assert main(["lab", "--budget", "60s", "--", python(), "job.py"]) == 0
-    told = capsys.readouterr()
-    assert told.out.startswith(f"Lab of {python()} job.py"[:40])
-    assert "Reading: " in told.out
+    reported = capsys.readouterr()
+    assert reported.out.startswith(f"Lab of {python()} job.py"[:40])
+    assert "Reading: " in reported.out
 
 
 @pytest.mark.slow
@@ -96,9 +96,9 @@ def test_the_script_with_all_knobs_is_tried_in_larger_batches(
     knobs = Path(__file__).parents[2] / "examples" / "knobs.py"
     words = ["--budget", "6m", "--batch-sizes", "auto", "-o", "lab.html", "--", python(), str(knobs)]
     assert main(["lab", *words]) == 0
-    told = capsys.readouterr().out
-    assert "Items a second by batch size" in told
-    assert "the largest that was timed" in told
+    reported = capsys.readouterr().out
+    assert "Items a second by batch size" in reported
+    assert "the largest that was timed" in reported
     assert "Items a second over batch sizes" in (tmp_path / "lab.html").read_text(encoding="utf-8")
 
 

@@ -99,20 +99,20 @@ def test_a_profile_is_asked_for_from_a_terminal_and_the_watch_is_left(
         os.chdir(tmp_path / "work")
         os.execv(sys.executable, [sys.executable, "-m", "steptime", "watch", str(started.pid)])
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 100, 0, 0))
-    seen = shown(terminal, b"p: profile now", b"Step ")
+    seen = displayed(terminal, b"p: profile now", b"Step ")
     os.write(terminal, b"p")
-    seen += shown(terminal, b"A profile was asked for")
+    seen += displayed(terminal, b"A profile was asked for")
     assert (recording / "profile-request").exists()
     until(lambda: any(recording.glob("process-*/trace-*.json")))  # the job does as it was asked
     os.write(terminal, b"d")
-    shown(terminal, b"From:")
+    displayed(terminal, b"From:")
     os.write(terminal, b"q")
     assert os.waitpid(number, 0)[1] == 0
     os.close(terminal)
     assert started.poll() is None, "the job goes on"
 
 
-def shown(terminal: int, *wanted: bytes) -> bytes:
+def displayed(terminal: int, *wanted: bytes) -> bytes:
     """What a terminal shows until all of that was there."""
     seen, end = b"", time.monotonic() + 60
     while not all(each in seen for each in wanted):
@@ -134,7 +134,7 @@ def test_a_job_whose_launcher_and_program_were_killed_is_not_waited_for(
     assert "the job's end was not recorded" in watch.stdout
 
 
-def test_what_cannot_be_watched_is_said_in_a_sentence(steptime: Steptime, tmp_path: Path) -> None:
+def test_what_cannot_be_watched_is_reported_in_a_sentence(steptime: Steptime, tmp_path: Path) -> None:
     for words, sentence in {
         (): "No job is being recorded in runs",
         (str(os.getpid()),): f"Process {os.getpid()} was not started by `steptime run`",
@@ -149,7 +149,7 @@ def test_what_cannot_be_watched_is_said_in_a_sentence(steptime: Steptime, tmp_pa
         assert watch.stdout == ""
 
 
-def test_a_recording_whose_job_has_ended_is_told_at_once(steptime: Steptime, tmp_path: Path) -> None:
+def test_a_recording_whose_job_has_ended_is_reported_at_once(steptime: Steptime, tmp_path: Path) -> None:
     built = JournalBuilder()
     for _ in range(4):
         built.next(MS).forward(MS).backward(MS).step(MS)

@@ -17,16 +17,16 @@ def variant(code: str, verdict: str, speed: list[float] | None) -> dict[str, Any
     return {"code": code, "label": "as it is", "verdict": verdict, "speed": speed}
 
 
-def test_an_adopted_fix_is_told_with_its_share_of_the_twins_gain() -> None:
+def test_an_adopted_fix_is_reported_with_its_share_of_the_twins_gain() -> None:
     found = section(variant("RM401", "adopt", [3.0, 2.9, 3.1]), variant("RM405", "adopt", [1.6, 1.5, 1.7]), patch=None)
-    told = fixes.table(found, "box")
-    assert "adopted in 1 of 1" in told[0]
-    assert told[-1] == ("| denormals | RM405 as it is | adopt | 1.60× (1.50 to 1.70) | 2.00× | 75% | – |"), (
+    reported = fixes.table(found, "box")
+    assert "adopted in 1 of 1" in reported[0]
+    assert reported[-1] == ("| denormals | RM405 as it is | adopt | 1.60× (1.50 to 1.70) | 2.00× | 75% | – |"), (
         "1.6 takes 37.5 % of a step away, the twin 50 %"
     )
 
 
-def test_what_was_not_adopted_or_not_tried_is_told_as_such() -> None:
+def test_what_was_not_adopted_or_not_tried_is_reported_as_such() -> None:
     undecided = fixes.table(section(variant("RM405", "undecided", [1.1, 0.9, 1.3]), patch=None), "box")
     assert "adopted in 0 of 1" in undecided[0]
     missing = fixes.table(section(variant("RM401", "adopt", [1.2, 1.1, 1.3])), "box")

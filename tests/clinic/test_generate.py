@@ -68,12 +68,12 @@ def row(*findings: tuple[str, float, tuple[str, int] | None], withheld: bool = F
     return {
         "seed": 1,
         "faults": [fault],
-        "said": {"steptime": said(*findings, bottleneck="undecided" if withheld else "python")},
-        "said_of_twin": {"steptime": twin or said()},
+        "said": {"steptime": message(*findings, bottleneck="undecided" if withheld else "python")},
+        "said_of_twin": {"steptime": twin or message()},
     }
 
 
-def said(*findings: tuple[str, float, tuple[str, int] | None], bottleneck: str = "compute") -> dict[str, Any]:
+def message(*findings: tuple[str, float, tuple[str, int] | None], bottleneck: str = "compute") -> dict[str, Any]:
     return {
         "bottleneck": bottleneck,
         "causes": [name for name, _, _ in findings],
@@ -103,10 +103,10 @@ def test_a_tool_that_names_no_line_is_right_where_it_blames_the_part_of_the_faul
 
 
 def test_a_withheld_verdict_is_not_right() -> None:
-    told = table([row(("metrics-in-step", 0.4, ("train.py", 7)), withheld=True)])
-    assert "| right cause first, of all | 0 | 1 |" in told
-    assert "| line, of all | 0 | 1 |" in told
-    assert "| verdicts withheld | 1 | 1 |" in told
+    reported = table([row(("metrics-in-step", 0.4, ("train.py", 7)), withheld=True)])
+    assert "| right cause first, of all | 0 | 1 |" in reported
+    assert "| line, of all | 0 | 1 |" in reported
+    assert "| verdicts withheld | 1 | 1 |" in reported
 
 
 def test_a_fault_that_bare_runs_may_not_feel_is_no_truth() -> None:
@@ -116,12 +116,12 @@ def test_a_fault_that_bare_runs_may_not_feel_is_no_truth() -> None:
 
 
 def test_a_share_outside_of_the_interval_is_not_covered() -> None:
-    told = table([row(("metrics-in-step", 0.2, None)), row(("metrics-in-step", 0.4, None))])
-    assert "| planted share within the interval | 1 | 2 |" in told
+    reported = table([row(("metrics-in-step", 0.2, None)), row(("metrics-in-step", 0.4, None))])
+    assert "| planted share within the interval | 1 | 2 |" in reported
 
 
 def test_a_small_finding_of_a_twin_is_no_alarm() -> None:
-    assert alarms(said(("python-time", 0.04, None), ("input-wait", 0.06, None))) == ["input-wait 6%"]
+    assert alarms(message(("python-time", 0.04, None), ("input-wait", 0.06, None))) == ["input-wait 6%"]
 
 
 def test_every_job_has_a_row_that_says_what_came_of_it() -> None:
@@ -141,8 +141,8 @@ def test_every_job_has_a_row_that_says_what_came_of_it() -> None:
 
 def test_what_is_true_of_the_twin_as_well_does_not_hide_what_was_planted() -> None:
     slow = ("overhead-bound", 0.5, ("model.py", 3))
-    hidden = row(slow, ("metrics-in-step", 0.4, ("train.py", 7)), twin=said(slow))
-    missed = row(slow, ("input-wait", 0.4, None), ("metrics-in-step", 0.1, None), twin=said(slow))
-    told = table([hidden, missed])
-    assert "| right cause first, of all | 0 | 2 |" in told
-    assert "| the same, without what its twin is told, too | 1 | 2 |" in told
+    hidden = row(slow, ("metrics-in-step", 0.4, ("train.py", 7)), twin=message(slow))
+    missed = row(slow, ("input-wait", 0.4, None), ("metrics-in-step", 0.1, None), twin=message(slow))
+    reported = table([hidden, missed])
+    assert "| right cause first, of all | 0 | 2 |" in reported
+    assert "| the same, without what its twin is told, too | 1 | 2 |" in reported

@@ -14,7 +14,7 @@ import pytest
 from benchmarks import kept, proof
 from benchmarks.clinic import rivals, run, tables
 from benchmarks.clinic.cases import CASES
-from benchmarks.clinic.diagnosed import Said
+from benchmarks.clinic.diagnosed import Reported
 from benchmarks.clinic.rivals import RIVALS
 from benchmarks.clinic.rows import plain, row_of, rows_of
 from benchmarks.clinic.score import Row, score
@@ -22,7 +22,7 @@ from benchmarks.clinic.truth import Dose, dose_of
 
 DECODING = next(case for case in CASES if case.job == "heavy_decode")
 SEVERE = Dose(4, 0.4, 0.4, 1e7, 1.67e7, 0.38, 0.42)
-SAID = Said("input", ("input-wait",), ((0.4, 0.35, 0.45),), (("heavy_decode.py", 30),), ("few-steps",), 1.6e7)
+REPORTED = Reported("input", ("input-wait",), ((0.4, 0.35, 0.45),), (("heavy_decode.py", 30),), ("few-steps",), 1.6e7)
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def test_a_machine_without_results_has_none(folder: Path) -> None:
     assert kept.read("box") == {}
 
 
-@pytest.mark.parametrize("row", [Row(DECODING, SEVERE, SAID), Row(DECODING, SEVERE, None, "no torch")])
+@pytest.mark.parametrize("row", [Row(DECODING, SEVERE, REPORTED), Row(DECODING, SEVERE, None, "no torch")])
 def test_a_row_comes_back_from_json_as_it_was(row: Row) -> None:
     assert row_of(DECODING, json.loads(json.dumps(plain(row)))) == row
 
@@ -58,25 +58,25 @@ def test_a_further_amount_is_taken_by_itself_and_a_rival_meets_all_of_them(monke
         return [healthy, *(Dose(int(10 * share), share, share, 1e7, 1e7 / (1 - share)) for share in shares)]
 
     monkeypatch.setattr(run, "doses", doses)
-    first = run.examined(DECODING, [0.4], {"steptime": lambda *_: SAID}, {"steptime": []})
+    first = run.examined(DECODING, [0.4], {"steptime": lambda *_: REPORTED}, {"steptime": []})
     assert [row["dose"]["amount"] for row in first["steptime"]] == [0, 4]
-    tools = {"steptime": lambda *_: SAID, "slowai": lambda *_: SAID}
+    tools = {"steptime": lambda *_: REPORTED, "slowai": lambda *_: REPORTED}
     found = run.examined(DECODING, [0.4, 0.8], tools, {**first, "slowai": []})
     assert {name: [row["dose"]["amount"] for row in rows] for name, rows in found.items()} == {
         "steptime": [8],
         "slowai": [0, 4, 8],
     }
     whole = {"steptime": first["steptime"] + found["steptime"]}
-    assert run.examined(DECODING, [0.4, 0.8], {"steptime": lambda *_: SAID}, whole) == {"steptime": []}
+    assert run.examined(DECODING, [0.4, 0.8], {"steptime": lambda *_: REPORTED}, whole) == {"steptime": []}
     assert asked == [[0.4], [0.8]]
 
 
 def test_what_a_rival_failed_at_stays_while_another_is_asked(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    failed, sound = plain(Row(DECODING, SEVERE, None, "IndexError")), plain(Row(DECODING, SEVERE, SAID))
+    failed, sound = plain(Row(DECODING, SEVERE, None, "IndexError")), plain(Row(DECODING, SEVERE, REPORTED))
     kept.keep("box", tables.SECTION, DECODING.job, {"about": {}, "hta": [failed], "steptime": [sound]})
     words = ["run", "--continue", "--name", "box", "--cases", DECODING.job, "--shares", "40"]
     monkeypatch.setattr(sys, "argv", [*words, "--rival", f"slowai={sys.executable}"])
-    monkeypatch.setattr(RIVALS["slowai"].__class__, "adapter", lambda *_: lambda *_: SAID)
+    monkeypatch.setattr(RIVALS["slowai"].__class__, "adapter", lambda *_: lambda *_: REPORTED)
     run.main()
     found = kept.read("box")[tables.SECTION][DECODING.job]
     assert found["hta"] == [failed]
@@ -95,16 +95,16 @@ def test_the_share_of_a_fault_has_the_interval_of_all_pairs_of_runs() -> None:
 
 
 def test_a_rival_is_right_by_any_of_its_words_that_may_mean_the_cause_and_its_harmless_ones_are_no_alarm() -> None:
-    said = plain(Row(DECODING, SEVERE, Said("INPUT_BOUND", ("INPUT_BOUND",), ((0, 0, 0),), (None,))))
-    calm = plain(Row(DECODING, Dose(0, 0, 0, 1e7, 1e7), Said("x", ("COMPUTE_BOUND",), ((0, 0, 0),), (None,))))
-    section = {"heavy_decode": {"traceml": [said, calm]}}
+    message = plain(Row(DECODING, SEVERE, Reported("INPUT_BOUND", ("INPUT_BOUND",), ((0, 0, 0),), (None,))))
+    calm = plain(Row(DECODING, Dose(0, 0, 0, 1e7, 1e7), Reported("x", ("COMPUTE_BOUND",), ((0, 0, 0),), (None,))))
+    section = {"heavy_decode": {"traceml": [message, calm]}}
     found = score(rows_of(section, "traceml"))
     assert (found.first.good, found.first.all, found.false_alarms.good) == (1, 1, 0)
 
 
 def test_what_is_no_complaint_takes_no_place_from_a_rivals_right_word() -> None:
-    said = Said("COMPUTE_BOUND", ("COMPUTE_BOUND", "INPUT_BOUND"), ((0, 0, 0),) * 2, (None,) * 2)
-    section = {"heavy_decode": {"traceml": [plain(Row(DECODING, SEVERE, said))]}}
+    message = Reported("COMPUTE_BOUND", ("COMPUTE_BOUND", "INPUT_BOUND"), ((0, 0, 0),) * 2, (None,) * 2)
+    section = {"heavy_decode": {"traceml": [plain(Row(DECODING, SEVERE, message))]}}
     assert score(rows_of(section, "traceml")).first.share == 1
 
 
@@ -130,7 +130,7 @@ def test_a_case_that_did_not_run_is_a_row_that_says_why() -> None:
 def test_a_rival_that_did_not_run_is_a_row_that_says_why() -> None:
     section = {
         "heavy_decode": {
-            "steptime": [plain(Row(DECODING, SEVERE, SAID))],
+            "steptime": [plain(Row(DECODING, SEVERE, REPORTED))],
             "hta": [plain(Row(DECODING, SEVERE, None, "IndexError"))],
         }
     }

@@ -7,7 +7,7 @@ import ast
 import pytest
 
 from benchmarks.clinic.cases import CASES, Case
-from benchmarks.clinic.diagnosed import Said
+from benchmarks.clinic.diagnosed import Reported
 from benchmarks.clinic.score import Count, Row, bottlenecks, precision_and_recall, score
 from benchmarks.clinic.truth import Dose
 
@@ -16,12 +16,12 @@ CASTS = next(case for case in CASES if case.job == "casts")
 HEALTHY = Dose(0, 0.0, 0.0, 1e7, 1e7)
 SEVERE = Dose(4, 0.4, 0.4, 1e7, 1.67e7, 0.38, 0.42)
 MILD = Dose(1, 0.05, 0.05, 1e7, 1.05e7)
-NOTHING = Said("compute")
+NOTHING = Reported("compute")
 
 
-def naming(*causes: str, share: tuple[float, float, float] = (0.4, 0.35, 0.45), line: int = 0) -> Said:
+def naming(*causes: str, share: tuple[float, float, float] = (0.4, 0.35, 0.45), line: int = 0) -> Reported:
     lines = tuple(("heavy_decode.py", line) for _ in causes)
-    return Said("input", causes, tuple(share for _ in causes), lines)
+    return Reported("input", causes, tuple(share for _ in causes), lines)
 
 
 def test_the_right_cause_in_first_place_counts_for_both_scores() -> None:
@@ -50,7 +50,7 @@ def test_where_nothing_is_to_be_blamed_every_amount_is_healthy() -> None:
 
 
 def test_undecided_is_an_abstention_neither_right_nor_wrong() -> None:
-    found = score([Row(DECODING, SEVERE, Said("undecided"))])
+    found = score([Row(DECODING, SEVERE, Reported("undecided"))])
     assert (found.abstained, found.first) == (Count(1, 1), Count(0, 0))
 
 

@@ -63,7 +63,7 @@ def test_a_report_does_not_differ_from_itself() -> None:
     assert comparison.step.outcome is DifferenceOutcome.NONE
 
 
-def test_beside_other_programs_nothing_is_known() -> None:
+def test_alongside_other_programs_nothing_is_known() -> None:
     comparison = compared(*map(stored, BUSY))
     assert comparison.step.outcome is DifferenceOutcome.UNDECIDED
     assert "which decides nothing: both ran beside other load (" in comparison.sentence
@@ -113,7 +113,7 @@ def test_parts_add_up_to_the_step() -> None:
     assert moved == pytest.approx(comparison.step.change.value, abs=1.0)
 
 
-def test_a_difference_below_the_noise_between_runs_is_not_told_as_one() -> None:
+def test_a_difference_below_the_noise_between_runs_is_not_reported_as_one() -> None:
     before = stored("quiet-1")
     smaller = longer_by(before, "python", 0.5 * BETWEEN_RUNS * step_of(before))
     assert compared(before, smaller).step.outcome is DifferenceOutcome.NONE
@@ -125,9 +125,9 @@ def test_repeats_replace_the_assumed_noise() -> None:
     near = [longer_by(before, "python", share * step_of(before)) for share in (0.001, 0.002)]
     far = [longer_by(before, "python", 0.2 * step_of(before))]
     assert compared(before, after, repeats=near).noise.measured
-    assert compared(before, after, repeats=near).noise.floor < BETWEEN_RUNS
+    assert compared(before, after, repeats=near).noise.noise_floor < BETWEEN_RUNS
     assert compared(before, after, repeats=near).step.outcome is DifferenceOutcome.MORE
-    assert compared(before, after, repeats=far).noise.floor == pytest.approx(0.2)
+    assert compared(before, after, repeats=far).noise.noise_floor == pytest.approx(0.2)
     assert compared(before, after, repeats=far).step.outcome is DifferenceOutcome.UNDECIDED
 
 
@@ -305,7 +305,7 @@ def test_the_published_traces_differ_by_the_loaders_workers(shared_data: Path) -
     assert inputs.outcome is DifferenceOutcome.LESS
     assert inputs.change is not None
     assert inputs.change.value == pytest.approx(-58.1 * MS, rel=0.01)
-    assert {told.code for told in comparison.findings if told.fate is Fate.VANISHED} == {"ST101"}
+    assert {reported.code for reported in comparison.findings if reported.fate is Fate.VANISHED} == {"ST101"}
     compute = next(part for part in comparison.parts if part.name == "compute")
     assert compute.outcome is DifferenceOutcome.NONE
 
@@ -314,15 +314,15 @@ def traced(folder: Path, name: str, softmax: float, *, extra: bool = False) -> R
     """Eight steps of 1 ms: a matrix product of 400 µs, a softmax of so many µs, another kernel of 200 µs."""
     events: Events = []
     for number in range(8):
-        begin = number * 1000.0
-        events.append(step(begin, begin + 1000, number))
-        place = begin + 10
+        start = number * 1000.0
+        events.append(step(start, start + 1000, number))
+        place = start + 10
         kernels = [("sgemm", "aten::mm", 400.0), ("softmax", "aten::softmax", softmax + 3 * (number % 3))]
         kernels += [("dropout", "aten::dropout", 200.0)] if extra else []
         for offset, (kernel_name, operator_name, length) in enumerate(kernels):
             correlation = 10 * number + offset + 1
-            events.append(operator(operator_name, begin + 5 * offset + 1, begin + 5 * offset + 5))
-            events.append(launch(correlation, begin + 5 * offset + 2, begin + 5 * offset + 4))
+            events.append(operator(operator_name, start + 5 * offset + 1, start + 5 * offset + 5))
+            events.append(launch(correlation, start + 5 * offset + 2, start + 5 * offset + 4))
             events.append(kernel(correlation, place, place + length, kernel_name, STREAM, DEVICE))
             place += length
     path = folder / f"{name}.json"
@@ -370,7 +370,7 @@ def test_a_job_that_was_not_profiled_is_compared_by_its_phases() -> None:
 # -- three and more --------------------------------------------------------------------------------------------------
 
 
-def test_of_several_runs_the_level_that_changed_is_told() -> None:
+def test_of_several_runs_the_level_that_changed_is_reported() -> None:
     quiet = [stored("quiet-1"), stored("quiet-2"), stored("quiet-1")]
     slow = [longer_by(report, "python", 15 * MS) for report in quiet]
     comparison = compare((*quiet, *slow), [f"run-{number}" for number in range(6)])
@@ -385,7 +385,7 @@ def test_of_several_runs_the_level_that_changed_is_told() -> None:
     assert outcomes == [DifferenceOutcome.NONE] * 2 + [DifferenceOutcome.MORE] * 3
 
 
-def test_of_several_equal_runs_nothing_is_told() -> None:
+def test_of_several_equal_runs_nothing_is_reported() -> None:
     reports = [stored(name) for name in (*QUIET, *QUIET)]
     comparison = compare(reports, ["a", "b", "c", "d"])
     assert comparison.trend is not None

@@ -78,7 +78,7 @@ def test_what_was_not_measured_is_undecided() -> None:
     assert check.sentence == "memory was not measured on both sides"
 
 
-def test_beside_other_programs_no_bound_on_time_is_breached() -> None:
+def test_alongside_other_programs_no_bound_on_time_is_breached() -> None:
     before = stored("quiet-1")
     slow = stored("busy-1")
     comparison = ruled("step>5%, input>1ms", before, slow)

@@ -62,7 +62,7 @@ def test_the_parts_of_a_run_sum_to_its_time(tmp_path: Path) -> None:
     assert found.share == pytest.approx(4 / 6)
 
 
-def test_what_a_crash_undid_is_lost_and_the_time_until_the_restart_is_told(tmp_path: Path) -> None:
+def test_what_a_crash_undid_is_lost_and_the_time_until_the_restart_is_reported(tmp_path: Path) -> None:
     built = train(JournalBuilder(), 100).span(Kind.CHECKPOINT, 100 * MS)
     write(train(built, 51), tmp_path / "a", 0, 5.0, status=137)
     write(train(JournalBuilder(), 50), tmp_path / "b", 30, 3.0)
@@ -96,8 +96,8 @@ def test_a_run_without_a_step_is_all_start_up(tmp_path: Path) -> None:
 
 def test_steps_that_a_thinned_recording_leaves_out_were_productive(tmp_path: Path) -> None:
     built = train(JournalBuilder(), 50)
-    begin = built.now
-    built.wait(1000 * 20 * MS).record(Kind.THINNED, begin, built.now, 999)
+    start = built.now
+    built.wait(1000 * 20 * MS).record(Kind.THINNED, start, built.now, 999)
     write(train(built, 50), tmp_path / "a", 0, 30.0)
     found = of(tmp_path)
     assert dict(found.parts)[goodput.PRODUCTIVE] == 1100 * 20 * MS
@@ -113,6 +113,8 @@ def test_a_history_that_does_not_sum_is_refused_and_one_without_times_says_nothi
 def test_the_command_prints_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(train(JournalBuilder(), 50), tmp_path / "a", 0, 3.0)
     assert main(["history", str(tmp_path), "--goodput"]) == 0
-    shown = capsys.readouterr().out
-    assert shown.startswith("train on box, cpu: 1 run, 50 steps\nGoodput 33 %: training steps took so much of 3 s.\n")
+    displayed = capsys.readouterr().out
+    assert displayed.startswith(
+        "train on box, cpu: 1 run, 50 steps\nGoodput 33 %: training steps took so much of 3 s.\n"
+    )
     assert main(["history", str(tmp_path), "--goodput", "--json"]) == 2

@@ -269,15 +269,15 @@ def test_other_machines_and_jobs_have_tracks_of_their_own() -> None:
     assert all(track.levels == () for track in found.tracks)
 
 
-def test_recordings_beside_other_load_have_no_say_where_others_are_there() -> None:
+def test_recordings_alongside_other_load_have_no_say_where_others_are_there() -> None:
     entries = [entry(20, 0), entry(20, 1), entry(40, 2, busy="other programs"), entry(41, 3, busy="x"), entry(20, 4)]
     (track,) = history(*entries).tracks
-    assert len(track.told) == 3
+    assert len(track.reported) == 3
     assert track.levels == ()
     assert render_text(history(*entries)).count("beside") == 2
 
 
-def test_where_all_were_made_beside_other_load_that_is_said() -> None:
+def test_where_all_were_made_beside_other_load_that_is_reported() -> None:
     entries = [entry(step, day, busy="other programs") for day, step in enumerate((20, 20, 40, 40, 40))]
     (track,) = history(*entries).tracks
     assert "It got slow with 002" in sentence_of(track)

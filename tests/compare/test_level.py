@@ -10,5 +10,5 @@ def test_runs_that_are_alike_keep_their_level() -> None:
 
 
 def test_runs_that_are_not_alike_are_not_called_level() -> None:
-    told = level_text([90.8e6, 205e6], "recordings")
-    assert told.startswith("differs widely over 2 recordings, 90.8 ms to 205 ms")
+    reported = level_text([90.8e6, 205e6], "recordings")
+    assert reported.startswith("differs widely over 2 recordings, 90.8 ms to 205 ms")

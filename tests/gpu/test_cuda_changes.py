@@ -113,7 +113,7 @@ def test_single_precision_products_are_rounded(tmp_path: Path, script: Path, pla
     agree(variant, plain, 0.05)
 
 
-def test_what_is_not_installed_is_said(tmp_path: Path, script: Path) -> None:
+def test_what_is_not_installed_is_reported(tmp_path: Path, script: Path) -> None:
     variant = run(tmp_path, script, change("optimizer-8bit", package="no-such-package"), variant=STILL)
     assert not variant.change("optimizer-8bit").exercised
     assert "no-such-package" in variant.change("optimizer-8bit").detail

@@ -118,7 +118,7 @@ def test_a_planted_fault_is_found_and_its_twin_is_let_off(
     assert rule not in {finding["name"] for finding in found_in(report_of(tmp_path / "twin"))}
 
 
-def test_float32_on_matrix_units_is_told_where_bfloat16_is_faster(tmp_path: Path) -> None:
+def test_float32_on_matrix_units_is_reported_where_bfloat16_is_faster(tmp_path: Path) -> None:
     watched(tmp_path / "tf32", job("single_precision", "--tf32"))
     assert "single-precision" in {finding["name"] for finding in found_in(report_of(tmp_path / "tf32"))}
     watched(tmp_path / "twin", job("single_precision", "--healthy"))
@@ -136,8 +136,8 @@ def test_a_device_that_runs_full_leaves_its_state_and_three_lines_behind_the_job
     assert "steptime: Out of memory on cuda: 512 MiB were asked for" in done.stderr
     (process,) = load(tmp_path / "full").processes
     assert (process.folder / "memory-full.pickle").is_file()
-    told = run([*STEPTIME, "memory", str(tmp_path / "full"), "--json"])
-    failures = [device["failure"] for device in json.loads(told.stdout)["devices"] if device["failure"]]
+    reported = run([*STEPTIME, "memory", str(tmp_path / "full"), "--json"])
+    failures = [device["failure"] for device in json.loads(reported.stdout)["devices"] if device["failure"]]
     assert [failure["asked"] for failure in failures] == [512 << 20]
     assert failures[0]["source"]["line"] in marked_lines("out_of_memory")
 

@@ -46,19 +46,19 @@ def test_no_rank_is_cleared_while_one_is_missing(jobs: Path, mode: str) -> None:
     for count in range(1, 3):
         for ranks in itertools.combinations(there, count):
             given = dumps(jobs / mode, *ranks)
-            said = as_text(triage(given))
-            assert "have called alike" not in said
+            message = as_text(triage(given))
+            assert "have called alike" not in message
             missing = set(range(3)) - set(ranks)
             found = triage(given, world_size=3)
             assert set(found.absent) == missing
-            assert as_text(found).splitlines()[0].endswith(f"no dump of {told(missing)}.")
+            assert as_text(found).splitlines()[0].endswith(f"no dump of {reported(missing)}.")
             if not found.stalls or found.stalls[0].fault is Fault.NO_DUMP:
-                assert f"first suspect{' is' if len(missing) == 1 else 's are'} {told(missing)}" in as_text(found)
+                assert f"first suspect{' is' if len(missing) == 1 else 's are'} {reported(missing)}" in as_text(found)
             else:
                 assert all(stall.absent or stall.fault is Fault.NO_DUMP for stall in found.stalls[:1])
 
 
-def told(ranks: set[int]) -> str:
+def reported(ranks: set[int]) -> str:
     ordered = sorted(ranks)
     return f"rank {ordered[0]}" if len(ordered) == 1 else f"ranks {ordered[0]} and {ordered[1]}"
 
@@ -139,7 +139,7 @@ def test_what_no_dump_holds_is_not_laid_to_the_network_alone(jobs: Path) -> None
 
 
 @pytest.mark.parametrize(("mode", "fault"), [("other_size", Fault.SIZE), ("other_type", Fault.ELEMENT_TYPE)])
-def test_what_gloo_ends_a_process_for_is_told_by_who_lives(jobs: Path, mode: str, fault: Fault) -> None:
+def test_what_gloo_ends_a_process_for_is_reported_by_who_lives(jobs: Path, mode: str, fault: Fault) -> None:
     """Which of the three finds the message too long, and aborts, is a matter of time."""
     found = triage(dumps(jobs / mode))
     if 1 in found.ranks:

@@ -61,7 +61,7 @@ def test_another_element_type_is_laid_to_the_odd_rank(tmp_path: Path) -> None:
     assert (stall.fault, stall.culprits) == (Fault.ELEMENT_TYPE, (3,))
 
 
-def test_another_operation_and_another_order_are_told_apart(tmp_path: Path) -> None:
+def test_another_operation_and_another_order_are_reported_apart(tmp_path: Path) -> None:
     other = healthy()
     for rank in range(WORLD):
         other[rank].append(open_entry(3, 4, "broadcast" if rank == 2 else "all_reduce"))
@@ -120,7 +120,7 @@ def test_a_send_without_its_receive_is_found(tmp_path: Path) -> None:
     assert stall.fault is Fault.SIZE
 
 
-def test_a_rank_without_a_dump_is_said_to_be_unknown(tmp_path: Path) -> None:
+def test_a_rank_without_a_dump_is_reported_to_be_unknown(tmp_path: Path) -> None:
     entries = healthy()
     del entries[1]
     for rank in entries:

@@ -124,7 +124,7 @@ def test_a_planted_fault_comes_first_on_its_line_and_its_twin_is_let_off(job: Pl
     assert job.rule not in {finding["name"] for finding in twin}, [finding["summary"] for finding in twin]
 
 
-def test_a_debugging_variable_that_was_left_on_is_told(tmp_path: Path) -> None:
+def test_a_debugging_variable_that_was_left_on_is_reported(tmp_path: Path) -> None:
     found = findings(run("detect_anomaly", tmp_path, "--healthy", PYTHONMALLOC="debug"), "note")
-    (told,) = [each for each in found if each["name"] == "debug-switch"]
-    assert told["summary"].startswith("PYTHONMALLOC=debug is set: ")
+    (reported,) = [each for each in found if each["name"] == "debug-switch"]
+    assert reported["summary"].startswith("PYTHONMALLOC=debug is set: ")

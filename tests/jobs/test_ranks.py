@@ -83,8 +83,8 @@ def profiled_steps(folder: Path) -> list[int]:
     """After which step each rank's first window began, by its journal."""
     found = []
     for process in load(folder).processes:
-        begin = process.traces[0].begin
-        found.append(int((lay_out(process).steps.end <= begin).sum()))
+        start = process.traces[0].start
+        found.append(int((lay_out(process).steps.end <= start).sum()))
     return found
 
 
@@ -107,7 +107,7 @@ def check_late(report: dict[str, Any], category: str, lines: set[int]) -> dict[s
     return late
 
 
-def test_all_ranks_profile_the_same_steps_and_are_told_together(tmp_path: Path) -> None:
+def test_all_ranks_profile_the_same_steps_and_are_reported_together(tmp_path: Path) -> None:
     report = run(tmp_path / "job", "--fault", "input", "--steps", "120")
     assert [row["rank"] for row in report["ranks"]["rows"]] == [0, 1]
     first, second = profiled_steps(tmp_path / "job")
@@ -160,7 +160,7 @@ def windows_began(process: Process) -> tuple[list[int], list[int]]:
     """The step in which each late window began, and each that was for a slow step."""
     ends = lay_out(process).steps.end
     late = [trace for trace in process.traces if trace.number > 4]
-    steps = [int(np.searchsorted(ends, trace.begin, side="right")) + 1 for trace in late]
+    steps = [int(np.searchsorted(ends, trace.start, side="right")) + 1 for trace in late]
     return steps, [step for step, trace in zip(steps, late, strict=True) if trace.caught]
 
 
@@ -176,7 +176,7 @@ def test_a_rank_with_slow_python_is_named_with_its_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_rank_with_larger_batches_is_named_and_told_why(tmp_path: Path) -> None:
+def test_a_rank_with_larger_batches_is_named_and_reported_why(tmp_path: Path) -> None:
     report = run_late(tmp_path / "job", "--fault", "uneven")
     late = check_late(report, "compute", set())
     assert late["arithmetic"] == pytest.approx(4.0, rel=0.1)

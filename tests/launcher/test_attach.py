@@ -150,8 +150,8 @@ def test_a_gdb_that_fails_with_a_process_of_its_own_never_touches_the_job(
     monkeypatch.setenv("PATH", str(gdb.parent), prepend=os.pathsep)
     job = start(False)
     assert main(["attach", str(job.pid), "--recording", str(tmp_path / "refused")]) == 1
-    said = capfd.readouterr().err
-    assert f"process {job.pid} was left alone (Couldn't write extended state)" in said
+    message = capfd.readouterr().err
+    assert f"process {job.pid} was left alone (Couldn't write extended state)" in message
     assert str(job.pid) not in (tmp_path / "entered").read_text().split()
     assert job.end()[0].startswith("whole")
 
@@ -200,8 +200,8 @@ def test_what_cannot_be_entered_is_one_sentence_and_leaves_nothing(
     assert main(["attach", str(pid)]) == 1
     sleeper.kill()
     sleeper.wait()
-    said = capfd.readouterr().err.splitlines()
-    assert ("(no-such-process)" if what == "nobody" else "(attach-refused)") in said[-1]
+    message = capfd.readouterr().err.splitlines()
+    assert ("(no-such-process)" if what == "nobody" else "(attach-refused)") in message[-1]
     assert not list(tmp_path.iterdir())
     assert not Path(entry_of(folder_of(os.getuid()), pid)).exists()
 
@@ -212,7 +212,7 @@ def test_one_that_is_interrupted_at_once_says_so_and_keeps_nothing(
     job, before = start(True), set(tmp_path.iterdir())
     monkeypatch.setattr(attach, "_wait_for", lambda *_: os.kill(os.getpid(), signal.SIGINT))
     assert main(["attach", str(job.pid), "--recording", str(tmp_path / "r")]) == 130
-    said = "steptime: interrupted before a step was measured: nothing is kept, and the job goes on\n"
-    assert capfd.readouterr() == ("", f"{said}\n"), "behind ^C the shell's prompt is on a line of its own"
+    message = "steptime: interrupted before a step was measured: nothing is kept, and the job goes on\n"
+    assert capfd.readouterr() == ("", f"{message}\n"), "behind ^C the shell's prompt is on a line of its own"
     assert set(tmp_path.iterdir()) == before
     assert job.end()[0].startswith("whole")

@@ -72,7 +72,7 @@ def test_a_module_of_the_jobs_that_is_named_as_we_are_stays_the_jobs(tmp_path: P
 
 @pytest.mark.parametrize("first", [FIRST, LATER], ids=["first", "later"])
 def test_a_job_that_imports_steptime_itself_has_the_session_that_watches_it(tmp_path: Path, first: str) -> None:
-    told = "from steptime import probe\nprint(probe.watching() is not None, steptime.record().begun)\n"
-    (tmp_path / "train.py").write_text(first.format("steptime") + TRAIN + told)
+    reported = "from steptime import probe\nprint(probe.watching() is not None, steptime.record().begun)\n"
+    (tmp_path / "train.py").write_text(first.format("steptime") + TRAIN + reported)
     together = watched([python(), "train.py"], tmp_path)
     assert (together.returncode, together.stdout) == (0, "True False\n"), together.stderr

@@ -78,7 +78,7 @@ def test_the_files_of_a_job_that_closes_descriptors_hold_its_own_bytes(tmp_path:
     processes = load(recording).processes
     steps = [int(np.isin(each.intervals.kind, (Kind.OPTIMIZER_STEP, Kind.BOUNDARY)).sum()) for each in processes]
     assert max(steps) == 5 * 16  # the child ends without a last word
-    assert any(len(each.workers.begin) for each in processes)
+    assert any(len(each.workers.start) for each in processes)
 
 
 def test_nothing_is_held_open_between_two_writes(tmp_path: Path) -> None:

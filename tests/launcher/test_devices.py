@@ -16,7 +16,7 @@ from launcher.eight_devices import MIB, MIG, EightDevices, uuid_of
 from steptime.advice.assemble import assemble
 from steptime.advice.engine import examine
 from steptime.analysis.layout import lay_out_whole
-from steptime.launcher.devices import Devices, ToldDevices, free_bytes
+from steptime.launcher.devices import Devices, ReportedDevices, free_bytes
 from steptime.launcher.launch import launch
 from steptime.launcher.outcome import ProbeOptions
 from steptime.launcher.telemetry import NAME, Telemetry
@@ -43,7 +43,7 @@ def nvml(monkeypatch: pytest.MonkeyPatch) -> EightDevices:
     return fake
 
 
-def tell(recording: Path, *numbers: int, process: int = 1) -> None:
+def notify(recording: Path, *numbers: int, process: int = 1) -> None:
     """As the probe of a process tells its devices."""
     folder = recording / f"process-{process}"
     folder.mkdir(parents=True, exist_ok=True)
@@ -59,11 +59,11 @@ def samples_in(recording: Path) -> list[TelemetrySample]:
     return [msgspec.json.decode(line, type=TelemetrySample) for line in lines]
 
 
-def test_a_job_on_one_of_eight_devices_is_told_of_that_one_alone(tmp_path: Path, nvml: EightDevices) -> None:
+def test_a_job_on_one_of_eight_devices_is_reported_of_that_one_alone(tmp_path: Path, nvml: EightDevices) -> None:
     telemetry = Telemetry(tmp_path, os.getpid())
     telemetry.look()
     assert (nvml.started, nvml.looked_at) == (0, set()), "nobody has told of a device yet: the driver is let alone"
-    tell(tmp_path, OWN)
+    notify(tmp_path, OWN)
     telemetry.look()
     before, after = samples_in(tmp_path)
     assert before.devices == ()
@@ -80,7 +80,7 @@ def test_a_job_on_one_of_eight_devices_is_told_of_that_one_alone(tmp_path: Path,
 
 
 def test_a_trial_counts_what_happens_on_its_own_device(tmp_path: Path, nvml: EightDevices) -> None:
-    tell(tmp_path, OWN)
+    notify(tmp_path, OWN)
     telemetry = Telemetry(tmp_path, os.getpid())
     telemetry.look()
     load = load_of(samples_in(tmp_path))
@@ -92,8 +92,8 @@ def test_a_trial_counts_what_happens_on_its_own_device(tmp_path: Path, nvml: Eig
 
 
 def test_ranks_on_one_host_are_a_union_each_by_itself(tmp_path: Path, nvml: EightDevices) -> None:
-    tell(tmp_path, 2, process=11)
-    tell(tmp_path, OWN, 2, process=12)
+    notify(tmp_path, 2, process=11)
+    notify(tmp_path, OWN, 2, process=12)
     telemetry = Telemetry(tmp_path, os.getpid())
     telemetry.look()
     (sample,) = samples_in(tmp_path)
@@ -102,7 +102,7 @@ def test_ranks_on_one_host_are_a_union_each_by_itself(tmp_path: Path, nvml: Eigh
     ]  # fmt: skip
 
 
-def test_the_loop_beside_a_job_looks_at_its_device(tmp_path: Path, nvml: EightDevices) -> None:
+def test_the_loop_alongside_a_job_looks_at_its_device(tmp_path: Path, nvml: EightDevices) -> None:
     """`steptime run` from the command to the end of the job, which ends when telemetry knows its device."""
     recording = tmp_path / "recording"
     code = (
@@ -119,8 +119,8 @@ def test_the_loop_beside_a_job_looks_at_its_device(tmp_path: Path, nvml: EightDe
         "    time.sleep(0.05)\n"
     )
     assert launch([sys.executable, "-c", code], recording, ProbeOptions()).status == 0
-    told = [each for sample in look_into(recording).telemetry for each in sample.devices]
-    assert {(each.index, each.clock_mhz, each.other_processes) for each in told} == {(OWN, 1980, None)}
+    reported = [each for sample in look_into(recording).telemetry for each in sample.devices]
+    assert {(each.index, each.clock_mhz, each.other_processes) for each in reported} == {(OWN, 1980, None)}
     assert nvml.looked_at == {OWN}
 
 
@@ -131,7 +131,7 @@ def test_findings_are_of_the_processs_own_devices_by_name(tmp_path: Path, nvml: 
     for _ in range(40):
         job.next(10 * MS).forward(40 * MS).backward(40 * MS).step(10 * MS)
     process = job.process(tmp_path / "job")
-    begin = int(lay_out_whole(process).timeline.steps.begin[0])
+    start = int(lay_out_whole(process).timeline.steps.start[0])
     devices = Devices()
     devices.add(uuid_of(number) for number in (OWN, 4, 6))
 
@@ -141,7 +141,7 @@ def test_findings_are_of_the_processs_own_devices_by_name(tmp_path: Path, nvml: 
             {"monotonic_ns": 0, "job_cpu": 1.0, "other_cpu": 0.0, "resident_bytes": 1, "devices": rows},
             TelemetrySample,
         )
-        telemetry = [replace(look, monotonic_ns=begin + (number + 1) * 800 * MS) for number in range(4)]
+        telemetry = [replace(look, monotonic_ns=start + (number + 1) * 800 * MS) for number in range(4)]
         case = assemble(process, lay_out_whole(process), telemetry=telemetry)
         return {finding.code: finding.summary for finding in examine(case).findings}
 
@@ -210,16 +210,16 @@ def test_strangers_are_not_counted_where_the_driver_numbers_processes_otherwise(
 
 
 def test_what_is_torn_or_strange_among_the_facts_is_no_device(tmp_path: Path) -> None:
-    told = ToldDevices(tmp_path)
-    assert told.new() == set()
+    reported = ReportedDevices(tmp_path)
+    assert reported.new() == set()
     (tmp_path / "process-7").mkdir()
     file = tmp_path / "process-7" / "facts.jsonl"
     line = json.dumps({"fact": "device", "identity": 0, "uuid": uuid_of(1)}).encode()
     file.write_bytes(b'{"fact": "device", "uuid": 7}\n{"fact": "device"\n{"fact": "note", "text": "x"}\n' + line[:20])
-    assert told.new() == set()
+    assert reported.new() == set()
     file.write_bytes(file.read_bytes() + line[20:] + b"\n")
-    assert told.new() == {uuid_of(1)}
-    assert told.new() == set(), "each is told once"
+    assert reported.new() == {uuid_of(1)}
+    assert reported.new() == set(), "each is told once"
 
 
 @pytest.mark.parametrize("driver", ["none", "broken"])

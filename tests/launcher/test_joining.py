@@ -155,9 +155,9 @@ def test_two_tasks_that_run_together_find_each_other(tmp_path: Path) -> None:
     tasks = [
         subprocess.Popen(words, cwd=tmp_path, env=slurm(task, 2), stderr=subprocess.PIPE, text=True) for task in (0, 1)
     ]
-    said = [task.communicate(timeout=60)[1] for task in tasks]
+    message = [task.communicate(timeout=60)[1] for task in tasks]
     assert [task.returncode for task in tasks] == [5, 5]
-    assert sorted(len(each.splitlines()) for each in said) == [0, 1], said
+    assert sorted(len(each.splitlines()) for each in message) == [0, 1], message
     assert [path.name for path in (tmp_path / "runs").iterdir()] == ["python-77.0"]
 
 
@@ -208,8 +208,8 @@ def test_each_rank_under_its_own_launcher_gives_one_report(tmp_path: Path) -> No
     ]
     done = [rank.communicate(timeout=240) for rank in ranks]
     assert [rank.returncode for rank in ranks] == [0, 0], done
-    (told,) = (out for out, _ in done if out)
-    report = json.loads(told)
+    (reported,) = (out for out, _ in done if out)
+    report = json.loads(reported)
     assert sorted(process["rank"] for process in report["processes"]) == [0, 1]
     assert report["ranks"] is not None
     assert [path.name for path in (tmp_path / "runs").iterdir()] == ["job-9.0"]

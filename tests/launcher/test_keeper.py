@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from steptime.changes import Change
-from steptime.launcher import keeper
+from steptime.launcher import watchdog
 from steptime.launcher.outcome import ProbeOptions
 from steptime.launcher.variant import OUTPUT, VariantPlace, end_job, run_plain, run_variant, start_kept
 
@@ -78,14 +78,14 @@ def test_what_a_job_has_started_ends_with_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("then", "status", "number"), [("sys.exit(7)", 7, None), ("os.abort()", 134, 6)])
-def test_a_job_ends_as_it_did_without_a_keeper(tmp_path: Path, then: str, status: int, number: int | None) -> None:
+def test_a_job_ends_as_it_did_without_a_watchdog(tmp_path: Path, then: str, status: int, number: int | None) -> None:
     outcome = run_plain(
         job_with(tmp_path, f"mark-{os.getpid()}-{status}", then), tmp_path / "run", (), VariantPlace(tmp_path), bool
     )
     assert (outcome.status, outcome.signal) == (status, number)
 
 
-def test_a_job_that_is_told_to_end_takes_all_with_it(tmp_path: Path) -> None:
+def test_a_job_that_is_reported_to_end_takes_all_with_it(tmp_path: Path) -> None:
     mark = f"mark-{os.getpid()}-told"
     words = job_with(tmp_path, mark, "time.sleep(600)")
     with (tmp_path / "out").open("wb") as output:
@@ -103,7 +103,7 @@ import os, signal, subprocess, sys, threading, time
 from pathlib import Path
 import psutil
 from steptime.launcher import turns
-from steptime.launcher.keeper import OwnFolder
+from steptime.launcher.watchdog import OwnFolder
 from steptime.launcher.variant import VariantPlace, start_kept
 
 folder, words = Path(sys.argv[1]), sys.argv[2:]
@@ -181,10 +181,10 @@ def test_no_variable_of_a_change_acts_before_the_process_is_contained(tmp_path: 
 def test_a_number_that_is_another_process_s_by_now_is_left_alone() -> None:
     sleeper = subprocess.Popen(["sleep", "600"])
     try:
-        keeper.send(sleeper.pid, "1", signal.SIGKILL)
+        watchdog.send(sleeper.pid, "1", signal.SIGKILL)
         assert sleeper.poll() is None
-        ((number, began),) = [each for each in keeper.descendants(os.getpid()) if each[0] == sleeper.pid]
-        keeper.send(number, began, signal.SIGKILL)
+        ((number, began),) = [each for each in watchdog.descendants(os.getpid()) if each[0] == sleeper.pid]
+        watchdog.send(number, began, signal.SIGKILL)
         assert sleeper.wait(60) == -signal.SIGKILL
     finally:
         sleeper.kill()
@@ -235,12 +235,12 @@ def test_a_link_that_a_job_makes_in_its_recording_leads_us_nowhere(tmp_path: Pat
 
 
 def test_a_janitor_that_somebody_ends_is_followed_by_another(tmp_path: Path) -> None:
-    janitor = keeper.Janitor()
+    janitor = watchdog.Janitor()
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
-        janitor.take(keeper.OwnFolder(tmp_path / name))
+        janitor.take(watchdog.OwnFolder(tmp_path / name))
         for process in psutil.Process().children():
-            if keeper.__file__ in process.cmdline() and name == "one":
+            if watchdog.__file__ in process.cmdline() and name == "one":
                 process.kill()
                 while process.status() != psutil.STATUS_ZOMBIE:
                     time.sleep(0.01)

@@ -169,8 +169,8 @@ def read_until(terminal: int, text: bytes, wanted: bytes) -> bytes:
 def test_a_signal_that_was_ignored_stays_ignored_in_the_job(tmp_path: Path) -> None:
     job = python("import signal; print(signal.getsignal(signal.SIGHUP), signal.getsignal(signal.SIGINT))")
     words = ["sh", "-c", 'trap "" HUP INT; exec "$@"', "sh", sys.executable, "-c", LAUNCHER, str(tmp_path / "r"), *job]
-    said = subprocess.run(words, capture_output=True, text=True, check=True).stdout
-    assert said == f"{signal.SIG_IGN} {signal.SIG_IGN}\n"
+    message = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+    assert message == f"{signal.SIG_IGN} {signal.SIG_IGN}\n"
 
 
 def test_the_job_goes_on_when_the_launcher_is_killed(launched: Launched, tmp_path: Path) -> None:
@@ -283,7 +283,7 @@ def test_a_recording_removed_under_way_costs_the_recording_not_the_job(tmp_path:
     assert ended.stderr == ""
 
 
-def test_progress_is_told_while_the_job_runs(tmp_path: Path) -> None:
+def test_progress_is_reported_while_the_job_runs(tmp_path: Path) -> None:
     seen: list[Progress] = []
     go = tmp_path / "go"
 

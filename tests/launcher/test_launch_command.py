@@ -138,12 +138,12 @@ def test_a_folder_that_holds_something_is_no_place_for_a_recording(folder: Path)
 def test_a_recording_that_lies_there_stays_and_the_next_one_gets_a_number(folder: Path) -> None:
     names = []
     for _ in range(3):
-        made = make_recording(Path("r"), beside=True)
+        made = make_recording(Path("r"), keep_earlier=True)
         names.append(made.name)
         assert [path.name for path in made.iterdir()] == [command.PROOF], "taken, and not begun"
     (folder / "r" / command.PROOF).rename(folder / "r" / "manifest.json")
     (folder / "r" / "manifest.json").write_text('{"format_version": 1}')
-    names.append(make_recording(Path("r"), beside=True).name)
+    names.append(make_recording(Path("r"), keep_earlier=True).name)
     assert names == ["r", "r-2", "r-3", "r-4"]
 
 

@@ -151,7 +151,7 @@ def test_a_recording_that_is_removed_is_missed_by_us_alone(job: Path, bare: str,
 
 
 @pytest.mark.slow
-def test_a_file_system_that_becomes_read_only_is_said(job: Path, bare: str, tmp_path: Path) -> None:
+def test_a_file_system_that_becomes_read_only_is_reported(job: Path, bare: str, tmp_path: Path) -> None:
     run = watched(job, tmp_path, "read-only", "-1", "0")
     assert (run.returncode, run.stdout) == (7, bare)
     end = next(line for line in sentences(run) if "to its end" in line)

@@ -30,7 +30,7 @@ if len(sys.argv) > 2:
 """
 
 
-def test_both_programs_of_a_process_in_an_odd_folder_are_told(tmp_path: Path) -> None:
+def test_both_programs_of_a_process_in_an_odd_folder_are_reported(tmp_path: Path) -> None:
     folder = os.fsencode(tmp_path) + b'/a\xff\n\\b"c'
     os.mkdir(folder)  # noqa: PTH102 - no text
     script = b"tr\\a\nin\xfe.py"

@@ -84,16 +84,16 @@ needs_py_spy = pytest.mark.skipif(not can_look(), reason="py-spy is missing, or 
 
 
 @needs_py_spy
-def test_lines_are_told_from_outside_and_the_job_goes_on(
+def test_lines_are_reported_from_outside_and_the_job_goes_on(
     job: subprocess.Popen[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["attach", str(job.pid)]) == 0
-    out, said = capfd.readouterr()
+    out, message = capfd.readouterr()
     assert out == ""
-    assert f"gdb is not installed: looking at process {job.pid} from outside with py-spy, 1 s" in said
-    assert f"train.py:{LINE}: time.sleep(0.02)\n" in said
-    assert "CPUs: job " in said
-    assert "no steps are seen" in said
+    assert f"gdb is not installed: looking at process {job.pid} from outside with py-spy, 1 s" in message
+    assert f"train.py:{LINE}: time.sleep(0.02)\n" in message
+    assert "CPUs: job " in message
+    assert "no steps are seen" in message
     assert job.poll() is None
     assert not (tmp_path / "runs").exists()
 

@@ -26,11 +26,11 @@ IDENTITY = {
     "GIT_COMMITTER_NAME": "Ada",
     "GIT_COMMITTER_EMAIL": "a@b",
 }
-QUIET = {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"}
+QUIET_LOGS = {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"}
 
 
 def git(folder: Path, *words: str) -> str:
-    environment = {**os.environ, **IDENTITY, **QUIET}
+    environment = {**os.environ, **IDENTITY, **QUIET_LOGS}
     done = subprocess.run(["git", *words], cwd=folder, env=environment, capture_output=True, text=True, check=True)
     return done.stdout.strip()
 
@@ -184,7 +184,7 @@ def test_a_tree_that_holds_its_commit_is_clean(tree: Path, change: Callable[[Pat
 
 
 @pytest.mark.parametrize("flag", ["--assume-unchanged", "--skip-worktree"])
-def test_a_file_that_git_was_told_to_leave_alone_does_not_count(tree: Path, flag: str) -> None:
+def test_a_file_that_git_was_reported_to_leave_alone_does_not_count(tree: Path, flag: str) -> None:
     git(tree, "update-index", flag, "train.py")
     git(tree, "commit", "-q", "--allow-empty", "-m", "second")
     _delete(tree)
@@ -327,13 +327,13 @@ def slow_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_git_that_hangs_is_ended_with_all_that_it_started(slow_git: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(revision, "PATIENCE", 0.0)
-    told: list[Revision] = []
-    inspection = Inspection(slow_git, 0.0, told.append)
+    reported: list[Revision] = []
+    inspection = Inspection(slow_git, 0.0, reported.append)
     wait_until((slow_git / "pids").exists)
     assert inspection.end() == Revision()
     pids = [int(pid) for pid in (slow_git / "pids").read_text().split()]
     wait_until(lambda: not any(runs(pid) for pid in pids))
-    assert told == []
+    assert reported == []
 
 
 def runs(pid: int) -> bool:
@@ -358,12 +358,12 @@ def test_an_inspection_of_a_short_job_looks_at_its_end(tree: Path) -> None:
 
 
 def test_an_inspection_keeps_what_it_saw_at_the_start_and_tells_it_once(tree: Path) -> None:
-    told: list[Revision] = []
-    inspection = Inspection(tree, 0.0, told.append)
-    wait_until(lambda: bool(told))
+    reported: list[Revision] = []
+    inspection = Inspection(tree, 0.0, reported.append)
+    wait_until(lambda: bool(reported))
     _edit(tree)
     assert inspection.end().dirty is False
-    assert [each.dirty for each in told] == [False]
+    assert [each.dirty for each in reported] == [False]
 
 
 def test_a_job_does_not_wait_for_git(slow_git: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -134,9 +134,9 @@ def looked(python: str, folder: Path, library: Path, what: str, *options: str, *
     ) as job:  # fmt: skip
         assert job.stdout is not None
         pids = [int(job.stdout.readline()) for _ in range(2 if "fork" in what else 1)]
-        said = Overlooked(folder, lambda: pids).look()
+        message = Overlooked(folder, lambda: pids).look()
         (folder / "stop").touch()
-    return said
+    return message
 
 
 @pytest.mark.parametrize(
@@ -148,7 +148,7 @@ def looked(python: str, folder: Path, library: Path, what: str, *options: str, *
         (("-BI",), {"PYTHONPATH": str(INJECT)}, "with -I", "pip install steptime"),
     ],
 )
-def test_what_imports_torch_without_us_is_told_with_what_helps(
+def test_what_imports_torch_without_us_is_reported_with_what_helps(
     foreign: str,
     tmp_path: Path,
     library: Path,
@@ -157,11 +157,11 @@ def test_what_imports_torch_without_us_is_told_with_what_helps(
     why: str,
     help_: str,
 ) -> None:
-    said = looked(foreign, tmp_path, library, "torch", *options, **variables)
-    assert why in said
-    assert help_ in said
-    assert said.startswith(foreign)
-    assert said.endswith("(not-entered)")
+    message = looked(foreign, tmp_path, library, "torch", *options, **variables)
+    assert why in message
+    assert help_ in message
+    assert message.startswith(foreign)
+    assert message.endswith("(not-entered)")
 
 
 @pytest.mark.parametrize(
@@ -183,15 +183,15 @@ def test_a_launch_tells_it_while_the_job_runs(
     monkeypatch.setenv("STOP", str(stop))
     (tmp_path / "train.py").write_text(JOB)
     (tmp_path / "run.sh").write_text(f"export PYTHONPATH=$PWD\n{foreign} train.py torch\n")
-    told: list[Progress] = []
+    reported: list[Progress] = []
     until = time.monotonic() + 30
 
     def show(progress: Progress) -> None:
-        told.append(progress)
+        reported.append(progress)
         if progress.notice or time.monotonic() > until:
             stop.touch()
 
     outcome = launching.launch(["sh", "run.sh"], tmp_path / "recording", ProbeOptions(), show)
-    notice = next(progress for progress in told if progress.notice)
+    notice = next(progress for progress in reported if progress.notice)
     assert f"PYTHONPATH={tmp_path}:$PYTHONPATH" in notice.notice
     assert not outcome.python_seen

@@ -23,12 +23,12 @@ Times = namedtuple("Times", "user nice system idle iowait irq softirq steal gues
 
 def test_looks_become_rarer_in_a_long_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     telemetry = Telemetry(tmp_path, os.getpid())
-    begin = time.monotonic()
+    start = time.monotonic()
     for elapsed, least in ((10, 1), (7200, 4), (86_400 * 7, 10)):
-        monkeypatch.setattr(time, "monotonic", lambda now=begin + elapsed: now)
+        monkeypatch.setattr(time, "monotonic", lambda now=start + elapsed: now)
         telemetry.look()
-        assert telemetry.due - (begin + elapsed) >= least - 0.1
-        assert telemetry.due - (begin + elapsed) < 11
+        assert telemetry.due - (start + elapsed) >= least - 0.1
+        assert telemetry.due - (start + elapsed) < 11
 
 
 def test_the_load_of_others_is_what_the_machine_does_beyond_the_job(monkeypatch: pytest.MonkeyPatch) -> None:

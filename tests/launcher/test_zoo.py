@@ -39,9 +39,13 @@ REACHED = {"start", "discovery", "lines", "profiled", "plain"}
 def test_what_users_do_in_mid_training_is_the_same(name: str) -> None:
     with ThreadPoolExecutor(2) as both:
         bare, watched = both.map(lambda way: zoo.seen(JOBS[name], way, OPERATIONS[name]), (zoo.BARE, zoo.WATCHED))
-    assert {each for each, _, _ in bare.told} == set(OPERATIONS[name])
-    assert not [key for key in bare.told if key[2].startswith(zoo.RAISED)]
-    different = [key for key in bare.told.keys() | watched.told.keys() if bare.told.get(key) != watched.told.get(key)]
+    assert {each for each, _, _ in bare.reported} == set(OPERATIONS[name])
+    assert not [key for key in bare.reported if key[2].startswith(zoo.RAISED)]
+    different = [
+        key
+        for key in bare.reported.keys() | watched.reported.keys()
+        if bare.reported.get(key) != watched.reported.get(key)
+    ]
     assert different == []
     assert bare.streams == watched.streams
     assert all(set(counts) >= REACHED for counts in watched.states.values())
@@ -51,22 +55,22 @@ def test_own_module_called_steptime() -> None:
     job = JOBS["own_name"]
     with ThreadPoolExecutor(2) as both:
         bare, watched = both.map(lambda way: zoo.seen(job, way), (zoo.BARE, zoo.WATCHED))
-    assert watched.told == bare.told
+    assert watched.reported == bare.reported
     assert watched.streams == bare.streams
 
 
 def test_a_job_that_profiles_its_own_steps_finds_its_own_operators() -> None:
     with ThreadPoolExecutor(2) as both:
         bare, watched = both.map(lambda way: zoo.seen(JOBS["profiled"], way), (zoo.BARE, zoo.WATCHED))
-    assert watched.told == bare.told
+    assert watched.reported == bare.reported
     assert watched.streams["exit status"] == bare.streams["exit status"] == "0"
 
 
-def run_of(told: dict[tuple[str, int, str], str], status: int = 0) -> zoo.Run:
-    return zoo.Run(told, {"exit status": str(status)}, {"copy": Counter(plain=2)})
+def run_of(reported: dict[tuple[str, int, str], str], status: int = 0) -> zoo.Run:
+    return zoo.Run(reported, {"exit status": str(status)}, {"copy": Counter(plain=2)})
 
 
-def test_a_difference_is_told_with_its_first_step_and_what_varies_by_itself_is_not() -> None:
+def test_a_difference_is_reported_with_its_first_step_and_what_varies_by_itself_is_not() -> None:
     bare = {("copy", 3, "answer"): "a", ("copy", 4, "answer"): "b", ("copy", 3, "bytes"): "c"}
     other = bare | {("copy", 3, "bytes"): "d"}
     failed = {("copy", 3, "bytes"): "e", ("copy", 4, "answer"): "b", ("copy", 3, "raised"): "TypeError: no"}
@@ -78,6 +82,6 @@ def test_a_difference_is_told_with_its_first_step_and_what_varies_by_itself_is_n
     assert zoo.differences_in({"copies": {"rows": rows}}) == 2
 
 
-def test_what_was_not_run_is_said() -> None:
+def test_what_was_not_run_is_reported() -> None:
     lines = zoo.tables({"lightning": {"skipped": ["lightning"]}})
     assert [line for line in lines if "Lightning" in line and line.endswith("skipped: no lightning here |")]

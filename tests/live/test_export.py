@@ -123,7 +123,7 @@ def test_a_receiver_of_otlp_gets_the_numbers(
     assert len(metrics) == len({number.name for number in numbers_of(view)})
 
 
-def test_a_receiver_that_is_not_there_is_told_once(
+def test_a_receiver_that_is_not_there_is_reported_once(
     view: LiveView, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("opentelemetry.exporter.otlp.proto.http")
@@ -132,11 +132,11 @@ def test_a_receiver_that_is_not_there_is_told_once(
         endpoint = f"http://127.0.0.1:{free.getsockname()[1]}"
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint)
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "1")
-    told: list[str] = []
-    exporter = OpenTelemetry(60.0, told.append)
+    reported: list[str] = []
+    exporter = OpenTelemetry(60.0, reported.append)
     exporter.show(view)
     exporter.close()
-    (sentence,) = told
+    (sentence,) = reported
     assert f"The receiver at {endpoint} has not taken the numbers" in sentence
     assert capfd.readouterr().err == "", "nothing of the library's"
 
@@ -150,7 +150,7 @@ def test_a_part_that_lies_in_steps_and_between_them_is_one_number(view: LiveView
     assert sum(number.value for number in parts) == pytest.approx(2)
 
 
-def test_lines_of_json_hold_all_that_is_shown(view: LiveView) -> None:
+def test_lines_of_json_hold_all_that_is_displayed(view: LiveView) -> None:
     lines: list[str] = []
     JsonLines(lines.append).show(view)
     (line,) = lines

@@ -52,7 +52,7 @@ def read(recording: GrowingRecording) -> tuple[int, int]:
     """(steps so far, records that are kept), of the only process."""
     recording.read()
     (process,) = recording.processes.values()
-    return process.count.steps, len(process.last_minute().intervals.begin)
+    return process.count.steps, len(process.last_minute().intervals.start)
 
 
 def test_what_is_appended_is_read_once_and_torn_records_when_they_are_whole(follow: Open, tmp_path: Path) -> None:

@@ -52,10 +52,10 @@ def test_the_page_shows_the_job_as_it_goes_and_ends_with_it(
 ) -> None:
     live, watcher = served
     sheet = browser.new_context().new_page()
-    said: list[str] = []
-    sheet.on("console", lambda message: said.append(message.text))
-    sheet.on("pageerror", lambda error: said.append(str(error)))
-    sheet.on("dialog", lambda dialog: said.append(dialog.message))
+    sentence: list[str] = []
+    sheet.on("console", lambda message: sentence.append(message.text))
+    sheet.on("pageerror", lambda error: sentence.append(str(error)))
+    sheet.on("dialog", lambda dialog: sentence.append(dialog.message))
     sheet.goto(live.url)
     late = sheet.locator("#ranks tr.late")
     late.wait_for()
@@ -78,7 +78,7 @@ def test_the_page_shows_the_job_as_it_goes_and_ends_with_it(
     live.publish(watcher.look())
     sheet.locator(".last", has_text="The job ended with status 0").wait_for()
     sheet.locator("#profile:disabled").wait_for()
-    assert said == []
+    assert sentence == []
     sheet.context.close()
 
 
@@ -152,7 +152,7 @@ def test_a_recording_of_somebody_else_cannot_be_asked_for_a_profile(recording: P
         recording.chmod(0o755)
 
 
-def test_no_request_of_a_strangers_is_told_in_the_terminal(
+def test_no_request_of_a_strangers_is_reported_in_the_terminal(
     served: tuple[LivePage, Watcher], capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Anybody on the machine may connect; what is no request, or ends in the middle, is refused without a word."""

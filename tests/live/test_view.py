@@ -17,7 +17,7 @@ from steptime.cli.live_screen import screen
 from steptime.errors import RecordingError
 from steptime.journal import Kind
 from steptime.live import text
-from steptime.live.view import LiveView, RankView, view_of, with_late
+from steptime.live.view import LiveView, RankView, view_of, with_stragglers
 from steptime.live.watching import SILENCE, Watcher, find_recording
 from steptime.quantities import Estimate
 from steptime.recording.recording import DeviceSample, TelemetrySample
@@ -70,7 +70,7 @@ def test_a_journal_that_is_packed_while_we_look_is_no_error(tmp_path: Path, monk
     assert find_recording(None) == Path("runs/r")
 
 
-def test_what_is_dead_for_long_is_said_to_be(tmp_path: Path) -> None:
+def test_what_is_dead_for_long_is_reported_to_be(tmp_path: Path) -> None:
     folder = train(JournalBuilder(), 4).write(tmp_path / "r")
     for path in (folder, *folder.rglob("*")):
         os.utime(path, (1.7e9, 1.7e9))
@@ -88,8 +88,8 @@ def test_the_parts_of_the_minute_sum_to_its_wall_clock(tmp_path: Path) -> None:
     for _ in range(6):
         built.next(MS, iterator=2).evaluate(2 * MS)
     built.span(Kind.CHECKPOINT, 5 * MS)
-    begin = built.now - 3 * MS
-    built.record(Kind.GARBAGE, begin, begin + MS)
+    start = built.now - 3 * MS
+    built.record(Kind.GARBAGE, start, start + MS)
     train(built, 40)
     built.record(Kind.QUEUE, built.now - 15 * MS, 3, 1)
     built.record(Kind.MEMORY, built.now - 14 * MS, 1 << 20, 1)
@@ -120,7 +120,7 @@ def test_a_view_whose_parts_do_not_sum_is_refused() -> None:
         RankView("rank 0", 0, "", "cpu", 1, wall=5)
 
 
-def test_an_evaluation_that_runs_is_told(tmp_path: Path) -> None:
+def test_an_evaluation_that_runs_is_reported(tmp_path: Path) -> None:
     built = train(JournalBuilder(), 20)
     for _ in range(6):
         built.next(MS, iterator=2).evaluate(2 * MS)
@@ -159,12 +159,12 @@ def test_ranks_are_compared_in_the_steps_that_both_have_taken() -> None:
     step = Estimate(20.0 * MS, 20.0 * MS, 20.0 * MS, 40)
     views = [RankView(f"rank {rank}", rank, "a", "cpu", 40 + rank, steps=40, step=step) for rank in (0, 1)]
     slow = np.tile([2 * MS, 9 * MS], 20)
-    ranks, waiting = with_late([(views[0], slow), (views[1], slow[::-1].copy())])
+    ranks, waiting = with_stragglers([(views[0], slow), (views[1], slow[::-1].copy())])
     assert waiting == 0.0, "the second is one step ahead, and in the same steps they do the same"
     assert not any(rank.late for rank in ranks)
 
 
-def test_the_end_is_told_with_its_status(tmp_path: Path) -> None:
+def test_the_end_is_reported_with_its_status(tmp_path: Path) -> None:
     folder = train(JournalBuilder(), 5).write(tmp_path / "r")
     ended(folder, ended_epoch_ns=1_700_000_090_000_000_000, exit_status=3)
     watcher = Watcher(folder)
@@ -199,7 +199,7 @@ def test_a_recording_that_is_removed_while_it_is_watched_is_one_sentence(tmp_pat
     watcher.close()
 
 
-def test_the_machine_is_told_with_what_holds_the_device_back() -> None:
+def test_the_machine_is_reported_with_what_holds_the_device_back() -> None:
     device = DeviceSample(
         uuid="GPU-385e383e-0b55", index=3, utilization=71.0, memory_bytes=3 << 30, clock_mhz=1410, max_clock_mhz=1980,
         throttle_reasons=0x44, power_watts=312.4, other_processes=1,

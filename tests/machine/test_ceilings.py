@@ -78,7 +78,7 @@ def test_the_best_block_is_the_peak_and_the_median_one_its_spread(tmp_path: Path
         ("echo '{}'", "exit status 0"),
     ],
 )
-def test_a_measurement_that_fails_says_what_the_interpreter_said(tmp_path: Path, body: str, words: str) -> None:
+def test_a_measurement_that_fails_says_what_the_interpreter_reported(tmp_path: Path, body: str, words: str) -> None:
     with pytest.raises(SteptimeError, match=words) as failed:
         peaks.measure(interpreter(tmp_path, body), "cpu")
     assert failed.value.slug == "peaks-failed"
@@ -134,7 +134,7 @@ def test_what_disturbs_a_measurement(measured: dict[str, Any], disturbed: bool) 
     assert replace(QUIET, **measured).disturbed is disturbed
 
 
-def test_load_beside_a_measurement_is_read_from_the_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_load_alongside_a_measurement_is_read_from_the_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Others took 1.5 of the CPUs, half a CPU of it on another machine of the same host; somebody waited for 40 %."""
     clock = iter((100.0, 110.0))
     looks = iter((Times(50.0, 500.0, 5.0, 1.0), Times(62.0, 510.0, 7.0, 6.0)))
@@ -199,7 +199,7 @@ def test_without_torch_the_environment_is_described_all_the_same(
 ) -> None:
     monkeypatch.setattr(sys, "executable", interpreter(tmp_path, "exit 1"))
     monkeypatch.setenv("PATH", str(tmp_path))
-    environment = describe(None, remeasure=False, runs=False, tell=lambda _: None)
+    environment = describe(None, remeasure=False, runs=False, notify=lambda _: None)
     assert environment.torch == ""
     assert environment.identity.usable_cpus >= 1
     assert "--python" in environment.problems[0]

@@ -77,7 +77,7 @@ def test_a_device_that_the_table_does_not_have_is_not_guessed(name: str) -> None
     assert look_up(name) is None
 
 
-def test_the_devices_of_the_published_traces_are_known_or_said_to_be_unknown(shared_data: Path) -> None:
+def test_the_devices_of_the_published_traces_are_known_or_reported_to_be_unknown(shared_data: Path) -> None:
     unknown = set()
     for path in sorted(shared_data.rglob("*.json*")):
         with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as stream:

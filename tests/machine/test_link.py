@@ -24,9 +24,9 @@ def link_of(
     python: str, device: str = "cpu", backend: str | None = "gloo", ranks: int = 2
 ) -> tuple[Link | None, list[str]]:
     """The link without what disturbed it, and what was told."""
-    told: list[str] = []
-    found = link.link_of(python, device, backend, ranks, "9.9", told.append)
-    return found and replace(found, other_cpus=0.0), told
+    reported: list[str] = []
+    found = link.link_of(python, device, backend, ranks, "9.9", reported.append)
+    return found and replace(found, other_cpus=0.0), reported
 
 
 @pytest.fixture
@@ -37,12 +37,12 @@ def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_two_processes_of_this_machine_exchange_something() -> None:
     pytest.importorskip("torch")
-    found, told = link_of(sys.executable)
+    found, reported = link_of(sys.executable)
     assert found is not None
     assert (found.backend, found.ranks) == ("gloo", 2)
     assert 1e6 < found.rate.low <= found.rate.value < 1e13
     assert found.rate.samples == 12
-    assert len(told) == 1
+    assert len(reported) == 1
 
 
 def test_nothing_of_it_listens_beyond_the_loopback_device() -> None:
@@ -65,9 +65,9 @@ def test_nothing_of_it_listens_beyond_the_loopback_device() -> None:
 def test_a_link_is_measured_once_for_each_number_of_ranks(tmp_path: Path) -> None:
     asked = tmp_path / "asked"
     python = interpreter(tmp_path, f"echo \"$@\" >> {asked}\necho noise\necho '{ANSWER}'")
-    told = [link_of(python, "cpu", "cpu:gloo,cuda:nccl", ranks) for ranks in (2, 2, 4, 400)]
-    assert [found for found, _ in told] == [FOUND] * 4
-    assert [len(sentences) for _, sentences in told] == [1, 0, 1, 1]
+    reported = [link_of(python, "cpu", "cpu:gloo,cuda:nccl", ranks) for ranks in (2, 2, 4, 400)]
+    assert [found for found, _ in reported] == [FOUND] * 4
+    assert [len(sentences) for _, sentences in reported] == [1, 0, 1, 1]
     assert [line.split()[1:] for line in asked.read_text().splitlines()] == [
         ["gloo", "2"],
         ["gloo", "4"],
@@ -91,18 +91,20 @@ def test_what_cannot_be_measured_is_none_and_starts_nothing(
     ("body", "reason"),
     [("echo no backend >&2; exit 1", "no backend"), ("echo no", "exit status 0"), ("echo '{}'", "exit status 0")],
 )
-def test_a_failure_is_told_and_not_tried_again_for_a_day(body: str, reason: str, tmp_path: Path, cache: Path) -> None:
+def test_a_failure_is_reported_and_not_tried_again_for_a_day(
+    body: str, reason: str, tmp_path: Path, cache: Path
+) -> None:
     python = interpreter(tmp_path, body)
-    found, told = link_of(python)
+    found, reported = link_of(python)
     assert found is None
-    assert reason in told[-1]
+    assert reason in reported[-1]
     assert link_of(python) == (None, [])
     (path,) = cache.glob("link-*")
     os.utime(path, (1, 1))
     assert link_of(interpreter(tmp_path, f"echo '{ANSWER}'"))[0] == FOUND
 
 
-def test_what_other_programs_disturbed_is_said_and_not_remembered(
+def test_what_other_programs_disturbed_is_reported_and_not_remembered(
     tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(peaks.OtherLoad, "since", lambda self: (2 * DISTURBING_CPUS, 0.0))

@@ -85,7 +85,7 @@ def test_an_account_that_does_not_sum_raises() -> None:
         MemoryBreakdown(0, 100, ((Owner.PARAMETERS, 160), (Owner.CACHED, -60)))
 
 
-def test_the_owners_of_a_training_step_are_told_apart(tmp_path: Path) -> None:
+def test_the_owners_of_a_training_step_are_reported_apart(tmp_path: Path) -> None:
     allocator = Allocator()
     for size in (400_000, 100_000):
         allocator.malloc(size, BUILD)
@@ -106,7 +106,7 @@ def test_the_owners_of_a_training_step_are_told_apart(tmp_path: Path) -> None:
     assert (line.source.file, line.source.line, line.blocks) == ("/home/me/model.py", 54, 3)
 
 
-def test_what_was_there_before_the_recording_is_told_apart_by_its_sizes(tmp_path: Path) -> None:
+def test_what_was_there_before_the_recording_is_reported_apart_by_its_sizes(tmp_path: Path) -> None:
     weights = (400_000, 100_000, 30_000)
     allocator = Allocator(recording=False)
     for size in weights:
@@ -201,7 +201,7 @@ def test_tensors_are_what_stands_in_the_way_when_little_is_free(tmp_path: Path) 
     assert found.failure.others is None
 
 
-def test_what_others_hold_of_a_device_of_known_size_is_told(tmp_path: Path) -> None:
+def test_what_others_hold_of_a_device_of_known_size_is_reported(tmp_path: Path) -> None:
     allocator = Allocator(segment=1 << 20)
     for _ in range(5):
         allocator.malloc(1 << 20, FORWARD)

@@ -42,19 +42,19 @@ def recorded(folder: Path, body: str, steps: int = 1500) -> tuple[Outcome, Path,
 
 @pytest.mark.slow
 def test_a_list_that_is_emptied_now_and_then_is_no_leak(tmp_path: Path) -> None:
-    _, recording, told = recorded(
+    _, recording, reported = recorded(
         tmp_path, "kept.append(model(torch.randn(64, 64))); kept[:] = kept[-(step % 100) :]", 30_000
     )
-    assert "ST702" not in told
-    assert triage_path(recording).keepers == ()
+    assert "ST702" not in reported
+    assert triage_path(recording).holders == ()
 
 
 @pytest.mark.slow
-def test_memory_that_runs_out_is_told_in_three_lines_behind_the_traceback(tmp_path: Path) -> None:
+def test_memory_that_runs_out_is_reported_in_three_lines_behind_the_traceback(tmp_path: Path) -> None:
     body = "kept.append(loss)\n    if step == STEPS - 1: torch.empty(1 << 46)"
-    outcome, recording, told = recorded(tmp_path, body)
+    outcome, recording, reported = recorded(tmp_path, body)
     assert outcome.status == 1
-    traceback, _, rest = told.partition("Error code 12 (Cannot allocate memory)\n")
+    traceback, _, rest = reported.partition("Error code 12 (Cannot allocate memory)\n")
     assert traceback.splitlines()[0] == "Traceback (most recent call last):"
     lines = rest.splitlines()[:3]
     assert lines[0] == f"steptime: Out of memory on cpu: 256 TiB were asked for at {tmp_path / 'job.py'}:10."

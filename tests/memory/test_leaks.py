@@ -111,25 +111,25 @@ SECOND = 10**9
 
 def steps_of(count: int, profiled: slice) -> Steps:
     """Steps of 0.1 s."""
-    begin = np.arange(count, dtype=np.int64) * (SECOND // 10)
+    start = np.arange(count, dtype=np.int64) * (SECOND // 10)
     length, off = np.full(count, SECOND // 10), np.zeros(count, bool)
     marked = off.copy()
     marked[profiled] = True
     phases = np.zeros((count, len(Phase)), np.int64)
-    return Steps(begin, begin + length, length, phases, length, off, marked, ~off, marked, off)
+    return Steps(start, start + length, length, phases, length, off, marked, ~off, marked, off)
 
 
 @pytest.mark.parametrize("leak", [0, 50_000])
 def test_what_the_profiler_holds_is_no_growth_of_the_job(leak: int) -> None:
     steps = steps_of(200, slice(60, 65))
-    ours = np.where(steps.end > steps.begin[60], 3e8, 0)
+    ours = np.where(steps.end > steps.start[60], 3e8, 0)
     size = (1e9 + leak * np.arange(200) + ours + np.random.default_rng(5).normal(0, 1e5, 200)).astype(np.int64)
     times, values = without_profiler(steps.end, size, steps)
     growth = growth_of("rank 0", "resident", np.searchsorted(steps.end, times).astype(np.int64), values)
     assert growth is not None
     assert growth.leaks == bool(leak)
     assert growth.per_step.value == pytest.approx(leak, abs=2000)
-    assert not np.any((times > steps.begin[60]) & (times < steps.end[64]))
+    assert not np.any((times > steps.start[60]) & (times < steps.end[64]))
 
 
 def test_noise_alone_hardly_ever_grows() -> None:

@@ -128,12 +128,12 @@ def test_a_first_step_is_predicted_with_the_state_that_comes_at_its_end(tmp_path
     assert first.fit.least == first.fit.most == pytest.approx(steady.fit.least)
     assert "the first step allocates last" in first.fit.note
     assert steady.fit.note == ""
-    shown = text.text(MemoryReport("snapshot.pickle", (first,)))
-    assert f"a batch {first.fit.least:.2g} times as large" in shown
-    assert "  With the optimiser's 110 MiB, which the first step allocates last." in shown.splitlines()
+    displayed = text.text(MemoryReport("snapshot.pickle", (first,)))
+    assert f"a batch {first.fit.least:.2g} times as large" in displayed
+    assert "  With the optimiser's 110 MiB, which the first step allocates last." in displayed.splitlines()
 
 
-def test_where_no_optimiser_was_seen_a_range_is_told(tmp_path: Path) -> None:
+def test_where_no_optimiser_was_seen_a_range_is_reported(tmp_path: Path) -> None:
     allocator = Allocator(segment=1 << 30)
     for size in WEIGHTS:
         allocator.malloc(size, BUILD)
@@ -185,12 +185,12 @@ def cut(folder: Path, events: int) -> MemoryTriage:
     return triage_of(allocator, folder)
 
 
-def test_a_cut_history_is_told_before_any_figure(tmp_path: Path) -> None:
+def test_a_cut_history_is_reported_before_any_figure(tmp_path: Path) -> None:
     found = cut(tmp_path, 1000)
     assert "max_entries was reached" in found.cut
     report = MemoryReport("snapshot.pickle", (found,))
-    for shown in (text.text(report), text.markdown(report)):
-        assert shown.index("Cut: the history begins in the middle") < shown.index("of tensors")
+    for displayed in (text.text(report), text.markdown(report)):
+        assert displayed.index("Cut: the history begins in the middle") < displayed.index("of tensors")
     assert "the history begins in the middle" in cut(tmp_path, 1017).cut  # blocks of the optimiser's state tell
     whole = Allocator()
     train(whole, 3)
@@ -237,8 +237,8 @@ def _without_cplusplus(history: AllocationHistory) -> AllocationHistory:
     frames = tuple(dict.fromkeys(frame for stack in numbers for frame in stack))
     place = {frame: number for number, frame in enumerate(frames)}
     members = [place[frame] for stack in numbers for frame in stack]
-    begin = np.cumsum([0, *(len(stack) for stack in numbers)])
+    start = np.cumsum([0, *(len(stack) for stack in numbers)])
     table = np.array(renumbered, np.int32)
     lives = replace(history.lives, stack=table[history.lives.stack + 1], ended_by=table[history.lives.ended_by + 1])
-    stacks = Stacks(frames, begin, np.array(members, np.int32))
+    stacks = Stacks(frames, start, np.array(members, np.int32))
     return replace(history, stacks=stacks, lives=lives, stack=table[history.stack + 1])

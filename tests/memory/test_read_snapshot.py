@@ -239,7 +239,7 @@ def test_a_file_for_which_memory_does_not_suffice_says_how_much_is_free(
         (pickle.dumps({"segments": [1, 2]}, protocol=0), "snapshot-foreign"),
     ],
 )
-def test_what_is_no_snapshot_is_said(tmp_path: Path, content: bytes, slug: str) -> None:
+def test_what_is_no_snapshot_is_reported(tmp_path: Path, content: bytes, slug: str) -> None:
     path = tmp_path / "file.pickle"
     path.write_bytes(content)
     with pytest.raises(SnapshotError) as raised:
@@ -247,7 +247,7 @@ def test_what_is_no_snapshot_is_said(tmp_path: Path, content: bytes, slug: str) 
     assert raised.value.slug == slug
 
 
-def test_a_missing_file_is_said(tmp_path: Path) -> None:
+def test_a_missing_file_is_reported(tmp_path: Path) -> None:
     with pytest.raises(SnapshotError) as raised:
         read_snapshot(tmp_path / "none.pickle")
     assert raised.value.slug == "no-such-file"

@@ -11,8 +11,8 @@ from steptime.memory.text import text
 from steptime.quantities import SourceLine
 
 
-def event(name: str, begin: float, end: float, event_kind: str = "python_function") -> dict[str, Any]:
-    return {"ph": "X", "cat": event_kind, "name": name, "pid": 7, "tid": 7, "ts": begin, "dur": end - begin}
+def event(name: str, start: float, end: float, event_kind: str = "python_function") -> dict[str, Any]:
+    return {"ph": "X", "cat": event_kind, "name": name, "pid": 7, "tid": 7, "ts": start, "dur": end - start}
 
 
 def memory(time: float, address: int, size: int, total: int) -> dict[str, Any]:
@@ -39,8 +39,8 @@ def test_what_ran_when_the_recording_began_has_no_line(tmp_path: Path) -> None:
     (device,) = report.devices
     sources = {line.bytes >> 20: line.source for line in device.account.lines}
     assert sources == {5: SourceLine("job.py", 0, "<module>"), 3: SourceLine("job.py", 10, "def forward")}
-    told = text(report)
-    assert "job.py <module>" in told
-    assert "job.py:10 def forward" in told
-    assert ":24" not in told
-    assert ":0" not in told
+    reported = text(report)
+    assert "job.py <module>" in reported
+    assert "job.py:10 def forward" in reported
+    assert ":24" not in reported
+    assert ":0" not in reported

@@ -45,14 +45,14 @@ def test_the_job_whose_memory_grows(tmp_path: Path) -> None:
 
 def test_the_snapshot_of_a_device_that_is_nearly_full(tmp_path: Path, shared_data: Path) -> None:
     shutil.copy(shared_data / "snapshots" / "medium_512_training_memory_snapshot.pickle", tmp_path)
-    told, written = (ran(words, tmp_path) for words in commands("A snapshot of a device that is nearly full"))
-    assert told.returncode == written.returncode == 0, told.stderr + written.stderr
+    reported, written = (ran(words, tmp_path) for words in commands("A snapshot of a device that is nearly full"))
+    assert reported.returncode == written.returncode == 0, reported.stderr + written.stderr
     documented = (ROOT / "docs" / "memory.md").read_text(encoding="utf-8")
-    for line in told.stdout.splitlines()[1:4]:
+    for line in reported.stdout.splitlines()[1:4]:
         assert line in documented
-    assert "activation checkpointing of the 24 blocks called at model.py:253" in told.stdout
-    assert "Fits 24 GiB" in told.stdout
-    assert len(told.stdout.splitlines()) <= 25
+    assert "activation checkpointing of the 24 blocks called at model.py:253" in reported.stdout
+    assert "Fits 24 GiB" in reported.stdout
+    assert len(reported.stdout.splitlines()) <= 25
     text = (tmp_path / "memory.md").read_text(encoding="utf-8")
     assert "how it was estimated" in text
     assert (tmp_path / "memory.json").exists()

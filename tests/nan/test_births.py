@@ -41,7 +41,7 @@ def born(job: Job) -> NonFiniteOrigin | None:
             bad = [leaf.grad for leaf in leaves if not torch.isfinite(leaf.grad).all()]
     if not bad:
         return None
-    found = _origin([watch.births[each] for each in watch.births_of(bad)])
+    found = _origin([watch.births[each] for each in watch.origins_of(bad)])
     assert found is not None
     return msgspec.convert(found.facts, NonFiniteOrigin)
 
@@ -206,19 +206,19 @@ FAULTS: list[tuple[Callable[[], Any], str, str]] = [
 ]
 
 
-def line_of(birth: NonFiniteOrigin) -> str:
-    site = birth.forward_site or birth.site
+def line_of(origin: NonFiniteOrigin) -> str:
+    site = origin.forward_site or origin.site
     assert site is not None
     return linecache.getline(site.file, site.line)
 
 
 @pytest.mark.parametrize(("job", "cause", "phase"), FAULTS, ids=lambda each: getattr(each, "__name__", None))
 def test_a_fault_has_its_line_its_phase_and_its_cause(job: Job, cause: str, phase: str) -> None:
-    birth = born(job)
-    assert birth is not None
-    assert "# here" in line_of(birth)
-    assert birth.phase == phase
-    found = cause_of(birth)
+    origin = born(job)
+    assert origin is not None
+    assert "# here" in line_of(origin)
+    assert origin.phase == phase
+    found = cause_of(origin)
     assert found.name == cause
     assert found.sentence.endswith(".")
 
@@ -267,17 +267,17 @@ def test_an_infinity_that_does_no_harm_is_at_no_fault(job: Job) -> None:
     assert born(job) is None
 
 
-def test_a_fault_beside_a_mask_is_not_blamed_on_the_mask() -> None:
+def test_a_fault_alongside_a_mask_is_not_blamed_on_the_mask() -> None:
     def job() -> Any:
         x = torch.zeros(3, 3, requires_grad=True)
         mask = torch.triu(torch.full((3, 3), float("-inf")), diagonal=1)
         scaled = x / x.sum()  # here
         return torch.softmax(scaled + mask, dim=-1).sum(), [x]
 
-    birth = born(job)
-    assert birth is not None
-    assert "# here" in line_of(birth)
-    assert birth.operator == "aten::div"
+    origin = born(job)
+    assert origin is not None
+    assert "# here" in line_of(origin)
+    assert origin.operator == "aten::div"
 
 
 def test_what_came_in_from_outside_is_not_blamed_on_the_operator_that_used_it() -> None:
@@ -287,16 +287,16 @@ def test_what_came_in_from_outside_is_not_blamed_on_the_operator_that_used_it() 
         x = leaf(1, 2)
         return (x * data).sum(), [x]
 
-    birth = born(job)
-    assert birth is not None
-    assert birth.kind == "outside"
-    assert cause_of(birth).name == "unseen"
+    origin = born(job)
+    assert origin is not None
+    assert origin.kind == "outside"
+    assert cause_of(origin).name == "unseen"
 
 
-def test_inputs_are_told_as_they_were_before_the_operator_wrote_over_them() -> None:
-    birth = born(power_in_place)
-    assert birth is not None
-    assert birth.inputs[0].high == pytest.approx(1e30)
+def test_inputs_are_reported_as_they_were_before_the_operator_wrote_over_them() -> None:
+    origin = born(power_in_place)
+    assert origin is not None
+    assert origin.inputs[0].high == pytest.approx(1e30)
 
 
 def test_memory_that_is_used_again_carries_nothing_on() -> None:
@@ -309,10 +309,10 @@ def test_memory_that_is_used_again_carries_nothing_on() -> None:
         x = torch.ones(1000, requires_grad=True)
         return (x * 1e30 * 1e30).sum(), [x]  # here
 
-    birth = born(job)
-    assert birth is not None
-    assert birth.operator == "aten::mul"
-    assert "# here" in line_of(birth)
+    origin = born(job)
+    assert origin is not None
+    assert origin.operator == "aten::mul"
+    assert "# here" in line_of(origin)
 
 
 @pytest.fixture
@@ -335,9 +335,9 @@ def test_memory_that_another_rank_wrote_to_is_its_own_again_when_it_is_filled(fi
         data.numpy()[1] = float("nan")  # as a collective does: no operator is seen
         return (x * data).sum(), [x]
 
-    birth = born(job)
-    assert birth is not None
-    assert birth.kind == kind
+    origin = born(job)
+    assert origin is not None
+    assert origin.kind == kind
 
 
 def test_operators_are_looked_at_without_drawing_random_numbers_or_changing_results() -> None:

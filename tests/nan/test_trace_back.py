@@ -30,8 +30,8 @@ WATCHED = ProcessNumerics(
 )
 
 
-def seen(rank: int, birth: NonFiniteOrigin | None, step: int = 9) -> ProcessNumerics:
-    return ProcessNumerics("instrument", rank=rank, trigger=Trigger("gradient", step, "nan"), origin=birth)
+def seen(rank: int, origin: NonFiniteOrigin | None, step: int = 9) -> ProcessNumerics:
+    return ProcessNumerics("instrument", rank=rank, trigger=Trigger("gradient", step, "nan"), origin=origin)
 
 
 def test_the_rank_that_has_it_from_another_is_not_blamed() -> None:
@@ -112,7 +112,7 @@ def finite(norms: list[float]) -> ProcessNumerics:
     return ProcessNumerics("watch", steps=10 * len(norms), spread=spread)
 
 
-def test_a_run_that_stays_finite_and_diverges_is_told_so() -> None:
+def test_a_run_that_stays_finite_and_diverges_is_reported_so() -> None:
     account = trace_back(("python", "train.py"), (finite([1.5**place for place in range(30)]),))
     assert account.diverging > 1000
     assert (account.growth[0], account.growth[-1][0], len(account.growth)) == ((1, 1.0), 291, 8)
@@ -128,7 +128,7 @@ def test_a_run_that_stays_finite_and_diverges_is_told_so() -> None:
     [[], [1.0] * 30, [1.0, 500.0], [0.0] * 10 + [9.0] * 20, [50.0, 1.0, 1.0, 0.5, 0.5, 2.0, 1.0, 99.0, 3.0]],
     ids=["none", "steady", "two", "from nothing", "one batch"],
 )
-def test_a_run_that_goes_well_is_not_said_to_diverge(norms: list[float]) -> None:
+def test_a_run_that_goes_well_is_not_reported_to_diverge(norms: list[float]) -> None:
     account = trace_back(("python", "train.py"), (finite(norms),))
     assert account.diverging == 1
     assert "diverges" not in render(account)
@@ -141,7 +141,7 @@ def test_the_step_is_the_earlier_of_what_both_runs_have_seen() -> None:
     assert (account.trigger.kind, account.trigger.step) == ("gradient", 8)
 
 
-def test_what_did_not_come_back_is_said_with_the_next_command() -> None:
+def test_what_did_not_come_back_is_reported_with_the_next_command() -> None:
     text = render(trace_back(("python", "train.py"), (WATCHED,)))
     assert "the loss is nan in step 9" in text
     assert "Origin" not in text
@@ -173,7 +173,7 @@ def test_a_file_that_cannot_be_read_is_left_out(tmp_path: Path) -> None:
     assert process.steps == 3
 
 
-def test_paths_of_a_private_copy_are_told_as_the_jobs_own(tmp_path: Path) -> None:
+def test_paths_of_a_private_copy_are_reported_as_the_jobs_own(tmp_path: Path) -> None:
     (tmp_path / "process-1").mkdir()
     site = '{"file": "/runs/copy/model.py", "line": 3}'
     text = '{"mode": "instrument", "origin": {"site": ' + site + "}}"

@@ -371,6 +371,6 @@ def test_what_is_only_exported_is_exported_whole(tmp_path: Path, monkeypatch: py
 def test_pauses_that_lie_in_each_other_hold_the_job_once(monkeypatch: pytest.MonkeyPatch) -> None:
     recorder, times = Recorder(print), iter((10, 15, 40))
     monkeypatch.setattr("time.perf_counter_ns", lambda: next(times))
-    for begin in (5, 2, 30):
-        recorder.pause(begin)
+    for start in (5, 2, 30):
+        recorder.pause(start)
     assert recorder.held == 5 + 5 + 10

@@ -38,7 +38,7 @@ def test_only_a_bar_that_is_drawn_on_standard_error_counts(bars: set[Any]) -> No
     assert bar_is_open()
 
 
-def test_the_launcher_is_told_by_a_file_as_long_as_it_is_open(bars: set[Any], tmp_path: Path) -> None:
+def test_the_launcher_is_reported_by_a_file_as_long_as_it_is_open(bars: set[Any], tmp_path: Path) -> None:
     mark = BarMark()
     mark.look(str(tmp_path), PERIOD)
     assert not (tmp_path / OPEN).exists()

@@ -125,11 +125,11 @@ def test_a_batch_that_an_error_ended_leaves_nothing_to_the_next_one(monkeypatch:
     clock = iter((100, 500, 700, 730))
     monkeypatch.setattr(loader._BusyState, "clock", lambda: next(clock))
     thread = threading.get_ident()
-    loader.fetch_begins(thread, 1)
-    loader.fetch_begins(thread, 2)  # too early to be sampled again
-    loader.collate_begins(thread)
+    loader.fetch_starts(thread, 1)
+    loader.fetch_starts(thread, 2)  # too early to be sampled again
+    loader.collate_starts(thread)
     assert loader.busy_shares(thread, 2, 1_000, 2_000) == (0, 0)
-    loader.fetch_begins(thread, 1 + loader.PERIOD)
-    loader.collate_begins(thread)
+    loader.fetch_starts(thread, 1 + loader.PERIOD)
+    loader.collate_starts(thread)
     assert loader.busy_shares(thread, 0, 400, 1_000) == (busy_flags(200, 400), busy_flags(30, 600))
     assert not loader._BusyState.scheduled

@@ -20,7 +20,7 @@ def blocks_of(built: JournalBuilder, size: int) -> list[list[int]]:
     return [words[first : first + WORDS * size] for first in range(0, len(words), WORDS * size)]
 
 
-def test_the_usual_step_is_the_median_of_all_steps_not_of_those_that_were_told() -> None:
+def test_the_usual_step_is_the_median_of_all_steps_not_of_those_that_were_reported() -> None:
     built = JournalBuilder()
     for number in range(40):
         built.next(MS).forward(4 * MS).backward(8 * MS)

@@ -304,7 +304,7 @@ def test_a_window_may_end_anywhere_in_a_step_and_the_training_stays_the_same(ses
     chance = random.Random(5)
     windows: list[ProfilerWindow] = []
 
-    def begin() -> None:
+    def start() -> None:
         if off():
             windows.append(ProfilerWindow(session.recorder, len(windows), stacks=chance.random() < 0.5))
             windows[-1].start()
@@ -315,7 +315,7 @@ def test_a_window_may_end_anywhere_in_a_step_and_the_training_stays_the_same(ses
             with limit:
                 limit.ask()
 
-    assert train(30, begin, end) == train(30, lambda: None, lambda: None)
+    assert train(30, start, end) == train(30, lambda: None, lambda: None)
     windows[-1].stop(1)
     assert len(windows) > 10
     assert off()

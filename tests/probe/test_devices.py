@@ -45,26 +45,26 @@ class Driver:
 
 def test_a_process_without_a_context_tells_of_no_device(monkeypatch: pytest.MonkeyPatch) -> None:
     driver = Driver(monkeypatch)
-    assert device.told_apart() == {}
+    assert device.distinguished() == {}
     assert driver.asked == []
 
 
-def test_devices_with_a_context_are_told_by_their_uuid(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_devices_with_a_context_are_reported_by_their_uuid(monkeypatch: pytest.MonkeyPatch) -> None:
     driver = Driver(monkeypatch, 3, 5)
-    assert device.told_apart() == {3: str(UUIDS[3]), 5: str(UUIDS[5])}
+    assert device.distinguished() == {3: str(UUIDS[3]), 5: str(UUIDS[5])}
     assert driver.asked == [3, 5]
     driver.capturing = True
-    assert device.told_apart() == {}, "a graph that is captured is let alone"
+    assert device.distinguished() == {}, "a graph that is captured is let alone"
 
 
 def test_an_old_torch_that_tells_no_uuids_leaves_devices_untold(monkeypatch: pytest.MonkeyPatch) -> None:
     Driver(monkeypatch, 3)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(name="NVIDIA H200"))
-    assert device.told_apart() == {}
+    assert device.distinguished() == {}
     monkeypatch.delattr(torch._C, "_cuda_hasPrimaryContext")
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda number: (number == 5) << 20)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda number: SimpleNamespace(uuid=UUIDS[number]))
-    assert device.told_apart() == {5: str(UUIDS[5])}
+    assert device.distinguished() == {5: str(UUIDS[5])}
 
 
 def test_each_device_is_a_fact_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -82,7 +82,9 @@ def test_each_device_is_a_fact_once(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     driver.lost = True
     housekeeping.boundary()  # a device that is lost is none of our business
     lines = [json.loads(line) for line in (tmp_path / "facts.jsonl").read_text(encoding="utf-8").splitlines()]
-    told = [line for line in lines if line["fact"] == "device"]  # a test before this one may have compiled something
-    assert told == [
+    reported = [
+        line for line in lines if line["fact"] == "device"
+    ]  # a test before this one may have compiled something
+    assert reported == [
         {"fact": "device", "identity": number, "uuid": str(UUIDS[number])} for number in (3, 5)
     ]  # fmt: skip

@@ -15,7 +15,7 @@ from steptime.journal import Kind
 from steptime.probe.session import LEAST, GarbageWatch
 
 
-def test_collections_are_written_with_their_begin_and_end() -> None:
+def test_collections_are_written_with_their_start_and_end() -> None:
     records: list[tuple[int, int, int, int]] = []
     watch = GarbageWatch(lambda *record: records.append(record))
     garbage: list[list[int]] = [[] for _ in range(200_000)]  # enough objects for a collection to take longer than LEAST

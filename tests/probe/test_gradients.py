@@ -164,23 +164,23 @@ def looks(monkeypatch: pytest.MonkeyPatch, each: list[tuple[float | None, int]])
     """What lies between looks at boundaries of steps of 10 ms, in ns; each reads what is given, and takes so many
     ns."""
     clock = [0]
-    begins: list[int] = []
+    starts: list[int] = []
     weight = parameter([1.0])
 
     def norm(watched: Any) -> float | None:
         watched._chosen = [weakref.ref(weight)]
-        found, taken = each[len(begins)]
-        begins.append(clock[0])
+        found, taken = each[len(starts)]
+        starts.append(clock[0])
         clock[0] += taken
         return found
 
     monkeypatch.setattr(time, "perf_counter_ns", lambda: clock[0])
     monkeypatch.setattr(GradientNorm, "_norm", norm)
     watched = GradientNorm(Recorder(never), lambda: iter([weight]))
-    while len(begins) < len(each):
+    while len(starts) < len(each):
         clock[0] += 10_000_000
         watched.look()
-    return [later - earlier for earlier, later in itertools.pairwise(begins)]
+    return [later - earlier for earlier, later in itertools.pairwise(starts)]
 
 
 USUAL, INTERRUPTED, NOTHING = (1.0, 100_000), (1.0, 20_000_000), (None, 2_000)

@@ -200,7 +200,7 @@ def test_calls_without_gradients_and_again_in_backward_do_not_count() -> None:
     assert found(step) == ("Sequential", 4, None)
 
 
-def test_only_plain_tensors_beside_plain_values_tell_a_size() -> None:
+def test_only_plain_tensors_alongside_plain_values_tell_a_size() -> None:
     row = torch.randn(4, 6)
     assert size_of((row, 3, "mean", None), {"flag": True}) is not None
     for other in ([row, row], object(), torch.eye(4).to_sparse(), torch.randn(5, 6)):
@@ -212,15 +212,15 @@ def test_only_plain_tensors_beside_plain_values_tell_a_size() -> None:
 
 
 def test_a_size_that_changes_for_good_holds_no_more() -> None:
-    net, told = nn.Linear(6, 1), list[bool]()
-    check = InputCheck(Inputs(lambda: net, "Linear", 4, None), lambda: told.append(True))
+    net, reported = nn.Linear(6, 1), list[bool]()
+    check = InputCheck(Inputs(lambda: net, "Linear", 4, None), lambda: reported.append(True))
     now = 0
     for rows in [4, 4, 4, 4, 4, 4, 4, 4, 2] * 5:  # the last batch of an epoch
         now += PERIOD
         check.look(now, (torch.randn(rows, 6),), {})
-    assert not told
+    assert not reported
     for _ in range(20 * LEAST_ODD):
         if now + PERIOD >= check.due:
             now += PERIOD
             check.look(now, (torch.randn(8, 6),), {})
-    assert told == [True]
+    assert reported == [True]

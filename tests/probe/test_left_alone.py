@@ -73,7 +73,7 @@ def test_a_child_that_the_job_forks_behind_a_window_can_leave(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(("code", "text"), [(PROFILED, "2\n"), (TRACED, "1 True\n")])
-def test_a_profile_that_the_job_begins_in_a_window_goes_on(tmp_path: Path, code: str, text: str) -> None:
+def test_a_profile_that_the_job_starts_in_a_window_goes_on(tmp_path: Path, code: str, text: str) -> None:
     assert printed(code, tmp_path) == text
 
 
@@ -124,8 +124,8 @@ def test_what_a_handler_raises_in_the_watch_for_nan_reaches_the_job() -> None:
     role = Role()
     job = Job(role)
     with pytest.raises(TimeIsUp):
-        job._tell(signal.raise_signal, signal.SIGUSR1)
-    job._tell(signal.raise_signal, signal.SIGUSR1)  # is told nothing any more
+        job._notify(signal.raise_signal, signal.SIGUSR1)
+    job._notify(signal.raise_signal, signal.SIGUSR1)  # is told nothing any more
 
 
 class Unasked(torch.nn.Sequential):  # type: ignore[misc, name-defined]

@@ -238,7 +238,7 @@ def test_an_exception_leaves_no_frame_of_ours_in_its_traceback() -> None:
     assert files == [__file__, __file__]
 
 
-def test_the_names_of_a_line_are_told_from_its_bytecode() -> None:
+def test_the_names_of_a_line_are_reported_from_its_bytecode() -> None:
     def step(loader: Any, model: Any, device: Any) -> Any:
         x, y = next(loader)
         batch = {key: value.to(device) for key, value in x.items()}

@@ -220,7 +220,7 @@ def test_items_of_the_first_batches_are_looked_at(both: Both, mode: str, drawn: 
 
 
 @pytest.mark.parametrize("mode", ["fork2", "persistent2", "single2", "held2", "embedded2", "stream2"])
-def test_forked_workers_write_every_batch_beside_the_trainers_journal(both: Both, mode: str) -> None:
+def test_forked_workers_write_every_batch_alongside_the_trainers_journal(both: Both, mode: str) -> None:
     _, seen = both(mode)
     batches = {"fork2": 24, "persistent2": 24, "single2": 96, "held2": 20, "embedded2": 20, "stream2": 20}[mode]
     fetches, collates, waits = (seen.workers[kind] for kind in (Kind.FETCH, Kind.COLLATE, Kind.QUEUE))
@@ -280,7 +280,7 @@ def test_a_dataset_of_tensors_is_recognised(both: Both) -> None:
     assert not seen.loaders[0]["batched_fetch"]
 
 
-def test_which_dataloader_an_iterator_is_of_is_told(both: Both) -> None:
+def test_which_dataloader_an_iterator_is_of_is_reported(both: Both) -> None:
     """Where each epoch makes another one, the number is another, though the object may lie where the last one lay."""
     assert len({loader["made_by"] for loader in both("lined2")[1].loaders}) == 1
     assert len({loader["made_by"] for loader in both("tensors-anew0")[1].loaders}) == 2
@@ -300,7 +300,7 @@ def test_the_users_error_is_printed_to_the_byte_as_without_us(both: Both, mode: 
     assert "in __getitem__" in bare.printed or "in collate" in bare.printed
 
 
-def test_items_and_collate_are_told_apart_while_it_is_wanted_and_nobody_elses_fetch_is_touched(
+def test_items_and_collate_are_reported_apart_while_it_is_wanted_and_nobody_elses_fetch_is_touched(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     from torch.utils.data import DataLoader
@@ -316,19 +316,19 @@ def test_items_and_collate_are_told_apart_while_it_is_wanted_and_nobody_elses_fe
     batches = iter(DataLoader(list(range(8)), batch_size=2))
     try:
         for wanted in (True, False, True, True, False, False):
-            loader.tell_apart(wanted)
+            loader.distinguish(wanted)
             assert isinstance(maps.__dict__["fetch"], loader._Fetch) == wanted
             assert ("collate_fn" in vars(base)) == wanted
         next(batches)
         assert not loader.fetched
-        loader.tell_apart(True)
+        loader.distinguish(True)
         assert next(batches).tolist() == [2, 3]
         assert loader.fetched.keys() == loader.collated.keys() != set()
         maps.fetch = somebodys = lambda self, index: "theirs"
-        loader.tell_apart(False)
-        loader.tell_apart(True)
+        loader.distinguish(False)
+        loader.distinguish(True)
         assert maps.__dict__["fetch"] is somebodys
         assert next(batches) == "theirs"
     finally:
-        loader.tell_apart(False)
+        loader.distinguish(False)
         maps.fetch = original

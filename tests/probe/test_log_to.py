@@ -38,10 +38,10 @@ print("whole")
 """
 
 
-def run(folder: Path, begin: str, end: str = "", step: str = "", launch: tuple[str, ...] = ()) -> str:
+def run(folder: Path, start: str, end: str = "", step: str = "", launch: tuple[str, ...] = ()) -> str:
     """Standard error of a job that must come to its end."""
     script = folder / "train.py"
-    script.write_text(JOB.format(begin=begin, end=end, step=step), encoding="utf-8")
+    script.write_text(JOB.format(start=start, end=end, step=step), encoding="utf-8")
     words = (python(), *launch, *((python(),) if launch else ()), str(script))
     found = subprocess.run(words, cwd=folder, capture_output=True, text=True, env=environment(folder), check=False)
     assert (found.returncode, found.stdout) == (0, "whole\n"), found.stderr
@@ -69,7 +69,7 @@ def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
 def test_a_job_by_itself_is_recorded_and_its_numbers_are_in_tensorboard(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
     (tmp_path / "psutil.py").write_text("raise SystemExit('a module of the job')", encoding="utf-8")
-    said = run(tmp_path, f"{TENSORBOARD}; steptime.log_to(writer, every=0)", "writer.close()")
+    message = run(tmp_path, f"{TENSORBOARD}; steptime.log_to(writer, every=0)", "writer.close()")
     found = scalars(tmp_path / "events")
     names = ("step_ms", "samples_per_second", "memory_mib", *(f"{part}_ms" for part in PARTS))
     assert set(found) == {f"steptime/{name}" for name in names}
@@ -79,7 +79,7 @@ def test_a_job_by_itself_is_recorded_and_its_numbers_are_in_tensorboard(tmp_path
         assert found["steptime/samples_per_second"][place][1] == pytest.approx(8000 / value, rel=0.02)
     assert found["steptime/memory_mib"][0][1] > 50
     (folder,) = (tmp_path / "runs").iterdir()
-    assert said == f"steptime: recorded runs/{folder.name}: steptime diagnose runs/{folder.name}\n"
+    assert message == f"steptime: recorded runs/{folder.name}: steptime diagnose runs/{folder.name}\n"
     until(lambda: load(folder).manifest.ended_epoch_ns)
     recording = load(folder)
     assert recording.problems == ()
@@ -96,37 +96,39 @@ def until(met: Callable[[], object]) -> None:
 def test_run_log_finds_the_writer_that_the_job_has_open(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
     closed = "other = SummaryWriter('closed'); other.close()"
-    begin = f"import steptime.probe.schedule as schedule; schedule.LOG_SECONDS = 0.0; {TENSORBOARD}; {closed}"
-    assert run(tmp_path, begin, launch=(*UNDER_RUN, "--log", "--")) == ""
+    start = f"import steptime.probe.schedule as schedule; schedule.LOG_SECONDS = 0.0; {TENSORBOARD}; {closed}"
+    assert run(tmp_path, start, launch=(*UNDER_RUN, "--log", "--")) == ""
     assert scalars(tmp_path / "events")["steptime/step_ms"]
     assert scalars(tmp_path / "closed") == {}
     assert len(list((tmp_path / "closed").iterdir())) == 1
 
 
 def test_a_function_gets_each_number_with_the_jobs_own_step(tmp_path: Path) -> None:
-    begin = "seen = []; steptime.log_to(lambda *each: seen.append(each), every=0, step=lambda: 7000 + len(seen))"
+    start = "seen = []; steptime.log_to(lambda *each: seen.append(each), every=0, step=lambda: 7000 + len(seen))"
     run(
         tmp_path,
-        begin,
+        start,
         "assert seen[0][0] == 'steptime/step_ms' and seen[0][2] == 7000, seen",
         launch=(*UNDER_RUN, "--"),
     )
 
 
 def test_a_logger_that_fails_ends_the_numbers_and_nothing_else(tmp_path: Path) -> None:
-    begin = "steptime.log_to(lambda name, value, step: 1 / 0, every=0)"
-    said = run(tmp_path, begin, launch=(*UNDER_RUN, "--"))
-    assert said == "steptime: no more numbers are logged (ZeroDivisionError: division by zero); the job goes on\n"
+    start = "steptime.log_to(lambda name, value, step: 1 / 0, every=0)"
+    message = run(tmp_path, start, launch=(*UNDER_RUN, "--"))
+    assert message == "steptime: no more numbers are logged (ZeroDivisionError: division by zero); the job goes on\n"
     recording = load(tmp_path / "rec")
     assert recording.problems == ()
     assert int((recording.processes[0].intervals.kind == 8).sum()) > 200
 
 
-def test_a_recording_that_is_stopped_leaves_the_job_and_another_may_begin(tmp_path: Path) -> None:
-    begin = "recording = steptime.record('first', profile=False)"
+def test_a_recording_that_is_stopped_leaves_the_job_and_another_may_start(tmp_path: Path) -> None:
+    start = "recording = steptime.record('first', profile=False)"
     step = "if (epoch, number) == (0, 40): recording.stop(); recording = steptime.record('second', profile=False)"
-    said = run(tmp_path, begin, "recording.stop(); recording.stop()", step)
-    assert said.splitlines() == [f"steptime: recorded {name}: steptime diagnose {name}" for name in ("first", "second")]
+    message = run(tmp_path, start, "recording.stop(); recording.stop()", step)
+    assert message.splitlines() == [
+        f"steptime: recorded {name}: steptime diagnose {name}" for name in ("first", "second")
+    ]
     counts = []
     for name in ("first", "second"):
         (process,) = load(tmp_path / name).processes
@@ -135,18 +137,18 @@ def test_a_recording_that_is_stopped_leaves_the_job_and_another_may_begin(tmp_pa
     assert 150 < counts[1] < 200
 
 
-def test_what_cannot_be_recorded_is_said_and_the_job_goes_on(tmp_path: Path) -> None:
+def test_what_cannot_be_recorded_is_reported_and_the_job_goes_on(tmp_path: Path) -> None:
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "mine").touch()
-    said = run(tmp_path, "assert steptime.record('full').folder is None; assert steptime.log_to is not None")
-    assert said.count("\n") == 1
-    assert "full is not empty" in said
-    assert said.endswith("; the job goes on\n")
+    message = run(tmp_path, "assert steptime.record('full').folder is None; assert steptime.log_to is not None")
+    assert message.count("\n") == 1
+    assert "full is not empty" in message
+    assert message.endswith("; the job goes on\n")
 
 
 def test_ranks_share_a_recording(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
-    script.write_text(JOB.format(begin="steptime.record('rec', profile=False)", step="", end=""), encoding="utf-8")
+    script.write_text(JOB.format(start="steptime.record('rec', profile=False)", step="", end=""), encoding="utf-8")
     ranks = [
         subprocess.Popen(
             [python(), str(script)], cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
@@ -154,8 +156,8 @@ def test_ranks_share_a_recording(tmp_path: Path) -> None:
         )
         for rank in range(2)
     ]  # fmt: skip
-    said = "".join(rank.communicate(timeout=60)[1] for rank in ranks)
-    assert said == "steptime: recorded rec: steptime diagnose rec\n"
+    message = "".join(rank.communicate(timeout=60)[1] for rank in ranks)
+    assert message == "steptime: recorded rec: steptime diagnose rec\n"
     assert sorted(process.facts.rank or 0 for process in load(tmp_path / "rec").processes) == [0, 1]
 
 
@@ -212,9 +214,9 @@ def test_in_a_trial_nothing_is_logged(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("given", ["run", "wandb", "None"])
 def test_a_run_of_weights_and_biases_keeps_all_of_its_own_rows(given: str, tmp_path: Path) -> None:
     pytest.importorskip("wandb")
-    begin = f"import wandb; run = wandb.init(dir='.'); steptime.log_to({given}, every=0)"
+    start = f"import wandb; run = wandb.init(dir='.'); steptime.log_to({given}, every=0)"
     step = "if number % 20 == 0: run.log({'loss': epoch}, step=80 * epoch + number)"
-    run(tmp_path, begin, "run.finish()", step)
+    run(tmp_path, start, "run.finish()", step)
     (file,) = tmp_path.glob("wandb/offline-run-*/*.wandb")
     rows = [dict(row) for row in history(file)]
     assert [row["_step"] for row in rows if "loss" in row] == [str(80 * epoch + number) for epoch in range(3)
@@ -246,8 +248,8 @@ def history(file: Path) -> Iterator[Iterator[tuple[str, str]]]:
 @pytest.mark.parametrize("given", ["mlflow", "run", "None"])
 def test_a_run_of_mlflow_has_the_numbers_in_its_files(given: str, tmp_path: Path) -> None:
     pytest.importorskip("mlflow")
-    begin = "import mlflow; mlflow.set_tracking_uri('file:store'); run = mlflow.start_run(); "
-    run(tmp_path, f"{begin}steptime.log_to({given}, every=0)", "mlflow.end_run()")
+    start = "import mlflow; mlflow.set_tracking_uri('file:store'); run = mlflow.start_run(); "
+    run(tmp_path, f"{start}steptime.log_to({given}, every=0)", "mlflow.end_run()")
     (file,) = tmp_path.glob("store/0/*/metrics/steptime/step_ms")
     values = [line.split() for line in file.read_text().splitlines()]
     assert values
@@ -257,8 +259,8 @@ def test_a_run_of_mlflow_has_the_numbers_in_its_files(given: str, tmp_path: Path
 @pytest.mark.slow
 def test_without_an_active_run_mlflow_is_left_alone(tmp_path: Path) -> None:
     pytest.importorskip("mlflow")
-    begin = "import mlflow; mlflow.set_tracking_uri('file:store'); steptime.log_to(mlflow, every=0)"
-    run(tmp_path, begin)
+    start = "import mlflow; mlflow.set_tracking_uri('file:store'); steptime.log_to(mlflow, every=0)"
+    run(tmp_path, start)
     assert list(tmp_path.glob("store/0/*/metrics")) == []
 
 

@@ -59,7 +59,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> dict[str, ModuleUse]:
     named = list(named_modules([loss, net]))
     ranges = ModuleRanges(named)
     with torch.profiler.profile(record_shapes=True, profile_memory=True) as profile:
-        ranges.begin()
+        ranges.start()
         for _ in range(STEPS + 1):
             optimizer.zero_grad()
             loss(net(torch.ones(ROWS, WIDTH)), torch.zeros(ROWS, WIDTH)).backward()
@@ -126,7 +126,7 @@ def test_a_window_changes_nothing_of_a_module(tmp_path: Path) -> None:
     net.blocks[0].register_forward_hook(lambda module, arguments, output: called.append("after"))
     original = torch.nn.Module.__call__
     ranges = ModuleRanges(named_modules([net]))
-    ranges.begin()
+    ranges.start()
     assert torch.nn.Module.__call__ is original
     assert set(vars(pickle.loads(pickle.dumps(Net())))) == set(vars(net)) == fields
     expected = net(torch.ones(1, WIDTH))
@@ -139,7 +139,7 @@ def test_a_window_changes_nothing_of_a_module(tmp_path: Path) -> None:
 def test_our_frame_is_in_no_traceback() -> None:
     net = Net()
     ranges = ModuleRanges(named_modules([net]))
-    ranges.begin()
+    ranges.start()
     try:
         net(torch.ones(1, WIDTH + 1))
     except RuntimeError as error:
@@ -159,12 +159,12 @@ def test_a_call_that_outlives_the_window_is_closed_with_it() -> None:
     net = Ends()
     ranges, profile = ModuleRanges(named_modules([net])), torch.profiler.profile()
     profile.start()
-    ranges.begin()
+    ranges.start()
     assert net(1) == 1
     assert sum(event.name == "nn.Module: Ends (Ends)" for event in profile.events()) == 1
 
 
-def test_graph_breaks_are_told_with_the_line_of_the_users_that_has_them() -> None:
+def test_graph_breaks_are_reported_with_the_line_of_the_users_that_has_them() -> None:
     _, before = identity.graph_break_facts(0)
 
     def forward(values: Any) -> Any:
@@ -179,7 +179,7 @@ def test_graph_breaks_are_told_with_the_line_of_the_users_that_has_them() -> Non
     assert identity.graph_break_facts(seen) == ([], seen)
 
 
-def test_a_function_that_the_compiler_gives_up_is_told_by_its_name() -> None:
+def test_a_function_that_the_compiler_gives_up_is_reported_by_its_name() -> None:
     _, before = identity.compilation_facts(0)
 
     def given_up(values: Any) -> Any:
@@ -208,7 +208,7 @@ def test_a_compiled_model_is_compiled_as_without_a_window(first: bool) -> None:
     if first:
         compiled(torch.ones(1, WIDTH))
     ranges = ModuleRanges(named_modules([compiled]))
-    ranges.begin()
+    ranges.start()
     compiled(torch.ones(1, WIDTH))
     ranges.end()
     compiled(torch.ones(1, WIDTH))
@@ -224,7 +224,7 @@ def test_a_shared_module_has_one_path() -> None:
     assert sum("again" in path for path in paths) in (0, 3)
 
 
-def test_parameters_with_gradients_that_no_optimiser_has_are_told() -> None:
+def test_parameters_with_gradients_that_no_optimiser_has_are_reported() -> None:
     net, frozen, teacher = Net(), torch.nn.Linear(WIDTH, WIDTH).requires_grad_(False), torch.nn.Linear(WIDTH, WIDTH)
     optimizer = torch.optim.SGD(net.parameters(), lr=1e-3)
     named = list(named_modules([net, frozen, teacher]))
@@ -235,7 +235,7 @@ def test_parameters_with_gradients_that_no_optimiser_has_are_told() -> None:
     assert without_update(named, [optimizer, torch.optim.SGD(teacher.parameters(), lr=1e-3)]) == []
 
 
-def test_where_copies_are_updated_no_parameter_is_told_to_be_without_one() -> None:
+def test_where_copies_are_updated_no_parameter_is_reported_to_be_without_one() -> None:
     """As with masters in single precision: the optimiser has none of the modules' own tensors, or few."""
     net = Net()
     net(torch.ones(ROWS, WIDTH)).mean().backward()

@@ -47,7 +47,7 @@ def test_what_opens_ranges_is_as_it_was_after_a_window() -> None:
     packet = torch.ops.profiler._record_function_enter_new
     original, number = packet._op, hash(packet)
     ranges = OpenRanges()
-    ranges.begin()
+    ranges.start()
     assert hash(packet) == number
     with torch.profiler.record_function("a"):
         torch.profiler.record_function("b").__enter__()

@@ -14,7 +14,7 @@ from steptime.probe.schedule import steps_to_next  # noqa: E402
 from steptime.probe.session import Session  # noqa: E402
 
 
-def test_two_threads_that_begin_to_train_at_once_have_one_folder(
+def test_two_threads_that_start_to_train_at_once_have_one_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session = Session({"recording": str(tmp_path)}, schedule.run)

@@ -26,15 +26,15 @@ class Nameless:
 
 
 def test_one_of_a_name_is_the_only_one_until_there_is_another() -> None:
-    told: list[int] = []
-    owners = Owners(lambda: told.append(1))
+    reported: list[int] = []
+    owners = Owners(lambda: reported.append(1))
     first, second = Named(), Named()
     owners.add(first)
     assert owners.only(first)
     owners.add(second)
     assert not owners.only(first)
     assert not owners.only(second)
-    assert len(told) == 2
+    assert len(reported) == 2
 
 
 def test_what_is_gone_does_not_count() -> None:
@@ -59,7 +59,7 @@ def test_what_cannot_be_counted_makes_nobody_the_only_one() -> None:
     assert not owners.only(first)
 
 
-def test_every_optimizer_is_told_of_and_the_class_is_restored() -> None:
+def test_every_optimizer_is_reported_of_and_the_class_is_restored() -> None:
     before = dict(vars(torch.optim.Optimizer))
     made: list[Any] = []
     watch = ConstructionWatch(made.append)

@@ -25,8 +25,8 @@ from steptime.probe import backwards, calls  # noqa: E402
 from steptime.probe.inputs import InputCheck, Inputs  # noqa: E402
 from steptime.probe.patches import (  # noqa: E402
     BackwardTimer,
+    FastPath,
     InferenceWatch,
-    Quiet,
     RootTimer,
     save_timers,
 )
@@ -39,8 +39,8 @@ class Heard:
 
     def __init__(self) -> None:
         self.records: list[int] = []
-        self.quiet = Quiet(self.records, ThreadNumbers())
-        self.quiet.follow(get_ident())
+        self.fast_path = FastPath(self.records, ThreadNumbers())
+        self.fast_path.follow(get_ident())
         self.alone = True
         self.owners: list[Any] = []
         self.ranges: list[tuple[int, Any, bool]] = []
@@ -53,13 +53,13 @@ class Heard:
         """Records as the journal writes them."""
         return list(RECORD.iter_unpack(struct.pack(f"<{len(self.records)}q", *self.records)))
 
-    def range_begins(self, kind: int, owner: Any, begin: int) -> int:
-        assert begin > 0
+    def range_starts(self, kind: int, owner: Any, start: int) -> int:
+        assert start > 0
         self.owners.append(owner)
         return len(self.owners)
 
-    def range_ends(self, kind: int, number: int, begin: int, end: int, failed: bool) -> None:
-        assert begin <= end
+    def range_ends(self, kind: int, number: int, start: int, end: int, failed: bool) -> None:
+        assert start <= end
         self.ranges.append((kind, self.owners[number - 1] if number else None, failed))
 
     def only(self, kind: int, owner: Any) -> bool:
@@ -68,19 +68,19 @@ class Heard:
     def failed(self, error: Exception) -> None:
         raise error
 
-    def backward_begins(self, begin: int) -> None:
-        assert begin > 0
+    def backward_starts(self, start: int) -> None:
+        assert start > 0
 
-    def backward_ends(self, begin: int, end: int, flags: int) -> None:
-        assert begin <= end
+    def backward_ends(self, start: int, end: int, flags: int) -> None:
+        assert start <= end
         self.backwards.append(flags)
 
-    def forward_ends(self, root: int, begin: int, end: int, flags: int) -> None:
-        assert begin <= end
+    def forward_ends(self, root: int, start: int, end: int, flags: int) -> None:
+        assert start <= end
         self.forwards.append((root, flags))
 
-    def interval(self, kind: int, number: int, begin: int, end: int) -> None:
-        assert begin <= end
+    def interval(self, kind: int, number: int, start: int, end: int) -> None:
+        assert start <= end
         self.intervals.append(kind)
 
 
@@ -138,7 +138,7 @@ def test_what_a_root_is_called_with_is_looked_at_only_while_somebody_waits(heard
     model, looks = torch.nn.Linear(2, 1), list[tuple[int, ...]]()
 
     class Check(InputCheck):
-        def look(self, begin: int, arguments: tuple[Any, ...], named: Any) -> None:
+        def look(self, start: int, arguments: tuple[Any, ...], named: Any) -> None:
             looks.append(tuple(arguments[0].shape))
 
     root = RootTimer(heard, model, 3)
@@ -148,16 +148,16 @@ def test_what_a_root_is_called_with_is_looked_at_only_while_somebody_waits(heard
     with torch.no_grad():
         model(torch.ones(9, 2))
     model(torch.ones(4, 2))
-    heard.quiet.until = 1 << 62
+    heard.fast_path.until = 1 << 62
     model(torch.ones(5, 2))
-    heard.quiet.until = 0
+    heard.fast_path.until = 0
     root.check.due = 1 << 62
     model(torch.ones(6, 2))
     assert looks == [(4, 2)]
 
 
 def test_while_nobody_waits_for_a_boundary_intervals_are_only_kept(ranges: Heard) -> None:
-    ranges.quiet.until = 1 << 62
+    ranges.fast_path.until = 1 << 62
     model = torch.nn.Linear(2, 2)
     root = RootTimer(ranges, model, 9)
     root.install()
@@ -175,14 +175,14 @@ def test_while_nobody_waits_for_a_boundary_intervals_are_only_kept(ranges: Heard
     heard = [(kind, flags, number) for kind, flags, _, number, _, _ in ranges.kept]
     assert heard == [batch_came, *step, batch_came, *step, no_more]
     assert {record[2] for record in ranges.kept} == {1}
-    assert all(begin <= end for *_, begin, end in ranges.kept)
+    assert all(start <= end for *_, start, end in ranges.kept)
     assert not ranges.forwards
     assert not ranges.backwards
     assert not ranges.ranges
 
 
 def test_what_is_kept_names_the_thread_that_it_happened_in(heard: Heard) -> None:
-    heard.quiet.until = 1 << 62
+    heard.fast_path.until = 1 << 62
     model = torch.nn.Linear(2, 2)
     RootTimer(heard, model, 5).install()
     backward = torch.autograd.backward
@@ -209,7 +209,7 @@ def test_a_gradient_that_is_asked_for_is_a_partial_backward(heard: Heard) -> Non
 
 
 def test_what_is_kept_is_none_of_the_garbage_collectors_business(heard: Heard) -> None:
-    heard.quiet.until = 1 << 62
+    heard.fast_path.until = 1 << 62
     parameter = torch.nn.Parameter(torch.ones(2))
     backward = torch.autograd.backward
     tracked = {False: 0, True: 0}
@@ -230,7 +230,7 @@ def test_what_is_kept_is_none_of_the_garbage_collectors_business(heard: Heard) -
 
 
 def test_a_range_with_one_possible_owner_is_known_by_its_name(ranges: Heard) -> None:
-    ranges.quiet.until = 1 << 62
+    ranges.fast_path.until = 1 << 62
     parameter = torch.nn.Parameter(torch.ones(2))
     parameter.grad = torch.ones(2)
     optimizer = torch.optim.SGD([parameter], lr=0.1)
@@ -251,7 +251,7 @@ def test_a_short_zero_grad_is_timed_once_while_nobody_waits_for_a_boundary(
     patch = RangePatch(heard)
     patch.install()
     try:
-        heard.quiet.until = 1 << 62
+        heard.fast_path.until = 1 << 62
         optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(2))], lr=0.1)
         for short in (1 << 62, 0):
             monkeypatch.setattr("steptime.probe.ranges.SHORT", short)
@@ -271,7 +271,7 @@ def test_after_a_short_batch_only_its_next_is_kept(heard: Heard, monkeypatch: py
     monkeypatch.setattr("steptime.probe.ranges.tell_apart", asked.append)
     patch = RangePatch(heard)
     patch.install()
-    heard.quiet.until = 1 << 62
+    heard.fast_path.until = 1 << 62
 
     class Stamping(torch.utils.data.Dataset):  # type: ignore[misc,name-defined]
         def __len__(self) -> int:
@@ -286,7 +286,7 @@ def test_after_a_short_batch_only_its_next_is_kept(heard: Heard, monkeypatch: py
     try:
         for short, wanted in ((0, []), (1 << 62, [False])):
             monkeypatch.setattr("steptime.probe.ranges.SHORT_BATCH", short)
-            heard.quiet.together = False
+            heard.fast_path.together = False
             patch.forget()
             heard.records.clear()
             batches = iter(torch.utils.data.DataLoader(Stamping()))

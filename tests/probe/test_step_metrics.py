@@ -17,7 +17,7 @@ from steptime.probe.step_metrics import MOST_SUMMED, StepTally
 
 
 @dataclass
-class Quiet:
+class FastPath:
     thread: int = 0
 
 
@@ -28,7 +28,7 @@ def records_of(built: JournalBuilder) -> list[int]:
 
 def tally_of(built: JournalBuilder, sizes: dict[int, int | None] | None = None) -> StepTally:
     """Steps that end with what the first one ended with; it is none of those that are counted."""
-    tally, records = StepTally(Quiet(), sizes or {}), records_of(built)
+    tally, records = StepTally(FastPath(), sizes or {}), records_of(built)
     one_step = next(
         place + WORDS
         for place in range(0, len(records), WORDS)
@@ -112,7 +112,7 @@ def test_what_steptime_holds_the_job_for_belongs_to_no_step() -> None:
 
 def test_steps_while_steptime_makes_them_longer_are_no_sample() -> None:
     built = JournalBuilder()
-    tally = StepTally(Quiet(), {})
+    tally = StepTally(FastPath(), {})
     plain(built)
     tally.add(records_of(built))
     tally.learn(1)
@@ -125,7 +125,7 @@ def test_steps_while_steptime_makes_them_longer_are_no_sample() -> None:
     assert tally.take()["step_ms"] == pytest.approx(2)
 
 
-def test_threads_beside_the_training_count_for_nothing() -> None:
+def test_threads_alongside_the_training_count_for_nothing() -> None:
     built = JournalBuilder()
     for _ in range(10):
         plain(built)

@@ -109,7 +109,7 @@ def test_steps_are_found_and_the_job_is_the_same(job: Job, tmp_path: Path) -> No
     assert (watched.stdout, watched.returncode) == (bare.stdout, 0), f"the watched job: {watched.stderr}"
     assert "steptime" not in watched.stderr
     timelines = lay_out_all(tmp_path / "recording")
-    assert tuple(len(timeline.steps.begin) for timeline in timelines) == job.steps
+    assert tuple(len(timeline.steps.start) for timeline in timelines) == job.steps
     for timeline in timelines:
         check(timeline, job)
 
@@ -122,7 +122,7 @@ def check(timeline: Timeline, job: Job) -> None:
         assert set(steps.micro_batches[1:-1][steps.watched[1:-1]].tolist()) == {job.micro_batches}
     assert (steps.phases.sum(axis=1) == steps.duration).all()
     assert (steps.phases >= 0).all()
-    assert (steps.begin[1:] >= steps.end[:-1]).all()
+    assert (steps.start[1:] >= steps.end[:-1]).all()
     assert segments(timeline, SegmentKind.EVALUATION) >= job.evaluations
     assert segments(timeline, SegmentKind.ROLLOUT) >= job.rollouts
     assert steps.steady.any()
@@ -133,7 +133,7 @@ def test_a_model_that_is_evaluated_after_each_update_has_that_in_its_steps(tmp_p
     watch(command(Job("probing", ())), tmp_path / "recording")
     (timeline,) = lay_out_all(tmp_path / "recording")
     steps = timeline.steps
-    assert len(steps.begin) == 40
+    assert len(steps.start) == 40
     assert segments(timeline, SegmentKind.EVALUATION) == 0
     assert (steps.phases[steps.steady][:, [Phase.EVALUATION, Phase.FORWARD]] > 0).all()
 
@@ -153,7 +153,7 @@ def test_the_model_of_every_fold_is_found(tmp_path: Path) -> None:
     watch(command(Job("folds", ())), tmp_path / "recording")
     (timeline,) = lay_out_all(tmp_path / "recording")
     forwards = timeline.steps.phases[:, Phase.FORWARD]
-    folds = [forwards[begin + 40 : begin + 80] for begin in (0, 80, 160)]  # a model is looked for in the first steps
+    folds = [forwards[start + 40 : start + 80] for start in (0, 80, 160)]  # a model is looked for in the first steps
     assert [bool(np.median(fold) > 0) for fold in folds] == [True, True, True]
 
 
@@ -163,7 +163,7 @@ def test_a_job_that_only_infers_is_laid_out_by_its_forwards(tmp_path: Path) -> N
     assert watched.stdout == bare.stdout
     (timeline,) = lay_out_all(tmp_path / "recording")
     # The calls that make it an inference job are over before its root is timed.
-    assert 15 <= len(timeline.steps.begin) <= 20
+    assert 15 <= len(timeline.steps.start) <= 20
     assert timeline.mode is Mode.FORWARD
 
 
@@ -175,7 +175,7 @@ def test_what_inductor_compiles_is_not_changed(name: str, tmp_path: Path) -> Non
     assert bare.returncode == 0, f"the bare job: {bare.stderr}"
     assert watched.stdout == bare.stdout
     (timeline,) = lay_out_all(tmp_path / "recording")
-    assert len(timeline.steps.begin) == 20
+    assert len(timeline.steps.start) == 20
 
 
 LONG = ("--pause", "0.055")
@@ -197,7 +197,7 @@ def test_a_job_that_ends_soon_is_profiled_and_timed_by_line(
     for process in load(folder).processes:
         layout = lay_out_whole(process)
         found, recorded = layout.timeline.steps, breakdown_of_process(process, layout)
-        assert len(found.begin) == steps
+        assert len(found.start) == steps
         assert recorded.profiled is not None, process.notes
         table = line_table(found, layout.lines, layout.claims, layout.work)
         assert table.untimed.sum() < 0.05 * table.steps.sum()

@@ -5,22 +5,22 @@ from __future__ import annotations
 from pathlib import Path
 
 from steptime.journal import Journal, Kind, head
-from steptime.probe.steps import BACKWARD, FORWARD, OPTIMIZER, Pace, Slower, StepCounter, StepNumber, Untrained
+from steptime.probe.steps import BACKWARD, FORWARD, OPTIMIZER, Slower, StepCounter, StepNumber, StepTimer, Untrained
 
 
 def backward(counter: StepCounter, *updates: int, partial: bool = False) -> bool:
-    counter.backward_begins()
+    counter.backward_starts()
     for optimizer in updates:
         update(counter, optimizer)
     return counter.backward_ends()
 
 
 def update(counter: StepCounter, optimizer: int, *, nested: int = 0, backwards: int = 0) -> bool:
-    counter.update_begins(optimizer)
+    counter.update_starts(optimizer)
     for _ in range(backwards):
         backward(counter)
     for _ in range(nested):
-        counter.update_begins(optimizer)
+        counter.update_starts(optimizer)
         assert not counter.update_ends()
     return counter.update_ends()
 
@@ -103,7 +103,7 @@ def test_unwatched_updates_keep_the_length_of_the_cycle() -> None:
     assert [update(counter, 1), update(counter, 2), update(counter, 1), update(counter, 2)] == [False, True] * 2
 
 
-def test_ends_whose_begin_was_not_told_are_passed_over() -> None:
+def test_ends_whose_start_was_not_told_are_passed_over() -> None:
     counter = StepCounter()
     update(counter, 1)
     assert not counter.update_ends()
@@ -120,7 +120,7 @@ def test_the_next_rollout_is_expected_as_far_away_as_the_last_one_was() -> None:
     assert untrained.steps_to_next(19) == 5  # step 25 begins when step 24 has ended
 
 
-def test_steps_that_became_slower_are_told_once() -> None:
+def test_steps_that_became_slower_are_reported_once() -> None:
     slower = Slower(10)
     assert not any(slower.step(each) for each in [10, 11, 9, 10, 40, 10, 11, 10] * 5)  # a stall is no new level
     assert sum(slower.step(20 + each % 2) for each in range(40)) == 1
@@ -138,7 +138,7 @@ def filled(journal: Journal, steps: int, after: int = 0) -> int:
 ENDING = head(Kind.OPTIMIZER_STEP, 0, 1, 7)
 
 
-def test_steps_of_which_nobody_was_told_are_counted_by_their_records_written_or_not(tmp_path: Path) -> None:
+def test_steps_of_which_nobody_was_reported_are_counted_by_their_records_written_or_not(tmp_path: Path) -> None:
     journal = Journal()
     journal.open(str(tmp_path / "journal.bin"))
     ended = StepNumber(journal)
@@ -148,9 +148,9 @@ def test_steps_of_which_nobody_was_told_are_counted_by_their_records_written_or_
         end = filled(journal, 20, end)
         journal.flush()
         end = filled(journal, 20, end)
-        before = ended.told
+        before = ended.reported
         steps = ended.one(ENDING, True)
-        assert ended.told == before + 1
+        assert ended.reported == before + 1
     assert steps == 121
     filled(journal, 1, end)
     assert ended.one(ENDING, False) == 122
@@ -195,18 +195,18 @@ def test_the_step_before_the_last_one_is_known_from_its_records(tmp_path: Path) 
 
 
 def test_what_is_usual_holds_where_most_steps_are_passed_over() -> None:
-    pace, time, steps = Pace(), 0, 0
+    step_timer, time, steps = StepTimer(), 0, 0
     for number in range(40):  # each visit makes its step longer, and an evaluation lies in one stretch of three
         time, steps = time + 5000 + (900 if number % 3 == 0 else 0), steps + 50
-        pace.boundary(time, steps)
+        step_timer.boundary(time, steps)
         time, steps = time + 160, steps + 1
-        pace.boundary(time, steps)
-    assert pace.usual() == 100
+        step_timer.boundary(time, steps)
+    assert step_timer.usual() == 100
 
 
-def test_what_is_usual_is_the_median_where_every_step_is_told() -> None:
-    pace = Pace()
-    assert pace.usual() == 0
+def test_what_is_usual_is_the_median_where_every_step_is_reported() -> None:
+    step_timer = StepTimer()
+    assert step_timer.usual() == 0
     for number, time in enumerate((0, 10, 20, 31, 131, 141)):
-        pace.boundary(time, number)
-    assert pace.usual() == 10
+        step_timer.boundary(time, number)
+    assert step_timer.usual() == 10

@@ -56,7 +56,7 @@ print(json.dumps({"seen": seen, "changed": sorted(set(os.environ.items()) ^ set(
 """
 
 
-def told(folder: Path, where: str, own: str | None = None) -> dict[str, object]:
+def reported(folder: Path, where: str, own: str | None = None) -> dict[str, object]:
     environment = {name: value for name, value in os.environ.items() if name != "TEARDOWN_CUPTI"}
     environment |= {"TEARDOWN_CUPTI": own} if own is not None else {}
     words = [sys.executable, "-c", JOB, str(folder), where]
@@ -67,7 +67,7 @@ def told(folder: Path, where: str, own: str | None = None) -> dict[str, object]:
 
 
 def test_the_tracer_is_taken_down_at_the_last_window_alone(tmp_path: Path) -> None:
-    found = told(tmp_path, "cuda 13.0")
+    found = reported(tmp_path, "cuda 13.0")
     assert found["seen"] == [
         ["job", None],
         ["start", "0"], ["stop", "0"], ["behind", "0"],
@@ -78,21 +78,21 @@ def test_the_tracer_is_taken_down_at_the_last_window_alone(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("own", ["1", ""])
-def test_what_the_user_has_said_stays(own: str, tmp_path: Path) -> None:
-    found = told(tmp_path, "cuda 13.0", own)
+def test_what_the_user_has_reported_stays(own: str, tmp_path: Path) -> None:
+    found = reported(tmp_path, "cuda 13.0", own)
     assert isinstance(found["seen"], list)
     assert {value for _, value in found["seen"]} == {own}
     assert found["changed"] == []
 
 
 def test_a_job_on_a_cpu_has_no_such_variable(tmp_path: Path) -> None:
-    found = told(tmp_path, "cpu")
+    found = reported(tmp_path, "cpu")
     assert isinstance(found["seen"], list)
     assert {value for _, value in found["seen"]} == {None}
 
 
 def test_before_cuda_12_6_the_tracer_stays(tmp_path: Path) -> None:
     """A job with CUDA graphs may crash where it is attached again."""
-    found = told(tmp_path, "cuda 12.4")
+    found = reported(tmp_path, "cuda 12.4")
     assert isinstance(found["seen"], list)
     assert {value for what, value in found["seen"] if what == "stop"} == {"0"}

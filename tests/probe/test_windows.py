@@ -65,7 +65,7 @@ def test_a_watch_that_is_switched_off_takes_its_profiler_along(
 def test_a_watch_that_fails_while_its_script_runs_takes_its_profiler_along(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(session.recorder, "pause", lambda begin: session.switch_off("the disk is full"))
+    monkeypatch.setattr(session.recorder, "pause", lambda start: session.switch_off("the disk is full"))
     session._boundary(1)
     assert not is_on()
 
@@ -150,7 +150,7 @@ def test_a_step_that_ends_inside_of_a_compiled_function_is_not_profiled(session:
 
 
 @pytest.mark.parametrize("stream", [None, object()])
-def test_a_job_without_a_standard_error_is_told_nothing(monkeypatch: pytest.MonkeyPatch, stream: object) -> None:
+def test_a_job_without_a_standard_error_is_reported_nothing(monkeypatch: pytest.MonkeyPatch, stream: object) -> None:
     monkeypatch.setattr(sys, "stderr", stream)
     switched_off("nobody hears it")
 
@@ -291,9 +291,9 @@ def test_a_window_ends_when_collectives_of_gloo_have_written_their_ends(
 def test_turns_measure_the_watch_as_it_is_for_most_of_a_run(session: Session) -> None:
     """With the watch on nobody is told of a step, so that what is measured is no visit of ours at each boundary."""
     session.counter.mode = OPTIMIZER
-    told = {True: 0, False: 0}
+    reported = {True: 0, False: 0}
     for _ in schedule._turns(session, duration=schedule.TURN_TIME // 5):
-        assert session.watching == (session.quiet.until > 0)
-        told[session.watching] += 1
+        assert session.watching == (session.fast_path.until > 0)
+        reported[session.watching] += 1
         session.steps += 5 if session.watching else 1  # those that end before `until` are counted with the next one
-    assert told == {True: schedule.TURNS, False: 5 * schedule.TURNS}
+    assert reported == {True: schedule.TURNS, False: 5 * schedule.TURNS}

@@ -22,7 +22,7 @@ from steptime.recording.recording import IntervalTable, LoaderFacts
 
 def encode(table: IntervalTable) -> bytes:
     """The bytes of a table: each record where a probe would have written it, at its end, children before parents."""
-    records = np.empty(len(table.begin), LAYOUT)
+    records = np.empty(len(table.start), LAYOUT)
     for name in LAYOUT.names or ():
         records[name] = getattr(table, name)
     return records[::-1].tobytes()
@@ -47,7 +47,7 @@ def test_a_whole_recording(tmp_path: Path) -> None:
     recording = built().recording(tmp_path / "recording")
     process = recording.processes[0]
     assert recording.manifest.command == ("python", "train.py")
-    assert len(process.intervals.begin) == 20
+    assert len(process.intervals.start) == 20
     assert process.optimizers[0].type == "SGD"
     assert process.settings is not None
     assert process.notes == ("another profiler was recording: ours stayed off",)
@@ -61,7 +61,7 @@ def test_columns_are_read_only_and_parents_come_first(tmp_path: Path) -> None:
     table = job.process(tmp_path / "recording").intervals
     assert table.identity.tolist() == [1, 2]  # both begin and end at the same time; the parent was written last
     with pytest.raises(ValueError, match="read-only"):
-        table.begin[0] = 0
+        table.start[0] = 0
 
 
 def test_a_later_fact_of_the_same_identity_replaces_the_earlier_one(tmp_path: Path) -> None:
@@ -76,13 +76,13 @@ def test_an_impossible_identity_of_a_spawned_loader_does_no_harm(tmp_path: Path,
     assert job.process(tmp_path / "recording").workers.identity.tolist() == [1]
 
 
-def test_a_torn_end_is_dropped_and_said(tmp_path: Path) -> None:
+def test_a_torn_end_is_dropped_and_reported(tmp_path: Path) -> None:
     path = built().write(tmp_path / "recording")
     journal, facts = process_folder(path) / "journal.bin", process_folder(path) / "facts.jsonl"
     journal.write_bytes(journal.read_bytes()[:-5])
     facts.write_bytes(facts.read_bytes()[:-9])
     recording = load(path)
-    assert len(recording.processes[0].intervals.begin) == 19
+    assert len(recording.processes[0].intervals.start) == 19
     assert recording.processes[0].settings is None
     assert recording.problems == (
         "process-17/facts.jsonl: the last line is torn and was left out.",
@@ -103,7 +103,7 @@ def test_records_that_make_no_sense_are_left_out_and_counted(tmp_path: Path) -> 
     ]
     recording = load(job.write(tmp_path / "recording"))
     assert recording.problems == ("process-17/journal.bin: 5 of 27 records make no sense and were left out.",)
-    assert len(recording.processes[0].intervals.begin) == 22
+    assert len(recording.processes[0].intervals.start) == 22
 
 
 def test_facts_that_cannot_be_read_are_left_out_and_counted(tmp_path: Path) -> None:
@@ -136,7 +136,7 @@ def test_missing_and_empty_files_are_no_problem(tmp_path: Path, name: str, remov
     lay_out(recording.processes[0])
 
 
-def test_a_manifest_or_process_that_cannot_be_read_is_said_and_the_steps_are_kept(tmp_path: Path) -> None:
+def test_a_manifest_or_process_that_cannot_be_read_is_reported_and_the_steps_are_kept(tmp_path: Path) -> None:
     path = built().write(tmp_path / "recording")
     (path / "manifest.json").write_text('{"format_version": 1, "steptime":')
     (process_folder(path) / "process.json").write_text("[]")
@@ -148,7 +148,7 @@ def test_a_manifest_or_process_that_cannot_be_read_is_said_and_the_steps_are_kep
 
 
 def test_a_trace_is_found_compressed_and_never_outside_of_its_folder(tmp_path: Path) -> None:
-    times = {"begin": 1, "end": 2, "steps": 1, "stacks": False, "epoch_ns": 1, "monotonic_ns": 1}
+    times = {"start": 1, "end": 2, "steps": 1, "stacks": False, "epoch_ns": 1, "monotonic_ns": 1}
     job = built()
     for number, name in enumerate(
         ("trace-1.json", "trace-2.json", "../../manifest.json", "/etc/passwd", "a\0b", "a" * 300)
@@ -164,12 +164,12 @@ def test_a_trace_is_found_compressed_and_never_outside_of_its_folder(tmp_path: P
 def test_of_two_windows_that_were_written_over_one_another_the_last_is_meant(tmp_path: Path) -> None:
     """As where a job evaluates for long before it trains: what ends its steps changes, and the windows begin again."""
     job = built()
-    for begin in (1, 5):
-        times = {"begin": begin, "end": begin + 1, "steps": 1, "stacks": False, "epoch_ns": 1, "monotonic_ns": 1}
+    for start in (1, 5):
+        times = {"start": start, "end": start + 1, "steps": 1, "stacks": False, "epoch_ns": 1, "monotonic_ns": 1}
         job.fact("trace", number=3, path="trace-3.json", **times)
     path = job.write(tmp_path / "recording")
     (process_folder(path) / "trace-3.json").write_bytes(b"")
-    assert [trace.begin for trace in load(path).processes[0].traces] == [5]
+    assert [trace.start for trace in load(path).processes[0].traces] == [5]
 
 
 def test_processes_are_sorted_by_rank(tmp_path: Path) -> None:
@@ -189,7 +189,7 @@ def refused(path: Path) -> str:
     return caught.value.slug
 
 
-def test_who_the_processes_are_is_told_without_reading_what_they_did(tmp_path: Path) -> None:
+def test_who_the_processes_are_is_reported_without_reading_what_they_did(tmp_path: Path) -> None:
     path = built().write(tmp_path / "recording")
     (process_folder(path) / "journal.bin").unlink()
     other = path / "process-18"
@@ -262,8 +262,8 @@ records = st.lists(
 @given(records)
 def test_what_is_written_is_what_is_loaded(drawn: list[tuple[int, int, int, int, int, int]]) -> None:
     data = b"".join(
-        RECORD.pack(kind, flags, thread, identity, START + begin, START + begin + length)
-        for kind, flags, thread, identity, begin, length in drawn
+        RECORD.pack(kind, flags, thread, identity, START + start, START + start + length)
+        for kind, flags, thread, identity, start, length in drawn
     )
     decoded = decode([data], None)
     assert (decoded.torn, decoded.senseless) == (0, 0)
@@ -279,14 +279,14 @@ def test_what_is_written_is_what_is_loaded(drawn: list[tuple[int, int, int, int,
 @given(records)
 def test_any_records_are_laid_out(tmp_path_factory: pytest.TempPathFactory, drawn: list[tuple[int, ...]]) -> None:
     job = JournalBuilder()
-    for kind, flags, thread, identity, begin, length in drawn:
+    for kind, flags, thread, identity, start, length in drawn:
         job.thread = thread
-        job.record(Kind(kind), START + begin * MS, START + (begin + length) * MS, identity, flags)
+        job.record(Kind(kind), START + start * MS, START + (start + length) * MS, identity, flags)
     process = job.process(tmp_path_factory.mktemp("any") / "recording")
     steps = lay_out(process).steps
     assert np.array_equal(steps.phases.sum(axis=1), steps.duration)
     assert (steps.phases >= 0).all()
-    assert (steps.end >= steps.begin).all()
+    assert (steps.end >= steps.start).all()
 
 
 def test_a_journal_of_a_million_records_is_laid_out_in_seconds(tmp_path: Path) -> None:
@@ -300,7 +300,7 @@ def test_a_journal_of_a_million_records_is_laid_out_in_seconds(tmp_path: Path) -
         flags=np.tile(table.flags, count),
         thread=np.tile(table.thread, count),
         identity=np.tile(table.identity, count),
-        begin=np.tile(table.begin, count) + shift,
+        start=np.tile(table.start, count) + shift,
         end=np.tile(table.end, count) + shift,
     )
     path = step.write(tmp_path / "recording")
@@ -313,13 +313,13 @@ def test_a_journal_of_a_million_records_is_laid_out_in_seconds(tmp_path: Path) -
 def test_a_clock_that_was_set_back_costs_no_records(tmp_path: Path) -> None:
     job = built()
     job.process_facts["process_started_epoch_ns"] = EPOCH + 3600 * 1000 * MS
-    assert len(job.process(tmp_path / "recording").intervals.begin) == 20
+    assert len(job.process(tmp_path / "recording").intervals.start) == 20
 
 
 def test_a_journal_with_a_hole_of_gigabytes_takes_no_room_in_memory(tmp_path: Path) -> None:
     recording = built().write(tmp_path / "recording")
     journal = process_folder(recording) / "journal.bin"
-    known = len(load(recording).processes[0].intervals.begin)
+    known = len(load(recording).processes[0].intervals.start)
     os.truncate(journal, 24 * 12_000_000)
     (process_folder(recording) / "loader.packed").write_bytes(pack(bytes(24 * 200_000)))
     tracemalloc.start()
@@ -328,6 +328,6 @@ def test_a_journal_with_a_hole_of_gigabytes_takes_no_room_in_memory(tmp_path: Pa
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert len(process.intervals.begin) == known
-    assert len(process.workers.begin) == 0
+    assert len(process.intervals.start) == known
+    assert len(process.workers.start) == 0
     assert peak < 64 << 20

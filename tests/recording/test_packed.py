@@ -87,7 +87,7 @@ def test_a_long_journal_is_a_third_of_its_size_and_says_the_same(recording: Path
     assert not plain.exists()
     assert packed.stat().st_size < size / 3
     after = load(recording)
-    for name in ("kind", "flags", "thread", "identity", "begin", "end"):
+    for name in ("kind", "flags", "thread", "identity", "start", "end"):
         assert (getattr(after.processes[0].intervals, name) == getattr(before.processes[0].intervals, name)).all()
     assert after.problems == ()
 
@@ -95,14 +95,14 @@ def test_a_long_journal_is_a_third_of_its_size_and_says_the_same(recording: Path
 def test_what_is_written_behind_a_packed_journal_counts_and_what_is_there_twice_counts_once(recording: Path) -> None:
     plain = recording / "process-17" / "journal.bin"
     records = plain.read_bytes()
-    count = len(load(recording).processes[0].intervals.begin)
+    count = len(load(recording).processes[0].intervals.start)
     pack_recording(recording)
     late = JournalBuilder()
     late.now += 3_000_000 * MS
     plain.write_bytes(b"".join(late.step(MS).records))
-    assert len(load(recording).processes[0].intervals.begin) == count + 1
+    assert len(load(recording).processes[0].intervals.start) == count + 1
     plain.write_bytes(records)
-    assert len(load(recording).processes[0].intervals.begin) == count
+    assert len(load(recording).processes[0].intervals.start) == count
 
 
 def test_the_journal_of_a_process_that_may_still_write_stays(recording: Path) -> None:
@@ -135,7 +135,7 @@ def test_a_packed_journal_that_was_cut_is_read_as_far_as_it_goes(tmp_path: Path)
     packed = recording / "process-17" / "journal.packed"
     packed.write_bytes(packed.read_bytes()[:-5])
     found = load(recording)
-    assert len(found.processes[0].intervals.begin) == BLOCK
+    assert len(found.processes[0].intervals.start) == BLOCK
     assert found.problems == ("process-17/journal.packed is damaged: only its beginning was read.",)
 
 

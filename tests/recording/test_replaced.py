@@ -8,12 +8,12 @@ import pytest
 
 from steptime.recording import inventory
 from steptime.recording.inventory import set_aside, take_place
-from steptime.recording.manifest import begin_manifest
+from steptime.recording.manifest import start_manifest
 
 
 def recording(folder: Path, word: str, *, steps: bool = True) -> Path:
     folder.mkdir(parents=True)
-    begin_manifest(folder, (word,), {})
+    start_manifest(folder, (word,), {})
     if steps:
         (folder / "process-1").mkdir()
         (folder / "process-1" / "process.json").write_text("{}")

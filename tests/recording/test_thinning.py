@@ -61,17 +61,17 @@ def test_half_an_hour_at_fifty_steps_a_second_fits_and_counts_every_step(tmp_pat
     assert len(steps.end) + timeline.left_out == 90_000
     assert timeline.left_out > 50_000
     assert steps.steady.sum() > 300, "some of every minute"
-    assert np.diff(steps.begin[steps.steady]).max() < 2 * MINUTE
+    assert np.diff(steps.start[steps.steady]).max() < 2 * MINUTE
     assert abs(steps.duration[steps.steady].mean() - STEP) < 0.01 * STEP
-    whole = sum(segment.end - segment.begin for segment in timeline.segments if segment.kind is SegmentKind.THINNED)
-    assert int(steps.duration.sum()) + whole == steps.end[-1] - steps.begin[0]
+    whole = sum(segment.end - segment.start for segment in timeline.segments if segment.kind is SegmentKind.THINNED)
+    assert int(steps.duration.sum()) + whole == steps.end[-1] - steps.start[0]
 
 
 def test_slow_steps_are_kept_and_do_not_weigh_in_the_mean(tmp_path: Path) -> None:
     timeline, _ = thinned(job(60_000, slow_every=1500), tmp_path)
     steps = timeline.steps
     slow = steps.duration > 3 * STEP
-    gaps = steps.duration + 0 < steps.end - steps.begin
+    gaps = steps.duration + 0 < steps.end - steps.start
     assert (slow & ~gaps).sum() >= 30, "of 40"
     assert steps.duration[steps.steady].mean() == pytest.approx(STEP + 180 * MS / 1500, rel=0.02)
 
@@ -87,7 +87,7 @@ def test_evaluations_and_checkpoints_stay(tmp_path: Path) -> None:
     held = {kind: [s for s in timeline.segments if s.kind is kind] for kind in SegmentKind}
     assert len(held[SegmentKind.CHECKPOINT]) == 5
     assert len(held[SegmentKind.EVALUATION]) == 5
-    assert sum(s.end - s.begin for s in held[SegmentKind.EVALUATION]) == pytest.approx(5 * 200 * MS, rel=0.05)
+    assert sum(s.end - s.start for s in held[SegmentKind.EVALUATION]) == pytest.approx(5 * 200 * MS, rel=0.05)
     assert len(timeline.steps.end) + timeline.left_out == 60_000
 
 
@@ -111,22 +111,22 @@ def test_whatever_the_bytes_are_something_is_kept() -> None:
     assert thin(noise, noise).journal.startswith(MAGIC)
 
 
-def test_the_launcher_thins_beside_a_process_that_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_launcher_thins_alongside_a_process_that_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launcher, "LARGE", 4000 * RECORD.size)
     built = job(20_000)
     parts, built.records = built.records, []
     folder = built.write(tmp_path / "r")
     process = folder / "process-17"
     thinner, watched = JournalThinner(folder, lambda: [17]), GrowingRecording(folder)
-    for begin in range(0, len(parts), 8000):
+    for start in range(0, len(parts), 8000):
         with (process / "journal.bin").open("ab") as journal:
-            journal.write(b"".join(parts[begin : begin + 8000]))
+            journal.write(b"".join(parts[start : start + 8000]))
         watched.read()
         thinner.look()
         aside = process / f"journal{ASIDE}"
         if aside.exists():  # at any moment all is there, once
             timeline = lay_out(load(folder).processes[0])
-            assert len(timeline.steps.end) + timeline.left_out == min(begin + 8000, len(parts)) // 4
+            assert len(timeline.steps.end) + timeline.left_out == min(start + 8000, len(parts)) // 4
     thinner.look()
     assert (process / "journal.packed").stat().st_size < BYTES_PER_SECOND * 400 + 8 * 4000, "the first part is whole"
     timeline = lay_out(load(folder).processes[0])
@@ -155,8 +155,8 @@ def test_a_launcher_that_is_killed_between_packing_and_removing_loses_and_double
 def test_the_workers_records_are_kept_where_the_steps_are() -> None:
     built = job(100_000)
     for number in range(100_000):
-        begin = START + number * STEP
-        built.worker(Kind.FETCH, begin, begin + 15 * MS)
+        start = START + number * STEP
+        built.worker(Kind.FETCH, start, start + 15 * MS)
     loader = np.frombuffer(b"".join(built.worker_records), LAYOUT)
     kept = thin(records(built), loader)
     assert len(kept.journal) + len(kept.loader) <= BYTES_PER_SECOND * 2000

@@ -29,7 +29,7 @@ def category(name: str, milliseconds: float, recoverable: float | None = None) -
 
 @pytest.fixture
 def findings() -> tuple[Finding, ...]:
-    """Three with savings, a note, a doubt: more than a terminal has room for in full."""
+    """Three with savings, a note, a caveat: more than a terminal has room for in full."""
     long = "a sentence that is longer than the terminal is wide, because findings carry all of their numbers with them"
     return (
         Finding(
@@ -40,7 +40,7 @@ def findings() -> tuple[Finding, ...]:
         ),
         Finding("ST501", "optimizer-share", Weight.FINDING, "1 ms", "Use foreach.", about(1e6), "compute", LOOP),
         Finding("ST901", "slow-evaluation", Weight.NOTE, "evaluation takes 12 % of the run", "Evaluate less often."),
-        Finding("ST801", "background-load", Weight.DOUBT, "other programs use 1.1 of 2 CPUs", "Measure again."),
+        Finding("ST801", "background-load", Weight.CAVEAT, "other programs use 1.1 of 2 CPUs", "Measure again."),
     )
 
 

@@ -14,7 +14,7 @@ class Sheet:
     """A page that is open, and what the browser said about it."""
 
     page: Any
-    said: list[str] = field(default_factory=list)
+    message: list[str] = field(default_factory=list)
     requests: list[str] = field(default_factory=list)
 
     def words(self, locator: Any) -> str:
@@ -41,16 +41,16 @@ def opening(browser: Any, folder: Path) -> Iterator[Any]:
         contexts.append(context)
         sheet = Sheet(context.new_page())
         sheets.append(sheet)
-        sheet.page.on("console", lambda message: sheet.said.append(message.text))
-        sheet.page.on("pageerror", lambda error: sheet.said.append(str(error)))
-        sheet.page.on("dialog", lambda dialog: sheet.said.append(dialog.message))
+        sheet.page.on("console", lambda message: sheet.message.append(message.text))
+        sheet.page.on("pageerror", lambda error: sheet.message.append(str(error)))
+        sheet.page.on("dialog", lambda dialog: sheet.message.append(dialog.message))
         sheet.page.on("request", lambda request: sheet.requests.append(request.url))
         sheet.page.goto(file.as_uri())
         return sheet
 
     yield opened
     for sheet in sheets:
-        assert sheet.said == []
+        assert sheet.message == []
         assert [url for url in sheet.requests if not url.startswith(("file:", "data:,", "blob:"))] == []
         assert sum(url.startswith("file:") for url in sheet.requests) == 1
     for context in contexts:

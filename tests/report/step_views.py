@@ -9,14 +9,14 @@ from steptime.report.step_view import Detail, StepView
 
 @dataclass(frozen=True)
 class Seen:
-    """An event as it is drawn. row: of its track, from 0; begin, end: ns from the step view's time 0."""
+    """An event as it is drawn. row: of its track, from 0; start, end: ns from the step view's time 0."""
 
     track: str
     kind: str
     row: int
     name: str
     colour: str
-    begin: int
+    start: int
     end: int
     detail: Detail
 
@@ -32,10 +32,10 @@ def events_of(step_view: StepView) -> list[Seen]:
             time = 0
             for place in range(at, at + count):
                 assert place == at or gaps[place] >= 0, f"{track.name}, row {row} overlaps itself"
-                begin = time + gaps[place]
-                time = begin + durations[place]
+                start = time + gaps[place]
+                time = start + durations[place]
                 label = step_view.labels[labels[place]]
                 detail = step_view.details[details[place]]
-                found.append(Seen(track.name, track.kind, row, label.name, label.kind, begin, time, detail))
+                found.append(Seen(track.name, track.kind, row, label.name, label.kind, start, time, detail))
             at += count
     return found

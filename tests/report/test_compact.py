@@ -66,18 +66,18 @@ def test_it_follows_the_schema_and_is_small(name: str) -> None:
     assert len(compact.render(stored(name))) < 8192
 
 
-def test_the_largest_modules_are_told_as_far_as_there_is_room(report: Report) -> None:
+def test_the_largest_modules_are_reported_as_far_as_there_is_room(report: Report) -> None:
     modules = tuple(ModuleUse(f"Net.{'layer.' * 40}{n}", "Linear", 41, 1.0, 1e6 * n, 2e6 * n, 0.03) for n in range(90))
     process = replace(report.processes[0], case=replace(report.processes[0].case, modules=modules))
-    told = replace(report, processes=(process,))
-    found = document(told)
+    reported = replace(report, processes=(process,))
+    found = document(reported)
     assert found["modules"][0]["path"].endswith("89")
     assert found["modules"][0]["forward_ns"] == 89_000_000
     assert len(found["modules"]) + found["more_modules"] == 90
-    assert len(compact.render(told)) <= compact.LARGEST
+    assert len(compact.render(reported)) <= compact.LARGEST
 
 
-def test_it_says_what_a_person_is_shown(report: Report) -> None:
+def test_it_says_what_a_person_is_displayed(report: Report) -> None:
     found = document(report)
     assert (found["schema"], found["schema_version"]) == ("steptime-compact", 1)
     assert found["headline"] == report.processes[0].verdict.sentence

@@ -35,13 +35,13 @@ def test_without_the_jobs_command_the_category_is_read(exploding: Report) -> Non
     assert next_command("runs/a", nameless, process) == "steptime report runs/a -o report.md"
 
 
-def test_a_note_that_is_told_in_full_is_not_followed_by_the_page_of_a_doubt(report: Report) -> None:
+def test_a_note_that_is_reported_in_full_is_not_followed_by_the_page_of_a_doubt(report: Report) -> None:
     note = exploding_gradient.finding("The gradients have grown 500 times", "Clip them.", weight=Weight.NOTE)
-    doubt = replace(note, code="ST802", weight=Weight.DOUBT)
-    process = replace(report.processes[0], findings=(replace(note, code="ST702"), doubt))
+    caveat = replace(note, code="ST802", weight=Weight.CAVEAT)
+    process = replace(report.processes[0], findings=(replace(note, code="ST702"), caveat))
     nameless = replace(report.environment, command="")
     assert next_command("runs/a", nameless, process) == "steptime report runs/a -o report.md"
-    assert next_command("runs/a", nameless, replace(process, findings=(doubt,))) == "steptime explain ST802"
+    assert next_command("runs/a", nameless, replace(process, findings=(caveat,))) == "steptime explain ST802"
 
 
 def test_otherwise_it_is_what_has_the_most_savings(report: Report) -> None:
@@ -56,13 +56,15 @@ def test_a_note_whose_cost_only_a_trial_tells_is_tried(report: Report) -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "signal", "said"),
+    ("status", "signal", "message"),
     [(0, None, ""), (1, None, "ended with status 1"), (137, 9, "ended with signal 9"), (130, 2, ""), (None, None, "")],
 )
-def test_a_job_that_did_not_end_well_says_so(report: Report, status: int | None, signal: int | None, said: str) -> None:
+def test_a_job_that_did_not_end_well_says_so(
+    report: Report, status: int | None, signal: int | None, message: str
+) -> None:
     manifest = Manifest(1, "0.1.0", ("python", "dies.py"), "/job", "vm", 0, exit_status=status, ended_by_signal=signal)
     environment = replace(report.environment, facts=end_of(manifest))
-    assert environment.ended == said
+    assert environment.ended == message
     ended = replace(report, environment=environment)
     for document in (text.render(ended).splitlines()[0], markdown.render(ended), page.render(ended)):
-        assert (said in document) if said else ("ended with" not in document)
+        assert (message in document) if message else ("ended with" not in document)

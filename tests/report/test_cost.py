@@ -34,7 +34,7 @@ def cost(folder: Path, *, turns: int, slow_end: int = 0, levels: random.Random |
     levels: the machine is slower in some blocks than in others."""
     job = JournalBuilder()
     for block in range(2 * turns + 3 + (10 if slow_end else 0)):
-        begin = job.now
+        start = job.now
         level = round(levels.gauss(500, 100)) * US if levels is not None else 0
         watched = block < 3 or block % 2 == 0 or block > 2 * turns + 2
         for step in range(10):
@@ -45,7 +45,7 @@ def cost(folder: Path, *, turns: int, slow_end: int = 0, levels: random.Random |
             else:
                 job.wait(10 * MS + extra).record(Kind.BOUNDARY, job.now, job.now)
         if not watched:
-            job.record(Kind.UNWATCHED, begin, job.now)
+            job.record(Kind.UNWATCHED, start, job.now)
     job.span(Kind.PAUSE, 7 * MS)
     process = job.process(folder)
     return cost_of(process, lay_out_whole(process).timeline.steps)
@@ -87,13 +87,13 @@ def test_the_time_that_the_job_was_held_is_summed(tmp_path: Path) -> None:
     assert cost(tmp_path / "r", turns=0).pause_ns == 7 * MS
 
 
-def test_what_looking_closely_took_is_told_once_and_as_a_share_of_the_run() -> None:
+def test_what_looking_closely_took_is_reported_once_and_as_a_share_of_the_run() -> None:
     found = Cost(None, 27e3, 6, 300 * MS, 500 * MS, 186.0, 10, 1000 * MS, 7000 * MS)
     once = "1.50 s once, for 10 line-timed and 6 profiled steps (21 % of this 7 s run)"
     assert cost_text(found, 79.7e6) == f"about 27 µs/step always (< 0.1 %); {once}"
 
 
-def test_the_share_is_that_of_the_whole_job_and_what_lies_around_it_is_told_apart() -> None:
+def test_the_share_is_that_of_the_whole_job_and_what_lies_around_it_is_reported_apart() -> None:
     manifest = replace(MANIFEST, before_ns=200 * MS, job_ns=10_000 * MS, after_ns=300 * MS)
     found = Cost(
         None, 27e3, 6, 300 * MS, 500 * MS, 186.0, 10, 1000 * MS, manifest.job_ns, 0, 0.0, None, 200 * MS, 300 * MS
@@ -139,10 +139,10 @@ def test_steps_in_which_functions_are_looked_for_cost_what_they_took_longer(
 ) -> None:
     job = JournalBuilder()
     for number in range(30):
-        begin, slow = job.now, 5 * MS if first <= number < first + 2 else 0
+        start, slow = job.now, 5 * MS if first <= number < first + 2 else 0
         job.next(2 * MS).forward(3 * MS + slow).backward(4 * MS).step(1 * MS)
         if slow:
-            job.record(kind, begin, job.now)
+            job.record(kind, start, job.now)
     process = job.process(tmp_path)
     found = cost_of(process, lay_out_whole(process).timeline.steps)
     assert found.slowed_ns == pytest.approx(10 * MS, rel=0.2)
@@ -151,10 +151,10 @@ def test_steps_in_which_functions_are_looked_for_cost_what_they_took_longer(
 def test_a_slow_step_of_the_warm_up_is_not_all_our_doing(tmp_path: Path) -> None:
     job = JournalBuilder()
     for number in range(30):
-        begin = job.now
+        start = job.now
         job.next(2 * MS).forward(3 * MS if number else 300 * MS).backward(4 * MS).step(1 * MS)
         if not number:
-            job.record(Kind.DISCOVERY, begin, job.now)
+            job.record(Kind.DISCOVERY, start, job.now)
     process = job.process(tmp_path)
     found = cost_of(process, lay_out_whole(process).timeline.steps)
     assert found.slowed_ns == pytest.approx(10 * MS, rel=0.1)
@@ -175,20 +175,20 @@ def in_turns(*, starts: bool = False) -> JournalBuilder:
     when somebody watches again."""
     job = JournalBuilder()
     for block in range(11):
-        begin = job.now
+        start = job.now
         for _ in range(10):
             if block % 2:
                 job.wait(9 * MS).record(Kind.BOUNDARY, job.now, job.now)
             else:
                 job.next(2 * MS).forward(3 * MS).backward(4 * MS).step(1 * MS)
         if block % 2 and starts:
-            job.record(Kind.LOADER_START, begin + MS, job.now + MS // 100, identity=1)
+            job.record(Kind.LOADER_START, start + MS, job.now + MS // 100, identity=1)
         if block % 2:
-            job.record(Kind.UNWATCHED, begin, job.now)
+            job.record(Kind.UNWATCHED, start, job.now)
     return job
 
 
-def test_beside_other_load_no_difference_passes_for_our_cost(tmp_path: Path) -> None:
+def test_alongside_other_load_no_difference_passes_for_our_cost(tmp_path: Path) -> None:
     process = in_turns().process(tmp_path)
     steps = lay_out_whole(process).timeline.steps
     assert cost_of(process, steps).watch is not None
@@ -197,7 +197,7 @@ def test_beside_other_load_no_difference_passes_for_our_cost(tmp_path: Path) -> 
     assert cost_of(process, steps, None, busy).watch is None
 
 
-def test_epochs_that_begin_without_a_watch_do_not_pass_for_its_cost(tmp_path: Path) -> None:
+def test_epochs_that_start_without_a_watch_do_not_pass_for_its_cost(tmp_path: Path) -> None:
     process = in_turns(starts=True).process(tmp_path)
     steps = lay_out_whole(process).timeline.steps
     assert (steps.duration[~steps.watched] > 8 * MS).all()
@@ -209,11 +209,11 @@ def test_epochs_that_begin_without_a_watch_do_not_pass_for_its_cost(tmp_path: Pa
 def test_steps_that_were_looked_at_closely_cost_what_they_took_longer(tmp_path: Path) -> None:
     job = JournalBuilder()
     for number in range(20):
-        begin = job.now
+        start = job.now
         slow = 5 * MS if number in (10, 11) else 0
         job.next(2 * MS).forward(3 * MS + slow).backward(4 * MS).step(1 * MS)
         if slow:
-            job.record(Kind.PROFILED, begin, job.now)
+            job.record(Kind.PROFILED, start, job.now)
     process = job.process(tmp_path)
     found = cost_of(process, lay_out_whole(process).timeline.steps)
     assert found.profiled_steps == 2
@@ -221,7 +221,7 @@ def test_steps_that_were_looked_at_closely_cost_what_they_took_longer(tmp_path: 
     assert found.run_ns == pytest.approx(210 * MS, rel=0.1)
 
 
-def test_the_throughput_is_said_of_steady_steps_and_of_the_run(tmp_path: Path) -> None:
+def test_the_throughput_is_reported_of_steady_steps_and_of_the_run(tmp_path: Path) -> None:
     job = JournalBuilder()
     for number in range(30):
         job.next(2 * MS).forward(3 * MS).backward(4 * MS).step((1 if number < 20 else 11) * MS)
@@ -236,7 +236,7 @@ def test_the_throughput_is_said_of_steady_steps_and_of_the_run(tmp_path: Path) -
     assert "3,200 samples/s, 409,600 tokens/s in a steady step" in throughput_text(throughput_of(text, steps))
 
 
-def test_without_the_size_of_a_batch_no_throughput_is_said(tmp_path: Path) -> None:
+def test_without_the_size_of_a_batch_no_throughput_is_reported(tmp_path: Path) -> None:
     job = JournalBuilder()
     for _ in range(9):
         job.next(2 * MS).forward(3 * MS).backward(4 * MS).step(1 * MS)

@@ -11,12 +11,12 @@ from steptime.advice.evidence import (
     CategoryUse,
     GapUse,
     KernelUse,
-    LateRank,
     MachineUse,
     Prediction,
     RankUse,
     ReplayUse,
     RooflineUse,
+    Straggler,
 )
 from steptime.quantities import Estimate
 from steptime.report import markdown, text
@@ -64,11 +64,11 @@ def with_case(report: Report, case: Case) -> Report:
 
 
 def test_the_terminal_says_what_bounds_computing_and_what_was_reached(report: Report, traced: Case) -> None:
-    shown = text.render(with_case(report, traced))
-    assert "compute bound by memory 60 %, arithmetic 20 %, unmodelled 10 %, latency 10 %" in shown
-    assert "20.8 TFLOP/s, 7.0 % of the bfloat16 peak (312 TFLOP/s, datasheet)" in shown
-    assert "If:    input free: 12 % shorter (11 to 13 %)" in shown
-    assert len(shown.splitlines()) <= text.LINES
+    displayed = text.render(with_case(report, traced))
+    assert "compute bound by memory 60 %, arithmetic 20 %, unmodelled 10 %, latency 10 %" in displayed
+    assert "20.8 TFLOP/s, 7.0 % of the bfloat16 peak (312 TFLOP/s, datasheet)" in displayed
+    assert "If:    input free: 12 % shorter (11 to 13 %)" in displayed
+    assert len(displayed.splitlines()) <= text.LINES
 
 
 def test_a_sum_of_what_has_a_model_is_a_lower_bound_where_much_has_none(report: Report, traced: Case) -> None:
@@ -76,32 +76,32 @@ def test_a_sum_of_what_has_a_model_is_a_lower_bound_where_much_has_none(report: 
     assert "at least 20.8 TFLOP/s" in text.render(with_case(report, partly))
 
 
-def test_peaks_that_were_measured_are_said_to_be(report: Report, traced: Case) -> None:
+def test_peaks_that_were_measured_are_reported_to_be(report: Report, traced: Case) -> None:
     assert "312 TFLOP/s, measured" in text.render(
         with_case(report, replace(traced, machine=replace(A100, measured=True)))
     )
 
 
-def test_without_shapes_nothing_is_said_of_what_bounds_the_kernels(report: Report, traced: Case) -> None:
+def test_without_shapes_nothing_is_reported_of_what_bounds_the_kernels(report: Report, traced: Case) -> None:
     bare = replace(ROOFLINE, flops=0.0, bytes=0.0, modelled=0.0)
-    shown = text.render(with_case(report, replace(traced, roofline=bare)))
-    assert "no shapes in the trace" in shown
-    assert "FLOP/s" not in shown
+    displayed = text.render(with_case(report, replace(traced, roofline=bare)))
+    assert "no shapes in the trace" in displayed
+    assert "FLOP/s" not in displayed
 
 
-def test_a_prediction_that_may_be_nothing_is_not_shown(report: Report, traced: Case) -> None:
+def test_a_prediction_that_may_be_nothing_is_not_displayed(report: Report, traced: Case) -> None:
     assert "syncs free" not in text.render(with_case(report, traced))
     assert "syncs free" not in markdown.render(with_case(report, traced))
 
 
-def test_one_step_is_told_as_one(report: Report, traced: Case) -> None:
+def test_one_step_is_reported_as_one(report: Report, traced: Case) -> None:
     once = replace(traced.step, steady=1, total=1, duration=Estimate(96.2 * MS, 0, 192.4 * MS, 1))
-    shown = text.render(with_case(report, replace(traced, step=once)))
-    assert "Step 96.2 ms, one step\n" in shown
-    assert "±" not in shown
+    displayed = text.render(with_case(report, replace(traced, step=once)))
+    assert "Step 96.2 ms, one step\n" in displayed
+    assert "±" not in displayed
 
 
-def test_what_steps_were_found_by_is_said_unless_they_were_marked(report: Report, traced: Case) -> None:
+def test_what_steps_were_found_by_is_reported_unless_they_were_marked(report: Report, traced: Case) -> None:
     found = replace(traced.step, how="from one Optimizer.zero_grad to the next")
     marked = replace(traced.step, how="the profiler's own marks (ProfilerStep#)")
     assert "Steps: from one Optimizer.zero_grad to the next" in text.render(
@@ -119,17 +119,17 @@ def test_markdown_has_the_kernels_the_idle_time_and_the_path(report: Report, tra
     assert "| kernel | 60 ms | 67 % |" in document
 
 
-def test_kernels_are_told_by_name_before_their_shapes(report: Report, traced: Case) -> None:
+def test_kernels_are_reported_by_name_before_their_shapes(report: Report, traced: Case) -> None:
     gemm = KernelUse("void gemm<64>", "aten::mm", 2.0, 5 * MS, "compute", "[[64, 64]]")
     relu = KernelUse("relu", "aten::relu", 9.0, 6 * MS, "memory")
     case = replace(traced, kernels=(relu, gemm, replace(gemm, duration=4 * MS, shapes="[[32, 32]]")))
-    shown = with_case(report, case)
-    assert "| gemm | aten::mm | 4 | 9 ms |" in markdown.render(shown)
-    shown_rows = {table.identity: [row[0].text for row in table.rows] for table in case_tables(case)}
-    assert shown_rows["kernel-names"] == ["gemm<64>", "relu"]
-    assert shown_rows["kernels"] == ["relu", "gemm<64>", "gemm<64>"]
-    assert 'id="kernel-names"' in page.render(shown)
-    assert "Kernels: gemm 9 ms, relu 6 ms a step" in text.render(shown)
+    displayed = with_case(report, case)
+    assert "| gemm | aten::mm | 4 | 9 ms |" in markdown.render(displayed)
+    displayed_rows = {table.identity: [row[0].text for row in table.rows] for table in case_tables(case)}
+    assert displayed_rows["kernel-names"] == ["gemm<64>", "relu"]
+    assert displayed_rows["kernels"] == ["relu", "gemm<64>", "gemm<64>"]
+    assert 'id="kernel-names"' in page.render(displayed)
+    assert "Kernels: gemm 9 ms, relu 6 ms a step" in text.render(displayed)
 
 
 def ranks_of(process: ProcessReport, count: int, late: int) -> tuple[ProcessReport, ...]:
@@ -137,14 +137,14 @@ def ranks_of(process: ProcessReport, count: int, late: int) -> tuple[ProcessRepo
         RankUse(rank, 96 * MS, 20 * MS, 1 * MS if rank == late else 19 * MS, 0.9 if rank == late else 0.0)
         for rank in range(count)
     )
-    straggler = LateRank((late,), "", 18 * MS, 0.9, "", 0.0, (), Estimate(18 * MS, 17 * MS, 19 * MS, 5))
-    case = replace(process.case, ranks=uses, lateness=straggler)
+    straggler = Straggler((late,), "", 18 * MS, 0.9, "", 0.0, (), Estimate(18 * MS, 17 * MS, 19 * MS, 5))
+    case = replace(process.case, ranks=uses, straggler=straggler)
     return tuple(
         replace(process, name=f"rank {rank}", rank=rank, case=replace(case, rank=rank)) for rank in range(count)
     )
 
 
-def test_the_late_rank_is_shown_first(report: Report) -> None:
+def test_the_late_rank_is_displayed_first(report: Report) -> None:
     composed = compose("traces", report.environment, ranks_of(report.processes[0], 4, late=2))
     assert composed.processes[0].rank == 2
     assert sorted(process.rank or 0 for process in composed.processes) == [0, 1, 2, 3]

@@ -37,7 +37,7 @@ def graph(tmp_path: Path) -> FlameGraph:
     return flame_of(step_context(trace, np.array([[0, 100 * US]])))
 
 
-def told(graph: FlameGraph, thread: int) -> dict[str, int]:
+def reported(graph: FlameGraph, thread: int) -> dict[str, int]:
     """ns of each stack itself."""
     parent, label, own = stacks_of(graph.threads[thread])
     paths: list[str] = []
@@ -47,7 +47,7 @@ def told(graph: FlameGraph, thread: int) -> dict[str, int]:
 
 
 def test_a_thread_sums_to_the_step_and_equal_stacks_are_one(graph: FlameGraph) -> None:
-    assert told(graph, 0) == {
+    assert reported(graph, 0) == {
         "": 50 * US,
         "/forward": 30 * US,
         "/forward/aten::mm": 12 * US,
@@ -56,7 +56,7 @@ def test_a_thread_sums_to_the_step_and_equal_stacks_are_one(graph: FlameGraph) -
 
 
 def test_kernels_stand_below_the_stack_that_launched_them(graph: FlameGraph) -> None:
-    assert told(graph, 1) == {"/forward/aten::mm/gemm": 65 * US}
+    assert reported(graph, 1) == {"/forward/aten::mm/gemm": 65 * US}
 
 
 def test_speedscope_gets_a_profile_for_each_thread(graph: FlameGraph, report: Report) -> None:
@@ -86,5 +86,5 @@ def test_the_name_gives_the_format() -> None:
 def test_no_box_is_wider_than_its_caller(graph: FlameGraph) -> None:
     for flame in flames(graph):
         for box in flame.boxes[1:]:
-            above = [each for each in flame.boxes if each.row == box.row - 1 and each.begin <= box.begin + 1e-9]
-            assert max(each.begin + each.width for each in above) >= box.begin + box.width - 1e-9
+            above = [each for each in flame.boxes if each.row == box.row - 1 and each.start <= box.start + 1e-9]
+            assert max(each.start + each.width for each in above) >= box.start + box.width - 1e-9

@@ -36,7 +36,7 @@ def stored(kind: str) -> Report:
 
 
 @pytest.fixture(scope="module")
-def shown(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+def displayed(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """shown(kind): the page of a stored report, opened once for all that is asked of it. Each test leaves its folds
     and its timeline in a state that the others bear."""
     with opening(browser, tmp_path_factory.mktemp("shown")) as opened:
@@ -61,17 +61,19 @@ def test_every_stored_report_is_opened() -> None:
 
 
 @every_kind
-def test_the_first_screen_says_what_the_json_says(kind: str, shown: Any) -> None:
+def test_the_first_screen_says_what_the_json_says(kind: str, displayed: Any) -> None:
     report = stored(kind)
     process = report.processes[0]
     step = process.case.step.duration.value
-    sheet = shown(kind)
+    sheet = displayed(kind)
     assert sheet.words(sheet.page.locator("#headline")) == process.verdict.sentence
     assert format_duration(step) in sheet.words(sheet.page.locator("#waterfall .measured"))
-    told = [row.split("\n") for row in sheet.all_words(sheet.page.locator("#waterfall .row:not(.measured):not(.axis)"))]
+    reported = [
+        row.split("\n") for row in sheet.all_words(sheet.page.locator("#waterfall .row:not(.measured):not(.axis)"))
+    ]
     for use in process.case.categories:
         if use.duration.value >= LEAST_SHARE * step:
-            cells = next(cells for cells in told if cells[0].strip() == use.name)
+            cells = next(cells for cells in reported if cells[0].strip() == use.name)
             assert format_duration(use.duration.value) in " ".join(cells)
     findings = sheet.page.locator("article.finding")
     assert findings.count() == len(process.findings)
@@ -83,9 +85,9 @@ def test_the_first_screen_says_what_the_json_says(kind: str, shown: Any) -> None
 
 
 @every_kind
-def test_tables_have_the_jsons_rows(kind: str, shown: Any) -> None:
+def test_tables_have_the_jsons_rows(kind: str, displayed: Any) -> None:
     process = stored(kind).processes[0]
-    sheet = shown(kind)
+    sheet = displayed(kind)
     tables = {"kernels": process.case.kernels, "operators": process.case.operators, "gaps": process.case.gaps,
               "lines": process.case.lines}  # fmt: skip
     for table, uses in tables.items():
@@ -93,8 +95,8 @@ def test_tables_have_the_jsons_rows(kind: str, shown: Any) -> None:
 
 
 @every_kind
-def test_folds_open_by_mouse_and_by_keys(kind: str, shown: Any) -> None:
-    sheet = shown(kind)
+def test_folds_open_by_mouse_and_by_keys(kind: str, displayed: Any) -> None:
+    sheet = displayed(kind)
     folds = sheet.page.locator("details")
     for number in range(folds.count()):
         summary = folds.nth(number).locator("summary")
@@ -108,16 +110,16 @@ def test_folds_open_by_mouse_and_by_keys(kind: str, shown: Any) -> None:
 
 
 @every_kind
-def test_the_timeline_zooms_by_mouse_and_by_keys(kind: str, shown: Any) -> None:
+def test_the_timeline_zooms_by_mouse_and_by_keys(kind: str, displayed: Any) -> None:
     step_view = stored(kind).processes[0].step_view
-    sheet = shown(kind)
+    sheet = displayed(kind)
     assert (sheet.page.locator("#lanes-canvas").count() == 1) == (step_view is not None and step_view.events > 0)
     if step_view is None or not step_view.events:
         return
     sheet.page.locator("#lanes-canvas").scroll_into_view_if_needed()
     sheet.page.wait_for_selector("#lanes-canvas[data-begin]")
     whole = in_view(sheet)
-    assert whole[1] - whole[0] >= step_view.end - step_view.begin
+    assert whole[1] - whole[0] >= step_view.end - step_view.start
     box = sheet.page.locator("#lanes-canvas").bounding_box()
     sheet.page.mouse.move(box["x"] + 0.5 * box["width"], box["y"] + 60)
     sheet.page.keyboard.down("Control")
@@ -135,23 +137,23 @@ def test_the_timeline_zooms_by_mouse_and_by_keys(kind: str, shown: Any) -> None:
 
 
 @every_kind
-def test_a_step_tells_its_duration(kind: str, shown: Any) -> None:
+def test_a_step_tells_its_duration(kind: str, displayed: Any) -> None:
     process = stored(kind).processes[0]
-    sheet = shown(kind)
+    sheet = displayed(kind)
     sheet.page.locator("#series").focus()
     sheet.page.keyboard.press("End")
     last = len(process.step_ns) - 1
     words = re.match(r"Step (\d+): ([\d.]+) (\w+)", sheet.words(sheet.page.locator("#chosen")))
     assert words is not None
-    told = float(words[2]) * {"ns": 1, "µs": 1e3, "ms": 1e6, "s": 1e9}[words[3]]
+    reported = float(words[2]) * {"ns": 1, "µs": 1e3, "ms": 1e6, "s": 1e9}[words[3]]
     assert int(words[1]) == last + 1, "the first step is 1"
-    assert told == pytest.approx(process.step_ns[last], rel=1e-3), "four digits"
+    assert reported == pytest.approx(process.step_ns[last], rel=1e-3), "four digits"
 
 
 @every_kind
 @pytest.mark.parametrize("width", [400, 1440])
-def test_nothing_is_wider_than_the_window(kind: str, width: int, shown: Any) -> None:
-    sheet = shown(kind)
+def test_nothing_is_wider_than_the_window(kind: str, width: int, displayed: Any) -> None:
+    sheet = displayed(kind)
     sheet.page.set_viewport_size({"width": width, "height": 900})
     sheet.page.evaluate("document.querySelectorAll('.part').forEach((part) => part.scrollIntoView())")
     seen = sheet.page.evaluate("document.documentElement.scrollWidth")
@@ -164,10 +166,10 @@ def test_a_page_of_it_is_small(kind: str) -> None:
     assert len(page.render(stored(kind)).encode()) <= page.LARGEST
 
 
-def test_trials_are_told_with_their_intervals(shown: Any) -> None:
+def test_trials_are_reported_with_their_intervals(displayed: Any) -> None:
     report = stored("trials")
     assert report.trials is not None
-    sheet = shown("trials")
+    sheet = displayed("trials")
     words = sheet.page.locator("#trials .forest").text_content()
     for variant in report.trials.variants:
         if variant.speed is not None:
@@ -175,25 +177,25 @@ def test_trials_are_told_with_their_intervals(shown: Any) -> None:
     assert sheet.page.locator("#trials [class^=curve][points]").count() >= 1
 
 
-def test_memory_is_told_by_owner(shown: Any) -> None:
+def test_memory_is_reported_by_owner(displayed: Any) -> None:
     found = stored("memory").processes[0].memory_by_owner
     assert found is not None
-    sheet = shown("memory")
+    sheet = displayed("memory")
     legend = sheet.page.locator("#owners .legend").text_content()
     for name, sizes in zip(found.owners, found.bytes, strict=True):
         assert f"{name} {format_bytes(sizes[found.peak])}" in " ".join(legend.split())
     assert sheet.page.locator("#memory .peak-line").count() == 1
 
 
-def test_ranks_stand_beside_one_another(shown: Any) -> None:
+def test_ranks_stand_alongside_one_another(displayed: Any) -> None:
     report = stored("ranks")
     assert report.ranks is not None
-    sheet = shown("ranks")
+    sheet = displayed("ranks")
     assert sheet.page.locator("#ranks .heat").first.locator("tbody tr").count() == len(report.processes)
 
 
-def test_strangers_strings_are_text(shown: Any) -> None:
-    sheet = shown("hostile")
+def test_strangers_strings_are_text(displayed: Any) -> None:
+    sheet = displayed("hostile")
     assert sheet.page.locator("h1").inner_text() == HOSTILE[0]
     assert sheet.page.locator("img").count() == 0
     assert not sheet.page.title().startswith("taken")

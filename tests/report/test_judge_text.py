@@ -56,7 +56,7 @@ def test_each_verdict_has_one_word_in_every_output(verdict: TrialVerdict, word: 
     assert as_document(results)["candidates"][0]["verdict"] == word
 
 
-def test_what_may_be_slower_is_not_said_to_make_no_difference() -> None:
+def test_what_may_be_slower_is_not_reported_to_make_no_difference() -> None:
     wide = judged(TrialVerdict.NO_EFFECT, speed=Estimate(0.76, 0.56, 1.03, 3, "1"))
     assert as_document(wide)["candidates"][0]["verdict"] == "not faster"
     narrow = judged(TrialVerdict.NO_EFFECT, speed=Estimate(1.0, 0.98, 1.02, 3, "1"))
@@ -78,9 +78,9 @@ def power(results: Results) -> float:
 
 
 def test_the_power_says_which_loss_would_have_been_seen() -> None:
-    said = power_of(paired(run("diff-1", 0, 1.0)))
-    assert "after 40 steps" in said
-    assert "band of 4 seeds" in said
+    message = power_of(paired(run("diff-1", 0, 1.0)))
+    assert "after 40 steps" in message
+    assert "band of 4 seeds" in message
     assert power_of(paired()) == "", "no losses of the candidate were seen"
     assert power_of(paired(run("diff-1", 0, 2.0), agreement=Agreement.APART)) == ""
 
@@ -114,7 +114,7 @@ def test_what_is_undecided_says_how_long_it_would_take() -> None:
     assert seconds_to_decide(FASTER, RESULTS) is None
 
 
-def test_a_labs_batch_sizes_are_told_to_programs_with_their_items_a_second() -> None:
+def test_a_labs_batch_sizes_are_reported_to_programs_with_their_items_a_second() -> None:
     larger = replace(
         FASTER, variant=batch_variant(64), verdict=TrialVerdict.SLOWER, speed=Estimate(0.8, 0.7, 0.9, 2, "1")
     )

@@ -74,7 +74,7 @@ def test_without_samples_there_is_no_picture() -> None:
 def test_the_page_shows_the_curves_with_their_means(report: Report) -> None:
     found = machine_over_time(samples(4, pressure=99.0), (), CASE, 5 * SECOND)
     process = replace(report.processes[0], machine_over_time=found)
-    shown = page.render(replace(report, processes=(process,)))
-    assert "The machine over time" in shown
-    assert "waiting for a CPU <b>99 %</b>" in shown
+    displayed = page.render(replace(report, processes=(process,)))
+    assert "The machine over time" in displayed
+    assert "waiting for a CPU <b>99 %</b>" in displayed
     assert "The machine over time" not in page.render(report)

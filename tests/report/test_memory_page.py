@@ -27,9 +27,9 @@ def test_owners_are_on_the_page_with_their_bytes(snapshot: MemoryReport, open_te
     rows = sheet.page.locator("#owners-0 tbody tr")
     entries = snapshot.devices[0].account.entries
     assert rows.count() == len(entries)
-    told = sheet.all_words(rows)
+    reported = sheet.all_words(rows)
     for owner, size in entries:
-        assert any(LABELS[owner] in row and format_bytes(size) in row for row in told)
+        assert any(LABELS[owner] in row and format_bytes(size) in row for row in reported)
     assert sheet.page.locator("#memory polygon").count() > 1
     assert sheet.page.locator("#memory .peak-line").count() == 1
 

@@ -14,7 +14,7 @@ import pytest
 from report.report_variants import HOSTILE, of_kernels, with_hostile_strings
 
 from steptime.advice.engine import all_rules
-from steptime.advice.evidence import Case, KernelUse, LateRank, RankUse
+from steptime.advice.evidence import Case, KernelUse, RankUse, Straggler
 from steptime.diagnosis import diagnose_paths
 from steptime.quantities import Estimate
 from steptime.report import json
@@ -143,48 +143,48 @@ def test_long_names_and_names_that_are_no_unicode_do_no_harm(report: Report) -> 
 def test_the_waterfall_falls_from_the_measured_step_to_the_floor(report: Report) -> None:
     fall = waterfall(report.processes[0].case)
     assert fall is not None
-    blocks = [(each.begin, each.begin + each.kept + each.recoverable) for each in fall.falls]
-    ends = [begin for begin, _ in blocks]
+    blocks = [(each.start, each.start + each.kept + each.recoverable) for each in fall.falls]
+    ends = [start for start, _ in blocks]
     assert [end for _, end in blocks] == pytest.approx([fall.measured, *ends[:-1]])
     assert ends[-1] == pytest.approx(0, abs=1e-9)
     wait = next(each for each in fall.falls if each.name == "input")
     assert (wait.kept, wait.duration, wait.saving) == (0, "68 ms", "68 ms")
     assert wait.recoverable / fall.measured == pytest.approx(68.0 / 96.2)
-    assert fall.floor_words == "28.2 ms"
-    assert sum(part.width for part in fall.floor) / fall.measured == pytest.approx(28.2 / 96.2)
+    assert fall.remainder_words == "28.2 ms"
+    assert sum(part.width for part in fall.remainder) / fall.measured == pytest.approx(28.2 / 96.2)
 
 
 def test_the_series_shows_every_step_and_what_it_was(report: Report) -> None:
     steps = (900_000_000, *[96_000_000] * 78, 140_000_000)
     process = replace(report.processes[0], step_ns=steps, steady=(False, *[True] * 78, False))
     process = replace(process, case=replace(process.case, step=replace(process.case.step, warm_up=1)))
-    shown = series(process)
-    assert shown is not None
-    kinds = [bar.kind for bar in shown.bars]
-    assert (*map(kinds.count, ("warm-up", "steady", "aside")), shown.cut) == (1, 78, 1, 2)
-    assert len(shown.bars) == len(steps)
-    assert (shown.bars[0].kind, shown.bars[0].cut, shown.bars[0].height) == ("warm-up", True, 100)
-    assert shown.bars[5].height / shown.mean == pytest.approx(96.0 / 96.2)
+    displayed = series(process)
+    assert displayed is not None
+    kinds = [bar.kind for bar in displayed.bars]
+    assert (*map(kinds.count, ("warm-up", "steady", "aside")), displayed.cut) == (1, 78, 1, 2)
+    assert len(displayed.bars) == len(steps)
+    assert (displayed.bars[0].kind, displayed.bars[0].cut, displayed.bars[0].height) == ("warm-up", True, 100)
+    assert displayed.bars[5].height / displayed.mean == pytest.approx(96.0 / 96.2)
 
 
 def test_steps_that_took_no_time_have_bars_without_a_height(report: Report) -> None:
     process = report.processes[0]
     nothing = replace(process.case.step.duration, value=0.0, low=0.0, high=0.0)
     case = replace(process.case, step=replace(process.case.step, duration=nothing))
-    shown = series(replace(process, case=case, step_ns=(0, 0, 0), steady=(True,) * 3))
-    assert shown is not None
-    assert [bar.height for bar in shown.bars] == [0, 0, 0]
+    displayed = series(replace(process, case=case, step_ns=(0, 0, 0), steady=(True,) * 3))
+    assert displayed is not None
+    assert [bar.height for bar in displayed.bars] == [0, 0, 0]
 
 
 def test_thousands_of_steps_share_bars_and_lose_no_slow_one(report: Report) -> None:
     steps = [1_000_000] * 10_000
     steps[7_777] = 1_200_000
     process = replace(report.processes[0], step_ns=tuple(steps), steady=(True,) * 10_000)
-    shown = series(process)
-    assert shown is not None
-    assert len(shown.bars) <= 400
-    assert [bar.slowest for bar in shown.bars if bar.peak > bar.height] == [7_777]
-    assert (shown.bars[0].first, shown.bars[-1].last) == (0, 9_999)
+    displayed = series(process)
+    assert displayed is not None
+    assert len(displayed.bars) <= 400
+    assert [bar.slowest for bar in displayed.bars if bar.peak > bar.height] == [7_777]
+    assert (displayed.bars[0].first, displayed.bars[-1].last) == (0, 9_999)
 
 
 def test_points_lie_where_their_figures_put_them(report: Report) -> None:
@@ -228,8 +228,8 @@ def test_several_ranks_make_a_heat_map_with_the_late_one_marked(report: Report) 
     ranks = tuple(
         RankUse(rank, 96e6, 40e6, 1e6 if rank == 3 else 30e6, 0.94 if rank == 3 else 0.02) for rank in range(4)
     )
-    straggler = LateRank((3,), "", 30e6, 0.94, "", 0.0, (), Estimate(29e6, 28e6, 30e6, 5))
-    case = replace(report.processes[0].case, ranks=ranks, lateness=straggler)
+    straggler = Straggler((3,), "", 30e6, 0.94, "", 0.0, (), Estimate(29e6, 28e6, 30e6, 5))
+    case = replace(report.processes[0].case, ranks=ranks, straggler=straggler)
     processes = tuple(
         replace(report.processes[0], name=f"rank {rank}", rank=rank, case=replace(case, rank=rank))
         for rank in (3, 0, 1, 2)
@@ -244,16 +244,18 @@ def test_several_ranks_make_a_heat_map_with_the_late_one_marked(report: Report) 
 
 def test_a_line_does_not_end_before_a_unit(report: Report) -> None:
     process = report.processes[0]
-    told = replace(process, verdict=replace(process.verdict, sentence="Computing: 8.5 ms of 10 s per step (4.5 %)."))
-    text = page.render(replace(report, processes=(told,)))
+    reported = replace(
+        process, verdict=replace(process.verdict, sentence="Computing: 8.5 ms of 10 s per step (4.5 %).")
+    )
+    text = page.render(replace(report, processes=(reported,)))
     assert "Computing: 8.5\u00a0ms of 10\u00a0s per step (4.5\u00a0%).</h1>" in text
 
 
-def test_what_the_headline_says_is_not_said_again(report: Report) -> None:
+def test_what_the_headline_says_is_not_reported_again(report: Report) -> None:
     process = report.processes[0]
-    said = process.findings[1].summary
-    told = replace(process, verdict=replace(process.verdict, sentence=f"{said}, at train.py:88."))
-    assert Elements(page.render(replace(report, processes=(told,)))).text.count(said) == 1
+    message = process.findings[1].summary
+    reported = replace(process, verdict=replace(process.verdict, sentence=f"{message}, at train.py:88."))
+    assert Elements(page.render(replace(report, processes=(reported,)))).text.count(message) == 1
 
 
 def test_a_case_with_nothing_but_a_step_makes_a_page(report: Report) -> None:

@@ -12,7 +12,7 @@ from report.timelines import MS, tried, with_timeline, with_trials
 
 from steptime.analysis.categories import Breakdown, Category
 from steptime.analysis.memory_samples import OverTime
-from steptime.analysis.stragglers.comparison import LateRank, LateSeries, RankComparison, RankRow
+from steptime.analysis.stragglers.comparison import RankComparison, RankRow, Straggler, StragglerSeries
 from steptime.analysis.timeline import Mode, Segment, SegmentKind, Steps, Timeline
 from steptime.quantities import Estimate
 from steptime.report.page import page
@@ -53,11 +53,11 @@ def breakdown_of(durations: list[int]) -> Breakdown:
     return Breakdown("cpu", wall, entries)
 
 
-def test_each_kind_of_step_is_told_apart() -> None:
+def test_each_kind_of_step_is_reported_apart() -> None:
     durations = [300] + [100] * 30
     durations[20] = 400
     known = steps(durations, warm_up=[0], disturbed=[3, 5, 6, 7], profiled=[3], off=[8], lined=[7])
-    segments = (Segment(SegmentKind.EVALUATION, int(known.begin[5]), int(known.begin[5]) + 50),)
+    segments = (Segment(SegmentKind.EVALUATION, int(known.start[5]), int(known.start[5]) + 50),)
     timeline = Timeline(Mode.OPTIMIZER, known, segments, (), "the first")
     found = series_of_process(timeline, breakdown_of([durations[at] for at in np.flatnonzero(known.steady)]))
     names = [found.names[kind] for kind in found.kinds]
@@ -133,33 +133,37 @@ def test_a_forest_keeps_its_distances(report: Report) -> None:
     assert forest(None) is None
 
 
-def test_the_page_of_a_trial_begins_with_what_it_came_to_and_what_to_do(report: Report) -> None:
-    shown = with_trials(report)
-    drawn = forest(shown.trials, None, 96.2 * MS)
+def test_the_page_of_a_trial_starts_with_what_it_came_to_and_what_to_do(report: Report) -> None:
+    displayed = with_trials(report)
+    drawn = forest(displayed.trials, None, 96.2 * MS)
     assert drawn is not None
-    told = (
+    reported = (
         "num_workers=2: pays, 2.00× (1.80–2.20)",
         "bfloat16: broke its promise, 1.30× (1.20–1.40)",
         "compile: failed",
     )
-    assert drawn.headline == f"{'; '.join(told)}."
+    assert drawn.headline == f"{'; '.join(reported)}."
     turns = "Step as it is: 100 ms, timed in turns with what was tried (96.2 ms in the recording)"
     assert drawn.summary.startswith(turns)
-    assert shown.trials is not None
-    assert shown.trials.next_command == "steptime try --resume runs/train-try", "the patch was not timed by itself"
+    assert displayed.trials is not None
+    assert displayed.trials.next_command == "steptime try --resume runs/train-try", "the patch was not timed by itself"
     alone = tried((2.0, 1.8, 2.2), "adopt", name=PATCH)
-    proved = replace(shown.trials, variants=(*shown.trials.variants, alone))
+    proved = replace(displayed.trials, variants=(*displayed.trials.variants, alone))
     assert proved.next_command == "git apply patch.diff"
     assert replace(proved, variants=(replace(alone, rounds=1),)).next_command == "steptime try --resume runs/train-try"
-    text = page.render(shown)
+    text = page.render(displayed)
     assert text.index("What was tried") < text.index("The job as it was recorded") < text.index('id="findings"')
 
 
 def test_a_judged_candidate_has_the_word_of_the_terminal(report: Report) -> None:
     trials = with_trials(report).trials
     assert trials is not None
-    said = {"label": "faster.patch", "proposal": "", "sentence": "Step 1 trains on other samples than the job as it is"}
-    changed = tried(None, "broke its promise", name="diff-1", kept=False, predicted=None, **said)
+    message = {
+        "label": "faster.patch",
+        "proposal": "",
+        "sentence": "Step 1 trains on other samples than the job as it is",
+    }
+    changed = tried(None, "broke its promise", name="diff-1", kept=False, predicted=None, **message)
     waiting = tried(None, "undecided", name="env", label="OMP_NUM_THREADS=2", proposal="", kept=None, predicted=None)
     judged = replace(trials, variants=(changed, waiting), step_ns=None, peak_bytes=None, apply="")
     drawn = forest(judged)
@@ -228,8 +232,8 @@ def test_a_trial_becomes_its_report() -> None:
     assert [(curve.name, curve.seed, curve.losses) for curve in found.curves] == [
         ("baseline", 0, (1.0, 0.5)), ("baseline", 1, (1.1, 0.6)), ("RM101", 0, (None, 0.5)),
     ]  # fmt: skip
-    (told,) = found.variants
-    assert (told.kept, told.verdict, told.speed) == (False, "broke its promise", speed)
+    (reported,) = found.variants
+    assert (reported.kept, reported.verdict, reported.speed) == (False, "broke its promise", speed)
 
 
 def ranks(count: int) -> RankComparison:
@@ -237,9 +241,9 @@ def ranks(count: int) -> RankComparison:
                          1.0 * MS if rank == 2 else 30.0 * MS, 0.9 if rank == 2 else 0.02)
                  for rank in range(count))  # fmt: skip
     gain = Estimate(25.0 * MS, 20.0 * MS, 30.0 * MS, 5)
-    late = LateRank((2,), "b", 30.0 * MS, 0.9, "input", 28.0 * MS, (("input", 28.0 * MS),), gain, since=40)
+    late = Straggler((2,), "b", 30.0 * MS, 0.9, "input", 28.0 * MS, (("input", 28.0 * MS),), gain, since=40)
     behind = tuple(tuple(10.0 * MS if rank == 2 and at >= 15 else 0.0 for at in range(30)) for rank in range(count))
-    series = LateSeries(1, tuple(range(30)), tuple(range(count)), behind)
+    series = StragglerSeries(1, tuple(range(30)), tuple(range(count)), behind)
     return RankComparison(("compute", "copy", "communication"), rows, late=late, series=series)
 
 
@@ -249,14 +253,14 @@ def test_the_late_rank_is_marked_among_all(report: Report) -> None:
     assert [row.late for row in drawn.rows] == [False, False, True, False]
     assert drawn.categories == ("compute", "communication"), "what nobody spent is no column"
     assert drawn.sentence.startswith("Rank 2 is late since step 41: the others wait 30 ms a step, 90 %")
-    assert drawn.lateness is not None
-    fields = BLOCK.findall(drawn.lateness.shades[-1].path)
+    assert drawn.straggler is not None
+    fields = BLOCK.findall(drawn.straggler.shades[-1].path)
     assert len(fields) == 15
     assert {float(field[0]) >= 499 for field in fields} == {True}, "the second half of the steps"
-    assert drawn.lateness.longest == "10 ms"
+    assert drawn.straggler.longest == "10 ms"
 
 
-def test_of_a_thousand_ranks_the_slowest_and_the_late_are_shown(report: Report) -> None:
+def test_of_a_thousand_ranks_the_slowest_and_the_late_are_displayed(report: Report) -> None:
     known = ranks(1000)
     slow = tuple(replace(row, step=row.step + (row.rank % 300) * MS) for row in known.rows)
     drawn = heat_map(replace(report, ranks=replace(known, rows=slow)))
@@ -289,5 +293,5 @@ def test_from_before_to_after_every_category_moves_the_step() -> None:
     ]  # fmt: skip
     assert drawn.rows[2].words == "+9 ms", "what the rows leave open"
     scale = drawn.before / 100
-    assert drawn.rows[0].begin == pytest.approx(60 * scale)
+    assert drawn.rows[0].start == pytest.approx(60 * scale)
     assert drawn.after == pytest.approx(70 * scale)

@@ -33,18 +33,18 @@ def test_all_three_pictures_are_there_with_their_numbers() -> None:
     report = of_kernels(stored("quiet-1"))
     process = report.processes[0]
     root = parsed(report)
-    told = words(root)
+    reported = words(root)
     fall, every, roof = waterfall(process.case), series(process), roofline_chart(process.case)
     assert fall is not None
     assert every is not None
     assert roof is not None
     for each in fall.falls:
-        assert {each.name, each.duration, each.share} <= set(told)
-    assert fall.duration in told
-    assert any(every.mean_words in text for text in told)
+        assert {each.name, each.duration, each.share} <= set(reported)
+    assert fall.duration in reported
+    assert any(every.mean_words in text for text in reported)
     marks = [path for path in root.iter(f"{NAMESPACE}path") if path.get("fill-opacity") == "0.6"]
     assert len(marks) == len(roof.points)
-    assert process.verdict.sentence in " ".join(told)
+    assert process.verdict.sentence in " ".join(reported)
 
 
 def test_everything_lies_inside_the_image() -> None:

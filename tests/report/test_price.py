@@ -39,8 +39,8 @@ def test_steps_cost_what_their_gpus_cost_meanwhile() -> None:
 def test_a_price_on_the_command_line_is_in_every_output(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     recording, page, markdown = str(RECORDINGS / "dense"), tmp_path / "r.html", tmp_path / "r.md"
     assert main(["diagnose", recording, "--price", "2.5", "-o", str(page), "-o", str(markdown)]) == 0
-    told = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("Price: "))
-    assert "per 1,000 steps (1 GPU at $2.50 an hour)" in told
+    reported = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("Price: "))
+    assert "per 1,000 steps (1 GPU at $2.50 an hour)" in reported
     assert "$2.50 an hour" in page.read_text()
     assert "2.50 an hour" in markdown.read_text()
     assert main(["diagnose", recording, "--price", "2.5", "--json"]) == 0
@@ -49,7 +49,7 @@ def test_a_price_on_the_command_line_is_in_every_output(tmp_path: Path, capsys: 
     assert main(["diagnose", recording, "--price", "0"]) == 2
 
 
-def test_utilisation_by_the_datasheet_stands_beside_the_measured_peak() -> None:
+def test_utilisation_by_the_datasheet_stands_alongside_the_measured_peak() -> None:
     """A recording of an H100: 184 TFLOP/s in tf32, of 494 by NVIDIA's datasheet."""
     case, _ = case_and_findings(RECORDINGS / "dense")
     roofline = case.roofline

@@ -68,8 +68,10 @@ def test_a_saving_of_the_headline_is_that_of_the_page_and_of_the_tables(report: 
     process = report.processes[0]
     compute = next(use for use in process.case.categories if use.name == "compute")
     took = format_duration(compute.duration.value)
-    said = f"Of 96.2 ms per step: computing {took} (20 %, of which 7.77 s could be saved) and waiting for input 68 ms."
-    verdict = replace(process.verdict, sentence=said)
+    message = (
+        f"Of 96.2 ms per step: computing {took} (20 %, of which 7.77 s could be saved) and waiting for input 68 ms."
+    )
+    verdict = replace(process.verdict, sentence=message)
     found = violations(replace(report, processes=(replace(process, verdict=verdict),)))
     assert sum("does not save up to 7.77 s" in each for each in found) == 2
 

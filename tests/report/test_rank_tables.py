@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from steptime.analysis.stragglers.comparison import CollectiveRow, HostClock, LateRank, RankComparison, RankRow
+from steptime.analysis.stragglers.comparison import CollectiveRow, HostClock, RankComparison, RankRow, Straggler
 from steptime.quantities import Estimate
 from steptime.report.tables import Table, rank_tables
 
@@ -14,7 +14,9 @@ ROWS = tuple(
     for rank in range(40)
 )
 REDUCE = CollectiveRow("all_reduce", "dp", 64, 40, 4.0, 64 * 2**20, 2 * MS, 9 * MS, 8 * MS, 32e9, 63e9, 17, 0.9)
-LATE = LateRank((17,), "", 10 * MS, 0.9, "compute", 9 * MS, (("compute", 9 * MS),), Estimate(8 * MS, 7 * MS, 9 * MS, 5))
+LATE = Straggler(
+    (17,), "", 10 * MS, 0.9, "compute", 9 * MS, (("compute", 9 * MS),), Estimate(8 * MS, 7 * MS, 9 * MS, 5)
+)
 MANY = RankComparison(
     ("compute", "communication"), ROWS, (REDUCE,), LATE, clocks=(HostClock("b", -5_000_000, 40_000, 12),)
 )
@@ -34,11 +36,11 @@ def test_a_large_job_lists_the_ranks_that_wait_least_its_collectives_and_its_clo
 
 
 def test_a_collective_is_held_against_the_link_where_that_was_measured() -> None:
-    beside = replace(MANY, collectives=(replace(REDUCE, link_share=0.62),))
-    table = next(table for table in rank_tables(beside, 40) if table.title.startswith("Collectives"))
+    companions = replace(MANY, collectives=(replace(REDUCE, link_share=0.62),))
+    table = next(table for table in rank_tables(companions, 40) if table.title.startswith("Collectives"))
     assert texts(table)[0][[column.title for column in table.columns].index("of the link")] == "62 %"
 
 
-def test_a_job_that_is_told_rank_by_rank_has_no_list_and_a_single_rank_nothing() -> None:
+def test_a_job_that_is_reported_rank_by_rank_has_no_list_and_a_single_rank_nothing() -> None:
     assert [table.title for table in rank_tables(MANY, 40)] == ["Collectives over all ranks", "Clocks of hosts"]
     assert list(rank_tables(None, 1)) == []

@@ -53,17 +53,17 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def told(written: Path) -> Report:
+def reported(written: Path) -> Report:
     return json.read((written / "r.json").read_bytes(), "r.json")
 
 
-def test_nothing_is_printed_that_cannot_be(told: Report) -> None:
-    assert violations(told) == []
+def test_nothing_is_printed_that_cannot_be(reported: Report) -> None:
+    assert violations(reported) == []
 
 
-def test_the_screen_says_what_the_json_says(written: Path, told: Report, open_text: Any) -> None:
+def test_the_screen_says_what_the_json_says(written: Path, reported: Report, open_text: Any) -> None:
     sheet = open_text((written / "r.html").read_text(encoding="utf-8"))
-    process = told.processes[0]
+    process = reported.processes[0]
     assert sheet.words(sheet.page.locator("h1")) == process.verdict.sentence
     for use in process.case.categories:
         if use.duration.value < 0.001 * process.case.step.duration.value:
@@ -77,9 +77,9 @@ def test_the_screen_says_what_the_json_says(written: Path, told: Report, open_te
     assert sheet.words(sheet.page.locator("#chosen")).startswith(f"Step {len(process.step_ns)}: ")
 
 
-def test_the_page_carries_the_traces_and_memory_by_owner(written: Path, told: Report, open_text: Any) -> None:
+def test_the_page_carries_the_traces_and_memory_by_owner(written: Path, reported: Report, open_text: Any) -> None:
     sheet = open_text((written / "r.html").read_text(encoding="utf-8"))
-    process = told.processes[0]
+    process = reported.processes[0]
     assert process.traces
     assert process.memory_by_owner is not None
     assert "activations" in process.memory_by_owner.owners
@@ -90,15 +90,15 @@ def test_the_page_carries_the_traces_and_memory_by_owner(written: Path, told: Re
         assert Path(download.value.path()).read_bytes() == (written / trace.path).read_bytes()
 
 
-def test_the_profiled_step_is_a_timeline_with_its_worker(told: Report) -> None:
-    process = told.processes[0]
+def test_the_profiled_step_is_a_timeline_with_its_worker(reported: Report) -> None:
+    process = reported.processes[0]
     step_view = process.step_view
     assert step_view is not None
     assert process.series is not None
     assert process.series.names[process.series.kinds[step_view.step]] == "profiled"
     seen = events_of(step_view)
-    posted = sum(each.end - each.begin for each in seen if each.kind == "category")
-    assert posted == step_view.end - step_view.begin, "every nanosecond of the step"
+    posted = sum(each.end - each.start for each in seen if each.kind == "category")
+    assert posted == step_view.end - step_view.start, "every nanosecond of the step"
     phases = {each.name for each in seen if each.kind == "phase"}
     assert {"input", "forward", "backward", "optimizer"} <= phases
     worked = {each.name for each in seen if each.kind == "worker"}
@@ -107,8 +107,8 @@ def test_the_profiled_step_is_a_timeline_with_its_worker(told: Report) -> None:
     assert any(each.name.startswith("aten::") for each in seen if each.kind == "thread")
 
 
-def test_the_categories_of_a_steady_step_sum_to_its_duration(told: Report) -> None:
-    process = told.processes[0]
+def test_the_categories_of_a_steady_step_sum_to_its_duration(reported: Report) -> None:
+    process = reported.processes[0]
     series = process.series
     assert series is not None
     known = [step for step, steady in enumerate(process.steady) if steady]

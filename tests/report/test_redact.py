@@ -47,9 +47,9 @@ def leaky(report: Report) -> Report:
 
 @pytest.mark.parametrize("render", [page.render, markdown.render, json.render, text.render])
 def test_no_format_shows_a_source_line_or_a_path(leaky: Report, render: object) -> None:
-    shown = render(without_sources(leaky))  # type: ignore[operator]
+    displayed = render(without_sources(leaky))  # type: ignore[operator]
     for word in ("secret", "/home", "/ada", "/scratch", "models.py", "C:"):
-        assert word not in shown, word
+        assert word not in displayed, word
 
 
 def test_what_is_no_source_stays_as_it_was(leaky: Report) -> None:
@@ -71,14 +71,14 @@ def test_a_slash_makes_no_path(report: Report, sentence: str) -> None:
     assert without_sources(replace(report, problems=(sentence,))).problems == (sentence,)
 
 
-def test_a_trials_patch_and_what_the_job_said_go(report: Report) -> None:
+def test_a_trials_patch_and_what_the_job_reported_go(report: Report) -> None:
     known = with_trials(report).trials
     assert known is not None
     variants = tuple(replace(variant, sentence="Traceback: secret = hunter2()") for variant in known.variants)
-    told = replace(
+    reported = replace(
         known, variants=variants, diff="-secret = 1\n", folder="/home/ada/runs/t", command="python /home/ada/x.py"
     )
-    trials = without_sources(replace(report, trials=told)).trials
+    trials = without_sources(replace(report, trials=reported)).trials
     assert trials is not None
     assert trials.diff == ""
     assert [variant.sentence for variant in trials.variants if variant.verdict == "failed"] == [""]

@@ -35,16 +35,16 @@ def cut_of(trace: Trace) -> StepView:
 
 def two_steps() -> Events:
     events: Events = []
-    for number, begin in enumerate((0, 1000)):
+    for number, start in enumerate((0, 1000)):
         events += [
-            step(begin, begin + 1000, number + 3),
-            python(FRAME, begin, begin + 1000),
-            annotation("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", begin, begin + 400),
-            happened("cpu_op", "aten::mm", begin + 400, begin + 500, (1, MAIN), **{"Input Dims": [[8, 4], [4, 2]]}),
-            launch(number + 1, begin + 450, begin + 460),
-            kernel(number + 1, begin + 470, begin + 900 + 20 * number),
-            copy(number + 11, begin + 920 + 20 * number, begin + 960),
-            called("cudaMemcpyAsync", begin + 905, begin + 915, number + 11),
+            step(start, start + 1000, number + 3),
+            python(FRAME, start, start + 1000),
+            annotation("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", start, start + 400),
+            happened("cpu_op", "aten::mm", start + 400, start + 500, (1, MAIN), **{"Input Dims": [[8, 4], [4, 2]]}),
+            launch(number + 1, start + 450, start + 460),
+            kernel(number + 1, start + 470, start + 900 + 20 * number),
+            copy(number + 11, start + 920 + 20 * number, start + 960),
+            called("cudaMemcpyAsync", start + 905, start + 915, number + 11),
         ]
     return events
 
@@ -60,9 +60,9 @@ def test_the_category_of_the_step_is_its_breakdown(tmp_path: Path) -> None:
     row = looked.whole.entries[step_view.step]
     spent = dict.fromkeys((category.name.lower() for category in Category), 0)
     for each in of(events_of(step_view), kind="category"):
-        spent[each.name] += each.end - each.begin
+        spent[each.name] += each.end - each.start
     assert list(spent.values()) == row.tolist()
-    assert step_view.end - step_view.begin == row.sum()
+    assert step_view.end - step_view.start == row.sum()
 
 
 def test_idle_time_has_its_reason(tmp_path: Path) -> None:
@@ -90,11 +90,11 @@ def test_a_caller_is_above_what_it_calls(tmp_path: Path) -> None:
     assert rows[FRAME] < rows["aten::mm"]
 
 
-def test_the_step_in_the_middle_is_shown(tmp_path: Path) -> None:
-    events = [step(begin, end, number) for number, (begin, end) in enumerate([(0, 10), (10, 40), (40, 60), (60, 75)])]
+def test_the_step_in_the_middle_is_displayed(tmp_path: Path) -> None:
+    events = [step(start, end, number) for number, (start, end) in enumerate([(0, 10), (10, 40), (40, 60), (60, 75)])]
     events += [operator("aten::add", each["ts"] + 1, each["ts"] + 5) for each in events]
     step_view = cut_of(written(tmp_path / "t.json", events))
-    assert step_view.end - step_view.begin in (15_000, 20_000)
+    assert step_view.end - step_view.start in (15_000, 20_000)
     assert "of 4 steady steps" in step_view.how
 
 
@@ -106,12 +106,12 @@ def test_a_step_of_resnet_holds_its_kernels(shared_data: Path) -> None:
     step_view = step_view_of_trace(looked.steps, looked.numbers)
     seen = events_of(step_view)
     window = looked.later.windows[step_view.step - looked.case.step.warm_up]
-    ran = (trace.events.begin < window[1]) & (trace.events.end > window[0]) & (trace.events.stream == 7)
-    kernels = [each for each in of(seen, kind="stream") if each.end > step_view.begin and each.begin < step_view.end]
+    ran = (trace.events.start < window[1]) & (trace.events.end > window[0]) & (trace.events.stream == 7)
+    kernels = [each for each in of(seen, kind="stream") if each.end > step_view.start and each.start < step_view.end]
     device = np.isin(trace.events.event_kind, (4, 5, 6))
     assert len(kernels) == int((ran & device).sum()) > 1000
     assert step_view.left_out == 0
-    posted = sum(each.end - each.begin for each in of(seen, kind="category"))
+    posted = sum(each.end - each.start for each in of(seen, kind="category"))
     assert posted == window[1] - window[0]
 
 

@@ -25,7 +25,7 @@ def columns(pairs: list[Pair]) -> tuple[np.ndarray, np.ndarray]:
     return times[:, 0], times[:, 1]
 
 
-def test_a_call_lies_below_its_caller_and_the_next_one_beside_it() -> None:
+def test_a_call_lies_below_its_caller_and_the_next_one_alongside_it() -> None:
     rows = rows_of(*columns([(0, 10), (1, 4), (2, 3), (5, 9), (10, 12), (10, 11)]))
     assert rows.tolist() == [0, 1, 2, 1, 0, 1]
 
@@ -34,7 +34,7 @@ def test_kernels_that_overlap_on_a_stream_get_rows_of_their_own() -> None:
     assert rows_of(*columns([(0, 5), (4, 8), (5, 9)])).tolist() == [0, 1, 0]
 
 
-def test_what_lies_deeper_than_is_shown_is_not_laid_out() -> None:
+def test_what_lies_deeper_than_is_displayed_is_not_laid_out() -> None:
     deep = cutting.MOST_ROWS + 500
     rows = rows_of(*columns([(at, 10_000 - at) for at in range(deep)] + [(10_000, 10_001)]))
     assert rows.tolist() == [min(at, cutting.MOST_ROWS) for at in range(deep)] + [0]
@@ -44,18 +44,18 @@ def test_what_lies_deeper_than_is_shown_is_not_laid_out() -> None:
 
 @given(st.lists(st.tuples(st.integers(-50, 1000), st.integers(0, 300)), min_size=1, max_size=60))
 def test_what_is_laid_out_can_be_read_back(drawn: list[Pair]) -> None:
-    pairs = [(begin, begin + length) for begin, length in drawn]
+    pairs = [(start, start + length) for start, length in drawn]
     seen = events_of(assemble([strip(pairs)], (0, 1000), (10, 900), 3, "why"))
-    assert sorted((each.begin, each.end) for each in seen) == sorted(pairs)
-    assert {each.name: (each.begin, each.end) for each in seen} == {f"x{at}": pair for at, pair in enumerate(pairs)}
+    assert sorted((each.start, each.end) for each in seen) == sorted(pairs)
+    assert {each.name: (each.start, each.end) for each in seen} == {f"x{at}": pair for at, pair in enumerate(pairs)}
 
 
-def test_times_count_from_what_is_shown() -> None:
+def test_times_count_from_what_is_displayed() -> None:
     step_view = assemble([strip([(1_700_000_000_000_000_500, 1_700_000_000_000_000_900)])],
                        (1_700_000_000_000_000_000, 1_700_000_000_000_002_000),
                        (1_700_000_000_000_000_100, 1_700_000_000_000_002_000), 7, "why")  # fmt: skip
-    assert (step_view.step, step_view.length, step_view.begin, step_view.end) == (7, 2000, 100, 2000)
-    assert [(each.begin, each.end) for each in events_of(step_view)] == [(500, 900)]
+    assert (step_view.step, step_view.length, step_view.start, step_view.end) == (7, 2000, 100, 2000)
+    assert [(each.start, each.end) for each in events_of(step_view)] == [(500, 900)]
 
 
 def test_of_too_many_events_the_streams_and_the_longest_stay(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,7 +73,7 @@ def test_an_step_view_keeps_to_its_bytes(monkeypatch: pytest.MonkeyPatch) -> Non
     step_view = assemble([crowd], (0, 50_000), (0, 50_000), 0, "why")
     assert cutting._size(step_view) <= 20_000
     assert 0 < step_view.events == 5000 - step_view.left_out
-    assert min(each.end - each.begin for each in events_of(step_view)) == 7, "the longest"
+    assert min(each.end - each.start for each in events_of(step_view)) == 7, "the longest"
 
 
 def test_stacks_that_are_deeper_than_a_screen_end() -> None:

@@ -56,10 +56,10 @@ def test_the_largest_category_has_the_longest_bar_and_the_first_row(report: Repo
     assert not any(row.split()[0] == "copy" for row in rows), "0.2 % of the step is not worth a row"
 
 
-def test_the_shown_categories_sum_to_the_step(report: Report, case: Case) -> None:
+def test_the_displayed_categories_sum_to_the_step(report: Report, case: Case) -> None:
     many = tuple(replace(case.categories[0], name=f"account{number}") for number in range(9))
-    shown = render(with_process(report, case=replace(case, categories=many)))
-    assert "other" in shown, "what has no row of its own is summed up"
+    displayed = render(with_process(report, case=replace(case, categories=many)))
+    assert "other" in displayed, "what has no row of its own is summed up"
 
 
 def test_what_has_most_savings_gets_its_advice_first(report: Report, findings: tuple[Finding, ...]) -> None:
@@ -132,9 +132,9 @@ def test_a_terminal_without_unicode_gets_the_same_lines_in_ascii(report: Report)
 
 
 @pytest.mark.parametrize("ranks", [1, 8])
-def test_a_job_of_several_ranks_says_which_one_is_shown(report: Report, ranks: int) -> None:
-    shown = replace(report, environment=replace(report.environment, ranks=ranks))
-    assert ("pid 4242 of 8" in render(shown)) == (ranks == 8)
+def test_a_job_of_several_ranks_says_which_one_is_displayed(report: Report, ranks: int) -> None:
+    displayed = replace(report, environment=replace(report.environment, ranks=ranks))
+    assert ("pid 4242 of 8" in render(displayed)) == (ranks == 8)
 
 
 @pytest.mark.parametrize(
@@ -166,11 +166,13 @@ def test_steps_are_left_out_with_the_reason(report: Report) -> None:
     assert left_out_text(replace(process, case=case, series=None)) == "1 warm-up, 5 disturbed"
 
 
-def test_a_note_is_told_with_what_to_do_where_nothing_else_is(report: Report, findings: tuple[Finding, ...]) -> None:
-    shown = render(with_process(report, findings=findings[3:]))
-    assert "ST901 slow-evaluation" in shown
-    assert "  → Evaluate less often." in shown
-    assert "Note:" not in shown, "once is enough"
+def test_a_note_is_reported_with_what_to_do_where_nothing_else_is(
+    report: Report, findings: tuple[Finding, ...]
+) -> None:
+    displayed = render(with_process(report, findings=findings[3:]))
+    assert "ST901 slow-evaluation" in displayed
+    assert "  → Evaluate less often." in displayed
+    assert "Note:" not in displayed, "once is enough"
 
 
 @pytest.mark.parametrize("width", [80, 100])
@@ -202,10 +204,10 @@ def test_the_title_is_the_command_as_typed_and_shortened_in_its_middle_on_a_narr
     assert narrow.count("…") == 1
 
 
-def test_a_note_in_the_words_of_the_headline_is_not_said_again(report: Report) -> None:
+def test_a_note_in_the_words_of_the_headline_is_not_reported_again(report: Report) -> None:
     process = report.processes[0]
-    said = "338 of 4834 steps take 24.1 ms, left out here: the backward pass"
-    note = Finding("ST906", "outlier-steps", Weight.NOTE, said, "Look at them.")
-    verdict = replace(process.verdict, sentence=f"{process.verdict.sentence} {said}.")
+    message = "338 of 4834 steps take 24.1 ms, left out here: the backward pass"
+    note = Finding("ST906", "outlier-steps", Weight.NOTE, message, "Look at them.")
+    verdict = replace(process.verdict, sentence=f"{process.verdict.sentence} {message}.")
     whole = replace(report, processes=(replace(process, verdict=verdict, findings=(*process.findings, note)),))
-    assert render(whole).count(said) == 1
+    assert render(whole).count(message) == 1

@@ -83,15 +83,15 @@ def test_zoom_and_pan_by_mouse(report: Report, open_page: Any) -> None:
     sheet.page.mouse.wheel(0, -400)
     sheet.page.keyboard.up("Control")
     sheet.page.wait_for_function("Number(document.getElementById('lanes-canvas').dataset.begin) > 0")
-    begin, end = in_view(sheet)
-    assert end - begin < 60 * MS
-    assert abs((begin + end) / 2 - 50 * MS) < MS, "what is under the pointer stays there"
+    start, end = in_view(sheet)
+    assert end - start < 60 * MS
+    assert abs((start + end) / 2 - 50 * MS) < MS, "what is under the pointer stays there"
     sheet.page.mouse.down()
     sheet.page.mouse.move(box["x"] + 0.25 * box["width"], box["y"] + 60, steps=4)
     sheet.page.mouse.up()
     moved = in_view(sheet)
-    assert moved[0] - begin == pytest.approx(0.25 * (end - begin), rel=0.02)
-    assert moved[1] - moved[0] == pytest.approx(end - begin, abs=2)
+    assert moved[0] - start == pytest.approx(0.25 * (end - start), rel=0.02)
+    assert moved[1] - moved[0] == pytest.approx(end - start, abs=2)
     sheet.page.get_by_role("button", name="Whole step").click()
     assert in_view(sheet) == (0, 100 * MS)
 
@@ -111,16 +111,16 @@ def test_two_fingers_zoom_and_one_moves(report: Report, open_page: Any) -> None:
         fingers("touchMove", 0.5 - apart, 0.5 + apart)
     fingers("touchEnd", 0.1)
     fingers("touchEnd")
-    begin, end = in_view(sheet)
-    assert end - begin == pytest.approx(25 * MS, rel=0.05), "four times as far apart"
-    assert (begin + end) / 2 == pytest.approx(50 * MS, abs=MS), "what was between the fingers stays there"
+    start, end = in_view(sheet)
+    assert end - start == pytest.approx(25 * MS, rel=0.05), "four times as far apart"
+    assert (start + end) / 2 == pytest.approx(50 * MS, abs=MS), "what was between the fingers stays there"
     assert sheet.page.locator("#lanes-event").inner_text() == "", "to pinch is not to choose"
     fingers("touchStart", 0.7)
     for at in (0.6, 0.5, 0.45):
         fingers("touchMove", at)
     fingers("touchEnd")
     moved, _ = in_view(sheet)
-    assert moved - begin == pytest.approx(0.25 * (end - begin), rel=0.1)
+    assert moved - start == pytest.approx(0.25 * (end - start), rel=0.1)
     assert sheet.page.evaluate("visualViewport.scale") == 1, "the page stays as large as it was"
 
 
@@ -135,20 +135,20 @@ def test_the_wheel_alone_scrolls_the_page(report: Report, open_page: Any) -> Non
 def test_arrow_keys_go_from_event_to_event(report: Report, open_page: Any) -> None:
     sheet = open_page(with_timeline(report))
     timeline(sheet).focus()
-    told = sheet.page.locator("#lanes-event")
+    reported = sheet.page.locator("#lanes-event")
     sheet.page.keyboard.press("ArrowRight")
-    assert told.inner_text().startswith("input")
+    assert reported.inner_text().startswith("input")
     sheet.page.keyboard.press("ArrowRight")
-    assert told.inner_text().startswith("compute")
+    assert reported.inner_text().startswith("compute")
     sheet.page.keyboard.press("ArrowDown")
-    assert told.inner_text().startswith("gemm")
-    assert "once in this step, 40 ms in all" in told.inner_text()
+    assert reported.inner_text().startswith("gemm")
+    assert "once in this step, 40 ms in all" in reported.inner_text()
     sheet.page.keyboard.press("Enter")
-    begin, end = in_view(sheet)
-    assert 30 * MS < begin < 40 * MS
+    start, end = in_view(sheet)
+    assert 30 * MS < start < 40 * MS
     assert 80 * MS < end < 90 * MS
     sheet.page.keyboard.press("Escape")
-    assert told.inner_text() == ""
+    assert reported.inner_text() == ""
 
 
 def test_a_search_finds_names_operators_and_lines(report: Report, open_page: Any) -> None:
@@ -206,7 +206,7 @@ def test_perfettos_window_is_handed_the_step(report: Report, open_page: Any) -> 
     assert "Handed to Perfetto" in sheet.page.locator("#lanes-status").inner_text()
 
 
-def test_hostile_names_are_drawn_and_told_as_text(report: Report, open_page: Any) -> None:
+def test_hostile_names_are_drawn_and_reported_as_text(report: Report, open_page: Any) -> None:
     sheet = open_page(with_timeline(report, HOSTILE))
     canvas = timeline(sheet)
     box = canvas.bounding_box()
@@ -214,13 +214,13 @@ def test_hostile_names_are_drawn_and_told_as_text(report: Report, open_page: Any
     for _ in range(6):
         sheet.page.keyboard.press("ArrowDown")
     sheet.page.keyboard.press("ArrowDown")
-    told = sheet.page.locator("#lanes-event")
+    reported = sheet.page.locator("#lanes-event")
     for _ in range(len(HOSTILE)):
         sheet.page.keyboard.press("ArrowLeft")
-    assert HOSTILE[0] in told.inner_text()
+    assert HOSTILE[0] in reported.inner_text()
     seen = []
     for _ in HOSTILE:
-        seen.append(told.locator("b").inner_text())
+        seen.append(reported.locator("b").inner_text())
         sheet.page.keyboard.press("ArrowRight")
     assert [name for name in seen if "<script>" in name] == [HOSTILE[1]]
     assert any("\\u202e" in name for name in seen), "marks that turn text round are written out"

@@ -36,7 +36,7 @@ def results(*judgements: Judgement, patch: PatchResult | None = None) -> Results
     return Results(plan, runs, tuple((0, each) for each in judgements), patch)
 
 
-def test_what_a_patch_overrules_and_what_it_cannot_write_are_told_with_their_number() -> None:
+def test_what_a_patch_overrules_and_what_it_cannot_write_are_reported_with_their_number() -> None:
     replaced = ("train.py: num_workers=args.workers is 2 now",)
     text = render_trial(results(FASTER, patch=PatchResult("diff", (), ("one", "two", "three"), FASTER, replaced)))
     assert "\n    train.py: num_workers=args.workers is 2 now\n" in text
@@ -61,7 +61,7 @@ def test_a_speed_has_its_interval_and_the_patch_its_own() -> None:
     assert "this diff ran at 2.80× (2.60–3.00)" in text
 
 
-def test_a_prediction_stands_beside_what_was_measured_with_its_error() -> None:
+def test_a_prediction_stands_alongside_what_was_measured_with_its_error() -> None:
     near = replace(FASTER, variant=replace(VARIANT, predicted=Estimate(2.61, 2.0, 3.0, 4, "1")))
     far = replace(FASTER, variant=replace(VARIANT, name="RM2", predicted=Estimate(1.45, 1.0, 3.0, 4, "1")))
     text = render_trial(results(near, far, FASTER))
@@ -137,16 +137,16 @@ def test_a_lab_fits_and_reads_its_upper_bound() -> None:
 
 def test_a_row_of_a_lab_agrees_with_its_speed_up_or_says_what_is_compared() -> None:
     """The job as it is takes 100 ms, the variant 35 ms."""
-    said = "compared with the runs right before and after"
+    message = "compared with the runs right before and after"
     made = results(replace(FASTER, variant=lab_variants()[0]))
     text = render_lab(made, None, "x")
-    assert said not in text
+    assert message not in text
     uneven = replace(run(lab_variants()[0].name, 0), step_ns=(20_000_000,) * 19 + (320_000_000,))
     row = render_lab(replace(made, runs=(made.runs[0], uneven)), None, "x").splitlines()[4]
     assert " 35 ms " in row, "the mean, of which the speed-up is"
     assert render_lab(made, None, "x", samples=32.0).splitlines()[0].endswith(": 320 samples/s as it is")
     slower = replace(FASTER, variant=lab_variants()[0], speed=Estimate(0.97, 0.9, 1.04, 3, "1"))
-    assert f"{slower.variant.label}: it is {said}" in render_lab(results(slower), None, "x")
+    assert f"{slower.variant.label}: it is {message}" in render_lab(results(slower), None, "x")
 
 
 def test_throughput_is_read_to_its_plateau_and_to_the_end_of_memory() -> None:
@@ -198,7 +198,7 @@ def test_code_of_several_lines_keeps_them() -> None:
     assert FASTER.variant.label in text, "however long it is"
 
 
-def test_the_command_that_applies_a_patch_is_told_whole() -> None:
+def test_the_command_that_applies_a_patch_is_reported_whole() -> None:
     apply = f"git -C /{'long/' * 20}repository apply /tmp/patch.diff"
     assert f"Apply it: {apply}\n" in render_trial(results(FASTER, patch=PatchResult("diff", (), (), FASTER, (), apply)))
 
@@ -217,10 +217,10 @@ def workers(number: int, speed: float) -> Judgement:
 
 def test_a_sweep_of_workers_is_a_curve_with_the_smallest_number_that_none_beats() -> None:
     lines = render_trial(results(workers(1, 1.5), workers(2, 2.45), workers(4, 2.5), workers(8, 1.9))).splitlines()
-    begin = next(number for number, line in enumerate(lines) if line.startswith("Steps a second by workers"))
-    assert lines[begin] == "Steps a second by workers (as it is: 10)"
-    assert [line.split()[0] for line in lines[begin + 1 : begin + 5]] == ["1", "2", "4", "8"]
-    assert lines[begin + 5] == "Optimum: 2 workers"
+    start = next(number for number, line in enumerate(lines) if line.startswith("Steps a second by workers"))
+    assert lines[start] == "Steps a second by workers (as it is: 10)"
+    assert [line.split()[0] for line in lines[start + 1 : start + 5]] == ["1", "2", "4", "8"]
+    assert lines[start + 5] == "Optimum: 2 workers"
     assert len(lines) <= 25
     growing = render_trial(results(workers(1, 1.5), workers(2, 2.45)))
     assert "Optimum: 2 workers, the most that were tried: more may bring more" in growing

@@ -116,10 +116,10 @@ def test_a_trace_without_room_is_named_by_its_place(report: Report, open_page: A
     text = page.render(with_traces(report, (small, large, other)))
     assert len(text.encode()) <= page.LARGEST
     sheet = open_page(with_traces(report, (small, large, other)))
-    told = sheet.page.locator("#traces li")
-    assert told.locator("button[data-open]").count() == 2, "the first and the last"
-    assert large.path in told.nth(1).text_content()
-    assert "It has no room in this page; it was written on box." in told.nth(1).text_content()
+    reported = sheet.page.locator("#traces li")
+    assert reported.locator("button[data-open]").count() == 2, "the first and the last"
+    assert large.path in reported.nth(1).text_content()
+    assert "It has no room in this page; it was written on box." in reported.nth(1).text_content()
 
 
 def test_json_names_traces_and_holds_none(report: Report) -> None:
@@ -130,16 +130,16 @@ def test_json_names_traces_and_holds_none(report: Report) -> None:
 
 
 def test_without_sources_there_is_no_trace_either(report: Report) -> None:
-    shown = page.render(without_sources(with_traces(report, of_size(5000))))
-    assert "trace-0" not in shown
-    assert 'id="traces"' not in shown
+    displayed = page.render(without_sources(with_traces(report, of_size(5000))))
+    assert "trace-0" not in displayed
+    assert 'id="traces"' not in displayed
 
 
 def test_of_copies_the_names_of_the_traces_stay(report: Report) -> None:
-    told = of_copies(with_traces(report, of_size(5000)), "s3://bucket/run")
-    assert told.source == "s3://bucket/run"
-    assert told.processes[0].traces[0].path == "trace-0.json.gz"
-    assert told.processes[0].traces[0].content is not None
+    reported = of_copies(with_traces(report, of_size(5000)), "s3://bucket/run")
+    assert reported.source == "s3://bucket/run"
+    assert reported.processes[0].traces[0].path == "trace-0.json.gz"
+    assert reported.processes[0].traces[0].content is not None
 
 
 def test_a_trace_with_allocations_tells_memory_by_owner(tmp_path: Path, open_page: Any) -> None:

@@ -19,11 +19,11 @@ Event = tuple[float, float, str, str, Detail]
 
 def strip(name: str, kind: str, events: list[Event]) -> Strip:
     """Events as (begin ms, end ms, name, kind, detail)."""
-    begin = np.array([each[0] * MS for each in events], np.int64)
+    start = np.array([each[0] * MS for each in events], np.int64)
     end = np.array([each[1] * MS for each in events], np.int64)
     numbers = np.arange(len(events), dtype=np.int64)
     labels = tuple(Label(text(each[2]), each[3]) for each in events)
-    return Strip(name, kind, begin, end, numbers, labels, numbers, tuple(each[4] for each in events))
+    return Strip(name, kind, start, end, numbers, labels, numbers, tuple(each[4] for each in events))
 
 
 def step_view(names: tuple[str, ...] = ()) -> StepView:
@@ -60,7 +60,7 @@ def with_timeline(report: Report, names: tuple[str, ...] = ()) -> Report:
     kinds = [1] * 20
     kinds[0], kinds[7], kinds[9] = 0, 2, 3
     known = [kind in (1, 2) for kind in kinds]
-    categories = tuple((ns // 4, ns - ns // 4) if told else () for ns, told in zip(spent, known, strict=True))
+    categories = tuple((ns // 4, ns - ns // 4) if reported else () for ns, reported in zip(spent, known, strict=True))
     series = StepSeries(
         names=("warm-up", "steady", "outlier", "with evaluation"),
         kinds=tuple(kinds),

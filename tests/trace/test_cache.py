@@ -201,7 +201,7 @@ def test_a_damaged_entry_is_never_believed(tmp_path_factory: pytest.TempPathFact
 
 @pytest.mark.parametrize(
     ("column", "value"),
-    [("name", 3), ("name", -1), ("lane", 7), ("shapes", 1), ("shapes", -1), ("event_kind", 12), ("duration", -1)],
+    [("name", 3), ("name", -1), ("track", 7), ("shapes", 1), ("shapes", -1), ("event_kind", 12), ("duration", -1)],
 )
 def test_numbers_that_point_nowhere_are_refused(tmp_path: Path, column: str, value: int) -> None:
     """With a valid checksum: whoever can write the file can write that, too."""

@@ -24,19 +24,19 @@ Pairs = list[tuple[int, int]]
 
 
 def columns(pairs: Pairs) -> tuple[np.ndarray, np.ndarray]:
-    begin = np.array([begin for begin, _ in pairs], np.int64)
-    return begin, begin + np.array([length for _, length in pairs], np.int64)
+    start = np.array([start for start, _ in pairs], np.int64)
+    return start, start + np.array([length for _, length in pairs], np.int64)
 
 
 def stacked(pairs: Pairs) -> list[tuple[int, int, int]]:
     """(parent, begin, end) with a stack; a child ends with its parent."""
     made: list[tuple[int, int, int]] = []
     stack: list[int] = []
-    for begin, end in sorted(((b, b + length) for b, length in pairs), key=lambda pair: (pair[0], -pair[1])):
-        while stack and made[stack[-1]][2] <= begin and _original_end(pairs, made, stack) <= begin:
+    for start, end in sorted(((b, b + length) for b, length in pairs), key=lambda pair: (pair[0], -pair[1])):
+        while stack and made[stack[-1]][2] <= start and _original_end(pairs, made, stack) <= start:
             stack.pop()
         parent = stack[-1] if stack else ROOT
-        made.append((parent, begin, min(end, made[parent][2]) if stack else end))
+        made.append((parent, start, min(end, made[parent][2]) if stack else end))
         stack.append(len(made) - 1)
     return made
 
@@ -50,12 +50,12 @@ def _original_end(pairs: Pairs, made: list[tuple[int, int, int]], stack: list[in
 def test_every_instant_has_one_innermost_owner_which_covers_it(pairs: Pairs) -> None:
     made = call_tree(*columns(pairs))
     found = exclusive_spans(made)
-    assert (found.begin[1:] >= found.end[:-1]).all()
-    covered = {t for b, e in zip(found.begin.tolist(), found.end.tolist(), strict=True) for t in range(b, e)}
-    assert covered == {t for b, e in zip(made.begin.tolist(), made.end.tolist(), strict=True) for t in range(b, e)}
-    assert (made.begin[found.owner] <= found.begin).all()
+    assert (found.start[1:] >= found.end[:-1]).all()
+    covered = {t for b, e in zip(found.start.tolist(), found.end.tolist(), strict=True) for t in range(b, e)}
+    assert covered == {t for b, e in zip(made.start.tolist(), made.end.tolist(), strict=True) for t in range(b, e)}
+    assert (made.start[found.owner] <= found.start).all()
     assert (found.end <= made.end[found.owner]).all()
-    assert (found.end - found.begin).sum() == len(covered)
+    assert (found.end - found.start).sum() == len(covered)
 
 
 @given(PAIRS)
@@ -63,8 +63,8 @@ def test_children_lie_inside_their_parents(pairs: Pairs) -> None:
     made = call_tree(*columns(pairs))
     child = np.flatnonzero(made.parent != ROOT)
     assert (made.parent[child] < child).all()
-    assert (made.begin[made.parent[child]] <= made.begin[child]).all()
-    assert (made.end[child] <= np.maximum(made.end[made.parent[child]], made.begin[child])).all()
+    assert (made.start[made.parent[child]] <= made.start[child]).all()
+    assert (made.end[child] <= np.maximum(made.end[made.parent[child]], made.start[child])).all()
 
 
 @given(PAIRS)
@@ -77,9 +77,9 @@ def test_the_parent_is_the_one_a_stack_finds(pairs: Pairs) -> None:
 def test_piece_by_piece_a_tree_is_the_one_a_stack_finds(pairs: Pairs, piece: int) -> None:
     with mock.patch.object(module, "PIECE", piece):
         made = call_tree(*columns(pairs))
-        parent, duration = nested(made.begin, columns(pairs)[1][made.rows] - made.begin)
-    assert list(zip(made.parent.tolist(), made.begin.tolist(), made.end.tolist(), strict=True)) == stacked(pairs)
-    assert (parent.tolist(), duration.tolist()) == (made.parent.tolist(), (made.end - made.begin).tolist())
+        parent, duration = nested(made.start, columns(pairs)[1][made.rows] - made.start)
+    assert list(zip(made.parent.tolist(), made.start.tolist(), made.end.tolist(), strict=True)) == stacked(pairs)
+    assert (parent.tolist(), duration.tolist()) == (made.parent.tolist(), (made.end - made.start).tolist())
 
 
 @given(PAIRS)
@@ -104,7 +104,7 @@ def test_descendants_and_ancestors_agree_with_walking_up(pairs: Pairs, bits: int
 @given(PAIRS, st.integers(-1, 45))
 def test_innermost_is_the_deepest_interval_that_is_open(pairs: Pairs, time: int) -> None:
     made = call_tree(*columns(pairs))
-    open_now = [i for i in range(len(made)) if made.begin[i] <= time < made.end[i]]
+    open_now = [i for i in range(len(made)) if made.start[i] <= time < made.end[i]]
     depth = [0] * len(made)
     for i, parent in enumerate(made.parent.tolist()):
         depth[i] = 0 if parent == ROOT else depth[parent] + 1
@@ -114,7 +114,7 @@ def test_innermost_is_the_deepest_interval_that_is_open(pairs: Pairs, time: int)
 
 def test_fifty_thousand_that_outlast_their_parents_end_with_the_first_one() -> None:
     count = 50_000  # a walk from parent to parent would take a round for each
-    begin = np.arange(count, dtype=np.int64)
-    made = call_tree(begin, count + begin)
+    start = np.arange(count, dtype=np.int64)
+    made = call_tree(start, count + start)
     assert made.parent.tolist() == list(range(-1, count - 1))
     assert (made.end == count).all()

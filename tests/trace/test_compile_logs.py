@@ -10,9 +10,9 @@ import pytest
 from analysis import trace_events as made
 
 from steptime.cli.main import main
-from steptime.diagnosis import Beside, diagnose_paths
+from steptime.diagnosis import CompanionFiles, diagnose_paths
 from steptime.report.page.page import render
-from steptime.trace.compile_logs import LONGEST_SAID, CompileLogs, read_compile_logs
+from steptime.trace.compile_logs import LONGEST_REPORTED, CompileLogs, read_compile_logs
 
 LOGS = Path(__file__).parent / "compile_logs"
 """From torch 2.13 on a CPU, with TORCH_COMPILE_DEBUG=1: records that are read, code cut to its first lines."""
@@ -71,7 +71,7 @@ def trace(tmp_path: Path) -> Path:
 
 
 def test_a_report_places_generated_kernels_and_tells_what_broke(trace: Path) -> None:
-    report = diagnose_paths([str(trace)], beside=Beside(LOGS))
+    report = diagnose_paths([str(trace)], companions=CompanionFiles(LOGS))
     case = report.processes[0].case
     assert case.compiler is not None
     assert [(use.name, use.lines[0].line) for use in case.compiler.kernels] == [(f"graph_3_{GELU}", 12)]
@@ -81,7 +81,7 @@ def test_a_report_places_generated_kernels_and_tells_what_broke(trace: Path) -> 
     assert "expected 32, actual 48" in page
 
 
-def test_records_beside_a_trace_are_found_where_they_are_its_own(trace: Path) -> None:
+def test_records_alongside_a_trace_are_found_where_they_are_its_own(trace: Path) -> None:
     (trace.parent / "compiled").symlink_to(LOGS)
     assert diagnose_paths([str(trace)]).processes[0].case.compiler is not None
     other = trace.with_name("other.json")
@@ -89,7 +89,7 @@ def test_records_beside_a_trace_are_found_where_they_are_its_own(trace: Path) ->
     assert diagnose_paths([str(other)]).processes[0].case.compiler is None
 
 
-def test_the_full_report_of_a_trace_takes_them_from_where_it_is_told(trace: Path, tmp_path: Path) -> None:
+def test_the_full_report_of_a_trace_takes_them_from_where_it_is_reported(trace: Path, tmp_path: Path) -> None:
     page = tmp_path / "report.html"
     assert main(["report", str(trace), "--compile-logs", str(LOGS), "-o", str(page)]) == 0
     assert "Source of <code>graph_3_cpp" in page.read_text()
@@ -146,5 +146,5 @@ def test_what_a_record_says_is_cut_and_escaped(trace: Path) -> None:
     case = report.processes[0].case
     assert case.compiler is not None
     assert hostile in case.compiler.kernels[0].code
-    assert len(case.compiler.breaks[0].reason) == LONGEST_SAID
+    assert len(case.compiler.breaks[0].reason) == LONGEST_REPORTED
     assert hostile not in render(report)

@@ -18,9 +18,9 @@ NOWHERE = np.empty((0, 2), np.int64)
 
 
 def test_a_generated_kernel_has_its_file(tmp_path: Path) -> None:
-    said: dict[str, Any] = {"kernel_file": "/cache/ab/cab.py", "kernel_hash": "cab", "kernel_backend": "triton"}
+    message: dict[str, Any] = {"kernel_file": "/cache/ab/cab.py", "kernel_hash": "cab", "kernel_backend": "triton"}
     name = "triton_poi_fused_add_0"
-    events = [operator(name, 0, 10, **said), launch(1, 2, 3), kernel(1, 20, 30, name)]
+    events = [operator(name, 0, 10, **message), launch(1, 2, 3), kernel(1, 20, 30, name)]
     events += [operator("aten::mm", 40, 50), launch(2, 42, 43), kernel(2, 60, 70, "gemm")]
     trace = write(events, tmp_path)
     assert generated_sources(trace, link(trace, NOWHERE)) == {name: SourceLine("/cache/ab/cab.py", 1, name)}

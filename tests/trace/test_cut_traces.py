@@ -76,7 +76,7 @@ def test_a_packed_trace_may_be_cut_or_changed_anywhere(shared_data: Path, data: 
     kept(bytes(packed[: data.draw(st.integers(0, len(packed)))]))
 
 
-def test_a_trailer_that_was_cut_costs_no_event_and_is_said(shared_data: Path, tmp_path: Path) -> None:
+def test_a_trailer_that_was_cut_costs_no_event_and_is_reported(shared_data: Path, tmp_path: Path) -> None:
     whole = plain(shared_data / SMALL[0])
     path = tmp_path / "cut.json"
     path.write_bytes(whole.rstrip()[:-1])

@@ -156,7 +156,7 @@ def test_a_time_beyond_all_clocks_is_refused(write: Write) -> None:
     assert trace.damage.refused == 1
 
 
-def test_a_negative_duration_reads_as_zero_and_is_said(write: Write) -> None:
+def test_a_negative_duration_reads_as_zero_and_is_reported(write: Write) -> None:
     trace = read(write(text([event(1, dur=-5.0), event(2)])))
     assert trace.events.duration.tolist() == [0, 3250]
     assert trace.damage.negative == 1
@@ -180,8 +180,8 @@ def test_lanes_and_ids_of_odd_types_are_read(write: Write) -> None:
     ]
     trace = read(write(text(odd)))
     table = trace.events
-    lanes = [trace.lanes[lane] for lane in table.lane[:2]]
-    assert lanes == [Track("Spans", None), Track(1, -7)]
+    tracks = [trace.tracks[track] for track in table.track[:2]]
+    assert tracks == [Track("Spans", None), Track(1, -7)]
     assert table.external.tolist() == [1, 2, 3, ABSENT, ABSENT, 6]
     assert table.stream.tolist()[1:4] == [31, ABSENT, ABSENT]
     assert table.bytes[1] == 640
@@ -214,7 +214,7 @@ def test_epoch_microseconds_with_a_fraction_keep_their_nanoseconds(write: Write)
     stamps = [f"1712195495505{number:03d}.{number:03d}" for number in range(1000)]
     listed = ",".join(f'{{"ph": "X", "name": "k", "cat": "kernel", "ts": {stamp}, "dur": 0.001}}' for stamp in stamps)
     trace = read(write('{"traceEvents": [' + listed + "]}"))
-    assert trace.events.begin.tolist() == [int(stamp.replace(".", "")) for stamp in stamps]
+    assert trace.events.start.tolist() == [int(stamp.replace(".", "")) for stamp in stamps]
 
 
 def test_relative_microseconds_with_a_base_keep_their_nanoseconds(write: Write) -> None:
@@ -222,7 +222,7 @@ def test_relative_microseconds_with_a_base_keep_their_nanoseconds(write: Write) 
     listed = ",".join(f'{{"ph": "X", "name": "k", "ts": {ts}, "dur": {dur}}}' for ts, dur in pairs)
     trace = read(write('{"baseTimeNanoseconds": 1727743122000000000, "traceEvents": [' + listed + "]}"))
     expected = [1727743122000000000 + 7384513245000000 + n * 1000 + n for n in range(1000)]
-    assert trace.events.begin.tolist() == expected
+    assert trace.events.start.tolist() == expected
     assert trace.events.duration.tolist() == [n * 1000 + n for n in range(1000)]
 
 
@@ -289,7 +289,7 @@ def test_one_early_time_does_not_cost_the_others_their_digits(write: Write) -> N
     stamps = ["0.5", *(f"17121954955051{number:02d}.{number:03d}" for number in range(50)), "1.5"]
     listed = ",".join(f'{{"ph": "X", "name": "k", "ts": {stamp}, "dur": 0.001}}' for stamp in stamps)
     trace = read(write('{"traceEvents": [' + listed + "]}"))
-    assert trace.events.begin.tolist()[1:-1] == [int(stamp.replace(".", "")) for stamp in stamps[1:-1]]
+    assert trace.events.start.tolist()[1:-1] == [int(stamp.replace(".", "")) for stamp in stamps[1:-1]]
 
 
 def test_a_gzip_bomb_of_events_stops_at_the_limit(write: Write) -> None:

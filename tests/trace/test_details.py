@@ -52,10 +52,10 @@ def test_braces_in_texts_and_inner_objects_do_not_mislead(tmp_path: Path) -> Non
 
 def test_details_of_joined_files_are_those_of_each(tmp_path: Path) -> None:
     traces = []
-    for begin, name in ((0, "first"), (1000, "second")):
+    for start, name in ((0, "first"), (1000, "second")):
         (tmp_path / name).mkdir()
-        nccl = operator("nccl", begin + 60, begin + 70) | {"args": {"Collective name": name}}
-        traces.append(write([kernel(1, begin, begin + 50, "x"), nccl], tmp_path / name))
+        nccl = operator("nccl", start + 60, start + 70) | {"args": {"Collective name": name}}
+        traces.append(write([kernel(1, start, start + 50, "x"), nccl], tmp_path / name))
     first, second = {"Collective name": "first"}, {"Collective name": "second"}
     assert details_of(join(traces), np.array([3, 1, 0])) == (second, first, {})
 

@@ -17,10 +17,10 @@ def names(found: Gathered) -> list[tuple[int | None, list[str]]]:
     return [(rank.rank, [file.name for file in rank.files]) for rank in found.ranks]
 
 
-def of_rank(path: Path, rank: int | None, size: int = 8, *, pid: int | None = None, begin: int = 0) -> Path:
-    """A trace of one process of a job. begin: in events of 10 µs."""
+def of_rank(path: Path, rank: int | None, size: int = 8, *, pid: int | None = None, start: int = 0) -> Path:
+    """A trace of one process of a job. start: in events of 10 µs."""
     pid = 100 + (rank or 0) if pid is None else pid
-    events = [event(begin + number, pid=pid, tid=pid) for number in range(5)]
+    events = [event(start + number, pid=pid, tid=pid) for number in range(5)]
     around: dict[str, Any] = {} if rank is None else {"distributedInfo": {"rank": rank, "world_size": size}}
     return trace_file(path, events, **around)
 
@@ -67,7 +67,7 @@ def test_a_pattern_is_expanded_and_a_file_of_that_name_comes_first(tmp_path: Pat
     assert names(gather([str(literal)])) == [(None, ["rank[0].json"])]
 
 
-def test_a_packed_copy_beside_a_trace_is_not_another_trace(tmp_path: Path) -> None:
+def test_a_packed_copy_alongside_a_trace_is_not_another_trace(tmp_path: Path) -> None:
     trace = of_rank(tmp_path / "trace.json", 0)
     (tmp_path / "trace.json.gz").write_bytes(gzip.compress(trace.read_bytes()))
     assert names(gather([str(tmp_path)])) == [(0, ["trace.json"])]
@@ -99,8 +99,8 @@ def test_a_folders_name_says_the_rank_where_nothing_else_does(tmp_path: Path) ->
 
 def test_a_folder_of_several_processes_is_not_one_rank_whatever_its_name(tmp_path: Path) -> None:
     of_rank(tmp_path / "lora_rank8" / "a.json", None, pid=1)
-    of_rank(tmp_path / "lora_rank8" / "b.json", None, pid=2, begin=1)
-    of_rank(tmp_path / "lora_rank8" / "c.json", 3, pid=3, begin=2)
+    of_rank(tmp_path / "lora_rank8" / "b.json", None, pid=2, start=1)
+    of_rank(tmp_path / "lora_rank8" / "c.json", 3, pid=3, start=2)
     found = gather([str(tmp_path / "lora_rank8")])
     assert names(found) == [(3, ["c.json"]), (None, ["a.json"]), (None, ["b.json"])]
 
@@ -111,23 +111,23 @@ def test_the_file_knows_its_rank_better_than_its_name(tmp_path: Path) -> None:
 
 def test_cycles_of_one_rank_belong_together_in_order_of_time(tmp_path: Path) -> None:
     for rank in (0, 1):
-        for step, begin in ((24, 200), (4, 0), (12, 100)):
-            of_rank(tmp_path / f"worker{rank}_step_{step}.json", rank, 2, begin=begin)
+        for step, start in ((24, 200), (4, 0), (12, 100)):
+            of_rank(tmp_path / f"worker{rank}_step_{step}.json", rank, 2, start=start)
     cycles = [[f"worker{rank}_step_{step}.json" for step in (4, 12, 24)] for rank in (0, 1)]
     assert names(gather([str(tmp_path)])) == [(0, cycles[0]), (1, cycles[1])]
 
 
 def test_cycles_of_one_process_without_a_rank_belong_together(tmp_path: Path) -> None:
-    of_rank(tmp_path / "host_9.200.pt.trace.json", None, pid=9, begin=100)
+    of_rank(tmp_path / "host_9.200.pt.trace.json", None, pid=9, start=100)
     of_rank(tmp_path / "host_9.100.pt.trace.json", None, pid=9)
     found = gather([str(tmp_path)])
     assert names(found) == [(None, ["host_9.100.pt.trace.json", "host_9.200.pt.trace.json"])]
     assert found.problems == ()
 
 
-def test_processes_that_do_not_say_which_they_are_are_counted_and_that_is_said(tmp_path: Path) -> None:
+def test_processes_that_do_not_say_which_they_are_are_counted_and_that_is_reported(tmp_path: Path) -> None:
     of_rank(tmp_path / "a.json", None, pid=1)
-    of_rank(tmp_path / "b.json", None, pid=2, begin=1)
+    of_rank(tmp_path / "b.json", None, pid=2, start=1)
     found = gather([str(tmp_path)])
     assert names(found) == [(None, ["a.json"]), (None, ["b.json"])]
     assert "each process counts as one" in found.problems[0]
@@ -143,7 +143,7 @@ def test_different_numbers_of_ranks_are_different_jobs(tmp_path: Path) -> None:
 
 def test_two_processes_of_one_rank_are_different_jobs(tmp_path: Path) -> None:
     of_rank(tmp_path / "a.json", 3, pid=41)
-    of_rank(tmp_path / "b.json", 3, pid=42, begin=100)
+    of_rank(tmp_path / "b.json", 3, pid=42, start=100)
     with pytest.raises(TraceError, match="both of rank 3, but of two processes") as refused:
         gather([str(tmp_path)])
     assert refused.value.slug == "mixed-traces"
@@ -176,7 +176,7 @@ def test_a_folder_that_cannot_be_listed_is_refused(tmp_path: Path, monkeypatch: 
     assert refused.value.slug == "trace-unreadable"
 
 
-def test_the_ranks_of_a_real_job_beside_its_execution_traces(shared_data: Path) -> None:
+def test_the_ranks_of_a_real_job_alongside_its_execution_traces(shared_data: Path) -> None:
     found = gather([str(shared_data / "param")])
     assert [rank for rank, _ in names(found)] == list(range(8))
     assert found.problems[0].startswith("8 of 16 files are no traces and were passed over: dlrm_eg_0.json.gz, ")

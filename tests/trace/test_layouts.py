@@ -59,29 +59,29 @@ def test_torch_1_8_capitalised_categories_and_spelt_ids_in_small_letters(tmp_pat
 
 def test_times_of_2022_and_of_2024_differ_in_precision_only(tmp_path: Path) -> None:
     whole = read_events(tmp_path, [event(ts=1695835535123456, dur=7)])
-    assert (whole.events.begin[0], whole.events.duration[0]) == (1695835535123456000, 7000)
+    assert (whole.events.start[0], whole.events.duration[0]) == (1695835535123456000, 7000)
     base = 2**60 + 1  # a float64 would lose the 1
     relative = read_events(tmp_path, [event(ts=12345.678, dur=0.001)], baseTimeNanoseconds=base)
-    assert (relative.events.begin[0], relative.events.duration[0]) == (base + 12345678, 1)
+    assert (relative.events.start[0], relative.events.duration[0]) == (base + 12345678, 1)
 
 
-def test_times_of_mixed_digits_are_exact_beside_those_of_nineteen(tmp_path: Path) -> None:
+def test_times_of_mixed_digits_are_exact_alongside_those_of_nineteen(tmp_path: Path) -> None:
     stamps = ["1712195495505000.001", "1712195495505001", "1712195495505002.5", "17121954955.123", "-3.25"]
     listed = ",".join(f'{{"ph": "X", "name": "k", "ts": {stamp}, "dur": 1}}' for stamp in stamps)
     path = tmp_path / "trace.json"
     path.write_text(f'{{"traceEvents": [{listed}]}}')
     expected = [1712195495505000001, 1712195495505001000, 1712195495505002500, 17121954955123, -3250]
-    assert read(path).events.begin.tolist() == expected
+    assert read(path).events.start.tolist() == expected
 
 
 @pytest.mark.parametrize("time", ["null", '"later"', "{}", "1e400", "99999999999999999.123", "true"])
-def test_what_is_no_time_beside_times_of_nineteen_digits_is_refused_alone(tmp_path: Path, time: str) -> None:
+def test_what_is_no_time_alongside_times_of_nineteen_digits_is_refused_alone(tmp_path: Path, time: str) -> None:
     stamps = ["1712195495505000.001", time, "1712195495505002.003"]
     listed = ",".join(f'{{"ph": "X", "name": "k", "ts": {stamp}, "dur": 1}}' for stamp in stamps)
     path = tmp_path / "trace.json"
     path.write_text(f'{{"traceEvents": [{listed}]}}')
     trace = read(path)
-    assert trace.events.begin.tolist() == [1712195495505000001, 1712195495505002003]
+    assert trace.events.start.tolist() == [1712195495505000001, 1712195495505002003]
     assert trace.damage.refused == 1
 
 
@@ -99,7 +99,7 @@ def test_rocm_streams_and_sizes_as_text(tmp_path: Path) -> None:
 def test_lanes_are_what_the_file_calls_them(tmp_path: Path) -> None:
     span = event(cat="Trace", name="PyTorch Profiler (0)", pid="Spans", tid="PyTorch Profiler")
     trace = read_events(tmp_path, [span, event(tid=-1408237568), event(pid=None, tid=None)])
-    assert [trace.lanes[lane] for lane in trace.events.lane] == [
+    assert [trace.tracks[track] for track in trace.events.track] == [
         Track("Spans", "PyTorch Profiler"),
         Track(7, -1408237568),
         Track(None, None),
@@ -153,7 +153,7 @@ def test_an_empty_trace_has_empty_columns_that_can_be_reckoned_with(tmp_path: Pa
     trace = read_events(tmp_path, [], baseTimeNanoseconds=5)
     assert len(trace.events) == 0
     assert trace.events.end.tolist() == []
-    assert (trace.events.begin.dtype, trace.events.duration.dtype) == (np.dtype(np.int64), np.dtype(np.int32))
+    assert (trace.events.start.dtype, trace.events.duration.dtype) == (np.dtype(np.int64), np.dtype(np.int32))
 
 
 def test_one_id_beyond_32_bits_widens_its_column_and_keeps_the_others(tmp_path: Path) -> None:
@@ -179,4 +179,4 @@ def test_a_column_that_fills_late_is_absent_before(tmp_path: Path) -> None:
 
 def test_duplicates_and_events_out_of_order_stay_as_they_are_in_the_file(tmp_path: Path) -> None:
     listed = [event(ts=9.0), event(ts=3.0), event(ts=9.0), event(ts=3.0)]
-    assert read_events(tmp_path, listed).events.begin.tolist() == [9000, 3000, 9000, 3000]
+    assert read_events(tmp_path, listed).events.start.tolist() == [9000, 3000, 9000, 3000]

@@ -211,25 +211,25 @@ def test_nothing_is_linked_in_a_trace_without_events_of_the_host(written: Writte
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 40), st.integers(0, 20)), max_size=30))
 def test_a_parent_is_the_latest_begun_that_is_still_open(events: list[tuple[int, int, int]]) -> None:
-    lane, begin, duration = (np.array([each[part] for each in events], np.int64) for part in range(3))
-    columns: dict[str, Any] = {"lane": lane, "begin": begin, "duration": duration}
-    table = EventTable(**{each.name: columns.get(each.name, lane) for each in dataclasses.fields(EventTable)})
-    made = forest_of(table, np.arange(len(begin), dtype=np.int32))
-    found = made.enclosing(np.ones(len(begin), np.bool_)).tolist()
-    assert found == list(parents_by_loop(lane.tolist(), begin.tolist(), (begin + duration).tolist()))
-    asked = np.arange(len(begin), dtype=np.int32)[::2]
+    track, start, duration = (np.array([each[part] for each in events], np.int64) for part in range(3))
+    columns: dict[str, Any] = {"track": track, "start": start, "duration": duration}
+    table = EventTable(**{each.name: columns.get(each.name, track) for each in dataclasses.fields(EventTable)})
+    made = forest_of(table, np.arange(len(start), dtype=np.int32))
+    found = made.enclosing(np.ones(len(start), np.bool_)).tolist()
+    assert found == list(parents_by_loop(track.tolist(), start.tolist(), (start + duration).tolist()))
+    asked = np.arange(len(start), dtype=np.int32)[::2]
     marked = duration > 10
     for itself, of_all in ((True, made.nearest(marked)), (False, made.enclosing(marked))):
         assert made.around(asked, marked, itself=itself).tolist() == of_all[asked].tolist()
 
 
-def parents_by_loop(lane: list[int], begin: list[int], end: list[int]) -> list[int]:
+def parents_by_loop(track: list[int], start: list[int], end: list[int]) -> list[int]:
     """By a stack of open events for each lane."""
-    order = sorted(range(len(lane)), key=lambda row: (lane[row], begin[row], -end[row], row))
-    found, stacks = [UNKNOWN] * len(lane), defaultdict[int, list[int]](list)
+    order = sorted(range(len(track)), key=lambda row: (track[row], start[row], -end[row], row))
+    found, stacks = [UNKNOWN] * len(track), defaultdict[int, list[int]](list)
     for row in order:
-        stack = stacks[lane[row]]
-        while stack and end[stack[-1]] <= begin[row]:
+        stack = stacks[track[row]]
+        while stack and end[stack[-1]] <= start[row]:
             stack.pop()
         found[row] = stack[-1] if stack else UNKNOWN
         stack.append(row)
@@ -277,7 +277,7 @@ def check_ancestors(trace: Trace, column: Around, marked: Bool, *, itself: bool)
     """That a column of the links is the innermost marked event around each of the host's."""
     events = trace.events
     hosts = np.flatnonzero(np.isin(events.event_kind, HOST_CATEGORIES))
-    found = parents_by_loop(events.lane[hosts].tolist(), events.begin[hosts].tolist(), events.end[hosts].tolist())
+    found = parents_by_loop(events.track[hosts].tolist(), events.start[hosts].tolist(), events.end[hosts].tolist())
     above = dict(zip(hosts.tolist(), np.append(hosts, UNKNOWN)[found].tolist(), strict=True))
     good, wanted = marked.tolist(), []
     for row in hosts.tolist():

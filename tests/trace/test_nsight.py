@@ -44,9 +44,9 @@ def asked(query: str) -> list[tuple[int, ...]]:
     ],
 )
 def test_each_process_has_its_own_work_to_the_nanosecond(kind: EventKind, table: str) -> None:
-    said = asked(f'SELECT COUNT(*), SUM("end" - start) FROM {table} GROUP BY globalPid ORDER BY globalPid')
+    message = asked(f'SELECT COUNT(*), SUM("end" - start) FROM {table} GROUP BY globalPid ORDER BY globalPid')
     rows = [(each, each.events.event_kind == kind) for each in traces()]
-    assert [(int(of.sum()), int(trace.events.duration[of].sum())) for trace, of in rows] == said
+    assert [(int(of.sum()), int(trace.events.duration[of].sum())) for trace, of in rows] == message
 
 
 def test_kernels_are_linked_to_the_calls_that_launched_them_and_calls_have_kinetos_names() -> None:
@@ -81,7 +81,7 @@ def test_a_database_is_a_job_whose_processes_are_ranks() -> None:
     assert report.environment.ranks == 2
     case = report.processes[0].case
     assert sum(round(use.duration.value) for use in case.categories) == round(case.step.duration.value)
-    assert any("the 2 processes" in said for said in report.problems)
+    assert any("the 2 processes" in message for message in report.problems)
 
 
 def test_a_damaged_database_is_refused_in_a_sentence(tmp_path: Path) -> None:

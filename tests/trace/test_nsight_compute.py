@@ -18,7 +18,7 @@ from analysis import trace_events as made
 from steptime.advice.companion_evidence import by_function, counters_of
 from steptime.advice.evidence import KernelUse
 from steptime.cli.main import main
-from steptime.diagnosis import Beside, diagnose_paths
+from steptime.diagnosis import CompanionFiles, diagnose_paths
 from steptime.report.page.page import render
 from steptime.trace.nsight_compute import (
     KernelCounters,
@@ -184,28 +184,28 @@ def trace(folder: Path) -> Path:
     return file
 
 
-def test_counters_beside_a_trace_stand_beside_its_kernels_and_on_the_page(tmp_path: Path) -> None:
+def test_counters_alongside_a_trace_stand_alongside_its_kernels_and_on_the_page(tmp_path: Path) -> None:
     written(tmp_path / "kernels.csv", rows_of(ADD))
     report = diagnose_paths([str(trace(tmp_path))])
     (use,) = report.processes[0].case.kernels
     assert use.counters is not None
     assert use.counters.occupancy == 0.1132
-    assert any("100 % of the kernels' time" in said for said in report.processes[0].notes)
+    assert any("100 % of the kernels' time" in message for message in report.processes[0].notes)
     page = render(report)
     assert "scoreboard dependency" in page
     assert "16.7" in page or "17 %" in page
 
 
-def test_counters_of_other_kernels_are_said_only_where_they_were_given(tmp_path: Path) -> None:
+def test_counters_of_other_kernels_are_reported_only_where_they_were_given(tmp_path: Path) -> None:
     given = written(tmp_path / "kernels.csv", rows_of(GEMV))
     path = str(trace(tmp_path))
     assert "Nsight Compute" not in str(diagnose_paths([path]))
-    report = diagnose_paths([path], beside=Beside(counters=given))
-    assert any("1 kernel, none of which" in said for said in report.problems)
+    report = diagnose_paths([path], companions=CompanionFiles(counters=given))
+    assert any("1 kernel, none of which" in message for message in report.problems)
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "said"),
+    ("name", "content", "message"),
     [
         ("kernels.csv", "epoch,loss\n0,2.3\n", "no-counters"),
         ("kernels.ncu-rep", "NVR\0", "ncu --import"),
@@ -213,12 +213,12 @@ def test_counters_of_other_kernels_are_said_only_where_they_were_given(tmp_path:
     ],
 )
 def test_what_is_no_such_table_is_refused_in_a_sentence(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, content: str | None, said: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, content: str | None, message: str
 ) -> None:
     if content is not None:
         (tmp_path / name).write_text(content)
     assert main(["diagnose", str(trace(tmp_path)), "--ncu", str(tmp_path / name)]) != 0
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_a_file_without_ends_of_lines_is_no_table_and_fills_no_memory(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ COUNTERS = '==PROF== Connected\n"ID","Kernel Name","Section Name","Metric Name",
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "slug", "said"),
+    ("name", "content", "slug", "message"),
     [
         ("et.json", EXECUTION_TRACE.encode(), "execution-trace", "export_chrome_trace"),
         ("et.json.gz", gzip.compress(EXECUTION_TRACE.encode()), "execution-trace", "record_shapes=True"),
@@ -45,10 +45,10 @@ COUNTERS = '==PROF== Connected\n"ID","Kernel Name","Section Name","Metric Name",
         ("notes.json", b'{"a": 1}', "trace-not-a-trace", "traceEvents"),
     ],
 )
-def test_it_is_told_by_name(tmp_path: Path, name: str, content: bytes, slug: str, said: str) -> None:
+def test_it_is_reported_by_name(tmp_path: Path, name: str, content: bytes, slug: str, message: str) -> None:
     file = tmp_path / name
     file.write_bytes(content)
-    with pytest.raises(SteptimeError, match=said) as caught:
+    with pytest.raises(SteptimeError, match=message) as caught:
         gather([str(file)])
     assert caught.value.slug == slug
 

@@ -71,7 +71,7 @@ def test_a_triton_kernel_knows_its_operator_and_what_it_was_compiled_from(shared
     (details,) = details_of(trace, np.array([operator]))
     assert "cqaokwf2bph4egogzevc22vluasiyuui4i54zpemp6knbsggfbuu" in details["kernel_file"]
     recorded = trace.events.event_kind != EventKind.SPAN
-    assert trace.events.begin[recorded].min() == pytest.approx(2413669096090100 + 1727743122000000000, abs=1000)
+    assert trace.events.start[recorded].min() == pytest.approx(2413669096090100 + 1727743122000000000, abs=1000)
 
 
 def test_counters_of_the_sixth_kernel_are_the_published_ones(shared_data: Path) -> None:
@@ -80,11 +80,11 @@ def test_counters_of_the_sixth_kernel_are_the_published_ones(shared_data: Path) 
     links, events = link(trace, steps_of(trace)), trace.events
     counters = np.flatnonzero(events.event_kind == EventKind.OTHER)
     assert len(counters) == 77
-    sixth = counters[np.argsort(events.begin[counters], kind="stable")[5]]
+    sixth = counters[np.argsort(events.start[counters], kind="stable")[5]]
     assert "fft2d_r2c_32x32" in name(trace, sixth)
     launches = np.flatnonzero((events.event_kind == EventKind.RUNTIME) & matching(trace, "cudaLaunchKernel".__eq__))
     assert len(launches) == 77
-    operator = links.operator[launches[np.argsort(events.begin[launches], kind="stable")[5]]]
+    operator = links.operator[launches[np.argsort(events.start[launches], kind="stable")[5]]]
     above = [int(operator)]
     while links.parent[above[-1]] != UNKNOWN and name(trace, links.parent[above[-1]]).startswith("aten::"):
         above.append(int(links.parent[above[-1]]))
@@ -106,7 +106,7 @@ def test_what_runs_below_an_operator_has_the_published_count(shared_data: Path) 
         below |= more
     launched = (links.launch != UNKNOWN) & below[links.launch[:]]
     assert int(below.sum() + launched.sum()) == 146
-    inside = (events.begin >= 1682725898237042_000) & (events.end <= 1682725898240570_000)
+    inside = (events.start >= 1682725898237042_000) & (events.end <= 1682725898240570_000)
     assert int(inside.sum()) == 93
 
 

@@ -84,9 +84,9 @@ def assert_reads_the_same(trace: Trace, document: dict[str, Any]) -> None:
     arguments = [event.get("args", {}) for event in events]
     assert len(table) == len(events)
     assert [trace.symbols[name] for name in table.name] == [event["name"] for event in events]
-    lanes = [(trace.lanes[lane].process, trace.lanes[lane].thread) for lane in table.lane]
-    assert lanes == [(event["pid"], event["tid"]) for event in events]
-    assert table.begin.tolist() == [nanoseconds(event["ts"]) + base for event in events]
+    tracks = [(trace.tracks[track].process, trace.tracks[track].thread) for track in table.track]
+    assert tracks == [(event["pid"], event["tid"]) for event in events]
+    assert table.start.tolist() == [nanoseconds(event["ts"]) + base for event in events]
     assert table.duration.tolist() == [nanoseconds(event["dur"]) for event in events]
     for column, key in COLUMNS.items():
         assert getattr(table, column)[:].tolist() == [number(each.get(key)) for each in arguments], column
@@ -137,8 +137,8 @@ def test_the_real_traces_are_not_all_alike(shared_data: Path) -> None:
     }
     assert set().union(*seen.values()) == {event_kind.name for event_kind in EventKind}
     assert any(trace.base_ns > 2**53 for trace in found.values())
-    assert any((trace.events.begin % 1000).any() and not trace.base_ns for trace in found.values())
-    assert any(isinstance(lane.process, str) for trace in found.values() for lane in trace.lanes)
+    assert any((trace.events.start % 1000).any() and not trace.base_ns for trace in found.values())
+    assert any(isinstance(track.process, str) for trace in found.values() for track in trace.tracks)
 
 
 def test_what_a_trace_says_of_itself_is_kept(shared_data: Path) -> None:
@@ -147,14 +147,14 @@ def test_what_a_trace_says_of_itself_is_kept(shared_data: Path) -> None:
     trace = read(shared_data / "tracelens/h100/Qwen_Qwen1.5-0.5B-Chat__1016005.json.gz")
     assert [device.name for device in trace.devices] == ["NVIDIA H100 80GB HBM3"]
     trace = read(shared_data / "hta/triton_example/triton_example.json.gz")
-    assert 2413669096090100 + 1727743122000000000 in trace.events.begin
+    assert 2413669096090100 + 1727743122000000000 in trace.events.start
 
 
 def test_columns_are_read_only(shared_data: Path) -> None:
     events = read(shared_data / "hta/triton_example/triton_example.json.gz").events
     with pytest.raises(ValueError, match="read-only"):
-        events.begin[0] = 0
-    assert events.begin.dtype == np.int64
+        events.start[0] = 0
+    assert events.start.dtype == np.int64
 
 
 def test_a_json_file_that_is_no_trace_is_refused_in_a_sentence(shared_data: Path) -> None:

@@ -24,7 +24,7 @@ from steptime.trace.table import EventKind, Trace
 from steptime.trace.windows import read_rank
 
 SUFFIX = "_00003fdc_92cb_72cb"
-BEGIN = 1_071_423_114_883_652
+START = 1_071_423_114_883_652
 """ns since the machine was started, as both profilers count."""
 CPU, GPU = 0, 2
 
@@ -52,14 +52,16 @@ def of_rocprof(path: Path, process: int = 28, kernels: int = 3) -> Path:
     dispatches: list[tuple[Any, ...]] = []
     copies: list[tuple[Any, ...]] = []
 
-    def told(category: str, stack: int, message: str = "{}") -> int:
+    def reported(category: str, stack: int, message: str = "{}") -> int:
         events.append((len(events) + 1, number[category], stack, message))
         return len(events)
 
     def call(
-        name: str, stack: int, begin: int, end: int, category: str = "HIP_RUNTIME_API_EXT", said: str = "{}"
+        name: str, stack: int, start: int, end: int, category: str = "HIP_RUNTIME_API_EXT", sentence: str = "{}"
     ) -> None:
-        regions.append((stack, process, process, BEGIN + begin, BEGIN + end, number[name], told(category, stack, said)))
+        regions.append(
+            (stack, process, process, START + start, START + end, number[name], reported(category, stack, sentence))
+        )
 
     call("roctxThreadRangeA", 900, 0, 1_000_000, "MARKER_CORE_RANGE_API", json.dumps({"message": "step"}))
     call("roctxThreadRangeA", 901, 5_000, 90_000, "MARKER_CORE_RANGE_API",
@@ -67,15 +69,15 @@ def of_rocprof(path: Path, process: int = 28, kernels: int = 3) -> Path:
     call("hsa_signal_wait_scacquire", 902, 6_000, 7_000, "HSA_CORE_API")
     for place in range(kernels):
         call("hipLaunchKernel", 10 + place, 10_000 * place, 10_000 * place + 5_000)
-        times = (BEGIN + 100_000 * (place + 1), BEGIN + 100_000 * (place + 1) + 70_001)
+        times = (START + 100_000 * (place + 1), START + 100_000 * (place + 1) + 70_001)
         dispatches.append(
-            (process, process, GPU, 1, 16, 0, *times, told("KERNEL_DISPATCH", 10 + place), 600, 4, 1, 256, 4, 1)
+            (process, process, GPU, 1, 16, 0, *times, reported("KERNEL_DISPATCH", 10 + place), 600, 4, 1, 256, 4, 1)
         )
     call("hipMemsetAsync", 50, 60_000, 61_000)
-    dispatches.append((process, process, GPU, 2, 16, 0, BEGIN + 500_000, BEGIN + 510_000, told("KERNEL_DISPATCH", 50),
+    dispatches.append((process, process, GPU, 2, 16, 0, START + 500_000, START + 510_000, reported("KERNEL_DISPATCH", 50),
                        256, 1, 1, 256, 1, 1))  # fmt: skip
     call("hipMemcpyAsync", 51, 62_000, 63_000)
-    copies.append((process, BEGIN + 600_000, BEGIN + 650_000, GPU, CPU, 4096, 0, told("MEMORY_COPY", 51)))
+    copies.append((process, START + 600_000, START + 650_000, GPU, CPU, 4096, 0, reported("MEMORY_COPY", 51)))
     return written(path, {
         f"rocpd_string{SUFFIX}": ("id string", list(enumerate(texts))),
         f"rocpd_event{SUFFIX}": ("id category_id stack_id extdata", events),
@@ -98,16 +100,16 @@ def of_profile_data(path: Path) -> Path:
              "KernelExecution", "CopyDeviceToHost", "gemm"]  # fmt: skip
     marker, graph, copied, own, step, mm, runs, copy, gemm = range(1, 10)
     calls = [
-        (1, 7, 70, BEGIN, BEGIN + 900_000, marker, step),
-        (2, 7, 70, BEGIN + 1_000, BEGIN + 50_000, marker, mm),
-        (3, 7, 70, BEGIN + 2_000, BEGIN + 9_000, graph, 0),
-        (4, 7, 70, BEGIN + 10_000, BEGIN + 400_000, copied, 0),
-        (5, 7, 71, BEGIN + 20_000, BEGIN + 30_000, own, 0),
+        (1, 7, 70, START, START + 900_000, marker, step),
+        (2, 7, 70, START + 1_000, START + 50_000, marker, mm),
+        (3, 7, 70, START + 2_000, START + 9_000, graph, 0),
+        (4, 7, 70, START + 10_000, START + 400_000, copied, 0),
+        (5, 7, 71, START + 20_000, START + 30_000, own, 0),
     ]
     operations = [
-        (1, 2, 0, BEGIN + 100_000, BEGIN + 150_000, gemm, runs),
-        (2, 2, 0, BEGIN + 150_000, BEGIN + 200_000, gemm, runs),
-        (3, 2, 1, BEGIN + 300_000, BEGIN + 310_000, 0, copy),
+        (1, 2, 0, START + 100_000, START + 150_000, gemm, runs),
+        (2, 2, 0, START + 150_000, START + 200_000, gemm, runs),
+        (3, 2, 1, START + 300_000, START + 310_000, 0, copy),
     ]
     return written(path, {
         "rocpd_string": ("id string", list(enumerate(texts))),
@@ -138,7 +140,7 @@ def test_kernels_of_rocprofv3_have_their_times_to_the_nanosecond_their_blocks_an
 ) -> None:
     trace = read(of_rocprof(tmp_path / "28_results.db"))
     kernels = trace.events.event_kind == EventKind.KERNEL
-    assert trace.events.begin[kernels].tolist() == [BEGIN + 100_000, BEGIN + 200_000, BEGIN + 300_000]
+    assert trace.events.start[kernels].tolist() == [START + 100_000, START + 200_000, START + 300_000]
     assert trace.events.duration[kernels].tolist() == [70_001] * 3
     assert trace.events.blocks[kernels].tolist() == [3] * 3  # 600 x 4 threads in groups of 256 x 4
     assert launched_by(trace, EventKind.KERNEL) == ["hipLaunchKernel"] * 3
@@ -174,7 +176,7 @@ def test_files_of_several_processes_below_a_folder_are_ranks_and_other_databases
     written(tmp_path / "out" / "host" / "studies.db", {"trials": ("id", [(1,)])})
     report = diagnose_paths([str(tmp_path / "out")])
     assert report.environment.ranks == 2
-    assert any("rocprof names no ranks: the 2 processes" in said for said in report.problems)
+    assert any("rocprof names no ranks: the 2 processes" in message for message in report.problems)
     case = report.processes[0].case
     assert sum(round(use.duration.value) for use in case.categories) == round(case.step.duration.value)
 

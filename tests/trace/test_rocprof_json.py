@@ -23,7 +23,7 @@ from steptime.trace.table import EventKind, Trace
 from steptime.trace.windows import read_rank
 
 REAL = Path(__file__).with_name("rocprofv3_results.json.gz")
-BEGIN = 63_857_982_592_000
+START = 63_857_982_592_000
 CPU, GPU = 37944, 37946
 
 
@@ -36,8 +36,8 @@ def names(trace: Trace, kind: EventKind) -> list[str]:
     return [trace.symbols[number] for number in trace.events.name[trace.events.event_kind == kind].tolist()]
 
 
-def recorded(begin: int, end: int, number: int, **more: Any) -> dict[str, Any]:
-    times = {"start_timestamp": BEGIN + begin, "end_timestamp": BEGIN + end}
+def recorded(start: int, end: int, number: int, **more: Any) -> dict[str, Any]:
+    times = {"start_timestamp": START + start, "end_timestamp": START + end}
     return {"size": 1, "thread_id": 908, "correlation_id": {"internal": number, "external": 0}, **times, **more}
 
 
@@ -88,7 +88,7 @@ def test_real_dispatches_have_their_times_to_the_nanosecond_and_their_device() -
     trace = read(REAL)
     (document,) = json.loads(gzip.decompress(REAL.read_bytes()))["rocprofiler-sdk-tool"]
     dispatches = document["buffer_records"]["kernel_dispatch"]
-    assert sorted(trace.events.begin.tolist()) == sorted(each["start_timestamp"] for each in dispatches)
+    assert sorted(trace.events.start.tolist()) == sorted(each["start_timestamp"] for each in dispatches)
     assert trace.events.duration.sum() == sum(each["end_timestamp"] - each["start_timestamp"] for each in dispatches)
     assert (trace.devices[0].name, trace.devices[0].multiprocessors) == ("AMD Instinct MI350X", 256)
     assert "ncclDevKernel_Generic_1" in " ".join(names(trace, EventKind.KERNEL))

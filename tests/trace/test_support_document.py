@@ -14,7 +14,7 @@ TEXT = (Path(__file__).resolve().parents[2] / "docs" / "trace-support.md").read_
 
 
 @pytest.mark.parametrize(
-    ("said", "meant"),
+    ("message", "meant"),
     [
         (r"up to (\d+) GB of JSON of each rank", reader.DEFAULT_MAX_SIZE / 10**9),
         (r"more than (\d+) MB of JSON are kept", cache.LEAST_SIZE / 10**6),
@@ -22,9 +22,9 @@ TEXT = (Path(__file__).resolve().parents[2] / "docs" / "trace-support.md").read_
         (r"beyond (\d+) years", columns.LATEST / 1e6 / 86400 // 365.25),
     ],
 )
-def test_its_numbers_are_the_codes(said: str, meant: float) -> None:
-    found = re.search(said, " ".join(TEXT.split()))
-    assert found is not None, said
+def test_its_numbers_are_the_codes(message: str, meant: float) -> None:
+    found = re.search(message, " ".join(TEXT.split()))
+    assert found is not None, message
     assert int(found[1]) == meant
 
 

@@ -22,12 +22,12 @@ def kernel(number: int, correlation: int, **changed: Any) -> dict[str, Any]:
     return event(number, cat="kernel", name=f"k{correlation}", pid=0, tid=7, args=args) | changed
 
 
-def cycle(path: Path, begin: int, tail: str) -> Path:
-    frame = event(begin, cat="python_function", name="f", args={"Python id": 0, "Python parent id": None})
-    inner = event(begin, cat="python_function", name=f"g{tail}", args={"Python id": 1, "Python parent id": 0})
-    call = event(begin + 1, cat="cuda_runtime", name="cudaLaunchKernel", args={"correlation": 5})
-    operator = event(begin, name="aten::mm", args={"External id": 0, "Sequence number": 0, "Input Dims": [[2], tail]})
-    return trace_file(path, [frame, inner, operator, call, kernel(begin + 2, 5)], distributedInfo={"rank": 4})
+def cycle(path: Path, start: int, tail: str) -> Path:
+    frame = event(start, cat="python_function", name="f", args={"Python id": 0, "Python parent id": None})
+    inner = event(start, cat="python_function", name=f"g{tail}", args={"Python id": 1, "Python parent id": 0})
+    call = event(start + 1, cat="cuda_runtime", name="cudaLaunchKernel", args={"correlation": 5})
+    operator = event(start, name="aten::mm", args={"External id": 0, "Sequence number": 0, "Input Dims": [[2], tail]})
+    return trace_file(path, [frame, inner, operator, call, kernel(start + 2, 5)], distributedInfo={"rank": 4})
 
 
 def test_ids_of_one_recording_never_meet_those_of_another(tmp_path: Path) -> None:
@@ -44,13 +44,13 @@ def test_ids_of_one_recording_never_meet_those_of_another(tmp_path: Path) -> Non
     assert table.external[2::5].tolist() == [0, 0, 0], "0 stands for none"
     assert trace.windows == ((1_000_000, 1_025_000), (2_000_000, 2_025_000), (3_000_000, 3_025_000))
     assert (trace.rank, trace.path, trace.size) == (4, files[0], sum(file.stat().st_size for file in files))
-    assert not table.begin.flags.writeable
+    assert not table.start.flags.writeable
 
 
 def test_joining_one_recording_changes_nothing_in_its_columns(tmp_path: Path) -> None:
     alone = read(cycle(tmp_path / "0.json", 0, "x"))
     joined = join([alone])
-    for column in ("name", "lane", "begin", "duration", "correlation", "sequence", "shapes", "stream", "event_kind"):
+    for column in ("name", "track", "start", "duration", "correlation", "sequence", "shapes", "stream", "event_kind"):
         assert np.array_equal(getattr(joined.events, column), getattr(alone.events, column)), column
 
 
@@ -75,20 +75,20 @@ def test_damage_adds_up(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("second", "said"),
+    ("second", "message"),
     [
-        ({"begin": 0, "pid": 77}, "at the same time"),
-        ({"begin": 10**10, "pid": 77}, "more than a day apart"),
-        ({"begin": 100, "pid": 78}, "two processes, 77 and 78"),
+        ({"start": 0, "pid": 77}, "at the same time"),
+        ({"start": 10**10, "pid": 77}, "more than a day apart"),
+        ({"start": 100, "pid": 78}, "two processes, 77 and 78"),
     ],
 )
 def test_recordings_that_cannot_follow_one_another_are_refused(
-    tmp_path: Path, second: dict[str, int], said: str
+    tmp_path: Path, second: dict[str, int], message: str
 ) -> None:
     one = trace_file(tmp_path / "0.json", [event(number) for number in range(5)])
-    events = [event(second["begin"] + number, pid=second["pid"]) for number in range(5)]
+    events = [event(second["start"] + number, pid=second["pid"]) for number in range(5)]
     other = trace_file(tmp_path / "1.json", events)
-    with pytest.raises(TraceError, match=said) as refused:
+    with pytest.raises(TraceError, match=message) as refused:
         read_rank(RankFiles(0, (one, other)))
     assert refused.value.slug == "mixed-traces"
 

@@ -78,7 +78,7 @@ def test_what_cannot_be_applied_is_refused(repository: Path, tmp_path: Path, tex
     assert not (tmp_path / "out.py").exists()
 
 
-def test_a_diff_that_is_not_there_is_said(repository: Path, tmp_path: Path) -> None:
+def test_a_diff_that_is_not_there_is_reported(repository: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="No such file"):
         from_diff(tmp_path / "absent.patch", repository, "diff-1")
 
@@ -116,7 +116,7 @@ def test_what_git_does_not_know_is_refused(repository: Path, revision: str) -> N
     assert not (repository / "x").exists()
 
 
-def test_a_folder_without_git_is_told_to_use_a_diff(tmp_path: Path) -> None:
+def test_a_folder_without_git_is_reported_to_use_a_diff(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="give --diff instead"):
         from_revision("HEAD", tmp_path, "ref-1")
 

@@ -57,7 +57,7 @@ def _no_notes(tmp_path: Path) -> Iterator[None]:
     note_of(tmp_path).unlink(missing_ok=True)
 
 
-def stand(tmp_path: Path, steps: int = 10**9) -> Workspace:
+def workspace(tmp_path: Path, steps: int = 10**9) -> Workspace:
     job, folder = tmp_path / "job", tmp_path / "trial"
     job.mkdir()
     folder.mkdir()
@@ -88,35 +88,35 @@ def test_an_order_and_its_answer_survive_the_pipe(tmp_path: Path) -> None:
         ScheduledRun(variant, 1, 2, 3, VariantOptions(5), until_epoch=7.0),
     )
     assert decode(encode(order), Order) == order
-    told = Answer(refusal=("no-room", "none"))
-    assert decode(encode(told), Answer) == told
+    reported = Answer(refusal=("no-room", "none"))
+    assert decode(encode(reported), Answer) == reported
 
 
-def test_a_folder_that_a_machine_of_the_cluster_does_not_have_is_said(tmp_path: Path) -> None:
+def test_a_folder_that_a_machine_of_the_cluster_does_not_have_is_reported(tmp_path: Path) -> None:
     here = Workspace(("python",), tmp_path / "trial", tmp_path / "gone")
-    told = answer(Order(here, ScheduledRun(Variant(BASELINE), 0, 0, 0, VariantOptions(5))))
-    assert told.refusal is not None
-    assert told.refusal[0] == "folder-gone"
-    assert "share" in told.refusal[1]
+    reported = answer(Order(here, ScheduledRun(Variant(BASELINE), 0, 0, 0, VariantOptions(5))))
+    assert reported.refusal is not None
+    assert reported.refusal[0] == "folder-gone"
+    assert "share" in reported.refusal[1]
 
 
 @pytest.mark.parametrize("shell", [[], ["sh", "-c", 'trap "" INT; exec "$0" "$@"']], ids=["alone", "in the background"])
 def test_a_lane_whose_pipe_ends_takes_its_job_with_it(tmp_path: Path, shell: list[str]) -> None:
-    order = Order(stand(tmp_path), ScheduledRun(Variant(BASELINE), 0, 0, 0, VariantOptions(10**9)))
-    lane = subprocess.Popen(
+    order = Order(workspace(tmp_path), ScheduledRun(Variant(BASELINE), 0, 0, 0, VariantOptions(10**9)))
+    worker = subprocess.Popen(
         [*shell, sys.executable, "-m", "steptime.trials.cluster"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
-    assert lane.stdin is not None
-    lane.stdin.write(encode(order))
-    lane.stdin.flush()
+    assert worker.stdin is not None
+    worker.stdin.write(encode(order))
+    worker.stdin.flush()
     for _ in range(1200):
         if notes(tmp_path):
             break
         time.sleep(0.05)
-    lane.stdin.close()
-    assert lane.wait(30) in (0, 130)
-    assert lane.stdout is not None
-    lane.stdout.close()
+    worker.stdin.close()
+    assert worker.wait(30) in (0, 130)
+    assert worker.stdout is not None
+    worker.stdout.close()
     assert gone(int(notes(tmp_path)[0][0]))
     assert not (tmp_path / "trial" / "copies").exists()
 
@@ -162,7 +162,7 @@ def test_a_real_ray_runs_every_variant_on_a_device_of_its_own(
     monkeypatch.setattr(conduct, "SECONDS", 0.1)
     variant = Variant("env", (Change("environment", arguments=(("NOTHING", "1"),)),), "RM999")
     plan = Plan((sys.executable, "train.py"), str(tmp_path / "job"), "", (variant,), 0.03)
-    where = stand(tmp_path)
+    where = workspace(tmp_path)
     append_result(where.folder, plan=plan)
     executor = RayExecutor(1)
     try:
@@ -198,11 +198,11 @@ def test_an_interrupted_trial_leaves_no_job_on_the_cluster(ray: Any, tmp_path: P
         raise KeyboardInterrupt
 
     before = signal.signal(signal.SIGALRM, interrupt)
-    turn = ScheduledRun(Variant(BASELINE), 0, 0, 0, VariantOptions(10**9, limit_seconds=10**6))
+    scheduled = ScheduledRun(Variant(BASELINE), 0, 0, 0, VariantOptions(10**9, limit_seconds=10**6))
     signal.setitimer(signal.ITIMER_REAL, 15.0)
     try:
         with pytest.raises(KeyboardInterrupt):
-            list(executor.run(stand(tmp_path), [[turn]], lambda *_: None))
+            list(executor.run(workspace(tmp_path), [[scheduled]], lambda *_: None))
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
@@ -216,16 +216,16 @@ def test_a_lane_that_is_lost_ends_the_trial_with_a_sentence(ray: Any, tmp_path: 
     from steptime.trials.cluster import RayExecutor
 
     executor = RayExecutor(1)
-    turn = ScheduledRun(Variant(BASELINE), 0, 0, 0, VariantOptions(10**9, limit_seconds=10**6))
-    lanes = dict(executor._lanes)
+    scheduled = ScheduledRun(Variant(BASELINE), 0, 0, 0, VariantOptions(10**9, limit_seconds=10**6))
+    workers = dict(executor._workers)
 
     def lose(*_: object) -> None:
-        for lane in lanes.values():
-            ray.kill(lane)
+        for worker in workers.values():
+            ray.kill(worker)
 
     try:
         with pytest.raises(SteptimeError, match="lane-lost"):
-            list(executor.run(stand(tmp_path), [[turn]], lose))
+            list(executor.run(workspace(tmp_path), [[scheduled]], lose))
     finally:
         executor.close()
     assert json.dumps(notes(tmp_path)) == "[]"

@@ -24,8 +24,8 @@ from steptime.trials import executor
 from steptime.trials.conduct import Notice, TrialRunner, combine, together
 from steptime.trials.containment import Layer, Workspace
 from steptime.trials.execute import ScheduledRun
-from steptime.trials.executor import Block, LocalExecutor, Tell
-from steptime.trials.plan import NO_INPUT, batch_variant, groups, lab_variants, over, points_of, stand_for
+from steptime.trials.executor import Block, LocalExecutor, Notify
+from steptime.trials.plan import NO_INPUT, batch_variant, groups, lab_variants, over, points_of, workspace_for
 from steptime.trials.results import Plan, append_result, read_results
 from steptime.trials.trial import (
     AS_IT_IS,
@@ -127,7 +127,7 @@ def test_what_a_job_writes_later_than_it_was_recorded_for_is_not_the_users(tmp_p
     assert {run.outside for run in trial.runs} == {()}
 
 
-def test_a_job_that_dies_is_told_with_its_last_words(tmp_path: Path) -> None:
+def test_a_job_that_dies_is_reported_with_its_last_words(tmp_path: Path) -> None:
     trial = bench(tmp_path, "raise SystemExit('no data at all')", WORKERS)
     with pytest.raises(NothingMeasuredError, match="no data at all"):
         trial.conduct(0, (WORKERS,))
@@ -174,16 +174,18 @@ def test_gradients_that_die_in_a_variant_break_its_promise_before_anything_is_ti
 class Rehearsing(LocalExecutor):
     """Runs rehearsals, each with another seed in place of the clock's, and makes up what would be timed."""
 
-    def run(self, stand: Workspace, blocks: Sequence[Block], tell: Tell) -> Generator[Run, None, None]:
-        for turn in (turn for block in blocks for turn in block):
-            os.environ["CLOCK"] = str(turn.position)
-            if turn.rehearsal:
-                yield from super().run(stand, [[turn]], tell)
+    def run(self, workspace: Workspace, blocks: Sequence[Block], notify: Notify) -> Generator[Run, None, None]:
+        for scheduled in (scheduled for block in blocks for scheduled in block):
+            os.environ["CLOCK"] = str(scheduled.position)
+            if scheduled.rehearsal:
+                yield from super().run(workspace, [[scheduled]], notify)
             else:
-                steps = (20_000_000 if turn.variant.changes else 40_000_000,) * 30
-                changes = tuple(AppliedChange(change.kind, True, True) for change in turn.variant.changes)
-                made = run(turn.variant.name, turn.position, steps, changes=changes, seed=turn.options.seed)
-                yield replace(made, stage=turn.stage, round=turn.round)
+                steps = (20_000_000 if scheduled.variant.changes else 40_000_000,) * 30
+                changes = tuple(AppliedChange(change.kind, True, True) for change in scheduled.variant.changes)
+                made = run(
+                    scheduled.variant.name, scheduled.position, steps, changes=changes, seed=scheduled.options.seed
+                )
+                yield replace(made, stage=scheduled.stage, round=scheduled.round)
 
 
 def test_a_harmless_change_of_a_job_that_the_clock_seeds_is_adopted(
@@ -228,7 +230,7 @@ def test_more_workers_on_tensors_in_memory_are_never_adopted(tmp_path: Path) -> 
     assert kept.judgements == ((0, judgement),)
     seeded = [run.losses for run in timed if run.seed == 0]
     assert all(losses[:20] == seeded[0][:20] for losses in seeded)
-    again = TrialRunner(trial.stand, kept.plan, kept.runs)
+    again = TrialRunner(trial.workspace, kept.plan, kept.runs)
     assert again.conduct(0, (WORKERS,))[0].verdict is judgement.verdict
     assert len(again.runs) <= len(trial.runs) + 3 * 4
 
@@ -274,7 +276,7 @@ def test_a_job_recorded_in_a_folder_that_is_gone_cannot_be_tried(tmp_path: Path)
 
     manifest = Manifest(1, "0", ("python",), str(tmp_path / "gone"), "host", 0)
     with pytest.raises(UsageError, match="folder-gone"):
-        stand_for(manifest, tmp_path / "runs" / "a", tmp_path / "runs" / "b", uncontained=False)
+        workspace_for(manifest, tmp_path / "runs" / "a", tmp_path / "runs" / "b", uncontained=False)
 
 
 def test_what_trains_something_else_is_never_promised_to_be_the_same() -> None:
@@ -330,24 +332,28 @@ class FakeMachine:
         self.dear: dict[str, float] = {}
         self._machine = SharedMachine(0, change=0.0, stalls=0.0)
 
-    def run(self, stand: Workspace, blocks: Sequence[Block], tell: Tell) -> Generator[Run, None, None]:
-        for turn in (turn for block in blocks for turn in block):
-            tell(turn, None)
-            self.turns.append(turn)
-            seconds = self.dear.get(turn.variant.name, 10.0)
+    def run(self, workspace: Workspace, blocks: Sequence[Block], notify: Notify) -> Generator[Run, None, None]:
+        for scheduled in (scheduled for block in blocks for scheduled in block):
+            notify(scheduled, None)
+            self.turns.append(scheduled)
+            seconds = self.dear.get(scheduled.variant.name, 10.0)
             self.budget.time += seconds
-            steps = () if turn.rehearsal else self._machine.process(self.speed(turn))
-            changes = tuple(AppliedChange(change.kind, True, True) for change in turn.variant.changes)
-            made = run(turn.variant.name, turn.position, steps, rehearsal=turn.rehearsal, changes=changes)
-            yield replace(made, stage=turn.stage, round=turn.round, seed=turn.options.seed, seconds=seconds)
+            steps = () if scheduled.rehearsal else self._machine.process(self.speed(scheduled))
+            changes = tuple(AppliedChange(change.kind, True, True) for change in scheduled.variant.changes)
+            made = run(
+                scheduled.variant.name, scheduled.position, steps, rehearsal=scheduled.rehearsal, changes=changes
+            )
+            yield replace(
+                made, stage=scheduled.stage, round=scheduled.round, seed=scheduled.options.seed, seconds=seconds
+            )
 
-    def alternates(self, stand: Workspace, step_seconds: float, peak: int, processes: int) -> bool:
-        return self.alternating and executor.may_alternate(stand, step_seconds, peak, processes, self.resident)
+    def alternates(self, workspace: Workspace, step_seconds: float, peak: int, processes: int) -> bool:
+        return self.alternating and executor.may_alternate(workspace, step_seconds, peak, processes, self.resident)
 
-    def speed(self, turn: ScheduledRun) -> float:
+    def speed(self, scheduled: ScheduledRun) -> float:
         """Of the second variant twice the baseline's, of the fourth nobody knows."""
-        uncertain = 1.25 if turn.round % 2 else 0.95
-        return {"RM2": 2.0, "RM4": uncertain}.get(turn.variant.name, 1.0)
+        uncertain = 1.25 if scheduled.round % 2 else 0.95
+        return {"RM2": 2.0, "RM4": uncertain}.get(scheduled.variant.name, 1.0)
 
     def close(self) -> None:
         pass
@@ -362,8 +368,8 @@ def clock(tmp_path: Path, seconds: float, variants: int) -> tuple[TrialRunner, t
     )
     plan = Plan(("python",), str(tmp_path), "", tried, 0.03)
     budget = FakeBudget(seconds)
-    stand = Workspace(("python",), tmp_path, tmp_path)
-    return TrialRunner(stand, plan, budget=budget, executor=FakeMachine(budget)), tried
+    workspace = Workspace(("python",), tmp_path, tmp_path)
+    return TrialRunner(workspace, plan, budget=budget, executor=FakeMachine(budget)), tried
 
 
 def test_processes_are_timed_behind_the_warm_up_of_the_plan(tmp_path: Path) -> None:
@@ -372,9 +378,11 @@ def test_processes_are_timed_behind_the_warm_up_of_the_plan(tmp_path: Path) -> N
     trial.conduct(0, variants)
     machine = trial._executor
     assert isinstance(machine, FakeMachine)
-    assert {turn.options.warm_up for turn in machine.turns if turn.variant.name == BASELINE and not turn.rehearsal} == {
-        30
-    }
+    assert {
+        scheduled.options.warm_up
+        for scheduled in machine.turns
+        if scheduled.variant.name == BASELINE and not scheduled.rehearsal
+    } == {30}
 
 
 @pytest.mark.parametrize(
@@ -389,7 +397,7 @@ def test_a_process_that_is_long_in_starting_is_timed_for_more_steps(
     machine = trial._executor
     assert isinstance(machine, FakeMachine)
     trial._round(0, 0, variants, AS_IT_IS)
-    assert {turn.options.steps for turn in machine.turns} == {timed}
+    assert {scheduled.options.steps for scheduled in machine.turns} == {timed}
 
 
 @pytest.mark.parametrize(("recorded", "usual"), [(0.012, 0.012), (0.1, 0.1), (0.001, 0.01), (0.0, 0.01)])
@@ -421,9 +429,9 @@ def test_processes_take_turns_where_there_is_room_and_a_slice_holds_their_steps(
     assert isinstance(machine, FakeMachine)
     machine.alternating = True
     trial._round(0, 0, variants, AS_IT_IS)
-    names = [turn.variant.name for turn in machine.turns]
+    names = [scheduled.variant.name for scheduled in machine.turns]
     assert names == [BASELINE, "RM1", *(["RM2", CONTROL] if taken else [CONTROL, "RM2", BASELINE])]
-    assert {turn.options.alternating for turn in machine.turns} == {taken}
+    assert {scheduled.options.alternating for scheduled in machine.turns} == {taken}
 
 
 @pytest.mark.parametrize(
@@ -438,8 +446,8 @@ def test_on_a_device_they_take_turns_where_both_memories_have_room(
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=host))
     monkeypatch.setattr(executor, "ground_of", lambda _: SimpleNamespace(layer=Layer.OVERLAY))
     runner = LocalExecutor(alternating=True, resident=4 << 30, devices=["own"])
-    stand = clock(tmp_path, 300, 1)[0].stand
-    assert runner.alternates(stand, 0.01, peak=4 << 30, processes=4) == taken
+    workspace = clock(tmp_path, 300, 1)[0].workspace
+    assert runner.alternates(workspace, 0.01, peak=4 << 30, processes=4) == taken
 
 
 def test_a_loaders_full_queue_is_let_go_before_steps_are_timed(tmp_path: Path) -> None:
@@ -448,7 +456,9 @@ def test_a_loaders_full_queue_is_let_go_before_steps_are_timed(tmp_path: Path) -
     trial.conduct(0, (workers,))
     machine = trial._executor
     assert isinstance(machine, FakeMachine)
-    timed = {turn.variant.name: turn.options.warm_up for turn in machine.turns if not turn.rehearsal}
+    timed = {
+        scheduled.variant.name: scheduled.options.warm_up for scheduled in machine.turns if not scheduled.rehearsal
+    }
     assert timed[workers.name] == trial.plan.warm_up + 24
     assert timed["baseline"] == trial.plan.warm_up
 
@@ -503,12 +513,14 @@ def test_time_is_not_spent_on_a_setting_that_a_better_one_has_overtaken(tmp_path
 
 
 def test_the_time_to_go_is_that_of_the_rounds_that_are_needed(tmp_path: Path) -> None:
-    told: list[Notice | None] = []
+    reported: list[Notice | None] = []
     trial, variants = clock(tmp_path, 10_000, 2)
-    trial = TrialRunner(trial.stand, trial.plan, budget=trial.budget, executor=trial._executor, tell=told.append)
+    trial = TrialRunner(
+        trial.workspace, trial.plan, budget=trial.budget, executor=trial._executor, notify=reported.append
+    )
     (judgement,) = trial.conduct(0, variants[1:])
     assert judgement.rounds == MIN_ROUNDS
-    left = [notice.eta for notice in told if notice is not None and not notice.turn.rehearsal]
+    left = [notice.eta for notice in reported if notice is not None and not notice.scheduled.rehearsal]
     assert left == [100.0, 90.0, 80.0, 70.0, 60.0, 50.0, 40.0, 30.0, 20.0, 10.0]
 
 
@@ -536,4 +548,4 @@ def test_edits_that_are_tried_as_they_are_written_go_into_the_combination(tmp_pa
     combine(trial, (best, also))
     machine = trial._executor
     assert isinstance(machine, FakeMachine)
-    assert {turn.variant.sources for turn in machine.turns if turn.stage == 1} == {written.sources}
+    assert {scheduled.variant.sources for scheduled in machine.turns if scheduled.stage == 1} == {written.sources}

@@ -56,15 +56,15 @@ def _forgotten() -> Iterator[None]:
     containment._ground.cache_clear()
 
 
-def run(stand: Workspace) -> Run:
+def run(workspace: Workspace) -> Run:
     return execute(
-        stand,
+        workspace,
         ScheduledRun(Variant("baseline"), 0, 0, 0, VariantOptions(steps=3, warm_up=3), rehearsal=True, deadline=60),
     )
 
 
-def permitted(stand: Workspace, layer: Layer) -> None:
-    if ground_of(stand).layer is not layer:
+def permitted(workspace: Workspace, layer: Layer) -> None:
+    if ground_of(workspace).layer is not layer:
         pytest.skip(f"this system does not permit {layer.value}")
 
 
@@ -73,10 +73,10 @@ def test_every_byte_and_every_name_is_as_before(
     job: Path, tmp_path: Path, layer: Layer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     force(layer, monkeypatch)
-    stand = Workspace(COMMAND, tmp_path / "trial", job, keep=True)
-    permitted(stand, layer)
+    workspace = Workspace(COMMAND, tmp_path / "trial", job, keep=True)
+    permitted(workspace, layer)
     before = state_of(job, tmp_path / "elsewhere")
-    done = run(stand)
+    done = run(workspace)
     assert state_of(job, tmp_path / "elsewhere") == before
     assert (done.failure, done.outside) == ("", ())
     assert len(done.losses) == 6
@@ -97,9 +97,9 @@ def test_what_nothing_can_prevent_is_seen_and_ends_the_trial(
     with pytest.raises(NothingMeasuredError, match=r"changed .*elsewhere.*: the trial was ended.*not-contained"):
         TrialRunner(Workspace(COMMAND, trial, job), plan).conduct(0, (Variant("RM101"),))
     assert state_of(job) == before
-    (told,) = (trial / NAME).read_text().splitlines()[1:]
+    (reported,) = (trial / NAME).read_text().splitlines()[1:]
     for name in ("result.txt", "result.txt.old", "result.txt.log", "result.txt.shell"):
-        assert str(tmp_path / "elsewhere" / name) in told
+        assert str(tmp_path / "elsewhere" / name) in reported
     accepted = run(Workspace(COMMAND, tmp_path / "accepted", job, uncontained=True))
     assert (accepted.failure, str(tmp_path / "elsewhere" / "result.txt") in accepted.outside) == ("", True)
     assert state_of(job) == before
@@ -120,18 +120,18 @@ def test_a_change_of_the_users_folder_that_no_hook_hears_is_seen(
 def test_what_cannot_be_contained_is_refused_before_anything_starts(
     job: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stand = Workspace(COMMAND, tmp_path / "trial", job, outside=(tmp_path / "elsewhere" / "result.txt",))
-    if ground_of(stand).layer is Layer.OVERLAY:
-        refuse_uncontained(stand)
+    workspace = Workspace(COMMAND, tmp_path / "trial", job, outside=(tmp_path / "elsewhere" / "result.txt",))
+    if ground_of(workspace).layer is Layer.OVERLAY:
+        refuse_uncontained(workspace)
     remote = Workspace(("python", "train.py", "--out=s3://bucket/run"), tmp_path / "trial", job)
     with pytest.raises(UsageError, match=r"given --out=s3://bucket/run.*--uncontained"):
         refuse_uncontained(remote)
     refuse_uncontained(Workspace(("python", "--see", "https://a/b", "file:///a"), tmp_path / "trial", job))
     force(Layer.LANDLOCK, monkeypatch)
     with pytest.raises(UsageError, match=r"elsewhere/result.txt, outside of its folder.*--uncontained"):
-        refuse_uncontained(stand)
-    assert not stand.folder.exists()
-    refuse_uncontained(Workspace(COMMAND, tmp_path / "trial", job, outside=stand.outside, uncontained=True))
+        refuse_uncontained(workspace)
+    assert not workspace.folder.exists()
+    refuse_uncontained(Workspace(COMMAND, tmp_path / "trial", job, outside=workspace.outside, uncontained=True))
 
 
 def test_workspaces_lie_elsewhere_where_the_folder_of_the_trial_cannot_hold_them(
@@ -144,12 +144,12 @@ def test_workspaces_lie_elsewhere_where_the_folder_of_the_trial_cannot_hold_them
     monkeypatch.setattr(
         containment, "overlays_work", lambda base, *more: base != tmp_path / "trial" and works(base, *more)
     )
-    stand = Workspace(("true",), tmp_path / "trial", tmp_path / "job")
-    permitted(stand, Layer.OVERLAY)
-    with contained_words(stand) as words:
+    workspace = Workspace(("true",), tmp_path / "trial", tmp_path / "job")
+    permitted(workspace, Layer.OVERLAY)
+    with contained_words(workspace) as words:
         subprocess.run([*words, "sh", "-c", "echo 1 > new; echo 1 > ../new"], check=True)
         assert list((tmp_path / "tmp").rglob("new"))
-    containment.leave(stand)
+    containment.leave(workspace)
     assert [path.name for path in tmp_path.rglob("*")] == ["job", "tmp", "trial", "recording"]
 
 
@@ -169,9 +169,11 @@ def test_an_interrupt_in_the_middle_of_a_look_ends_the_process(tmp_path: Path) -
     def interrupt(_: object) -> None:
         raise KeyboardInterrupt
 
-    stand = Workspace(COMMAND, tmp_path / "trial", tmp_path / "job")
+    workspace = Workspace(COMMAND, tmp_path / "trial", tmp_path / "job")
     with pytest.raises(KeyboardInterrupt):
-        execute(stand, ScheduledRun(Variant("baseline"), 0, 0, 0, VariantOptions(steps=3), deadline=10**6), interrupt)
+        execute(
+            workspace, ScheduledRun(Variant("baseline"), 0, 0, 0, VariantOptions(steps=3), deadline=10**6), interrupt
+        )
     assert not list((tmp_path / "trial" / "copies").iterdir())
 
 
@@ -197,10 +199,10 @@ print(json.dumps(state))
 def test_a_process_is_what_it_would_be_without(tmp_path: Path) -> None:
     """Signals, descriptors, identity, services and shared memory; a shell takes the place of the job's interpreter,
     which changes some of that itself."""
-    stand = Workspace(("true",), tmp_path / "trial", tmp_path / "job")
-    stand.directory.mkdir()
-    permitted(stand, Layer.OVERLAY)
-    with contained_words(stand) as words, socket.socket(socket.AF_UNIX) as service:
+    workspace = Workspace(("true",), tmp_path / "trial", tmp_path / "job")
+    workspace.directory.mkdir()
+    permitted(workspace, Layer.OVERLAY)
+    with contained_words(workspace) as words, socket.socket(socket.AF_UNIX) as service:
         service.bind(str(tmp_path / "service"))
         service.listen()
         name = f"steptime-test-{os.getpid()}"
@@ -209,7 +211,9 @@ def test_a_process_is_what_it_would_be_without(tmp_path: Path) -> None:
         try:
             alone, inside = (
                 [
-                    subprocess.run([*before, *command], capture_output=True, text=True, cwd=stand.directory, env=env)
+                    subprocess.run(
+                        [*before, *command], capture_output=True, text=True, cwd=workspace.directory, env=env
+                    )
                     for command in ([sys.executable, "-c", OBSERVANT, *given], shell)
                 ]
                 for before, env in (([], {"PATH": os.environ["PATH"]}), (words, {"PATH": os.environ["PATH"]}))
@@ -224,24 +228,24 @@ def test_a_process_is_what_it_would_be_without(tmp_path: Path) -> None:
 
 
 def test_a_patched_source_is_what_the_process_reads_wherever_it_lies(tmp_path: Path) -> None:
-    stand = Workspace(("true",), tmp_path / "trial", tmp_path / "project" / "job")
-    stand.directory.mkdir(parents=True)
+    workspace = Workspace(("true",), tmp_path / "trial", tmp_path / "project" / "job")
+    workspace.directory.mkdir(parents=True)
     script = tmp_path / "project" / "train.py"
     script.write_text("old")
     script.chmod(0o750)
-    permitted(stand, Layer.OVERLAY)
-    with contained_words(stand, [("../train.py", "new")]) as words:
-        told = subprocess.check_output([*words, "sh", "-c", "cat ../train.py; stat -c %a ../train.py"], text=True)
-    assert told == "new750\n"
+    permitted(workspace, Layer.OVERLAY)
+    with contained_words(workspace, [("../train.py", "new")]) as words:
+        reported = subprocess.check_output([*words, "sh", "-c", "cat ../train.py; stat -c %a ../train.py"], text=True)
+    assert reported == "new750\n"
     assert script.read_text() == "old"
 
 
 def test_folders_in_shared_memory_are_contained_and_shared_memory_is_shared(tmp_path: Path) -> None:
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder, tempfile.NamedTemporaryFile(dir="/dev/shm") as shared:
         (Path(folder) / "data").write_text("the user's")
-        stand = Workspace(("true",), tmp_path / "trial", Path(folder))
-        permitted(stand, Layer.OVERLAY)
-        with contained_words(stand) as words:
+        workspace = Workspace(("true",), tmp_path / "trial", Path(folder))
+        permitted(workspace, Layer.OVERLAY)
+        with contained_words(workspace) as words:
             subprocess.run([*words, "sh", "-c", f"echo 1 > data; echo 1 > new; echo 1 > {shared.name}"], check=True)
         assert [path.read_text() for path in Path(folder).iterdir()] == ["the user's"]
         assert shared.read() == b"1\n"
@@ -257,20 +261,20 @@ def test_caches_of_compilers_last_from_one_process_to_the_next(tmp_path: Path, m
     (cache / "users").write_text("1")
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(cache))
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "not" / "there"))
-    stand = Workspace(("true",), tmp_path / "trial", tmp_path / "job")
-    stand.directory.mkdir()
-    permitted(stand, Layer.OVERLAY)
+    workspace = Workspace(("true",), tmp_path / "trial", tmp_path / "job")
+    workspace.directory.mkdir()
+    permitted(workspace, Layer.OVERLAY)
     command = 'cd "$1"; cat users kept; echo 2 > kept; ls "$2"; echo 3 > "$2/third"'
-    told = []
+    reported = []
     for _ in range(2):
-        with contained_words(stand) as words:
+        with contained_words(workspace) as words:
             shell = [*words, "sh", "-c", command, "sh", str(cache), str(tmp_path / "not" / "there")]
-            told.append(subprocess.run(shell, capture_output=True, text=True, check=True).stdout)
-    assert told == ["1", "12\nthird\n"]
+            reported.append(subprocess.run(shell, capture_output=True, text=True, check=True).stdout)
+    assert reported == ["1", "12\nthird\n"]
     assert sorted(path.name for path in cache.iterdir()) == ["users"]
     assert not (tmp_path / "not").exists()
-    containment.leave(stand)
-    assert list(stand.folder.iterdir()) == [stand.folder / "recording"]
+    containment.leave(workspace)
+    assert list(workspace.folder.iterdir()) == [workspace.folder / "recording"]
 
 
 def test_a_system_that_forbids_namespaces_is_recognised(tmp_path: Path) -> None:
@@ -332,8 +336,8 @@ def test_a_user_without_privilege_is_contained_in_a_folder_of_a_group(tmp_path: 
 
 
 @contextmanager
-def contained_words(stand: Workspace, sources: Sequence[tuple[str, str]] = ()) -> Iterator[tuple[str, ...]]:
-    recording = stand.folder / "recording"
+def contained_words(workspace: Workspace, sources: Sequence[tuple[str, str]] = ()) -> Iterator[tuple[str, ...]]:
+    recording = workspace.folder / "recording"
     recording.mkdir(parents=True, exist_ok=True)
-    with contained(stand, "a", recording, sources) as (_, place):
+    with contained(workspace, "a", recording, sources) as (_, place):
         yield place.entry

@@ -82,7 +82,7 @@ def case(*phases: str, share: float = 1.0, function: str = "contrast", role: str
     return replace(HEALTHY, operators=(*HEALTHY.operators, *chain), lines=(*HEALTHY.lines, timed))
 
 
-def test_the_function_beside_the_model_that_takes_most_is_compiled(tmp_path: Path) -> None:
+def test_the_function_alongside_the_model_that_takes_most_is_compiled(tmp_path: Path) -> None:
     fix = find_fix("RM310")
     assert fix is not None
     (option,) = fix(case("rest", "backward"))
@@ -96,9 +96,9 @@ def test_the_function_beside_the_model_that_takes_most_is_compiled(tmp_path: Pat
     assert variant.sources == (("train.py", JOB.replace("def contrast", "@t.compile\ndef contrast")),)
     elsewhere = writable((proposal,), tmp_path, ("python", "-m", "other"))
     (tmp_path / "train.py").write_text(JOB.replace("import torch as t", ""))
-    (told,) = writable(elsewhere, tmp_path, ("python", "train.py"))
-    assert told.advice_only
-    assert isinstance(told.option.edit, Snippet)
+    (reported,) = writable(elsewhere, tmp_path, ("python", "train.py"))
+    assert reported.advice_only
+    assert isinstance(reported.option.edit, Snippet)
 
 
 @pytest.mark.parametrize(

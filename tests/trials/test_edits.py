@@ -440,10 +440,10 @@ def test_what_a_mapping_may_hold_is_set_over_it(given: str, wanted: str | None) 
     assert new is None or apply_edit(edit, new) is None, "once is enough"
 
 
-def test_a_mapping_that_is_overruled_is_told() -> None:
+def test_a_mapping_that_is_overruled_is_reported() -> None:
     edit = CallEdit("DataLoader", WORKERS, SourceLine("train.py", 1))
-    told = replaced_arguments(edit, "loader = DataLoader(data, **options, num_workers=count)\n")
-    assert told == ["**options no longer sets persistent_workers", "num_workers=count is 0 now"]
+    reported = replaced_arguments(edit, "loader = DataLoader(data, **options, num_workers=count)\n")
+    assert reported == ["**options no longer sets persistent_workers", "num_workers=count is 0 now"]
 
 
 def test_other_things_of_the_same_last_name_are_no_calls_of_it() -> None:

@@ -205,7 +205,7 @@ def scaled(scale: float) -> tuple[tuple[tuple[str, float | None], ...], ...]:
     return ((("conv.weight", scale), ("fc.weight", 2.0 * scale)),)
 
 
-def test_a_job_that_does_not_repeat_is_judged_by_its_own_spread_and_that_is_said() -> None:
+def test_a_job_that_does_not_repeat_is_judged_by_its_own_spread_and_that_is_reported() -> None:
     runs = trial(quiet(), VARIANT, speed=3.0)
     own = rehearsals(VARIANT, scaled(1.12))[1]
     once = judge(VARIANT, (*clocked(1.0), own, *runs))
@@ -263,7 +263,7 @@ def test_what_changed_nothing_is_not_exercised_however_fast() -> None:
     assert judge(VARIANT, trial(quiet(), VARIANT, speed=3.0, changes=())).verdict is TrialVerdict.NOT_EXERCISED
 
 
-def test_a_failure_is_told_with_its_last_words() -> None:
+def test_a_failure_is_reported_with_its_last_words() -> None:
     runs = (*trial(quiet(), VARIANT), run("RM101", 99, (), failure="It ended with status 1: MemoryError"))
     judgement = judge(VARIANT, runs)
     assert judgement.verdict is TrialVerdict.FAILED

@@ -14,7 +14,7 @@ from steptime.cli.lab import command as lab
 from steptime.cli.mcp import TOOLS
 from steptime.cli.trial import command as try_
 from steptime.errors import RecordingError, UsageError
-from steptime.launcher.keeper import clear
+from steptime.launcher.watchdog import clear
 from steptime.trials.containment import Workspace, contained
 from steptime.trials.names import own_folder
 from steptime.trials.results import NAME, Metric, PatchResult, Plan, append_result, read_results
@@ -54,7 +54,7 @@ def planted(folder: Path, *, uncontained: bool = False, **variant: object) -> Pa
 
 @pytest.mark.parametrize("verb", [judge, lab, try_])
 @pytest.mark.parametrize("name", HOSTILE)
-def test_a_folder_beside_a_trial_is_not_removed(tmp_path: Path, verb: object, name: str) -> None:
+def test_a_folder_alongside_a_trial_is_not_removed(tmp_path: Path, verb: object, name: str) -> None:
     (tmp_path / "victim").mkdir()
     (tmp_path / "victim" / "thesis.tex").write_text("mine")
     trial = planted(tmp_path, name=name)
@@ -79,8 +79,8 @@ def test_no_link_is_followed_out_of_a_trial(tmp_path: Path) -> None:
     with pytest.raises(RecordingError, match="is a link"):
         own_folder(tmp_path / "trial", "variants", "0-000-a")
     (tmp_path / "trial" / "copies").symlink_to(tmp_path / "victim")
-    stand = Workspace(("true",), tmp_path / "trial", tmp_path)
-    with pytest.raises(RecordingError, match="is a link"), contained(stand, "0-000-a", tmp_path / "recording"):
+    workspace = Workspace(("true",), tmp_path / "trial", tmp_path)
+    with pytest.raises(RecordingError, match="is a link"), contained(workspace, "0-000-a", tmp_path / "recording"):
         pass
     assert (tmp_path / "victim" / "0-000-a").is_dir()
 
@@ -108,7 +108,7 @@ def test_results_that_are_a_link_are_none(tmp_path: Path) -> None:
     assert (tmp_path / "elsewhere").read_bytes() == before
 
 
-def test_no_command_but_that_of_a_patch_is_told(tmp_path: Path) -> None:
+def test_no_command_but_that_of_a_patch_is_reported(tmp_path: Path) -> None:
     PatchResult("", (), (), None, apply="git -C '/a b' apply /c/patch.diff")
     for apply in ("rm -rf /", "git -C /a apply /b; rm -rf /", "git -c core.pager=x apply y"):
         with pytest.raises(ValueError, match="is no command"):
@@ -122,11 +122,11 @@ def test_an_agent_goes_on_with_no_strangers_trial(tmp_path: Path) -> None:
     kind, function = TOOLS["judge"]
     given = kind(command=["true"], directory=str(tmp_path), resume=str(trial))
 
-    async def tell(sentence: str) -> None:
+    async def notify(sentence: str) -> None:
         raise AssertionError(sentence)
 
     with pytest.raises(UsageError, match="was not planned by this account"):
-        anyio.run(function, given, tell)
+        anyio.run(function, given, notify)
 
 
 def test_a_diff_copies_and_makes_nothing_outside_of_its_scratch(tmp_path: Path) -> None:

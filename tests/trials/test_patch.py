@@ -211,8 +211,11 @@ def test_a_patch_is_run_and_applied_wherever_the_script_lies(
     for layer in (Layer.OVERLAY, Layer.LANDLOCK):
         ground = containment.Ground(layer, tmp_path / "t")
         monkeypatch.setattr(containment, "ground_of", lambda _, ground=ground: ground)
-        stand = Workspace((sys.executable, script), tmp_path / "t", folder)
-        with contained(stand, "patched", tmp_path / "recording", ((script, patch.files[0][2]),)) as (command, place):
+        workspace = Workspace((sys.executable, script), tmp_path / "t", folder)
+        with contained(workspace, "patched", tmp_path / "recording", ((script, patch.files[0][2]),)) as (
+            command,
+            place,
+        ):
             words = [*place.entry, *command]
             (tmp_path / "recording").mkdir(exist_ok=True)
             done = subprocess.run(words, cwd=place.directory, capture_output=True, text=True, check=False)
@@ -263,7 +266,7 @@ def test_edits_that_belong_together_are_all_written_or_none(tmp_path: Path) -> N
     assert patch.files[0][2] == "x = DataLoader(d)\ny = AdamW(p, foreach=None, fused=True)\n"
 
 
-def test_a_patch_that_failed_by_itself_is_told_in_words(tmp_path: Path) -> None:
+def test_a_patch_that_failed_by_itself_is_reported_in_words(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("x = DataLoader(d)\n")
     patch = unwritten(make_patch((loader(1),), tmp_path, None), (loader(1),))
     assert (patch.files, patch.diff) == ((), "")

@@ -19,7 +19,7 @@ COMPILED = Variant("RM303", (Change("compile"),), "RM303", "torch.compile(model)
 SET = Judgement(Variant("patch"), TrialVerdict.ADOPT, Agreement.SAME_CURVE, "Losses lie in the band of 3 seeds")
 
 
-def shown(taken: int = 3, record_: BlockRecord | None = None) -> Switched:
+def displayed(taken: int = 3, record_: BlockRecord | None = None) -> Switched:
     known = record({1: 1.5, 2: 1.2, 4: 1.0, 3: 1.8}) if record_ is None else record_
     return Switched((FUSED, CAST, COMPILED), known, taken, 0.03)
 
@@ -29,7 +29,7 @@ def verdicts(switched: Switched, confirmed: Judgement | None) -> list[TrialVerdi
 
 
 def test_what_pays_is_adopted_when_its_processes_train_as_promised() -> None:
-    found = shown().judgements(SET)
+    found = displayed().judgements(SET)
     assert [each.verdict for each in found] == [TrialVerdict.ADOPT, TrialVerdict.ADOPT, TrialVerdict.NO_EFFECT]
     assert found[0].agreement is Agreement.SAME_CURVE
     assert found[0].sentence.startswith("8 pairs of blocks in one process: losses lie in the band")
@@ -39,49 +39,51 @@ def test_what_pays_is_adopted_when_its_processes_train_as_promised() -> None:
 
 def test_nothing_is_adopted_whose_training_was_not_compared() -> None:
     undecided = [TrialVerdict.UNDECIDED, TrialVerdict.UNDECIDED, TrialVerdict.NO_EFFECT]
-    assert verdicts(shown(), None) == undecided
-    assert verdicts(shown(), replace(SET, verdict=TrialVerdict.FAILED, sentence="It ended with status 1")) == undecided
-    assert verdicts(shown(), replace(SET, agreement=Agreement.NOT_SEEN)) == undecided
+    assert verdicts(displayed(), None) == undecided
+    assert (
+        verdicts(displayed(), replace(SET, verdict=TrialVerdict.FAILED, sentence="It ended with status 1")) == undecided
+    )
+    assert verdicts(displayed(), replace(SET, agreement=Agreement.NOT_SEEN)) == undecided
 
 
 def test_a_set_that_trains_otherwise_breaks_the_promise_of_its_parts() -> None:
     apart = replace(SET, verdict=TrialVerdict.BROKE_PROMISE, agreement=Agreement.APART)
-    assert verdicts(shown(), apart)[:2] == [TrialVerdict.BROKE_PROMISE] * 2
+    assert verdicts(displayed(), apart)[:2] == [TrialVerdict.BROKE_PROMISE] * 2
 
 
 def test_a_gain_that_processes_contradict_is_not_adopted() -> None:
     slower = replace(SET, verdict=TrialVerdict.SLOWER, speed=Estimate(0.8, 0.7, 0.9, 3, "1"))
-    assert verdicts(shown(), slower)[:2] == [TrialVerdict.UNDECIDED] * 2
+    assert verdicts(displayed(), slower)[:2] == [TrialVerdict.UNDECIDED] * 2
 
 
 def test_what_is_taken_is_one_variant_with_the_weaker_promise() -> None:
-    found = shown().together()
+    found = displayed().together()
     assert found is not None
     assert found.variant.name == "RM201+RM301"
     assert found.variant.promise is Promise.SAME_CURVE
     assert found.speed is not None
     assert 1.7 < found.speed.value < 1.9
-    assert shown(taken=0).together() is None
+    assert displayed(taken=0).together() is None
 
 
 def test_what_did_not_act_says_why() -> None:
     known = record({1: 1.5, 2: 1.2, 4: 1.0})
     idle = FirstSteps(4, (1, 1, 1), (SwitchedChange(True, False, "nothing was compiled"),))
-    (found,) = shown(3, replace(known, first=(*known.first[:2], idle))).judgements(SET)[2:]
+    (found,) = displayed(3, replace(known, first=(*known.first[:2], idle))).judgements(SET)[2:]
     assert (found.verdict, found.sentence) == (TrialVerdict.NOT_EXERCISED, "nothing was compiled")
 
 
 def test_what_was_not_begun_is_tried_by_processes_unless_it_rivals_what_is_taken() -> None:
     known = record({1: 1.5, 2: 1.2})
     rival = replace(COMPILED, changes=FUSED.changes)
-    assert not shown(3, known).proved(COMPILED)
-    beside = Switched((FUSED, CAST, rival), known, 3, 0.03)
-    assert beside.proved(rival)
-    assert "no time was left to compile" in beside.judgements(SET)[2].sentence
+    assert not displayed(3, known).proved(COMPILED)
+    references = Switched((FUSED, CAST, rival), known, 3, 0.03)
+    assert references.proved(rival)
+    assert "no time was left to compile" in references.judgements(SET)[2].sentence
 
 
 def test_a_compilation_is_named_with_its_price() -> None:
     known = record({1: 1.5, 2: 1.2, 4: 1.4, 7: 2.0})
     slow = FirstSteps(4, (24_000_000_000, 21_000_000, 21_000_000), known.first[2].changes)
-    found = shown(7, replace(known, first=(*known.first[:2], slow, known.first[3]))).judgements(SET)
+    found = displayed(7, replace(known, first=(*known.first[:2], slow, known.first[3]))).judgements(SET)
     assert found[2].sentence.endswith("its first steps take 24.0 s longer")

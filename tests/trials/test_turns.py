@@ -82,31 +82,31 @@ def played(tmp_path: Path, runner: LocalExecutor, *words: str, job_text: str = J
     job = tmp_path / "job"
     job.mkdir()
     (job / "train.py").write_text(textwrap.dedent(job_text))
-    stand = Workspace((sys.executable, "train.py", *words), tmp_path / "trial", job, keep=True)
+    workspace = Workspace((sys.executable, "train.py", *words), tmp_path / "trial", job, keep=True)
     options = VariantOptions(400, alternating=True)
     block = [ScheduledRun(variant, 0, 0, place, options) for place, variant in enumerate((AS_IT_IS, Variant(CONTROL)))]
     try:
-        return stand, list(runner.run(stand, [block], lambda *_: None))
+        return workspace, list(runner.run(workspace, [block], lambda *_: None))
     finally:
-        leave(stand)
+        leave(workspace)
 
 
 def test_no_step_of_one_is_taken_while_another_runs(tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    stand, runs = played(tmp_path, LocalExecutor(alternating=True))
+    workspace, runs = played(tmp_path, LocalExecutor(alternating=True))
     assert [(run.variant, run.failure, run.alternated) for run in runs] == [(BASELINE, "", True), (CONTROL, "", True)]
-    first, second = (_running(stand, run) for run in runs)
-    assert not measure(first, second.begin, second.end).any()
+    first, second = (_running(workspace, run) for run in runs)
+    assert not measure(first, second.start, second.end).any()
     assert all(0 < len(run.step_ns) < 400 for run in runs), "those that held a rest are left out"
 
 
-def _running(stand: Workspace, run: Run):  # type: ignore[no-untyped-def]
+def _running(workspace: Workspace, run: Run):  # type: ignore[no-untyped-def]
     """When a process was surely at its steps: those that count."""
-    (process,) = load(stand.folder / "variants" / run.folder).processes
+    (process,) = load(workspace.folder / "variants" / run.folder).processes
     steps = lay_out(process).steps
     chosen = np.isin(steps.duration, run.step_ns)
     assert chosen.sum() >= len(run.step_ns)
-    return union(steps.begin[chosen], steps.end[chosen])
+    return union(steps.start[chosen], steps.end[chosen])
 
 
 def test_what_bears_no_stop_is_run_alone_from_there_on(tmp_path: Path) -> None:
@@ -124,22 +124,22 @@ def test_a_job_on_a_device_rests_when_the_device_has_done_its_work(
     pytest.importorskip("torch")
     monkeypatch.setattr(executor, "SLICE", 0.03)
     text = textwrap.dedent(DEVICE) + textwrap.dedent(JOB) + "    work.put(None)\n"
-    stand, runs = played(tmp_path, LocalExecutor(alternating=True), job_text=text)
+    workspace, runs = played(tmp_path, LocalExecutor(alternating=True), job_text=text)
     assert [(run.failure, run.alternated) for run in runs] == [("", True)] * 2
-    first, second = (_worked(stand, run) for run in runs)
-    assert len(first.begin) > 200 < len(second.begin)
-    assert not measure(first, second.begin, second.end).any()
+    first, second = (_worked(workspace, run) for run in runs)
+    assert len(first.start) > 200 < len(second.start)
+    assert not measure(first, second.start, second.end).any()
     for each in runs:
-        stamps = stamps_in(stand.folder / "variants" / each.folder / "rests")
+        stamps = stamps_in(workspace.folder / "variants" / each.folder / "rests")
         assert len(stamps) > 8
         assert len(stamps) % 2 == 0
         assert fmean(each.step_ns) > 2.9 * MS, "a step is as long as its work, however far the host runs ahead"
 
 
-def _worked(stand: Workspace, run: Run):  # type: ignore[no-untyped-def]
+def _worked(workspace: Workspace, run: Run):  # type: ignore[no-untyped-def]
     """When its device was at work."""
-    said = (stand.folder / "variants" / run.folder / "output.log").read_text().split("\n")
-    times = np.array([line.split()[1:] for line in said if line.startswith("WORKED ")], np.int64)
+    message = (workspace.folder / "variants" / run.folder / "output.log").read_text().split("\n")
+    times = np.array([line.split()[1:] for line in message if line.startswith("WORKED ")], np.int64)
     return union(times[:, 0], times[:, 1])
 
 
@@ -147,7 +147,7 @@ def test_a_job_is_not_asked_to_rest_where_nobody_waits_any_more(tmp_path: Path) 
     turns, here = Turns(0.0), Path("/proc/self/ns/pid").stat().st_ino
     first, second = turns.turn(), turns.turn()
     job = subprocess.Popen(["sleep", "600"])
-    first.begins(os.getpid(), tmp_path)
+    first.starts(os.getpid(), tmp_path)
     (tmp_path / "warm").write_text(f"{job.pid}\n{here}\n1\n")
     (tmp_path / "rests").write_text("1\n2\n")
     assert not first.over(tmp_path), "it has not answered"
@@ -162,12 +162,12 @@ def test_a_job_is_not_asked_to_rest_where_nobody_waits_any_more(tmp_path: Path) 
 def test_a_job_in_another_namespace_is_not_stopped_nor_what_is_none_of_the_jobs(tmp_path: Path) -> None:
     turns, here = Turns(0.1), Path("/proc/self/ns/pid").stat().st_ino
     first, _ = turns.turn(), turns.turn()
-    first.begins(os.getpid(), tmp_path)
+    first.starts(os.getpid(), tmp_path)
     assert not first.over(tmp_path), "it is not warm"
     (tmp_path / "warm").write_text("1\n")
     assert not first.over(tmp_path), "the mark is not whole"
-    for said in ("2\n1\n", f"-1\n{here}\n", f"{1 << 80}\n{here}\n", f"{os.getpid()}\n{here}\n", f"1\n{here}\n"):
-        (tmp_path / "warm").write_text(f"{said}0\n")
+    for message in ("2\n1\n", f"-1\n{here}\n", f"{1 << 80}\n{here}\n", f"{os.getpid()}\n{here}\n", f"1\n{here}\n"):
+        (tmp_path / "warm").write_text(f"{message}0\n")
         with pytest.raises(CannotAlternateError):
             first.over(tmp_path)
     turns.end()
@@ -188,7 +188,7 @@ def test_what_has_left_its_job_stands_still_with_it(tmp_path: Path) -> None:
         time.sleep(0.01)
     daemon = psutil.Process(int((tmp_path / "daemon").read_text()[:-1]))
     try:
-        first.begins(job.pid, tmp_path)
+        first.starts(job.pid, tmp_path)
         seen = []
 
         def other() -> None:

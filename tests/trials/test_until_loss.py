@@ -94,15 +94,15 @@ def test_what_reaches_the_loss_sooner_is_faster_whatever_else_it_trains() -> Non
     assert judgement.sentence.startswith("It reaches the loss after 35 steps, and the job as it is after 62")
 
 
-def test_a_run_that_never_reaches_it_is_said_so() -> None:
+def test_a_run_that_never_reaches_it_is_reported_so() -> None:
     own = [rehearsal("args-1", 2), timed("args-1", 11, None, losses=(2.0,) * 50, ended_early=True)]
     judgement = judge(CANDIDATE, runs(*own), metric=TARGET)
     assert judgement.verdict is TrialVerdict.NOT_REACHED
     ended = "When it ended by itself, after 50 steps and 4 s, its mean loss was 2"
     assert judgement.sentence == f"{ended}, and the job as it is reaches 0.5 in 1.04 s"
     wild = replace(own[1], losses=(None,) * 50, ended_early=False)
-    told = judge(CANDIDATE, runs(own[0], wild), metric=TARGET).sentence
-    assert told.startswith("When it was ended, after 50 steps and 4 s, its mean loss was not finite")
+    reported = judge(CANDIDATE, runs(own[0], wild), metric=TARGET).sentence
+    assert reported.startswith("When it was ended, after 50 steps and 4 s, its mean loss was not finite")
 
 
 @pytest.mark.parametrize(
@@ -212,9 +212,9 @@ def test_a_process_ends_soon_after_its_loss_is_there(tmp_path: Path, steps: int,
     (tmp_path / "train.py").write_text(JOB.format(steps=steps))
     options = VariantOptions(1 << 40, limit_seconds=60.0, until_loss=loss)
     asked = ProbeOptions(profile=False, variant=options)
-    begin = time.monotonic()
+    start = time.monotonic()
     outcome = run_variant((python(), "train.py"), tmp_path / "recording", asked, VariantPlace(tmp_path))
-    made = read_run(ScheduledRun(Variant(BASELINE), 0, 0, 0, options), outcome, time.monotonic() - begin)
+    made = read_run(ScheduledRun(Variant(BASELINE), 0, 0, 0, options), outcome, time.monotonic() - start)
     reached = LossTarget(loss).step(made.losses, made.backwards)
     assert made.failure == ""
     if steps == 30:

@@ -63,13 +63,13 @@ def row_word(row: str) -> str:
     """Products of matrices are what a model is made of; any other operator stands for itself."""
     if row in HEALTHY:
         return "part: model"
-    return next((said for part, said in ROW_WORDS.items() if part in row), "dominant-operator")
+    return next((message for part, message in ROW_WORDS.items() if part in row), "dominant-operator")
 
 
 def traceml(python: str, script: Path, ranks: int, folder: Path) -> Answer:
     """TraceML: `traceml run` of the unmodified script; its primary diagnosis, then the issues of its sections."""
     options = ["--mode", "summary", "--logs-dir", str(folder), "--run-name", "job", "--nproc-per-node", str(ranks)]
-    _said([str(Path(python).parent / "traceml"), "run", *options, str(script)], script)
+    _message([str(Path(python).parent / "traceml"), "run", *options, str(script)], script)
     summary: dict[str, Any] = json.loads((folder / "job" / "final_summary.json").read_text(encoding="utf-8"))
     issues = [issue["kind"] for part in ("step_time", "system", "process") for issue in summary[part].get("issues", ())]
     kinds = dict.fromkeys([summary["primary_diagnosis"]["kind"], *issues])
@@ -88,10 +88,10 @@ def slowai(python: str, script: Path, ranks: int, folder: Path) -> Answer:
 def _of_one(ranks: int, words: Sequence[str], script: Path) -> str:
     if ranks > 1:
         raise SystemExit("one process only")
-    return _said(words, script)
+    return _message(words, script)
 
 
-def _said(words: Sequence[str], script: Path) -> str:
+def _message(words: Sequence[str], script: Path) -> str:
     """Standard output of a tool, started in the job's folder; its last words are ours where it fails."""
     variables = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run(words, cwd=script.parent, env=variables, capture_output=True, text=True, check=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import cast
 
 from benchmarks.clinic.cases import Case
-from benchmarks.clinic.diagnosed import Said
+from benchmarks.clinic.diagnosed import Reported
 from benchmarks.clinic.rivals.rival import INPUT, Rival, profiled
 
 ROWS = 3
@@ -51,12 +51,12 @@ HEALTHY = ("aten::mm", "aten::addmm", "aten::linear", "aten::mkldnn_convolution"
 """Matrix products at the top are what training should be doing."""
 
 
-def says(python: str, case: Case, amount: int) -> Said:
+def says(python: str, case: Case, amount: int) -> Reported:
     """The first rows by own CPU time. Raises JobFailed."""
     rows = cast("list[tuple[str, float, float]]", profiled(python, case, amount))[:ROWS]
     causes = tuple(_word(name) for name, _, _ in rows)
     shares = tuple((share, share, share) for _, _, share in rows)
-    return Said(rows[0][0], causes, shares, (None,) * len(rows))
+    return Reported(rows[0][0], causes, shares, (None,) * len(rows))
 
 
 def _word(name: str) -> str:

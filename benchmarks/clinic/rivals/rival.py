@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.clinic.cases import JOBS, Case
-from benchmarks.clinic.diagnosed import Said
+from benchmarks.clinic.diagnosed import Reported
 from benchmarks.clinic.truth import TIMEOUT, environment
 from benchmarks.started import JobFailed
 
@@ -43,10 +43,10 @@ class Rival:
     name: str
     how: str
     meanings: Mapping[str, tuple[str, ...]]
-    says: Callable[[str, Case, int], Said]
+    says: Callable[[str, Case, int], Reported]
     harmless: tuple[str, ...] = ()
 
-    def adapter(self, python: str) -> Callable[[Case, int], Said]:
+    def adapter(self, python: str) -> Callable[[Case, int], Reported]:
         """The same call as that of steptime."""
         return lambda case, amount: self.says(python, case, amount)
 

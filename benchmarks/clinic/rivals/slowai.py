@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.clinic.cases import JOBS, Case
-from benchmarks.clinic.diagnosed import Said
+from benchmarks.clinic.diagnosed import Reported
 from benchmarks.clinic.rivals.rival import Rival, run
 from benchmarks.started import JobFailed
 
@@ -30,7 +30,7 @@ MEANINGS = {
 """By the fixes that it lists for each bottleneck."""
 
 
-def says(python: str, case: Case, amount: int) -> Said:
+def says(python: str, case: Case, amount: int) -> Reported:
     """Its bottleneck; "unknown" is an abstention. Raises JobFailed."""
     if case.ranks > 1:
         raise JobFailed("diagnoses one process only")
@@ -40,8 +40,8 @@ def says(python: str, case: Case, amount: int) -> Said:
         printed = run([python, "-m", "slowai", "diagnose", "--json", str(workload)], folder)
     bottleneck = json.loads(printed[printed.index("{\n") :])["regime"]
     if bottleneck == "unknown":
-        return Said("undecided")
-    return Said(bottleneck, (bottleneck,), ((0.0, 0.0, 0.0),), (None,))
+        return Reported("undecided")
+    return Reported(bottleneck, (bottleneck,), ((0.0, 0.0, 0.0),), (None,))
 
 
 SLOWAI = Rival("slowai", "`slowai diagnose --json` of a file whose main() runs the job", MEANINGS, says, ("compute",))

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.clinic.cases import Case
-from benchmarks.clinic.diagnosed import Said
+from benchmarks.clinic.diagnosed import Reported
 from benchmarks.clinic.rivals.rival import AROUND, INPUT, MODEL, SCRIPTS, Rival, run
 from benchmarks.started import JobFailed
 
@@ -32,7 +32,7 @@ UNDECIDED = ("INSUFFICIENT_STEP_TIME_DATA", "NO_DATA", "WARMUP", "INCOMPLETE_DAT
 SECTIONS = ("step_time", "system", "process", "step_memory")
 
 
-def says(instrumented: bool, python: str, case: Case, amount: int) -> Said:
+def says(instrumented: bool, python: str, case: Case, amount: int) -> Reported:
     """Its primary diagnosis, then the issues of its sections that we know. Raises JobFailed."""
     if case.ranks > 1 and instrumented:
         raise JobFailed("instrumented in one process only")
@@ -58,7 +58,7 @@ def says(instrumented: bool, python: str, case: Case, amount: int) -> Said:
     issues = [issue["kind"] for name in SECTIONS for issue in summary[name].get("issues", ())]
     causes = tuple(dict.fromkeys(kind for kind in (first, *issues) if kind in MEANINGS))
     bottleneck = "undecided" if first in UNDECIDED else first
-    return Said(bottleneck, causes, ((0.0, 0.0, 0.0),) * len(causes), (None,) * len(causes), tuple(issues))
+    return Reported(bottleneck, causes, ((0.0, 0.0, 0.0),) * len(causes), (None,) * len(causes), tuple(issues))
 
 
 UNMODIFIED = Rival("traceml", "`traceml run` of the unmodified script", MEANINGS, partial(says, False), HARMLESS)

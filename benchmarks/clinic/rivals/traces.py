@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.clinic.cases import Case
-from benchmarks.clinic.diagnosed import Said
+from benchmarks.clinic.diagnosed import Reported
 from benchmarks.clinic.rivals.rival import AROUND, INPUT, MODEL, SCRIPTS, Rival, profiled, run
 
 COLUMNS = {
@@ -26,14 +26,14 @@ PARTS = {
 """Of a step, by the plugin."""
 
 
-def reads(script: str) -> Callable[[str, Case, int], Said]:
+def reads(script: str) -> Callable[[str, Case, int], Reported]:
     """What a script says of the trace that torch.profiler has written: one word. Both raise JobFailed."""
 
-    def says(python: str, case: Case, amount: int) -> Said:
+    def says(python: str, case: Case, amount: int) -> Reported:
         with tempfile.TemporaryDirectory() as folder:
             profiled(sys.executable, case, amount, "--trace", str(Path(folder, "rank-0.pt.trace.json")))
             word = run([python, str(SCRIPTS / script), folder], folder).splitlines()[-1]
-        return Said(word, (word,), ((0.0, 0.0, 0.0),), (None,))
+        return Reported(word, (word,), ((0.0, 0.0, 0.0),), (None,))
 
     return says
 

@@ -8,7 +8,7 @@ warnings.simplefilter("ignore")
 
 import accelerate  # noqa: E402
 import torch  # noqa: E402
-from training import STEPS, Net, do, halved, loaded, pace, saved, tell  # noqa: E402
+from training import STEPS, Net, do, halved, loaded, notify, pace, saved  # noqa: E402
 
 
 def states(accelerator, model, optimizer, step, rows):
@@ -58,13 +58,13 @@ def main():
             optimizer.zero_grad()
         if not accelerator.sync_gradients:
             continue
-        tell("accelerate training", step, "loss", loss)
+        notify("accelerate training", step, "loss", loss)
         do("accelerate save_state and load_state", step, states, accelerator, model, optimizer, step, rows)
         do("accelerate unwrap_model", step, unwrapped, accelerator, model, rows)
         do("accelerate save", step, stored, accelerator, model, step, rows)
         pace(step)
         step += 1
-    tell("accelerate training", STEPS, "weights", dict(model.state_dict()))
+    notify("accelerate training", STEPS, "weights", dict(model.state_dict()))
 
 
 if __name__ == "__main__":

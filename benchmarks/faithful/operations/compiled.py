@@ -16,15 +16,15 @@ def counted(function):
     counters = torch._dynamo.utils.counters
     counters.clear()
     answer = function()
-    told = {name: sorted(map(str, counters[name].items())) for name in ("graph_break", "unique_graphs", "frames")}
-    told["stats"] = dict(counters["stats"])
-    return answer, told
+    reported = {name: sorted(map(str, counters[name].items())) for name in ("graph_break", "unique_graphs", "frames")}
+    reported["stats"] = dict(counters["stats"])
+    return answer, reported
 
 
 @operation(lambda: torch.compile(Net(), backend=BACKEND))
 def compiled_before_the_training(model, optimizer, step, batch):
-    answer, told = counted(lambda: model(batch[0]))
-    return {"answer": answer, "told": told, "original": model._orig_mod(batch[0]), "names": sorted(vars(model))}
+    answer, reported = counted(lambda: model(batch[0]))
+    return {"answer": answer, "told": reported, "original": model._orig_mod(batch[0]), "names": sorted(vars(model))}
 
 
 def _in_place():
@@ -56,10 +56,10 @@ def compiled_in_place_in_mid_training(model, optimizer, step, batch):
 def compiled_anew(model, optimizer, step, batch):
     torch._dynamo.reset()
     compiled = torch.compile(model, backend=BACKEND, fullgraph=True)
-    answer, told = counted(lambda: compiled(batch[0]))
+    answer, reported = counted(lambda: compiled(batch[0]))
     loss = loss_of(compiled, batch)
     loss.backward()
-    return {"answer": answer, "told": told, "loss": loss, "gradients": [each.grad for each in model.parameters()]}
+    return {"answer": answer, "told": reported, "loss": loss, "gradients": [each.grad for each in model.parameters()]}
 
 
 @operation(steps=DEAR)
@@ -67,8 +67,8 @@ def compiled_copy(model, optimizer, step, batch):
     torch._dynamo.reset()
     compiled = torch.compile(copy.deepcopy(model), backend=BACKEND)
     other = torch.optim.SGD(compiled.parameters(), lr=0.1)
-    loss, told = counted(lambda: train(compiled, other, batch) if step % 10 == 1 else compiled(batch[0]))
-    return {"loss": loss, "told": told, "answer": halved(compiled)(batch[0])}
+    loss, reported = counted(lambda: train(compiled, other, batch) if step % 10 == 1 else compiled(batch[0]))
+    return {"loss": loss, "told": reported, "answer": halved(compiled)(batch[0])}
 
 
 @operation(steps=DEAR)
@@ -80,8 +80,8 @@ def compiled_training_step(model, optimizer, step, batch):
         loss.backward()
         return loss
 
-    loss, told = counted(lambda: torch.compile(whole, backend=BACKEND)(*batch))
-    return {"loss": loss, "told": told, "gradients": [each.grad for each in model.parameters()]}
+    loss, reported = counted(lambda: torch.compile(whole, backend=BACKEND)(*batch))
+    return {"loss": loss, "told": reported, "gradients": [each.grad for each in model.parameters()]}
 
 
 @operation(steps=DEAR)
@@ -93,8 +93,8 @@ def compiled_forces(model, optimizer, step, batch):
         energy = model(rows).square().sum()
         return torch.autograd.grad(energy, rows)[0]
 
-    answer, told = counted(lambda: torch.compile(forces, backend="eager")(batch[0]))
-    return {"answer": answer, "told": told, "plain": vjp(model, batch[0], torch.ones(8, 4))}
+    answer, reported = counted(lambda: torch.compile(forces, backend="eager")(batch[0]))
+    return {"answer": answer, "told": reported, "plain": vjp(model, batch[0], torch.ones(8, 4))}
 
 
 @operation(steps=FEW)
@@ -102,8 +102,8 @@ def compiled_by_inductor(model, optimizer, step, batch):
     if step in (1, 28):
         torch._dynamo.reset()
     compiled = torch.compile(copy.deepcopy(model) if step % 2 else model)
-    answer, told = counted(lambda: compiled(batch[0]))
-    return {"answer": answer, "told": told}
+    answer, reported = counted(lambda: compiled(batch[0]))
+    return {"answer": answer, "told": reported}
 
 
 if __name__ == "__main__":

@@ -119,21 +119,21 @@ def tensors_of_an_own_kind(model, optimizer, step, batch):
 
 @operation()
 def hooks_on_everything(model, optimizer, step, batch):
-    told = []
+    reported = []
     module = torch.nn.modules.module
     handles = [
-        module.register_module_forward_pre_hook(lambda each, _: told.append(("pre", type(each).__name__))),
-        module.register_module_forward_hook(lambda each, _, out: told.append(("post", type(each).__name__))),
-        module.register_module_full_backward_hook(lambda each, *_: told.append(("back", type(each).__name__))),
+        module.register_module_forward_pre_hook(lambda each, _: reported.append(("pre", type(each).__name__))),
+        module.register_module_forward_hook(lambda each, _, out: reported.append(("post", type(each).__name__))),
+        module.register_module_full_backward_hook(lambda each, *_: reported.append(("back", type(each).__name__))),
         model.register_forward_pre_hook(lambda each, args: (args[0] * 2,)),
-        model.register_full_backward_hook(lambda each, gave, got: told.append(len(got))),
+        model.register_full_backward_hook(lambda each, gave, got: reported.append(len(got))),
         model.first.weight.register_hook(lambda gradient: gradient * 0.5),
     ]
     loss = loss_of(model, batch)
     loss.backward()
     for handle in handles:
         handle.remove()
-    return told, loss, [each.grad for each in model.parameters()]
+    return reported, loss, [each.grad for each in model.parameters()]
 
 
 @operation()

@@ -8,7 +8,7 @@ import warnings
 import lightning
 import torch
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint, StochasticWeightAveraging
-from training import STEPS, digest, do, halved, loaded, pace, saved, tell
+from training import STEPS, digest, do, halved, loaded, notify, pace, saved
 
 warnings.simplefilter("ignore")
 logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
@@ -36,7 +36,7 @@ class Operations(Callback):
 
     def on_train_batch_end(self, trainer, module, outputs, batch, number):
         step = trainer.global_step - 1
-        tell("lightning training", step, "loss", outputs["loss"])
+        notify("lightning training", step, "loss", outputs["loss"])
         do("lightning deepcopy in a callback", step, self.copied, module, batch)
         do("lightning save of the module", step, self.stored, module, batch)
         do("lightning best model in a callback", step, self.kept, module, batch, outputs["loss"])
@@ -74,7 +74,9 @@ if __name__ == "__main__":
     quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False, "accelerator": "cpu"}
     trainer = lightning.Trainer(max_epochs=1, callbacks=callbacks, **quiet)
     trainer.fit(fit, torch.utils.data.DataLoader(data, batch_size=8, shuffle=True))
-    tell("lightning training", STEPS, "weights", dict(fit.state_dict()))
+    notify("lightning training", STEPS, "weights", dict(fit.state_dict()))
     best = sorted(os.listdir("best"))  # noqa: PTH208
-    tell("lightning training", STEPS, "best", [best, torch.load(f"best/{best[-1]}", weights_only=False)["state_dict"]])
+    notify(
+        "lightning training", STEPS, "best", [best, torch.load(f"best/{best[-1]}", weights_only=False)["state_dict"]]
+    )
     print(digest(best))

@@ -11,7 +11,7 @@ warnings.simplefilter("ignore")
 import torch  # noqa: E402
 import transformers  # noqa: E402
 from accelerate.utils import extract_model_from_parallel  # noqa: E402
-from training import STEPS, do, halved, loaded, pace, saved, tell  # noqa: E402
+from training import STEPS, do, halved, loaded, notify, pace, saved  # noqa: E402
 
 
 class Rows(torch.utils.data.Dataset):
@@ -73,8 +73,8 @@ if __name__ == "__main__":
     )
     callback.trainer = trainer
     loss = trainer.train().training_loss
-    tell("trainer training", STEPS, "loss and weights", [loss, dict(model.state_dict())])
-    tell("trainer training", STEPS, "best", [trainer.state.best_metric, str(trainer.state.best_model_checkpoint)])
+    notify("trainer training", STEPS, "loss and weights", [loss, dict(model.state_dict())])
+    notify("trainer training", STEPS, "best", [trainer.state.best_metric, str(trainer.state.best_model_checkpoint)])
     trainer.save_model("final")
     again = transformers.GPT2LMHeadModel.from_pretrained("final")
-    tell("trainer training", STEPS, "final", dict(again.state_dict()))
+    notify("trainer training", STEPS, "final", dict(again.state_dict()))

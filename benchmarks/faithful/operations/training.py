@@ -130,7 +130,7 @@ def _feed(whole, thing):
         whole.update(ADDRESS.sub("0x", repr(thing)).encode())
 
 
-def tell(name, step, part, thing):
+def notify(name, step, part, thing):
     """One line of what must be equal."""
     _line(f"= {name}|{step}|{part}{RANK}|{digest(thing)}")
 
@@ -147,25 +147,25 @@ def _clock():
     return open(f"{path}-{os.getpid()}", "a", buffering=1) if path else None  # noqa: PTH123 - to the end
 
 
-def watch_clock(name, step, begin):
+def watch_clock(name, step, start):
     """Notes, apart from all that is compared, when an operation was done: the watch's states are known by time."""
     if (file := _clock()) is not None:
-        file.write(f"{name}|{step}|{begin}|{time.perf_counter_ns()}\n")
+        file.write(f"{name}|{step}|{start}|{time.perf_counter_ns()}\n")
 
 
 def do(name, step, function, *arguments):
     """Does an operation and tells its parts: those that its dict names, or the only one."""
-    begin = time.perf_counter_ns()
+    start = time.perf_counter_ns()
     try:
         parts = function(*arguments)
     except Exception as error:  # noqa: BLE001 - what an operation raises is part of what must be equal
         words = ADDRESS.sub("0x", f"{type(error).__name__}: {error}".replace("\n", " "))[:300]
         _line(f"! {name}|{step}|raised{RANK}|{words}")
         parts = {}
-    watch_clock(name, step, begin)
+    watch_clock(name, step, start)
     for part, thing in parts.items() if isinstance(parts, dict) else [("outcome", parts)]:
-        tell(name, step, part, thing)
-    tell(name, step, "random state", torch.get_rng_state())
+        notify(name, step, part, thing)
+    notify(name, step, "random state", torch.get_rng_state())
 
 
 _paced = [0.0]
@@ -201,12 +201,12 @@ class Case:
         torch.manual_seed(1000 + step)
         batch = torch.randn(8, 16), torch.randn(8, 4)
         if self.trains:
-            tell(self.name, step, "loss", train(self.model, self.optimizer, batch))
+            notify(self.name, step, "loss", train(self.model, self.optimizer, batch))
         if step in self.steps:
             do(self.name, step, self.function, self.model, self.optimizer, step, batch)
 
     def end(self):
-        tell(self.name, STEPS, "weights", dict(self.model.state_dict()))
+        notify(self.name, STEPS, "weights", dict(self.model.state_dict()))
 
 
 def main():

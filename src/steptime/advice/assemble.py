@@ -152,15 +152,15 @@ def _settings(process: Process, layout: Layout, usual: Int64, trainers: int) -> 
     settings, steps = process.settings, layout.timeline.steps
     if settings is None:
         return None
-    backwards = layout.lane.of(Kind.BACKWARD)
-    number = np.minimum(np.searchsorted(steps.end, backwards.begin, side="right"), len(steps.end) - 1)
+    backwards = layout.records.of(Kind.BACKWARD)
+    number = np.minimum(np.searchsorted(steps.end, backwards.start, side="right"), len(steps.end) - 1)
     backwards = backwards.where(np.isin(number, usual) & ~backwards.flagged(Flag.PARTIAL))
     return record_of(
         SettingsUse,
         settings,
         detect_anomaly=settings.detect_anomaly or bool(backwards.flagged(Flag.ANOMALY).any()),
         deterministic=settings.deterministic or bool(backwards.flagged(Flag.DETERMINISTIC).any()),
-        profiler=2 * int(backwards.flagged(Flag.PROFILER).sum()) > len(backwards.begin),
+        profiler=2 * int(backwards.flagged(Flag.PROFILER).sum()) > len(backwards.start),
         trainers_on_host=trainers,
         matmul_precision=settings.float32_matmul_precision,
     )
@@ -170,7 +170,7 @@ def _optimizers(
     process: Process, layout: Layout, usual: Int64, operators: Sequence[OperatorUse]
 ) -> tuple[OptimizerUse, ...]:
     """The optimisers that stepped, the longest first. The largest one is taken to update the embeddings."""
-    steps, work, updates = layout.timeline.steps, layout.work, layout.lane.of(*UPDATES)
+    steps, work, updates = layout.timeline.steps, layout.work, layout.records.of(*UPDATES)
     known = {fact.identity: fact for fact in process.optimizers}
     embeddings = sum(root.dense_embedding_elements for root in process.roots)
     largest = max((fact.elements for fact in process.optimizers), default=0)
@@ -189,7 +189,7 @@ def _optimizers(
         use = record_of(
             OptimizerUse,
             facts,
-            duration=mean_of_series(measure(own, steps.begin, steps.end)[usual]),
+            duration=mean_of_series(measure(own, steps.start, steps.end)[usual]),
             operators=calls,
             dense_embedding_elements=facts.sparse_candidates or held,
         )
@@ -204,7 +204,7 @@ def _compilations(process: Process, steps: Steps) -> tuple[CompilationUse, ...]:
         CompilationUse(
             SourceLine(fact.file, fact.line, fact.function),
             fact.duration_ns,
-            fact.begin is not None and fact.begin > warm_until,
+            fact.start is not None and fact.start > warm_until,
             fact.recompile_reason,
         )
         for fact in process.compilations
@@ -214,14 +214,14 @@ def _compilations(process: Process, steps: Steps) -> tuple[CompilationUse, ...]:
 def _compiler(process: Process) -> CompilerUse | None:
     """The graph breaks that the job itself was seen to have, and the functions that were given up; the rest is in what
     torch.compile writes when asked."""
-    said = [(SourceLine(fact.file, fact.line, fact.function), fact) for fact in process.compilations if fact.file]
+    message = [(SourceLine(fact.file, fact.line, fact.function), fact) for fact in process.compilations if fact.file]
     limits = tuple(
-        CompilerEventUse(source, reason_and_hint(fact.failed)[0]) for source, fact in said if is_limit(fact.failed)
+        CompilerEventUse(source, reason_and_hint(fact.failed)[0]) for source, fact in message if is_limit(fact.failed)
     )
     given_up = {each.source for each in limits}
     guards = tuple(
         CompilerEventUse(source, reason_and_hint(fact.recompile_reason)[0])
-        for source, fact in said
+        for source, fact in message
         if fact.recompile_reason and source in given_up
     )
     seen = Counter((fact.site, *reason_and_hint(fact.reason)) for fact in process.graph_breaks)
@@ -251,12 +251,12 @@ def _garbage(layout: Layout) -> GarbageUse:
     """Of all steps after the warm-up: the collector is watched in each, whatever else is, and what it does once in a
     hundred steps would else depend on which of them were profiled. What runs in an evaluation is no step's."""
     steps, segments = layout.timeline.steps, layout.timeline.segments
-    collections = layout.lane.of(Kind.GARBAGE)
-    elsewhere = union([each.begin for each in segments], [each.end for each in segments])
-    collections = collections.where(~contains(elsewhere, collections.begin))
-    counts = np.searchsorted(collections.begin, steps.end) - np.searchsorted(collections.begin, steps.begin)
+    collections = layout.records.of(Kind.GARBAGE)
+    elsewhere = union([each.start for each in segments], [each.end for each in segments])
+    collections = collections.where(~contains(elsewhere, collections.start))
+    counts = np.searchsorted(collections.start, steps.end) - np.searchsorted(collections.start, steps.start)
     seen = ~steps.warm_up
-    spent = measure(collections.intervals, steps.begin, steps.end)[seen]
-    fetching = measure(intersect(collections.intervals, layout.work.loader), steps.begin, steps.end)[seen]
+    spent = measure(collections.intervals, steps.start, steps.end)[seen]
+    fetching = measure(intersect(collections.intervals, layout.work.loader), steps.start, steps.end)[seen]
     category = "input" if 2 * fetching.sum() > spent.sum() else "python"
     return GarbageUse(mean_of_series(spent), float(counts[seen].mean()), category)

@@ -22,7 +22,7 @@ PREFIX = re.compile(r"^graph_\d+_")
 """That a C++ kernel's name has in a trace, and in generated code only where it is profiled."""
 Use = TypeVar("Use", KernelUse, OperatorUse)
 
-SHOWN_CODE = 3
+DISPLAYED_CODE = 3
 """Kernels whose source is kept, the longest: a report is read by people."""
 
 
@@ -40,13 +40,15 @@ def with_compile_logs(case: Case, logs: CompileLogs, folder: str) -> Case:
     found = {name: known.get(name) or known.get(PREFIX.sub("", name)) for name in taken}
     chosen = {name: _of_trace(same, files.get(name, "")) for name, same in found.items() if same is not None}
     uses = sorted((_use(name, taken[name], each) for name, each in chosen.items()), key=lambda use: -use.duration)
-    kernels = tuple(replace(use, code=use.code if place < SHOWN_CODE else "") for place, use in enumerate(uses))
+    kernels = tuple(replace(use, code=use.code if place < DISPLAYED_CODE else "") for place, use in enumerate(uses))
     lines = {use.name: use.lines[0] for use in kernels if use.lines}
     return replace(
         case,
         kernels=_placed(case.kernels, lines),
         operators=_placed(case.operators, lines),
-        compiler=CompilerUse(folder, kernels, _told(logs.breaks), _told(logs.recompilations), _told(logs.limits)),
+        compiler=CompilerUse(
+            folder, kernels, _reported(logs.breaks), _reported(logs.recompilations), _reported(logs.limits)
+        ),
     )
 
 
@@ -65,7 +67,7 @@ def _placed(uses: tuple[Use, ...], lines: Mapping[str, SourceLine]) -> tuple[Use
     return tuple(replace(use, source=lines.get(use.name, use.source)) for use in uses)
 
 
-def _told(events: Sequence[CompilerEvent]) -> tuple[CompilerEventUse, ...]:
+def _reported(events: Sequence[CompilerEvent]) -> tuple[CompilerEventUse, ...]:
     return tuple(CompilerEventUse(each.source, each.reason, each.count, each.hint) for each in events)
 
 
@@ -93,14 +95,14 @@ def by_function(measured: Iterable[MeasuredKernel]) -> Mapping[str, Sequence[Mea
     return known
 
 
-def told_counters(case: Case, measured: int, source: str) -> str:
+def reported_counters(case: Case, measured: int, source: str) -> str:
     """How much of the kernels' time the counters are of. measured: kernels that Nsight Compute measured."""
     found = [use for use in case.kernels if use.counters is not None]
     part = ratio(spent(found), spent(case.kernels))
-    told = (
+    reported = (
         f"{format_share(part)} of the kernels' time, by name and grid" if found else "none of which ran with that grid"
     )
-    return f"Nsight Compute measured {format_count(measured, 'kernel')}, {told}: {source}."
+    return f"Nsight Compute measured {format_count(measured, 'kernel')}, {reported}: {source}."
 
 
 def counters_of(use: KernelUse, known: Mapping[str, Sequence[MeasuredKernel]]) -> KernelCounters | None:
@@ -108,7 +110,7 @@ def counters_of(use: KernelUse, known: Mapping[str, Sequence[MeasuredKernel]]) -
     that differ. known: the measured kernels by `kernel_function`. Where the trace has no grids, only a kernel that was
     measured with one grid counts."""
     words, cut = words_of(use.name), len(use.name) == LONGEST_TEXT
-    alike = [each for each in known.get(kernel_function(use.name), ()) if words_of(_begin(each.name, cut=cut)) <= words]
+    alike = [each for each in known.get(kernel_function(use.name), ()) if words_of(_start(each.name, cut=cut)) <= words]
     alike = [each for each in alike if not use.blocks or not each.blocks or each.blocks == use.blocks]
     most = max((words_of(each.name).total() for each in alike), default=0)
     closest = [each for each in alike if words_of(each.name).total() == most]
@@ -127,6 +129,6 @@ def words_of(name: str) -> Counter[str]:
     return Counter(word for word in WORD.findall(plain) if not SAYS_NOTHING.fullmatch(word))
 
 
-def _begin(measured: str, *, cut: bool) -> str:
+def _start(measured: str, *, cut: bool) -> str:
     """Of the measured name what one that was cut to LONGEST_TEXT surely holds: namespaces make that longer."""
     return measured[: LONGEST_TEXT // 3] if cut else measured

@@ -131,8 +131,8 @@ def gap_uses(steps: StepContext) -> tuple[GapUse, ...]:
     give_back(len(steps.trace.events))
     gaps = gaps_of(steps)
     give_back(len(steps.trace.events))
-    launched = np.where(gaps.launch == UNKNOWN, gaps.begin, steps.trace.events.begin[gaps.launch])
-    own = (gaps.category == Category.OVERHEAD) & (launched <= gaps.begin) & (gaps.duration <= DISPATCH_GAP)
+    launched = np.where(gaps.launch == UNKNOWN, gaps.start, steps.trace.events.start[gaps.launch])
+    own = (gaps.category == Category.OVERHEAD) & (launched <= gaps.start) & (gaps.duration <= DISPATCH_GAP)
     named_gaps = replace(gaps, cause=np.where(own, UNKNOWN, gaps.cause))
     return tuple(
         record_of(
@@ -319,9 +319,9 @@ def _of_operators(trace: Trace, links: Links) -> Int64:
         return rows
     updates = matching(trace, OPTIMIZER_STEP.match)
     launch = links.launch[rows]
-    updating = contains(union(events.begin[updates], events.ends(updates)), events.begin[np.maximum(launch, 0)])
+    updating = contains(union(events.start[updates], events.ends(updates)), events.start[np.maximum(launch, 0)])
     rows = rows[~(updating & (launch != UNKNOWN))]
-    order: Int64 = np.lexsort((events.begin[rows], events.stream[rows], events.device[rows]))
+    order: Int64 = np.lexsort((events.start[rows], events.stream[rows], events.device[rows]))
     ordered: Int64 = rows[order]
     return ordered
 
@@ -361,11 +361,11 @@ def _between(trace: Trace, rows: Int64) -> Int64:
     events = trace.events
     everything = np.flatnonzero(events.event_kind == EventKind.KERNEL)
     everything = everything[
-        np.lexsort((events.begin[everything], events.stream[everything], events.device[everything]))
+        np.lexsort((events.start[everything], events.stream[everything], events.device[everything]))
     ]
     others = ~np.isin(everything, rows)
-    stretch: Int64 = np.cumsum(others, dtype=np.int64)[~others]
-    return stretch
+    interval: Int64 = np.cumsum(others, dtype=np.int64)[~others]
+    return interval
 
 
 def _chain(trace: Trace, links: Links, first: Int64, everyone: Int64, tensor: Int64, steps: int) -> ChainUse:

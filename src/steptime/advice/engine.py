@@ -186,8 +186,8 @@ def _loaded(entry: EntryPoint) -> object:
         except BaseException as error:  # a stranger's module may raise anything, or exit
             if interrupts and isinstance(error, KeyboardInterrupt):
                 raise
-            told = traceback.format_exception_only(error)[-1].strip()
-            raise ImportError(f"{entry.value} cannot be imported: {told}") from None
+            reported = traceback.format_exception_only(error)[-1].strip()
+            raise ImportError(f"{entry.value} cannot be imported: {reported}") from None
 
 
 @contextmanager
@@ -234,13 +234,13 @@ def examine(case: Case, rules: Iterable[Rule] | None = None) -> Examination:
         failed += [(rule.code, failure)] if failure else []
     material = [bounded for finding in findings if (bounded := _bounded(finding, case)) is not None]
     named = {rule.name: rule for rule in chosen}
-    needed = [each for each in material if not (named[each.name].of_remainder and _covered(each, material, case))]
-    placed = [each if named[each.name].of_setting else at_hottest_line(each, case) for each in needed]
+    needed = [each for each in material if not (named[each.name].fallback and _covered(each, material, case))]
+    placed = [each if named[each.name].at_setting else at_hottest_line(each, case) for each in needed]
     kept = sorted(_without_generalities(placed, named), key=_rank)
-    told = shared(tuple(_each_line_once(kept)), case, LEAST_SHARE * case.step.duration.value)
+    reported = shared(tuple(_each_line_once(kept)), case, LEAST_SHARE * case.step.duration.value)
     most = most_of_the_run(case)
     first = NOTES[most.kind] if most is not None else ""
-    ordered = sorted(_lines_first(sorted(told, key=_rank)), key=lambda finding: finding.name != first)
+    ordered = sorted(_lines_first(sorted(reported, key=_rank)), key=lambda finding: finding.name != first)
     return Examination(tuple(ordered), tuple(absent), tuple(failed))
 
 
@@ -254,13 +254,13 @@ def _covered(remainder: Finding, findings: Iterable[Finding], case: Case) -> boo
 
 def _each_line_once(findings: Iterable[Finding]) -> Iterator[Finding]:
     """Of a rule's findings about one line, as two lines may lead to the same hottest one, the largest only."""
-    told: set[tuple[str, str, int]] = set()
+    reported: set[tuple[str, str, int]] = set()
     for finding in findings:
         place = (finding.code, finding.source.file, finding.source.line) if finding.source is not None else None
-        if place is None or place not in told:
+        if place is None or place not in reported:
             yield finding
         if place is not None:
-            told.add(place)
+            reported.add(place)
 
 
 def _outcome(rule: Rule, case: Case) -> tuple[tuple[Finding, ...], str, str]:
@@ -379,10 +379,10 @@ def _without_generalities(findings: list[Finding], rules: dict[str, Rule]) -> li
 def _replaces(finding: Finding, general: Finding, rules: dict[str, Rule]) -> bool:
     """Whether a particular finding stands for a general one: same category, same line where both are about lines."""
     rule = rules.get(finding.name)
-    if rule is None or general.name not in rule.instead_of:
+    if rule is None or general.name not in rule.supersedes:
         return False
     if finding.weight is not Weight.FINDING:  # of two notes the one with a line stays: the line is what to look at
-        whole = rule.of_remainder and finding.weight is general.weight and general.source is None
+        whole = rule.fallback and finding.weight is general.weight and general.source is None
         if not whole:
             return False
     if finding.category and general.category and finding.category != general.category:

@@ -39,8 +39,8 @@ from steptime.advice.run_uses import (
     ChangeUse as ChangeUse,
     Contention as Contention,
     GarbageUse as GarbageUse,
+    HolderUse as HolderUse,
     InputUse as InputUse,
-    KeeperUse as KeeperUse,
     LoaderUse as LoaderUse,
     MemoryUse as MemoryUse,
     NormUse as NormUse,
@@ -53,7 +53,7 @@ from steptime.advice.run_uses import (
 )
 from steptime.analysis.modules import ModuleUse as ModuleUse
 from steptime.analysis.operators import OperatorUse as OperatorUse
-from steptime.analysis.stragglers.comparison import LateRank as LateRank
+from steptime.analysis.stragglers.comparison import Straggler as Straggler
 from steptime.analysis.user_code import FunctionUse as FunctionUse
 from steptime.analysis.what_if.what_if import Prediction as Prediction
 from steptime.quantities import BETWEEN_RUNS, Estimate, SourceLine, mean_of_series
@@ -290,7 +290,7 @@ class Signal(Enum):
     SCALING = "scaling", "no gradient scaler was traced on a device"
     RANKS = "ranks", "one rank alone, or no collectives that the ranks have in common"
     MEMORY = "memory", "no samples of memory (steptime run takes them)"
-    LATENESS = "lateness", "no rank that the others wait for"
+    STRAGGLER = "straggler", "no rank that the others wait for"
     GRADIENTS = "gradients", "no model in DistributedDataParallel was traced"
     PADDING = "padding", "no batch of tokens was seen"
     PATHS = (
@@ -346,7 +346,7 @@ class Case:
     scaling: ScalingUse | None = None
     ranks: tuple[RankUse, ...] = ()
     rank: int | None = None
-    lateness: LateRank | None = None
+    straggler: Straggler | None = None
     gradients: GradientUse | None = None
     memory: MemoryUse | None = None
     roots: tuple[RootUse, ...] = ()

@@ -29,10 +29,10 @@ long as the lines below it hold so much of the saving together."""
 def at_hottest_line(finding: Finding, case: Case) -> Finding:
     """The finding with the hottest line below the one that it knows, which then stands in its evidence. A late rank's
     line is known from its own case: this rank may never run it."""
-    if finding.weight is Weight.DOUBT or (finding.savings is None and finding.source is None):
+    if finding.weight is Weight.CAVEAT or (finding.savings is None and finding.source is None):
         return finding
     known = finding.source
-    if case.lateness is not None and known is not None and known == case.lateness.source:
+    if case.straggler is not None and known is not None and known == case.straggler.source:
         return finding
     saved = finding.savings.value if finding.savings is not None else 0.0
     on_host = finding.savings is not None and not finding.category and case.step.device == "cpu"
@@ -61,10 +61,10 @@ def hottest_line(known: SourceLine | None, category: str, saved: float, case: Ca
         return known
     place = max(spent, key=lambda each: spent[each])
     line = lines[place]
-    stands_out = spent[place] >= LEAST_SHARE * max(saved, sum(spent.values()))
+    is_outlier = spent[place] >= LEAST_SHARE * max(saved, sum(spent.values()))
     runs = known is not None and _runs(known, case)
     elsewhere = known is not None and sum(spent.values()) < LEAST_SHARE * saved
-    if (runs and not stands_out) or elsewhere or (known is not None and _same_line(line, known)):
+    if (runs and not is_outlier) or elsewhere or (known is not None and _same_line(line, known)):
         return known
     return line
 

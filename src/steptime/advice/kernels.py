@@ -170,13 +170,13 @@ def counter_words(counters: KernelCounters) -> str:
     """The counters in a line: "occupancy 12 % of at most 17 % (registers), memory 20 %, arithmetic 9 %, …"."""
     most = f" of at most {format_share(counters.possible)}" if counters.possible is not None else ""
     need = f" ({counters.limit})" if most and counters.limit else ""
-    said = [f"occupancy {format_share(counters.occupancy)}{most}{need}"] if counters.occupancy is not None else []
-    said += [f"memory {format_share(counters.memory)}"] if counters.memory is not None else []
-    said += [f"DRAM {format_share(counters.dram)}"] if counters.dram is not None else []
-    said += [f"arithmetic {format_share(counters.compute)}"] if counters.compute is not None else []
+    message = [f"occupancy {format_share(counters.occupancy)}{most}{need}"] if counters.occupancy is not None else []
+    message += [f"memory {format_share(counters.memory)}"] if counters.memory is not None else []
+    message += [f"DRAM {format_share(counters.dram)}"] if counters.dram is not None else []
+    message += [f"arithmetic {format_share(counters.compute)}"] if counters.compute is not None else []
     if counters.stalled:
-        said.append(f"{format_share(counters.stalled)} of the cycles waiting for {counters.stall}")
-    return ", ".join(said)
+        message.append(f"{format_share(counters.stalled)} of the cycles waiting for {counters.stall}")
+    return ", ".join(message)
 
 
 def short_kernel(name: str) -> str:

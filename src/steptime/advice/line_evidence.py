@@ -261,8 +261,8 @@ def line_uses(process: Process, layout: Layout, usual: Int64, in_operators: Inte
     # Preparing a batch with operators is preparing it all the same: only lines of no other role are split.
     plain = np.array([role is LineRole.PYTHON for role in roles])
     pauses = layout.claims.sets[SegmentKind.PAUSE]
-    busy = _busy_share(layout, in_operators, pauses, pieces.begin) * plain[pieces.row]
-    saved = subtract(layout.lane.of(Kind.CHECKPOINT).intervals, layout.claims.all)
+    busy = _busy_share(layout, in_operators, pauses, pieces.start) * plain[pieces.row]
+    saved = subtract(layout.records.of(Kind.CHECKPOINT).intervals, layout.claims.all)
 
     def by_line(amounts: Float64) -> Float64:
         """(lines, steps): of the pieces, each line's in each step."""
@@ -270,16 +270,16 @@ def line_uses(process: Process, layout: Layout, usual: Int64, in_operators: Inte
         summed: Float64 = np.bincount(cell, amounts, len(identities) * len(lined)).astype(np.float64)
         return summed.reshape(len(identities), len(lined))
 
-    def counted(identity: Int64, begin: Int64, value: Int64) -> Float64:
-        in_step = _by_line(identities, steps.begin[lined], steps.end[lined], identity, begin, value)
+    def counted(identity: Int64, start: Int64, value: Int64) -> Float64:
+        in_step = _by_line(identities, steps.start[lined], steps.end[lined], identity, start, value)
         return in_step * turns.weights
 
     host = without_stalls(by_line(pieces.rest * (1 - busy)) * own_time(table) * scale[:, None], turns) * turns.weights
-    checkpoint = by_line(measure(saved, pieces.begin, pieces.end).astype(np.float64)) * scale[:, None] * turns.weights
-    hits = counted(times.hit_identity, times.hit_begin, np.ones(len(times.hit_begin), np.int64))
-    collections = layout.lane.of(Kind.GARBAGE).begin
-    inside = np.searchsorted(collections, times.end) - np.searchsorted(collections, times.begin)
-    garbage = counted(times.identity, times.begin, inside)
+    checkpoint = by_line(measure(saved, pieces.start, pieces.end).astype(np.float64)) * scale[:, None] * turns.weights
+    hits = counted(times.hit_identity, times.hit_start, np.ones(len(times.hit_start), np.int64))
+    collections = layout.records.of(Kind.GARBAGE).start
+    inside = np.searchsorted(collections, times.end) - np.searchsorted(collections, times.start)
+    garbage = counted(times.identity, times.start, inside)
     sources = dict(_sources(process))
     called = {(fact.file, fact.line): fact.names for fact in process.called}
     duration = spent.sum(axis=2)
@@ -324,20 +324,20 @@ def repeated_forward(process: Process, layout: Layout, usual: Int64) -> Repeated
     steps, forwards = layout.timeline.steps, layout.activity.forwards
     gradient = forwards.flagged(Flag.GRADIENT)
     again = forwards.where(~gradient & np.isin(forwards.identity, forwards.identity[gradient]))
-    spent = measure(again.intervals, steps.begin, steps.end)[usual]
+    spent = measure(again.intervals, steps.start, steps.end)[usual]
     if not spent.any():
         return None
-    calls = (np.searchsorted(again.begin, steps.end) - np.searchsorted(again.begin, steps.begin))[usual]
-    return RepeatedForward(mean_of_series(spent), float(calls.mean()), _calling(process, layout, again.begin))
+    calls = (np.searchsorted(again.start, steps.end) - np.searchsorted(again.start, steps.start))[usual]
+    return RepeatedForward(mean_of_series(spent), float(calls.mean()), _calling(process, layout, again.start))
 
 
-def _calling(process: Process, layout: Layout, begin: Int64) -> SourceLine | None:
+def _calling(process: Process, layout: Layout, start: Int64) -> SourceLine | None:
     """The timed line that ran at most of these times."""
     times = layout.lines.times
-    order = np.argsort(times.begin, kind="stable")
-    at = np.searchsorted(times.begin[order], begin, side="right") - 1
+    order = np.argsort(times.start, kind="stable")
+    at = np.searchsorted(times.start[order], start, side="right") - 1
     at = order[at[at >= 0]] if len(order) else order
-    running = times.identity[at][times.end[at] > begin[-len(at) :]] if len(at) else at
+    running = times.identity[at][times.end[at] > start[-len(at) :]] if len(at) else at
     most = int(np.bincount(running).argmax()) if len(running) else None
     return dict(_sources(process)).get(most) if most is not None else None
 
@@ -349,27 +349,27 @@ def _sources(process: Process) -> Iterator[tuple[int, SourceLine]]:
             yield identity_of(code, line), SourceLine(code.file, line.line, code.function, line.text)
 
 
-def _by_line(lines: Int64, begins: Int64, ends: Int64, identity: Int64, begin: Int64, value: Int64) -> Int64:
-    """(lines, steps): values summed by line and by the step, from `begins` to `ends`, that they begin in."""
-    step = np.minimum(np.searchsorted(ends, begin, side="right"), len(ends) - 1)
-    inside = (begin >= begins[step]) & (begin < ends[step])
+def _by_line(lines: Int64, starts: Int64, ends: Int64, identity: Int64, start: Int64, value: Int64) -> Int64:
+    """(lines, steps): values summed by line and by the step, from `starts` to `ends`, that they begin in."""
+    step = np.minimum(np.searchsorted(ends, start, side="right"), len(ends) - 1)
+    inside = (start >= starts[step]) & (start < ends[step])
     cell = np.searchsorted(lines, identity[inside]) * len(ends) + step[inside]
     summed = np.bincount(cell, weights=value[inside], minlength=len(lines) * len(ends))
     return np.rint(summed).astype(np.int64).reshape(len(lines), len(ends))
 
 
-def _busy_share(layout: Layout, in_operators: Intervals, pauses: Intervals, begin: Int64) -> Float64:
+def _busy_share(layout: Layout, in_operators: Intervals, pauses: Intervals, start: Int64) -> Float64:
     """Of the gap that each time lies in, by the kinds of its neighbours: the share in operators; 0 where not known."""
-    gaps = find_gaps(layout.work.top, layout.timeline.steps.begin, layout.timeline.steps.end)
-    share = np.zeros(len(begin))
-    if not len(in_operators) or not len(gaps.begin):
+    gaps = find_gaps(layout.work.top, layout.timeline.steps.start, layout.timeline.steps.end)
+    share = np.zeros(len(start))
+    if not len(in_operators) or not len(gaps.start):
         return share
-    seen = (gaps.begin >= in_operators.begin[0]) & (gaps.end <= in_operators.end[-1])
+    seen = (gaps.start >= in_operators.start[0]) & (gaps.end <= in_operators.end[-1])
     seen &= layout.timeline.steps.profiled[gaps.step]
-    length = gaps.end - gaps.begin - measure(pauses, gaps.begin, gaps.end)
-    inside = measure(in_operators, gaps.begin, gaps.end)
-    found = np.searchsorted(gaps.begin, begin, side="right") - 1
-    held = (found >= 0) & (begin < gaps.end[np.maximum(found, 0)])
+    length = gaps.end - gaps.start - measure(pauses, gaps.start, gaps.end)
+    inside = measure(in_operators, gaps.start, gaps.end)
+    found = np.searchsorted(gaps.start, start, side="right") - 1
+    held = (found >= 0) & (start < gaps.end[np.maximum(found, 0)])
     kind = np.where(held, gaps.neighbours[np.maximum(found, 0)], -1)
     for each in unique(gaps.neighbours[seen]):
         same = seen & (gaps.neighbours == each)

@@ -11,7 +11,7 @@ from steptime.advice.evidence import InputUse, LoaderUse, record_of
 from steptime.advice.outliers import MODEL
 from steptime.advice.savings import scaled
 from steptime.analysis.layout import Layout
-from steptime.analysis.timeline import RecordTable, Steps, lane_of, merge
+from steptime.analysis.timeline import RecordTable, Steps, merge, records_of
 from steptime.arrays import Int64
 from steptime.intervals import Intervals, intersect, measure, union
 from steptime.journal import BUSY_PARTS, Flag, Kind
@@ -24,12 +24,12 @@ mostly in its next step: by hand, steps of 10.8 ms took 19 to 21 and 12 to 14 be
 fourth one on."""
 
 
-def _told(known: set[int], every: RecordTable, steps: Steps, usual: Int64) -> Int64:
+def _reported(known: set[int], every: RecordTable, steps: Steps, usual: Int64) -> Int64:
     """Those of the usual steps that read no iterator but the known ones: one that was made before the probe came
     (`steptime attach`) may be of the same loader. All where no other steps are left."""
     unknown = every.where(~np.isin(every.identity, list(known)))
-    told = usual[steps.begin[usual] >= unknown.end.max(initial=0)]
-    return told if len(told) else usual
+    reported = usual[steps.start[usual] >= unknown.end.max(initial=0)]
+    return reported if len(reported) else usual
 
 
 def loader_use(process: Process, layout: Layout, usual: Int64) -> LoaderUse | None:
@@ -42,24 +42,24 @@ def loader_use(process: Process, layout: Layout, usual: Int64) -> LoaderUse | No
     groups = _groups(process, layout)
     if not groups:
         return None
-    steps, every = layout.timeline.steps, layout.lane.of(Kind.LOADER_NEXT)
-    lanes = {key: _of(every, (fact.identity for fact in facts)) for key, facts in groups.items()}
-    key = max(groups, key=lambda key: int((lanes[key].end - lanes[key].begin).sum()))
-    facts, asked, iterators = groups[key][-1], lanes[key], {fact.identity for fact in groups[key]}
-    given = asked.where(~asked.flagged(Flag.EXHAUSTED)).begin
-    batches = np.searchsorted(given, steps.end) - np.searchsorted(given, steps.begin)
+    steps, every = layout.timeline.steps, layout.records.of(Kind.LOADER_NEXT)
+    tracks = {key: _of(every, (fact.identity for fact in facts)) for key, facts in groups.items()}
+    key = max(groups, key=lambda key: int((tracks[key].end - tracks[key].start).sum()))
+    facts, asked, iterators = groups[key][-1], tracks[key], {fact.identity for fact in groups[key]}
+    given = asked.where(~asked.flagged(Flag.EXHAUSTED)).start
+    batches = np.searchsorted(given, steps.end) - np.searchsorted(given, steps.start)
     known = iterators | {fact.identity for fact in process.loaders}
-    demand = float(batches[_told(known, every, steps, usual)].mean())
+    demand = float(batches[_reported(known, every, steps, usual)].mean())
     if not demand:
         return None
     late, ended = _between_epochs(asked, facts)
     starts, per_start, start = _starts(layout, _by_iterator(asked, late), _by_iterator(asked, ended), iterators)
     # Segments that a loader's next holds are no wait (a pause of ours never lies in one).
-    wait = measure(union(asked.begin, asked.end - np.maximum(late, ended)), steps.begin, steps.end)
-    own = _of(layout.lane.of(Kind.FETCH, Kind.COLLATE), iterators)
-    collections = layout.lane.of(Kind.GARBAGE).intervals
-    made = _made(_without(own, collections), _of(lane_of(process.workers), iterators), steps, usual)
-    collected = measure(intersect(own.intervals, collections), steps.begin, steps.end)[usual]
+    wait = measure(union(asked.start, asked.end - np.maximum(late, ended)), steps.start, steps.end)
+    own = _of(layout.records.of(Kind.FETCH, Kind.COLLATE), iterators)
+    collections = layout.records.of(Kind.GARBAGE).intervals
+    made = _made(_without(own, collections), _of(records_of(process.workers), iterators), steps, usual)
+    collected = measure(intersect(own.intervals, collections), steps.start, steps.end)[usual]
     item, collate = _mean(made.of(Kind.FETCH)), _mean(made.of(Kind.COLLATE))
     return record_of(
         LoaderUse,
@@ -89,9 +89,9 @@ def input_use(process: Process, layout: Layout, usual: Int64) -> InputUse | None
     facts, steps = process.inputs, layout.timeline.steps
     if facts is None or facts.changed:
         return None
-    called = _of(layout.lane.of(Kind.FORWARD), [facts.identity])
-    begin = called.where(called.flagged(Flag.GRADIENT)).begin
-    calls = (np.searchsorted(begin, steps.end) - np.searchsorted(begin, steps.begin))[usual]
+    called = _of(layout.records.of(Kind.FORWARD), [facts.identity])
+    start = called.where(called.flagged(Flag.GRADIENT)).start
+    calls = (np.searchsorted(start, steps.end) - np.searchsorted(start, steps.start))[usual]
     if not len(calls) or not calls.all():
         return None
     each = float(calls.mean())
@@ -129,8 +129,8 @@ def _are_made_anew(iterators: Sequence[LoaderFacts]) -> bool:
     return None not in makers and len(makers) == len(iterators) > 1
 
 
-def _of(lane: RecordTable, iterators: Iterable[int]) -> RecordTable:
-    return lane.where(np.isin(lane.identity, list(iterators)))
+def _of(records: RecordTable, iterators: Iterable[int]) -> RecordTable:
+    return records.where(np.isin(records.identity, list(iterators)))
 
 
 def _between_epochs(asked: RecordTable, facts: LoaderFacts) -> tuple[Int64, Int64]:
@@ -140,7 +140,7 @@ def _between_epochs(asked: RecordTable, facts: LoaderFacts) -> tuple[Int64, Int6
     if not facts.workers:
         return late, ended
     _, first = np.unique(asked.identity, return_index=True)
-    wait = asked.end - asked.begin
+    wait = asked.end - asked.start
     others = np.delete(wait, first)
     usual = int(np.median(others)) if len(others) else 0
     late[first] = np.maximum(0, wait[first] - usual)
@@ -160,8 +160,8 @@ def _by_iterator(asked: RecordTable, spent: Int64) -> dict[int, int]:
 def _without(own: RecordTable, collections: Intervals) -> RecordTable:
     """As if no collection had run in them. A collection comes when so many objects have been made, and a rare one looks
     through all there are: in whose time it falls says nothing of what the time was for."""
-    collected = measure(collections, own.begin, own.end)
-    return RecordTable(own.kind, own.flags, own.identity, own.begin, own.end - collected)
+    collected = measure(collections, own.start, own.end)
+    return RecordTable(own.kind, own.flags, own.identity, own.start, own.end - collected)
 
 
 def _made(own: RecordTable, workers: RecordTable, steps: Steps, usual: Int64) -> RecordTable:
@@ -169,22 +169,22 @@ def _made(own: RecordTable, workers: RecordTable, steps: Steps, usual: Int64) ->
 
     In the training thread only those of the usual steps count: a profiler or a timeline slows its items many times.
     """
-    number = np.minimum(np.searchsorted(steps.end, own.begin, side="right"), len(steps.end) - 1)
-    undisturbed = own.where(np.isin(number, usual) & (own.begin >= steps.begin[number]))
+    number = np.minimum(np.searchsorted(steps.end, own.start, side="right"), len(steps.end) - 1)
+    undisturbed = own.where(np.isin(number, usual) & (own.start >= steps.start[number]))
     made = merge(undisturbed if len(undisturbed) else own, workers)
-    steady = made.where((made.begin >= steps.begin[usual[0]]) & (made.end <= steps.end[usual[-1]]))
+    steady = made.where((made.start >= steps.start[usual[0]]) & (made.end <= steps.end[usual[-1]]))
     return steady if len(steady.of(Kind.FETCH)) > 1 else made
 
 
 def _mean(made: RecordTable) -> Estimate | None:
-    return mean_of_series(made.end - made.begin) if len(made) else None
+    return mean_of_series(made.end - made.start) if len(made) else None
 
 
 def _busy(made: RecordTable) -> float | None:
     """Share of the making in which a CPU worked or was wanted, of the batches of which that was measured."""
     making = made.of(Kind.FETCH, Kind.COLLATE)
     measured = making.where(making.flags > 0)
-    elapsed = measured.end - measured.begin
+    elapsed = measured.end - measured.start
     if not elapsed.sum():
         return None
     return float(np.average((measured.flags - 1.0) / BUSY_PARTS, weights=elapsed))
@@ -203,16 +203,16 @@ def _starts(
     """(starts after the first, steps between two, time of one with the end of the iterator before it). The first is
     left out where there are others: it also imports and caches; and those of steps without a watch, whose waits nobody
     saw. Some starts are not seen at all, so that not their number tells how far they are apart."""
-    began = _of(layout.lane.of(Kind.LOADER_START), iterators)
+    began = _of(layout.records.of(Kind.LOADER_START), iterators)
     if not len(began):
         return 0, None, None
     order = began.identity.tolist()
     before = [0, *(ended.get(each, 0) for each in order[:-1])]
-    length = began.end - began.begin + np.array([late.get(each, 0) for each in order], np.int64) + before
+    length = began.end - began.start + np.array([late.get(each, 0) for each in order], np.int64) + before
     if len(began) == 1:
         return 0, None, mean_of_series(length)
     steps = layout.timeline.steps
-    number = np.minimum(np.searchsorted(steps.end, began.begin, side="right"), len(steps.end) - 1)
+    number = np.minimum(np.searchsorted(steps.end, began.start, side="right"), len(steps.end) - 1)
     seen = steps.watched[number[1:]]
     times = length[1:][seen] if seen.any() else length[1:]
     return len(began) - 1, float(np.median(np.diff(number))) or None, mean_of_series(times)
@@ -222,9 +222,9 @@ def _settling(layout: Layout, iterators: set[int], usual: Int64) -> float:
     """ns of a start by which forward, backward and update of the steps behind it are longer than others (what the loop
     does besides at the end of an epoch is the user's own); 0 where no start after the first one was followed by usual
     steps, or there are no others to set them against."""
-    steps, began = layout.timeline.steps, _of(layout.lane.of(Kind.LOADER_START), iterators)
+    steps, began = layout.timeline.steps, _of(layout.records.of(Kind.LOADER_START), iterators)
     training = steps.phases[:, MODEL].sum(axis=1)
-    behind = np.searchsorted(steps.end, began.begin[1:], side="right")[:, None] + np.arange(SETTLING)
+    behind = np.searchsorted(steps.end, began.start[1:], side="right")[:, None] + np.arange(SETTLING)
     others = training[np.setdiff1d(usual, behind)]
     seen = training[behind[np.isin(behind, usual).all(axis=1)]]
     if not len(seen) or len(others) < len(seen):

@@ -31,7 +31,7 @@ HANDOVER = 1_000_000.0
 """ns per batch to receive it from a worker (queue, shared memory, rebuilding tensors), where the machine was not
 measured: 1.0 to 1.5 ms on two virtual CPUs with torch 2.13 and batches of 0.5 KB to 3 MB that were ready when asked
 for; 2 to 2.5 ms on another day."""
-BESIDE = 0.25
+UNHIDDEN = 0.25
 """Of the handover: what workers cost the training beside its wait. A thread of it feeds their queues and takes the
 interpreter's lock for that, its caches are cold when it wakes, and a worker collates into shared memory, which takes
 longer. By hand (torch 2.13, two virtual CPUs, a handover of 1.17 ms, four runs) a step of 0.3 ms took 0.13 to 0.32 ms
@@ -47,7 +47,7 @@ OUT_OF_STEP = 0.5
 """Of the time by which workers that share the CPUs of an operator's threads may delay it one after the other instead of
 at once. Their order is the scheduler's, so the middle is taken. On two virtual CPUs with two threads, steps with two
 workers took 0.95 to 1.20 times what it predicts in eight trials of three jobs; more CPUs were not tried."""
-TELLING = 0.05
+INFORMATIVE = 0.05
 """Of the step: a shorter wait does not tell whether a CPU works or sleeps in it."""
 MORE_WORKERS_MUST_BRING = 0.03
 """A further worker that gains less than this share of the step is not worth its memory."""
@@ -68,9 +68,9 @@ LEAST_BUSY = 0.001
 class Supply:
     """production: ns that one process needs to make a step's batches. consumption: the step without its wait; both as
     if neither disturbed the other. worked: ns of the production that take a CPU; it sleeps in the others. handover: ns
-    to receive a step's batches from workers that have them ready. lateness: ns that it takes longer where they are at
+    to receive a step's batches from workers that have them ready. delay: ns that it takes longer where they are at
     their next ones. opening: ns a step that the first batch of each epoch takes, which workers begin with only when
-    they are asked: nothing hides it. beside: ns a step of all this that none of it takes without workers.
+    they are asked: nothing hides it. unhidden: ns a step of all this that none of it takes without workers.
 
     processor: ns that the CPUs need for a step at full use. threads, cpus: of the training process, where it computes
     on the CPU (else 1 thread), and for it and its workers. needed: workers so that production keeps up, unbounded.
@@ -81,9 +81,9 @@ class Supply:
     worked: float
     consumption: float
     handover: float
-    lateness: float
+    delay: float
     opening: float
-    beside: float
+    unhidden: float
     processor: float
     threads: int
     cpus: int
@@ -94,9 +94,9 @@ class Supply:
     def step(self, workers: int) -> float:
         """Predicted ns of a step with a number of workers."""
         if workers == 0:
-            return self.production + self.consumption - self.beside
+            return self.production + self.consumption - self.unhidden
         received = self.consumption + self.handover
-        alone = max(max(received, self.production / workers) + self.lateness, self.processor)
+        alone = max(max(received, self.production / workers) + self.delay, self.processor)
         return max(alone, self._shared(workers)) + self.opening
 
     @property
@@ -159,9 +159,9 @@ def supply(
         worked=produced * works,
         consumption=consumed,
         handover=received,
-        lateness=_lateness(received, produced, consumed, SWITCH * loader.demand) * works,
+        delay=_delay(received, produced, consumed, SWITCH * loader.demand) * works,
         opening=_opening(loader, produced, works),
-        beside=min(BESIDE * received, consumed / 2) if loader.workers else 0.0,
+        unhidden=min(UNHIDDEN * received, consumed / 2) if loader.workers else 0.0,
         processor=_processor(step, produced * works + consumed * threads, contention, usable),
         threads=threads,
         cpus=cpus,
@@ -204,7 +204,7 @@ def _works(step: StepSummary, loader: LoaderUse, training: float, contention: Co
     the job exceeds that of its `training`, ns a step (which kept one of its threads busy, or all: the middle is taken).
     What other processes took, the job may have wanted. 1 where there is no wait to tell it from."""
     wait = min(loader.wait.value, step.duration.value)
-    if contention is None or contention.job_cpu <= 0 or wait < TELLING * step.duration.value or wait <= 0:
+    if contention is None or contention.job_cpu <= 0 or wait < INFORMATIVE * step.duration.value or wait <= 0:
         return 1.0
     busy = step.duration.value * (contention.job_cpu + contention.other_cpu)
     return min(1.0, max(0.0, busy - training) / wait)
@@ -225,7 +225,7 @@ def _undisturbed(
     return produced * (1 - lost * training * sharing / workers), consumed * (1 - lost * busy)
 
 
-def _lateness(received: float, produced: float, consumed: float, switch: float) -> float:
+def _delay(received: float, produced: float, consumed: float, switch: float) -> float:
     """As long as receiving takes at most, where making the next batch takes as long as the step: with one worker and
     items in pure Python batches that took 25 ms arrived 5 to 8 ms after they were ready and asked for, where receiving
     from an idle one was measured as 2.6."""

@@ -48,10 +48,10 @@ def _before_update(steps: StepContext, reads: Int64) -> Int64:
     there whether a gradient overflowed. Another read stands further away from it."""
     trace, events = steps.trace, steps.trace.events
     updates = np.flatnonzero(matching(trace, OPTIMIZER_STEP.match) & (events.event_kind == EventKind.ANNOTATION))
-    begins = np.sort(events.begin[updates])
-    operators = np.sort(events.begin[operator_events(trace) & (events.lane == steps.lane)])
+    starts = np.sort(events.start[updates])
+    operators = np.sort(events.start[operator_events(trace) & (events.track == steps.track)])
     ends = events.ends(reads)
-    at = np.searchsorted(begins, ends)
-    following = np.append(begins, np.iinfo(np.int64).max)[at]
+    at = np.searchsorted(starts, ends)
+    following = np.append(starts, np.iinfo(np.int64).max)[at]
     between = np.searchsorted(operators, following) - np.searchsorted(operators, ends)
-    return np.flatnonzero((at < len(begins)) & (between == 0))
+    return np.flatnonzero((at < len(starts)) & (between == 0))

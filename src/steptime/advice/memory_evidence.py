@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from steptime.advice.evidence import Case, KeeperUse, MachineUse, MemoryUse
+from steptime.advice.evidence import Case, HolderUse, MachineUse, MemoryUse
 from steptime.analysis.memory_samples import (
     ALLOCATED_PEAK,
     RESERVED,
@@ -70,7 +70,7 @@ def with_memory(case: Case, process: Process, timeline: Timeline) -> Case:
         grows=growth.leaks if growth is not None else False,
         grown=growth.total if growth is not None else 0,
         optimizer_state=sum(SLOTS.get(each.type, 0) * ELEMENT * each.elements for each in process.optimizers),
-        keepers=tuple(_keeper(leak) for leak in process.leaks),
+        holders=tuple(_holder(leak) for leak in process.leaks),
     )
     recompute = case.recompute
     if recompute is not None and capacity:
@@ -82,13 +82,13 @@ def _retries(process: Process, timeline: Timeline) -> float:
     """Retries of the allocator per steady step."""
     times, counts = samples_of(process, RETRIES)
     steps = timeline.steps
-    steady = steps.begin[~steps.warm_up]
+    steady = steps.start[~steps.warm_up]
     if not len(steady) or len(counts) < 2:
         return 0.0
     late = counts[times >= steady[0]]
     return float(late[-1] - late[0]) / len(steady) if len(late) > 1 else 0.0
 
 
-def _keeper(leak: LeakFacts) -> KeeperUse:
+def _holder(leak: LeakFacts) -> HolderUse:
     graph = bool(leak.graphs or leak.nodes)
-    return KeeperUse(leak.kind, leak.name, float(np.round(leak.tensors, 2)), leak.bytes, graph, leak.site)
+    return HolderUse(leak.kind, leak.name, float(np.round(leak.tensors, 2)), leak.bytes, graph, leak.site)

@@ -27,7 +27,7 @@ from steptime.advice.memory_evidence import memory_rate
 from steptime.advice.savings import ratio
 from steptime.advice.signals import Signals
 from steptime.analysis.operators import operator_events
-from steptime.analysis.stragglers.comparison import LateRank
+from steptime.analysis.stragglers.comparison import Straggler
 from steptime.analysis.stragglers.summary import gradients_of
 from steptime.analysis.timeline import Steps
 from steptime.arrays import Float64, Int64
@@ -136,7 +136,7 @@ def norm_use(table: IntervalTable, steps: Steps) -> NormUse | None:
     rows = np.flatnonzero(table.kind == int(Kind.GRADIENT_NORM))
     if not len(rows):
         return None
-    number = np.searchsorted(steps.end, table.begin[rows], side="right")
+    number = np.searchsorted(steps.end, table.start[rows], side="right")
     with np.errstate(invalid="ignore"):  # a damaged file's bits may be those of a signalling NaN
         read = table.end[rows].astype("<i4").view("<f4").astype(np.float64)
     norm = np.where(read >= 0, read, np.inf)
@@ -198,9 +198,9 @@ def changing_work(trace: Trace, boundaries: Int64, forward: Intervals) -> bool |
     """Whether most steps run other operators in their forward than the one before; None where there are fewer than two
     to compare. boundaries: (n, 2) ns. forward: when the model ran, on the trace's clock."""
     events = trace.events
-    chosen = operator_events(trace) & contains(forward, events.begin)
+    chosen = operator_events(trace) & contains(forward, events.start)
     rows = [
-        np.flatnonzero(chosen & (events.begin >= begin) & (events.begin < end)) for begin, end in boundaries.tolist()
+        np.flatnonzero(chosen & (events.start >= start) & (events.start < end)) for start, end in boundaries.tolist()
     ]
     steps = [Counter(zip(events.name[each].tolist(), events.shapes[each].tolist(), strict=True)) for each in rows]
     differ = [_differ(*pair) for pair in itertools.pairwise(steps)]
@@ -249,23 +249,23 @@ def how_to_record(step: StepSummary) -> str:
     return "Record several steps behind a warm-up: torch.profiler.schedule(wait=1, warmup=1, active=3)."
 
 
-def late_name(late: LateRank) -> str:
+def straggler_name(late: Straggler) -> str:
     """ "rank 3", "rank 3 (node7)", "the 8 ranks of node7"."""
     if late.node:
         return f"the {len(late.ranks)} ranks of {late.host}" if late.host else f"ranks {late.ranks[0]} …"
     return f"rank {late.ranks[0]} ({late.host})" if late.host else f"rank {late.ranks[0]}"
 
 
-def straggler_text(late: LateRank, step: StepSummary) -> str:
+def straggler_text(late: Straggler, step: StepSummary) -> str:
     """What a late rank costs, the same words in the headline and in its finding: "Rank 3 is the straggler: the others
     wait 6.50 ms a step (12 %) for it"."""
-    who, share = late_name(late), format_share(min(1.0, ratio(late.waiting, step.duration.value)))
+    who, share = straggler_name(late), format_share(min(1.0, ratio(late.waiting, step.duration.value)))
     per = "of this step" if step.steady == 1 else "a step"
     waits = f"the others wait {format_duration(late.waiting)} {per} ({share}) for it"
     return f"{who[:1].upper()}{who[1:]} is the straggler: {waits}"
 
 
-def late_reason(late: LateRank) -> str:
+def straggler_reason(late: Straggler) -> str:
     """Where its excess lies: "its input takes 21.0 ms longer, at train.py:43"; "" where nothing exceeds the others'."""
     if not late.category or late.excess <= 0:
         return ""
@@ -273,7 +273,7 @@ def late_reason(late: LateRank) -> str:
     return f"{longer}, at {format_source(late.source)}" if late.source is not None else longer
 
 
-def uneven(late: LateRank) -> bool:
+def uneven(late: Straggler) -> bool:
     """Whether it is late because it has more to compute."""
     return late.arithmetic is not None and late.arithmetic >= UNEVEN and late.category in ("compute", "overhead")
 

@@ -37,7 +37,7 @@ def usual_steps(layout: Layout) -> Int64:
     is one that is slow every so many steps.
     """
     steps, own = layout.timeline.steps, _own(layout)
-    collected = measure(layout.lane.of(Kind.GARBAGE).intervals, steps.begin, steps.end)
+    collected = measure(layout.records.of(Kind.GARBAGE).intervals, steps.start, steps.end)
     usual = np.flatnonzero(steps.steady)
     without_input = steps.duration - steps.phases[:, Phase.INPUT]
     limits = ((steps.phases[:, MODEL].sum(axis=1), MOST), (without_input, MOST), (steps.duration, MOST_LATE))
@@ -52,7 +52,7 @@ def _own(layout: Layout) -> Bool:
     """Steps that are slow because it is their turn."""
     steps = layout.timeline.steps
     period = find_period(steps)
-    own: Bool = np.isin(np.arange(len(steps.begin)), period.slow if period is not None else ())
+    own: Bool = np.isin(np.arange(len(steps.start)), period.slow if period is not None else ())
     return own
 
 

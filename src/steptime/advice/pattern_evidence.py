@@ -17,7 +17,7 @@ from steptime.analysis.layout import Layout
 from steptime.analysis.step_patterns import LastingChange, find_change, find_period
 from steptime.analysis.steps import UPDATES
 from steptime.analysis.timeline import Phase, RecordTable, Steps
-from steptime.analysis.tracer import begins_with_tracer
+from steptime.analysis.tracer import starts_with_tracer
 from steptime.arrays import Int64, unique
 from steptime.journal import Flag, Kind
 from steptime.quantities import SourceLine, mean_of_series
@@ -37,15 +37,15 @@ def change_use(process: Process, layout: Layout) -> ChangeUse | None:
     """The level of the steps that changed for good, None where it did not."""
     steps = layout.timeline.steps
     change = find_change(steps)
-    if change is None or begins_with_tracer(layout, change.step):
+    if change is None or starts_with_tracer(layout, change.step):
         return None
-    begin = int(steps.begin[change.step])
+    start = int(steps.start[change.step])
     if change.gradual and process.sampled:
-        begin = process.sampled[-1].begin
-    line, grown = _line(process, begin, change)
+        start = process.sampled[-1].start
+    line, grown = _line(process, start, change)
     return ChangeUse(
         step=change.step + 1,
-        steps=len(steps.begin),
+        steps=len(steps.start),
         epoch=_epoch(process, layout, int(steps.end[change.step])),
         phase=change.phase.name.lower(),
         before=change.before,
@@ -60,21 +60,21 @@ def change_use(process: Process, layout: Layout) -> ChangeUse | None:
 
 def caught_use(process: Process, layout: Layout) -> CaughtUse | None:
     """The slow steps that were looked into while they lasted, None where there are none."""
-    caught, steps = sorted(process.caught, key=lambda each: each.begin), layout.timeline.steps
+    caught, steps = sorted(process.caught, key=lambda each: each.start), layout.timeline.steps
     if not caught:
         return None
-    numbers = (np.searchsorted(steps.end, [each.begin for each in caught], side="right") + 1).tolist()
+    numbers = (np.searchsorted(steps.end, [each.start for each in caught], side="right") + 1).tolist()
     apart = {later - earlier for earlier, later in pairwise(numbers)}
     named = [each for each in process.traces if each.caught]
     usual = float(np.median([each.usual for each in caught]))
     profiled: tuple[list[int], list[int]] = [], []
     for place, window in zip(
-        np.searchsorted(steps.end, [each.begin for each in named], side="right"), named, strict=True
+        np.searchsorted(steps.end, [each.start for each in named], side="right"), named, strict=True
     ):
-        profiled[window.end - window.begin < LEAST_SLOW * usual].append(int(place) + 1)
+        profiled[window.end - window.start < LEAST_SLOW * usual].append(int(place) + 1)
     return CaughtUse(
         count=len(caught),
-        duration=float(np.mean([each.end - each.begin for each in caught])),
+        duration=float(np.mean([each.end - each.start for each in caught])),
         usual=usual,
         profiled=tuple(profiled[0]),
         as_usual=tuple(profiled[1]),
@@ -87,20 +87,20 @@ def caught_use(process: Process, layout: Layout) -> CaughtUse | None:
 def _epoch(process: Process, layout: Layout, until: int) -> int | None:
     """Passes over the training loader that had begun, where there is one such loader and more than one pass."""
     training = layout.activity.training_loaders
-    asked = layout.lane.of(Kind.LOADER_NEXT)
+    asked = layout.records.of(Kind.LOADER_NEXT)
     asked = asked.where(np.isin(asked.identity, training))
     if len({each.loader for each in process.loaders if each.identity in training}) != 1:
         return None
     passes = max(len(np.unique(asked.identity)), int(asked.flagged(Flag.EXHAUSTED).sum()))
-    begun = asked.where(asked.begin < until)
+    begun = asked.where(asked.start < until)
     persistent = int(begun.flagged(Flag.EXHAUSTED).sum()) + 1
     return max(len(np.unique(begun.identity)), persistent) if passes > 1 else None
 
 
-def _line(process: Process, begin: int, change: LastingChange) -> tuple[SourceLine | None, float]:
+def _line(process: Process, start: int, change: LastingChange) -> tuple[SourceLine | None, float]:
     """The line that takes more time than before, where lines were timed on both sides of the change, and how much."""
-    before = [facts for facts in process.sampled if facts.begin < begin]
-    after = [facts for facts in process.sampled if facts.begin >= begin]
+    before = [facts for facts in process.sampled if facts.start < start]
+    after = [facts for facts in process.sampled if facts.start >= start]
     if not before or not after:
         return None, 0.0
     grown = Counter(_by_line(after[-1]))
@@ -124,7 +124,7 @@ def period_use(process: Process, layout: Layout) -> PeriodUse | None:
     """Every how many steps one is slow, None where none is, or where an optimiser steps in these alone: then the models
     take turns, as the networks of a GAN do."""
     period = find_period(layout.timeline.steps)
-    if period is None or take_turns(layout.timeline.steps, layout.lane.of(*UPDATES), period.slow):
+    if period is None or take_turns(layout.timeline.steps, layout.records.of(*UPDATES), period.slow):
         return None
     slow = mean_of_series(layout.timeline.steps.phases[period.slow, period.phase])
     reach, saved = (slow.high - slow.value) / period.every, period.cost
@@ -139,7 +139,7 @@ def period_use(process: Process, layout: Layout) -> PeriodUse | None:
 def take_turns(steps: Steps, updates: RecordTable, slow: Int64) -> bool:
     """Whether an optimiser steps in nearly all of these steps, and in nearly none of the others; of the steady ones
     that were watched, as updates are not seen otherwise."""
-    number = np.minimum(np.searchsorted(steps.end, updates.begin, side="right"), len(steps.end) - 1)
+    number = np.minimum(np.searchsorted(steps.end, updates.start, side="right"), len(steps.end) - 1)
     chosen = np.zeros(len(steps.end), np.bool_)
     chosen[slow] = True
     seen = steps.watched & steps.steady

@@ -11,7 +11,7 @@ from steptime.advice.fixes import CATALOGUE
 from steptime.advice.line_evidence import function_of
 from steptime.advice.rule import Finding, Weight
 from steptime.advice.savings import at_most
-from steptime.advice.verdict import LEAST_SAID
+from steptime.advice.verdict import LEAST_REPORTED
 from steptime.analysis.what_if.calibrated import HOST
 from steptime.quantities import format_duration
 
@@ -67,7 +67,7 @@ def _proposals(fix: Fix, case: Case, findings: Sequence[Finding]) -> list[Propos
         upper_bound = min(step, max(savings, option.reach)) if savings is not None else None
         limit = step if upper_bound is None else upper_bound
         saving = at_most(option.saving, limit) if option.saving is not None else None
-        if by_host and saving is not None and saving.high < LEAST_SAID * step:
+        if by_host and saving is not None and saving.high < LEAST_REPORTED * step:
             continue
         placed = _placed(replace(option, saving=saving), first, step)
         proposals.append(Proposal(fix, placed, first.code, upper_bound))

@@ -8,7 +8,7 @@ from dataclasses import replace
 from steptime.advice.engine import examine
 from steptime.advice.evidence import Case, LineUse, RankUse, record_of
 from steptime.advice.hottest_line import INPUT, hottest_line
-from steptime.analysis.stragglers.comparison import LateRank, RankComparison
+from steptime.analysis.stragglers.comparison import RankComparison, Straggler
 from steptime.quantities import SourceLine
 
 ROLES = {"input": "input", "python": "python", "copy": "transfer"}
@@ -34,14 +34,14 @@ def rank_uses(comparison: RankComparison | None) -> tuple[RankUse, ...]:
     return tuple(uses)
 
 
-def beside(case: Case, rank: int, comparison: RankComparison | None) -> Case:
+def companions(case: Case, rank: int, comparison: RankComparison | None) -> Case:
     """The case of one rank with the others beside it."""
     uses = rank_uses(comparison)
     late = comparison.late if comparison is not None else None
-    return replace(case, ranks=uses, rank=rank, lateness=late) if uses else replace(case, rank=rank)
+    return replace(case, ranks=uses, rank=rank, straggler=late) if uses else replace(case, rank=rank)
 
 
-def located(comparison: RankComparison | None, cases: Mapping[int, Case]) -> RankComparison | None:
+def with_straggler_site(comparison: RankComparison | None, cases: Mapping[int, Case]) -> RankComparison | None:
     """The comparison with the line behind the late rank's excess, where its case (by rank) knows it."""
     late = comparison.late if comparison is not None else None
     if comparison is None or late is None or late.ranks[0] not in cases:
@@ -57,7 +57,7 @@ def located(comparison: RankComparison | None, cases: Mapping[int, Case]) -> Ran
     return replace(comparison, late=replace(late, source=source))
 
 
-def _of_items(late: LateRank, own: Case) -> SourceLine | None:
+def _of_items(late: Straggler, own: Case) -> SourceLine | None:
     """The hottest line of making the dataset's items, when that is most of the excess in input."""
     loader = own.loader
     if late.category != INPUT or loader is None or loader.item is None or loader.item_site is None:
@@ -66,13 +66,13 @@ def _of_items(late: LateRank, own: Case) -> SourceLine | None:
     return hottest_line(loader.item_site, INPUT, late.excess, own) if made >= MOST_OF_IT * late.excess else None
 
 
-def _of_finding(late: LateRank, own: Case) -> SourceLine | None:
+def _of_finding(late: Straggler, own: Case) -> SourceLine | None:
     """What the rank's own findings say about that category: a rule knows best which line it is."""
     found = [each for each in examine(own).findings if each.category == late.category and each.source is not None]
     return found[0].source if found else None
 
 
-def _of_lines(late: LateRank, own: Case, others: list[Case]) -> SourceLine | None:
+def _of_lines(late: Straggler, own: Case, others: list[Case]) -> SourceLine | None:
     """The line of the category's role that takes most longer than on the other ranks."""
     lines = [line for line in own.lines if line.role == ROLES.get(late.category)]
     if not lines:
@@ -88,7 +88,7 @@ def _usual(line: LineUse, others: list[Case]) -> float:
     return sum(found) / len(others) if others else 0.0
 
 
-def _of_operators(late: LateRank, own: Case, others: list[Case]) -> SourceLine | None:
+def _of_operators(late: Straggler, own: Case, others: list[Case]) -> SourceLine | None:
     """The line of the operator that takes most longer, for an excess in computing or dispatching."""
     if late.category not in ("compute", "overhead"):
         return None

@@ -55,7 +55,7 @@ class Weight(Enum):
     """Time per training step is to be saved."""
     NOTE = "note"
     """Worth knowing, charged to no training step (a slow evaluation)."""
-    DOUBT = "doubt"
+    CAVEAT = "caveat"
     """What the measurement suffered from outside of the job: the verdict is less sure (background load)."""
 
 
@@ -100,9 +100,9 @@ KEBAB_CASE = re.compile(r"[a-z]+(-[a-z]+)*")
 class Rule:
     """needs: signals without which it is not examined. uses: signals that it reads where they exist.
 
-    instead_of: names of more general rules whose finding about the same category this one replaces. by_line: its
-    findings are about one line each, so that only a finding about the same line can replace them. of_setting: its
-    finding is about the line that sets something, wherever the time goes. of_remainder: its finding says what
+    supersedes: names of more general rules whose finding about the same category this one replaces. by_line: its
+    findings are about one line each, so that only a finding about the same line can replace them. at_setting: its
+    finding is about the line that sets something, wherever the time goes. fallback: its finding says what
     makes up a category of which no other finding explains a good part.
     """
 
@@ -110,13 +110,13 @@ class Rule:
     name: str
     needs: frozenset[Signal]
     uses: frozenset[Signal]
-    instead_of: frozenset[str]
+    supersedes: frozenset[str]
     weight: Weight
     function: Function
     page: Page
     by_line: bool = False
-    of_setting: bool = False
-    of_remainder: bool = False
+    at_setting: bool = False
+    fallback: bool = False
 
     def __call__(self, signals: Signals) -> tuple[Finding, ...]:
         """The rule's findings; the function's None or single finding made a tuple. Raises what the function raises, and
@@ -153,11 +153,11 @@ def rule(
     *,
     needs: Iterable[Signal] = (),
     uses: Iterable[Signal] = (),
-    instead_of: tuple[str, ...] = (),
+    supersedes: tuple[str, ...] = (),
     weight: Weight = Weight.FINDING,
     by_line: bool = False,
-    of_setting: bool = False,
-    of_remainder: bool = False,
+    at_setting: bool = False,
+    fallback: bool = False,
 ) -> Callable[[Function], Rule]:
     """Makes a rule of a function. Every rule needs the step, and need not say so.
 
@@ -171,8 +171,8 @@ def rule(
         page = read_page(function, f"rule {name}", SECTIONS)
         needed = frozenset({Signal.STEP, *needs})
         return Rule(
-            code, name, needed, frozenset(uses), frozenset(instead_of), weight, function, page,
-            by_line, of_setting, of_remainder,
+            code, name, needed, frozenset(uses), frozenset(supersedes), weight, function, page,
+            by_line, at_setting, fallback,
         )  # fmt: skip
 
     return make

@@ -11,7 +11,7 @@ from steptime.recording.recording import ItemFacts
 
 
 @dataclass(frozen=True, slots=True)
-class KeeperUse:
+class HolderUse:
     """Something in Python that grew with every step that was looked at. kind: "list", "variable", "closure", "hook", …;
     tensors, bytes: per step. graph: with what autograd saved for them."""
 
@@ -39,7 +39,7 @@ class MemoryUse:
     grows: bool = False
     grown: int = 0
     optimizer_state: int = 0
-    keepers: tuple[KeeperUse, ...] = ()
+    holders: tuple[HolderUse, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

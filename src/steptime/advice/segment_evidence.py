@@ -28,7 +28,7 @@ LEAST_SHARE = 0.02
 DEEPEST = 32
 """Calls below the loop whose lines are told apart; what a recursion calls deeper counts with them."""
 
-MOST_SAID = 3
+MOST_REPORTED = 3
 MOST_SLOWED = 3.0
 """Times as long as usual while its lines were timed: beyond it what calls much of torch is told too long."""
 MOST = 0.5
@@ -47,25 +47,25 @@ def segment_uses(process: Process, layout: Layout) -> tuple[SegmentUse, ...]:
     """What is no training step, the longest kind first. The share is of the run from the end of the warm-up, without
     what steptime itself held it for, as `Cost` tells it: a job that nobody looks at spends that share."""
     steps, segments = layout.timeline.steps, layout.timeline.segments
-    if not len(steps.begin):
+    if not len(steps.start):
         return ()
-    begin = int(steps.end[steps.warm_up][-1]) if steps.warm_up.any() else int(steps.begin[0])
+    start = int(steps.end[steps.warm_up][-1]) if steps.warm_up.any() else int(steps.start[0])
     end = max([int(steps.end[-1]), *(segment.end for segment in segments)])
     kinds: dict[str, list[Segment]] = defaultdict(list)
     for segment in segments:
-        if segment.end > begin and segment.kind is not SegmentKind.PAUSE:
+        if segment.end > start and segment.kind is not SegmentKind.PAUSE:
             kinds[segment.kind.name.lower()].append(segment)
-    paused = measure(layout.claims.sets[SegmentKind.PAUSE], np.array([begin]), np.array([end]))
-    uses = [_use(kind, held, end - begin - int(paused[0]), process, layout) for kind, held in kinds.items()]
+    paused = measure(layout.claims.sets[SegmentKind.PAUSE], np.array([start]), np.array([end]))
+    uses = [_use(kind, held, end - start - int(paused[0]), process, layout) for kind, held in kinds.items()]
     return tuple(sorted(uses, key=lambda use: -use.duration))
 
 
 def _use(kind: str, held: list[Segment], run: int, process: Process, layout: Layout) -> SegmentUse:
     """run: ns that the share is of."""
-    first = np.array([each.begin for each in held], np.int64)
+    first = np.array([each.start for each in held], np.int64)
     last = np.array([each.end for each in held], np.int64)
     length = int((last - first).sum())
-    forwards = layout.lane.of(Kind.FORWARD).intervals
+    forwards = layout.records.of(Kind.FORWARD).intervals
     between = np.unique(np.searchsorted(layout.timeline.steps.end, first))  # a pause of ours cuts one in two
     apart = np.diff(between)
     lines, slowed = _lines(process, layout, union(first, last))
@@ -91,10 +91,10 @@ def _lines(process: Process, layout: Layout, held: Intervals) -> tuple[tuple[Seg
     seen, timed = loop_paths(process, layout, held), process.between
     if timed is None:
         return segment_lines(seen), 0
-    inside = int(measure(held, np.array([timed.begin]), np.array([timed.end]))[0])
+    inside = int(measure(held, np.array([timed.start]), np.array([timed.end]))[0])
     places = {(path.lines[-1].file, path.lines[-1].line) for path in seen if path.lines}
     paths = [path for path in timed.paths if any((line.file, line.line) in places for line in path.lines)]
-    if not places and 2 * inside > timed.end - timed.begin:
+    if not places and 2 * inside > timed.end - timed.start:
         paths = list(timed.paths)
     return (segment_lines(paths), inside) if inside and paths else (segment_lines(seen), 0)
 
@@ -102,10 +102,10 @@ def _lines(process: Process, layout: Layout, held: Intervals) -> tuple[tuple[Seg
 def loop_paths(process: Process, layout: Layout, held: Intervals) -> list[SampledPath]:
     """What the line-timed steps show of these instants, by path of calls: where a step and what lies before it are
     about as long, the window between two steps holds too much of the step to tell."""
-    records = layout.lane.of(Kind.LINE)
-    tree = call_tree(records.begin, records.end)
+    records = layout.records.of(Kind.LINE)
+    tree = call_tree(records.start, records.end)
     spans = exclusive_spans(tree)
-    inside = measure(held, spans.begin, spans.end)
+    inside = measure(held, spans.start, spans.end)
     sources = {
         identity_of(code, line): SourceLine(code.file, line.line, code.function, line.text)
         for code in process.codes
@@ -199,11 +199,11 @@ def lines_text(use: SegmentUse, device: str) -> str:
     if use.slowed > MOST_SLOWED:
         places = [f"most of that at {line_place(line)}" for line in use.lines[:1] if line.share >= MOST]
         return "; ".join((*places, *_forward(use)))
-    said = [
+    message = [
         f"{format_share(line.share)}{'' if number else ' of that'} {_part(line, device)}at {line_place(line)}"
-        for number, line in enumerate(use.lines[:MOST_SAID])
+        for number, line in enumerate(use.lines[:MOST_REPORTED])
     ]
-    return "; ".join(filter(None, (", ".join(said), *_forward(use))))
+    return "; ".join(filter(None, (", ".join(message), *_forward(use))))
 
 
 def line_place(line: SegmentLine) -> str:

@@ -25,7 +25,6 @@ from steptime.advice.evidence import (
     GpuUse,
     GradientUse,
     KernelUse,
-    LateRank,
     LineUse,
     LoaderUse,
     MachineUse,
@@ -48,6 +47,7 @@ from steptime.advice.evidence import (
     Signal,
     SiteUse,
     StepSummary,
+    Straggler,
     WrittenNormUse,
 )
 from steptime.analysis.modules import ModuleUse
@@ -118,7 +118,7 @@ class Signals:
     written_norms = Declared[tuple[WrittenNormUse, ...]]()
     ranks = Declared[tuple[RankUse, ...]]()
     memory = Declared[MemoryUse]()
-    lateness = Declared[LateRank]()
+    straggler = Declared[Straggler]()
     gradients = Declared[GradientUse]()
     padding = Declared[PaddingFacts]()
     paths = Declared[tuple[PathUse, ...]]()

@@ -14,7 +14,7 @@ from steptime.advice.savings import NOTHING, ratio, scaled
 from steptime.analysis.categories import Breakdown, Category
 from steptime.analysis.operators import OperatorUse
 from steptime.analysis.threads import during
-from steptime.analysis.timeline import UNSPLIT_PHASES, Phase, Steps, Timeline, lane_of, training_thread
+from steptime.analysis.timeline import UNSPLIT_PHASES, Phase, Steps, Timeline, records_of, training_thread
 from steptime.arrays import Int64, quartiles, unique
 from steptime.intervals import Intervals, contains, measure, subtract, union
 from steptime.journal import Kind
@@ -38,7 +38,7 @@ def optimizer_uses(trace: Trace, links: Links, windows: Int64, *, gapless: bool 
     chosen = matching(trace, OPTIMIZER_STEP.match) & np.isin(
         events.event_kind, (EventKind.ANNOTATION, EventKind.OPERATOR)
     )
-    chosen &= contains(union(windows[:, 0], windows[:, 1]), events.begin)
+    chosen &= contains(union(windows[:, 0], windows[:, 1]), events.start)
     rows = np.flatnonzero(chosen)
     around = host_forest(trace).around(rows, chosen, itself=False)
     kind, outer = events.name[rows], np.where(around == UNKNOWN, ABSENT, events.name[around])
@@ -51,7 +51,7 @@ def optimizer_uses(trace: Trace, links: Links, windows: Int64, *, gapless: bool 
 def _use(trace: Trace, links: Links, updates: Int64, nested: Int64, windows: Int64, gapless: bool) -> OptimizerUse:
     events = trace.events
     inside = subtract(during(trace, updates), during(trace, nested))
-    operators = (events.event_kind == EventKind.OPERATOR) & contains(inside, events.begin)
+    operators = (events.event_kind == EventKind.OPERATOR) & contains(inside, events.start)
     names = [trace.symbols[number] for number in unique(events.name[operators]).tolist()]
     fused, foreach = any("_fused_" in name for name in names), any("_foreach_" in name for name in names)
     tensors, numbers, alone = _tensors(trace, np.flatnonzero(operators), max(1, len(updates)))
@@ -92,18 +92,18 @@ def _kernels(trace: Trace, links: Links, inside: Intervals, gapless: bool) -> tu
     """How many kernels the updates launched, and when these ran: from the first one of each update to the end of its
     last, or by themselves."""
     events = trace.events
-    launched = events.begin[links.launch.values]
+    launched = events.start[links.launch.values]
     kept = (events.event_kind[links.launch.rows] == EventKind.KERNEL) & contains(inside, launched)
     rows, launched = links.launch.rows[kept], launched[kept]
     if gapless:
-        return len(rows), union(events.begin[rows], events.ends(rows))
-    number = np.searchsorted(inside.begin, launched, side="right") - 1
-    begin = np.full(len(inside), np.iinfo(np.int64).max)
+        return len(rows), union(events.start[rows], events.ends(rows))
+    number = np.searchsorted(inside.start, launched, side="right") - 1
+    start = np.full(len(inside), np.iinfo(np.int64).max)
     end = np.zeros(len(inside), np.int64)
-    np.minimum.at(begin, number, events.begin[rows])
+    np.minimum.at(start, number, events.start[rows])
     np.maximum.at(end, number, events.ends(rows))
     some = np.bincount(number, minlength=len(inside)) > 0
-    return len(rows), union(begin[some], end[some])
+    return len(rows), union(start[some], end[some])
 
 
 FULL = 0.85
@@ -137,7 +137,7 @@ def step_summary(process: Process, timeline: Timeline, usual: Int64, behind: int
     by_scaler, left_out = scaled_updates(process.intervals)
     return StepSummary(
         duration=mean_of_series(steps.duration[usual]),
-        total=len(steps.begin),
+        total=len(steps.start),
         steady=len(usual),
         warm_up=int(steps.warm_up.sum()),
         mode=timeline.mode.name.lower(),
@@ -154,10 +154,10 @@ def step_summary(process: Process, timeline: Timeline, usual: Int64, behind: int
 
 def scaled_updates(table: IntervalTable) -> tuple[int, int]:
     """Steps of a gradient scaler behind the first ones, and those without an optimiser's step in them: skipped."""
-    lane = lane_of(table, table.thread == training_thread(table))
-    scaler = lane.where(lane.kind == int(Kind.SCALER_STEP))
-    updates = np.sort(lane.begin[lane.kind == int(Kind.OPTIMIZER_STEP)])
-    inside = np.searchsorted(updates, scaler.end) - np.searchsorted(updates, scaler.begin)
+    records = records_of(table, table.thread == training_thread(table))
+    scaler = records.where(records.kind == int(Kind.SCALER_STEP))
+    updates = np.sort(records.start[records.kind == int(Kind.OPTIMIZER_STEP)])
+    inside = np.searchsorted(updates, scaler.end) - np.searchsorted(updates, scaler.start)
     later = inside[CALIBRATION:]
     return len(later), int((later == 0).sum())
 
@@ -230,8 +230,8 @@ def contention_use(
     process: Process, steps: Steps, usual: Int64, telemetry: Sequence[TelemetrySample], machine: Machine | None = None
 ) -> Contention | None:
     """The machine while the steady steps ran; None where nobody looked."""
-    begin, end = int(steps.begin[usual[0]]), int(steps.end[usual[-1]])
-    samples = _during(telemetry, begin, end)
+    start, end = int(steps.start[usual[0]]), int(steps.end[usual[-1]])
+    samples = _during(telemetry, start, end)
     if not samples:
         return None
     pressures = [sample.pressure for sample in samples if sample.pressure is not None]
@@ -261,7 +261,7 @@ def gpu_uses(
 ) -> tuple[GpuUse, ...]:
     """The process's own GPUs while the steady steps ran and they were at work, as far as somebody looked then."""
     seen: dict[str, list[DeviceSample]] = {}
-    for sample in _during(telemetry, int(steps.begin[usual[0]]), int(steps.end[usual[-1]])):
+    for sample in _during(telemetry, int(steps.start[usual[0]]), int(steps.end[usual[-1]])):
         for device in sample.devices:
             if device.of(own) and _is_at_work(device):
                 seen.setdefault(device.name if device.uuid else "The GPU", []).append(device)
@@ -317,8 +317,8 @@ def gpu_busy(
     """Share of the steady steps in which a kernel ran on the process's own GPUs, by the driver (NVML's utilization.gpu,
     of up to a second before each sample); None where fewer than three samples tell of these steps alone. What a job's
     start does to the mean of a run is not in it."""
-    begin, end = int(steps.begin[usual[0]]), int(steps.end[usual[-1]])
-    inside = [each for each in telemetry if begin < each.monotonic_ns <= end][1:]  # the first tells of what was before
+    start, end = int(steps.start[usual[0]]), int(steps.end[usual[-1]])
+    inside = [each for each in telemetry if start < each.monotonic_ns <= end][1:]  # the first tells of what was before
     shares = [
         _mean([u / 100 for d in each.devices if d.of(own) and (u := d.utilization) is not None]) for each in inside
     ]
@@ -337,10 +337,10 @@ def left_to(contention: Contention | None) -> float:
     return max(SMALLEST_PART, 1 - contention.other_cpu / max(1, contention.usable_cpus))
 
 
-def _during(telemetry: Sequence[TelemetrySample], begin: int, end: int) -> list[TelemetrySample]:
+def _during(telemetry: Sequence[TelemetrySample], start: int, end: int) -> list[TelemetrySample]:
     """A sample tells of the time since the one before it: those that tell mostly of the given time, else the first one
     that tells of any of it."""
-    inside = [sample for sample in telemetry if begin < sample.monotonic_ns <= end]
+    inside = [sample for sample in telemetry if start < sample.monotonic_ns <= end]
     after = [sample for sample in telemetry if sample.monotonic_ns > end]
     return inside[1:] or inside or after[:1]
 

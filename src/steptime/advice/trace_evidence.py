@@ -121,11 +121,11 @@ def _garbage(trace: Trace, windows: Int64) -> GarbageUse | None:
     rows = np.flatnonzero((events.event_kind == EventKind.PYTHON) & matching(trace, GARBAGE.__eq__))
     if not len(rows):
         return None
-    spent = measure(union(events.begin[rows], events.ends(rows)), windows[:, 0], windows[:, 1])
+    spent = measure(union(events.start[rows], events.ends(rows)), windows[:, 0], windows[:, 1])
     return GarbageUse(mean_of_series(spent), len(rows) / len(windows))
 
 
 def _untraced(trace: Trace, windows: Int64) -> float:
     """Calls for a device per step where the trace holds nothing that a device did."""
-    inside = contains(union(windows[:, 0], windows[:, 1]), trace.events.begin)
+    inside = contains(union(windows[:, 0], windows[:, 1]), trace.events.start)
     return float((unseen_work(trace) & inside).sum()) / len(windows)

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from steptime.advice.evidence import Case, CategoryUse, OutlierUse, SegmentUse, StepSummary
-from steptime.advice.models import how_to_record, late_name, late_reason, straggler_text
+from steptime.advice.models import how_to_record, straggler_name, straggler_reason, straggler_text
 from steptime.advice.rule import Finding, Weight
 from steptime.advice.savings import IDLE, named, ratio
 from steptime.advice.segment_evidence import MOST, line_place, lines_text, only_calls
@@ -38,7 +38,7 @@ NOT_IN_TRACE = "unrecorded-work"
 """The rule that doubts a trace in which the device was at work that it does not hold."""
 MADE_OF = "compute-share"
 """The rule that says what computing is made of."""
-FEW_STEPS, OTHER_LOAD, LATE_RANK = "few-steps", "background-load", "late-rank"
+FEW_STEPS, OTHER_LOAD, STRAGGLER = "few-steps", "background-load", "late-rank"
 """Rules whose doubt leaves an answer likely: other steps would mostly say the same."""
 CALM = 0.1
 """Spread of the steps (interquartile range over median): other programs that leave them so even took little from
@@ -79,7 +79,7 @@ def part_words(name: str) -> str:
 
 LEAST_DECIDING = 0.03
 """The same where the host decides the step, and nothing of the device's can give back anything."""
-LEAST_SAID = 0.005
+LEAST_REPORTED = 0.005
 """Of the step: a faster host or GPU that saves less saves nothing."""
 RUN = {"rollout": "Rollouts take", "evaluation": "Evaluation takes", "checkpoint": "Writing checkpoints takes"}
 """What a run can be spent on besides training."""
@@ -129,19 +129,19 @@ def _with_saving(use: CategoryUse, best: Estimate) -> CategoryUse:
 
 def verdict(case: Case, findings: Iterable[Finding] = ()) -> Verdict:
     """The category with the largest recoverable time; for a rank that the others wait for, that is said first."""
-    late = case.lateness if case.lateness is not None and case.rank in case.lateness.ranks else None
-    found = _decided(_verdict(case, tuple(each for each in findings if late is None or each.name != LATE_RANK)), case)
-    if said := _run_text(case):
-        found = replace(found, sentence=f"{said} {found.sentence}")
-    elif said := _besides(case):
-        found = replace(found, sentence=f"{found.sentence} {said}")
+    late = case.straggler if case.straggler is not None and case.rank in case.straggler.ranks else None
+    found = _decided(_verdict(case, tuple(each for each in findings if late is None or each.name != STRAGGLER)), case)
+    if message := _run_text(case):
+        found = replace(found, sentence=f"{message} {found.sentence}")
+    elif message := _besides(case):
+        found = replace(found, sentence=f"{found.sentence} {message}")
     if case.outliers is not None and case.outliers.longer and case.outliers.share >= LEAST_SHARE:
         found = replace(found, sentence=f"{found.sentence} {outliers_text(case.outliers)}.")
     if late is None:
         return found
-    reason = late_reason(late)
-    told = straggler_text(late, case.step) + (f": {reason}." if reason else ".")
-    return replace(found, sentence=told if late.category == found.bottleneck else f"{told} {found.sentence}")
+    reason = straggler_reason(late)
+    reported = straggler_text(late, case.step) + (f": {reason}." if reason else ".")
+    return replace(found, sentence=reported if late.category == found.bottleneck else f"{reported} {found.sentence}")
 
 
 def _decided(found: Verdict, case: Case) -> Verdict:
@@ -157,23 +157,25 @@ def _decided(found: Verdict, case: Case) -> Verdict:
         fetching = named(case.categories, "input")
         by_input = fetching is not None and fetching.recoverable.value >= MOST_OF_IT * use.without_host
         bound, waits = ("Input", "the next batch") if by_input else ("Host", "launches")
-        said = f"{bound}-bound: kernels run {run} of {whole} and wait for {waits}; a faster GPU would save {device}."
-        return replace(found, sentence=f"{said} {found.sentence}", decides=HOST)
+        message = f"{bound}-bound: kernels run {run} of {whole} and wait for {waits}; a faster GPU would save {device}."
+        return replace(found, sentence=f"{message} {found.sentence}", decides=HOST)
     if found.bottleneck == COMMUNICATION:  # which may be waiting for another rank's host
         return replace(found, decides=use.decides)
     if use.decides == DEVICE:
-        said = f"The GPU decides the step: a faster CPU would save {host}."
+        message = f"The GPU decides the step: a faster CPU would save {host}."
     elif use.decides:
-        said = f"Host and GPU both decide the step: alone, a faster GPU would save {device}, a faster CPU {host}."
+        message = f"Host and GPU both decide the step: alone, a faster GPU would save {device}, a faster CPU {host}."
     elif not use.known:
-        said = f"Whether host or GPU decides the step is not known: the replay misses it by {format_share(use.error)}."
+        message = (
+            f"Whether host or GPU decides the step is not known: the replay misses it by {format_share(use.error)}."
+        )
     else:
-        said = "The profiler slows the host: whether it or the GPU decides the step, only steptime run tells."
-    return replace(found, sentence=f"{found.sentence} {said}", decides=use.decides)
+        message = "The profiler slows the host: whether it or the GPU decides the step, only steptime run tells."
+    return replace(found, sentence=f"{found.sentence} {message}", decides=use.decides)
 
 
 def _saves(most: float, step: float) -> str:
-    return f"at most {format_duration(most)}" if most >= LEAST_SAID * step else "nothing"
+    return f"at most {format_duration(most)}" if most >= LEAST_REPORTED * step else "nothing"
 
 
 def outliers_text(use: OutlierUse) -> str:
@@ -261,20 +263,20 @@ def _host_alone(case: Case) -> Verdict:
     """Of a job whose device was not recorded."""
     most = max(case.categories, key=lambda use: use.duration.value)
     amount = _amount(most, case)
-    said = f"The device was not recorded. On the host, {amount[:1].lower()}{amount[1:]}."
-    return Verdict(UNKNOWN, said, reason="the trace holds calls for a device and no kernel")
+    message = f"The device was not recorded. On the host, {amount[:1].lower()}{amount[1:]}."
+    return Verdict(UNKNOWN, message, reason="the trace holds calls for a device and no kernel")
 
 
 def _confidence(case: Case, findings: tuple[Finding, ...], varying: str) -> tuple[str, str]:
     """How sure the answer is, and why: the gravest doubt first. varying: how sure it is where the steps differ so much
     that the intervals of the two largest categories are wide and overlap, else ""."""
-    doubts = [(_grade(finding, case), finding.summary) for finding in findings if finding.weight is Weight.DOUBT]
+    caveats = [(_grade(finding, case), finding.summary) for finding in findings if finding.weight is Weight.CAVEAT]
     if varying:
-        doubts.append((varying, f"{steps_text(case.step)}; measure more of them"))
+        caveats.append((varying, f"{steps_text(case.step)}; measure more of them"))
     if any(use.name in UNSPLIT_PHASES for use in case.categories):
-        doubts.append((LIKELY, "No step was profiled, so that categories inside of a phase are not known"))
-    if doubts:
-        return min(doubts, key=lambda doubt: doubt[0] == LIKELY)
+        caveats.append((LIKELY, "No step was profiled, so that categories inside of a phase are not known"))
+    if caveats:
+        return min(caveats, key=lambda caveat: caveat[0] == LIKELY)
     step = case.step.duration
     sure = case.step.steady >= FEWEST and (step.high - step.low) / 2 <= EVEN * step.value
     return CONFIDENT if sure else LIKELY, steps_text(case.step)
@@ -292,14 +294,14 @@ def steps_text(step: StepSummary) -> str:
 def disturbance(findings: Iterable[Finding]) -> Finding | None:
     """The doubt that other programs used the CPUs: each of two runs may have waited for one the longer, so that their
     times are not to be compared."""
-    return next((each for each in findings if each.name == OTHER_LOAD and each.weight is Weight.DOUBT), None)
+    return next((each for each in findings if each.name == OTHER_LOAD and each.weight is Weight.CAVEAT), None)
 
 
-def _grade(doubt: Finding, case: Case) -> str:
-    if doubt.name == FEW_STEPS:
+def _grade(caveat: Finding, case: Case) -> str:
+    if caveat.name == FEW_STEPS:
         return LIKELY
     even = case.contention is not None and case.contention.spread <= CALM
-    return LIKELY if doubt.name == OTHER_LOAD and even else UNCLEAR
+    return LIKELY if caveat.name == OTHER_LOAD and even else UNCLEAR
 
 
 def _made_of(findings: tuple[Finding, ...]) -> str:
@@ -339,10 +341,10 @@ def _worth_more(findings: tuple[Finding, ...], recoverable: Estimate, case: Case
     share = ratio(first.savings.value, case.step.duration.value)
     if share < max(LEAST_SHARE, recoverable.value):
         return ""
-    return _told(first)
+    return _reported(first)
 
 
-def _told(finding: Finding) -> str:
+def _reported(finding: Finding) -> str:
     """What a finding says, with its line."""
     place = format_source(finding.source) if finding.source is not None else ""
     return f"{finding.summary}{f', at {place}' if place and place not in finding.summary else ''}."
@@ -366,7 +368,7 @@ def _headline(use: CategoryUse, findings: tuple[Finding, ...], case: Case) -> st
         return f"{amount}{hottest}."
     place = format_source(first.source) if first.source is not None else ""
     if first.savings is not None and first.savings.value >= MOST_OF_IT * use.recoverable.value:
-        return _told(first)
+        return _reported(first)
     if first.savings is None or not place or hottest:
         return f"{amount}{hottest}."
     whose = "of it" if first.category else "of the step"
@@ -386,8 +388,8 @@ def _hottest_forward(case: Case) -> str:
             spent[place] = spent.get(place, 0.0) + path.duration
     place = max(spent, key=lambda each: spent[each], default="")
     share = ratio(spent.get(place, 0.0), sum(spent.values()))
-    told = len(spent) > 1 and share >= MOST_OF_A_LINE
-    return f"; {format_share(share)} of the forward pass at {place}" if told else ""
+    reported = len(spent) > 1 and share >= MOST_OF_A_LINE
+    return f"; {format_share(share)} of the forward pass at {place}" if reported else ""
 
 
 def _several(uses: list[CategoryUse], case: Case) -> str:
@@ -424,6 +426,6 @@ def _share(part: Estimate, case: Case) -> Estimate:
 
 def _words(use: CategoryUse, case: Case) -> str:
     """What a category is called; communication of a rank that mostly waits for a straggler is that waiting."""
-    if use.name == COMMUNICATION and case.lateness is not None and case.rank not in case.lateness.ranks:
-        return f"waiting for {late_name(case.lateness)}"
+    if use.name == COMMUNICATION and case.straggler is not None and case.rank not in case.straggler.ranks:
+        return f"waiting for {straggler_name(case.straggler)}"
     return WORDS.get(use.name, use.name)

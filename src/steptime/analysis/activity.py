@@ -48,28 +48,28 @@ class Activity:
     rollout: Intervals
 
 
-def find_activity(lane: RecordTable, boundaries: Boundaries, facts: tuple[LoaderFacts, ...]) -> Activity:
+def find_activity(records: RecordTable, boundaries: Boundaries, facts: tuple[LoaderFacts, ...]) -> Activity:
     """Tells training from evaluation and rollouts."""
-    forwards = lane.of(Kind.FORWARD).outermost()
+    forwards = records.of(Kind.FORWARD).outermost()
     if boundaries.mode is Mode.FORWARD:
-        iterators = unique(lane.of(Kind.LOADER_NEXT).identity)
+        iterators = unique(records.of(Kind.LOADER_NEXT).identity)
         return Activity(forwards, tuple(int(each) for each in iterators), EMPTY, EMPTY, EMPTY)
-    loaders = _training_loaders(lane, forwards, facts)
-    trains = _trains(lane, forwards, loaders) | forwards.inside(lane.of(Kind.BACKWARD, *UPDATES))
-    sampled, *untrained = _untrained(lane, forwards, trains, loaders, boundaries.ends)
+    loaders = _training_loaders(records, forwards, facts)
+    trains = _trains(records, forwards, loaders) | forwards.inside(records.of(Kind.BACKWARD, *UPDATES))
+    sampled, *untrained = _untrained(records, forwards, trains, loaders, boundaries.ends)
     return Activity(forwards.where(trains | sampled), loaders, *untrained)
 
 
-def _training_loaders(lane: RecordTable, forwards: RecordTable, facts: tuple[LoaderFacts, ...]) -> tuple[int, ...]:
+def _training_loaders(records: RecordTable, forwards: RecordTable, facts: tuple[LoaderFacts, ...]) -> tuple[int, ...]:
     """Iterators by the majority of what follows their batches before any loader is asked again; one without any vote
     follows the other iterators of its loader."""
-    asked = lane.of(Kind.LOADER_NEXT)
+    asked = records.of(Kind.LOADER_NEXT)
     if not len(asked):
         return ()
-    until = np.append(asked.begin[1:], np.iinfo(np.int64).max)
-    signs = merge(full_backwards(lane), lane.of(*UPDATES))
-    trained = _count(signs.begin, asked.end, until) > 0
-    called = _count(forwards.begin, asked.end, until) > 0
+    until = np.append(asked.start[1:], np.iinfo(np.int64).max)
+    signs = merge(full_backwards(records), records.of(*UPDATES))
+    trained = _count(signs.start, asked.end, until) > 0
+    called = _count(forwards.start, asked.end, until) > 0
     votes = np.where(trained, 1, np.where(called, -1, 0)) * ~asked.flagged(Flag.EXHAUSTED)
     iterators, number = np.unique(asked.identity, return_inverse=True)
     own = dict(zip(iterators.tolist(), np.bincount(number, weights=votes).tolist(), strict=True))
@@ -81,38 +81,38 @@ def _training_loaders(lane: RecordTable, forwards: RecordTable, facts: tuple[Loa
     return tuple(each for each, mine in own.items() if mine > 0 or (mine == 0 and shared.get(loader.get(each), 0) > 0))
 
 
-def _trains(lane: RecordTable, forwards: RecordTable, loaders: tuple[int, ...]) -> Bool:
+def _trains(records: RecordTable, forwards: RecordTable, loaders: tuple[int, ...]) -> Bool:
     """Forwards with gradients that are no evaluation which forgot to switch them off: one in evaluation mode of a root
     that also runs in training mode, or one that a loader fed which does not train, with no backward to follow."""
     gradient, training = forwards.flagged(Flag.GRADIENT), forwards.flagged(Flag.TRAINING)
     switched = ~training & np.isin(forwards.identity, forwards.identity[gradient & training])
-    asked = lane.of(Kind.LOADER_NEXT)
+    asked = records.of(Kind.LOADER_NEXT)
     if not len(asked):
         return gradient & ~switched
-    source = np.searchsorted(asked.begin, forwards.begin, side="right") - 1
+    source = np.searchsorted(asked.start, forwards.start, side="right") - 1
     fed = (source >= 0) & ~np.isin(asked.identity[np.maximum(source, 0)], loaders)
-    until = np.append(asked.begin, np.iinfo(np.int64).max)[source + 1]
-    unused = _count(full_backwards(lane).begin, forwards.end, until) == 0
+    until = np.append(asked.start, np.iinfo(np.int64).max)[source + 1]
+    unused = _count(full_backwards(records).start, forwards.end, until) == 0
     trains: Bool = gradient & ~switched & ~(fed & unused)
     return trains
 
 
-def _count(times: Int64, begin: Int64, end: Int64) -> Int64:
+def _count(times: Int64, start: Int64, end: Int64) -> Int64:
     """How many of the sorted times lie in each [begin, end)."""
-    counts: Int64 = np.searchsorted(times, end) - np.searchsorted(times, begin)
+    counts: Int64 = np.searchsorted(times, end) - np.searchsorted(times, start)
     return counts
 
 
 def _untrained(
-    lane: RecordTable, forwards: RecordTable, trains: Bool, loaders: tuple[int, ...], ends: Int64
+    records: RecordTable, forwards: RecordTable, trains: Bool, loaders: tuple[int, ...], ends: Int64
 ) -> tuple[Bool, Intervals, Intervals, Intervals]:
     """Which forwards are the step's own, and when the job evaluated between the steps, evaluated in them and rolled
     out: by bursts, which are runs of evaluating events between two signs of training."""
-    asked = lane.of(Kind.LOADER_NEXT, Kind.LOADER_START)
+    asked = records.of(Kind.LOADER_NEXT, Kind.LOADER_START)
     feeds = np.isin(asked.identity, np.array(loaders, np.int64))
-    training = merge(lane.of(Kind.BACKWARD, *UPDATES), forwards.where(trains), asked.where(feeds))
+    training = merge(records.of(Kind.BACKWARD, *UPDATES), forwards.where(trains), asked.where(feeds))
     events = merge(asked.where(~feeds), forwards.where(~trains))
-    signs = np.searchsorted(training.begin, events.begin)
+    signs = np.searchsorted(training.start, events.start)
     heads = np.concatenate(([True], signs[1:] != signs[:-1])) if len(events) else np.zeros(0, np.bool_)
     is_call = events.kind == int(Kind.FORWARD)
     modes = unique(forwards.identity[trains & forwards.flagged(Flag.TRAINING)])
@@ -120,25 +120,25 @@ def _untrained(
     if not loaders:
         heads[_switches(events, of_trained)] = True
     number, count = np.cumsum(heads) - 1, int(heads.sum())
-    begin, end = events.begin[heads], np.full(count, np.iinfo(np.int64).min)
+    start, end = events.start[heads], np.full(count, np.iinfo(np.int64).min)
     np.maximum.at(end, number, events.end)
     calls = np.bincount(number[is_call], minlength=count)
     loading = np.bincount(number[~is_call], minlength=count) > 0
     few, many = ~loading & (calls <= INLINE_FORWARDS), ~loading & (calls > INLINE_FORWARDS)
-    inline = few & is_recurring(begin[few], ends)
+    inline = few & is_recurring(start[few], ends)
     switched = of_trained & ~events.flagged(Flag.TRAINING)
-    rollout = many & is_recurring(begin[many], ends)
+    rollout = many & is_recurring(start[many], ends)
     first = bool((many & (signs[heads] == 0)).any())
     if not loaders or first:  # unless a top module that trains was in evaluation mode
         rollout |= (many if loaders else ~loading & ~inline) & (np.bincount(number[switched], minlength=count) == 0)
     evaluating, per_step = ~inline & ~rollout, np.zeros(count, np.bool_)
-    per_step[evaluating] = is_recurring(begin[evaluating], ends)
+    per_step[evaluating] = is_recurring(start[evaluating], ends)
     apart = evaluating & ~per_step
     checking = is_call & inline[number] & (switched | (_is_check(training, signs) & (len(modes) == 1)))
     sampled = np.zeros(len(forwards), np.bool_)
     sampled[~trains] = (inline[number] & ~checking)[is_call]
-    inside = join(union(begin[per_step], end[per_step]), union(events.begin[checking], events.end[checking]))
-    return sampled, union(begin[apart], end[apart]), inside, union(begin[rollout], end[rollout])
+    inside = join(union(start[per_step], end[per_step]), union(events.start[checking], events.end[checking]))
+    return sampled, union(start[apart], end[apart]), inside, union(start[rollout], end[rollout])
 
 
 def _switches(events: RecordTable, of_trained: Bool) -> Int64:
@@ -159,9 +159,9 @@ def _is_check(training: RecordTable, signs: Int64) -> Bool:
     return check
 
 
-def is_recurring(begin: Int64, ends: Int64) -> bool:
+def is_recurring(start: Int64, ends: Int64) -> bool:
     """Whether what begins at these times happens in at least half of the steps."""
-    steps = unique(np.searchsorted(ends, begin))
+    steps = unique(np.searchsorted(ends, start))
     steps = steps[steps < len(ends)]
     return len(ends) >= LEAST_STEPS and len(steps) >= RECURRING * len(ends)
 
@@ -192,25 +192,25 @@ class SegmentClaims:
     def segments(self) -> tuple[Segment, ...]:
         """In time order."""
         found = [
-            Segment(kind, begin, end)
+            Segment(kind, start, end)
             for kind, held in self.sets.items()
-            for begin, end in zip(held.begin.tolist(), held.end.tolist(), strict=True)
+            for start, end in zip(held.start.tolist(), held.end.tolist(), strict=True)
         ]
-        return tuple(sorted(found, key=lambda segment: segment.begin))
+        return tuple(sorted(found, key=lambda segment: segment.start))
 
 
-def find_segments(lane: RecordTable, probe: RecordTable, activity: Activity, ends: Int64) -> SegmentClaims:
+def find_segments(records: RecordTable, probe: RecordTable, activity: Activity, ends: Int64) -> SegmentClaims:
     """Claims instants for segments. probe: records of the probe's own, of any thread; ends: the steps'."""
-    training = lane.of(Kind.LOADER_START)
+    training = records.of(Kind.LOADER_START)
     training = training.where(np.isin(training.identity, np.array(activity.training_loaders, np.int64)))
-    busy = lane.of(Kind.FORWARD, Kind.BACKWARD, *UPDATES).intervals
+    busy = records.of(Kind.FORWARD, Kind.BACKWARD, *UPDATES).intervals
     starts = subtract(training.intervals, busy)
     wanted = {  # ours first; then what is large holds what is small (a checkpoint inside an evaluation)
         SegmentKind.PAUSE: probe.of(Kind.PAUSE).intervals,
         SegmentKind.EVALUATION: activity.evaluation,
         SegmentKind.ROLLOUT: activity.rollout,
-        SegmentKind.CHECKPOINT: _rare(lane.of(Kind.CHECKPOINT).intervals, ends),
-        SegmentKind.COMPILATION: _rare(lane.of(Kind.COMPILE).intervals, ends),
+        SegmentKind.CHECKPOINT: _rare(records.of(Kind.CHECKPOINT).intervals, ends),
+        SegmentKind.COMPILATION: _rare(records.of(Kind.COMPILE).intervals, ends),
         SegmentKind.LOADER_START: _rare(starts, ends),
         SegmentKind.THINNED: probe.of(Kind.THINNED).intervals,
     }
@@ -222,7 +222,7 @@ def find_segments(lane: RecordTable, probe: RecordTable, activity: Activity, end
 
 
 def _rare(found: Intervals, ends: Int64) -> Intervals:
-    return EMPTY if is_recurring(found.begin, ends) else found
+    return EMPTY if is_recurring(found.start, ends) else found
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,15 +243,15 @@ class TrainingWork:
     top: RecordTable
 
 
-def find_work(lane: RecordTable, activity: Activity, starts: Intervals) -> TrainingWork:
+def find_work(records: RecordTable, activity: Activity, starts: Intervals) -> TrainingWork:
     """The instrumented parts of the training thread. starts: of the training loader, where they belong to the steps."""
-    asked = lane.of(Kind.LOADER_NEXT)
+    asked = records.of(Kind.LOADER_NEXT)
     asked = asked.where(np.isin(asked.identity, np.array(activity.training_loaders, np.int64)))
-    backward = lane.of(Kind.BACKWARD).outermost()
-    updates = lane.of(*UPDATES).outermost()
+    backward = records.of(Kind.BACKWARD).outermost()
+    updates = records.of(*UPDATES).outermost()
     in_backward = updates.inside(backward)
     hoisted = _hoisted(updates.where(~in_backward), backward)
-    zeroing = lane.of(Kind.ZERO_GRAD)
+    zeroing = records.of(Kind.ZERO_GRAD)
     outside = merge(hoisted, zeroing.where(~zeroing.inside(backward)))
     return TrainingWork(
         loader=join(asked.intervals, starts),
@@ -264,29 +264,29 @@ def find_work(lane: RecordTable, activity: Activity, starts: Intervals) -> Train
     )
 
 
-def split(begin: Int64, end: Int64, claims: SegmentClaims, work: TrainingWork) -> tuple[Int64, Int64]:
+def split(start: Int64, end: Int64, claims: SegmentClaims, work: TrainingWork) -> tuple[Int64, Int64]:
     """(duration, phases) of the steps [begin, end); see `timeline.Steps`. Each instant goes to the first of the sets
     that holds it, a segment's is subtracted; REST is what remains, so rows sum exactly."""
     order = (
         claims.all, work.loader, work.updates_in_backward, work.backward, work.forward, work.updates, work.evaluation,
     )  # fmt: skip
-    columns = claim(begin, end, order)
-    phases = np.zeros((len(begin), len(Phase)), np.int64)
+    columns = claim(start, end, order)
+    phases = np.zeros((len(start), len(Phase)), np.int64)
     phases[:, Phase.INPUT] = columns[:, 1]
     phases[:, Phase.OPTIMIZER] = columns[:, 2] + columns[:, 5]
     phases[:, Phase.BACKWARD] = columns[:, 3]
     phases[:, Phase.FORWARD] = columns[:, 4]
     phases[:, Phase.EVALUATION] = columns[:, 6]
     phases[:, Phase.REST] = columns[:, 7]
-    return end - begin - columns[:, 0], phases
+    return end - start - columns[:, 0], phases
 
 
 def _hoisted(updates: RecordTable, backward: RecordTable) -> RecordTable:
     """Updates with a closure of exactly one backward (Lightning) begin when that backward has ended: what stands before
     is the step's own code. With more (LBFGS) the closure is the optimiser's own doing."""
     full = backward.where(~backward.flagged(Flag.PARTIAL))
-    first = np.searchsorted(full.begin, updates.begin)
-    one = np.searchsorted(full.begin, updates.end) - first == 1
-    begin = updates.begin.copy()
-    begin[one] = full.end[first[one]]
-    return RecordTable(updates.kind, updates.flags, updates.identity, np.minimum(begin, updates.end), updates.end)
+    first = np.searchsorted(full.start, updates.start)
+    one = np.searchsorted(full.start, updates.end) - first == 1
+    start = updates.start.copy()
+    start[one] = full.end[first[one]]
+    return RecordTable(updates.kind, updates.flags, updates.identity, np.minimum(start, updates.end), updates.end)

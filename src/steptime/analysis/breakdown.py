@@ -46,14 +46,14 @@ def phase_breakdown(steps: StepContext) -> Int64:
     """(len(Phase), len(Category)) ns: the categories of all steps together, as the host sees them, phase by phase. The
     whole table sums to the steps."""
     claims = claims_of(steps)
-    windows = (np.stack((inside.begin, inside.end), axis=1) for inside in _phases(steps))
+    windows = (np.stack((inside.start, inside.end), axis=1) for inside in _phases(steps))
     return np.stack([_entries(each, claims).sum(axis=0) for each in windows])
 
 
 def count_events(steps: StepContext) -> Int64:
     """(len(Phase),) events of the host that began in each phase of the steps: what the profiler spent time on."""
-    begin = steps.trace.events.begin[host_events(steps.trace)]
-    return np.array([contains(inside, begin).sum() for inside in _phases(steps)], np.int64)
+    start = steps.trace.events.start[host_events(steps.trace)]
+    return np.array([contains(inside, start).sum() for inside in _phases(steps)], np.int64)
 
 
 def _phases(steps: StepContext) -> Iterator[Intervals]:
@@ -93,17 +93,17 @@ def claims_of(steps: StepContext) -> Claims:
             (Category.COMPUTE, spent.compute),
             (Category.COMMUNICATION, spent.communication),
             (Category.COPY, spent.copies),
-            *idle_claims(steps.trace, steps.lane, steps.input, steps.compiling),
+            *idle_claims(steps.trace, steps.track, steps.input, steps.compiling),
         )
-    return _claims_on_processor(steps) if steps.lanes else ()
+    return _claims_on_processor(steps) if steps.tracks else ()
 
 
 def _claims_on_processor(steps: StepContext) -> Claims:
-    trace, phases, lane = steps.trace, steps.phases, steps.lanes[0]
+    trace, phases, track = steps.trace, steps.phases, steps.tracks[0]
     measured = steps.machine.dispatch if steps.machine is not None else None
     cost = USUAL_DISPATCH if measured is None else round(measured.value)
-    training, *engine = (operations_on(trace, each) for each in steps.lanes)
-    spans, *helpers = (spans_on(trace, each) for each in steps.lanes)
+    training, *engine = (operations_on(trace, each) for each in steps.tracks)
+    spans, *helpers = (spans_on(trace, each) for each in steps.tracks)
     computing, dispatching = _work_of(training, spans, cost)
     for helping, its in zip(engine, helpers, strict=True):  # on autograd's threads: the training thread waits for them
         work = _work_of(helping, its, cost)
@@ -117,9 +117,9 @@ def _claims_on_processor(steps: StepContext) -> Claims:
         between = intersect(between, join(*(phases.get(phase, EMPTY) for phase in MODEL_PHASES)))
     return (
         (Category.COMMUNICATION, _communication(steps, busy)),
-        (Category.INPUT, join(input_time(trace, lane), steps.input)),
+        (Category.INPUT, join(input_time(trace, track), steps.input)),
         (Category.COPY, phases.get(Phase.TRANSFER, EMPTY)),
-        (Category.COMPILE, join(compile_time(trace, lane), steps.compiling)),
+        (Category.COMPILE, join(compile_time(trace, track), steps.compiling)),
         (Category.COMPUTE, computing),
         (Category.OVERHEAD, join(dispatching, between)),
         (Category.PYTHON, recorded_time(trace)),
@@ -134,20 +134,20 @@ def _work_of(operations: Operations, spans: ExclusiveSpans, dispatch: int) -> tu
     dispatching, but for long stretches in a frame of autograd: those are Python, a hook or the backward of a custom
     function.
     """
-    length = spans.end - spans.begin
+    length = spans.end - spans.start
     long, engine = length > DISPATCH_GAP, operations.engine[spans.owner]
     leaf = operations.computing[spans.owner]
-    begin = np.where(leaf, spans.begin + np.clip(dispatch - _spent_before(spans), 0, length), spans.begin)
+    start = np.where(leaf, spans.start + np.clip(dispatch - _spent_before(spans), 0, length), spans.start)
     kept = leaf | (~engine & ~operations.free[spans.owner] & long)
-    computing = union(begin[kept], spans.end[kept])
+    computing = union(start[kept], spans.end[kept])
     python = engine & long
-    return computing, subtract(union(spans.begin[~python], spans.end[~python]), computing)
+    return computing, subtract(union(spans.start[~python], spans.end[~python]), computing)
 
 
 def _spent_before(spans: ExclusiveSpans) -> Int64:
     """For each stretch, how many ns its owner has had in earlier ones."""
     order = np.argsort(spans.owner, kind="stable")
-    owners, lengths = spans.owner[order], (spans.end - spans.begin)[order]
+    owners, lengths = spans.owner[order], (spans.end - spans.start)[order]
     before = np.cumsum(lengths) - lengths
     spent = np.empty(len(order), np.int64)
     spent[order] = before - before[np.searchsorted(owners, owners)]
@@ -159,6 +159,6 @@ def _communication(steps: StepContext, busy: Intervals) -> Intervals:
     does."""
     events = steps.trace.events
     anywhere = matching(steps.trace, COLLECTIVE.match)
-    here = anywhere & np.isin(events.lane, steps.lanes) & (events.event_kind == EventKind.OPERATOR)
-    running = subtract(union(events.begin[anywhere], events.ends(anywhere)), busy)
-    return join(union(events.begin[here], events.ends(here)), running)
+    here = anywhere & np.isin(events.track, steps.tracks) & (events.event_kind == EventKind.OPERATOR)
+    running = subtract(union(events.start[anywhere], events.ends(anywhere)), busy)
+    return join(union(events.start[here], events.ends(here)), running)

@@ -13,8 +13,8 @@ from steptime.trace.cached_per_trace import once
 from steptime.trace.links import DEVICE, UNKNOWN, host_forest, launches_of, none_of, roles_of
 from steptime.trace.table import EventKind, Trace
 from steptime.trace.vendors import (
-    CAPTURE_BEGIN,
     CAPTURE_END,
+    CAPTURE_START,
     COLLECTIVE,
     COLLECTIVE_ON_DEVICE,
     LAUNCH,
@@ -78,12 +78,12 @@ def held_whole(trace: Trace, boundaries: Int64) -> Bool:
     if not has_kernels(trace):
         return whole
     events, activities = trace.events, device_activities(trace)
-    ran = events.begin[activities.rows]
+    ran = events.start[activities.rows]
     if (activities.launch != UNKNOWN).any():  # else the file does not say what launched what
         calls = np.flatnonzero((events.event_kind == EventKind.RUNTIME) & matching(trace, LAUNCH.match))
         lost = calls[~np.isin(calls, activities.launch)]
-        lost = lost[~contains(captures(trace)[1], events.begin[lost])]  # what is captured runs later, with its graph
-        made, missing = (_within(np.sort(events.begin[rows]), boundaries) for rows in (calls, lost))
+        lost = lost[~contains(captures(trace)[1], events.start[lost])]  # what is captured runs later, with its graph
+        made, missing = (_within(np.sort(events.start[rows]), boundaries) for rows in (calls, lost))
         unlinked = _within(ran[activities.launch == UNKNOWN], boundaries)
         whole &= missing - unlinked <= MOST_LOST * made
     for window in np.array(trace.windows, np.int64).reshape(-1, 2):
@@ -94,8 +94,8 @@ def held_whole(trace: Trace, boundaries: Int64) -> Bool:
 
 def _within(times: Int64, boundaries: Int64) -> Int64:
     """How many of times, in their order, lie in each."""
-    begin, end = np.searchsorted(times, boundaries.T)
-    found: Int64 = end - begin
+    start, end = np.searchsorted(times, boundaries.T)
+    found: Int64 = end - start
     return found
 
 
@@ -111,11 +111,11 @@ def captures(trace: Trace) -> tuple[Int64, Intervals]:
     """When recordings of graphs began, ns, and the time in them: to the next end on the same thread."""
     events, found, begun = trace.events, [EMPTY], [np.empty(0, np.int64)]
     calls = events.event_kind == EventKind.RUNTIME
-    begins = np.flatnonzero(calls & matching(trace, CAPTURE_BEGIN.match))
+    starts = np.flatnonzero(calls & matching(trace, CAPTURE_START.match))
     ends = np.flatnonzero(calls & matching(trace, CAPTURE_END.match))
-    for lane in unique(events.lane[begins]).tolist():
-        since = np.sort(events.ends(begins[events.lane[begins] == lane]))
-        until = np.sort(events.begin[ends[events.lane[ends] == lane]])
+    for track in unique(events.track[starts]).tolist():
+        since = np.sort(events.ends(starts[events.track[starts] == track]))
+        until = np.sort(events.start[ends[events.track[ends] == track]])
         place = np.searchsorted(until, since)
         known = place < len(until)
         found.append(union(since[known], until[place[known]]))
@@ -127,9 +127,9 @@ def nothing_in(trace: Trace) -> str:
     """What a trace holds that says nothing about a job, in words; "" for one with an operator, a function, a range of
     the user's or work of a device."""
     kinds = trace.events.event_kind
-    telling = np.isin(kinds, (EventKind.OPERATOR, EventKind.PYTHON, *DEVICE))
-    telling |= (kinds == EventKind.ANNOTATION) & ~matching(trace, STEP.match)
-    if telling.any():
+    informative = np.isin(kinds, (EventKind.OPERATOR, EventKind.PYTHON, *DEVICE))
+    informative |= (kinds == EventKind.ANNOTATION) & ~matching(trace, STEP.match)
+    if informative.any():
         return ""
     calls = int((kinds == EventKind.RUNTIME).sum())
     held = f"{calls} runtime call{'s' * (calls > 1)}" if calls else "nothing but the profiler's own marks"
@@ -140,7 +140,7 @@ def nothing_in(trace: Trace) -> str:
 def device_activities(trace: Trace) -> Activities:
     """Kernels, copies and memsets with the calls that launched them."""
     rows = np.flatnonzero(trace.events.are(*DEVICE))
-    rows = rows[np.argsort(trace.events.begin[rows], kind="stable")]
+    rows = rows[np.argsort(trace.events.start[rows], kind="stable")]
     return Activities(rows.astype(np.int32), launches_of(trace)[rows])
 
 

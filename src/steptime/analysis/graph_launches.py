@@ -58,7 +58,7 @@ class GraphUse:
 def graph_use(steps: StepContext) -> GraphUse | None:
     """The graphs of the steps; None where none was launched or captured in them."""
     trace, windows = steps.trace, steps.windows
-    inside = contains(union(windows[:, 0], windows[:, 1]), trace.events.begin)
+    inside = contains(union(windows[:, 0], windows[:, 1]), trace.events.start)
     launching = (trace.events.event_kind == EventKind.RUNTIME) & matching(trace, LAUNCH.match) & inside
     graphs = launching & matching(trace, GRAPH_LAUNCH.match)
     calls = np.flatnonzero(graphs)
@@ -71,7 +71,7 @@ def graph_use(steps: StepContext) -> GraphUse | None:
     kernel = trace.events.event_kind[activities.rows] == EventKind.KERNEL
     spent = trace.events.duration[activities.rows]
     whole = float(
-        spent[kernel & contains(union(windows[:, 0], windows[:, 1]), trace.events.begin[activities.rows])].sum()
+        spent[kernel & contains(union(windows[:, 0], windows[:, 1]), trace.events.start[activities.rows])].sum()
     )
     return GraphUse(
         launches=len(calls) / number,
@@ -92,7 +92,7 @@ def _eager(steps: StepContext, graphs: Bool, inside: Bool) -> tuple[EagerUse, ..
     forest = host_forest(trace)
     launching = has_descendant(forest.parent, graphs)
     updates = roles.annotation & (matching(trace, OPTIMIZER_STEP.match) | matching(trace, ZERO_GRAD.match))
-    eager = (roles.operator | updates) & ~launching & inside & np.isin(trace.events.lane, steps.lanes)
+    eager = (roles.operator | updates) & ~launching & inside & np.isin(trace.events.track, steps.tracks)
     replaying = launching & matching(trace, is_compiled)
     rows = np.flatnonzero(eager)
     outer = (forest.around(rows, eager, itself=False) == UNKNOWN) & (

@@ -27,7 +27,7 @@ from steptime.analysis.categories import Category, Claims
 from steptime.analysis.device_activity import device_activities, device_time
 from steptime.analysis.operators import DISPATCH_GAP, bridged, grouped, operator_events, per_step, source_of
 from steptime.analysis.step_context import StepContext
-from steptime.analysis.threads import autograd_lanes, compile_time, during, input_time, recorded_time
+from steptime.analysis.threads import autograd_tracks, compile_time, during, input_time, recorded_time
 from steptime.arrays import PIECE, Bool, Int8, Int32, Int64, Numbers, distinct, give_back, unique
 from steptime.intervals import EMPTY, Intervals, contains, instants, intersect, join, subtract, touching, union
 from steptime.quantities import SourceLine
@@ -62,89 +62,89 @@ BY_LINE = (Category.SYNC, Category.PYTHON)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Idle:
-    """Idle stretches in time order, ns. launch: row of the call that ends each, UNKNOWN for none. lane: of
+    """Idle stretches in time order, ns. launch: row of the call that ends each, UNKNOWN for none. records: of
     the thread that ends it. staged: that call is a copy which held the host for longer than launching
     takes. threads: by lane, the lanes that explain what it ends, those whose word counts first first.
     """
 
-    begin: Int64
+    start: Int64
     end: Int64
     launch: Int32
-    lane: Int32
+    track: Int32
     staged: Bool
     threads: dict[int, tuple[int, ...]]
 
     def launched(self, events: EventTable) -> Int64:
         """When the call began that ends each."""
-        before = np.where(self.end - self.begin <= DISPATCH_GAP, self.begin, self.end)  # a lost launch: queued, or not
-        return np.clip(np.where(self.launch == UNKNOWN, before, events.begin[self.launch]), self.begin, self.end)
+        before = np.where(self.end - self.start <= DISPATCH_GAP, self.start, self.end)  # a lost launch: queued, or not
+        return np.clip(np.where(self.launch == UNKNOWN, before, events.start[self.launch]), self.start, self.end)
 
     def queued(self, events: EventTable) -> Int64:
         """When that call had returned and the device could begin; the stretch's end without a call."""
-        return np.where(self.launch == UNKNOWN, self.end, np.clip(events.ends(self.launch), self.begin, self.end))
+        return np.where(self.launch == UNKNOWN, self.end, np.clip(events.ends(self.launch), self.start, self.end))
 
 
 @once
-def idle_of(trace: Trace, lane: int | None) -> Idle:
-    """All idle time of the recording. lane: the training thread's."""
+def idle_of(trace: Trace, track: int | None) -> Idle:
+    """All idle time of the recording. records: the training thread's."""
     activities = device_activities(trace)
     idle = subtract(recorded_time(trace), device_time(trace).busy)
-    begins = trace.events.begin[activities.rows]
-    after = np.searchsorted(begins, idle.end)
+    starts = trace.events.start[activities.rows]
+    after = np.searchsorted(starts, idle.end)
     launch = np.append(activities.launch, np.int32(UNKNOWN))[after]
     called = launch != UNKNOWN
-    usual = UNKNOWN if lane is None else lane
+    usual = UNKNOWN if track is None else track
     launches = activities.launch[activities.launch != UNKNOWN]
-    if lane is None and len(launches):
-        usual = int(np.bincount(trace.events.lane[launches]).argmax())
-    lanes = np.where(called, trace.events.lane[launch], usual).astype(np.int32)
+    if track is None and len(launches):
+        usual = int(np.bincount(trace.events.track[launches]).argmax())
+    tracks = np.where(called, trace.events.track[launch], usual).astype(np.int32)
     staged = called & _named(trace, launch, COPY_CALL.match) & (trace.events.duration[launch] > DISPATCH_GAP)
-    family = (*autograd_lanes(trace, lane), lane) if lane is not None else ()
-    threads = {each: family if each in family else (each,) for each in unique(lanes).tolist()}
-    return Idle(idle.begin, idle.end, launch, lanes, staged, threads)
+    family = (*autograd_tracks(trace, track), track) if track is not None else ()
+    threads = {each: family if each in family else (each,) for each in unique(tracks).tolist()}
+    return Idle(idle.start, idle.end, launch, tracks, staged, threads)
 
 
 @once
-def idle_claims(trace: Trace, lane: int | None, input_ranges: Intervals, compile_ranges: Intervals) -> Claims:
+def idle_claims(trace: Trace, track: int | None, input_ranges: Intervals, compile_ranges: Intervals) -> Claims:
     """Who claims the idle time; lane as for `idle_of`, ranges: what the caller knows beside the trace."""
-    idle = idle_of(trace, lane)
+    idle = idle_of(trace, track)
     give_back(len(trace.events))
     explained = [_explain(trace, idle, each, input_ranges, compile_ranges) for each in idle.threads if each != UNKNOWN]
     return tuple((category, join(*(each[at] for each in explained))) for at, category in enumerate(CATEGORIES))
 
 
 @once
-def waiting_calls(trace: Trace, lane: int) -> Int64:
-    """Rows of the runtime calls of a lane that return when the device is done, by begin: those that do by their name,
+def waiting_calls(trace: Trace, track: int) -> Int64:
+    """Rows of the runtime calls of a lane that return when the device is done, by start: those that do by their name,
     and copies that held the host for longer than launching takes."""
     events = trace.events
     blocking = matching(trace, COPY_CALL.match) & (events.duration > DISPATCH_GAP)
     waiting = matching(trace, SYNCHRONISATION.match) | blocking
-    rows = np.flatnonzero((events.event_kind == EventKind.RUNTIME) & (events.lane == lane) & waiting)
-    return rows[np.argsort(events.begin[rows], kind="stable")]
+    rows = np.flatnonzero((events.event_kind == EventKind.RUNTIME) & (events.track == track) & waiting)
+    return rows[np.argsort(events.start[rows], kind="stable")]
 
 
 def _explain(
-    trace: Trace, idle: Idle, lane: int, input_ranges: Intervals, compile_ranges: Intervals
+    trace: Trace, idle: Idle, track: int, input_ranges: Intervals, compile_ranges: Intervals
 ) -> tuple[Intervals, ...]:
-    """By CATEGORIES, what was done in the stretches that the thread on `lane` ended."""
-    events, threads = trace.events, idle.threads[lane]
-    mine = idle.lane == lane
-    begin, end, staged = (each[mine] for each in (idle.begin, idle.end, idle.staged))
+    """By CATEGORIES, what was done in the stretches that the thread on `records` ended."""
+    events, threads = trace.events, idle.threads[track]
+    mine = idle.track == track
+    start, end, staged = (each[mine] for each in (idle.start, idle.end, idle.staged))
     launched, ready = idle.launched(events)[mine], idle.queued(events)
     unrecorded = idle.end - ready > DISPATCH_GAP
     unrecorded &= mine
-    inside = union(begin, end)
+    inside = union(start, end)
     waits = np.concatenate([waiting_calls(trace, each) for each in threads])
-    later = begin < events.begin[device_activities(trace).rows].max(initial=0)  # else nothing was there to be launched
-    drained = contains(during(trace, waits), begin) & later
-    calling = (operator_events(trace) | (events.event_kind == EventKind.RUNTIME)) & np.isin(events.lane, threads)
+    later = start < events.start[device_activities(trace).rows].max(initial=0)  # else nothing was there to be launched
+    drained = contains(during(trace, waits), start) & later
+    calling = (operator_events(trace) | (events.event_kind == EventKind.RUNTIME)) & np.isin(events.track, threads)
     calls = during(trace, calling, bridged)
-    queued = (launched <= begin) & (end - begin <= DISPATCH_GAP) & ~staged  # the device's own pause between kernels
+    queued = (launched <= start) & (end - start <= DISPATCH_GAP) & ~staged  # the device's own pause between kernels
     waiting = join(
-        union(begin[drained], launched[drained]),
+        union(start[drained], launched[drained]),
         union(launched[staged], end[staged]),
-        intersect(union(begin[~queued], end[~queued]), during(trace, waits[events.duration[waits] > DISPATCH_GAP])),
+        intersect(union(start[~queued], end[~queued]), during(trace, waits[events.duration[waits] > DISPATCH_GAP])),
     )
     return (
         join(union(ready[unrecorded], idle.end[unrecorded]), _waits_for_nothing(trace, idle, waits)),
@@ -161,17 +161,17 @@ def _waits_for_nothing(trace: Trace, idle: Idle, waits: Int64) -> Intervals:
     holds: work from before the recording, or work that was lost. waits: rows of `waiting_calls`."""
     events = trace.events
     calls = waits[matching(trace, SYNCHRONISATION.match)[waits] & (events.duration[waits] > LONGEST_RETURN)]
-    idling = union(idle.begin, idle.end)
-    calls = calls[contains(idling, events.begin[calls])]
-    stretch = np.searchsorted(idle.begin, events.begin[calls], side="right") - 1
-    return intersect(idling, union(events.begin[calls], np.minimum(events.ends(calls), idle.end[stretch])))
+    idling = union(idle.start, idle.end)
+    calls = calls[contains(idling, events.start[calls])]
+    interval = np.searchsorted(idle.start, events.start[calls], side="right") - 1
+    return intersect(idling, union(events.start[calls], np.minimum(events.ends(calls), idle.end[interval])))
 
 
-def _python_time(trace: Trace, lane: int) -> Intervals:
+def _python_time(trace: Trace, track: int) -> Intervals:
     """Where a thread's own record lets what is neither operator nor call be Python: with stacks while a function is
     open; without them all of the recording, if there is work between which Python can be. Marks alone are none."""
     kinds = trace.events.event_kind
-    mine = trace.events.lane == lane
+    mine = trace.events.track == track
     functions = mine & (kinds == EventKind.PYTHON)
     if functions.any():
         return during(trace, functions)
@@ -188,8 +188,8 @@ NO_FUNCTIONS = np.empty((0, 4), np.int64)
 class IdleGaps:
     """Pieces of device-idle time of one category each, in time order; all columns of one length, read-only.
 
-    begin, end: ns. step: index of the window. category: a `Category` from UNRECORDED on. launch: row of the call that
-    ends the stretch. lane: of the thread that made it. wait: of a piece of SYNC, row of the call that waited.
+    start, end: ns. step: index of the window. category: a `Category` from UNRECORDED on. launch: row of the call that
+    ends the stretch. records: of the thread that made it. wait: of a piece of SYNC, row of the call that waited.
     cause: row of the event that held that thread for most of the piece: an operator, a runtime call, an annotation
     or a Python function. inside: row of the innermost event alike, whatever the category: what the
     loader was at. Rows are UNKNOWN where there is none.
@@ -197,24 +197,24 @@ class IdleGaps:
     with all that it calls, and a row of it.
     """
 
-    begin: Int64
+    start: Int64
     end: Int64
     step: Int32
     category: Int32
     launch: Int32
-    lane: Int32
+    track: Int32
     wait: Int32
     cause: Int32
     inside: Int32
     functions: Int64
 
     def __len__(self) -> int:
-        return len(self.begin)
+        return len(self.start)
 
     @property
     def duration(self) -> Int64:
         """end - begin, ns."""
-        return self.end - self.begin
+        return self.end - self.start
 
 
 @once
@@ -222,23 +222,23 @@ def gaps_of(steps: StepContext) -> IdleGaps:
     """The idle time of the steps. Step by step and to the nanosecond, the pieces sum to the entries of the breakdown
     from UNRECORDED on."""
     trace, busy = steps.trace, device_time(steps.trace).busy
-    idle = idle_of(trace, steps.lane)
-    claims = idle_claims(trace, steps.lane, steps.input, steps.compiling)
-    begin, end, step, category = pieces_of(steps.windows, busy, claims)
-    gap = np.searchsorted(idle.begin, begin, side="right") - 1
-    gap[(gap < 0) | (begin >= np.append(idle.end, 0)[gap])] = UNKNOWN
-    lane, launch = (np.append(column, np.int32(UNKNOWN))[gap] for column in (idle.lane, idle.launch))
-    wait = _waits(trace, idle, np.append(idle.begin, 0)[gap], begin, lane)
+    idle = idle_of(trace, steps.track)
+    claims = idle_claims(trace, steps.track, steps.input, steps.compiling)
+    start, end, step, category = pieces_of(steps.windows, busy, claims)
+    gap = np.searchsorted(idle.start, start, side="right") - 1
+    gap[(gap < 0) | (start >= np.append(idle.end, 0)[gap])] = UNKNOWN
+    track, launch = (np.append(column, np.int32(UNKNOWN))[gap] for column in (idle.track, idle.launch))
+    wait = _waits(trace, idle, np.append(idle.start, 0)[gap], start, track)
     wait = np.where((wait == UNKNOWN) & np.append(idle.staged, False)[gap], launch, wait)
     wait = np.where(category == Category.SYNC, wait, UNKNOWN)
     nothing = np.full(len(gap), UNKNOWN, np.int32)
     found = IdleGaps(
-        begin,
+        start,
         end,
         step=step,
         category=category.astype(np.int32),
         launch=launch.astype(np.int32),
-        lane=lane.astype(np.int32),
+        track=track.astype(np.int32),
         wait=wait.astype(np.int32),
         cause=nothing,
         inside=nothing.copy(),
@@ -255,22 +255,22 @@ def pieces_of(windows: Int64, busy: Intervals, claims: Claims) -> tuple[Int64, I
     for first in range(0, len(windows), at_once):
         some = windows[first : first + at_once]
         near = [(category, _near(held, some)) for category, held in claims]
-        begin, end, step, category = _pieces_of(some, _near(busy, some), tuple(near))
-        found.append((begin, end, step + np.int32(first), category))
-    begin, end, step, category = (np.concatenate(column) for column in zip(*found, strict=True))
-    return begin, end, step, category
+        start, end, step, category = _pieces_of(some, _near(busy, some), tuple(near))
+        found.append((start, end, step + np.int32(first), category))
+    start, end, step, category = (np.concatenate(column) for column in zip(*found, strict=True))
+    return start, end, step, category
 
 
 def _near(held: Intervals, windows: Int64) -> Intervals:
     """Those that reach into the time of some windows."""
     first = np.searchsorted(held.end, windows[0, 0], side="right")
-    last = np.searchsorted(held.begin, windows[-1, 1])
-    return Intervals(held.begin[first:last], held.end[first:last])
+    last = np.searchsorted(held.start, windows[-1, 1])
+    return Intervals(held.start[first:last], held.end[first:last])
 
 
 def _pieces_of(windows: Int64, busy: Intervals, claims: Claims) -> tuple[Int64, Int64, Int32, Int8]:
     idle = subtract(union(windows[:, 0], windows[:, 1]), busy)
-    sides = [side for each in (idle, *(held for _, held in claims)) for side in (each.begin, each.end)]
+    sides = [side for each in (idle, *(held for _, held in claims)) for side in (each.start, each.end)]
     boundaries = instants(windows.ravel(), *sides)
     heads, tails = boundaries[:-1], boundaries[1:]
     inside = contains(idle, heads)
@@ -285,17 +285,17 @@ def _pieces_of(windows: Int64, busy: Intervals, claims: Claims) -> tuple[Int64, 
     return heads[first], tails[last], step[first], category[first]
 
 
-def _waits(trace: Trace, idle: Idle, drained: Int64, begin: Int64, lane: Int32) -> Int64:
+def _waits(trace: Trace, idle: Idle, drained: Int64, start: Int64, track: Int32) -> Int64:
     """By piece: the call in which the host waited when the device ran dry, else when the piece begins; UNKNOWN where it
     did not. drained: when the stretch of each piece began, ns."""
     events = trace.events
-    found = np.full(len(begin), UNKNOWN)
+    found = np.full(len(start), UNKNOWN)
     for ending, threads in idle.threads.items():
         for thread in threads if ending != UNKNOWN else ():
             calls = waiting_calls(trace, thread)
-            for times in (begin, drained):
-                call = np.append(calls, UNKNOWN)[np.searchsorted(events.begin[calls], times, side="right") - 1]
-                waited = (lane == ending) & (call != UNKNOWN) & (times < events.ends(call))
+            for times in (start, drained):
+                call = np.append(calls, UNKNOWN)[np.searchsorted(events.start[calls], times, side="right") - 1]
+                waited = (track == ending) & (call != UNKNOWN) & (times < events.ends(call))
                 found = np.where(waited, call, found)
     return found
 
@@ -307,20 +307,20 @@ def _find_causes(trace: Trace, links: Links, idle: Idle, pieces: IdleGaps) -> In
     waited = pieces.wait != UNKNOWN
     pieces.cause[waited] = outermost_operator(trace, links, pieces.wait[waited])
     looked_for = np.isin(pieces.category, [*STANDING_FOR, Category.PYTHON])
-    for lanes in sorted(set(idle.threads.values())):
-        ending = [lane for lane, explaining in idle.threads.items() if explaining == lanes and lane != UNKNOWN]
-        chosen = np.flatnonzero(looked_for & np.isin(pieces.lane, ending))
+    for tracks in sorted(set(idle.threads.values())):
+        ending = [track for track, explaining in idle.threads.items() if explaining == tracks and track != UNKNOWN]
+        chosen = np.flatnonzero(looked_for & np.isin(pieces.track, ending))
         for first in range(0, len(chosen), AT_ONCE):
-            functions.append(_find_in_threads(trace, links, pieces, chosen[first : first + AT_ONCE], lanes))
+            functions.append(_find_in_threads(trace, links, pieces, chosen[first : first + AT_ONCE], tracks))
             give_back(len(trace.events))
     return np.concatenate(functions)
 
 
-def _find_in_threads(trace: Trace, links: Links, pieces: IdleGaps, chosen: Int64, lanes: tuple[int, ...]) -> Int64:
+def _find_in_threads(trace: Trace, links: Links, pieces: IdleGaps, chosen: Int64, tracks: tuple[int, ...]) -> Int64:
     """The same for some of the pieces, in order, by what the threads that explain them were at."""
-    looked_at = union(pieces.begin[chosen], pieces.end[chosen])
-    threads = [_thread_on(trace, each, looked_at) for each in lanes]
-    piece, owner, spent = _held_by(pieces.begin[chosen], pieces.end[chosen], threads)
+    looked_at = union(pieces.start[chosen], pieces.end[chosen])
+    threads = [_thread_on(trace, each, looked_at) for each in tracks]
+    piece, owner, spent = _held_by(pieces.start[chosen], pieces.end[chosen], threads)
     held = _functions_of(trace, piece, owner, spent)
     category, behind = pieces.category[chosen][piece], owner.copy()
     for each, standing_for in STANDING_FOR.items():
@@ -350,18 +350,18 @@ def _functions_of(trace: Trace, piece: Int32, owner: Int32, spent: Int64) -> tup
     at = forest.nearest(functions)[owner].astype(np.int64)
     if not (at != UNKNOWN).any():
         return nothing, nothing, nothing, nothing
-    around, stretch, levels = forest.enclosing(functions), np.arange(len(owner)), []
+    around, interval, levels = forest.enclosing(functions), np.arange(len(owner)), []
     while (known := at != UNKNOWN).any():
-        stretch, at = stretch[known], at[known]
-        levels.append((stretch, at))
+        interval, at = interval[known], at[known]
+        levels.append((interval, at))
         at = around[at].astype(np.int64)
-    stretch, row = (np.concatenate(column) for column in zip(*levels, strict=True))
+    interval, row = (np.concatenate(column) for column in zip(*levels, strict=True))
     name = trace.events.name[row].astype(np.int64)
-    once_each, _ = distinct(stretch, name)  # a recursion holds it once
-    stretch, name, row = stretch[once_each], name[once_each], row[once_each]
-    first, number = distinct(piece[stretch], name)
-    held = np.bincount(number, spent[stretch], len(first)).astype(np.int64)
-    return piece[stretch[first]], name[first], held, row[first]
+    once_each, _ = distinct(interval, name)  # a recursion holds it once
+    interval, name, row = interval[once_each], name[once_each], row[once_each]
+    first, number = distinct(piece[interval], name)
+    held = np.bincount(number, spent[interval], len(first)).astype(np.int64)
+    return piece[interval[first]], name[first], held, row[first]
 
 
 def _most_specific(trace: Trace, held: tuple[Numbers, Int64, Int64, Int64], duration: Int64) -> Int64:
@@ -370,40 +370,40 @@ def _most_specific(trace: Trace, held: tuple[Numbers, Int64, Int64, Int64], dura
     found = np.full(len(duration), UNKNOWN, np.int64)
     piece, _, spent, row = held
     most = np.flatnonzero(spent >= NEARLY_ALL * duration[piece])
-    most = most[np.lexsort((trace.events.begin[row[most]], -spent[most]))]  # of equals the one that began last
+    most = most[np.lexsort((trace.events.start[row[most]], -spent[most]))]  # of equals the one that began last
     found[piece[most]] = row[most]
     return found
 
 
-def _thread_on(trace: Trace, lane: int, pieces: Intervals) -> CallTree:
+def _thread_on(trace: Trace, track: int, pieces: Intervals) -> CallTree:
     """What happened on a lane of the host in pieces of time, the profiler's own ranges of steps left out; what outlasts
     its parent does so here, too. Whatever is open in a piece overlaps it, so that the others need not be nested."""
     events = trace.events
     found, marks, host = [np.empty(0, np.int32)], of_symbols(trace, STEP.match), host_events(trace)
     for first in range(0, len(events), PIECE):
         part = slice(first, first + PIECE)
-        mine = np.flatnonzero(host[part] & (events.lane[part] == lane)).astype(np.int32) + np.int32(first)
+        mine = np.flatnonzero(host[part] & (events.track[part] == track)).astype(np.int32) + np.int32(first)
         mine = mine[~marks[events.name[mine]]]
-        found.append(mine[touching(pieces, events.begin[mine], events.ends(mine))])
+        found.append(mine[touching(pieces, events.start[mine], events.ends(mine))])
     rows = np.concatenate(found)
-    rows = rows[nesting_order(events.begin[rows], events.duration[rows])]
-    begin, end = events.begin[rows], events.ends(rows)
-    return CallTree(rows, enclosing(begin, end), begin, end)
+    rows = rows[nesting_order(events.start[rows], events.duration[rows])]
+    start, end = events.start[rows], events.ends(rows)
+    return CallTree(rows, enclosing(start, end), start, end)
 
 
-def _held_by(begin: Int64, end: Int64, threads: list[CallTree]) -> tuple[Int32, Int32, Int64]:
-    """What held the threads in pieces of time, stretch by stretch: number of the piece, row of the event, ns. Stretches
-    in which nothing did are left out.
+def _held_by(start: Int64, end: Int64, threads: list[CallTree]) -> tuple[Int32, Int32, Int64]:
+    """What held the threads in pieces of time, stretch by interval: number of the piece, row of the event, ns.
+    Stretches in which nothing did are left out.
 
-    begin, end: ns, disjoint and in time order. threads: that explain the pieces; a later one counts where the earlier
+    start, end: ns, disjoint and in time order. threads: that explain the pieces; a later one counts where the earlier
     ones did nothing.
     """
-    pieces = union(begin, end)
-    sides = (column for each in threads for column in (each.begin, each.end))
-    times = instants(begin, *(column[contains(pieces, column)] for column in sides))
-    first = np.searchsorted(times, begin)
+    pieces = union(start, end)
+    sides = (column for each in threads for column in (each.start, each.end))
+    times = instants(start, *(column[contains(pieces, column)] for column in sides))
+    first = np.searchsorted(times, start)
     count = np.searchsorted(times, end) - first
-    piece = np.repeat(np.arange(len(begin), dtype=np.int32), count)
+    piece = np.repeat(np.arange(len(start), dtype=np.int32), count)
     heads = times[np.arange(len(piece)) + np.repeat(first - (np.cumsum(count) - count), count)]
     tails = np.minimum(np.append(heads[1:], end[-1]), end[piece])
     owner = np.full(len(heads), UNKNOWN, np.int32)
@@ -547,11 +547,11 @@ def _functions_in(trace: Trace, gaps: IdleGaps, chosen: Int64) -> tuple[tuple[st
     row = dict(zip(worth, mine[first[order], 3].tolist(), strict=True))
 
     def only_calls(name: int) -> bool:
-        begin, end = events.begin[row[name]], events.ends(row[name])
+        start, end = events.start[row[name]], events.ends(row[name])
         return any(
             other != name
             and spent[other] >= NEARLY_ALL * spent[name]
-            and begin <= events.begin[row[other]]
+            and start <= events.start[row[other]]
             and events.ends(row[other]) <= end
             and row[other] != row[name]
             for other in worth

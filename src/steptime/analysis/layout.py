@@ -24,7 +24,7 @@ from steptime.analysis.timeline import (
     SegmentKind,
     Steps,
     Timeline,
-    lane_of,
+    records_of,
     training_thread,
 )
 from steptime.arrays import Bool, Int64
@@ -51,7 +51,7 @@ class Layout:
     tracer is attached (`analysis.tracer`), None for never."""
 
     timeline: Timeline
-    lane: RecordTable
+    records: RecordTable
     activity: Activity
     work: TrainingWork
     lines: LineRoles
@@ -67,33 +67,35 @@ def lay_out(process: Process) -> Timeline:
 def lay_out_whole(process: Process) -> Layout:
     """The timeline and its parts."""
     table = process.intervals
-    probe = lane_of(table, np.isin(table.kind, OF_THE_PROBE))
-    lane = _with_unseen_starts(lane_of(table, table.thread == training_thread(table)), probe.of(Kind.BOUNDARY).begin)
-    boundaries = find_boundaries(lane, probe.of(Kind.UNWATCHED, Kind.THINNED), probe.of(Kind.BOUNDARY).begin)
-    activity = find_activity(lane, boundaries, process.loaders)
-    claims = find_segments(lane, probe, activity, boundaries.ends)
-    work = find_work(lane, activity, claims.loader_starts)
-    lines = find_lines(process, lane, activity, work)
-    steps, reason = _steps(boundaries, lane, probe, activity, claims, work, lines)
+    probe = records_of(table, np.isin(table.kind, OF_THE_PROBE))
+    records = _with_unseen_starts(
+        records_of(table, table.thread == training_thread(table)), probe.of(Kind.BOUNDARY).start
+    )
+    boundaries = find_boundaries(records, probe.of(Kind.UNWATCHED, Kind.THINNED), probe.of(Kind.BOUNDARY).start)
+    activity = find_activity(records, boundaries, process.loaders)
+    claims = find_segments(records, probe, activity, boundaries.ends)
+    work = find_work(records, activity, claims.loader_starts)
+    lines = find_lines(process, records, activity, work)
+    steps, reason = _steps(boundaries, records, probe, activity, claims, work, lines)
     thinned = probe.of(Kind.THINNED)
     gaps = tuple(zip(thinned.end.tolist(), thinned.identity.tolist(), strict=True))
     timeline = Timeline(boundaries.mode, steps, claims.segments, activity.training_loaders, reason, gaps)
-    profiled = probe.of(Kind.PROFILED).begin
+    profiled = probe.of(Kind.PROFILED).start
     traced = int(profiled[0]) if len(profiled) and process.facts.device not in ("", "cpu") else None
-    return Layout(timeline, lane, activity, work, lines, claims, traced)
+    return Layout(timeline, records, activity, work, lines, claims, traced)
 
 
-def _with_unseen_starts(lane: RecordTable, unwatched: Int64) -> RecordTable:
+def _with_unseen_starts(records: RecordTable, unwatched: Int64) -> RecordTable:
     """A loader's start ends where the first batch is asked for. Without a watch nobody sees that, and the start is told
     to last until a batch of a later step: it has no length then. unwatched: ends of steps without a watch."""
-    passed = np.searchsorted(unwatched, lane.end) > np.searchsorted(unwatched, lane.begin)
-    unseen = passed & (lane.kind == int(Kind.LOADER_START))
-    return replace(lane, end=np.where(unseen, lane.begin, lane.end)) if unseen.any() else lane
+    passed = np.searchsorted(unwatched, records.end) > np.searchsorted(unwatched, records.start)
+    unseen = passed & (records.kind == int(Kind.LOADER_START))
+    return replace(records, end=np.where(unseen, records.start, records.end)) if unseen.any() else records
 
 
 def _steps(
     boundaries: Boundaries,
-    lane: RecordTable,
+    records: RecordTable,
     probe: RecordTable,
     activity: Activity,
     claims: SegmentClaims,
@@ -101,51 +103,51 @@ def _steps(
     lines: LineRoles,
 ) -> tuple[Steps, str]:
     end = boundaries.ends
-    begin = np.concatenate(([boundaries.begin], end[:-1])) if len(end) else end
-    duration, phases = split(begin, end, claims, work)
+    start = np.concatenate(([boundaries.start], end[:-1])) if len(end) else end
+    duration, phases = split(start, end, claims, work)
 
     def inside(kind: Kind) -> Int64:
-        return measure(probe.of(kind).intervals, begin, end)
+        return measure(probe.of(kind).intervals, start, end)
 
-    length, slack = end - begin, PART * (end - begin)
+    length, slack = end - start, PART * (end - start)
     lined = (inside(Kind.LINES) >= length - slack) & (end - slack <= lines.times.end.max(initial=0))
-    _name_gaps(phases, begin, end, lined, claims.all, work, lines)
+    _name_gaps(phases, start, end, lined, claims.all, work, lines)
     profiled = inside(Kind.PROFILED) > slack
-    forwards = activity.forwards.begin
+    forwards = activity.forwards.start
     untimed = end <= forwards[0] if len(forwards) else np.zeros(len(end), np.bool_)  # before the first timed forward
     looked = (inside(Kind.DISCOVERY) > slack) | untimed
-    disturbed = profiled | looked | (measure(claims.disturbing, begin, end) > 0) | _kept_for_slowness(probe, begin)
-    paused = measure(claims.sets[SegmentKind.PAUSE], begin, end) > SHORT_PAUSE * length
+    disturbed = profiled | looked | (measure(claims.disturbing, start, end) > 0) | _kept_for_slowness(probe, start)
+    paused = measure(claims.sets[SegmentKind.PAUSE], start, end) > SHORT_PAUSE * length
     watched = inside(Kind.UNWATCHED) * 2 <= length
-    compiled = measure(lane.of(Kind.COMPILE).intervals, begin, end) > 0
+    compiled = measure(records.of(Kind.COMPILE).intervals, start, end) > 0
     touched = disturbed | paused | (inside(Kind.LINES) > slack)
     warm, reason = find_warm_up(duration - phases[:, Phase.INPUT], ~touched & watched, compiled)
     warm_up = np.arange(len(end)) < warm
     if (~(warm_up | touched) & watched).sum() >= LEAST_STEADY:
         disturbed = touched
-    signs = (activity.forwards if boundaries.mode is Mode.FORWARD else full_backwards(lane)).begin
-    batches = np.searchsorted(signs, end) - np.searchsorted(signs, begin)
-    columns = (begin, end, duration, phases, batches, warm_up, disturbed, watched, profiled, lined)
+    signs = (activity.forwards if boundaries.mode is Mode.FORWARD else full_backwards(records)).start
+    batches = np.searchsorted(signs, end) - np.searchsorted(signs, start)
+    columns = (start, end, duration, phases, batches, warm_up, disturbed, watched, profiled, lined)
     for column in columns:
         column.flags.writeable = False
     return Steps(*columns), reason
 
 
-def _kept_for_slowness(probe: RecordTable, begin: Int64) -> Bool:
+def _kept_for_slowness(probe: RecordTable, start: Int64) -> Bool:
     """Steps that a thinned recording holds because they are slow."""
     gaps = probe.of(Kind.THINNED)
-    before = np.searchsorted(gaps.end, begin, side="right")
+    before = np.searchsorted(gaps.end, start, side="right")
     slow: Bool = np.append(np.False_, gaps.flagged(Flag.SLOW))[before]
     return slow
 
 
 def _name_gaps(
-    phases: Int64, begin: Int64, end: Int64, lined: Bool, segments: Intervals, work: TrainingWork, lines: LineRoles
+    phases: Int64, start: Int64, end: Int64, lined: Bool, segments: Intervals, work: TrainingWork, lines: LineRoles
 ) -> None:
     """Moves the user's own batch preparation and transfers from REST to their phases."""
     if not len(lines.times.identity):
         return
-    gaps = find_gaps(work.top, begin, end)
+    gaps = find_gaps(work.top, start, end)
     prepared, moved = estimate(gaps, segments, lines, lined)
     prepared = np.minimum(prepared, phases[:, Phase.REST])
     moved = np.minimum(moved, phases[:, Phase.REST] - prepared)

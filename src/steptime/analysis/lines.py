@@ -22,7 +22,7 @@ from enum import Enum
 import numpy as np
 
 from steptime.analysis.activity import Activity, SegmentClaims, TrainingWork, split
-from steptime.analysis.operators import FEWEST_BESIDE_A_STALL
+from steptime.analysis.operators import FEWEST_DURING_A_STALL
 from steptime.analysis.step_patterns import Period, find_period
 from steptime.analysis.timeline import Phase, RecordTable, Steps
 from steptime.arrays import Bool, Float64, Int64, unique
@@ -150,7 +150,7 @@ class StepGaps:
 
     step: Int64
     neighbours: Int64
-    begin: Int64
+    start: Int64
     end: Int64
 
 
@@ -159,12 +159,12 @@ def estimate(gaps: StepGaps, segments: Intervals, lines: LineRoles, lined: Bool)
 
     An estimate is the median of what the lined steps spent in gaps of the same neighbours, at most the gap itself.
     """
-    gap = (gaps.end - gaps.begin) - measure(segments, gaps.begin, gaps.end)
+    gap = (gaps.end - gaps.start) - measure(segments, gaps.start, gaps.end)
     result = np.zeros((2, len(lined)), np.int64)
     is_lined = lined[gaps.step]
     free = gap.copy()
     for row, role in enumerate((LineRole.INPUT, LineRole.TRANSFER)):
-        exact = np.minimum(measure(lines.of(role), gaps.begin, gaps.end), free)
+        exact = np.minimum(measure(lines.of(role), gaps.start, gaps.end), free)
         guess = _guess(gaps, gap, exact, is_lined)
         value = np.where(is_lined, exact, np.minimum(guess, free))
         free -= value
@@ -182,17 +182,17 @@ def _guess(gaps: StepGaps, gap: Int64, exact: Int64, lined: Bool) -> Int64:
     return guess
 
 
-def find_gaps(top: RecordTable, begin: Int64, end: Int64) -> StepGaps:
+def find_gaps(top: RecordTable, start: Int64, end: Int64) -> StepGaps:
     """Gaps between the top intervals, cut at the boundaries of the steps [begin, end)."""
-    if not len(begin):
+    if not len(start):
         nothing = np.zeros(0, np.int64)
         return StepGaps(nothing, nothing, nothing, nothing)
-    starts = np.concatenate((begin[:1], top.end))
-    stops = np.concatenate((top.begin, end[-1:]))
+    starts = np.concatenate((start[:1], top.end))
+    stops = np.concatenate((top.start, end[-1:]))
     kinds = np.concatenate(([0], top.kind.astype(np.int64), [0]))
     neighbours = kinds[:-1] * 256 + kinds[1:]
     step = np.searchsorted(end, starts, side="right")
-    inside = (stops > starts) & (step < len(end)) & (starts >= begin[0])
+    inside = (stops > starts) & (step < len(end)) & (starts >= start[0])
     step, starts, stops, neighbours = step[inside], starts[inside], stops[inside], neighbours[inside]
     return StepGaps(step, neighbours, starts, np.minimum(stops, end[step]))
 
@@ -217,20 +217,20 @@ TRANSFER_TEXT = re.compile(r"\.(?:to|cuda|copy_)\(")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LineTimes:
-    """When each line was the innermost one: identity, begin, end (columns). hit_identity, hit_begin: executions;
+    """When each line was the innermost one: identity, begin, end (columns). hit_identity, hit_start: executions;
     hit_cost: ns of each that timing it took."""
 
     identity: Int64
-    begin: Int64
+    start: Int64
     end: Int64
     hit_identity: Int64
-    hit_begin: Int64
+    hit_start: Int64
     hit_cost: Int64
 
     def of(self, identities: Iterable[int]) -> Intervals:
         """The instants of some lines."""
         mask = np.isin(self.identity, list(identities))
-        return union(self.begin[mask], self.end[mask])
+        return union(self.start[mask], self.end[mask])
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,16 +245,16 @@ class LineRoles:
         return self.times.of(each for each, role in self.roles.items() if role is wanted)
 
 
-def find_lines(process: Process, lane: RecordTable, activity: Activity, work: TrainingWork) -> LineRoles:
+def find_lines(process: Process, training_records: RecordTable, activity: Activity, work: TrainingWork) -> LineRoles:
     """Times and roles of the lines that were traced."""
-    records = lane.of(Kind.LINE)
-    made = call_tree(records.begin, records.end)
+    records = training_records.of(Kind.LINE)
+    made = call_tree(records.start, records.end)
     spans = exclusive_spans(made)
     owner = records.identity[made.rows[spans.owner]]
     cost = np.zeros(len(records), np.int64)
     if process.line_cost is not None:
         cost = process.line_cost.line + records.flags.astype(np.int64) * process.line_cost.call
-    times = LineTimes(owner, spans.begin, spans.end, records.identity, records.begin, cost)
+    times = LineTimes(owner, spans.start, spans.end, records.identity, records.start, cost)
     seen = _roles_by_clock(times, activity, work)
     forwards = {each for each, role in seen.items() if role is LineRole.FORWARD}
     evaluating = {each for each, role in seen.items() if role is LineRole.EVALUATION}
@@ -279,11 +279,11 @@ def _leading(times: LineTimes, made: CallTree, owner: Int64, targets: set[int], 
         return frozenset()
     target = np.isin(times.hit_identity[made.rows], list(targets))
     around = nearest_ancestor(made.parent, target)[owner]
-    begun = np.append(work.forward.begin, np.iinfo(np.int64).max)
-    first = begun[np.searchsorted(work.forward.begin, made.begin[around])]
+    begun = np.append(work.forward.start, np.iinfo(np.int64).max)
+    first = begun[np.searchsorted(work.forward.start, made.start[around])]
     early = (around != ROOT) & (first < made.end[around]) & (times.end <= first)
     identities, number = np.unique(times.identity, return_inverse=True)
-    length = times.end - times.begin
+    length = times.end - times.start
     share = np.bincount(number, length * early) >= MOST * np.bincount(number, length)
     return frozenset(identities[share].tolist())
 
@@ -300,8 +300,8 @@ def _roles_by_clock(times: LineTimes, activity: Activity, work: TrainingWork) ->
     identities, number = np.unique(times.identity, return_inverse=True)
     if not len(identities):
         return {}
-    whole = np.bincount(number, weights=times.end - times.begin)
-    insides = (measure(instants, times.begin, times.end) for instants in parts.values())
+    whole = np.bincount(number, weights=times.end - times.start)
+    insides = (measure(instants, times.start, times.end) for instants in parts.values())
     held = np.stack([np.bincount(number, weights=inside) for inside in insides])
     roles, largest = list(parts), held.argmax(axis=0).tolist()
     known = held.max(axis=0) > SLIVER * whole
@@ -323,7 +323,7 @@ class LinePieces:
 
     row: Int64
     step: Int64
-    begin: Int64
+    start: Int64
     end: Int64
     rest: Int64
 
@@ -350,14 +350,14 @@ def line_table(steps: Steps, lines: LineRoles, claims: SegmentClaims, work: Trai
     """The table of the line-timed steps."""
     times, lined = lines.times, np.flatnonzero(steps.lined)
     identities = unique(times.hit_identity)  # by a coarse clock some may have taken no time
-    first = np.searchsorted(times.end, steps.begin[lined], side="right")
-    last = np.searchsorted(times.begin, steps.end[lined])
+    first = np.searchsorted(times.end, steps.start[lined], side="right")
+    last = np.searchsorted(times.start, steps.end[lined])
     rows = np.concatenate([np.arange(0), *map(np.arange, first, last)]).astype(np.int64)
     column = np.repeat(np.arange(len(lined)), np.maximum(0, last - first))
-    begin = np.maximum(times.begin[rows], steps.begin[lined][column])
+    start = np.maximum(times.start[rows], steps.start[lined][column])
     end = np.minimum(times.end[rows], steps.end[lined][column])
     row = np.searchsorted(identities, times.identity[rows])
-    duration, phases = split(begin, end, claims, work)
+    duration, phases = split(start, end, claims, work)
     spent = np.zeros((len(identities), len(lined), len(Phase)), np.int64)
     np.add.at(spent, (row, column), phases)
     for number, each in enumerate(identities.tolist()):
@@ -365,10 +365,10 @@ def line_table(steps: Steps, lines: LineRoles, claims: SegmentClaims, work: Trai
             spent[number, :, named] += spent[number, :, Phase.REST]
             spent[number, :, Phase.REST] = 0
     untimed = steps.duration[lined] - np.bincount(column, duration, len(lined)).astype(np.int64)
-    pieces = LinePieces(row, column, begin, end, phases[:, Phase.REST])
+    pieces = LinePieces(row, column, start, end, phases[:, Phase.REST])
     timing = np.zeros((len(identities), len(lined)), np.int64)
-    when = np.minimum(np.searchsorted(steps.end[lined], times.hit_begin, side="right"), len(lined) - 1)
-    inside = (times.hit_begin >= steps.begin[lined][when]) & (times.hit_begin < steps.end[lined][when])
+    when = np.minimum(np.searchsorted(steps.end[lined], times.hit_start, side="right"), len(lined) - 1)
+    inside = (times.hit_start >= steps.start[lined][when]) & (times.hit_start < steps.end[lined][when])
     np.add.at(timing, (np.searchsorted(identities, times.hit_identity[inside]), when[inside]), times.hit_cost[inside])
     return LineTable(identities, steps.duration[lined], spent, timing, untimed, pieces)
 
@@ -464,7 +464,7 @@ def without_stalls(values: Float64, turns: LinedTurns) -> Float64:
     as much as its second. Once is no habit."""
     capped = values.copy()
     for chosen in (turns.slow, ~turns.slow):
-        if chosen.sum() > FEWEST_BESIDE_A_STALL:
+        if chosen.sum() > FEWEST_DURING_A_STALL:
             alike = values[:, chosen]
             capped[:, chosen] = np.minimum(alike, np.sort(alike, axis=1)[:, -2:-1])
     return capped

@@ -38,7 +38,7 @@ STEADY_SHARE = 0.75
 that fills up rises once."""
 LEAST_RISE = 0.25
 """Of what the slope promises for a stretch, as much must it rise by."""
-STRETCHES = 8
+INTERVALS = 8
 NAMES = {RESIDENT: "resident", ALLOCATED: "allocated", RESERVED: "reserved"}
 
 
@@ -46,7 +46,7 @@ def samples_of(process: Process, identity: int) -> tuple[Int64, Int64]:
     """(times in ns, values) of one identity."""
     table = process.intervals
     rows = np.flatnonzero((table.kind == Kind.MEMORY) & (table.identity == identity))
-    return table.begin[rows], table.end[rows]
+    return table.start[rows], table.end[rows]
 
 
 def most_held(process: Process) -> int | None:
@@ -76,11 +76,11 @@ def without_profiler(times: Int64, values: Int64, steps: Steps) -> tuple[Int64, 
     """The samples outside of the profiler's windows. What came later is lowered by what each window left behind: that
     is the profiler's memory, hundreds of megabytes at times, and no growth of the job."""
     profiled = np.concatenate(([False], steps.profiled, [False])).astype(np.int8)
-    begins = steps.begin[np.flatnonzero(np.diff(profiled) == 1)]
+    starts = steps.start[np.flatnonzero(np.diff(profiled) == 1)]
     ends = steps.end[np.flatnonzero(np.diff(profiled) == -1) - 1] + SETTLING
     values, kept = values.copy(), np.ones(len(times), bool)
-    for begin, end in zip(begins, ends, strict=True):
-        before, after = kept & (times < begin), times > end
+    for start, end in zip(starts, ends, strict=True):
+        before, after = kept & (times < start), times > end
         kept &= before | after
         if before.any() and after.any():
             values[after] -= int(np.median(values[after][:LEVEL]) - np.median(values[before][-LEVEL:]))
@@ -130,7 +130,7 @@ def growth_of(process: str, memory: str, step: Int64, size: Int64) -> Growth | N
     one, other = _pairs(x)
     slope = float(np.median((y[other] - y[one]) / (x[other] - x[one])))
     low, high = _interval(x, y, slope)
-    edges = np.linspace(0, len(y) - 1, STRETCHES + 1).astype(np.int64)
+    edges = np.linspace(0, len(y) - 1, INTERVALS + 1).astype(np.int64)
     rising = float(np.mean(np.diff(y[edges]) > LEAST_RISE * slope * np.diff(x[edges])))
     # What it jumped by is not what it grows by.
     total = int(min(np.median(size[-3:]) - np.median(size[:3]), slope * (step[-1] - step[0])))
@@ -178,11 +178,11 @@ def highest_points(values: Int64, most: int = MOST_POINTS) -> Int64:
     """Indexes of values for a picture: the highest of each stretch, so that no peak is lost."""
     edges = unique(np.linspace(0, len(values), min(most, len(values)) + 1).astype(np.int64))
     pairs = zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True)
-    return np.array([begin + int(np.argmax(values[begin:end])) for begin, end in pairs], np.int64)
+    return np.array([start + int(np.argmax(values[start:end])) for start, end in pairs], np.int64)
 
 
-def sampled_memory(process: Process, begin: int) -> OverTime | None:
-    """Of the device where it was sampled, else the resident set. begin: monotonic ns, the first step's. None with too
+def sampled_memory(process: Process, start: int) -> OverTime | None:
+    """Of the device where it was sampled, else the resident set. start: monotonic ns, the first step's. None with too
     few samples."""
     allocated, reserved = samples_of(process, ALLOCATED), samples_of(process, RESERVED)
     if allocated[1].any() and len(allocated[0]) == len(reserved[0]):
@@ -199,7 +199,7 @@ def sampled_memory(process: Process, begin: int) -> OverTime | None:
     return OverTime(
         place=place,
         clock="ns",
-        times=tuple(np.maximum(times[chosen] - begin, 0).tolist()),
+        times=tuple(np.maximum(times[chosen] - start, 0).tolist()),
         owners=tuple(name for name, _ in rows),
         bytes=tuple(tuple(row[chosen].tolist()) for _, row in rows),
         peak=int(np.argmax(top[chosen])),

@@ -50,7 +50,7 @@ class ModuleUse:
 
 
 @dataclass(slots=True, eq=False)
-class _Spent:
+class _ModuleTime:
     """Of a module and all below it, over all steps. first: ns, when it was first called."""
 
     first: int = np.iinfo(np.int64).max
@@ -87,7 +87,7 @@ def module_calls(steps: StepContext) -> ModuleCalls:
     known: dict[int, str] = {}
     numbers: dict[str, int] = {}
     types: list[str] = []
-    order = np.lexsort((-trace.events.ends(rows), trace.events.begin[rows]))
+    order = np.lexsort((-trace.events.ends(rows), trace.events.start[rows]))
     for at in order.tolist():  # callers before what they call
         symbol = trace.symbols[trace.events.name[rows[at]]]
         ours, name = MODULE_RANGE.match(symbol), symbol.removeprefix(KINETO)
@@ -119,7 +119,7 @@ def module_uses(
     calls = module_calls(steps)
     if not len(steps) or not len(calls.rows):
         return ()
-    spent: defaultdict[str, _Spent] = defaultdict(_Spent)
+    spent: defaultdict[str, _ModuleTime] = defaultdict(_ModuleTime)
     _add_times(steps, calls, spent)
     _add_flops(steps, calls, spent)
     types = dict(zip(calls.paths, calls.types, strict=True))
@@ -163,16 +163,16 @@ def _as_tree(uses: Mapping[str, ModuleUse], first: Mapping[str, int]) -> tuple[M
 
 def _length(several: list[Intervals]) -> int:
     held = join(*several)
-    return int((held.end - held.begin).sum())
+    return int((held.end - held.start).sum())
 
 
-def _add_times(steps: StepContext, calls: ModuleCalls, spent: defaultdict[str, _Spent]) -> None:
+def _add_times(steps: StepContext, calls: ModuleCalls, spent: defaultdict[str, _ModuleTime]) -> None:
     trace, links = steps.trace, steps.links
     module = links.module.astype(np.int64)
     counted = links.step != UNKNOWN
     behind = links.forward[:] != UNKNOWN  # in a frame of autograd
     again = calls.rows[behind[calls.rows]]
-    rerun = union(trace.events.begin[again], trace.events.ends(again))
+    rerun = union(trace.events.start[again], trace.events.ends(again))
     if steps.on_device:
         work = np.flatnonzero(trace.events.are(*DEVICE) & counted)
         _add(trace, calls, spent, work[~behind[work]], module[work[~behind[work]]], "forward")
@@ -186,13 +186,13 @@ def _add_times(steps: StepContext, calls: ModuleCalls, spent: defaultdict[str, _
     for row, path in zip(calls.rows.tolist(), calls.path.tolist(), strict=True):
         for each in within(calls.paths[path]):
             if each in spent:
-                spent[each].first = min(spent[each].first, int(trace.events.begin[row]))
+                spent[each].first = min(spent[each].first, int(trace.events.start[row]))
 
 
 def _add(
     trace: Trace,
     calls: ModuleCalls,
-    spent: defaultdict[str, _Spent],
+    spent: defaultdict[str, _ModuleTime],
     rows: Int64,
     module: Int64,
     kind: str,
@@ -203,12 +203,12 @@ def _add(
     owner = calls.of(module)
     for number in unique(owner[owner != UNKNOWN]).tolist():
         mine = rows[owner == number]
-        held = subtract(union(trace.events.begin[mine], trace.events.ends(mine)), without)
+        held = subtract(union(trace.events.start[mine], trace.events.ends(mine)), without)
         for path in within(calls.paths[number]):
             getattr(spent[path], kind).append(held)
 
 
-def _add_flops(steps: StepContext, calls: ModuleCalls, spent: defaultdict[str, _Spent]) -> None:
+def _add_flops(steps: StepContext, calls: ModuleCalls, spent: defaultdict[str, _ModuleTime]) -> None:
     made = operator_calls(steps)
     owner = calls.of(steps.links.module[made.rows].astype(np.int64))
     flops = worked(steps.trace, steps.links, made).flops

@@ -51,7 +51,7 @@ DISPATCH_GAP = 50_000
 stretch is work of its own: the user's Python between operators, computing inside one."""
 NEARLY_ALL = 0.8
 """Of the sequence numbers of forward, for backward to be there: a branch that the loss does not use has some."""
-FEWEST_BESIDE_A_STALL = 2
+FEWEST_DURING_A_STALL = 2
 """Steps: of two nobody can tell which one is the usual."""
 OWN = 2
 """Times the bytes of the calls inside: a call that moves more than that moves them itself. A division makes a tensor of
@@ -84,12 +84,12 @@ def step_at(windows: Int64, times: Int64) -> Int64:
     return np.where(inside, step, UNKNOWN)
 
 
-def time_inside(begin: Int64, end: Int64, windows: Int64) -> Int64:
+def time_inside(start: Int64, end: Int64, windows: Int64) -> Int64:
     """(n,) ns of the intervals, each counted for itself, that lie in each window. begin <= end; windows: (n, 2) ns."""
-    if not len(begin):
+    if not len(start):
         return np.zeros(len(windows), np.int64)
-    origin = begin.min()  # sums of absolute times would not fit
-    found = _capped(end - origin, windows - origin) - _capped(begin - origin, windows - origin)
+    origin = start.min()  # sums of absolute times would not fit
+    found = _capped(end - origin, windows - origin) - _capped(start - origin, windows - origin)
     spent: Int64 = found[:, 1] - found[:, 0]
     return spent
 
@@ -119,7 +119,7 @@ def rounds_of(steps: StepContext) -> Mapping[SourceLine, int]:
     if not np.any(links.function != UNKNOWN):
         return {}
     name = trace.events.name.astype(np.int64)
-    rows = np.flatnonzero(operator_events(trace) & np.isin(trace.events.lane, steps.lanes))
+    rows = np.flatnonzero(operator_events(trace) & np.isin(trace.events.track, steps.tracks))
     forward = links.forward[rows]
     rows = unique(np.where(forward == UNKNOWN, rows, forward)).astype(np.int64)
     rows = rows[links.function[rows] != UNKNOWN]
@@ -133,7 +133,7 @@ def rounds_of(steps: StepContext) -> Mapping[SourceLine, int]:
         own, frame, child = name[called[known]], within[known], at[known]
         while len(higher := np.flatnonzero((parent[child] != frame) & (parent[child] != UNKNOWN))):
             child[higher] = parent[child[higher]]
-        step = step_at(steps.boundaries, trace.events.begin[child])
+        step = step_at(steps.boundaries, trace.events.start[child])
         once_each = distinct(own, frame, name[child], step, child)[0]
         own = own[once_each]
         first, turn = distinct(own, frame[once_each], name[child[once_each]], step[once_each])
@@ -147,17 +147,17 @@ def short_gaps(busy: Intervals) -> Intervals:
     """The gaps between the intervals of a set that are no longer than dispatching takes."""
     if len(busy) < 2:
         return EMPTY
-    begin, end = busy.end[:-1], busy.begin[1:]
-    short = end - begin <= DISPATCH_GAP
-    return union(begin[short], end[short])
+    start, end = busy.end[:-1], busy.start[1:]
+    short = end - start <= DISPATCH_GAP
+    return union(start[short], end[short])
 
 
 def bridged(busy: Intervals) -> Intervals:
     """The set with its `short_gaps`."""
     if len(busy) < 2:
         return busy
-    long = busy.begin[1:] - busy.end[:-1] > DISPATCH_GAP
-    return Intervals(busy.begin[np.append(True, long)], busy.end[np.append(long, True)])
+    long = busy.start[1:] - busy.end[:-1] > DISPATCH_GAP
+    return Intervals(busy.start[np.append(True, long)], busy.end[np.append(long, True)])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -180,8 +180,8 @@ class Operations:
     @property
     def tree(self) -> CallTree:
         """Made anew each time: nobody keeps 16 bytes of times for each operator."""
-        begin = self.events.begin[self.rows]
-        return CallTree(self.rows, self.parent, begin, begin + self.duration)
+        start = self.events.start[self.rows]
+        return CallTree(self.rows, self.parent, start, start + self.duration)
 
     @property
     def moving(self) -> Bool:
@@ -192,7 +192,7 @@ class Operations:
     def covered(self) -> Intervals:
         """All the time inside operators."""
         tree = self.tree
-        return union(tree.begin, tree.end)
+        return union(tree.start, tree.end)
 
 
 @once
@@ -202,12 +202,12 @@ def operator_events(trace: Trace) -> Bool:
 
 
 @once
-def operations_on(trace: Trace, lane: int) -> Operations:
+def operations_on(trace: Trace, track: int) -> Operations:
     """The operators of one lane."""
     events = trace.events
-    rows = np.flatnonzero(operator_events(trace) & (events.lane == lane)).astype(np.int32)
-    rows = rows[nesting_order(events.begin[rows], events.duration[rows])]
-    parent, duration = nested(events.begin[rows], events.duration[rows])
+    rows = np.flatnonzero(operator_events(trace) & (events.track == track)).astype(np.int32)
+    rows = rows[nesting_order(events.start[rows], events.duration[rows])]
+    parent, duration = nested(events.start[rows], events.duration[rows])
     names = events.name[rows]
     free, engine, preparing, wrapping = (
         of_symbols(trace, test)[names] for test in (is_free, is_engine, is_preparing, is_wrapper)
@@ -218,9 +218,9 @@ def operations_on(trace: Trace, lane: int) -> Operations:
 
 
 @once
-def spans_on(trace: Trace, lane: int) -> ExclusiveSpans:
+def spans_on(trace: Trace, track: int) -> ExclusiveSpans:
     """The time of each of its operators outside those within it: on an accelerator nobody asks for it."""
-    return exclusive_spans(operations_on(trace, lane).tree)
+    return exclusive_spans(operations_on(trace, track).tree)
 
 
 @once
@@ -255,7 +255,7 @@ def _leaves_some_out_in_each_step(steps: StepContext, operators: Bool) -> bool:
         return False
     rows = np.flatnonzero(operators & (number != ABSENT))
     left_out = ~among(number[rows], number[matching(trace, is_engine)])
-    step = step_at(steps.boundaries, trace.events.begin[rows])
+    step = step_at(steps.boundaries, trace.events.start[rows])
     return all(left_out[step == each].mean() >= left_out.mean() / 2 for each in unique(step[step != UNKNOWN]).tolist())
 
 
@@ -273,11 +273,11 @@ def in_recurrent_layers(steps: StepContext, rows: Numbers) -> Bool:
 def sources_of(steps: StepContext) -> Sources:
     """By operator name and whether backward goes through it, the user's function that most of its time was called from;
     empty without stacks. What backward runs is traced to its forward operator."""
-    trace, lanes = steps.trace, steps.lanes
-    if not lanes or not np.any(trace.events.event_kind == EventKind.PYTHON):
+    trace, tracks = steps.trace, steps.tracks
+    if not tracks or not np.any(trace.events.event_kind == EventKind.PYTHON):
         return {}
     function = steps.links.function
-    rows = np.flatnonzero(operator_events(trace) & np.isin(trace.events.lane, lanes) & (function != UNKNOWN))
+    rows = np.flatnonzero(operator_events(trace) & np.isin(trace.events.track, tracks) & (function != UNKNOWN))
     symbols, alone = len(trace.symbols), without_backward(steps)[rows]
     pairs = (2 * trace.events.name[rows].astype(np.int64) + alone) * symbols + trace.events.name[function[rows]]
     first, pair = distinct(pairs)
@@ -307,29 +307,29 @@ def operator_calls(steps: StepContext) -> OperatorCalls:
     compute."""
     inside, known = union(steps.boundaries[:, 0], steps.boundaries[:, 1]), 0
     parts: list[tuple[npt.NDArray[Any], ...]] = [(np.empty(0, np.int8),) * 4]
-    for lane in steps.lanes:
-        parts.append(_calls_on(steps, lane, inside, known))
+    for track in steps.tracks:
+        parts.append(_calls_on(steps, track, inside, known))
         known += len(parts[-1][0])
         give_back(len(steps.trace.events))
     return OperatorCalls(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
 
-def _calls_on(steps: StepContext, lane: int, inside: Intervals, known: int) -> tuple[npt.NDArray[Any], ...]:
+def _calls_on(steps: StepContext, track: int, inside: Intervals, known: int) -> tuple[npt.NDArray[Any], ...]:
     """The columns of `OperatorCalls` for one lane. known: how many calls stand before them."""
-    trace, operations = steps.trace, operations_on(steps.trace, lane)
-    duration = _device_time(trace, operations, lane) if steps.on_device else _processor_time(trace, operations, lane)
-    kept = (duration > 0) & contains(inside, trace.events.begin[operations.rows])
+    trace, operations = steps.trace, operations_on(steps.trace, track)
+    duration = _device_time(trace, operations, track) if steps.on_device else _processor_time(trace, operations, track)
+    kept = (duration > 0) & contains(inside, trace.events.start[operations.rows])
     rows, duration, phase = operations.rows[kept], duration[kept], _phases(steps, operations)[kept]
     position = np.append(np.cumsum(kept, dtype=np.int32) + np.int32(known - 1), np.int32(ROOT))  # the last is ROOT's
     around = np.append(nearest_ancestor(operations.parent, kept), np.int32(ROOT))[operations.parent[kept]]
     return rows, duration, phase, position[around]
 
 
-def _processor_time(trace: Trace, operations: Operations, lane: int) -> Int64:
+def _processor_time(trace: Trace, operations: Operations, track: int) -> Int64:
     """ns of each computing operator, its views and allocations included; of others only where they compute
     themselves."""
-    spans, moving, count = spans_on(trace, lane), operations.moving, len(operations.rows)
-    lengths = spans.end - spans.begin
+    spans, moving, count = spans_on(trace, track), operations.moving, len(operations.rows)
+    lengths = spans.end - spans.start
     owner = nearest_ancestor(operations.parent, moving)[spans.owner]
     owned, long = owner != ROOT, lengths > DISPATCH_GAP
     inside = np.bincount(owner[owned], lengths[owned], count).astype(np.int64)
@@ -337,30 +337,30 @@ def _processor_time(trace: Trace, operations: Operations, lane: int) -> Int64:
     return np.where(operations.computing, inside, np.where(moving, alone, 0))
 
 
-def _device_time(trace: Trace, operations: Operations, lane: int) -> Int64:
+def _device_time(trace: Trace, operations: Operations, track: int) -> Int64:
     """ns on the device of what each operator launched itself."""
     events, activities = trace.events, device_activities(trace)
-    mine = (activities.launch != UNKNOWN) & (events.lane[activities.launch] == lane)
+    mine = (activities.launch != UNKNOWN) & (events.track[activities.launch] == track)
     owner = np.append(nearest_ancestor(operations.parent, operations.moving), np.int32(ROOT))
-    owner = owner[innermost_at(operations.tree, events.begin[activities.launch[mine]])]
+    owner = owner[innermost_at(operations.tree, events.start[activities.launch[mine]])]
     spent = events.duration[activities.rows[mine]]
     return np.bincount(owner[owner != ROOT], spent[owner != ROOT], len(operations.rows)).astype(np.int64)
 
 
 def _phases(steps: StepContext, operations: Operations) -> Int8:
     """By what the caller knows; else by what the trace annotates, and backward is what autograd's engine runs."""
-    begin = steps.trace.events.begin[operations.rows]
+    start = steps.trace.events.start[operations.rows]
     if steps.phases:
-        found = np.full(len(begin), int(Phase.REST), np.int8)
+        found = np.full(len(start), int(Phase.REST), np.int8)
         for phase, ranges in steps.phases.items():
-            found[contains(ranges, begin)] = phase
+            found[contains(ranges, start)] = phase
         return found
     events = steps.trace.events
     updates = matching(steps.trace, OPTIMIZER_STEP.match)
-    found = np.full(len(begin), int(Phase.FORWARD), np.int8)
+    found = np.full(len(start), int(Phase.FORWARD), np.int8)
     found[nearest_ancestor(operations.parent, operations.engine) != ROOT] = Phase.BACKWARD
-    found[contains(union(events.begin[updates], events.ends(updates)), begin)] = Phase.OPTIMIZER
-    found[contains(input_time(steps.trace, steps.lanes[0]), begin)] = Phase.INPUT
+    found[contains(union(events.start[updates], events.ends(updates)), start)] = Phase.OPTIMIZER
+    found[contains(input_time(steps.trace, steps.tracks[0]), start)] = Phase.INPUT
     return found
 
 
@@ -452,9 +452,9 @@ def operator_totals(steps: StepContext, sources: Sources, usual: bool = False) -
 def _without_a_stall(steps: StepContext, rows: Numbers, duration: Int64) -> float:
     """ns of these calls in all steps. On a CPU, where a program beside the job may hold up any of them, the step in
     which they took longest counts as much as the second."""
-    if steps.on_device or len(steps) <= FEWEST_BESIDE_A_STALL:
+    if steps.on_device or len(steps) <= FEWEST_DURING_A_STALL:
         return float(duration.sum())
-    spent = per_step(step_at(steps.boundaries, steps.trace.events.begin[rows]), duration, len(steps))
+    spent = per_step(step_at(steps.boundaries, steps.trace.events.start[rows]), duration, len(steps))
     return float(np.minimum(spent, np.sort(spent)[-2]).sum()) if spent.all() else float(duration.sum())
 
 

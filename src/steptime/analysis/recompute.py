@@ -35,30 +35,30 @@ def recomputed(steps: StepContext) -> Int64:
     counts only when it runs something that modules call and derivatives do not.
     """
     found = EMPTY
-    for lane, tree, frames, again in _again(steps):
-        host = union(tree.begin[again], tree.end[again])
-        on_lane = _on_device(steps.trace, host, lane) if steps.on_device else _with_python(host, tree, frames, again)
-        found = join(found, on_lane)
+    for track, tree, frames, again in _again(steps):
+        host = union(tree.start[again], tree.end[again])
+        on_track = _on_device(steps.trace, host, track) if steps.on_device else _with_python(host, tree, frames, again)
+        found = join(found, on_track)
     return measure(found, steps.boundaries[:, 0], steps.boundaries[:, 1])
 
 
 def forward_again(steps: StepContext) -> Iterator[tuple[int, Intervals]]:
     """By lane, when it was in forward operators inside backward."""
-    for lane, tree, _, again in _again(steps):
-        yield lane, union(tree.begin[again], tree.end[again])
+    for track, tree, _, again in _again(steps):
+        yield track, union(tree.start[again], tree.end[again])
 
 
 def _again(steps: StepContext) -> Iterator[tuple[int, CallTree, Bool, Bool]]:
     """By lane that has some, its tree, the frames of autograd that run forward operators, and these operators."""
-    for lane in steps.lanes:
-        operations = operations_on(steps.trace, lane)
+    for track in steps.tracks:
+        operations = operations_on(steps.trace, track)
         rows, engine = operations.rows, operations.engine
         frame = nearest_ancestor(operations.parent, engine)
         recorded = (steps.trace.events.sequence[rows] != ABSENT) & ~engine & (frame != ROOT)
         frames = np.zeros(len(rows), np.bool_)
         frames[frame[recorded & of_symbols(steps.trace, _is_forward_only)[steps.trace.events.name[rows]]]] = True
         if frames.any():
-            yield lane, operations.tree, frames, recorded & frames[frame]
+            yield track, operations.tree, frames, recorded & frames[frame]
 
 
 def backward_again(steps: StepContext) -> Int64:
@@ -69,8 +69,8 @@ def backward_again(steps: StepContext) -> Int64:
     gradients (create_graph) that is the point: then what a frame calls has numbers, and nothing of such a step counts.
     """
     events, found = steps.trace.events, EMPTY
-    for lane in steps.lanes:
-        operations = operations_on(steps.trace, lane)
+    for track in steps.tracks:
+        operations = operations_on(steps.trace, track)
         rows, engine = operations.rows, operations.engine
         number = events.sequence[rows]
         frame = nearest_ancestor(operations.parent, engine)
@@ -79,15 +79,15 @@ def backward_again(steps: StepContext) -> Int64:
         outermost = np.flatnonzero(
             engine & (np.append(frame, np.int32(ROOT))[operations.parent] == ROOT) & (number != ABSENT)
         )
-        step = step_at(steps.boundaries, events.begin[rows[outermost]])
+        step = step_at(steps.boundaries, events.start[rows[outermost]])
         first, _ = distinct(step, number[outermost])
         again = np.ones(len(outermost), np.bool_)
         again[first] = False
-        again &= (step != UNKNOWN) & ~np.isin(step, step_at(steps.boundaries, events.begin[rows[recorded]]))
+        again &= (step != UNKNOWN) & ~np.isin(step, step_at(steps.boundaries, events.start[rows[recorded]]))
         twice = outermost[again]
-        begin = events.begin[rows[twice]]
-        host = union(begin, begin + operations.duration[twice])
-        found = join(found, _on_device(steps.trace, host, lane) if steps.on_device else host)
+        start = events.start[rows[twice]]
+        host = union(start, start + operations.duration[twice])
+        found = join(found, _on_device(steps.trace, host, track) if steps.on_device else host)
     return measure(found, steps.boundaries[:, 0], steps.boundaries[:, 1])
 
 
@@ -95,17 +95,17 @@ def _with_python(host: Intervals, tree: CallTree, frames: Bool, again: Bool) -> 
     """What runs again, and what stands around it up to the frame's other operators: random numbers put back, modules
     called, the forward left where its last tensor is known. Beside layers of 1.2 ms it took 0.5 to 0.7."""
     others = ~again & ~has_descendant(tree.parent, again)
-    other = subtract(union(tree.begin[others], tree.end[others]), host)
-    around = subtract(union(tree.begin[frames], tree.end[frames]), other)
-    touching = measure(host, around.begin, around.end) > 0
-    return union(around.begin[touching], around.end[touching])
+    other = subtract(union(tree.start[others], tree.end[others]), host)
+    around = subtract(union(tree.start[frames], tree.end[frames]), other)
+    touching = measure(host, around.start, around.end) > 0
+    return union(around.start[touching], around.end[touching])
 
 
-def _on_device(trace: Trace, host: Intervals, lane: int) -> Intervals:
+def _on_device(trace: Trace, host: Intervals, track: int) -> Intervals:
     """The device's activities that were launched in some time of one thread."""
     events, activities = trace.events, device_activities(trace)
     launch = activities.launch
-    inside = (launch != UNKNOWN) & (events.lane[launch] == lane) & contains(host, events.begin[launch])
+    inside = (launch != UNKNOWN) & (events.track[launch] == track) & contains(host, events.start[launch])
     return during(trace, activities.rows[inside])
 
 

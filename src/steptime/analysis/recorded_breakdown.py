@@ -163,19 +163,19 @@ def _with_device(windows: list[tuple[str, StepContext]], device: str, problems: 
     so are steps of which the profiler lost kernels."""
     if device != CUDA and not any(window.on_device for _, window in windows):
         return tuple(window for _, window in windows)
-    kept, said = [], []
+    kept, message = [], []
     for name, window in windows:
         whole = held_whole(window.trace, window.boundaries)
         if not window.on_device:
-            said.append(f"{name}, which holds nothing that the device did" + ", but for its stacks" * window.stacks)
+            message.append(f"{name}, which holds nothing that the device did" + ", but for its stacks" * window.stacks)
         elif not whole.all():
             steps = f"{int((~whole).sum())} of {len(whole)} steps in {name}"
-            said.append(f"{steps}, of which the profiler lost what the device did")
+            message.append(f"{steps}, of which the profiler lost what the device did")
         if window.on_device or window.stacks:
             kept.append(window if window.stacks else window.only(np.flatnonzero(whole)))
     if _timed(tuple(window for _, window in windows)) and not _timed(tuple(kept)):
-        said.insert(0, NOTHING_SEEN)
-    problems += [f"{each}." for each in said]
+        message.insert(0, NOTHING_SEEN)
+    problems += [f"{each}." for each in message]
     return tuple(kept)
 
 
@@ -193,7 +193,7 @@ def _with_own_input(entries: Int64, windows: list[StepContext], layout: Layout) 
     loop prepares batches itself: so much of that time of the host's as it does in steady steps, and no more of it."""
     steps = layout.timeline.steps
     rest, prepared = steps.phases[steps.steady, Phase.REST].sum(), steps.phases[steps.steady, Phase.INPUT].sum()
-    prepared -= measure(layout.work.loader, steps.begin[steps.steady], steps.end[steps.steady]).sum()
+    prepared -= measure(layout.work.loader, steps.start[steps.steady], steps.end[steps.steady]).sum()
     if prepared <= 0:
         return entries
     idle = np.zeros_like(entries)
@@ -229,7 +229,7 @@ def _window(trace: Trace, facts: TraceFacts, process: Process, layout: Layout, m
         trace,
         _boundaries(layout.timeline, facts, alone) + shift,
         phases={phase: _moved(held, shift) for phase, held in _phases(layout).items()},
-        compiling=_moved(union(process.intervals.begin[compiling], process.intervals.end[compiling]), shift),
+        compiling=_moved(union(process.intervals.start[compiling], process.intervals.end[compiling]), shift),
         thread=facts.thread,
         machine=machine,
         stacks=facts.stacks,
@@ -243,13 +243,13 @@ def _boundaries(timeline: Timeline, facts: TraceFacts, alone: bool) -> Int64:
     end of the probe's pause that this lies in."""
     steps = timeline.steps
     pauses = [each for each in timeline.segments if each.kind is SegmentKind.PAUSE]
-    first = next((each.end for each in pauses if each.begin <= facts.begin < each.end), facts.begin)
-    begin, end = np.maximum(steps.begin, first), np.minimum(steps.end, facts.end)
-    whole = steps.profiled & (np.abs(end - begin - steps.duration) <= PART * steps.duration)
+    first = next((each.end for each in pauses if each.start <= facts.start < each.end), facts.start)
+    start, end = np.maximum(steps.start, first), np.minimum(steps.end, facts.end)
+    whole = steps.profiled & (np.abs(end - start - steps.duration) <= PART * steps.duration)
     if alone and whole.any() and steps.steady.any():
         usual = np.percentile(steps.duration[steps.steady], USUAL)
         whole &= steps.duration <= SPOILT * max(usual, steps.duration[whole].min())
-    return np.stack((begin[whole], end[whole]), axis=1)
+    return np.stack((start[whole], end[whole]), axis=1)
 
 
 def _phases(layout: Layout) -> dict[Phase, Intervals]:
@@ -270,15 +270,15 @@ def _phases(layout: Layout) -> dict[Phase, Intervals]:
 
 
 def _moved(held: Intervals, shift: int) -> Intervals:
-    return union(held.begin + shift, held.end + shift) if len(held) else EMPTY
+    return union(held.start + shift, held.end + shift) if len(held) else EMPTY
 
 
 def operator_time(recorded: RecordedBreakdown) -> Intervals:
     """When the training thread was inside operators in the steps profiled without stacks, on the journal's clock."""
     found = []
     for window in recorded.windows:
-        if not window.stacks and window.lane is not None:
-            inside = operator_events(window.trace) & (window.trace.events.lane == window.lane)
+        if not window.stacks and window.track is not None:
+            inside = operator_events(window.trace) & (window.trace.events.track == window.track)
             found.append(_moved(during(window.trace, inside), -window.shift))
     return join(*found)
 

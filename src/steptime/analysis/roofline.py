@@ -220,8 +220,8 @@ def _computed_again(steps: StepContext, members: _Members) -> dict[str, float]:
     events, rows = steps.trace.events, members.operator
     again = np.zeros(len(rows), np.bool_)
     place = np.maximum(rows, 0)
-    for lane, host in forward_again(steps):
-        again |= (rows >= 0) & (events.lane[place] == lane) & contains(host, events.begin[place])
+    for track, host in forward_again(steps):
+        again |= (rows >= 0) & (events.track[place] == track) & contains(host, events.start[place])
     flops = members.modelled.flops * members.share
     found: dict[str, float] = defaultdict(float)
     for at in np.flatnonzero(again & members.counted & (flops > 0)).tolist():
@@ -405,21 +405,21 @@ def _split_of_calls(steps: StepContext, members: _Members, bounds: Int8) -> Int6
     claims = claims_of(steps)
     earlier = (held for _, held in takewhile(lambda each: each[0] is not Category.COMPUTE, claims))
     compute = dict(claims).get(Category.COMPUTE, EMPTY)
-    lanes = unique(steps.trace.events.lane[members.rows])
-    pieces = [_pieces(steps.trace, members.rows, bounds, lane) for lane in lanes]
+    tracks = unique(steps.trace.events.track[members.rows])
+    pieces = [_pieces(steps.trace, members.rows, bounds, track) for track in tracks]
     sets = [join(*(each[number] for each in pieces)) for number in range(len(BOUNDS) - 1)]
     sets.append(union(steps.windows[:, 0], steps.windows[:, 1]))  # unmodelled: whatever is left
-    begin, end = steps.windows[:, 0], steps.windows[:, 1]
-    return claim(begin, end, [join(*earlier), *(intersect(compute, each) for each in sets)])[:, 1:-1]
+    start, end = steps.windows[:, 0], steps.windows[:, 1]
+    return claim(start, end, [join(*earlier), *(intersect(compute, each) for each in sets)])[:, 1:-1]
 
 
-def _pieces(trace: Trace, rows: Int32, bounds: Int8, lane: int) -> list[Intervals]:
+def _pieces(trace: Trace, rows: Int32, bounds: Int8, track: int) -> list[Intervals]:
     """On one thread, the time of the calls outside each other, by bound."""
-    mine = np.flatnonzero(trace.events.lane[rows] == lane)
-    made = call_tree(trace.events.begin[rows[mine]], trace.events.ends(rows[mine]))
+    mine = np.flatnonzero(trace.events.track[rows] == track)
+    made = call_tree(trace.events.start[rows[mine]], trace.events.ends(rows[mine]))
     found = exclusive_spans(made)
     bound = bounds[mine[made.rows]][found.owner]
-    return [union(found.begin[bound == number], found.end[bound == number]) for number in range(len(BOUNDS))]
+    return [union(found.start[bound == number], found.end[bound == number]) for number in range(len(BOUNDS))]
 
 
 def _kernels(steps: StepContext) -> _Members:
@@ -429,7 +429,7 @@ def _kernels(steps: StepContext) -> _Members:
     operator = links.operator[rows]
     items = np.fromiter(map(list_item, trace.symbols), np.int8, len(trace.symbols))[trace.events.name[rows]]
     modelled = complete(trace, links, operator, model(trace, operator, items))
-    inside = contains(union(windows[:, 0], windows[:, 1]), trace.events.begin[rows])
+    inside = contains(union(windows[:, 0], windows[:, 1]), trace.events.start[rows])
     return _Members(
         rows=rows,
         operator=operator,

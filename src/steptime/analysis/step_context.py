@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from steptime.analysis.device_activity import has_kernels
-from steptime.analysis.threads import autograd_lanes, training_lane
+from steptime.analysis.threads import autograd_tracks, training_track
 from steptime.analysis.timeline import Phase
 from steptime.analysis.trace_steps import reach
 from steptime.arrays import Int64
@@ -51,14 +51,14 @@ class StepContext(Referable):
         return link(self.trace, self.boundaries)
 
     @property
-    def lane(self) -> int | None:
+    def track(self) -> int | None:
         """The training thread's lane; None when nothing ran on a host."""
-        return training_lane(self.trace, self.thread)
+        return training_track(self.trace, self.thread)
 
     @property
-    def lanes(self) -> tuple[int, ...]:
+    def tracks(self) -> tuple[int, ...]:
         """The training thread's lane and those of autograd's engine; empty when nothing ran on a host."""
-        return () if self.lane is None else (self.lane, *autograd_lanes(self.trace, self.lane))
+        return () if self.track is None else (self.track, *autograd_tracks(self.trace, self.track))
 
     @property
     def input(self) -> Intervals:

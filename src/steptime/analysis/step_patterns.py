@@ -32,7 +32,7 @@ LEAST_GROWTH = 0.3
 """Of the step in the first part: less is the machine's, which becomes warm."""
 BACK = 0.05
 """Of the whole growth: a part may lie below the one before it by so much."""
-BESIDE = 0.5
+UNHIDDEN = 0.5
 """Of the growth of the phase, as a ratio: what the other phases grew by at most. A machine that becomes slower slows
 all of them."""
 
@@ -67,12 +67,12 @@ def find_change(steps: Steps) -> LastingChange | None:
 def _bit_by_bit(steps: Steps, steady: Int64, phase: Phase) -> LastingChange | None:
     """The growth of a phase from each fifth of the run to the next, None where it does not grow like that."""
     values, whole = steps.phases[steady, phase].astype(np.float64), steps.duration[steady].astype(np.float64)
-    levels, beside = _levels(values), _levels(whole - values)
+    levels, companions = _levels(values), _levels(whole - values)
     usual, *_, now = _levels(whole)
     growth = levels[-1] - levels[0]
     if growth < max(LEAST_GROWTH * usual, MOSTLY * (now - usual)) or np.diff(levels).min() < -BACK * growth:
         return None
-    if (beside[-1] - beside[0]) * levels[0] > BESIDE * growth * beside[0]:
+    if (companions[-1] - companions[0]) * levels[0] > UNHIDDEN * growth * companions[0]:
         return None
     first, *_, last = np.array_split(values, PARTS)
     longer = len(last) - np.searchsorted(np.sort(last), first, side="right")  # a long run's pairs would not fit memory

@@ -24,35 +24,35 @@ UPDATES = (Kind.OPTIMIZER_STEP, Kind.SCALER_STEP)
 
 @dataclass(frozen=True, slots=True)
 class Boundaries:
-    """Ends of the steps in time order, ns; a step begins where the one before it ends, the first at `begin`."""
+    """Ends of the steps in time order, ns; a step begins where the one before it ends, the first at `start`."""
 
     mode: Mode
-    begin: int
+    start: int
     ends: Int64
 
 
-def find_boundaries(lane: RecordTable, unwatched: RecordTable, stamps: Int64) -> Boundaries:
+def find_boundaries(records: RecordTable, unwatched: RecordTable, stamps: Int64) -> Boundaries:
     """The steps of a training thread. unwatched: windows without the always-on timers, or left out; stamps:
     boundaries that the probe counted itself in them."""
-    updates, backwards = lane.of(*UPDATES).outermost(), full_backwards(lane)
+    updates, backwards = records.of(*UPDATES).outermost(), full_backwards(records)
     if len(updates):
         mode, ends = Mode.OPTIMIZER, _cycle_ends(updates, _reaches(updates, backwards), unwatched)
     elif len(backwards):
         mode, ends = Mode.BACKWARD, backwards.end
     else:
-        mode, ends = Mode.FORWARD, _forward_ends(lane)
+        mode, ends = Mode.FORWARD, _forward_ends(records)
     ends = unique(ends if mode is Mode.FORWARD else np.concatenate((ends, stamps)))
     kinds = (Kind.LOADER_START, Kind.LOADER_NEXT, Kind.FORWARD, Kind.BACKWARD, *UPDATES)
-    signs = lane.of(
+    signs = records.of(
         *kinds
-    ).begin  # of training: the first is the first step's begin, where no boundary stands before it
-    begin = min(ends[0], *signs[:1]) if len(ends) else 0
-    return Boundaries(mode, int(begin), ends)
+    ).start  # of training: the first is the first step's begin, where no boundary stands before it
+    start = min(ends[0], *signs[:1]) if len(ends) else 0
+    return Boundaries(mode, int(start), ends)
 
 
-def full_backwards(lane: RecordTable) -> RecordTable:
+def full_backwards(records: RecordTable) -> RecordTable:
     """Outermost backwards; torch.autograd.grad counts only in a job that knows nothing else."""
-    backwards = lane.of(Kind.BACKWARD).outermost()
+    backwards = records.of(Kind.BACKWARD).outermost()
     full = backwards.where(~backwards.flagged(Flag.PARTIAL))
     return full if len(full) else backwards
 
@@ -61,7 +61,7 @@ def _reaches(updates: RecordTable, backwards: RecordTable) -> Int64:
     """Ends of the updates; an update inside a backward (fused by hooks) reaches to the end of that backward."""
     if not len(backwards):
         return updates.end
-    found = np.searchsorted(backwards.begin, updates.begin, side="right") - 1
+    found = np.searchsorted(backwards.start, updates.start, side="right") - 1
     around = backwards.end[np.maximum(found, 0)]
     return np.where((found >= 0) & (around >= updates.end), around, updates.end)
 
@@ -94,7 +94,7 @@ def _cycle_ends(updates: RecordTable, reaches: Int64, unwatched: RecordTable) ->
 
 
 def _cycles(updates: RecordTable, reaches: Int64, unwatched: RecordTable) -> list[_Cycle]:
-    turns = np.searchsorted(unwatched.begin, updates.begin).tolist()
+    turns = np.searchsorted(unwatched.start, updates.start).tolist()
     cycles: list[_Cycle] = []
     seen: dict[int, int] = {}
     turn = -1
@@ -121,12 +121,12 @@ def _handed_over(cycles: list[_Cycle]) -> list[_Cycle]:
     return found + cycles[1:][-1:]
 
 
-def _forward_ends(lane: RecordTable) -> Int64:
+def _forward_ends(records: RecordTable) -> Int64:
     """Inference: per batch of a loader where there is one, else whenever a root of this cycle is called again."""
-    forwards = lane.of(Kind.FORWARD).outermost()
-    fetched = lane.of(Kind.LOADER_NEXT)
+    forwards = records.of(Kind.FORWARD).outermost()
+    fetched = records.of(Kind.LOADER_NEXT)
     if 2 <= len(fetched) <= len(forwards):
-        before = np.searchsorted(forwards.begin, np.append(fetched.begin[1:], np.iinfo(np.int64).max)) - 1
+        before = np.searchsorted(forwards.start, np.append(fetched.start[1:], np.iinfo(np.int64).max)) - 1
         return np.asarray(forwards.end[before[before >= 0]])
     nothing = forwards.where(np.zeros(len(forwards), np.bool_))
     return _cycle_ends(forwards, forwards.end, nothing) if len(forwards) else forwards.end

@@ -16,31 +16,31 @@ from steptime.trace.vendors import COMPILING, LOADER, OPTIMIZER_STEP, STEP, is_e
 
 
 @once
-def training_lane(trace: Trace, thread: int | None = None) -> int | None:
+def training_track(trace: Trace, thread: int | None = None) -> int | None:
     """The lane that takes the steps. thread: the system's id, when the caller knows it (0 and None: it does not).
 
     Else the lane with the most annotations of steps, optimisers and loaders; else the one with the most operators
     outside autograd's engine. None when nothing ran on a host.
     """
     if thread:
-        known = [number for number, lane in enumerate(trace.lanes) if str(lane.thread) == str(thread)]
+        known = [number for number, track in enumerate(trace.tracks) if str(track.thread) == str(thread)]
         counts = _counts(trace, host_events(trace))
         if known and counts[known].any():
             return max(known, key=lambda number: int(counts[number]))
-    telling = re.compile("|".join(each.pattern for each in (STEP, OPTIMIZER_STEP, LOADER)))
+    informative = re.compile("|".join(each.pattern for each in (STEP, OPTIMIZER_STEP, LOADER)))
     host = host_events(trace)
     operators = trace.events.event_kind == EventKind.OPERATOR
-    for chosen in (host & matching(trace, telling.match), operators & ~matching(trace, is_engine), host):
+    for chosen in (host & matching(trace, informative.match), operators & ~matching(trace, is_engine), host):
         counts = _counts(trace, chosen)
         if counts.any():
             return int(counts.argmax())
     return None
 
 
-def autograd_lanes(trace: Trace, training: int) -> list[int]:
+def autograd_tracks(trace: Trace, training: int) -> list[int]:
     """The other lanes on which autograd's engine ran operators."""
     engine = (trace.events.event_kind == EventKind.OPERATOR) & matching(trace, is_engine)
-    return [lane for lane in unique(trace.events.lane[engine]).tolist() if lane != training]
+    return [track for track in unique(trace.events.track[engine]).tolist() if track != training]
 
 
 def during(
@@ -50,32 +50,32 @@ def during(
     it is asked for some of the events at once, and at last for all."""
     events, rows = trace.events, np.flatnonzero(chosen) if chosen.dtype == np.bool_ else chosen
     parts = (rows[first : first + PIECE] for first in range(0, len(rows), PIECE))
-    return closing(join(*[closing(union(events.begin[part], events.ends(part))) for part in parts]))
+    return closing(join(*[closing(union(events.start[part], events.ends(part))) for part in parts]))
 
 
-def input_time(trace: Trace, lane: int) -> Intervals:
+def input_time(trace: Trace, track: int) -> Intervals:
     """Inside the next() of a DataLoader, as annotated on a lane."""
-    return _annotated(trace, lane, matching(trace, LOADER.match))
+    return _annotated(trace, track, matching(trace, LOADER.match))
 
 
-def compile_time(trace: Trace, lane: int) -> Intervals:
+def compile_time(trace: Trace, track: int) -> Intervals:
     """Inside TorchDynamo and Inductor, as annotated on a lane."""
-    return _annotated(trace, lane, matching(trace, COMPILING.search))
+    return _annotated(trace, track, matching(trace, COMPILING.search))
 
 
 def recorded_time(trace: Trace) -> Intervals:
     """From the first event to the last: where the trace can say anything."""
     if not len(trace.events):
         return union([], [])
-    return union([trace.events.begin.min()], [trace.events.end.max()])
+    return union([trace.events.start.min()], [trace.events.end.max()])
 
 
-def _annotated(trace: Trace, lane: int, named: Bool) -> Intervals:
+def _annotated(trace: Trace, track: int, named: Bool) -> Intervals:
     events = trace.events
-    chosen = np.flatnonzero(named & (events.lane == lane))
+    chosen = np.flatnonzero(named & (events.track == track))
     chosen = chosen[np.isin(events.event_kind[chosen], (EventKind.ANNOTATION, EventKind.OPERATOR))]
     return during(trace, chosen)
 
 
 def _counts(trace: Trace, chosen: Bool) -> Int64:
-    return np.bincount(trace.events.lane[chosen], minlength=len(trace.lanes))
+    return np.bincount(trace.events.track[chosen], minlength=len(trace.tracks))

@@ -59,10 +59,10 @@ class SegmentKind(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A stretch of the training thread that is charged to no step. begin, end: monotonic ns."""
+    """A stretch of the training thread that is charged to no step. start, end: monotonic ns."""
 
     kind: SegmentKind
-    begin: int
+    start: int
     end: int
 
 
@@ -70,7 +70,7 @@ class Segment:
 class Steps:
     """All steps of a process; arrays of length n, read-only, in time order; times: monotonic ns.
 
-    begin, end: boundaries. duration: end - begin minus the segments inside. phases: (n, len(Phase)) ns, rows sum to
+    start, end: boundaries. duration: end - begin minus the segments inside. phases: (n, len(Phase)) ns, rows sum to
     duration.
     micro_batches: backwards (forwards when inferring) in the step. warm_up: left out at the start.
     disturbed: the probe slowed it (discovery, profiler, lines, a long pause) or an evaluation, a checkpoint or a
@@ -80,7 +80,7 @@ class Steps:
     steady: neither warm_up nor disturbed and watched: what statistics are made from.
     """
 
-    begin: Int64
+    start: Int64
     end: Int64
     duration: Int64
     phases: Int64
@@ -118,7 +118,7 @@ class Timeline:
     @property
     def whole(self) -> int:
         """Steps before the first gap."""
-        gap = next((each.begin for each in self.segments if each.kind is SegmentKind.THINNED), None)
+        gap = next((each.start for each in self.segments if each.kind is SegmentKind.THINNED), None)
         return len(self.steps.end) if gap is None else int(np.searchsorted(self.steps.end, gap, side="right"))
 
     def numbers(self, places: Int64) -> Int64:
@@ -136,15 +136,15 @@ class RecordTable:
     kind: npt.NDArray[np.uint8]
     flags: npt.NDArray[np.uint8]
     identity: Int64
-    begin: Int64
+    start: Int64
     end: Int64
 
     def __len__(self) -> int:
-        return len(self.begin)
+        return len(self.start)
 
     def where(self, mask: Bool | Int64) -> RecordTable:
         """The records of a mask, or by index."""
-        return RecordTable(self.kind[mask], self.flags[mask], self.identity[mask], self.begin[mask], self.end[mask])
+        return RecordTable(self.kind[mask], self.flags[mask], self.identity[mask], self.start[mask], self.end[mask])
 
     def of(self, *kinds: Kind) -> RecordTable:
         """The records of these kinds."""
@@ -160,35 +160,35 @@ class RecordTable:
         if not len(self):
             return self
         reach = np.maximum.accumulate(self.end)
-        return self.where(np.concatenate(([True], self.begin[1:] >= reach[:-1])))
+        return self.where(np.concatenate(([True], self.start[1:] >= reach[:-1])))
 
     def inside(self, others: RecordTable) -> Bool:
         """Which records lie wholly in one of the other table's outermost records."""
         outer = others.outermost()
         if not len(outer):
             return np.zeros(len(self), np.bool_)
-        found = np.searchsorted(outer.begin, self.begin, side="right") - 1
+        found = np.searchsorted(outer.start, self.start, side="right") - 1
         mask: Bool = (found >= 0) & (self.end <= outer.end[np.maximum(found, 0)])
         return mask
 
     @property
     def intervals(self) -> Intervals:
         """The instants that the records cover."""
-        return union(self.begin, self.end)
+        return union(self.start, self.end)
 
 
 def merge(*tables: RecordTable) -> RecordTable:
     """All records of several tables, sorted again."""
-    columns = ("kind", "flags", "identity", "begin", "end")
+    columns = ("kind", "flags", "identity", "start", "end")
     whole = RecordTable(*(np.concatenate([getattr(table, column) for table in tables]) for column in columns))
-    return whole.where(np.lexsort((-whole.end, whole.begin)))
+    return whole.where(np.lexsort((-whole.end, whole.start)))
 
 
-def lane_of(table: IntervalTable, mask: Bool | None = None) -> RecordTable:
+def records_of(table: IntervalTable, mask: Bool | None = None) -> RecordTable:
     """A table's records, or those of a mask."""
     chosen = slice(None) if mask is None else mask
     identity = table.identity[chosen].astype(np.int64)
-    return RecordTable(table.kind[chosen], table.flags[chosen], identity, table.begin[chosen], table.end[chosen])
+    return RecordTable(table.kind[chosen], table.flags[chosen], identity, table.start[chosen], table.end[chosen])
 
 
 def training_thread(table: IntervalTable) -> int:

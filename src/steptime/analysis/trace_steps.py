@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from steptime.analysis.device_activity import device_activities, held_whole, host_alone
-from steptime.analysis.threads import training_lane
+from steptime.analysis.threads import training_track
 from steptime.arrays import Bool, Int64, distinct, unique
 from steptime.trace.call_tree import nesting_order
 from steptime.trace.links import UNKNOWN, Roles, forest_of, host_events, host_forest, launches_of, roles_of
@@ -42,8 +42,8 @@ SAME_WORK = 0.02
 Rows: TypeAlias = npt.NDArray[Any]
 
 
-def repetitions(name: Int64, begin: Int64, span: int, *, marks: bool) -> Int64 | None:
-    """Positions of the events that the repetitions, and what follows the last one, begin with. name, begin: of events
+def repetitions(name: Int64, start: Int64, span: int, *, marks: bool) -> Int64 | None:
+    """Positions of the events that the repetitions, and what follows the last one, begin with. name, start: of events
     in order of time. span: ns of the whole trace.
 
     marks: the events are outermost ranges, of which one name that begins at an even pace will do; of several such names
@@ -51,18 +51,18 @@ def repetitions(name: Int64, begin: Int64, span: int, *, marks: bool) -> Int64 |
     for, with each name as its first, the rarest first: what happens once in a step is the best mark of it.
     """
     if not marks:
-        name, begin = name[:LONGEST], begin[:LONGEST]
+        name, start = name[:LONGEST], start[:LONGEST]
     first, number = distinct(name)
     numbers, counts = name[first], np.bincount(number)
     for at in np.lexsort((first if marks else numbers, counts)).tolist():
         places = np.flatnonzero(name == numbers[at]) if counts[at] > LEAST else NOWHERE
-        if _even(begin[places], span) and (marks or (_same(name, places) and _nothing_else(name, places))):
+        if _even(start[places], span) and (marks or (_same(name, places) and _nothing_else(name, places))):
             return places
     return None
 
 
-def _even(begins: Int64, span: int) -> bool:
-    periods = np.diff(begins)
+def _even(starts: Int64, span: int) -> bool:
+    periods = np.diff(starts)
     if len(periods) < LEAST:
         return False
     usual = float(np.median(periods))
@@ -113,7 +113,7 @@ def find_steps(trace: Trace) -> FoundSteps:
     for found in _ways(trace):
         if found is not None and len(found.boundaries):
             return found
-    windows = trace.windows or ((int(trace.events.begin.min()), int(trace.events.end.max())),)
+    windows = trace.windows or ((int(trace.events.start.min()), int(trace.events.end.max())),)
     whole = "each recording counts as one step" if trace.windows else "the whole trace counts as one step"
     return FoundSteps(np.array(windows, np.int64), f"{whole}, because nothing in it marks steps or repeats evenly")
 
@@ -145,13 +145,13 @@ def reach(trace: Trace, boundaries: Int64) -> Int64:
     activities = device_activities(trace)
     launched = activities.launch != UNKNOWN
     calls, done = activities.launch[launched], events.ends(activities.rows[launched])
-    step = np.searchsorted(boundaries[:, 0], events.begin[calls], side="right") - 1
+    step = np.searchsorted(boundaries[:, 0], events.start[calls], side="right") - 1
     inside = (step >= 0) & (events.ends(calls) <= boundaries[np.maximum(step, 0), 1])
     ends = boundaries[:, 1].copy()
     np.maximum.at(ends, step[inside], done[inside])
     ends = np.maximum.accumulate(ends)
-    begins = np.maximum(boundaries[:, 0], np.concatenate((boundaries[:1, 0], ends[:-1])))
-    return np.stack((begins, ends), axis=1)
+    starts = np.maximum(boundaries[:, 0], np.concatenate((boundaries[:1, 0], ends[:-1])))
+    return np.stack((starts, ends), axis=1)
 
 
 def _ways(trace: Trace) -> Iterator[FoundSteps | None]:
@@ -172,8 +172,8 @@ def _updates(trace: Trace) -> Int64:
     outer = np.append(True, np.diff(reached) > 0)[: len(reached)]
     ranges, names = ranges[outer], names[outer]
     ends: Int64 = reached[outer]
-    begins = np.sort(trace.events.begin[trace.events.event_kind == EventKind.OPERATOR])
-    turns = _turns(names, np.diff(np.searchsorted(begins, ends)))
+    starts = np.sort(trace.events.start[trace.events.event_kind == EventKind.OPERATOR])
+    turns = _turns(names, np.diff(np.searchsorted(starts, ends)))
     if turns < 2:
         return ends
     pauses = ranges[1:, 0] - ends[:-1]
@@ -200,9 +200,9 @@ def _turns(names: Int64, operators: Int64) -> int:
 def _repetitions(trace: Trace) -> Iterator[FoundSteps | None]:
     """By ranges, operators and kernels that come again at an even pace."""
     events, roles, launch = trace.events, roles_of(trace), launches_of(trace)
-    span = int(events.end.max() - events.begin.min())
+    span = int(events.end.max() - events.start.min())
     for kind, rows in _repeating(trace, roles):
-        places = repetitions(events.name[rows].astype(np.int64), events.begin[rows], span, marks=kind == "range")
+        places = repetitions(events.name[rows].astype(np.int64), events.start[rows], span, marks=kind == "range")
         if places is None:
             continue
         first = rows[places]
@@ -212,17 +212,17 @@ def _repetitions(trace: Trace) -> Iterator[FoundSteps | None]:
             name = name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 1]}…"
             how = f'by repetition at an even pace, each time from the {kind} "{name}" on'
             # Steps are as the host sees them, so by launches where the trace holds them.
-            yield FoundSteps(_between(trace, events.begin[first if (hosts == UNKNOWN).any() else hosts]), how)
+            yield FoundSteps(_between(trace, events.start[first if (hosts == UNKNOWN).any() else hosts]), how)
 
 
 def _repeating(trace: Trace, roles: Roles) -> Iterator[tuple[str, Rows]]:
     """Rows in order of time among which steps may show, and what they are."""
-    lane = training_lane(trace)
-    if lane is not None:
-        yield "range", _outermost(trace, lane, roles.annotation)
-        yield "operator", _outermost(trace, lane, roles.operator & ~roles.engine)
+    track = training_track(trace)
+    if track is not None:
+        yield "range", _outermost(trace, track, roles.annotation)
+        yield "operator", _outermost(trace, track, roles.operator & ~roles.engine)
     kernels = np.flatnonzero(trace.events.event_kind == EventKind.KERNEL)
-    yield "kernel", kernels[np.argsort(trace.events.begin[kernels], kind="stable")]
+    yield "kernel", kernels[np.argsort(trace.events.start[kernels], kind="stable")]
 
 
 def _one_by_one(trace: Trace, roles: Roles, rows: Rows) -> bool:
@@ -234,12 +234,12 @@ def _one_by_one(trace: Trace, roles: Roles, rows: Rows) -> bool:
     return len(unique(known)) == len(known) and len(unique(around)) == len(around)
 
 
-def _outermost(trace: Trace, lane: int, chosen: Bool) -> Rows:
+def _outermost(trace: Trace, track: int, chosen: Bool) -> Rows:
     """Rows of the chosen events of a lane that no other of them encloses, in time order."""
     events = trace.events
-    rows = np.flatnonzero(chosen & host_events(trace) & (events.lane == lane)).astype(np.int32)
+    rows = np.flatnonzero(chosen & host_events(trace) & (events.track == track)).astype(np.int32)
     rows = rows[forest_of(events, rows).parent[rows] == UNKNOWN]
-    outermost: Rows = rows[nesting_order(events.begin[rows], events.ends(rows))]
+    outermost: Rows = rows[nesting_order(events.start[rows], events.ends(rows))]
     return outermost
 
 
@@ -247,7 +247,7 @@ def _between(trace: Trace, times: Int64) -> Int64:
     """(n, 2): from one time to the next, but not across two recordings."""
     times = unique(times)
     pairs = np.stack((times[:-1], times[1:]), axis=1)
-    cuts = np.array([begin for begin, _ in trace.windows[1:]], np.int64)
+    cuts = np.array([start for start, _ in trace.windows[1:]], np.int64)
     together: Int64 = pairs[np.searchsorted(cuts, pairs[:, 0], "right") == np.searchsorted(cuts, pairs[:, 1], "right")]
     return together
 
@@ -256,17 +256,17 @@ def _ranges(trace: Trace, test: Callable[[str], object]) -> tuple[Int64, Int64]:
     """Named annotations of the host, of the training thread where it has some: (n, 2) ns and their names."""
     events = trace.events
     chosen: Bool = matching(trace, test) & events.are(EventKind.ANNOTATION, EventKind.OPERATOR)
-    lane = training_lane(trace)
-    if lane is not None and (chosen & (events.lane == lane)).any():
-        chosen &= events.lane == lane
+    track = training_track(trace)
+    if track is not None and (chosen & (events.track == track)).any():
+        chosen &= events.track == track
     rows = np.flatnonzero(chosen)
-    rows = rows[np.argsort(events.begin[rows], kind="stable")]
-    return np.stack((events.begin[rows], events.ends(rows)), axis=1), events.name[rows].astype(np.int64)
+    rows = rows[np.argsort(events.start[rows], kind="stable")]
+    return np.stack((events.start[rows], events.ends(rows)), axis=1), events.name[rows].astype(np.int64)
 
 
 def _apart(ranges: Int64) -> Int64:
     """Ranges that overlap (several profilers, rounding) begin where the one before ends; what is left empty goes."""
     ends = np.maximum.accumulate(ranges[:, 1])
-    begins = np.maximum(ranges[:, 0], np.concatenate((ranges[:1, 0], ends[:-1])))
-    kept = ends > begins
-    return np.stack((begins[kept], ends[kept]), axis=1)
+    starts = np.maximum(ranges[:, 0], np.concatenate((ranges[:1, 0], ends[:-1])))
+    kept = ends > starts
+    return np.stack((starts[kept], ends[kept]), axis=1)

@@ -37,16 +37,16 @@ def slowed_by_tracer(layout: Layout, usual: Int64) -> Estimate | None:
     return longer if longer.low > 0 else None
 
 
-def begins_with_tracer(layout: Layout, step: int) -> bool:
+def starts_with_tracer(layout: Layout, step: int) -> bool:
     """Whether what begins with a step may be the tracer's doing: it is one of the first steady ones behind it."""
     if layout.traced is None:
         return False
     steps = layout.timeline.steps
-    behind = np.flatnonzero(steps.steady & (steps.begin >= layout.traced))
+    behind = np.flatnonzero(steps.steady & (steps.start >= layout.traced))
     return bool(len(behind)) and bool(behind[0] <= step <= behind[:SOON][-1])
 
 
 def _before(layout: Layout, usual: Int64) -> Bool:
-    begin = layout.timeline.steps.begin[usual]
-    before: Bool = begin < (layout.traced if layout.traced is not None else begin.max(initial=0) + 1)
+    start = layout.timeline.steps.start[usual]
+    before: Bool = start < (layout.traced if layout.traced is not None else start.max(initial=0) + 1)
     return before

@@ -83,7 +83,7 @@ def copies_of(steps: StepContext) -> tuple[CopyTotal, ...]:
     for number, chosen in enumerate(groups):
         first, mine = chosen[0], rows[chosen]
         direction, memory = ("memset", "") if kind[first] == UNKNOWN else kinds[kind[first]]
-        step = step_at(windows, events.begin[mine])
+        step = step_at(windows, events.start[mine])
         sizes = events.bytes[mine].astype(np.int64)
         totals.append(
             CopyTotal(
@@ -91,7 +91,7 @@ def copies_of(steps: StepContext) -> tuple[CopyTotal, ...]:
                 memory=memory,
                 operator="" if asked[first] == UNKNOWN else trace.symbols[asked[first]],
                 calls=per_step(step, 1, len(steps)),
-                duration=time_inside(events.begin[mine], events.ends(mine), windows),
+                duration=time_inside(events.start[mine], events.ends(mine), windows),
                 exposed=exposed[:, number],
                 bytes=None if (sizes == ABSENT).any() else per_step(step, sizes, len(steps)),
                 source=source_of(trace, links, mine, events.duration[mine]),
@@ -126,12 +126,12 @@ def allocations_of(steps: StepContext) -> tuple[AllocationTotal, ...]:
     """The calls of the steps, those first that cost the device most."""
     trace, windows, events = steps.trace, steps.windows, steps.trace.events
     rows = np.flatnonzero((events.event_kind == EventKind.RUNTIME) & matching(trace, ALLOCATION.match))
-    step = step_at(windows, events.begin[rows])
+    step = step_at(windows, events.start[rows])
     if not len(rows):
         return ()
     gaps = gaps_of(steps)
     of = {category: gaps.category == category for category in (*CATEGORIES, Category.UNEXPLAINED)}
-    left = {category: union(gaps.begin[mine], gaps.end[mine]) for category, mine in of.items()}
+    left = {category: union(gaps.start[mine], gaps.end[mine]) for category, mine in of.items()}
     totals = []
     for chosen in grouped(events.name[rows]):
         mine = rows[chosen]
@@ -145,7 +145,7 @@ def allocations_of(steps: StepContext) -> tuple[AllocationTotal, ...]:
             AllocationTotal(
                 name=trace.symbols[events.name[mine[0]]],
                 calls=per_step(step[chosen], 1, len(steps)),
-                duration=time_inside(events.begin[mine], events.ends(mine), windows),
+                duration=time_inside(events.start[mine], events.ends(mine), windows),
                 idle=idle,
                 within=tuple(within),
                 source=source_of(trace, steps.links, mine, events.duration[mine]),
@@ -221,9 +221,9 @@ class Parameters:
 def collectives_of(steps: StepContext) -> tuple[CollectiveTotal, ...]:
     """The collectives of the steps, those first that took longest."""
     trace, windows, events = steps.trace, steps.windows, steps.trace.events
-    begin, end = windows[:1, 0].max(initial=0), windows[-1:, 1].max(initial=0)
+    start, end = windows[:1, 0].max(initial=0), windows[-1:, 1].max(initial=0)
     rows = np.flatnonzero(communication_kernels(trace))
-    rows = rows[(events.begin[rows] < end) & (events.ends(rows) > begin)]
+    rows = rows[(events.start[rows] < end) & (events.ends(rows) > start)]
     known = parameters_of(trace, steps.links, rows)
     keys = [(each.name, each.group, each.size) for each in known]
     numbers = {key: number for number, key in enumerate(sorted(set(keys)))}
@@ -234,7 +234,7 @@ def collectives_of(steps: StepContext) -> tuple[CollectiveTotal, ...]:
     totals = []
     for number, chosen in enumerate(groups):
         mine = rows[chosen]
-        step = step_at(windows, events.begin[mine])
+        step = step_at(windows, events.start[mine])
         sizes, first = [known[at].bytes for at in chosen.tolist()], known[chosen[0]]
         factor, lasted = bus_factor(first.name, first.size), int(events.duration[mine].sum())
         moved = None if None in sizes or factor is None or not lasted else factor * sum(map(int, filter(None, sizes)))
@@ -245,7 +245,7 @@ def collectives_of(steps: StepContext) -> tuple[CollectiveTotal, ...]:
             members=first.members,
             bus_bandwidth=moved / lasted * 1e9 if moved is not None else None,
             calls=per_step(step, 1, len(steps)),
-            duration=time_inside(events.begin[mine], events.ends(mine), windows),
+            duration=time_inside(events.start[mine], events.ends(mine), windows),
             exposed=exposed[:, number],
             bytes=None if None in sizes else per_step(step, np.array(sizes, np.int64), len(steps)),
         )

@@ -41,9 +41,9 @@ def function_uses(windows: Iterable[StepContext]) -> tuple[FunctionUse, ...]:
     spent: defaultdict[tuple[SourceLine | None, Phase], Int64] = defaultdict(lambda: np.zeros(2, np.int64))
     steps = 0
     for window in windows:
-        if window.stacks and len(window) and window.lane is not None:
+        if window.stacks and len(window) and window.track is not None:
             steps += len(window)
-            _add(window, window.lane, spent)
+            _add(window, window.track, spent)
     uses = (
         FunctionUse(source, phase.name.lower(), float(python) / steps, float(operators) / steps)
         for (source, phase), (python, operators) in spent.items()
@@ -51,32 +51,32 @@ def function_uses(windows: Iterable[StepContext]) -> tuple[FunctionUse, ...]:
     return tuple(sorted(uses, key=lambda use: -use.python - use.operators))
 
 
-def _add(window: StepContext, lane: int, spent: dict[tuple[SourceLine | None, Phase], Int64]) -> None:
+def _add(window: StepContext, track: int, spent: dict[tuple[SourceLine | None, Phase], Int64]) -> None:
     trace, links = window.trace, window.links
     calls = operator_events(trace) | (trace.events.event_kind == EventKind.PYTHON)  # an annotation outlasts the call
-    rows = np.flatnonzero(calls & (trace.events.lane == lane))  # that begins it
-    tree = call_tree(trace.events.begin[rows], trace.events.ends(rows))
+    rows = np.flatnonzero(calls & (trace.events.track == track))  # that begins it
+    tree = call_tree(trace.events.start[rows], trace.events.ends(rows))
     spans = exclusive_spans(tree)
-    owner, length = rows[tree.rows][spans.owner], spans.end - spans.begin
-    inside = step_at(window.boundaries, spans.begin) != UNKNOWN
+    owner, length = rows[tree.rows][spans.owner], spans.end - spans.start
+    inside = step_at(window.boundaries, spans.start) != UNKNOWN
     working = links.operator[owner] != UNKNOWN
-    python = measure(_outside_operators(window, lane), spans.begin, spans.end)
+    python = measure(_outside_operators(window, track), spans.start, spans.end)
     function = np.where(working, links.function[owner], _python_of(trace)[owner])
     name = np.where(function == UNKNOWN, UNKNOWN, trace.events.name[function].astype(np.int64))
-    phase = _phases(window, spans.begin)
+    phase = _phases(window, spans.start)
     for key in np.unique(np.stack((name, phase), axis=1)[inside], axis=0).tolist():
         chosen = inside & (name == key[0]) & (phase == key[1])
         source = source_line(trace.symbols[key[0]]) if key[0] != UNKNOWN else None
         spent[source, Phase(key[1])] += (python[chosen & ~working].sum(), length[chosen & working].sum())
 
 
-def _outside_operators(window: StepContext, lane: int) -> Intervals:
+def _outside_operators(window: StepContext, track: int) -> Intervals:
     """Stretches of the steps in no operator that are longer than dispatching takes."""
     trace = window.trace
-    busy = during(trace, operator_events(trace) & (trace.events.lane == lane))
+    busy = during(trace, operator_events(trace) & (trace.events.track == track))
     free = subtract(union(window.boundaries[:, 0], window.boundaries[:, 1]), busy)
-    long = free.end - free.begin > DISPATCH_GAP
-    return union(free.begin[long], free.end[long])
+    long = free.end - free.start > DISPATCH_GAP
+    return union(free.start[long], free.end[long])
 
 
 def _python_of(trace: Trace) -> Int64:
@@ -87,8 +87,8 @@ def _python_of(trace: Trace) -> Int64:
     return np.where((nearest != UNKNOWN) & users[nearest], nearest, UNKNOWN)
 
 
-def _phases(window: StepContext, begin: Int64) -> Int64:
-    found = np.full(len(begin), int(Phase.REST))
+def _phases(window: StepContext, start: Int64) -> Int64:
+    found = np.full(len(start), int(Phase.REST))
     for phase, ranges in window.phases.items():
-        found[contains(ranges, begin)] = phase
+        found[contains(ranges, start)] = phase
     return found

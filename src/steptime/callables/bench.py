@@ -21,7 +21,7 @@ import numpy as np
 
 from steptime.arrays import Float64
 from steptime.errors import NothingMeasuredError
-from steptime.launcher.launch import QUIET
+from steptime.launcher.launch import QUIET_LOGS
 from steptime.machine.machine import DISTURBING_CPUS, Machine
 from steptime.machine.peaks import OtherLoad, known, remembered
 from steptime.quantities import Estimate, format_share, median_of
@@ -59,7 +59,7 @@ NOT_TO_BE_TAKEN = (Standing.SUSPICIOUS, Standing.OTHER_RESULT, Standing.FAILED)
 
 
 @dataclass(frozen=True, slots=True)
-class Wishes:
+class BenchOptions:
     """What is asked for. callables, inputs: "file.py:name" or "module:name" (inputs "" for none). shapes: of each
     setting, a shape for each argument. seconds: for one callable of one setting, all processes together."""
 
@@ -192,9 +192,9 @@ class BenchSetting:
 class Bench:
     """Callables beside each other. processes: fresh ones that were timed. machine: the device that ran them with its
     peaks, None where they are not known or other load disturbed them. other_cpus: that other programs kept busy
-    meanwhile, on average. wishes: what was asked for."""
+    meanwhile, on average. options: what was asked for."""
 
-    wishes: Wishes
+    options: BenchOptions
     torch: str
     device: str
     device_name: str
@@ -215,15 +215,15 @@ class Bench:
         return self.other_cpus > DISTURBING_CPUS
 
 
-def bench(wishes: Wishes, executable: str, machines: Sequence[Machine], tell: Callable[[str], None]) -> Bench:
+def bench(options: BenchOptions, executable: str, machines: Sequence[Machine], notify: Callable[[str], None]) -> Bench:
     """Times them in fresh processes of the user's interpreter. machines: the devices of this machine, of which one will
     run them. Raises NothingMeasuredError."""
     load = OtherLoad()
     answers = []
-    for number in range(1, wishes.processes + 1):
-        tell(f"timing, process {number} of {wishes.processes}")
-        answers.append(_checked(answer_of(SCRIPT, wishes.request(), executable, _Answer)))
-    return assembled(wishes, answers, that_ran(answers[0], machines), load.since()[0])
+    for number in range(1, options.processes + 1):
+        notify(f"timing, process {number} of {options.processes}")
+        answers.append(_checked(answer_of(SCRIPT, options.request(), executable, _Answer)))
+    return assembled(options, answers, that_ran(answers[0], machines), load.since()[0])
 
 
 def that_ran(answer: _Answer, machines: Sequence[Machine]) -> Machine | None:
@@ -234,15 +234,15 @@ def that_ran(answer: _Answer, machines: Sequence[Machine]) -> Machine | None:
     return next((each for each in own if not each.disturbed), None)
 
 
-def bench_here(callables: dict[str, Any], inputs: Any, wishes: Wishes) -> Bench:
+def bench_here(callables: dict[str, Any], inputs: Any, options: BenchOptions) -> Bench:
     """The same in this process, of callables that are at hand. Raises ImportError without torch."""
     from steptime.machine import bench_script  # imports torch
 
     load = OtherLoad()
-    request = {**wishes.request(), "host_memory": False}  # torch's profiler would print into the user's output
+    request = {**options.request(), "host_memory": False}  # torch's profiler would print into the user's output
     answer = msgspec.convert(bench_script.measure(callables, inputs, request), _Answer)
     here = remembered(answer.device, answer.torch, name=answer.name)
-    return assembled(wishes, [answer], that_ran(answer, () if here is None else (here,)), load.since()[0])
+    return assembled(options, [answer], that_ran(answer, () if here is None else (here,)), load.since()[0])
 
 
 def answer_of(script: Path, request: Mapping[str, Any], executable: str, kind: type[Answer]) -> Answer:
@@ -252,7 +252,7 @@ def answer_of(script: Path, request: Mapping[str, Any], executable: str, kind: t
         words = json.dumps({**request, "answer": str(path)})
         run = subprocess.run(
             [executable, str(script), words],
-            env={**os.environ, **QUIET},
+            env={**os.environ, **QUIET_LOGS},
             stdout=2,
             stdin=subprocess.DEVNULL,
             check=False,
@@ -272,42 +272,46 @@ def _checked(answer: _Answer) -> _Answer:
     return answer
 
 
-def assembled(wishes: Wishes, answers: Sequence[_Answer], machine: Machine | None, other_cpus: float) -> Bench:
+def assembled(options: BenchOptions, answers: Sequence[_Answer], machine: Machine | None, other_cpus: float) -> Bench:
     """One Bench of the answers of all processes."""
     first = answers[0]
     settings = tuple(
-        _setting([answer.settings[place] for answer in answers], machine, wishes)
+        _setting([answer.settings[place] for answer in answers], machine, options)
         for place in range(min(len(answer.settings) for answer in answers))
     )
     return Bench(
-        wishes, first.torch, first.device, first.name, first.threads, len(answers), other_cpus, settings, machine
+        options, first.torch, first.device, first.name, first.threads, len(answers), other_cpus, settings, machine
     )
 
 
-def _setting(found: Sequence[_Setting], machine: Machine | None, wishes: Wishes) -> BenchSetting:
+def _setting(found: Sequence[_Setting], machine: Machine | None, options: BenchOptions) -> BenchSetting:
     first = found[0]
     failed = next((each.failed for each in found if each.failed), "")
     if failed:
         return BenchSetting(first.inputs, first.dtype, (), failed, first.format)
     timed = list(zip(*(each.candidates for each in found), strict=True))
-    names = short_names(wishes.callables)
-    contenders = tuple(_contender(each, timed[0], machine, wishes, names) for each in timed)
+    names = short_names(options.callables)
+    contenders = tuple(_contender(each, timed[0], machine, options, names) for each in timed)
     printed = sum(each.printed for each in found)
     return BenchSetting(first.inputs, first.dtype, contenders, "", first.format, printed)
 
 
 def _contender(
-    own: Sequence[_Timed], base: Sequence[_Timed], machine: Machine | None, wishes: Wishes, names: Mapping[str, str]
+    own: Sequence[_Timed],
+    base: Sequence[_Timed],
+    machine: Machine | None,
+    options: BenchOptions,
+    names: Mapping[str, str],
 ) -> Contender:
     one = own[0]
-    name = f"{names[one.place]}, {one.mode}" if len(wishes.modes) > 1 else names[one.place]
+    name = f"{names[one.place]}, {one.mode}" if len(options.modes) > 1 else names[one.place]
     failed = next((each.failed for each in own if each.failed), "")
     if failed:
         return Contender(name, one.mode, Standing.FAILED, failed)
     time = over_processes([np.array(each.blocks) for each in own])
     ratios = [_ratio(each, first) for each, first in zip(own, base, strict=True)]
-    beside = own is not base and all(map(len, ratios)) and not any(each.failed for each in base)
-    speed = over_processes(ratios, "1") if beside else None
+    companions = own is not base and all(map(len, ratios)) and not any(each.failed for each in base)
+    speed = over_processes(ratios, "1") if companions else None
     standing, sentence = _standing(own, base, speed, time, machine)
     saved = median_of(np.array(base[0].blocks)).value - time.value if base[0].blocks else 0.0
     extra = one.first_ns - base[0].first_ns

@@ -33,7 +33,7 @@ MOST_WORKERS = 16
 
 
 @dataclass(frozen=True, slots=True)
-class LoaderWishes:
+class LoaderBenchOptions:
     """What is asked for. loader: "file.py:name" or "module:name", or a job's command in words. step: ns that the
     training is away between two batches. workers: counts to try, empty for 0 to twice the usable CPUs. The others are
     tried with the best count: batch_sizes, prefetch (factors), contexts (how workers are started), sharing
@@ -154,12 +154,12 @@ Ask = Callable[[Mapping[str, Any]], _LoaderAnswer]
 @dataclass(frozen=True, slots=True)
 class LoaderJob:
     """A training job whose loader is meant. executable: its interpreter; words: what stands behind that, "train.py" or
-    "-m", "package", then arguments. stand: where it is run. dataset: the class of the loader's dataset, "" for the
+    "-m", "package", then arguments. workspace: where it is run. dataset: the class of the loader's dataset, "" for the
     first loader that is asked. seconds: after which a process is taken to hang."""
 
     executable: str
     words: tuple[str, ...]
-    stand: Workspace
+    workspace: Workspace
     dataset: str = ""
     seconds: float = 600.0
 
@@ -196,7 +196,7 @@ class LoaderBench:
     that other programs kept busy meanwhile. transfers: of a batch to the device, empty without one;
     no_transfer: why they were not timed."""
 
-    wishes: LoaderWishes
+    options: LoaderBenchOptions
     torch: str
     dataset: str
     usable_cpus: int
@@ -218,21 +218,21 @@ class LoaderBench:
         return self.other_cpus > DISTURBING_CPUS
 
 
-def bench_loader(wishes: LoaderWishes, ask: Ask, tell: Callable[[str], None]) -> LoaderBench:
+def bench_loader(options: LoaderBenchOptions, ask: Ask, notify: Callable[[str], None]) -> LoaderBench:
     """Times it in fresh processes of the user's interpreter. Raises NothingMeasuredError."""
     load = OtherLoad()
-    tell("timing items and collating" + ", and other formats" * wishes.formats)
-    about = _answer(wishes, ask, [], parts=True)
-    counts = wishes.workers or usual_counts(about.usable_cpus)
-    settings = _timed(wishes, ask, [{"workers": each} for each in sorted({*counts, about.workers})], tell)
+    notify("timing items and collating" + ", and other formats" * options.formats)
+    about = _answer(options, ask, [], parts=True)
+    counts = options.workers or usual_counts(about.usable_cpus)
+    settings = _timed(options, ask, [{"workers": each} for each in sorted({*counts, about.workers})], notify)
     own = next(each for each in settings if each.workers == about.workers)
     best = best_of(settings)
     if best is None:
         raise NothingMeasuredError("bench-failed", f"The loader gives no batch: {settings[0].failed}.")
     fewest = min((each.workers for each in settings if each.workers), default=1)
-    variants = _timed(wishes, ask, wishes.variants(best.workers, fewest), tell)
+    variants = _timed(options, ask, options.variants(best.workers, fewest), notify)
     return LoaderBench(
-        wishes, about.torch, about.dataset, about.usable_cpus, about.iterable, about.unbatched, about.parts, own, best,
+        options, about.torch, about.dataset, about.usable_cpus, about.iterable, about.unbatched, about.parts, own, best,
         settings, variants, about.formats, load.since()[0],
         about.transfers, about.no_transfer,
     )  # fmt: skip
@@ -254,20 +254,20 @@ def best_of(settings: Sequence[LoaderSetting]) -> LoaderSetting | None:
 
 
 def _timed(
-    wishes: LoaderWishes, ask: Ask, settings: list[dict[str, Any]], tell: Callable[[str], None]
+    options: LoaderBenchOptions, ask: Ask, settings: list[dict[str, Any]], notify: Callable[[str], None]
 ) -> tuple[LoaderSetting, ...]:
     if not settings:
         return ()
     answers = []
     for number in range(PROCESSES):
-        tell(f"timing {len(settings)} settings, process {number + 1} of {PROCESSES}")
+        notify(f"timing {len(settings)} settings, process {number + 1} of {PROCESSES}")
         order = settings[::-1] if number % 2 else settings
-        found = _answer(wishes, ask, order, parts=False).settings
+        found = _answer(options, ask, order, parts=False).settings
         answers.append(found[::-1] if number % 2 else found)
-    return tuple(_setting(each, wishes) for each in zip(*answers, strict=True))
+    return tuple(_setting(each, options) for each in zip(*answers, strict=True))
 
 
-def _setting(timed: Sequence[_TimedSetting], wishes: LoaderWishes) -> LoaderSetting:
+def _setting(timed: Sequence[_TimedSetting], options: LoaderBenchOptions) -> LoaderSetting:
     one = timed[0]
     parts = [
         f"num_workers={one.workers}",
@@ -283,7 +283,7 @@ def _setting(timed: Sequence[_TimedSetting], wishes: LoaderWishes) -> LoaderSett
     if failed:
         return LoaderSetting(name, workers, failed=failed)
     wait = over_processes([np.array(each.waits) for each in timed])
-    step = wishes.step
+    step = options.step
     batch = replace(wait, value=wait.value + step, low=wait.low + step, high=wait.high + step)
     ready = [each.received_ns for each in timed if each.received_ns is not None]
     return LoaderSetting(
@@ -307,12 +307,12 @@ def of_job(job: LoaderJob) -> Ask:
             answer = Path(folder) / "run" / "answer.json"
             words = json.dumps({**request, "job": job.words, "dataset": job.dataset, "answer": str(answer)})
             own = Path(folder) / "workspace"
-            stand = replace(job.stand, command=(job.executable, str(SCRIPT), words), folder=own)
+            workspace = replace(job.workspace, command=(job.executable, str(SCRIPT), words), folder=own)
             try:
-                with contained(stand, "loader", answer.parent, deadline=job.seconds) as (command, place):
+                with contained(workspace, "loader", answer.parent, deadline=job.seconds) as (command, place):
                     outcome = run_plain(command, answer.parent, (), place, lambda: False)
             finally:
-                leave(stand)
+                leave(workspace)
             problem = next(iter(outcome.problems), "") or last_lines(answer.parent / ERRORS).rpartition(" | ")[2]
             try:
                 return msgspec.json.decode(answer.read_bytes(), type=_LoaderAnswer)
@@ -322,11 +322,11 @@ def of_job(job: LoaderJob) -> Ask:
     return ask
 
 
-def _answer(wishes: LoaderWishes, ask: Ask, settings: list[dict[str, Any]], *, parts: bool) -> _LoaderAnswer:
+def _answer(options: LoaderBenchOptions, ask: Ask, settings: list[dict[str, Any]], *, parts: bool) -> _LoaderAnswer:
     answer = ask({
-        "loader": wishes.loader, "settings": settings, "seconds": wishes.seconds, "step": wishes.step, "parts": parts,
-        "cold": wishes.cold, "formats": parts and wishes.formats,
+        "loader": options.loader, "settings": settings, "seconds": options.seconds, "step": options.step, "parts": parts,
+        "cold": options.cold, "formats": parts and options.formats,
     })  # fmt: skip
     if answer.failed:
-        raise NothingMeasuredError("bench-failed", f"{wishes.loader} cannot be timed: {answer.failed}.")
+        raise NothingMeasuredError("bench-failed", f"{options.loader} cannot be timed: {answer.failed}.")
     return answer

@@ -23,7 +23,7 @@ MUCH_SHORTER = 1.25
 
 def headline(bench: LoaderBench) -> str:
     """Which number of workers to set, and what that brings."""
-    own, best, per = bench.own, bench.best, "A step" if bench.wishes.step else "A batch"
+    own, best, per = bench.own, bench.best, "A step" if bench.options.step else "A batch"
     if best.batch is None:
         return "Nothing was timed."
     if own.batch is None:
@@ -45,8 +45,10 @@ def headline(bench: LoaderBench) -> str:
 def _takes(bench: LoaderBench, setting: LoaderSetting) -> str:
     assert setting.batch is not None
     assert setting.wait is not None
-    if bench.wishes.step:
-        return f"a step of {format_duration(bench.wishes.step)} waits {format_duration(setting.wait.value)} for a batch"
+    if bench.options.step:
+        return (
+            f"a step of {format_duration(bench.options.step)} waits {format_duration(setting.wait.value)} for a batch"
+        )
     return f"a batch takes {format_duration(setting.batch.value)}"
 
 
@@ -77,7 +79,7 @@ def notes(bench: LoaderBench) -> Iterator[str]:
                 f"({format_bytes(round(parts.fetched))} from the disk, no CPU works in "
                 f"{format_share(1 - parts.cold_busy)} of that), from memory {format_duration(parts.again_ns)}."
             )
-        elif bench.wishes.cold:
+        elif bench.options.cold:
             yield "No file was read from a disk for its items, or the system keeps files in memory: nothing is cold."
         elif parts.again_ns is not None and parts.again_ns < WORTH_A_WORD * parts.item_ns:
             yield (
@@ -102,7 +104,7 @@ def notes(bench: LoaderBench) -> Iterator[str]:
 def _of_memory(bench: LoaderBench) -> Iterator[str]:
     """What keeping items takes, and what stored samples are."""
     length, best = bench.parts.length if bench.parts is not None else None, bench.best
-    if bench.wishes.kept and length and best.samples and best.bytes:
+    if bench.options.kept and length and best.samples and best.bytes:
         size = format_bytes(round(length * best.bytes / best.samples))
         yield f"To keep all {length:,} items in memory takes {size}, once in each worker that reads them."
     if bench.formats:
@@ -133,10 +135,10 @@ def _table(identity: str, title: str, settings: tuple[LoaderSetting, ...], bench
     return table_of(
         identity, title, "", [each for each in settings if each.batch is not None],
         word("setting", "setting", lambda each: each.name, kind="code"),
-        duration("step" if bench.wishes.step else "batch", "batch_ns",
+        duration("step" if bench.options.step else "batch", "batch_ns",
                  lambda each: each.batch.value if each.batch else None, barred=True),
         word("interval", "interval", lambda each: interval_text(each.batch) if each.batch else ""),
-        duration("waits", "wait_ns", lambda each: each.wait.value if each.wait and bench.wishes.step else None),
+        duration("waits", "wait_ns", lambda each: each.wait.value if each.wait and bench.options.step else None),
         number("samples/s", "samples_per_second", lambda each: each.rate if each.samples else None,
                lambda value: f"{value:,.4g}" if value < 1000 else f"{value:,.0f}"),
         number("speed", "speed", lambda each: own.value / each.batch.value if own and each.batch else None,
@@ -201,7 +203,7 @@ def _head(bench: LoaderBench) -> str:
 def sheet_of(bench: LoaderBench) -> Sheet:
     """What is told of a loader's bench, in any format."""
     return Sheet(
-        f"Bench of {bench.wishes.loader}", _head(bench), headline(bench), badge(bench), tables(bench),
+        f"Bench of {bench.options.loader}", _head(bench), headline(bench), badge(bench), tables(bench),
         tuple(notes(bench)), (chart(bench),), {"bench": bench},
     )  # fmt: skip
 

@@ -37,7 +37,7 @@ TITLES = {
 
 
 @dataclass(frozen=True, slots=True)
-class SweepWishes:
+class SweepOptions:
     """What is measured. seconds: for each point. compile: whether pointwise work is compiled, too. values: of the
     tensor that pointwise work goes through; repeats: of that work; orders: of square matrices; sizes: of copies,
     bytes."""
@@ -127,15 +127,15 @@ class Sweep:
         return tuple(each for each in self.points if each.kind == kind)
 
 
-def sweep(wishes: SweepWishes, executable: str, machine: Machine | None, tell: Callable[[str], None]) -> Sweep:
+def sweep(options: SweepOptions, executable: str, machine: Machine | None, notify: Callable[[str], None]) -> Sweep:
     """Measures in a fresh process of the user's interpreter. Raises NothingMeasuredError."""
     load = OtherLoad()
-    tell(f"work of rising size on {machine.name if machine is not None else wishes.device} (a minute or two)")
-    request: dict[str, Any] = {name: getattr(wishes, name) for name in SweepWishes.__slots__}
+    notify(f"work of rising size on {machine.name if machine is not None else options.device} (a minute or two)")
+    request: dict[str, Any] = {name: getattr(options, name) for name in SweepOptions.__slots__}
     found = answer_of(SCRIPT, request, executable, _SweepAnswer)
     name = found.name or (machine.name if machine is not None else "")
     return Sweep(
-        wishes.device, name, found.threads, found.torch, found.points, found.left_out, load.since()[0], machine
+        options.device, name, found.threads, found.torch, found.points, found.left_out, load.since()[0], machine
     )
 
 
@@ -197,11 +197,11 @@ def knees(sweep: Sweep) -> Iterator[str]:
         top, half = max(each.rate for each in products), half_of_the_peak(sweep)
         yield f"Arithmetic: {_rate(top, 'FLOP/s')} in matrix products, half of it from order {half.amount} on."
     if fused and copies:
-        ceiling = max(each.rate for each in fused)
-        reached = next(each for each in fused if each.rate >= HALF * ceiling)
+        limit = max(each.rate for each in fused)
+        reached = next(each for each in fused if each.rate >= HALF * limit)
         yield (
             f"Compiled pointwise work is bound by memory up to {reached.intensity:.3g} FLOP/B ({reached.amount} "
-            f"operators in one pass); beyond, by arithmetic: {_rate(ceiling, 'FLOP/s')}."
+            f"operators in one pass); beyond, by arithmetic: {_rate(limit, 'FLOP/s')}."
         )
     if sweep.left_out:
         yield f"Nothing was compiled: {sweep.left_out}."
@@ -279,10 +279,10 @@ def _head(sweep: Sweep) -> str:
 
 def sheet_of(sweep: Sweep) -> Sheet:
     """What is told of a sweep, in any format."""
-    said = tuple(knees(sweep))
+    message = tuple(knees(sweep))
     return Sheet(
-        f"Ceilings of {sweep.name or sweep.device}", _head(sweep), headline(sweep), badge(sweep), tables(sweep), said,
-        (chart(sweep), *by_size(sweep)), {"knees": said, "sweep": sweep}, notes_first=True,
+        f"Ceilings of {sweep.name or sweep.device}", _head(sweep), headline(sweep), badge(sweep), tables(sweep), message,
+        (chart(sweep), *by_size(sweep)), {"knees": message, "sweep": sweep}, notes_first=True,
     )  # fmt: skip
 
 
@@ -305,8 +305,8 @@ def chart(sweep: Sweep) -> CurveChart | None:
         for tone, kind in enumerate(kinds)
     )
     if roof:
-        ceiling = [(across.place(x), Estimate(rate, rate, rate, 1, "1")) for x, rate in roof]
-        curves += (curve_of("the roofline: memory, then arithmetic", len(kinds), ceiling, up),)
+        limit = [(across.place(x), Estimate(rate, rate, rate, 1, "1")) for x, rate in roof]
+        curves += (curve_of("the roofline: memory, then arithmetic", len(kinds), limit, up),)
     return CurveChart(
         curves,
         across.every_tick(lambda value: f"{value:g}"),

@@ -23,7 +23,7 @@ LAUNCH_BOUND = 0.9
 
 def sheet_of(bench: Bench) -> Sheet:
     """What is told of a bench, in any format."""
-    title = f"Bench of {', '.join(bench.wishes.callables)}"
+    title = f"Bench of {', '.join(bench.options.callables)}"
     return Sheet(
         title, _head(bench), headline(bench), badge(bench), tables(bench), tuple(notes(bench)), (chart(bench),),
         {"bench": bench},
@@ -35,7 +35,10 @@ RENDERERS = renderers_of(sheet_of)
 
 def _head(bench: Bench) -> str:
     where = bench.device_name or (f"cpu, {format_count(bench.threads, 'thread')}" if bench.device == "cpu" else "")
-    how = ["forward and backward" if bench.wishes.backward else "", f"{'cold' if bench.wishes.cold else 'warm'} caches"]
+    how = [
+        "forward and backward" if bench.options.backward else "",
+        f"{'cold' if bench.options.cold else 'warm'} caches",
+    ]
     return one_line(" · ".join(filter(None, ("steptime bench", f"torch {bench.torch}", where or bench.device, *how))))
 
 
@@ -47,11 +50,11 @@ def headline(bench: Bench) -> str:
     if not bench.contenders:
         return f"Nothing was timed: {bench.settings[0].failed}."
     bad = {each.name: each.standing.value for each in bench.contenders if each.standing in NOT_TO_BE_TAKEN}
-    told = _one_setting(bench.settings[0]) if len(bench.settings) == 1 else _several(bench)
+    reported = _one_setting(bench.settings[0]) if len(bench.settings) == 1 else _several(bench)
     if not bad:
-        return told
+        return reported
     named = ", ".join(f"{name} ({why})" for name, why in bad.items())
-    return f"{told} Not to be taken: {named}."
+    return f"{reported} Not to be taken: {named}."
 
 
 def _one_setting(setting: BenchSetting) -> str:
@@ -61,10 +64,10 @@ def _one_setting(setting: BenchSetting) -> str:
     if best is None or best.speed is None:
         alone = "; nothing can be compared with it" if rest else ""
         return f"{first.name} takes {_time(first)}{alone}."
-    return f"{_beside(best, best.speed, first.name)}: {_time(best)} against {_time(first)}."
+    return f"{_alongside(best, best.speed, first.name)}: {_time(best)} against {_time(first)}."
 
 
-def _beside(one: Contender, speed: Estimate, first: str) -> str:
+def _alongside(one: Contender, speed: Estimate, first: str) -> str:
     if one.standing is Standing.ALIKE:
         return f"No difference: {one.name} is {reach_text(speed)} times as fast as {first}"
     times = f"{ratio_text(speed)} times as fast as {first} ({reach_text(speed)} times)"
@@ -103,7 +106,7 @@ def _several(bench: Bench) -> str:
     """Of several settings: how often each is the fastest, and its reach."""
     count = len(bench.settings)
     names = [each.name for each in bench.settings[0].contenders][1:]
-    told = []
+    reported = []
     for place, name in enumerate(names, 1):
         own = [setting.contenders[place] for setting in bench.settings if setting.contenders]
         known = [each.speed.value for each in own if each.speed is not None]
@@ -114,13 +117,13 @@ def _several(bench: Bench) -> str:
         )
         if known and not any(each.standing in NOT_TO_BE_TAKEN for each in own):
             whole = Estimate(known[0], min(known), max(known), 2, "1")
-            told.append(f"{name} is {reach_text(whole)} times as fast ({won} inputs)")
+            reported.append(f"{name} is {reach_text(whole)} times as fast ({won} inputs)")
     first = bench.settings[0].contenders[0].name
     if not names:
         times = [each.contenders[0].time for each in bench.settings if each.contenders]
         low, high = (pick(each.value for each in times if each) for pick in (min, max))
         return f"{first} takes {format_duration(low)} to {format_duration(high)} on {count} inputs."
-    return f"Beside {first}: {'; '.join(told)}." if told else f"Nothing can be compared with {first}."
+    return f"Beside {first}: {'; '.join(reported)}." if reported else f"Nothing can be compared with {first}."
 
 
 def _time(contender: Contender) -> str:
@@ -156,8 +159,8 @@ def _table(bench: Bench, setting: BenchSetting, place: int) -> Table:
         Column("speed", "speed", _speed),
         word("standing", "standing", lambda each: each.standing.value),
         number("error", "error", lambda each: each.error, lambda value: f"{value:.1g}"),
-        number("FLOP/s", "FLOP/s", lambda each: each.rate, _beside_peaks(bench, setting)),
-        number("B/s at least", "B/s", lambda each: each.bandwidth, _beside_copy(bench)),
+        number("FLOP/s", "FLOP/s", lambda each: each.rate, _against_peaks(bench, setting)),
+        number("B/s at least", "B/s", lambda each: each.bandwidth, _against_copy(bench)),
         size("memory", "peak_bytes", lambda each: each.peak_bytes),
     )  # fmt: skip
 
@@ -175,7 +178,7 @@ def _speed(each: Contender) -> Cell:
     return Cell(f"{ratio_text(each.speed)}x ({reach_text(each.speed)})", each.speed.value)
 
 
-def _beside_peaks(bench: Bench, setting: BenchSetting) -> Callable[[float], str]:
+def _against_peaks(bench: Bench, setting: BenchSetting) -> Callable[[float], str]:
     """Writes FLOP/s with their share of the peak in the inputs' format; of TF32's where they are beyond float32's, as
     convolutions are by themselves."""
     names = (setting.format, "tf32") if setting.format == "float32" else (setting.format,)
@@ -190,7 +193,7 @@ def _beside_peaks(bench: Bench, setting: BenchSetting) -> Callable[[float], str]
     return words
 
 
-def _beside_copy(bench: Bench) -> Callable[[float], str]:
+def _against_copy(bench: Bench) -> Callable[[float], str]:
     """Writes B/s with their share of what a large copy moves; what a cache holds is quicker."""
     copy = bench.machine.copy.value if bench.machine is not None and bench.machine.copy is not None else None
 
@@ -212,8 +215,8 @@ def notes(bench: Bench) -> Iterator[str]:
     for setting in bench.settings:
         if setting.failed:
             yield one_line(f"Left out: {setting.inputs or setting.dtype or 'a setting'}: {setting.failed}.")
-    told = (f"{each.name} ({each.standing.value}): {each.sentence}." for each in bench.contenders if each.sentence)
-    yield from map(one_line, dict.fromkeys(told))
+    reported = (f"{each.name} ({each.standing.value}): {each.sentence}." for each in bench.contenders if each.sentence)
+    yield from map(one_line, dict.fromkeys(reported))
     yield from _first_calls(each for setting in bench.settings[:1] for each in setting.contenders)
     yield from _of_calls(bench)
 

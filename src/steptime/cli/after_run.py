@@ -116,13 +116,13 @@ MOST_EVENTS = 12
 
 def compiled_text(report: Report) -> Iterator[str]:
     """What torch.compile did, an event a line, those that came most often first."""
-    told = [each.case.compiler for each in report.processes if each.case.compiler is not None]
-    if not told:
+    reported = [each.case.compiler for each in report.processes if each.case.compiler is not None]
+    if not reported:
         return
     kinds = {
-        "graph break": told[0].breaks,
-        "compiled again, as a guard failed": told[0].recompilations,
-        "compiled too often, uncompiled since": told[0].limits,
+        "graph break": reported[0].breaks,
+        "compiled again, as a guard failed": reported[0].recompilations,
+        "compiled too often, uncompiled since": reported[0].limits,
     }
     events = [(kind, event) for kind, found in kinds.items() for event in found]
     for kind, event in sorted(events, key=lambda each: -each[1].count)[:MOST_EVENTS]:
@@ -162,10 +162,10 @@ def nothing_measured(outcome: Outcome, folder: Path) -> NothingMeasuredError | N
     )
 
 
-def made_since(report: Report, begin: int) -> Report:
-    """The report with what making it has taken since `begin` (`time.perf_counter_ns`), beside the peaks, which are told
+def made_since(report: Report, start: int) -> Report:
+    """The report with what making it has taken since `start` (`time.perf_counter_ns`), beside the peaks, which are told
     by themselves."""
-    took = time.perf_counter_ns() - begin
+    took = time.perf_counter_ns() - start
     processes = []
     for process in report.processes:
         if (cost := process.cost) is not None:
@@ -180,21 +180,23 @@ def measure_peaks(folder: Path, *, quiet: bool) -> None:
     trainer = next(walk(folder), None)
     if trainer is None:
         return
-    tell = (lambda _: None) if quiet else say
+    notify = (lambda _: None) if quiet else say
     facts, settings = trainer.facts, trainer.settings
     device = facts.device.partition(":")[0]
     threads = settings.intra_op_threads if settings is not None and device == "cpu" else None
-    begin, spent = time.perf_counter_ns(), 0
+    start, spent = time.perf_counter_ns(), 0
     try:
         machine = remembered(device, facts.torch, threads=threads, name=facts.device_name)
         if machine is None:
-            tell("measuring this machine's peaks, once (some seconds; --no-peaks skips it)")
+            notify("measuring this machine's peaks, once (some seconds; --no-peaks skips it)")
             machine = peaks(facts.executable, device, facts.torch, threads=threads, name=facts.device_name)
             if machine.disturbed:
-                tell("other load slowed that: the peaks are at least what was measured, which is done again next time")
-            spent = time.perf_counter_ns() - begin
+                notify(
+                    "other load slowed that: the peaks are at least what was measured, which is done again next time"
+                )
+            spent = time.perf_counter_ns() - start
         known = between_runs.remembered(device, facts.torch)
-        machine = replace(machine, link=_link(trainer, folder, tell), between_runs=known, spent_ns=spent)
+        machine = replace(machine, link=_link(trainer, folder, notify), between_runs=known, spent_ns=spent)
         store(machine, folder / FILE_NAME)
     except SteptimeError as error:
         say(str(error))
@@ -202,11 +204,11 @@ def measure_peaks(folder: Path, *, quiet: bool) -> None:
         say(f"The peaks of this machine could not be written to {folder} ({error.strerror}).")
 
 
-def _link(trainer: Process, folder: Path, tell: Callable[[str], None]) -> Link | None:
+def _link(trainer: Process, folder: Path, notify: Callable[[str], None]) -> Link | None:
     """Between so many processes as ranks of the job ran on the trainer's host, where that is this one."""
     facts, settings = trainer.facts, trainer.settings
     if settings is None or settings.distributed_backend is None or facts.host != socket.gethostname():
         return None
     ranks = len({each.rank for each in facts_of(folder) if each.rank is not None and each.host == facts.host})
     device = facts.device.partition(":")[0]
-    return link_of(facts.executable, device, settings.distributed_backend, ranks, facts.torch, tell)
+    return link_of(facts.executable, device, settings.distributed_backend, ranks, facts.torch, notify)

@@ -23,7 +23,7 @@ from steptime.advice.propose import propose
 from steptime.advice.rule import Finding, Weight
 from steptime.compare.comparison import Comparison, DifferenceOutcome
 from steptime.quantities import SourceLine, format_duration, format_share
-from steptime.report.judge_text import seconds_to_begin, seconds_to_decide, word_of
+from steptime.report.judge_text import seconds_to_decide, seconds_to_start, word_of
 from steptime.report.printable import one_line, shorten
 from steptime.report.report import ProcessReport, Report
 from steptime.report.sentences import prediction_text, predictions, step_text
@@ -58,11 +58,11 @@ def _cut(value: Any, most: int, length: int) -> Any:
         return {key: each if key in WHOLE else _cut(each, most, length) for key, each in value.items()}
     if isinstance(value, list):
         entries = [_cut(each, most, length) for each in value[:most]]
-        return [_told(each) if isinstance(each, dict) else each for each in entries]
+        return [_reported(each) if isinstance(each, dict) else each for each in entries]
     return shorten(value, length) if isinstance(value, str) else value
 
 
-def _told(entry: Mapping[str, Any]) -> dict[str, Any]:
+def _reported(entry: Mapping[str, Any]) -> dict[str, Any]:
     """An entry of a list without what is not known."""
     return {key: value for key, value in entry.items() if value not in ("", [])}
 
@@ -279,15 +279,15 @@ def of_what_if(report: Report, job: Mapping[str, Any], path: str) -> dict[str, A
     step = process.case.step.duration.value
     proposals = _proposals(process, job)
     trace = process.case.step.mode == "trace"
-    told = [_prediction(each, step) for each in proposals]
+    reported = [_prediction(each, step) for each in proposals]
     codes = list(dict.fromkeys(each.fix.code for each in proposals if not each.advice_only and not trace))
     replayed = [prediction_text(each, step) for each in predictions(process.case.replay, step)]
     found = [_finding(each, process, {}) for each in process.findings if each.weight is Weight.FINDING]
-    best = next((each for each in told if each["saves"]), None)
+    best = next((each for each in reported if each["saves"]), None)
     after = call("judge", diff=CHANGE, recording=path, **job) if job else call("explain", code="ST101")
     after = call("explain", code=found[0]["code"], path=path, **job) if found else after
     sentence = f"{best['change']} would save {best['saves']}" if best else "No fix has a prediction for this job"
-    if not told and replayed:
+    if not reported and replayed:
         sentence = replayed[0]
     return answer(
         f"Of a step of {format_duration(step)}: {sentence}.",
@@ -296,7 +296,7 @@ def of_what_if(report: Report, job: Mapping[str, Any], path: str) -> dict[str, A
         codes,
         call("judge", fixes=codes[:3], recording=path, **job) if job and codes else after,
         how=HOW if "diff" in after["arguments"] and not codes else "",
-        predictions=told,
+        predictions=reported,
         replayed=replayed,
         limits=[f"{each['code']} at {each['line'] or 'no single line'}: {each['saves']}" for each in found],
     )
@@ -355,7 +355,7 @@ def of_trial(
     after = _after_trial(bool(apply), won, known, results, folder, job, finding, resumed=resumed)
     after = call("judge", resume=folder, budget=_budget(results, ()), **job) if won and waits else after
     return answer(
-        _said(best, proved is not None, results.plan.min_gain),
+        _message(best, proved is not None, results.plan.min_gain),
         _decided(best, results),
         _touched(diff) or next((path for each in judged for path, _ in each.variant.sources), ""),
         saves,
@@ -369,7 +369,7 @@ def of_trial(
     )
 
 
-def _said(best: Judgement | None, as_patch: bool, min_gain: float) -> str:
+def _message(best: Judgement | None, as_patch: bool, min_gain: float) -> str:
     if best is None:
         return "Nothing was tried."
     what = "the patch, run by itself" if as_patch else best.variant.label or best.variant.name
@@ -383,7 +383,7 @@ def _decided(best: Judgement | None, results: Results) -> str:
         alone = results.patch is not None and results.patch.diff and results.patch.judgement is None
         more = "; no time was left to run the patch by itself" if alone else ""
         return f"confident: {best.agreement.value}; {best.rounds} rounds{more}"
-    further, first = seconds_to_decide(best, results), seconds_to_begin(results)
+    further, first = seconds_to_decide(best, results), seconds_to_start(results)
     more = f"; about {format_duration(further * 1e9)} more would decide it" if further is not None else ""
     if first is not None:
         more = f"; its first rounds take about {format_duration(first * 1e9)}, which the budget did not allow"
@@ -392,7 +392,7 @@ def _decided(best: Judgement | None, results: Results) -> str:
 
 def _budget(results: Results, judged: Sequence[Judgement]) -> str:
     """What a trial that goes on should be given: "14m"."""
-    further = [seconds_to_begin(results), *(seconds_to_decide(each, results) for each in judged)]
+    further = [seconds_to_start(results), *(seconds_to_decide(each, results) for each in judged)]
     known = [ROOM * each for each in further if each is not None]
     wanted = min(LONGEST_BUDGET, max([USUAL_BUDGET, min(known, default=0.0)]))
     return f"{ceil(wanted / 60)}m"

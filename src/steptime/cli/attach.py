@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from steptime.cli.exit_codes import say, tell
+from steptime.cli.exit_codes import notify, say
 from steptime.cli.options import Delivery, output_options
 from steptime.cli.run import Announcer, say_above
 from steptime.errors import NothingMeasuredError, UsageError
@@ -87,7 +87,7 @@ def command(
     return 0
 
 
-SHOWN = 10
+DISPLAYED = 10
 """Lines."""
 
 
@@ -111,7 +111,7 @@ def _look(pid: int, *, stay: bool, wants_report: bool) -> int:
     say(f"gdb is not installed: looking at process {pid} from outside with py-spy, {duration}")
     found = look_from_outside(pid, None if stay else SECONDS)
     text = [f"Process {pid} · {command}", "", f"Where its main thread was ({found.looks:,} looks, waiting included):"]
-    for source, looks in found.lines[:SHOWN]:
+    for source, looks in found.lines[:DISPLAYED]:
         code = one_line(linecache.getline(source.file, source.line)) or source.function
         text.append(f"  {format_share(looks / found.looks):>8}  {one_line(place_text(source))}: {code}")
     if found.job_cpus is not None:
@@ -123,5 +123,5 @@ def _look(pid: int, *, stay: bool, wants_report: bool) -> int:
         "Next:  install gdb, or start the job with STEPTIME_STANDBY=1, and attach again",
         "",
     ]
-    tell("\n".join(text), error=True)
+    notify("\n".join(text), error=True)
     return 0

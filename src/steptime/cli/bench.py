@@ -82,7 +82,7 @@ def command(
     steptime bench model.py:net --shapes 32x64,256x64 --modes eager,compile --backward
     steptime bench torch.nn.functional:gelu torch:relu --shapes 1024x1024 --dtypes float32,bfloat16
     """
-    from steptime.callables.bench import NOT_TO_BE_TAKEN, Wishes, bench
+    from steptime.callables.bench import NOT_TO_BE_TAKEN, BenchOptions, bench
     from steptime.callables.text import RENDERERS
     from steptime.cli.delivery import check_all, hand_over
     from steptime.machine.environment import describe
@@ -93,15 +93,15 @@ def command(
                 "bench-callable", f"{place[:60]!r} names no callable: expected FILE:NAME, such as kernels.py:fast."
             )
     check_all(RENDERERS, outputs, force=force)
-    wishes = Wishes(
+    options = BenchOptions(
         tuple(dict.fromkeys(callables)), inputs, shapes_of(shapes), listed(dtypes, DTYPES, "--dtypes"),
         listed(modes, MODES, "--modes"), given["device"], given["backward"], given["cold"], given["length"],
         given["processes"],
     )  # fmt: skip
-    if len(wishes.shapes) * max(len(wishes.dtypes), 1) > MOST_SETTINGS:
+    if len(options.shapes) * max(len(options.dtypes), 1) > MOST_SETTINGS:
         raise UsageError("usage", f"At most {MOST_SETTINGS} shapes and dtypes are timed in one go.")
-    here = describe(python, remeasure=False, runs=False, tell=say)
-    found = bench(wishes, here.interpreter, here.machines, say)
+    here = describe(python, remeasure=False, runs=False, notify=say)
+    found = bench(options, here.interpreter, here.machines, say)
     hand_over(RENDERERS, found, outputs, as_json=as_json, force=force)
     good = found.contenders and not any(each.standing in NOT_TO_BE_TAKEN for each in found.contenders)
     return 0 if good else 1

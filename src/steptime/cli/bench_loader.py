@@ -9,7 +9,15 @@ from pathlib import Path
 
 import click
 
-from steptime.callables.loader_bench import PROCESSES, Ask, LoaderJob, LoaderWishes, bench_loader, of_job, of_place
+from steptime.callables.loader_bench import (
+    PROCESSES,
+    Ask,
+    LoaderBenchOptions,
+    LoaderJob,
+    bench_loader,
+    of_job,
+    of_place,
+)
 from steptime.callables.loader_text import RENDERERS
 from steptime.cli.bench import PLACE, listed
 from steptime.cli.delivery import check_all, hand_over
@@ -21,7 +29,7 @@ from steptime.launcher.command import is_recording, resolve
 from steptime.machine.environment import interpreter_with_torch
 from steptime.recording.load import load
 from steptime.trials.containment import Workspace, refuse_uncontained
-from steptime.trials.plan import stand_for
+from steptime.trials.plan import workspace_for
 
 CONTEXTS = ("fork", "forkserver", "spawn")
 MOST_WORKERS = 256
@@ -104,14 +112,14 @@ def command(
     counts = numbers_of(workers, "--workers", 0)
     if counts and counts[-1] > MOST_WORKERS:
         raise UsageError("usage", f"--workers takes at most {MOST_WORKERS}: each is a process.")
-    wishes = LoaderWishes(
+    options = LoaderBenchOptions(
         " ".join(target), step, counts, numbers_of(batch_sizes, "--batch-sizes"),
         numbers_of(prefetch, "--prefetch"), listed(contexts, CONTEXTS, "--contexts"),
         listed(sharing, SHARING, "--sharing"), pin_memory, kept, cold, formats,
         length / PROCESSES,
     )  # fmt: skip
-    ask, wishes = asked(target, wishes, python, uncontained=uncontained)
-    found = bench_loader(wishes, ask, say)
+    ask, options = asked(target, options, python, uncontained=uncontained)
+    found = bench_loader(options, ask, say)
     hand_over(RENDERERS, found, outputs, as_json=as_json, force=force)
     return 0
 
@@ -122,33 +130,33 @@ WITH_VALUE = ("-X", "-W")
 
 
 def asked(
-    target: Sequence[str], wishes: LoaderWishes, python: str | None, *, uncontained: bool
-) -> tuple[Ask, LoaderWishes]:
+    target: Sequence[str], options: LoaderBenchOptions, python: str | None, *, uncontained: bool
+) -> tuple[Ask, LoaderBenchOptions]:
     """(who is asked about the loader, the wishes) of a place, a recording or a command. Raises UsageError."""
     only = target[0] if len(target) == 1 else ""
     folder = Path("workspace").absolute()  # each process gets its own
     if only and is_recording(Path(only)):
         recording = Path(only)
-        stand = stand_for(load(recording).manifest, recording, folder, uncontained=uncontained)
+        workspace = workspace_for(load(recording).manifest, recording, folder, uncontained=uncontained)
         case, _ = case_and_findings(recording)
         use = case.loader
         if use is None:
             raise UsageError("bench-callable", f"{only} has no DataLoader: name it, as in data.py:loader.")
         away = max(0.0, (case.step.duration.value - use.wait.value) / max(use.demand, 1.0))
-        wishes = replace(wishes, step=wishes.step or away)
+        options = replace(options, step=options.step or away)
         dataset = use.dataset.partition("(")[0]  # a Subset is told with what it is of
     elif only and PLACE.fullmatch(only):
-        return of_place(interpreter_with_torch(python)), wishes
+        return of_place(interpreter_with_torch(python)), options
     elif only and not only.endswith(".py"):
         raise UsageError(
             "bench-callable",
             f"{only[:60]!r} names no loader: expected FILE:NAME (data.py:loader), a recording, or -- and a command.",
         )
     else:
-        stand, dataset = Workspace(tuple(target), folder, Path.cwd(), uncontained=uncontained), ""
-    refuse_uncontained(stand)
-    words = resolve(stand.command, stand.directory)
-    return of_job(LoaderJob(python or words[0], script_of(words), stand, dataset)), wishes
+        workspace, dataset = Workspace(tuple(target), folder, Path.cwd(), uncontained=uncontained), ""
+    refuse_uncontained(workspace)
+    words = resolve(workspace.command, workspace.directory)
+    return of_job(LoaderJob(python or words[0], script_of(words), workspace, dataset)), options
 
 
 def script_of(words: Sequence[str]) -> tuple[str, ...]:

@@ -82,7 +82,7 @@ def command(
     comparison = compare(
         reports,
         labels_of(paths),
-        floor=None if noise is None else noise / 100,
+        noise_floor=None if noise is None else noise / 100,
         repeats=[_report(path, max_size, cache, no_source) for path in repeats],
         next_command=_next(paths, outputs, limited=bool(limits)),
     )

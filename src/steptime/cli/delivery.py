@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from steptime.cli.exit_codes import say, tell
+from steptime.cli.exit_codes import notify, say
 from steptime.cli.options import STANDARD_OUTPUT, Delivery
 from steptime.cli.screen import columns, screen, show
 from steptime.report import json, text
@@ -20,7 +20,7 @@ from steptime.report.output import Renderer, check, renderers_of, write_as
 from steptime.report.remembered import question_about, recall, remember
 from steptime.report.report import Report
 
-Told = TypeVar("Told")
+Reported = TypeVar("Reported")
 
 
 def diagnosed(
@@ -39,7 +39,7 @@ def diagnosed(
     question = question_about(paths[0], pictures=pictures, max_size=max_size) if plain else None
     if question is not None and (report := recall(question)) is not None:
         return report
-    from steptime.diagnosis import Beside, diagnose_anywhere
+    from steptime.diagnosis import CompanionFiles, diagnose_anywhere
 
     report = diagnose_anywhere(
         paths,
@@ -48,7 +48,7 @@ def diagnosed(
         engine=engine,
         workers=workers,
         pictures=pictures,
-        beside=Beside(compile_logs, ncu),
+        companions=CompanionFiles(compile_logs, ncu),
     )
     if question is not None:
         remember(question, report)
@@ -65,7 +65,7 @@ def deliver(report: Report, delivery: Delivery, *, text_to_stderr: bool | None) 
     if delivery.as_json:
         from steptime.report import compact
 
-        tell(json.render(report) if delivery.full else compact.render(report))
+        notify(json.render(report) if delivery.full else compact.render(report))
     elif STANDARD_OUTPUT in delivery.outputs or text_to_stderr is not None:
         error = bool(text_to_stderr) and STANDARD_OUTPUT not in delivery.outputs
         show(text.render(report, columns(error=error), screen(error=error)), error=error)
@@ -79,8 +79,8 @@ def check_all(renderers: Sequence[Renderer[Any]], outputs: Sequence[str], *, for
 
 
 def hand_over(
-    renderers: Sequence[Renderer[Told]],
-    told: Told,
+    renderers: Sequence[Renderer[Reported]],
+    reported: Reported,
     outputs: Sequence[str],
     *,
     as_json: bool,
@@ -90,17 +90,19 @@ def hand_over(
     """Prints what a verb has found, as its .txt or its .json, and writes the files that were asked for. error: the text
     goes to standard error. Raises OutputError."""
     wanted = ".json" if as_json else ".txt"
-    text = str(next(each for each in renderers if each.file_extension == wanted).render(told))
+    text = str(next(each for each in renderers if each.file_extension == wanted).render(reported))
     if as_json:
-        tell(text)
+        notify(text)
     else:
         show(text, error=error)
-    write_all(renderers, told, outputs, force=force)
+    write_all(renderers, reported, outputs, force=force)
 
 
-def write_all(renderers: Sequence[Renderer[Told]], told: Told, outputs: Sequence[str], *, force: bool) -> None:
+def write_all(
+    renderers: Sequence[Renderer[Reported]], reported: Reported, outputs: Sequence[str], *, force: bool
+) -> None:
     """Writes the files that were asked for, and says so. Raises OutputError."""
     for output in outputs:
         if output != STANDARD_OUTPUT:
-            there = write_as(renderers, told, output, force=force)
+            there = write_as(renderers, reported, output, force=force)
             say(f"Wrote {output}{', in the place of what was there' * there}")

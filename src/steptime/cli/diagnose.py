@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from steptime.cli.exit_codes import say, tell
+from steptime.cli.exit_codes import notify, say
 from steptime.cli.options import Delivery, companion_options, files, output_options, trace_options
 from steptime.errors import TraceError, UsageError
 
@@ -98,7 +98,7 @@ def command(
         points = read_sweep(paths, max_size=max_size, cache=cache) if error.slug == "mixed-traces" else ()
         if not points:
             raise
-        tell(to_json(points) if delivery.as_json else render(points))
+        notify(to_json(points) if delivery.as_json else render(points))
         write_all(RENDERERS, points, delivery.outputs, force=delivery.force)
         return 0
     if devices or link != 1:

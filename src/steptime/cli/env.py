@@ -9,7 +9,7 @@ from dataclasses import replace
 import click
 
 from steptime._version import __version__
-from steptime.cli.exit_codes import say, tell
+from steptime.cli.exit_codes import notify, say
 from steptime.cli.options import force_option, outputs_option
 from steptime.errors import NothingMeasuredError, UsageError
 from steptime.machine.environment import Environment
@@ -131,13 +131,13 @@ def command(
         raise UsageError("usage", "-o and --place go with --sweep: what env prints is short.")
     if sweeps:
         return _sweep(python, recording, remeasure=remeasure, outputs=outputs, as_json=as_json, force=force)
-    environment = describe(python, remeasure=remeasure, runs=runs, tell=say)
+    environment = describe(python, remeasure=remeasure, runs=runs, notify=say)
     if as_json:
         from steptime.report.json import document
 
-        tell(document(environment))
+        notify(document(environment))
     else:
-        tell(environment_text(environment))
+        notify(environment_text(environment))
     return 0
 
 
@@ -151,7 +151,7 @@ def _sweep(
     force: bool,
 ) -> int:
     """The sweep of the accelerator, where there is one, else of the CPU; the operators of a recording among it."""
-    from steptime.callables.sweep import RENDERERS, SweepWishes, operators_of, sweep
+    from steptime.callables.sweep import RENDERERS, SweepOptions, operators_of, sweep
     from steptime.cli.delivery import check_all, hand_over
     from steptime.diagnosis import diagnose_paths
     from steptime.machine.environment import describe, interpreter_with_torch
@@ -163,9 +163,9 @@ def _sweep(
             "nothing-to-place", f"{recording} has no operators with known FLOPs: a profile with shapes has them."
         )
     interpreter = interpreter_with_torch(python)
-    machines = describe(python, remeasure=remeasure, runs=False, tell=say).machines
+    machines = describe(python, remeasure=remeasure, runs=False, notify=say).machines
     machine = next((each for each in reversed(machines) if each.measured), None)
-    found = sweep(SweepWishes(machine.device if machine is not None else "cpu"), interpreter, machine, say)
+    found = sweep(SweepOptions(machine.device if machine is not None else "cpu"), interpreter, machine, say)
     found = replace(found, recording=recording or "", operators=operators)
     hand_over(RENDERERS, found, outputs, as_json=as_json, force=force)
     return 0

@@ -51,10 +51,10 @@ def _bug(error: Exception) -> int:
 
 def say(sentence: str) -> None:
     """One line on standard error, under our name."""
-    tell(f"steptime: {one_line(sentence)}\n", error=True)
+    notify(f"steptime: {one_line(sentence)}\n", error=True)
 
 
-def tell(text: str, *, error: bool = False) -> None:
+def notify(text: str, *, error: bool = False) -> None:
     """Text on standard output or standard error, in what the stream can show."""
     stream = sys.stderr if error else sys.stdout
     fits = "utf" in (getattr(stream, "encoding", None) or "").lower()

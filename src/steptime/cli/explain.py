@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 from click.shell_completion import CompletionItem
 
-from steptime.cli.exit_codes import tell
+from steptime.cli.exit_codes import notify
 from steptime.errors import UsageError
 
 MESSAGES = (Path(__file__).with_name("messages.md"), Path(__file__).parents[3] / "docs" / "messages.md")
@@ -38,7 +38,7 @@ def command(code: str | None) -> int:
     steptime explain no-torch
     """
     if code is None:
-        tell("".join(f"{number}  {name:<28} {title}\n" for number, name, title in _known()))
+        notify("".join(f"{number}  {name:<28} {title}\n" for number, name, title in _known()))
         return 0
     _show(page_about(code))
     return 0
@@ -108,7 +108,7 @@ def _unknown(code: str, words: list[str]) -> UsageError:
 def _show(page: str) -> None:
     """As Markdown; on a terminal, set for reading."""
     if not sys.stdout.isatty():
-        tell(page)
+        notify(page)
         return
     from rich.console import Console
     from rich.markdown import Markdown

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from steptime.cli.exit_codes import tell
+from steptime.cli.exit_codes import notify
 from steptime.cli.options import files
 
 
@@ -34,7 +34,7 @@ def command(paths: tuple[str, ...], world_size: int | None, as_json: bool) -> in
     dumps, passed_over = read_dumps(paths)
     found = triage(dumps, world_size)
     if as_json:
-        tell(to_json(found))
+        notify(to_json(found))
     else:
         show(as_text(found, passed_over))
     return 0

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from steptime.cli.exit_codes import say, tell
+from steptime.cli.exit_codes import notify, say
 from steptime.cli.options import noise_option, seconds, size
 from steptime.compare.history import History
 from steptime.errors import UsageError
@@ -77,8 +77,8 @@ def command(
         raise UsageError("usage", "--goodput prints text, and removes nothing: leave the other options out.")
     if rebuild:
         history_index.rebuild(folder)
-    floor = BETWEEN_RUNS if noise is None else noise / 100
-    history = history_index.read_history(folder, floor=floor)
+    noise_floor = BETWEEN_RUNS if noise is None else noise / 100
+    history = history_index.read_history(folder, noise_floor=noise_floor)
     wanted = [
         entry
         for entry in history.entries
@@ -86,7 +86,7 @@ def command(
         and (commit is None or entry.commit.startswith(commit.lower()))
         and (machine is None or machine.lower() in entry.machine.lower())
     ]
-    history = replace(history_of(str(folder), wanted, floor=floor), problems=history.problems)
+    history = replace(history_of(str(folder), wanted, noise_floor=noise_floor), problems=history.problems)
     if older_than is not None or keep_bytes is not None:
         _prune(history, older_than, keep_bytes, yes=yes)
     elif goodput:
@@ -94,7 +94,7 @@ def command(
 
         show(render([found for track in history.tracks if (found := goodput_of(track)) is not None]))
     elif as_json:
-        tell(document(history))
+        notify(document(history))
     else:
         show(render_text(history, everything=everything or job is not None))
     return 0
@@ -111,4 +111,4 @@ def _prune(history: History, older_than: float | None, keep_bytes: int | None, *
         if strange:
             more = f" and {len(strange) - MOST_NAMED} more" if len(strange) > MOST_NAMED else ""
             say(f"Kept in {each.entry.path}, as steptime did not write it: {', '.join(strange[:MOST_NAMED])}{more}")
-    tell(render_doomed(doomed, done=yes))
+    notify(render_doomed(doomed, done=yes))

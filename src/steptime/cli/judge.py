@@ -24,8 +24,8 @@ from steptime.cli.trial import (
     keeping,
     min_gain_option,
     new_trial,
+    print_trial,
     recording_of,
-    tell_trial,
     trial_runner,
 )
 from steptime.errors import UsageError
@@ -36,7 +36,7 @@ from steptime.report.output import Renderer
 from steptime.trials import candidates
 from steptime.trials.containment import refuse_uncontained
 from steptime.trials.judge import NEVER
-from steptime.trials.plan import plain_stand
+from steptime.trials.plan import plain_workspace
 from steptime.trials.results import Metric, Plan, append_result, read_results
 from steptime.trials.trial import BASELINE, TrialVerdict, Variant
 from steptime.trials.until_loss import LossTarget
@@ -46,8 +46,8 @@ NOT_SURE = 3
 """Exit status where nothing is known to be worse, and something may be."""
 
 
-def _markdown(told: TrialOutput) -> str:
-    return render_markdown(read_results(told.folder or Path()))
+def _markdown(reported: TrialOutput) -> str:
+    return render_markdown(read_results(reported.folder or Path()))
 
 
 FORMATS: tuple[Renderer[TrialOutput], ...] = (*RENDERERS, Renderer(".md", _markdown))
@@ -208,14 +208,14 @@ def command(
     if resume is not None and plan is not None:
         folder, baseline = resume, plan.baseline
     elif metric is not None:
-        folder, baseline = _begin_plain(target, asked, options, Metric(metric, lower_is_better))
+        folder, baseline = _start_plain(target, asked, options, Metric(metric, lower_is_better))
     else:
-        folder, baseline = _begin(target, asked, options, until_loss)
-    told = _conducted(folder, baseline, options)
-    return tell_trial(told, outputs, as_json=as_json, force=force, renderers=formats, printed=document_text)
+        folder, baseline = _start(target, asked, options, until_loss)
+    reported = _conducted(folder, baseline, options)
+    return print_trial(reported, outputs, as_json=as_json, force=force, renderers=formats, printed=document_text)
 
 
-def _begin(
+def _start(
     target: Sequence[str], asked: Candidates, options: TrialOptions, until_loss: LossTarget | None
 ) -> tuple[Path, Variant]:
     """The folder of a new judgement. What cannot be tried is refused before the job is measured."""
@@ -229,7 +229,7 @@ def _begin(
     return new_trial(recording, "judge", variants, case, options, baseline, until_loss), baseline
 
 
-def _begin_plain(
+def _start_plain(
     target: Sequence[str], asked: Candidates, options: TrialOptions, metric: Metric
 ) -> tuple[Path, Variant]:
     """The folder of a new judgement by what the command prints, which is not measured before."""
@@ -241,7 +241,7 @@ def _begin_plain(
     resolve(command, directory)
     folder = default_recording((f"{job_name(command)}-judge",))
     plan = Plan(command, str(directory), "", variants, options.min_gain, baseline=baseline, metric=metric)
-    refuse_uncontained(plain_stand(plan, folder, uncontained=options.uncontained))
+    refuse_uncontained(plain_workspace(plan, folder, uncontained=options.uncontained))
     folder.mkdir(parents=True)
     append_result(folder, plan=plan)
     return folder, baseline

@@ -20,8 +20,8 @@ from steptime.cli.trial import (
     keeping,
     longer,
     new_trial,
+    print_trial,
     recording_of,
-    tell_trial,
     trial_runner,
 )
 from steptime.errors import UsageError
@@ -82,9 +82,9 @@ def command(
     sizes, go_on = _sizes(batch_sizes)
     check_output(outputs, force=force)
     options = TrialOptions(**given)
-    folder = resume or _begin(recording_of(target, options), options, compile_modes, from_own=go_on and not sizes)
-    told = _run_lab(folder, options, sizes, go_on)
-    return tell_trial(told, outputs, as_json=as_json, force=force)
+    folder = resume or _start(recording_of(target, options), options, compile_modes, from_own=go_on and not sizes)
+    reported = _run_lab(folder, options, sizes, go_on)
+    return print_trial(reported, outputs, as_json=as_json, force=force)
 
 
 def _sizes(text: str) -> tuple[tuple[int, ...], bool]:
@@ -104,7 +104,7 @@ def _sizes(text: str) -> tuple[tuple[int, ...], bool]:
     return sizes, go_on
 
 
-def _begin(recording: Path, options: TrialOptions, compile_modes: bool, *, from_own: bool) -> Path:
+def _start(recording: Path, options: TrialOptions, compile_modes: bool, *, from_own: bool) -> Path:
     case, _ = case_and_findings(recording)
     if from_own and not (case.loader and case.loader.batch_size):
         raise UsageError(

@@ -28,8 +28,8 @@ def screen(view: LiveView, foot: str, width: int) -> Group:
     body += [Text(note, style="dim") for note in text.notes(view)]
     if view.ranks[1:]:
         body += [Text(""), _ranks(view, width)]
-    told = [text.left_out(view), *view.finding[:1]]
-    body += [Text(f"\n{one_line(each)}") for each in told if each]
+    reported = [text.left_out(view), *view.finding[:1]]
+    body += [Text(f"\n{one_line(each)}") for each in reported if each]
     body += [Text(f"  {one_line(each)}") for each in view.finding[1:]]
     body += [Text(f"\n{one_line(each)}", style="dim") for each in (view.notice, foot) if each]
     return Group(*body)
@@ -53,10 +53,10 @@ def _parts(view: LiveView, width: int) -> Table:
 def _ranks(view: LiveView, width: int) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     hidden = {1, 6, 7} if width < NARROW else set() if len({rank.host for rank in view.ranks}) > 1 else {1}
-    shown = [place for place in range(len(text.RANK_HEADER)) if place not in hidden]
-    for place in shown:
+    displayed = [place for place in range(len(text.RANK_HEADER)) if place not in hidden]
+    for place in displayed:
         table.add_column(text.RANK_HEADER[place], justify="right" if 2 <= place <= 7 else "left")
     for row in text.rank_rows(view):
         style = "bold red" if row[-1].startswith("late") else ""
-        table.add_row(*(Text(row[place]) for place in shown), style=style)
+        table.add_row(*(Text(row[place]) for place in displayed), style=style)
     return table

@@ -25,7 +25,7 @@ from typing import Any, NoReturn, TextIO
 import click
 
 from steptime._version import __version__
-from steptime.cli.exit_codes import say, shield, tell
+from steptime.cli.exit_codes import notify, say, shield
 
 STANDARD_OUTPUT, STANDARD_ERROR = 1, 2
 
@@ -162,7 +162,7 @@ def steptime(context: click.Context) -> None:
     steptime diagnose runs/train-20260801-101500
     """
     if context.invoked_subcommand is None:
-        tell(f"{context.get_help()}\n")
+        notify(f"{context.get_help()}\n")
 
 
 def main(argv: Sequence[str]) -> int:

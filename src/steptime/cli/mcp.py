@@ -45,7 +45,7 @@ INSTRUCTIONS = (
 )
 SLUG = re.compile(r"(?P<sentence>.+) \((?P<slug>[a-z0-9-]+)\)")
 """How a refusal ends."""
-Tell = Callable[[str], Awaitable[None]]
+Notify = Callable[[str], Awaitable[None]]
 Words = Annotated[
     list[str],
     msgspec.Meta(description="The command that starts the training, as a list of words: ['python', 'train.py']."),
@@ -118,19 +118,19 @@ class Compare(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     directory: Folder = ""
 
 
-async def diagnose(given: Diagnose, tell: Tell) -> dict[str, Any]:
+async def diagnose(given: Diagnose, notify: Notify) -> dict[str, Any]:
     """See Diagnose."""
     if bool(given.command) == bool(given.path):
         raise UsageError("usage", "Give a command, or the path of a recording or a trace.")
     path = _within(given.directory, given.path)
     if given.command:
         words = ["run", "--until-measured", "--json", *_uncontained(given.uncontained), "--", *given.command]
-        printed = await _steptime(words, given.directory, tell)
+        printed = await _steptime(words, given.directory, notify)
         path = _within(given.directory, msgspec.json.decode(printed)["source"])
     return answers.of_report(await _report(path), _job(given.command, given.directory), path)
 
 
-async def explain(given: Explain, tell: Tell) -> dict[str, Any]:
+async def explain(given: Explain, notify: Notify) -> dict[str, Any]:
     """See Explain."""
     page = page_about(given.code)
     path = _within(given.directory, given.path)
@@ -138,7 +138,7 @@ async def explain(given: Explain, tell: Tell) -> dict[str, Any]:
     return answers.of_page(given.code, page, report, _job(given.command, given.directory), path)
 
 
-async def judge(given: Judge, tell: Tell) -> dict[str, Any]:
+async def judge(given: Judge, notify: Notify) -> dict[str, Any]:
     """See Judge."""
     own = [name for name in ("diff", "ref", "env", "args") if getattr(given, name)]
     if given.fixes and own:
@@ -157,36 +157,36 @@ async def judge(given: Judge, tell: Tell) -> dict[str, Any]:
             target = [_same_job(given)]
         words = ["--budget", given.budget, "-o", str(scratch / "told.json"), *words]
         await _steptime(
-            [verb, *words, *_uncontained(given.uncontained), *target], given.directory, tell, wanted=scratch
+            [verb, *words, *_uncontained(given.uncontained), *target], given.directory, notify, wanted=scratch
         )
-        told = msgspec.json.decode((scratch / "told.json").read_bytes())
+        reported = msgspec.json.decode((scratch / "told.json").read_bytes())
     job = _job(given.command, given.directory)
-    if told["folder"] is None:
+    if reported["folder"] is None:
         after = answers.call("what_if", path=_within(given.directory, given.recording), **job)
         after = after if given.recording else answers.call("diagnose", **job)
-        return answers.answer(told["text"], "unclear: nothing was tried", "", "", [], after)
-    results = read_results(Path(told["folder"]))
+        return answers.answer(reported["text"], "unclear: nothing was tried", "", "", [], after)
+    results = read_results(Path(reported["folder"]))
     apply = shlex.join(["git", "apply", given.diff]) if given.diff and not _is_text(given.diff) else ""
-    apply = apply or judged_diff(results, Path(told["folder"]))
+    apply = apply or judged_diff(results, Path(reported["folder"]))
     findings = (await _report(results.plan.recording)).processes[0].findings if results.plan.recording else ()
     first = next((each.code for each in findings if each.weight is Weight.FINDING), "")
-    return answers.of_trial(results, told["folder"], job, first, apply, resumed=bool(given.resume))
+    return answers.of_trial(results, reported["folder"], job, first, apply, resumed=bool(given.resume))
 
 
-async def what_if(given: WhatIf, tell: Tell) -> dict[str, Any]:
+async def what_if(given: WhatIf, notify: Notify) -> dict[str, Any]:
     """See WhatIf."""
     path = _within(given.directory, given.path)
     return answers.of_what_if(await _report(path), _job(given.command, given.directory), path)
 
 
-async def compared(given: Compare, tell: Tell) -> dict[str, Any]:
+async def compared(given: Compare, notify: Notify) -> dict[str, Any]:
     """See Compare."""
     paths = [_within(given.directory, each) for each in (given.before, given.after)]
     before, after = [await _report(path) for path in paths]
     return answers.of_comparison(compare([before, after], labels_of(paths)), after, paths[1])
 
 
-TOOLS: Mapping[str, tuple[type[msgspec.Struct], Callable[[Any, Tell], Awaitable[dict[str, Any]]]]] = {
+TOOLS: Mapping[str, tuple[type[msgspec.Struct], Callable[[Any, Notify], Awaitable[dict[str, Any]]]]] = {
     "diagnose": (Diagnose, diagnose),
     "explain": (Explain, explain),
     "judge": (Judge, judge),
@@ -195,7 +195,7 @@ TOOLS: Mapping[str, tuple[type[msgspec.Struct], Callable[[Any, Tell], Awaitable[
 }
 
 
-async def answered(name: str, arguments: Mapping[str, Any], tell: Tell) -> str:
+async def answered(name: str, arguments: Mapping[str, Any], notify: Notify) -> str:
     """A tool's answer, as JSON. Raises SteptimeError, whose sentence is for the client."""
     if name not in TOOLS:
         raise UsageError("usage", f"There is no tool {name!r}: name one of {', '.join(TOOLS)}.")
@@ -214,7 +214,7 @@ async def answered(name: str, arguments: Mapping[str, Any], tell: Tell) -> str:
     try:
         if not folder.is_dir():
             raise UsageError("usage", f"There is no such folder: {folder}")
-        return answers.fitted(await function(given, tell))
+        return answers.fitted(await function(given, notify))
     except OSError as error:  # a name that is too long, a folder that may not be looked into
         raise UsageError("mcp-no-answer", f"{name} cannot be done ({error.strerror}): check its paths.") from None
 
@@ -330,7 +330,7 @@ async def _report(path: str) -> Report:
     return report
 
 
-async def _steptime(words: Sequence[str], directory: str, tell: Tell, wanted: Path | None = None) -> str:
+async def _steptime(words: Sequence[str], directory: str, notify: Notify, wanted: Path | None = None) -> str:
     """What our own command line prints. wanted: a folder in which it leaves its answer, whatever its exit status. Each
     sentence of it is told. Raises UsageError with its last sentence where there is no answer; where the client waits no
     longer, it is interrupted, and with it the job."""
@@ -338,13 +338,13 @@ async def _steptime(words: Sequence[str], directory: str, tell: Tell, wanted: Pa
     process = await anyio.open_process(
         own_python("steptime", *words), cwd=directory or None, stdin=-3, start_new_session=True
     )
-    printed, said = bytearray(), list[str]()
+    printed, message = bytearray(), list[str]()
 
     async def listen() -> None:
         async for line in anyio.streams.text.TextReceiveStream(process.stderr, errors="replace"):
             for sentence in filter(None, re.split(r"[\r\n]+", line)):
-                said.append(sentence.removeprefix("steptime: "))
-                await tell(said[-1])
+                message.append(sentence.removeprefix("steptime: "))
+                await notify(message[-1])
 
     try:
         async with anyio.create_task_group() as group:
@@ -359,7 +359,7 @@ async def _steptime(words: Sequence[str], directory: str, tell: Tell, wanted: Pa
                 await process.wait()
     answered = any(wanted.glob("told.json")) if wanted is not None else process.returncode == 0
     if not answered:
-        last = SLUG.fullmatch(said[-1] if said else "")
+        last = SLUG.fullmatch(message[-1] if message else "")
         ended = f"steptime {words[0]} ended with {process.returncode} and no answer"
         raise UsageError(last["slug"], last["sentence"]) if last else UsageError("mcp-no-answer", f"{ended}.")
     return printed.decode(errors="replace")
@@ -395,14 +395,14 @@ def new_server() -> Any:
     async def call_tool(context: Any, parameters: Any) -> Any:
         count = 0
 
-        async def tell(sentence: str) -> None:
+        async def notify(sentence: str) -> None:
             nonlocal count
             count += 1
             await context.session.report_progress(count, None, sentence)
 
         failed = False
         try:
-            text = await answered(parameters.name, parameters.arguments or {}, tell)
+            text = await answered(parameters.name, parameters.arguments or {}, notify)
         except SteptimeError as error:
             text, failed = str(error), True
         return types.CallToolResult(content=[types.TextContent(type="text", text=text)], is_error=failed)

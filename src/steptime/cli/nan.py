@@ -128,15 +128,15 @@ def _instrument(
     took = watched.outcome.seconds if watched.outcome is not None else 0.0
     whole = folder.absolute()
     ours = (*ours_in(whole.parent), whole)
-    stand = Workspace(options.job, whole, Path.cwd(), without=ours, uncontained=options.uncontained)
-    stand = with_outputs(stand, (watched.started, watched.ended))
+    workspace = Workspace(options.job, whole, Path.cwd(), without=ours, uncontained=options.uncontained)
+    workspace = with_outputs(workspace, (watched.started, watched.ended))
     try:
-        refuse_uncontained(stand)
+        refuse_uncontained(workspace)
         deadline = LONGEST + SLOWER * took
-        with contained(stand, "instrumented", recording, deadline=deadline) as (command, place):
+        with contained(workspace, "instrumented", recording, deadline=deadline) as (command, place):
             outcome = run_variant(command, recording, ProbeOptions(profile=False, numerics=numerics), place)
     finally:
-        leave(stand)
+        leave(workspace)
     for problem in outcome.problems:
         say(problem)
     found = read_numerics(recording, (place.directory, Path.cwd()))

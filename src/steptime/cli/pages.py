@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from steptime.cli.exit_codes import tell
+from steptime.cli.exit_codes import notify
 from steptime.cli.main import VERBS, steptime
 
 _HEAD = """# Commands
@@ -60,4 +60,4 @@ def _block(name: str, command: click.Command, parent: click.Context | None = Non
 
 
 if __name__ == "__main__":
-    tell(page())
+    notify(page())

@@ -39,8 +39,10 @@ def ranks(context: click.Context, parameter: click.Parameter, value: str) -> tup
     given = tuple(word.strip() for word in value.split(",") if word.strip())
     wrong = next((word for word in given if word not in WORDS and not NUMBER.fullmatch(word)), None)
     if wrong is not None or not given:
-        shown = wrong if wrong is not None else value
-        raise click.BadParameter(f"{shown[:40]!r} is no rank: give numbers and commas, all, or auto, as in 0,7,auto.")
+        displayed = wrong if wrong is not None else value
+        raise click.BadParameter(
+            f"{displayed[:40]!r} is no rank: give numbers and commas, all, or auto, as in 0,7,auto."
+        )
     return tuple(word if word in WORDS else str(int(word)) for word in given)
 
 
@@ -75,7 +77,7 @@ class Announcer:
 
     def __init__(self, say: Callable[[str], None], end_bar: Callable[[], None] | None = None) -> None:
         """end_bar: ends the line in which a bar of the job's stands."""
-        self._tell, self._end_bar = say, end_bar
+        self._notify, self._end_bar = say, end_bar
         self._stage, self._notice = WAITING, ""
         self._next = FIRST_SECONDS
 
@@ -96,7 +98,7 @@ class Announcer:
     def _say(self, progress: Progress, sentence: str) -> None:
         if progress.bar and self._end_bar is not None:
             self._end_bar()
-        self._tell(sentence)
+        self._notify(sentence)
 
 
 def say_above(sentence: str) -> None:
@@ -254,7 +256,7 @@ def command(**given: Any) -> int:
     parent_is_ours = not wanted.parent.exists()
     announcer = None if options.quiet or options.no_progress else Announcer(say_above, end_bar)
     try:
-        outcome = launch(options.job, wanted, probe, _meanwhile(announcer), beside=True, part=part, waited=True)
+        outcome = launch(options.job, wanted, probe, _meanwhile(announcer), keep_earlier=True, part=part, waited=True)
     except OutputError as refusal:
         say(f"{refusal.sentence} The job runs without steptime. ({refusal.slug})")
         return _end(launch_bare(options.job), 0)
@@ -311,7 +313,7 @@ def _run_until_measured(options: RunOptions) -> int:
 NO_STEP = 1
 
 
-def _take_place(made: Path, told: Path, wanted: Path) -> int:
+def _take_place(made: Path, reported: Path, wanted: Path) -> int:
     """With --force a recording takes the place of an earlier one when it holds a step; NO_STEP where it does not."""
     from steptime.live.watching import still_recorded
     from steptime.recording.inventory import replaceable, take_place
@@ -322,7 +324,7 @@ def _take_place(made: Path, told: Path, wanted: Path) -> int:
         take_place(made, wanted)
     except OSError as error:
         raise OutputError(
-            "recording-exists", f"{told} cannot take the place of {wanted} ({error.strerror}): both stay."
+            "recording-exists", f"{reported} cannot take the place of {wanted} ({error.strerror}): both stay."
         ) from None
     return 0
 
@@ -403,7 +405,7 @@ def _account(outcome: Outcome, folder: Path, options: RunOptions) -> int:
         out_of_memory,
     )
 
-    begin = time.perf_counter_ns()
+    start = time.perf_counter_ns()
     reasons = (*out_of_memory(outcome, folder), *crashed_after_profile(outcome, folder)) if outcome.status else ()
     for sentence in (*outcome.problems, *reasons):
         say(sentence)
@@ -413,10 +415,10 @@ def _account(outcome: Outcome, folder: Path, options: RunOptions) -> int:
         if not options.no_peaks:
             measure_peaks(folder, quiet=options.quiet)
         from steptime.cli.delivery import deliver
-        from steptime.diagnosis import Beside, diagnose_paths
+        from steptime.diagnosis import CompanionFiles, diagnose_paths
 
-        report = diagnose_paths((str(folder),), beside=Beside(_compile_logs(folder, options)))
-        report = made_since(report, begin)
+        report = diagnose_paths((str(folder),), companions=CompanionFiles(_compile_logs(folder, options)))
+        report = made_since(report, start)
         deliver(report, options.delivery, text_to_stderr=None if options.quiet else True)
         if options.explain_compile and not options.quiet:
             for sentence in compiled_text(report):

@@ -8,7 +8,7 @@ import sys
 import textwrap
 from typing import TextIO
 
-from steptime.cli.exit_codes import tell
+from steptime.cli.exit_codes import notify
 from steptime.report.printable import plain, printable
 
 USUAL, NARROWEST, WIDEST = 80, 40, 110
@@ -62,7 +62,7 @@ def show(text: str, *, error: bool = False) -> None:
     """Text on standard output or standard error. Colours are left out where NO_COLOR is set."""
     stream = sys.stderr if error else sys.stdout
     if not stream.isatty():
-        tell(text, error=error)
+        notify(text, error=error)
         return
     width = max(_width(stream), NARROWEST)
     lines = (piece for line in printable(text).splitlines() for piece in folded(line, width))
@@ -77,11 +77,11 @@ def _write(text: str, stream: TextIO) -> None:
     from rich.text import Text
     from rich.theme import Theme
 
-    shown = Text(text)
+    displayed = Text(text)
     for pattern, _ in COLOURS:
-        shown.highlight_regex(pattern, style_prefix="steptime.")
+        displayed.highlight_regex(pattern, style_prefix="steptime.")
     theme = Theme({f"steptime.{name}": style for _, styles in COLOURS for name, style in styles.items()})
-    Console(file=stream, theme=theme, highlight=False).print(shown, soft_wrap=True, end="")
+    Console(file=stream, theme=theme, highlight=False).print(displayed, soft_wrap=True, end="")
     stream.flush()
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from steptime.cli.exit_codes import tell
+from steptime.cli.exit_codes import notify
 
 SKILL = Path(__file__).with_name("SKILL.md")
 
@@ -20,5 +20,5 @@ def command() -> int:
     steptime skill > .claude/skills/steptime/SKILL.md
     steptime skill >> AGENTS.md
     """
-    tell(SKILL.read_text(encoding="utf-8"))
+    notify(SKILL.read_text(encoding="utf-8"))
     return 0

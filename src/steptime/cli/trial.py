@@ -27,7 +27,7 @@ from steptime.advice.propose import propose
 from steptime.advice.rule import Finding
 from steptime.cli.after_run import measure_peaks, nothing_measured
 from steptime.cli.delivery import write_all
-from steptime.cli.exit_codes import INTERRUPTED, say, tell
+from steptime.cli.exit_codes import INTERRUPTED, notify, say
 from steptime.cli.options import Function, RecordingOrCommand, numbers_of, outputs_option, seconds, variant_options
 from steptime.cli.run import Announcer
 from steptime.cli.screen import show
@@ -63,12 +63,12 @@ from steptime.trials.patch import make_patch, unwritten, write_patch
 from steptime.trials.plan import (
     edits_of,
     next_stage,
-    plain_stand,
+    plain_workspace,
     plan_for,
     plan_variants,
     prove,
     script_of,
-    stand_for,
+    workspace_for,
     writable,
 )
 from steptime.trials.results import NAME, PatchResult, Plan, append_result, read_results
@@ -97,9 +97,9 @@ class TrialAnnouncer:
 
     def show(self, notice: Notice | None) -> None:
         """Called when a process begins, twice a second, and with None when none runs any more."""
-        if notice is not None and not notice.begins:
+        if notice is not None and not notice.starts:
             if sys.stderr.isatty():
-                endless = notice.turn.options.until_loss is not None or notice.turn.options.switched
+                endless = notice.scheduled.options.until_loss is not None or notice.scheduled.options.switched
                 of = f" of {notice.steps}" if not endless else ""
                 self._draw(f"  step {notice.done}{of}{_to_go(notice)}")
             return
@@ -116,23 +116,23 @@ class TrialAnnouncer:
 
 
 def _line(notice: Notice) -> str:
-    turn = notice.turn
-    number = turn.round + 1
+    scheduled = notice.scheduled
+    number = scheduled.round + 1
     rounds = f"round {number} of {MIN_ROUNDS}" if number <= MIN_ROUNDS else f"round {number} of {MAX_ROUNDS} at most"
-    target = turn.options.until_loss
-    if turn.options.switched:
-        return f"{format_count(len(turn.options.switched), 'change')} in one process: {turn.variant.label}"
+    target = scheduled.options.until_loss
+    if scheduled.options.switched:
+        return f"{format_count(len(scheduled.options.switched), 'change')} in one process: {scheduled.variant.label}"
     goes_on = f"until a loss of {target:g}" if target is not None else f"{notice.steps} steps"
-    what = "rehearsal" if turn.rehearsal else rounds if turn.metric else f"{rounds}, {goes_on}"
-    label = f" {turn.variant.label}" if turn.variant.label else ""
-    return f"{turn.variant.name}{label}: {what}{_to_go(notice)}"
+    what = "rehearsal" if scheduled.rehearsal else rounds if scheduled.metric else f"{rounds}, {goes_on}"
+    label = f" {scheduled.variant.label}" if scheduled.variant.label else ""
+    return f"{scheduled.variant.name}{label}: {what}{_to_go(notice)}"
 
 
 def _to_go(notice: Notice) -> str:
     if not notice.eta:
         return ""
     left = format_duration(notice.eta * 1e9)
-    return f"; about {left} to go" if notice.turn.round < MIN_ROUNDS else f"; this round: about {left}"
+    return f"; about {left} to go" if notice.scheduled.round < MIN_ROUNDS else f"; this round: about {left}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,17 +190,17 @@ def measure(
     """
     folder = (recording or default_recording(command)).absolute()
     workspace = own_folder(folder.parent, f"workspace-{os.getpid()}")
-    stand = Workspace(tuple(command), workspace, Path.cwd(), uncontained=options.uncontained)
+    contained_workspace = Workspace(tuple(command), workspace, Path.cwd(), uncontained=options.uncontained)
     seconds = SHARE * options.budget.seconds
     resolve(command)
     if not options.quiet:
         say("measuring the job as it is, until its steps are known")
     try:
-        ground_of(stand).janitor.take(workspace)
-        refuse_uncontained(stand)
-        outcome = _watched(stand, folder, seconds, enough(None if options.quiet else Announcer(say)))
+        ground_of(contained_workspace).janitor.take(workspace)
+        refuse_uncontained(contained_workspace)
+        outcome = _watched(contained_workspace, folder, seconds, enough(None if options.quiet else Announcer(say)))
     finally:
-        leave(stand)
+        leave(contained_workspace)
         with contextlib.suppress(OSError):  # there is a recording in it, or it was never made
             folder.parent.rmdir()
     if not outcome.steps_seen:
@@ -210,19 +210,19 @@ def measure(
     return folder
 
 
-def _watched(stand: Workspace, folder: Path, deadline: float, seen: Callable[[Progress], bool]) -> Outcome:
-    if ground_of(stand).layer is Layer.OVERLAY:
-        with contained(stand, "measured", folder, deadline=deadline) as (command, place):
+def _watched(workspace: Workspace, folder: Path, deadline: float, seen: Callable[[Progress], bool]) -> Outcome:
+    if ground_of(workspace).layer is Layer.OVERLAY:
+        with contained(workspace, "measured", folder, deadline=deadline) as (command, place):
             return run_variant(command, folder, ProbeOptions(), place, seen)
-    if not stand.uncontained:
+    if not workspace.uncontained:
         raise UsageError(
             "not-contained",
             "This system permits no user namespaces with overlays, without which the job can only be measured where it "
-            f"writes to your own files: steptime run -- {shlex.join(stand.command)}, and try its recording; or add "
+            f"writes to your own files: steptime run -- {shlex.join(workspace.command)}, and try its recording; or add "
             "--uncontained.",
         )
-    place = VariantPlace(stand.directory, offline_environment(folder), deadline)
-    return run_variant(stand.command, folder, ProbeOptions(), place, seen)
+    place = VariantPlace(workspace.directory, offline_environment(folder), deadline)
+    return run_variant(workspace.command, folder, ProbeOptions(), place, seen)
 
 
 def _reason(outcome: Outcome, folder: Path, seconds: float) -> NothingMeasuredError:
@@ -234,11 +234,11 @@ def _reason(outcome: Outcome, folder: Path, seconds: float) -> NothingMeasuredEr
             f"--budget, or check that it trains here; its output is in {folder / OUTPUT}.",
         )
     reason = nothing_measured(outcome, folder)
-    said = last_lines(folder / OUTPUT)
-    if reason is None or not said:
+    message = last_lines(folder / OUTPUT)
+    if reason is None or not message:
         return reason or NothingMeasuredError("no-steps", "The job took no training step.")
-    hint = f" ({NO_INPUT})" if "EOFError" in said else ""
-    return NothingMeasuredError(reason.slug, f"{reason.sentence} It said: {said}{hint}")
+    hint = f" ({NO_INPUT})" if "EOFError" in message else ""
+    return NothingMeasuredError(reason.slug, f"{reason.sentence} It said: {message}{hint}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,7 +250,7 @@ class TrialOutput:
     status: int = 0
 
 
-def begin(target: Sequence[str], options: TrialOptions) -> TrialOutput:
+def start(target: Sequence[str], options: TrialOptions) -> TrialOutput:
     """A new trial."""
     named = [named_fix(word) for word in options.fixes]  # before the job is measured
     recording = recording_of(target, options)
@@ -326,7 +326,7 @@ def new_trial(
     known = load(recording)
     folder = default_recording((f"{job_name(known.manifest.command)}-{kind}",), recording.absolute().parent)
     plan = plan_for(known, recording, variants, case.step, options.min_gain, goal=options.goal)
-    refuse_uncontained(stand_for(known.manifest, recording, folder, uncontained=options.uncontained))
+    refuse_uncontained(workspace_for(known.manifest, recording, folder, uncontained=options.uncontained))
     folder.mkdir(parents=True)
     append_result(folder, plan=replace(plan, baseline=baseline, until_loss=until_loss, least_step_ns=least_step(case)))
     return folder
@@ -340,22 +340,24 @@ def trial_runner(folder: Path, options: TrialOptions) -> Iterator[TrialRunner]:
     recording = load(path) if plan.recording else None
     with closing(_executor(recording, options)) as executor:
         if recording is None:
-            stand = plain_stand(plan, folder, uncontained=options.uncontained, keep=options.keep)
+            workspace = plain_workspace(plan, folder, uncontained=options.uncontained, keep=options.keep)
         else:
-            stand = stand_for(recording.manifest, path, folder, uncontained=options.uncontained, keep=options.keep)
-        refuse_uncontained(stand)
+            workspace = workspace_for(
+                recording.manifest, path, folder, uncontained=options.uncontained, keep=options.keep
+            )
+        refuse_uncontained(workspace)
         if not options.quiet:
-            say(f"{len(plan.variants)} to try, {explain(stand)}; Ctrl-C keeps what is done")
+            say(f"{len(plan.variants)} to try, {explain(workspace)}; Ctrl-C keeps what is done")
             if plan.metric is None:
                 _say_what_it_takes(plan, options.budget)
-        tell = (lambda _: None) if options.quiet else TrialAnnouncer(say).show
+        notify = (lambda _: None) if options.quiet else TrialAnnouncer(say).show
         one = recording is not None and not options.separate and _one_process(recording) and options.executor != "ray"
-        runner = TrialRunner(stand, plan, known.runs, budget=options.budget, executor=executor, tell=tell)
+        runner = TrialRunner(workspace, plan, known.runs, budget=options.budget, executor=executor, notify=notify)
         runner.switching = one
         try:
             yield runner
         finally:
-            leave(stand)
+            leave(workspace)
             changed = sorted({path for run in runner.runs for path in run.outside})
             if changed:
                 more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
@@ -436,8 +438,8 @@ def case_and_findings(recording: Path) -> tuple[Case, tuple[Finding, ...]]:
     """What is known of the first process of a recording."""
     from steptime.diagnosis import diagnose_paths
 
-    shown = diagnose_paths((str(recording),)).processes[0]
-    return shown.case, shown.findings
+    displayed = diagnose_paths((str(recording),)).processes[0]
+    return displayed.case, displayed.findings
 
 
 def _nothing_to_try(proposals: Sequence[Proposal], recording: Path, goal: Goal) -> str:
@@ -556,13 +558,13 @@ def _patch(
 ) -> Judgement | None:
     """Writes what was adopted as a diff, runs that without any change of ours, and keeps both. proving: the
     budget pays for that. Returns what it proved."""
-    stand = runner.stand
+    workspace = runner.workspace
     edits = edits_of(taken, runner.plan.variants, proposals)
-    patch = make_patch(edits, stand.directory, script_of(stand.command), stand.command)
+    patch = make_patch(edits, workspace.directory, script_of(workspace.command), workspace.command)
     proved = prove(runner, taken, patch) if proving else None
     if proved is not None and proved.verdict in (TrialVerdict.FAILED, TrialVerdict.BROKE_PROMISE):
         patch = unwritten(patch, edits)
-    folder, diff = stand.folder, patch.diff
+    folder, diff = workspace.folder, patch.diff
     file = folder / "patch.diff"
     apply = patch.apply_command(file) if diff else ""
     append_result(folder, patch=PatchResult(diff, patch.environment, patch.snippets, proved, patch.replaced, apply))
@@ -594,30 +596,30 @@ def _next(judgements: Sequence[Judgement], proposals: Sequence[Proposal], folder
     return f"steptime explain {proposals[0].fix.code}"
 
 
-def _results(told: TrialOutput) -> str:
-    return (told.folder / NAME).read_text(encoding="utf-8") if told.folder is not None else told.text
+def _results(reported: TrialOutput) -> str:
+    return (reported.folder / NAME).read_text(encoding="utf-8") if reported.folder is not None else reported.text
 
 
-def document_text(told: TrialOutput) -> str:
+def document_text(reported: TrialOutput) -> str:
     """What a trial came to, for programs. folder: None where there was nothing to try, which the text says."""
-    found = as_document(read_results(told.folder)) if told.folder is not None else {"candidates": []}
-    folder = str(told.folder.absolute()) if told.folder is not None else None
-    return f"{json.dumps({'folder': folder, **found, 'text': told.text}, indent=1)}\n"
+    found = as_document(read_results(reported.folder)) if reported.folder is not None else {"candidates": []}
+    folder = str(reported.folder.absolute()) if reported.folder is not None else None
+    return f"{json.dumps({'folder': folder, **found, 'text': reported.text}, indent=1)}\n"
 
 
-def _page(told: TrialOutput) -> str:
+def _page(reported: TrialOutput) -> str:
     from steptime.diagnosis import diagnose_paths
     from steptime.report.page import page
 
-    if told.folder is None:
+    if reported.folder is None:
         raise OutputError(
             "output-nothing-tried", "No page was written: nothing was tried. steptime report writes the page without."
         )
-    return page.render(diagnose_paths((str(told.folder),)))
+    return page.render(diagnose_paths((str(reported.folder),)))
 
 
 RENDERERS: tuple[Renderer[TrialOutput], ...] = (
-    Renderer(".txt", lambda told: told.text),
+    Renderer(".txt", lambda reported: reported.text),
     Renderer(".html", _page),
     Renderer(".jsonl", _results),
     Renderer(".json", document_text),
@@ -634,8 +636,8 @@ def check_output(
             raise OutputError("output-unwritable", f"{output} cannot be written: there is no such folder.")
 
 
-def tell_trial(
-    told: TrialOutput,
+def print_trial(
+    reported: TrialOutput,
     outputs: Sequence[str],
     *,
     as_json: bool,
@@ -645,13 +647,13 @@ def tell_trial(
 ) -> int:
     """Prints what a trial came to, and writes it where that was asked for. printed: what --json prints. Returns the
     exit status."""
-    if as_json and told.folder is not None:
-        tell(printed(told))
-    show(told.text, error=as_json)
-    write_all(renderers, told, outputs, force=force)
-    if told.folder is not None:
-        say(f"Wrote {told.folder / NAME}")
-    return told.status
+    if as_json and reported.folder is not None:
+        notify(printed(reported))
+    show(reported.text, error=as_json)
+    write_all(renderers, reported, outputs, force=force)
+    if reported.folder is not None:
+        say(f"Wrote {reported.folder / NAME}")
+    return reported.status
 
 
 def budget_option(default: str) -> Callable[[Function], Function]:
@@ -743,5 +745,5 @@ def command(
         raise UsageError("usage", "Give a recording, or a command behind --, or --resume with the folder of a trial.")
     check_output(outputs, force=force)
     options = TrialOptions(**given)
-    told = go_on(resume, options) if resume is not None else begin(target, options)
-    return tell_trial(told, outputs, as_json=as_json, force=force)
+    reported = go_on(resume, options) if resume is not None else start(target, options)
+    return print_trial(reported, outputs, as_json=as_json, force=force)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import click
 
-from steptime.cli.exit_codes import tell
+from steptime.cli.exit_codes import notify
 from steptime.cli.options import files, seconds
 from steptime.errors import OutputError, UsageError
 from steptime.live.export import FORMATS, Exporter, exporter
@@ -80,7 +80,7 @@ def command(target: str | None, every: float, serve: bool, port: int, export: st
     view: LiveView | None
     try:
         if export is not None:
-            with contextlib.closing(exporter(export, tell, every=every, address=address, port=port)) as wanted:
+            with contextlib.closing(exporter(export, notify, every=every, address=address, port=port)) as wanted:
                 _exported(watcher, wanted, every if export == "jsonl" else 0.0)
             return 0
         if serve:
@@ -92,7 +92,7 @@ def command(target: str | None, every: float, serve: bool, port: int, export: st
     finally:
         watcher.close()
     if view is not None:
-        tell(f"{last_line(view)}\nNext:  steptime diagnose {recording}\n")
+        notify(f"{last_line(view)}\nNext:  steptime diagnose {recording}\n")
     return 0
 
 
@@ -108,7 +108,7 @@ def _as_lines(watcher: Watcher, every: float) -> LiveView:
             return view
         if time.monotonic() >= due:
             due = time.monotonic() + every
-            tell(f"{line(view)}\n")
+            notify(f"{line(view)}\n")
         _wait(min(due, watcher.due))
 
 
@@ -131,7 +131,7 @@ def _served(watcher: Watcher, port: int) -> LiveView:
 
     page = LivePage(watcher.source, port)
     try:
-        tell(f"{page.url}\n")
+        notify(f"{page.url}\n")
         while True:
             view = watcher.look()
             page.publish(view)
@@ -152,21 +152,21 @@ def _in_terminal(watcher: Watcher) -> LiveView | None:
 
     console = Console(highlight=False)
     with _keys() as keys, Live(console=console, auto_refresh=False) as live:
-        said = ""
+        message = ""
         while True:
             view = watcher.look()
             running = view.state == "running"
-            foot = (said or KEYS) if running and keys is not None else ""
+            foot = (message or KEYS) if running and keys is not None else ""
             live.update(screen(view, foot, console.width), refresh=True)
             if not running:
                 return view
-            said = ""
-            while (left := watcher.due - time.monotonic()) > 0 and not said:
+            message = ""
+            while (left := watcher.due - time.monotonic()) > 0 and not message:
                 key = _key(keys, left)
                 if key == "q":
                     return None
                 if key == "p":
-                    said = _profile(watcher.source)
+                    message = _profile(watcher.source)
                 if key == "d":
                     live.stop()
                     subprocess.run(diagnosis_command(watcher.source), stdin=subprocess.DEVNULL, check=False)

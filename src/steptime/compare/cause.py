@@ -93,10 +93,10 @@ def cause_of(
     setting = setting or _general(settings)
     piece = _piece(pieces, whole, name)
     if setting is not None:
-        told = f"likely because of {_set(setting)}"
+        reported = f"likely because of {_set(setting)}"
         if piece is not None and setting.name in GENERAL:
-            told += f"; {_piece_words(piece)}"
-        return LikelyCause(told, name, share, setting.name, piece.name if piece is not None else "")
+            reported += f"; {_piece_words(piece)}"
+        return LikelyCause(reported, name, share, setting.name, piece.name if piece is not None else "")
     if piece is not None:
         return LikelyCause(
             f"nothing that is known was set otherwise; {_piece_words(piece)}", name, share, "", piece.name
@@ -180,9 +180,9 @@ def sentence_of(comparison: Comparison) -> str:
         if inside:
             found = "is within noise" if step.outcome is DifferenceOutcome.NONE else "noise may explain"
             return f"{inside}; the step itself is {_signed(step.change)} ({relative_interval(step)}), which {found}."
-        said = f"step is {_signed(step.change)} ({relative_interval(step)})"
+        message = f"step is {_signed(step.change)} ({relative_interval(step)})"
         none = step.outcome is DifferenceOutcome.NONE
-        return f"No difference found: the {said}." if none else f"The {said}, which noise may explain."
+        return f"No difference found: the {message}." if none else f"The {message}, which noise may explain."
     word = "longer" if step.outcome is DifferenceOutcome.MORE else "shorter"
     size = f"{format_duration(abs(step.change.value))} ({relative_interval(step)}) {word}"
     return f"The step is {size}{_carrier(cause)}: {cause.sentence}."

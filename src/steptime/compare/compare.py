@@ -56,7 +56,7 @@ from steptime.quantities import (
 from steptime.report.compose import IN_PROCESS, WORKERS
 from steptime.report.report import JobEnvironment, ProcessReport, Report
 
-LEAST_FLOOR = 0.005
+LEAST_NOISE = 0.005
 """Clocks, temperature and the layout of memory move a step by this much, however alike a few runs happened to be."""
 PART = 0.005
 """Of the step: the floor of a category is that of its own time, and at least this much: what a boundary between
@@ -67,22 +67,22 @@ FOR_MEASURED = 3
 """Runs of one job from which on their differences say more than the assumed floor."""
 
 
-def assumed_noise(floor: float) -> Noise:
+def assumed_noise(noise_floor: float) -> Noise:
     """The floor where only one run of each side is there."""
     sentence = (
-        f"One run of each says nothing of what another run would give: {format_share(floor)} of a step is allowed for "
+        f"One run of each says nothing of what another run would give: {format_share(noise_floor)} of a step is allowed for "
         "that. Give further runs of the first job with --repeat to measure it."
     )
-    return Noise(floor, False, sentence)
+    return Noise(noise_floor, False, sentence)
 
 
-def measured_noise(steps: Sequence[float], floor: float) -> Noise:
+def measured_noise(steps: Sequence[float], noise_floor: float) -> Noise:
     """The floor from repeated runs of the first job: the largest difference between two of them. Two runs may be alike
     by chance: with fewer than FOR_MEASURED the assumed floor stays the least. steps: ns."""
     if len(steps) < 2:
-        return assumed_noise(floor)
+        return assumed_noise(noise_floor)
     spread = max(steps) / min(steps) - 1
-    least = LEAST_FLOOR if len(steps) >= FOR_MEASURED else floor
+    least = LEAST_NOISE if len(steps) >= FOR_MEASURED else noise_floor
     sentence = (
         f"{len(steps)} runs of the first job differ by up to {format_share(spread)} though nothing changed: "
         f"{format_share(max(spread, least))} of a step is allowed for that."
@@ -90,10 +90,10 @@ def measured_noise(steps: Sequence[float], floor: float) -> Noise:
     return Noise(max(spread, least), True, sentence)
 
 
-def beyond(change: Estimate, floor: float) -> Estimate:
-    """The change with the noise between runs in its interval. floor: in its unit."""
-    low = sqrt((change.value - change.low) ** 2 + floor**2)
-    high = sqrt((change.high - change.value) ** 2 + floor**2)
+def beyond(change: Estimate, noise_floor: float) -> Estimate:
+    """The change with the noise between runs in its interval. noise_floor: in its unit."""
+    low = sqrt((change.value - change.low) ** 2 + noise_floor**2)
+    high = sqrt((change.high - change.value) ** 2 + noise_floor**2)
     return Estimate(change.value, change.value - low, change.value + high, change.samples, change.unit)
 
 
@@ -108,11 +108,11 @@ def outcome_of(change: Estimate, scale: float, widest: float = WIDEST) -> Differ
     return DifferenceOutcome.NONE if reach <= widest * scale else DifferenceOutcome.UNDECIDED
 
 
-def trend_of(reports: Sequence[Report], floor: float) -> Trend:
+def trend_of(reports: Sequence[Report], noise_floor: float) -> Trend:
     """The trend of the reports' steps, in their order."""
     steps = [report.processes[0].case.step.duration for report in reports]
     values = np.array([step.value for step in steps])
-    found = jumps(values, floor, [max(step.high - step.value, step.value - step.low) for step in steps])
+    found = jumps(values, noise_floor, [max(step.high - step.value, step.value - step.low) for step in steps])
     slope = slope_of(values) if len(values) >= 4 else None
     levels = tuple(Level(each.at, each.before, each.after, each.confirmed) for each in found)
     return Trend(slope, levels, _sentence(found, slope, values.tolist()))
@@ -133,13 +133,13 @@ def _sentence(found: Sequence[Jump], slope: Estimate | None, steps: Sequence[flo
         return f"From run to run the step gets {format_share(abs(slope.value))} {word} (median of all pairs)."
     if not found:
         return f"The step's time {level_text(steps, 'runs')}."
-    told = [
+    reported = [
         f"from run {each.at + 1} on {format_share(abs(each.after / each.before - 1))} "
         f"{'longer' if each.after > each.before else 'shorter'} ({format_duration(each.before)} to "
         f"{format_duration(each.after)}){'' if each.confirmed else ', which one more run would confirm'}"
         for each in found
     ]
-    return f"The step is {'; '.join(told)}."
+    return f"The step is {'; '.join(reported)}."
 
 
 TRIFLE = 0.01
@@ -380,9 +380,9 @@ def _switch(value: bool) -> str:
     return "on" if value else "off"
 
 
-ALLOCATED_FLOOR = 0.01
+LEAST_ALLOCATED_CHANGE = 0.01
 """Of the peak of a device's allocator: what samples every tenth of a second leave open."""
-RESIDENT_FLOOR = 0.1
+LEAST_RESIDENT_CHANGE = 0.1
 """Of the peak of resident memory: runs of one job differ by this much, by when the system takes pages back."""
 Series = Int64
 
@@ -391,48 +391,50 @@ def compare(
     reports: Sequence[Report],
     labels: Sequence[str],
     *,
-    floor: float | None = None,
+    noise_floor: float | None = None,
     repeats: Sequence[Report] = (),
     next_command: str = "",
 ) -> Comparison:
     """The last of the reports against the first. labels: a short name for each. repeats: further runs of the first
-    one's job. floor: what single runs differ by, where no repeats say it; None
+    one's job. noise_floor: what single runs differ by, where no repeats say it; None
     for what is known of the first one's machine. Raises ValueError for fewer than two."""
     if len(reports) < 2:
         raise ValueError("a comparison needs two reports")
     before, after = reports[0], reports[-1]
     one, other = before.processes[0], after.processes[0]
-    noise = _noise(before, repeats, one.case.between_runs if floor is None else floor)
-    step = step_between(one, other, noise.floor)
-    by, parts = _parts_compare(one, other, step, noise.floor)
-    runs = tuple(_run(report, label, reports[0], noise.floor) for report, label in zip(reports, labels, strict=True))
+    noise = _noise(before, repeats, one.case.between_runs if noise_floor is None else noise_floor)
+    step = step_between(one, other, noise.noise_floor)
+    by, parts = _parts_compare(one, other, step, noise.noise_floor)
+    runs = tuple(
+        _run(report, label, reports[0], noise.noise_floor) for report, label in zip(reports, labels, strict=True)
+    )
     settings = settings_between(before, after)
-    pieces = pieces_between(one.case, other.case, noise.floor)
+    pieces = pieces_between(one.case, other.case, noise.noise_floor)
     comparison = Comparison(
         SCHEMA_VERSION, __version__, (replace(runs[0], against_first=None), *runs[1:]), settings, step, parts, by,
         pieces, _findings(one, other), cause_of(step, parts, settings, pieces), "", noise, next_command,
         sample=_sample(one, other, step),
         memory=_memory(one, other),
-        trend=trend_of(reports, noise.floor) if len(reports) > 2 else None,
+        trend=trend_of(reports, noise.noise_floor) if len(reports) > 2 else None,
         caveats=tuple(_caveats(one, other)),
     )  # fmt: skip
     return replace(comparison, sentence=sentence_of(comparison))
 
 
-def _noise(before: Report, repeats: Sequence[Report], floor: float) -> Noise:
+def _noise(before: Report, repeats: Sequence[Report], noise_floor: float) -> Noise:
     if not repeats:
-        return assumed_noise(floor)
+        return assumed_noise(noise_floor)
     steps = [report.processes[0].case.step.duration.value for report in (before, *repeats)]
-    return measured_noise(steps, floor)
+    return measured_noise(steps, noise_floor)
 
 
-def step_between(one: ProcessReport, other: ProcessReport, floor: float) -> Difference:
+def step_between(one: ProcessReport, other: ProcessReport, noise_floor: float) -> Difference:
     """The step's difference. Its value is that of the two reports' figures; what it may be off by, from how stretches
     of the steady steps differ."""
     before, after = one.case.step.duration, other.case.step.duration
     change = _widened(difference_of(after, before), _steady(one), _steady(other))
-    change = beyond(change, floor * max(before.value, after.value))
-    reason = _doubt(one, other)
+    change = beyond(change, noise_floor * max(before.value, after.value))
+    reason = _caveat(one, other)
     outcome = DifferenceOutcome.UNDECIDED if reason else outcome_of(change, before.value)
     return Difference("step", "step", before, after, change, outcome, reason)
 
@@ -468,19 +470,19 @@ def _steady(process: ProcessReport) -> Series:
     return usual if len(usual) >= 0.75 * len(values) else values
 
 
-def _doubt(one: ProcessReport, other: ProcessReport) -> str:
+def _caveat(one: ProcessReport, other: ProcessReport) -> str:
     """Why the times of two runs cannot be compared, "" where they can."""
     if min(one.case.step.steady, other.case.step.steady) < 2:
         return "one of them has a single step, whose spread is not known"
-    doubts = [found for each in (one, other) if (found := disturbance(each.findings)) is not None]
-    if doubts:
-        which = "both ran" if len(doubts) == 2 else "the first ran" if disturbance(one.findings) else "the last ran"
-        return f"{which} beside other load ({doubts[-1].summary[:1].lower()}{doubts[-1].summary[1:]})"
+    caveats = [found for each in (one, other) if (found := disturbance(each.findings)) is not None]
+    if caveats:
+        which = "both ran" if len(caveats) == 2 else "the first ran" if disturbance(one.findings) else "the last ran"
+        return f"{which} beside other load ({caveats[-1].summary[:1].lower()}{caveats[-1].summary[1:]})"
     return ""
 
 
 def _parts_compare(
-    one: ProcessReport, other: ProcessReport, step: Difference, floor: float
+    one: ProcessReport, other: ProcessReport, step: Difference, noise_floor: float
 ) -> tuple[str, tuple[Difference, ...]]:
     """The categories of both, the largest change first; the phases where one of them has no categories of its own."""
     by = "categories"
@@ -492,7 +494,7 @@ def _parts_compare(
         return by, ()
     names = dict.fromkeys((*before, *after))
     series = {name: (_spent(one, name), _spent(other, name)) if by == "categories" else None for name in names}
-    parts = [_part(by[:-1], name, before.get(name), after.get(name), step, floor, series[name]) for name in names]
+    parts = [_part(by[:-1], name, before.get(name), after.get(name), step, noise_floor, series[name]) for name in names]
     return by, tuple(sorted(parts, key=lambda part: -abs(part.change.value if part.change else 0.0)))
 
 
@@ -507,13 +509,13 @@ def _part(
     before: CategoryUse | None,
     after: CategoryUse | None,
     step: Difference,
-    floor: float,
+    noise_floor: float,
     series: tuple[Series, Series] | None = None,
 ) -> Difference:
     """A category's difference; one that a side does not have is nothing there. series: what it had step by step."""
     one, other = before.duration if before else NOTHING, after.duration if after else NOTHING
     longest = max(step.before.value if step.before else 0.0, step.after.value if step.after else 0.0)
-    own = max(floor * max(one.value, other.value), PART * longest)
+    own = max(noise_floor * max(one.value, other.value), PART * longest)
     change = difference_of(other, one)
     if series is not None:
         change = _widened(change, *series)
@@ -530,8 +532,8 @@ def _sample(one: ProcessReport, other: ProcessReport, step: Difference) -> Diffe
     base, now = scaled(step.before, 1 / before), scaled(step.after, 1 / after)
     change = difference_of(now, base)
     spread = step.change or change
-    floor = max(spread.value - spread.low, spread.high - spread.value) / max(before, after)
-    change = beyond(change, floor)
+    noise_floor = max(spread.value - spread.low, spread.high - spread.value) / max(before, after)
+    change = beyond(change, noise_floor)
     outcome = DifferenceOutcome.UNDECIDED if step.reason else outcome_of(change, base.value)
     return Difference("sample", "time a sample", base, now, change, outcome, step.reason)
 
@@ -541,7 +543,7 @@ def _memory(one: ProcessReport, other: ProcessReport) -> Difference | None:
     if one.peak_bytes is None or other.peak_bytes is None:
         return None
     before, after = _exact(one.peak_bytes), _exact(other.peak_bytes)
-    share = RESIDENT_FLOOR if "cpu" in (one.case.step.device, other.case.step.device) else ALLOCATED_FLOOR
+    share = LEAST_RESIDENT_CHANGE if "cpu" in (one.case.step.device, other.case.step.device) else LEAST_ALLOCATED_CHANGE
     change = beyond(difference_of(after, before), share * max(before.value, after.value))
     outcome = outcome_of(change, before.value, max(WIDEST, 2 * share))
     return Difference("memory", "peak memory", before, after, change, outcome)
@@ -562,7 +564,7 @@ def _findings(one: ProcessReport, other: ProcessReport) -> tuple[OneSidedFinding
     return (*appeared, *vanished)
 
 
-def _run(report: Report, label: str, first: Report, floor: float) -> ComparedRun:
+def _run(report: Report, label: str, first: Report, noise_floor: float) -> ComparedRun:
     process = report.processes[0]
     found = disturbance(process.findings)
     return ComparedRun(
@@ -577,8 +579,8 @@ def _run(report: Report, label: str, first: Report, floor: float) -> ComparedRun
         categories=tuple((use.name, use.duration.value) for use in process.case.categories),
         peak_bytes=process.peak_bytes,
         samples_per_s=process.throughput.rate if process.throughput is not None else None,
-        against_first=step_between(first.processes[0], process, floor),
-        doubt=found.summary if found is not None else "",
+        against_first=step_between(first.processes[0], process, noise_floor),
+        caveat=found.summary if found is not None else "",
     )
 
 

@@ -14,7 +14,7 @@ from steptime.quantities import Estimate
 from steptime.report.json import content
 
 SCHEMA_VERSION = 2
-_BEGIN = re.compile(rb'\s*\{\s*"schema_version":\s*\d+,\s*"steptime":')
+_START = re.compile(rb'\s*\{\s*"schema_version":\s*\d+,\s*"steptime":')
 
 
 class DifferenceOutcome(Enum):
@@ -100,7 +100,7 @@ class OneSidedFinding:
 @dataclass(frozen=True, slots=True)
 class ComparedRun:
     """One of the things compared. label: short and unique among them. against_first: of its step, None for the first.
-    samples_per_s: in a steady step, None where the size of a batch is not known. doubt: why its times cannot be
+    samples_per_s: in a steady step, None where the size of a batch is not known. caveat: why its times cannot be
     trusted, "" where they can. categories: (name, ns per step)."""
 
     label: str
@@ -115,7 +115,7 @@ class ComparedRun:
     peak_bytes: int | None = None
     samples_per_s: float | None = None
     against_first: Difference | None = None
-    doubt: str = ""
+    caveat: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,10 +153,10 @@ class Trend:
 
 @dataclass(frozen=True, slots=True)
 class Noise:
-    """What two runs of one job may differ by though nothing changed. floor: of the step. measured: from repeated runs,
-    not assumed. sentence: what that means, for a reader."""
+    """What two runs of one job may differ by though nothing changed. noise_floor: of the step. measured: from repeated
+    runs, not assumed. sentence: what that means, for a reader."""
 
-    floor: float
+    noise_floor: float
     measured: bool
     sentence: str
 
@@ -212,7 +212,7 @@ def is_comparison(path: Path) -> bool:
         return False
     try:
         with path.open("rb") as file:
-            return _BEGIN.match(file.read(256)) is not None
+            return _START.match(file.read(256)) is not None
     except OSError:
         return False
 

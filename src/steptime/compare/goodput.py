@@ -129,27 +129,27 @@ def _run(folder: Path) -> RunTime | None:
 
 def _split(run: RunTime, timeline: Timeline, shift: int) -> RunTime:
     steps = timeline.steps
-    first = min(max(int(steps.begin[0]) + shift, run.began), run.ended)
+    first = min(max(int(steps.start[0]) + shift, run.began), run.ended)
     last = min(max(int(steps.end[-1]) + shift, first), run.ended)
     parts = {START: first - run.began}
     window = ([run.began - shift], [run.ended - shift])
     for kind, name in NAMES.items():
         parts[name] = int(measure(_held(timeline, kind), *window)[0])
     # What lies before the first step and behind the last one, in no segment.
-    beside = sum(int(measure(_held(timeline, kind), [window[0][0]], [first - shift])[0]) for kind in NAMES)
+    companions = sum(int(measure(_held(timeline, kind), [window[0][0]], [first - shift])[0]) for kind in NAMES)
     behind = sum(int(measure(_held(timeline, kind), [last - shift], [window[1][0]])[0]) for kind in NAMES)
-    parts[START] -= beside
+    parts[START] -= companions
     parts[END] = run.ended - last - behind
     trained = run.ended - run.began - sum(parts.values())
     usual = float(np.median(steps.duration[steps.steady])) if steps.steady.any() else float(np.median(steps.duration))
-    alone = ~steps.profiled & ~(measure(_held(timeline, SegmentKind.THINNED), steps.begin, steps.end) > 0)
+    alone = ~steps.profiled & ~(measure(_held(timeline, SegmentKind.THINNED), steps.start, steps.end) > 0)
     long = alone & ~steps.warm_up & (steps.duration > STALL * usual)
     parts[STALLED] = min(trained, int((steps.duration[long] - round(usual)).sum()))
     parts[PRODUCTIVE] = trained - parts[STALLED]
     saved = [each.end for each in timeline.segments if each.kind is SegmentKind.CHECKPOINT]
     unsaved = parts[PRODUCTIVE]
     if saved:
-        unsaved = int(steps.duration[steps.begin >= max(saved)].sum())
+        unsaved = int(steps.duration[steps.start >= max(saved)].sum())
     return replace(
         run, steps=len(steps.end) + timeline.left_out, parts=tuple(parts.items()), unsaved=min(unsaved, trained)
     )
@@ -157,7 +157,7 @@ def _split(run: RunTime, timeline: Timeline, shift: int) -> RunTime:
 
 def _held(timeline: Timeline, kind: SegmentKind) -> Intervals:
     found = [each for each in timeline.segments if each.kind is kind]
-    return union([each.begin for each in found], [each.end for each in found])
+    return union([each.start for each in found], [each.end for each in found])
 
 
 def render(found: Sequence[Goodput]) -> str:

@@ -45,12 +45,12 @@ class Entry:
 @dataclass(frozen=True, slots=True)
 class JobHistory:
     """The recordings of one job on one machine, the oldest first. levels: where the step's level changed; a jump's `at`
-    is a place in `told`: those that have a step, without those made beside other load where enough others are."""
+    is a place in `reported`: those that have a step, without those made beside other load where enough others are."""
 
     job: str
     machine: str
     entries: tuple[Entry, ...]
-    told: tuple[Entry, ...]
+    reported: tuple[Entry, ...]
     levels: tuple[Jump, ...]
 
 
@@ -73,7 +73,7 @@ class History:
 
 
 def history_of(
-    folder: str, entries: Sequence[Entry], problems: tuple[str, ...] = (), *, floor: float = BETWEEN_RUNS
+    folder: str, entries: Sequence[Entry], problems: tuple[str, ...] = (), *, noise_floor: float = BETWEEN_RUNS
 ) -> History:
     """The history of a folder's recordings."""
     ordered = sorted(entries, key=lambda entry: (entry.started_epoch_ns, entry.path))
@@ -81,19 +81,19 @@ def history_of(
     for entry in ordered:
         if not entry.trial:
             groups.setdefault((entry.job, entry.machine), []).append(entry)
-    tracks = [_track(job, machine, found, floor) for (job, machine), found in groups.items()]
+    tracks = [_track(job, machine, found, noise_floor) for (job, machine), found in groups.items()]
     tracks.sort(key=lambda track: -track.entries[-1].started_epoch_ns)
     return History(SCHEMA_VERSION, folder, tuple(tracks), tuple(entry for entry in ordered if entry.trial), problems)
 
 
-def _track(job: str, machine: str, entries: Sequence[Entry], floor: float) -> JobHistory:
+def _track(job: str, machine: str, entries: Sequence[Entry], noise_floor: float) -> JobHistory:
     measured = [entry for entry in entries if entry.step is not None and entry.step.value > 0]
     calm = [entry for entry in measured if not entry.busy]
-    told = calm if len(calm) >= 2 else measured
-    steps = [entry.step for entry in told if entry.step is not None]
+    reported = calm if len(calm) >= 2 else measured
+    steps = [entry.step for entry in reported if entry.step is not None]
     values = np.array([step.value for step in steps], np.float64)
-    found = jumps(values, floor, [max(step.high - step.value, step.value - step.low) for step in steps])
-    return JobHistory(job, machine, tuple(entries), tuple(told), found)
+    found = jumps(values, noise_floor, [max(step.high - step.value, step.value - step.low) for step in steps])
+    return JobHistory(job, machine, tuple(entries), tuple(reported), found)
 
 
 def slowed(track: JobHistory) -> Jump | None:

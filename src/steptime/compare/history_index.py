@@ -178,7 +178,7 @@ CREATE TABLE recordings (
 _ORDER = 'CREATE INDEX by_job ON recordings (job, machine, started, "commit")'
 
 
-def read_history(folder: Path, *, floor: float = BETWEEN_RUNS) -> History:
+def read_history(folder: Path, *, noise_floor: float = BETWEEN_RUNS) -> History:
     """The history of the recordings in a folder. What the index knows and did not change is not read again.
 
     Raises RecordingError where there is no such folder.
@@ -197,7 +197,7 @@ def read_history(folder: Path, *, floor: float = BETWEEN_RUNS) -> History:
     entries = [entry for entry in (*known.values(), *fresh.values()) if entry is not None]
     unread = sorted(path for path, entry in fresh.items() if entry is None)
     problems = tuple(f"{path} cannot be read and was left out." for path in unread)
-    return history_of(str(folder), entries, problems, floor=floor)
+    return history_of(str(folder), entries, problems, noise_floor=noise_floor)
 
 
 def index_path(folder: Path) -> Path:

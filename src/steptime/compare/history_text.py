@@ -26,11 +26,11 @@ def render_text(history: History, *, everything: bool = False) -> str:
     jobs = len(history.tracks)
     size = format_bytes(sum(entry.bytes for entry in entries))
     lines = [f"{format_count(len(entries), 'recording')} of {format_count(jobs, 'job')} in {history.folder}, {size}"]
-    shown = history.tracks if everything else history.tracks[:_MOST_JOBS]
-    for track in shown:
+    displayed = history.tracks if everything else history.tracks[:_MOST_JOBS]
+    for track in displayed:
         lines += ["", *_track(track, everything=everything)]
-    if len(history.tracks) > len(shown):
-        lines += ["", f"{jobs - len(shown)} more jobs: steptime history {history.folder} --all"]
+    if len(history.tracks) > len(displayed):
+        lines += ["", f"{jobs - len(displayed)} more jobs: steptime history {history.folder} --all"]
     if history.variants:
         lines += [
             "",
@@ -46,11 +46,11 @@ def _track(track: JobHistory, *, everything: bool) -> list[str]:
     title = one_line(f"{track.job} on {track.machine}")
     count = format_count(len(track.entries), "recording")
     lines = [f"{title:<{COLUMNS - len(count) - 1}} {count}"]
-    shown = track.entries if everything else track.entries[-_NEWEST:]
-    longest = max((entry.step.value for entry in shown if entry.step is not None), default=0.0)
-    lines += [_row(entry, longest) for entry in shown]
-    if len(shown) < len(track.entries):
-        lines.append(f"  ({len(track.entries) - len(shown)} older ones: --all)")
+    displayed = track.entries if everything else track.entries[-_NEWEST:]
+    longest = max((entry.step.value for entry in displayed if entry.step is not None), default=0.0)
+    lines += [_row(entry, longest) for entry in displayed]
+    if len(displayed) < len(track.entries):
+        lines.append(f"  ({len(track.entries) - len(displayed)} older ones: --all)")
     return [*lines, f"  {one_line(sentence_of(track))}"]
 
 
@@ -59,8 +59,8 @@ def _row(entry: Entry, longest: float) -> str:
     mark = "+" if entry.commit and entry.dirty else " "
     head = f"  {when}  {entry.commit[:8] + mark:<10}"
     if entry.step is None:
-        told = "still running" if entry.running else entry.problem
-        return f"{head}{told:<24}  {Path(entry.path).name}"
+        reported = "still running" if entry.running else entry.problem
+        return f"{head}{reported:<24}  {Path(entry.path).name}"
     filled = round(_BAR * entry.step.value / longest) if longest else 0
     spread = format_duration((entry.step.high - entry.step.low) / 2)
     load = " beside load" if entry.busy else ""
@@ -70,29 +70,31 @@ def _row(entry: Entry, longest: float) -> str:
 
 def sentence_of(track: JobHistory) -> str:
     """Since when it has been slow, or that it keeps its level."""
-    if len(track.told) < 2:
-        return "One measured recording has no trend." if track.told else "No recording of it has a step."
+    if len(track.reported) < 2:
+        return "One measured recording has no trend." if track.reported else "No recording of it has a step."
     jump, word = slowed(track), "slow"
     if jump is None and track.levels:
         jump, word = track.levels[-1], "faster"
-    told = level_text([entry.step.value for entry in track.told if entry.step is not None], "recordings")
-    told = f"It {told}."
+    reported = level_text([entry.step.value for entry in track.reported if entry.step is not None], "recordings")
+    reported = f"It {reported}."
     if jump is not None:
-        told = f"It got {word} with {Path(track.told[jump.at].path).name}: {_change(jump)}, {_since(track, jump)}."
-    busy = sum(bool(entry.busy) for entry in track.told)
-    return f"{told} Other programs ran beside {busy} of them, which may be why." if busy else told
+        reported = (
+            f"It got {word} with {Path(track.reported[jump.at].path).name}: {_change(jump)}, {_since(track, jump)}."
+        )
+    busy = sum(bool(entry.busy) for entry in track.reported)
+    return f"{reported} Other programs ran beside {busy} of them, which may be why." if busy else reported
 
 
 def _change(jump: Jump) -> str:
     word = "longer" if jump.after > jump.before else "shorter"
     share = format_share(abs(jump.after / jump.before - 1))
-    doubt = "" if jump.confirmed else " (the next run will confirm it or not)"
-    return f"{format_duration(jump.before)} to {format_duration(jump.after)}, {share} {word}{doubt}"
+    caveat = "" if jump.confirmed else " (the next run will confirm it or not)"
+    return f"{format_duration(jump.before)} to {format_duration(jump.after)}, {share} {word}{caveat}"
 
 
 def _since(track: JobHistory, jump: Jump) -> str:
     """What else changed with it."""
-    before, after = track.told[jump.at - 1], track.told[jump.at]
+    before, after = track.reported[jump.at - 1], track.reported[jump.at]
     changed = [
         name
         for name, one, other in (
@@ -112,11 +114,11 @@ def next_command(history: History) -> str:
     for track in history.tracks:
         jump = slowed(track)
         if jump is not None:
-            paths = (track.told[jump.at - 1].path, track.told[jump.at].path)
+            paths = (track.reported[jump.at - 1].path, track.reported[jump.at].path)
             return f"steptime compare {' '.join(map(shlex.quote, paths))}"
     for track in history.tracks:
-        if len(track.told) > 1:
-            return f"steptime compare {' '.join(shlex.quote(entry.path) for entry in track.told[-2:])}"
+        if len(track.reported) > 1:
+            return f"steptime compare {' '.join(shlex.quote(entry.path) for entry in track.reported[-2:])}"
     return ""
 
 

@@ -26,7 +26,7 @@ def render(comparison: Comparison) -> str:
         "comparison.html",
         title=f"{first} against {last}",
         data=msgspec.json.format(document(comparison).encode(), indent=-1).decode(),
-        comparison=replace(comparison, checks=tuple(_told(comparison))),
+        comparison=replace(comparison, checks=tuple(_reported(comparison))),
         labels=("the first", "the last") if several else ("before", "now"),
         moves=moves_of_parts(comparison),
         settings=settings_table(comparison),
@@ -35,7 +35,7 @@ def render(comparison: Comparison) -> str:
     )
 
 
-def _told(comparison: Comparison) -> list[Check]:
+def _reported(comparison: Comparison) -> list[Check]:
     """The bounds of the gate beside the comparison's sentence."""
     return [replace(check, sentence=why(check, comparison)) for check in comparison.checks]
 

@@ -94,14 +94,14 @@ def _runs(comparison: Comparison, room: int) -> Iterator[str]:
     if not room:
         return
     runs = list(enumerate(comparison.runs, 1))
-    shown = runs if len(runs) <= room else [runs[0], *runs[len(runs) - room + 1 :]]
+    displayed = runs if len(runs) <= room else [runs[0], *runs[len(runs) - room + 1 :]]
     yield f"    {'run':<36}{'commit':<13}{'step':>9}{'against 1':>15}"
-    for number, run in shown:
+    for number, run in displayed:
         against = _against(run.against_first) if run.against_first is not None else ""
         label, commit = one_line(run.label), shorten(one_line(run.commit), 12)
         yield f"{number:>3} {label:<36}{commit:<13}{format_duration(run.step.value):>9}{against:>15}".rstrip()
-    if len(runs) > len(shown):
-        yield f"    ({len(runs) - len(shown)} runs between them are left out)"
+    if len(runs) > len(displayed):
+        yield f"    ({len(runs) - len(displayed)} runs between them are left out)"
 
 
 def _against(difference: Difference) -> str:
@@ -158,14 +158,16 @@ def _checks(comparison: Comparison) -> list[str]:
     """The gate: a line for each bound that does not hold; where all do, one for all. What the sentence has said is not
     said again."""
     checks = comparison.checks
-    told = [replace(check, sentence=why(check, comparison)) for check in checks if check.ruling is not Ruling.PASSED]
-    lines = [check_line(check) for check in told]
+    reported = [
+        replace(check, sentence=why(check, comparison)) for check in checks if check.ruling is not Ruling.PASSED
+    ]
+    lines = [check_line(check) for check in reported]
     if checks and not lines:
         return [f"Gate:  {len(checks)} of {len(checks)} bounds hold"]
     left_out = len(lines) - _MOST_CHECKS
     more = f" (and {left_out} more)" if left_out > 0 else ""
-    shown = lines[:_MOST_CHECKS]
-    return [*shown[:-1], shown[-1] + more] if shown else []
+    displayed = lines[:_MOST_CHECKS]
+    return [*displayed[:-1], displayed[-1] + more] if displayed else []
 
 
 def check_line(check: Check) -> str:
@@ -183,7 +185,7 @@ def _remarks(comparison: Comparison) -> Iterator[str]:
         yield f"Trend: {one_line(comparison.trend.sentence)}"
     yield from (f"Mind:  {one_line(caveat)}" for caveat in comparison.caveats[:1])
     known = "measured" if comparison.noise.measured else "assumed; see --repeat"
-    yield f"Noise: {format_share(comparison.noise.floor)} of a step is allowed for between runs ({known})"
+    yield f"Noise: {format_share(comparison.noise.noise_floor)} of a step is allowed for between runs ({known})"
 
 
 def render_markdown(comparison: Comparison) -> str:

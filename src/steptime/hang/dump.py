@@ -169,9 +169,9 @@ def _unreadable(path: Path, reason: str) -> TraceError:
 
 
 def _rank(path: Path, found: Mapping[Any, Any]) -> int:
-    said = found.get("rank")
-    if isinstance(said, int) and not isinstance(said, bool) and 0 <= said <= LARGEST_RANK:
-        return said
+    message = found.get("rank")
+    if isinstance(message, int) and not isinstance(message, bool) and 0 <= message <= LARGEST_RANK:
+        return message
     named = RANK_IN_NAME.search(path.name)
     if named is None or int(named[1]) > LARGEST_RANK:
         raise _unreadable(path, "neither it nor its name says the rank; torch's names end with it")

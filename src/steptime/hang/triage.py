@@ -317,8 +317,8 @@ def _differing(
     """The ranks called different things under one number, and it is not known to have gone well."""
     if len(here) < 2 or all(call.state == COMPLETED for call in here.values()):  # gloo ends what differs with an error
         return None
-    for fault, tell in ((Fault.TYPE, _kind), (Fault.SIZE, _size), (Fault.ELEMENT_TYPE, _element_type)):
-        values = {rank: tell(call) for rank, call in here.items()}
+    for fault, notify in ((Fault.TYPE, _kind), (Fault.SIZE, _size), (Fault.ELEMENT_TYPE, _element_type)):
+        values = {rank: notify(call) for rank, call in here.items()}
         if len(set(values.values())) < 2:
             continue
         usual, count = Counter(values.values()).most_common(1)[0]
@@ -560,7 +560,7 @@ def _last_call(dump: Dump) -> str:
     return f"rank {dump.rank}'s last call is {what}, {_progress(call)}{_at_place(call)}"
 
 
-SHOWN = 5
+DISPLAYED = 5
 """Stalls that the text shows: the others follow from the first."""
 
 
@@ -573,24 +573,24 @@ def as_text(found: HangTriage, passed_over: Sequence[str] = ()) -> str:
         lines += _nobody_waits(found)
     if len(found.to_blame) > 1:
         lines += [f"The job waits for {counted_ranks(found.to_blame)}.", ""]
-    shown = _one_of_each_cause(found.stalls)[:SHOWN]
-    for number, stall in enumerate(shown):
+    displayed = _one_of_each_cause(found.stalls)[:DISPLAYED]
+    for number, stall in enumerate(displayed):
         lines += [*_stall(stall, first=not number), ""]
-    if len(found.stalls) > len(shown):
-        lines.append(f"… and {len(found.stalls) - len(shown)} more that follow from these (--json has all).")
+    if len(found.stalls) > len(displayed):
+        lines.append(f"… and {len(found.stalls) - len(displayed)} more that follow from these (--json has all).")
     lines += [f"Left out: {each}" for each in passed_over[:1]]
     return "\n".join(lines).rstrip("\n") + "\n"
 
 
 def _one_of_each_cause(stalls: Sequence[Stall]) -> list[Stall]:
     """Stalls without those that blame only ranks that an earlier one blames."""
-    shown: list[Stall] = []
+    displayed: list[Stall] = []
     blamed: set[int] = set()
     for stall in stalls:
         if not stall.culprits or not blamed.issuperset(stall.culprits):
-            shown.append(stall)
+            displayed.append(stall)
             blamed.update(stall.culprits)
-    return shown
+    return displayed
 
 
 def _nobody_waits(found: HangTriage) -> list[str]:

@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from steptime.errors import CommandError, SteptimeError
-from steptime.launcher.launch import INJECT, PLAN, QUIET, START
+from steptime.launcher.launch import INJECT, PLAN, QUIET_LOGS, START
 from steptime.launcher.outcome import ProbeOptions, Progress
 from steptime.launcher.progress import PROC, PROFILED, Journals, same_stack, uses_torch
 from steptime.launcher.supervise import pack_recording
@@ -28,7 +28,7 @@ from steptime.launcher.telemetry import Telemetry
 from steptime.launcher.thin import JournalThinner, family
 from steptime.probe.standby import NUMBER, SHELTERED, entry_of, folder_of
 from steptime.recording.inventory import LEAVE
-from steptime.recording.manifest import begin_manifest, extend_manifest
+from steptime.recording.manifest import extend_manifest, start_manifest
 
 SCRIPT = Path(__file__).parent / "attach_script.py"
 REHEARSAL = (sys.executable, "-I", "-S", "-c", "import time; print(flush=True); time.sleep(600)")
@@ -136,7 +136,7 @@ def _attach(
     *,
     stay: bool,
 ) -> Attached:
-    manifest = begin_manifest(folder, command_of(pids[0]), {"attached": ",".join(map(str, pids))})
+    manifest = start_manifest(folder, command_of(pids[0]), {"attached": ",".join(map(str, pids))})
     with contextlib.suppress(OSError):
         manifest["directory"] = str((PROC / str(pids[0]) / "cwd").readlink())
     entered: list[int] = []
@@ -151,11 +151,11 @@ def _attach(
         raise
     telemetry = Telemetry(folder, pids[0])
     thinner = JournalThinner(folder, lambda: telemetry.pids)
-    journals, begin = Journals(folder), time.monotonic()
+    journals, start = Journals(folder), time.monotonic()
     while living := [pid for pid in pids if lives(pid)]:
         try:
             time.sleep(PERIOD)
-            progress = Progress(time.monotonic() - begin, *journals.look())
+            progress = Progress(time.monotonic() - start, *journals.look())
             if show is not None:
                 show(progress)
             for timer in (telemetry, thinner):
@@ -204,7 +204,7 @@ def _enter(pid: int, folder: Path, options: ProbeOptions, show: Callable[[Progre
     """Raises CommandError."""
     entry = _write_entry(pid, folder, options)
     try:
-        if _stands_by(pid):
+        if _in_standby(pid):
             os.kill(pid, NUMBER)
         elif hasattr(sys, "remote_exec") and _same_python(pid):
             sys.remote_exec(pid, str(entry))
@@ -234,7 +234,7 @@ def _write_entry(pid: int, folder: Path, options: ProbeOptions) -> Path:
     """What the process is to run: what start-up files do in a job that we start."""
     lock = str(_lock_of(pid))
     plan = json.dumps({"recording": str(folder), "attached": lock, **asdict(options)}, ensure_ascii=False)
-    variables = {**{name: value for name, value in QUIET.items() if name not in _environment(pid)}, PLAN: plan,
+    variables = {**{name: value for name, value in QUIET_LOGS.items() if name not in _environment(pid)}, PLAN: plan,
                  START: str(INJECT)}  # fmt: skip
     door = str(INJECT / "sitecustomize.py")
     entry = Path(entry_of(str(_shelter()), pid))
@@ -249,7 +249,7 @@ def _write_entry(pid: int, folder: Path, options: ProbeOptions) -> Path:
     return entry
 
 
-def _stands_by(pid: int) -> bool:
+def _in_standby(pid: int) -> bool:
     """Whether it was started with STEPTIME_STANDBY, and has a handler for our signal."""
     if not _environment(pid).get("STEPTIME_STANDBY"):
         return False
@@ -261,7 +261,7 @@ def _stands_by(pid: int) -> bool:
 def has_way_in(pid: int) -> bool:
     """Whether a process can be entered, as far as can be known before it is tried."""
     script = hasattr(sys, "remote_exec") and _same_python(pid)
-    return _stands_by(pid) or script or shutil.which("gdb") is not None
+    return _in_standby(pid) or script or shutil.which("gdb") is not None
 
 
 def _same_python(pid: int) -> bool:
@@ -310,8 +310,8 @@ def _run_gdb(gdb: str, entered: int, line: str, pid: int) -> None:
     raise CommandError("attach-refused", f"gdb did not come back from process {entered}.", exit_status=1)
 
 
-def _refusal(pid: int, said: str, touched: bool) -> str:
-    if "not permitted" in said or "ptrace" in said.lower():
+def _refusal(pid: int, message: str, touched: bool) -> str:
+    if "not permitted" in message or "ptrace" in message.lower():
         scope = ""
         with contextlib.suppress(OSError):
             scope = PTRACE.read_text(encoding="ascii").strip()
@@ -321,9 +321,9 @@ def _refusal(pid: int, said: str, touched: bool) -> str:
             else "in a container, it needs SYS_PTRACE (docker run --cap-add SYS_PTRACE)"
         )
         return f"The system does not let process {pid} be traced: {how}, or start the job with STEPTIME_STANDBY=1."
-    if touched and "busy" in said.splitlines():
+    if touched and "busy" in message.splitlines():
         return f"Process {pid} was never at a place where it could be entered: try again."
-    words = next((line for line in reversed(said.splitlines()) if line.strip()), "no reason was given").rstrip(".")
+    words = next((line for line in reversed(message.splitlines()) if line.strip()), "no reason was given").rstrip(".")
     if touched:
         return f"gdb could not enter process {pid} ({words}): see whether it goes on; STEPTIME_STANDBY=1 needs no gdb."
     return (
@@ -334,9 +334,9 @@ def _refusal(pid: int, said: str, touched: bool) -> str:
 
 def _wait_for(pid: int, folder: Path, show: Callable[[Progress], None] | None) -> None:
     """Until the process says that the probe has come, or ends. One that is in a long call says it after that."""
-    begin = time.monotonic()
+    start = time.monotonic()
     while lives(pid):
-        elapsed = time.monotonic() - begin
+        elapsed = time.monotonic() - start
         if show is not None and elapsed > LONG_CALL_SECONDS:
             show(Progress(elapsed, 0, 0, f"waiting for process {pid}, which is in a long call"))
         if any(number == pid for number in _numbers(folder / "seen-torch")):

@@ -109,9 +109,9 @@ def default_recording(command: Sequence[str], parent: Path = Path("runs")) -> Pa
     return path
 
 
-def make_recording(path: Path, *, beside: bool = False) -> Path:
-    """Makes the folder and proves that it can be written to; returns its absolute path. beside: where a recording lies
-    there already, this one gets a number behind the name.
+def make_recording(path: Path, *, keep_earlier: bool = False) -> Path:
+    """Makes the folder and proves that it can be written to; returns its absolute path. keep_earlier: where a recording
+    lies there already, this one gets a number behind the name.
 
     Raises OutputError where it cannot, or where it holds something: two jobs never share a recording.
     """
@@ -119,7 +119,7 @@ def make_recording(path: Path, *, beside: bool = False) -> Path:
     folder = Path.cwd() / path
     try:
         while not _taken(folder := Path.cwd() / numbered(path, number)):
-            if not (beside and (is_recording(folder) or (folder / PROOF).exists())):
+            if not (keep_earlier and (is_recording(folder) or (folder / PROOF).exists())):
                 raise occupied(path)
             number += 1
         prove_room(folder)

@@ -281,7 +281,7 @@ def _pave(way: str, path: str, upper: str) -> None:
 def make_read_only(path: str) -> None:
     """What is mounted at a path. Raises OSError."""
     flags = os.statvfs(path).f_flag
-    kept = sum(mounted for said, mounted in SAME_FLAGS.items() if flags & said)
+    kept = sum(mounted for message, mounted in SAME_FLAGS.items() if flags & message)
     if not flags & os.ST_RDONLY:
         mount("", path, "", REMOUNT | BIND | READ_ONLY | kept)
 

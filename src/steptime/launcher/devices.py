@@ -34,7 +34,7 @@ MILLI = "power_watts", "power_limit_watts"
 """NVML gives them in thousandths."""
 
 
-class ToldDevices:
+class ReportedDevices:
     """UUIDs that the processes of a recording have told (`DeviceFacts`), as their files grow."""
 
     def __init__(self, folder: Path) -> None:
@@ -43,9 +43,9 @@ class ToldDevices:
 
     def new(self) -> set[str]:
         """Those that were told since the last time."""
-        return {uuid for path in self._folder.glob(FACTS) for uuid in self._told(path)}
+        return {uuid for path in self._folder.glob(FACTS) for uuid in self._reported(path)}
 
-    def _told(self, path: Path) -> Iterator[str]:
+    def _reported(self, path: Path) -> Iterator[str]:
         """Of the whole lines that have come; a torn one comes again."""
         offset, data = self._read.get(path, 0), b""
         with contextlib.suppress(OSError):

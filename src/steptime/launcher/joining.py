@@ -83,7 +83,7 @@ def _enter(folder: Path, part: str) -> RecordingPlace | None:
         mark.unlink()
         return None
     if _created(folder / LEADER):
-        (folder / LEADER).write_text(f"{_machine()} {os.getpid()} {_birth(os.getpid())}\n")
+        (folder / LEADER).write_text(f"{_machine()} {os.getpid()} {_started(os.getpid())}\n")
         place = RecordingPlace(folder, mark, leads=True)
         leave(place)  # nobody waits for the leader
         prove_room(folder)
@@ -109,7 +109,7 @@ def _is_over(folder: Path, mark: Path) -> bool:
     if ENDED in words or _manifest_has_end(folder):
         return True
     if len(words) == 3 and words[0] == _machine():
-        return _birth(int(words[1])) != words[2] if words[1].isdigit() else True
+        return _started(int(words[1])) != words[2] if words[1].isdigit() else True
     signs = [each.stat().st_mtime for name in (LEADER, MANIFEST, TELEMETRY) if (each := folder / name).exists()]
     return mark.stat().st_mtime - max(signs) > SILENCE
 
@@ -131,7 +131,7 @@ def _machine() -> str:
         return os.uname().nodename
 
 
-def _birth(pid: int) -> str:
+def _started(pid: int) -> str:
     """When a process began, in ticks of the machine; "" where there is none of this number."""
     try:
         return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[19]

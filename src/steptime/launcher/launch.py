@@ -30,7 +30,7 @@ from steptime.launcher.outcome import Outcome, ProbeOptions, Progress
 from steptime.launcher.revision import Inspection, Revision
 from steptime.launcher.supervise import HEAD_START, PATIENCE, THINNING_PERIOD, Switchboard, pack_recording, supervise
 from steptime.recording.inventory import COMPILE_LOGS
-from steptime.recording.manifest import begin_manifest, discard, extend_manifest, innermost
+from steptime.recording.manifest import discard, extend_manifest, innermost, start_manifest
 
 PRELOAD = "LD_PRELOAD"
 
@@ -82,7 +82,7 @@ INJECT = Path(__file__).parent.parent / "probe" / "inject"
 PLAN = "STEPTIME_PROBE"
 START = "STEPTIME_INJECT"
 """Says to steptime-start.pth, which is in every environment that has steptime, where the probe's door is."""
-QUIET = {"KINETO_LOG_LEVEL": "99"}
+QUIET_LOGS = {"KINETO_LOG_LEVEL": "99"}
 """Silences Kineto's lines on stderr (torch 2.13)."""
 WRITTEN_BY_COMPILER = {"INDUCTOR_PROVENANCE": "1"}
 """Beside TORCH_TRACE: the lines of kernels in C++, too."""
@@ -95,14 +95,14 @@ def launch(
     options: ProbeOptions,
     progress: Callable[[Progress], None] | None = None,
     *,
-    beside: bool = False,
+    keep_earlier: bool = False,
     part: str | None = None,
     waited: bool = False,
 ) -> Outcome:
     """Runs the user's command to its end and leaves a recording in a new folder. `progress` is called twice a second.
-    beside: where an earlier recording lies there, this one gets a number behind the name. part: others record into the
-    same folder, and one of us leads (`joining.join`). waited: this process runs for the job alone, and its own start
-    has put off the job's.
+    keep_earlier: where an earlier recording lies there, this one gets a number behind the name. part: others record
+    into the same folder, and one of us leads (`joining.join`). waited: this process runs for the job alone, and its own
+    start has put off the job's.
 
     Raises, before anything is started: UsageError (no command), CommandError (not found, not executable), OutputError
     (no recording can be written there).
@@ -111,15 +111,15 @@ def launch(
     place = join(recording, part) if part is not None else None
     if place is not None and not place.leads:
         return _follow(words, place, options)
-    folder = place.folder if place is not None else make_recording(recording, beside=beside)
+    folder = place.folder if place is not None else make_recording(recording, keep_earlier=keep_earlier)
     with Switchboard() as signals:
         try:
-            manifest = begin_manifest(folder, command, _chosen(options))
+            manifest = start_manifest(folder, command, _chosen(options))
         except OSError as error:
             discard(folder, kept)
             raise cannot_record(recording, error) from None
         kills, before = oom_kills(), age() if waited else 0
-        begin = time.monotonic()
+        since = time.monotonic()
         try:
             job = start(words, probe_environment(folder, options), close_fds=False)
         except CommandError:
@@ -132,8 +132,8 @@ def launch(
             problems += wait_for_others(folder)
         packing = time.monotonic()
         problems += pack_recording(folder)
-        times = {"before_ns": before, "job_ns": int(1e9 * (over - begin))}
-        outcome = outcome_of(job.returncode, folder, time.monotonic() - begin)
+        times = {"before_ns": before, "job_ns": int(1e9 * (over - since))}
+        outcome = outcome_of(job.returncode, folder, time.monotonic() - since)
         if outcome.status and (oom_kills() or 0) > (kills or 0):
             outcome = replace(outcome, killed_for_memory=True)
         try:
@@ -166,9 +166,9 @@ def age() -> int:
 def launch_bare(command: Sequence[str]) -> Outcome:
     """Runs the user's command as if steptime were not there, for where no recording can be made. Raises what `launch`
     raises of the command."""
-    words, begin = resolve(command), time.monotonic()
+    words, start = resolve(command), time.monotonic()
     status, number = ended(_run(words, None))
-    return Outcome(Path(), status, number, time.monotonic() - begin, False, False, False, whole=False)
+    return Outcome(Path(), status, number, time.monotonic() - start, False, False, False, whole=False)
 
 
 def _chosen(options: ProbeOptions) -> dict[str, str]:
@@ -179,21 +179,21 @@ def _chosen(options: ProbeOptions) -> dict[str, str]:
 def _inspect(folder: Path, manifest: Mapping[str, Any]) -> Inspection:
     """Asks for the commit beside the running job. The manifest has it at once, for a launcher that is killed."""
 
-    def tell(revision: Revision) -> None:
+    def notify(revision: Revision) -> None:
         with contextlib.suppress(OSError):  # the end of the job will say so
             extend_manifest(folder, manifest, **asdict(revision))
 
-    return Inspection(Path.cwd(), HEAD_START, tell)
+    return Inspection(Path.cwd(), HEAD_START, notify)
 
 
 def _follow(words: Sequence[str], place: RecordingPlace, options: ProbeOptions) -> Outcome:
     """Runs this part of a job whose recording another launcher leads: the leader does all but start it."""
-    begin = time.monotonic()
+    start = time.monotonic()
     try:
         returncode = _run(words, probe_environment(place.folder, options), place.folder)
     finally:
         leave(place)
-    return replace(outcome_of(returncode, place.folder, time.monotonic() - begin), leads=False)
+    return replace(outcome_of(returncode, place.folder, time.monotonic() - start), leads=False)
 
 
 def _run(words: Sequence[str], environment: Mapping[str, str] | None, recording: Path | None = None) -> int:
@@ -219,7 +219,7 @@ def probe_environment(folder: Path, options: ProbeOptions) -> dict[str, str]:
     repeatable = {"PYTHONHASHSEED": "0"} if options.variant is not None or options.numerics is not None else {}
     ours = {"PYTHONPATH": path, START: str(INJECT), PLAN: plan}
     compiler = {"TORCH_TRACE": str(folder / COMPILE_LOGS), **WRITTEN_BY_COMPILER} if options.compile_logs else {}
-    return {**QUIET, **repeatable, **compiler, **os.environ, **changed_variables(options.changes), **ours}
+    return {**QUIET_LOGS, **repeatable, **compiler, **os.environ, **changed_variables(options.changes), **ours}
 
 
 def exit_as(outcome: Outcome) -> NoReturn:

@@ -59,15 +59,15 @@ def look_from_outside(pid: int, seconds: int | None) -> LinesFromOutside:
                  "--threads", "--idle", "--full-filenames", "--duration", str(seconds or "unlimited")]  # fmt: skip
         with subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as spy:
             try:
-                said, _ = spy.communicate()
+                message, _ = spy.communicate()
             except KeyboardInterrupt:
                 spy.send_signal(signal.SIGINT)  # from a terminal it has it already; it writes what it has
                 with contextlib.suppress(subprocess.TimeoutExpired):
-                    said, _ = spy.communicate(timeout=ENDING_SECONDS)
+                    message, _ = spy.communicate(timeout=ENDING_SECONDS)
                 spy.kill()
         sample = load.look() or {}
         if not file.exists():
-            raise CommandError("attach-refused", _refusal(pid, said.decode(errors="replace")), exit_status=1)
+            raise CommandError("attach-refused", _refusal(pid, message.decode(errors="replace")), exit_status=1)
         with file.open(encoding="utf-8", errors="replace") as stacks:
             looks, lines = lines_of(islice(stacks, MOST_LINES))
     if not looks:
@@ -98,11 +98,11 @@ def _line(match: re.Match[str]) -> SourceLine:
     return SourceLine(match["file"], int(match["line"] or 0), match["function"])
 
 
-def _refusal(pid: int, said: str) -> str:
-    if "ermission" in said:
+def _refusal(pid: int, message: str) -> str:
+    if "ermission" in message:
         return (
             f"The system does not let process {pid} be looked at by py-spy: run it as root, in a container with "
             "SYS_PTRACE, or start the job with STEPTIME_STANDBY=1."
         )
-    words = next((line for line in reversed(said.splitlines()) if line.strip()), "no reason was given").strip(" .")
+    words = next((line for line in reversed(message.splitlines()) if line.strip()), "no reason was given").strip(" .")
     return f"py-spy could not look at process {pid} ({words}): start the job with STEPTIME_STANDBY=1, or install gdb."

@@ -36,9 +36,9 @@ class Inspection:
     """Asks for a folder's revision in a thread of its own, `delay` seconds from now, and tells it: a job that runs for
     hours has read its files when people go on to edit them."""
 
-    def __init__(self, folder: Path, delay: float, tell: Callable[[Revision], None]) -> None:
+    def __init__(self, folder: Path, delay: float, notify: Callable[[Revision], None]) -> None:
         self._folder = folder
-        self._tell = tell
+        self._notify = notify
         self._telling = threading.Lock()
         self._seen: Revision | None = None
         self._now, self._over = threading.Event(), threading.Event()
@@ -51,7 +51,7 @@ class Inspection:
         with self._telling:
             if not self._over.is_set():
                 self._seen = seen
-                self._tell(seen)
+                self._notify(seen)
 
     def end(self) -> Revision:
         """What was seen, after which nothing more is told; where the job was over before Git was asked, it is asked
@@ -89,6 +89,6 @@ def _root(folder: Path, over: threading.Event) -> Path:
 def _ask(folder: Path, words: Sequence[str], over: threading.Event) -> bytes | None:
     """What Git prints; None where it refuses, is not there, or takes too long."""
     with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-        told = ask_git(folder, *words, over=over.is_set)
-        return told.stdout if told.returncode == 0 else None
+        reported = ask_git(folder, *words, over=over.is_set)
+        return reported.stdout if reported.returncode == 0 else None
     return None

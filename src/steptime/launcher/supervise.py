@@ -136,7 +136,7 @@ class Switchboard:
     def interrupted(self) -> None:
         """The job is the user's: it goes on to its own end."""
 
-    def beside(self) -> Iterable[int]:
+    def alternating(self) -> Iterable[int]:
         """It is alone."""
         return ()
 
@@ -178,7 +178,7 @@ class Pause(Protocol):
     def interrupted(self) -> None:
         """We are told to end, in the middle of a look."""
 
-    def beside(self) -> Iterable[int]:
+    def alternating(self) -> Iterable[int]:
         """Processes that are ours, too, with what they have started."""
 
 
@@ -186,21 +186,21 @@ class Display:
     """Calls the user's progress function."""
 
     def __init__(
-        self, folder: Path, show: Callable[[Progress], None], begin: float, pids: Callable[[], Iterable[int]]
+        self, folder: Path, show: Callable[[Progress], None], start: float, pids: Callable[[], Iterable[int]]
     ) -> None:
         from steptime.launcher.progress import Journals, Overlooked
 
         self._journals = Journals(folder)
         self._overlooked = Overlooked(folder, pids)
         self._show, self._folder = show, folder
-        self._begin = begin
+        self._start = start
         self.due = time.monotonic()
         self.failed = False
 
     def look(self) -> None:
         self.due = time.monotonic() + PROGRESS_PERIOD
         with contextlib.suppress(OSError):  # the terminal was closed: the job goes on, and so do we
-            elapsed = time.monotonic() - self._begin
+            elapsed = time.monotonic() - self._start
             bar = any(self._folder.glob(BARS))
             self._show(Progress(elapsed, *self._journals.look(), notice=self._overlooked.look(), bar=bar))
 
@@ -223,13 +223,13 @@ def supervise(
 def _stay(
     job: subprocess.Popen[bytes], folder: Path, signals: Pause, show: Callable[[Progress], None] | None
 ) -> list[str]:
-    begin = time.monotonic()
+    start = time.monotonic()
     timers: list[Timer] = []
     while job.poll() is None:
-        due = min((timer.due for timer in timers), default=begin + HEAD_START)
+        due = min((timer.due for timer in timers), default=start + HEAD_START)
         signals.wait(due - time.monotonic(), job.send_signal)
-        if not timers and time.monotonic() >= begin + HEAD_START and job.poll() is None:
-            timers = _timers(job, folder, show, begin, signals)
+        if not timers and time.monotonic() >= start + HEAD_START and job.poll() is None:
+            timers = _timers(job, folder, show, start, signals)
         for timer in timers:
             if time.monotonic() >= timer.due:
                 timer.look()
@@ -240,18 +240,18 @@ def _timers(
     job: subprocess.Popen[bytes],
     folder: Path,
     show: Callable[[Progress], None] | None,
-    begin: float,
+    start: float,
     signals: Pause,
 ) -> list[Timer]:
     from steptime.launcher.telemetry import Telemetry
     from steptime.launcher.thin import JournalThinner
 
-    telemetry = Telemetry(folder, job.pid, signals.beside, kept=signals.kept)
+    telemetry = Telemetry(folder, job.pid, signals.alternating, kept=signals.kept)
     timers: list[Timer] = [telemetry]
     if not signals.kept:  # a process of a trial is short, and what it does to its folder meanwhile is its own
         timers.append(JournalThinner(folder, lambda: telemetry.pids))
     if show is not None:
-        timers.append(Display(folder, show, begin, lambda: telemetry.pids))
+        timers.append(Display(folder, show, start, lambda: telemetry.pids))
     return timers
 
 

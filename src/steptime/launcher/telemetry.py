@@ -13,7 +13,7 @@ import msgspec
 import psutil
 
 from steptime.journal import append_to
-from steptime.launcher.devices import Devices, ToldDevices
+from steptime.launcher.devices import Devices, ReportedDevices
 
 NAME = "telemetry.jsonl"
 PERIOD, LONGEST_PERIOD, RARER = 1.0, 10.0, 1 / 1800
@@ -25,16 +25,16 @@ LARGEST_SHARE = 0.005
 
 class Telemetry:
     """Appends a `TelemetrySample` a line to telemetry.jsonl. Once it cannot be written, `failed` is set and nothing
-    more is tried. beside: as of `CpuLoad`."""
+    more is tried. alternating: as of `CpuLoad`."""
 
     def __init__(
-        self, folder: Path, pid: int, beside: Callable[[], Iterable[int]] = lambda: (), *, kept: bool = False
+        self, folder: Path, pid: int, alternating: Callable[[], Iterable[int]] = lambda: (), *, kept: bool = False
     ) -> None:
         self._path = folder / NAME
-        self._load = CpuLoad(pid, beside, kept=kept)
-        self._told, self._devices = ToldDevices(folder), Devices()
-        self._begin = time.monotonic()
-        self.due = self._begin + PERIOD
+        self._load = CpuLoad(pid, alternating, kept=kept)
+        self._reported, self._devices = ReportedDevices(folder), Devices()
+        self._start = time.monotonic()
+        self.due = self._start + PERIOD
         self.failed = False
 
     @property
@@ -43,30 +43,30 @@ class Telemetry:
 
     def look(self) -> None:
         """Takes a sample, writes it, and sets `due` to the time of the next one."""
-        begin = time.monotonic()
+        start = time.monotonic()
         load = None
         with contextlib.suppress(OSError, psutil.Error):  # a system that hides /proc from us
             load = self._load.look()
         if load is not None and load["resident_bytes"] and not self.failed:  # no memory: only a dead process is left
-            self._devices.add(self._told.new())
+            self._devices.add(self._reported.new())
             sample = {**load, "devices": self._devices.look(self._load.pids)}
             try:
                 append_to(str(self._path), msgspec.json.encode(sample) + b"\n")
             except OSError:
                 self.failed = True  # no room, or the recording was removed: the job goes on
-        cost = time.monotonic() - begin
-        period = min(LONGEST_PERIOD, max(PERIOD, RARER * (begin - self._begin)))
-        self.due = begin + max(period, cost / LARGEST_SHARE)
+        cost = time.monotonic() - start
+        period = min(LONGEST_PERIOD, max(PERIOD, RARER * (start - self._start)))
+        self.due = start + max(period, cost / LARGEST_SHARE)
 
 
 class CpuLoad:
-    """CPU seconds per second since the last look, of the job's process tree and of everything else. beside: roots of
-    jobs that take turns with it, whose work counts as its own. kept: whether roots are keepers, which are no part of
+    """CPU seconds per second since the last look, of the job's process tree and of everything else. alternating: roots
+    of jobs that take turns with it, whose work counts as its own. kept: whether roots are keepers, which are no part of
     their jobs."""
 
-    def __init__(self, pid: int, beside: Callable[[], Iterable[int]] = lambda: (), *, kept: bool = False) -> None:
+    def __init__(self, pid: int, alternating: Callable[[], Iterable[int]] = lambda: (), *, kept: bool = False) -> None:
         self._without = 1 if kept else 0
-        self._root, self._beside = pid, beside
+        self._root, self._alongside = pid, alternating
         self.pids: frozenset[int] = frozenset({pid})
         self._time = time.perf_counter_ns()
         self._used: dict[tuple[int, float], float] = {}
@@ -102,7 +102,7 @@ class CpuLoad:
             family = [root, *root.children(recursive=True)][self._without :]
         except psutil.Error:
             return None
-        for each in self._beside():
+        for each in self._alongside():
             with contextlib.suppress(psutil.Error):
                 root = psutil.Process(each)
                 family += [root, *root.children(recursive=True)][self._without :]

@@ -71,7 +71,7 @@ class Turn:
 
     def __init__(self, turns: Turns) -> None:
         self._turns = turns
-        self._keeper, self._warm = 0, False
+        self._watchdog, self._warm = 0, False
         self._request = self._answers = Path()
         self._slice, self._asked = turns.slice_seconds, False
         self._until = float("inf")
@@ -81,7 +81,7 @@ class Turn:
     @property
     def rested(self) -> float:
         """Seconds."""
-        return sum(end - begin for begin, end in self.rests) / 1e9
+        return sum(end - start for start, end in self.rests) / 1e9
 
     def await_(self) -> None:
         """Returns when it has the turn. Raises TurnsEndedError."""
@@ -98,14 +98,14 @@ class Turn:
             turns.order.remove(self)
             turns.changed.notify_all()
 
-    def begins(self, keeper: int, recording: Path) -> None:
-        """Its job has been started, and all that comes of it is the keeper's (`keeper`)."""
-        self._keeper = keeper
+    def starts(self, watchdog: int, recording: Path) -> None:
+        """Its job has been started, and all that comes of it is the keeper's (`watchdog`)."""
+        self._watchdog = watchdog
         self._request, self._answers = recording / REST, recording / RESTS
 
     def others(self) -> Iterable[int]:
         """The keepers of the jobs that it takes turns with."""
-        return [turn._keeper for turn in tuple(self._turns.order) if turn is not self and turn._keeper]
+        return [turn._watchdog for turn in tuple(self._turns.order) if turn is not self and turn._watchdog]
 
     def over(self, recording: Path) -> bool:
         """Whether it must rest: it is warm, its slice is over, others wait, and its device has nothing to do. Raises
@@ -113,7 +113,7 @@ class Turn:
         if self._turns.ended:
             raise TurnsEndedError("turns-ended", "The round was ended.")
         if not self._warm:
-            self._warm, self._asked = _warm(recording / WARM, self._keeper)
+            self._warm, self._asked = _warm(recording / WARM, self._watchdog)
             self._until = 0.0 if self._warm else self._until
             self._slice = self._turns.slice_seconds * (LONGER if self._asked else 1)
         over = time.monotonic() >= self._until and len(self._turns.order) > 1
@@ -136,9 +136,9 @@ class Turn:
     def rest(self) -> float:
         """Stops the job, lets the others run, and goes on with it. Returns the seconds in between. Raises
         TurnsEndedError."""
-        turns, begin = self._turns, time.perf_counter_ns()
+        turns, start = self._turns, time.perf_counter_ns()
         stopped: list[psutil.Process] = []
-        while new := [each for each in _job_of(self._keeper) if each not in stopped]:  # started in this moment
+        while new := [each for each in _job_of(self._watchdog) if each not in stopped]:  # started in this moment
             _send(new, signal.SIGSTOP)
             stopped += new
         try:
@@ -151,8 +151,8 @@ class Turn:
             self._request.unlink(missing_ok=True)
             self.look = LOOK
             _send(stopped, signal.SIGCONT)
-        self.rests.append((begin, time.perf_counter_ns()))
-        return (self.rests[-1][1] - begin) / 1e9
+        self.rests.append((start, time.perf_counter_ns()))
+        return (self.rests[-1][1] - start) / 1e9
 
 
 def stamps_in(file: Path) -> list[int]:
@@ -166,7 +166,7 @@ def stamps_in(file: Path) -> list[int]:
     return stamps if all(0 <= stamp < 1 << 62 for stamp in stamps) else []
 
 
-def _warm(marker: Path, keeper: int) -> tuple[bool, bool]:
+def _warm(marker: Path, watchdog: int) -> tuple[bool, bool]:
     """Whether a process has said that its warm-up is over, and whether it is to be asked. Raises CannotAlternateError
     for one that the keeper's job has not started (a service has, on request), or that has another number here."""
     try:
@@ -174,15 +174,15 @@ def _warm(marker: Path, keeper: int) -> tuple[bool, bool]:
     except (OSError, ValueError):  # not there, or not whole yet
         return False, False
     here = Path("/proc/self/ns/pid").stat().st_ino
-    if namespace != here or number not in {each.pid for each in _job_of(keeper)}:
+    if namespace != here or number not in {each.pid for each in _job_of(watchdog)}:
         raise CannotAlternateError("cannot-alternate", "The job cannot be stopped from here.")
     return True, bool(asked)
 
 
-def _job_of(keeper: int) -> list[psutil.Process]:
+def _job_of(watchdog: int) -> list[psutil.Process]:
     """All that a keeper's job has started, the parents first."""
     with contextlib.suppress(psutil.Error):
-        return psutil.Process(keeper).children(recursive=True)
+        return psutil.Process(watchdog).children(recursive=True)
     return []
 
 

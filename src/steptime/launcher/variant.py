@@ -1,7 +1,7 @@
 """Starts a process of a trial: the user's command with a change, in a folder and a session of its own, with a deadline.
 
 Unlike `launch`, nothing of it is the user's to see or to steer: its input is empty, its output goes to a file, and it
-is ended, with all that it has started, when its time is up, or we are interrupted or killed (`keeper`).
+is ended, with all that it has started, when its time is up, or we are interrupted or killed (`watchdog`).
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from typing import IO
 
 from steptime.changes import Change
 from steptime.errors import CommandError
-from steptime.launcher import contain, keeper
+from steptime.launcher import contain, watchdog
 from steptime.launcher.command import make_recording, resolve
 from steptime.launcher.launch import changed_variables, ended, outcome_of, probe_environment, start
 from steptime.launcher.outcome import Outcome, ProbeOptions, Progress
 from steptime.launcher.supervise import pack_recording, supervise
 from steptime.launcher.turns import CannotAlternateError, Turn, TurnsEndedError
-from steptime.recording.manifest import begin_manifest, discard, extend_manifest
+from steptime.recording.manifest import discard, extend_manifest, start_manifest
 
 OUTPUT = "output.log"
 """In the recording's folder: what the job wrote to its standard output and standard error."""
@@ -38,7 +38,7 @@ DEADLINE_PASSED = "It was ended after"
 """How the first problem of an outcome begins where the job had to be ended."""
 LOOKS = 0.5
 """Seconds between two looks at whether a job must be ended."""
-LONGEST_END = keeper.GRACE + keeper.PATIENCE + 5.0
+LONGEST_END = watchdog.GRACE + watchdog.PATIENCE + 5.0
 """Seconds in which a keeper has ended a job, and itself."""
 OPEN = (sys.executable, "-I", "-S", contain.__file__, contain.NOT_CONTAINED)
 """The entry of a process that nothing contains."""
@@ -57,7 +57,7 @@ class VariantPlace:
     until: float = inf
     entry: tuple[str, ...] = OPEN
     contained: str = ""
-    janitor: keeper.Janitor = field(default_factory=keeper.Janitor)
+    janitor: watchdog.Janitor = field(default_factory=watchdog.Janitor)
 
 
 class JobDeadline:
@@ -100,7 +100,7 @@ class JobDeadline:
             self.passed = True
             end_job(self._job)
 
-    def beside(self) -> Iterable[int]:
+    def alternating(self) -> Iterable[int]:
         """What the machine does for these is none of a stranger's load."""
         return self._turn[0].others() if self._turn is not None else ()
 
@@ -123,8 +123,8 @@ def run_variant(
     words = resolve(command, place.directory)
     folder = make_recording(recording)
     chosen = {"changes": json.dumps([asdict(change) for change in options.changes])}
-    manifest = begin_manifest(folder, command, chosen)
-    begin = time.monotonic()
+    manifest = start_manifest(folder, command, chosen)
+    start = time.monotonic()
     options = replace(options, contained=place.contained, began_epoch_ns=time.time_ns())
     try:
         environment = {**probe_environment(folder, options), **dict(place.environment)}
@@ -134,7 +134,7 @@ def run_variant(
         discard(folder, folder.parent)
         raise
     if turn is not None:
-        turn.begins(job.pid, folder)
+        turn.starts(job.pid, folder)
     deadline = JobDeadline(job, place, (turn, folder) if turn is not None else None)
 
     def show(now: Progress) -> None:
@@ -158,7 +158,7 @@ def run_variant(
             )
     if deadline.passed:
         problems = [f"{DEADLINE_PASSED} {place.deadline:.0f} s", *problems]
-    seconds = time.monotonic() - begin - (turn.rested if turn is not None else 0.0)
+    seconds = time.monotonic() - start - (turn.rested if turn is not None else 0.0)
     return replace(outcome_of(returncode, folder, seconds), problems=tuple(problems))
 
 
@@ -174,7 +174,7 @@ def run_plain(
     the job has been ended."""
     words = resolve(command, place.directory)
     folder.mkdir(parents=True)
-    begin = time.monotonic()
+    start = time.monotonic()
     environment = {**os.environ, **changed_variables(changes), **dict(place.environment)}
     with (folder / OUTPUT).open("wb") as output, (folder / ERRORS).open("wb") as errors:
         job = start_kept(place, words, environment, output, errors)
@@ -186,7 +186,7 @@ def run_plain(
                 deadline.end()
     finally:
         end_job(job)
-    outcome = outcome_of(job.returncode or 0, folder, time.monotonic() - begin)
+    outcome = outcome_of(job.returncode or 0, folder, time.monotonic() - start)
     problems = (f"{DEADLINE_PASSED} {place.deadline:.0f} s",) if deadline.passed else ()
     return replace(outcome, problems=problems)
 
@@ -204,7 +204,7 @@ def start_kept(
         variables.seek(0)
         held = place.janitor.held()
         ours = {**os.environ, contain.VARIABLES: str(variables.fileno())}
-        command = (sys.executable, "-I", "-S", keeper.__file__, str(held[0] if held else -1), *place.entry, *words)
+        command = (sys.executable, "-I", "-S", watchdog.__file__, str(held[0] if held else -1), *place.entry, *words)
         return start(
             command,
             ours,
@@ -222,7 +222,7 @@ def end_job(job: subprocess.Popen[bytes]) -> None:
     assert job.stdin is not None
     with contextlib.suppress(OSError, ValueError):  # it has ended, or is being ended already
         if job.poll() is None:
-            job.stdin.write(keeper.ASKED)
+            job.stdin.write(watchdog.ASKED)
             job.stdin.flush()
     try:
         job.wait(LONGEST_END)

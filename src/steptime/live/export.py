@@ -228,9 +228,9 @@ class _Unsent(logging.Handler):
         write, self._write = self._write, None
         if write is not None:
             where = os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT") or "http://localhost:4318, the default"
-            said = one_line(record.getMessage())[:200]
+            message = one_line(record.getMessage())[:200]
             write(
-                f"The receiver at {where} has not taken the numbers ({said}). They are sent again every time; "
+                f"The receiver at {where} has not taken the numbers ({message}). They are sent again every time; "
                 "OTEL_EXPORTER_OTLP_ENDPOINT names another receiver.\n"
             )
 

@@ -99,24 +99,24 @@ def machine_lines(sample: TelemetrySample) -> list[str]:
 
 def _device_line(device: DeviceSample) -> str:
     """What the driver tells of it; "" where it tells nothing."""
-    told = []
+    reported = []
     if device.utilization is not None:
-        told.append(f"{device.utilization:.0f} % busy")
+        reported.append(f"{device.utilization:.0f} % busy")
     if device.memory_bytes is not None:
         most = f" of {format_bytes(device.memory_total_bytes)}" if device.memory_total_bytes else ""
-        told.append(f"{format_bytes(device.memory_bytes)}{most}")
+        reported.append(f"{format_bytes(device.memory_bytes)}{most}")
     if device.clock_mhz is not None:
         most = f" of {device.max_clock_mhz:,}" if device.max_clock_mhz else ""
-        told.append(f"{device.clock_mhz:,}{most} MHz")
+        reported.append(f"{device.clock_mhz:,}{most} MHz")
     if device.power_watts is not None:
         most = f" of {device.power_limit_watts:.0f}" if device.power_limit_watts else ""
-        told.append(f"{device.power_watts:.0f}{most} W")
+        reported.append(f"{device.power_watts:.0f}{most} W")
     reasons = [name for bit, name in HELD_BACK if (device.throttle_reasons or 0) & bit]
     if reasons:
-        told.append(f"held back by {' and '.join(dict.fromkeys(reasons))}")
+        reported.append(f"held back by {' and '.join(dict.fromkeys(reasons))}")
     if device.other_processes:
-        told.append(f"{format_count(device.other_processes, 'other program')} on it")
-    return f"{device.name}: {', '.join(told)}" if told else ""
+        reported.append(f"{format_count(device.other_processes, 'other program')} on it")
+    return f"{device.name}: {', '.join(reported)}" if reported else ""
 
 
 RANK_HEADER = ("rank", "host", "steps", "step", "samples/s", "input", "between steps", "memory", "")
@@ -156,17 +156,17 @@ def line(view: LiveView) -> str:
     if rank is None or rank.step is None:
         return f"{_time(view.elapsed)}: {_steps(total) if total else 'no training step yet'}"
     shares = sorted((*rank.phases, *rank.between), key=lambda part: -part.share)[:3]
-    told = [f"step {format_duration(rank.step.value)}"]
-    told += [format_samples(rank.rate)] if rank.rate is not None else []
-    told += [f"{part.name} {format_share(part.share)}" for part in shares if part.share >= LEAST]
+    reported = [f"step {format_duration(rank.step.value)}"]
+    reported += [format_samples(rank.rate)] if rank.rate is not None else []
+    reported += [f"{part.name} {format_share(part.share)}" for part in shares if part.share >= LEAST]
     late = [each.name for each in view.ranks if each.late]
-    told += [f"{' and '.join(late)} late ({format_duration(view.waiting)}/step)"] if late else []
+    reported += [f"{' and '.join(late)} late ({format_duration(view.waiting)}/step)"] if late else []
     devices = view.machine.devices if view.machine is not None else ()
     if busy := sorted(each.utilization for each in devices if each.utilization is not None):
-        shown = "–".join(dict.fromkeys(f"{each:.0f}" for each in (busy[0], busy[-1])))
-        told.append(f"GPU{'s' * (len(busy) > 1)} {shown} % busy")
-    told += [f"nothing new for {view.silent:.0f} s"] if view.silent > QUIET else []
-    return one_line(f"{_time(view.elapsed)}: {_steps(total)}; {', '.join(told)}")
+        displayed = "–".join(dict.fromkeys(f"{each:.0f}" for each in (busy[0], busy[-1])))
+        reported.append(f"GPU{'s' * (len(busy) > 1)} {displayed} % busy")
+    reported += [f"nothing new for {view.silent:.0f} s"] if view.silent > QUIET else []
+    return one_line(f"{_time(view.elapsed)}: {_steps(total)}; {', '.join(reported)}")
 
 
 def last_line(view: LiveView) -> str:

@@ -133,22 +133,22 @@ def view_of(process: Process, total: int) -> tuple[RankView, Int64]:
     view = replace(view, bytes=_memory(process), doing=_doing(layout))
     if len(steps.end) < 2:
         return view, np.zeros(0, np.int64)
-    begin, end = int(steps.begin[0]), int(steps.end[-1])
+    start, end = int(steps.start[0]), int(steps.end[-1])
     usable = steps.steady if steps.steady.any() else ~steps.disturbed & steps.watched & (np.arange(len(steps.end)) > 0)
     own = _own(steps, facts.device)
     garbage = process.intervals.kind == Kind.GARBAGE
-    garbage &= (process.intervals.begin >= begin) & (process.intervals.end <= end)
-    lasted = process.intervals.end[garbage] - process.intervals.begin[garbage]
-    phases, between = _parts(layout, begin, end)
+    garbage &= (process.intervals.start >= start) & (process.intervals.end <= end)
+    lasted = process.intervals.end[garbage] - process.intervals.start[garbage]
+    phases, between = _parts(layout, start, end)
     return replace(
         view,
         steps=len(steps.end),
-        wall=end - begin,
+        wall=end - start,
         step=mean_of_series(steps.duration[usable]) if usable.any() else None,
-        rate=_rate(process, layout, usable, end - begin),
+        rate=_rate(process, layout, usable, end - start),
         phases=phases,
         between=between,
-        curve=_curve(steps, usable, begin, end),
+        curve=_curve(steps, usable, start, end),
         queue=_queue(process, layout.timeline.training_loaders, end),
         collections=len(lasted),
         collecting=int(lasted.sum()),
@@ -156,16 +156,16 @@ def view_of(process: Process, total: int) -> tuple[RankView, Int64]:
     ), np.where(usable, own, -1)
 
 
-def _parts(layout: Layout, begin: int, end: int) -> tuple[tuple[Part, ...], tuple[Part, ...]]:
+def _parts(layout: Layout, start: int, end: int) -> tuple[tuple[Part, ...], tuple[Part, ...]]:
     steps, segments = layout.timeline.steps, layout.timeline.segments
-    wall, sums = end - begin, steps.phases.sum(axis=0).tolist()
+    wall, sums = end - start, steps.phases.sum(axis=0).tolist()
     phases = tuple(Part(PHASES[phase], sums[phase], sums[phase] / wall) for phase in Phase)
     between = []
     for kind, name in BETWEEN.items():
         held = union(
-            [each.begin for each in segments if each.kind is kind], [e.end for e in segments if e.kind is kind]
+            [each.start for each in segments if each.kind is kind], [e.end for e in segments if e.kind is kind]
         )
-        if total := int(measure(held, [begin], [end])[0]):
+        if total := int(measure(held, [start], [end])[0]):
             between.append(Part(name, total, total / wall))
     return phases, tuple(between)
 
@@ -177,8 +177,8 @@ def _own(steps: Steps, device: str) -> Int64:
     return steps.duration - steps.phases[:, Phase.BACKWARD]
 
 
-def _curve(steps: Steps, usable: Bool, begin: int, end: int) -> tuple[float, ...]:
-    place = np.minimum((steps.end - begin) * POINTS // (end - begin), POINTS - 1)[usable]
+def _curve(steps: Steps, usable: Bool, start: int, end: int) -> tuple[float, ...]:
+    place = np.minimum((steps.end - start) * POINTS // (end - start), POINTS - 1)[usable]
     count = np.bincount(place, minlength=POINTS)
     total = np.bincount(place, steps.duration[usable], minlength=POINTS)
     return tuple((total / np.maximum(count, 1)).tolist())
@@ -192,10 +192,10 @@ def _rate(process: Process, layout: Layout, usable: Bool, wall: int) -> float | 
     else:
         wanted = set(layout.timeline.training_loaders)
     sizes = {loader.identity: loader.batch_size for loader in process.loaders if loader.identity in wanted}
-    asked = layout.lane.of(Kind.LOADER_NEXT)
+    asked = layout.records.of(Kind.LOADER_NEXT)
     asked = asked.where(~asked.flagged(Flag.EXHAUSTED) & np.isin(asked.identity, list(wanted)))
     steps = layout.timeline.steps
-    asked = asked.where((asked.end > steps.begin[0]) & (asked.end <= steps.end[-1]))
+    asked = asked.where((asked.end > steps.start[0]) & (asked.end <= steps.end[-1]))
     found = [sizes.get(identity) for identity in asked.identity.tolist()]
     if found and all(found):
         return sum(size or 0 for size in found) * 1e9 / wall
@@ -205,7 +205,7 @@ def _rate(process: Process, layout: Layout, usable: Bool, wall: int) -> float | 
 
 def _queue(process: Process, training: Sequence[int], end: int) -> Queue | None:
     table = process.intervals
-    chosen = (table.kind == Kind.QUEUE) & np.isin(table.identity, training) & (table.begin > end - QUEUE_TIME)
+    chosen = (table.kind == Kind.QUEUE) & np.isin(table.identity, training) & (table.start > end - QUEUE_TIME)
     if not chosen.any():
         return None
     latest = int(table.identity[chosen][-1])
@@ -225,11 +225,11 @@ def _memory(process: Process) -> int | None:
 def _doing(layout: Layout) -> str:
     steps, segments = layout.timeline.steps, layout.timeline.segments
     last = int(steps.end[-1]) if len(steps.end) else 0
-    behind = [segment for segment in segments if segment.begin >= last and segment.kind is not SegmentKind.PAUSE]
+    behind = [segment for segment in segments if segment.start >= last and segment.kind is not SegmentKind.PAUSE]
     return BETWEEN[behind[-1].kind] if behind else ""
 
 
-def with_late(views: Sequence[tuple[RankView, Int64]]) -> tuple[tuple[RankView, ...], float]:
+def with_stragglers(views: Sequence[tuple[RankView, Int64]]) -> tuple[tuple[RankView, ...], float]:
     """The ranks with the late one marked, and ns per step that the others wait for it. Steps are compared that all of
     them have taken; ranks that train together count them alike."""
     ranks = tuple(view for view, _ in views)
@@ -242,8 +242,8 @@ def with_late(views: Sequence[tuple[RankView, Int64]]) -> tuple[tuple[RankView, 
         return ranks, 0.0
     summaries = []
     for view, own in known:
-        begin = view.total - len(own)
-        mine = own[first - begin : last - begin]
+        start = view.total - len(own)
+        mine = own[first - start : last - start]
         series = blocks(mine, mine >= 0)
         step = view.step.value if view.step is not None else 0.0
         summaries.append(

@@ -22,7 +22,7 @@ import psutil
 from steptime.arrays import Int64
 from steptime.errors import OutputError, RecordingError, UsageError, no_such_file
 from steptime.launcher.launch import PLAN
-from steptime.live.view import LiveView, RankView, view_of, with_late
+from steptime.live.view import LiveView, RankView, view_of, with_stragglers
 from steptime.own_python import own_python
 from steptime.quantities import Estimate, SourceLine
 from steptime.recording.growing import WINDOW, GrowingRecording
@@ -145,36 +145,36 @@ class Watcher:
     def look(self) -> LiveView:
         """Reads what is new, and sets `due` to the time of the next look (seconds of time.monotonic). Raises
         RecordingError where the recording was removed."""
-        begin = time.monotonic()
+        start = time.monotonic()
         changed = self._read()
         samples, manifest = self._recording.samples, self._recording.manifest
         sampled = samples[-1].monotonic_ns if samples else 0
         if changed or sampled != self._sampled:
-            self._grown, self._sampled = begin if self.due else self._grown, sampled
+            self._grown, self._sampled = start if self.due else self._grown, sampled
         for folder in changed:
             process = self._recording.processes[folder]
             self._ranks[folder] = view_of(process.last_minute(), process.count.steps)
-        ranks, waiting = with_late(sorted(self._ranks.values(), key=_place))
+        ranks, waiting = with_stragglers(sorted(self._ranks.values(), key=_place))
         ended = manifest.ended_epoch_ns
         started = manifest.started_epoch_ns or time.time_ns()
-        state = "ended" if ended else "silent" if self._is_gone(begin) else "running"
+        state = "ended" if ended else "silent" if self._is_gone(start) else "running"
         trained = any(rank.total >= STEPS_TO_DIAGNOSE for rank in ranks)
         view = LiveView(
             source=str(self.source),
             command=shlex.join(manifest.command),
             state=state,
             elapsed=max(0.0, ((ended or time.time_ns()) - started) / 1e9),
-            silent=begin - self._grown,
+            silent=start - self._grown,
             ranks=ranks,
             machine=samples[-1] if samples else None,
             exit_status=manifest.exit_status,
             waiting=waiting,
             left_out=self._recording.left_out,
-            finding=self._diagnosis.look(begin, start=trained and state == "running"),
+            finding=self._diagnosis.look(start, start=trained and state == "running"),
             notice=_notice(self.source),
         )
-        self.due = time.monotonic() + max(PERIOD, (time.monotonic() - begin) / LARGEST_SHARE)
-        return replace(view, change=self._change(view.front, begin))
+        self.due = time.monotonic() + max(PERIOD, (time.monotonic() - start) / LARGEST_SHARE)
+        return replace(view, change=self._change(view.front, start))
 
     def _read(self) -> frozenset[Path]:
         try:
@@ -251,14 +251,14 @@ class Diagnosis:
         self._due = self._started = 0.0
         self._process: subprocess.Popen[bytes] | None = None
         self._output: IO[bytes] | None = None
-        self._told: tuple[str, ...] = ()
+        self._reported: tuple[str, ...] = ()
 
     def look(self, now: float, *, start: bool) -> tuple[str, ...]:
         """The diagnosis in a sentence, then the first finding, its place and what helps; () while there is none.
         start: whether one may begin."""
         if self._process is not None and self._process.poll() is not None:
             self._due = now + max(DIAGNOSIS_PERIOD, (now - self._started) / DIAGNOSIS_SHARE)
-            self._told = self._read() or self._told
+            self._reported = self._read() or self._reported
             self.close()
         elif self._process is None and start and now >= self._due:
             self._started, self._output = now, tempfile.TemporaryFile()  # noqa: SIM115 - closed in `close`
@@ -266,7 +266,7 @@ class Diagnosis:
             self._process = subprocess.Popen(
                 words, stdin=subprocess.DEVNULL, stdout=self._output, stderr=subprocess.DEVNULL
             )
-        return self._told
+        return self._reported
 
     def _read(self) -> tuple[str, ...]:
         if self._output is None:
@@ -283,8 +283,8 @@ class Diagnosis:
         source = SourceLine(line.file, line.line, text=line.text) if line is not None else None
         place = source_text(source) if source is not None else ""
         evidence = "" if first.evidence in report.headline else f": {first.evidence}"
-        said = (report.headline, f"{first.code} {first.name}{evidence}", place, f"→ {first.advice}")
-        return tuple(from_here(each, filter(None, (source,))) for each in said if each)
+        message = (report.headline, f"{first.code} {first.name}{evidence}", place, f"→ {first.advice}")
+        return tuple(from_here(each, filter(None, (source,))) for each in message if each)
 
     def close(self) -> None:
         """Ends a diagnosis that is not done."""

@@ -170,7 +170,7 @@ def one_setting(callables: dict[str, Any], arguments: Arguments, request: dict[s
         for place, target in callables.items()
         for mode in modes
     ]
-    usable = [each for each in candidates if each.survives(each.begin)]
+    usable = [each for each in candidates if each.survives(each.start)]
     with quiet() if request.get("own_process") else contextlib.nullcontext(int) as printed:
         usable = [each for each in usable if each.survives(each.settle)]
         take_turns(usable, request["seconds"])
@@ -299,15 +299,15 @@ class Candidate:
             self.answer["failed"] = sentence_of(error)
         return "failed" not in self.answer
 
-    def begin(self) -> None:
+    def start(self) -> None:
         """Compiled and called once. Raises TypeError where a call is no work."""
         self._eager = moved(self._target, self._dtype, self.device)
         self.function = in_mode(self._eager, self.mode)
         before = [each.detach().clone() for each in tensors_of(self.arguments)]
-        begin = time.perf_counter_ns()
+        start = time.perf_counter_ns()
         self.result = self.call()
         synchronize(self.device)
-        self.answer["first_ns"] = time.perf_counter_ns() - begin
+        self.answer["first_ns"] = time.perf_counter_ns() - start
         if inspect.isgenerator(self.result) or inspect.iscoroutine(self.result):
             raise TypeError("a call gives a generator or a coroutine and does no work: name a function that uses it up")
         pairs = zip(before, tensors_of(self.arguments), strict=True)
@@ -350,15 +350,15 @@ class Candidate:
         times: list[float] = []
         end = time.perf_counter() + WARM_SECONDS
         while time.perf_counter() < end or len(times) < 2:
-            begin = time.perf_counter_ns()
+            start = time.perf_counter_ns()
             times.append(self.block())
-            self.repeats[True] = self._in_a_block(min(times), time.perf_counter_ns() - begin, self.repeats[True])
+            self.repeats[True] = self._in_a_block(min(times), time.perf_counter_ns() - start, self.repeats[True])
             if len(times) > 3 and max(times[-3:]) < (1 + SETTLED) * min(times[-3:]):
                 break
         if self.backward:
-            begin = time.perf_counter_ns()
+            start = time.perf_counter_ns()
             spent = self.block(backward=False)
-            self.repeats[False] = self._in_a_block(spent, time.perf_counter_ns() - begin, 1)
+            self.repeats[False] = self._in_a_block(spent, time.perf_counter_ns() - start, 1)
 
     def _in_a_block(self, call: float, passed: float, repeats: int) -> int:
         """Calls of which one takes so many ns; with cold caches the emptying, which is not timed, counts as well: it
@@ -387,14 +387,14 @@ class Candidate:
 
     def _warm_block(self, repeats: int, backward: bool) -> float:
         synchronize(self.device)
-        begin = time.perf_counter_ns()
+        start = time.perf_counter_ns()
         for _ in range(repeats):
             self.call(backward=backward)
         launched = time.perf_counter_ns()
         synchronize(self.device)
         if backward and self.device != "cpu":
-            self.answer["launches"].append((launched - begin) / repeats)
-        return (time.perf_counter_ns() - begin) / repeats
+            self.answer["launches"].append((launched - start) / repeats)
+        return (time.perf_counter_ns() - start) / repeats
 
     def _empty_caches(self) -> None:
         assert self._flush is not None
@@ -417,10 +417,10 @@ class Candidate:
                         new = renewed(each)  # in both cases: it fills the caches
                         each.copy_(new if renew else each.clone())
                 synchronize(self.device)
-                begin = time.perf_counter_ns()
+                start = time.perf_counter_ns()
                 after = self.call(backward=False)
                 synchronize(self.device)
-                times.append(time.perf_counter_ns() - begin)
+                times.append(time.perf_counter_ns() - start)
         found = tensors_of(after)
         same = len(found) == len(before) and all(
             one.shape == two.shape and torch.equal(one, two) for one, two in zip(before, found, strict=True)
@@ -477,25 +477,25 @@ def synchronize(device: str) -> None:
 def timed_by_clock(call: Callable[[], object], prepare: Callable[[], object]) -> float:
     """ns of a call on a CPU."""
     prepare()
-    begin = time.perf_counter_ns()
+    start = time.perf_counter_ns()
     call()
-    return time.perf_counter_ns() - begin
+    return time.perf_counter_ns() - start
 
 
 def timed_by_events(call: Callable[[], object], prepare: Callable[[], object], cuda: Any = torch.cuda) -> float:
     """ns of a call on a device, between two events on the current stream: the host launches while the device is still
     busy with what prepares the call. What goes on after the second event, on streams of the callable's own, counts as
     well."""
-    begin, end = (cuda.Event(enable_timing=True) for _ in range(2))
+    start, end = (cuda.Event(enable_timing=True) for _ in range(2))
     prepare()
-    begin.record()
+    start.record()
     call()
     end.record()
     end.synchronize()
     passed = time.perf_counter_ns()
     cuda.synchronize()
     rest = time.perf_counter_ns() - passed
-    return float(1e6 * begin.elapsed_time(end)) + (rest if rest > REST_NS else 0.0)
+    return float(1e6 * start.elapsed_time(end)) + (rest if rest > REST_NS else 0.0)
 
 
 def take_turns(candidates: list[Candidate], seconds: float) -> None:

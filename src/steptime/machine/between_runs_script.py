@@ -26,15 +26,15 @@ def main() -> None:
 
     def steps(seconds: float) -> float:
         """Seconds of a step."""
-        begin, done = time.perf_counter(), 0
-        while time.perf_counter() < begin + seconds:
+        start, done = time.perf_counter(), 0
+        while time.perf_counter() < start + seconds:
             optimizer.zero_grad()
             loss = model(inputs).square().mean()
             loss.backward()
             optimizer.step()
             loss.item()
             done += 1
-        return (time.perf_counter() - begin) / done
+        return (time.perf_counter() - start) / done
 
     steps(WARM_UP)
     print(json.dumps({"step": steps(SECONDS)}))

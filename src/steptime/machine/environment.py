@@ -29,9 +29,9 @@ class Environment:
     problems: tuple[str, ...] = ()
 
 
-def describe(python: str | None, *, remeasure: bool, runs: bool, tell: Callable[[str], None]) -> Environment:
+def describe(python: str | None, *, remeasure: bool, runs: bool, notify: Callable[[str], None]) -> Environment:
     """This machine. `python`: the interpreter to measure with, None for the first that has torch. runs: measures what
-    runs of one job differ by, too. `tell` hears of what takes seconds. Raises SteptimeError only when a `python` that
+    runs of one job differ by, too. `notify` hears of what takes seconds. Raises SteptimeError only when a `python` that
     was asked for has no torch."""
     identity = identify()
     interpreter, torch = _interpreter(python)
@@ -47,18 +47,18 @@ def describe(python: str | None, *, remeasure: bool, runs: bool, tell: Callable[
     for device, name in devices.items():
         machine = None if remeasure else peaks.remembered(device, torch, name=name)
         if machine is None:
-            tell(f"measuring the peaks of {name or 'this CPU'} with {interpreter} (some seconds)")
+            notify(f"measuring the peaks of {name or 'this CPU'} with {interpreter} (some seconds)")
             try:
                 measured = peaks.measure(interpreter, device)
                 machine = peaks.remember(measured, peaks.cache_path(device, name, torch, None))
                 if machine is not measured:
-                    tell("other load disturbed it more than an earlier measurement, which stays")
+                    notify("other load disturbed it more than an earlier measurement, which stays")
             except SteptimeError as error:
                 machine = datasheet.look_up(name, device)
                 problems.append(error.sentence)
         spread = between_runs.remembered(device, torch)
         if runs:
-            tell(f"measuring what runs of a small job differ by on {name or 'this CPU'} (half a minute)")
+            notify(f"measuring what runs of a small job differ by on {name or 'this CPU'} (half a minute)")
             try:
                 spread = between_runs.measure(interpreter, device, torch)
             except peaks.MeasurementError as error:

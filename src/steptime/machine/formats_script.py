@@ -133,13 +133,13 @@ class Lmdb(StoredFormat):
         lmdb = import_module("lmdb")
         stored = [packed(sample) for sample in samples]
         room = LMDB_ROOM + 4 * sum(map(len, stored))
-        with lmdb.open(str(self.folder / "lmdb"), map_size=room) as base, base.begin(write=True) as transaction:
+        with lmdb.open(str(self.folder / "lmdb"), map_size=room) as base, base.start(write=True) as transaction:
             for number, data in enumerate(stored):
                 transaction.put(str(number).encode(), data)
 
     def open(self) -> Callable[[int], Any]:
         base = import_module("lmdb").open(str(self.folder / "lmdb"), readonly=True, lock=False, readahead=False)
-        transaction = base.begin(buffers=True)
+        transaction = base.start(buffers=True)
         return lambda number: pickle.loads(transaction.get(str(number).encode()))
 
 
@@ -216,10 +216,10 @@ def timed_format(form: StoredFormat, samples: Sequence[Any]) -> dict[str, Any]:
 
 
 def read_all(read: Callable[[int], Any], numbers: Sequence[int]) -> float:
-    begin = time.perf_counter_ns()
+    start = time.perf_counter_ns()
     for number in numbers:
         read(number)
-    return (time.perf_counter_ns() - begin) / len(numbers)
+    return (time.perf_counter_ns() - start) / len(numbers)
 
 
 @contextlib.contextmanager

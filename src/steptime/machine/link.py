@@ -40,12 +40,12 @@ class _Outcome(msgspec.Struct, frozen=True):
 
 
 def link_of(
-    executable: str, device: str, backend: str | None, ranks: int, torch: str, tell: Callable[[str], None]
+    executable: str, device: str, backend: str | None, ranks: int, torch: str, notify: Callable[[str], None]
 ) -> Link | None:
     """The link between `ranks` processes of this machine, from the cache or measured now and remembered; None where it
     cannot be measured: of fewer than two ranks, by a backend that is none of torch's usual ones, or where it fails.
 
-    backend: as torch.distributed names it, like "nccl" or "cpu:gloo,cuda:nccl". torch: its version. tell: is told, a
+    backend: as torch.distributed names it, like "nccl" or "cpu:gloo,cuda:nccl". torch: its version. notify: is told, a
     sentence each, that it takes some seconds and that it failed.
     """
     name, count = BACKENDS.get(device, ""), min(ranks, MOST_RANKS)
@@ -57,13 +57,13 @@ def link_of(
         age = time.time() - path.stat().st_mtime
         if known is not None and (known.link is not None or 0 <= age < FAILURE_KEPT_SECONDS):
             return known.link
-    tell(f"measuring what {count} processes of this machine exchange by {name}, once (--no-peaks skips it)")
+    notify(f"measuring what {count} processes of this machine exchange by {name}, once (--no-peaks skips it)")
     link = None
     try:
         done = measured_by(SCRIPT, executable, [name, str(count)], _LinkAnswer, PATIENCE_SECONDS)
         link = Link(done.answer.backend, done.answer.ranks, peak(done.answer.rate, "B/s"), done.other_cpus)
     except MeasurementError as error:
-        tell(f"it could not be measured ({error}): collectives are shown without their share of it")
+        notify(f"it could not be measured ({error}): collectives are shown without their share of it")
     if link is None or not link.disturbed:
         with contextlib.suppress(OSError):  # where the cache cannot be written to it is measured again next time
             store(_Outcome(link), path)

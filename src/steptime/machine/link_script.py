@@ -68,11 +68,11 @@ def exchange(backend: str, rank: int, ranks: int, folder: str) -> list[float]:
     tensor = torch.zeros(BYTES[backend] // 4, device=device)
     times = []
     for _ in range(WARM_UP + TIMED):
-        begin = time.perf_counter()
+        start = time.perf_counter()
         dist.all_reduce(tensor)
         if device.type == "cuda":
             torch.cuda.synchronize()
-        times.append(time.perf_counter() - begin)
+        times.append(time.perf_counter() - start)
     dist.destroy_process_group()
     return times[WARM_UP:]
 

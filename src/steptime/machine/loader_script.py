@@ -119,7 +119,7 @@ def job_answer(request: dict[str, Any]) -> dict[str, Any]:
     opened = OpenedFiles() if request["parts"] else None
     own, here, seen = DataLoader.__iter__, os.getpid(), list[str]()
 
-    def begin(loader: Any) -> Any:
+    def start(loader: Any) -> Any:
         name = type(loader.dataset).__name__
         if os.getpid() != here or request["dataset"] not in ("", name):
             seen.append(name)
@@ -129,7 +129,7 @@ def job_answer(request: dict[str, Any]) -> dict[str, Any]:
         sys.stdout.flush()
         os._exit(0)  # no code of the job's runs any more: it has not been trained
 
-    DataLoader.__iter__ = begin
+    DataLoader.__iter__ = start
     if opened is not None:
         opened.watching = True
     words = request["job"]
@@ -256,9 +256,9 @@ def timed(loader: Any, setting: dict[str, Any], request: dict[str, Any]) -> dict
 
 
 def measured(loader: Any, request: dict[str, Any]) -> dict[str, Any]:
-    batches, begin = EpochBatches(loader), time.perf_counter_ns()
+    batches, start = EpochBatches(loader), time.perf_counter_ns()
     batch = batches.next()
-    first = time.perf_counter_ns() - begin
+    first = time.perf_counter_ns() - start
     several = loader.num_workers > 1 and isinstance(loader.dataset, IterableDataset)
     repeats = several and same(batch, batches.next())  # of the first worker, and of the second
     away, end = request["step"] / 1e9, time.perf_counter() + PATIENCE
@@ -297,9 +297,9 @@ def block(batches: EpochBatches, seconds: float, away: float) -> float:
     """ns in next(), on average."""
     spent, count, end = 0, 0, time.perf_counter() + seconds
     while count < LEAST_BATCHES or time.perf_counter() < end:
-        begin = time.perf_counter_ns()
+        start = time.perf_counter_ns()
         batches.next()
-        spent += time.perf_counter_ns() - begin
+        spent += time.perf_counter_ns() - start
         count += 1
         if away:
             time.sleep(away)
@@ -311,9 +311,9 @@ def received(batches: EpochBatches, waits: list[float]) -> float:
     times = []
     for _ in range(READY_TIMES):
         time.sleep(min(READY_SECONDS, 3 * max(waits) / 1e9 + 0.02))
-        begin = time.perf_counter_ns()
+        start = time.perf_counter_ns()
         batches.next()
-        times.append(time.perf_counter_ns() - begin)
+        times.append(time.perf_counter_ns() - start)
     return float(sorted(times)[len(times) // 2])
 
 
@@ -371,7 +371,7 @@ def read(loader: Any, orders: list[Any], seconds: float) -> dict[str, Any]:
     stream = iter(dataset) if isinstance(dataset, IterableDataset) else None
     end = time.perf_counter() + seconds
     for number, order in enumerate(orders):
-        worked, begin = time.process_time_ns() + waited_ns(), time.perf_counter_ns()
+        worked, start = time.process_time_ns() + waited_ns(), time.perf_counter_ns()
         if stream is not None:
             made = list(itertools.islice(stream, order))
         elif loader.batch_sampler is None:
@@ -388,7 +388,7 @@ def read(loader: Any, orders: list[Any], seconds: float) -> dict[str, Any]:
         if batches == 1 and len(orders) > FEW:
             items = collating = cpu = count = 0
         cpu += time.process_time_ns() + waited_ns() - worked
-        items, collating = items + collated - begin, collating + done - collated
+        items, collating = items + collated - start, collating + done - collated
         count, batches, every = count + len(made), batches + 1, every + len(made)
         if time.perf_counter() > end and (number or len(orders) <= FEW):
             break

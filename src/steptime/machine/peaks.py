@@ -100,14 +100,14 @@ class OtherLoad:
     """What the machine does from now on beside this process and its children."""
 
     def __init__(self) -> None:
-        self._begin = time.monotonic()
+        self._start = time.monotonic()
         self._machine, self._ours = self._seconds()
         self._stalled = stalled_seconds()
 
     def since(self) -> tuple[float, float]:
         """(CPUs of others, share of the time in which some task waited for a CPU), on average since the beginning."""
         machine, ours = self._seconds()
-        elapsed = max(time.monotonic() - self._begin, 1e-9)
+        elapsed = max(time.monotonic() - self._start, 1e-9)
         others = max(0.0, machine - self._machine - (ours - self._ours))
         return others / elapsed, max(0.0, stalled_seconds() - self._stalled) / elapsed
 
@@ -217,9 +217,9 @@ def measure(executable: str, device: str, *, threads: int | None = None) -> Mach
         matrix=tuple(Rate(name, peak(rates, "FLOP/s")) for name, rates in answer.matrix.items()),
         copy=peak(answer.copy, "B/s"),
         updates=tuple(MemoryRate(each.size, peak(each, "B/s")) for each in answer.update),
-        dispatch=_floor(answer.dispatch),
-        launch=_floor(answer.launch),
-        profiler=_floor(answer.profiler),
+        dispatch=_least(answer.dispatch),
+        launch=_least(answer.launch),
+        profiler=_least(answer.profiler),
         measured=True,
         source="measured",
         threads=answer.threads,
@@ -228,7 +228,7 @@ def measure(executable: str, device: str, *, threads: int | None = None) -> Mach
         other_cpus=done.other_cpus,
         pressure=done.pressure,
         together=peak(answer.together, "CPUs") if answer.together is not None else None,
-        handover=_floor(answer.handover),
+        handover=_least(answer.handover),
     )
 
 
@@ -256,7 +256,7 @@ def remember(machine: Machine, path: Path) -> Machine:
     return machine
 
 
-def _floor(summary: Summary | None) -> Estimate | None:
+def _least(summary: Summary | None) -> Estimate | None:
     """The quickest block, in ns; up to the median one."""
     if summary is None:
         return None

@@ -164,10 +164,10 @@ def profiled_event() -> dict[str, float] | None:
     left, right = torch.ones(1), torch.ones(1)
 
     def additions() -> float:
-        begin = time.perf_counter()
+        start = time.perf_counter()
         for _ in range(TINY_OPERATORS):
             torch.add(left, right)
-        return (time.perf_counter() - begin) / TINY_OPERATORS
+        return (time.perf_counter() - start) / TINY_OPERATORS
 
     times: list[float] = []
     try:
@@ -234,10 +234,10 @@ def handover() -> dict[str, float] | None:
     try:
         batches = iter(loader)
         for _ in range(BATCHES):
-            begin = time.perf_counter()
+            start = time.perf_counter()
             next(batches)
-            times.append(time.perf_counter() - begin)
-            while time.perf_counter() < begin + HANDOVER_SECONDS:  # a CPU that sleeps wakes up slowly
+            times.append(time.perf_counter() - start)
+            while time.perf_counter() < start + HANDOVER_SECONDS:  # a CPU that sleeps wakes up slowly
                 pass
     except (OSError, RuntimeError):
         return None
@@ -257,11 +257,11 @@ def timed(device: str, work: Callable[[], object], repeats: int, seconds: float)
     end = time.perf_counter() + seconds
     while not times or time.perf_counter() < end:
         synchronize()
-        begin = time.perf_counter()
+        start = time.perf_counter()
         for _ in range(repeats):
             work()
         synchronize()
-        times.append((time.perf_counter() - begin) / repeats)
+        times.append((time.perf_counter() - start) / repeats)
     return times
 
 

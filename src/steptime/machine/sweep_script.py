@@ -70,9 +70,9 @@ def point(
 ) -> list[dict[str, Any]]:
     """Nothing where one call takes too long."""
     device, seconds = request["device"], request["seconds"]
-    begin = time.perf_counter()
+    start = time.perf_counter()
     work()
-    if time.perf_counter() - begin > LONGEST:
+    if time.perf_counter() - start > LONGEST:
         return []
     repeats = max(1, int(BLOCK_SECONDS / min(timed(device, work, 1, seconds / 4))))
     blocks = sorted(timed(device, work, repeats, seconds))

@@ -35,9 +35,9 @@ class CudaCopies:
         before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         torch.cuda.synchronize()
         before.record()
-        begin = time.perf_counter_ns()
+        start = time.perf_counter_ns()
         work()
-        host = time.perf_counter_ns() - begin
+        host = time.perf_counter_ns() - start
         after.record()
         after.synchronize()
         return float(host), 1e6 * float(before.elapsed_time(after))
@@ -52,9 +52,9 @@ def transfers_of(batch: list[Any], device: CudaCopies) -> list[dict[str, Any]]:
         return []
     pinned, pinning = device.pin(tensors), list[float]()
     for _ in range(COPIES // 4):  # into memory that is pinned already, as from a loader's second epoch on
-        begin = time.perf_counter_ns()
+        start = time.perf_counter_ns()
         pinned = device.pin(tensors)
-        pinning.append(float(time.perf_counter_ns() - begin))
+        pinning.append(float(time.perf_counter_ns() - start))
     size = sum(each.numel() * each.element_size() for each in tensors)
     found = []
     for name, in_pinned, non_blocking in WAYS:

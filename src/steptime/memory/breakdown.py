@@ -74,24 +74,24 @@ def _free_pieces(segments: Segments, address: Int64, taken: Int64) -> Pieces:
     order = np.argsort(segments.address, kind="stable")
     start, stop = segments.address[order], (segments.address + segments.size)[order]
     by_address = np.argsort(address, kind="stable")
-    begin, end = address[by_address], (address + taken)[by_address]
-    home = np.searchsorted(start, begin, side="right") - 1
-    inside = (home >= 0) & (begin < stop[np.maximum(home, 0)]) if len(start) else np.zeros(len(begin), bool)
-    begin, end, home = begin[inside], end[inside], home[inside]
+    since, end = address[by_address], (address + taken)[by_address]
+    home = np.searchsorted(start, since, side="right") - 1
+    inside = (home >= 0) & (since < stop[np.maximum(home, 0)]) if len(start) else np.zeros(len(since), bool)
+    since, end, home = since[inside], end[inside], home[inside]
     used = np.zeros(len(start), bool)
     used[home] = True
     # Each segment's begin, and each block's end, starts a gap that reaches to the next block, or to the segment's end.
     segment = np.concatenate((np.arange(len(start)), home))
-    gap_begin = np.concatenate((start, np.minimum(end, stop[home])))
-    rank = np.lexsort((gap_begin, segment))
-    segment, gap_begin = segment[rank], gap_begin[rank]
+    gap_start = np.concatenate((start, np.minimum(end, stop[home])))
+    rank = np.lexsort((gap_start, segment))
+    segment, gap_start = segment[rank], gap_start[rank]
     place = np.cumsum(rank >= len(start))
     gap_end = stop[segment].copy()
-    if len(begin):
-        nearest = np.minimum(place, len(begin) - 1)
-        same = (place < len(begin)) & (home[nearest] == segment)
-        gap_end[same] = begin[nearest[same]]
-    size = np.maximum(0, gap_end - gap_begin)
+    if len(since):
+        nearest = np.minimum(place, len(since) - 1)
+        same = (place < len(since)) & (home[nearest] == segment)
+        gap_end[same] = since[nearest[same]]
+    size = np.maximum(0, gap_end - gap_start)
     kept = size > 0
     return Pieces(order[segment[kept]], size[kept], ~used[segment[kept]])
 

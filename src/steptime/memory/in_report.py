@@ -37,7 +37,7 @@ def over_time(history: AllocationHistory, owners: Codes, most: int = MOST_POINTS
     rows = [(LABELS[owner], allocated(history, owners == owner)[chosen]) for owner in Owner]
     held = sum(row for _, row in rows)
     rows.append((FREE, np.maximum(history.reserved[chosen] - held, 0)))
-    shown = [(name, row) for name, row in rows if row.any()]
+    displayed = [(name, row) for name, row in rows if row.any()]
     timed = bool(history.time.any())
     events = np.maximum(chosen - 1, 0)
     times = history.time[events] - history.time[0] if timed else events
@@ -45,8 +45,8 @@ def over_time(history: AllocationHistory, owners: Codes, most: int = MOST_POINTS
         place=history.device,
         clock="ns" if timed else "event",
         times=tuple(np.maximum(times, 0).tolist()),
-        owners=tuple(name for name, _ in shown),
-        bytes=tuple(tuple(row.tolist()) for _, row in shown),
+        owners=tuple(name for name, _ in displayed),
+        bytes=tuple(tuple(row.tolist()) for _, row in displayed),
         peak=int(np.argmax(live[chosen])),
     )
 
@@ -123,8 +123,8 @@ def kept_by_module(steps: StepContext) -> Mapping[str, float] | None:
         born, died, size = born[order], time[lives.died[inside][order]], lives.size[inside][order]
         for path, called in spans.items():
             counted = np.zeros(len(born), np.bool_)
-            for begin, end in called:
-                low, high = np.searchsorted(born, (begin, end))
+            for start, end in called:
+                low, high = np.searchsorted(born, (start, end))
                 counted[low:high] |= died[low:high] > end
             kept[path] += float(size[counted].sum())
     return {path: size / len(steps) for path, size in kept.items()}
@@ -137,7 +137,7 @@ def _spans(steps: StepContext) -> Mapping[str, list[tuple[int, int]]]:
     first = (links.forward[calls.rows] == UNKNOWN) & (links.step[calls.rows] != UNKNOWN)
     found: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
     for row, number in zip(calls.rows[first].tolist(), calls.path[first].tolist(), strict=True):
-        span = int(events.begin[row]), int(events.ends(row))
+        span = int(events.start[row]), int(events.ends(row))
         own, *around = within(calls.paths[number])
         for path in (own, *takewhile(lambda each: each not in calls.paths, around)):
             found[path].append(span)

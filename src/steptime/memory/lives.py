@@ -337,24 +337,24 @@ def _stacks(trace: Trace, found: AllocationEvents, time: Int64) -> tuple[Int32, 
     entered: set[int] = set()
     stack = np.full(len(found), NO_STACK, np.int32)
     host = np.isin(events.event_kind, HOST_CATEGORIES)
-    for lane in unique(events.lane[host]).tolist():
-        mine = _of_lane(trace, found, lane)
+    for track in unique(events.track[host]).tolist():
+        mine = _of_track(trace, found, track)
         if not mine.any():
             continue
-        rows = np.flatnonzero(host & (events.lane == lane))
-        made = call_tree(events.begin[rows], events.ends(rows))
+        rows = np.flatnonzero(host & (events.track == track))
+        made = call_tree(events.start[rows], events.ends(rows))
         parent, names = made.parent.tolist(), events.name[rows][made.rows].tolist()
         stack[mine] = _numbered(innermost_at(made, time[mine]), parent, names, numbers)
         entered |= _running_at_first(parent, names)
-    members, begin = [], [0]
+    members, start = [], [0]
     parts = list(numbers)
     for number in range(len(parts)):
         while number != NO_STACK:
             number, symbol = parts[number]
             members.append(symbol)
-        begin.append(len(members))
+        start.append(len(members))
     frames = tuple(_frame(symbol, number in entered) for number, symbol in enumerate(trace.symbols))
-    return stack, Stacks(frames, np.array(begin, np.int64), np.array(members, np.int32), definitions=True)
+    return stack, Stacks(frames, np.array(start, np.int64), np.array(members, np.int32), definitions=True)
 
 
 def _frame(symbol: str, entered: bool) -> SourceLine:
@@ -375,8 +375,8 @@ def _running_at_first(parent: list[int], names: list[int]) -> set[int]:
     return chain
 
 
-def _of_lane(trace: Trace, found: AllocationEvents, lane: int) -> Bool:
-    named = trace.lanes[lane]
+def _of_track(trace: Trace, found: AllocationEvents, track: int) -> Bool:
+    named = trace.tracks[track]
     if not isinstance(named.thread, int):
         return np.zeros(len(found), np.bool_)
     mine: Bool = found.thread == named.thread

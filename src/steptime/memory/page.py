@@ -31,13 +31,13 @@ class DeviceView:
 
 def render(report: MemoryReport) -> str:
     """The whole page."""
-    shown = tuple(_shown(found, number) for number, found in enumerate(report.devices))
+    displayed = tuple(_displayed(found, number) for number, found in enumerate(report.devices))
     problems = (*report.problems, *(each for found in report.devices for each in found.problems))
     return whole(
         "memory_page.html",
         title=one_line(f"Memory of {report.source}"),
         data=text.json(report),
-        devices=shown,
+        devices=displayed,
         growth=tuple(f"{each.process}: {each.sentence}" for each in report.growth),
         next_command=report.next_command,
         problems=tuple(dict.fromkeys(problems)),
@@ -61,7 +61,7 @@ def _tables(found: MemoryTriage, number: int) -> tuple[Table, ...]:
     return tuple(table for table in tables if table.rows)
 
 
-def _shown(found: MemoryTriage, number: int) -> DeviceView:
+def _displayed(found: MemoryTriage, number: int) -> DeviceView:
     return DeviceView(
         device=found.device,
         cut=found.cut,

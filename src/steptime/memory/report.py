@@ -11,7 +11,7 @@ from steptime.analysis.trace_steps import find_steps
 from steptime.errors import NothingMeasuredError
 from steptime.memory.lives import AllocationHistory, histories, histories_of_trace
 from steptime.memory.snapshot import is_snapshot, read_snapshot
-from steptime.memory.text import Keeper, MemoryReport
+from steptime.memory.text import MemoryReport, ReferenceHolder
 from steptime.memory.triage import triage
 from steptime.recording.load import load_process, look_into, name_of, place
 from steptime.recording.recording import Process
@@ -61,7 +61,7 @@ def _of_recording(path: Path, capacity: int | None, max_size: int) -> MemoryRepo
     devices = [device for report in reports for device in report.devices]
     devices.sort(key=lambda each: (each.failure is None, -each.reserved_peak))
     growth = tuple(found for report in reports for found in report.growth)
-    keepers = tuple(keeper for report in reports for keeper in report.keepers)
+    holders = tuple(holder for report in reports for holder in report.holders)
     if not devices and not growth:
         raise NothingMeasuredError(
             "memory-nothing",
@@ -69,10 +69,10 @@ def _of_recording(path: Path, capacity: int | None, max_size: int) -> MemoryRepo
             "--no-profile.",
         )
     following = f"steptime memory {shlex.quote(source)} -o memory.md"
-    if any(each.savings for each in devices) and not keepers:  # a leak is mended by hand
+    if any(each.savings for each in devices) and not holders:  # a leak is mended by hand
         following = f"steptime try --goal memory {shlex.quote(source)}"
     problems = (*contents.problems, *(problem for report in reports for problem in report.problems))
-    return MemoryReport(source, tuple(devices), growth, keepers, following, problems)
+    return MemoryReport(source, tuple(devices), growth, holders, following, problems)
 
 
 def _of_process(process: Process, problems: tuple[str, ...], capacity: int | None, max_size: int) -> MemoryReport:
@@ -84,12 +84,14 @@ def _of_process(process: Process, problems: tuple[str, ...], capacity: int | Non
         for each in _histories(process, max_size)
     )
     keeps = not growth or any(each.leaks for each in growth)  # what grew for eight steps may be emptied every ten
-    keepers = tuple(
-        Keeper(leak.kind, leak.name, leak.site, leak.tensors, leak.bytes, bool(leak.graphs or leak.nodes), name)
+    holders = tuple(
+        ReferenceHolder(
+            leak.kind, leak.name, leak.site, leak.tensors, leak.bytes, bool(leak.graphs or leak.nodes), name
+        )
         for leak in process.leaks
         if keeps
     )
-    return MemoryReport(name, devices, growth, keepers, problems=problems)
+    return MemoryReport(name, devices, growth, holders, problems=problems)
 
 
 def _histories(process: Process, max_size: int) -> list[AllocationHistory]:

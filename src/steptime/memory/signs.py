@@ -40,13 +40,13 @@ rnn_tanh_cell scaled_dot_product_attention
 """
 PRODUCTS = frozenset(_PRODUCTS.split())
 """Cast to 16 bits (at/autocast_mode.h: AT_FORALL_LOWER_PRECISION_FP), with what they are made of."""
-_KEEPERS = """
+_HOLDERS = """
 exp expm1 log log10 log1p log2 logsumexp pow reciprocal rsqrt sqrt softmax _softmax log_softmax _log_softmax softplus
 layer_norm native_layer_norm group_norm native_group_norm rms_norm _fused_rms_norm cross_entropy_loss nll_loss
 nll_loss_nd mse_loss l1_loss smooth_l1_loss kl_div binary_cross_entropy_with_logits norm cumsum cumprod prod sum mean
 var var_mean std embedding index index_select gather add add_ sub rsub
 """
-KEEPERS = frozenset(_KEEPERS.split())
+HOLDERS = frozenset(_HOLDERS.split())
 """Cast to 32 bits there (AT_FORALL_FP32), or fed by what is not halved."""
 STREAM = frozenset(["add", "add_", "sub", "rsub"])
 NORMS = frozenset(["layer_norm", "native_layer_norm", "group_norm", "native_group_norm", "rms_norm", "_fused_rms_norm"])
@@ -65,7 +65,7 @@ GATHERED = frozenset(
 """Rows of a weight, or the gradient of them: such a weight is looked up, and never cast."""
 LOOKUPS = GATHERED | {"index", "index_select"}
 """The same, also where it is written by hand."""
-KNOWN = KEEPERS | PRODUCTS | GATHERED
+KNOWN = HOLDERS | PRODUCTS | GATHERED
 
 
 def policies_of(stacks: Stacks, cpu: bool) -> Int8:
@@ -75,7 +75,7 @@ def policies_of(stacks: Stacks, cpu: bool) -> Int8:
     A model that begins with an embedding has its residual stream in float32, and the sums and norms on it; in one that
     begins with a product they are in 16 bits."""
     names = tuple(map(operator_name, stacks.frames))
-    kept = KEEPERS - (ROUNDED_ON_CPU if cpu else frozenset())
+    kept = HOLDERS - (ROUNDED_ON_CPU if cpu else frozenset())
     if LOOKUPS.isdisjoint(names):
         kept -= STREAM | (NORMS if cpu else frozenset())
     operators = _operators(stacks, names)
@@ -122,8 +122,8 @@ def _operators(stacks: Stacks, names: tuple[str, ...]) -> list[tuple[str, ...]]:
 
 def _members(stacks: Stacks) -> Iterator[list[int]]:
     """Of every stack its frames, by number, the innermost first."""
-    for begin, end in itertools.pairwise(stacks.begin.tolist()):
-        yield stacks.member[begin:end].tolist()
+    for start, end in itertools.pairwise(stacks.start.tolist()):
+        yield stacks.member[start:end].tolist()
 
 
 def _in_python(frame: SourceLine) -> bool:
@@ -231,7 +231,7 @@ def _is_at(patterns: Sequence[tuple[re.Pattern[str], re.Pattern[str]]], frame: S
 def _anywhere(stacks: Stacks, test: Callable[[SourceLine], object]) -> Bool:
     """The stacks with a frame that passes a test."""
     total = np.concatenate(([0], np.cumsum(_marks(stacks.frames, test)[stacks.member])))
-    found: Bool = total[stacks.begin[1:]] > total[stacks.begin[:-1]]
+    found: Bool = total[stacks.start[1:]] > total[stacks.start[:-1]]
     return found
 
 

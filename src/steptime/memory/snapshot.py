@@ -75,18 +75,18 @@ class Stacks:
     """
 
     frames: tuple[SourceLine, ...]
-    begin: Int64
+    start: Int64
     member: Int32
     definitions: bool = False
 
     def __len__(self) -> int:
-        return len(self.begin) - 1
+        return len(self.start) - 1
 
     def of(self, stack: int) -> tuple[SourceLine, ...]:
         """The frames of a stack, the innermost first; none for NO_STACK."""
         if stack < 0:
             return ()
-        return tuple(self.frames[frame] for frame in self.member[self.begin[stack] : self.begin[stack + 1]])
+        return tuple(self.frames[frame] for frame in self.member[self.start[stack] : self.start[stack + 1]])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -254,7 +254,7 @@ def _read_columns(path: Path, file: IO[bytes]) -> Snapshot:
         ),
         stacks=Stacks(
             frames=tuple(SourceLine(*frame) for frame in head["frames"]),
-            begin=_sealed(stacks["begin"]),
+            start=_sealed(stacks["start"]),
             member=_sealed(stacks["member"], "i"),
         ),
         settings=tuple((name, value) for name, value in head["settings"]),

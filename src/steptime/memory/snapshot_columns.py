@@ -105,7 +105,7 @@ class Numbered:
     def __init__(self) -> None:
         self.words: dict[str, int] = {"": 0}
         self.frames: dict[tuple[str, int, str], int] = {}
-        self.begin, self.member = array("q", [0]), array("i")
+        self.start, self.member = array("q", [0]), array("i")
         self._stacks: dict[tuple[int, ...], int] = {}
         self._seen: dict[tuple[int, ...], int] = {}
 
@@ -125,9 +125,9 @@ class Numbered:
         if known is None:
             members = tuple(map(self._frame, rows_of(frames)))
             known = self._seen[key] = self._stacks.setdefault(members, len(self._stacks))
-            if known == len(self.begin) - 1:
+            if known == len(self.start) - 1:
                 self.member.extend(members)
-                self.begin.append(len(self.member))
+                self.start.append(len(self.member))
         return known
 
     def _frame(self, row: Row) -> int:
@@ -195,7 +195,7 @@ def write(top: Row, truncated: bool, file: BinaryIO) -> None:
     tables = {"segments": {column: numbers(segments, name) for column, name in names.items()}}
     tables["blocks"] = blocks_of(segments, table)
     tables["events"], lengths = events_of(top.get(TRACES), table)
-    tables["stacks"] = {"begin": table.begin, "member": table.member}
+    tables["stacks"] = {"start": table.start, "member": table.member}
     head = {
         "columns": [
             (of, name, column.typecode, len(column))

@@ -50,10 +50,10 @@ def _period(history: AllocationHistory) -> list[int]:
     period = _repeat(sizes[len(sizes) // 2 :]) if len(sizes) >= 4 * LEAST_PERIOD else 0
     if not period:
         return []
-    begins = [len(sizes) - period]
-    while begins[-1] >= period and _agreement(sizes[begins[-1] - period : begins[-1] + period], period) >= REPEATS:
-        begins.append(begins[-1] - period)
-    return [int(lives.born[asked[index]]) - 1 for index in reversed(begins) if lives.born[asked[index]] > 0]
+    starts = [len(sizes) - period]
+    while starts[-1] >= period and _agreement(sizes[starts[-1] - period : starts[-1] + period], period) >= REPEATS:
+        starts.append(starts[-1] - period)
+    return [int(lives.born[asked[index]]) - 1 for index in reversed(starts) if lives.born[asked[index]] > 0]
 
 
 def _repeat(sizes: Int64) -> int:

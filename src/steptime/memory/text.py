@@ -42,7 +42,7 @@ ROOMY, CROWDED = (7, 5, 4), (5, 4, 3)
 
 
 @dataclass(frozen=True, slots=True)
-class Keeper:
+class ReferenceHolder:
     """Something in Python that grows with every step. bytes, tensors: per step; graph: with autograd's graph."""
 
     kind: str
@@ -57,12 +57,12 @@ class Keeper:
 @dataclass(frozen=True, slots=True)
 class MemoryReport:
     """source: the path that was given. devices: those with most memory first. growth: of a recording, by process and
-    kind of memory; keepers: what keeps what its steps leave behind. next_command: ready to paste."""
+    kind of memory; holders: what keeps what its steps leave behind. next_command: ready to paste."""
 
     source: str
     devices: tuple[MemoryTriage, ...]
     growth: tuple[Growth, ...] = ()
-    keepers: tuple[Keeper, ...] = ()
+    holders: tuple[ReferenceHolder, ...] = ()
     next_command: str = ""
     problems: tuple[str, ...] = ()
 
@@ -72,15 +72,15 @@ def text(report: MemoryReport) -> str:
     lines = [f"Memory of {report.source}"]
     if report.devices:
         lines += [f"Cut: {part}." for part in report.devices[0].cut.split("; ") if part]
-        crowded = bool(report.keepers or report.growth or report.devices[0].failure or report.devices[0].leaks)
+        crowded = bool(report.holders or report.growth or report.devices[0].failure or report.devices[0].leaks)
         lines += _device(report.devices[0], len(report.devices), CROWDED if crowded else ROOMY)
-    lines += [f"Leak: {_kept(each)}" for each in report.keepers[:MOST_LEAKS]]
+    lines += [f"Leak: {_kept(each)}" for each in report.holders[:MOST_LEAKS]]
     lines += [f"Growth: {each.sentence}" for each in report.growth[:1]]
     lines += [f"Note: {problem}" for problem in _problems(report)[:1]]
-    shown = [printable(line) for line in lines]
+    displayed = [printable(line) for line in lines]
     if report.next_command:
-        shown.append(printable(f"Next:  {report.next_command}"))
-    return "".join(f"{line}\n" for line in shown)
+        displayed.append(printable(f"Next:  {report.next_command}"))
+    return "".join(f"{line}\n" for line in displayed)
 
 
 def _problems(report: MemoryReport) -> tuple[str, ...]:
@@ -171,20 +171,20 @@ def _batch(fit: Fit) -> str:
     return f"a batch {least if least == most else f'{least} to {most}'} times as large"
 
 
-def _kept(keeper: Keeper) -> str:
-    named = f"{keeper.kind} {keeper.name}" if keeper.kind and keeper.name else "something that was not found"
-    where = f" grows at {place_text(keeper.source)}" if keeper.source is not None else " grows"
-    size = f"{format_bytes(keeper.bytes)} in " if keeper.bytes else ""
-    count = f"{keeper.tensors:.3g} tensor{'s' if keeper.tensors > 1 else ''} a step"
-    graph = f", with {'their' if keeper.tensors > 1 else 'its'} graph" if keeper.graph else ""
-    return f"{named}{where}: {size}{count}{graph}" if keeper.tensors >= 1 else f"{named}{where}: a sum{graph}"
+def _kept(holder: ReferenceHolder) -> str:
+    named = f"{holder.kind} {holder.name}" if holder.kind and holder.name else "something that was not found"
+    where = f" grows at {place_text(holder.source)}" if holder.source is not None else " grows"
+    size = f"{format_bytes(holder.bytes)} in " if holder.bytes else ""
+    count = f"{holder.tensors:.3g} tensor{'s' if holder.tensors > 1 else ''} a step"
+    graph = f", with {'their' if holder.tensors > 1 else 'its'} graph" if holder.graph else ""
+    return f"{named}{where}: {size}{count}{graph}" if holder.tensors >= 1 else f"{named}{where}: a sum{graph}"
 
 
 def markdown(report: MemoryReport) -> str:
     """Everything, for a file."""
     parts = [f"# Memory of {report.source}\n"]
     parts += [f"> {problem}\n" for problem in _problems(report)]
-    parts += [f"**Leak**: {_kept(keeper)}\n" for keeper in report.keepers]
+    parts += [f"**Leak**: {_kept(holder)}\n" for holder in report.holders]
     parts += [f"**Growth**, {growth.process}: {growth.sentence}\n" for growth in report.growth]
     for found in report.devices:
         parts += _section(found)

@@ -24,10 +24,10 @@ def plain_number(value: float) -> str:
 
 def listed(values: Sequence[object], what: str = "") -> str:
     """The first few: "3, 5, 9 and 4 more"; with what: "rows 3, 5", "row 3"."""
-    shown = ", ".join(map(str, values[:MOST_LISTED]))
+    displayed = ", ".join(map(str, values[:MOST_LISTED]))
     left = len(values) - MOST_LISTED
     head = f"{what}{'s' * (len(values) > 1)} " if what else ""
-    return f"{head}{shown} and {left} more" if left > 0 else f"{head}{shown}"
+    return f"{head}{displayed} and {left} more" if left > 0 else f"{head}{displayed}"
 
 
 Number = float | str | None

@@ -42,10 +42,10 @@ def say(sentence: str) -> None:
         return
 
 
-def guarded(begin: Callable[[], T]) -> T | None:
+def guarded(start: Callable[[], T]) -> T | None:
     """What it returns; None where it fails, which is one line on stderr."""
     try:
-        return begin()
+        return start()
     except Exception as error:  # the probe's boundary: nothing of ours may raise into the user's program
         if os.environ.get("STEPTIME_DEBUG"):
             raise
@@ -60,7 +60,7 @@ def start(plan: str = "") -> bool:
     begun = True
     if len(_asked) == 1:  # else it was a signal, in the middle of what another had asked for
         while _asked:
-            begun = guarded(lambda: _begin(json.loads(_asked[0]))) is not None
+            begun = guarded(lambda: _start(json.loads(_asked[0]))) is not None
             del _asked[0]
     return begun
 
@@ -80,8 +80,8 @@ def leave(session: Any) -> None:
     guarded(lambda: sessions.leave(session))
 
 
-def _begin(plan: dict[str, Any]) -> bool:
-    begin = time.perf_counter_ns()
+def _start(plan: dict[str, Any]) -> bool:
+    start = time.perf_counter_ns()
     from steptime.journal import Kind
     from steptime.probe import compiler, loader, schedule, sites
     from steptime.probe.session import Session, leave
@@ -91,7 +91,7 @@ def _begin(plan: dict[str, Any]) -> bool:
 
         outside.install(plan)
     if plan.get("numerics"):
-        _begin_numerics(plan)
+        _start_numerics(plan)
         return True
     trial = None
     if plan.get("changes") or plan.get("variant"):
@@ -124,7 +124,7 @@ def _begin(plan: dict[str, Any]) -> bool:
         current[0].abandon()
         if over:
             return
-        loader.tell_apart(True)
+        loader.distinguish(True)
         current[0] = Session(plan, schedule.run)
         if trial is not None:
             trial.attach(current[0])
@@ -138,14 +138,14 @@ def _begin(plan: dict[str, Any]) -> bool:
         lambda iterator: current[0].iterator_made(iterator),
     )
     current[0].install()
-    current[0].recorder.interval(int(Kind.PAUSE), 0, begin, time.perf_counter_ns())
+    current[0].recorder.interval(int(Kind.PAUSE), 0, start, time.perf_counter_ns())
     atexit.register(finish)
     atexit.register(exhausted)  # before `finish`, as it is registered after it
     os.register_at_fork(after_in_child=forked)
     return True
 
 
-def _begin_numerics(plan: dict[str, Any]) -> None:
+def _start_numerics(plan: dict[str, Any]) -> None:
     """`steptime nan`: a role that looks at the job's numbers stands in the place of the session."""
     from steptime.probe import compiler
     from steptime.probe.changes import seeds
@@ -155,14 +155,14 @@ def _begin_numerics(plan: dict[str, Any]) -> None:
     from steptime.probe.numerics.watch import Watch
     from steptime.probe.recorder import finish_as_child
 
-    wishes = plan["numerics"]
-    account = GrowingNumerics(plan["recording"], wishes["mode"])
+    options = plan["numerics"]
+    account = GrowingNumerics(plan["recording"], options["mode"])
     ending = ProcessVariant(plan["recording"], steps=FOR_EVER, warm_up=0, limit_seconds=float(FOR_EVER))
-    role = (Instrument if wishes["mode"] == "instrument" else Watch)(wishes, account, ending)
+    role = (Instrument if options["mode"] == "instrument" else Watch)(options, account, ending)
     job = Job(role)
     ending.finish = job.finish  # a rank that another one ends has an account, too
     ending.install()
-    seeds.install_chance(int(wishes["seed"]))
+    seeds.install_chance(int(options["seed"]))
     compiler.hide_from_dynamo()
     job.install()
     role.install()

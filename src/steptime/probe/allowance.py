@@ -61,7 +61,7 @@ class Allowance:
     def __init__(self, held: Callable[[], int], clock: Callable[[], int] = time.perf_counter_ns) -> None:
         """held: ns for which the probe has held the job so far; clock: ns."""
         self._held, self._clock = held, clock
-        self._begin = clock()
+        self._start = clock()
         self.slowed = self.fixed = self.events = self.calls = 0
         self.detailed = False
 
@@ -74,7 +74,7 @@ class Allowance:
         """ns that the next measurement may cost: 0 where it must wait. asked: for by the user, who pays for it."""
         if asked:
             return LONGEST
-        whole = max(LEAST, int((self._clock() - self._begin) * SHARE))
+        whole = max(LEAST, int((self._clock() - self._start) * SHARE))
         return max(0, min(LONGEST, (whole - self.spent) // 2))
 
     def expect(self, nodes: int, torch_calls: int, calls: int, parameters: int) -> None:

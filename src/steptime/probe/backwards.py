@@ -14,7 +14,7 @@ from steptime.probe.inlay import Inlay, Reported
 class BackwardWatch:
     """Told of backward passes, nested ones too. What it raises reaches the user's program: it guards itself."""
 
-    def begins(self, tensors: Any, partial: bool) -> tuple[Any, Any]:
+    def starts(self, tensors: Any, partial: bool) -> tuple[Any, Any]:
         """A pass begins on `tensors`; partial: for torch.autograd.grad. Returns the tensors that it is to begin on, and
         what `ends` is to get; None where it is not to be told."""
         return tensors, None
@@ -37,7 +37,7 @@ class _Pass(Reported):
 
     def __enter__(self) -> Any:
         for watch in reversed(_watches):  # who came last lies outside
-            self._tensors, begun = watch.begins(self._tensors, self._partial)
+            self._tensors, begun = watch.starts(self._tensors, self._partial)
             self._add(watch, begun)
         return self._tensors
 

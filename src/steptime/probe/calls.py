@@ -27,7 +27,7 @@ Call = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
 class CallWatch:
     """Told of calls of modules. What it raises reaches the user's program: it guards itself."""
 
-    def begins(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def starts(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A call begins. Returns what `ends` is to get; None where it is not to be told."""
 
     def ends(self, begun: Any) -> None:
@@ -61,9 +61,9 @@ class _OpenCall(Reported):
     def __init__(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._begun = None
         for watch in _everyone.copy() if _everyone else ():
-            self._add(watch, watch.begins(module, args, kwargs))
+            self._add(watch, watch.starts(module, args, kwargs))
         for watch in _watched.get(id(module), ()):  # which those before may have filled
-            self._add(watch, watch.begins(module, args, kwargs))
+            self._add(watch, watch.starts(module, args, kwargs))
 
     def __enter__(self) -> None:
         return None

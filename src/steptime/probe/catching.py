@@ -191,7 +191,7 @@ class LookingThread:
 
 def usual_step(blocks: Iterable[list[int]], signs: Container[int]) -> int:
     """Median distance between two steps' ends, ns, in records as the journal keeps them; 0 where there are few. Short
-    steps' boundaries are not told one by one (`patches.Quiet`), so these are not asked."""
+    steps' boundaries are not told one by one (`patches.FastPath`), so these are not asked."""
     ends: dict[int, list[int]] = {}
     for block in blocks:
         for place in range(0, len(block), WORDS):
@@ -202,25 +202,25 @@ def usual_step(blocks: Iterable[list[int]], signs: Container[int]) -> int:
     return durations[len(durations) // 2] if len(durations) >= LEAST_STEPS else 0
 
 
-def ends_behind(blocks: Iterable[list[int]], closing: int, begin: int) -> int:
-    """Steps that have ended after `begin`, ns, in records as the journal keeps them, by the head of the records that
+def ends_behind(blocks: Iterable[list[int]], closing: int, start: int) -> int:
+    """Steps that have ended after `start`, ns, in records as the journal keeps them, by the head of the records that
     end them."""
     heads_and_ends = ((block[place], block[place + 2]) for block in blocks for place in range(0, len(block), WORDS))
-    return sum(head == closing and end > begin for head, end in heads_and_ends)
+    return sum(head == closing and end > start for head, end in heads_and_ends)
 
 
 class SlowStepWatch(Follower):
     """limits: "times" the usual step or "ns" that a step must exceed, or "every" so many steps one that is looked into
     whole. thread: the training thread's identity.
 
-    Where steps end, the journal's newest records say: of most of them nobody is told (`patches.Quiet`).
+    Where steps end, the journal's newest records say: of most of them nobody is told (`patches.FastPath`).
     """
 
     def __init__(self, limits: dict[str, Any], thread: int, session: Any) -> None:
         self.every = int(limits.get("every") or 0)
         self._limits, self._thread = limits, thread
         self._session, self._signs = session, SIGNS.get(session.counter.mode, SIGNS[OPTIMIZER])
-        self._usual, self._ended, self._told = session.pace.usual(), now(), 0
+        self._usual, self._ended, self._reported = session.step_timer.usual(), now(), 0
         self.numbers: deque[int] = deque(maxlen=KEPT)
         """Of the latest slow steps."""
         self._caught: deque[dict[str, Any]] = deque()
@@ -235,9 +235,9 @@ class SlowStepWatch(Follower):
 
     def boundary(self, steps: int) -> None:
         """In the training thread: a step has ended; `steps`: how many there were."""
-        self._told += 1
-        if self._told % LEARNING == 0:
-            self._usual = usual_step(self._blocks, self._signs) or self._session.pace.usual()
+        self._reported += 1
+        if self._reported % LEARNING == 0:
+            self._usual = usual_step(self._blocks, self._signs) or self._session.step_timer.usual()
         self._write(steps)
 
     def finish(self) -> None:
@@ -259,9 +259,9 @@ class SlowStepWatch(Follower):
     def _watch(self) -> None:
         try:
             while self._left and self._session.active and not self._over.acquire(timeout=self._wait() / 1e9):
-                begin = self._last_end()
-                if not self._session.slowed and now() - begin > self._limit():
-                    self._look_into(begin)
+                start = self._last_end()
+                if not self._session.slowed and now() - start > self._limit():
+                    self._look_into(start)
         except Exception as error:  # noqa: BLE001 - the probe's boundary: a thread of ours never reaches the user
             self._session.failed(error)
 
@@ -286,10 +286,10 @@ class SlowStepWatch(Follower):
         left = self._usual / WAKES if self.every else self._last_end() + self._limit() - now()
         return min(MOST_WAIT, max(LEAST_WAIT, left))
 
-    def _look_into(self, begin: int) -> None:
+    def _look_into(self, start: int) -> None:
         """Until the step that began then ends."""
         looks = Looks(self._thread)
-        while self._last_end() == begin and looks.count < MOST_LOOKS:
+        while self._last_end() == start and looks.count < MOST_LOOKS:
             if self._over.acquire(timeout=LOOK_NS / 1e9):
                 self._over.release()
                 break
@@ -297,4 +297,4 @@ class SlowStepWatch(Follower):
         if self._session.slowed:
             return  # a profile began with it
         self._left -= 1
-        self._caught.append({"begin": begin, "end": looks.last, "usual": self._usual, "paths": looks.paths()})
+        self._caught.append({"begin": start, "end": looks.last, "usual": self._usual, "paths": looks.paths()})

@@ -27,7 +27,7 @@ def in_use() -> bool:
     return bool(torch.cuda.is_initialized())
 
 
-def told_apart() -> dict[int, str]:
+def distinguished() -> dict[int, str]:
     """UUIDs of the devices on which this process has a context, by number; {} where torch tells none (before 2.4), and
     while a graph is captured. Nothing is initialised by asking, and the current device stays the one that it is."""
     if not in_use() or torch.cuda.is_current_stream_capturing():

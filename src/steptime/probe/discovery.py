@@ -137,7 +137,7 @@ class Discovery:
         self._roots: dict[int, weakref.ref[torch.nn.Module]] = {}
         self._sites: dict[tuple[str, str, str, int], list[Any]] = {}
         self._module_depth = self._loader_depth = 0
-        self._begin = self._end = 0
+        self._start = self._end = 0
         self._calls, self._torch_calls, self._most_calls = 0, 0, most_calls
         self._padded: list[Padded] = []
         self._embedded: set[tuple[int, ...]] = set()
@@ -150,7 +150,7 @@ class Discovery:
         """False, and nothing is done, while somebody else's profiler or tracer is on."""
         if sys.getprofile() is not None or sys.gettrace() is not None:
             return False
-        self._begin = now()
+        self._start = now()
         # TorchDynamo, once it has compiled something, looks such methods up itself.
         compiled = getattr(sys.modules.get("torch._dynamo.utils"), "counters", None)
         for name in () if compiled else OPERATORS:
@@ -174,7 +174,7 @@ class Discovery:
 
     def stop(self) -> Found:
         self._take_away()
-        window = self._end - self._begin
+        window = self._end - self._start
         roots = [module for module in (reference() for reference in self._roots.values()) if module is not None]
         called = [
             {"name": name, "device": device, "count": count, "site": sites.line_at(place)}
@@ -291,10 +291,10 @@ class Discovery:
             return
         if use.role == USER:
             if self._stack and self._stack[-1][0] is use:
-                _, begin = self._stack.pop()
+                _, start = self._stack.pop()
                 use.active -= 1
                 if not use.active:
-                    use.time += now() - begin
+                    use.time += now() - start
         elif use.role == MODULE:
             self._module_depth = max(0, self._module_depth - 1)
             if not self._module_depth:
@@ -328,12 +328,12 @@ class Discovery:
             self._holds()
         self._module_depth += 1
 
-    def _look(self, told: Callable[..., None], *arguments: Any) -> None:
+    def _look(self, reported: Callable[..., None], *arguments: Any) -> None:
         if being_traced():
             return
         try:
             with unasked():
-                told(*arguments)
+                reported(*arguments)
         except Exception:  # noqa: BLE001 - the probe's boundary: inputs of the user's kinds that cannot be looked at
             self._inputs.spoilt = True
 

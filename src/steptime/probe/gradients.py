@@ -47,8 +47,8 @@ class GradientNorm:
 
     def look(self) -> None:
         """Samples the norm, where it is due and the gradients can be read."""
-        begin = time.perf_counter_ns()
-        if begin < self._due or torch.autograd._profiler_enabled() or torch._C._len_torch_dispatch_stack():
+        start = time.perf_counter_ns()
+        if start < self._due or torch.autograd._profiler_enabled() or torch._C._len_torch_dispatch_stack():
             return
         first = self._chosen is None
         try:
@@ -56,15 +56,15 @@ class GradientNorm:
         except Exception:  # noqa: BLE001 - the probe's boundary: tensors of a kind that knows no norm are not asked again
             self._chosen, norm = [], None
         if norm is not None:
-            self._recorder.journal.sample(int(Kind.GRADIENT_NORM), 0, begin, bits(norm))
-            self._recorder.pause(begin)
-        taken = time.perf_counter_ns() - begin
+            self._recorder.journal.sample(int(Kind.GRADIENT_NORM), 0, start, bits(norm))
+            self._recorder.pause(start)
+        taken = time.perf_counter_ns() - start
         if norm is None:  # quick, as nothing was read: that says nothing of the others
-            self._due = begin if first else begin + REST * taken
+            self._due = start if first else start + REST * taken
             return
         self._taken.append(taken)
         if len(self._taken) == SPAN:
-            self._due = begin + REST * sorted(self._taken)[SPAN // 2]
+            self._due = start + REST * sorted(self._taken)[SPAN // 2]
 
     def _norm(self) -> float | None:
         with torch.no_grad(), torch._C.DisableTorchFunction():

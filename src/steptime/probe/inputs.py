@@ -143,19 +143,19 @@ class InputWatch:
             self._open.output = tuple(tuple(each.shape) for each in _results(result) if not each.is_nested)
             self._open = None
 
-    def backward(self, begins: bool) -> None:
+    def backward(self, starts: bool) -> None:
         """A pass through autograd's engine begins or ends."""
-        self.in_backward, self._open = begins, None
-        if begins and self._passes[-1]:
+        self.in_backward, self._open = starts, None
+        if starts and self._passes[-1]:
             self._passes.append([])
             if self._in_update:
                 self._in_update += 1
                 self.spoilt = self.spoilt or self._in_update > 2  # a closure that is called again and again
 
-    def update(self, begins: bool) -> None:
+    def update(self, starts: bool) -> None:
         """An optimiser's step begins or ends."""
-        self._in_update = int(begins)
-        if not begins:
+        self._in_update = int(starts)
+        if not starts:
             self._tensors.clear()
             self._updates = len(self._passes) - 1
 
@@ -237,9 +237,9 @@ class InputCheck:
         self.due = 0
         """ns: when it is to look next."""
 
-    def look(self, begin: int, arguments: tuple[Any, ...], named: Mapping[str, Any]) -> None:
+    def look(self, start: int, arguments: tuple[Any, ...], named: Mapping[str, Any]) -> None:
         """A call of the model with gradients begins."""
-        self.due = begin + PERIOD
+        self.due = start + PERIOD
         if being_traced():
             return
         size, tokens = size_of(arguments, named), self._inputs.tokens

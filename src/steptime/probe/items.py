@@ -34,7 +34,7 @@ AVAILABLE = b"MemAvailable:"
 
 
 class ItemLook:
-    """In one process. `begin` before items are read and `end` behind them are called by the thread that reads; `take`
+    """In one process. `start` before items are read and `end` behind them are called by the thread that reads; `take`
     returns what became of an iterator once it was looked at often enough."""
 
     def __init__(self) -> None:
@@ -47,7 +47,7 @@ class ItemLook:
         known = self._found.get(iterator)
         return known["batches"] < LOOKED if known is not None else len(self._found) < MOST_ITERATORS
 
-    def begin(self, thread: int) -> None:
+    def start(self, thread: int) -> None:
         self._before[thread] = random_states()
 
     def end(self, thread: int, items: Any) -> None:

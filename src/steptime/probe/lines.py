@@ -25,7 +25,7 @@ MOST_CALLS = 1_000
 """Calls of one function other than the loop; beyond, it is timed as a part of the line that calls it."""
 MOST_HITS = 4_000
 """Lines run of one function other than the loop, likewise: one busy function must not use up the window of all."""
-MOST_TOLD = 255
+MOST_REPORTED = 255
 """Calls that a record can tell of: its flags are a byte."""
 MOST_CALLED = 1_000_000
 """Calls that are not timed, of which the tracer is told: half a second in all."""
@@ -85,10 +85,10 @@ class _Open:
     """The line that a traced function is at: its identity, when it began, and how many calls of functions that are not
     timed the interpreter told of since."""
 
-    __slots__ = ("begin", "calls", "code", "identity")
+    __slots__ = ("calls", "code", "identity", "start")
 
-    def __init__(self, code: CodeType, identity: int, begin: int) -> None:
-        self.code, self.identity, self.begin, self.calls = code, identity, begin, 0
+    def __init__(self, code: CodeType, identity: int, start: int) -> None:
+        self.code, self.identity, self.start, self.calls = code, identity, start, 0
 
 
 class LineClock:
@@ -99,7 +99,7 @@ class LineClock:
 
     def __init__(self, bases: dict[int, int], loop: CodeType | None) -> None:
         self.records: list[tuple[int, int, int, int]] = []
-        self.full, self._told = False, 0
+        self.full, self._reported = False, 0
         self.dropped: list[CodeType] = []
         self._dropped_identities: list[range] = []
         self._hits: dict[int, int] = {}
@@ -119,8 +119,8 @@ class LineClock:
             self._unwind(code, time_now)
         top = stack[-1]
         if top.identity:
-            self.records.append((top.identity, top.begin, time_now, top.calls))
-        top.identity, top.begin, top.calls = self._bases[id(code)] + line, time_now, 0
+            self.records.append((top.identity, top.start, time_now, top.calls))
+        top.identity, top.start, top.calls = self._bases[id(code)] + line, time_now, 0
         if code is not self._loop:
             hits = self._hits[id(code)] = self._hits.get(id(code), 0) + 1
             if hits > MOST_HITS:
@@ -145,15 +145,15 @@ class LineClock:
                 self._drop(code)
 
     def called(self) -> None:
-        """A function that is not timed begins: to be told of it took time of the line that runs."""
-        self._told += 1
-        self.full = self.full or self._told > MOST_CALLED
+        """A function that is not timed starts: to be told of it took time of the line that runs."""
+        self._reported += 1
+        self.full = self.full or self._reported > MOST_CALLED
         if self._stack:
             self._stack[-1].calls += 1
 
     def _close(self, top: _Open, time_now: int) -> None:
         if top.identity:
-            self.records.append((top.identity, top.begin, time_now, top.calls))
+            self.records.append((top.identity, top.start, time_now, top.calls))
 
     def _drop(self, code: CodeType) -> None:
         """Gives up a function that runs too often for its lines to be timed one by one."""
@@ -240,13 +240,13 @@ def event_costs() -> tuple[int, int]:
         for traced in (False, True) * SAMPLE_BLOCKS:
             if traced:
                 sys.settrace(tracer._trace)
-            begin = now()
+            start = now()
             for _ in range(SAMPLES):
                 work()
             end = now()
             if traced:
                 sys.settrace(None)
-            times[traced].append(end - begin)
+            times[traced].append(end - start)
         found.append(max(0, (min(times[True]) - min(times[False])) // events))
     call, line = found
     return call, line
@@ -333,8 +333,8 @@ class LineTimeline:
     """Times the lines of some functions from `start` to `stop`, both called at a boundary in the training thread.
 
     `append(kind, flags, identity, begin, end)` appends a record, whose flags are the calls in it that the tracer was
-    told of, MOST_TOLD at most; `fact(kind, **fields)` writes `CodeFacts` and `LineCostFacts`, `note(text)` a sentence.
-    Records are written at `stop`: appending costs more than the lines that it would time.
+    told of, MOST_REPORTED at most; `fact(kind, **fields)` writes `CodeFacts` and `LineCostFacts`, `note(text)` a
+    sentence. Records are written at `stop`: appending costs more than the lines that it would time.
     """
 
     _next_base = 1
@@ -406,8 +406,8 @@ class LineTimeline:
         if isinstance(backend, _Tracer) and sys.gettrace() is None:
             call, line = event_costs()
             self._fact("line_cost", call=call, line=line)
-        for identity, begin, end, calls in clock.kept():
-            self._append(LINE, min(calls, MOST_TOLD), identity, begin, end)
+        for identity, start, end, calls in clock.kept():
+            self._append(LINE, min(calls, MOST_REPORTED), identity, start, end)
         self.overflowed = clock.full
         if clock.full:
             many = f"{MOST_RECORDS} of them" if len(clock.records) > MOST_RECORDS else f"{MOST_CALLED} calls in them"

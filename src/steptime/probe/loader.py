@@ -59,17 +59,17 @@ _at_fetch: dict[int, int] = {}
 _at_collate: dict[int, int] = {}
 
 
-def fetch_begins(thread: int, begin: int) -> None:
+def fetch_starts(thread: int, start: int) -> None:
     """Before the clock is stamped. Forgets a batch that an error ended."""
     if _at_fetch:
         _at_fetch.pop(thread, None)
         _at_collate.pop(thread, None)
-    if begin >= _BusyState.due:
-        _BusyState.due = begin + PERIOD
+    if start >= _BusyState.due:
+        _BusyState.due = start + PERIOD
         _at_fetch[thread] = _wanted()
 
 
-def collate_begins(thread: int) -> None:
+def collate_starts(thread: int) -> None:
     if thread in _at_fetch:
         _at_collate[thread] = _wanted()
 
@@ -149,7 +149,7 @@ class _WorkerLines:
         self._batches = self._until = 0
         self.facts: dict[str, Any] | None = None
 
-    def batch_begins(self) -> None:
+    def batch_starts(self) -> None:
         """A batch is asked for."""
         if self._sampler is not None and self._batches == 1:
             self._until = now() + LINED_TIME
@@ -277,9 +277,9 @@ class _Fetch(_Method):
             except Exception:  # noqa: BLE001 - the probe's boundary: the loader goes on unmeasured
                 _LoaderState.failed = True
         thread = get_ident()
-        fetch_begins(thread, now())
+        fetch_starts(thread, now())
         if _LoaderState.worker is not None and _LoaderState.worker.lines is not None:
-            _LoaderState.worker.lines.batch_begins()
+            _LoaderState.worker.lines.batch_starts()
         if thread in _looking or (_LoaderState.worker is not None and _LoaderState.worker.look is not None):
             _look(thread)
         fetched[thread] = now()
@@ -294,7 +294,7 @@ class _Collate:
             raise AttributeError("collate_fn")
         thread = get_ident()
         collated[thread] = now()
-        collate_begins(thread)
+        collate_starts(thread)
         if thread in _looking or (_LoaderState.worker is not None and _LoaderState.worker.look is not None):
             _look(thread, sys._getframe(1))
         try:
@@ -315,7 +315,7 @@ def install(recording: str, append: Callable[[int, int, int, int, int], None], n
     _LoaderState.recording, _LoaderState.append, _LoaderState.number_of = recording, append, number_of
     for fetcher in (torch_fetch._MapDatasetFetcher, torch_fetch._IterableDatasetFetcher):
         _LoaderState.fetches[fetcher] = _Fetch(fetcher.__dict__["fetch"], _become_worker)
-    tell_apart(True)
+    distinguish(True)
     _Method.place(torch_dataloader._BaseDataLoaderIter, "__init__", _constructed)
     _Method.place(torch_dataloader._MultiProcessingDataLoaderIter, "_reset", _reset)
     _Method.place(torch_dataloader._MultiProcessingDataLoaderIter, "_try_put_index", _index_put)
@@ -324,10 +324,10 @@ def install(recording: str, append: Callable[[int, int, int, int, int], None], n
 def record_into(recording: str) -> None:
     """Where workers that are started from now on write."""
     _LoaderState.recording = recording
-    tell_apart(True)
+    distinguish(True)
 
 
-def tell_apart(wanted: bool) -> None:
+def distinguish(wanted: bool) -> None:
     """Whether this process stamps the items and the collate of the batches that it makes itself: 9 us a batch. The
     children that it forks stamp from their first batch on, see `__init__`."""
     for fetcher, fetch in _LoaderState.fetches.items():
@@ -350,7 +350,7 @@ def _look(thread: int, fetching: FrameType | None = None) -> None:
     mine = look if worker is None else worker.look
     try:
         if mine is not None and fetching is None:
-            mine.begin(thread)
+            mine.start(thread)
         elif mine is not None and fetching is not None:
             with unasked():
                 mine.end(thread, fetching.f_locals.get("data"))
@@ -362,12 +362,12 @@ def _look(thread: int, fetching: FrameType | None = None) -> None:
 
 def _constructed(iterator: Any) -> None:
     """An iterator asks for its base's __init__: first of all, and before its workers are started."""
-    begin = now()
+    start = now()
     if _LoaderState.number_of is None:
         return
     number = _LoaderState.number_of(iterator)
     _LoaderState.constructed = number
-    _starts.keep(iterator, [begin, 0, 0])
+    _starts.keep(iterator, [start, 0, 0])
     frame = sys._getframe(2)  # the iterator's own __init__, whose argument the loader is
     loader = frame.f_locals.get("loader")
     if loader is not None:
@@ -411,23 +411,23 @@ def _become_worker(information: Any) -> None:
 # -- what the session asks ---------------------------------------------------------------------------------------------
 
 
-def next_begins(iterator: Any, number: int, begin: int) -> None:
+def next_starts(iterator: Any, number: int, since: int) -> None:
     """The trainer asks for a batch: an iterator that has just started has done so by now."""
     start = _starts.take(iterator)
     if start is not None and _LoaderState.append is not None:
-        _LoaderState.append(LOADER_START, 0, number, start[0], start[1] or begin)
+        _LoaderState.append(LOADER_START, 0, number, start[0], start[1] or since)
     if look.wanted(number):
         _looking.add(get_ident())
 
 
-def next_ended(number: int, begin: int, end: int) -> dict[str, Any] | None:
+def next_ended(number: int, start: int, end: int) -> dict[str, Any] | None:
     """The trainer has its batch. Without workers the stamps lie in this very call. Returns what the iterator's items
     are like (`ItemFacts`), once."""
     thread = get_ident()
     _looking.discard(thread)
     found = look.take(thread, number)
     fetch, collate = fetched.get(thread, 0), collated.get(thread, 0)
-    if begin < fetch < collate and _LoaderState.append is not None:
+    if start < fetch < collate and _LoaderState.append is not None:
         reading, collating = busy_shares(thread, fetch, collate, end)
         _LoaderState.append(FETCH, reading, number, fetch, collate)
         _LoaderState.append(COLLATE, collating, number, collate, end)

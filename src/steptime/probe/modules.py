@@ -92,7 +92,7 @@ class ModuleRanges(calls.CallWatch):
         self._thread = get_ident()
         self._open: list[Any] = []
 
-    def begin(self) -> None:
+    def start(self) -> None:
         if self._names:
             calls.watch_all(self)
 
@@ -103,7 +103,7 @@ class ModuleRanges(calls.CallWatch):
             with contextlib.suppress(RuntimeError):  # one that was about to begin
                 self._open.pop().__exit__(None, None, None)
 
-    def begins(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def starts(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         known = self._names.get(id(module))
         if known is None or known[0]() is not module or get_ident() != self._thread:
             return None

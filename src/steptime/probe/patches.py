@@ -28,7 +28,7 @@ from steptime.probe.objects import modules_of, parameters_of
 now = time.perf_counter_ns
 
 
-class Quiet:
+class FastPath:
     """What the patches go by while nobody waits for a step's boundary: they only keep records then, as a call more
     costs a step of the job most of a microsecond out of a cold cache."""
 
@@ -46,26 +46,26 @@ class Quiet:
         self.thread = 0
         """Its number, in its place in the head of a record."""
         self.together = False
-        """Whether items and collate of a batch that this process makes are not told apart (see loader.tell_apart)."""
+        """Whether items and collate of a batch that this process makes are not told apart (see loader.distinguish)."""
 
     def follow(self, trainer: int) -> None:
         self.trainer, self.thread = trainer, self.threads[trainer] << 16
 
-    def keep(self, head: int, begin: int, end: int) -> None:
+    def keep(self, head: int, start: int, end: int) -> None:
         """Keeps a record of this thread, whichever it is. `head`: without the thread."""
-        self.records += head | self.threads[get_ident()] << 16, begin, end
+        self.records += head | self.threads[get_ident()] << 16, start, end
 
 
 class Listener(Protocol):
     """What the patches tell the session. Times: ns of the monotonic clock. What raises in it is handed to `failed`."""
 
-    quiet: Quiet
+    fast_path: FastPath
     """What the patches go by while nobody waits for a boundary."""
 
-    def range_begins(self, kind: int, owner: Any, begin: int) -> int:
+    def range_starts(self, kind: int, owner: Any, start: int) -> int:
         """A loader's next or an optimiser's step begins; `owner`: iterator or optimiser. Returns its number."""
 
-    def range_ends(self, kind: int, number: int, begin: int, end: int, failed: bool) -> None:
+    def range_ends(self, kind: int, number: int, start: int, end: int, failed: bool) -> None:
         """The range has ended, outside of torch's own record."""
 
     def only(self, kind: int, owner: Any) -> bool:
@@ -74,16 +74,16 @@ class Listener(Protocol):
     def failed(self, error: Exception) -> None:
         """Something of ours has raised: the watch ends. Raises nothing itself."""
 
-    def backward_begins(self, begin: int) -> None:
+    def backward_starts(self, start: int) -> None:
         """A backward pass begins."""
 
-    def backward_ends(self, begin: int, end: int, flags: int) -> None:
+    def backward_ends(self, start: int, end: int, flags: int) -> None:
         """A backward pass has ended."""
 
-    def forward_ends(self, root: int, begin: int, end: int, flags: int) -> None:
+    def forward_ends(self, root: int, start: int, end: int, flags: int) -> None:
         """A root module's call has ended."""
 
-    def interval(self, kind: int, identity: int, begin: int, end: int) -> None:
+    def interval(self, kind: int, identity: int, start: int, end: int) -> None:
         """Any other interval has ended."""
 
 
@@ -101,7 +101,7 @@ class Follower:
         """The process ends: the last chance to write."""
 
 
-def told(listener: Listener, method: Callable[..., Any], *arguments: Any) -> Any:
+def reported(listener: Listener, method: Callable[..., Any], *arguments: Any) -> Any:
     try:
         return method(*arguments)
     except Exception as error:  # noqa: BLE001 - the probe's boundary: nothing of ours reaches the user
@@ -143,27 +143,27 @@ class BackwardTimer(BackwardWatch):
         """They are read while somebody waits for a boundary, several times a second: switches of a job stay as they
         are."""
 
-    def begins(self, tensors: Any, partial: bool) -> tuple[Any, Any]:
+    def starts(self, tensors: Any, partial: bool) -> tuple[Any, Any]:
         if partial and _tracing():
             return tensors, None
-        begin = now()
-        if begin >= self._listener.quiet.until:
+        start = now()
+        if start >= self._listener.fast_path.until:
             try:
-                self._listener.backward_begins(begin)
+                self._listener.backward_starts(start)
                 self._flags = self._flags if partial else _backward_flags()
             except Exception as error:  # noqa: BLE001 - the probe's boundary: nothing of ours reaches the user
                 self._listener.failed(error)
-        return tensors, (begin, PARTIAL if partial else self._flags)
+        return tensors, (start, PARTIAL if partial else self._flags)
 
     def ends(self, begun: tuple[int, int]) -> None:
-        end, quiet, (begin, flags) = now(), self._listener.quiet, begun
+        end, fast_path, (start, flags) = now(), self._listener.fast_path, begun
         try:
-            if end >= quiet.until:
-                self._listener.backward_ends(begin, end, flags)
-            elif get_ident() == quiet.trainer:
-                quiet.records += BACKWARD + (flags << 8) + quiet.thread, begin, end
+            if end >= fast_path.until:
+                self._listener.backward_ends(start, end, flags)
+            elif get_ident() == fast_path.trainer:
+                fast_path.records += BACKWARD + (flags << 8) + fast_path.thread, start, end
             else:
-                quiet.keep(BACKWARD | flags << 8, begin, end)
+                fast_path.keep(BACKWARD | flags << 8, start, end)
         except Exception as error:  # noqa: BLE001 - the probe's boundary: nothing of ours reaches the user
             self._listener.failed(error)
 
@@ -186,8 +186,8 @@ class _Interval:
 def save_timers(listener: Listener) -> list[Inlay]:
     """Time what writes a checkpoint: the two functions below torch.save, which itself is looked up by pickle."""
 
-    def ends(begin: int) -> None:
-        told(listener, listener.interval, CHECKPOINT, 0, begin, now())
+    def ends(start: int) -> None:
+        reported(listener, listener.interval, CHECKPOINT, 0, start, now())
 
     def opened() -> _Interval:
         return _Interval(ends, now())
@@ -211,12 +211,12 @@ def scaler_timer(listener: Listener) -> Inlay:
     """Times GradScaler.step(optimizer), which leaves the optimiser's own step out when gradients overflowed."""
 
     def ends(begun: tuple[int, int]) -> None:
-        number, begin = begun
-        told(listener, listener.range_ends, SCALER_STEP, number, begin, now(), False)
+        number, start = begun
+        reported(listener, listener.range_ends, SCALER_STEP, number, start, now(), False)
 
     def opened(optimizer: Any) -> _Interval:
-        begin = now()
-        return _Interval(ends, (told(listener, listener.range_begins, SCALER_STEP, optimizer, begin) or 0, begin))
+        start = now()
+        return _Interval(ends, (reported(listener, listener.range_starts, SCALER_STEP, optimizer, start) or 0, start))
 
     return Inlay(torch.amp.GradScaler.step, OPENED_WITH_OPTIMIZER, opened=opened)
 
@@ -231,26 +231,26 @@ class RootTimer(CallWatch):
         self._head = FORWARD | identity << 32
         self.check: InputCheck | None = None
 
-    def begins(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, int]:
+    def starts(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, int]:
         flags = GRADIENT << 8 if gradients() else 0
         if module.training:
             flags += TRAINING << 8
-        begin = now()
-        if begin >= self._listener.quiet.until:
+        start = now()
+        if start >= self._listener.fast_path.until:
             check = self.check
-            if check is not None and begin >= check.due and flags & GRADIENT << 8:
-                told(self._listener, check.look, begin, args, kwargs)
-        return self._head + flags, begin
+            if check is not None and start >= check.due and flags & GRADIENT << 8:
+                reported(self._listener, check.look, start, args, kwargs)
+        return self._head + flags, start
 
     def ends(self, begun: tuple[int, int]) -> None:
-        end, quiet, (head, begin) = now(), self._listener.quiet, begun
+        end, fast_path, (head, start) = now(), self._listener.fast_path, begun
         try:
-            if end >= quiet.until:
-                self._listener.forward_ends(self.identity, begin, end, head >> 8 & 255)
-            elif get_ident() == quiet.trainer:
-                quiet.records += head + quiet.thread, begin, end
+            if end >= fast_path.until:
+                self._listener.forward_ends(self.identity, start, end, head >> 8 & 255)
+            elif get_ident() == fast_path.trainer:
+                fast_path.records += head + fast_path.thread, start, end
             else:
-                quiet.keep(head, begin, end)
+                fast_path.keep(head, start, end)
         except Exception as error:  # noqa: BLE001 - the probe's boundary: nothing of ours reaches the user
             self._listener.failed(error)
 
@@ -282,7 +282,7 @@ class InferenceWatch(CallWatch):
         self._first: weakref.ref[torch.nn.Module] | None = None
         self._calls = 0
 
-    def begins(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def starts(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         try:
             if self._first is None and next(parameters_of(module), None) is not None:
                 self._first = weakref.ref(module)
@@ -311,14 +311,14 @@ class NewModelWatch(CallWatch):
     BOUNDARIES, MOST_MODELS = 3, 1000
     """Of a job that keeps more models alive at once, the others are not timed: it must not grow our tables."""
 
-    def __init__(self, found: Callable[[torch.nn.Module], None], quiet: Quiet) -> None:
-        self._found, self._quiet = found, quiet
+    def __init__(self, found: Callable[[torch.nn.Module], None], fast_path: FastPath) -> None:
+        self._found, self._fast_path = found, fast_path
         self._known: dict[int, weakref.ref[torch.nn.Module]] = {}
         self._left = 0
 
-    def begins(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def starts(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         try:
-            if gradients() and get_ident() == self._quiet.trainer:
+            if gradients() and get_ident() == self._fast_path.trainer:
                 self._called(module)
         except Exception as error:  # the probe's boundary: the model stays untimed, the job goes on
             self.remove()

@@ -35,7 +35,7 @@ from steptime.probe.recorder import Recorder
 
 
 class OpenRanges:
-    """Keeps the ranges that this thread opens between `begin` and `end`; the profiler sees those of no other thread.
+    """Keeps the ranges that this thread opens between `opened` and `end`; the profiler sees those of no other thread.
     In between it stands for torch's own function that opens them, as whose equal it is taken."""
 
     def __init__(self) -> None:
@@ -43,7 +43,7 @@ class OpenRanges:
         self._ranges: list[Any] = []
         self._original: Any = None
 
-    def begin(self) -> None:
+    def start(self) -> None:
         """Listens. Raises AttributeError where torch opens its ranges in another way."""
         packet = torch.ops.profiler._record_function_enter_new
         self._original, builtins = packet._op, torch.jit._builtins._get_builtin_table()
@@ -113,7 +113,7 @@ def plain_name(folder: str) -> Iterator[str]:
         os.close(opened)
 
 
-def tell_kineto(detach: bool) -> None:
+def notify_kineto(detach: bool) -> None:
     """Whether the next profile that stops takes CUDA's tracer down, unless the user has said so. The variable is set
     in C alone: `os.environ` stays as it is. It is given a value before the first profile starts and only another one
     later, since a thread that reads the environment in C must not see it grow."""
@@ -191,7 +191,7 @@ def _is_of_the_jobs(kind: type) -> bool:
     return not kind.__module__.startswith("torch.")
 
 
-def _another_begins(profiler: Any) -> None:
+def _another_starts(profiler: Any) -> None:
     """A profiler of torch's is about to start: two in one process spoil each other, and may crash it."""
     for window in tuple(_on):
         window.give_way(profiler)
@@ -205,7 +205,7 @@ if not torch.compiler.is_dynamo_compiling():
     "begins"(self)
 BODY
 """,
-    begins=_another_begins,
+    starts=_another_starts,
 )
 
 
@@ -235,7 +235,7 @@ class ProfilerWindow:
         self._memory = self._history = False
         self._tracer_known = TRACER in sys.modules
         self._tracer: Any = None
-        self.begin = self._boundary = self._shortest = 0
+        self.opened = self._boundary = self._shortest = 0
         self.steps = self.held = 0
         """Whole steps that its trace holds: none, and there is no trace. For how many ns its end has held the job."""
 
@@ -272,7 +272,7 @@ class ProfilerWindow:
         self._on_device = device.in_use()
         if self._on_device:
             activities.append(torch.profiler.ProfilerActivity.CUDA)
-            tell_kineto(detach=False)
+            notify_kineto(detach=False)
         append_to(self._partial, b"")  # where the job dies in here, somebody must know that it was profiled
         self._memory = self._trained is not None and allocations.claim(self._trained)
         self._profile = torch.profiler.profile(
@@ -282,7 +282,7 @@ class ProfilerWindow:
             profile_memory=self._memory,
             experimental_config=None if self.stacks or self._on_device else only_exported(),
         )
-        self._open.begin()
+        self._open.start()
         witness = torch.empty(1, device="cpu") if self._memory else None  # the job may have set another default
         start_in_silence(self._profile)
         self._tracer = sys.getprofile()
@@ -290,11 +290,11 @@ class ProfilerWindow:
         if self._memory:
             with allocations.errors_only():
                 del witness  # was allocated before: torch warns of the first such, and of every thousandth
-        self._history = self._trained is not None and allocations.begin_history()
-        self._modules.begin()
+        self._history = self._trained is not None and allocations.start_history()
+        self._modules.start()
         _INLAY.install()
         _on.append(self)
-        self.begin = self._boundary = now()
+        self.opened = self._boundary = now()
 
     def spoils(self, usual: int) -> bool:
         """Whether the profiler spoilt the step that ends now. usual: ns of a step without it."""
@@ -312,13 +312,13 @@ class ProfilerWindow:
             self.abandon()
             return
         end = now()
-        self._recorder.fact("trace", steps=steps, begin=self.begin, end=end, **self._write())
+        self._recorder.fact("trace", steps=steps, begin=self.opened, end=end, **self._write())
         self.steps = steps
         self._account(end)
 
     def _account(self, end: int) -> None:
         """What the window took of the job: slow steps until `end`, and the time since."""
-        self._recorder.interval(int(Kind.PROFILED), self.number, self.begin, end)
+        self._recorder.interval(int(Kind.PROFILED), self.number, self.opened, end)
         self._recorder.pause(end)
         self.held = now() - end
 
@@ -374,13 +374,13 @@ class ProfilerWindow:
                 allocations.end_history(history)
         finally:
             if self._on_device:
-                tell_kineto(detach=not self._followed)
+                notify_kineto(detach=not self._followed)
             another = sys.getprofile()
             profile.stop()
             if another is not self._tracer:
                 put_back(another)
             if self._on_device:
-                tell_kineto(detach=False)
+                notify_kineto(detach=False)
             if not self._tracer_known and sys.modules.pop(TRACER, None) is not None:
                 vars(torch.profiler).pop(TRACER.rpartition(".")[2], None)
         return profile

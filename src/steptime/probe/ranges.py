@@ -15,7 +15,7 @@ import torch
 
 from steptime.journal import Flag, Kind
 from steptime.probe.inlay import Inlay, LaidTable
-from steptime.probe.loader import busy_shares, collated, fetched, tell_apart
+from steptime.probe.loader import busy_shares, collated, distinguish, fetched
 from steptime.probe.patches import Listener, now
 
 RANGES = (
@@ -96,27 +96,27 @@ class RangePatch:
         self._short.clear()
 
     def _entered(self, opened: Any) -> None:
-        """A range begins: the caller of the frame that calls us opens it."""
+        """A range starts: the caller of the frame that calls us opens it."""
         head = self._known.get(opened.name, UNKNOWN)
         if head:
-            begin = now()
-            if begin < self._listener.quiet.until and head > 0:
-                self._opened[id(opened)] = head, begin
+            start = now()
+            if start < self._listener.fast_path.until and head > 0:
+                self._opened[id(opened)] = head, start
             else:
-                self._begins(opened, begin, sys._getframe(2))
+                self._starts(opened, start, sys._getframe(2))
         elif self._opened:
             self._opened.pop(id(opened), None)  # of one that never was left, and is gone
 
-    def _begins(self, opened: Any, begin: int, frame: FrameType) -> None:
+    def _starts(self, opened: Any, start: int, frame: FrameType) -> None:
         """A range of a name that is not known, or that somebody waits for."""
         try:
-            found = self._look(opened.name, frame, begin)
+            found = self._look(opened.name, frame, start)
             if found is not None:
                 self._opened[id(opened)] = found
         except Exception as error:  # noqa: BLE001 - the probe's boundary: nothing of ours reaches the user
             self._listener.failed(error)
 
-    def _look(self, name: str, frame: FrameType, begin: int) -> tuple[int, int] | None:
+    def _look(self, name: str, frame: FrameType, start: int) -> tuple[int, int] | None:
         """Whose range it is; tells the listener. Remembers a name whose owner cannot be another."""
         kind = next((kind for prefix, kind in RANGES if name.startswith(prefix)), 0)
         if not kind:
@@ -124,16 +124,16 @@ class RangePatch:
             return None
         if kind == ZERO_GRAD:
             self._remember(name, kind)
-            return kind, begin
+            return kind, start
         owner = frame.f_locals.get("self")
         if owner is None:
             return None  # a range of the user's, named like torch's
-        head = kind | self._listener.range_begins(kind, owner, begin) << 32
+        head = kind | self._listener.range_starts(kind, owner, start) << 32
         if self._listener.only(kind, owner):
             self._remember(name, head)
         else:
             self._known.pop(name, None)
-        return head, begin
+        return head, start
 
     def _remember(self, name: str, head: int) -> None:
         if len(self._known) < KNOWN_NAMES:
@@ -141,34 +141,34 @@ class RangePatch:
 
     def _left(self, opened: Any, exc_type: Any) -> None:
         """A range of ours has ended."""
-        end, quiet = now(), self._listener.quiet
-        head, begin = self._opened.pop(id(opened))
+        end, fast_path = now(), self._listener.fast_path
+        head, start = self._opened.pop(id(opened))
         kind = head & 255
-        plain = kind == OPTIMIZER_STEP or (kind == LOADER_NEXT and quiet.together)
-        if plain and not exc_type and end < quiet.until and get_ident() == quiet.trainer:
-            quiet.records += head + quiet.thread, begin, end
+        plain = kind == OPTIMIZER_STEP or (kind == LOADER_NEXT and fast_path.together)
+        if plain and not exc_type and end < fast_path.until and get_ident() == fast_path.trainer:
+            fast_path.records += head + fast_path.thread, start, end
         else:
-            self._ends(opened, head, begin, end, exc_type is not None)
+            self._ends(opened, head, start, end, exc_type is not None)
 
-    def _ends(self, opened: Any, head: int, begin: int, end: int, failed: bool) -> None:
+    def _ends(self, opened: Any, head: int, start: int, end: int, failed: bool) -> None:
         """A range has ended: one that somebody waits for, or that there is more to say of."""
-        quiet, kind = self._listener.quiet, head & 255
+        fast_path, kind = self._listener.fast_path, head & 255
         try:
-            if end >= quiet.until:
-                self._listener.range_ends(kind, head >> 32, begin, end, failed)
+            if end >= fast_path.until:
+                self._listener.range_ends(kind, head >> 32, start, end, failed)
                 return
-            if kind == ZERO_GRAD and end - begin < SHORT:
+            if kind == ZERO_GRAD and end - start < SHORT:
                 self._known[opened.name] = NOT_OURS
                 self._short.add(opened.name)
-            if kind == LOADER_NEXT and begin < (fetch := fetched.get(identifier := get_ident(), 0)):
+            if kind == LOADER_NEXT and start < (fetch := fetched.get(identifier := get_ident(), 0)):
                 collate = collated.get(identifier, 0)
                 if fetch < collate:
                     reading, collating = busy_shares(identifier, fetch, collate, end)
-                    quiet.keep(head - kind + FETCH | reading << 8, fetch, collate)
-                    quiet.keep(head - kind + COLLATE | collating << 8, collate, end)
-                if end - begin < SHORT_BATCH:
-                    tell_apart(False)
-                    quiet.together = True
-            quiet.keep(head | EXHAUSTED << 8 if failed else head, begin, end)
+                    fast_path.keep(head - kind + FETCH | reading << 8, fetch, collate)
+                    fast_path.keep(head - kind + COLLATE | collating << 8, collate, end)
+                if end - start < SHORT_BATCH:
+                    distinguish(False)
+                    fast_path.together = True
+            fast_path.keep(head | EXHAUSTED << 8 if failed else head, start, end)
         except Exception as error:  # noqa: BLE001 - the probe's boundary: nothing of ours reaches the user
             self._listener.failed(error)

@@ -58,22 +58,22 @@ class Recorder:
         append_facts(self._facts, self._pending)
         self._pending.clear()
 
-    def append(self, kind: int, flags: int, number: int, begin: int, end: int) -> None:
+    def append(self, kind: int, flags: int, number: int, start: int, end: int) -> None:
         try:
-            self.journal.append(kind, flags, self.threads[get_ident()], number, begin, end)
+            self.journal.append(kind, flags, self.threads[get_ident()], number, start, end)
         except OSError as error:
             self._failed(f"the recording cannot be written ({error.strerror})")
 
-    def interval(self, kind: int, number: int, begin: int, end: int) -> None:
-        self.append(kind, 0, number, begin, end)
+    def interval(self, kind: int, number: int, start: int, end: int) -> None:
+        self.append(kind, 0, number, start, end)
 
-    def pause(self, begin: int) -> None:
-        """What happened since `begin` was ours: it belongs to no step."""
+    def pause(self, start: int) -> None:
+        """What happened since `start` was ours: it belongs to no step."""
         end = time.perf_counter_ns()
         self.pauses += 1
-        self.held += max(0, end - max(begin, self._held_until))  # a pause may lie in another one
+        self.held += max(0, end - max(start, self._held_until))  # a pause may lie in another one
         self._held_until = max(end, self._held_until)
-        self.append(PAUSE, 0, 0, begin, end)
+        self.append(PAUSE, 0, 0, start, end)
 
     def fact(self, kind: str, /, **fields: Any) -> None:
         """Writes a fact, or keeps it until the folder is open. Raises OSError."""

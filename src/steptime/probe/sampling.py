@@ -232,16 +232,16 @@ class LineSampler:
             end = now()
             if event == "return" and not over:
                 over, frame.f_trace_lines = True, True
-                self._left_out(node, entered, begin, end)
+                self._left_out(node, entered, start, end)
             return local
 
-        begin = now()
-        self._skipping = node, entered, begin
+        start = now()
+        self._skipping = node, entered, start
         return local
 
-    def _left_out(self, node: _Node, entered: int, begin: int, end: int) -> None:
+    def _left_out(self, node: _Node, entered: int, start: int, end: int) -> None:
         self._skipping = None
-        net = end - begin - self._inside
+        net = end - start - self._inside
         node.all += net
         if self._calls:
             self._calls[-1].has_called(now() - entered + self._outside, net)

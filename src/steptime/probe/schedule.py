@@ -92,7 +92,7 @@ last, ns: an evaluation of a minute would fill the memory with its operators."""
 AGAIN_AFTER = 600 * SECOND
 """A long job is profiled once more after ten minutes: what is steady at the start may have drifted."""
 REQUEST_PERIOD = SECOND
-QUIET = SECOND // 2
+FAST_PATH_TIME = SECOND // 2
 """While there is nothing to do but watch, the script and its housekeeping come only so often: such a step costs 200 to
 400 us more, half of it for the journal's write, the other for what the patches have to ask anew."""
 LONG_BREAK, LEAST_BREAK = 4, SECOND * 4 // 5
@@ -147,7 +147,7 @@ def _stages(session: Session) -> Stage:
     profiles = session.plan.get("profile", True)
     if device.in_use():
         yield from _steps(SLOW_STARTS)
-    long = session.pace.usual() >= LONG_STEP
+    long = session.step_timer.usual() >= LONG_STEP
     discovered = 1 if long else DISCOVERY_STEPS
     found = yield from _unseen(session, _discover(session, frames, discovered))
     if profiles and long:
@@ -156,11 +156,11 @@ def _stages(session: Session) -> Stage:
     session.recorder.fact("settings", **identity.settings_facts())
     if profiles and not device.in_use():  # on a device, what is steady comes before any profiler that can wait
         # torch 2.13 crashes where Dynamo compiles while stacks are recorded, as it may in these steps.
-        stacks = session.pace.usual() < STACK_LIMIT and not session.housekeeping.compiled
+        stacks = session.step_timer.usual() < STACK_LIMIT and not session.housekeeping.compiled
         yield from _profiles(session, EARLY_WINDOW + long, 0 if long else EARLY_STEPS, stacks)
     yield from _unseen(session, _sampled(session))
     yield from _until(session, DEVICE_STEPS if device.in_use() else PLAIN_STEPS, PLAIN_TIME, PLAIN_LIMIT)
-    duration = session.pace.usual()
+    duration = session.step_timer.usual()
     stacks = duration < STACK_LIMIT
     due = profiles and not (yield from _profiles(session, STEADY_WINDOW, PROFILE_STEPS, stacks))
     yield from _hunt_leaks(session)
@@ -178,10 +178,10 @@ def _steps(count: int) -> Stage:
 
 def _until(session: Session, steps: int, at_least: int, limit: int) -> Stage:
     """Waits for `steps` steps and `at_least` ns, or for `limit` ns with three steps."""
-    begin, first = now(), session.steps
+    start, first = now(), session.steps
     while True:
         yield
-        done, elapsed = session.steps - first, now() - begin
+        done, elapsed = session.steps - first, now() - start
         if (done >= steps and elapsed >= at_least) or (done >= 3 and elapsed >= limit):
             return
 
@@ -189,28 +189,28 @@ def _until(session: Session, steps: int, at_least: int, limit: int) -> Stage:
 def _under(session: Session, give_up: Callable[[], None], patience: int, steps: range, limit: int) -> Stage:
     """Waits for as many steps as `steps` ends with; after `limit` ns for as many as it begins with. `give_up` is called
     after `patience` ns, wherever the job is then."""
-    begin, first = now(), session.steps
+    start, first = now(), session.steps
     with Deadline(patience, give_up, session.failed):
-        while session.steps - first < steps.stop and (now() - begin < limit or session.steps - first < steps.start):
+        while session.steps - first < steps.stop and (now() - start < limit or session.steps - first < steps.start):
             yield
 
 
 def _discover(session: Session, frames: LoopFrame, steps: int) -> Generator[None, None, Found]:
     """Finds roots, call sites and hot functions under Python's profile function, in so many steps."""
-    begin, nodes = now(), graph_nodes()
+    start, nodes = now(), graph_nodes()
     discovery = Discovery(max(1, session.allowance.share() // DISCOVERED_CALL))
     if not discovery.start():
         session.recorder.note("another profiler holds sys.setprofile: root modules and call sites were not looked for")
         yield
         return Found()
-    session.recorder.pause(begin)
-    begin, first = now(), session.steps
+    session.recorder.pause(start)
+    start, first = now(), session.steps
     try:
         yield from _under(session, discovery.give_up, DISCOVERY_LIMIT, range(steps), DISCOVERY_LIMIT)
     finally:
         end = now()
         found = discovery.stop()
-        session.recorder.interval(int(Kind.DISCOVERY), 0, begin, end)
+        session.recorder.interval(int(Kind.DISCOVERY), 0, start, end)
     _expect(session, graph_nodes() - nodes, found, max(1, session.steps - first))
     frames.look(sys._getframe())
     for module in found.roots:
@@ -260,16 +260,16 @@ def _sampled(session: Session) -> Stage:
     sampler = LineSampler()
     if not session.allowance.share() or not sampler.start():
         return
-    begin, first = now(), session.steps
+    start, first = now(), session.steps
     # It need not last for whole steps: it costs no more than the time by which it outlasts a usual one.
-    patience = session.pace.usual() + min(SAMPLED_LIMIT, session.allowance.share())
+    patience = session.step_timer.usual() + min(SAMPLED_LIMIT, session.allowance.share())
     try:
         yield from _under(session, sampler.give_up, patience, range(1, SAMPLED_STEPS), min(SAMPLED_LIMIT, patience))
     finally:
         end = now()
         found = sampler.stop(max(1, session.steps - first))
-        session.recorder.interval(int(Kind.LINES), 0, begin, end)
-        session.recorder.fact("samples", begin=begin, **found)
+        session.recorder.interval(int(Kind.LINES), 0, start, end)
+        session.recorder.fact("samples", start=start, **found)
         session.recorder.pause(end)
 
 
@@ -279,34 +279,34 @@ def _between(session: Session) -> Stage:
     yield from _steps(min(BETWEEN_WAIT, session.untrained.steps_to_next(session.steps)))
     first, limit = now(), min(BETWEEN_LIMIT, session.allowance.share())
     while now() - first < limit:
-        begin, sampler = now(), LineSampler()
+        start, sampler = now(), LineSampler()
         started = sampler.start(sys._getframe())
-        session.recorder.pause(begin)  # it measures itself first, which is none of the job's time
+        session.recorder.pause(start)  # it measures itself first, which is none of the job's time
         if not started:
             return
-        begin = now()
+        start = now()
         try:
             with Deadline(limit, sampler.give_up, session.failed):
                 yield
         finally:
             end = now()
             found = sampler.stop(1)
-            session.recorder.interval(int(Kind.LINES), 0, begin, end)
+            session.recorder.interval(int(Kind.LINES), 0, start, end)
         if session.untrained.latest == session.steps:
-            session.recorder.fact("between", begin=begin, end=end, **found)
+            session.recorder.fact("between", start=start, end=end, **found)
             session.recorder.pause(end)
             return
 
 
 def _lines(session: Session, frames: LoopFrame, functions: list[Any]) -> Stage:
-    begin = now()
+    start = now()
     timeline = LineTimeline(session.recorder.append, session.recorder.fact, session.recorder.note)
     started = timeline.start(frames.code, functions, sys._getframe())
-    session.recorder.pause(begin)
+    session.recorder.pause(start)
     if not started:
         return
-    begin = now()
-    usual = session.pace.usual()
+    start = now()
+    usual = session.step_timer.usual()
     patience = max(LINE_LIMIT, PATIENCE * LINE_STEPS * usual)
     limit = min(LINE_LIMIT, usual + session.allowance.share())
     try:
@@ -314,7 +314,7 @@ def _lines(session: Session, frames: LoopFrame, functions: list[Any]) -> Stage:
     finally:
         end = now()
         timeline.stop()
-        session.recorder.interval(int(Kind.LINES), 0, begin, end)
+        session.recorder.interval(int(Kind.LINES), 0, start, end)
         session.recorder.pause(end)
     if timeline.overflowed:
         yield from _looked(session)
@@ -323,12 +323,12 @@ def _lines(session: Session, frames: LoopFrame, functions: list[Any]) -> Stage:
 def _looked(session: Session) -> Stage:
     """Where the thread of a loop is that runs too many lines to be timed: looks from another thread, which slow
     nothing."""
-    begin, first, looking = now(), session.steps, LookingThread()
+    start, first, looking = now(), session.steps, LookingThread()
     try:
         yield from _until(session, LOOKED_STEPS, LOOKED_TIME, LOOKED_LIMIT)
     finally:
         found, end = looking.stop(), now()
-        session.recorder.fact("samples", begin=begin, steps=max(1, session.steps - first), paths=found)
+        session.recorder.fact("samples", start=start, steps=max(1, session.steps - first), paths=found)
         session.recorder.pause(end)
 
 
@@ -343,16 +343,16 @@ def _turns(session: Session, duration: int) -> Stage:
     hook = register_optimizer_step_post_hook(session.unwatched_update)
     try:
         for _ in range(TURNS):
-            begin = now()
+            start = now()
             session.watch_off()
             try:
                 yield from _steps(steps)
             finally:
                 session.watch_on()
-                session.recorder.interval(int(Kind.UNWATCHED), 0, begin, now())
+                session.recorder.interval(int(Kind.UNWATCHED), 0, start, now())
             until = session.steps + steps
             while session.steps < until:
-                yield from _quiet(session, now() + (until - session.steps) * duration)
+                yield from _fast_path(session, now() + (until - session.steps) * duration)
     finally:
         hook.remove()
 
@@ -364,7 +364,7 @@ def _profiles(
     and no more of either than they may cost. asked: for by the user; late: it could not be taken at its time. Returns
     whether that is done: False where it must wait until the run is longer."""
     asked = asked or bool(session.plan.get("profile_steps"))
-    duration = session.pace.usual()
+    duration = session.step_timer.usual()
     wanted = plain and (session.plan.get("profile_steps") or max(1, min(plain, PROFILE_TIME // (duration or 1))))
     if not (wanted or stacks) or not traces(here := place(), session.plan.get("trace_ranks") or ()):
         return True
@@ -373,7 +373,7 @@ def _profiles(
     apart = (APART_LONG if duration >= LONG_STEP else APART_ON_DEVICE) if device.in_use() and wanted and stacks else 0
     plan = _affordable(session, Agreed(number, 0, wanted, stacks, apart, late=late), asked)
     room = plan.whole + (0 if here.alone else lead)
-    loaders = session.iterators.living(), session.counter.backwards, session.ended.told
+    loaders = session.iterators.living(), session.counter.backwards, session.ended.reported
     opening = steps_to_next(*loaders, room) if plan.whole else 0
     if here.alone:
         yield from _steps(opening)
@@ -434,12 +434,12 @@ def _note_cut(session: Session, plan: Agreed, steps: int, stacks: bool) -> None:
 def _window(
     session: Session, number: int, *, stacks: bool, followed: bool = False, detailed: bool = True
 ) -> ProfilerWindow:
-    begin = now()
+    start = now()
     named = list(islice(named_modules(_modules(session)), MOST)) if detailed else []
     if detailed and not stacks:
         left = without_update(named, session.optimizers.living())
         session.recorder.fact("modules", modules=module_facts(named), without_update=left)
-    session.recorder.pause(begin)
+    session.recorder.pause(start)
     trained = _trained(session) if detailed and stacks and number >= STEADY_WINDOW else None
     return ProfilerWindow(session.recorder, number, stacks, trained, named, followed=followed, shapes=detailed)
 
@@ -456,10 +456,10 @@ def _hunt_leaks(session: Session) -> Stage:
     """Looks at what lives in Python, a few steps apart: what steps leave behind, and who keeps it."""
     hunt, share = LeakHunt(), max(session.allowance.share(), LEAST_FOR_LEAKS)
     while True:
-        begin = now()
+        start = now()
         hunt.look(session.steps, sys._getframe())
-        took = now() - begin
-        session.recorder.pause(begin)
+        took = now() - start
+        session.recorder.pause(start)
         if hunt.done:
             break
         if took * LOOKS > share:
@@ -473,28 +473,28 @@ def _hunt_leaks(session: Session) -> Stage:
 def _profile(session: Session, window: ProfilerWindow, wanted: int, patience: int = SECOND) -> Stage:
     """One window. Where the job leaves its rhythm in the first step of one, as for an evaluation, once more, unless it
     is for a step of a certain number. patience: ns that it may last at least."""
-    patience = max(patience, PATIENCE * wanted * session.pace.usual())
+    patience = max(patience, PATIENCE * wanted * session.step_timer.usual())
     for _ in range(1 if window.caught else ATTEMPTS):
-        begin = now()
+        start = now()
         if window.held and not session.allowance.share():
             return
         if obstacle := window.obstacle():
             session.recorder.note(f"the profiler stayed off: {obstacle}")
             return
-        yield from _unseen(session, _recorded(session, window, begin, wanted, patience))
+        yield from _unseen(session, _recorded(session, window, start, wanted, patience))
         if window.steps:
             return
 
 
-def _recorded(session: Session, window: ProfilerWindow, begin: int, wanted: int, patience: int) -> Stage:
+def _recorded(session: Session, window: ProfilerWindow, start: int, wanted: int, patience: int) -> Stage:
     first, limit = session.steps, session.plan.get("max_profile_seconds", 0) * SECOND or PROFILE_LIMIT
-    usual, alone = session.pace.usual(), place().alone  # ranks profile the same steps, whatever they take
+    usual, alone = session.step_timer.usual(), place().alone  # ranks profile the same steps, whatever they take
     try:
         window.start()
-        session.recorder.pause(begin)
-        session.allowance.fixed += now() - begin if device.in_use() else 0
+        session.recorder.pause(start)
+        session.allowance.fixed += now() - start if device.in_use() else 0
         with Deadline(patience, lambda: window.stop(session.steps - first), session.failed):
-            while window.on and session.steps - first < wanted and now() - window.begin <= limit:
+            while window.on and session.steps - first < wanted and now() - window.opened <= limit:
                 yield
                 if alone and window.spoils(usual):
                     break
@@ -521,14 +521,14 @@ def _keep_watching(session: Session, duration: int, stacks: bool, due: bool) -> 
     served, single, deserted = 0.0, 0, _desertion(session.plan.get("attached", ""))
     while True:
         time_now = now()
-        yield from _quiet(session, 0 if _is_near(session, slow) else time_now + QUIET)
-        if between and now() - time_now > QUIET + max(LEAST_BREAK, LONG_BREAK * duration):
+        yield from _fast_path(session, 0 if _is_near(session, slow) else time_now + FAST_PATH_TIME)
+        if between and now() - time_now > FAST_PATH_TIME + max(LEAST_BREAK, LONG_BREAK * duration):
             between = False
             yield from _unseen(session, _between(session))
             continue
         if slower.looking and time_now >= single:
-            single, (begin, end) = time_now + SINGLE_PERIOD, session.ended.step_before()
-            if begin and slower.step(end - begin):
+            single, (start, end) = time_now + SINGLE_PERIOD, session.ended.step_before()
+            if start and slower.step(end - start):
                 yield from _unseen(session, _sampled(session))
                 continue
         gradients.look()
@@ -538,7 +538,7 @@ def _keep_watching(session: Session, duration: int, stacks: bool, due: bool) -> 
             continue
         look = time_now + REQUEST_PERIOD
         if limits is not None:
-            slow.look(session.steps, ahead(session.pace.usual(), ASKED_AHEAD))
+            slow.look(session.steps, ahead(session.step_timer.usual(), ASKED_AHEAD))
         if _modified(os.path.join(session.plan["recording"], LEAVE)) or deserted():
             leave(session)
             return
@@ -552,17 +552,17 @@ def _keep_watching(session: Session, duration: int, stacks: bool, due: bool) -> 
             number += 2
 
 
-def _quiet(session: Session, until: int) -> Stage:
+def _fast_path(session: Session, until: int) -> Stage:
     """Waits for the first boundary after that time, ns, and is told of none before, unless steps are counted because
     every n-th is looked into."""
-    session.quiet.until = 0 if session.catching.every else until
+    session.fast_path.until = 0 if session.catching.every else until
     yield
-    session.quiet.until = 0
+    session.fast_path.until = 0
 
 
 def _is_near(session: Session, slow: Occurrences) -> bool:
     """Whether the slow step that is named comes soon: from now on we want to be told of every step."""
-    return slow.step > 0 and slow.near(session.steps, 2 * QUIET // max(1, session.pace.usual()) + 1)
+    return slow.step > 0 and slow.near(session.steps, 2 * FAST_PATH_TIME // max(1, session.step_timer.usual()) + 1)
 
 
 def _slow_step(session: Session, slow: Occurrences) -> Stage:
@@ -585,12 +585,12 @@ def _slow_step(session: Session, slow: Occurrences) -> Stage:
 def _unseen(session: Session, stage: Generator[None, None, T]) -> Generator[None, None, T]:
     """A stage that makes steps longer, which is none of the job's doing."""
     session.slowed = True
-    usual, first, begin = session.pace.usual(), session.steps, now() - session.recorder.held
+    usual, first, start = session.step_timer.usual(), session.steps, now() - session.recorder.held
     try:
         return (yield from stage)
     finally:
         session.slowed = False
-        session.allowance.steps_took(session.steps - first, usual, now() - session.recorder.held - begin)
+        session.allowance.steps_took(session.steps - first, usual, now() - session.recorder.held - start)
 
 
 def _desertion(lock: str) -> Callable[[], bool]:
@@ -642,7 +642,7 @@ def _batches_left(iterators: Iterable[Any]) -> int | None:
 
 AHEAD_STEPS, AHEAD_TIME = 4, SECOND // 2
 """How far ahead: for the ranks that are ready some steps later, and for a shared file system to show the file."""
-ASKED_AHEAD = REQUEST_PERIOD + QUIET + AHEAD_TIME
+ASKED_AHEAD = REQUEST_PERIOD + FAST_PATH_TIME + AHEAD_TIME
 """The same, ns, where the ranks look for it now and then only."""
 
 

@@ -31,17 +31,17 @@ from steptime.probe.memory import exhausted
 from steptime.probe.objects import ConstructionWatch, ObjectNumbers, Owners, torch_optimizer, unasked
 from steptime.probe.patches import (
     BackwardTimer,
+    FastPath,
     Follower,
     InferenceWatch,
     NewModelWatch,
-    Quiet,
     RootTimer,
     save_timers,
     scaler_timer,
 )
 from steptime.probe.ranges import RangePatch
 from steptime.probe.recorder import Recorder, finish_as_child
-from steptime.probe.steps import Pace, StepCounter, StepNumber, Untrained
+from steptime.probe.steps import StepCounter, StepNumber, StepTimer, Untrained
 
 GARBAGE = int(Kind.GARBAGE)
 LEAST = 20_000
@@ -82,9 +82,9 @@ class GarbageWatch:
         """Called at a boundary, outside of any collection."""
         readings = self._readings
         while len(readings) >= 2:
-            begin, end = readings.popleft(), readings.popleft()
-            if end - begin >= LEAST:
-                self._interval(GARBAGE, 0, begin, end)
+            start, end = readings.popleft(), readings.popleft()
+            if end - start >= LEAST:
+                self._interval(GARBAGE, 0, start, end)
 
 
 def _stamper(readings: deque[int]) -> Callable[[str, dict[str, int]], Any]:
@@ -128,11 +128,11 @@ class Session:
         self.plan, self._make_script = plan, script
         self.recorder = Recorder(self.switch_off)
         self.allowance = Allowance(lambda: self.recorder.held)
-        self.quiet = Quiet(self.recorder.journal.records, self.recorder.threads)
+        self.fast_path = FastPath(self.recorder.journal.records, self.recorder.threads)
         self.counter = StepCounter()
         self.numbers = ObjectNumbers()
         self.saves, self.steps, self.ended = 0, 0, StepNumber(self.recorder.journal)
-        self.pace, self.untrained = Pace(), Untrained()
+        self.step_timer, self.untrained = StepTimer(), Untrained()
         self.roots: list[RootTimer] = []
         self.watching = self.slowed = False  # slowed: the probe itself makes steps longer
         self.trial, self.catching = Follower(), Follower()
@@ -153,7 +153,7 @@ class Session:
         self._backwards = BackwardTimer(self)
         self._garbage = GarbageWatch(self.recorder.interval)
         self._inference = InferenceWatch(self.inferring)
-        self._new_models = NewModelWatch(self.add_root, self.quiet)
+        self._new_models = NewModelWatch(self.add_root, self.fast_path)
 
     def install(self) -> None:
         """Starts listening. Raises whatever torch's layout makes fail; the caller switches off."""
@@ -185,7 +185,7 @@ class Session:
             return
         self.active = False
         self.stop_listening()
-        end_script(self._script if get_ident() == self.quiet.trainer else None)
+        end_script(self._script if get_ident() == self.fast_path.trainer else None)
         self.recorder.note(f"switched off: {reason}")
         switched_off(reason)
 
@@ -205,7 +205,7 @@ class Session:
         """At the first sign of training: the process gets its folder, its thread and its script."""
         if self.recorder.folder or not self._opening.acquire(blocking=False):  # two threads begin at once
             return
-        self.quiet.follow(get_ident())
+        self.fast_path.follow(get_ident())
         folder = identity.make_folder(self.plan["recording"], self._pid)
         identity.write_process(folder, device="cpu", device_name="")
         self.recorder.open(folder)
@@ -214,15 +214,15 @@ class Session:
 
     def _start_script(self) -> None:
         end_script(self._script)
-        self.quiet.until = 0
+        self.fast_path.until = 0
         self._script = self._make_script(self)
         next(self._script)
 
     # -- what the patches tell -------------------------------------------------------------------------------------
 
-    def range_begins(self, kind: int, owner: Any, begin: int) -> int:
+    def range_starts(self, kind: int, owner: Any, start: int) -> int:
         if kind == LOADER_NEXT:
-            return self._loader_next_begins(owner, begin)
+            return self._loader_next_starts(owner, start)
         optimizer = torch_optimizer(owner) if kind == SCALER_STEP else owner
         if (number := self.numbers.of(optimizer)[0]) not in self.described:
             self.described[number] = None
@@ -231,15 +231,15 @@ class Session:
                 facts = identity.optimizer_facts(optimizer, number)
             self.recorder.fact("optimizer", **facts)
             self._new_models.install(self.roots)
-        if begin >= self.quiet.until and get_ident() == self.quiet.trainer:
-            self.counter.update_begins(number)
+        if start >= self.fast_path.until and get_ident() == self.fast_path.trainer:
+            self.counter.update_starts(number)
         return number
 
-    def range_ends(self, kind: int, number: int, begin: int, end: int, failed: bool) -> None:
-        if kind == LOADER_NEXT and (items := loader.next_ended(number, begin, end)) is not None:
+    def range_ends(self, kind: int, number: int, start: int, end: int, failed: bool) -> None:
+        if kind == LOADER_NEXT and (items := loader.next_ended(number, start, end)) is not None:
             self.recorder.fact(loader.ITEMS, **items)
-        self.recorder.append(kind, EXHAUSTED if failed else 0, number, begin, end)
-        if kind in UPDATES and get_ident() == self.quiet.trainer and self.counter.update_ends():
+        self.recorder.append(kind, EXHAUSTED if failed else 0, number, start, end)
+        if kind in UPDATES and get_ident() == self.fast_path.trainer and self.counter.update_ends():
             self._boundary(end, kind, number)
 
     def only(self, kind: int, owner: Any) -> bool:
@@ -250,44 +250,44 @@ class Session:
         self.iterators.add(iterator)
         return self.numbers.of(iterator)[0]
 
-    def _loader_next_begins(self, iterator: Any, begin: int) -> int:
+    def _loader_next_starts(self, iterator: Any, start: int) -> int:
         number, _ = self.numbers.of(iterator)
         if number not in self.described:
             facts = loader.iterator_facts(iterator, number)
             self.described[number] = facts["batch_size"]
             self.recorder.fact("loader", **facts)
-        loader.tell_apart(True)
-        self.quiet.together = False
-        loader.next_begins(iterator, number, begin)
+        loader.distinguish(True)
+        self.fast_path.together = False
+        loader.next_starts(iterator, number, start)
         if (ready := loader.ready(iterator)) is not None:
-            self.recorder.journal.sample(QUEUE, number, begin, ready)
+            self.recorder.journal.sample(QUEUE, number, start, ready)
         return number
 
-    def backward_begins(self, begin: int) -> None:
-        if get_ident() != self.quiet.trainer and self.quiet.trainer:
+    def backward_starts(self, start: int) -> None:
+        if get_ident() != self.fast_path.trainer and self.fast_path.trainer:
             if self.counter.backwards or self.counter.updated:
                 return
-            self.quiet.follow(get_ident())  # a thread that only infers was there first
+            self.fast_path.follow(get_ident())  # a thread that only infers was there first
         if not self.counter.backwards:
             self._inference.remove()
             self._open()
-        self.counter.backward_begins()
+        self.counter.backward_starts()
 
-    def backward_ends(self, begin: int, end: int, flags: int) -> None:
-        self.recorder.append(BACKWARD, flags, 0, begin, end)
-        if get_ident() == self.quiet.trainer and self.counter.backward_ends():
+    def backward_ends(self, start: int, end: int, flags: int) -> None:
+        self.recorder.append(BACKWARD, flags, 0, start, end)
+        if get_ident() == self.fast_path.trainer and self.counter.backward_ends():
             self._boundary(end, BACKWARD, 0, flags)
 
-    def forward_ends(self, root: int, begin: int, end: int, flags: int) -> None:
-        self.recorder.append(FORWARD, flags, root, begin, end)
+    def forward_ends(self, root: int, start: int, end: int, flags: int) -> None:
+        self.recorder.append(FORWARD, flags, root, start, end)
         if not flags & GRADIENT:
             self.untrained.now += 1
-        if get_ident() == self.quiet.trainer and self.counter.forward_ends():
+        if get_ident() == self.fast_path.trainer and self.counter.forward_ends():
             self._boundary(end, FORWARD, root, flags)
 
-    def interval(self, kind: int, number: int, begin: int, end: int) -> None:
+    def interval(self, kind: int, number: int, start: int, end: int) -> None:
         self.saves += 1
-        self.recorder.append(kind, 0, number, begin, end)
+        self.recorder.append(kind, 0, number, start, end)
 
     @guarding
     def _optimizer_made(self, optimizer: Any) -> None:
@@ -306,16 +306,16 @@ class Session:
 
     def _boundary(self, time_ns: int, kind: int = BOUNDARY, number: int = 0, flags: int = 0) -> None:
         """A step has ended, with such a record (online view; the exact boundaries are found from the journal later)."""
-        self.steps = self.ended.one(kind | flags << 8 | self.quiet.thread | number << 32, self.quiet.until > 0)
+        self.steps = self.ended.one(kind | flags << 8 | self.fast_path.thread | number << 32, self.fast_path.until > 0)
         self.untrained.boundary(self.steps)
-        self.pace.boundary(time_ns, self.steps)
+        self.step_timer.boundary(time_ns, self.steps)
         if not self.watching:
             self.recorder.append(BOUNDARY, 0, 0, time_ns, time_ns)
         self._new_models.boundary()
         if self.counter.changed:
             self.counter.changed = False
             self._start_script()  # what was learnt at the old kind of boundary starts again
-        elif time_ns >= self.quiet.until and self._script is not None:
+        elif time_ns >= self.fast_path.until and self._script is not None:
             self._garbage.write()
             self._ranges.again()
             with unasked():  # the boundary may lie in a torch function mode of the job's, which would see what we read
@@ -328,7 +328,7 @@ class Session:
     @guarding
     def unwatched_update(self, *_: Any) -> None:
         """The optimiser's post hook while the watch is off: only the boundary is stamped."""
-        if not self.watching and get_ident() == self.quiet.trainer and self.counter.unwatched_update():
+        if not self.watching and get_ident() == self.fast_path.trainer and self.counter.unwatched_update():
             self._boundary(time.perf_counter_ns())
 
     def add_root(self, module: torch.nn.Module) -> None:
@@ -346,14 +346,14 @@ class Session:
         """At the end of the process: the rest of the journal is written."""
         if os.getpid() != self._pid or not self.recorder.folder:
             return
-        begin = time.perf_counter_ns()
+        start = time.perf_counter_ns()
         try:
             end_script(self._script)
             self._garbage.write()
             self.catching.finish()
             self.trial.finish()
             self.housekeeping.finish()
-            self.recorder.pause(begin)
+            self.recorder.pause(start)
             self.recorder.journal.close()
         except Exception:  # noqa: BLE001 - the probe's boundary: the interpreter is going down, nobody could be told
             return
@@ -380,7 +380,7 @@ def leave(session: Session) -> None:
     end_script(session._script)  # and a profiler that is on with it; one that runs ends by itself
     session.catching.finish()
     session.recorder.journal.close()
-    loader.tell_apart(False)
+    loader.distinguish(False)
     identity.say_left(session.plan["recording"])
 
 
@@ -395,7 +395,7 @@ class Housekeeping:
         """Whether torch.compile has been at work."""
         self.compilations = 0
         self._compiled_us = self._breaks = 0
-        self._begin = 0
+        self._start = 0
         self._dirty = False
         self.bars = BarMark()
         self._devices: dict[int, str] = {}
@@ -416,7 +416,7 @@ class Housekeeping:
         handler: Any = sys.modules.get("torch._dynamo.callback")
         if not self._compiler_seen and hasattr(handler, "on_compile_end"):  # else another thread is importing it
             self._compiler_seen = self._dirty = True
-            handler.on_compile_start(self._compile_begins)
+            handler.on_compile_start(self._compile_starts)
             handler.on_compile_end(self._compile_ends)
         if self._dirty:
             self.write_compilations()
@@ -426,22 +426,22 @@ class Housekeeping:
         at no others. One that is lost is the job's to find out."""
         found: dict[int, str] = {}
         with contextlib.suppress(RuntimeError):
-            found = device.told_apart()
+            found = device.distinguished()
         for number, uuid in found.items():
             if self._devices.get(number) != uuid:
                 self._devices[number] = uuid
                 self._recorder.fact("device", identity=number, uuid=uuid)
 
-    def _compile_begins(self, *_: Any) -> None:
+    def _compile_starts(self, *_: Any) -> None:
         self.compiled = True
-        self._begin = time.perf_counter_ns()
+        self._start = time.perf_counter_ns()
 
     def _compile_ends(self, *_: Any) -> None:
         self._dirty = True
         self.compilations += 1
-        if self._begin:
-            self._recorder.interval(int(Kind.COMPILE), 0, self._begin, time.perf_counter_ns())
-            self._begin = 0
+        if self._start:
+            self._recorder.interval(int(Kind.COMPILE), 0, self._start, time.perf_counter_ns())
+            self._start = 0
 
     def write_compilations(self) -> None:
         self._dirty = False

@@ -206,8 +206,8 @@ def _names(instruction: dis.Instruction) -> Iterator[tuple[bool, str]]:
         yield True, f".{value}"
     elif operation in ("LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR"):
         # From 3.12 the lowest bit of an attribute's argument says that a call follows.
-        shown = instruction.argrepr
-        called = operation == "LOAD_METHOD" or "NULL|self" in shown or "+ NULL" in shown
+        displayed = instruction.argrepr
+        called = operation == "LOAD_METHOD" or "NULL|self" in displayed or "+ NULL" in displayed
         yield False, str(value) if called else f".{value}"
     elif operation.startswith(READS):
         yield from ((False, str(name)) for name in (value if isinstance(value, tuple) else (value,)))

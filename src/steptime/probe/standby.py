@@ -39,11 +39,11 @@ def wake(number: int, frame: Any) -> None:
         switched_off(f"{type(error).__name__}: {error}")
 
 
-def stand_by() -> None:
+def enter_standby() -> None:
     """Does nothing where the signal is somebody's already."""
     if signal.getsignal(NUMBER) is signal.SIG_DFL:
         signal.signal(NUMBER, wake)
         signal.siginterrupt(NUMBER, False)
 
 
-stand_by()
+enter_standby()

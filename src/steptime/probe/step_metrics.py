@@ -58,17 +58,17 @@ FIRST = 1_000_000_000
 
 
 class StepTally:
-    """Sums over the whole steps of one thread. quiet: knows the training thread. batch_sizes: by loader's iterator,
+    """Sums over the whole steps of one thread. fast_path: knows the training thread. batch_sizes: by loader's iterator,
     None where it has none."""
 
-    def __init__(self, quiet: Any, batch_sizes: dict[int, int | None]) -> None:
-        self._quiet, self._batch_sizes = quiet, batch_sizes
+    def __init__(self, fast_path: Any, batch_sizes: dict[int, int | None]) -> None:
+        self._fast_path, self._batch_sizes = fast_path, batch_sizes
         self.steps = 0
         """All that have ended, samples or not."""
         self.silent = True
         """No step has ended since the last look: what steps end with is not known, or comes no more."""
         self._newest = self._closing = 0
-        self._begin, self._clean_from = 0, 0
+        self._start, self._clean_from = 0, 0
         self._open: list[tuple[int, int, int]] = []
         self._step: dict[str, int] = {}
         self._untrained, self._samples, self._spoilt = 0, 0, False
@@ -84,31 +84,31 @@ class StepTally:
 
     def learn(self, steps: int) -> None:
         """At the end of a step, all records added: what has ended it ends steps. steps: that have ended."""
-        self._closing, self._begin, self.steps = self._newest, 0, max(self.steps, steps)
+        self._closing, self._start, self.steps = self._newest, 0, max(self.steps, steps)
 
     def add(self, records: list[int]) -> None:
         """Records as the journal keeps them, three integers each, in the order of their ends."""
-        thread, first = self._quiet.thread, max(0, len(records) - WORDS * MOST_SUMMED)
+        thread, first = self._fast_path.thread, max(0, len(records) - WORDS * MOST_SUMMED)
         if first:
             closing = self._closing | thread
             self.steps += sum(head & ~FLAGS in (closing, UNWATCHED | thread) for head in records[:first:WORDS])
-            self._begin = 0
+            self._start = 0
             self._next_step()
         times = iter(records[first:])  # each step of the job pays for what follows
         closing, opened, step, parts = self._closing, self._open, self._step, PARTS
-        for head, begin, end in zip(times, times, times, strict=True):
+        for head, start, end in zip(times, times, times, strict=True):
             part = parts.get(head & KIND)
             if part is None or head & THREAD != thread:
                 continue
-            begin = begin if begin > self._begin else self._begin
-            if (opened and opened[-1][0] >= begin) or head & KIND in RARE:
-                part, own = self._charged(head, begin, end)
+            start = start if start > self._start else self._start
+            if (opened and opened[-1][0] >= start) or head & KIND in RARE:
+                part, own = self._charged(head, start, end)
             else:
-                own = end - begin
+                own = end - start
                 if part is INPUT and not head >> 8 & EXHAUSTED:
                     self._samples += self._batch_sizes.get(head >> 32) or 0
             step[part] = step.get(part, 0) + own
-            opened.append((begin, end, head & KIND))
+            opened.append((start, end, head & KIND))
             if head & KIND in SIGNS:
                 self._newest = head & SIGN
                 if self._newest == closing:
@@ -117,15 +117,15 @@ class StepTally:
                 self._step_ends(end)
         del opened[:-MOST_OPEN]
 
-    def _charged(self, head: int, begin: int, end: int) -> tuple[str, int]:
+    def _charged(self, head: int, start: int, end: int) -> tuple[str, int]:
         """Where a record belongs, and what it holds that its children, which stand before it, do not."""
-        kind, inner, passes, passed = head & KIND, 0, 0, begin
-        while self._open and self._open[-1][0] >= begin:
-            child_begin, child_end, child = self._open.pop()
-            inner += child_end - child_begin
+        kind, inner, passes, passed = head & KIND, 0, 0, start
+        while self._open and self._open[-1][0] >= start:
+            child_start, child_end, child = self._open.pop()
+            inner += child_end - child_start
             if child == PASS:
                 passes, passed = passes + 1, child_end
-        own = max(0, end - begin - inner)
+        own = max(0, end - start - inner)
         if kind in UPDATES and passes == 1:  # a closure with the step in it: the update begins behind its backward
             own = min(own, end - passed)
         if kind == CALL and not head >> 8 & GRADIENT and self._closing & KIND != CALL:
@@ -139,13 +139,13 @@ class StepTally:
     def _step_ends(self, end: int) -> None:
         self.steps += 1
         self.silent = False
-        if self._begin >= max(self._clean_from, 1) and self._untrained <= Untrained.MANY and not self._spoilt:
+        if self._start >= max(self._clean_from, 1) and self._untrained <= Untrained.MANY and not self._spoilt:
             self._count += 1
-            self._wall += end - self._begin - self._step.get(APART, 0)
+            self._wall += end - self._start - self._step.get(APART, 0)
             self._seen += self._samples
             for part in self._sums:
                 self._sums[part] += self._step.get(part, 0)
-        self._begin = end
+        self._start = end
         self._next_step()
 
     def _next_step(self) -> None:
@@ -174,7 +174,7 @@ class StepMetrics(Follower):
 
     def __init__(self, session: Any, write: Write, every: float, step: Callable[[], int] | None) -> None:
         self._session, self._write, self._step = session, write, step
-        self._tally = StepTally(session.quiet, session.described)
+        self._tally = StepTally(session.fast_path, session.described)
         self._blocks: deque[list[int]] = deque(maxlen=BLOCKS)
         self._period, self._most = min(FIRST, int(every * 1e9)), int(every * 1e9)
         self._due = time.perf_counter_ns() + self._period
@@ -212,7 +212,7 @@ class StepMetrics(Follower):
 
     def write(self) -> None:
         """Gives the writer what there is since the last time, if anything; in the training thread."""
-        begin = time.perf_counter_ns()
+        start = time.perf_counter_ns()
         try:
             self._session.recorder.journal.flush()
             self._read()
@@ -224,7 +224,7 @@ class StepMetrics(Follower):
         except Exception as error:  # noqa: BLE001 - the probe's boundary: a logger's failure never reaches the job
             self.end()
             say(f"no more numbers are logged ({type(error).__name__}: {error}); the job goes on")
-        self._session.recorder.pause(begin)
+        self._session.recorder.pause(start)
 
     def end(self) -> None:
         """There are no more."""

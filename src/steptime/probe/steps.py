@@ -22,19 +22,19 @@ RECENT = 32
 
 
 class StepNumber:
-    """How many steps have ended. Of short ones we are told now and then (`patches.Quiet`): of the others their records
-    say how many they were. So ranks that train together count alike."""
+    """How many steps have ended. Of short ones we are told now and then (`patches.FastPath`): of the others their
+    records say how many they were. So ranks that train together count alike."""
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
         self._steps = self._before = 0
-        self.told = self.closing = 0
+        self.reported = self.closing = 0
         """Of how many we were told; the head of the records that end them."""
 
     def one(self, closing: int, passed: bool) -> int:
         """One has ended. closing: head of the record that has ended it; passed: whether there may have been others
         since the last one that we were told of. Returns how many have ended."""
-        self._steps, self.told = self._steps + 1, self.told + 1
+        self._steps, self.reported = self._steps + 1, self.reported + 1
         if passed and self.closing:
             # None while another thread writes: they are counted the next time.
             self._steps = max(self._steps, self._before + (self._journal.count(self.closing) or 0))
@@ -55,7 +55,7 @@ class StepNumber:
         return 0, 0
 
 
-class Pace:
+class StepTimer:
     """How long a step takes, from the last boundaries."""
 
     def __init__(self) -> None:
@@ -69,11 +69,11 @@ class Pace:
         """Median duration of the recent steps, ns. Where most of them are passed over, the single ones are longer by
         what we do in them, and the mean of the others by what the job does now and then: the shorter one holds."""
         single, passed = [], []
-        for (begin, first), (end, last) in itertools.pairwise(self._boundaries):
+        for (start, first), (end, last) in itertools.pairwise(self._boundaries):
             if last - first == 1:
-                single.append(end - begin)
+                single.append(end - start)
             elif last > first:
-                passed.append((end - begin) // (last - first))
+                passed.append((end - start) // (last - first))
         return min((sorted(each)[len(each) // 2] for each in (single, passed) if each), default=0)
 
 
@@ -149,7 +149,7 @@ class StepCounter:
         self._updates = 0
         self._cycle_length = 1
 
-    def update_begins(self, optimizer: int) -> None:
+    def update_starts(self, optimizer: int) -> None:
         if self._depth == 0:
             if optimizer in self._cycle:
                 self._cycle_length, self._updates = max(1, self._updates), 0
@@ -182,7 +182,7 @@ class StepCounter:
         self._cycle.clear()
         return True
 
-    def backward_begins(self) -> None:
+    def backward_starts(self) -> None:
         self._backward_depth += 1
         self.backwards += 1
 

@@ -57,6 +57,10 @@ FACT_TYPES: dict[str, type[Any]] = {
 """By the `fact` of a line; "note" has a `text` besides."""
 
 
+WRITTEN_KEY = (b'"begin":', b'"start":')
+"""What facts call the start of an interval on disk, and what the records of them call it."""
+
+
 class _Heading(msgspec.Struct):
     fact: str
     text: str = ""
@@ -138,7 +142,7 @@ def decode_fact(line: bytes) -> object:
         heading = _heading.decode(line)
         if heading.fact == "note":
             return heading.text
-        fact = _decoders[heading.fact].decode(line)
+        fact = _decoders[heading.fact].decode(line.replace(*WRITTEN_KEY))
     except (msgspec.MsgspecError, KeyError, RecursionError) as error:
         raise ValueError(str(error)) from None
     if not _bounded(fact):

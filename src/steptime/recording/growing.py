@@ -205,9 +205,9 @@ class GrowingProcess:
 def _last_minute(records: Records) -> Records:
     if not len(records):
         return records
-    begin, end = records["begin"], records["end"]
-    first = np.percentile(begin[-1000:], 99) - WINDOW  # one garbled time is none
-    kept: Bool = (begin >= first) | ((end >= first) & ~np.isin(records["kind"], VALUE_KINDS))
+    start, end = records["start"], records["end"]
+    first = np.percentile(start[-1000:], 99) - WINDOW  # one garbled time is none
+    kept: Bool = (start >= first) | ((end >= first) & ~np.isin(records["kind"], VALUE_KINDS))
     last: Records = records[kept]
     return last
 

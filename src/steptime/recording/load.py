@@ -368,11 +368,11 @@ def life_of(facts: rec.ProcessFacts | None, manifest: rec.Manifest) -> Life | No
     if facts is None:
         return None
     started = facts.process_started_epoch_ns or manifest.started_epoch_ns
-    begin = facts.monotonic_ns - (facts.epoch_ns - started) - CLOCK_SLACK if started else 0
+    start = facts.monotonic_ns - (facts.epoch_ns - started) - CLOCK_SLACK if started else 0
     end = facts.monotonic_ns + LONGEST_LIFE
     if manifest.ended_epoch_ns:
         end = min(end, facts.monotonic_ns + (manifest.ended_epoch_ns - facts.epoch_ns) + CLOCK_SLACK)
-    return Life(max(0, begin), end)
+    return Life(max(0, start), end)
 
 
 def _journal(path: Path, life: Life | None, problems: list[str]) -> Decoded:
@@ -381,7 +381,7 @@ def _journal(path: Path, life: Life | None, problems: list[str]) -> Decoded:
     if decoded.torn:
         problems.append(f"{place}: the last record is torn and was left out.")
     if decoded.senseless:
-        total = decoded.senseless + len(decoded.table.begin)
+        total = decoded.senseless + len(decoded.table.start)
         problems.append(f"{place}: {decoded.senseless} of {total} records make no sense and were left out.")
     return decoded
 

@@ -19,7 +19,7 @@ from steptime.journal import FORMAT_VERSION
 NAME = "manifest.json"
 
 
-def begin_manifest(folder: Path, command: Sequence[str], options: Mapping[str, str]) -> dict[str, Any]:
+def start_manifest(folder: Path, command: Sequence[str], options: Mapping[str, str]) -> dict[str, Any]:
     """Writes the manifest of a job that is about to start, and returns its fields. Raises OSError."""
     fields: dict[str, Any] = {
         "format_version": FORMAT_VERSION,
@@ -55,7 +55,7 @@ def _write(path: Path, fields: Mapping[str, Any]) -> None:
 
 
 def discard(folder: Path, kept: Path) -> None:
-    """Takes back what `begin_manifest` did, for a job that was not started. kept: the innermost folder that was there
+    """Takes back what `start_manifest` did, for a job that was not started. kept: the innermost folder that was there
     before."""
     (folder / NAME).unlink(missing_ok=True)
     remove_empty(folder, kept)

@@ -22,7 +22,7 @@ from steptime.journal import RECORD, Kind
 from steptime.recording.recording import IntervalTable
 
 LAYOUT = np.dtype(
-    [("kind", "u1"), ("flags", "u1"), ("thread", "<u2"), ("identity", "<u4"), ("begin", "<i8"), ("end", "<i8")]
+    [("kind", "u1"), ("flags", "u1"), ("thread", "<u2"), ("identity", "<u4"), ("start", "<i8"), ("end", "<i8")]
 )
 """`journal.RECORD` as a numpy type: the same 24 bytes."""
 Records = npt.NDArray[np.void]
@@ -39,7 +39,7 @@ LONGEST_LIFE = 400 * 86_400 * 1_000_000_000
 class Life:
     """When a process can have written records, monotonic ns."""
 
-    begin: int
+    start: int
     end: int
 
 
@@ -72,7 +72,7 @@ def decode(blocks: Iterable[bytes], life: Life | None) -> Decoded:
 def as_table(records: npt.NDArray[np.void]) -> IntervalTable:
     """Columns sorted by (begin, -end). Of equal intervals the one written later is the parent and comes first."""
     last_first = records[::-1]
-    ordered = last_first[np.lexsort((-last_first["end"], last_first["begin"]))]
+    ordered = last_first[np.lexsort((-last_first["end"], last_first["start"]))]
     columns: dict[str, Any] = {
         name: ordered[name].astype(LAYOUT[name].newbyteorder("=")) for name in LAYOUT.names or ()
     }
@@ -83,10 +83,10 @@ def as_table(records: npt.NDArray[np.void]) -> IntervalTable:
 
 def plausible(records: Records, life: Life | None) -> Bool:
     """Which records make sense: of a known kind, in time order, in this life."""
-    kind, begin, end = records["kind"], records["begin"], records["end"]
-    first, last = (life.begin, life.end) if life else (0, 2**62)
-    in_life = np.isin(kind, list(Kind)) & (begin >= max(0, first)) & (begin <= last) & (end >= 0)
-    ordered = (end >= begin) & (end <= last)
+    kind, start, end = records["kind"], records["start"], records["end"]
+    first, last = (life.start, life.end) if life else (0, 2**62)
+    in_life = np.isin(kind, list(Kind)) & (start >= max(0, first)) & (start <= last) & (end >= 0)
+    ordered = (end >= start) & (end <= last)
     ready = (kind == Kind.QUEUE) & (end < 2**32)
     sound: Bool = in_life & (ordered | np.isin(kind, VALUE_KINDS) | ready)
     return sound
@@ -111,9 +111,9 @@ def pack(records: bytes) -> bytes:
 
 
 def _block(table: np.ndarray[tuple[int], np.dtype[np.void]]) -> bytes:
-    begin, end = (table[name].astype("<i8").view("<u8") for name in ("begin", "end"))
+    start, end = (table[name].astype("<i8").view("<u8") for name in ("start", "end"))
     columns = [np.ascontiguousarray(table[name]) for name in HEADS]
-    columns += [np.diff(begin, prepend=begin.dtype.type(0)), end - begin]
+    columns += [np.diff(start, prepend=start.dtype.type(0)), end - start]
     planes = b"".join(column.view(np.uint8).reshape(len(table), column.itemsize).T.tobytes() for column in columns)
     packed = zlib.compress(planes, LEVEL)
     return HEAD.pack(len(table), len(packed)) + packed
@@ -156,7 +156,7 @@ def _unpacked(packed: bytes, count: int) -> bytes | None:
         at += size
     for name, column in zip(HEADS, columns, strict=False):
         table[name] = column
-    begin = np.cumsum(columns[-2], dtype=np.uint64)
-    table["begin"] = begin.view(np.int64)
-    table["end"] = (begin + columns[-1]).view(np.int64)
+    start = np.cumsum(columns[-2], dtype=np.uint64)
+    table["start"] = start.view(np.int64)
+    table["end"] = (start + columns[-1]).view(np.int64)
     return table.tobytes()

@@ -24,7 +24,7 @@ class IntervalTable:
     flags: npt.NDArray[np.uint8]
     thread: npt.NDArray[np.uint16]
     identity: npt.NDArray[np.uint32]
-    begin: Int64
+    start: Int64
     end: Int64
 
 
@@ -207,11 +207,11 @@ class SampledPath:
 @dataclass(frozen=True, slots=True)
 class SampleFacts:
     """Times of lines in all functions of the user's, in a few steps: an estimate, of one that is called often from some
-    of its calls. begin: monotonic ns."""
+    of its calls. start: monotonic ns."""
 
     steps: int
     paths: tuple[SampledPath, ...]
-    begin: int = 0
+    start: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,9 +226,9 @@ class WorkerSampleFacts:
 
 @dataclass(frozen=True, slots=True)
 class BetweenFacts:
-    """The same, of what lies between two training steps. begin, end: ns; the step that follows lies in it, too."""
+    """The same, of what lies between two training steps. start, end: ns; the step that follows lies in it, too."""
 
-    begin: int
+    start: int
     end: int
     steps: int
     paths: tuple[SampledPath, ...]
@@ -236,18 +236,18 @@ class BetweenFacts:
 
 @dataclass(frozen=True, slots=True)
 class CaughtFacts:
-    """A slow step that was looked into while it lasted: where its thread was, at looks some ms apart. begin: of the
+    """A slow step that was looked into while it lasted: where its thread was, at looks some ms apart. start: of the
     step, ns; end: of the last look. usual: ns of a step then. paths: of the time that was looked at; the first line is
     the one that ran."""
 
-    begin: int
+    start: int
     end: int
     usual: int
     paths: tuple[SampledPath, ...]
 
     def __post_init__(self) -> None:
-        if not 0 <= self.begin <= self.end < 1 << 63 or not 0 <= self.usual < 1 << 63:
-            raise ValueError(f"no step lasts from {self.begin} to {self.end}")
+        if not 0 <= self.start <= self.end < 1 << 63 or not 0 <= self.usual < 1 << 63:
+            raise ValueError(f"no step lasts from {self.start} to {self.end}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,13 +278,13 @@ class SettingsFacts:
 
 @dataclass(frozen=True, slots=True)
 class CompilationFacts:
-    """One compilation by TorchDynamo. begin: monotonic ns where known. failed: why nothing was compiled."""
+    """One compilation by TorchDynamo. start: monotonic ns where known. failed: why nothing was compiled."""
 
     function: str
     file: str
     line: int
     duration_ns: int
-    begin: int | None = None
+    start: int | None = None
     recompile_reason: str = ""
     graph_breaks: int = 0
     failed: str = ""
@@ -307,7 +307,7 @@ class TraceFacts:
 
     number: int
     path: str
-    begin: int
+    start: int
     end: int
     steps: int
     stacks: bool

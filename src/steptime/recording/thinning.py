@@ -56,7 +56,7 @@ class Thinned:
 def thin(journal: Records, loader: Records, sign: Kind | None = None, rate: float = BYTES_PER_SECOND) -> Thinned:
     """The records of a stretch of the run in no more bytes than its length allows, whole where they fit. The first
     record of each stays the first, by which a reader knows whether it has seen the rest. sign: what steps were told by
-    in earlier stretches: in one that only evaluates, calls are no steps."""
+    in earlier intervals: in one that only evaluates, calls are no steps."""
     journal, loader = (records[plausible(records, None)] for records in (journal, loader))
     ends, (found, marks) = _ends(journal), _marks(journal)
     length = int(ends.max() - ends.min()) if len(journal) else 0
@@ -75,7 +75,7 @@ def thin(journal: Records, loader: Records, sign: Kind | None = None, rate: floa
 def _ends(records: Records) -> Int64:
     """When each was written; of a sample its second time is a value."""
     sample = np.isin(records["kind"], [*VALUE_KINDS, Kind.QUEUE])
-    ends: Int64 = np.where(sample, records["begin"], records["end"]).astype(np.int64)
+    ends: Int64 = np.where(sample, records["start"], records["end"]).astype(np.int64)
     return ends
 
 
@@ -94,10 +94,10 @@ def _thinned(
 ) -> Thinned:
     label = _labels(journal, marks, kept)
     turns = np.flatnonzero(np.diff(label)) + 1  # first steps of runs of one label
-    begins, ends = np.append(0, turns), np.append(turns, len(label))
-    shown = label[begins] != LEFT_OUT
-    windows = union(marks[begins[shown]], marks[ends[shown]] + 1)
-    gaps = _gaps(marks, begins, ends, label[begins], counted)
+    starts, ends = np.append(0, turns), np.append(turns, len(label))
+    displayed = label[starts] != LEFT_OUT
+    windows = union(marks[starts[displayed]], marks[ends[displayed]] + 1)
+    gaps = _gaps(marks, starts, ends, label[starts], counted)
     written = _ends(journal)
     stays = (written < marks[0]) | (written > marks[-1]) | contains(windows, written)
     stays |= np.isin(journal["kind"], lasting)
@@ -125,26 +125,26 @@ def _labels(journal: Records, marks: Int64, kept: int) -> Int64:
     minute = (marks[1:] - marks[0]) // MINUTE
     place = np.arange(len(duration)) - np.searchsorted(minute, minute)
     close = journal[np.isin(journal["kind"], CLOSELY)]
-    looked = measure(union(close["begin"], close["end"]), marks[:-1], marks[1:]) > 0
+    looked = measure(union(close["start"], close["end"]), marks[:-1], marks[1:]) > 0
     label = np.where((place < kept) | looked, SAMPLE, LEFT_OUT)
     slow = np.flatnonzero((duration > SLOW * np.median(duration)) & (label == LEFT_OUT))
     for number in unique(minute[slow]).tolist():
         mine = slow[minute[slow] == number]
         worst = mine[np.argsort(-duration[mine], kind="stable")][: max(1, kept // SHARE_OF_SLOW)]
-        beside = np.clip(np.add.outer(worst, (-1, 0, 1)).ravel(), 0, len(duration) - 1)
-        label[beside] = np.where(label[beside] == SAMPLE, SAMPLE, FOR_SLOWNESS)
+        neighbours = np.clip(np.add.outer(worst, (-1, 0, 1)).ravel(), 0, len(duration) - 1)
+        label[neighbours] = np.where(label[neighbours] == SAMPLE, SAMPLE, FOR_SLOWNESS)
     label[-1] = max(label[-1], SAMPLE)  # what follows begins where it ends
     return label
 
 
-def _gaps(marks: Int64, begins: Int64, ends: Int64, labels: Int64, counted: bool) -> Records:
+def _gaps(marks: Int64, starts: Int64, ends: Int64, labels: Int64, counted: bool) -> Records:
     """A record for each run of steps that were left out, and one without length where a sample meets slow steps."""
     rows = []
-    for at, (begin, end, label) in enumerate(zip(begins.tolist(), ends.tolist(), labels.tolist(), strict=True)):
+    for at, (start, end, label) in enumerate(zip(starts.tolist(), ends.tolist(), labels.tolist(), strict=True)):
         after = labels[at + 1] if at + 1 < len(labels) else LEFT_OUT
         flags = Flag.SLOW if after == FOR_SLOWNESS else 0
         if label == LEFT_OUT:
-            rows.append((Kind.THINNED, flags, 0, (end - begin - 1) * counted, marks[begin], marks[end]))
+            rows.append((Kind.THINNED, flags, 0, (end - start - 1) * counted, marks[start], marks[end]))
         elif at + 1 < len(labels) and after != LEFT_OUT:
             rows.append((Kind.THINNED, flags, 0, 0, marks[end], marks[end]))
     return np.array(rows, LAYOUT)
@@ -153,7 +153,7 @@ def _gaps(marks: Int64, begins: Int64, ends: Int64, labels: Int64, counted: bool
 def _evaluations(left: Records) -> Records:
     """Forwards without gradients that would be left out, those that follow one another as one."""
     signs = left[np.isin(left["kind"], SIGNS)]
-    signs = signs[np.argsort(signs["begin"], kind="stable")]
+    signs = signs[np.argsort(signs["start"], kind="stable")]
     calls = (signs["kind"] == Kind.FORWARD) & (signs["flags"] & Flag.GRADIENT == 0)
     heads = np.flatnonzero(calls & ~np.append(False, calls[:-1]))
     tails = np.flatnonzero(calls & ~np.append(calls[1:], False))

@@ -44,7 +44,7 @@ class CompactJob:
     torch: str
     steptime: str
     ranks: int
-    shown: str
+    displayed: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,7 +291,7 @@ def _findings(report: Report, process: ProcessReport) -> tuple[CompactFinding, .
     proposals = propose(process.case, process.findings) if process.case.step.mode != "trace" else ()
     tried = [proposal.fix for proposal in proposals if not proposal.advice_only]
 
-    def told(finding: Finding) -> CompactFinding:
+    def reported(finding: Finding) -> CompactFinding:
         fixes = tuple(dict.fromkeys(fix.code for fix in tried if finding.code in fix.addresses))
         saving = finding.savings
         return CompactFinding(
@@ -307,7 +307,7 @@ def _findings(report: Report, process: ProcessReport) -> tuple[CompactFinding, .
             f"steptime try {shlex.quote(report.source)}" if fixes else f"steptime explain {finding.code}",
         )
 
-    return tuple(map(told, process.findings[:MOST_FINDINGS]))
+    return tuple(map(reported, process.findings[:MOST_FINDINGS]))
 
 
 def _interval(estimate: Estimate) -> Interval:

@@ -100,8 +100,8 @@ def facts_of_trace(trace: Trace) -> Facts:
     found = []
     kinds = {match[1] for match in map(_ITERATOR.match, trace.symbols) if match}
     if kinds:
-        told = {"SingleProcess": IN_PROCESS, "MultiProcessing": IN_WORKERS}
-        found.append((WORKERS, " and ".join(sorted(told[kind] for kind in kinds))))
+        reported = {"SingleProcess": IN_PROCESS, "MultiProcessing": IN_WORKERS}
+        found.append((WORKERS, " and ".join(sorted(reported[kind] for kind in kinds))))
     if trace.devices:
         found.append(("devices in the machine", str(len(trace.devices))))
     if trace.backend:
@@ -167,8 +167,8 @@ def cost_of(
     unwatched = ~(steps.watched | steps.warm_up | steps.disturbed | steps.profiled | steps.lined)
     alike = find_period(steps) is None and (contention is None or not others_took_cpus(contention))
     turns = _turns(steps, unwatched) if alike else np.zeros(0)
-    begins = np.sort(process.intervals.begin)
-    inside = np.searchsorted(begins, steps.end[steady]) - np.searchsorted(begins, steps.begin[steady])
+    starts = np.sort(process.intervals.start)
+    inside = np.searchsorted(starts, steps.end[steady]) - np.searchsorted(starts, steps.start[steady])
     records = float(inside.mean()) if len(steady) else None
     return Cost(
         watch=mean_of(turns) if len(turns) >= LEAST_TURNS else None,
@@ -184,20 +184,20 @@ def cost_of(
         after_ns=manifest.after_ns if manifest is not None else 0,
         peaks_ns=machine.spent_ns if machine is not None else 0,
         tracer=tracer,
-        span_ns=float((steps.end - steps.begin)[steady].mean()) if len(steady) else 0.0,
+        span_ns=float((steps.end - steps.start)[steady].mean()) if len(steady) else 0.0,
     )
 
 
 def _span(steps: Steps) -> int:
-    return int(steps.end[-1] - steps.begin[0]) if len(steps.end) else 0
+    return int(steps.end[-1] - steps.start[0]) if len(steps.end) else 0
 
 
 def _slowed(process: Process, steps: Steps, steady: Int64) -> int:
     """ns by which all steps together took longer that a window of the probe's lies in. Of one of the warm-up, which is
     slow by itself, a usual step at most: discovery slows by half, and nothing else comes that early."""
     chosen = np.isin(process.intervals.kind, [int(Kind.PROFILED), int(Kind.DISCOVERY), int(Kind.LINES)])
-    windows = union(process.intervals.begin[chosen], process.intervals.end[chosen])
-    close = measure(windows, steps.begin, steps.end) > PART * (steps.end - steps.begin)
+    windows = union(process.intervals.start[chosen], process.intervals.end[chosen])
+    close = measure(windows, steps.start, steps.end) > PART * (steps.end - steps.start)
     alone = steady[~close[steady]]
     alone = alone if len(alone) else steady
     if not len(alone):
@@ -213,13 +213,15 @@ MOST_SAMPLES = 240
 
 
 def machine_over_time(
-    telemetry: Sequence[TelemetrySample], own: Sequence[DeviceFacts], case: Case, begin: int
+    telemetry: Sequence[TelemetrySample], own: Sequence[DeviceFacts], case: Case, start: int
 ) -> MachineOverTime | None:
-    """From the launcher's telemetry. own: the process's devices. begin: monotonic ns, the first step's. A series that
+    """From the launcher's telemetry. own: the process's devices. start: monotonic ns, the first step's. A series that
     one of the samples lacks is left out, and the time before the process has told its devices."""
     cpus = case.settings.usable_cpus if case.settings is not None else 0
-    told = next((number for number, each in enumerate(telemetry) if any(device.of(own) for device in each.devices)), 0)
-    samples = telemetry[told :: (len(telemetry) - told) // MOST_SAMPLES + 1]
+    reported = next(
+        (number for number, each in enumerate(telemetry) if any(device.of(own) for device in each.devices)), 0
+    )
+    samples = telemetry[reported :: (len(telemetry) - reported) // MOST_SAMPLES + 1]
     if len(samples) < LEAST_SAMPLES or not cpus:
         return None
     every: dict[str, list[float | None]] = {
@@ -233,7 +235,7 @@ def machine_over_time(
         every |= _device_over_time(name if len(names) > 1 else "GPU", [look.get(name, UNSEEN) for look in looks])
     known = {name: [min(value, 100.0) for value in values if value is not None] for name, values in every.items()}
     series = tuple((name, tuple(values)) for name, values in known.items() if len(values) == len(samples))
-    return MachineOverTime(tuple(each.monotonic_ns - begin for each in samples), series)
+    return MachineOverTime(tuple(each.monotonic_ns - start for each in samples), series)
 
 
 UNSEEN = DeviceSample()
@@ -270,14 +272,14 @@ def throughput_of(case: Case, steps: Steps, left_out: int = 0) -> Throughput | N
     if case.loader is not None and of_loader and case.padding is not None and case.padding.tokens:
         tokens = case.padding.tokens * case.loader.demand
     model = inputs.module if inputs is not None and not of_loader else ""
-    run = int(steps.end[-1] - steps.begin[0])
+    run = int(steps.end[-1] - steps.start[0])
     return Throughput(samples, samples / step * 1e9, samples * (len(steps.end) + left_out) / run * 1e9, tokens, model)
 
 
 def _time_of(process: Process, kind: Kind) -> int:
     chosen = process.intervals.kind == int(kind)
-    held = union(process.intervals.begin[chosen], process.intervals.end[chosen])
-    return int((held.end - held.begin).sum())
+    held = union(process.intervals.start[chosen], process.intervals.end[chosen])
+    return int((held.end - held.start).sum())
 
 
 def _turns(steps: Steps, unwatched: Bool) -> Float64:
@@ -316,12 +318,12 @@ def compose(
     if _alike(processes):
         ordered = sorted(processes, key=lambda process: (process.rank is None, process.rank or 0))
     ordered = sorted(ordered, key=lambda process: process.rank is None and not process.traces)  # programs of one, too
-    first = next((each.case.lateness.ranks for each in processes if each.case.lateness is not None), ())
+    first = next((each.case.straggler.ranks for each in processes if each.case.straggler is not None), ())
     ordered = sorted(ordered, key=lambda process: process.rank not in first) if first else ordered
     front = replace(ordered[0], traces=carried(ordered[0].traces))
-    shown = (front, *(replace(process, step_view=None, flame=None, traces=()) for process in ordered[1:]))
+    displayed = (front, *(replace(process, step_view=None, flame=None, traces=()) for process in ordered[1:]))
     next_ = next_command(source, environment, ordered[0])
-    return Report(SCHEMA_VERSION, source, environment, shown, next_, (*_failures(processes), *problems), ranks)
+    return Report(SCHEMA_VERSION, source, environment, displayed, next_, (*_failures(processes), *problems), ranks)
 
 
 def with_trials(report: Report, folder: Path | None) -> Report:
@@ -360,8 +362,8 @@ def next_command(source: str, environment: JobEnvironment, process: ProcessRepor
     if _can_be_tried(process):
         return f"steptime try {shlex.quote(source)}"
     note = process.findings[:1] and process.findings[0].weight is Weight.NOTE  # told in full: no doubt is more urgent
-    doubts = (Weight.DOUBT,) if process.case.step.mode != "trace" and not note else ()  # no trace is measured again
-    for weight in (Weight.FINDING, *doubts):
+    caveats = (Weight.CAVEAT,) if process.case.step.mode != "trace" and not note else ()  # no trace is measured again
+    for weight in (Weight.FINDING, *caveats):
         for finding in process.findings:
             if finding.weight is weight or finding.name == MADE_OF:
                 return f"steptime explain {finding.code}"

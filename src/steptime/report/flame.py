@@ -80,18 +80,18 @@ def flame_of(steps: StepContext) -> FlameGraph:
     labels: dict[FlameLabel, int] = {}
     named = _Names(steps.trace, labels)
     threads = []
-    trees = {lane: _tree(steps, at, lane) for lane in steps.lanes}
-    for lane, tree in trees.items():
-        words = "Training thread" if lane == steps.lane else "Autograd's thread"
-        merged = _Merged(labels, f"{words} {steps.trace.lanes[lane].thread}")
+    trees = {track: _tree(steps, at, track) for track in steps.tracks}
+    for track, tree in trees.items():
+        words = "Training thread" if track == steps.track else "Autograd's thread"
+        merged = _Merged(labels, f"{words} {steps.trace.tracks[track].thread}")
         stack = _stacks(tree, named, merged)
         spans = exclusive_spans(tree)
-        spent = np.bincount(spans.owner, spans.end - spans.begin, len(tree)).astype(np.int64)
+        spent = np.bincount(spans.owner, spans.end - spans.start, len(tree)).astype(np.int64)
         for position, own in zip(stack, spent.tolist(), strict=True):
             merged.own[position] += own
-        begin, end = steps.boundaries[at].tolist()
-        if lane == steps.lane:
-            merged.own[0] = end - begin - int(spent.sum())
+        start, end = steps.boundaries[at].tolist()
+        if track == steps.track:
+            merged.own[0] = end - start - int(spent.sum())
         threads.append(merged.thread("thread"))
     threads += _streams(steps, at, trees, named, labels)
     kept = [each for each in threads if each.self_column.strip("0 ")][:MOST_THREADS]
@@ -99,16 +99,18 @@ def flame_of(steps: StepContext) -> FlameGraph:
     return FlameGraph(stacks, tuple(labels), tuple(kept))
 
 
-def _tree(steps: StepContext, at: int, lane: int) -> CallTree:
+def _tree(steps: StepContext, at: int, track: int) -> CallTree:
     """What is told of a thread in the step, cut to it."""
     trace, roles = steps.trace, roles_of(steps.trace)
     events = trace.events
-    begin, end = steps.boundaries[at].tolist()
-    told = roles.operator | roles.function | roles.module | (roles.annotation & (events.event_kind != EventKind.PYTHON))
-    told |= events.event_kind == EventKind.RUNTIME
-    rows = np.flatnonzero(told & (events.lane == lane) & (events.begin < end) & (events.end > begin))
-    tree = call_tree(np.maximum(events.begin[rows], begin), np.minimum(events.ends(rows), end))
-    return CallTree(rows[tree.rows].astype(np.int32), tree.parent, tree.begin, tree.end)
+    start, end = steps.boundaries[at].tolist()
+    reported = (
+        roles.operator | roles.function | roles.module | (roles.annotation & (events.event_kind != EventKind.PYTHON))
+    )
+    reported |= events.event_kind == EventKind.RUNTIME
+    rows = np.flatnonzero(reported & (events.track == track) & (events.start < end) & (events.end > start))
+    tree = call_tree(np.maximum(events.start[rows], start), np.minimum(events.ends(rows), end))
+    return CallTree(rows[tree.rows].astype(np.int32), tree.parent, tree.start, tree.end)
 
 
 _KINDS = {
@@ -198,18 +200,18 @@ def _streams(
     trace = steps.trace
     events, launch = trace.events, launches_of(trace)
     rows = np.flatnonzero(np.isin(events.event_kind, DEVICE) & (steps.links.step == at))
-    for lane in np.unique(events.lane[rows]).tolist():
-        mine: Int64 = rows[events.lane[rows] == lane]
-        stream = str(trace.lanes[lane].thread)
+    for track in np.unique(events.track[rows]).tolist():
+        mine: Int64 = rows[events.track[rows] == track]
+        stream = str(trace.tracks[track].thread)
         merged = _Merged(labels, stream if stream.startswith("stream") else f"stream {stream}")
         called = launch[mine]
         stacks = {thread: _stacks(tree, named, merged) for thread, tree in trees.items()}
         caller = {
-            thread: innermost_at(tree, np.where(called >= 0, events.begin[called], 0)).tolist()
+            thread: innermost_at(tree, np.where(called >= 0, events.start[called], 0)).tolist()
             for thread, tree in trees.items()
         }
         for position, row in enumerate(mine.tolist()):
-            thread = int(events.lane[called[position]]) if called[position] >= 0 else -1
+            thread = int(events.track[called[position]]) if called[position] >= 0 else -1
             around = caller[thread][position] if thread in trees else ROOT
             if around != ROOT and events.event_kind[trees[thread].rows[around]] == EventKind.RUNTIME:
                 around = int(trees[thread].parent[around])  # the launch itself says nothing

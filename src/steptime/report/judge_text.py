@@ -171,8 +171,8 @@ def _items(judgement: Judgement, step: Estimate | None) -> dict[str, Any]:
         return {}
     rate = size / step.value * 1e9 if step is not None else None
     ends = {name: rate * each for name, each in (_interval(speed) or {}).items()} if rate is not None else {}
-    told = {"batch_size": size, "items_per_second": ends or None, "peak_bytes": judgement.peak_bytes}
-    return {"verdict": "timed", **told} if ends else told  # a longer step says nothing of larger batches
+    reported = {"batch_size": size, "items_per_second": ends or None, "peak_bytes": judgement.peak_bytes}
+    return {"verdict": "timed", **reported} if ends else reported  # a longer step says nothing of larger batches
 
 
 def _as_it_is(results: Results) -> str:
@@ -198,16 +198,16 @@ def _speed(judgement: Judgement) -> str:
 
 
 def _sentences(judgement: Judgement, runs: Sequence[Run]) -> list[str]:
-    told = [reason_text(judgement)]
+    reported = [reason_text(judgement)]
     if judgement.memory is not None:
-        told.append(f"Peak memory {memory_text(judgement.memory)}")
+        reported.append(f"Peak memory {memory_text(judgement.memory)}")
     compiling = max((run.compile_seconds for run in runs if run.variant == judgement.variant.name), default=0.0)
     step, speed = usual_step(runs), judgement.speed
     by_steps = not any(run.metric is not None for run in runs)
     if by_steps and compiling >= LONG_COMPILATION and step is not None and speed is not None and speed.low > 1:
         saved = step.value * (1 - 1 / speed.value)
-        told.append(f"It compiles for {compiling:.1f} s, paid back after {compiling * 1e9 / saved:,.0f} steps")
-    return told
+        reported.append(f"It compiles for {compiling:.1f} s, paid back after {compiling * 1e9 / saved:,.0f} steps")
+    return reported
 
 
 def seconds_to_decide(judgement: Judgement, results: Results) -> float | None:
@@ -226,7 +226,7 @@ def seconds_to_decide(judgement: Judgement, results: Results) -> float | None:
     return max(1, further) * timed / judgement.rounds
 
 
-def seconds_to_begin(results: Results) -> float | None:
+def seconds_to_start(results: Results) -> float | None:
     """How long the first rounds of a trial take of which none was run: without them nothing is known of any speed. None
     where some were run, and where not even a process was."""
     whole = [run.seconds for run in results.runs if run.stage == 0 and not run.failure]

@@ -140,20 +140,20 @@ def titled_table(table: Table) -> Iterator[str]:
     it has no rows."""
     if not table.rows:
         return
-    shown = [place for place, column in enumerate(table.columns) if not column.detail]
-    rows, count = _shown_rows(table), len(table.rows) + table.hidden
+    displayed = [place for place, column in enumerate(table.columns) if not column.detail]
+    rows, count = _displayed_rows(table), len(table.rows) + table.hidden
     number = f" ({len(rows)} of {count})" if len(rows) < count else ""
     yield from (f"## {prose(table.title)}{number}", "")
     if table.note:
         yield from (prose(table.note), "")
-    yield _row(table.columns[place].title for place in shown)
-    yield _row("---:" if table.columns[place].number else "---" for place in shown)
+    yield _row(table.columns[place].title for place in displayed)
+    yield _row("---:" if table.columns[place].number else "---" for place in displayed)
     for row in rows:
-        yield _row(_cell(table.columns[place], row[place]) for place in shown)
+        yield _row(_cell(table.columns[place], row[place]) for place in displayed)
     yield ""
 
 
-def _shown_rows(table: Table) -> list[tuple[Cell, ...]]:
+def _displayed_rows(table: Table) -> list[tuple[Cell, ...]]:
     """The first MOST_ROWS; of a tree, those that lie no deeper than leaves room for whole levels."""
     rows = list(table.rows)
     if len(rows) > MOST_ROWS and table.depths:

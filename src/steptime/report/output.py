@@ -16,15 +16,15 @@ from steptime.report.report import Report
 from steptime.written import is_our_file, remember
 
 STANDARD_OUTPUT = "-"
-Told = TypeVar("Told")
+Reported = TypeVar("Reported")
 
 
 @dataclass(frozen=True, slots=True)
-class Renderer(Generic[Told]):
+class Renderer(Generic[Reported]):
     """A format: `render` gets a report (or a comparison) and nothing else; pictures come as bytes."""
 
     file_extension: str
-    render: Callable[[Told], str | bytes]
+    render: Callable[[Reported], str | bytes]
     prepare: Callable[[], None] = lambda: None
     """Raises OutputError where what it needs is not installed: before a job, not after it."""
     pictures: bool = False
@@ -124,7 +124,7 @@ def check(destination: str, *, force: bool, renderers: Sequence[Renderer[Any]] =
         raise _unwritable(destination, f"{folder} is not writable")
 
 
-def renderer_for(destination: str, renderers: Sequence[Renderer[Told]]) -> Renderer[Told]:
+def renderer_for(destination: str, renderers: Sequence[Renderer[Reported]]) -> Renderer[Reported]:
     """By the extension of the name. Raises OutputError for an extension that is none of ours."""
     name = Path(destination).name.lower()
     for renderer in renderers:
@@ -136,12 +136,12 @@ def renderer_for(destination: str, renderers: Sequence[Renderer[Told]]) -> Rende
     )
 
 
-def write_as(renderers: Sequence[Renderer[Told]], told: Told, destination: str, *, force: bool) -> bool:
+def write_as(renderers: Sequence[Renderer[Reported]], reported: Reported, destination: str, *, force: bool) -> bool:
     """Writes what is told to a file, in the format of its name, whole or not at all; whether something was there.
     Raises OutputError."""
     check(destination, force=force, renderers=renderers)
     there = Path(destination).exists()
-    content = renderer_for(destination, renderers).render(told)
+    content = renderer_for(destination, renderers).render(reported)
     try:
         data = content if isinstance(content, bytes) else content.encode("utf-8", "backslashreplace")
         write_whole(Path(destination), data)

@@ -16,7 +16,7 @@ from steptime.report.printable import one_line, reachable
 from steptime.report.report import Report
 
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
-LEVELS = {Weight.FINDING: "warning", Weight.NOTE: "note", Weight.DOUBT: "note"}
+LEVELS = {Weight.FINDING: "warning", Weight.NOTE: "note", Weight.CAVEAT: "note"}
 
 
 def render(report: Report) -> str:

@@ -90,13 +90,13 @@ def interval_text(estimate: Estimate) -> str:
 
 def step_text(step: StepSummary) -> str:
     """The step and what it is the mean of: "70.6 ms ± 3.74 ms, mean of 34 steps"."""
-    duration, told = format_duration(step.duration.value), steps_text(step)
+    duration, reported = format_duration(step.duration.value), steps_text(step)
     if step.steady == 1:
         return f"{duration}, one step"
-    if step.steady > 1 and "± " in told:
-        steps, _, spread = told.partition(", ")
+    if step.steady > 1 and "± " in reported:
+        steps, _, spread = reported.partition(", ")
         return f"{duration} {spread}, mean of {steps}"
-    return f"{duration}, mean of {told}"
+    return f"{duration}, mean of {reported}"
 
 
 def left_out_text(process: ProcessReport) -> str:
@@ -149,8 +149,8 @@ def cost_text(cost: Cost, step: float) -> str:
         share = f" ({format_share(cost.once_ns / cost.run_ns)} of this {format_duration(cost.run_ns)} run)"
     peaks = f"; {format_duration(cost.peaks_ns)} after the job, for this machine's peaks" if cost.peaks_ns else ""
     around = cost.before_ns + cost.after_ns
-    beside = f"; {format_duration(around)} before and after the job, for its start and this report" if around else ""
-    return f"{always}; {format_duration(cost.once_ns)} once{what}{share}{beside}{peaks}"
+    outside = f"; {format_duration(around)} before and after the job, for its start and this report" if around else ""
+    return f"{always}; {format_duration(cost.once_ns)} once{what}{share}{outside}{peaks}"
 
 
 def roofline_sentences(case: Case) -> tuple[str, ...]:
@@ -189,8 +189,8 @@ def bounds_text(roofline: RooflineUse, case: Case) -> str:
         return ""
     parts = [(getattr(roofline, field), words) for field, words in _BOUNDS]
     whole = sum(part for part, _ in parts)
-    shown = sorted(((part, words) for part, words in parts if whole and part / whole >= SMALLEST), reverse=True)
-    return "compute bound by " + ", ".join(f"{words} {format_share(part / whole)}" for part, words in shown)
+    displayed = sorted(((part, words) for part, words in parts if whole and part / whole >= SMALLEST), reverse=True)
+    return "compute bound by " + ", ".join(f"{words} {format_share(part / whole)}" for part, words in displayed)
 
 
 def _why_unmodelled(case: Case) -> str:
@@ -323,7 +323,7 @@ def elsewhere_text(prediction: Elsewhere, step: float) -> str:
     gain = prediction.here - kernels.value
     kept = gain > NOTABLE * prediction.here and step - times.value < gain / 2
     host = "; what the CPU does is taken to stay as it is" if kept else ""
-    doubt = "" if prediction.checked else "; how far such a prediction is off was not measured"
-    told = f"{format_duration(prediction.here)} to {format_duration(kernels.value)}"
+    caveat = "" if prediction.checked else "; how far such a prediction is off was not measured"
+    reported = f"{format_duration(prediction.here)} to {format_duration(kernels.value)}"
     ranks = "; as many ranks as here, more are not predicted" if prediction.communication else ""
-    return f"{where}: {format_duration(times.value)} a step, {change}{between}; kernels {told}{host}{ranks}{doubt}"
+    return f"{where}: {format_duration(times.value)} a step, {change}{between}; kernels {reported}{host}{ranks}{caveat}"

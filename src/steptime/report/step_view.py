@@ -64,7 +64,7 @@ class Detail:
 class StepView:
     """A step. step: its number in the report's series of steps, -1 where it is in none. how: why this one, in words.
 
-    length: ns that are shown, from time 0. begin, end: of the step itself on that scale; what was launched earlier or
+    length: ns that are shown, from time 0. start, end: of the step itself on that scale; what was launched earlier or
     is still running lies outside. Columns, event by event, row after row and track after track: gaps (ns from the end
     of the event before in the same row; of the first, from time 0), durations (ns), labels and details (numbers in the
     lists; detail 0 says nothing). left_out: events of the step that are not here, the shortest ones.
@@ -73,7 +73,7 @@ class StepView:
     step: int
     how: str
     length: int
-    begin: int
+    start: int
     end: int
     tracks: tuple[ViewTrack, ...]
     labels: tuple[Label, ...]
@@ -106,12 +106,12 @@ FIRST = np.int64(1) << 60
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Strip:
-    """The events of a track, in any order; columns of one length. begin, end: ns, absolute. label, detail: numbers in
+    """The events of a track, in any order; columns of one length. start, end: ns, absolute. label, detail: numbers in
     `labels` and `details`, both of this strip alone. first: whether its events are kept before those of others."""
 
     name: str
     kind: str
-    begin: Int64
+    start: Int64
     end: Int64
     label: Int64
     labels: tuple[Label, ...]
@@ -120,26 +120,26 @@ class Strip:
     first: bool = True
 
     def __len__(self) -> int:
-        return len(self.begin)
+        return len(self.start)
 
     def only(self, kept: Bool) -> Strip:
         """The strip with the events of a mask."""
         return Strip(
-            self.name, self.kind, self.begin[kept], self.end[kept], self.label[kept], self.labels,
+            self.name, self.kind, self.start[kept], self.end[kept], self.label[kept], self.labels,
             self.detail[kept], self.details, self.first,
         )  # fmt: skip
 
 
 def assemble(
-    strips: Sequence[Strip], shown: tuple[int, int], step: tuple[int, int], number: int, how: str, left_out: int = 0
+    strips: Sequence[Strip], displayed: tuple[int, int], step: tuple[int, int], number: int, how: str, left_out: int = 0
 ) -> StepView:
-    """The step view of these tracks, in their order. shown, step: (begin, end) in ns, absolute; number, how: see
+    """The step view of these tracks, in their order. displayed, step: (begin, end) in ns, absolute; number, how: see
     `Step view`; left_out: events that the strips lack already. The shortest events go where there are too many of them
     or too many bytes."""
     count = sum(map(len, strips)) + left_out
     most = MOST_EVENTS
     for _ in range(_TRIES):
-        made = _assembled(_longest(strips, most), shown, step, number, how, count)
+        made = _assembled(_longest(strips, most), displayed, step, number, how, count)
         size = _size(made)
         if size <= MOST_BYTES:
             break
@@ -147,12 +147,12 @@ def assemble(
     return made
 
 
-def rows_of(begin: Int64, end: Int64) -> Int64:
+def rows_of(start: Int64, end: Int64) -> Int64:
     """The row of each event, by begin and then by the longest: the first one that is free. A call lies below its
     caller; streams whose kernels overlap get further rows. MOST_ROWS for what finds no free one among so many."""
-    rows = np.empty(len(begin), np.int64)
+    rows = np.empty(len(start), np.int64)
     ends: list[int] = []
-    for index, (starts, stops) in enumerate(zip(begin.tolist(), end.tolist(), strict=True)):
+    for index, (starts, stops) in enumerate(zip(start.tolist(), end.tolist(), strict=True)):
         row = next((row for row, last in enumerate(ends) if last <= starts), len(ends))
         rows[index] = row
         if row == MOST_ROWS:
@@ -173,7 +173,7 @@ def _longest(strips: Sequence[Strip], most: int) -> list[Strip]:
     """The strips with at most so many events: those that come first, then the longest."""
     if sum(map(len, strips)) <= most:
         return list(strips)
-    weights = [each.end - each.begin + FIRST * each.first for each in strips]
+    weights = [each.end - each.start + FIRST * each.first for each in strips]
     joined = np.concatenate(weights)
     kept = np.zeros(len(joined), np.bool_)
     kept[np.argsort(-joined, kind="stable")[: max(most, 1)]] = True
@@ -182,18 +182,18 @@ def _longest(strips: Sequence[Strip], most: int) -> list[Strip]:
 
 
 def _assembled(
-    strips: Sequence[Strip], shown: tuple[int, int], step: tuple[int, int], number: int, how: str, count: int
+    strips: Sequence[Strip], displayed: tuple[int, int], step: tuple[int, int], number: int, how: str, count: int
 ) -> StepView:
     labels: dict[Label, int] = {}
     details: dict[Detail, int] = {Detail(): 0}
-    laid = [_Laid(each, shown[0], labels, details) for each in strips if len(each)]
+    laid = [_Laid(each, displayed[0], labels, details) for each in strips if len(each)]
     columns = [" ".join(part for each in laid for part in each.columns[at]) for at in range(4)]
     return StepView(
         step=number,
         how=how,
-        length=shown[1] - shown[0],
-        begin=step[0] - shown[0],
-        end=step[1] - shown[0],
+        length=displayed[1] - displayed[0],
+        start=step[0] - displayed[0],
+        end=step[1] - displayed[0],
         tracks=tuple(each.track for each in laid),
         labels=tuple(labels),
         details=tuple(details),
@@ -209,18 +209,18 @@ class _Laid:
     """A strip in rows. labels, details: the pools of the whole step view, which grow."""
 
     def __init__(self, strip: Strip, zero: int, labels: dict[Label, int], details: dict[Detail, int]) -> None:
-        order = np.lexsort((-strip.end, strip.begin))
-        begin, end = strip.begin[order] - zero, strip.end[order] - zero
-        row = rows_of(begin, end)
+        order = np.lexsort((-strip.end, strip.start))
+        start, end = strip.start[order] - zero, strip.end[order] - zero
+        row = rows_of(start, end)
         by_row = np.argsort(row, kind="stable")
         by_row = by_row[row[by_row] < MOST_ROWS]
-        row, begin, end = row[by_row], begin[by_row], end[by_row]
+        row, start, end = row[by_row], start[by_row], end[by_row]
         before = np.concatenate(([0], end[:-1]))
         before[np.flatnonzero(np.diff(row, prepend=-1))] = 0
         label = _pooled(strip.label[order][by_row], strip.labels, labels)
         detail = _pooled(strip.detail[order][by_row], strip.details, details)
         self.track = ViewTrack(strip.name, strip.kind, tuple(np.bincount(row).tolist()))
-        self.columns = [map(str, each.tolist()) for each in (begin - before, end - begin, label, detail)]
+        self.columns = [map(str, each.tolist()) for each in (start - before, end - start, label, detail)]
 
 
 def _pooled(numbers: Int64, own: Sequence[Named], pool: dict[Named, int]) -> Int64:
@@ -269,12 +269,12 @@ def cut(
     """One of the steps. at: which of them; number, how: as in `StepView`. sources: lines that the trace itself does not
     say. strips: further tracks (a loader's workers)."""
     known, step = sources or {}, _pair(steps.windows[at])
-    shown = (min(int(steps.boundaries[at, 0]), step[0]), max(int(steps.boundaries[at, 1]), step[1]))
-    rows, left_out = _rows(steps.trace, shown)
+    displayed = (min(int(steps.boundaries[at, 0]), step[0]), max(int(steps.boundaries[at, 1]), step[1]))
+    rows, left_out = _rows(steps.trace, displayed)
     tracks = _tracks(steps, rows, known)
     left_out += len(rows) - sum(map(len, tracks))
-    tracks = [_category(steps, at, known), *_phases(shown, steps.phases), *tracks, *strips]
-    return assemble(tracks, shown, step, number, how, left_out)
+    tracks = [_category(steps, at, known), *_phases(displayed, steps.phases), *tracks, *strips]
+    return assemble(tracks, displayed, step, number, how, left_out)
 
 
 def usual(durations: Int64) -> int:
@@ -285,23 +285,23 @@ def usual(durations: Int64) -> int:
 def _category(steps: StepContext, at: int, sources: Sources) -> Strip:
     """What each instant of the step is posted to, idle time with its cause."""
     inside = tuple((category, clip(held, *_pair(steps.windows[at]))) for category, held in claims_of(steps))
-    begin, end, _, narrow = pieces_of(steps.windows[at : at + 1], EMPTY, inside)
+    start, end, _, narrow = pieces_of(steps.windows[at : at + 1], EMPTY, inside)
     category = narrow.astype(np.int64)
-    if len(begin) > MOST_PIECES:
-        kept = np.sort(np.argsort(begin - end, kind="stable")[:MOST_PIECES])
-        begin, end, category = begin[kept], end[kept], category[kept]
+    if len(start) > MOST_PIECES:
+        kept = np.sort(np.argsort(start - end, kind="stable")[:MOST_PIECES])
+        start, end, category = start[kept], end[kept], category[kept]
     labels = tuple(Label(each.name.lower(), each.name.lower()) for each in Category)
-    details, detail = _causes(steps, begin, sources) if steps.on_device else ((Detail(),), begin * 0)
-    return Strip("Where the time goes", "category", begin, end, category, labels, detail, details)
+    details, detail = _causes(steps, start, sources) if steps.on_device else ((Detail(),), start * 0)
+    return Strip("Where the time goes", "category", start, end, category, labels, detail, details)
 
 
-def _causes(steps: StepContext, begin: Int64, sources: Sources) -> tuple[tuple[Detail, ...], Int64]:
+def _causes(steps: StepContext, start: Int64, sources: Sources) -> tuple[tuple[Detail, ...], Int64]:
     """What is behind the pieces that begin at these times."""
     gaps = gaps_of(steps)
     details: dict[Detail, int] = {Detail(): 0}
-    known = {gaps.begin[at].item(): details.setdefault(_cause(steps, gaps, at, sources), len(details))
-             for at in np.flatnonzero(np.isin(gaps.begin, begin)).tolist()}  # fmt: skip
-    return tuple(details), np.array([known.get(time, 0) for time in begin.tolist()], np.int64)
+    known = {gaps.start[at].item(): details.setdefault(_cause(steps, gaps, at, sources), len(details))
+             for at in np.flatnonzero(np.isin(gaps.start, start)).tolist()}  # fmt: skip
+    return tuple(details), np.array([known.get(time, 0) for time in start.tolist()], np.int64)
 
 
 def _cause(steps: StepContext, gaps: IdleGaps, at: int, sources: Sources) -> Detail:
@@ -319,27 +319,29 @@ def _cause(steps: StepContext, gaps: IdleGaps, at: int, sources: Sources) -> Det
     return Detail(source=source or sources.get(name), note=note)
 
 
-def _phases(shown: tuple[int, int], phases: Mapping[Phase, Intervals]) -> list[Strip]:
+def _phases(displayed: tuple[int, int], phases: Mapping[Phase, Intervals]) -> list[Strip]:
     labels: list[Label] = []
-    begins, ends, numbers = [], [], []
+    starts, ends, numbers = [], [], []
     for phase, held in phases.items():
-        name, inside = phase.name.lower(), clip(held, *shown)
+        name, inside = phase.name.lower(), clip(held, *displayed)
         if len(inside):
-            begins.append(inside.begin)
+            starts.append(inside.start)
             ends.append(inside.end)
             numbers.append(np.full(len(inside), len(labels), np.int64))
             labels.append(Label(name, "input" if name == "input" else "phase"))
     if not labels:
         return []
-    begin, end, label = (np.concatenate(each) for each in (begins, ends, numbers))
-    return [Strip("Phases, as watched", "phase", begin, end, label, tuple(labels), label * 0, (Detail(),))]
+    start, end, label = (np.concatenate(each) for each in (starts, ends, numbers))
+    return [Strip("Phases, as watched", "phase", start, end, label, tuple(labels), label * 0, (Detail(),))]
 
 
-def _rows(trace: Trace, shown: tuple[int, int]) -> tuple[Rows, int]:
+def _rows(trace: Trace, displayed: tuple[int, int]) -> tuple[Rows, int]:
     """What happened on threads and streams between two times, and how much of it is left out already: a step that is a
     whole trace has millions of events."""
     events = trace.events
-    rows = np.flatnonzero((events.begin < shown[1]) & ((events.end > shown[0]) | (events.begin >= shown[0])))
+    rows = np.flatnonzero(
+        (events.start < displayed[1]) & ((events.end > displayed[0]) | (events.start >= displayed[0]))
+    )
     rows = rows[np.isin(events.event_kind[rows], (*HOST_CATEGORIES, *DEVICE))]
     over = len(rows) - MOST_EVENTS
     if over <= 0:
@@ -356,18 +358,18 @@ def _tracks(steps: StepContext, rows: Rows, sources: Sources) -> list[Strip]:
     found = []
     for on_device in (True, False):
         own = rows[device == on_device]
-        spent = np.bincount(events.lane[own], events.duration[own], len(trace.lanes))
-        spent[[] if on_device else list(steps.lanes)] += FIRST
-        for lane in np.argsort(-spent, kind="stable")[:MOST_TRACKS].tolist():
-            mine = own[events.lane[own] == lane]
-            rank = 0 if on_device else 1 if lane == steps.lane else 2 if lane in steps.lanes else 3
+        spent = np.bincount(events.track[own], events.duration[own], len(trace.tracks))
+        spent[[] if on_device else list(steps.tracks)] += FIRST
+        for track in np.argsort(-spent, kind="stable")[:MOST_TRACKS].tolist():
+            mine = own[events.track[own] == track]
+            rank = 0 if on_device else 1 if track == steps.track else 2 if track in steps.tracks else 3
             if len(mine):
-                found.append((rank, _strip(steps, mine, _name(trace, lane, rank), rank, sources)))
+                found.append((rank, _strip(steps, mine, _name(trace, track, rank), rank, sources)))
     return [strip for _, strip in sorted(found, key=lambda each: each[0])]
 
 
-def _name(trace: Trace, lane: int, rank: int) -> str:
-    place = trace.lanes[lane]
+def _name(trace: Trace, track: int, rank: int) -> str:
+    place = trace.tracks[track]
     if rank == 0:
         stream = str(place.thread)
         stream = stream if stream.startswith("stream") else f"stream {stream}"
@@ -384,8 +386,8 @@ def _strip(steps: StepContext, rows: Rows, name: str, rank: int, sources: Source
                    for symbol, kind in distinct.tolist())  # fmt: skip
     details, detail = _details(trace, steps.links, rows, sources)
     kind = "stream" if rank == 0 else "thread"
-    begin, end = events.begin[rows], events.ends(rows)
-    return Strip(name, kind, begin, end, label.ravel(), labels, detail, details, first=rank == 0)
+    start, end = events.start[rows], events.ends(rows)
+    return Strip(name, kind, start, end, label.ravel(), labels, detail, details, first=rank == 0)
 
 
 def _kinds(trace: Trace, rows: Rows) -> Int64:
@@ -461,20 +463,20 @@ def step_view_of_process(process: Process, series: Steps, recorded: RecordedBrea
     if steps is None:
         return None
     at = usual(steps.windows[:, 1] - steps.windows[:, 0])
-    begin, end = steps.boundaries[at].tolist()
+    start, end = steps.boundaries[at].tolist()
     number = int(np.searchsorted(series.end, end - steps.shift))
     workers = _workers(
-        process.workers, steps.shift, min(begin, int(steps.windows[at, 0])), max(end, int(steps.windows[at, 1]))
+        process.workers, steps.shift, min(start, int(steps.windows[at, 0])), max(end, int(steps.windows[at, 1]))
     )
     count = len(steps)
     how = "the profiled step" if count == 1 else f"of {count} profiled steps the one next to their median"
     return cut(steps, at, number, how, recorded.sources, tuple(workers))
 
 
-def _workers(table: IntervalTable, shift: int, begin: int, end: int) -> Iterator[Strip]:
+def _workers(table: IntervalTable, shift: int, start: int, end: int) -> Iterator[Strip]:
     """What each worker of a loader did between two times."""
-    starts, stops = table.begin + shift, table.end + shift
-    inside = (starts < end) & (stops > begin) & np.isin(table.kind, [int(kind) for kind in _WORK])
+    starts, stops = table.start + shift, table.end + shift
+    inside = (starts < end) & (stops > start) & np.isin(table.kind, [int(kind) for kind in _WORK])
     loaders = np.stack((table.identity.astype(np.int64), table.thread.astype(np.int64)), axis=1)
     present = np.unique(loaders[inside], axis=0)[:MOST_WORKERS]
     for identity, thread in present.tolist():

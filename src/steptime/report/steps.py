@@ -67,7 +67,7 @@ class StepSeries:
 def series_of_process(timeline: Timeline, breakdown: Breakdown) -> StepSeries:
     """Of a recording. breakdown: of its steady steps."""
     steps = timeline.steps
-    kinds = np.full(len(steps.begin), KINDS.index("steady"), np.int64)
+    kinds = np.full(len(steps.start), KINDS.index("steady"), np.int64)
     kinds[steps.disturbed] = KINDS.index("disturbed")
     marks = _marks(timeline)
     for mark in marks:
@@ -124,11 +124,11 @@ def _series(kinds: Int64, known: Int64, breakdown: Breakdown, marks: tuple[StepM
 def _marks(timeline: Timeline) -> tuple[StepMark, ...]:
     """Segments by the step in which they end, the longest MOST_MARKS; what is behind the last step is in none."""
     steps: Steps = timeline.steps
-    longest = sorted(timeline.segments, key=lambda segment: segment.begin - segment.end)
+    longest = sorted(timeline.segments, key=lambda segment: segment.start - segment.end)
     found = []
     for segment in longest[:MOST_MARKS]:
-        step = int(np.searchsorted(steps.end, segment.begin, side="right"))
-        if step < len(steps.end) and segment.end > steps.begin[step]:
+        step = int(np.searchsorted(steps.end, segment.start, side="right"))
+        if step < len(steps.end) and segment.end > steps.start[step]:
             kind = segment.kind.name.lower().replace("_", " ")
-            found.append(StepMark(step, kind, segment.end - segment.begin))
+            found.append(StepMark(step, kind, segment.end - segment.start))
     return tuple(sorted(found, key=lambda mark: (mark.step, -mark.duration)))

@@ -66,8 +66,8 @@ def answer(points: Sequence[SweptBatch]) -> tuple[str, str]:
         if enough.throughput == best
         else f"{part} of the most of {len(points)} sizes"
     )
-    said = f"Batches of {enough.batch} reach {format_samples(enough.throughput)}, {place}."
-    return said, f"{points[0].device}; one trace of each size"
+    message = f"Batches of {enough.batch} reach {format_samples(enough.throughput)}, {place}."
+    return message, f"{points[0].device}; one trace of each size"
 
 
 def rate_text(value: float) -> str:

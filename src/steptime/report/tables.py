@@ -119,8 +119,8 @@ def word(
 
     def cell(row: Row) -> Cell:
         text = " ".join(get(row).split())
-        shown = text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
-        return Cell(shown, text[:LONGEST], short(text)[:LONGEST] if short is not None else "")
+        displayed = text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
+        return Cell(displayed, text[:LONGEST], short(text)[:LONGEST] if short is not None else "")
 
     return Column(title, raw, cell, number=False, kind=kind, detail=detail)
 
@@ -295,11 +295,11 @@ def replay_tables(case: Case) -> tuple[Table, ...]:
         taken = format_share(calibration.scale)
         error = f"The host's work counts {taken} of what it took in the profiler, so that the replay takes the steady "
         error += f"step; it misses it by {format_share(calibration.error)}."
-    shown = predictions(replay, step)
-    shown += [each for each in replay.predictions if each.change in WHO_DECIDES and each not in shown]
+    displayed = predictions(replay, step)
+    displayed += [each for each in replay.predictions if each.change in WHO_DECIDES and each not in displayed]
     unnamed = {"input": "(the next batch)", "dispatch": "(between operators)"}
     changes = table_of(
-        "what-if", "What a change would save", error, shown,
+        "what-if", "What a change would save", error, displayed,
         word("change", "change", lambda use: use.change),
         duration("a step", "saved_ns", lambda use: use.saved.value, barred=True),
         word("interval", "interval", lambda use: interval_text(use.saved)),
@@ -512,12 +512,12 @@ def _functions(case: Case) -> Table:
 
 def _compiler(case: Case) -> tuple[Table, ...]:
     """What torch.compile wrote down of the job."""
-    told = case.compiler
-    if told is None:
+    reported = case.compiler
+    if reported is None:
         return ()
     kernels = table_of(
         "compiled-kernels", "Generated kernels",
-        f"By torch.compile, with the lines that each computes, as {told.folder} has them.", told.kernels,
+        f"By torch.compile, with the lines that each computes, as {reported.folder} has them.", reported.kernels,
         word("kernel", "kernel", lambda use: use.name, kind="code", short=short_kernel),
         duration("a step", "duration_ns", lambda use: use.duration, barred=True),
         word("lines", "lines", lambda use: ", ".join(place_text(line) for line in use.lines)),
@@ -525,9 +525,9 @@ def _compiler(case: Case) -> tuple[Table, ...]:
         word("operators", "operators", lambda use: ", ".join(use.operators)),
     )  # fmt: skip
     events = (
-        ("graph-breaks", "Graph breaks", told.breaks),
-        ("recompilations", "Recompilations", told.recompilations),
-        ("recompile-limits", "Functions that run uncompiled", told.limits),
+        ("graph-breaks", "Graph breaks", reported.breaks),
+        ("recompilations", "Recompilations", reported.recompilations),
+        ("recompile-limits", "Functions that run uncompiled", reported.limits),
     )
     return kernels, *(_compiler_events(*each) for each in events)
 
@@ -638,11 +638,11 @@ def process_table(report: Report) -> Table:
     )  # fmt: skip
 
 
-def rank_tables(ranks: RankComparison | None, shown: int) -> Iterator[Table]:
-    """Nothing for a single rank. shown: ranks that the document tells of one by one."""
+def rank_tables(ranks: RankComparison | None, displayed: int) -> Iterator[Table]:
+    """Nothing for a single rank. displayed: ranks that the document tells of one by one."""
     if ranks is None:
         return
-    if len(ranks.rows) > shown:
+    if len(ranks.rows) > displayed:
         names = ranks.categories
         communication = names.index("communication") if "communication" in names else None
         yield table_of(
@@ -678,7 +678,7 @@ def _collectives_over_ranks(ranks: RankComparison) -> Table:
         number("bus bandwidth", "bus_bytes_per_s", lambda row: row.bus_bandwidth, bandwidth),
         share("of the link", "link_share", lambda row: row.link_share),
         word("waited for", "late_rank",
-             lambda row: f"rank {row.late} ({format_share(row.late_share)})" if row.late is not None else ""),
+             lambda row: f"rank {row.late} ({format_share(row.straggler_share)})" if row.late is not None else ""),
     )  # fmt: skip
 
 

@@ -35,7 +35,7 @@ from steptime.report.sentences import (
 
 LINES = 25
 COLUMNS = 80
-_BESIDE = 44
+_ALONGSIDE = 44
 """Columns beside a bar."""
 _CATEGORIES = 6
 _FINDINGS = 3
@@ -63,24 +63,24 @@ _SMALLEST_SHARE = 0.005
 def render(report: Report, columns: int = COLUMNS, screen: tuple[int, int] | None = None) -> str:
     """The whole text, with a line feed at its end. columns: that bars and titles are laid out for. screen: columns and
     rows of the terminal that it is read on, which wraps long lines: the step stays in view above the prompt."""
-    shown = report.processes[0]
-    category = [_header(report, columns, screen), "", *_step(report, shown), *_breakdown(shown, columns)]
-    verdict = ["", *_bottleneck(shown)]
-    asked = _elsewhere(shown)
-    bottom = [*_footnotes(report, shown), f"Next:  {one_line(report.next_command)}"]
-    roofline = _roofline(shown)
+    displayed = report.processes[0]
+    category = [_header(report, columns, screen), "", *_step(report, displayed), *_breakdown(displayed, columns)]
+    verdict = ["", *_bottleneck(displayed)]
+    asked = _elsewhere(displayed)
+    bottom = [*_footnotes(report, displayed), f"Next:  {one_line(report.next_command)}"]
+    roofline = _roofline(displayed)
     room = _left([*category, *roofline, *verdict, *bottom], screen)
-    top = [*category, *(roofline if room >= _ROOM or not shown.findings else ()), *verdict]
-    middle = _findings(shown, _left([*top, *bottom], screen), columns, screen)
+    top = [*category, *(roofline if room >= _ROOM or not displayed.findings else ()), *verdict]
+    middle = _findings(displayed, _left([*top, *bottom], screen), columns, screen)
     for aside in [line for line in reversed(bottom) if line.startswith(_ASIDES)]:
         if screen is not None and _left([*top, *middle, *bottom], screen) < 0:
             bottom.remove(aside)
-    for more in (_what_if(shown, columns), _kernels(shown)):
+    for more in (_what_if(displayed, columns), _kernels(displayed)):
         if _left([*top, *middle, *bottom], screen) >= _height(more, screen):
             bottom = [*more, *bottom]
     # What was asked for takes the place of nothing: the text is longer by it.
     document = "".join(f"{printable(line)}\n" for line in (*top, *middle, *bottom[:-1], *asked, bottom[-1]))
-    return from_here(document, sources_of(shown))
+    return from_here(document, sources_of(displayed))
 
 
 def _height(lines: Sequence[str], screen: tuple[int, int] | None) -> int:
@@ -118,8 +118,8 @@ def _step(report: Report, process: ProcessReport) -> list[str]:
     aside = f" (left out: {left_out})" if left_out else ""
     found = one_line(step.how).partition(", because")[0]
     how = [f"Steps: {found}"] if found and PROFILER not in found else []
-    told = (throughput_text(process.throughput, step.device), gpu_busy_text(process.case))
-    rates, price = "; ".join(filter(None, told)), price_text(report)
+    reported = (throughput_text(process.throughput, step.device), gpu_busy_text(process.case))
+    rates, price = "; ".join(filter(None, reported)), price_text(report)
     lines = [*([rates] if rates else []), *([f"Price: {price}"] if price else [])]
     return [f"Step {step_text(step)}{aside}", *how, *lines]
 
@@ -136,7 +136,7 @@ def _breakdown(process: ProcessReport, columns: int) -> list[str]:
 
 
 def _bar(name: str, duration: float, step: float, columns: int) -> str:
-    width = max(columns - _BESIDE, 0)
+    width = max(columns - _ALONGSIDE, 0)
     share = duration / step if step else 0.0
     filled = min(width, round(share * width))
     return f"  {name:<14}{'█' * filled}{'░' * (width - filled)}{format_duration(duration):>10}{format_share(share):>8}"
@@ -161,8 +161,8 @@ def _kernels(process: ProcessReport) -> list[str]:
     )[:_KERNELS]
     if compute < _LEAST_COMPUTE * step or not named:
         return []
-    told = ", ".join(f"{each.name} {format_duration(each.duration)}" for each in named)
-    return [one_line(f"Kernels: {told} {per_step(process.case.step)}")]
+    reported = ", ".join(f"{each.name} {format_duration(each.duration)}" for each in named)
+    return [one_line(f"Kernels: {reported} {per_step(process.case.step)}")]
 
 
 def _what_if(process: ProcessReport, columns: int) -> list[str]:
@@ -191,7 +191,7 @@ def _bottleneck(process: ProcessReport) -> list[str]:
 def _findings(process: ProcessReport, room: int, columns: int, screen: tuple[int, int] | None) -> list[str]:
     """The findings with the most to be saved: each in short, and in full, the first one first, as far as there is
     room."""
-    found = _told(process)
+    found = _reported(process)
 
     def fit(blocks: list[list[str]]) -> bool:
         return sum(_height(block, screen) for block in blocks) <= room - _MARGINS
@@ -208,7 +208,7 @@ def _findings(process: ProcessReport, room: int, columns: int, screen: tuple[int
     return ["", *(line for block in blocks for line in block), *([""] if blocks else [])]
 
 
-def _told(process: ProcessReport) -> list[Finding]:
+def _reported(process: ProcessReport) -> list[Finding]:
     """Those that are told with what to do; a note where it comes first, and what most of the step is made of where no
     finding shortens that much."""
     first = [each for each in process.findings[:1] if each.weight is Weight.NOTE and each.name != MADE_OF]
@@ -239,14 +239,14 @@ def _kept_indent(line: str) -> str:
 
 def _footnotes(report: Report, process: ProcessReport) -> list[str]:
     lines = []
-    told_already = process.verdict.bottleneck == UNRECORDED  # by the headline, in its own words
-    asides = [each for each in process.findings if each.weight is not Weight.FINDING and each not in _told(process)
-              and not (told_already and each.name == NOT_IN_TRACE)]  # fmt: skip
-    for weight, word in ((Weight.DOUBT, "Doubt"), (Weight.NOTE, "Note")):
-        told = f"{process.verdict.reason} {process.verdict.sentence}".lower()
-        shown = [aside for aside in asides if aside.weight is weight and aside.summary.lower() not in told]
-        shown.sort(key=lambda aside: aside.name != ASKED_FOR)
-        texts = [f"{aside.code} {one_line(aside.summary)}" for aside in shown]
+    reported_already = process.verdict.bottleneck == UNRECORDED  # by the headline, in its own words
+    asides = [each for each in process.findings if each.weight is not Weight.FINDING and each not in _reported(process)
+              and not (reported_already and each.name == NOT_IN_TRACE)]  # fmt: skip
+    for weight, word in ((Weight.CAVEAT, "Doubt"), (Weight.NOTE, "Note")):
+        reported = f"{process.verdict.reason} {process.verdict.sentence}".lower()
+        displayed = [aside for aside in asides if aside.weight is weight and aside.summary.lower() not in reported]
+        displayed.sort(key=lambda aside: aside.name != ASKED_FOR)
+        texts = [f"{aside.code} {one_line(aside.summary)}" for aside in displayed]
         if texts:
             more = f" (and {len(texts) - 1} more)" if len(texts) > 1 else ""
             lines.append(f"{word}:  {texts[0]}{more}")

@@ -61,16 +61,16 @@ def render_trial(results: Results, advice: Sequence[str] = (), next_command: str
     bottom += _crowded(results.runs, goal)
     if next_command:
         bottom.append(f"Next:  {one_line(next_command)}")
-    shown = [_variant(judgement, results.runs, goal) for judgement in ordered[:_VARIANTS]]
-    rows = [line for pair in shown for line in pair]
+    displayed = [_variant(judgement, results.runs, goal) for judgement in ordered[:_VARIANTS]]
+    rows = [line for pair in displayed for line in pair]
     if len(ordered) > _VARIANTS:
         rows.append(f"  … and {len(ordered) - _VARIANTS} more, in the results file")
     room = LINES - len(top) - len(bottom) - 1
     if len(rows) > room:  # the reasons go before the figures do
-        rows = [line for line, _ in shown][:room]
+        rows = [line for line, _ in displayed][:room]
     left = max(0, room - len(rows))
-    told = [f"Yours: {one_line(each)}" for each in advice][:left]
-    return "".join(f"{printable(line)}\n" for line in (*top, *rows, *told, "", *bottom))
+    reported = [f"Yours: {one_line(each)}" for each in advice][:left]
+    return "".join(f"{printable(line)}\n" for line in (*top, *rows, *reported, "", *bottom))
 
 
 def _baseline(runs: Sequence[Run], goal: Goal) -> str:
@@ -119,8 +119,8 @@ def _predictions(judgements: Sequence[Judgement]) -> list[str]:
     if len(errors) < _FEWEST_PREDICTED:
         return []
     off, worst = median(map(abs, errors)), max(errors, key=abs)
-    told = f"{format_share(off)} in the median, {format_change(worst)} at most"
-    return [f"Predicted against measured: off by {told}, of {len(errors)}"]
+    reported = f"{format_share(off)} in the median, {format_change(worst)} at most"
+    return [f"Predicted against measured: off by {reported}, of {len(errors)}"]
 
 
 def _pays_from(judgement: Judgement, runs: Sequence[Run]) -> str:
@@ -149,18 +149,18 @@ def trial_lines(trials: TrialReport) -> list[str]:
     names = [verdict.value for verdict in ORDER]
     singles = [each for each in trials.variants if each.stage == 0 and each.name != PATCH]
     ordered = sorted(singles, key=lambda each: (names.index(each.verdict), -(each.speed.value if each.speed else 0)))
-    told = [f"{each.proposal} {each.label} {_came_out(each)}".strip() for each in ordered[:_MOST_TRIED]]
+    reported = [f"{each.proposal} {each.label} {_came_out(each)}".strip() for each in ordered[:_MOST_TRIED]]
     more = [f"{len(ordered) - _MOST_TRIED} more"] if len(ordered) > _MOST_TRIED else []
     base = f", step {format_duration(trials.step_ns)} as it is" if trials.step_ns is not None else ""
-    lines = [f"Tried: {'; '.join([*told, *more])} ({trials.processes} processes{base})"] if told else []
+    lines = [f"Tried: {'; '.join([*reported, *more])} ({trials.processes} processes{base})"] if reported else []
     if not trials.diff:
         return lines
     patch = next((each for each in trials.variants if each.name == PATCH), None)
     changed = [line for line in trials.diff.splitlines() if re.match(r"[-+](?![-+]{2} )", line)]
     left = len(changed) - _MOST_CHANGED
     behind = f" (and {format_count(left, 'more line')} of it)" if left > 0 else ""
-    shown = [f"  {line[0]} {line[1:].strip()}" for line in changed[:_MOST_CHANGED]]
-    return [*lines, f"Patch: {_came_out(patch) if patch is not None else 'not timed'}{behind}", *shown]
+    displayed = [f"  {line[0]} {line[1:].strip()}" for line in changed[:_MOST_CHANGED]]
+    return [*lines, f"Patch: {_came_out(patch) if patch is not None else 'not timed'}{behind}", *displayed]
 
 
 def _came_out(variant: Tried) -> str:

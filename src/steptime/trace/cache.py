@@ -182,13 +182,13 @@ def _read_column(file: BinaryIO, column: _Column) -> Array:
 
 def _is_sound(columns: dict[str, Array], rows: int, facts: dict[str, Any]) -> bool:
     """Whether each column has its length, each number points somewhere, and each type is what the table promises."""
-    if any(len(columns[name]) != len(columns.get(f"{name}.rows", columns["begin"])) for name in COLUMNS["events"]):
+    if any(len(columns[name]) != len(columns.get(f"{name}.rows", columns["start"])) for name in COLUMNS["events"]):
         return False
-    if len(columns["begin"]) != rows or not all(_is_rising(columns[name], rows) for name in ROWS_OF):
+    if len(columns["start"]) != rows or not all(_is_rising(columns[name], rows) for name in ROWS_OF):
         return False
-    lists, texts = {"name": "symbols", "lane": "lanes"}, ("shapes", "dtypes", "inputs", "details")
+    lists, texts = {"name": "symbols", "track": "tracks"}, ("shapes", "dtypes", "inputs", "details")
     sound = columns["event_kind"].dtype == np.uint8 and _within(columns["event_kind"], len(EventKind))
-    sound &= columns["begin"].dtype == np.int64
+    sound &= columns["start"].dtype == np.int64
     sound &= all(column.dtype.kind == "i" for name, column in columns.items() if name != "event_kind")
     sound &= _within(columns["duration"], 2**62)
     sound &= all(_within(columns[name], len(facts[fact])) for name, fact in lists.items())

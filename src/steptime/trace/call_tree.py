@@ -23,11 +23,11 @@ ROOT = -1
 @dataclass(frozen=True, slots=True, eq=False)
 class CallTree:
     """Intervals of one thread, parents before their children. rows: of the table they are from. parent: position in
-    these columns of the interval around each, or ROOT. begin, end: ns."""
+    these columns of the interval around each, or ROOT. start, end: ns."""
 
     rows: Int32
     parent: Int32
-    begin: Int64
+    start: Int64
     end: Int64
 
     def __len__(self) -> int:
@@ -40,58 +40,58 @@ class ExclusiveSpans:
     position in the tree."""
 
     owner: Int64
-    begin: Int64
+    start: Int64
     end: Int64
 
 
-def call_tree(begin: Int64, end: Int64) -> CallTree:
+def call_tree(start: Int64, end: Int64) -> CallTree:
     """Nests intervals of one thread; begin and end in ns, in any order. A child that outlasts its parent (old traces
     round to microseconds) ends with it."""
-    rows = nesting_order(begin, end)
-    begin, end = begin[rows], end[rows]
-    parent = enclosing(begin, end)
-    return CallTree(rows, parent, begin, _within_parents(parent, end))
+    rows = nesting_order(start, end)
+    start, end = start[rows], end[rows]
+    parent = enclosing(start, end)
+    return CallTree(rows, parent, start, _within_parents(parent, end))
 
 
-def nested(begin: Int64, duration: npt.NDArray[Width]) -> tuple[Int32, npt.NDArray[Width]]:
+def nested(start: Int64, duration: npt.NDArray[Width]) -> tuple[Int32, npt.NDArray[Width]]:
     """The parents of intervals that stand before their children, and their durations, as in `call_tree`."""
-    end = begin + duration
-    parent = enclosing(begin, end)
+    end = start + duration
+    parent = enclosing(start, end)
     end = _within_parents(parent, end)
-    end -= begin
+    end -= start
     return parent, end.astype(duration.dtype)
 
 
-def nesting_order(begin: Int64, end: Numbers) -> Int32:
+def nesting_order(start: Int64, end: Numbers) -> Int32:
     """Positions by begin, and the longest first, so that parents stand before their children; what is equal in both
     stays in its order. end: durations will do, which put what begins at one time into the same order.
 
     A stable sort by time (files are almost in that order, which makes it cheap); only runs of equal begins are then
     sorted by their ends.
     """
-    order = np.argsort(begin, kind="stable").astype(np.int32)
+    order = np.argsort(start, kind="stable").astype(np.int32)
     tied = np.empty(max(len(order) - 1, 0), np.bool_)
     for first in range(0, len(tied), PIECE):
-        part = begin[order[first : first + PIECE + 1]]
+        part = start[order[first : first + PIECE + 1]]
         np.equal(part[1:], part[:-1], out=tied[first : first + PIECE])
     positions = np.flatnonzero(np.append(tied, False) | np.append(False, tied))
     among = order[positions]
-    order[positions] = among[np.lexsort((-end[among].astype(np.int64), begin[among]))]
+    order[positions] = among[np.lexsort((-end[among].astype(np.int64), start[among]))]
     return order
 
 
 def exclusive_spans(tree: CallTree) -> ExclusiveSpans:
     """The time of each interval outside its children, piece by piece. No interval may outlast its parent."""
-    lasting = np.flatnonzero(tree.end > tree.begin)
+    lasting = np.flatnonzero(tree.end > tree.start)
     closing = lasting[::-1]
     # At one time, what ends comes before what begins, and inner before outer: a stable sort keeps that.
-    times = np.concatenate((tree.end[closing], tree.begin[lasting]))
+    times = np.concatenate((tree.end[closing], tree.start[lasting]))
     owners = np.concatenate((tree.parent[closing], lasting))
     order = np.argsort(times, kind="stable")
     times, owners = times[order], owners[order]
-    begin, end, owner = times[:-1], times[1:], owners[:-1]
-    kept = (end > begin) & (owner != ROOT)
-    return ExclusiveSpans(owner[kept], begin[kept], end[kept])
+    start, end, owner = times[:-1], times[1:], owners[:-1]
+    kept = (end > start) & (owner != ROOT)
+    return ExclusiveSpans(owner[kept], start[kept], end[kept])
 
 
 def has_descendant(parent: npt.NDArray[Position], marked: Bool) -> Bool:
@@ -139,7 +139,7 @@ def depths(parent: npt.NDArray[Position]) -> Int32:
 
 def innermost_at(tree: CallTree, times: Int64) -> Int64:
     """The position of the innermost interval at each time; ROOT where none is open."""
-    at = np.searchsorted(tree.begin, times, side="right") - 1
+    at = np.searchsorted(tree.start, times, side="right") - 1
     walking = np.flatnonzero(at != ROOT)
     while len(walking):
         walking = walking[tree.end[at[walking]] <= times[walking]]
@@ -148,23 +148,23 @@ def innermost_at(tree: CallTree, times: Int64) -> Int64:
     return at
 
 
-def enclosing(begin: Int64, end: Int64) -> Int32:
+def enclosing(start: Int64, end: Int64) -> Int32:
     """By position, that of the nearest earlier interval which is still open at each begin, ROOT for none, by pointer
-    jumping. begin, end: ns, parents before their children.
+    jumping. start, end: ns, parents before their children.
 
     Everything between an interval and its candidate has ended before it begins; so has everything between the candidate
     and the candidate's own candidate, once the candidate itself has.
     """
-    candidate = np.arange(-1, len(begin) - 1, dtype=np.int32)
-    for first in range(1, len(begin), PIECE):  # in order, so that what one piece needs of those before it is final
+    candidate = np.arange(-1, len(start) - 1, dtype=np.int32)
+    for first in range(1, len(start), PIECE):  # in order, so that what one piece needs of those before it is final
         part = slice(first, first + PIECE)
-        walking = np.flatnonzero(end[candidate[part]] <= begin[part]).astype(np.int32) + np.int32(first)
-        reached, begins = candidate[walking], begin[walking]
+        walking = np.flatnonzero(end[candidate[part]] <= start[part]).astype(np.int32) + np.int32(first)
+        reached, starts = candidate[walking], start[walking]
         while len(walking):
             reached = candidate[reached]
             candidate[walking] = reached
-            closed = (reached != ROOT) & (end[reached] <= begins)
-            walking, reached, begins = walking[closed], reached[closed], begins[closed]
+            closed = (reached != ROOT) & (end[reached] <= starts)
+            walking, reached, starts = walking[closed], reached[closed], starts[closed]
     return candidate
 
 

@@ -200,12 +200,12 @@ def _add_details(events: Sequence[Event], block: memoryview | bytes) -> None:
 def _around(text: bytes, position: int) -> Detailed | None:
     """The arguments in which a detail is written: from one of the last braces that can begin them to one of the next
     that can end them."""
-    begin = position
+    start = position
     for _ in range(ATTEMPTS):
-        begin = text.rfind(b'"args"', 0, begin)
-        if begin < 0:
+        start = text.rfind(b'"args"', 0, start)
+        if start < 0:
             return None
-        end, first = position, text.find(b"{", begin, position)
+        end, first = position, text.find(b"{", start, position)
         for _ in range(ATTEMPTS if first >= 0 else 0):
             end = text.find(b"}", end) + 1
             with suppress(ValueError):  # the brace of a text, or of an inner object
@@ -249,16 +249,16 @@ def nanoseconds(microseconds: Float64) -> Int64:
     return whole.astype(np.int64) * 1000 + np.rint((microseconds - whole) * 1000).astype(np.int64)
 
 
-def begins(events: Sequence[Event | Mark], *, exactly: bool) -> tuple[Int64, Bool]:
+def starts(events: Sequence[Event | Mark], *, exactly: bool) -> tuple[Int64, Bool]:
     """The begins of events in ns, as the file has them, and which of them are times at all."""
     if exactly:
-        return _exact_begins([event.ts for event in events])
+        return _exact_starts([event.ts for event in events])
     times = np.fromiter([event.ts for event in events], np.float64, len(events))
     sound = np.abs(times) < LATEST
     return nanoseconds(times if sound.all() else np.where(sound, times, 0)), sound
 
 
-def _exact_begins(texts: list[Any]) -> tuple[Int64, Bool]:
+def _exact_starts(texts: list[Any]) -> tuple[Int64, Bool]:
     """Of times as they are written, all at once where all are written as Kineto of 2024 did."""
     joined, count = b"".join(texts), len(texts)
     if len(joined) == count * len(PRECISE_LAYOUT):
@@ -296,8 +296,8 @@ def lenient(event: dict[str, object], *, exactly: bool) -> Event | None:
         "name": name,
         "dur": duration,
         "cat": event_kind if isinstance(event_kind, str) else "",
-        "pid": _lane(event.get("pid")),
-        "tid": _lane(event.get("tid")),
+        "pid": _track(event.get("pid")),
+        "tid": _track(event.get("tid")),
         "args": _arguments(event.get("args")),
     }
     if exactly:
@@ -339,7 +339,7 @@ def _integer(value: object) -> Number:
     return value if isinstance(value, (int, str)) else ABSENT
 
 
-def _lane(value: object) -> Number:
+def _track(value: object) -> Number:
     return value if isinstance(value, (int, str)) else str(value) if value is not None else None
 
 
@@ -470,7 +470,7 @@ def growing_columns() -> dict[str, Growing | GrowingFew]:
         field.name: GrowingFew() if field.name in FEW else Growing(np.int8, ABSENT, growing=True)
         for field in fields(EventTable)
     }
-    found["event_kind"], found["begin"] = Growing(np.uint8, 0), Growing(np.int64, 0)
+    found["event_kind"], found["start"] = Growing(np.uint8, 0), Growing(np.int64, 0)
     found["duration"] = Growing(np.int32, 0, growing=True)
     return found
 
@@ -478,8 +478,8 @@ def growing_columns() -> dict[str, Growing | GrowingFew]:
 def table_of(columns: dict[str, Growing | GrowingFew], base_ns: int = 0) -> EventTable:
     """What has grown, read-only. base_ns: added to the begins."""
     joined: dict[str, Any] = {name: column.finished() for name, column in columns.items()}
-    if base_ns and len(joined["begin"]):
-        joined["begin"] += base_ns
+    if base_ns and len(joined["start"]):
+        joined["start"] += base_ns
     return sealed(joined)
 
 
@@ -529,45 +529,45 @@ class Columns:
         self._columns = growing_columns()
         self._event_kinds = _Codes()
         self.names: Numbering[str] = Numbering()
-        self._lanes: Numbering[tuple[Number, Number]] = Numbering()
+        self._tracks: Numbering[tuple[Number, Number]] = Numbering()
         self.shapes, self.dtypes, self.inputs, self.details = Texts(), Texts(), Texts(), Texts()
         self._grids = Grids()
         self.refused = self.negative = 0
 
     @property
-    def lanes(self) -> tuple[Track, ...]:
+    def tracks(self) -> tuple[Track, ...]:
         """In the order of their numbers."""
-        return tuple(Track(*key) for key in self._lanes)
+        return tuple(Track(*key) for key in self._tracks)
 
     def add(self, events: list[Event], *, exactly: bool) -> None:
         """Appends events of one block."""
         if not events:
             return
         durations = np.frombuffer(struct.pack(f"{len(events)}d", *[event.dur for event in events]), np.float64)
-        times, sound = begins(events, exactly=exactly)
+        times, sound = starts(events, exactly=exactly)
         sound &= durations < LONGEST
         if not sound.all():
             self.refused += int((~sound).sum())
             self.add([event for event, kept in zip(events, sound, strict=True) if kept], exactly=exactly)
             return
         self.negative += int((durations < 0).sum())
-        self._columns["begin"].extend(times)
+        self._columns["start"].extend(times)
         self._columns["duration"].extend(nanoseconds(np.maximum(durations, 0)))
         self._columns["name"].extend(_integers(list(map(self.names.__getitem__, [event.name for event in events]))))
-        self._columns["lane"].extend(self._lanes_of([event.pid for event in events], [event.tid for event in events]))
+        self._columns["track"].extend(self._tracks_of([event.pid for event in events], [event.tid for event in events]))
         self._add_arguments(events)
 
-    def _lanes_of(self, processes: list[Number], threads: list[Number]) -> Int32:
+    def _tracks_of(self, processes: list[Number], threads: list[Number]) -> Int32:
         """The number of each event's lane. Lanes come in runs, and only the first of each is looked up."""
         try:
             pids, tids = _integers(processes), _integers(threads)
         except struct.error:  # a name, or none
             keys = zip(processes, threads, strict=True)
-            return np.fromiter(map(self._lanes.__getitem__, keys), np.int32, len(threads))
+            return np.fromiter(map(self._tracks.__getitem__, keys), np.int32, len(threads))
         starts = np.flatnonzero((pids[1:] != pids[:-1]) | (tids[1:] != tids[:-1])) + 1
         firsts = [0, *starts.tolist()]
-        lanes = [self._lanes[processes[first], threads[first]] for first in firsts]
-        return np.repeat(np.array(lanes, np.int32), np.diff([*firsts, len(threads)]))
+        tracks = [self._tracks[processes[first], threads[first]] for first in firsts]
+        return np.repeat(np.array(tracks, np.int32), np.diff([*firsts, len(threads)]))
 
     def _add_arguments(self, events: list[Event]) -> None:
         every = [event.args for event in events]

@@ -27,7 +27,7 @@ LARGEST_RECORD = 32 << 20
 MOST_READ = 2 << 30
 """Characters of all files together."""
 LONGEST_CODE = 20_000
-LONGEST_SAID = 300
+LONGEST_REPORTED = 300
 """Characters of a reason, of a hint and of a line of source."""
 Decoded = TypeVar("Decoded")
 
@@ -234,8 +234,10 @@ class _Reader:
         _add_nodes(graph, _text_of(folder / "inductor_provenance_tracking_node_mappings.json"))
 
     def _break(self, payload: str) -> None:
-        said = (line.rpartition("user code at ")[2] for line in payload.splitlines() if line.startswith("Graph break "))
-        source = next(filter(None, map(_place, said)), None) or _innermost(payload)
+        message = (
+            line.rpartition("user code at ")[2] for line in payload.splitlines() if line.startswith("Graph break ")
+        )
+        source = next(filter(None, map(_place, message)), None) or _innermost(payload)
         found = REASON.search(payload)
         reason, hint = reason_and_hint(payload[found.start(1) if found else 0 :])
         if source is not None and reason:
@@ -256,8 +258,8 @@ class _Reader:
             tuple(kernels), tuple(breaks), tuple(self._counted(self._guards)), tuple(self._counted(self._limits))
         )
 
-    def _counted(self, said: Iterable[tuple[object, str]]) -> Iterator[CompilerEvent]:
-        counts = Counter((self._functions[frame], reason) for frame, reason in said if frame in self._functions)
+    def _counted(self, message: Iterable[tuple[object, str]]) -> Iterator[CompilerEvent]:
+        counts = Counter((self._functions[frame], reason) for frame, reason in message if frame in self._functions)
         return (CompilerEvent(source, reason, count) for (source, reason), count in counts.most_common())
 
 
@@ -266,9 +268,9 @@ def is_limit(failed: str) -> bool:
     return LIMIT.search(failed) is not None
 
 
-def reason_and_hint(said: str) -> tuple[str, str]:
+def reason_and_hint(message: str) -> tuple[str, str]:
     """Why a graph broke, and what the compiler hints at, each in a line; "" where it says none."""
-    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    lines = [line.strip() for line in message.splitlines() if line.strip()]
     reason = next((line for line in lines if not WRAPPED.match(line)), "")
     hint = next((line.removeprefix("Hint: ") for line in lines if line.startswith("Hint: ")), "")
     return _short(reason), _short(hint)
@@ -283,12 +285,12 @@ def _text_of(file: Path) -> str:
 
 def _reasons(payload: str) -> list[str]:
     """The guards that failed; the first one is that of the newest compiled code, which was tried first."""
-    said = (each.strip().partition("\n")[0] for each in _decoded(GUARDS, payload) or [payload])
-    return [_short(GUARD.sub("", each).partition("  # ")[0].strip()) for each in said]
+    message = (each.strip().partition("\n")[0] for each in _decoded(GUARDS, payload) or [payload])
+    return [_short(GUARD.sub("", each).partition("  # ")[0].strip()) for each in message]
 
 
 def _short(text: str) -> str:
-    return text if len(text) <= LONGEST_SAID else f"{text[: LONGEST_SAID - 1]}…"
+    return text if len(text) <= LONGEST_REPORTED else f"{text[: LONGEST_REPORTED - 1]}…"
 
 
 def _place(text: str) -> SourceLine | None:
@@ -344,8 +346,8 @@ def _add_kernels(graph: _Graph, code: str) -> None:
 
 
 def _add_kernel(graph: _Graph, name: str, comment: list[str], body: list[str]) -> None:
-    text, said = "\n".join(body), "\n".join(comment)
-    path, aten = PATH.search(said), ATEN.search(said)
+    text, message = "\n".join(body), "\n".join(comment)
+    path, aten = PATH.search(message), ATEN.search(message)
     operators = tuple(filter(None, (each.strip() for each in aten[1].split(",")))) if aten else ()
     file = path[1].strip().rpartition("/")[2] if path else ""
     graph.of_kernel[name] += [found[1] for line in comment if (found := NODE.match(line))]

@@ -64,7 +64,7 @@ class _Head:
     guessed: bool
     world_size: int | None
     process: int | str | None
-    begin: int
+    start: int
 
 
 def is_traces(path: str) -> bool:
@@ -151,8 +151,8 @@ def _files_in(folder: Path) -> list[Path]:
 
 
 def _may_be_trace(file: Path) -> bool:
-    told = file.name.endswith(ENDINGS) or (file.name.endswith(OF_DATABASES) and writer_of(file))
-    return bool(told) and file.is_file()
+    reported = file.name.endswith(ENDINGS) or (file.name.endswith(OF_DATABASES) and writer_of(file))
+    return bool(reported) and file.is_file()
 
 
 def _without_copies(files: Iterable[Path]) -> list[Path]:
@@ -167,10 +167,10 @@ def _without_copies(files: Iterable[Path]) -> list[Path]:
 def _head(path: Path, max_size: int) -> _Head:
     trace = peek(path, max_size=max_size)
     events = trace.events
-    said = trace.rank if trace.rank is not None else rank_in_name(path.name)
-    rank = said if said is not None else rank_in_name(path.parent.name)
-    begin = int(events.begin.min()) if len(events) else 0
-    return _Head(path, rank, said is None, trace.world_size, host_process(trace), begin)
+    message = trace.rank if trace.rank is not None else rank_in_name(path.name)
+    rank = message if message is not None else rank_in_name(path.parent.name)
+    start = int(events.start.min()) if len(events) else 0
+    return _Head(path, rank, message is None, trace.world_size, host_process(trace), start)
 
 
 def _head_if_trace(path: Path, max_size: int, *, named: bool) -> _Head | None:
@@ -178,7 +178,7 @@ def _head_if_trace(path: Path, max_size: int, *, named: bool) -> _Head | None:
     try:
         return _head(path, max_size)
     except TraceError as error:
-        if named and path.is_file() and (known := told(path)) is not None:
+        if named and path.is_file() and (known := reported(path)) is not None:
             raise known from None
         if named or error.slug == "trace-too-large":
             raise
@@ -203,9 +203,9 @@ def _doubted(heads: Sequence[_Head]) -> list[_Head]:
 def host_process(trace: Trace) -> int | str | None:
     """The process that made most of the events of the host; None where there are none."""
     counts: Counter[int | str | None] = Counter()
-    lanes = trace.events.lane[np.isin(trace.events.event_kind, HOST_CATEGORIES)]
-    for lane, count in enumerate(np.bincount(lanes).tolist()):
-        counts[trace.lanes[lane].process] += count
+    tracks = trace.events.track[np.isin(trace.events.event_kind, HOST_CATEGORIES)]
+    for track, count in enumerate(np.bincount(tracks).tolist()):
+        counts[trace.tracks[track].process] += count
     return counts.most_common(1)[0][0] if counts else None
 
 
@@ -227,7 +227,7 @@ def _check_one_job(heads: Sequence[_Head]) -> None:
 def _by_rank(heads: Sequence[_Head]) -> tuple[RankFiles, ...]:
     """Files that say no rank belong together when the same process wrote them."""
     grouped: dict[Hashable, list[_Head]] = {}
-    for head in sorted(heads, key=lambda head: (head.rank is None, head.rank or 0, head.begin, head.path)):
+    for head in sorted(heads, key=lambda head: (head.rank is None, head.rank or 0, head.start, head.path)):
         unknown = ("process", head.process) if head.process is not None else ("file", head.path)
         grouped.setdefault(("rank", head.rank) if head.rank is not None else unknown, []).append(head)
     return tuple(RankFiles(group[0].rank, tuple(head.path for head in group)) for group in grouped.values())
@@ -246,8 +246,8 @@ def batch_sizes(paths: Sequence[str]) -> dict[int, Path]:
     """The trace of each batch size, where every file says another one in its name or its folder's (bs8.json,
     batch_16/trace.json.gz): a sweep over batch sizes. Empty where the files are none."""
     files = [file for path in paths for file, _ in _meant(path)]
-    said = [BATCH_IN_NAME.search(file.name) or BATCH_IN_NAME.search(file.parent.name) for file in files]
-    sizes = {int(found[1]): file for found, file in zip(said, files, strict=True) if found}
+    message = [BATCH_IN_NAME.search(file.name) or BATCH_IN_NAME.search(file.parent.name) for file in files]
+    sizes = {int(found[1]): file for found, file in zip(message, files, strict=True) if found}
     return dict(sorted(sizes.items())) if len(sizes) == len(files) > 1 else {}
 
 
@@ -311,7 +311,7 @@ OTHERS = (
 )
 
 
-def told(file: Path) -> UsageError | None:
+def reported(file: Path) -> UsageError | None:
     """What to say of a file that is no trace; None where nothing is known of it."""
     start = _start(file)
     for other in OTHERS:
@@ -324,9 +324,9 @@ def told(file: Path) -> UsageError | None:
 
 def _start(file: Path) -> bytes:
     """The first bytes, unpacked; none where it cannot be read."""
-    begin = bytearray(START)
+    start = bytearray(START)
     try:
         with TraceSource(file, LARGEST) as source:
-            return bytes(begin[: source.fill(memoryview(begin))])
+            return bytes(start[: source.fill(memoryview(start))])
     except TraceError:
         return b""

@@ -265,7 +265,7 @@ def running_before(trace: Trace) -> Bool:
     if not starting.any():
         return none_of(len(starting))
     found, parent = np.zeros(len(trace.events), np.bool_), host_forest(trace).parent
-    for nested in by_lane(trace.events, np.flatnonzero(host_events(trace)).astype(np.int32)):
+    for nested in by_track(trace.events, np.flatnonzero(host_events(trace)).astype(np.int32)):
         last = 0
         while last + 1 < len(nested) and parent[nested[last + 1]] == nested[last] and not starting[nested[last]]:
             last += 1
@@ -277,22 +277,22 @@ def running_before(trace: Trace) -> Bool:
 def forest_of(events: EventTable, rows: Int32) -> Forest:
     """Nests some events, each lane for itself. rows: in order."""
     parent = np.full(len(events), UNKNOWN, np.int32)
-    for nested in by_lane(events, rows):
-        above = enclosing(events.begin[nested], events.ends(nested))
+    for nested in by_track(events, rows):
+        above = enclosing(events.start[nested], events.ends(nested))
         parent[nested] = np.where(above == ROOT, np.int32(UNKNOWN), nested[above])
     return Forest(parent)
 
 
-def by_lane(events: EventTable, rows: Int32) -> Iterator[Int32]:
+def by_track(events: EventTable, rows: Int32) -> Iterator[Int32]:
     """The rows of one lane after the other, parents before their children: only one lane's times are copied at once.
     rows: in order."""
     if not len(rows):
         return
-    counts = np.bincount(events.lane[rows])
-    ordered = rows[np.argsort(events.lane[rows], kind="stable")]
+    counts = np.bincount(events.track[rows])
+    ordered = rows[np.argsort(events.track[rows], kind="stable")]
     for mine in np.split(ordered, np.cumsum(counts)[:-1]):
         if len(mine):
-            yield mine[nesting_order(events.begin[mine], events.duration[mine])]
+            yield mine[nesting_order(events.start[mine], events.duration[mine])]
 
 
 DEVICE = (EventKind.KERNEL, EventKind.MEMCPY, EventKind.MEMSET)
@@ -393,7 +393,7 @@ def launches_of(trace: Trace) -> Few:
         launching = of_symbols(trace, QUEUEING.match)[events.name[calls]] if len(calls) else np.empty(0, np.bool_)
         for candidates in (calls[launching], calls[~launching]):
             asking = np.flatnonzero(numbered & (found == UNKNOWN))
-            found[asking] = _by_number(numbers, events.begin, candidates, rows[asking])
+            found[asking] = _by_number(numbers, events.start, candidates, rows[asking])
     if len(rows) and (found == UNKNOWN).all() and (alone & (events.external[rows] == ABSENT)).all():
         found = _by_time(trace, rows, called)
     return Few(len(events), UNKNOWN, rows[found != UNKNOWN], found[found != UNKNOWN])
@@ -412,7 +412,7 @@ def origins_of(trace: Trace) -> Few:
     if not len(lost):
         return launch
     operators = np.flatnonzero((events.event_kind == EventKind.OPERATOR) & (events.external != ABSENT)).astype(np.int32)
-    found[lost] = _by_number(events.external, events.begin, operators, rows[lost])
+    found[lost] = _by_number(events.external, events.start, operators, rows[lost])
     return Few(len(events), UNKNOWN, rows[found != UNKNOWN], found[found != UNKNOWN])
 
 
@@ -421,16 +421,16 @@ def _by_time(trace: Trace, rows: Int32, called: Int32) -> Int32:
     a device, and none is later than what it launched. UNKNOWN for all else."""
     events = trace.events
     calls = called[of_symbols(trace, QUEUEING.match)[events.name[called]]] if len(called) else called
-    calls, order = calls[np.argsort(events.begin[calls], kind="stable")], np.argsort(events.begin[rows], kind="stable")
-    found, one = np.full(len(rows), UNKNOWN, np.int32), len(np.unique(events.lane[rows])) == 1
-    if one and len(calls) == len(rows) and (events.begin[calls] <= events.begin[rows[order]]).all():
+    calls, order = calls[np.argsort(events.start[calls], kind="stable")], np.argsort(events.start[rows], kind="stable")
+    found, one = np.full(len(rows), UNKNOWN, np.int32), len(np.unique(events.track[rows])) == 1
+    if one and len(calls) == len(rows) and (events.start[calls] <= events.start[rows[order]]).all():
         found[order] = calls
     return found
 
 
-def _by_number(numbers: Numbers, begin: Int64, candidates: Int32, rows: Int32) -> Int32:
+def _by_number(numbers: Numbers, start: Int64, candidates: Int32, rows: Int32) -> Int32:
     """The candidate with the number of each row, UNKNOWN where none has it."""
-    at = latest_before(numbers[candidates], begin[candidates], numbers[rows], begin[rows], later=True)
+    at = latest_before(numbers[candidates], start[candidates], numbers[rows], start[rows], later=True)
     return np.where(at == UNKNOWN, np.int32(UNKNOWN), np.append(candidates, np.int32(UNKNOWN))[at])
 
 
@@ -459,8 +459,8 @@ def _forwards(trace: Trace, made: Forest, origin: Few, roles: Roles) -> Forward:
     framing = roles.engine & numbered
     frames = np.flatnonzero(framing)
     operators = np.flatnonzero(roles.operator & ~roles.engine & numbered)
-    sequence, begin = events.sequence, events.begin
-    at = latest_before(sequence[operators], begin[operators], sequence[frames], begin[frames], later=False)
+    sequence, start = events.sequence, events.start
+    at = latest_before(sequence[operators], start[operators], sequence[frames], start[frames], later=False)
     found = np.where(at == UNKNOWN, UNKNOWN, np.append(operators, UNKNOWN)[at]).astype(np.int32)
     return Forward(Around(made, origin, framing), frames.astype(np.int32), found)
 
@@ -474,8 +474,8 @@ def _called_from(trace: Trace, made: Forest, callers: Bool, forwards: Forward) -
     around = made.nearest(callers)
     if not callers.any():
         return around
-    begin, frame, forward = trace.events.begin, made.nearest(forwards.frame.marked), forwards[:]
-    called = (frame != UNKNOWN) & (forward != UNKNOWN) & ((around == UNKNOWN) | (begin[around] < begin[frame]))
+    start, frame, forward = trace.events.start, made.nearest(forwards.frame.marked), forwards[:]
+    called = (frame != UNKNOWN) & (forward != UNKNOWN) & ((around == UNKNOWN) | (start[around] < start[frame]))
     source = np.where(called, forward, np.arange(len(forward), dtype=np.int32))
     walking = np.flatnonzero(called)
     while len(walking):  # a forward operator begins before its frame, so this ends
@@ -496,6 +496,6 @@ def _steps(trace: Trace, boundaries: Int64, *, launched: bool) -> Numbers:
     ends = boundaries[:, 1] if len(boundaries) else np.zeros(1, np.int64)
     for first in range(0, len(events), PIECE):
         part = slice(first, first + PIECE)
-        found = np.searchsorted(boundaries[:, 0], events.begin[part], side="right") - 1
-        step[part] = np.where(known[part] & (events.begin[part] < ends[found]), found, UNKNOWN)
+        found = np.searchsorted(boundaries[:, 0], events.start[part], side="right") - 1
+        step[part] = np.where(known[part] & (events.start[part] < ends[found]), found, UNKNOWN)
     return step

@@ -45,9 +45,9 @@ def processes_of(database: Database, path: Path) -> tuple[int, ...]:
     """The numbers of the processes that used a device, in order; of all that the database knows where none did.
     Raises TraceError (trace-empty)."""
     for tables, column in (((KERNELS, GRAPHS, COPIES), "globalPid"), ((CALLS, RANGES), "globalTid")):
-        said = {row[2] >> 24 & 0xFFFFFF for table in tables for row in timed_rows(database, table, column)}
-        if said:
-            return tuple(sorted(said))
+        message = {row[2] >> 24 & 0xFFFFFF for table in tables for row in timed_rows(database, table, column)}
+        if message:
+            return tuple(sorted(message))
     raise TraceError("trace-empty", f"{path} holds no event of any process.")
 
 
@@ -97,8 +97,8 @@ class _ProcessTables:
         events.add(EventKind.RUNTIME, calls, names, self._threads(calls), correlation=[row[3] for row in calls])
         kept = [row for row in self._mine(RANGES, "globalTid", "eventType", "textId", text="text")
                 if row[3] in (PUSHED, STARTED)]  # fmt: skip
-        said = [row[5] if isinstance(row[5], str) else self._texts.get(row[4], "") for row in kept]
-        events.add_ranges(kept, said, self._threads(kept))
+        message = [row[5] if isinstance(row[5], str) else self._texts.get(row[4], "") for row in kept]
+        events.add_ranges(kept, message, self._threads(kept))
 
     def _mine(self, table: str, owner: str, *columns: str, text: str = "") -> list[Row]:
         """begin, end, owner and more of the process's events. text: a last column, as it is."""

@@ -30,13 +30,13 @@ from steptime.trace.columns import (
     Mark,
     Number,
     OfInstant,
-    begins,
     decode_list,
     decode_one,
     integer,
     lenient,
     needs_exactness,
     sorted_out,
+    starts,
 )
 from steptime.trace.source import GZIP_MAGIC, TraceSource
 from steptime.trace.table import UNSAID, AllocationEvents, Damage, Trace, closes, facts_of
@@ -56,7 +56,7 @@ class Allocations:
         found = [mark for mark in marks if mark.name == NAME]
         if not found:
             return
-        times, sound = begins(found, exactly=exactly)
+        times, sound = starts(found, exactly=exactly)
         columns = {"process": [mark.pid for mark in found], "thread": [mark.tid for mark in found]}
         columns |= {name: [getattr(mark.args, name) for mark in found] for name in OfInstant.__struct_fields__}
         self._columns["time"].extend(times[sound])
@@ -87,7 +87,7 @@ CUT_ATTEMPTS = 8
 END_ATTEMPTS = 64
 DEFAULT_MAX_SIZE = 8 * 10**9
 """Bytes of JSON: about 25 million events, 1 GB of columns."""
-EVENTS_BEGIN = re.compile(rb'"traceEvents"\s*:\s*(\[)')
+EVENTS_START = re.compile(rb'"traceEvents"\s*:\s*(\[)')
 BARE_ARRAY = re.compile(rb"(?:\xef\xbb\xbf)?\s*(\[)\s*[\{\]]")
 EVENTS_END = re.compile(rb'[\}\[]\s*(\])\s*(,\s*("|$)|\}|$)')
 OPEN, CLOSE = b"[]"
@@ -119,7 +119,7 @@ def peek(path: Path, *, max_size: int = DEFAULT_MAX_SIZE) -> Trace:
     """The same of the file's first events only: what its header says, and who wrote it. Raises TraceError."""
     with TraceSource(path, max_size) as source:
         reading = _Reading(path, source)
-        reading.begin()
+        reading.start()
     return reading.trace()
 
 
@@ -143,7 +143,7 @@ class _Reading:
         while self._take_block():
             pass
 
-    def begin(self) -> None:
+    def start(self) -> None:
         """Header and the first block that holds an event."""
         self._find_events()
         while not self._columns.names and self._take_block():
@@ -158,7 +158,7 @@ class _Reading:
         if not len(events) and damage.sentences:
             raise self._not_a_trace("its list of events holds no event that can be read")
         return Trace(
-            path=self._path, size=self._source.size, events=events, symbols=tuple(columns.names), lanes=columns.lanes,
+            path=self._path, size=self._source.size, events=events, symbols=tuple(columns.names), tracks=columns.tracks,
             shapes=columns.shapes.decoded(), dtypes=columns.dtypes.decoded(), inputs=columns.inputs.decoded(),
             details=columns.details.decoded(), allocations=self._allocations.table(), damage=damage, **facts,
         )  # fmt: skip
@@ -168,7 +168,7 @@ class _Reading:
         while True:
             self._fill()
             text, length = self._buffer, self._filled
-            found = BARE_ARRAY.match(text, 0, length) or EVENTS_BEGIN.search(text, 0, length)
+            found = BARE_ARRAY.match(text, 0, length) or EVENTS_START.search(text, 0, length)
             if found:
                 self._header = bytes(self._buffer[: found.end(1)])
                 self._drop(found.start(1))

@@ -90,9 +90,9 @@ class _ProcessRows:
     def __init__(self, database: Database, suffix: str, process: int) -> None:
         self._database, self._suffix, self._process = database, suffix, process
         self._texts = texts_of(database, f"rocpd_string{suffix}", "string")
-        told = rows_of(database, f"rocpd_event{suffix}", "id", "category_id", "stack_id", "extdata")
-        self._told = {
-            row[0]: (self._texts.get(row[1], ""), row[2] if isinstance(row[2], int) else 0, row[3]) for row in told
+        reported = rows_of(database, f"rocpd_event{suffix}", "id", "category_id", "stack_id", "extdata")
+        self._reported = {
+            row[0]: (self._texts.get(row[1], ""), row[2] if isinstance(row[2], int) else 0, row[3]) for row in reported
         }
         self._agents = self._known_agents()
 
@@ -109,12 +109,12 @@ class _ProcessRows:
         kernels = self._mine(DISPATCHES, "agent_id", "kernel_id", "queue_id", "stream_id", "event_id", *BLOCKS)
         names = texts_of(self._database, f"rocpd_info_kernel_symbol{self._suffix}", "display_name")
         streams = self._streams(kernels)
-        for kind, text, begin in (
+        for kind, text, start in (
             (EventKind.MEMSET, "Memset (Device)", FILLING),
             (EventKind.MEMCPY, "Memcpy", COPYING),
             (EventKind.KERNEL, "", ""),
         ):
-            chosen = [row for row in kernels if own_kernel(names.get(row[4], "")) == begin]
+            chosen = [row for row in kernels if own_kernel(names.get(row[4], "")) == start]
             self._add_work(events, kind, chosen, [text or names.get(row[4], "") for row in chosen], streams)
         copies = self._mine(
             "rocpd_memory_copy", "dst_agent_id", "src_agent_id", "queue_id", "stream_id", "event_id", "size"
@@ -156,7 +156,7 @@ class _ProcessRows:
         stacks = [self._stack(row[5]) for row in calls]
         events.add(EventKind.RUNTIME, calls, names, [(row[2], row[3]) for row in calls], correlation=stacks)
         ranges = [row for row in rows if self._category(row).startswith(MARKED)]
-        texts = [_message(self._told[row[5]][2]) or self._texts.get(row[4], "") for row in ranges]
+        texts = [_message(self._reported[row[5]][2]) or self._texts.get(row[4], "") for row in ranges]
         events.add_ranges(ranges, texts, [(row[2], row[3]) for row in ranges])
 
     def _mine(self, table: str, *columns: str) -> list[Row]:
@@ -182,10 +182,10 @@ class _ProcessRows:
         return self._agents.get(agent, ("",))[0]
 
     def _stack(self, event: int) -> int:
-        return self._told.get(event, ("", 0))[1] or ABSENT
+        return self._reported.get(event, ("", 0))[1] or ABSENT
 
     def _category(self, row: Row) -> str:
-        return self._told.get(row[5], ("",))[0]
+        return self._reported.get(row[5], ("",))[0]
 
 
 class _Profile:
@@ -207,12 +207,12 @@ class _Profile:
 
     def add_all(self, events: EventColumns) -> None:
         """What ran on the device, and what the host did."""
-        for kind, begin in ((EventKind.MEMCPY, "Copy"), (EventKind.MEMSET, "Fill"), (EventKind.KERNEL, "")):
-            rows = [row for row in self._operations if _type(self._texts.get(row[6], "")) == begin]
-            told = 6 if begin else 5
-            sizes = {"bytes": [whole(self._bytes.get(row[7])) or ABSENT for row in rows]} if begin else {}
+        for kind, start in ((EventKind.MEMCPY, "Copy"), (EventKind.MEMSET, "Fill"), (EventKind.KERNEL, "")):
+            rows = [row for row in self._operations if _type(self._texts.get(row[6], "")) == start]
+            reported = 6 if start else 5
+            sizes = {"bytes": [whole(self._bytes.get(row[7])) or ABSENT for row in rows]} if start else {}
             events.add(
-                kind, rows, [self._texts.get(row[told], "") for row in rows], [(row[3], row[4]) for row in rows],
+                kind, rows, [self._texts.get(row[reported], "") for row in rows], [(row[3], row[4]) for row in rows],
                 device=[row[3] for row in rows], stream=[row[4] for row in rows], correlation=[row[7] for row in rows],
                 **sizes,
             )  # fmt: skip
@@ -241,11 +241,11 @@ class _Profile:
 
 def own_kernel(name: str) -> str:
     """How the name of a kernel that HIP itself launches begins; "" for one of the job."""
-    return next((begin for begin in (FILLING, COPYING) if name.startswith(begin)), "")
+    return next((start for start in (FILLING, COPYING) if name.startswith(start)), "")
 
 
 def _type(name: str) -> str:
-    return next((begin for begin in ("Copy", "Fill") if name.startswith(begin)), "")
+    return next((start for start in ("Copy", "Fill") if name.startswith(start)), "")
 
 
 def blocks_of(grid: Sequence[int], group: Sequence[int]) -> int:
@@ -254,8 +254,8 @@ def blocks_of(grid: Sequence[int], group: Sequence[int]) -> int:
 
 
 def _message(more: Any) -> str:
-    said = _decoded(more).get("message")
-    return said if isinstance(said, str) else ""
+    message = _decoded(more).get("message")
+    return message if isinstance(message, str) else ""
 
 
 def _decoded(more: Any) -> Mapping[str, Any]:

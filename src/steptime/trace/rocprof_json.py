@@ -20,7 +20,7 @@ from steptime.trace.source import TraceSource
 from steptime.trace.sqlite import LATEST, EventColumns, Row
 from steptime.trace.table import ABSENT, Device, EventKind, Trace
 
-BEGIN = re.compile(rb'\s*\{\s*"rocprofiler-sdk-tool"\s*:')
+FIRST_START = re.compile(rb'\s*\{\s*"rocprofiler-sdk-tool"\s*:')
 START = 1 << 10
 """Bytes, unpacked, in which the document says what it is."""
 CHUNK = 1 << 24
@@ -139,10 +139,10 @@ Timed = TypeVar("Timed", bound=_ToolRecord)
 
 def is_of_rocprof(path: Path) -> bool:
     """Whether a file begins as such a document does."""
-    begin = bytearray(START)
+    start = bytearray(START)
     try:
         with TraceSource(path, LATEST) as source:
-            return BEGIN.match(begin[: source.fill(memoryview(begin))]) is not None
+            return FIRST_START.match(start[: source.fill(memoryview(start))]) is not None
     except TraceError:  # whoever reads it says better what is wrong
         return False
 
@@ -203,12 +203,12 @@ class _ProcessColumns:
         }
         named = [names.get(each.dispatch_info.kernel_id, "") for each in dispatches]
         by_stream = any(each.stream_id.handle for each in dispatches)
-        for kind, text, begin in (
+        for kind, text, start in (
             (EventKind.MEMSET, "Memset (Device)", FILLING),
             (EventKind.MEMCPY, "Memcpy", COPYING),
             (EventKind.KERNEL, "", ""),
         ):
-            chosen = [at for at, name in enumerate(named) if own_kernel(name) == begin]
+            chosen = [at for at, name in enumerate(named) if own_kernel(name) == start]
             mine = [dispatches[at] for at in chosen]
             devices = [self._device(each.dispatch_info.agent_id) for each in mine]
             streams = [(each.stream_id if by_stream else each.dispatch_info.queue_id).handle for each in mine]
@@ -235,11 +235,11 @@ class _ProcessColumns:
     def _add_host(self, calls: Sequence[_ApiCall], marks: Sequence[_ApiCall]) -> None:
         calls = [each for each in calls if self._kind_of(each).kind.startswith(RUNTIME)]
         names = [self._operation(each) for each in calls]
-        self._events.add(EventKind.RUNTIME, _rows(calls), names, self._lanes(calls), correlation=_numbers(calls))
+        self._events.add(EventKind.RUNTIME, _rows(calls), names, self._tracks(calls), correlation=_numbers(calls))
         marks = [each for each in marks if self._kind_of(each).kind.startswith(MARKED) and self._message(each)]
-        self._events.add_ranges(_rows(marks), list(map(self._message, marks)), self._lanes(marks))
+        self._events.add_ranges(_rows(marks), list(map(self._message, marks)), self._tracks(marks))
 
-    def _lanes(self, records: Sequence[_ApiCall]) -> list[tuple[int, int]]:
+    def _tracks(self, records: Sequence[_ApiCall]) -> list[tuple[int, int]]:
         return [(self._number, each.thread_id) for each in records]
 
     def _message(self, mark: _ApiCall) -> str:

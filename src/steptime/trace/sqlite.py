@@ -43,25 +43,25 @@ class EventColumns:
     def __init__(self) -> None:
         self._columns = growing_columns()
         self._names: Numbering[str] = Numbering()
-        self._lanes: Numbering[tuple[int, int]] = Numbering()
+        self._tracks: Numbering[tuple[int, int]] = Numbering()
 
     def add(
         self,
         kind: EventKind | Sequence[EventKind],
         rows: Sequence[Row],
         names: Sequence[str],
-        lanes: Sequence[tuple[int, int]],
+        tracks: Sequence[tuple[int, int]],
         **ids: Sequence[int],
     ) -> None:
-        """Events of one kind, or of one each. lanes: process and thread, or device and stream. ids: columns of the
+        """Events of one kind, or of one each. tracks: process and thread, or device and stream. ids: columns of the
         table."""
-        begin, end = (np.array([row[at] for row in rows], np.int64) for at in (0, 1))
+        start, end = (np.array([row[at] for row in rows], np.int64) for at in (0, 1))
         values: dict[str, Array] = {
-            "event_kind": np.broadcast_to(np.array(kind, np.uint8), begin.shape),
+            "event_kind": np.broadcast_to(np.array(kind, np.uint8), start.shape),
             "name": np.array([self._names[name] for name in names], np.int32),
-            "lane": np.array([self._lanes[lane] for lane in lanes], np.int32),
-            "begin": begin,
-            "duration": end - begin,
+            "track": np.array([self._tracks[track] for track in tracks], np.int32),
+            "start": start,
+            "duration": end - start,
         }
         values |= {name: np.array(column, np.int64) for name, column in ids.items()}
         for name, column in self._columns.items():
@@ -70,19 +70,19 @@ class EventColumns:
             else:
                 column.skip(len(rows))
 
-    def add_ranges(self, rows: Sequence[Row], texts: Sequence[str], lanes: Sequence[tuple[int, int]]) -> None:
+    def add_ranges(self, rows: Sequence[Row], texts: Sequence[str], tracks: Sequence[tuple[int, int]]) -> None:
         """Ranges that the job marked: operators where torch marked them ("aten::mm, seq = 3, op_id = 7")."""
         found = [OPERATOR.match(text) for text in texts]
         kinds = [EventKind.ANNOTATION if each is None else EventKind.OPERATOR for each in found]
         names = [text if each is None else each["name"] for text, each in zip(texts, found, strict=True)]
         numbers = [int(each["sequence"]) if each and each["sequence"] else ABSENT for each in found]
-        self.add(kinds, rows, names, lanes, sequence=[each if each < LATEST else ABSENT for each in numbers])
+        self.add(kinds, rows, names, tracks, sequence=[each if each < LATEST else ABSENT for each in numbers])
 
     def trace(self, path: Path, devices: Sequence[Device] = (), since: int = 0) -> Trace:
         """All events. since: ns, added to their times."""
         return Trace(
             path=path, size=path.stat().st_size, events=table_of(self._columns, since), symbols=tuple(self._names),
-            lanes=tuple(Track(*key) for key in self._lanes), shapes=(), dtypes=(), inputs=(), devices=tuple(devices),
+            tracks=tuple(Track(*key) for key in self._tracks), shapes=(), dtypes=(), inputs=(), devices=tuple(devices),
             base_ns=since,
         )  # fmt: skip
 

@@ -64,7 +64,7 @@ class EventTable:
     """Columns of the complete ("X") events in file order; all arrays have one length and are read-only.
 
     name, shapes, dtypes, inputs, details: numbers of `Trace.symbols`, `Trace.shapes`… (ABSENT where an event has none).
-    lane: number in `Trace.lanes`. begin: ns, absolute where the file says since when. duration: ns, never negative.
+    records: number in `Trace.tracks`. start: ns, absolute where the file says since when. duration: ns, never negative.
     bytes: of a copy or a memset. blocks: of a kernel's grid (some
     calls of HIP give its threads instead, which are more).
 
@@ -74,8 +74,8 @@ class EventTable:
 
     event_kind: npt.NDArray[np.uint8]
     name: Numbers
-    lane: Numbers
-    begin: Int64
+    track: Numbers
+    start: Int64
     duration: Numbers
     correlation: Ids
     external: Ids
@@ -90,12 +90,12 @@ class EventTable:
     details: Few
 
     def __len__(self) -> int:
-        return len(self.begin)
+        return len(self.start)
 
     @property
     def end(self) -> Int64:
         """begin + duration of all, ns. Computed anew each time: nobody keeps 8 bytes for each event."""
-        return self.begin + self.duration
+        return self.start + self.duration
 
     def are(self, *kinds: EventKind) -> Bool:
         """Which events are of these kinds."""
@@ -106,7 +106,7 @@ class EventTable:
 
     def ends(self, rows: Rows | Row) -> Int64:
         """The same of some events. rows: their numbers, a mask or a slice."""
-        found: Int64 = self.begin[rows] + self.duration[rows]
+        found: Int64 = self.start[rows] + self.duration[rows]
         return found
 
 
@@ -181,9 +181,9 @@ class Damage:
             (self.refused, "event", "events", "had no usable time or name"),
             (self.negative, "negative duration", "negative durations", "became zero"),
         )
-        said = ["it ends in the middle, as of a job killed while writing it"] if self.truncated else []
-        said += [f"{count} {one if count == 1 else many} {what}" for count, one, many, what in counted if count]
-        return (f"The trace is damaged, and what is whole in it was kept: {'; '.join(said)}.",) if said else ()
+        message = ["it ends in the middle, as of a job killed while writing it"] if self.truncated else []
+        message += [f"{count} {one if count == 1 else many} {what}" for count, one, many, what in counted if count]
+        return (f"The trace is damaged, and what is whole in it was kept: {'; '.join(message)}.",) if message else ()
 
 
 class Referable:
@@ -208,7 +208,7 @@ class Trace(Referable):
     size: int
     events: EventTable
     symbols: tuple[str, ...]
-    lanes: tuple[Track, ...]
+    tracks: tuple[Track, ...]
     shapes: tuple[str, ...]
     dtypes: tuple[str, ...]
     inputs: tuple[str, ...]

@@ -183,7 +183,7 @@ WAITED_FOR = {
 """What a synchronising call waits for; the whole device otherwise."""
 
 GRAPH_LAUNCH = re.compile(r"^[a-z]{2,6}GraphLaunch\w*$")
-CAPTURE_BEGIN = re.compile(r"^[a-z]{2,6}StreamBeginCapture\w*$")
+CAPTURE_START = re.compile(r"^[a-z]{2,6}StreamBeginCapture\w*$")
 CAPTURE_END = re.compile(r"^[a-z]{2,6}StreamEndCapture\w*$")
 """Of CUDA and what takes its names: a graph of work, and between which calls one is recorded."""
 

@@ -27,7 +27,7 @@ LINKING = {"correlation": 1, "external": 1, "sequence": 0}
 HIGHEST = np.iinfo(np.int64).max // 2
 LONGEST_PAUSE = 24 * 3600 * 10**9
 """ns between two recordings of one process. Process ids repeat in containers, so much later it is another run."""
-DICTIONARIES = {"name": "symbols", "lane": "lanes", "shapes": "shapes", "dtypes": "dtypes", "inputs": "inputs",
+DICTIONARIES = {"name": "symbols", "track": "tracks", "shapes": "shapes", "dtypes": "dtypes", "inputs": "inputs",
                 "details": "details"}  # fmt: skip
 
 
@@ -88,7 +88,7 @@ class _Joined:
             table = np.array([*(known[value] for value in values), ABSENT], np.int32)  # ABSENT looks up the last one
             numbers = getattr(events, name)[:]
             self._columns[name].extend(table[np.where(numbers == ABSENT, -1, numbers)])
-        for name in ("event_kind", "begin", "duration", "bytes", "stream", "device", "blocks"):
+        for name in ("event_kind", "start", "duration", "bytes", "stream", "device", "blocks"):
             self._columns[name].extend(getattr(events, name)[:])
         for name, least in LINKING.items():
             self._move(events, name, least)
@@ -107,23 +107,23 @@ class _Joined:
             both = f"{self._first.path} and {trace.path} are of one rank"
             raise mixed(f"{both}, but of two processes, {self._process} and {process}")
         if len(trace.events):
-            self._follow(trace.path, int(trace.events.begin.min()), int(trace.events.end.max()))
+            self._follow(trace.path, int(trace.events.start.min()), int(trace.events.end.max()))
 
-    def _follow(self, path: Path, begin: int, end: int) -> None:
+    def _follow(self, path: Path, start: int, end: int) -> None:
         """Notes a recording's time; it may overlap the one before by a little, as events reach over its boundaries."""
         assert self._first is not None
         if self._windows:
             before = self._windows[-1]
-            overlap = before[1] - begin
-            if overlap > min(end - begin, before[1] - before[0]) // 2 or -overlap > LONGEST_PAUSE:
+            overlap = before[1] - start
+            if overlap > min(end - start, before[1] - before[0]) // 2 or -overlap > LONGEST_PAUSE:
                 how = "at the same time" if overlap > 0 else "more than a day apart"
                 raise TraceError(
                     "mixed-traces",
                     f"{self._first.path} and {path} say that one process recorded them, but {how}: these are copies, "
                     "or traces of different jobs; give those of one.",
                 )
-            begin = max(begin, before[1])
-        self._windows.append((begin, max(begin, end)))
+            start = max(start, before[1])
+        self._windows.append((start, max(start, end)))
 
     def _move(self, events: EventTable, name: str, least: int) -> None:
         """Moves ids behind all ids so far."""
@@ -144,7 +144,7 @@ class _Joined:
             size=self._size,
             events=table_of(self._columns),
             symbols=tuple(numbers["name"]),
-            lanes=tuple(numbers["lane"]),
+            tracks=tuple(numbers["track"]),
             shapes=tuple(numbers["shapes"]),
             dtypes=tuple(numbers["dtypes"]),
             inputs=tuple(numbers["inputs"]),

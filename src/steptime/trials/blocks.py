@@ -251,7 +251,7 @@ def course(record: BlockRecord, rivals: Sequence[int], late: int, min_gain: floa
     these faster beyond doubt."""
     longest = max((each.preparing_ns for each in record.first if each.first & late), default=0)
 
-    def begins(mask: int) -> bool:
+    def starts(mask: int) -> bool:
         return not mask & late or mask in record.begun or left_ns > COMPILING * longest
 
     control = ratios(record.blocks, 0, control=True)
@@ -259,7 +259,7 @@ def course(record: BlockRecord, rivals: Sequence[int], late: int, min_gain: floa
     found = {mask: settled(ratios(record.blocks, mask), control, 1 + min_gain) for mask in singles}
     idle = {mask for mask in singles if (first := record.first_of(mask)) and not exercised(first)}
     drained = {mask for mask in singles if outruns_loader(record.blocks, mask)}
-    going = [m for m in singles if m not in idle and not _over(record, m, found[m]) and begins(m)]
+    going = [m for m in singles if m not in idle and not _over(record, m, found[m]) and starts(m)]
     if going:
         return Course(tuple(mask for mask in going if not mask & late) or (going[0],), 0)
     won = [mask for mask in singles if found[mask].won and mask not in idle | drained]
@@ -270,7 +270,7 @@ def course(record: BlockRecord, rivals: Sequence[int], late: int, min_gain: floa
             taken = mask
         elif not rivals[mask.bit_length() - 1] & taken:
             both = settled(ratios_between(record.blocks, taken, taken | mask), control, 1.0)
-            if both.won is None and _rounds(record, taken | mask) < LOOKS[-1] and begins(taken | mask):
+            if both.won is None and _rounds(record, taken | mask) < LOOKS[-1] and starts(taken | mask):
                 return Course((taken, taken | mask), taken)
             taken |= mask if both.won else 0
     return Course((), taken)

@@ -35,14 +35,14 @@ def from_diff(diff: Path, directory: Path, name: str) -> Variant:
     diff = diff.absolute()
     with tempfile.TemporaryDirectory(prefix="steptime-") as folder:
         scratch = Path(folder)  # no repository: git takes the paths as they stand
-        touched = _named(_git(scratch, "apply", "--numstat", "-z", str(diff), ceiling=scratch.parent), diff)
+        touched = _named(_git(scratch, "apply", "--numstat", "-z", str(diff), topmost=scratch.parent), diff)
         places = (directory, _root_of(directory) or directory)
         root = next((place for place in places if any((place / path).exists() for path in touched)), directory)
         for path in touched:
             (scratch / path).parent.mkdir(parents=True, exist_ok=True)
             if (root / path).is_file():
                 shutil.copyfile(root / path, scratch / path)
-        _git(scratch, "apply", str(diff), ceiling=scratch.parent)
+        _git(scratch, "apply", str(diff), topmost=scratch.parent)
         gone = next((path for path in touched if not (scratch / path).exists()), None)
         if gone is not None:
             reason = f"{diff} removes or renames {gone}, which cannot be tried: judge it with --ref."
@@ -141,15 +141,15 @@ def _suspicion(sources: Sources, directory: Path) -> str:
     return suspicion_of((_text(path) if path.is_file() else "", text) for path, text in pairs)
 
 
-def _git(folder: Path, *words: str, what: str = "", ceiling: Path | None = None) -> str:
+def _git(folder: Path, *words: str, what: str = "", topmost: Path | None = None) -> str:
     """What git prints. Raises UsageError."""
     try:
-        done = ask_git(folder, *words, ceiling=ceiling)
+        done = ask_git(folder, *words, topmost=topmost)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise UsageError("judge-git", f"git could not be asked: {error}.") from None
     if done.returncode:
-        said = done.stderr.decode(errors="replace").strip().split("\n")[0]
-        raise UsageError("judge-git", f"{what or f'git {words[0]} refused'}{f': {said}' if said else ''}.")
+        message = done.stderr.decode(errors="replace").strip().split("\n")[0]
+        raise UsageError("judge-git", f"{what or f'git {words[0]} refused'}{f': {message}' if message else ''}.")
     try:
         return done.stdout.decode()
     except UnicodeDecodeError:

@@ -1,6 +1,6 @@
 """The executor on a Ray cluster: each block of turns on a device of its own, several blocks at the same time.
 
-Ray decides where; what runs there is a `lane` in a process of its own, with the user's environment and not Ray's:
+Ray decides where; what runs there is a `records` in a process of its own, with the user's environment and not Ray's:
 
     python -m steptime.trials.cluster [--detached]
 
@@ -33,8 +33,8 @@ from steptime.errors import CommandError, SteptimeError
 from steptime.own_python import own_python
 from steptime.trials.containment import Workspace, leave
 from steptime.trials.execute import ScheduledRun, execute
-from steptime.trials.executor import Block, Tell
-from steptime.trials.trial import Run, Spent
+from steptime.trials.executor import Block, Notify
+from steptime.trials.trial import BudgetExhausted, Run
 
 PATIENCE = 60.0
 """Seconds in which a cluster must give us a device: one that others hold is not waited for."""
@@ -53,8 +53,8 @@ DETACHED = "--detached"
 class Order:
     """What is to be run, and where."""
 
-    stand: Workspace
-    turn: ScheduledRun
+    workspace: Workspace
+    scheduled: ScheduledRun
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +93,8 @@ def _path(kind: type, value: Any) -> Any:
 
 def answer(order: Order) -> Answer:
     """Runs an order."""
-    stand = order.stand
-    for folder in (stand.directory, stand.folder):
+    workspace = order.workspace
+    for folder in (workspace.directory, workspace.folder):
         if not folder.is_dir():
             sentence = (
                 f"The folder {folder} is not there on {socket.gethostname()}: machines of a cluster try a job in a "
@@ -102,8 +102,8 @@ def answer(order: Order) -> Answer:
             )
             return Answer(refusal=("folder-gone", sentence))
     try:
-        return Answer(run=execute(stand, order.turn))
-    except Spent:
+        return Answer(run=execute(workspace, order.scheduled))
+    except BudgetExhausted:
         return Answer(spent=True)
     except SteptimeError as error:
         return Answer(refusal=(error.slug, error.sentence))
@@ -124,18 +124,18 @@ def main(arguments: Sequence[str] = ()) -> int:
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job inherits that it is ignored
     orders: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(sys.stdin.buffer, orders), daemon=True).start()
-    stands: set[Workspace] = set()
+    workspaces: set[Workspace] = set()
     try:
         while line := orders.get():
             order = decode(line, Order)
-            stands.add(order.stand)
+            workspaces.add(order.workspace)
             sys.stdout.buffer.write(encode(answer(order)))
             sys.stdout.buffer.flush()
     except KeyboardInterrupt:
         return INTERRUPTED
     finally:
-        for stand in stands:
-            leave(stand)
+        for workspace in workspaces:
+            leave(workspace)
     return 0
 
 
@@ -183,7 +183,7 @@ class RayExecutor:
         self._ray = import_ray("--executor ray")
         self._started = connect(self._ray)
         try:
-            self._lanes = _make_lanes(self._ray, devices)
+            self._workers = _make_workers(self._ray, devices)
         except BaseException:
             self.close()
             raise
@@ -191,24 +191,24 @@ class RayExecutor:
     @property
     def width(self) -> int:
         """See Executor."""
-        return len(self._lanes)
+        return len(self._workers)
 
-    def alternates(self, stand: Workspace, step_seconds: float, peak: int, processes: int) -> bool:
+    def alternates(self, workspace: Workspace, step_seconds: float, peak: int, processes: int) -> bool:
         """Never: a turn is a process on a device of its own."""
         return False
 
-    def run(self, stand: Workspace, blocks: Sequence[Block], tell: Tell) -> Generator[Run, None, None]:
+    def run(self, workspace: Workspace, blocks: Sequence[Block], notify: Notify) -> Generator[Run, None, None]:
         """See Executor."""
-        queues: dict[str, deque[ScheduledRun]] = {place: deque() for place in self._lanes}
+        queues: dict[str, deque[ScheduledRun]] = {place: deque() for place in self._workers}
         for number, block in enumerate(blocks):
             queues[list(queues)[number % len(queues)]].extend(block)
         running: dict[Any, str] = {}
 
         def start(place: str) -> None:
             if queues[place]:
-                turn = queues[place].popleft()
-                tell(turn, None)
-                running[self._lanes[place].run.remote(encode(Order(stand, turn)))] = place
+                scheduled = queues[place].popleft()
+                notify(scheduled, None)
+                running[self._workers[place].run.remote(encode(Order(workspace, scheduled)))] = place
 
         for place in queues:
             start(place)
@@ -222,7 +222,7 @@ class RayExecutor:
                     yield run
         finally:
             for place in running.values():  # interrupted: its lane, and so its job, ends with the actor
-                self._ray.kill(self._lanes.pop(place))
+                self._ray.kill(self._workers.pop(place))
 
     def _read(self, reference: Any, place: str) -> Run:
         try:
@@ -230,7 +230,7 @@ class RayExecutor:
         except (self._ray.exceptions.RayError, msgspec.DecodeError):
             answer = Answer()
         if answer.spent:
-            raise Spent
+            raise BudgetExhausted
         if answer.refusal is not None:
             raise SteptimeError(*answer.refusal)
         if answer.run is None:
@@ -243,23 +243,23 @@ class RayExecutor:
 
     def close(self) -> None:
         """See Executor."""
-        for lane in getattr(self, "_lanes", {}).values():
-            self._ray.kill(lane)
-        self._lanes = {}
+        for worker in getattr(self, "_lanes", {}).values():
+            self._ray.kill(worker)
+        self._workers = {}
         if self._started:
             self._ray.shutdown()
 
 
-def _make_lanes(ray: Any, devices: int) -> dict[str, Any]:
+def _make_workers(ray: Any, devices: int) -> dict[str, Any]:
     """Actors by place, for as many as the cluster has free."""
     actor = ray.remote(ClusterWorker)
     environment = dict(os.environ)
     made = []
-    for node, cpus, lanes in _rooms(ray.nodes(), devices):
+    for node, cpus, workers in _rooms(ray.nodes(), devices):
         strategy = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node, soft=False)
         options = {"num_cpus": cpus, "num_gpus": devices, "scheduling_strategy": strategy, "max_restarts": 0}
-        made += [actor.options(**options).remote(environment, devices > 0) for _ in range(lanes)]
-    asked = {lane.place.remote(): lane for lane in made}
+        made += [actor.options(**options).remote(environment, devices > 0) for _ in range(workers)]
+    asked = {worker.place.remote(): worker for worker in made}
     ready, late = ray.wait(list(asked), num_returns=len(asked), timeout=PATIENCE) if asked else ([], [])
     for reference in late:
         ray.kill(asked[reference])
@@ -276,9 +276,9 @@ def _rooms(nodes: Sequence[dict[str, Any]], devices: int) -> list[tuple[str, int
     for node in nodes:
         resources = node["Resources"] if node["Alive"] else {}
         cpus = int(resources.get("CPU", 0))
-        lanes = int(resources.get("GPU", 0)) // devices if devices else int(cpus > 0)
-        if lanes:
-            found.append((node["NodeID"], cpus // lanes, lanes))
+        workers = int(resources.get("GPU", 0)) // devices if devices else int(cpus > 0)
+        if workers:
+            found.append((node["NodeID"], cpus // workers, workers))
     return found
 
 

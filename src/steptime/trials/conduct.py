@@ -20,7 +20,7 @@ from steptime.recording.inventory import VARIANTS
 from steptime.trials.containment import Workspace, named
 from steptime.trials.execute import FEWEST_STEPS, ScheduledRun
 from steptime.trials.executor import Block, Executor, LocalExecutor
-from steptime.trials.judge import LEAST_ROUNDS, asks_for_rehearsal, beside_each_other, cannot_win, judge, overtaken
+from steptime.trials.judge import LEAST_ROUNDS, asks_for_rehearsal, cannot_win, judge, overtaken, side_by_side
 from steptime.trials.results import Plan, append_result
 from steptime.trials.trial import (
     AS_IT_IS,
@@ -29,9 +29,9 @@ from steptime.trials.trial import (
     MAX_ROUNDS,
     MIN_ROUNDS,
     Budget,
+    BudgetExhausted,
     Judgement,
     Run,
-    Spent,
     TrialVerdict,
     Variant,
     arrange,
@@ -117,11 +117,11 @@ class Notice:
     """What is about to run, or runs: `done` of `steps` steps are over. eta: seconds, as far as is known, until every
     variant has been through the rounds that it needs to be decided; after those, until the end of this round."""
 
-    turn: ScheduledRun
+    scheduled: ScheduledRun
     steps: int
     done: int
     eta: float | None
-    begins: bool
+    starts: bool
 
 
 def held_ahead(variant: Variant) -> int:
@@ -136,30 +136,30 @@ def held_ahead(variant: Variant) -> int:
     return max((number(each, "num_workers", 0) * number(each, "prefetch_factor", 2) for each in loaders), default=0)
 
 
-TOO_SHORT, SPENT = "The rest of the budget is too short for it", "The budget was spent before it was tried"
+TOO_SHORT, BUDGET_EXHAUSTED = "The rest of the budget is too short for it", "The budget was spent before it was tried"
 """Why a variant was not run at all."""
 
 
 class TrialRunner:
-    """A trial while it runs. runs: all that is known, those of an earlier attempt among them. tell: called with None
+    """A trial while it runs. runs: all that is known, those of an earlier attempt among them. notify: called with None
     when nothing runs any more. switching: what can be is tried in one process (`switched`)."""
 
     def __init__(
         self,
-        stand: Workspace,
+        workspace: Workspace,
         plan: Plan,
         runs: Sequence[Run] = (),
         *,
         budget: Budget | None = None,
         executor: Executor | None = None,
-        tell: Callable[[Notice | None], None] = lambda _: None,
+        notify: Callable[[Notice | None], None] = lambda _: None,
     ) -> None:
-        self.stand, self.plan = stand, plan
+        self.workspace, self.plan = workspace, plan
         self.runs = list(runs)
         self._end = 0  # position behind the last process of the rounds that are needed, or of a later one that runs
         self.budget = budget or Budget()
         self._executor: Executor = executor or LocalExecutor()
-        self._tell, self.switching = tell, False
+        self._notify, self.switching = notify, False
 
     def of(self, stage: int) -> tuple[Run, ...]:
         """The runs of a stage, in order. The rehearsal of the job as it is counts in all stages that have none."""
@@ -186,7 +186,7 @@ class TrialRunner:
         try:
             tried = self._rehearsed(stage, variants, baseline, later)
             self._rounds(stage, tried, baseline, (later, anyway))
-        except Spent:
+        except BudgetExhausted:
             pass  # what was run until then is judged
         return self.settle(stage, variants)
 
@@ -194,11 +194,11 @@ class TrialRunner:
         """Judges what has been run of a stage, and keeps that."""
         known = {run.variant for run in self.of(stage)}
         judged = [self._proved(stage, variant) for variant in variants]
-        reason = TOO_SHORT if self.budget.left() > 0 else SPENT
+        reason = TOO_SHORT if self.budget.left() > 0 else BUDGET_EXHAUSTED
         for number, each in enumerate(judged):
             if each.variant.name not in known:
                 judged[number] = replace(each, verdict=TrialVerdict.UNDECIDED, sentence=reason)
-        return keep(self, stage, beside_each_other(judged, self.plan.goal))
+        return keep(self, stage, side_by_side(judged, self.plan.goal))
 
     def _rehearsed(self, stage: int, variants: Sequence[Variant], baseline: Variant, later: int) -> tuple[Variant, ...]:
         """The variants that the budget pays a rehearsal and rounds for. One after the other where one at a time is run:
@@ -210,8 +210,8 @@ class TrialRunner:
         ):
             self._go([[self._rehearsal(stage, baseline, 0)]])
         tried: list[Variant] = []
-        for begin in range(0, len(variants), self._executor.width):
-            several = variants[begin : begin + self._executor.width]
+        for start in range(0, len(variants), self._executor.width):
+            several = variants[start : start + self._executor.width]
             alive = [*(variant for variant in tried if not self._settled(stage, variant)), *several]
             needed = self._seconds(stage) + LEAST_ROUNDS * self._round_seconds(stage, alive)
             if self._left(stage, later if tried else 0) <= (needed if tried else 0.0):
@@ -262,39 +262,41 @@ class TrialRunner:
     def _go(self, blocks: Sequence[Block]) -> None:
         """Runs blocks, and keeps each run. Raises Spent, and NothingMeasuredError for a baseline that failed."""
         try:
-            with closing(self._executor.run(self.stand, blocks, self.reported)) as runs:
+            with closing(self._executor.run(self.workspace, blocks, self.reported)) as runs:
                 for run in runs:
                     self.runs.append(run)
-                    append_result(self.stand.folder, run=run)
-                    _checked(run, self.stand, self.plan)
+                    append_result(self.workspace.folder, run=run)
+                    _checked(run, self.workspace, self.plan)
         finally:
             self.reported(None, None)
 
-    def reported(self, turn: ScheduledRun | None, progress: Progress | None) -> None:
+    def reported(self, scheduled: ScheduledRun | None, progress: Progress | None) -> None:
         """A turn begins, or is that far; None when none runs any more."""
-        if turn is None:
-            return self._tell(None)
-        steps = turn.options.steps + turn.options.warm_up
+        if scheduled is None:
+            return self._notify(None)
+        steps = scheduled.options.steps + scheduled.options.warm_up
         done = min(progress.steps, steps) if progress is not None else 0
         eta = None
-        if not turn.rehearsal:
-            expected = (self._end - turn.position) * self._seconds(turn.stage) / self._executor.width
+        if not scheduled.rehearsal:
+            expected = (self._end - scheduled.position) * self._seconds(scheduled.stage) / self._executor.width
             eta = min(max(0.0, self.budget.left()), expected)
-        self._tell(Notice(turn, steps, done, eta, progress is None))
+        self._notify(Notice(scheduled, steps, done, eta, progress is None))
 
     def _alternating(self, variants: int) -> bool:
         """Whether the processes of a round of so many variants take turns."""
         if self.plan.compared is not None:
             return False
         peak = max((run.peak_bytes or 0 for run in self.runs), default=0)
-        return self._executor.alternates(self.stand, self._usual(), peak, processes_of(variants, alternating=True))
+        return self._executor.alternates(self.workspace, self._usual(), peak, processes_of(variants, alternating=True))
 
     def _turn(
         self, stage: int, round_: int, variant: Variant, planned: Sequence[ScheduledRun], among: int
     ) -> ScheduledRun:
         """A timed process. planned: those before it that were not run yet. among: so many that take turns, 0 for
         none."""
-        earlier = [run.variant for run in self.of(stage) if not run.rehearsal] + [turn.variant.name for turn in planned]
+        earlier = [run.variant for run in self.of(stage) if not run.rehearsal] + [
+            scheduled.variant.name for scheduled in planned
+        ]
         first = variant.name == BASELINE and BASELINE not in earlier
         seed = SEEDS[-1 if first else round_ % (len(SEEDS) - 1)]
         warm_up = self.plan.warm_up + held_ahead(variant)
@@ -395,7 +397,7 @@ class TrialRunner:
 def keep(runner: TrialRunner, stage: int, judgements: tuple[Judgement, ...]) -> tuple[Judgement, ...]:
     """Writes judgements of a stage down."""
     for each in judgements:
-        append_result(runner.stand.folder, judgement=each, stage=stage)
+        append_result(runner.workspace.folder, judgement=each, stage=stage)
     return judgements
 
 
@@ -408,9 +410,9 @@ def timed_steps(usual: float, start: float, among: int = 0) -> int:
     return max(FEWEST, min(worth, MOST_SLICED, round(SECONDS / usual)))
 
 
-def _checked(run: Run, stand: Workspace, plan: Plan) -> None:
+def _checked(run: Run, workspace: Workspace, plan: Plan) -> None:
     """Raises NothingMeasuredError for a run that ends the trial."""
-    if run.outside and not stand.uncontained:
+    if run.outside and not workspace.uncontained:
         raise NothingMeasuredError(
             "not-contained",
             f"A process of the trial changed {named(run.outside)}, outside of its workspace: the trial was ended. "
@@ -420,7 +422,7 @@ def _checked(run: Run, stand: Workspace, plan: Plan) -> None:
         raise NothingMeasuredError(
             "trial-baseline-failed",
             f"The job as it is could not be run for a trial: {run.failure}. Its output is in "
-            f"{stand.folder / VARIANTS / run.folder}; results so far are kept in {stand.folder}.",
+            f"{workspace.folder / VARIANTS / run.folder}; results so far are kept in {workspace.folder}.",
         )
     if plan.until_loss is not None:
         plan.until_loss.check(run)

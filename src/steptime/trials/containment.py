@@ -24,8 +24,8 @@ from pathlib import Path
 
 from steptime.errors import UsageError
 from steptime.launcher import contain
-from steptime.launcher.keeper import Janitor, OwnFolder, clear
 from steptime.launcher.variant import OPEN, VariantPlace
+from steptime.launcher.watchdog import Janitor, OwnFolder, clear
 from steptime.trials.names import own_folder
 from steptime.trials.working_copy import LINKED, NO_OUTPUTS, Outputs, make_copy, offline_environment, write_private
 
@@ -91,11 +91,11 @@ Contained = tuple[tuple[str, ...], VariantPlace]
 # -- what is permitted -------------------------------------------------------------------------------------------------
 
 
-def ground_of(stand: Workspace) -> Ground:
+def ground_of(workspace: Workspace) -> Ground:
     """The best that the system permits, found out once. What is not contained and accepted is held back by overlays
     alone, in which the job can do what it does: Landlock would refuse it."""
-    ground = _ground(stand.folder, stand.directory)
-    if stand.uncontained and ground.layer is Layer.LANDLOCK:
+    ground = _ground(workspace.folder, workspace.directory)
+    if workspace.uncontained and ground.layer is Layer.LANDLOCK:
         return replace(ground, layer=Layer.COPY)
     return ground
 
@@ -143,31 +143,31 @@ def guards() -> bool:
     return contain.landlock_version() >= contain.OLDEST_LANDLOCK
 
 
-def refuse_uncontained(stand: Workspace) -> None:
+def refuse_uncontained(workspace: Workspace) -> None:
     """Raises UsageError for what cannot be contained, where that was not accepted."""
-    if stand.uncontained:
+    if workspace.uncontained:
         return
-    remote = [word for word in stand.command if REMOTE.search(word)]
+    remote = [word for word in workspace.command if REMOTE.search(word)]
     if remote:
         raise UsageError(
             "not-contained",
             f"The job is given {named(remote)}, and what a trial writes there is written: if it only reads there, or "
             "that does not matter, add --uncontained.",
         )
-    if stand.outside and ground_of(stand).layer is not Layer.OVERLAY:
+    if workspace.outside and ground_of(workspace).layer is not Layer.OVERLAY:
         raise UsageError(
             "not-contained",
-            f"The job wrote to {named(stand.outside)}, outside of its folder, and this system permits no user "
+            f"The job wrote to {named(workspace.outside)}, outside of its folder, and this system permits no user "
             "namespaces with overlays, which would keep a trial from doing the same: allow them, or add --uncontained.",
         )
 
 
-def explain(stand: Workspace) -> str:
+def explain(workspace: Workspace) -> str:
     """What keeps the processes of this trial from the user's files, in words."""
-    layer = ground_of(stand).layer
+    layer = ground_of(workspace).layer
     if layer is Layer.OVERLAY:
         return f"contained: what they write to any file goes to a workspace ({SAYS})"
-    if stand.uncontained:
+    if workspace.uncontained:
         return "in private copies of the job's folder; what they change elsewhere is changed (--uncontained)"
     if layer is Layer.LANDLOCK:
         return f"in private copies of the job's folder, with writing anywhere else forbidden ({SAYS})"
@@ -179,68 +179,75 @@ def explain(stand: Workspace) -> str:
 
 @contextlib.contextmanager
 def contained(
-    stand: Workspace,
+    workspace: Workspace,
     name: str,
     recording: Path,
     sources: Sequence[tuple[str, str]] = (),
     deadline: float = 600.0,
-    lane: str = "",
+    worker: str = "",
 ) -> Iterator[Contained]:
     """The setting of one process, which is gone afterwards. name: of it. recording: its own, which it writes for good.
-    sources: files (relative paths) with other text. deadline: seconds. lane: a name that no other process has which
+    sources: files (relative paths) with other text. deadline: seconds. records: a name that no other process has which
     runs at the same time: what compilers keep is kept for the next one of that name."""
-    ground, recording = ground_of(stand), recording.absolute()
-    workspace = _workspace(ground.base, name, ground.janitor)
-    clear(workspace)  # of a process that was cut short
+    ground, recording = ground_of(workspace), recording.absolute()
+    scratch = _workspace(ground.base, name, ground.janitor)
+    clear(scratch)  # of a process that was cut short
     try:
         with (
-            _overlaid(stand, ground, workspace, recording, sources, lane)
+            _overlaid(workspace, ground, scratch, recording, sources, worker)
             if ground.layer is Layer.OVERLAY
-            else _copied(stand, ground, workspace, recording, sources)
+            else _copied(workspace, ground, scratch, recording, sources)
         ) as (command, place):
             yield command, replace(place, deadline=deadline, contained=ground.layer.value, janitor=ground.janitor)
     finally:
-        clear(workspace)
+        clear(scratch)
 
 
 @contextlib.contextmanager
 def _overlaid(
-    stand: Workspace, ground: Ground, workspace: Path, recording: Path, sources: Sequence[tuple[str, str]], lane: str
+    workspace: Workspace,
+    ground: Ground,
+    scratch: Path,
+    recording: Path,
+    sources: Sequence[tuple[str, str]],
+    worker: str,
 ) -> Iterator[Contained]:
     spec = _write_spec(
-        workspace,
-        stand.directory,
+        scratch,
+        workspace.directory,
         (recording,),
-        tuple(dict.fromkeys((stand.folder, ground.base))),
-        (*stand.outside, *_foreign_folders(stand.directory)),
-        sources=[(str(stand.directory / path), text) for path, text in sources],
-        caches=_kept_caches(ground, lane),
-        lenient=stand.uncontained,
+        tuple(dict.fromkeys((workspace.folder, ground.base))),
+        (*workspace.outside, *_foreign_folders(workspace.directory)),
+        sources=[(str(workspace.directory / path), text) for path, text in sources],
+        caches=_kept_caches(ground, worker),
+        lenient=workspace.uncontained,
     )
-    environment = offline_environment(stand.directory)
-    yield stand.command, VariantPlace(stand.directory, environment, entry=_words(spec))
+    environment = offline_environment(workspace.directory)
+    yield workspace.command, VariantPlace(workspace.directory, environment, entry=_words(spec))
 
 
 @contextlib.contextmanager
 def _copied(
-    stand: Workspace, ground: Ground, workspace: Path, recording: Path, sources: Sequence[tuple[str, str]]
+    workspace: Workspace, ground: Ground, scratch: Path, recording: Path, sources: Sequence[tuple[str, str]]
 ) -> Iterator[Contained]:
     guarded = ground.layer is Layer.LANDLOCK
-    linking = guarded or stand.uncontained
-    place = make_copy(stand.directory, workspace, stand.outputs, (stand.folder, *stand.without), linking=linking)
+    linking = guarded or workspace.uncontained
+    place = make_copy(
+        workspace.directory, scratch, workspace.outputs, (workspace.folder, *workspace.without), linking=linking
+    )
     for path, text in sources:
-        write_private(workspace, _in_copy(place, Path(path), workspace), text)
-    own = f"{stand.directory}/"
+        write_private(scratch, _in_copy(place, Path(path), scratch), text)
+    own = f"{workspace.directory}/"
     command = tuple(  # its absolute paths of source files in the job's folder are moved into the copy
         str(place / word.removeprefix(own)) if word.startswith(own) and word.endswith(".py") else word
-        for word in stand.command
+        for word in workspace.command
     )
     with tempfile.TemporaryDirectory(prefix="steptime-", ignore_cleanup_errors=True) as temporary:
         ground.janitor.take(OwnFolder(Path(temporary)))
         environment = (*offline_environment(place), *_temporary_folders(temporary, ground))
         entry: tuple[str, ...] = OPEN
         if guarded:
-            writable = (workspace, recording, _caches(ground), temporary, *WRITABLE, *_cache_places())
+            writable = (scratch, recording, _caches(ground), temporary, *WRITABLE, *_cache_places())
             spec = Path(temporary) / "spec.json"
             spec.write_text(json.dumps({"writable": [str(path) for path in writable]}), encoding="utf-8")
             entry = _words(spec)
@@ -277,11 +284,11 @@ def _caches(ground: Ground) -> Path:
     return ground.janitor.take(own_folder(ground.base, CACHES, _process()))
 
 
-def _kept_caches(ground: Ground, lane: str) -> list[tuple[str, str]]:
+def _kept_caches(ground: Ground, worker: str) -> list[tuple[str, str]]:
     """Folders of caches, and where what the trial adds to them is kept from one process to the next."""
     kept = []
     for number, path in enumerate(_cache_places()):
-        store = own_folder(_caches(ground), f"{number}{lane and '-'}{lane}")  # an overlay is nobody else's
+        store = own_folder(_caches(ground), f"{number}{worker and '-'}{worker}")  # an overlay is nobody else's
         store.mkdir(parents=True, exist_ok=True)
         kept.append((path, str(store)))
     return kept
@@ -359,9 +366,9 @@ def _words(spec: Path) -> tuple[str, ...]:
 # -- what is left ------------------------------------------------------------------------------------------------------
 
 
-def leave(stand: Workspace) -> None:
+def leave(workspace: Workspace) -> None:
     """Removes what this process kept from one process of the trial to the next."""
-    ground_of(stand).janitor.close()
+    ground_of(workspace).janitor.close()
 
 
 def named(paths: Sequence[Path | str]) -> str:

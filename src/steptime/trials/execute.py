@@ -21,10 +21,10 @@ from steptime.changes import VariantOptions
 from steptime.errors import SteptimeError
 from steptime.intervals import measure, union
 from steptime.journal import Flag, Kind
-from steptime.launcher.keeper import clear
 from steptime.launcher.outcome import Outcome, ProbeOptions, Progress
 from steptime.launcher.turns import Turn, stamps_in
 from steptime.launcher.variant import DEADLINE_PASSED, ERRORS, OUTPUT, run_plain, run_variant
+from steptime.launcher.watchdog import clear
 from steptime.recording.inventory import BLOCKS, RESTS, VARIANTS
 from steptime.recording.load import load
 from steptime.recording.recording import Process, Recording, TelemetrySample
@@ -32,7 +32,7 @@ from steptime.trials.blocks import read_blocks
 from steptime.trials.containment import Layer, Workspace, contained, ground_of
 from steptime.trials.names import own_folder
 from steptime.trials.results import Metric, end_of
-from steptime.trials.trial import AppliedChange, MachineLoad, Run, Spent, Variant
+from steptime.trials.trial import AppliedChange, BudgetExhausted, MachineLoad, Run, Variant
 from steptime.trials.until_loss import LossTarget, losses_in, seconds_to
 from steptime.trials.working_copy import Tree, differences, tree_of
 
@@ -93,8 +93,8 @@ class ScheduledRun:
 
 
 def execute(
-    stand: Workspace,
-    turn: ScheduledRun,
+    workspace: Workspace,
+    scheduled: ScheduledRun,
     show: Callable[[Progress], None] | None = None,
     among: Turn | None = None,
 ) -> Run:
@@ -104,14 +104,14 @@ def execute(
     Nothing that the job does raises: it is the run's `failure`. Raises Spent where it had to be ended because the
     budget was spent, KeyboardInterrupt, and SteptimeError for what stops every run (no room, too large a copy).
     """
-    name = folder_of(turn)
-    recording = own_folder(stand.folder, VARIANTS, name)
+    name = folder_of(scheduled)
+    recording = own_folder(workspace.folder, VARIANTS, name)
     clear(recording)  # of a run that was cut short
-    begin = time.monotonic()
-    before = _unguarded(stand)
-    disk = next(path for path in (ground_of(stand).base, *stand.folder.parents) if path.is_dir())
+    start = time.monotonic()
+    before = _unguarded(workspace)
+    disk = next(path for path in (ground_of(workspace).base, *workspace.folder.parents) if path.is_dir())
     least_room = min(LEAST_ROOM, free_bytes(disk) // 2)
-    left = turn.until_epoch - time.time() if turn.until_epoch is not None else inf
+    left = scheduled.until_epoch - time.time() if scheduled.until_epoch is not None else inf
     filled = False
 
     def full() -> bool:
@@ -124,78 +124,78 @@ def execute(
             show(progress)
         return full()
 
-    options = ProbeOptions(profile=False, changes=turn.variant.changes, variant=turn.options)
-    own = replace(stand, command=turn.variant.command or stand.command)
-    lane = turn.variant.name if among is not None else ""
-    with contained(own, name, recording, turn.variant.sources, turn.deadline, lane) as (command, place):
+    options = ProbeOptions(profile=False, changes=scheduled.variant.changes, variant=scheduled.options)
+    own = replace(workspace, command=scheduled.variant.command or workspace.command)
+    worker = scheduled.variant.name if among is not None else ""
+    with contained(own, name, recording, scheduled.variant.sources, scheduled.deadline, worker) as (command, place):
         place = replace(place, until=time.monotonic() + left)
-        if turn.metric is not None:
-            outcome = run_plain(command, recording, turn.variant.changes, place, full)
+        if scheduled.metric is not None:
+            outcome = run_plain(command, recording, scheduled.variant.changes, place, full)
         else:
             outcome = run_variant(command, recording, options, place, watch, among)
     passed = bool(outcome.problems) and outcome.problems[0].startswith(DEADLINE_PASSED)
-    if passed and turn.until_epoch is not None and time.time() >= turn.until_epoch - CLOCKS:
-        raise Spent
+    if passed and scheduled.until_epoch is not None and time.time() >= scheduled.until_epoch - CLOCKS:
+        raise BudgetExhausted
     rests, rested = (among.rests, among.rested) if among is not None else ((), 0.0)
-    run = read_run(turn, outcome, time.monotonic() - begin - rested, rests)
-    outside = dict.fromkeys((*run.outside, *map(str, differences(before, _unguarded(stand)))))
+    run = read_run(scheduled, outcome, time.monotonic() - start - rested, rests)
+    outside = dict.fromkeys((*run.outside, *map(str, differences(before, _unguarded(workspace)))))
     run = replace(run, failure=FILLED if filled else run.failure, outside=tuple(outside))
-    if not stand.keep and not run.failure:
+    if not workspace.keep and not run.failure:
         clear(recording)
     return run
 
 
-def folder_of(turn: ScheduledRun) -> str:
+def folder_of(scheduled: ScheduledRun) -> str:
     """The name of its recording."""
-    return f"{turn.stage}-{turn.position:03d}-{turn.variant.name}{'-rehearsal' * turn.rehearsal}"
+    return f"{scheduled.stage}-{scheduled.position:03d}-{scheduled.variant.name}{'-rehearsal' * scheduled.rehearsal}"
 
 
-def _unguarded(stand: Workspace) -> Tree:
+def _unguarded(workspace: Workspace) -> Tree:
     """The user's folder, to be compared before and after a process, where nothing guards it."""
-    if ground_of(stand).layer is not Layer.COPY:
+    if ground_of(workspace).layer is not Layer.COPY:
         return {}
-    return tree_of(stand.directory, (stand.folder, *stand.without))
+    return tree_of(workspace.directory, (workspace.folder, *workspace.without))
 
 
-def read_run(turn: ScheduledRun, outcome: Outcome, seconds: float, rests: Sequence[tuple[int, int]] = ()) -> Run:
+def read_run(scheduled: ScheduledRun, outcome: Outcome, seconds: float, rests: Sequence[tuple[int, int]] = ()) -> Run:
     """What a process left. rests: as of `Turn`. Raises nothing: what cannot be read is the run's `failure`."""
     run = Run(
-        turn.variant.name,
-        turn.stage,
-        turn.round,
-        turn.position,
-        turn.options.seed,
-        turn.rehearsal,
-        _failure(outcome, stepping=turn.metric is None),
+        scheduled.variant.name,
+        scheduled.stage,
+        scheduled.round,
+        scheduled.position,
+        scheduled.options.seed,
+        scheduled.rehearsal,
+        _failure(outcome, stepping=scheduled.metric is None),
         seconds,
         folder=outcome.recording.name,
         alternated=bool(rests),
     )
-    if turn.metric is not None:
-        return _with_metric(run, turn, turn.metric, outcome)
-    if turn.options.switched:
+    if scheduled.metric is not None:
+        return _with_metric(run, scheduled, scheduled.metric, outcome)
+    if scheduled.options.switched:
         run = replace(run, switched=read_blocks(outcome.recording / BLOCKS))
     try:
         recording = load(outcome.recording)
-        if run.failure or turn.options.switched:
+        if run.failure or scheduled.options.switched:
             return replace(run, outside=_noted(recording.processes, OUTSIDE))
         stamps = stamps_in(outcome.recording / RESTS) if (outcome.recording / RESTS).exists() else None
-        return _with_numbers(run, turn, recording, rests, stamps)
+        return _with_numbers(run, scheduled, recording, rests, stamps)
     except SteptimeError as error:
         return replace(run, failure=run.failure or str(error))
 
 
-def _with_metric(run: Run, turn: ScheduledRun, metric: Metric, outcome: Outcome) -> Run:
+def _with_metric(run: Run, scheduled: ScheduledRun, metric: Metric, outcome: Outcome) -> Run:
     if run.failure:
         return run
     value, why = metric.read(outcome.recording / OUTPUT)
-    changes = tuple(AppliedChange(each.kind, applied=True, exercised=True) for each in turn.variant.changes)
+    changes = tuple(AppliedChange(each.kind, applied=True, exercised=True) for each in scheduled.variant.changes)
     return replace(run, metric=value, failure=why, changes=changes)
 
 
 def _with_numbers(
     run: Run,
-    turn: ScheduledRun,
+    scheduled: ScheduledRun,
     recording: Recording,
     rests: Sequence[tuple[int, int]],
     stamps: Sequence[int] | None,
@@ -203,18 +203,18 @@ def _with_numbers(
     laid_out = [(process, lay_out(process)) for process in recording.processes]
     if not laid_out:
         return replace(run, failure="No training step was recorded")
-    process, timeline = max(laid_out, key=lambda each: len(each[1].steps.begin))
-    until, reached = turn.options.until_loss, None
+    process, timeline = max(laid_out, key=lambda each: len(each[1].steps.start))
+    until, reached = scheduled.options.until_loss, None
     if until is not None:
         took = [(seconds_to(LossTarget(until), *each), *each) for each in laid_out]
         there = [each for each in took if each[0] is not None]
         reached, process, timeline = min(there, key=lambda each: each[0] or 0.0, default=(None, process, timeline))
-    warm_up = turn.options.warm_up
+    warm_up = scheduled.options.warm_up
     if stamps is None:
         times = step_times(timeline, warm_up, rests, process.facts.device == ON_DEVICE)
     else:
         times = sliced_times(timeline, warm_up, rests, stamps)
-    if len(times) < FEWEST_STEPS and not turn.rehearsal and until is None:
+    if len(times) < FEWEST_STEPS and not scheduled.rehearsal and until is None:
         return replace(run, failure=f"Only {len(times)} steady steps were taken before its time was up")
     parity = process.parity
     return replace(
@@ -226,7 +226,7 @@ def _with_numbers(
         work=parity.work if parity is not None else (),
         passes=passes_of(process),
         replaced=_noted(recording.processes, REPLACED),
-        ended_early=reached is None and _ended_early(turn, timeline.steps),
+        ended_early=reached is None and _ended_early(scheduled, timeline.steps),
         metric=reached,
         samples=_samples(process, timeline),
         peak_bytes=int(parity.peak_bytes.max()) if parity is not None and len(parity.peak_bytes) else None,
@@ -266,18 +266,18 @@ def _samples(process: Process, timeline: Timeline) -> int:
     return max((length for length in lengths if length is not None), default=0)
 
 
-def _noted(processes: Sequence[Process], begin: str) -> tuple[str, ...]:
+def _noted(processes: Sequence[Process], start: str) -> tuple[str, ...]:
     """What follows in the probe's notes that begin so."""
     notes = (note for process in processes for note in process.notes)
-    return tuple(note.removeprefix(begin) for note in notes if note.startswith(begin))
+    return tuple(note.removeprefix(start) for note in notes if note.startswith(start))
 
 
-def _ended_early(turn: ScheduledRun, steps: Steps) -> bool:
+def _ended_early(scheduled: ScheduledRun, steps: Steps) -> bool:
     """Whether neither the steps were taken nor their time was up."""
-    options = turn.options
+    options = scheduled.options
     if len(steps.end) >= options.warm_up + options.steps:
         return False
-    return int(steps.end[-1] - steps.begin[0]) < NEARLY * options.limit_seconds * 1e9
+    return int(steps.end[-1] - steps.start[0]) < NEARLY * options.limit_seconds * 1e9
 
 
 def step_times(
@@ -305,31 +305,31 @@ def sliced_times(
     steps, (steady, counted) = timeline.steps, _steady(timeline, warm_up, on_device=True)
     mixed = _spent_in(timeline, SegmentKind.EVALUATION, SegmentKind.CHECKPOINT) > 0
     idle = stamps[::2]
-    begins = [end for _, end in rests] or list(stamps[1:2])
-    ends = [_idle_before(begin, idle) for begin, _ in rests[1:]] + list(idle[-1:])
+    starts = [end for _, end in rests] or list(stamps[1:2])
+    ends = [_idle_before(start, idle) for start, _ in rests[1:]] + list(idle[-1:])
     plain: list[int] = []
     others: list[int] = []
-    for begin, end in zip(begins, ends, strict=False):
-        inside = (steps.end > begin) & (steps.end <= end)
+    for start, end in zip(starts, ends, strict=False):
+        inside = (steps.end > start) & (steps.end <= end)
         number, left_out = int((inside & steady).sum()), inside & ~steady
-        lost = (steps.end[left_out] - np.maximum(steps.begin[left_out], begin)).sum()
-        lost += (steps.end - steps.begin - counted)[inside & steady].sum()
-        times = [int(end - begin - lost) // number] * number if number else []
+        lost = (steps.end[left_out] - np.maximum(steps.start[left_out], start)).sum()
+        lost += (steps.end - steps.start - counted)[inside & steady].sum()
+        times = [int(end - start - lost) // number] * number if number else []
         (others if (inside & mixed).any() else plain).extend(times)
     return plain or others
 
 
 def _idle_before(stopped: int, idle: Sequence[int]) -> int:
     """When a device became idle whose process was then stopped, by its own word if that is NEAR."""
-    said = max((stamp for stamp in idle if stamp <= stopped), default=0)
-    return said if stopped - said <= NEAR else stopped
+    message = max((stamp for stamp in idle if stamp <= stopped), default=0)
+    return message if stopped - message <= NEAR else stopped
 
 
 def _steady(timeline: Timeline, warm_up: int, on_device: bool) -> tuple[Bool, Int64]:
     """Which steps count, and how long each took, ns. on_device: those in which the probe has looked at something do,
     less that look, as the host waits for the device there."""
     steps = timeline.steps
-    late = np.arange(len(steps.begin)) >= warm_up
+    late = np.arange(len(steps.start)) >= warm_up
     compiling, paused = _spent_in(timeline, SegmentKind.COMPILATION), _spent_in(timeline, SegmentKind.PAUSE)
     goes_on = (compiling[(len(compiling) + warm_up) // 2 :] > 0).sum() >= LASTING
     apart = ~steps.profiled & (_spent_in(timeline, *BESIDES) == 0)
@@ -342,7 +342,7 @@ def _steady(timeline: Timeline, warm_up: int, on_device: bool) -> tuple[Bool, In
 def _rested(steps: Steps, rests: Sequence[tuple[int, int]]) -> Bool:
     """Steps in which the process was stopped, and those behind them."""
     stopped = np.array(rests, np.int64).reshape(-1, 2)
-    held = measure(union(stopped[:, 0], stopped[:, 1] + SETTLING), steps.begin, steps.end) > 0
+    held = measure(union(stopped[:, 0], stopped[:, 1] + SETTLING), steps.start, steps.end) > 0
     held[1:] |= held[:-1].copy()
     return held
 
@@ -350,9 +350,9 @@ def _rested(steps: Steps, rests: Sequence[tuple[int, int]]) -> Bool:
 def _spent_in(timeline: Timeline, *kinds: SegmentKind) -> Int64:
     """ns of segments of some kinds in each step."""
     found = [segment for segment in timeline.segments if segment.kind in kinds]
-    begin = np.array([segment.begin for segment in found], np.int64)
+    start = np.array([segment.start for segment in found], np.int64)
     end = np.array([segment.end for segment in found], np.int64)
-    return measure(union(begin, end), timeline.steps.begin, timeline.steps.end)
+    return measure(union(start, end), timeline.steps.start, timeline.steps.end)
 
 
 def load_of(telemetry: Sequence[TelemetrySample]) -> MachineLoad:
@@ -385,7 +385,7 @@ def _failure(outcome: Outcome, *, stepping: bool) -> str:
     have taken steps."""
     if outcome.status == 0 and outcome.signal is None and (outcome.steps_seen or not stepping):
         return ""
-    said = last_lines(outcome.recording / ERRORS) or last_lines(outcome.recording / OUTPUT)
+    message = last_lines(outcome.recording / ERRORS) or last_lines(outcome.recording / OUTPUT)
     if outcome.problems and outcome.problems[0].startswith(DEADLINE_PASSED):
         what = outcome.problems[0]
     elif not outcome.steps_seen and outcome.status == 0:
@@ -393,11 +393,11 @@ def _failure(outcome: Outcome, *, stepping: bool) -> str:
     else:
         what = f"It ended by signal {outcome.signal}" if outcome.signal else f"It ended with status {outcome.status}"
         what += ", as the kernel ends what it has no memory for" * (outcome.signal == signal.SIGKILL)
-    if "EOFError" in said:
-        said += f" ({NO_INPUT})"
-    if any(words in said for words in FORBIDDEN):
-        said += f" ({NOT_FORBIDDEN})"
-    return f"{what}: {said}" if said else what
+    if "EOFError" in message:
+        message += f" ({NO_INPUT})"
+    if any(words in message for words in FORBIDDEN):
+        message += f" ({NOT_FORBIDDEN})"
+    return f"{what}: {message}" if message else what
 
 
 def last_lines(path: Path) -> str:

@@ -29,7 +29,7 @@ CONTEXT = 1 << 30
 
 Block = Sequence[ScheduledRun]
 """Turns that run one after the other on one device: a variant is compared with the baselines of its own block."""
-Tell = Callable[[ScheduledRun, Progress | None], None]
+Notify = Callable[[ScheduledRun, Progress | None], None]
 """Called when a turn begins, and where it is known how far it has come."""
 
 
@@ -40,11 +40,11 @@ class Executor(Protocol):
     def width(self) -> int:
         """How many blocks run at the same time, each on a device of its own."""
 
-    def alternates(self, stand: Workspace, step_seconds: float, peak: int, processes: int) -> bool:
+    def alternates(self, workspace: Workspace, step_seconds: float, peak: int, processes: int) -> bool:
         """Whether so many processes of a block take turns with one another (`launcher.turns`). peak: bytes of one, as
         in `Run.peak_bytes`."""
 
-    def run(self, stand: Workspace, blocks: Sequence[Block], tell: Tell) -> Generator[Run, None, None]:
+    def run(self, workspace: Workspace, blocks: Sequence[Block], notify: Notify) -> Generator[Run, None, None]:
         """The runs, each as soon as it has ended. Closing the generator ends what is running. Raises what `execute`
         raises."""
 
@@ -53,7 +53,7 @@ class Executor(Protocol):
 
 
 def may_alternate(
-    stand: Workspace,
+    workspace: Workspace,
     step_seconds: float,
     peak: int,
     processes: int,
@@ -66,7 +66,7 @@ def may_alternate(
     room = psutil.virtual_memory().available > ROOM * processes * (peak if resident is None else resident)
     if resident is not None:
         room &= free_bytes(devices) > processes * (ROOM * peak + CONTEXT)
-    return room and step_seconds <= LONGEST_SLICED and ground_of(stand).layer is not Layer.COPY
+    return room and step_seconds <= LONGEST_SLICED and ground_of(workspace).layer is not Layer.COPY
 
 
 class LocalExecutor:
@@ -79,61 +79,63 @@ class LocalExecutor:
     def __init__(self, *, alternating: bool = False, resident: int | None = None, devices: Sequence[str] = ()) -> None:
         self.alternating, self._resident, self._devices = alternating, resident, devices
 
-    def alternates(self, stand: Workspace, step_seconds: float, peak: int, processes: int) -> bool:
+    def alternates(self, workspace: Workspace, step_seconds: float, peak: int, processes: int) -> bool:
         """See Executor."""
-        return self.alternating and may_alternate(stand, step_seconds, peak, processes, self._resident, self._devices)
+        return self.alternating and may_alternate(
+            workspace, step_seconds, peak, processes, self._resident, self._devices
+        )
 
-    def run(self, stand: Workspace, blocks: Sequence[Block], tell: Tell) -> Generator[Run, None, None]:
+    def run(self, workspace: Workspace, blocks: Sequence[Block], notify: Notify) -> Generator[Run, None, None]:
         """See Executor."""
         for block in blocks:
-            if all(turn.options.alternating for turn in block):
-                yield from self._in_turns(stand, block, tell)
+            if all(scheduled.options.alternating for scheduled in block):
+                yield from self._in_turns(workspace, block, notify)
             else:
-                yield from (_alone(stand, turn, tell) for turn in block)
+                yield from (_alone(workspace, scheduled, notify) for scheduled in block)
 
-    def _in_turns(self, stand: Workspace, block: Block, tell: Tell) -> Generator[Run, None, None]:
+    def _in_turns(self, workspace: Workspace, block: Block, notify: Notify) -> Generator[Run, None, None]:
         """The runs of a block whose processes take turns. One that failed is run again alone: where that goes well,
         taking turns does the job harm, and nothing takes turns from there on."""
         came: Sequence[Run] = ()
         with suppress(CannotAlternateError):
-            came = _together(stand, block, tell)
+            came = _together(workspace, block, notify)
         kept = {run.variant: run for run in came if not run.failure or not run.alternated}
-        for turn in block if came else ():
-            if turn.variant.name not in kept:
-                kept[turn.variant.name] = alone = _alone(stand, turn, tell)
+        for scheduled in block if came else ():
+            if scheduled.variant.name not in kept:
+                kept[scheduled.variant.name] = alone = _alone(workspace, scheduled, notify)
                 self.alternating &= bool(alone.failure)
         if came and self.alternating:
-            yield from (kept[turn.variant.name] for turn in block)
+            yield from (kept[scheduled.variant.name] for scheduled in block)
             return
         self.alternating = False
-        for turn in block:
-            yield _alone(stand, turn, tell)
+        for scheduled in block:
+            yield _alone(workspace, scheduled, notify)
 
     def close(self) -> None:
         """See Executor."""
 
 
-def _alone(stand: Workspace, turn: ScheduledRun, tell: Tell) -> Run:
+def _alone(workspace: Workspace, scheduled: ScheduledRun, notify: Notify) -> Run:
     """A turn by itself."""
-    tell(turn, None)
-    plain = replace(turn, options=replace(turn.options, alternating=False))
-    return execute(stand, plain, lambda progress: tell(turn, progress))
+    notify(scheduled, None)
+    plain = replace(scheduled, options=replace(scheduled.options, alternating=False))
+    return execute(workspace, plain, lambda progress: notify(scheduled, progress))
 
 
-def _together(stand: Workspace, block: Block, tell: Tell) -> Sequence[Run]:
+def _together(workspace: Workspace, block: Block, notify: Notify) -> Sequence[Run]:
     """The runs of a block, in its order. Raises what `execute` raises, all of them ended."""
-    turns = Turns(max(SLICE, *(FEWEST_SLICED * turn.step_seconds for turn in block)))
+    turns = Turns(max(SLICE, *(FEWEST_SLICED * scheduled.step_seconds for scheduled in block)))
 
-    def run(turn: ScheduledRun, among: Turn) -> Run:
+    def run(scheduled: ScheduledRun, among: Turn) -> Run:
         try:
             among.await_()
-            tell(turn, None)
-            return execute(stand, turn, lambda progress: tell(turn, progress), among)
+            notify(scheduled, None)
+            return execute(workspace, scheduled, lambda progress: notify(scheduled, progress), among)
         finally:
             among.leave()
 
     with ThreadPoolExecutor(len(block)) as pool:
-        running = [pool.submit(run, turn, turns.turn()) for turn in block]
+        running = [pool.submit(run, scheduled, turns.turn()) for scheduled in block]
         try:
             for each in as_completed(running):
                 each.result()  # raises what it has raised

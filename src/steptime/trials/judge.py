@@ -227,13 +227,13 @@ def overtaken(judgement: Judgement, others: Sequence[Judgement], goal: Goal = Go
     return None
 
 
-def beside_each_other(judgements: Sequence[Judgement], goal: Goal = Goal.SPEED) -> tuple[Judgement, ...]:
+def side_by_side(judgements: Sequence[Judgement], goal: Goal = Goal.SPEED) -> tuple[Judgement, ...]:
     """Judgements of one stage: what is undecided because it was overtaken says so."""
-    told = []
+    reported = []
     for each in judgements:
         best = overtaken(each, judgements, goal) if each.verdict is TrialVerdict.UNDECIDED else None
-        told.append(replace(each, sentence=f"It gains less than {best.label}") if best is not None else each)
-    return tuple(told)
+        reported.append(replace(each, sentence=f"It gains less than {best.label}") if best is not None else each)
+    return tuple(reported)
 
 
 # -- speed and memory -------------------------------------------------------------------------------------------------

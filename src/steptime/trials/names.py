@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 
 from steptime.errors import RecordingError
-from steptime.launcher.keeper import OwnFolder
+from steptime.launcher.watchdog import OwnFolder
 
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+-]{0,199}")
 """The plus sign joins names of variants that are tried together."""

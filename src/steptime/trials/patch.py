@@ -54,9 +54,9 @@ class MovedLines:
         """One more edit has been made: step by step, what moved where is never in doubt."""
         after = _stripped(edited)
         step: dict[int, int] = {}
-        for _, begin, end, first, last in difflib.SequenceMatcher(None, self._now, after, autojunk=False).get_opcodes():
-            if end - begin == last - first:
-                step.update(zip(range(begin, end), range(first, last), strict=True))
+        for _, start, end, first, last in difflib.SequenceMatcher(None, self._now, after, autojunk=False).get_opcodes():
+            if end - start == last - first:
+                step.update(zip(range(start, end), range(first, last), strict=True))
         self._places = {line: step[place] for line, place in self._places.items() if place in step}
         self._now = after
 
@@ -283,7 +283,7 @@ def is_dirty(path: Path) -> bool:
     if path.is_symlink():  # git knows where it leads, and not what is there
         return True
     try:
-        told = ask_git(path.parent, "status", "--porcelain", "--ignored", "--", path.name)
+        reported = ask_git(path.parent, "status", "--porcelain", "--ignored", "--", path.name)
     except (OSError, subprocess.TimeoutExpired):
         return True
-    return told.returncode != 0 or bool(told.stdout.strip())
+    return reported.returncode != 0 or bool(reported.stdout.strip())

@@ -152,7 +152,9 @@ def next_stage(bench: TrialRunner) -> int:
     return max(run.stage for run in bench.runs) + 1
 
 
-def stand_for(manifest: Manifest, recording: Path, folder: Path, *, uncontained: bool, keep: bool = False) -> Workspace:
+def workspace_for(
+    manifest: Manifest, recording: Path, folder: Path, *, uncontained: bool, keep: bool = False
+) -> Workspace:
     """Where the job of a recording is tried. folder: of the trial. Raises UsageError where the job's own folder is gone
     or too large to be copied."""
     directory = Path(manifest.directory)
@@ -163,14 +165,14 @@ def stand_for(manifest: Manifest, recording: Path, folder: Path, *, uncontained:
             "python train.py",
         )
     ours = ours_in(recording.absolute().parent) + ours_in(folder.absolute().parent)
-    begin, end = manifest.started_epoch_ns, manifest.ended_epoch_ns
+    start, end = manifest.started_epoch_ns, manifest.ended_epoch_ns
     last = end + MARGIN if end is not None else 1 << 62  # nobody knows what a job still wrote whose launcher was killed
     command = tuple(manifest.command)
-    stand = Workspace(command, folder.absolute(), directory, without=ours, keep=keep, uncontained=uncontained)
-    return with_outputs(stand, (begin, last))
+    workspace = Workspace(command, folder.absolute(), directory, without=ours, keep=keep, uncontained=uncontained)
+    return with_outputs(workspace, (start, last))
 
 
-def plain_stand(plan: Plan, folder: Path, *, uncontained: bool, keep: bool = False) -> Workspace:
+def plain_workspace(plan: Plan, folder: Path, *, uncontained: bool, keep: bool = False) -> Workspace:
     """Where a job that was not recorded is tried. Raises UsageError where its folder is gone."""
     directory = Path(plan.directory)
     if not directory.is_dir():
@@ -179,12 +181,12 @@ def plain_stand(plan: Plan, folder: Path, *, uncontained: bool, keep: bool = Fal
     return Workspace(plan.command, folder.absolute(), directory, without=without, keep=keep, uncontained=uncontained)
 
 
-def with_outputs(stand: Workspace, ran: tuple[int, int]) -> Workspace:
+def with_outputs(workspace: Workspace, ran: tuple[int, int]) -> Workspace:
     """A workspace, with what the job wrote when it ran between two instants (epoch, ns)."""
-    stand = replace(stand, outside=outputs_outside(stand.command, stand.directory, *ran))
-    if ground_of(stand).layer is Layer.OVERLAY:
-        return stand
-    return replace(stand, outputs=find_outputs(stand.directory, *ran, stand.without))
+    workspace = replace(workspace, outside=outputs_outside(workspace.command, workspace.directory, *ran))
+    if ground_of(workspace).layer is Layer.OVERLAY:
+        return workspace
+    return replace(workspace, outputs=find_outputs(workspace.directory, *ran, workspace.without))
 
 
 def ours_in(folder: Path) -> tuple[Path, ...]:
@@ -298,5 +300,5 @@ def groups(sizes: Sequence[int], go_on: bool) -> Iterator[tuple[int, ...]]:
     wanted = sorted(set(sizes))
     if go_on:
         wanted += [wanted[-1] << number for number in range(1, MOST_DOUBLINGS + 1)]
-    for begin in range(0, len(wanted), TOGETHER):
-        yield tuple(wanted[begin : begin + TOGETHER])
+    for start in range(0, len(wanted), TOGETHER):
+        yield tuple(wanted[start : start + TOGETHER])

@@ -237,10 +237,10 @@ def newest_trial(recording: Path) -> Path | None:
     steps were timed: one whose budget ended before its first round has nothing to tell of the job."""
     place = recording.resolve()
     try:
-        beside = sorted(each for each in place.parent.iterdir() if is_trial(each))[-MOST_FOLDERS:]
+        companions = sorted(each for each in place.parent.iterdir() if is_trial(each))[-MOST_FOLDERS:]
     except OSError:
         return None
-    found = [(plan, folder / NAME) for folder in beside if (plan := _plan(folder)) is not None]
+    found = [(plan, folder / NAME) for folder in companions if (plan := _plan(folder)) is not None]
     own = [(plan, file) for plan, file in found if Path(plan.recording).resolve() == place and plan.until_loss is None]
     ranked = sorted(
         own, key=lambda each: (any(variant.proposal for variant in each[0].variants), each[1].stat().st_mtime_ns)

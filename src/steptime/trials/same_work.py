@@ -68,9 +68,9 @@ def suspicion(own: Sequence[Run], plain: Sequence[Run]) -> NumbersCheck | None:
     if replaced:
         return _suspicious(replaced)
     for run in own:
-        beside = _beside(run, plain)
+        references = _alongside(run, plain)
         for check in (_early_end, _no_backward, no_forward, _still, _without, _repeated, _passes, _less_evaluated):
-            sentence = check(run, beside) if beside else ""
+            sentence = check(run, references) if references else ""
             if sentence:
                 return _suspicious(sentence)
     return None
@@ -111,10 +111,10 @@ def other_training(variant: Variant, own: Sequence[Run], plain: Sequence[Run]) -
             if sentence:
                 return _different(sentence)
     for run in own:
-        beside = _beside(run, plain)
-        sentence = _shapes(run, beside) if not run.rehearsal and beside else ""
-        if not sentence and not run.rehearsal and beside and not variant.other_data and rehearsed and before:
-            sentence = _later_batches(run, beside[0], precision, (rehearsed[-1], before[0]))
+        references = _alongside(run, plain)
+        sentence = _shapes(run, references) if not run.rehearsal and references else ""
+        if not sentence and not run.rehearsal and references and not variant.other_data and rehearsed and before:
+            sentence = _later_batches(run, references[0], precision, (rehearsed[-1], before[0]))
         if sentence:
             return _different(sentence)
     return None
@@ -125,7 +125,7 @@ def repeats(rehearsals: Sequence[Run], precision: Precision) -> bool:
     return not any(any(_values(one, other, precision)) for one, other in combinations(rehearsals, 2))
 
 
-def _beside(run: Run, plain: Sequence[Run]) -> list[Run]:
+def _alongside(run: Run, plain: Sequence[Run]) -> list[Run]:
     """Runs of the job as it is that should do what this one does: from the same seed, where there is one."""
     alike = [each for each in plain if each.rehearsal == run.rehearsal and each.work]
     return ([each for each in alike if each.seed == run.seed] or alike) if run.work else []
@@ -146,25 +146,27 @@ def _several(names: Sequence[str]) -> str:
 # -- less work --------------------------------------------------------------------------------------------------------
 
 
-def _early_end(run: Run, beside: Sequence[Run]) -> str:
-    least = min(len(each.work) for each in beside)
+def _early_end(run: Run, references: Sequence[Run]) -> str:
+    least = min(len(each.work) for each in references)
     if not run.ended_early or len(run.work) >= least:
         return ""
     return f"It ends by itself after {len(run.work)} steps, and the job as it is takes {least} at least"
 
 
-def _no_backward(run: Run, beside: Sequence[Run]) -> str:
-    return _missing(run, beside, lambda each: each.backwards, "no backward: its gradients are those of an earlier one")
+def _no_backward(run: Run, references: Sequence[Run]) -> str:
+    return _missing(
+        run, references, lambda each: each.backwards, "no backward: its gradients are those of an earlier one"
+    )
 
 
-def no_forward(run: Run, beside: Sequence[Run]) -> str:
+def no_forward(run: Run, references: Sequence[Run]) -> str:
     """Steps in which nobody has called the model."""
-    return _missing(run, beside, lambda each: [len(step.inputs) for step in each.work], "no forward of the model")
+    return _missing(run, references, lambda each: [len(step.inputs) for step in each.work], "no forward of the model")
 
 
-def _missing(run: Run, beside: Sequence[Run], count: Callable[[Run], Sequence[int]], what: str) -> str:
+def _missing(run: Run, references: Sequence[Run], count: Callable[[Run], Sequence[int]], what: str) -> str:
     """Steps with none of something of which the job as it is has one in every step."""
-    if not count(run) or any(not all(count(each)) for each in beside):
+    if not count(run) or any(not all(count(each)) for each in references):
         return ""
     without = [step for step, number in enumerate(count(run), 1) if not number]
     if not without:
@@ -172,15 +174,15 @@ def _missing(run: Run, beside: Sequence[Run], count: Callable[[Run], Sequence[in
     return f"Step {without[0]}{f' and {len(without) - 1} more' if len(without) > 1 else ''} of {len(run.work)}: {what}"
 
 
-def _still(run: Run, beside: Sequence[Run]) -> str:
-    usual = {name for each in beside for step in each.work for name in step.still}
+def _still(run: Run, references: Sequence[Run]) -> str:
+    usual = {name for each in references for step in each.work for name in step.still}
     still = sorted({name for step in run.work for name in step.still} - usual)
     return f"Not updated, and updated in the job as it is: {_several(still)}" if still else ""
 
 
-def _without(run: Run, beside: Sequence[Run]) -> str:
+def _without(run: Run, references: Sequence[Run]) -> str:
     """Of timed runs; rehearsals have the norms of all gradients."""
-    usual = {name for each in beside for step in each.work for name in step.without}
+    usual = {name for each in references for step in each.work for name in step.without}
     for number, step in enumerate(run.work, 1):
         gone = sorted(set(step.without) - usual)
         if gone and not run.rehearsal:
@@ -188,9 +190,9 @@ def _without(run: Run, beside: Sequence[Run]) -> str:
     return ""
 
 
-def _passes(run: Run, beside: Sequence[Run]) -> str:
+def _passes(run: Run, references: Sequence[Run]) -> str:
     """Whether passes over a dataset take as many samples."""
-    usual = {(name, length): samples for each in beside for name, length, samples in each.passes}
+    usual = {(name, length): samples for each in references for name, length, samples in each.passes}
     for name, length, samples in run.passes:
         known = usual.get((name, length), 0)
         if samples < known:
@@ -198,8 +200,8 @@ def _passes(run: Run, beside: Sequence[Run]) -> str:
     return ""
 
 
-def _repeated(run: Run, beside: Sequence[Run]) -> str:
-    own, usual = (_most_often(each) for each in (run, max(beside, key=_most_often)))
+def _repeated(run: Run, references: Sequence[Run]) -> str:
+    own, usual = (_most_often(each) for each in (run, max(references, key=_most_often)))
     return f"The same batch comes {own} times, and {_times(usual)} in the job as it is" if own > usual else ""
 
 
@@ -212,10 +214,10 @@ def _most_often(run: Run) -> int:
     return max(Counter(batch for step in run.work for batch in step.batches).values(), default=0)
 
 
-def _less_evaluated(run: Run, beside: Sequence[Run]) -> str:
-    count = min(len(each.work) for each in (run, *beside))
-    own, usual = (_evaluated(each, count) for each in (run, beside[0]))
-    if run.ended_early or beside[0].ended_early:
+def _less_evaluated(run: Run, references: Sequence[Run]) -> str:
+    count = min(len(each.work) for each in (run, *references))
+    own, usual = (_evaluated(each, count) for each in (run, references[0]))
+    if run.ended_early or references[0].ended_early:
         return ""
     for shape, number in usual.items():
         if own.get(shape, 0) < SLACK * number:
@@ -245,10 +247,10 @@ def _parameters(run: Run, before: Run) -> str:
     return f"It trains {sum(own.values()):,} numbers, not {sum(usual.values()):,}: {why.strip()}"
 
 
-def _shapes(run: Run, beside: Sequence[Run]) -> str:
+def _shapes(run: Run, references: Sequence[Run]) -> str:
     """Whether each step trains on as much. Lengths may come in another order, where random numbers do: then all steps
     together count."""
-    for each in beside:
+    for each in references:
         steps = list(zip(run.work, each.work, strict=False))
         backwards = [one == other for one, other in zip(run.backwards, each.backwards, strict=False)]
         alike = [_as_much(*pair, same) for pair, same in zip(steps, backwards, strict=True)]
@@ -363,13 +365,13 @@ def same_batch(one: StepWork, other: StepWork, precision: Precision) -> bool:
     return all(any(_distance(each, that) <= precision.rounded for that in more) for each in fewer)
 
 
-def _later_batches(run: Run, beside: Run, precision: Precision, rehearsed: tuple[Run, Run]) -> str:
+def _later_batches(run: Run, references: Run, precision: Precision, rehearsed: tuple[Run, Run]) -> str:
     """Whether the batches of the first pass over the data are the job's own. Later ones may come in another order: a
     loader whose workers stay draws fewer random numbers."""
     if not all(_same_batches(*rehearsed, precision)):
         return ""  # what the model gets was prepared in another way: gradients have shown that it is the same
-    for number, (one, other) in enumerate(zip(run.work, beside.work, strict=False), 1):
-        if one.iterators != run.work[0].iterators or other.iterators != beside.work[0].iterators:
+    for number, (one, other) in enumerate(zip(run.work, references.work, strict=False), 1):
+        if one.iterators != run.work[0].iterators or other.iterators != references.work[0].iterators:
             return ""
         if not same_batch(one, other, precision):
             return f"Step {number} trains on other samples than the job as it is"

@@ -23,7 +23,7 @@ from steptime.trials.conduct import TrialRunner, together
 from steptime.trials.execute import ScheduledRun, execute, folder_of
 from steptime.trials.judge import BROKEN, KEPT
 from steptime.trials.results import append_result
-from steptime.trials.trial import Agreement, Judgement, Run, Spent, TrialVerdict, Variant
+from steptime.trials.trial import Agreement, BudgetExhausted, Judgement, Run, TrialVerdict, Variant
 
 ONE_PROCESS = "one-process"
 """Name of the process that switches."""
@@ -166,10 +166,10 @@ def in_one_process(runner: TrialRunner) -> Switched | None:
             return None
         record = run.switched
         if not run.failure:
-            return _shown(runner, chosen, record)
+            return _displayed(runner, chosen, record)
         failed = record.begun[-1] if record.begun else 0
         if not failed or failed.bit_count() > 1 or record.first_of(failed) is not None:
-            return _shown(runner, chosen, record) if record.blocks else None
+            return _displayed(runner, chosen, record) if record.blocks else None
         chosen = [each for number, each in enumerate(chosen) if number != failed.bit_length() - 1]
         if not chosen:
             return None
@@ -181,7 +181,7 @@ def _switchable(variant: Variant) -> bool:
     return bool(own) and all(map(is_switchable, variant.changes))
 
 
-def _shown(runner: TrialRunner, chosen: Sequence[Variant], record: BlockRecord) -> Switched:
+def _displayed(runner: TrialRunner, chosen: Sequence[Variant], record: BlockRecord) -> Switched:
     """What a record comes to. A process whose time was up before its sets were settled has taken the best that it
     knows."""
     where = course(record, chosen, runner.plan.min_gain)
@@ -216,30 +216,30 @@ def _run(runner: TrialRunner, chosen: Sequence[Variant]) -> Run | None:
     position = runner.next_position(0)
     label = ", ".join(each.label or each.name for each in chosen)
     ends = limit + STARTS * runner.plan.start_seconds + GRACE, runner.budget.until()
-    turn = ScheduledRun(Variant(ONE_PROCESS, label=label), 0, 0, position, options, False, *ends)
-    folder = runner.stand.folder / VARIANTS / folder_of(turn)
+    scheduled = ScheduledRun(Variant(ONE_PROCESS, label=label), 0, 0, position, options, False, *ends)
+    folder = runner.workspace.folder / VARIANTS / folder_of(scheduled)
 
     since = 0.0
 
     def follow(progress: Progress) -> None:
         nonlocal since
-        runner.reported(turn, progress)
+        runner.reported(scheduled, progress)
         record = blocks.read_blocks(folder / BLOCKS)
         since = since or (monotonic() if record.begun else 0.0)  # the probe counts from its warm-up on
         if record.blocks:
             left = limit - (monotonic() - since)
             steer(folder, course(record, chosen, runner.plan.min_gain, left * 1e9).going)
 
-    runner.reported(turn, None)
+    runner.reported(scheduled, None)
     try:
-        run = execute(runner.stand, turn, follow)
-    except Spent:
+        run = execute(runner.workspace, scheduled, follow)
+    except BudgetExhausted:
         return None
     finally:
         runner.reported(None, None)
     run = replace(run, switched_names=tuple(each.name for each in chosen))
     runner.runs.append(run)
-    append_result(runner.stand.folder, run=run)
+    append_result(runner.workspace.folder, run=run)
     return run
 
 

@@ -240,17 +240,17 @@ def arrange(
     middle = len(going) // 2
     order = [*going[:middle], control, *going[middle:]]
     if apart:
-        blocks = [going[begin : begin + TOGETHER - 1] for begin in range(0, len(going), TOGETHER - 1)]
+        blocks = [going[start : start + TOGETHER - 1] for start in range(0, len(going), TOGETHER - 1)]
         return [block for part in blocks for block in arrange(part, baseline, control, reverse=reverse, leads=True)]
     block = [baseline] if leads else []
     order = order[::-1] if reverse else order
-    for begin in range(0, len(order), TOGETHER):
-        block += [*order[begin : begin + TOGETHER], baseline]
+    for start in range(0, len(order), TOGETHER):
+        block += [*order[start : start + TOGETHER], baseline]
     return [block]
 
 
 def in_turns(going: Sequence[Variant], baseline: Variant, control: Variant, *, reverse: bool) -> list[Variant]:
-    """A round of processes that take turns, in the order in which they begin: one baseline is near to all of them."""
+    """A round of processes that take turns, in the order in which they start: one baseline is near to all of them."""
     order = [baseline, *going, control]
     return order[::-1] if reverse else order
 
@@ -267,7 +267,7 @@ def processes_of(variants: int, *, alternating: bool = False) -> int:
     return variants + 1 + (1 if alternating else -(-(variants + 1) // TOGETHER))
 
 
-class Spent(Exception):
+class BudgetExhausted(Exception):
     """A process was ended because the budget was spent: nothing of it counts, and no other one is begun."""
 
 

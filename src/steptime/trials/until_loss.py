@@ -134,11 +134,11 @@ def seconds_to(target: LossTarget, process: Process, timeline: Timeline) -> floa
     step = target.step(losses_in(parity), parity.backwards.tolist()) if parity is not None else None
     if parity is None or step is None:
         return None
-    begin, end = parity.began_ns, int(parity.end[step - 1])
+    start, end = parity.began_ns, int(parity.end[step - 1])
     left_out = [segment for segment in timeline.segments if segment.kind in NOT_TIMED]
-    begins, ends = (np.array([getattr(each, name) for each in left_out], np.int64) for name in ("begin", "end"))
-    held = measure(union(begins, ends), np.array([begin]), np.array([end]))
-    return float(end - begin - int(held[0])) / 1e9
+    starts, ends = (np.array([getattr(each, name) for each in left_out], np.int64) for name in ("start", "end"))
+    held = measure(union(starts, ends), np.array([start]), np.array([end]))
+    return float(end - start - int(held[0])) / 1e9
 
 
 # -- whether the time means anything ----------------------------------------------------------------------------------
@@ -181,19 +181,19 @@ def _starts_ahead(target: LossTarget, own: Sequence[Run], plain: Sequence[Run]) 
 
 
 def _without_forward(own: Sequence[Run], plain: Sequence[Run]) -> str:
-    beside = [run for run in plain if run.work]
-    return next(filter(None, (no_forward(run, beside) for run in own if run.work and beside)), "")
+    companions = [run for run in plain if run.work]
+    return next(filter(None, (no_forward(run, companions) for run in own if run.work and companions)), "")
 
 
 def _few_batches(own: Sequence[Run], plain: Sequence[Run]) -> str:
     """Whether batches come again more often, and far fewer samples in all are different: not those of larger batches,
     which come again because they are the whole dataset."""
     for run in own:
-        beside = [each for each in plain if each.rehearsal == run.rehearsal and each.work]
-        if not run.work or not beside:
+        companions = [each for each in plain if each.rehearsal == run.rehearsal and each.work]
+        if not run.work or not companions:
             continue
-        (often, samples), (usually, usual) = _batches(run), max(map(_batches, beside))
-        usual = min(usual, max(each.samples for each in beside) or usual)
+        (often, samples), (usually, usual) = _batches(run), max(map(_batches, companions))
+        usual = min(usual, max(each.samples for each in companions) or usual)
         if often > usually and samples < FEW * usual:
             return (
                 f"The same batch comes {often} times: {samples:,} samples differ in the batches that were looked at, "

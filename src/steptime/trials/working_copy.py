@@ -61,13 +61,13 @@ class Outputs:
 NO_OUTPUTS = Outputs(frozenset(), frozenset())
 
 
-def find_outputs(folder: Path, begin_epoch_ns: int, end_epoch_ns: int, without: tuple[Path, ...] = ()) -> Outputs:
+def find_outputs(folder: Path, start_epoch_ns: int, end_epoch_ns: int, without: tuple[Path, ...] = ()) -> Outputs:
     """What changed in a folder between two instants, our own recordings (`without`) excepted.
 
     Raises UsageError for a folder with too many entries to look at.
     """
     seen = _walk(folder, without)
-    changed = [path for path, entry in seen if begin_epoch_ns <= entry.st_mtime_ns <= end_epoch_ns]
+    changed = [path for path, entry in seen if start_epoch_ns <= entry.st_mtime_ns <= end_epoch_ns]
     folders = frozenset(path.relative_to(folder) for path in changed if path.is_dir())
     return Outputs(frozenset(path.relative_to(folder) for path in changed) - folders, folders)
 
@@ -147,19 +147,19 @@ def offline_environment(copy: Path) -> tuple[tuple[str, str], ...]:
     return (*OFFLINE, ("MLFLOW_TRACKING_URI", (copy / "mlruns").absolute().as_uri()), ("WANDB_DIR", str(copy)))
 
 
-def outputs_outside(command: Sequence[str], folder: Path, begin_epoch_ns: int, end_epoch_ns: int) -> tuple[Path, ...]:
+def outputs_outside(command: Sequence[str], folder: Path, start_epoch_ns: int, end_epoch_ns: int) -> tuple[Path, ...]:
     """Places outside of the folder that the command names and that changed between two instants."""
     inside = Path(os.path.realpath(folder))
     named = {Path(os.path.realpath(folder / word.rpartition("=")[2])) for word in command if os.sep in word}
     apart = [path for path in sorted(named) if not path.is_relative_to(inside) and not inside.is_relative_to(path)]
-    return tuple(path for path in apart if _changed(path, begin_epoch_ns, end_epoch_ns))
+    return tuple(path for path in apart if _changed(path, start_epoch_ns, end_epoch_ns))
 
 
-def _changed(path: Path, begin: int, end: int) -> bool:
+def _changed(path: Path, start: int, end: int) -> bool:
     """Whether a file did, or anything that lies in a folder, as far as one looks."""
     below = itertools.chain([path], (Path(root, name) for root, _, names in os.walk(path) for name in names))
     return any(
-        os.path.lexists(each) and begin <= each.lstat().st_mtime_ns <= end and "__pycache__" not in each.parts
+        os.path.lexists(each) and start <= each.lstat().st_mtime_ns <= end and "__pycache__" not in each.parts
         for each in itertools.islice(below, DATA_FILES)
     )
 

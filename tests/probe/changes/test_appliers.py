@@ -196,11 +196,11 @@ def test_batches_of_workers_are_handed_over_in_another_way(tmp_path: Path) -> No
     variant = run(tmp_path, script, change("sharing-strategy", strategy="file_system"))
     assert [each.seen[-1]["shared"] for each in (plain, variant)] == ["file_descriptor", "file_system"]
     assert variant.losses == plain.losses
-    told = variant.change("sharing-strategy")
-    assert (told.exercised, told.detail) == (True, "1 loader changed")
+    reported = variant.change("sharing-strategy")
+    assert (reported.exercised, reported.detail) == (True, "1 loader changed")
     already = run(tmp_path, script, change("sharing-strategy", strategy="file_descriptor"))
-    told = already.change("sharing-strategy")
-    assert (told.exercised, told.detail) == (False, "tensors are shared by file_descriptor already")
+    reported = already.change("sharing-strategy")
+    assert (reported.exercised, reported.detail) == (False, "tensors are shared by file_descriptor already")
 
 
 def test_a_strategy_that_nothing_uses_or_that_the_job_sets_itself_is_not_exercised(tmp_path: Path) -> None:

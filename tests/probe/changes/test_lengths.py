@@ -84,9 +84,9 @@ def test_each_row_is_trained_on_as_often_and_less_of_it_is_padding(tmp_path: Pat
 )
 def test_what_cannot_be_sorted_says_why(tmp_path: Path, item: str, loader: str, reason: str) -> None:
     made = change("similar-lengths", site=f"train.py:{_line_of_loader(textwrap.dedent(JOB))}")
-    told = played(tmp_path, made, item=item, loader=loader).change("similar-lengths")
-    assert not told.exercised
-    assert reason in told.detail
+    reported = played(tmp_path, made, item=item, loader=loader).change("similar-lengths")
+    assert not reported.exercised
+    assert reason in reported.detail
 
 
 def test_a_sampler_of_the_jobs_stays_what_it_is_and_a_loader_that_is_made_anew_stays_sorted(tmp_path: Path) -> None:

@@ -139,9 +139,11 @@ def test_gradients_are_exchanged_once_an_update_and_the_ranks_stay_together(tmp_
     assert variant.seen[-1]["exchanged"] == 4 + 10
     for one, other in zip(plain.seen, variant.seen, strict=True):
         assert one["weight"] == pytest.approx(other["weight"], rel=1e-5)
-    told = [each for process in variant.recording.processes for each in process.changes]
-    assert len(told) == 2
-    assert all(each.exercised and each.detail.endswith(" of 46 backwards without an exchange") for each in told), told
+    reported = [each for process in variant.recording.processes for each in process.changes]
+    assert len(reported) == 2
+    assert all(each.exercised and each.detail.endswith(" of 46 backwards without an exchange") for each in reported), (
+        reported
+    )
 
 
 THREADS = """
@@ -190,8 +192,8 @@ def test_denormals_are_zero_in_every_thread(tmp_path: Path) -> None:
 
 def test_denormals_that_the_job_flushes_or_keeps_itself_are_its_own_matter(tmp_path: Path) -> None:
     keeps = FAINT.replace("FLUSHED", "torch.set_flush_denormal(False)")
-    told = run(tmp_path, job(tmp_path, keeps), change("flush-denormal")).change("flush-denormal")
-    assert (told.applied, told.exercised, told.detail) == (True, False, "the job has switched it off")
+    reported = run(tmp_path, job(tmp_path, keeps), change("flush-denormal")).change("flush-denormal")
+    assert (reported.applied, reported.exercised, reported.detail) == (True, False, "the job has switched it off")
 
 
 def test_what_finds_nothing_to_act_on_says_so(tmp_path: Path) -> None:

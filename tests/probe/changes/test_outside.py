@@ -67,7 +67,7 @@ def test_whatever_a_variant_does_to_an_entry_is_done_to_its_own(
     assert (sorted(job.rglob("*")), users(job), notes) == (before, {"the user's"}, [])
 
 
-def test_what_is_only_tried_is_not_told_and_what_is_done_is(
+def test_what_is_only_tried_is_not_reported_and_what_is_done_is(
     tmp_path: Path, recording: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "cwd").mkdir()
@@ -140,7 +140,7 @@ def test_links_of_a_job_that_runs_in_its_own_folder_are_its_own(
     assert (job / "link").is_symlink()
 
 
-def test_a_file_that_cannot_be_taken_is_told(
+def test_a_file_that_cannot_be_taken_is_reported(
     tmp_path: Path, place: Path, recording: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails(*_: object) -> None:

@@ -39,7 +39,7 @@ FELT = {
 """What of the job's state shows that a change is on."""
 
 
-def test_what_is_said_to_be_switchable_is_tested_and_declared() -> None:
+def test_what_is_reported_to_be_switchable_is_tested_and_declared() -> None:
     from steptime.probe.changes.trial import APPLIERS, make_applier
 
     declared = {kind for kind in APPLIERS if make_applier({"kind": kind, "arguments": CASES.get(kind, {})}).switchable}
@@ -59,7 +59,7 @@ def test_after_off_the_job_is_bit_for_bit_what_it_would_be(kind: str, arguments:
     assert kind not in FELT or FELT[kind] in found["felt"]
 
 
-def test_one_process_runs_variants_in_blocks_that_begin_with_the_same_weights(tmp_path: Path) -> None:
+def test_one_process_runs_variants_in_blocks_that_start_with_the_same_weights(tmp_path: Path) -> None:
     switched = ((change("optimizer", fused=True),), (change("zero-grad"),), (change("autocast", dtype="bfloat16"),))
     options = VariantOptions(10**9, warm_up=3, limit_seconds=8.0, switched=switched)
     variant = run(tmp_path, JOBS / "blocks_of_steps.py", variant=options)

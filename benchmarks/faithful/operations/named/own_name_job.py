@@ -8,7 +8,7 @@ import torch
 
 sys.path.insert(1, str(Path(__file__).resolve().parent.parent))
 
-from training import STEPS, Net, do, pace, tell, train
+from training import STEPS, Net, do, notify, pace, train
 
 import steptime
 
@@ -30,7 +30,7 @@ if __name__ == "__main__":
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     for step in range(STEPS):
         batch = torch.randn(8, 16), torch.randn(8, 4)
-        tell("own name training", step, "loss", train(model, optimizer, batch))
+        notify("own name training", step, "loss", train(model, optimizer, batch))
         do("own module called steptime", step, own_module, step)
         pace(step)
-    tell("own name training", STEPS, "weights", dict(model.state_dict()))
+    notify("own name training", STEPS, "weights", dict(model.state_dict()))

@@ -77,16 +77,16 @@ def cached_items(case: Case) -> Option | None:
         return None
     trainers = case.settings.trainers_on_host if case.settings is not None else 1
     needed, filling = trainers * loader.length * loader.items.bytes, loader.length * loader.item.value
-    told = f"{format_bytes(needed)}, made in {format_duration(filling)} before the first step"
+    reported = f"{format_bytes(needed)}, made in {format_duration(filling)} before the first step"
     room = _room(case, loader.items.available)
     fits = room is not None and needed <= MEMORY * room
     saving, label = _saving(case, loader), f"{loader.length:,} items kept in memory"
     if fits and filling <= LONGEST:
         place = (("site", f"{loader.site.file}:{loader.site.line}"),) if loader.site is not None else ()
         change = Change("cached-items", arguments=place)
-        return Option(f"{label} ({told})", (change,), saving, _edit(loader))
+        return Option(f"{label} ({reported})", (change,), saving, _edit(loader))
     if fits:
-        advice = f"Make the items once and keep them: {told}, which is too long for a trial here."
+        advice = f"Make the items once and keep them: {reported}, which is too long for a trial here."
         return Option(label, edit=Snippet(EXAMPLE, loader.site), advice=advice)
     had = f"half of the {format_bytes(room)} that were to be had" if room is not None else "what is known to be there"
     advice = f"Make each item once and keep it on the disk: all of them take {format_bytes(needed)}, more than {had}."

@@ -142,7 +142,7 @@ def fitting_workers(case: Case) -> Iterator[Option]:
     if (loader.iterable and not loader.workers) or (model.best > loader.workers and loader.in_memory_tensors):
         return
     for workers in _worth_trying(loader, model):
-        most = _waited(case, loader) + (0.0 if workers else model.beside)
+        most = _waited(case, loader) + (0.0 if workers else model.unhidden)
         gain = min(case.step.duration.value - model.step(workers), most)
         saving = partly(gain, 1.0, SURE_FITTING_WORKERS, case.step)
         if not workers:
@@ -415,7 +415,7 @@ def file_system_sharing(case: Case) -> Option | None:
     model = supply(case.step, loader, case.settings, case.contention) if loader is not None else None
     if loader is None or model is None or not loader.workers:
         return None
-    at_once = replace(model, handover=0.0, lateness=0.0).step(loader.workers)
+    at_once = replace(model, handover=0.0, delay=0.0).step(loader.workers)
     unexplained = min(case.step.duration.value - at_once, loader.wait.value)
     if unexplained <= 0:
         return None

@@ -26,7 +26,7 @@ from steptime.advice.savings import (
 from steptime.advice.signals import Signals
 from steptime.quantities import Estimate, SourceLine, format_bytes, format_count, format_duration, format_share
 
-COLLECTOR_SAID = 0.1
+COLLECTOR_REPORTED = 0.1
 """Of the wait: below that the garbage collector's part in it is left out."""
 MOSTLY_WAITING = 0.5
 """Share of the making of a batch in which a CPU works: below, it is said that the rest is spent waiting."""
@@ -161,7 +161,7 @@ def _parts(loader: LoaderUse) -> str:
         text += f", {format_duration(loader.collate.value)} to collate"
     if loader.busy is not None and loader.busy <= MOSTLY_WAITING:
         text += f", {format_share(1 - loader.busy)} of it waiting"
-    if loader.collector * loader.demand >= COLLECTOR_SAID * loader.wait.value > 0:
+    if loader.collector * loader.demand >= COLLECTOR_REPORTED * loader.wait.value > 0:
         text += f", {format_duration(loader.collector)} in gc"
     return text
 
@@ -191,7 +191,7 @@ def _advice_on_wait(signals: Signals) -> str:
     "too-few-workers",
     needs={Signal.LOADER},
     uses={Signal.SETTINGS, Signal.CONTENTION},
-    instead_of=("input-wait",),
+    supersedes=("input-wait",),
 )
 def too_few_workers(signals: Signals) -> Finding | None:
     """The loader has too few workers for its items
@@ -262,8 +262,8 @@ def _room(loader: LoaderUse, model: Supply) -> str:
     "too-many-workers",
     needs={Signal.LOADER},
     uses={Signal.SETTINGS, Signal.CONTENTION},
-    instead_of=("input-wait", "slow-collate", "too-few-workers"),
-    of_setting=True,
+    supersedes=("input-wait", "slow-collate", "too-few-workers"),
+    at_setting=True,
 )
 def too_many_workers(signals: Signals) -> Finding | None:
     """The loader's workers cost more than they bring
@@ -303,7 +303,7 @@ def _dearer_than_none(loader: LoaderUse, model: Supply) -> Finding | None:
         f"{_workers(loader.workers)} cost a step {format_duration(spent)}; "
         f"making its batches in the training process takes {format_duration(model.production)}"
     )
-    saving = more(scaled(loader.wait, ratio(gain, spent)), model.beside)
+    saving = more(scaled(loader.wait, ratio(gain, spent)), model.unhidden)
     return too_many_workers.finding(summary, "Set num_workers=0.", saving, category="input", source=loader.site)
 
 
@@ -318,7 +318,7 @@ def _more_than_processors(loader: LoaderUse, model: Supply) -> Finding | None:
     return too_many_workers.finding(summary, advice, loader.wait, category="input", source=loader.site)
 
 
-@rule("ST104", "workers-restarted", needs={Signal.LOADER}, instead_of=("input-wait",))
+@rule("ST104", "workers-restarted", needs={Signal.LOADER}, supersedes=("input-wait",))
 def workers_restarted(signals: Signals) -> Finding | None:
     """Workers are started again for every epoch
 
@@ -356,7 +356,7 @@ def workers_restarted(signals: Signals) -> Finding | None:
     "ST105",
     "per-sample-fetch",
     needs={Signal.LOADER},
-    instead_of=("input-wait", "too-few-workers", "too-many-workers", "slow-collate"),
+    supersedes=("input-wait", "too-few-workers", "too-many-workers", "slow-collate"),
 )
 def per_sample_fetch(signals: Signals) -> Finding | None:
     """Tensors that are already in memory are read one sample at a time
@@ -393,7 +393,7 @@ def per_sample_fetch(signals: Signals) -> Finding | None:
     return per_sample_fetch.finding(summary, advice, saving, category="input", source=loader.site)
 
 
-@rule("ST106", "slow-collate", needs={Signal.LOADER}, instead_of=("input-wait", "too-few-workers"))
+@rule("ST106", "slow-collate", needs={Signal.LOADER}, supersedes=("input-wait", "too-few-workers"))
 def slow_collate(signals: Signals) -> Finding | None:
     """Collating a batch takes longer than reading its items
 
@@ -618,7 +618,7 @@ def padding(signals: Signals) -> Finding | None:
     "ST110",
     "slow-sampler",
     needs={Signal.LOADER},
-    instead_of=("input-wait", "too-few-workers", "per-sample-fetch", "slow-collate"),
+    supersedes=("input-wait", "too-few-workers", "per-sample-fetch", "slow-collate"),
 )
 def slow_sampler(signals: Signals) -> Finding | None:
     """Choosing which items make a batch takes longer than reading them

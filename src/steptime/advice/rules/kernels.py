@@ -144,7 +144,7 @@ denormal number."""
     "memory-bound-pointwise",
     needs={Signal.OPERATORS},
     uses={Signal.COMPILATIONS, Signal.MACHINE, Signal.CATEGORIES, Signal.CHAINS, Signal.SETTINGS},
-    instead_of=("outside-model",),
+    supersedes=("outside-model",),
 )
 def memory_bound_pointwise(signals: Signals) -> Finding | None:
     """Chains of pointwise operators move bytes and compute nothing
@@ -234,7 +234,7 @@ def _wasted(chain: ChainUse) -> float:
     "copies-and-casts",
     needs={Signal.OPERATORS},
     uses={Signal.CATEGORIES, Signal.KERNELS},
-    instead_of=("outside-model",),
+    supersedes=("outside-model",),
 )
 def copies_and_casts(signals: Signals) -> Finding | None:
     """Copies and type conversions take part of the step
@@ -295,7 +295,7 @@ def _copy_kernels(signals: Signals) -> Finding | None:
     return about_kernels(copies_and_casts, copies, summary, advice, saving)
 
 
-@rule("ST404", "awkward-dimensions", needs={Signal.KERNELS}, instead_of=("dominant-operator",))
+@rule("ST404", "awkward-dimensions", needs={Signal.KERNELS}, supersedes=("dominant-operator",))
 def awkward_dimensions(signals: Signals) -> Finding | None:
     """Dimensions of matrix products miss the tiles of the matrix units
 
@@ -326,7 +326,7 @@ def awkward_dimensions(signals: Signals) -> Finding | None:
     "ST405",
     "unflashed-attention",
     needs={Signal.KERNELS},
-    instead_of=("memory-bound-pointwise", "dominant-operator"),
+    supersedes=("memory-bound-pointwise", "dominant-operator"),
 )
 def unflashed_attention(signals: Signals) -> Finding | None:
     """Attention writes its weights to memory and reads them back
@@ -409,11 +409,11 @@ def exposed_copies(signals: Signals) -> Iterator[Finding]:
     """
     yield from _out_of_buckets(signals)
     others = [use for use in signals.copies if use.operator != BUCKET_TO_GRADIENT]
-    shown = [use for use in others if use.kind in COPIES_OF and use.exposed.value > 0]
-    if not shown:
+    displayed = [use for use in others if use.kind in COPIES_OF and use.exposed.value > 0]
+    if not displayed:
         return
-    top = max(shown, key=lambda use: use.exposed.value)
-    same = [use for use in shown if use.kind == top.kind]
+    top = max(displayed, key=lambda use: use.exposed.value)
+    same = [use for use in displayed if use.kind == top.kind]
     saving, moved = total(use.exposed for use in same), format_bytes(sum(use.bytes for use in same))
     words, advice = COPIES_OF[top.kind]
     alone = f"run alone for {in_step(saving.value, signals.step)}"
@@ -511,7 +511,7 @@ def _longest_operator(signals: Signals) -> Finding | None:
     "slow-arithmetic",
     needs={Signal.OPERATORS, Signal.MACHINE, Signal.SETTINGS},
     uses={Signal.CATEGORIES, Signal.KERNELS, Signal.LINES, Signal.CONTENTION, Signal.OPTIMIZERS},
-    instead_of=("memory-bound-pointwise", "optimizer-share", "outside-model"),
+    supersedes=("memory-bound-pointwise", "optimizer-share", "outside-model"),
 )
 def slow_arithmetic(signals: Signals) -> Finding | None:
     """Simple arithmetic takes many times as long as its bytes
@@ -621,7 +621,7 @@ def _is_slow(use: OperatorUse, rate: _Rate) -> bool:
     "work-without-gradient",
     needs={Signal.OPERATORS},
     uses={Signal.CATEGORIES, Signal.MACHINE, Signal.MODULES},
-    instead_of=("dominant-operator", "memory-bound-pointwise", "copies-and-casts"),
+    supersedes=("dominant-operator", "memory-bound-pointwise", "copies-and-casts"),
     by_line=True,
 )
 def work_without_gradient(signals: Signals) -> Finding | None:
@@ -680,7 +680,7 @@ def _called_besides(signals: Signals, alone: Sequence[OperatorUse]) -> ModuleUse
     "parametrization-again",
     needs={Signal.MODULES},
     uses={Signal.LINES},
-    instead_of=("dispatch-loop", "overhead-bound", "dominant-operator", "memory-bound-pointwise"),
+    supersedes=("dispatch-loop", "overhead-bound", "dominant-operator", "memory-bound-pointwise"),
 )
 def parametrization_again(signals: Signals) -> Iterator[Finding]:
     """A parametrized weight is computed several times in one forward

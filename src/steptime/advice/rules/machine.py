@@ -115,7 +115,7 @@ def _advice(signals: Signals, loader: LoaderUse | None) -> str:
     return "Run fewer training processes on this host."
 
 
-@rule("ST802", "background-load", needs={Signal.CONTENTION}, weight=Weight.DOUBT)
+@rule("ST802", "background-load", needs={Signal.CONTENTION}, weight=Weight.CAVEAT)
 def background_load(signals: Signals) -> Finding | None:
     """Other processes used the CPUs while this was measured
 
@@ -171,7 +171,7 @@ def unstable_steps(signals: Signals) -> Finding | None:
     return None
 
 
-@rule("ST804", "few-steps", weight=Weight.DOUBT)
+@rule("ST804", "few-steps", weight=Weight.CAVEAT)
 def few_steps(signals: Signals) -> Finding | None:
     """Too few steady steps were measured
 
@@ -196,7 +196,7 @@ def few_steps(signals: Signals) -> Finding | None:
     return few_steps.finding(summary, "Let the job run for at least 30 steps after the warm-up.")
 
 
-@rule("ST807", "device-not-traced", weight=Weight.DOUBT)
+@rule("ST807", "device-not-traced", weight=Weight.CAVEAT)
 def device_not_traced(signals: Signals) -> Finding | None:
     """The trace shows that kernels were launched, and none of them
 
@@ -221,7 +221,7 @@ def device_not_traced(signals: Signals) -> Finding | None:
     )
 
 
-@rule("ST816", "unrecorded-work", needs={Signal.CATEGORIES}, weight=Weight.DOUBT)
+@rule("ST816", "unrecorded-work", needs={Signal.CATEGORIES}, weight=Weight.CAVEAT)
 def unrecorded_work(signals: Signals) -> Finding | None:
     """The device was at work that the trace does not hold
 
@@ -246,7 +246,7 @@ def unrecorded_work(signals: Signals) -> Finding | None:
     return unrecorded_work.finding(summary, how_to_record(signals.step))
 
 
-@rule("ST820", "graph-capture", weight=Weight.DOUBT)
+@rule("ST820", "graph-capture", weight=Weight.CAVEAT)
 def graph_capture(signals: Signals) -> Finding | None:
     """A graph is captured in the steps: calls in it launch nothing
 
@@ -291,9 +291,11 @@ def graph_launches(signals: Signals) -> Finding | None:
     launched = f"{format_count(graphs.launches, 'replayed graph')}"
     kernels = f"{format_count(graphs.kernels, 'kernel')} ({format_share(graphs.share)} of their time)"
     lost = f"{graphs.empty:.3g} of {launched} left no kernel in the trace"
-    told = f"{kernels} came from {launched}" + (f"; {graphs.empty:.3g} left none in the trace" if graphs.empty else "")
+    reported = f"{kernels} came from {launched}" + (
+        f"; {graphs.empty:.3g} left none in the trace" if graphs.empty else ""
+    )
     advice = "Their operators, shapes and lines are in a trace of the job without graphs."
-    return graph_launches.finding(told if graphs.kernels else lost, advice)
+    return graph_launches.finding(reported if graphs.kernels else lost, advice)
 
 
 @rule(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from steptime.advice.evidence import KeeperUse, Signal
+from steptime.advice.evidence import HolderUse, Signal
 from steptime.advice.rule import Finding, Weight, rule
 from steptime.advice.savings import share_of_step
 from steptime.advice.signals import Signals
@@ -71,40 +71,40 @@ def memory_leak(signals: Signals) -> Finding | None:
     When to ignore it: When something is meant to grow: a replay buffer that is filling up, a cache with a limit.
     """
     use = signals.memory
-    keeper = use.keepers[0] if use.keepers else None
-    if use.growth is None and keeper is not None and keeper.graph and keeper.name:
-        return _found_keeping(keeper, use.keepers)
+    holder = use.holders[0] if use.holders else None
+    if use.growth is None and holder is not None and holder.graph and holder.name:
+        return _found_keeping(holder, use.holders)
     if not use.grows or use.growth is None:
         return None
     growth = use.growth
     summary = f"Memory grows by {format_bytes(growth.value)} a step, {format_bytes(use.grown)} so far"
-    if keeper is not None and keeper.name:
-        summary += f": {keeper.kind} {keeper.name}"
+    if holder is not None and holder.name:
+        summary += f": {holder.kind} {holder.name}"
     interval = f"The growth lies between {format_bytes(growth.low)} and {format_bytes(growth.high)} a step."
-    source = keeper.source if keeper is not None else None
-    return memory_leak.finding(summary, _advice(keeper), source=source, evidence=(interval, *map(_kept, use.keepers)))
+    source = holder.source if holder is not None else None
+    return memory_leak.finding(summary, _advice(holder), source=source, evidence=(interval, *map(_kept, use.holders)))
 
 
-def _found_keeping(keeper: KeeperUse, keepers: Sequence[KeeperUse]) -> Finding:
+def _found_keeping(holder: HolderUse, holders: Sequence[HolderUse]) -> Finding:
     """Of a run that was too short to see memory grow."""
-    summary = f"{keeper.kind} {keeper.name} kept {format_bytes(keeper.bytes)} more with each step, and its graph"
-    return memory_leak.finding(summary, _advice(keeper), source=keeper.source, evidence=tuple(map(_kept, keepers)))
+    summary = f"{holder.kind} {holder.name} kept {format_bytes(holder.bytes)} more with each step, and its graph"
+    return memory_leak.finding(summary, _advice(holder), source=holder.source, evidence=tuple(map(_kept, holders)))
 
 
-def _kept(keeper: KeeperUse) -> str:
+def _kept(holder: HolderUse) -> str:
     """What one keeper holds on to, as evidence."""
-    named = f"The {keeper.kind} {keeper.name}" if keeper.kind else "Something that was not found"
-    kept = f"keeps {keeper.tensors:.3g} tensors more with every step" if keeper.tensors >= 1 else "is a sum that grows"
-    return f"{named} {kept}{', with their graphs of autograd' if keeper.graph else ''}."
+    named = f"The {holder.kind} {holder.name}" if holder.kind else "Something that was not found"
+    kept = f"keeps {holder.tensors:.3g} tensors more with every step" if holder.tensors >= 1 else "is a sum that grows"
+    return f"{named} {kept}{', with their graphs of autograd' if holder.graph else ''}."
 
 
-def _advice(keeper: KeeperUse | None) -> str:
-    if keeper is None:
+def _advice(holder: HolderUse | None) -> str:
+    if holder is None:
         return "Nothing that Python keeps was seen to grow: look for buffers of extensions, loaders and loggers."
-    name = keeper.name or "it"
-    if keeper.kind == "hook":
+    name = holder.name or "it"
+    if holder.kind == "hook":
         return f"The hook keeps what it is given in {name}: keep less, or remove it with handle.remove()."
-    if keeper.graph:
+    if holder.graph:
         return f"Keep what {name} needs without its graph: .detach(), or .item() once in a while."
     return f"Empty {name}, or keep less in it."
 

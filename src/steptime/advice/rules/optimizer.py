@@ -79,7 +79,7 @@ def optimizer_share(signals: Signals) -> Finding | None:
     own = _own_line(signals)
     if own is not None:
         advice = f"Make this line cheaper, or do it every n-th step; else {rarely}."
-    saving = _above_floor(duration, optimizers, signals)
+    saving = _above_lower_bound(duration, optimizers, signals)
     return optimizer_share.finding(summary, advice, saving, category=_category(top), source=own or top.site)
 
 
@@ -99,7 +99,7 @@ def _own_line(signals: Signals) -> SourceLine | None:
     return top if top is not None and spent[top] >= LEAST_OWN * updates else None
 
 
-def _above_floor(duration: Estimate, optimizers: Iterable[OptimizerUse], signals: Signals) -> Estimate:
+def _above_lower_bound(duration: Estimate, optimizers: Iterable[OptimizerUse], signals: Signals) -> Estimate:
     """What their updates take beyond the least that they need."""
     machine = signals.machine if signals.has(Signal.MACHINE) else None
     best = sum(floor(use, machine) for use in optimizers)
@@ -110,7 +110,7 @@ def _above_floor(duration: Estimate, optimizers: Iterable[OptimizerUse], signals
     "ST502",
     "dense-embedding-gradient",
     needs={Signal.OPTIMIZERS},
-    instead_of=("optimizer-share", "single-tensor-optimizer"),
+    supersedes=("optimizer-share", "single-tensor-optimizer"),
 )
 def dense_embedding_gradient(signals: Signals) -> Finding | None:
     """The gradient of a large embedding is dense, and almost all of it is zero
@@ -148,7 +148,7 @@ def dense_embedding_gradient(signals: Signals) -> Finding | None:
     "single-tensor-optimizer",
     needs={Signal.OPTIMIZERS},
     uses={Signal.MACHINE},
-    instead_of=("optimizer-share", "overhead-bound"),
+    supersedes=("optimizer-share", "overhead-bound"),
 )
 def single_tensor_optimizer(signals: Signals) -> Finding | None:
     """The optimiser updates its parameters one tensor at a time
@@ -171,7 +171,7 @@ def single_tensor_optimizer(signals: Signals) -> Finding | None:
     if not slow:
         return None
     use, step = max(slow, key=lambda use: use.duration.value), signals.step.duration.value
-    saving = _above_floor(use.duration, [use], signals)
+    saving = _above_lower_bound(use.duration, [use], signals)
     if ratio(use.duration.value, step) < LEAST_SHARE_OF_SINGLE_TENSORS or ratio(saving.value, step) < LEAST_SAVINGS:
         return None
     operators = f" with {use.operators:.0f} operators" if use.operators else ""
@@ -264,7 +264,7 @@ def update_by_hand(signals: Signals) -> Finding | None:
     summary = f"The loop updates {model.parameters} parameters itself, one by one: {in_step(spent.value, signals.step)}"
     advice = "Use the optimiser of torch.optim with fused=True, or torch._foreach_add_ on lists of tensors."
     source = max(own, key=lambda time: time.duration.value).line.source
-    return update_by_hand.finding(summary, advice, _above_floor(spent, [use], signals), source=source)
+    return update_by_hand.finding(summary, advice, _above_lower_bound(spent, [use], signals), source=source)
 
 
 @rule(
@@ -272,7 +272,7 @@ def update_by_hand(signals: Signals) -> Finding | None:
     "gradients-for-nothing",
     needs={Signal.MODULES, Signal.PHASES},
     uses={Signal.LINES, Signal.OPTIMIZERS},
-    instead_of=("dominant-operator",),
+    supersedes=("dominant-operator",),
 )
 def gradients_for_nothing(signals: Signals) -> Finding | None:
     """Gradients are computed for parameters that no optimiser has

@@ -115,7 +115,7 @@ class _Site:
     "dispatch-loop",
     needs={Signal.CATEGORIES},
     uses={Signal.LINES, Signal.OPERATORS, Signal.COMPILATIONS, Signal.PATHS, Signal.ROOFLINE},
-    instead_of=("overhead-bound", "python-time", "memory-bound-pointwise", "outside-model"),
+    supersedes=("overhead-bound", "python-time", "memory-bound-pointwise", "outside-model"),
     by_line=True,
 )
 def dispatch_loop(signals: Signals) -> Iterator[Finding]:
@@ -160,9 +160,9 @@ def dispatch_loop(signals: Signals) -> Iterator[Finding]:
         summary = f"{where} {site.calls:,.0f} of the step's {whole:,.0f} operators: "
         summary += in_step(saving.value, signals.step)
         category, text = "overhead" if on_device else "", (source.text,) if source.text else ()
-        beside = any(line.source == source and line.role == "python" for line in signals.lines)
-        told = ON_A_LIST if beside and not compiles(signals) else advice
-        yield dispatch_loop.finding(summary, told, saving, category=category, source=source, evidence=text)
+        companions = any(line.source == source and line.role == "python" for line in signals.lines)
+        reported = ON_A_LIST if companions and not compiles(signals) else advice
+        yield dispatch_loop.finding(summary, reported, saving, category=category, source=source, evidence=text)
 
 
 def _with_the_loop(dispatch: Estimate, site: _Site) -> Estimate:
@@ -611,7 +611,7 @@ def tiny_kernels(signals: Signals) -> Finding | None:
     )
 
 
-@rule("ST306", "allocator-stalls", needs={Signal.ALLOCATIONS}, instead_of=("overhead-bound", "host-sync"))
+@rule("ST306", "allocator-stalls", needs={Signal.ALLOCATIONS}, supersedes=("overhead-bound", "host-sync"))
 def allocator_stalls(signals: Signals) -> Iterator[Finding]:
     """The device's memory is asked for and given back in the middle of steps
 
@@ -660,7 +660,7 @@ def allocator_stalls(signals: Signals) -> Iterator[Finding]:
     "indexing-in-loop",
     needs={Signal.OPERATORS},
     uses={Signal.PHASES, Signal.LINES, Signal.PATHS},
-    instead_of=("memory-bound-pointwise", "dominant-operator", "outside-model"),
+    supersedes=("memory-bound-pointwise", "dominant-operator", "outside-model"),
 )
 def indexing_in_loop(signals: Signals) -> Finding | None:
     """A loop indexes a tensor, and backward pays for all of it in each round

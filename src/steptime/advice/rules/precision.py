@@ -55,7 +55,7 @@ LEAST_WIDE = 0.1
     "ST403",
     "idle-matrix-units",
     needs={Signal.KERNELS, Signal.MACHINE},
-    instead_of=("dominant-operator",),
+    supersedes=("dominant-operator",),
 )
 def idle_matrix_units(signals: Signals) -> Finding | None:
     """float32 matmuls run without Tensor Cores or matrix cores
@@ -106,7 +106,7 @@ def _perfect(use: KernelUse, machine: MachineUse, rate: float) -> float:
     return min(use.duration, max(least, use.calls * EMPTY_KERNEL))
 
 
-@rule("ST413", "single-precision", needs={Signal.KERNELS, Signal.MACHINE}, instead_of=("dominant-operator",))
+@rule("ST413", "single-precision", needs={Signal.KERNELS, Signal.MACHINE}, supersedes=("dominant-operator",))
 def single_precision(signals: Signals) -> Finding | None:
     """Model and activations are in float32 on a device that is faster in bfloat16
 
@@ -175,7 +175,7 @@ def loss_scaling(signals: Signals) -> Finding | None:
     return loss_scaling.finding(summary, advice, saving, evidence=tuple(evidence))
 
 
-@rule("ST409", "double-precision", needs={Signal.ROOFLINE, Signal.CATEGORIES}, instead_of=("dominant-operator",))
+@rule("ST409", "double-precision", needs={Signal.ROOFLINE, Signal.CATEGORIES}, supersedes=("dominant-operator",))
 def double_precision(signals: Signals) -> Finding | None:
     """The arithmetic is done in double precision
 

@@ -79,7 +79,7 @@ LEAST_CONVERSION = 200_000.0
         Signal.PATHS,
         Signal.FUNCTIONS,
     },
-    instead_of=("outside-model",),
+    supersedes=("outside-model",),
     by_line=True,
 )
 def python_time(signals: Signals) -> Iterator[Finding]:
@@ -194,12 +194,12 @@ def _by_stacks(signals: Signals, times: list[LineTime], left: Estimate) -> Itera
         if use.source is not None and use.python > 0:
             spent[use.source] += use.python
     ranked = sorted(spent, key=lambda source: -spent[source])
-    told: list[LineTime] = []
+    reported: list[LineTime] = []
     for source in ranked:  # where no operator ran, the lines' own clock is exact: a step with stacks slows them
-        lines = [each for each in _timed_lines(signals, times, source) if each not in told]
+        lines = [each for each in _timed_lines(signals, times, source) if each not in reported]
         if source not in working and lines:
             taken = capped(total(each.duration for each in lines), left)
-            left, told = less(left, taken.value), [*told, *lines]
+            left, reported = less(left, taken.value), [*reported, *lines]
             yield taken, lines
     silent = {source for source in ranked if source not in working and _timed_lines(signals, times, source)}
     whole = sum(use.python for use in inside if use.source not in silent)
@@ -287,7 +287,7 @@ def _own_lines(signals: Signals) -> dict[SourceLine, float]:
     "garbage-collection",
     needs={Signal.GARBAGE},
     uses={Signal.LINES},
-    instead_of=("python-time", "overhead-bound", "outside-model"),
+    supersedes=("python-time", "overhead-bound", "outside-model"),
 )
 def garbage_collection(signals: Signals) -> Finding:
     """Python's garbage collector runs inside the step
@@ -320,7 +320,7 @@ def garbage_collection(signals: Signals) -> Finding:
     "logging-in-step",
     needs={Signal.LINES},
     uses={Signal.PHASES},
-    instead_of=("python-time", "metrics-in-step", "outside-model", "periodic-steps"),
+    supersedes=("python-time", "metrics-in-step", "outside-model", "periodic-steps"),
     by_line=True,
 )
 def logging_in_step(signals: Signals) -> Iterator[Finding]:
@@ -356,7 +356,7 @@ def _line(made: Rule, line: LineUse, does: str, advice: str, saving: Estimate, c
     return made.finding(summary, advice, saving, category=category, source=line.source, evidence=text)
 
 
-@rule("ST204", "checkpoint-in-step", needs={Signal.SEGMENTS}, uses={Signal.LINES}, instead_of=("outside-model",))
+@rule("ST204", "checkpoint-in-step", needs={Signal.SEGMENTS}, uses={Signal.LINES}, supersedes=("outside-model",))
 def checkpoint_in_step(signals: Signals) -> Finding | None:
     """A checkpoint is written every few steps
 
@@ -409,7 +409,7 @@ def _saving(line: LineUse) -> float:
     "metrics-in-step",
     needs={Signal.LINES},
     uses={Signal.PHASES},
-    instead_of=("python-time", "dispatch-loop", "outside-model", "periodic-steps"),
+    supersedes=("python-time", "dispatch-loop", "outside-model", "periodic-steps"),
     by_line=True,
 )
 def metrics_in_step(signals: Signals) -> Iterator[Finding]:
@@ -440,7 +440,7 @@ def metrics_in_step(signals: Signals) -> Iterator[Finding]:
     "list-conversion",
     needs={Signal.LINES},
     uses={Signal.PHASES, Signal.PATHS},
-    instead_of=("python-time", "batch-preparation", "metrics-in-step", "outside-model", "periodic-steps"),
+    supersedes=("python-time", "batch-preparation", "metrics-in-step", "outside-model", "periodic-steps"),
     by_line=True,
 )
 def list_conversion(signals: Signals) -> Iterator[Finding]:

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 from steptime.advice.evidence import CollectiveUse, RankUse, Signal
 from steptime.advice.line_evidence import LineTime, calls_function, line_times
-from steptime.advice.models import late_reason, straggler_text, uneven
+from steptime.advice.models import straggler_reason, straggler_text, uneven
 from steptime.advice.rule import LONGEST_SUMMARY, Finding, rule
 from steptime.advice.savings import capped, in_step, less, modelled, named, ratio, scaled, share_of_step, total
 from steptime.advice.signals import Signals
-from steptime.analysis.stragglers.comparison import LateRank
+from steptime.analysis.stragglers.comparison import Straggler
 from steptime.quantities import (
     Estimate,
     SourceLine,
@@ -61,7 +61,7 @@ LEAST_EXCHANGE = 0.05
     "exposed-communication",
     needs={Signal.CATEGORIES},
     uses={Signal.COLLECTIVES, Signal.RANKS, Signal.LINES, Signal.PHASES},
-    instead_of=("outside-model", "python-time"),
+    supersedes=("outside-model", "python-time"),
     by_line=True,
 )
 def exposed_communication(signals: Signals) -> Iterator[Finding]:
@@ -140,8 +140,8 @@ def _collective(use: CollectiveUse) -> str:
     return f"{use.name}: {use.calls:.4g} a step{size}, {exposed}{carried}{share}"
 
 
-@rule("ST806", "late-rank", needs={Signal.RANKS}, uses={Signal.LATENESS}, instead_of=("exposed-communication",))
-def late_rank(signals: Signals) -> Finding | None:
+@rule("ST806", "late-rank", needs={Signal.RANKS}, uses={Signal.STRAGGLER}, supersedes=("exposed-communication",))
+def straggler(signals: Signals) -> Finding | None:
     """One rank arrives last and all others wait for it
 
     What it means: Collectives end together. Ranks that are there first wait inside the collective's kernel, which looks
@@ -163,7 +163,7 @@ def late_rank(signals: Signals) -> Finding | None:
         f"rank {rank.rank}: waits {format_duration(rank.waiting)}, computes {format_duration(rank.compute)}"
         for rank in sorted(signals.ranks, key=lambda rank: rank.waiting)[:4]
     )
-    return _known(signals, signals.lateness, evidence) if signals.has(Signal.LATENESS) else None
+    return _known(signals, signals.straggler, evidence) if signals.has(Signal.STRAGGLER) else None
 
 
 def _waiting(mean: float, ranks: list[RankUse], signals: Signals) -> Estimate:
@@ -171,12 +171,12 @@ def _waiting(mean: float, ranks: list[RankUse], signals: Signals) -> Estimate:
     return modelled(mean, SURE_WAITING * mean, max(rank.waiting for rank in ranks), signals.step.steady)
 
 
-def _known(signals: Signals, late: LateRank, ranks: tuple[str, ...]) -> Finding:
+def _known(signals: Signals, late: Straggler, ranks: tuple[str, ...]) -> Finding:
     """The finding where the reason is known. Where the profiled steps were slower than all steps, no more than a step
     is to be saved."""
     step = signals.step.duration
     summary = straggler_text(late, signals.step)
-    reason = late_reason(late).partition(", at ")[0]
+    reason = straggler_reason(late).partition(", at ")[0]
     if reason and len(f"{summary}: {reason}") <= LONGEST_SUMMARY:
         summary = f"{summary}: {reason}"
     evidence: tuple[str, ...] = ()
@@ -184,14 +184,14 @@ def _known(signals: Signals, late: LateRank, ranks: tuple[str, ...]) -> Finding:
         parts = ", ".join(f"{name} {format_duration(excess)}" for name, excess in late.excesses[:4])
         evidence += (f"beyond the median of the others: {parts}",)
     if late.since is not None and late.steadiness is not None:
-        begin = f"since step {late.since + 1}" if late.since else "from the first measured step on"
-        evidence += (f"late {begin}, in {format_share(late.steadiness)} of the steps",)
+        start = f"since step {late.since + 1}" if late.since else "from the first measured step on"
+        evidence += (f"late {start}, in {format_share(late.steadiness)} of the steps",)
     saving = capped(late.gain, step)
     advice = f"{_what_to_do(late)}; then the job's step is {format_duration(saving.value)} shorter."
-    return late_rank.finding(summary, advice, saving, source=late.source, evidence=(*evidence, *ranks))
+    return straggler.finding(summary, advice, saving, source=late.source, evidence=(*evidence, *ranks))
 
 
-def _what_to_do(late: LateRank) -> str:
+def _what_to_do(late: Straggler) -> str:
     if late.arithmetic is not None and uneven(late):
         return (
             f"It does {format_times(late.arithmetic)} times the others' arithmetic: give all ranks batches of one size"
@@ -210,7 +210,7 @@ def _what_to_do(late: LateRank) -> str:
     "missing-no-sync",
     needs={Signal.CATEGORIES, Signal.GRADIENTS},
     uses={Signal.LINES},
-    instead_of=("exposed-communication",),
+    supersedes=("exposed-communication",),
 )
 def missing_no_sync(signals: Signals) -> Finding | None:
     """Accumulation exchanges the gradients in every micro-batch
@@ -252,7 +252,7 @@ def _backward_line(signals: Signals) -> SourceLine | None:
     "ST812",
     "small-buckets",
     needs={Signal.CATEGORIES, Signal.GRADIENTS},
-    instead_of=("exposed-communication",),
+    supersedes=("exposed-communication",),
 )
 def small_buckets(signals: Signals) -> Finding | None:
     """Gradients are exchanged in many small buckets
@@ -305,7 +305,7 @@ def unused_parameter_search(signals: Signals) -> Finding | None:
     return unused_parameter_search.finding(summary, advice, search)
 
 
-@rule("ST814", "rank-imbalance", needs={Signal.RANKS}, uses={Signal.LATENESS}, instead_of=("exposed-communication",))
+@rule("ST814", "rank-imbalance", needs={Signal.RANKS}, uses={Signal.STRAGGLER}, supersedes=("exposed-communication",))
 def rank_imbalance(signals: Signals) -> Finding | None:
     """The ranks wait for one another in turns
 
@@ -321,7 +321,7 @@ def rank_imbalance(signals: Signals) -> Finding | None:
     When to ignore it: When other jobs on the same machines make the ranks uneven.
     """
     ranks = list(signals.ranks)
-    if signals.has(Signal.LATENESS):
+    if signals.has(Signal.STRAGGLER):
         return None
     waiting = sum(rank.waiting for rank in ranks) / len(ranks)
     share = ratio(waiting, sum(rank.step for rank in ranks) / len(ranks))
@@ -332,7 +332,7 @@ def rank_imbalance(signals: Signals) -> Finding | None:
     return rank_imbalance.finding(summary, advice, _waiting(waiting, ranks, signals))
 
 
-@rule("ST815", "pipeline-bubble", needs={Signal.COLLECTIVES}, instead_of=("exposed-communication",))
+@rule("ST815", "pipeline-bubble", needs={Signal.COLLECTIVES}, supersedes=("exposed-communication",))
 def pipeline_bubble(signals: Signals) -> Finding | None:
     """A pipeline stage waits for the activations of another
 

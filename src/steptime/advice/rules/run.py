@@ -26,7 +26,7 @@ LEAST_CHECKPOINTS = 0.05
 """Of the run after the warm-up: saving is idle time for every device of the job."""
 NO_LONGER = 1.5
 """Times the usual step: steps that take less were caught by their number, not by their length."""
-TOLD_SLOWED = 1.5
+REPORTED_SLOWED = 1.5
 """Times as long as usual while lines were timed: from here on it is said, as shares of lines are off then."""
 LEAST_ROLLOUTS = 0.2
 """Of the run after the warm-up: a job that learns by acting spends some of it on that; less is worth no change."""
@@ -121,9 +121,9 @@ def _where(use: SegmentUse) -> dict[str, Any]:
         f"{f'{format_share(line.share)}: ' if sure else ''}{line_place(line)} {line.source.text}".rstrip()
         for line in use.lines
     )
-    if lines and use.slowed >= TOLD_SLOWED:
-        told = f"It took {format_times(use.slowed)} times as long while these lines were timed"
-        lines += (f"{told}: what calls much of torch is told too large." if sure else f"{told}.",)
+    if lines and use.slowed >= REPORTED_SLOWED:
+        reported = f"It took {format_times(use.slowed)} times as long while these lines were timed"
+        lines += (f"{reported}: what calls much of torch is told too large." if sure else f"{reported}.",)
     forward = (f"{format_share(use.forward)}: the models' forward",) if use.forward else ()
     hottest = next((line.within or line.source for line in use.lines), None)
     return {"source": hottest, "evidence": (*lines, *forward)}
@@ -144,7 +144,7 @@ CATEGORY = {"input": "input", "transfer": "copy"}
 """Of the phases that are one; the others hold several."""
 
 
-@rule("ST904", "steps-changed", needs={Signal.CHANGE}, uses={Signal.CONTENTION}, instead_of=("unstable-steps",))
+@rule("ST904", "steps-changed", needs={Signal.CHANGE}, uses={Signal.CONTENTION}, supersedes=("unstable-steps",))
 def steps_changed(signals: Signals) -> Finding:
     """Steps become longer within the run
 
@@ -198,7 +198,7 @@ WHOLE_LINE = 0.9
     "periodic-steps",
     needs={Signal.PERIOD},
     uses={Signal.LOADER},
-    instead_of=("unstable-steps",),
+    supersedes=("unstable-steps",),
     by_line=True,
 )
 def periodic_steps(signals: Signals) -> Finding | None:
@@ -298,12 +298,12 @@ def caught_steps(signals: Signals) -> Finding | None:
         seen.pop()
     also = [f"{format_share(each.share)} at {format_source(each.source)}" for each in use.lines[len(seen) :]]
     more = f" and {use.count - len(use.numbers)} more" if use.count > len(use.numbers) else ""
-    told = f"{'Step' if use.count == 1 else 'Steps'} {', '.join(map(str, use.numbers))}{more}"
+    reported = f"{'Step' if use.count == 1 else 'Steps'} {', '.join(map(str, use.numbers))}{more}"
     return caught_steps.finding(
         f"{summary}: {', '.join(seen)}",
         f"Look at what {place} does in these steps.",
         source=first.source,
-        evidence=(told, *_profiled(use), *also),
+        evidence=(reported, *_profiled(use), *also),
     )
 
 
@@ -316,8 +316,8 @@ def _profiled(use: CaughtUse) -> Iterator[str]:
 
 
 def _named(numbers: Sequence[int]) -> str:
-    told = ", ".join(map(str, numbers))
-    return f"Step {told} was" if len(numbers) == 1 else f"Steps {told} were"
+    reported = ", ".join(map(str, numbers))
+    return f"Step {reported} was" if len(numbers) == 1 else f"Steps {reported} were"
 
 
 def ordinal(number: int) -> str:
@@ -352,9 +352,9 @@ LIBRARIES = ("cudnn_", "miopen_", "native_", "mkldnn_")
     "compute-share",
     needs={Signal.CATEGORIES},
     uses={Signal.KERNELS, Signal.OPERATORS, Signal.MACHINE, Signal.ROOFLINE, Signal.COMPILATIONS},
-    instead_of=("dominant-operator",),
+    supersedes=("dominant-operator",),
     weight=Weight.NOTE,
-    of_remainder=True,
+    fallback=True,
 )
 def compute_share(signals: Signals) -> Finding | None:
     """Computing is most of the step, and nothing that was found shortens it much
@@ -377,11 +377,11 @@ def compute_share(signals: Signals) -> Finding | None:
     if compute is None or ratio(compute.duration.value, signals.step.duration.value) < LEAST_COMPUTING:
         return None
     parts = _on_device(signals) if signals.has(Signal.KERNELS) else _on_cpu(signals)
-    shown = [part for part in parts if part[1] >= LEAST_PART * compute.duration.value][:MOST_PARTS]
-    if not shown:
+    displayed = [part for part in parts if part[1] >= LEAST_PART * compute.duration.value][:MOST_PARTS]
+    if not displayed:
         return None
     summary = f"Computing takes {in_step(compute.duration.value, signals.step)}"
-    for number, (name, spent, _) in enumerate(shown):
+    for number, (name, spent, _) in enumerate(displayed):
         longer = f"{summary}{', ' if number else ': '}{name} {format_duration(spent)}"
         if len(longer) > LONGEST_SUMMARY:
             break
@@ -392,7 +392,7 @@ def compute_share(signals: Signals) -> Finding | None:
         if spent >= LEAST_PART * compute.duration.value
     )
     advice = _how_it_runs(signals) + _what_to_try(signals, parts)
-    return compute_share.finding(summary, advice, category="compute", source=shown[0][2], evidence=rows)
+    return compute_share.finding(summary, advice, category="compute", source=displayed[0][2], evidence=rows)
 
 
 _Part = tuple[str, float, SourceLine | None]
@@ -445,14 +445,14 @@ def _sum(uses: Iterable[KernelUse]) -> float:
 def _how_it_runs(signals: Signals) -> str:
     """ "It runs in float32, its convolutions in NCHW, at 45 % of the roofline. ", as far as that is known."""
     dtype, layout = _dtype(signals), _layout(signals)
-    told = [f"in {dtype}"] if dtype else []
-    told += [f"its convolutions in {layout}"] if layout else []
+    reported = [f"in {dtype}"] if dtype else []
+    reported += [f"its convolutions in {layout}"] if layout else []
     computing = [use for use in signals.kernels if use.bound != "communication"] if signals.has(Signal.KERNELS) else []
     known = [use for use in computing if use.at_roofline is not None]
     if known and _sum(known) >= MODELLED * _sum(computing):
         share = format_share(min(1.0, sum(use.at_roofline or 0.0 for use in known) / _sum(known)))
-        told.append(f"at {share} of the roofline")
-    return f"It runs {', '.join(told)}. " if told else ""
+        reported.append(f"at {share} of the roofline")
+    return f"It runs {', '.join(reported)}. " if reported else ""
 
 
 def _dtype(signals: Signals) -> str:
@@ -481,9 +481,9 @@ def _what_to_try(signals: Signals, parts: list[_Part]) -> str:
         tries.append("torch.compile")
     if not tries:
         return "Only less work makes it faster: a smaller model, batch or resolution."
-    told = f"{', '.join(tries[:-1])} and {tries[-1]}" if len(tries) > 1 else tries[0]
+    reported = f"{', '.join(tries[:-1])} and {tries[-1]}" if len(tries) > 1 else tries[0]
     first = "Record the job with steptime run: then " if signals.step.mode == "trace" else ""
-    return f"{first}steptime try runs the job with {told}, and says what pays."
+    return f"{first}steptime try runs the job with {reported}, and says what pays."
 
 
 def _lower_by_name(signals: Signals) -> bool:

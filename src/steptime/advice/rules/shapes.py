@@ -25,7 +25,7 @@ SMALL_WORK = 0.3
 """Of the step in kernels that are too small for the device."""
 
 
-@rule("ST414", "few-tiles", needs={Signal.KERNELS}, instead_of=("dominant-operator",))
+@rule("ST414", "few-tiles", needs={Signal.KERNELS}, supersedes=("dominant-operator",))
 def few_tiles(signals: Signals) -> Finding | None:
     """Matrix products have fewer tiles than the device has multiprocessors
 
@@ -105,7 +105,7 @@ def _heads(use: KernelUse, device: str) -> list[tuple[int, int]]:
     "ST416",
     "written-out-norm",
     needs={Signal.WRITTEN_NORMS, Signal.MACHINE},
-    instead_of=("memory-bound-pointwise",),
+    supersedes=("memory-bound-pointwise",),
 )
 def written_out_norm(signals: Signals) -> Finding | None:
     """A layer norm or RMS norm is written out

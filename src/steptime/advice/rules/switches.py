@@ -47,7 +47,7 @@ def _by_slowdown(signals: Signals, factors: tuple[float, float, float]) -> Estim
     return modelled(usual, low, high, signals.step.steady)
 
 
-@rule("ST601", "detect-anomaly", needs={Signal.SETTINGS}, instead_of=("overhead-bound",))
+@rule("ST601", "detect-anomaly", needs={Signal.SETTINGS}, supersedes=("overhead-bound",))
 def detect_anomaly(signals: Signals) -> Finding | None:
     """Autograd's anomaly detection was left on
 
@@ -69,7 +69,7 @@ def detect_anomaly(signals: Signals) -> Finding | None:
     return detect_anomaly.finding(summary, "Switch off torch.autograd.set_detect_anomaly.", saving)
 
 
-@rule("ST602", "profiler-left-on", needs={Signal.SETTINGS}, instead_of=("overhead-bound",))
+@rule("ST602", "profiler-left-on", needs={Signal.SETTINGS}, supersedes=("overhead-bound",))
 def profiler_left_on(signals: Signals) -> Finding | None:
     """The job's own profiler records every step
 

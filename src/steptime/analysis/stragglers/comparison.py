@@ -37,7 +37,7 @@ class CollectiveRow:
     all were there; waiting: ns per step and rank before the last one was; exposed: the part of both in which nothing
     else ran. algorithm_bandwidth, bus_bandwidth: B/s of the median call behind the last arrival, the second as
     NCCL-tests defines it; link_share: of the measured link, None where that is not known. late: the rank that was
-    waited for most; late_share: of the waiting.
+    waited for most; straggler_share: of the waiting.
     """
 
     name: str
@@ -52,7 +52,7 @@ class CollectiveRow:
     algorithm_bandwidth: float | None
     bus_bandwidth: float | None
     late: int | None
-    late_share: float
+    straggler_share: float
     link_share: float | None = None
 
 
@@ -68,7 +68,7 @@ class HostClock:
 
 
 @dataclass(frozen=True, slots=True)
-class LateRank:
+class Straggler:
     """Who the others wait for. ranks: one, or all of a slow node; host: where, "" where nothing says it.
 
     waiting: what the others wait on average; share: of all waiting that is for it. account: where its excess over the
@@ -103,7 +103,7 @@ class LateRank:
 
 
 @dataclass(frozen=True, slots=True)
-class LateSeries:
+class StragglerSeries:
     """How late each rank came, step by step. steps: number of the first step of each column; width: steps in one.
 
     ranks: the rows' ranks, those that vary most first, at most a few dozen. late: ns per step behind the first rank to
@@ -124,8 +124,8 @@ class RankComparison:
     categories: tuple[str, ...]
     rows: tuple[RankRow, ...]
     collectives: tuple[CollectiveRow, ...] = ()
-    late: LateRank | None = None
-    series: LateSeries | None = None
+    late: Straggler | None = None
+    series: StragglerSeries | None = None
     clocks: tuple[HostClock, ...] = ()
     notes: tuple[str, ...] = ()
     world: int | None = None

@@ -44,11 +44,11 @@ AHEAD = 4
 
 @dataclass(frozen=True, slots=True)
 class Reduced:
-    """What comes back of a rank. summary: None where it could not be read or has no step. told: sentences on it."""
+    """What comes back of a rank. summary: None where it could not be read or has no step. reported: sentences on it."""
 
     number: int
     summary: RankSummary | None
-    told: tuple[str, ...] = ()
+    reported: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +71,8 @@ def reduce_rank(task: Task) -> Reduced:
     summary = summarise_trace(trace, rank)
     if summary is None:
         return Reduced(task.number, None, (f"{trace.path} holds no event that took time: no step.",))
-    told = tuple(f"rank {rank}: {said}" for said in trace.damage.sentences)
-    return Reduced(task.number, summary, told)
+    reported = tuple(f"rank {rank}: {message}" for message in trace.damage.sentences)
+    return Reduced(task.number, summary, reported)
 
 
 def reduce_all(
@@ -90,8 +90,8 @@ def reduce_all(
     seen: set[int] = set()
     for index, reduced in enumerate(found):
         if reduced.summary is not None and reduced.summary.rank in seen:
-            said = f"rank {reduced.summary.rank} is there twice: one of them was left out."
-            found[index] = replace(reduced, summary=None, told=(*reduced.told, said))
+            message = f"rank {reduced.summary.rank} is there twice: one of them was left out."
+            found[index] = replace(reduced, summary=None, reported=(*reduced.reported, message))
         elif reduced.summary is not None:
             seen.add(reduced.summary.rank)
     return tuple(found)
@@ -162,7 +162,7 @@ class ProcessTask:
 @dataclass(frozen=True, slots=True)
 class ReducedProcess:
     """What comes back of a process. steps: how many it took, steady: of these. trains: False where it only infers.
-    summary: None where it has no rank or too few steps to say anything. told: sentences on it."""
+    summary: None where it has no rank or too few steps to say anything. reported: sentences on it."""
 
     folder: Path
     facts: ProcessFacts
@@ -170,7 +170,7 @@ class ReducedProcess:
     steady: int
     trains: bool
     summary: RankSummary | None
-    told: tuple[str, ...] = ()
+    reported: tuple[str, ...] = ()
 
 
 def reduce_process(task: ProcessTask) -> ReducedProcess:
@@ -181,11 +181,11 @@ def reduce_process(task: ProcessTask) -> ReducedProcess:
     steady, facts = int(steps.steady.sum()), process.facts
     trains = layout.timeline.mode != Mode.FORWARD
     if facts.rank is None or steady < LEAST_STEPS:
-        return ReducedProcess(task.folder, facts, len(steps.begin), steady, trains, None, problems)
+        return ReducedProcess(task.folder, facts, len(steps.start), steady, trains, None, problems)
     recorded = breakdown_of_process(process, layout, task.machine or look_up(facts.device_name))
     summary = summarise_process(process, layout, recorded)
-    told = (*problems, *recorded.problems)
-    return ReducedProcess(task.folder, facts, len(steps.begin), steady, trains, summary, told)
+    reported = (*problems, *recorded.problems)
+    return ReducedProcess(task.folder, facts, len(steps.start), steady, trains, summary, reported)
 
 
 def reduce_processes(
@@ -203,8 +203,8 @@ def reduce_processes(
     best = {each.facts.rank: each for each in sorted(found, key=lambda each: each.steady) if each.summary is not None}
     for index, each in enumerate(found):
         if each.summary is not None and each is not best[each.facts.rank]:
-            said = f"rank {each.facts.rank} is there twice: the process {each.facts.pid} was left out."
-            found[index] = replace(each, summary=None, told=(*each.told, said))
+            message = f"rank {each.facts.rank} is there twice: the process {each.facts.pid} was left out."
+            found[index] = replace(each, summary=None, reported=(*each.reported, message))
     return tuple(found)
 
 

@@ -26,7 +26,7 @@ from steptime.quantities import median_of
 class Shared:
     """Collectives of one kind and group, over the ranks that have them all. ranks: (m,) indices of the summaries.
 
-    begin, duration: (m, k) ns, each on its rank's own clock; bytes: (k,), -1 where not known; step: (k,). calls: of
+    start, duration: (m, k) ns, each on its rank's own clock; bytes: (k,), -1 where not known; step: (k,). calls: of
     all, of which k were kept. exposed: (m,) ns of all calls.
     """
 
@@ -35,7 +35,7 @@ class Shared:
     size: int
     calls: int
     ranks: Int64
-    begin: Int64
+    start: Int64
     duration: Int64
     bytes: Int64
     step: Int64
@@ -54,7 +54,7 @@ class Shared:
     @property
     def end(self) -> Int64:
         """(m, k) ns."""
-        return self.begin + self.duration
+        return self.start + self.duration
 
 
 def on_common_steps(summaries: Sequence[RankSummary]) -> tuple[list[RankSummary], tuple[str, ...]]:
@@ -80,7 +80,7 @@ def _of_steps(exchange: Exchange, numbers: Int64, common: Int64) -> Exchange:
         exchange,
         calls=int(mine.sum()),
         step=np.searchsorted(common, numbers[exchange.step[mine]]),
-        begin=exchange.begin[mine],
+        start=exchange.start[mine],
         duration=exchange.duration[mine],
         bytes=exchange.bytes[mine],
     )
@@ -108,7 +108,7 @@ def match(summaries: Sequence[RankSummary]) -> tuple[tuple[Shared, ...], tuple[s
                     size=size,
                     calls=first.calls,
                     ranks=np.array([index for index, _ in held], np.int64),
-                    begin=np.stack([each.begin for _, each in held]),
+                    start=np.stack([each.start for _, each in held]),
                     duration=np.stack([each.duration for _, each in held]),
                     bytes=np.max([each.bytes for _, each in held], axis=0),
                     step=first.step,
@@ -119,8 +119,8 @@ def match(summaries: Sequence[RankSummary]) -> tuple[tuple[Shared, ...], tuple[s
     if not uneven:
         return tuple(shared), ()
     more = f" and {len(uneven) - 1} more" if len(uneven) > 1 else ""
-    said = f"{uneven[0]}{more}: not called equally often by all its ranks, and left out of their comparison."
-    return tuple(shared), (said,)
+    message = f"{uneven[0]}{more}: not called equally often by all its ranks, and left out of their comparison."
+    return tuple(shared), (message,)
 
 
 LEAST_ENDS = 3
@@ -158,12 +158,12 @@ NONE = -1
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Chain:
-    """All collectives in one order that suits all ranks. members: (m,) ranks of each; begin, end: (m,) ns, on each
+    """All collectives in one order that suits all ranks. members: (m,) ranks of each; start, end: (m,) ns, on each
     rank's own clock since its origin. before: (m,) number of the collective that was the last to end on the
     rank before this one began, -1 for none. step: of each."""
 
     members: tuple[Int64, ...]
-    begin: tuple[Int64, ...]
+    start: tuple[Int64, ...]
     end: tuple[Int64, ...]
     before: tuple[Int64, ...]
     step: Int64
@@ -178,24 +178,24 @@ def chain(shared: Sequence[Shared], origins: Int64) -> Chain:
     ]
     calls.sort(key=lambda call: call[0])
     members = tuple(each.ranks for _, each, _ in calls)
-    begin = tuple(each.begin[:, k] - origins[each.ranks] for _, each, k in calls)
+    start = tuple(each.start[:, k] - origins[each.ranks] for _, each, k in calls)
     end = tuple(each.end[:, k] - origins[each.ranks] for _, each, k in calls)
     step = np.array([each.step[k] for _, each, k in calls], np.int64)
-    return Chain(members, begin, end, _before(members, begin, end, len(origins)), step)
+    return Chain(members, start, end, _before(members, start, end, len(origins)), step)
 
 
-def _before(members: Sequence[Int64], begin: Sequence[Int64], end: Sequence[Int64], ranks: int) -> tuple[Int64, ...]:
+def _before(members: Sequence[Int64], start: Sequence[Int64], end: Sequence[Int64], ranks: int) -> tuple[Int64, ...]:
     """For each call and rank, the latest call of the chain that had ended on that rank when this one began."""
     before = tuple(np.full(len(each), NONE, np.int64) for each in members)
     whole = np.concatenate(members) if members else np.zeros(0, np.int64)
     number = np.repeat(np.arange(len(members)), [len(each) for each in members])
     place = np.concatenate([np.arange(len(each)) for each in members]) if members else whole
-    begins, ends = (np.concatenate(each) if members else whole for each in (begin, end))
+    starts, ends = (np.concatenate(each) if members else whole for each in (start, end))
     order = np.lexsort((ends, whole))
     bounds = np.searchsorted(whole[order], np.arange(ranks + 1))
     for rank in range(ranks):
         mine = order[bounds[rank] : bounds[rank + 1]]
-        found = np.searchsorted(ends[mine], begins[mine], side="right") - 1
+        found = np.searchsorted(ends[mine], starts[mine], side="right") - 1
         # A call of no length ends where it begins, and is not its own predecessor.
         found = np.where((found >= 0) & (mine[np.maximum(found, 0)] == mine), found - 1, found)
         earlier = np.where(found >= 0, number[mine[np.maximum(found, 0)]], NONE)
@@ -215,8 +215,8 @@ def blamed(found: Chain) -> tuple[Int64, Int64, Bool]:
     anew = np.ones(len(found.members), np.bool_)
     longest = np.zeros(len(found.members), np.int64)
     waited: list[dict[int, int]] = []
-    for number, (ranks, begin, end) in enumerate(zip(found.members, found.begin, found.end, strict=True)):
-        duration = end - begin
+    for number, (ranks, start, end) in enumerate(zip(found.members, found.start, found.end, strict=True)):
+        duration = end - start
         waits = duration - duration.min()
         last = int(duration.argmin())
         longest[number] = waits.max()
@@ -241,15 +241,15 @@ def saved_without(found: Chain, late: Int64) -> Int64:
 def _ends(found: Chain, late: Int64) -> Int64:
     """(calls,) ns: when each collective ends; those of `late` begin as the median of the other members does."""
     ends = np.zeros(len(found.members), np.int64)
-    for number, (ranks, begin, end) in enumerate(zip(found.members, found.begin, found.end, strict=True)):
+    for number, (ranks, start, end) in enumerate(zip(found.members, found.start, found.end, strict=True)):
         before = found.before[number]
         held = before != NONE
-        since = begin.copy()
+        since = start.copy()
         for at in np.flatnonzero(held).tolist():  # the end of the one before, on the rank's own clock
             since[at] -= found.end[before[at]][np.searchsorted(found.members[before[at]], ranks[at])]
         odd = np.isin(ranks, late)
         if odd.any() and not odd.all():
             since = np.where(odd, np.minimum(since, int(np.median(since[~odd]))), since)
         starts = np.where(held, ends[np.maximum(before, 0)], 0) + since
-        ends[number] = starts.max() + (end - begin).min()
+        ends[number] = starts.max() + (end - start).min()
     return ends

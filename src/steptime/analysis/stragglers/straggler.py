@@ -15,7 +15,7 @@ from math import erfc, exp, lgamma, log, sqrt
 import numpy as np
 
 from steptime.analysis.categories import Category
-from steptime.analysis.stragglers.comparison import CollectiveRow, LateRank, LateSeries, RankComparison, RankRow
+from steptime.analysis.stragglers.comparison import CollectiveRow, RankComparison, RankRow, Straggler, StragglerSeries
 from steptime.analysis.stragglers.matching import (
     Chain,
     Shared,
@@ -54,7 +54,7 @@ def aligned(summaries: Sequence[RankSummary]) -> tuple[int, Int64, Int64] | None
     return width, width * np.arange(count), own
 
 
-def late_series(summaries: Sequence[RankSummary]) -> tuple[LateSeries, Waiting | None] | None:
+def straggler_series(summaries: Sequence[RankSummary]) -> tuple[StragglerSeries, Waiting | None] | None:
     """How far each rank is behind the first one of each column, and who waits for whom by that, where the columns tell;
     None where not all ranks have a series."""
     found = aligned(summaries)
@@ -67,7 +67,7 @@ def late_series(summaries: Sequence[RankSummary]) -> tuple[LateSeries, Waiting |
     order = np.argsort(-behind.sum(axis=1), kind="stable")[:MOST_ROWS]
     ranks = tuple(summaries[index].rank for index in order.tolist())
     late = tuple(tuple(map(float, row)) for row in behind[order].tolist())
-    series = LateSeries(width, tuple(steps.tolist()), ranks, late)
+    series = StragglerSeries(width, tuple(steps.tolist()), ranks, late)
     if not len(steps):
         return series, None
     waits = own.max(axis=0) - own
@@ -98,7 +98,7 @@ LEAST_WAITING = 0.03
 EXPLAINS = 0.25
 """Of the waiting: a smaller excess is not why the others wait (a short trace may begin with the ranks apart)."""
 LATE_STEP = 0.5
-"""Of the usual lateness: a step in which the rank was at least so much behind counts as late."""
+"""Of the usual straggler: a step in which the rank was at least so much behind counts as late."""
 WINDOW = 5
 """Columns: the lateness begins with the first of so many of which most are late."""
 
@@ -115,13 +115,13 @@ class Waiting:
     by_step: Float64
 
 
-def find_late(
+def find_stragglers(
     summaries: Sequence[RankSummary],
     waiting: Waiting,
     links: Chain,
-    series: LateSeries | None,
+    series: StragglerSeries | None,
     watched: Waiting | None = None,
-) -> LateRank | None:
+) -> Straggler | None:
     """The late rank, or the late node; None where there is no one that is late. watched: the same from the table of
     steps, where there is one: it has more of them."""
     late = _node(summaries, waiting)
@@ -145,7 +145,7 @@ def find_late(
     behind, next_ = _behind(summaries, late, series)
     since, steadiness = _since(behind, series)
     gain = _gain(behind - next_, links, late, waited) if behind is not None else _gain(None, links, late, waited)
-    return LateRank(
+    return Straggler(
         ranks=tuple(summaries[index].rank for index in late.tolist()),
         host=summaries[int(late[0])].host,
         waiting=waited,
@@ -256,23 +256,23 @@ def _excesses(summaries: Sequence[RankSummary], late: Int64, others: Int64) -> t
     return tuple(sorted(found, key=lambda each: -each[1]))
 
 
-def _since(behind: Float64 | None, series: LateSeries | None) -> tuple[int | None, float | None]:
+def _since(behind: Float64 | None, series: StragglerSeries | None) -> tuple[int | None, float | None]:
     """The first step from which on the ranks are late, and the share of the steps since then in which they are."""
     if series is None or behind is None or not len(behind):
         return None, None
     usual = float(np.median(behind[behind >= np.median(behind)]))
-    is_late = behind >= LATE_STEP * usual if usual > 0 else np.zeros(len(behind), np.bool_)
-    if not is_late.any():
+    is_straggler = behind >= LATE_STEP * usual if usual > 0 else np.zeros(len(behind), np.bool_)
+    if not is_straggler.any():
         return None, None
-    window = min(WINDOW, len(is_late))
-    dense = np.convolve(is_late, np.ones(window), "valid") > window / 2
-    starts = np.flatnonzero(dense & is_late[: len(dense)])
-    start = int(starts[0]) if len(starts) else int(np.flatnonzero(is_late)[0])
-    return series.steps[start], float(is_late[start:].mean())
+    window = min(WINDOW, len(is_straggler))
+    dense = np.convolve(is_straggler, np.ones(window), "valid") > window / 2
+    starts = np.flatnonzero(dense & is_straggler[: len(dense)])
+    start = int(starts[0]) if len(starts) else int(np.flatnonzero(is_straggler)[0])
+    return series.steps[start], float(is_straggler[start:].mean())
 
 
 def _behind(
-    summaries: Sequence[RankSummary], late: Int64, series: LateSeries | None
+    summaries: Sequence[RankSummary], late: Int64, series: StragglerSeries | None
 ) -> tuple[Float64 | None, Float64 | float]:
     """(columns,) ns that the late ranks, and the last of the others, are behind the first; None where the series does
     not have them."""
@@ -300,7 +300,7 @@ def _gain(ahead: Float64 | None, links: Chain, late: Int64, waited: float) -> Es
     return Estimate(waited, 0.0, 2 * waited, 1)
 
 
-def beside_link(ranks: RankComparison | None, machine: Machine | None) -> RankComparison | None:
+def with_link(ranks: RankComparison | None, machine: Machine | None) -> RankComparison | None:
     """The same with each collective's share of the measured link; as it is where none was measured, or where the ranks
     are of several hosts, between which lies another link, or where other programs disturbed the measurement. The link
     does no less than the quickest of the collectives."""
@@ -333,10 +333,10 @@ def compare(summaries: Sequence[RankSummary]) -> RankComparison | None:
     # Each rank's time is counted from the end of its first collective, which is one moment on all that shared it.
     origins = np.full(len(ordered), np.iinfo(np.int64).max)
     for each in shared:
-        if each.begin.shape[1]:
+        if each.start.shape[1]:
             origins[each.ranks] = np.minimum(origins[each.ranks], each.end[:, 0])
     links = chain(shared, origins)
-    series, watched = late_series(ordered) or (None, None)
+    series, watched = straggler_series(ordered) or (None, None)
     everywhere = bool(shared) and len(unique(np.concatenate([each.ranks for each in shared]))) == len(ordered)
     waiting = _waiting(ordered, shared, links) if everywhere or (shared and watched is None) else watched
     none = np.zeros(len(ordered))
@@ -349,7 +349,7 @@ def compare(summaries: Sequence[RankSummary]) -> RankComparison | None:
         categories=tuple(category.name.lower() for category in Category),
         rows=tuple(rows),
         collectives=_collectives(ordered, shared),
-        late=find_late(ordered, waiting, links, series, watched) if waiting is not None else None,
+        late=find_stragglers(ordered, waiting, links, series, watched) if waiting is not None else None,
         series=series,
         clocks=clocks(ordered, shared),
         notes=(*others, *uneven),
@@ -365,8 +365,8 @@ def _waiting(summaries: Sequence[RankSummary], shared: Sequence[Shared], links: 
     for each in shared:
         for step in unique(each.step).tolist():
             by_step[each.ranks, step] += each.waits[:, each.step == step].sum(axis=1)
-        for index, begin, wait in zip(each.ranks.tolist(), each.begin, each.waits, strict=True):
-            held[index] = join(held[index], union(begin, begin + wait))
+        for index, start, wait in zip(each.ranks.tolist(), each.start, each.waits, strict=True):
+            held[index] = join(held[index], union(start, start + wait))
     kept, calls = sum(len(each.step) for each in shared), sum(each.calls for each in shared)
     spent = [
         total(held[index]) / max(1, summary.steps) * calls / max(1, kept) for index, summary in enumerate(summaries)
@@ -419,7 +419,7 @@ def _collective(summaries: Sequence[RankSummary], members: Sequence[Shared]) -> 
         algorithm_bandwidth=algorithm,
         bus_bandwidth=algorithm * factor if algorithm is not None and factor is not None else None,
         late=late,
-        late_share=share,
+        straggler_share=share,
     )
 
 
@@ -436,7 +436,7 @@ def _last_of(summaries: Sequence[RankSummary], members: Sequence[Shared]) -> tup
     return summaries[most].rank, float(weight[most] / weight.sum())
 
 
-def telling(comparison: RankComparison) -> tuple[int, ...]:
+def informative(comparison: RankComparison) -> tuple[int, ...]:
     """The ranks of a large job that are worth a look each: the late one, the first, the slowest and a usual one."""
     rows = comparison.rows
     late = comparison.late.ranks[:1] if comparison.late is not None else ()

@@ -43,7 +43,7 @@ class Exchange:
     trace spells them, "" where it does not.
 
     calls: of all that the steps hold; the columns (k,) hold the first of them. step: number of the step among those
-    summarised, begin: ns, duration: ns, bytes: of the call, -1 where not known. exposed: ns of all calls together in
+    summarised, start: ns, duration: ns, bytes: of the call, -1 where not known. exposed: ns of all calls together in
     which nothing but communication ran.
     """
 
@@ -54,7 +54,7 @@ class Exchange:
     calls: int
     exposed: int
     step: Int64
-    begin: Int64
+    start: Int64
     duration: Int64
     bytes: Int64
 
@@ -154,8 +154,8 @@ def exchanges_of(steps: StepContext) -> tuple[Exchange, ...]:
 
 def _in_steps(trace: Trace, rows: Int64, windows: Int64) -> Int64:
     """Those that begin in a step, in time order."""
-    inside = rows[step_at(windows, trace.events.begin[rows]) != UNKNOWN]
-    ordered: Int64 = inside[np.argsort(trace.events.begin[inside], kind="stable")]
+    inside = rows[step_at(windows, trace.events.start[rows]) != UNKNOWN]
+    ordered: Int64 = inside[np.argsort(trace.events.start[inside], kind="stable")]
     return ordered
 
 
@@ -188,8 +188,8 @@ def _by_kind(
                 members=parameters.members,
                 calls=len(chosen),
                 exposed=exposed,
-                step=step_at(windows, events.begin[mine]),
-                begin=events.begin[mine].copy(),
+                step=step_at(windows, events.start[mine]),
+                start=events.start[mine].copy(),
                 duration=events.duration[mine].astype(np.int64),
                 bytes=np.array([-1 if size is None else size for size in sizes], np.int64),
             )
@@ -203,7 +203,7 @@ def _exposed(trace: Trace, rows: Int64, windows: Int64, compute: Intervals | Non
         return [0] * len(groups)
     events = trace.events
     order = sorted(range(len(groups)), key=lambda at: -int(events.duration[rows[groups[at]]].sum()))
-    sets = [union(events.begin[rows[groups[at]]], events.ends(rows[groups[at]])) for at in order]
+    sets = [union(events.start[rows[groups[at]]], events.ends(rows[groups[at]])) for at in order]
     shares = claim(windows[:, 0], windows[:, 1], [compute, *sets])[:, 1:-1].sum(axis=0)
     found = [0] * len(groups)
     for at, share in zip(order, shares.tolist(), strict=True):
@@ -247,16 +247,16 @@ def gradients_of(trace: Trace, boundaries: Int64) -> GradientExchange | None:
     reduced = _in_steps(trace, reduced, boundaries)
     sizes = np.array([_elements(trace, row) for row in reduced.tolist()], np.int64)
     reduced, sizes = reduced[(sizes < 0) | (sizes >= LEAST_ELEMENTS)], sizes[(sizes < 0) | (sizes >= LEAST_ELEMENTS)]
-    behind = np.searchsorted(events.begin[forwards], events.begin[reduced], side="right") - 1
-    of_step = step_at(boundaries, events.begin[forwards])
+    behind = np.searchsorted(events.start[forwards], events.start[reduced], side="right") - 1
+    of_step = step_at(boundaries, events.start[forwards])
     exchanged = np.isin(np.arange(len(forwards)), behind).astype(np.int64)
     searching = matching(trace, SEARCH.match)
-    search = union(events.begin[searching], events.ends(searching))
+    search = union(events.start[searching], events.ends(searching))
     return GradientExchange(
         forwards=per_step(of_step, np.ones(len(forwards), np.int64), steps),
         synchronised=per_step(of_step, exchanged, steps),
-        buckets=per_step(step_at(boundaries, events.begin[reduced]), np.ones(len(reduced), np.int64), steps),
-        elements=per_step(step_at(boundaries, events.begin[reduced]), np.maximum(sizes, 0), steps),
+        buckets=per_step(step_at(boundaries, events.start[reduced]), np.ones(len(reduced), np.int64), steps),
+        elements=per_step(step_at(boundaries, events.start[reduced]), np.maximum(sizes, 0), steps),
         search=measure(search, boundaries[:, 0], boundaries[:, 1]),
     )
 
@@ -315,7 +315,7 @@ def summarise_process(process: Process, layout: Layout, recorded: RecordedBreakd
         shared = [
             phase
             for phase in (Phase.FORWARD, Phase.OPTIMIZER)
-            if phase in held and any(contains(held[phase], each.begin).any() for each in exchanges)
+            if phase in held and any(contains(held[phase], each.start).any() for each in exchanges)
         ]
         own = steps.duration - steps.phases[:, [Phase.BACKWARD, *shared]].sum(axis=1)
     breakdown, facts, whole = recorded.breakdown, process.facts, layout.timeline.whole  # behind, ranks keep others

@@ -37,7 +37,7 @@ from steptime.machine.datasheet import look_up
 from steptime.quantities import format_duration
 from steptime.trace.cache import read_remembered
 from steptime.trace.links import UNKNOWN
-from steptime.trace.reader import BARE_ARRAY, DEFAULT_MAX_SIZE, EVENTS_BEGIN, LARGEST_BLOCK, SEPARATOR
+from steptime.trace.reader import BARE_ARRAY, DEFAULT_MAX_SIZE, EVENTS_START, LARGEST_BLOCK, SEPARATOR
 from steptime.trace.source import TraceSource
 from steptime.trace.table import Trace
 
@@ -56,19 +56,19 @@ TITLES = {
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """A stretch of a track. begin, end: ns on the trace's clock. arrow: the number of an arrow that leads from here to
+    """A stretch of a track. start, end: ns on the trace's clock. arrow: the number of an arrow that leads from here to
     the next slice of the critical path, and arrived: the one that ends here; NONE for none."""
 
     track: int
     name: str
-    begin: int
+    start: int
     end: int
     about: dict[str, object] = field(default_factory=dict)
     arrow: int = NONE
     arrived: int = NONE
 
 
-def stretches_of(windows: Int64, claims: Claims) -> tuple[Int64, Int64, Int64]:
+def intervals_of(windows: Int64, claims: Claims) -> tuple[Int64, Int64, Int64]:
     """The steps cut into stretches of one account each: account, begin, end; in time order, without gap or overlap
     inside a step. Summed by step and account they are the breakdown."""
     steps = union(windows[:, 0], windows[:, 1])
@@ -77,32 +77,32 @@ def stretches_of(windows: Int64, claims: Claims) -> tuple[Int64, Int64, Int64]:
         mine = subtract(intersect(steps, held), claimed)
         claimed = join(claimed, mine)
         parts.append((category, *_cut(mine, windows)))
-    categories = np.concatenate([np.full(len(begin), category) for category, begin, _ in parts])
-    begins, ends = (np.concatenate([part[column] for part in parts]) for column in (1, 2))
-    order = np.argsort(begins, kind="stable")
-    return categories[order], begins[order], ends[order]
+    categories = np.concatenate([np.full(len(start), category) for category, start, _ in parts])
+    starts, ends = (np.concatenate([part[column] for part in parts]) for column in (1, 2))
+    order = np.argsort(starts, kind="stable")
+    return categories[order], starts[order], ends[order]
 
 
 def _cut(intervals: Intervals, windows: Int64) -> tuple[Int64, Int64]:
     """The intervals, cut where one step ends and the next begins."""
     boundaries = windows[:, 0]
-    inside = np.searchsorted(intervals.begin, boundaries, side="right") - 1
+    inside = np.searchsorted(intervals.start, boundaries, side="right") - 1
     cutting = (inside >= 0) & (len(intervals) > 0)
     cutting[cutting] &= boundaries[cutting] < intervals.end[inside[cutting]]
-    cutting[cutting] &= boundaries[cutting] > intervals.begin[inside[cutting]]
+    cutting[cutting] &= boundaries[cutting] > intervals.start[inside[cutting]]
     at = boundaries[cutting]
-    return np.sort(np.concatenate((intervals.begin, at))), np.sort(np.concatenate((intervals.end, at)))
+    return np.sort(np.concatenate((intervals.start, at))), np.sort(np.concatenate((intervals.end, at)))
 
 
-def _breakdown(windows: Int64, category: Int64, begin: Int64, end: Int64) -> Iterator[Slice]:
-    first = np.searchsorted(begin, windows[:, 0], side="left").tolist()
-    last = np.searchsorted(begin, windows[:, 1], side="left").tolist()
+def _breakdown(windows: Int64, category: Int64, since: Int64, end: Int64) -> Iterator[Slice]:
+    first = np.searchsorted(since, windows[:, 0], side="left").tolist()
+    last = np.searchsorted(since, windows[:, 1], side="left").tolist()
     for step, (start, stop) in enumerate(windows.tolist()):
         inside = slice(first[step], last[step])
-        spent = np.bincount(category[inside], (end - begin)[inside], len(Category)).astype(np.int64).tolist()
+        spent = np.bincount(category[inside], (end - since)[inside], len(Category)).astype(np.int64).tolist()
         about = {each.name.lower(): spent[each] for each in Category if spent[each]}
         yield Slice(BREAKDOWN, f"step {step}: {format_duration(stop - start)}", start, stop, {"ns": about})
-        rows = zip(category[inside].tolist(), begin[inside].tolist(), end[inside].tolist(), strict=True)
+        rows = zip(category[inside].tolist(), since[inside].tolist(), end[inside].tolist(), strict=True)
         for each, start_, stop_ in rows:
             yield Slice(BREAKDOWN, Category(each).name.lower(), start_, stop_)
 
@@ -110,12 +110,12 @@ def _breakdown(windows: Int64, category: Int64, begin: Int64, end: Int64) -> Ite
 def _idle(trace: Trace, gaps: IdleGaps) -> Iterator[Slice]:
     """Stretches without device work, each with its account and with what held the thread that ended it."""
     names = trace.events.name
-    rows = zip(*(column.tolist() for column in (gaps.begin, gaps.end, gaps.category, gaps.cause)), strict=True)
-    for begin, end, category, cause in rows:
+    rows = zip(*(column.tolist() for column in (gaps.start, gaps.end, gaps.category, gaps.cause)), strict=True)
+    for start, end, category, cause in rows:
         reason = Category(category).name.lower()
         held = trace.symbols[names[cause]] if cause != UNKNOWN else ""
         about: dict[str, object] = {"category": reason, "cause": held}
-        yield Slice(IDLE, f"{reason}: {held}" if held else reason, begin, end, about)
+        yield Slice(IDLE, f"{reason}: {held}" if held else reason, start, end, about)
 
 
 def _path(replay: Replay) -> Iterator[Slice]:
@@ -125,14 +125,14 @@ def _path(replay: Replay) -> Iterator[Slice]:
     changes = np.flatnonzero((track[1:] != track[:-1]) & (path.step[1:] == path.step[:-1]))
     leaving, arriving = np.full(len(path), NONE), np.full(len(path), NONE)
     leaving[changes], arriving[changes + 1] = np.arange(len(changes)), np.arange(len(changes))
-    begin, end = path.begin + replay.origin, path.end + replay.origin
+    start, end = path.start + replay.origin, path.end + replay.origin
     for number in (PATH_HOST, PATH_DEVICE):
         for at in np.flatnonzero(track == number).tolist():
             kind = PathKind(int(path.kind[at])).title
             name = symbols[path.name[at]] if path.name[at] != NONE else ""
             about: dict[str, object] = {"kind": kind, "step": int(replay.steps[path.step[at]])}
             title = name if kind == "kernel" and name else f"{kind}: {name}" if name else kind
-            yield Slice(number, title, int(begin[at]), int(end[at]), about, int(leaving[at]), int(arriving[at]))
+            yield Slice(number, title, int(start[at]), int(end[at]), about, int(leaving[at]), int(arriving[at]))
 
 
 def _events_of(slices: Iterable[Slice], process: int, base_ns: int) -> Iterator[str]:
@@ -145,14 +145,14 @@ def _events_of(slices: Iterable[Slice], process: int, base_ns: int) -> Iterator[
     event = partial(_event, process, base_ns)
     pending: list[Slice] = []
     for each in slices:
-        while pending and (pending[-1].end <= each.begin or pending[-1].track != each.track):
+        while pending and (pending[-1].end <= each.start or pending[-1].track != each.track):
             ended = pending.pop()
             yield event("E", ended.track, ended.end)
-        yield event("B", each.track, each.begin, name=each.name, **({"args": each.about} if each.about else {}))
+        yield event("B", each.track, each.start, name=each.name, **({"args": each.about} if each.about else {}))
         if each.arrived != NONE:
-            yield event("f", each.track, each.begin, name=ARROW, bp="e", id=each.arrived)
+            yield event("f", each.track, each.start, name=ARROW, bp="e", id=each.arrived)
         if each.arrow != NONE:
-            yield event("s", each.track, max(each.begin, each.end - 1), name=ARROW, id=each.arrow)
+            yield event("s", each.track, max(each.start, each.end - 1), name=ARROW, id=each.arrow)
         pending.append(each)
     for ended in reversed(pending):
         yield event("E", ended.track, ended.end)
@@ -181,10 +181,10 @@ def annotate(
     """
     check_destination(path, destination, force=force)
     trace = read_remembered(path, max_size=max_size, cache=cache)
-    taken = {lane.process for lane in trace.lanes}
+    taken = {track.process for track in trace.tracks}
     process = next(number for number in count(FIRST_PROCESS) if number not in taken)
     events = _events_of(_slices(trace), process, trace.base_ns)
-    with TraceSource(path, max_size) as source, _beside(destination) as output:
+    with TraceSource(path, max_size) as source, _alongside(destination) as output:
         _splice(source, output, events, path, truncated=trace.damage.truncated)
 
 
@@ -211,7 +211,7 @@ def _slices(trace: Trace) -> Iterator[Slice]:
     steps = step_context(trace, boundaries, machine=machine)
     replay = rerun(steps, breakdown_of(steps))
     return chain(
-        _breakdown(steps.windows, *stretches_of(steps.windows, claims_of(steps))),
+        _breakdown(steps.windows, *intervals_of(steps.windows, claims_of(steps))),
         _idle(trace, gaps_of(steps)) if steps.on_device else (),
         _path(replay) if replay is not None else (),
     )
@@ -219,11 +219,11 @@ def _slices(trace: Trace) -> Iterator[Slice]:
 
 def _splice(source: TraceSource, output: IO[bytes], events: Iterator[str], path: Path, *, truncated: bool) -> None:
     """The original with the events in front of its first."""
-    head, begin = _head(source)
-    rest = head[begin:]
+    head, start = _head(source)
+    rest = head[start:]
     if MARK in rest[:BLOCK]:
         raise OutputError("annotate-twice", f"{path} already has tracks of steptime; annotate the original.")
-    output.write(head[:begin])
+    output.write(head[:start])
     _write(output, events, followed=not rest.lstrip().startswith(b"]"))
     for block in _whole(source, rest, listed=head.lstrip(b"\xef\xbb\xbf \r\n\t").startswith(b"["), truncated=truncated):
         output.write(block)
@@ -235,7 +235,7 @@ def _head(source: TraceSource) -> tuple[bytes, int]:
     while len(text) < LARGEST_BLOCK:
         block = _read(source)
         text += block
-        found = BARE_ARRAY.match(text) or EVENTS_BEGIN.search(text)
+        found = BARE_ARRAY.match(text) or EVENTS_START.search(text)
         if found:
             return text + _read(source), found.end(1)
         if not block:
@@ -275,7 +275,7 @@ def _read(source: TraceSource) -> bytes:
 
 
 @contextmanager
-def _beside(destination: Path) -> Iterator[IO[bytes]]:
+def _alongside(destination: Path) -> Iterator[IO[bytes]]:
     """A file that takes its place in one instant when everything is written; gzipped by its name."""
     temporary = Path()
     try:
@@ -294,8 +294,8 @@ def _beside(destination: Path) -> Iterator[IO[bytes]]:
         temporary.replace(destination)
     except OSError as error:
         reason = error.strerror or str(error)
-        said = f"{destination} cannot be written ({reason}); make room or name another."
-        raise OutputError("output-unwritable", said) from error
+        message = f"{destination} cannot be written ({reason}); make room or name another."
+        raise OutputError("output-unwritable", message) from error
     finally:
         if temporary.name:
             temporary.unlink(missing_ok=True)  # there only if something failed

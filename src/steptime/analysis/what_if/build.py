@@ -59,10 +59,10 @@ class ThreadPoint(IntEnum):
     BURST_END = 1
     JOIN = 2
     STEP_END = 3
-    STEP_BEGIN = 4
-    BURST_BEGIN = 5
+    STEP_START = 4
+    BURST_START = 5
     FORK = 6
-    CALL_BEGIN = 7
+    CALL_START = 7
     """A call that launches or waits begins."""
 
 
@@ -71,32 +71,32 @@ class Points:
     """Columns, by lane and, on a lane, in program order. row: the runtime call of a call's points, else NONE. mark: the
     step of a boundary, the number of a burst or of a fork and its join, else NONE."""
 
-    lane: Int64
+    track: Int64
     time: Int64
     kind: Int64
     row: Int64
     mark: Int64
 
     def __len__(self) -> int:
-        return len(self.lane)
+        return len(self.track)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Bursts:
     """Stretches of work of autograd's engine inside one stretch of the training thread that holds no event of its own.
 
-    fork, join: ns, the ends of that stretch; stretch: its number.
+    fork, join: ns, the ends of that stretch; interval: its number.
     """
 
-    lane: Int64
-    begin: Int64
+    track: Int64
+    start: Int64
     end: Int64
-    stretch: Int64
+    interval: Int64
     fork: Int64
     join: Int64
 
     def __len__(self) -> int:
-        return len(self.lane)
+        return len(self.track)
 
 
 def bursts_of(scope: Scope) -> Bursts:
@@ -104,69 +104,69 @@ def bursts_of(scope: Scope) -> Bursts:
     events = scope.trace.events
     # Python functions of the training thread stay open while the engine works.
     listed = np.isin(events.event_kind, (EventKind.OPERATOR, EventKind.ANNOTATION, EventKind.RUNTIME))
-    own = listed & (events.lane == scope.training)
-    times = unique(np.concatenate((events.begin[own], events.ends(own), scope.boundaries.reshape(-1))))
-    found = [_bursts_on(scope, lane, times) for lane in scope.engines]
+    own = listed & (events.track == scope.training)
+    times = unique(np.concatenate((events.start[own], events.ends(own), scope.boundaries.reshape(-1))))
+    found = [_bursts_on(scope, track, times) for track in scope.engines]
     table = np.concatenate([np.empty((0, 4), np.int64), *found])
     table = table[np.argsort(table[:, 1], kind="stable")]
-    lane, begin, end, stretch = table.T
-    fork = np.where(stretch > 0, times[stretch - 1], scope.begin)
-    join = times[np.minimum(stretch, len(times) - 1)]
-    kept = (stretch < len(times)) & (fork >= scope.begin) & (join <= scope.end)
-    return Bursts(lane[kept], begin[kept], end[kept], stretch[kept], fork[kept], join[kept])
+    track, start, end, interval = table.T
+    fork = np.where(interval > 0, times[interval - 1], scope.start)
+    join = times[np.minimum(interval, len(times) - 1)]
+    kept = (interval < len(times)) & (fork >= scope.start) & (join <= scope.end)
+    return Bursts(track[kept], start[kept], end[kept], interval[kept], fork[kept], join[kept])
 
 
 def points_of(scope: Scope, waits: Waits, bursts: Bursts) -> Points:
     """The points of all lanes."""
     calls = scope.activities.call
-    calls = unique(calls[(calls != NONE) & (scope.trace.events.begin[calls] >= scope.begin)])
+    calls = unique(calls[(calls != NONE) & (scope.trace.events.start[calls] >= scope.start)])
     events = scope.trace.events
     begun = unique(np.concatenate((calls, waits.row)))
     steps = np.arange(len(scope.boundaries))
-    first, _ = distinct(bursts.stretch)
-    stretches = bursts.stretch[first]
+    first, _ = distinct(bursts.interval)
+    intervals = bursts.interval[first]
     numbers = np.arange(len(bursts))
     parts = [
-        _part(events.lane[begun], events.begin[begun], ThreadPoint.CALL_BEGIN, begun),
-        _part(events.lane[waits.row], events.ends(waits.row), ThreadPoint.CALL_END, waits.row),
-        _part(scope.training, scope.boundaries[:, 0], ThreadPoint.STEP_BEGIN, mark=steps),
+        _part(events.track[begun], events.start[begun], ThreadPoint.CALL_START, begun),
+        _part(events.track[waits.row], events.ends(waits.row), ThreadPoint.CALL_END, waits.row),
+        _part(scope.training, scope.boundaries[:, 0], ThreadPoint.STEP_START, mark=steps),
         _part(scope.training, scope.boundaries[:, 1], ThreadPoint.STEP_END, mark=steps),
-        _part(scope.training, bursts.fork[first], ThreadPoint.FORK, mark=stretches),
-        _part(scope.training, bursts.join[first], ThreadPoint.JOIN, mark=stretches),
-        _part(bursts.lane, bursts.begin, ThreadPoint.BURST_BEGIN, mark=numbers),
-        _part(bursts.lane, bursts.end, ThreadPoint.BURST_END, mark=numbers),
+        _part(scope.training, bursts.fork[first], ThreadPoint.FORK, mark=intervals),
+        _part(scope.training, bursts.join[first], ThreadPoint.JOIN, mark=intervals),
+        _part(bursts.track, bursts.start, ThreadPoint.BURST_START, mark=numbers),
+        _part(bursts.track, bursts.end, ThreadPoint.BURST_END, mark=numbers),
     ]
-    lane, time, kind, row, mark = np.concatenate(parts, axis=1)
+    track, time, kind, row, mark = np.concatenate(parts, axis=1)
     instant = (kind == ThreadPoint.CALL_END) & (events.duration[row] == 0)
-    order = np.lexsort((np.where(instant, len(ThreadPoint), kind), time, lane))
-    return Points(lane[order], time[order], kind[order], row[order], mark[order])
+    order = np.lexsort((np.where(instant, len(ThreadPoint), kind), time, track))
+    return Points(track[order], time[order], kind[order], row[order], mark[order])
 
 
 def _part(
-    lane: npt.NDArray[np.signedinteger] | int,
+    track: npt.NDArray[np.signedinteger] | int,
     time: Int64,
     kind: ThreadPoint,
     row: Int64 | int = NONE,
     mark: Int64 | int = NONE,
 ) -> Int64:
-    columns = np.broadcast_arrays(lane, time, kind, row, mark)
+    columns = np.broadcast_arrays(track, time, kind, row, mark)
     return np.stack(columns).astype(np.int64)
 
 
-def _bursts_on(scope: Scope, lane: int, times: Int64) -> Int64:
+def _bursts_on(scope: Scope, track: int, times: Int64) -> Int64:
     """(n, 4): lane, begin, end, stretch. What overlaps an event of the training thread is no burst: it runs beside."""
     events = scope.trace.events
-    chosen = (operator_events(scope.trace) | (events.event_kind == EventKind.RUNTIME)) & (events.lane == lane)
-    chosen &= (events.begin >= scope.begin) & (events.end <= scope.end)
-    busy = union(events.begin[chosen], events.ends(chosen))
-    stretch = np.searchsorted(times, busy.begin, side="right")
-    inside: Bool = stretch == np.searchsorted(times, busy.end, side="left")
+    chosen = (operator_events(scope.trace) | (events.event_kind == EventKind.RUNTIME)) & (events.track == track)
+    chosen &= (events.start >= scope.start) & (events.end <= scope.end)
+    busy = union(events.start[chosen], events.ends(chosen))
+    interval = np.searchsorted(times, busy.start, side="right")
+    inside: Bool = interval == np.searchsorted(times, busy.end, side="left")
     if not inside.any():
         return np.empty((0, 4), np.int64)
-    begin, end, stretch = busy.begin[inside], busy.end[inside], stretch[inside]
-    first = np.flatnonzero(np.concatenate(([True], stretch[1:] != stretch[:-1])))
-    last = np.append(first[1:], len(begin)) - 1
-    return np.stack((np.full(len(first), lane), begin[first], end[last], stretch[first]), axis=1)
+    start, end, interval = busy.start[inside], busy.end[inside], interval[inside]
+    first = np.flatnonzero(np.concatenate(([True], interval[1:] != interval[:-1])))
+    last = np.append(first[1:], len(start)) - 1
+    return np.stack((np.full(len(first), track), start[first], end[last], interval[first]), axis=1)
 
 
 AT_ONCE = 50_000
@@ -184,18 +184,18 @@ class Tie(NamedTuple):
 def wait_ties(scope: Scope, waits: Waits) -> Tie:
     """The activities that the host's waits waited for."""
     events = scope.trace.events
-    begin, end = events.begin[waits.row], events.ends(waits.row)
+    start, end = events.start[waits.row], events.ends(waits.row)
     of_stream = matching(scope.trace, WAITED_FOR["stream"].search)[waits.row]
     of_event = matching(scope.trace, WAITED_FOR["event"].search)[waits.row] | waits.full
     own = waits.copies != NONE
     target = np.flatnonzero(own)
-    pairs = [(waits.copies[target], target), _within(scope, begin, end, np.flatnonzero(of_event & ~own))]
+    pairs = [(waits.copies[target], target), _within(scope, start, end, np.flatnonzero(of_event & ~own))]
     stream = np.where(of_stream, _last_stream(scope, waits.row), NONE)
     rest = ~own & ~of_event
     for number in unique(scope.activities.stream).tolist():
         asked = np.flatnonzero(rest & ((stream == number) | (stream == NONE)))
         members, launched = _launched(scope, number)
-        at = np.searchsorted(launched, begin[asked], side="left") - 1
+        at = np.searchsorted(launched, start[asked], side="left") - 1
         found = members[np.maximum(at, 0)]
         kept = (at >= 0) & (scope.activities.end[found] <= end[asked] + ROUNDING)
         pairs.append((found[kept], asked[kept]))
@@ -211,22 +211,22 @@ def event_ties(scope: Scope, streams: Streams) -> Tie:
     """
     activities = scope.activities
     next_, later = behind_a_wait(scope, streams)
-    queued = (activities.call == NONE) | (scope.trace.events.begin[activities.call] < scope.begin)
+    queued = (activities.call == NONE) | (scope.trace.events.start[activities.call] < scope.start)
     number = distinct(activities.call)[1]
     in_a_graph = (np.bincount(number)[number] > 1) & (activities.call != NONE)
     asking = np.flatnonzero(next_ | later | in_a_graph | queued)
     behind = (next_ | later)[asking]
-    before = np.where(behind, scope.trace.events.begin[activities.call[asking]], activities.begin[asking])
-    begin, ended = activities.begin[asking], streams.ended[asking]
+    before = np.where(behind, scope.trace.events.start[activities.call[asking]], activities.start[asking])
+    start, ended = activities.start[asking], streams.ended[asking]
     sources, targets = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     for number in unique(activities.stream).tolist():
         members, launched = _launched(scope, number)
         ends = np.maximum.accumulate(activities.end[members])
-        over = np.searchsorted(ends, begin + ROUNDING, side="right") - 1
+        over = np.searchsorted(ends, start + ROUNDING, side="right") - 1
         last = np.searchsorted(launched, before, side="left") - 1
         at = np.minimum(over, last)
         found = members[np.maximum(at, 0)]
-        binding = (activities.end[found] > ended) & (begin - activities.end[found] <= AT_ONCE)
+        binding = (activities.end[found] > ended) & (start - activities.end[found] <= AT_ONCE)
         complete = next_[asking] & (over >= last)
         kept = (at >= 0) & (activities.stream[asking] != number) & (binding | complete) & (found < asking)
         sources.append(found[kept])
@@ -240,7 +240,7 @@ def _launched(scope: Scope, stream: int) -> tuple[Int64, Int64]:
     activities = scope.activities
     members = np.flatnonzero(activities.stream == stream)
     call = activities.call[members]
-    called = np.where(call != NONE, scope.trace.events.begin[call], np.iinfo(np.int64).min)
+    called = np.where(call != NONE, scope.trace.events.start[call], np.iinfo(np.int64).min)
     return members, np.maximum.accumulate(called)
 
 
@@ -249,23 +249,23 @@ def _last_stream(scope: Scope, rows: Int64) -> Int64:
     activities, events = scope.activities, scope.trace.events
     called = np.flatnonzero(activities.call != NONE)
     call = activities.call[called]
-    order = np.lexsort((events.begin[call], events.lane[call]))
-    lane, begin, stream = events.lane[call][order], events.begin[call][order], activities.stream[called][order]
+    order = np.lexsort((events.start[call], events.track[call]))
+    track, start, stream = events.track[call][order], events.start[call][order], activities.stream[called][order]
     found = np.full(len(rows), NONE)
-    for number in scope.lanes:
-        mine, asked = np.flatnonzero(lane == number), np.flatnonzero(events.lane[rows] == number)
-        at = np.searchsorted(begin[mine], events.begin[rows[asked]], side="left") - 1
+    for number in scope.tracks:
+        mine, asked = np.flatnonzero(track == number), np.flatnonzero(events.track[rows] == number)
+        at = np.searchsorted(start[mine], events.start[rows[asked]], side="left") - 1
         known = at >= 0
         found[asked[known]] = stream[mine[at[known]]]
     return found
 
 
-def _within(scope: Scope, begin: Int64, end: Int64, asked: Int64) -> tuple[Int64, Int64]:
+def _within(scope: Scope, start: Int64, end: Int64, asked: Int64) -> tuple[Int64, Int64]:
     """The activity that ended last inside each call; calls in which none ended waited for nothing."""
     order = np.argsort(scope.activities.end, kind="stable")
     ends = scope.activities.end[order]
     at = np.searchsorted(ends, end[asked], side="right") - 1
-    known = (at >= 0) & (ends[np.maximum(at, 0)] > begin[asked]) if len(ends) else np.zeros(len(asked), np.bool_)
+    known = (at >= 0) & (ends[np.maximum(at, 0)] > start[asked]) if len(ends) else np.zeros(len(asked), np.bool_)
     return order[at[known]], asked[known]
 
 
@@ -276,11 +276,11 @@ def behind_a_wait(scope: Scope, streams: Streams) -> tuple[Bool, Bool]:
     waiting = (events.event_kind == EventKind.RUNTIME) & matching(scope.trace, STREAM_WAIT.match)
     next_, later = np.zeros(len(activities), np.bool_), np.zeros(len(activities), np.bool_)
     first = np.flatnonzero((activities.call != NONE) & streams.first)
-    for lane in scope.lanes:
-        waits = np.sort(events.begin[waiting & (events.lane == lane)])
-        mine = first[events.lane[activities.call[first]] == lane]
-        mine = mine[np.argsort(events.begin[activities.call[mine]], kind="stable")]
-        count = np.searchsorted(waits, events.begin[activities.call[mine]], side="left")
+    for track in scope.tracks:
+        waits = np.sort(events.start[waiting & (events.track == track)])
+        mine = first[events.track[activities.call[first]] == track]
+        mine = mine[np.argsort(events.start[activities.call[mine]], kind="stable")]
+        count = np.searchsorted(waits, events.start[activities.call[mine]], side="left")
         next_[mine] = np.diff(count, prepend=0) > 0
         by_stream = np.argsort(activities.stream[mine], kind="stable")
         since = np.diff(count[by_stream], prepend=0)
@@ -315,11 +315,11 @@ def build(scope: Scope) -> Graph:
     ties = wait_ties(scope, waits), event_ties(scope, streams)
     edges = joined([_programs(parts, ties[0]), _hand_overs(parts), _launches(parts), _streams(parts),
                      *_ties(parts, *ties)])  # fmt: skip
-    begin, end = (np.flatnonzero(points.kind == kind) for kind in (ThreadPoint.STEP_BEGIN, ThreadPoint.STEP_END))
-    late = scope.started > scope.begin
+    start, end = (np.flatnonzero(points.kind == kind) for kind in (ThreadPoint.STEP_START, ThreadPoint.STEP_END))
+    late = scope.started > scope.start
     ending = np.flatnonzero(scope.activities.end == scope.started)  # the step before the first one
     before = len(points) + int(ending[0]) if late and len(ending) else NONE
-    return with_unexplained(in_order(_nodes(parts), edges, begin, end, before))
+    return with_unexplained(in_order(_nodes(parts), edges, start, end, before))
 
 
 def _nodes(parts: Parts) -> Nodes:
@@ -328,15 +328,15 @@ def _nodes(parts: Parts) -> Nodes:
     kind = np.where(event_kind == EventKind.KERNEL, NodeKind.KERNEL, NodeKind.COPY)
     kind[activities.communicates] = NodeKind.COMMUNICATION
     none = np.full(len(points), NONE)
-    remaining = activities.end - np.maximum(activities.begin, parts.scope.begin)
-    called = np.where(activities.call != NONE, events.begin[activities.call], activities.begin)
+    remaining = activities.end - np.maximum(activities.start, parts.scope.start)
+    called = np.where(activities.call != NONE, events.start[activities.call], activities.start)
     return Nodes(
         kind=np.concatenate((np.full(len(points), NodeKind.HOST), kind)),
-        time=np.concatenate((points.time, np.maximum(activities.begin, called))),
+        time=np.concatenate((points.time, np.maximum(activities.start, called))),
         observed=np.concatenate((points.time, activities.end)),
         duration=np.concatenate((np.zeros(len(points), np.int64), remaining)),
         row=np.concatenate((points.row, activities.row)),
-        lane=np.concatenate((points.lane, np.full(len(activities), NONE))),
+        track=np.concatenate((points.track, np.full(len(activities), NONE))),
         step=np.concatenate((none, activities.step)),
     )
 
@@ -344,12 +344,12 @@ def _nodes(parts: Parts) -> Nodes:
 def _programs(parts: Parts, waited: Tie) -> Edges:
     """The chains: each point after the one before it on its thread."""
     points = parts.points
-    target = np.flatnonzero(np.concatenate(([False], points.lane[1:] == points.lane[:-1])))
+    target = np.flatnonzero(np.concatenate(([False], points.track[1:] == points.track[:-1])))
     source = target - 1
-    begin, end = points.time[source], points.time[target]
-    weight, columns = end - begin, _made_of(parts, source, target)
+    start, end = points.time[source], points.time[target]
+    weight, columns = end - start, _made_of(parts, source, target)
     kind = points.kind[target]
-    handed = (kind == ThreadPoint.JOIN) | (kind == ThreadPoint.BURST_BEGIN)
+    handed = (kind == ThreadPoint.JOIN) | (kind == ThreadPoint.BURST_START)
     own_cost, held = _own_cost(parts, waited, points.row[target])
     held &= kind == ThreadPoint.CALL_END
     weight = np.where(handed, 0, np.where(held, own_cost, weight))
@@ -365,11 +365,11 @@ def _own_cost(parts: Parts, waited: Tie, row: Int64) -> tuple[Int64, Bool]:
     Freeing memory is the driver's work once the device is done; other calls only wait.
     """
     events, waits = parts.scope.trace.events, parts.waits
-    last, own = events.begin[waits.row].copy(), np.full(len(events), NONE)
+    last, own = events.start[waits.row].copy(), np.full(len(events), NONE)
     source, target = waited
     np.maximum.at(last, target, parts.scope.activities.end[source])
     rest = np.maximum(events.ends(waits.row) - last, 0)
-    held = last > events.begin[waits.row]
+    held = last > events.start[waits.row]
     own[waits.row] = np.where(
         waits.frees, rest, np.minimum(events.duration[waits.row].astype(np.int64), parts.delays.call)
     )
@@ -381,11 +381,11 @@ def _made_of(parts: Parts, source: Int64, target: Int64) -> dict[str, Int64]:
     """ns of input, dispatch and allocation between points."""
     columns = {name: np.zeros(len(source), np.int64) for name in ("input", "dispatch", "allocation")}
     points = parts.points
-    for lane in parts.scope.lanes:
-        mine = points.lane[target] == lane
-        begin, end = points.time[source[mine]], points.time[target[mine]]
-        for name, during in zip(columns, host_time(parts.scope, lane), strict=True):
-            columns[name][mine] = measure(during, begin, end)
+    for track in parts.scope.tracks:
+        mine = points.track[target] == track
+        start, end = points.time[source[mine]], points.time[target[mine]]
+        for name, during in zip(columns, host_time(parts.scope, track), strict=True):
+            columns[name][mine] = measure(during, start, end)
     return columns
 
 
@@ -396,23 +396,23 @@ def _hand_overs(parts: Parts) -> Edges:
                                                                        strict=True))}  # fmt: skip
     source, target, weight = [], [], []
     ended: dict[int, tuple[int, int]] = {}
-    rows = zip(*(column.tolist() for column in (bursts.begin, bursts.end, bursts.stretch, bursts.fork, bursts.join)),
+    rows = zip(*(column.tolist() for column in (bursts.start, bursts.end, bursts.interval, bursts.fork, bursts.join)),
                strict=True)  # fmt: skip
-    for number, (begin, end, stretch, fork, join) in enumerate(rows):
-        after, node = ended.get(stretch, (fork, at[ThreadPoint.FORK, stretch]))
-        after, node = (after, node) if after <= begin else (fork, at[ThreadPoint.FORK, stretch])
+    for number, (start, end, interval, fork, join) in enumerate(rows):
+        after, node = ended.get(interval, (fork, at[ThreadPoint.FORK, interval]))
+        after, node = (after, node) if after <= start else (fork, at[ThreadPoint.FORK, interval])
         source += [node, at[ThreadPoint.BURST_END, number]]
-        target += [at[ThreadPoint.BURST_BEGIN, number], at[ThreadPoint.JOIN, stretch]]
-        weight += [begin - after, join - end]
-        if end >= ended.get(stretch, (fork, 0))[0]:
-            ended[stretch] = end, at[ThreadPoint.BURST_END, number]
+        target += [at[ThreadPoint.BURST_START, number], at[ThreadPoint.JOIN, interval]]
+        weight += [start - after, join - end]
+        if end >= ended.get(interval, (fork, 0))[0]:
+            ended[interval] = end, at[ThreadPoint.BURST_END, number]
     return edges_of(EdgeKind.HAND_OVER, *(np.array(each, np.int64) for each in (source, target, weight)))
 
 
 def _launches(parts: Parts) -> Edges:
     """From the begin of the launching call; what nothing launched and was not queued hangs on the training thread."""
     activities, events, streams = parts.scope.activities, parts.scope.trace.events, parts.streams
-    begun = _points_by_row(parts, ThreadPoint.CALL_BEGIN)
+    begun = _points_by_row(parts, ThreadPoint.CALL_START)
     called = np.flatnonzero((activities.call != NONE) & streams.first)
     called = called[begun[activities.call[called]] != NONE]
     call, event_kind = activities.call[called], events.event_kind[activities.row[called]]
@@ -420,18 +420,18 @@ def _launches(parts: Parts) -> Edges:
     weight = np.maximum(events.duration[call] + delay, 0)
     holding = np.isin(call, parts.waits.row[parts.waits.copies != NONE])
     holding |= matching(parts.scope.trace, PAGEABLE.search)[activities.row[called]]
-    staged = np.maximum(activities.begin[called] - events.begin[call], 0)
+    staged = np.maximum(activities.start[called] - events.start[call], 0)
     held_back = np.isin(call, parts.waits.row[parts.waits.full])
     weight = np.where(held_back, np.maximum(parts.delays.call + delay, 0), weight)
-    queued = streams.ended[called] > events.begin[call]
+    queued = streams.ended[called] > events.start[call]
     weight = np.where(holding, np.where(queued, np.minimum(staged, parts.delays.copy), staged), weight)
     points = parts.points
-    lonely = (activities.call == NONE) & (activities.begin - UNLAUNCHED > streams.ended)
-    index = np.flatnonzero(lonely & (activities.begin > parts.scope.begin))
-    mine = np.flatnonzero(points.lane == parts.scope.training)
-    after = np.searchsorted(points.time[mine], activities.begin[index], side="right") - 1
+    lonely = (activities.call == NONE) & (activities.start - UNLAUNCHED > streams.ended)
+    index = np.flatnonzero(lonely & (activities.start > parts.scope.start))
+    mine = np.flatnonzero(points.track == parts.scope.training)
+    after = np.searchsorted(points.time[mine], activities.start[index], side="right") - 1
     near = mine[np.maximum(after, 0)]
-    waited = np.maximum(activities.begin[index] - points.time[near], 0)
+    waited = np.maximum(activities.start[index] - points.time[near], 0)
     launched = edges_of(EdgeKind.LAUNCH, begun[call], len(points) + called, weight)
     return joined([launched, edges_of(EdgeKind.LAUNCH, near, len(points) + index, waited, unexplained=waited)])
 
@@ -443,8 +443,8 @@ def _streams(parts: Parts) -> Edges:
     source = streams.before[target]
     event_kind = parts.scope.trace.events.event_kind[activities.row[target]]
     gap = np.array([parts.delays.gap[kind] for kind in event_kind.tolist()], np.int64)
-    apart = activities.begin[target] - activities.end[source]
-    length = activities.end[target] - np.maximum(activities.begin[target], parts.scope.begin)
+    apart = activities.start[target] - activities.end[source]
+    length = activities.end[target] - np.maximum(activities.start[target], parts.scope.start)
     weight = np.where(apart >= 0, np.minimum(gap, apart), np.maximum(apart, -length))
     points = len(parts.points)
     return edges_of(EdgeKind.STREAM, points + source, points + target, weight)
@@ -470,7 +470,7 @@ def _event_delay(parts: Parts, events: Tie) -> int:
     activities, trace = parts.scope.activities, parts.scope.trace
     source, target = events
     call, ended = activities.call[target], activities.end[source]
-    apart = activities.begin[target] - ended
+    apart = activities.start[target] - ended
     clear = (call != NONE) & (trace.events.ends(call) + SURE < ended) & (parts.streams.ended[target] < ended)
     clear &= (apart >= 0) & (apart <= AT_ONCE)
     return int(np.median(apart[clear])) if clear.any() else parts.delays.gap[int(EventKind.KERNEL)]

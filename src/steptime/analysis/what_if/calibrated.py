@@ -191,7 +191,7 @@ def calibration_of(
     """What a calibrated graph says. found: its run; others: its runs with cheaper work. profiled: as of
     `Calibration`."""
     nodes, replayed = graph.nodes, per_step(found)
-    spent = [(kind.title, float(nodes.duration[(nodes.kind == node) & (nodes.step >= 0)].sum()) / len(graph.begin))
+    spent = [(kind.title, float(nodes.duration[(nodes.kind == node) & (nodes.step >= 0)].sum()) / len(graph.start))
              for node, kind in _WORK.items()]  # fmt: skip
     paths = dict.fromkeys(_at_most(_parts(graph, each), replayed) for each in (found, *others))
     work = tuple(each for each in spent if each[1])
@@ -243,7 +243,7 @@ def _parts(graph: Graph, found: GraphRun) -> Parts:
     source, walked = graph.edges.source, list[int]()
     finish, through, steps = found.finish.tolist(), found.through.tolist(), usual_of(found).tolist()
     for step in steps or range(len(found.end)):
-        node, since = int(found.last[step]), int(found.begin[step])
+        node, since = int(found.last[step]), int(found.start[step])
         while node != NONE and finish[node] > since:
             walked.append(node)
             node = int(source[through[node]]) if through[node] != NONE else NONE

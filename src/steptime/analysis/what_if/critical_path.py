@@ -49,12 +49,12 @@ class PathKind(IntEnum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Path:
-    """Pieces in time order. kind: `PathKind`. begin, end: ns since the first step's begin, replayed. step: index. edge:
+    """Pieces in time order. kind: `PathKind`. start, end: ns since the first step's begin, replayed. step: index. edge:
     NONE for the time of a device activity. node: at which the piece ends. A thread's own work, which `named` tells
     apart, has the kind HOST so far."""
 
     kind: Int64
-    begin: Int64
+    start: Int64
     end: Int64
     step: Int64
     edge: Int64
@@ -65,7 +65,7 @@ def path_of(graph: Graph, found: GraphRun) -> Path:
     """The paths of all steps; each one's pieces reach from the step's begin to its end."""
     source = np.where(found.through == NONE, NONE, graph.edges.source[found.through])
     nodes, counts = [], []
-    for last, lowest in zip(found.last.tolist(), found.begin.tolist(), strict=True):
+    for last, lowest in zip(found.last.tolist(), found.start.tolist(), strict=True):
         walked = []
         while last != NONE and found.finish[last] > lowest:
             walked.append(last)
@@ -74,7 +74,7 @@ def path_of(graph: Graph, found: GraphRun) -> Path:
         counts.append(len(walked))
     node = np.array(nodes, np.int64)
     step = np.repeat(np.arange(len(counts)), counts)
-    return _pieces(graph, found, node, source[node], found.begin[step], step)
+    return _pieces(graph, found, node, source[node], found.start[step], step)
 
 
 def _pieces(graph: Graph, found: GraphRun, node: Int64, source: Int64, lowest: Int64, step: Int64) -> Path:
@@ -89,13 +89,13 @@ def _pieces(graph: Graph, found: GraphRun, node: Int64, source: Int64, lowest: I
     kinds = np.where(known, edge_kinds(graph)[through], PathKind.HOST)
     none = np.full(len(node), NONE)
     own = np.array([_OF_NODE.get(kind, PathKind.HOST) for kind in NodeKind])[graph.nodes.kind[node]]
-    begins = np.stack((ready, explained, start), axis=1)
+    starts = np.stack((ready, explained, start), axis=1)
     ends = np.stack((explained, start, end), axis=1)
     kind = np.stack((kinds, np.full(len(node), PathKind.UNEXPLAINED), own), axis=1)
     edge = np.stack((through, through, none), axis=1)
-    lasting = ends > begins
+    lasting = ends > starts
     nodes, steps = (np.repeat(column[:, None], 3, axis=1)[lasting] for column in (node, step))
-    return Path(kind[lasting], begins[lasting], ends[lasting], steps, edge[lasting], nodes)
+    return Path(kind[lasting], starts[lasting], ends[lasting], steps, edge[lasting], nodes)
 
 
 def edge_kinds(graph: Graph) -> Int64:
@@ -128,12 +128,12 @@ _OF_EDGE: dict[int, PathKind] = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NamedPath:
-    """Pieces in time order. kind: `PathKind`; name: number of the trace's symbols, NONE for none; begin, end: ns since
+    """Pieces in time order. kind: `PathKind`; name: number of the trace's symbols, NONE for none; start, end: ns since
     the first step's begin, replayed; step: index; on_device: where it lies."""
 
     kind: Int64
     name: Int64
-    begin: Int64
+    start: Int64
     end: Int64
     step: Int64
     on_device: Int64
@@ -153,12 +153,12 @@ def named(scope: Scope, graph: Graph, found: GraphRun, path: Path) -> NamedPath:
     on_device = (path.edge[rest] == NONE) | ~np.isin(graph.edges.kind[path.edge[rest]], _ON_HOST)
     name = np.where(row == NONE, NONE, scope.trace.events.name[row])
     parts: list[tuple[Int64, ...]] = [
-        (path.kind[rest], name, path.begin[rest], path.end[rest], path.step[rest], on_device.astype(np.int64))
+        (path.kind[rest], name, path.start[rest], path.end[rest], path.step[rest], on_device.astype(np.int64))
     ]
-    lanes = graph.nodes.lane[path.node]
+    tracks = graph.nodes.track[path.node]
     parts += [
-        _cut(scope, graph, found, path, np.flatnonzero(work & (lanes == lane)), lane)
-        for lane in unique(lanes[work]).tolist()
+        _cut(scope, graph, found, path, np.flatnonzero(work & (tracks == track)), track)
+        for track in unique(tracks[work]).tolist()
     ]
     columns = [np.concatenate(each) for each in zip(*parts, strict=True)]
     order = np.lexsort((columns[2], columns[4]))
@@ -168,22 +168,22 @@ def named(scope: Scope, graph: Graph, found: GraphRun, path: Path) -> NamedPath:
 _ON_HOST = (EdgeKind.PROGRAM, EdgeKind.HAND_OVER, EdgeKind.WAIT, EdgeKind.QUEUE)
 
 
-def _cut(scope: Scope, graph: Graph, found: GraphRun, path: Path, pieces: Int64, lane: int) -> tuple[Int64, ...]:
+def _cut(scope: Scope, graph: Graph, found: GraphRun, path: Path, pieces: Int64, track: int) -> tuple[Int64, ...]:
     """A lane's own work, by what it was when it was observed, in proportion where it is scaled (`Graph.host`)."""
     node = path.node[pieces]
     seen = graph.nodes.observed[node]
-    begin, end = path.begin[pieces], path.end[pieces]
+    start, end = path.start[pieces], path.end[pieces]
     ended = seen - found.finish[node] + end
-    began = ended - _scaled(end - begin, 1 / graph.host if graph.host else 0.0)
-    times = host_time(scope, lane)
+    began = ended - _scaled(end - start, 1 / graph.host if graph.host else 0.0)
+    times = host_time(scope, track)
     events, operator = scope.trace.events, operator_events(scope.trace)
     called = operator | (events.event_kind == EventKind.RUNTIME)
     calling = np.isin(events.event_kind, (EventKind.PYTHON, EventKind.ANNOTATION)) & ~operator
     names = [
-        _innermost(scope.trace, np.flatnonzero((events.lane == lane) & listed), preferred)
+        _innermost(scope.trace, np.flatnonzero((events.track == track) & listed), preferred)
         for listed, preferred in ((called, operator), (calling, calling))
     ]
-    during = [boundary for each in times for boundary in (each.begin, each.end)]
+    during = [boundary for each in times for boundary in (each.start, each.end)]
     cuts = unique(np.concatenate([began, ended, *(since for since, _ in names), *during]))
     low, high = np.searchsorted(cuts, began), np.searchsorted(cuts, ended)
     owner = np.repeat(np.arange(len(pieces)), high - low)
@@ -196,7 +196,7 @@ def _cut(scope: Scope, graph: Graph, found: GraphRun, path: Path, pieces: Int64,
     name = np.where((kind == PathKind.DISPATCH) & (operation != NONE), operation, caller)
     first = np.diff(owner, prepend=NONE) != 0
     since, until = (end[owner] - _scaled(ended[owner] - each, graph.host) for each in (head, tail))
-    since = np.where(first, begin[owner], np.maximum(since, begin[owner]))
+    since = np.where(first, start[owner], np.maximum(since, start[owner]))
     until = np.maximum(until, since)
     return kind, name, since, until, path.step[pieces][owner], np.zeros(len(head), np.int64)
 
@@ -210,10 +210,10 @@ def _innermost(trace: Trace, rows: Int64, preferred: Bool) -> tuple[Int64, Int64
     """Times, and the name that holds before the first and from each one on: of the innermost preferred event where
     there is one, else of the innermost event."""
     events = trace.events
-    made = call_tree(events.begin[rows], events.ends(rows))
+    made = call_tree(events.start[rows], events.ends(rows))
     rows = rows[made.rows]
     better = nearest_ancestor(made.parent, preferred[rows])
     owner = np.append(np.where(better == ROOT, np.arange(len(made)), better), ROOT)
-    times = unique(np.concatenate((made.begin, made.end)))
+    times = unique(np.concatenate((made.start, made.end)))
     names = np.append(events.name[rows], NONE)[owner[innermost_at(made, times)]]
     return times, np.append(NONE, names)

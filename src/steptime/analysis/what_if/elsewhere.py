@@ -55,7 +55,7 @@ class Elsewhere:
 def elsewhere(steps: StepContext, device: Machine | None, link: float = 1.0) -> Elsewhere | None:
     """The prediction for a device (None: the same one) and a link so many times as fast. None where nothing can be
     replayed: no host, no step, no kernel. The peaks of the steps' machine are those of here."""
-    if steps.lane is None or not len(steps) or not steps.on_device:
+    if steps.track is None or not len(steps) or not steps.on_device:
         return None
     rows, groups, kind = groups_of_kernels(steps)
     cases = np.array([_factors(each, steps.machine, device, link) for each in groups], np.float64).T
@@ -66,7 +66,7 @@ def elsewhere(steps: StepContext, device: Machine | None, link: float = 1.0) -> 
     return Elsewhere(
         device=device.name if device is not None else "",
         link=link,
-        step=_estimate(_replayed(steps, steps.lane, rows, cases[:, kind])),
+        step=_estimate(_replayed(steps, steps.track, rows, cases[:, kind])),
         kernels=_estimate((cases * spent).sum(axis=1)),
         here=here,
         communication=float(spent[exchanging].sum()) / here if here else 0.0,
@@ -103,12 +103,12 @@ def _latency(machine: Machine) -> float:
     return next((shortest for pattern, shortest in LATENCIES if re.search(pattern, machine.name.lower())), 0.0)
 
 
-def _replayed(steps: StepContext, lane: int, rows: Int32, cases: Float64) -> Float64:
+def _replayed(steps: StepContext, track: int, rows: Int32, cases: Float64) -> Float64:
     """(3,) ns per step: of the graph with the kernels in `rows` so many times as long, by case."""
     window = window_of(steps.trace, steps.boundaries, steps.links.launch)
     boundaries = steps.boundaries[window.steps]
     wall = int(boundaries[0, 1] - boundaries[0, 0])
-    graph = build(scope_of(window.trace, boundaries, window.launch, lane, steps.input, wall=wall))
+    graph = build(scope_of(window.trace, boundaries, window.launch, track, steps.input, wall=wall))
     device = graph.nodes.kind != NodeKind.HOST
     unchanged, ratios = np.maximum(run(graph).duration, 1), []
     for factors in cases:

@@ -56,7 +56,7 @@ class Nodes:
     kind: `NodeKind`. time: ns on the trace's clock, what the order comes from. observed: ns on the trace's clock when
     the node was reached, only for comparing and showing. duration: ns that pass at the node once all it waits for is
     there; 0 for the host. row: of the event table (a device activity, or the runtime call of a host node; else NONE).
-    lane: of a host node, else NONE. step: the step that launched a device activity, NONE outside and for the host.
+    records: of a host node, else NONE. step: the step that launched a device activity, NONE outside and for the host.
     """
 
     kind: Int64
@@ -64,7 +64,7 @@ class Nodes:
     observed: Int64
     duration: Int64
     row: Int64
-    lane: Int64
+    track: Int64
     step: Int64
 
     def __len__(self) -> int:
@@ -99,13 +99,13 @@ class Edges:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Graph:
-    """begin, end: (n,) nodes at which the host begins and ends each step. before: the activity that ended the step
+    """start, end: (n,) nodes at which the host begins and ends each step. before: the activity that ended the step
     before the first one, which begins no earlier; NONE where the host begins it. host: how many times as long the
     host's own work is as it was observed (`calibrated`)."""
 
     nodes: Nodes
     edges: Edges
-    begin: Int64
+    start: Int64
     end: Int64
     before: int = NONE
     host: float = 1.0
@@ -145,7 +145,7 @@ ROUNDS = 200
 """Of untying nodes of one time; longer chains at one instant do not occur."""
 
 
-def in_order(nodes: Nodes, edges: Edges, begin: Int64, end: Int64, before: int) -> Graph:
+def in_order(nodes: Nodes, edges: Edges, start: Int64, end: Int64, before: int) -> Graph:
     """The graph with its nodes sorted by time, and at one time by their edges. Edges that point back in time (clocks of
     host and device that disagree) say nothing and are left out, as are those that close a circle at one instant."""
     edges = chosen(edges, nodes.time[edges.source] <= nodes.time[edges.target])
@@ -158,7 +158,7 @@ def in_order(nodes: Nodes, edges: Edges, begin: Int64, end: Int64, before: int) 
     columns = {name: getattr(nodes, name)[order] for name in Nodes.__slots__}
     edges = chosen(edges, np.argsort(edges.target, kind="stable"))
     first = int(place[before]) if before != NONE else NONE
-    return Graph(Nodes(**columns), edges, place[begin], place[end], first)
+    return Graph(Nodes(**columns), edges, place[start], place[end], first)
 
 
 def _levels(nodes: Nodes, edges: Edges) -> Int64:
@@ -196,21 +196,21 @@ NO_SOURCE = -(2**62)
 class GraphRun:
     """finish: ns since the first step's begin, by node. through: the edge that decided it, NONE where none leads here.
 
-    begin, end: (n,) ns of the steps: a step ends when the host has ended it and all that it launched has ended, and
+    start, end: (n,) ns of the steps: a step ends when the host has ended it and all that it launched has ended, and
     begins when the host does and the step before has ended (as `breakdown.trace_steps.reach` has it for measured
     steps). last: (n,) the node that ends each step.
     """
 
     finish: Int64
     through: Int64
-    begin: Int64
+    start: Int64
     end: Int64
     last: Int64
 
     @property
     def duration(self) -> Int64:
         """(n,) ns."""
-        return self.end - self.begin
+        return self.end - self.start
 
 
 def run(
@@ -255,6 +255,6 @@ def _steps(graph: Graph, finish: Int64, through: Int64) -> GraphRun:
         if finish[last[index]] < finish[last[index - 1]]:
             last[index] = last[index - 1]
     end = finish[last]
-    before = finish[graph.before] if graph.before != NONE else finish[graph.begin[0]]
-    begin = np.maximum(finish[graph.begin], np.concatenate(([before], end[:-1])))
-    return GraphRun(finish, through, begin, end, last)
+    before = finish[graph.before] if graph.before != NONE else finish[graph.start[0]]
+    start = np.maximum(finish[graph.start], np.concatenate(([before], end[:-1])))
+    return GraphRun(finish, through, start, end, last)

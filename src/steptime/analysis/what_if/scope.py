@@ -16,7 +16,7 @@ import numpy as np
 
 from steptime.analysis.device_activity import communication_kernels
 from steptime.analysis.operators import operator_events, short_gaps
-from steptime.analysis.threads import autograd_lanes, input_time
+from steptime.analysis.threads import autograd_tracks, input_time
 from steptime.analysis.what_if.graph import NONE
 from steptime.arrays import Bool, Int64, distinct, unique
 from steptime.intervals import Intervals, join, subtract, union
@@ -44,7 +44,7 @@ class ReplayedActivities:
 
     row: Int64
     call: Int64
-    begin: Int64
+    start: Int64
     end: Int64
     stream: Int64
     communicates: Bool
@@ -56,21 +56,21 @@ class ReplayedActivities:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scope:
-    """The steps and all that belongs to them. training: lane; lanes: the training lane and those that launch; engines:
+    """The steps and all that belongs to them. training: lane; tracks: the training lane and those that launch; engines:
     those of them on which autograd runs. boundaries: (n, 2) ns. started: when the first step begins as the breakdown
     has it, ns: when the host begins it, or when the device has ended the step before."""
 
     trace: Trace
     boundaries: Int64
     training: int
-    lanes: tuple[int, ...]
+    tracks: tuple[int, ...]
     engines: tuple[int, ...]
     activities: ReplayedActivities
     input_ranges: Intervals
     started: int
 
     @property
-    def begin(self) -> int:
+    def start(self) -> int:
         """Where the first step begins, ns."""
         return int(self.boundaries[0, 0])
 
@@ -87,34 +87,34 @@ def scope_of(
     step takes in the breakdown; None: from where the host begins it."""
     activities = _activities(trace, boundaries, launch)
     calls = activities.call[activities.call != NONE]
-    inside = calls[trace.events.begin[calls] >= boundaries[0, 0]]
-    engines = autograd_lanes(trace, training)
-    launching = unique(trace.events.lane[inside]).tolist()
-    lanes = (training, *(lane for lane in launching if lane != training))
+    inside = calls[trace.events.start[calls] >= boundaries[0, 0]]
+    engines = autograd_tracks(trace, training)
+    launching = unique(trace.events.track[inside]).tolist()
+    tracks = (training, *(track for track in launching if track != training))
     own = activities.end[activities.step == 0]
     ended = max(int(boundaries[0, 1]), int(own.max())) if len(own) else int(boundaries[0, 1])
     started = int(boundaries[0, 0]) if wall is None else ended - wall
-    known = tuple(set(engines) & set(lanes))
-    return Scope(trace, boundaries, training, lanes, known, activities, input_ranges, started)
+    known = tuple(set(engines) & set(tracks))
+    return Scope(trace, boundaries, training, tracks, known, activities, input_ranges, started)
 
 
 def _activities(trace: Trace, boundaries: Int64, launch: Int64) -> ReplayedActivities:
     events = trace.events
     rows = np.flatnonzero(np.isin(events.event_kind, DEVICE))
-    rows = rows[np.argsort(events.begin[rows], kind="stable")]
-    begin, end, call = events.begin[rows], events.ends(rows), launch[rows].astype(np.int64)
-    called = np.where(call != NONE, events.begin[call], begin)
+    rows = rows[np.argsort(events.start[rows], kind="stable")]
+    start, end, call = events.start[rows], events.ends(rows), launch[rows].astype(np.int64)
+    called = np.where(call != NONE, events.start[call], start)
     kept = (end > boundaries[0, 0]) & (called < boundaries[-1, 1])
-    rows, begin, end, call = rows[kept], begin[kept], end[kept], call[kept]
-    _, stream = distinct(events.device[rows], events.stream[rows], events.lane[rows])
+    rows, start, end, call = rows[kept], start[kept], end[kept], call[kept]
+    _, stream = distinct(events.device[rows], events.stream[rows], events.track[rows])
     communicates = communication_kernels(trace)[rows]
-    return ReplayedActivities(rows, call, begin, end, stream, communicates, _steps(trace, boundaries, call))
+    return ReplayedActivities(rows, call, start, end, stream, communicates, _steps(trace, boundaries, call))
 
 
 def _steps(trace: Trace, boundaries: Int64, call: Int64) -> Int64:
     """The step whose host range holds the whole call, as `breakdown.trace_steps.reach` has it."""
-    begin, end = trace.events.begin[call], trace.events.ends(call)
-    step = np.searchsorted(boundaries[:, 0], begin, side="right") - 1
+    start, end = trace.events.start[call], trace.events.ends(call)
+    step = np.searchsorted(boundaries[:, 0], start, side="right") - 1
     inside = (call != NONE) & (step >= 0) & (end <= boundaries[np.maximum(step, 0), 1])
     return np.where(inside, step, NONE)
 
@@ -134,7 +134,7 @@ class Waits:
 def waits_of(scope: Scope) -> Waits:
     """Synchronising calls, frees, copies that held the host and launches that were held back, on the scope's lanes."""
     events, activities = scope.trace.events, scope.activities
-    inside = (events.begin >= scope.begin) & (events.end <= scope.end) & np.isin(events.lane, scope.lanes)
+    inside = (events.start >= scope.start) & (events.end <= scope.end) & np.isin(events.track, scope.tracks)
     chosen = (events.event_kind == EventKind.RUNTIME) & inside
     waits = chosen & matching(scope.trace, SYNCHRONISATION.match)
     frees = chosen & matching(scope.trace, FREEING.match)
@@ -148,7 +148,7 @@ def waits_of(scope: Scope) -> Waits:
     full = np.zeros(len(events), np.bool_)
     full[_held_back(scope, activities)] = True
     rows = np.flatnonzero((waits | frees | full | (copies != NONE)) & inside)
-    rows = rows[np.argsort(events.begin[rows], kind="stable")]
+    rows = rows[np.argsort(events.start[rows], kind="stable")]
     return Waits(rows, copies[rows], frees[rows], full[rows])
 
 
@@ -159,24 +159,24 @@ def _held_back(scope: Scope, activities: ReplayedActivities) -> Int64:
     first, number = distinct(calls)
     calls, count = calls[first], np.bincount(number)
     long = calls[(count == 1) & (events.duration[calls] > HELD_BACK)]
-    begins = np.sort(events.begin[activities.call[activities.call != NONE]])
+    starts = np.sort(events.start[activities.call[activities.call != NONE]])
     ends = np.sort(activities.end[activities.call != NONE])
-    queued = np.searchsorted(begins, events.begin[long]) - np.searchsorted(ends, events.begin[long])
+    queued = np.searchsorted(starts, events.start[long]) - np.searchsorted(ends, events.start[long])
     full: Int64 = long[queued >= FULL]
     return full
 
 
-def host_time(scope: Scope, lane: int) -> tuple[Intervals, Intervals, Intervals]:
+def host_time(scope: Scope, track: int) -> tuple[Intervals, Intervals, Intervals]:
     """When a lane waits for input, dispatches, and allocates or frees in the driver; without overlap."""
     events = scope.trace.events
-    on_lane = events.lane == lane
-    runtime = on_lane & (events.event_kind == EventKind.RUNTIME)
-    calls = runtime | (on_lane & operator_events(scope.trace))
-    during = union(events.begin[calls], events.ends(calls))
+    on_track = events.track == track
+    runtime = on_track & (events.event_kind == EventKind.RUNTIME)
+    calls = runtime | (on_track & operator_events(scope.trace))
+    during = union(events.start[calls], events.ends(calls))
     allocating = runtime & matching(scope.trace, ALLOCATION.match)
-    allocation = union(events.begin[allocating], events.ends(allocating))
-    input_ = input_time(scope.trace, lane)
-    if lane == scope.training:
+    allocation = union(events.start[allocating], events.ends(allocating))
+    input_ = input_time(scope.trace, track)
+    if track == scope.training:
         input_ = join(input_, scope.input_ranges)
     dispatch = subtract(join(during, short_gaps(during)), join(input_, allocation))
     return input_, dispatch, subtract(allocation, input_)
@@ -223,7 +223,7 @@ class Streams:
 def streams_of(scope: Scope) -> Streams:
     """Stream order, by begin."""
     activities = scope.activities
-    order = np.lexsort((np.arange(len(activities)), activities.begin, activities.stream))
+    order = np.lexsort((np.arange(len(activities)), activities.start, activities.stream))
     before = np.full(len(activities), NONE)
     same = activities.stream[order[1:]] == activities.stream[order[:-1]]
     before[order[1:][same]] = order[:-1][same]
@@ -241,21 +241,21 @@ def delays_of(scope: Scope, streams: Streams, waits: Waits, behind: Bool) -> Del
     activities, events = scope.activities, scope.trace.events
     event_kind = events.event_kind[activities.row]
     called = activities.call != NONE
-    begin, end = events.begin[activities.call], events.ends(activities.call)
+    start, end = events.start[activities.call], events.ends(activities.call)
     holding = np.isin(activities.call, waits.row[waits.copies != NONE]) & called
     holding |= matching(scope.trace, PAGEABLE.search)[activities.row]
-    empty = called & streams.first & (streams.ended + SURE < begin) & ~holding & ~behind
-    full = called & ~behind & (end + SURE < streams.ended) & (streams.ended <= activities.begin)
+    empty = called & streams.first & (streams.ended + SURE < start) & ~holding & ~behind
+    full = called & ~behind & (end + SURE < streams.ended) & (streams.ended <= activities.start)
     launch, gap = {}, {}
     for kind in (EventKind.KERNEL, EventKind.MEMCPY, EventKind.MEMSET):
         of_kind = event_kind == kind
-        launch[int(kind)] = _median((activities.begin - end)[empty & of_kind], USUAL_LAUNCH)
-        gaps = (activities.begin - streams.ended)[full & of_kind]
+        launch[int(kind)] = _median((activities.start - end)[empty & of_kind], USUAL_LAUNCH)
+        gaps = (activities.start - streams.ended)[full & of_kind]
         gaps = gaps[gaps <= LONGEST_GAP]
         gap[int(kind)] = round(float(gaps.mean())) if len(gaps) else USUAL_GAP
     copied = empty & (event_kind != EventKind.KERNEL)
-    copy = _median((activities.begin - begin)[copied], 2 * USUAL_LAUNCH)
-    ends, began, returned = np.sort(activities.end), events.begin[waits.row], events.ends(waits.row)
+    copy = _median((activities.start - start)[copied], 2 * USUAL_LAUNCH)
+    ends, began, returned = np.sort(activities.end), events.start[waits.row], events.ends(waits.row)
     index = np.searchsorted(ends, returned, side="right") - 1
     last = np.where(index >= 0, ends[np.maximum(index, 0)], began) if len(ends) else began
     waited, pure = last > began + SURE, ~waits.frees & ~waits.full

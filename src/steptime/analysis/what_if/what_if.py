@@ -69,7 +69,7 @@ class Replay:
     def entries(self) -> Int64:
         """(n, len(PathKind)) ns: the critical path by kind; rows sum to `replayed`."""
         table = np.zeros((len(self.replayed), len(PathKind)), np.int64)
-        np.add.at(table, (self.path.step, self.path.kind), self.path.end - self.path.begin)
+        np.add.at(table, (self.path.step, self.path.kind), self.path.end - self.path.start)
         return table
 
     @property
@@ -85,8 +85,8 @@ class Replay:
         first, number = distinct(self.path.kind, self.path.name)
         keys = np.stack((self.path.kind[first], self.path.name[first]), axis=1)
         spent = np.zeros(len(keys), np.int64)
-        np.add.at(spent, number, self.path.end - self.path.begin)
-        order = np.argsort(-spent, kind="stable")[:LONGEST_SHOWN].tolist()
+        np.add.at(spent, number, self.path.end - self.path.start)
+        order = np.argsort(-spent, kind="stable")[:LONGEST_DISPLAYED].tolist()
         steps = len(self.replayed)
         found = ((*keys[at].tolist(), float(spent[at]) / steps) for at in order)
         return tuple(
@@ -98,7 +98,7 @@ def _as_one_launch(graph: Graph, launch: int) -> GraphRun:
     """Each step is launched as one graph: nothing is dispatched, one launch (ns) is paid for."""
     edges = graph.edges
     weight = np.where(edges.kind == EdgeKind.HAND_OVER, 0, edges.weight - edges.dispatch)
-    first = np.isin(edges.source, graph.begin) & (edges.kind == EdgeKind.PROGRAM)
+    first = np.isin(edges.source, graph.start) & (edges.kind == EdgeKind.PROGRAM)
     return run(graph, weight=weight + launch * first)
 
 
@@ -161,7 +161,7 @@ def _before_updates(graph: Graph, updates: Int64) -> tuple[Int64, Int64]:
 
 
 MOST_STEPS = 5
-LONGEST_SHOWN = 10
+LONGEST_DISPLAYED = 10
 MOST_EVENTS = 1_500_000
 """Of all replayed steps together: a second or two of work. One step is replayed, however long it is."""
 
@@ -183,10 +183,10 @@ def window_of(trace: Trace, boundaries: Int64, launch: Few) -> ReplayWindow:
     for count in range(min(len(boundaries), MOST_STEPS), 0, -1):
         first = (len(boundaries) - count) // 2
         since, until = int(boundaries[first, 0]), int(boundaries[first + count - 1, 1])
-        chosen = (events.end > since) & (events.begin < until)
+        chosen = (events.end > since) & (events.start < until)
         if chosen.sum() <= MOST_EVENTS:
             break
-    called = (events.begin[launch.values] < until) & (events.ends(launch.rows) > since)
+    called = (events.start[launch.values] < until) & (events.ends(launch.rows) > since)
     chosen[launch.rows[called]] = True
     chosen[launch.values[chosen[launch.rows]]] = True
     rows = np.flatnonzero(chosen)
@@ -212,7 +212,7 @@ def rerun(
     last at the machine's peaks, ns: a prediction for each group. steady, shortest: ns, the mean and the shortest of
     steps that nobody profiled, to which the host's work is calibrated; None: the steps are what they are.
     """
-    if steps.lane is None or not len(steps):
+    if steps.track is None or not len(steps):
         return None
     boundaries = steps.boundaries
     window = window_of(steps.trace, boundaries, steps.links.launch)
@@ -220,7 +220,7 @@ def rerun(
         return None
     measured = breakdown.wall[window.steps]
     scope = scope_of(
-        window.trace, boundaries[window.steps], window.launch, steps.lane, steps.input, wall=int(measured[0])
+        window.trace, boundaries[window.steps], window.launch, steps.track, steps.input, wall=int(measured[0])
     )
     graph = build(scope)
     if steady is not None and len(scope.activities):
@@ -235,7 +235,7 @@ def rerun(
         replayed=found.duration,
         modelled=run(graph, weight=graph.edges.weight - graph.edges.unexplained).duration,
         path=path,
-        origin=scope.begin,
+        origin=scope.start,
         symbols=steps.trace.symbols,
         calibration=calibration_of(graph, found, cheaper.values(), step, profiled=steady is None) if cheaper else None,
     )
@@ -311,8 +311,8 @@ def _saved(base: Replay, cap: float, shorter: Int64) -> Estimate:
     The first of several steps is left out: it fills the device's queue, which no later step has to do again.
     """
     plain = mean_of_series(np.clip(shorter, 0, None)[int(len(shorter) > 2) :])
-    doubt = base.error * float(base.measured.mean())
-    value, low, high = (min(each, cap) for each in (plain.value, max(0.0, plain.low - doubt), plain.high + doubt))
+    caveat = base.error * float(base.measured.mean())
+    value, low, high = (min(each, cap) for each in (plain.value, max(0.0, plain.low - caveat), plain.high + caveat))
     return Estimate(value, low, high, plain.samples)
 
 
@@ -320,14 +320,14 @@ def _updates(scope: Scope, graph: Graph) -> Int64:
     """The first activity of each step that was launched inside the optimiser's step()."""
     events, nodes = scope.trace.events, graph.nodes
     listed = np.isin(events.event_kind, (EventKind.ANNOTATION, EventKind.OPERATOR))
-    chosen = listed & matching(scope.trace, OPTIMIZER_STEP.match) & (events.lane == scope.training)
-    during = union(events.begin[chosen], events.ends(chosen))
+    chosen = listed & matching(scope.trace, OPTIMIZER_STEP.match) & (events.track == scope.training)
+    during = union(events.start[chosen], events.ends(chosen))
     called = np.full(len(events), np.iinfo(np.int64).min)
     launched = scope.activities.call != NONE
-    called[scope.activities.row[launched]] = events.begin[scope.activities.call[launched]]
+    called[scope.activities.row[launched]] = events.start[scope.activities.call[launched]]
     updating = np.flatnonzero((nodes.kind != NodeKind.HOST) & (nodes.step >= 0))
     updating = updating[contains(during, called[nodes.row[updating]])]
-    first = np.full(len(graph.begin), NONE)
+    first = np.full(len(graph.start), NONE)
     first[nodes.step[updating[::-1]]] = updating[::-1]
     return first
 
@@ -336,6 +336,6 @@ def _allocating(scope: Scope) -> float:
     """ns per step in calls that ask the driver for memory or give it back, waits inside them included."""
     events = scope.trace.events
     chosen = (events.event_kind == EventKind.RUNTIME) & matching(scope.trace, ALLOCATION.match)
-    chosen &= np.isin(events.lane, scope.lanes)
-    during = union(events.begin[chosen], events.ends(chosen))
+    chosen &= np.isin(events.track, scope.tracks)
+    during = union(events.start[chosen], events.ends(chosen))
     return float(measure(during, scope.boundaries[:, 0], scope.boundaries[:, 1]).mean())

@@ -151,7 +151,7 @@ class RootWatch(calls.CallWatch):
         self.in_backward = False
         """What is called in a backward is computed again (checkpointing), and no root."""
 
-    def begins(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+    def starts(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
         thread = get_ident()
         depth = self._depth[thread] = self._depth.get(thread, 0) + 1
         if depth > 1 or self.in_backward or torch.utils.data.get_worker_info() is not None:

@@ -96,7 +96,7 @@ class LengthSampler:
             chance = random.Random(zlib.crc32(repr(window[:size]).encode()))
             with same_random_numbers():
                 ordered = sorted(window[:whole], key=lambda index: self.length_of(index) or 0)
-            groups = [ordered[begin : begin + size] for begin in range(0, whole, size)]
+            groups = [ordered[start : start + size] for start in range(0, whole, size)]
             chance.shuffle(groups)
             for group in (*groups, window[whole:]):
                 yield from group

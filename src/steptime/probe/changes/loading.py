@@ -176,9 +176,9 @@ def _without_waiting(original: Any, name: str) -> Any:
         # By name, or by its place in cuda(device, non_blocking), to(dtype, non_blocking), to(other, non_blocking) and
         # to(device, dtype, non_blocking).
         second = name == "cuda" or (bool(args) and isinstance(args[0], torch.dtype | torch.Tensor))
-        said = "non_blocking" in kwargs or len(args) > (1 if second else 2)
+        message = "non_blocking" in kwargs or len(args) > (1 if second else 2)
         # Only out of pinned memory: a copy to the host that does not wait would be read too early.
-        if not said and tensor.device.type == "cpu" and tensor.is_pinned():
+        if not message and tensor.device.type == "cpu" and tensor.is_pinned():
             kwargs["non_blocking"] = True
         return original(tensor, *args, **kwargs)
 
@@ -350,10 +350,10 @@ class CachedItems(LoaderChange):
             return "the dataset has no length: its items cannot be listed"
         if hasattr(dataset, "set_epoch"):
             return "the dataset has set_epoch: its items change with the epoch"
-        begin, before = time.perf_counter(), random_states()
+        start, before = time.perf_counter(), random_states()
         length = len(dataset)
         items = KeptItems([dataset[index] for index in range(length)])
-        self.seconds = round(self.seconds + time.perf_counter() - begin, 3)
+        self.seconds = round(self.seconds + time.perf_counter() - start, 3)
         if random_states() != before:
             return "making the items takes random numbers: kept ones would always be the same"
         if not self._stay(arguments, items):

@@ -21,7 +21,7 @@ class LossCourse:
         self._sums.append(self._sums[-1] + (loss if finite else 0.0))
         self._wild.append(self._wild[-1] + (not finite))
         count = len(self._sums) - 1
-        begin = count - max(self.FEWEST, -(-count // self.PART))
-        if begin < 0 or self._wild[begin] != self._wild[-1]:
+        start = count - max(self.FEWEST, -(-count // self.PART))
+        if start < 0 or self._wild[start] != self._wild[-1]:
             return math.inf
-        return (self._sums[-1] - self._sums[begin]) / (count - begin)
+        return (self._sums[-1] - self._sums[start]) / (count - start)

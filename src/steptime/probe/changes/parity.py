@@ -143,7 +143,7 @@ class ParityRecorder:
     def _look(self, parameters: list[Any], owner: int, scale: float = 1.0) -> None:
         if device.in_use():  # its work is the steps'; the look itself is nobody's
             device.drained()
-        begin = time.perf_counter_ns()
+        start = time.perf_counter_ns()
         with torch.no_grad():
             self._norms[owner] = (parameters, [_norm(parameter.grad) for parameter in parameters], scale)
             if self._steps < self._fingerprints:
@@ -154,7 +154,7 @@ class ParityRecorder:
                 }
             self.write()
         if self._recorder is not None and self._recorder.folder:
-            self._recorder.pause(begin)
+            self._recorder.pause(start)
 
     def finish(self) -> None:
         """The process ends."""

@@ -154,15 +154,15 @@ class SwitchingTrial(Trial):
         times: list[int] = []
         compiled = False
         while len(times) < FIRST or (compiled and len(times) < MOST_FIRST):
-            before, begin = self._compilations(), self._idle()
+            before, start = self._compilations(), self._idle()
             yield
-            self._tell("boundary", self._steps)
-            times.append(self._idle() - begin)
+            self._notify("boundary", self._steps)
+            times.append(self._idle() - start)
             compiled = self._compilations() > before
         if not mask:
             self._usual = max(1, min(times))
-        told = [{"applied": a.applied, "exercised": a.exercised, "detail": a.detail} for a in self.acting]
-        self._write(first=mask, step_ns=times, changes=told)
+        reported = [{"applied": a.applied, "exercised": a.exercised, "detail": a.detail} for a in self.acting]
+        self._write(first=mask, step_ns=times, changes=reported)
 
     def _compilations(self) -> int:
         return int(self._session.housekeeping.compilations)
@@ -179,11 +179,11 @@ class SwitchingTrial(Trial):
         for _ in range(SETTLING if self._usual < LONG else 1):
             yield
         steps = max(FEWEST, round(BLOCK / self._usual))
-        before, waiting, begin = self._besides(), self._waiting(), self._idle()
+        before, waiting, start = self._besides(), self._waiting(), self._idle()
         for _ in range(steps):
             yield
-        host = now() - begin
-        wall = self._idle() - begin
+        host = now() - start
+        wall = self._idle() - start
         self._write(
             block=mask,
             control=control,
@@ -217,6 +217,6 @@ def order(going: Sequence[int], round_: int, *, leads: bool) -> Iterator[tuple[i
     several = several[::-1] if round_ % 2 else several
     if leads:
         yield 0, False
-    for begin in range(0, len(several), BETWEEN):
-        yield from several[begin : begin + BETWEEN]
+    for start in range(0, len(several), BETWEEN):
+        yield from several[start : start + BETWEEN]
         yield 0, False

@@ -76,7 +76,7 @@ class Trial(Follower):
         self._steps = self._mode = 0
         self._optimizers = False
         self._written: dict[int, dict[str, Any]] = {}
-        self._said: set[str] = set()
+        self._message: set[str] = set()
         self._session: Any = None
         self._outside: OutsideWrites | None = None
 
@@ -100,7 +100,7 @@ class Trial(Follower):
         register_optimizer_step_post_hook(self._after_update)
 
     def _prepare(self) -> None:
-        self._tell("install")
+        self._notify("install")
 
     def _listen(self) -> None:
         self._outside = OutsideWrites(self.plan["recording"], lambda text: self._session.recorder.note(text))
@@ -121,7 +121,7 @@ class Trial(Follower):
 
     # -- what is told ----------------------------------------------------------------------------------------------
 
-    def backward_begins(self, tensors: Any) -> Any:
+    def backward_starts(self, tensors: Any) -> Any:
         """An outermost backward. Returns the tensors that it begins on."""
         changed = self._before_backward(tensors)
         self._watch.in_backward = True
@@ -129,7 +129,7 @@ class Trial(Follower):
 
     def backward_ends(self) -> None:
         self._watch.in_backward = False
-        self._tell("after_backward")
+        self._notify("after_backward")
         self._keep("after_backward", self.roots)
 
     def _before_backward(self, tensors: Any) -> Any:
@@ -141,7 +141,7 @@ class Trial(Follower):
 
     def _before_update(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         if not torch.compiler.is_compiling():
-            self._tell("before_update", optimizer)
+            self._notify("before_update", optimizer)
 
     def _after_update(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         if not torch.compiler.is_compiling():
@@ -184,7 +184,7 @@ class Trial(Follower):
             self._guard(self._describe)
         if steps == max(ROOT_STEPS, self.variant.warm_up if self.variant is not None else 0):
             self._watch.remove()
-        self._tell("boundary", steps)
+        self._notify("boundary", steps)
         self._guard(self._write_facts, False)
         if self._outside is not None:
             self._guard(self._outside.look)
@@ -223,7 +223,7 @@ class Trial(Follower):
                 self._written[number] = fields
                 self._session.recorder.fact("change", **fields)
 
-    def _tell(self, method: str, *arguments: Any) -> None:
+    def _notify(self, method: str, *arguments: Any) -> None:
         for applier in self.acting:
             self._ask(applier, method, *arguments)
 
@@ -244,8 +244,8 @@ class Trial(Follower):
             method(*arguments)
         except Exception as error:  # noqa: BLE001 - the probe's boundary: the recording is poorer, the job goes on
             text = f"the variant of a trial: {type(error).__name__}: {error}"
-            if text not in self._said:
-                self._said.add(text)
+            if text not in self._message:
+                self._message.add(text)
                 self._session.recorder.note(text)
 
 
@@ -255,10 +255,10 @@ class _Gate(BackwardWatch):
     def __init__(self, trial: Trial) -> None:
         self._trial, self._depth = trial, 0
 
-    def begins(self, tensors: Any, partial: bool) -> tuple[Any, Any]:
+    def starts(self, tensors: Any, partial: bool) -> tuple[Any, Any]:
         if partial or self._depth:  # in a backward: checkpointing, or an engine's thread
             return tensors, None
-        tensors = self._trial.backward_begins(tensors)
+        tensors = self._trial.backward_starts(tensors)
         self._depth += 1
         return tensors, True
 

@@ -231,7 +231,7 @@ class FewerExchanges(Applier):
 
     detail = "no model is trained under DistributedDataParallel"
     _every = _backwards = _skipped = _total = 0
-    _quiet = _refused = False
+    _without_sync = _refused = False
 
     def __init__(self, target: str, arguments: dict[str, Any]) -> None:
         super().__init__(target, arguments)
@@ -246,12 +246,12 @@ class FewerExchanges(Applier):
         """Decides about the next one: DistributedDataParallel looks at its switch in the forward."""
         if not self._models or self._refused:
             return
-        if not self._quiet and not all(each.require_backward_grad_sync for each in self._models):
+        if not self._without_sync and not all(each.require_backward_grad_sync for each in self._models):
             self._refused, self.exercised = True, False
             self.detail = "the job has no_sync() of its own"
             return
         self._total += 1
-        self._skipped += self._quiet
+        self._skipped += self._without_sync
         self._backwards += 1
         self._set(self._every > 1 and (self._backwards + 1) % self._every != 0)
 
@@ -267,7 +267,7 @@ class FewerExchanges(Applier):
         self._set(self._every > 1)
 
     def _set(self, quiet: bool) -> None:
-        self._quiet = quiet
+        self._without_sync = quiet
         for model in self._models:
             model.require_backward_grad_sync = not quiet
 

@@ -62,24 +62,24 @@ class ProcessVariant:
         self._alternating = alternating
         self.drain: Callable[[], None] | None = None
         """Waits for the device; None where none is in use."""
-        self._begin = 0
+        self._start = 0
         self._file = ""
         self._waiting = False
 
     def boundary(self, steps: int) -> None:
         """After step number `steps`, 0 for the beginning; does not return where the job ends here."""
         over = self._over(steps)
-        if self.drain is not None and self._begin and (over or os.path.exists(self._request)):
+        if self.drain is not None and self._start and (over or os.path.exists(self._request)):
             self._rest(self.drain)
         if over:
             self.end()
 
     def _over(self, steps: int) -> bool:
         now = time.perf_counter_ns()
-        if not self._begin:
+        if not self._start:
             if steps < self.warm_up:
                 return False
-            self._begin = now
+            self._start = now
             if self._alternating:
                 self.drain = _drain_of_device()
                 if self.drain is not None:
@@ -90,7 +90,7 @@ class ProcessVariant:
                 self._file = os.path.join(self._recording, f"arm-end-{os.getppid()}")
                 threading.Thread(target=self._follow, name="steptime-arm", daemon=True).start()
         done = steps >= self.warm_up + self.steps
-        late = self.reached() or now - self._begin >= self.limit_seconds * SECOND
+        late = self.reached() or now - self._start >= self.limit_seconds * SECOND
         if not self._file:
             return done or late
         if late and not done:

@@ -40,7 +40,7 @@ class WorkRecorder:
         self.looking = self.in_full = False
         """Whether batches and weights are looked at, and not only counted, in this step; whether each weight's way is
         kept."""
-        self.pause: Callable[[int], None] = lambda begin: None
+        self.pause: Callable[[int], None] = lambda start: None
         self._depth = 0
         self._inputs: list[str] = []
         self._batches: list[Any] = []
@@ -80,12 +80,12 @@ class WorkRecorder:
                 return
             self._inputs.append(" ".join(_shape(each) for each in tensors))
             if self.looking:
-                begin = time.perf_counter_ns()
+                start = time.perf_counter_ns()
                 with torch.no_grad():
                     self._batches.append([sketch(each) for each in tensors])
                     if not self._moves:
                         self._moved()
-                self.pause(begin)
+                self.pause(start)
         except Exception:  # noqa: BLE001 - the probe's boundary: a batch of a kind that we cannot read goes unseen
             self._inputs.append("?")
 

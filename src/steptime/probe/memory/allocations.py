@@ -71,7 +71,7 @@ def errors_only() -> Iterator[None]:
         level.value = before
 
 
-def begin_history() -> bool:
+def start_history() -> bool:
     """Starts the CUDA allocator's history with stacks of Python; False where there is none, or the user's own is on."""
     if not device.in_use():
         return False

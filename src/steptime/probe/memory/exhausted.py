@@ -163,7 +163,7 @@ def watch_device(folder: str) -> None:
 def ran_out(device: int, asked: int, _allocated: int, free: int) -> None:
     """The allocator's observer (torch/csrc/cuda/Module.cpp, THCPModule_attachOutOfMemoryObserver): called without its
     lock. An exception from here would take the place of the job's own."""
-    begin = time.perf_counter_ns()
+    start = time.perf_counter_ns()
     if (
         not _FullDeviceState.path
         or os.getpid() != _FullDeviceState.process
@@ -177,7 +177,7 @@ def ran_out(device: int, asked: int, _allocated: int, free: int) -> None:
         os.replace(_FullDeviceState.path + ".partial", _FullDeviceState.path)
     except Exception:  # noqa: BLE001 - the probe's boundary: what is raised here would hide the job's own error
         _FullDeviceState.path = ""
-    _FullDeviceState.spent += time.perf_counter_ns() - begin
+    _FullDeviceState.spent += time.perf_counter_ns() - start
 
 
 def with_request(

@@ -100,14 +100,14 @@ def _named(current: list[Any], path: list[Any], frame: FrameType | None) -> Hold
     return attribute
 
 
-def _found(kind: str, shown: str, name: str, codes: list[CodeType]) -> Holder:
+def _found(kind: str, displayed: str, name: str, codes: list[CodeType]) -> Holder:
     """A holder with the line at which it grows; a hook where that line is in a function that is one."""
     line = _line(name, codes)
     if line is None:
-        return Holder(kind, shown, None)
+        return Holder(kind, displayed, None)
     site, code = line
     hooked = any(type(each) is FunctionType and _is_hook(each) for each in gc.get_referrers(code))
-    return Holder("hook" if hooked else kind, shown, site)
+    return Holder("hook" if hooked else kind, displayed, site)
 
 
 def _kind(value: Any) -> str:
@@ -283,11 +283,11 @@ class LeakHunt:
         growth = [after - before for before, after in zip(self._graphs, self._graphs[1:], strict=False)]
         nodes = min(growth) / APART if growth and min(growth) >= LEAST_NODES * APART else 0.0
         if len(survivors) >= steps:
-            self._tell(survivors, deepest, steps, nodes, frame)
+            self._notify(survivors, deepest, steps, nodes, frame)
         elif nodes and deepest is not None:
-            self._tell([deepest], deepest, steps, nodes, frame)
+            self._notify([deepest], deepest, steps, nodes, frame)
 
-    def _tell(self, kept: list[Any], deepest: Any, steps: int, nodes: float, frame: FrameType | None) -> None:
+    def _notify(self, kept: list[Any], deepest: Any, steps: int, nodes: float, frame: FrameType | None) -> None:
         with_graph = sum(gradient_function(each) is not None for each in kept)
         storages = {storage_of(each): size_of(each) for each in kept}
         sample = sorted(kept, key=size_of, reverse=True)[:MOST_SAMPLES]

@@ -21,7 +21,7 @@ from steptime.probe.objects import local_values
 from steptime.probe.recorder import json_number
 
 LOSS, GRADIENT, SKIPPED, READ = "loss", "gradient", "skipped", "read"
-MOST_TOLD = 12
+MOST_REPORTED = 12
 """Births that are written of those that a loss or a gradient carries."""
 MOST_PARAMETERS = 16
 HISTORY = 16
@@ -41,7 +41,7 @@ class Instrument(Role):
         self._found = False
         self._history: list[tuple[int, Any]] = []
         self._parameters: dict[int, tuple[str, Any]] = {}
-        account.facts.update(origin=None, trigger=None, births=[])
+        account.facts.update(origin=None, trigger=None, origins=[])
 
     def install(self) -> None:
         self._batches.install()
@@ -103,7 +103,7 @@ class Instrument(Role):
         carried = self._watch.read or (self._watch.scalar if self._left else ())
         if carried and not self._found:
             self._account.open()
-            self._tell(self._watch.step, READ, None, "", carried)
+            self._notify(self._watch.step, READ, None, "", carried)
         self._write()
 
     def failed(self, error: Exception) -> None:
@@ -145,17 +145,17 @@ class Instrument(Role):
         if bad:
             value = float(bad[0].sum())
             name = next(iter(self._account.facts.get("bad_gradients", ())), "") if kind == GRADIENT else ""
-            self._tell(step, kind, value, name, self._watch.births_of(bad))
+            self._notify(step, kind, value, name, self._watch.origins_of(bad))
             self._leave(step)
 
-    def _tell(self, step: int, kind: str, value: float | None, name: str, carried: tuple[int, ...]) -> None:
+    def _notify(self, step: int, kind: str, value: float | None, name: str, carried: tuple[int, ...]) -> None:
         self._found = True
-        births = [self._watch.births[each] for each in carried]
+        origins = [self._watch.origins[each] for each in carried]
         facts = self._account.facts
         facts["trigger"] = {"kind": kind, "step": step, "value": json_number(value), "name": name}
-        origin = _origin(births)
+        origin = _origin(origins)
         facts["origin"] = origin.facts if origin is not None else None
-        facts["births"] = [birth.facts for birth in births[:MOST_TOLD]]
+        facts["births"] = [found.facts for found in origins[:MOST_REPORTED]]
         facts["batch"] = self._batches.describe()
 
     def _leave(self, step: int) -> None:
@@ -172,9 +172,9 @@ class Instrument(Role):
         self._account.facts["history"] = [[step, None, json_number(norm)] for step, norm in self._history]
 
 
-def _origin(births: list[FirstNonFinite]) -> FirstNonFinite | None:
+def _origin(origins: list[FirstNonFinite]) -> FirstNonFinite | None:
     """The earliest that the user did not write; a constant only where there is no other."""
-    return min(births, key=lambda birth: (birth.deliberate, birth.number), default=None)
+    return min(origins, key=lambda origin: (origin.deliberate, origin.number), default=None)
 
 
 def _uncompiled(account: GrowingNumerics) -> None:

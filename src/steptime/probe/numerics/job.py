@@ -93,7 +93,7 @@ class Role:
         """It has ended: here gradients are whole also where a closure, or a backward's hook, has made the update."""
 
     def scaled_update(self, step: int, optimizer: Any) -> None:
-        """GradScaler.step begins: gradients may still be scaled."""
+        """GradScaler.step starts: gradients may still be scaled."""
 
     def skipped(self, step: int, optimizer: Any) -> None:
         """GradScaler.step has left the update out, as gradients had overflowed."""
@@ -118,7 +118,7 @@ class _ScalerStep:
 
     def __init__(self, job: Job, optimizer: Any) -> None:
         self._job, self._optimizer = job, optimizer
-        self._before = job.scaler_begins(optimizer)
+        self._before = job.scaler_starts(optimizer)
 
     def __enter__(self) -> None:
         return None
@@ -141,7 +141,7 @@ class Job(BackwardWatch):
         self._updates = 0
         self._counter = StepCounter()
         self._numbers = ObjectNumbers()
-        self._roots = RootWatch(functools.partial(self._tell, role.root))
+        self._roots = RootWatch(functools.partial(self._notify, role.root))
         self._constructions = ConstructionWatch(self._made)
         self._optimizers = False
 
@@ -152,7 +152,7 @@ class Job(BackwardWatch):
         backwards.watch(self)
         keep_unscaled()
         Inlay(torch.amp.GradScaler.step, OPENED_WITH_OPTIMIZER, opened=functools.partial(_ScalerStep, self)).install()
-        register_optimizer_step_pre_hook(self._update_begins)
+        register_optimizer_step_pre_hook(self._update_starts)
         register_optimizer_step_post_hook(self._update_ends)
 
     def forked(self) -> None:
@@ -165,9 +165,9 @@ class Job(BackwardWatch):
 
     def finish(self) -> None:
         if os.getpid() == self._pid:
-            self._tell(self.role.finish)
+            self._notify(self.role.finish)
 
-    def _tell(self, method: Callable[..., None], *arguments: Any) -> None:
+    def _notify(self, method: Callable[..., None], *arguments: Any) -> None:
         if not self._active:
             return
         try:
@@ -187,23 +187,23 @@ class Job(BackwardWatch):
     def _made(self, _: Any) -> None:
         self._optimizers = True
 
-    def begins(self, tensors: Any, partial: bool) -> tuple[Any, Any]:
+    def starts(self, tensors: Any, partial: bool) -> tuple[Any, Any]:
         if partial or self._depth or not self._active:  # inside of a backward: checkpointing, or an engine's thread
             return tensors, None
-        self._tell(self._backward_begins, tensors)
+        self._notify(self._backward_starts, tensors)
         self._depth += 1
         return tensors, True
 
     def ends(self, begun: Any) -> None:
         self._depth -= 1
-        self._tell(self._backward_ends)
+        self._notify(self._backward_ends)
 
-    def _backward_begins(self, tensors: Any) -> None:
+    def _backward_starts(self, tensors: Any) -> None:
         self._thread = self._thread or get_ident()
         if get_ident() != self._thread:
             return
         self._roots.in_backward = True
-        self._counter.backward_begins()
+        self._counter.backward_starts()
         if losses := losses_of(tensors):
             before = [(loss, unscaled.of(loss)) for loss in losses]
             self.role.losses(self.step, [loss if known is None else known for loss, known in before])
@@ -218,37 +218,37 @@ class Job(BackwardWatch):
             if ended and (self._counter.updated or not waits):
                 self._boundary()
 
-    def scaler_begins(self, optimizer: Any) -> int | None:
+    def scaler_starts(self, optimizer: Any) -> int | None:
         """GradScaler.step begins. Returns how many updates there were; None in another thread than the one that
         trains."""
         if not self._mine():
             return None
         before = self._updates
-        self._tell(self.role.scaled_update, self.step, optimizer)
-        self._counter.update_begins(self._numbers.of(torch_optimizer(optimizer))[0])
+        self._notify(self.role.scaled_update, self.step, optimizer)
+        self._counter.update_starts(self._numbers.of(torch_optimizer(optimizer))[0])
         return before
 
     def scaler_ends(self, optimizer: Any, before: int) -> None:
         if self._updates == before:
-            self._tell(self.role.skipped, self.step, torch_optimizer(optimizer))
+            self._notify(self.role.skipped, self.step, torch_optimizer(optimizer))
         if self._counter.update_ends():
-            self._tell(self._boundary)
+            self._notify(self._boundary)
 
-    def _update_begins(self, optimizer: Any, *_: Any) -> None:
+    def _update_starts(self, optimizer: Any, *_: Any) -> None:
         if torch.compiler.is_compiling() or not self._active:
             return
         self._thread = self._thread or get_ident()
         if self._mine():
             self._updates += 1
-            self._counter.update_begins(self._numbers.of(optimizer)[0])
-            self._tell(self.role.update, self.step, optimizer)
+            self._counter.update_starts(self._numbers.of(optimizer)[0])
+            self._notify(self.role.update, self.step, optimizer)
 
     def _update_ends(self, optimizer: Any, *_: Any) -> None:
         if torch.compiler.is_compiling() or not self._mine():
             return
-        self._tell(self.role.updated, self.step, optimizer)
+        self._notify(self.role.updated, self.step, optimizer)
         if self._counter.update_ends():
-            self._tell(self._boundary)
+            self._notify(self._boundary)
 
     def _boundary(self) -> None:
         self.role.boundary(self.step)

@@ -1,6 +1,6 @@
 """A look at every operator of a step: which one was the first to make something that is not finite, and of what.
 
-Every value that is not finite has a birth: the operator that made it of finite ones, a constant that the user wrote,
+Every value that is not finite has a origin: the operator that made it of finite ones, a constant that the user wrote,
 a batch, a parameter, another rank. Births are carried on from inputs to outputs by the memory that they lie in, so that
 of a loss, or a gradient, that is not finite the birth is known; infinities that do no harm (masks) are never at issue.
 """
@@ -46,7 +46,7 @@ UNREAD = (
 """Operators whose output was not computed: memory that is still to be filled, and views."""
 COLLECTIVES = ("c10d", "_c10d_functional", "c10d_functional")
 """Their outputs are not there yet when the call returns."""
-MOST_BIRTHS = 2000
+MOST_ORIGINS = 2000
 """Births that are kept of a window; those of later ones are counted with the last."""
 MOST_CARRIED = 8
 """Births that one tensor carries on: the earliest."""
@@ -54,7 +54,7 @@ MOST_RANGES = 8
 """Inputs that are described."""
 OPERATOR, CONSTANT, BATCH = "operator", "constant", "batch"
 PARAMETER, COLLECTIVE, OUTSIDE = "parameter", "collective", "outside"
-"""Kinds of births: made of finite values, written by the user, delivered by a loader, in a parameter before the first
+"""Kinds of origins: made of finite values, written by the user, delivered by a loader, in a parameter before the first
 step that was looked at, received from another rank, and none of these."""
 _DISABLED = torch._C._disabled_torch_dispatch_impl
 _sequence = getattr(torch.autograd, "_get_sequence_nr", None)
@@ -103,7 +103,7 @@ class OperatorWatch(TorchDispatchMode):  # type: ignore[misc]
         self.step = 0
         self.updating = False
         self.looked_at = 0
-        self.births: list[FirstNonFinite] = []
+        self.origins: list[FirstNonFinite] = []
         self.parameters: dict[int, str] = {}
         self.read: tuple[int, ...] = ()
         """Births of the newest value that is not finite and that the job has read (item)."""
@@ -120,7 +120,7 @@ class OperatorWatch(TorchDispatchMode):  # type: ignore[misc]
         self.step = step
         self._forward.clear()
 
-    def births_of(self, tensors: Any) -> tuple[int, ...]:
+    def origins_of(self, tensors: Any) -> tuple[int, ...]:
         """Of those among the tensors that are not finite; their origin is unknown where this is empty."""
         found: tuple[int, ...] = ()
         for tensor in tensors:
@@ -188,7 +188,7 @@ class OperatorWatch(TorchDispatchMode):  # type: ignore[misc]
 
     def _skipped(self, kind: _OperatorKind, args: Any, output: Any) -> None:
         if "_local_scalar_dense" in kind.name and is_floating(args[0]) and not is_finite(args[0]):
-            self.read = self.births_of([args[0]])
+            self.read = self.origins_of([args[0]])
         elif "empty" in kind.name:
             for tensor in tensors_in(output):
                 self._made_anew(storage_of(tensor))
@@ -213,14 +213,14 @@ class OperatorWatch(TorchDispatchMode):  # type: ignore[misc]
         broken = [(name, tensor) for name, tensor, finite in inputs if not finite]
         if self._batches.loading and any(storage_of(tensor) not in self._carried for _, tensor in broken):
             return  # a sample that was not finite already: the batch is looked at when it has arrived
-        carried = self.births_of(tensor for _, tensor in broken)
+        carried = self.origins_of(tensor for _, tensor in broken)
         scalars = dict(_scalars(kind, args, kwargs))
         explicit = any(isinstance(value, float) and not math.isfinite(value) for value in scalars.values())
         makes_nan = any(bool(torch.isnan(tensor).any()) for tensor in bad)
         had_nan = any(_has_nan(tensor, before) for _, tensor in broken)
         if not broken:
             born = self._born(CONSTANT if explicit and not makes_nan else OPERATOR)
-        elif makes_nan and not had_nan and all(self.births[each].deliberate for each in carried):
+        elif makes_nan and not had_nan and all(self.origins[each].deliberate for each in carried):
             born = self._born(OPERATOR)  # of infinities that the user wrote: a row that is masked as a whole
         else:
             born = None
@@ -228,7 +228,7 @@ class OperatorWatch(TorchDispatchMode):  # type: ignore[misc]
             if not born.facts:
                 ranges = [_described(tensor, name, before) for name, tensor, _ in inputs[:MOST_RANGES]]
                 born.facts = self._facts(kind, ranges, bad, scalars)
-            born.facts.setdefault("sources", [self.births[each].facts for each in carried[:2]])
+            born.facts.setdefault("sources", [self.origins[each].facts for each in carried[:2]])
             carried = (born.number,)
         elif makes_nan and not had_nan:
             self._became_nan(carried, kind)
@@ -238,18 +238,18 @@ class OperatorWatch(TorchDispatchMode):  # type: ignore[misc]
             self.scalar = carried
 
     def _born(self, kind: str) -> FirstNonFinite:
-        if len(self.births) >= MOST_BIRTHS:
-            return self.births[-1]
-        birth = FirstNonFinite(len(self.births), kind)
-        self.births.append(birth)
-        return birth
+        if len(self.origins) >= MOST_ORIGINS:
+            return self.origins[-1]
+        origin = FirstNonFinite(len(self.origins), kind)
+        self.origins.append(origin)
+        return origin
 
     def _became_nan(self, carried: tuple[int, ...], kind: _OperatorKind) -> None:
         """An infinity has turned into NaN here: told with its birth."""
         for each in carried:
-            birth = self.births[each]
-            if not birth.deliberate and "became_nan" not in birth.facts:
-                birth.facts["became_nan"] = self._where(kind)
+            origin = self.origins[each]
+            if not origin.deliberate and "became_nan" not in origin.facts:
+                origin.facts["became_nan"] = self._where(kind)
                 return
 
     def _foreign(self, tensor: Any) -> tuple[int, ...]:
@@ -289,7 +289,7 @@ class OperatorWatch(TorchDispatchMode):  # type: ignore[misc]
         rows = rows_not_finite(bad[0])
         alike = bad[0].dim() > 0 and bad[0].shape[0] == self._batches.size
         return {
-            "kind": self.births[-1].kind,
+            "kind": self.origins[-1].kind,
             "step": self.step,
             "inputs": ranges,
             "outputs": [range_of(tensor) for tensor in bad[:MOST_RANGES]],

@@ -71,12 +71,12 @@ class OutputWatch:
         calls.change(module, changed)
 
     def _look(self, name: str, output: Any) -> None:
-        begin = now()
+        start = now()
         tensor = _tensor_of(output)
         if tensor is not None:
             values = tensor.detach()
             self._readings.add(name, values.sum(dtype=torch.float32) if values.element_size() < 4 else values.sum())
-        self._spent += now() - begin
+        self._spent += now() - start
 
 
 def _tensor_of(output: Any) -> Any:
@@ -217,7 +217,7 @@ class Watch(Role):
         self._gradient_stride = FIRST_STRIDE
         self._clipped = False
         self._spent = 0
-        self._begin = 0
+        self._start = 0
         account.facts.update(trigger=None, skipped_steps=0, steps_not_finite=0)
 
     def install(self) -> None:
@@ -251,22 +251,22 @@ class Watch(Role):
         if isinstance(found, torch.Tensor):  # an optimiser that leaves updates out by itself (fused)
             self._readings.add(FOUND, found.detach())
         elif not self._clipped and self._gradient_stride and step % self._gradient_stride == 0:
-            begin = now()
+            start = now()
             norm = gradient_norm([each.grad for group in optimizer.param_groups for each in group["params"]])
             if norm is not None:
                 self._readings.add(GRADIENT, norm)
-            self._spent += now() - begin
+            self._spent += now() - start
 
     def skipped(self, step: int, optimizer: Any) -> None:
         self._skips.add(step)
 
     def boundary(self, step: int) -> None:
-        begin = now()
+        start = now()
         self._readings.close(step)
         self._account.facts["steps"] = step
         for done, values in self._readings.ready():
             self._judge(done, values)
-        self._spent += now() - begin
+        self._spent += now() - start
         self._economise(step)
         self._ending.boundary(step)
         if self._found and not self._go_on:
@@ -347,8 +347,8 @@ class Watch(Role):
         # The thread's own time: while others have the processor a step grows longer, and a look does not.
         time, outputs, gradients = thread_time_ns(), self._outputs.spent(), self._spent
         self._spent = 0
-        if self._begin:
-            share = (outputs + gradients) / (time - self._begin)
+        if self._start:
+            share = (outputs + gradients) / (time - self._start)
             if share > MOST_SHARE and outputs >= gradients:
                 self._outputs.stride = min(self._outputs.stride * 2, LARGEST_STRIDE)
             elif share > MOST_SHARE:
@@ -356,7 +356,7 @@ class Watch(Role):
             elif share < LEAST_SHARE:
                 self._outputs.stride = max(1, self._outputs.stride // 2)
                 self._gradient_stride = max(1, self._gradient_stride // 2)
-        self._begin = time
+        self._start = time
 
     def _guarded(self, method: Callable[..., None], *arguments: Any) -> None:
         try:

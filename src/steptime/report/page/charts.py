@@ -210,12 +210,14 @@ def _block(x: float, width: float, bottom: float, high: float) -> str:
 def _signs(bars: tuple[Bar, ...], known: StepSeries, fine: list[str]) -> tuple[Sign, ...]:
     """Slow steps, outliers, and what lay between or in steps, under the bars."""
     size = bars[0].last - bars[0].first + 1
-    told = [(step, kind, f"step {step + 1}: {kind}") for step, kind in enumerate(fine) if kind in ("outlier", "slow")]
-    told += [(mark.step, mark.kind, f"{mark.kind} of {format_duration(mark.duration)} in step {mark.step + 1}")
+    reported = [
+        (step, kind, f"step {step + 1}: {kind}") for step, kind in enumerate(fine) if kind in ("outlier", "slow")
+    ]
+    reported += [(mark.step, mark.kind, f"{mark.kind} of {format_duration(mark.duration)} in step {mark.step + 1}")
              for mark in known.marks]  # fmt: skip
-    lettered = len(told) <= MOST_SIGNS
+    lettered = len(reported) <= MOST_SIGNS
     found, last = [], -NEXT_LETTER
-    for step, kind, words in sorted(told):
+    for step, kind, words in sorted(reported):
         bar = bars[min(step // size, len(bars) - 1)]
         at = bar.x + bar.width / 2
         crowded = at - last < NEXT_LETTER
@@ -229,8 +231,8 @@ def _numbers(count: int) -> tuple[Tick, ...]:
     wide = max(count, 12) if count <= MOST_BARS else count
     stride = next(size * factor for size in (1, 10, 100, 1000, 10**4, 10**5, 10**6) for factor in (1, 2, 5)
                   if wide / (size * factor) <= 8)  # fmt: skip
-    shown = range(stride, count + 1, stride) if stride > 1 else range(1, count + 1)
-    return tuple(Tick(100 * (number - 0.59) / wide, str(number)) for number in shown)
+    displayed = range(stride, count + 1, stride) if stride > 1 else range(1, count + 1)
+    return tuple(Tick(100 * (number - 0.59) / wide, str(number)) for number in displayed)
 
 
 MOST_POINTS = 150
@@ -301,26 +303,26 @@ def roofline_chart(case: Case) -> RooflineChart | None:
     """The picture; None where no kernel and no operator has a model of its work."""
     uses: tuple[KernelUse | OperatorUse, ...] = case.kernels or case.operators
     placed = sorted((use for use in uses if _has_place(use)), key=lambda use: -use.duration)
-    shown = placed[:MOST_POINTS]
-    if not shown:
+    displayed = placed[:MOST_POINTS]
+    if not displayed:
         return None
     machine = case.machine
-    rates = _rates(machine, shown)
+    rates = _rates(machine, displayed)
     bandwidth = machine.copy_bytes if machine is not None else None
-    horizontal, vertical = _axes(shown, rates, bandwidth)
+    horizontal, vertical = _axes(displayed, rates, bandwidth)
     whole = sum(use.duration for use in uses)
-    part = sum(use.duration for use in shown)
+    part = sum(use.duration for use in displayed)
     return RooflineChart(
-        points=tuple(_point(use, shown[0].duration, case, horizontal, vertical) for use in shown),
+        points=tuple(_point(use, displayed[0].duration, case, horizontal, vertical) for use in displayed),
         peaks=tuple(_peaks(rates, bandwidth, horizontal, vertical)),
         x_ticks=horizontal.ticks(),
         y_ticks=vertical.ticks(),
         what="kernel group" if case.kernels else "operator",
         share=format_share(part / whole) if whole else "",
-        left_out=len(placed) - len(shown),
+        left_out=len(placed) - len(displayed),
         source=_source(case, bool(rates or bandwidth)),
-        bounds=tuple(dict.fromkeys(map(_bound, shown))),
-        above=sum(_is_above(use, machine) for use in shown),
+        bounds=tuple(dict.fromkeys(map(_bound, displayed))),
+        above=sum(_is_above(use, machine) for use in displayed),
     )
 
 
@@ -394,11 +396,11 @@ def _peaks(
         yield UpperBound(horizontal.place(ridge), y, 100.0, y, words, "end", 99.5, y)
     if bandwidth:
         top = max((rate for _, rate in rates), default=10.0**vertical.high)
-        begin = max(left, 10.0**vertical.low / bandwidth)
+        start = max(left, 10.0**vertical.low / bandwidth)
         end = min(top / bandwidth, right)
-        if begin < end:
-            x1, x2 = horizontal.place(begin), horizontal.place(end)
-            y1, y2 = 100 - vertical.place(begin * bandwidth), 100 - vertical.place(end * bandwidth)
+        if start < end:
+            x1, x2 = horizontal.place(start), horizontal.place(end)
+            y1, y2 = 100 - vertical.place(start * bandwidth), 100 - vertical.place(end * bandwidth)
             words = f"{format_rate(bandwidth)}B/s"
             if x2 < STEEP:
                 yield UpperBound(x1, y1, x2, y2, words, "start", x2, y2)
@@ -448,11 +450,11 @@ MOST_BOXES = 700
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """begin, width: percent. row: from the top. words: what is said beside the pointer."""
+    """start, width: percent. row: from the top. words: what is said beside the pointer."""
 
     name: str
     kind: str
-    begin: float
+    start: float
     width: float
     row: int
     words: str
@@ -497,19 +499,19 @@ def _laid(thread: FlameThread, labels: tuple[FlameLabel, ...]) -> Flame:
         total[parent[stack]] += total[stack]
     whole = max(total[0], 1)
     narrowest = max(NARROWEST / 100 * whole, sorted(total, reverse=True)[:MOST_BOXES][-1])
-    begin, row, taken, boxes = [0], [0], [0] * len(own), []
+    start, row, taken, boxes = [0], [0], [0] * len(own), []
     for stack in range(1, len(own)):
         around = parent[stack]
-        begin.append(begin[around] + taken[around])
+        start.append(start[around] + taken[around])
         row.append(row[around] + 1)
         taken[around] += total[stack]
     for stack, (number, spent) in enumerate(zip(label, total, strict=True)):
         if spent < narrowest:
             continue
-        told = labels[number]
-        place = f"{told.source.file}:{told.source.line}" if told.source is not None else ""
+        reported = labels[number]
+        place = f"{reported.source.file}:{reported.source.line}" if reported.source is not None else ""
         itself = f", {format_duration(own[stack])} itself" if 0 < own[stack] < spent else ""
-        words = f"{told.name}\n{format_duration(spent)}, {format_share(spent / whole)}{itself}\n{place}".strip()
-        name = f"{told.name} ({place.rpartition('/')[2]})" if place else told.name
-        boxes.append(Box(name, told.kind, 100 * begin[stack] / whole, 100 * spent / whole, row[stack], words))
+        words = f"{reported.name}\n{format_duration(spent)}, {format_share(spent / whole)}{itself}\n{place}".strip()
+        name = f"{reported.name} ({place.rpartition('/')[2]})" if place else reported.name
+        boxes.append(Box(name, reported.kind, 100 * start[stack] / whole, 100 * spent / whole, row[stack], words))
     return Flame(thread.name, tuple(boxes), max(box.row for box in boxes) + 1)

@@ -16,13 +16,13 @@
     let at = 0;
     stepView.tracks.forEach((track, number) => track.rows.forEach((count, index) => {
       const [gaps, lengths, label, detail] = columns.map((column) => column.subarray(at, at + count));
-      const begin = new Float64Array(count), end = new Float64Array(count);
+      const start = new Float64Array(count), end = new Float64Array(count);
       let time = 0;
       for (let event = 0; event < count; event += 1) {
-        begin[event] = time + gaps[event];
-        time = end[event] = begin[event] + lengths[event];
+        start[event] = time + gaps[event];
+        time = end[event] = start[event] + lengths[event];
       }
-      rows.push({ number, track, index, begin, end, label, detail, found: null, y: 0 });
+      rows.push({ number, track, index, start, end, label, detail, found: null, y: 0 });
       at += count;
     }));
     return rows;
@@ -38,8 +38,8 @@
     `${source.file}:${source.line}${source.function ? ` in ${source.function}` : ""}${source.text ? `: ${source.text}` : ""}`;
   const factsAbout = (stepView, { row, event }) => {
     const label = stepView.labels[row.label[event]], detail = stepView.details[row.detail[event]];
-    const facts = [["takes", duration(row.end[event] - row.begin[event])],
-      ["begins", `${exact(row.begin[event] - stepView.begin, 10)} into the step`]];
+    const facts = [["takes", duration(row.end[event] - row.start[event])],
+      ["begins", `${exact(row.start[event] - stepView.start, 10)} into the step`]];
     if (row.track.kind === "category") facts.push(["", detail.note || "what this time is posted to"]);
     else if (label.kind !== "other") facts.push(["kind", label.kind]);
     if (detail.operator) facts.push(["operator", detail.operator]);

@@ -27,7 +27,7 @@ _SAME = {True: "same", False: "different", None: "not known"}
 """Of a candidate of somebody's, who promised nothing: whether it is the same training."""
 TITLES = {"try": "What was tried", "judge": "What was judged", "lab": "What the lab ran"}
 ITEMS = {"try": "fix", "judge": "candidate", "lab": "variant"}
-MOST_TOLD = 3
+MOST_REPORTED = 3
 """Variants that the headline names."""
 
 
@@ -105,7 +105,7 @@ def forest(trials: TrialReport | None, own_size: int | None = None, recorded: fl
     rates, step = _rates(trials, own_size), trials.step_ns
     rows = [each for each in trials.variants  # a larger batch's longer step says nothing: it is in the curve
             if not rates or each.speed is None or not _SIZE.match(each.name)]  # fmt: skip
-    axis, shown = _Axis(rows), rows[:MOST_ROWS]
+    axis, displayed = _Axis(rows), rows[:MOST_ROWS]
     base = f"Step as it is: {format_duration(step)}" if step is not None else "The job as it is was not timed"
     if step is None and any(each.speed is not None for each in trials.variants):
         base = "Compared by what was asked for, not by the step's time"
@@ -113,21 +113,21 @@ def forest(trials: TrialReport | None, own_size: int | None = None, recorded: fl
         base += f", timed in turns with what was tried ({format_duration(recorded)} in the recording)"
     peak = f", peak memory {format_bytes(trials.peak_bytes)}" if trials.peak_bytes else ""
     others = [each for each in rows if not rates or not _SIZE.match(each.name)]
-    told = [_headline(trials, others)] if others else []
+    reported = [_headline(trials, others)] if others else []
     return ForestPlot(
-        headline=" ".join([*_best_size(rates), *told]),
+        headline=" ".join([*_best_size(rates), *reported]),
         kind=trials.kind,
         title=TITLES[trials.kind],
         item=ITEMS[trials.kind],
-        drawn=any(each.speed is not None or each.predicted is not None for each in shown),
-        rows=tuple(_row(variant, trials, axis) for variant in shown),
+        drawn=any(each.speed is not None or each.predicted is not None for each in displayed),
+        rows=tuple(_row(variant, trials, axis) for variant in displayed),
         ticks=axis.ticks,
         one=axis.place(1.0),
         curves=_curves(trials.curves),
         sizes=_sizes(rates),
         summary=f"{base}{peak} ({trials.processes} processes, {format_duration(trials.seconds * 1e9)}).",
         diff=trials.diff,
-        hidden=len(rows) - len(shown),
+        hidden=len(rows) - len(displayed),
     )
 
 
@@ -142,11 +142,11 @@ def _headline(trials: TrialReport, variants: Sequence[Tried]) -> str:
         (each for each in alone if each not in untimed),
         key=lambda each: (each.verdict != TrialVerdict.ADOPT.value, not each.speed),
     )
-    told = [f"{each.label}: {_word(each, trials)}{_speed(each)}" for each in best[:MOST_TOLD]]
-    told += [f"{len(best) - MOST_TOLD} more below"] if len(best) > MOST_TOLD else []
-    told += [f"{len(untimed)} {'more ' if told else ''}not timed"] if untimed else []
-    said = f". {best[0].sentence.rstrip('. ')}" if len(best) == 1 and best[0].sentence else ""
-    return f"{'; '.join(told)}{said}."
+    reported = [f"{each.label}: {_word(each, trials)}{_speed(each)}" for each in best[:MOST_REPORTED]]
+    reported += [f"{len(best) - MOST_REPORTED} more below"] if len(best) > MOST_REPORTED else []
+    reported += [f"{len(untimed)} {'more ' if reported else ''}not timed"] if untimed else []
+    message = f". {best[0].sentence.rstrip('. ')}" if len(best) == 1 and best[0].sentence else ""
+    return f"{'; '.join(reported)}{message}."
 
 
 def _speed(variant: Tried) -> str:
@@ -190,7 +190,7 @@ class _Axis:
 
 def _row(variant: Tried, trials: TrialReport, axis: _Axis) -> ForestRow:
     speed, predicted = variant.speed, variant.predicted
-    told = speed_text(speed) if speed is not None else "–"
+    reported = speed_text(speed) if speed is not None else "–"
     memory = format_bytes(variant.peak_bytes) if variant.peak_bytes else ""
     if variant.peak_bytes and trials.peak_bytes:
         memory += f" ({format_change(variant.peak_bytes / trials.peak_bytes - 1)})"
@@ -203,7 +203,7 @@ def _row(variant: Tried, trials: TrialReport, axis: _Axis) -> ForestRow:
         verdict=_word(variant, trials) if trials.kind == "judge" else variant.verdict,
         sentence=f"{variant.sentence.rstrip('. ')}." if variant.sentence else "",
         outcome="adopted" if variant.verdict == "adopt" else "worse" if worse else "open",
-        speed=told,
+        speed=reported,
         point=axis.place(speed.value) if speed is not None else None,
         low=axis.place(speed.low) if speed is not None else 0.0,
         high=axis.place(speed.high) if speed is not None else 0.0,
@@ -213,7 +213,7 @@ def _row(variant: Tried, trials: TrialReport, axis: _Axis) -> ForestRow:
         kept=(_SAME if trials.kind == "judge" else _KEPT)[variant.kept],
         memory=memory,
         step=format_duration(variant.step_ns) if variant.step_ns is not None else "",
-        words=f"{variant.label}: {told}, {variant.verdict}, {variant.rounds} rounds. {variant.sentence}",
+        words=f"{variant.label}: {reported}, {variant.verdict}, {variant.rounds} rounds. {variant.sentence}",
         noise_low=axis.place(1 / max(variant.noise or 1.0, 1.0)),
         noise_high=axis.place(max(variant.noise or 1.0, 1.0)),
     )

@@ -38,7 +38,7 @@ class MemoryChart:
     height: float
     peak_words: str
     ticks: tuple[Tick, ...]
-    begin: str
+    start: str
     end: str
 
 
@@ -69,7 +69,7 @@ def memory_chart(
         height=100 * sums[found.peak] / top,
         peak_words=f"{format_bytes(sums[found.peak])} at {_time(found, found.peak)}",
         ticks=_ticks(top),
-        begin=_time(found, 0),
+        start=_time(found, 0),
         end=_time(found, len(found.times) - 1),
     )
 
@@ -106,10 +106,10 @@ class MachineCurve:
 
 @dataclass(frozen=True, slots=True)
 class MachineChart:
-    """begin, end: of the plot, in words."""
+    """start, end: of the plot, in words."""
 
     curves: tuple[MachineCurve, ...]
-    begin: str
+    start: str
     end: str
 
 

@@ -54,7 +54,7 @@ OPENS = ("<", ":")
 
 
 @dataclass(frozen=True, slots=True)
-class ShownTrace:
+class DisplayedTrace:
     """identity: of the element that holds it. name: of the file that it is saved as. content: gzip in base 85, padded,
     "" where it is not on the page; length: bytes of the gzip."""
 
@@ -67,9 +67,9 @@ class ShownTrace:
     length: int
 
 
-def shown_traces(files: Sequence[TraceFile], room: int) -> tuple[ShownTrace, ...]:
+def displayed_traces(files: Sequence[TraceFile], room: int) -> tuple[DisplayedTrace, ...]:
     """room: bytes that the page has left, given to the first ones."""
-    shown = []
+    displayed = []
     for number, file in enumerate(files):
         content = file.content or b""
         carried = bool(content) and 1.25 * len(content) + MARKUP <= room
@@ -77,10 +77,10 @@ def shown_traces(files: Sequence[TraceFile], room: int) -> tuple[ShownTrace, ...
         room -= len(text) + MARKUP if carried else 0
         name = Path(file.path).name
         name = name if name.endswith(".gz") else f"{name}.gz"
-        shown.append(
-            ShownTrace(f"trace-{number}", file.path, name, file.what, format_bytes(file.size), text, len(content))
+        displayed.append(
+            DisplayedTrace(f"trace-{number}", file.path, name, file.what, format_bytes(file.size), text, len(content))
         )
-    return tuple(shown)
+    return tuple(displayed)
 
 
 FIRST = 3
@@ -116,7 +116,7 @@ class FindingView:
 
 
 @dataclass(frozen=True, slots=True)
-class ShownStepView:
+class DisplayedStepView:
     """What is said beside the timeline. categories: that the step's time is posted to. device: whether something ran on
     one."""
 
@@ -133,7 +133,7 @@ def render(report: Report) -> str:
     process = placed(report.processes[0])
     case, cut = process.case, process.step_view
     findings = tuple(
-        _tell(finding, process, sum(other.code == finding.code for other in process.findings[:at]))
+        _notify(finding, process, sum(other.code == finding.code for other in process.findings[:at]))
         for at, finding in enumerate(process.findings)
     )
     tables = case_tables(case)
@@ -146,7 +146,7 @@ def render(report: Report) -> str:
         "waterfall": waterfall(case),
         "phases": _phases(case),
         "series": series(process),
-        "timeline": _shown(cut) if cut is not None and cut.events else None,
+        "timeline": _displayed(cut) if cut is not None and cut.events else None,
         "flames": flames(process.flame),
         "flame_kinds": kinds_of(process.flame),
         "stacks": process.flame is not None and process.flame.stacks,
@@ -168,9 +168,9 @@ def render(report: Report) -> str:
         "facts": _facts(report),
     }
     title, data = one_line(report.environment.command or report.source), _data(report)
-    traces = shown_traces(process.traces, 0)
+    traces = displayed_traces(process.traces, 0)
     page = whole("page.html", title=title, data=data, traces=traces, **fixed)
-    fitting = shown_traces(process.traces, LARGEST - len(page.encode()))
+    fitting = displayed_traces(process.traces, LARGEST - len(page.encode()))
     return page if fitting == traces else whole("page.html", title=title, data=data, traces=fitting, **fixed)
 
 
@@ -202,11 +202,11 @@ def _phases(case: Case) -> tuple[BarSegment, ...]:
     return stacked(parts, 100 / whole) if whole else ()
 
 
-def _shown(step_view: StepView) -> ShownStepView:
+def _displayed(step_view: StepView) -> DisplayedStepView:
     present = {label.name for label in step_view.labels}
     categories = tuple(name for name in (category.name.lower() for category in Category) if name in present)
     device = any(track.kind == "stream" for track in step_view.tracks)
-    return ShownStepView(step_view.step, step_view.how, step_view.events, step_view.left_out, categories, device)
+    return DisplayedStepView(step_view.step, step_view.how, step_view.events, step_view.left_out, categories, device)
 
 
 def _facts(report: Report) -> list[tuple[str, str]]:
@@ -238,7 +238,7 @@ def _facts(report: Report) -> list[tuple[str, str]]:
     return [(name, value) for name, value in named if value]
 
 
-def _tell(finding: Finding, process: ProcessReport, before: int) -> FindingView:
+def _notify(finding: Finding, process: ProcessReport, before: int) -> FindingView:
     """before: findings of its code above it."""
     step, saving = process.case.step.duration.value, finding.savings
     rule = find_rule(finding.code)

@@ -90,7 +90,7 @@
     return made;
   };
   const traceOf = (stepView, rows) => {
-    const zero = rows.reduce((least, row) => Math.min(least, row.begin.length ? row.begin[0] : 0), 0);
+    const zero = rows.reduce((least, row) => Math.min(least, row.start.length ? row.start[0] : 0), 0);
     const details = stepView.details.map(argumentsOf);
     const events = [];
     numbers.forEach((name, pid) => events.push({ ph: "M", name: "process_name", pid, tid: 0, args: { name } }));
@@ -106,10 +106,10 @@
         events.push({ ph: "M", name: "thread_sort_index", pid, tid, args: { sort_index: tid } });
       }
       track = row.number;
-      row.begin.forEach((begin, event) => {
+      row.start.forEach((start, event) => {
         const label = stepView.labels[row.label[event]];
-        events.push({ ph: "X", name: label.name, cat: label.kind, pid, tid, ts: (begin - zero) / 1000,
-          dur: (row.end[event] - begin) / 1000, args: details[row.detail[event]] });
+        events.push({ ph: "X", name: label.name, cat: label.kind, pid, tid, ts: (start - zero) / 1000,
+          dur: (row.end[event] - start) / 1000, args: details[row.detail[event]] });
       });
     });
     return JSON.stringify({ displayTimeUnit: "ns", traceEvents: events });

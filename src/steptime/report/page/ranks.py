@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from steptime.analysis.stragglers.comparison import LateRank, LateSeries, RankComparison
+from steptime.analysis.stragglers.comparison import RankComparison, Straggler, StragglerSeries
 from steptime.quantities import format_duration, format_share
 from steptime.report.page.waterfall import BOX, Tick
 from steptime.report.report import ProcessReport, Report
@@ -51,7 +51,7 @@ class Shade:
 
 
 @dataclass(frozen=True, slots=True)
-class Lateness:
+class StragglerChart:
     """Who came late, step by step. ranks: names of the rows; longest: what the strongest shade stands for."""
 
     shades: tuple[Shade, ...]
@@ -68,7 +68,7 @@ class HeatMap:
     rows: tuple[RankRowView, ...]
     hidden: int
     sentence: str = ""
-    lateness: Lateness | None = None
+    straggler: StragglerChart | None = None
 
 
 def heat_map(report: Report) -> HeatMap | None:
@@ -78,13 +78,13 @@ def heat_map(report: Report) -> HeatMap | None:
     if len(report.processes) < 2:
         return None
     slowest = sorted(report.processes, key=lambda process: -process.case.step.duration.value)[:MOST_RANKS]
-    shown = sorted(slowest, key=lambda process: (process.rank is None, process.rank or 0))
+    displayed = sorted(slowest, key=lambda process: (process.rank is None, process.rank or 0))
     names = tuple(
-        dict.fromkeys(use.name for process in shown for use in process.case.categories if use.duration.value > 0)
+        dict.fromkeys(use.name for process in displayed for use in process.case.categories if use.duration.value > 0)
     )
     longest = slowest[0].case.step.duration.value
-    rows = tuple(_row(report, process, names, longest) for process in shown)
-    return HeatMap(names, rows, len(report.processes) - len(shown))
+    rows = tuple(_row(report, process, names, longest) for process in displayed)
+    return HeatMap(names, rows, len(report.processes) - len(displayed))
 
 
 def _of_comparison(report: Report, ranks: RankComparison) -> HeatMap:
@@ -111,7 +111,7 @@ def _of_comparison(report: Report, ranks: RankComparison) -> HeatMap:
             )
         )
     names = tuple(ranks.categories[at] for at in used)
-    series = _lateness(ranks.series) if ranks.series is not None else None
+    series = _straggler(ranks.series) if ranks.series is not None else None
     return HeatMap(names, tuple(rows), len(ranks.rows) - len(rows), _sentence(ranks), series)
 
 
@@ -128,14 +128,14 @@ def _sentence(ranks: RankComparison) -> str:
     )
 
 
-def _excess(late: LateRank) -> str:
+def _excess(late: Straggler) -> str:
     if not late.category or late.excess <= 0:
         return "No part of its own work is unusually long: as fast as the others"
     longer = f"It spends {format_duration(late.excess)} more than the others' median in {late.category}"
     return f"{longer}; at that median"
 
 
-def _lateness(series: LateSeries) -> Lateness | None:
+def _straggler(series: StragglerSeries) -> StragglerChart | None:
     """The series as shaded fields; neighbouring columns share one where there are too many."""
     if not series.late or not series.steps:
         return None
@@ -156,7 +156,7 @@ def _lateness(series: LateSeries) -> Lateness | None:
     ranks = tuple(Tick(100 * (at + 0.45) / len(rows), f"rank {rank}") for at, rank in enumerate(series.ranks))
     count = len(series.steps)
     steps = tuple(Tick(100 * at / count, str(series.steps[at] + 1)) for at in range(0, count, max(count // 6, 1)))
-    return Lateness(shades, ranks, steps, format_duration(longest))
+    return StragglerChart(shades, ranks, steps, format_duration(longest))
 
 
 def _averaged(row: Sequence[float], size: int) -> list[float]:
@@ -166,7 +166,7 @@ def _averaged(row: Sequence[float], size: int) -> list[float]:
 
 def _row(report: Report, process: ProcessReport, names: tuple[str, ...], longest: float) -> RankRowView:
     waits = {rank.rank: rank for each in report.processes for rank in each.case.ranks}
-    late = process.case.lateness
+    late = process.case.straggler
     categories = {use.name: use.duration.value for use in process.case.categories}
     rank = waits.get(process.rank) if process.rank is not None else None
     return RankRowView(

@@ -1,4 +1,4 @@
-// Steps: a click or the arrow keys choose one; its figures are told below.
+// Steps: a click or the arrow keys choose one; its figures are reported below.
 (() => {
   const { byId, data, duration, find } = sheet;
   const chart = byId("series");
@@ -87,8 +87,8 @@
   chart.addEventListener("click", (event) => {
     const box = chart.getBoundingClientRect();
     const across = (100 * (event.clientX - box.left)) / box.width;
-    const begin = (bar) => parseFloat(bar.querySelector("rect").getAttribute("x"));
-    choose(bars.filter((bar) => begin(bar) <= across).length - 1);
+    const start = (bar) => parseFloat(bar.querySelector("rect").getAttribute("x"));
+    choose(bars.filter((bar) => start(bar) <= across).length - 1);
   });
   chart.addEventListener("keydown", (event) => {
     const moves = { ArrowRight: 1, ArrowUp: 1, ArrowLeft: -1, ArrowDown: -1, PageUp: 10, PageDown: -10 };

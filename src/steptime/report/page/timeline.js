@@ -16,7 +16,7 @@ sheet.later(() => {
   const stepView = data().processes[0].step_view;
   const rows = rowsOf(stepView);
   const names = stepView.labels.map((label) => printable(label.name));
-  const whole = { begin: Math.min(0, stepView.begin), end: Math.max(stepView.length, stepView.end, 1) };
+  const whole = { start: Math.min(0, stepView.start), end: Math.max(stepView.length, stepView.end, 1) };
   let view = { ...whole }, width = 0, height = 0, total = 0, letter = 6, chosen = null, waiting = false;
   let shown = [], tones = {}, inks = {}, colours = {};
   const closed = new Set();
@@ -73,17 +73,17 @@ sheet.later(() => {
     return head;
   });
 
-  const toX = (time) => ((time - view.begin) / (view.end - view.begin)) * width;
-  const toTime = (x) => view.begin + (x / width) * (view.end - view.begin);
+  const toX = (time) => ((time - view.start) / (view.end - view.start)) * width;
+  const toTime = (x) => view.start + (x / width) * (view.end - view.start);
   const drawAxis = () => {
-    const rough = (110 / width) * (view.end - view.begin);
+    const rough = (110 / width) * (view.end - view.start);
     const power = 10 ** Math.floor(Math.log10(Math.max(rough, 1)));
     const step = [1, 2, 5, 10].map((factor) => factor * power).find((size) => size >= rough) || power * 10;
     pen.fillStyle = colours.paper;
     pen.fillRect(0, 0, width, AXIS);
     pen.textAlign = "left";
-    for (let time = Math.ceil((view.begin - stepView.begin) / step) * step; time < view.end - stepView.begin; time += step) {
-      const x = Math.round(toX(time + stepView.begin)) + 0.5;
+    for (let time = Math.ceil((view.start - stepView.start) / step) * step; time < view.end - stepView.start; time += step) {
+      const x = Math.round(toX(time + stepView.start)) + 0.5;
       pen.fillStyle = colours.rule;
       pen.fillRect(x, 0, 1, height);
       pen.fillStyle = colours.muted;
@@ -92,9 +92,9 @@ sheet.later(() => {
   };
   const drawBorders = () => {
     pen.fillStyle = colours.ink;
-    [stepView.begin, stepView.end].forEach((time) => { pen.fillRect(Math.round(toX(time)) - 0.5, 0, 1.5, height); });
+    [stepView.start, stepView.end].forEach((time) => { pen.fillRect(Math.round(toX(time)) - 0.5, 0, 1.5, height); });
     pen.globalAlpha = 0.06;
-    const left = toX(stepView.begin), right = toX(stepView.end);
+    const left = toX(stepView.start), right = toX(stepView.end);
     if (left > 0) pen.fillRect(0, AXIS, Math.min(left, width), height);
     if (right < width) pen.fillRect(Math.max(right, 0), AXIS, width, height);
     pen.globalAlpha = 1;
@@ -115,11 +115,11 @@ sheet.later(() => {
     pen.fillText(text, Math.max(from, 0) + 4, y + tall / 2 + 4, room);
   };
   const drawRow = (row, y) => {
-    const tall = heightOf(row), count = row.begin.length;
-    let event = firstAfter(row.end, view.begin);
-    if (event && row.begin[event - 1] >= view.begin) event -= 1; // of no length, at the very edge
-    while (event < count && row.begin[event] < view.end) {
-      const left = toX(row.begin[event]), right = toX(row.end[event]);
+    const tall = heightOf(row), count = row.start.length;
+    let event = firstAfter(row.end, view.start);
+    if (event && row.start[event - 1] >= view.start) event -= 1; // of no length, at the very edge
+    while (event < count && row.start[event] < view.end) {
+      const left = toX(row.start[event]), right = toX(row.end[event]);
       let next = event + 1;
       if (right - left < 1) next = Math.max(next, firstAfter(row.end, toTime(Math.floor(left) + 1)));
       drawEvent(row, event, y, tall, left, right, within(row, event, Math.min(next, count)));
@@ -130,7 +130,7 @@ sheet.later(() => {
   const drawChosen = (scrolled) => {
     if (!chosen || chosen.row.y < 0) return;
     const { row, event } = chosen;
-    const left = toX(row.begin[event]), right = toX(row.end[event]);
+    const left = toX(row.start[event]), right = toX(row.end[event]);
     if (right < 0 || left > width) return;
     const from = Math.max(left, -3), size = Math.max(Math.min(right, width + 3) - from, 2);
     pen.strokeStyle = colours.ink;
@@ -142,16 +142,16 @@ sheet.later(() => {
     strip.width = width * ratio;
     strip.height = tall * ratio;
     brush.scale(ratio, ratio);
-    const across = (time) => ((time - whole.begin) / (whole.end - whole.begin)) * width;
+    const across = (time) => ((time - whole.start) / (whole.end - whole.start)) * width;
     const row = rows[0];
-    for (let event = 0; event < row.begin.length;) {
-      const left = across(row.begin[event]), right = across(row.end[event]);
+    for (let event = 0; event < row.start.length;) {
+      const left = across(row.start[event]), right = across(row.end[event]);
       brush.fillStyle = tones[stepView.labels[row.label[event]].kind] || tones.other;
       brush.fillRect(left, 3, Math.max(right - left, 1), tall - 6);
-      const past = whole.begin + ((Math.floor(left) + 1) / width) * (whole.end - whole.begin);
+      const past = whole.start + ((Math.floor(left) + 1) / width) * (whole.end - whole.start);
       event = right - left < 1 ? Math.max(event + 1, firstAfter(row.end, past)) : event + 1;
     }
-    const left = across(view.begin), right = across(view.end);
+    const left = across(view.start), right = across(view.end);
     brush.fillStyle = colours.paper;
     brush.globalAlpha = 0.7;
     brush.fillRect(0, 0, left, tall);
@@ -188,10 +188,10 @@ sheet.later(() => {
     }
     heads.forEach((head) => { head.classList.toggle("gone", head.offsetTop - scrolled < AXIS - 4); });
     drawOverview();
-    canvas.dataset.begin = String(Math.round(view.begin));
+    canvas.dataset.start = String(Math.round(view.start));
     canvas.dataset.end = String(Math.round(view.end));
     byId("lanes-range").textContent =
-      `${duration(view.end - view.begin)} in view, from ${exact(view.begin - stepView.begin, (view.end - view.begin) / 100)}`;
+      `${duration(view.end - view.start)} in view, from ${exact(view.start - stepView.start, (view.end - view.start) / 100)}`;
   };
   const draw = () => {
     if (!waiting) window.requestAnimationFrame(paint);
@@ -199,28 +199,28 @@ sheet.later(() => {
   };
 
   // Zooming and moving.
-  const look = (begin, end) => {
-    const span = Math.min(Math.max(end - begin, 20), whole.end - whole.begin);
-    const middle = (begin + end) / 2;
-    const from = Math.min(Math.max(middle - span / 2, whole.begin), whole.end - span);
-    view = { begin: from, end: from + span };
+  const look = (start, end) => {
+    const span = Math.min(Math.max(end - start, 20), whole.end - whole.start);
+    const middle = (start + end) / 2;
+    const from = Math.min(Math.max(middle - span / 2, whole.start), whole.end - span);
+    view = { start: from, end: from + span };
     draw();
   };
   const zoom = (factor, x = width / 2) => {
     const time = toTime(x);
-    look(time - (time - view.begin) * factor, time + (view.end - time) * factor);
+    look(time - (time - view.start) * factor, time + (view.end - time) * factor);
   };
   const pan = (share) => {
-    const by = share * (view.end - view.begin);
-    look(view.begin + by, view.end + by);
+    const by = share * (view.end - view.start);
+    look(view.start + by, view.end + by);
   };
   const reveal = (row, event) => {
-    const begin = row.begin[event], end = row.end[event], span = view.end - view.begin;
+    const start = row.start[event], end = row.end[event], span = view.end - view.start;
     if (closed.delete(row.number)) place();
-    if (end - begin > span || end - begin < span / 400) {
-      const room = Math.max(3 * (end - begin), 200);
-      look(begin - room, end + room);
-    } else if (begin < view.begin || end > view.end) look((begin + end - span) / 2, (begin + end + span) / 2);
+    if (end - start > span || end - start < span / 400) {
+      const room = Math.max(3 * (end - start), 200);
+      look(start - room, end + room);
+    } else if (start < view.start || end > view.end) look((start + end - span) / 2, (start + end + span) / 2);
     if (row.y - box.scrollTop < AXIS + HEAD) box.scrollTop = row.y - AXIS - HEAD;
     else if (row.y + TALL > box.scrollTop + box.clientHeight) box.scrollTop = row.y + 2 * TALL - box.clientHeight;
     draw();
@@ -234,13 +234,13 @@ sheet.later(() => {
     const row = shown.find((each) => y >= each.y && y <= each.y + heightOf(each));
     if (!row) return null;
     const event = firstAfter(row.end, toTime(x - 2));
-    return event < row.begin.length && row.begin[event] <= toTime(x + 2) ? { row, event } : null;
+    return event < row.start.length && row.start[event] <= toTime(x + 2) ? { row, event } : null;
   };
   const factsOf = (hit) => factsAbout(stepView, hit);
   const sumOf = (label) => {
     let count = 0, sum = 0;
     rows.forEach((row) => row.label.forEach((each, event) => {
-      if (each === label) { count += 1; sum += row.end[event] - row.begin[event]; }
+      if (each === label) { count += 1; sum += row.end[event] - row.start[event]; }
     }));
     return `${count === 1 ? "once" : `${count} times`} in this step, ${duration(sum)} in all`;
   };
@@ -267,11 +267,11 @@ sheet.later(() => {
   };
   const step = (by) => {
     if (!chosen) {
-      const row = shown.find((each) => each.begin.length);
-      const event = row ? Math.min(firstAfter(row.end, view.begin), row.begin.length - 1) : 0;
+      const row = shown.find((each) => each.start.length);
+      const event = row ? Math.min(firstAfter(row.end, view.start), row.start.length - 1) : 0;
       if (row) choose({ row, event });
     } else {
-      const event = Math.min(Math.max(chosen.event + by, 0), chosen.row.begin.length - 1);
+      const event = Math.min(Math.max(chosen.event + by, 0), chosen.row.start.length - 1);
       choose({ row: chosen.row, event });
     }
     if (chosen) reveal(chosen.row, chosen.event);
@@ -281,8 +281,8 @@ sheet.later(() => {
     const { row, event } = chosen;
     const next = shown[shown.indexOf(row) + by];
     if (!next) return undefined;
-    const middle = (Math.max(row.begin[event], view.begin) + Math.min(row.end[event], view.end)) / 2;
-    choose({ row: next, event: Math.min(firstAfter(next.end, middle), next.begin.length - 1) });
+    const middle = (Math.max(row.start[event], view.start) + Math.min(row.end[event], view.end)) / 2;
+    choose({ row: next, event: Math.min(firstAfter(next.end, middle), next.start.length - 1) });
     return reveal(next, chosen.event);
   };
 
@@ -291,19 +291,19 @@ sheet.later(() => {
   const search = () => {
     const words = field.value.toLowerCase().split(/\s+/).filter(Boolean);
     const searching = words.length > 0;
-    const told = stepView.details.map((detail) =>
+    const reported = stepView.details.map((detail) =>
       `${detail.operator} ${detail.shapes} ${detail.note} ${detail.source ? sourceWords(detail.source) : ""}`.toLowerCase());
     const lower = names.map((name) => name.toLowerCase());
     let count = 0, sum = 0;
     rows.forEach((row) => {
       row.found = null;
       if (!searching) return;
-      row.found = new Int32Array(row.begin.length + 1);
-      for (let event = 0; event < row.begin.length; event += 1) {
-        const name = lower[row.label[event]], more = told[row.detail[event]];
+      row.found = new Int32Array(row.start.length + 1);
+      for (let event = 0; event < row.start.length; event += 1) {
+        const name = lower[row.label[event]], more = reported[row.detail[event]];
         const hit = words.every((word) => name.includes(word) || more.includes(word));
         row.found[event + 1] = row.found[event] + (hit ? 1 : 0);
-        if (hit) { count += 1; sum += row.end[event] - row.begin[event]; }
+        if (hit) { count += 1; sum += row.end[event] - row.start[event]; }
       }
     });
     byId("lanes-found").textContent = !searching ? "" : count ? `${count} found, ${duration(sum)}` : "Nothing matches";
@@ -312,11 +312,11 @@ sheet.later(() => {
   const go = (by) => {
     const hits = [];
     rows.forEach((row) => {
-      for (let event = 0; row.found && event < row.begin.length; event += 1)
+      for (let event = 0; row.found && event < row.start.length; event += 1)
         if (row.found[event + 1] > row.found[event]) hits.push({ row, event });
     });
     if (!hits.length) return;
-    hits.sort((one, other) => one.row.begin[one.event] - other.row.begin[other.event]);
+    hits.sort((one, other) => one.row.start[one.event] - other.row.start[other.event]);
     const now = chosen ? hits.findIndex((hit) => hit.row === chosen.row && hit.event === chosen.event) : -1;
     const next = hits[(now + by + hits.length + (now < 0 && by < 0 ? 1 : 0)) % hits.length];
     choose(next);
@@ -344,11 +344,11 @@ sheet.later(() => {
     if (event.pointerType === "touch") touches.set(event.pointerId, event.clientX);
     if (touches.size === 2) {
       const { apart, middle } = spread();
-      pinch = { apart, time: toTime(middle), span: view.end - view.begin };
+      pinch = { apart, time: toTime(middle), span: view.end - view.start };
       drag = null;
       return;
     }
-    drag = { x: event.clientX, begin: view.begin, end: view.end, moved: false };
+    drag = { x: event.clientX, start: view.start, end: view.end, moved: false };
     canvas.setPointerCapture(event.pointerId);
   });
   canvas.addEventListener("pointermove", (event) => {
@@ -360,10 +360,10 @@ sheet.later(() => {
       return;
     }
     if (drag && (drag.moved || Math.abs(event.clientX - drag.x) > 4)) {
-      const by = ((event.clientX - drag.x) / width) * (drag.end - drag.begin);
+      const by = ((event.clientX - drag.x) / width) * (drag.end - drag.start);
       drag.moved = true;
       hideTip();
-      look(drag.begin - by, drag.end - by);
+      look(drag.start - by, drag.end - by);
       return;
     }
     const hit = at(event.clientX, event.clientY);
@@ -385,8 +385,8 @@ sheet.later(() => {
     if (hit) focusOn(hit);
   });
   const focusOn = ({ row, event }) => {
-    const room = Math.max((row.end[event] - row.begin[event]) * 0.1, 10);
-    look(row.begin[event] - room, row.end[event] + room);
+    const room = Math.max((row.end[event] - row.start[event]) * 0.1, 10);
+    look(row.start[event] - room, row.end[event] + room);
   };
   canvas.addEventListener("wheel", (event) => {
     if (event.ctrlKey || event.metaKey) zoom(1.0022 ** event.deltaY, event.clientX - canvas.getBoundingClientRect().left);
@@ -397,7 +397,7 @@ sheet.later(() => {
   }, { passive: false });
   const keys = {
     "+": () => zoom(0.5), "=": () => zoom(0.5), w: () => zoom(0.5), "-": () => zoom(2), s: () => zoom(2),
-    a: () => pan(-0.2), d: () => pan(0.2), 0: () => look(whole.begin, whole.end), Home: () => look(whole.begin, whole.end),
+    a: () => pan(-0.2), d: () => pan(0.2), 0: () => look(whole.start, whole.end), Home: () => look(whole.start, whole.end),
     ArrowRight: () => step(1), ArrowLeft: () => step(-1), ArrowDown: () => climb(1), ArrowUp: () => climb(-1),
     Enter: () => chosen && focusOn(chosen), Escape: () => choose(null), n: () => go(1), N: () => go(-1),
     "/": () => field.focus(),
@@ -413,8 +413,8 @@ sheet.later(() => {
   const seek = (event) => {
     if (!event.buttons && event.type === "pointermove") return;
     const frame = strip.getBoundingClientRect();
-    const time = whole.begin + ((event.clientX - frame.left) / frame.width) * (whole.end - whole.begin);
-    look(time - (view.end - view.begin) / 2, time + (view.end - view.begin) / 2);
+    const time = whole.start + ((event.clientX - frame.left) / frame.width) * (whole.end - whole.start);
+    look(time - (view.end - view.start) / 2, time + (view.end - view.start) / 2);
   };
   strip.addEventListener("pointerdown", seek);
   strip.addEventListener("pointermove", seek);

@@ -94,11 +94,11 @@ SMALLEST = 0.0005
 
 @dataclass(frozen=True, slots=True)
 class Fall:
-    """One category: its block hangs where the one before it began. begin, kept, recoverable: percent; the hatched part
+    """One category: its block hangs where the one before it began. start, kept, recoverable: percent; the hatched part
     lies at the right of the block."""
 
     name: str
-    begin: float
+    start: float
     kept: float
     recoverable: float
     duration: str
@@ -112,15 +112,15 @@ class BarSegment:
     """A piece of a stacked bar, in percent."""
 
     name: str
-    begin: float
+    start: float
     width: float
     words: str
 
 
 @dataclass(frozen=True, slots=True)
 class Waterfall:
-    """measured: width of the measured step; low, high: its interval, empty where one step has none. floor: what is left
-    of every category."""
+    """measured: width of the measured step; low, high: its interval, empty where one step has none. remainder: what is
+    left of every category."""
 
     measured: float
     low: float
@@ -128,15 +128,15 @@ class Waterfall:
     duration: str
     mean: str
     falls: tuple[Fall, ...]
-    floor: tuple[BarSegment, ...]
-    floor_words: str
-    floor_share: str
+    remainder: tuple[BarSegment, ...]
+    remainder_words: str
+    remainder_share: str
     ticks: tuple[Tick, ...]
 
 
 def waterfall(case: Case) -> Waterfall | None:
     """The picture of a case; None where it has no categories."""
-    categories = _shown(case)
+    categories = _displayed(case)
     if not categories:
         return None
     step = case.step.duration
@@ -151,20 +151,20 @@ def waterfall(case: Case) -> Waterfall | None:
         duration=format_duration(step.value),
         mean=step_text(case.step),
         falls=tuple(_falls(categories, whole, step.value, scale)),
-        floor=stacked([(use.name, kept) for use, kept in zip(categories, left, strict=True)], scale),
-        floor_words=format_duration(sum(left)),
-        floor_share=format_share(sum(left) / step.value) if step.value else "",
+        remainder=stacked([(use.name, kept) for use, kept in zip(categories, left, strict=True)], scale),
+        remainder_words=format_duration(sum(left)),
+        remainder_share=format_share(sum(left) / step.value) if step.value else "",
         ticks=even_ticks(100 / scale),
     )
 
 
 def stacked(parts: list[tuple[str, float]], scale: float) -> tuple[BarSegment, ...]:
     """A stacked bar of (name, ns); scale: percent per ns."""
-    segments, begin = [], 0.0
+    segments, start = [], 0.0
     for name, spent in parts:
         if spent > 0:
-            segments.append(BarSegment(name, begin * scale, spent * scale, f"{name} {format_duration(spent)}"))
-        begin += spent
+            segments.append(BarSegment(name, start * scale, spent * scale, f"{name} {format_duration(spent)}"))
+        start += spent
     return tuple(segments)
 
 
@@ -176,7 +176,7 @@ def _falls(categories: list[CategoryUse], whole: float, step: float, scale: floa
         falls.append(
             Fall(
                 name=use.name,
-                begin=max(remaining, 0.0) * scale,
+                start=max(remaining, 0.0) * scale,
                 kept=(spent - saved) * scale,
                 recoverable=saved * scale,
                 duration=format_duration(spent),
@@ -188,7 +188,7 @@ def _falls(categories: list[CategoryUse], whole: float, step: float, scale: floa
     return falls
 
 
-def _shown(case: Case) -> list[CategoryUse]:
+def _displayed(case: Case) -> list[CategoryUse]:
     """The categories in the order of the breakdown; the smallest summed up at the end."""
     step = case.step.duration.value
     large = [use for use in case.categories if use.duration.value >= SMALLEST * step and use.duration.value > 0]
@@ -206,11 +206,11 @@ def _saved(use: CategoryUse) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """What a category's change did to the step. begin, width: percent of the plot; grown: the step became longer by it;
+    """What a category's change did to the step. start, width: percent of the plot; grown: the step became longer by it;
     certain: beyond noise; low, high: percent, the interval of where the block ends."""
 
     name: str
-    begin: float
+    start: float
     width: float
     grown: bool
     certain: bool
@@ -258,7 +258,7 @@ def _move(name: str, change: Estimate, start: float, scale: float) -> Move:
     known = change.samples > 1
     return Move(
         name=name,
-        begin=max(min(start, end), 0.0) * scale,
+        start=max(min(start, end), 0.0) * scale,
         width=abs(change.value) * scale,
         grown=change.value > 0,
         certain=known and (change.low > 0 or change.high < 0),

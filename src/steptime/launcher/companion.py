@@ -1,6 +1,6 @@
 """Stays beside a job that records itself (`steptime.record`), as `steptime run` does beside one that it has started.
 
-    python -m steptime.launcher.beside FOLDER PID ROOT
+    python -m steptime.launcher.companion FOLDER PID ROOT
 
 It leaves the process that starts it at once, so that the job has no child that it does not know of, takes telemetry,
 keeps the recording small, and ends with the job, or when the probe has left it.

@@ -206,23 +206,23 @@ class Janitor:
 
     def __init__(self) -> None:
         self._pipe: int | None = None
-        self._told = b""
+        self._reported = b""
         self._starting = threading.Lock()
         self._over: Callable[[], object] = bool
 
     def take(self, folder: OwnFolder) -> OwnFolder:
         """Has a folder removed when the trial is over, however it ends."""
-        self._tell(folder, whole=True)
+        self._notify(folder, whole=True)
         return folder
 
     def take_empty(self, folder: Path) -> None:
         """The same, of a folder in which others may have something."""
-        self._tell(folder, whole=False)
+        self._notify(folder, whole=False)
 
-    def _tell(self, folder: Path, *, whole: bool) -> None:
+    def _notify(self, folder: Path, *, whole: bool) -> None:
         line = json.dumps([str(folder), whole]).encode() + b"\n"
         with self._starting:
-            self._told += line
+            self._reported += line
             try:
                 if self._pipe is not None:
                     os.write(self._pipe, line)
@@ -234,7 +234,7 @@ class Janitor:
             )
             assert process.stdin is not None
             self._pipe, self._over = process.stdin.fileno(), weakref.finalize(self, _end, process)
-            os.write(self._pipe, self._told)
+            os.write(self._pipe, self._reported)
 
     def held(self) -> tuple[int, ...]:
         """The descriptor that a keeper holds, where there is anything to remove."""
@@ -243,7 +243,7 @@ class Janitor:
     def close(self) -> None:
         """The trial is over: returns when the folders are gone."""
         with self._starting:
-            self._pipe, self._told = None, b""
+            self._pipe, self._reported = None, b""
             self._over()
 
 
