@@ -157,8 +157,8 @@ def measure(source: Path, megabytes: int, rounds: int, vega: Path | None, folder
         *(f"| first paint, {name} | {reported(values, 'ms')} |" for name, values in paints.items()),
         *(f"| {ours} against the {name} | {base[ours] / value:.2f}× |"
           for ours in (OURS, WHOLE) for name, value in base.items() if name not in (OURS, WHOLE)),
-        f"| from a key to its frame, {step_view.events if step_view else 0:,} events | {reported(frames, 'ms')}, 9 in 10 "
-        f"below {np.percentile(frames, 90):.1f} ms |",
+        f"| from a key to its frame, {step_view.events if step_view else 0:,} events | {reported(frames, 'ms')}, "
+        f"9 in 10 below {np.percentile(frames, 90):.1f} ms |",
     ]  # fmt: skip
     return lines
 

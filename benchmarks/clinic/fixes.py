@@ -131,7 +131,8 @@ def _cells(row: Mapping[str, Any]) -> str:
     patch = row.get("patch")
     reported = f"{patch[0]:.2f}× ({row['patch_verdict']})" if patch else "–"
     speed = f"{value:.2f}× ({low:.2f} to {high:.2f})"
-    return f"{variant['code']} {variant['label']} | {variant['verdict']} | {speed} | {twin:.2f}× | {share:.0%} | {reported}"
+    head = f"{variant['code']} {variant['label']} | {variant['verdict']}"
+    return f"{head} | {speed} | {twin:.2f}× | {share:.0%} | {reported}"
 
 
 if __name__ == "__main__":

@@ -87,11 +87,11 @@ def test_a_rule_that_reads_what_it_did_not_declare_fails() -> None:
 def test_findings_come_by_time_savings_then_notes_then_doubts() -> None:
     rules = (
         made("ST901", "note", found("ST901", "note", None, weight=Weight.NOTE)),
-        made("ST902", "doubt", found("ST902", "doubt", None, weight=Weight.CAVEAT)),
+        made("ST902", "caveat", found("ST902", "caveat", None, weight=Weight.CAVEAT)),
         made("ST903", "small", found("ST903", "small", saving(30))),
         made("ST904", "large", found("ST904", "large", saving(200))),
     )
-    assert names(*rules) == ["large", "small", "note", "doubt"]
+    assert names(*rules) == ["large", "small", "note", "caveat"]
 
 
 def test_what_is_within_three_percent_or_within_its_own_noise_is_left_out() -> None:

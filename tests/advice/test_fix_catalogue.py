@@ -296,7 +296,7 @@ def test_compiling_on_a_cpu_makes_a_quick_tanh_slower_and_leaves_a_slow_one() ->
     assert saved("exp", slowest) == saved("tanh", slowest)
 
 
-def test_what_computes_is_reported_by_what_plain_operators_reach_beside_it() -> None:
+def test_what_computes_is_reported_by_what_plain_operators_reach_alongside_it() -> None:
     def names(rate: float) -> list[str]:
         plain = operator("mul", 4, 1e9 / rate, "memory", bytes=1.0)
         slow = operator("sigmoid", 1, 1e9 / 4.8e9, "memory", bytes=1.0)

@@ -103,7 +103,7 @@ def test_unwatched_updates_keep_the_length_of_the_cycle() -> None:
     assert [update(counter, 1), update(counter, 2), update(counter, 1), update(counter, 2)] == [False, True] * 2
 
 
-def test_ends_whose_start_was_not_told_are_passed_over() -> None:
+def test_ends_whose_start_was_not_reported_are_passed_over() -> None:
     counter = StepCounter()
     update(counter, 1)
     assert not counter.update_ends()

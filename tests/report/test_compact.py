@@ -100,7 +100,7 @@ def test_it_says_what_a_person_is_displayed(report: Report) -> None:
     }
     assert first["savings_ns"]["value"] == 60_000_000
     assert first["next"] == "steptime explain ST102"
-    assert [finding["weight"] for finding in found["findings"]] == ["finding"] * 3 + ["note", "doubt"]
+    assert [finding["weight"] for finding in found["findings"]] == ["finding"] * 3 + ["note", "caveat"]
 
 
 def test_a_finding_that_a_fix_answers_names_it_and_the_trial() -> None:

@@ -77,7 +77,7 @@ def test_markdown_tells_everything(report: Report) -> None:
         "python train.py",
         "**Step 96.2 ms",
         "| input |",
-        "### ST801 background-load (doubt)",
+        "### ST801 background-load (caveat)",
         "`train.py:88:",
     ):
         assert part in text

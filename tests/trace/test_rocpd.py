@@ -74,8 +74,8 @@ def of_rocprof(path: Path, process: int = 28, kernels: int = 3) -> Path:
             (process, process, GPU, 1, 16, 0, *times, reported("KERNEL_DISPATCH", 10 + place), 600, 4, 1, 256, 4, 1)
         )
     call("hipMemsetAsync", 50, 60_000, 61_000)
-    dispatches.append((process, process, GPU, 2, 16, 0, START + 500_000, START + 510_000, reported("KERNEL_DISPATCH", 50),
-                       256, 1, 1, 256, 1, 1))  # fmt: skip
+    dispatches.append((process, process, GPU, 2, 16, 0, START + 500_000, START + 510_000,
+                       reported("KERNEL_DISPATCH", 50), 256, 1, 1, 256, 1, 1))  # fmt: skip
     call("hipMemcpyAsync", 51, 62_000, 63_000)
     copies.append((process, START + 600_000, START + 650_000, GPU, CPU, 4096, 0, reported("MEMORY_COPY", 51)))
     return written(path, {

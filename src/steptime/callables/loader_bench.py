@@ -324,8 +324,8 @@ def of_job(job: LoaderJob) -> Ask:
 
 def _answer(options: LoaderBenchOptions, ask: Ask, settings: list[dict[str, Any]], *, parts: bool) -> _LoaderAnswer:
     answer = ask({
-        "loader": options.loader, "settings": settings, "seconds": options.seconds, "step": options.step, "parts": parts,
-        "cold": options.cold, "formats": parts and options.formats,
+        "loader": options.loader, "settings": settings, "seconds": options.seconds, "step": options.step,
+        "parts": parts, "cold": options.cold, "formats": parts and options.formats,
     })  # fmt: skip
     if answer.failed:
         raise NothingMeasuredError("bench-failed", f"{options.loader} cannot be timed: {answer.failed}.")

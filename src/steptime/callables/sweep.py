@@ -281,8 +281,8 @@ def sheet_of(sweep: Sweep) -> Sheet:
     """What is told of a sweep, in any format."""
     message = tuple(knees(sweep))
     return Sheet(
-        f"Ceilings of {sweep.name or sweep.device}", _head(sweep), headline(sweep), badge(sweep), tables(sweep), message,
-        (chart(sweep), *by_size(sweep)), {"knees": message, "sweep": sweep}, notes_first=True,
+        f"Ceilings of {sweep.name or sweep.device}", _head(sweep), headline(sweep), badge(sweep), tables(sweep),
+        message, (chart(sweep), *by_size(sweep)), {"knees": message, "sweep": sweep}, notes_first=True,
     )  # fmt: skip
 
 

@@ -44,7 +44,7 @@ class CompactJob:
     torch: str
     steptime: str
     ranks: int
-    displayed: str
+    shown: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class CompactLine:
 
 @dataclass(frozen=True, slots=True)
 class CompactFinding:
-    """weight: "finding", "note" or "doubt". savings_ns: per step, what a perfect fix of this alone could save; share:
+    """weight: "finding", "note" or "caveat". savings_ns: per step, what a perfect fix of this alone could save; share:
     of the step. evidence: the sentence with its numbers. fixes: codes of what steptime try can try. next: the command
     that helps, ready to paste."""
 

@@ -294,9 +294,7 @@ class TrialRunner:
     ) -> ScheduledRun:
         """A timed process. planned: those before it that were not run yet. among: so many that take turns, 0 for
         none."""
-        earlier = [run.variant for run in self.of(stage) if not run.rehearsal] + [
-            scheduled.variant.name for scheduled in planned
-        ]
+        earlier = [run.variant for run in self.of(stage) if not run.rehearsal] + [each.variant.name for each in planned]
         first = variant.name == BASELINE and BASELINE not in earlier
         seed = SEEDS[-1 if first else round_ % (len(SEEDS) - 1)]
         warm_up = self.plan.warm_up + held_ahead(variant)
