@@ -71,7 +71,8 @@ def assumed_noise(noise_floor: float) -> Noise:
     """The floor where only one run of each side is there."""
     sentence = (
         "One run of each says nothing of what another run would give: "
-        f"{format_share(noise_floor)} of a step is allowed for that. Give further runs of the first job with --repeat to measure it."
+        f"{format_share(noise_floor)} of a step is allowed for that. "
+        "Give further runs of the first job with --repeat to measure it."
     )
     return Noise(noise_floor, False, sentence)
 
