@@ -202,7 +202,7 @@ _INLAY = Inlay(
     torch.autograd.profiler.profile._prepare_trace,
     """
 if not torch.compiler.is_dynamo_compiling():
-    "begins"(self)
+    "starts"(self)
 BODY
 """,
     starts=_another_starts,
