@@ -134,7 +134,7 @@ def table(rows: list[Row]) -> str:
         lines.append(f"| {' | '.join(cells)} |")
     lines += [
         "",
-        "Steps in parentheses were not marked by the profiler: found from optimisers, or the whole trace as one.",
+        "Steps in parentheses were not marked by the profiler: found from optimizers, or the whole trace as one.",
     ]
     return "\n".join(lines) + "\n"
 

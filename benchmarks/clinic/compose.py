@@ -26,7 +26,7 @@ BETWEEN_RANKS_OFTEN = 12
 PARTS = {
     **dict.fromkeys((*LOADED, "loader"), "input"), "hook": "model", "optimizer": "optimizer", "setting": "model",
 }  # fmt: skip
-"""Of the step; other places are beside input, model and optimiser, in the loop."""
+"""Of the step; other places are next to input, model and optimizer, in the loop."""
 HEADER = """
 import numpy as np
 import torch
@@ -105,8 +105,8 @@ def design(seed: int) -> Design:
 
 
 def fitting(loop: Loop, planted: Sequence[Planted] = ()) -> Iterator[tuple[Fault, str]]:
-    """The faults that can stand in a loop beside those that do, each as often as it has places there; host work at half
-    of the chance. None stands there twice: both would use one table."""
+    """The faults that can stand in a loop next to those that do, each as often as it has places there; host work at
+    half of the chance. None stands there twice: both would use one table."""
     taken, there = {each.place for each in planted}, {each.fault for each in planted}
     for fault in FAULTS:
         if fault in there:

@@ -38,7 +38,7 @@ PASSIVE = {
 }
 """Settings that are in force whatever the configuration says."""
 KEPT = ("GIT_CONFIG_", "GIT_CEILING_DIRECTORIES", "GIT_DISCOVERY_ACROSS_FILESYSTEM", "GIT_EXEC_PATH")
-"""How the names of those variables begin that reach Git."""
+"""How the names of those variables start that reach Git."""
 OURS = {
     "LC_ALL": "C",
     "GIT_OPTIONAL_LOCKS": "0",

@@ -45,9 +45,9 @@ def displayed(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 
 def in_view(sheet: Any) -> list[int]:
-    """What the timeline shows: begin and end, ns, once it has drawn."""
+    """What the timeline shows: start and end, ns, once it has drawn."""
     sheet.page.evaluate("() => new Promise((done) => requestAnimationFrame(() => setTimeout(done, 0)))")
-    seen = "(canvas) => [Number(canvas.dataset.begin), Number(canvas.dataset.end)]"
+    seen = "(canvas) => [Number(canvas.dataset.start), Number(canvas.dataset.end)]"
     found: list[int] = sheet.page.locator("#lanes-canvas").evaluate(seen)
     return found
 
@@ -126,7 +126,7 @@ def test_the_timeline_zooms_by_mouse_and_by_keys(kind: str, displayed: Any) -> N
     sheet.page.keyboard.down("Control")
     sheet.page.mouse.wheel(0, -300)
     sheet.page.keyboard.up("Control")
-    sheet.page.wait_for_function(f"Number(document.getElementById('lanes-canvas').dataset.begin) > {whole[0]}")
+    sheet.page.wait_for_function(f"Number(document.getElementById('lanes-canvas').dataset.start) > {whole[0]}")
     by_mouse = in_view(sheet)
     assert whole[0] < by_mouse[0] < by_mouse[1] < whole[1]
     sheet.page.locator("#lanes-canvas").focus()

@@ -24,9 +24,9 @@ def timeline(sheet: Any) -> Any:
 
 
 def in_view(sheet: Any) -> tuple[int, int]:
-    """What the timeline shows: begin and end, ns."""
+    """What the timeline shows: start and end, ns."""
     sheet.page.evaluate("() => new Promise((done) => requestAnimationFrame(() => setTimeout(done, 0)))")
-    data = sheet.page.locator("#lanes-canvas").evaluate("(canvas) => [canvas.dataset.begin, canvas.dataset.end]")
+    data = sheet.page.locator("#lanes-canvas").evaluate("(canvas) => [canvas.dataset.start, canvas.dataset.end]")
     return int(data[0]), int(data[1])
 
 
@@ -82,7 +82,7 @@ def test_zoom_and_pan_by_mouse(report: Report, open_page: Any) -> None:
     sheet.page.keyboard.down("Control")
     sheet.page.mouse.wheel(0, -400)
     sheet.page.keyboard.up("Control")
-    sheet.page.wait_for_function("Number(document.getElementById('lanes-canvas').dataset.begin) > 0")
+    sheet.page.wait_for_function("Number(document.getElementById('lanes-canvas').dataset.start) > 0")
     start, end = in_view(sheet)
     assert end - start < 60 * MS
     assert abs((start + end) / 2 - 50 * MS) < MS, "what is under the pointer stays there"

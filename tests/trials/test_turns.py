@@ -120,7 +120,7 @@ def test_what_bears_no_stop_is_run_alone_from_there_on(tmp_path: Path) -> None:
 def test_a_job_on_a_device_rests_when_the_device_has_done_its_work(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What it has launched would go on beside the next one's."""
+    """What it has launched would go on next to the next one's."""
     pytest.importorskip("torch")
     monkeypatch.setattr(executor, "SLICE", 0.03)
     text = textwrap.dedent(DEVICE) + textwrap.dedent(JOB) + "    work.put(None)\n"

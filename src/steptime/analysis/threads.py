@@ -9,17 +9,17 @@ import numpy as np
 
 from steptime.arrays import PIECE, Bool, Int32, Int64, unique
 from steptime.intervals import Intervals, join, union
-from steptime.trace.cached_per_trace import once
+from steptime.trace.cached_per_trace import cached_per_trace
 from steptime.trace.links import host_events
 from steptime.trace.table import EventKind, Trace
 from steptime.trace.vendors import COMPILING, LOADER, OPTIMIZER_STEP, STEP, is_engine, matching
 
 
-@once
+@cached_per_trace
 def training_track(trace: Trace, thread: int | None = None) -> int | None:
     """The lane that takes the steps. thread: the system's id, when the caller knows it (0 and None: it does not).
 
-    Else the lane with the most annotations of steps, optimisers and loaders; else the one with the most operators
+    Else the lane with the most annotations of steps, optimizers and loaders; else the one with the most operators
     outside autograd's engine. None when nothing ran on a host.
     """
     if thread:

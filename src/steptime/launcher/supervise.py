@@ -1,4 +1,4 @@
-"""Stays beside a running job: passes on signals, takes telemetry, shows progress; and packs its recording.
+"""Stays next to a running job: passes on signals, takes telemetry, shows progress; and packs its recording.
 
 What is heavy to import (psutil, numpy) comes in when the job has been running for a moment: a short job never waits
 for it.

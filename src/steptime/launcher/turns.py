@@ -4,10 +4,10 @@ The speed of a shared machine changes from second to second. Jobs that run one a
 jobs that take turns of a fraction of a second meet the same one, and what is left between them is their own (measured:
 benchmarks/results/turns.md).
 
-A job begins when it is its turn for the first time, and keeps the turn until its warm-up is over; from then on it is
+A job starts when it is its turn for the first time, and keeps the turn until its warm-up is over; from then on it is
 stopped, with all that it has started, when a slice of time is over. Nothing of it runs while it is stopped: neither
 loader workers nor threads. What it has launched on a device would: such a job is asked to rest, and is stopped when it
-has come to the end of a step and the device to that of its work. Its slices are longer, as each begins with an idle
+has come to the end of a step and the device to that of its work. Its slices are longer, as each starts with an idle
 device.
 """
 

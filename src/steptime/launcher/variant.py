@@ -35,7 +35,7 @@ ERRORS = "errors.log"
 PATIENCE = 0.1
 """Seconds between two looks at whether the job has ended."""
 DEADLINE_PASSED = "It was ended after"
-"""How the first problem of an outcome begins where the job had to be ended."""
+"""How the first problem of an outcome starts where the job had to be ended."""
 LOOKS = 0.5
 """Seconds between two looks at whether a job must be ended."""
 LONGEST_END = watchdog.GRACE + watchdog.PATIENCE + 5.0
@@ -113,7 +113,7 @@ def run_variant(
     progress: Callable[[Progress], bool | None] | None = None,
     turn: Turn | None = None,
 ) -> Outcome:
-    """Runs the command to the end of its variant, and leaves a recording with its output beside it. turn: the job's
+    """Runs the command to the end of its variant, and leaves a recording with its output next to it. turn: the job's
     among others, which it has.
 
     `progress` is called twice a second; where it returns True, the job is ended, which then counts as an end of its

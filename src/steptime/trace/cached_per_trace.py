@@ -23,7 +23,7 @@ _FORGETTING: dict[Callable[..., object], Callable[[int], object]] = {}
 """By function under `once`."""
 
 
-def once(
+def cached_per_trace(
     function: Callable[Concatenate[Owner, Parameters], Result],
 ) -> Callable[Concatenate[Owner, Parameters], Result]:
     """For a pure function of a trace (or of some steps of it) and more: the same arguments give the same result without

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from steptime.arrays import Bool, looked_up
-from steptime.trace.cached_per_trace import once
+from steptime.trace.cached_per_trace import cached_per_trace
 from steptime.trace.table import EventKind, Trace
 
 _FREE = """
@@ -320,7 +320,7 @@ def matching(trace: Trace, test: Callable[[str], object]) -> Bool:
     return looked_up(passed, trace.events.name) if len(passed) else np.zeros(len(trace.events), np.bool_)
 
 
-@once
+@cached_per_trace
 def of_symbols(trace: Trace, test: Callable[[str], object]) -> Bool:
     """Which of the names in a trace pass the test."""
     return np.fromiter((bool(test(symbol)) for symbol in trace.symbols), np.bool_, len(trace.symbols))

@@ -39,7 +39,7 @@
   const factsAbout = (stepView, { row, event }) => {
     const label = stepView.labels[row.label[event]], detail = stepView.details[row.detail[event]];
     const facts = [["takes", duration(row.end[event] - row.start[event])],
-      ["begins", `${exact(row.start[event] - stepView.start, 10)} into the step`]];
+      ["starts", `${exact(row.start[event] - stepView.start, 10)} into the step`]];
     if (row.track.kind === "category") facts.push(["", detail.note || "what this time is posted to"]);
     else if (label.kind !== "other") facts.push(["kind", label.kind]);
     if (detail.operator) facts.push(["operator", detail.operator]);
