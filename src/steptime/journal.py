@@ -6,7 +6,7 @@ reads it. The layout is documented in docs/recording-format.md; a change of it r
 A record is an interval on the host's monotonic clock (`time.perf_counter_ns`, shared by all processes of a Linux
 host): kind, flags, thread number, identity, start and end in nanoseconds. What an identity means depends on
 the kind: a root module, an optimizer, a loader's iterator, a source line (see the comments below).
-Intervals are appended when they end, so a child stands before its parent, and a job killed at
+Intervals are appended when they end, so a child is before its parent, and a job killed at
 any instant leaves whole records and at most one torn one at the end, which readers drop.
 """
 

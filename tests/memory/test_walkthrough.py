@@ -1,4 +1,4 @@
-"""The commands of docs/memory.md run as they stand there."""
+"""The commands of docs/memory.md run as they are there."""
 
 from __future__ import annotations
 

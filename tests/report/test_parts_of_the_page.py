@@ -91,7 +91,7 @@ def test_the_categories_of_a_step_fill_its_bar(report: Report) -> None:
     (compute,) = (block for block in blocks["compute"] if block[0] == pytest.approx(bar.x * 10, abs=0.1))
     (wait,) = (block for block in blocks["input"] if block[0] == pytest.approx(bar.x * 10, abs=0.1))
     assert compute[3] + wait[3] == pytest.approx(bar.height * 10, abs=0.3)
-    assert wait[1] + wait[3] == pytest.approx(compute[1], abs=0.2), "one stands on the other"
+    assert wait[1] + wait[3] == pytest.approx(compute[1], abs=0.2), "one is on the other"
     assert compute[3] / wait[3] == pytest.approx(45 / 135, rel=0.01)
     assert [(sign.kind, sign.letter) for sign in drawn.signs] == [("slow", "△"), ("evaluation", "E")]
     assert {name: count for _, name, count in drawn.kinds} == {"warm-up": 1, "steady": 18, "with evaluation": 1}

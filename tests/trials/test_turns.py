@@ -226,7 +226,7 @@ def test_a_run_is_compared_with_the_baseline_of_its_own_round() -> None:
     runs = [*round_of(0, 10 * MS), *round_of(1, 20 * MS)]
     assert [float(each.log_ratio()) for each in comparisons_of("RM1", runs)] == [0.0, 0.0]
     alone = [run(BASELINE, 6, [5 * MS] * 30, round=2), run("RM1", 7, [5 * MS] * 30, round=2)]
-    assert len(comparisons_of("RM1", [*runs, *alone])) == 2, "no baseline stands behind it yet"
+    assert len(comparisons_of("RM1", [*runs, *alone])) == 2, "no baseline is behind it yet"
 
 
 @given(st.integers(1, 12), st.booleans())

@@ -35,7 +35,7 @@ class Goal(Enum):
 
 @dataclass(frozen=True, slots=True)
 class CallEdit:
-    """Keywords of a call in the user's source, set where the call stands at `site`; without one, at the only call of
+    """Keywords of a call in the user's source, set where the call is at `site`; without one, at the only call of
     that name in the script that was started. callee: the last name of what is called ("DataLoader", "AdamW").
     keywords: (name, expression as source)."""
 
@@ -84,7 +84,7 @@ class SwitchEdit:
 @dataclass(frozen=True, slots=True)
 class AutocastEdit:
     """Forward and loss inside of `with torch.autocast(…)`: the statements from the one at `forward` to the one before
-    `backward`, which stand in one block. example: what to write where they do not."""
+    `backward`, which are in one block. example: what to write where they do not."""
 
     forward: SourceLine
     backward: SourceLine

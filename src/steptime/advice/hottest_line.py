@@ -27,7 +27,7 @@ long as the lines below it hold so much of the saving together."""
 
 
 def at_hottest_line(finding: Finding, case: Case) -> Finding:
-    """The finding with the hottest line below the one that it knows, which then stands in its evidence. A straggler's
+    """The finding with the hottest line below the one that it knows, which then is in its evidence. A straggler's
     line is known from its own case: this rank may never run it."""
     if finding.weight is Weight.CAVEAT or (finding.savings is None and finding.source is None):
         return finding

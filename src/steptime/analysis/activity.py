@@ -282,7 +282,7 @@ def split(start: Int64, end: Int64, claims: SegmentClaims, work: TrainingWork) -
 
 
 def _hoisted(updates: RecordTable, backward: RecordTable) -> RecordTable:
-    """Updates with a closure of exactly one backward (Lightning) start when that backward has ended: what stands before
+    """Updates with a closure of exactly one backward (Lightning) start when that backward has ended: what is before
     is the step's own code. With more (LBFGS) the closure is the optimizer's own doing."""
     full = backward.where(~backward.flagged(Flag.PARTIAL))
     first = np.searchsorted(full.start, updates.start)

@@ -4,7 +4,7 @@ On an accelerator: what the device did and, while it idled, why (`idle.py`). Str
 one: idle means that all of them are.
 
 On a CPU: what the training thread did. *communication*: in a collective, or idle while one ran. *input*: in the
-loader's next(), or what the caller knows to be batch preparation; it stands before compute, unlike on an accelerator,
+loader's next(), or what the caller knows to be batch preparation; it is before compute, unlike on an accelerator,
 because the same thread prepares batches with the same operators, and nothing of that overlaps the model's work. *copy*:
 moving the batch, as the caller knows.
 """

@@ -64,7 +64,7 @@ BY_LINE = (Category.SYNC, Category.PYTHON)
 class Idle:
     """Idle intervals in time order, ns. launch: row of the call that ends each, UNKNOWN for none. records: of
     the thread that ends it. staged: that call is a copy which held the host for longer than launching
-    takes. threads: by lane, the lanes that explain what it ends, those whose word counts first first.
+    takes. threads: by track, the tracks that explain what it ends, those whose word counts first first.
     """
 
     start: Int64
@@ -106,7 +106,7 @@ def idle_of(trace: Trace, track: int | None) -> Idle:
 
 @cached_per_trace
 def idle_claims(trace: Trace, track: int | None, input_ranges: Intervals, compile_ranges: Intervals) -> Claims:
-    """Who claims the idle time; lane as for `idle_of`, ranges: what the caller knows next to the trace."""
+    """Who claims the idle time; track as for `idle_of`, ranges: what the caller knows next to the trace."""
     idle = idle_of(trace, track)
     give_back(len(trace.events))
     explained = [_explain(trace, idle, each, input_ranges, compile_ranges) for each in idle.threads if each != UNKNOWN]
@@ -115,7 +115,7 @@ def idle_claims(trace: Trace, track: int | None, input_ranges: Intervals, compil
 
 @cached_per_trace
 def waiting_calls(trace: Trace, track: int) -> Int64:
-    """Rows of the runtime calls of a lane that return when the device is done, by start: those that do by their name,
+    """Rows of the runtime calls of a track that return when the device is done, by start: those that do by their name,
     and copies that held the host for longer than launching takes."""
     events = trace.events
     blocking = matching(trace, COPY_CALL.match) & (events.duration > DISPATCH_GAP)
@@ -376,8 +376,9 @@ def _most_specific(trace: Trace, held: tuple[Numbers, Int64, Int64, Int64], dura
 
 
 def _thread_on(trace: Trace, track: int, pieces: Intervals) -> CallTree:
-    """What happened on a lane of the host in pieces of time, the profiler's own ranges of steps left out; what outlasts
-    its parent does so here, too. Whatever is open in a piece overlaps it, so that the others need not be nested."""
+    """What happened on a track of the host in pieces of time, the profiler's own ranges of steps left out; what
+    outlasts its parent does so here, too. Whatever is open in a piece overlaps it, so that the others need not be
+    nested."""
     events = trace.events
     found, marks, host = [np.empty(0, np.int32)], of_symbols(trace, STEP.match), host_events(trace)
     for first in range(0, len(events), PIECE):

@@ -203,7 +203,7 @@ def operator_events(trace: Trace) -> Bool:
 
 @cached_per_trace
 def operations_on(trace: Trace, track: int) -> Operations:
-    """The operators of one lane."""
+    """The operators of one track."""
     events = trace.events
     rows = np.flatnonzero(operator_events(trace) & (events.track == track)).astype(np.int32)
     rows = rows[nesting_order(events.start[rows], events.duration[rows])]
@@ -315,7 +315,7 @@ def operator_calls(steps: StepContext) -> OperatorCalls:
 
 
 def _calls_on(steps: StepContext, track: int, inside: Intervals, known: int) -> tuple[npt.NDArray[Any], ...]:
-    """The columns of `OperatorCalls` for one lane. known: how many calls stand before them."""
+    """The columns of `OperatorCalls` for one track. known: how many calls are before them."""
     trace, operations = steps.trace, operations_on(steps.trace, track)
     duration = _device_time(trace, operations, track) if steps.on_device else _processor_time(trace, operations, track)
     kept = (duration > 0) & contains(inside, trace.events.start[operations.rows])

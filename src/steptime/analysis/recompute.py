@@ -43,13 +43,13 @@ def recomputed(steps: StepContext) -> Int64:
 
 
 def forward_again(steps: StepContext) -> Iterator[tuple[int, Intervals]]:
-    """By lane, when it was in forward operators inside backward."""
+    """By track, when it was in forward operators inside backward."""
     for track, tree, _, again in _again(steps):
         yield track, union(tree.start[again], tree.end[again])
 
 
 def _again(steps: StepContext) -> Iterator[tuple[int, CallTree, Bool, Bool]]:
-    """By lane that has some, its tree, the frames of autograd that run forward operators, and these operators."""
+    """By track that has some, its tree, the frames of autograd that run forward operators, and these operators."""
     for track in steps.tracks:
         operations = operations_on(steps.trace, track)
         rows, engine = operations.rows, operations.engine

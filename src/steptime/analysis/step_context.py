@@ -52,12 +52,12 @@ class StepContext(Referable):
 
     @property
     def track(self) -> int | None:
-        """The training thread's lane; None when nothing ran on a host."""
+        """The training thread's track; None when nothing ran on a host."""
         return training_track(self.trace, self.thread)
 
     @property
     def tracks(self) -> tuple[int, ...]:
-        """The training thread's lane and those of autograd's engine; empty when nothing ran on a host."""
+        """The training thread's track and those of autograd's engine; empty when nothing ran on a host."""
         return () if self.track is None else (self.track, *autograd_tracks(self.trace, self.track))
 
     @property

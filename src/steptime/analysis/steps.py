@@ -43,9 +43,7 @@ def find_boundaries(records: RecordTable, unwatched: RecordTable, stamps: Int64)
         mode, ends = Mode.FORWARD, _forward_ends(records)
     ends = unique(ends if mode is Mode.FORWARD else np.concatenate((ends, stamps)))
     kinds = (Kind.LOADER_START, Kind.LOADER_NEXT, Kind.FORWARD, Kind.BACKWARD, *UPDATES)
-    signs = records.of(
-        *kinds
-    ).start  # of training: the first is the first step's start, where no boundary stands before it
+    signs = records.of(*kinds).start  # of training: the first is the first step's start, where no boundary is before it
     start = min(ends[0], *signs[:1]) if len(ends) else 0
     return Boundaries(mode, int(start), ends)
 

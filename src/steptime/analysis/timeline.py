@@ -156,7 +156,7 @@ class RecordTable:
         return mask
 
     def outermost(self) -> RecordTable:
-        """The records that lie in no other one of this lane."""
+        """The records that lie in no other one of this track."""
         if not len(self):
             return self
         reach = np.maximum.accumulate(self.end)

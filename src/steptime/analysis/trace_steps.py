@@ -235,7 +235,7 @@ def _one_by_one(trace: Trace, roles: Roles, rows: Rows) -> bool:
 
 
 def _outermost(trace: Trace, track: int, chosen: Bool) -> Rows:
-    """Rows of the chosen events of a lane that no other of them encloses, in time order."""
+    """Rows of the chosen events of a track that no other of them encloses, in time order."""
     events = trace.events
     rows = np.flatnonzero(chosen & host_events(trace) & (events.track == track)).astype(np.int32)
     rows = rows[forest_of(events, rows).parent[rows] == UNKNOWN]

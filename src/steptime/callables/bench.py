@@ -261,7 +261,7 @@ def answer_of(script: Path, request: Mapping[str, Any], executable: str, kind: t
         except OSError:
             raise NothingMeasuredError(
                 "bench-failed",
-                f"The process that timed them ended with {run.returncode} and no answer; what it printed stands above.",
+                f"The process that timed them ended with {run.returncode} and no answer; what it printed is above.",
             ) from None
 
 

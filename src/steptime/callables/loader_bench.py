@@ -153,7 +153,7 @@ Ask = Callable[[Mapping[str, Any]], _LoaderAnswer]
 
 @dataclass(frozen=True, slots=True)
 class LoaderJob:
-    """A training job whose loader is meant. executable: its interpreter; words: what stands behind that, "train.py" or
+    """A training job whose loader is meant. executable: its interpreter; words: what is behind that, "train.py" or
     "-m", "package", then arguments. workspace: where it is run. dataset: the class of the loader's dataset, "" for the
     first loader that is asked. seconds: after which a process is taken to hang."""
 

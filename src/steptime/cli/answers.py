@@ -236,7 +236,7 @@ def _after_diagnosis(
 
 
 def of_page(code: str, page: str, report: Report | None, job: Mapping[str, Any], path: str) -> dict[str, Any]:
-    """What a finding, a fix or a message means, and where it stands in a recording, if there is one."""
+    """What a finding, a fix or a message means, and where it is in a recording, if there is one."""
     fix, rule = find_fix(code), find_rule(code)
     about = fix.addresses if fix is not None else {rule.code} if rule is not None else set()
     process = report.processes[0] if report is not None else None

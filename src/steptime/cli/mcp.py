@@ -68,7 +68,7 @@ class Diagnose(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 class Explain(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """What a finding (ST101), a fix (RM101) or a message means, how it is known, what helps, when to ignore it; with a
-    path also where it stands in that recording."""
+    path also where it is in that recording."""
 
     code: str
     path: Annotated[str, msgspec.Meta(description="A recording or a trace that has the finding.")] = ""

@@ -176,7 +176,7 @@ def companion_options(function: Function) -> Function:
         type=click.Path(path_type=Path),
         metavar="FILE",
         help="What Nsight Compute measured of kernels: a CSV of ncu --csv, or a folder of such. Occupancy, throughput "
-        "and what warps wait for then stand next to the kernels of that name and grid. Default: what lies next to the "
+        "and what warps wait for then are next to the kernels of that name and grid. Default: what lies next to the "
         "trace.",
     )(function)
     return click.option(

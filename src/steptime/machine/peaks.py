@@ -1,6 +1,6 @@
 """Peak FLOP/s and bandwidth: measured by a short run of the user's own torch, remembered in the user's cache folder.
 
-What all measurements of a machine share stands here: a script that runs with the user's own torch, what others took of
+What all measurements of a machine share is here: a script that runs with the user's own torch, what others took of
 the CPUs meanwhile, and the files that remember what came out. A peak that could not be measured is a datasheet's or
 None, and says so; it never stops a diagnosis.
 """
@@ -207,7 +207,7 @@ def measure(executable: str, device: str, *, threads: int | None = None) -> Mach
     except MeasurementError as error:
         raise SteptimeError(
             "peaks-failed",
-            f"The peaks of this machine cannot be measured with {executable}: {error}. Datasheets stand in where they "
+            f"The peaks of this machine cannot be measured with {executable}: {error}. Datasheets are in where they "
             "can; `steptime env --remeasure --python PATH` tries another interpreter.",
         ) from None
     answer = done.answer

@@ -1,7 +1,7 @@
 """What a call stack says of an allocation: whose code asked for it, in which part of the step, and what autocast does
 with the operator that asked.
 
-All that this room knows of PyTorch's own files by name stands here. Operators are known from the C++ frames of a
+All that this room knows of PyTorch's own files by name is here. Operators are known from the C++ frames of a
 snapshot (`context="all"`, `stacks="all"`) and from a trace; a stack of Python alone tells of torch's own modules and
 functions by their names.
 """

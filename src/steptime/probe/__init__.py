@@ -118,7 +118,7 @@ def _start(plan: dict[str, Any]) -> bool:
 
 
 def _start_numerics(plan: dict[str, Any]) -> None:
-    """`steptime nan`: a role that looks at the job's numbers stands in the place of the session."""
+    """`steptime nan`: a role that looks at the job's numbers is in the place of the session."""
     from steptime.probe import compiler
     from steptime.probe.changes import seeds
     from steptime.probe.changes.variant import ProcessVariant

@@ -1,6 +1,6 @@
 """Calls of the user's modules, seen inside of torch's own `nn.Module.__call__`: nothing of ours lies in a module.
 
-Who is to be looked at stands in tables of ours, by identity; modules are held weakly. What a look needs is done before
+Who is to be looked at is in tables of ours, by identity; modules are held weakly. What a look needs is done before
 and after the call, by lines inside of torch's function (see `inlay`): no frame of ours lies around it, and no copy and
 no pickle of a module can hold anything of ours.
 

@@ -1,7 +1,7 @@
 """The session: what the probe knows of the job while it runs.
 
 One law: it listens, counts steps and writes the journal; whatever fails in it switches the whole probe off, says so
-once, and training goes on. What is done at which step stands in `schedule`.
+once, and training goes on. What is done at which step is in `schedule`.
 """
 
 from __future__ import annotations

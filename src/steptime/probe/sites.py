@@ -144,7 +144,7 @@ def install() -> None:
 
 READS = ("LOAD_FAST", "LOAD_NAME", "LOAD_GLOBAL", "LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_FROM_DICT")
 INLINE = ("<listcomp>", "<dictcomp>", "<setcomp>", "<genexpr>", "<lambda>")
-"""Functions that the compiler makes of a part of a line: their names are read by the line that they stand in."""
+"""Functions that the compiler makes of a part of a line: their names are read by the line that they are in."""
 
 
 def code_facts(code: CodeType, loop: bool) -> dict[str, Any]:
@@ -191,7 +191,7 @@ def _accesses(code: CodeType) -> Iterator[tuple[int, bool, str]]:
     for instruction in dis.get_instructions(code):
         line = starts.get(instruction.offset, line)
         if instruction.opname in ("RESUME", "COPY_FREE_VARS", "MAKE_CELL", "RETURN_GENERATOR"):
-            continue  # they stand on the line of the `def`, which never runs as a line
+            continue  # they are on the line of the `def`, which never runs as a line
         yield line, False, ""
         yield from ((line, stored, name) for stored, name in _names(instruction))
         inner = instruction.argval

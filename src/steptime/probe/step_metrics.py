@@ -120,7 +120,7 @@ class StepTally:
         del opened[:-MOST_OPEN]
 
     def _charged(self, head: int, start: int, end: int) -> tuple[str, int]:
-        """Where a record belongs, and what it holds that its children, which stand before it, do not."""
+        """Where a record belongs, and what it holds that its children, which are before it, do not."""
         kind, inner, passes, passed = head & KIND, 0, 0, start
         while self._open and self._open[-1][0] >= start:
             child_start, child_end, child = self._open.pop()

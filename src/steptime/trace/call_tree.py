@@ -54,7 +54,7 @@ def call_tree(start: Int64, end: Int64) -> CallTree:
 
 
 def nested(start: Int64, duration: npt.NDArray[Width]) -> tuple[Int32, npt.NDArray[Width]]:
-    """The parents of intervals that stand before their children, and their durations, as in `call_tree`."""
+    """The parents of intervals that are before their children, and their durations, as in `call_tree`."""
     end = start + duration
     parent = enclosing(start, end)
     end = _within_parents(parent, end)
@@ -63,7 +63,7 @@ def nested(start: Int64, duration: npt.NDArray[Width]) -> tuple[Int32, npt.NDArr
 
 
 def nesting_order(start: Int64, end: Numbers) -> Int32:
-    """Positions by start, and the longest first, so that parents stand before their children; what is equal in both
+    """Positions by start, and the longest first, so that parents are before their children; what is equal in both
     stays in its order. end: durations will do, which put what starts at one time into the same order.
 
     A stable sort by time (files are almost in that order, which makes it cheap); only runs of equal starts are then
@@ -169,7 +169,7 @@ def enclosing(start: Int64, end: Int64) -> Int32:
 
 
 def _within_parents(parent: Int32, ends: Int64) -> Int64:
-    """The ends, none behind that of an ancestor; they are written over. What stands before a piece is done with, and in
+    """The ends, none behind that of an ancestor; they are written over. What is before a piece is done with, and in
     it each round looks twice as many ancestors up as the one before."""
     for first in range(0, len(parent), PIECE):
         mine, above = ends[first : first + PIECE], parent[first : first + PIECE].copy()

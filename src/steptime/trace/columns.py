@@ -2,8 +2,8 @@
 of Python objects is alive.
 
 The events are typed structs: the parser skips what is not named here without building it, which is worth a factor of
-three. Types are as wide as what real files hold: ROCm writes streams and byte counts as strings, lanes are strings on a
-few events.
+three. Types are as wide as what real files hold: ROCm writes streams and byte counts as strings, tracks are strings on
+a few events.
 """
 
 from __future__ import annotations
@@ -558,7 +558,7 @@ class Columns:
         self._add_arguments(events)
 
     def _tracks_of(self, processes: list[Number], threads: list[Number]) -> Int32:
-        """The number of each event's lane. Lanes come in runs, and only the first of each is looked up."""
+        """The number of each event's track. Tracks come in runs, and only the first of each is looked up."""
         try:
             pids, tids = _integers(processes), _integers(threads)
         except struct.error:  # a name, or none

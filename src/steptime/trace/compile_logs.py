@@ -309,7 +309,7 @@ def _innermost(stack: str) -> SourceLine | None:
 
 
 def _lines_of_nodes(graph: str) -> dict[str, SourceLine]:
-    """Of a graph that is printed as Python: each node's line, which stands in a comment above it."""
+    """Of a graph that is printed as Python: each node's line, which is in a comment above it."""
     nodes, place = {}, None
     for line in graph.splitlines():
         if line.lstrip().startswith(FILE):

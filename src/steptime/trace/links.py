@@ -1,6 +1,6 @@
 """How the events of a trace hang together: who encloses, launched, computed or caused whom. The room's central type.
 
-The host's events are nested once, all lanes together; what else they are asked (the innermost operator, annotation,
+The host's events are nested once, all tracks together; what else they are asked (the innermost operator, annotation,
 user's function) are walks up that forest. No loop goes over events.
 
 Kineto names a Python function (with_stack) by its file and the line where it starts, "train.py(12): forward", not the
@@ -275,7 +275,7 @@ def running_before(trace: Trace) -> Bool:
 
 
 def forest_of(events: EventTable, rows: Int32) -> Forest:
-    """Nests some events, each lane for itself. rows: in order."""
+    """Nests some events, each track for itself. rows: in order."""
     parent = np.full(len(events), UNKNOWN, np.int32)
     for nested in by_track(events, rows):
         above = enclosing(events.start[nested], events.ends(nested))
@@ -284,7 +284,7 @@ def forest_of(events: EventTable, rows: Int32) -> Forest:
 
 
 def by_track(events: EventTable, rows: Int32) -> Iterator[Int32]:
-    """The rows of one lane after the other, parents before their children: only one lane's times are copied at once.
+    """The rows of one track after the other, parents before their children: only one track's times are copied at once.
     rows: in order."""
     if not len(rows):
         return

@@ -22,7 +22,7 @@ from steptime.errors import UsageError, no_such_file
 NAME, VALUE = "Kernel Name", "Metric Value"
 EXPECTED = "Expected the details page: ncu --import report.ncu-rep --csv > kernels.csv"
 HEAD = 400
-"""Lines in which the header must come: ncu's own, and what the job printed, stand before it."""
+"""Lines in which the header must come: ncu's own, and what the job printed, are before it."""
 MOST_FILES, MOST_LINES, LONGEST_LINE = 4_000, 20_000_000, 1 << 20
 MOST_COMPANIONS = 50
 """Files next to a trace that are looked at, unasked."""

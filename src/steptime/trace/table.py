@@ -177,7 +177,7 @@ class Damage:
     def sentences(self) -> tuple[str, ...]:
         """What to tell the user: nothing, or one sentence with all counts."""
         counted = (
-            (self.damaged, "stretch", "stretches", "could not be understood"),
+            (self.damaged, "part", "parts", "could not be understood"),
             (self.refused, "event", "events", "had no usable time or name"),
             (self.negative, "negative duration", "negative durations", "became zero"),
         )

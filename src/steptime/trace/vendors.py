@@ -39,7 +39,7 @@ ENGINE = re.compile(r"^(autograd::engine::|(struct )?torch::(autograd|jit)::|[A-
 EVALUATED = re.compile(
     r"^(autograd::engine::evaluate_function: )?((struct )?torch::autograd::|aten::)?(Optimizer\.(step|zero_grad)#)?"
 )
-"""What stands before the name of a function of autograd, an operator or an optimizer's method."""
+"""What is before the name of a function of autograd, an operator or an optimizer's method."""
 GUARDS = re.compile(r"^(TorchDynamo Cache Lookup|Pregraph bytecode|AOTDispatcher Runtime Wrapper)")
 """What torch.compile does before and after its code at each call: checks, no work."""
 COMPILED = re.compile(r"^(Compiled\w*$|## Call CompiledFxGraph|(graph_\d+_)?cpp_fused_)|Torch-Compiled Region")

@@ -389,7 +389,7 @@ def with_loop(module: libcst.Module, edit: LoopEdit) -> libcst.Module | None:
 
 
 def _import_of(source: SourceFile, name: str) -> dict[libcst.CSTNode, Sequence[str]] | None:
-    """The import of a module, by the line that it stands before; empty where it is there, or none is needed ("").
+    """The import of a module, by the line that it is before; empty where it is there, or none is needed ("").
     None where there is no plain import that it could stand beside."""
     if not name or source.name_of(name) == name:
         return {}

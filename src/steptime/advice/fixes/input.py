@@ -436,7 +436,7 @@ def similar_lengths(case: Case) -> Option | None:
 
     What it promises: A curve as another seed would give: each row is trained on as often as before, in other company.
 
-    What it should gain: Padding that stands there because rows of a batch differ in length. How much of it goes depends
+    What it should gain: Padding that is there because rows of a batch differ in length. How much of it goes depends
     on the lengths, which nobody has looked at before the trial; where the dataset itself pads all rows to one length,
     nothing does, and the trial says so.
 

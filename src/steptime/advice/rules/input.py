@@ -77,7 +77,7 @@ SCALING = ("forward", "backward")
 def input_wait(signals: Signals) -> Finding | None:
     """The training step waits for the next batch
 
-    What it means: The training thread stands in the loader's next() and does nothing else. No faster model, no lower
+    What it means: The training thread is in the loader's next() and does nothing else. No faster model, no lower
     precision and no better device shortens this time.
 
     How we know: The wait inside the training loader's next() is timed in every step; the time per item and per collated
@@ -436,7 +436,7 @@ def slow_collate(signals: Signals) -> Finding | None:
 def slow_transfer(signals: Signals) -> Finding | None:
     """Moving the batch to the device takes time
 
-    What it means: The copy of each batch from the host's to the device's memory stands in the way of training: it is
+    What it means: The copy of each batch from the host's to the device's memory is in the way of training: it is
     blocking, it comes from pageable memory, or it carries more bytes than the model needs.
 
     How we know: The lines that move the batch are timed in the steps; where a device trace exists, the copies that no

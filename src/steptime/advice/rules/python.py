@@ -273,7 +273,7 @@ def _whole_breakdown(signals: Signals) -> Iterator[Finding]:
 
 
 def _own_lines(signals: Signals) -> dict[SourceLine, float]:
-    """ns per step of the lines of the user's that nothing of torch stands above, of a loop whose lines could not be
+    """ns per step of the lines of the user's that nothing of torch is above, of a loop whose lines could not be
     timed one by one: they were looked at now and then."""
     spent: defaultdict[SourceLine, float] = defaultdict(float)
     for path in signals.paths:

@@ -39,7 +39,7 @@ SURE_FEWER_BUCKETS = 0.3
 LEAST_SHARE_IN_TURNS = 0.15
 """Of the step: equal ranks wait some percent for one another, as the last of many is a little late."""
 MOST_OF_ONE = 0.75
-"""Of the waiting: behind more of it is one rank, whose lateness did not last beyond the profiled steps if it is no
+"""Of the waiting: behind more of it is one rank, whose delay did not last beyond the profiled steps if it is no
 straggler."""
 BETWEEN_STAGES = re.compile(r"^(i?send|i?recv|coalesced)( |$)", re.IGNORECASE)
 """Collectives between two stages of a pipeline. A kernel named SendRecv says less: NCCL's all-to-all is one, too."""
@@ -68,7 +68,7 @@ def exposed_communication(signals: Signals) -> Iterator[Finding]:
     """Collectives run while nothing hides them
 
     What it means: The ranks exchange gradients, weights or activations, and no computation runs meanwhile. A collective
-    also waits inside its kernel for the rank that arrives last, so this is the network's time and the others' lateness
+    also waits inside its kernel for the rank that arrives last, so this is the network's time and the others' delay
     together; traces of all ranks tell them apart (ST806).
 
     How we know: On a device the kernels of the collectives are in the trace, and exposed is the time in which nothing

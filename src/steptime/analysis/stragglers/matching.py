@@ -209,7 +209,7 @@ def blamed(found: Chain) -> tuple[Int64, Int64, Bool]:
     """(index of the rank that each collective waited for, ns of its longest wait, whether the rank was late anew).
 
     A rank that came last because it had itself waited elsewhere is not to blame: the one it had waited for is, and it
-    is the same lateness.
+    is the same delay.
     """
     culprit = np.zeros(len(found.members), np.int64)
     anew = np.ones(len(found.members), np.bool_)

@@ -2,7 +2,7 @@
 
 Ranks that train together end their steps together. What a rank does of its own in a step (input, host, forward) is what
 the others wait for behind it. A recording has it of all its steps (the series); the phases in which a rank waits
-itself, backward as a rule, are left out there: a lateness inside backward shows in the collectives of the profiled
+itself, backward as a rule, are left out there: a delay inside backward shows in the collectives of the profiled
 steps only.
 """
 
@@ -89,7 +89,7 @@ MOST_CHANCE = 0.003
 LEAST_STEPS = 3
 """Steps whose spread is known."""
 LARGE = 0.2
-"""Of the step: one or two steps cannot tell lateness from chance, and so much waiting is told all the same."""
+"""Of the step: one or two steps cannot tell delay from chance, and so much waiting is told all the same."""
 LEAST_OTHERS, FAR = 7, 2.0
 """Ranks whose spread is known, and how many times their interquartile range a rank must stand apart: of equal ranks
 whose work varies normally, the last of a thousand does in less than one of a thousand cases."""
@@ -100,7 +100,7 @@ EXPLAINS = 0.25
 LATE_STEP = 0.5
 """Of the usual straggler: a step in which the rank was at least so much behind counts as late."""
 WINDOW = 5
-"""Columns: the lateness starts with the first of so many of which most are late."""
+"""Columns: the delay starts with the first of so many of which most are late."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -161,7 +161,7 @@ def find_stragglers(
 
 
 def _lasts(summaries: Sequence[RankSummary], late: Int64, others: Int64, watched: Waiting, waited: float) -> bool:
-    """Whether the lateness is that of any step, as far as the watch sees it: what it saw in the profiled steps, it sees
+    """Whether the delay is that of any step, as far as the watch sees it: what it saw in the profiled steps, it sees
     in the others. Profiled are a few in a row, in which a processor may have been slow for a while. What the watch does
     not see, inside backward, is not doubted."""
     known = [summary.in_profiled for summary in summaries]
@@ -288,7 +288,7 @@ def _behind(
 
 
 def _gain(ahead: Float64 | None, links: Chain, late: Int64, waited: float) -> Estimate:
-    """By replay of the collectives; of a recording, where the watch sees the lateness too, by its steps, of which there
+    """By replay of the collectives; of a recording, where the watch sees the delay too, by its steps, of which there
     are more and which nothing slowed. ahead: ns by which the stragglers are later than all others, by column."""
     if ahead is not None and len(ahead) >= WINDOW:
         saved = np.maximum(0.0, ahead)

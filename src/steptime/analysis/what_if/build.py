@@ -68,8 +68,8 @@ class ThreadPoint(IntEnum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Points:
-    """Columns, by lane and, on a lane, in program order. row: the runtime call of a call's points, else NONE. mark: the
-    step of a boundary, the number of a burst or of a fork and its join, else NONE."""
+    """Columns, by track and, on a track, in program order. row: the runtime call of a call's points, else NONE. mark:
+    the step of a boundary, the number of a burst or of a fork and its join, else NONE."""
 
     track: Int64
     time: Int64
@@ -100,7 +100,7 @@ class Bursts:
 
 
 def bursts_of(scope: Scope) -> Bursts:
-    """The bursts of all engine lanes, by start."""
+    """The bursts of all engine tracks, by start."""
     events = scope.trace.events
     # Python functions of the training thread stay open while the engine works.
     listed = np.isin(events.event_kind, (EventKind.OPERATOR, EventKind.ANNOTATION, EventKind.RUNTIME))
@@ -117,7 +117,7 @@ def bursts_of(scope: Scope) -> Bursts:
 
 
 def points_of(scope: Scope, waits: Waits, bursts: Bursts) -> Points:
-    """The points of all lanes."""
+    """The points of all tracks."""
     calls = scope.activities.call
     calls = unique(calls[(calls != NONE) & (scope.trace.events.start[calls] >= scope.start)])
     events = scope.trace.events
@@ -154,7 +154,8 @@ def _part(
 
 
 def _bursts_on(scope: Scope, track: int, times: Int64) -> Int64:
-    """(n, 4): lane, start, end, interval. What overlaps an event of the training thread is no burst: it runs beside."""
+    """(n, 4): track, start, end, interval. What overlaps an event of the training thread is no burst: it runs
+    beside."""
     events = scope.trace.events
     chosen = (operator_events(scope.trace) | (events.event_kind == EventKind.RUNTIME)) & (events.track == track)
     chosen &= (events.start >= scope.start) & (events.end <= scope.end)

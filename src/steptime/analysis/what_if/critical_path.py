@@ -169,7 +169,7 @@ _ON_HOST = (EdgeKind.PROGRAM, EdgeKind.HAND_OVER, EdgeKind.WAIT, EdgeKind.QUEUE)
 
 
 def _cut(scope: Scope, graph: Graph, found: GraphRun, path: Path, pieces: Int64, track: int) -> tuple[Int64, ...]:
-    """A lane's own work, by what it was when it was observed, in proportion where it is scaled (`Graph.host`)."""
+    """A track's own work, by what it was when it was observed, in proportion where it is scaled (`Graph.host`)."""
     node = path.node[pieces]
     seen = graph.nodes.observed[node]
     start, end = path.start[pieces], path.end[pieces]

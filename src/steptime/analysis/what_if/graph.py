@@ -16,7 +16,7 @@ import numpy as np
 from steptime.arrays import Bool, Int64
 
 NONE = -1
-"""No such row, lane, node or edge."""
+"""No such row, track, node or edge."""
 
 
 class NodeKind(IntEnum):

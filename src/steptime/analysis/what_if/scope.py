@@ -56,9 +56,9 @@ class ReplayedActivities:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scope:
-    """The steps and all that belongs to them. training: lane; tracks: the training lane and those that launch; engines:
-    those of them on which autograd runs. boundaries: (n, 2) ns. started: when the first step starts as the breakdown
-    has it, ns: when the host starts it, or when the device has ended the step before."""
+    """The steps and all that belongs to them. training: track; tracks: the training track and those that launch;
+    engines: those of them on which autograd runs. boundaries: (n, 2) ns. started: when the first step starts as the
+    breakdown has it, ns: when the host starts it, or when the device has ended the step before."""
 
     trace: Trace
     boundaries: Int64
@@ -132,7 +132,7 @@ class Waits:
 
 
 def waits_of(scope: Scope) -> Waits:
-    """Synchronising calls, frees, copies that held the host and launches that were held back, on the scope's lanes."""
+    """Synchronising calls, frees, copies that held the host and launches that were held back, on the scope's tracks."""
     events, activities = scope.trace.events, scope.activities
     inside = (events.start >= scope.start) & (events.end <= scope.end) & np.isin(events.track, scope.tracks)
     chosen = (events.event_kind == EventKind.RUNTIME) & inside
@@ -167,7 +167,7 @@ def _held_back(scope: Scope, activities: ReplayedActivities) -> Int64:
 
 
 def host_time(scope: Scope, track: int) -> tuple[Intervals, Intervals, Intervals]:
-    """When a lane waits for input, dispatches, and allocates or frees in the driver; without overlap."""
+    """When a track waits for input, dispatches, and allocates or frees in the driver; without overlap."""
     events = scope.trace.events
     on_track = events.track == track
     runtime = on_track & (events.event_kind == EventKind.RUNTIME)

@@ -17,7 +17,7 @@
     const { process, series } = facts();
     const kind = series && series.names[series.kinds[step]];
     if (kind) return kind === "outlier" && process.steady[step] ? "slow" : kind;
-    return process.steady[step] ? "steady" : step < process.case.step.warm_up ? "warm-up" : "set aside";
+    return process.steady[step] ? "steady" : step < process.case.step.warm_up ? "warm-up" : "excluded";
   };
   const change = (spent, usual) => {
     const percent = usual ? (100 * (spent - usual)) / usual : 0;

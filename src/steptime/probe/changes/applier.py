@@ -20,7 +20,7 @@ from steptime.probe.objects import SideTable, being_traced, parameters_of
 
 
 class Applier:
-    """One change. Subclasses override what they need; what they learn stands in the fields.
+    """One change. Subclasses override what they need; what they learn is in the fields.
 
     applied: it was put in force. exercised: a training step ran under it. detail: one sentence: how much, or why not.
     seconds: what it took to prepare (compilation). order: of those that wrap a root, the larger one lies outside.

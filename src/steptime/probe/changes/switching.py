@@ -88,7 +88,7 @@ class SwitchingTrial(Trial):
         self.variant.boundary(steps)
 
     def _write_facts(self, final: bool) -> None:
-        """What became of a change stands next to its blocks."""
+        """What became of a change is next to its blocks."""
 
     def _write(self, **row: Any) -> None:
         append_to(self._path, json.dumps(row).encode() + b"\n")
