@@ -1,4 +1,4 @@
-"""What the site has beside docs/: the README as its first page, and the files outside of docs/ that pages link to.
+"""What the site has next to docs/: the README as its first page, and the files outside of docs/ that pages link to.
 
 A hook of mkdocs (see mkdocs.yml).
 """

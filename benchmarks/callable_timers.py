@@ -1,4 +1,5 @@
-"""`steptime.bench` beside other ways to time a callable: do they agree on quiet cases, and who is fooled by which trap?
+"""`steptime.bench` next to other ways to time a callable: do they agree on quiet cases, and who is fooled by which
+trap?
 
     python benchmarks/callable_timers.py [--rounds 5] [--only WORDS] [--name MACHINE]
 

@@ -7,7 +7,7 @@ Every variant is the job as it is, under a variable of the environment that nobo
 is a false win, what is called slower or another training a false loss. At most 5 % may be won. Each true speed-up is 1,
 and at least 95 % of the intervals must hold it: their *coverage*. Results that are there already are added to.
 
-Beside the live figure stands one from the same recorded processes: since all of them ran the same job, their names can
+Next to the live figure stands one from the same recorded processes: since all of them ran the same job, their names can
 be exchanged within each round, and every exchange is another trial that changes nothing.
 """
 

@@ -2,7 +2,7 @@
 
     python benchmarks/fleet.py --ranks 1024 --cases 200
 
-Needs the real traces beside the project (or $STEPTIME_DATA). `cost` writes a fleet of real traces, bent by jitter, and
+Needs the real traces next to the project (or $STEPTIME_DATA). `cost` writes a fleet of real traces, bent by jitter, and
 diagnoses it as `steptime diagnose` does; `found` compares fleets of summaries, bent likewise, with and without a late
 rank. Results are appended to benchmarks/results/fleet.jsonl.
 """

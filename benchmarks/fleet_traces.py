@@ -2,7 +2,7 @@
 
 Every rank does the same work between two collectives, with jitter of its own; a late one takes longer. A collective
 ends on all ranks at once, a transfer after the last of them has come. The time of the real trace is stretched piece by
-piece so that its collectives begin and end there, and everything else of it moves along.
+piece so that its collectives start and end there, and everything else of it moves along.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def _collectives(document: dict[str, Any]) -> tuple[Float64, Float64]:
 
 
 def bend(base: Base, plan: Plan) -> tuple[Float64, Float64]:
-    """(begin, end): (ranks, k) µs of the collectives on each rank, since the begin of the step."""
+    """(start, end): (ranks, k) µs of the collectives on each rank, since the start of the step."""
     random = np.random.default_rng(plan.seed)
     before = np.concatenate((base.step[:1], base.end[:-1]))
     own = np.maximum(base.start - before, 1.0)  # what the rank did itself before each collective

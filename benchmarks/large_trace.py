@@ -2,8 +2,8 @@
 
     python benchmarks/large_trace.py TRACE TARGET --megabytes 1000
 
-Every repetition is a stretch of time of its own: begins are moved behind the one before, begins and durations get up to
-2 % of a duration of jitter, correlation, external and flow ids are new, and steps are numbered on. The layout of the
+Every repetition is an interval of time of its own: starts are moved behind the one before, starts and durations get up
+to 2 % of a duration of jitter, correlation, external and flow ids are new, and steps are numbered on. The layout of the
 file, the names and the digits of times stay as they are in the original.
 """
 

@@ -3,8 +3,8 @@
 Each pair is one job, run without a change and with it, every allocation of the CPU recorded from before the model was
 made; what `steptime memory` predicts from the first is held against the peak of the second. FOLDER: public pairs of
 snapshots of CUDA's allocator, FOLDER/NAME/without.pickle and FOLDER/NAME/autocast.pickle. Writes
-benchmarks/results/memory-predictions.json and .md; the largest error of each kind stands in
-src/steptime/memory/savings.py and is printed beside each prediction.
+benchmarks/results/memory-predictions.json and .md; the largest error of each kind is in
+src/steptime/memory/savings.py and is printed next to each prediction.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from steptime.probe.numerics import watch as watch_module
+from steptime.probe.numerics import monitor as watch_module
 from steptime.probe.numerics.job import GrowingNumerics, Job
 from steptime.quantities import median_of
 
@@ -47,7 +47,7 @@ class Switch:
         self._model = model
         self._plain = torch.autograd.backward
         folder = tempfile.mkdtemp(prefix="nan-watch-")
-        self.watch = watch_module.Watch({"go_on": True}, GrowingNumerics(folder, "watch"), Endless())  # type: ignore[arg-type]
+        self.watch = watch_module.Monitor({"go_on": True}, GrowingNumerics(folder, "watch"), Endless())  # type: ignore[arg-type]
         self.job = Job(self.watch)
         self.job.install()
         self.watch.install()
@@ -55,7 +55,7 @@ class Switch:
         self._slots: dict[nn.Module, Any] = {}
 
     def set(self, on: bool) -> None:
-        """The residue while it is off: two hooks of the optimiser that return at once."""
+        """The residue while it is off: two hooks of the optimizer that return at once."""
         torch.autograd.backward = self._watched if on else self._plain
         self.job._active = on
         self.watch._start = 0  # its share of a step is that of blocks with it

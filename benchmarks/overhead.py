@@ -161,7 +161,7 @@ def profile_cost(recording: Recording, steady: np.ndarray, profiled: np.ndarray)
 
 
 def show(results: dict[str, Any]) -> str:
-    """The Markdown beside the JSON."""
+    """The Markdown next to the JSON."""
 
     measured = results["measured"]
     about = next(iter(measured.values()))
@@ -175,7 +175,7 @@ def show(results: dict[str, Any]) -> str:
     ]
     if "steps" in results:
         lines += [
-            "| step | batches from | watch, CPU µs a step | of it in rare steps | share | A/A, µs |",
+            "| step | batches from | watch, CPU µs per step | of it in rare steps | share | A/A, µs |",
             "|---|---|---|---|---|---|",
         ]
         lines += [step_row(row) for row in results["steps"]]
@@ -245,7 +245,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--quick", action="store_true", help="fewer, of shorter steps, without other tools")
     parser.add_argument("--only", help=f"of {PARTS}, with commas between")
-    parser.add_argument("--traceml", metavar="PYTHON", help="one that has traceml-ai, to measure it beside ours")
+    parser.add_argument("--traceml", metavar="PYTHON", help="one that has traceml-ai, to measure it next to ours")
     parser.add_argument("--name", default=platform.machine() + f"-{os.cpu_count()}cpu")
     wanted = parser.parse_args()
     pairs, runs, rounds, sizes = (40, 3, 2, QUICK_STEPS_MS) if wanted.quick else (200, 12, 3, STEPS_MS)

@@ -101,7 +101,7 @@ def _usual(step):
     return min(duration(step, 10) for _ in range(10))
 
 
-class Watch:
+class Monitor:
     """The probe of this process, on and off; also its two descriptors in the loader, which otherwise always stay."""
 
     def __init__(self):
@@ -110,13 +110,13 @@ class Watch:
 
     def on(self):
         """Everything as steptime has it."""
-        self.session.watch_on()
+        self.session.instrument()
         self.loader.distinguish(True)
         self.session.quiet.together = False
 
     def off(self):
         """torch as it was."""
-        self.session.watch_off()
+        self.session.uninstrument()
         self.loader.distinguish(False)
 
 
@@ -161,7 +161,7 @@ def main():
     depth, step = deep_enough(target, use_loader)
     usual = duration(step, SETTLED_STEPS)
     duration(step, int(SETTLED_SECONDS * 1e9 / usual))
-    watch, count = Watch(), max(BLOCK_STEPS, int(BLOCK_SECONDS * 1e9 / usual))
+    watch, count = Monitor(), max(BLOCK_STEPS, int(BLOCK_SECONDS * 1e9 / usual))
     gc.collect()
     gc.disable()
     real, idle = [], []

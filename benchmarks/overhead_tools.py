@@ -1,4 +1,4 @@
-"""What tools cost per step, beside each other: whole runs of one job in turns, bare and under each tool.
+"""What tools cost per step, next to each other: whole runs of one job in turns, bare and under each tool.
 
 CPU time of the training process per step, all its threads together, after the first third of the steps. Each tool is
 compared with the bare job in its own interpreter, in the same round. One process differs from the next by some percent
@@ -32,7 +32,7 @@ WATCHED = (*STEPTIME, "run", "--quiet", "--no-peaks")
 SECONDS = 3
 """Of a run, without its start."""
 FEWEST, MOST_PROFILED = 30, 1000
-"""Steps of a run; and of one that is profiled from its begin to its end, whose events fill the memory else."""
+"""Steps of a run; and of one that is profiled from its start to its end, whose events fill the memory else."""
 
 
 @dataclass(frozen=True)

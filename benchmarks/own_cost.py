@@ -1,5 +1,5 @@
 """Whether the cost that steptime prints is the one that it has: time of a job under `steptime run` less that of the job
-alone, beside what the report says.
+alone, next to what the report says.
 
     python -m benchmarks.own_cost [--wall] [--rounds N] [--at-once N] [--only KINDS]
 
@@ -80,7 +80,7 @@ def pair(kind: str, steps: int, number: int, *, wall: bool) -> dict[str, Any]:
 
 
 def show(results: dict[str, Any]) -> str:
-    """The Markdown beside the JSON."""
+    """The Markdown next to the JSON."""
     about, names = results["measured"], ["told", *results["parts"]]
     lines = [
         "# The cost that is printed, and the one that was measured\n",
@@ -106,7 +106,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--wall", action="store_true", help="wall time of the whole command, on an idle machine")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--at-once", type=int, default=1, help="pairs that run beside each other, for CPU time")
+    parser.add_argument("--at-once", type=int, default=1, help="pairs that run next to each other, for CPU time")
     parser.add_argument("--only", help="kinds of jobs, with commas between")
     parser.add_argument("--name", default=platform.machine() + f"-{os.cpu_count()}cpu")
     wanted = parser.parse_args()

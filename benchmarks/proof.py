@@ -130,7 +130,7 @@ def _sections(name: str, kept: Mapping[str, Any]) -> Iterator[list[str]]:
         yield ["\n## The clinic\n", *clinic.clinic(kept[clinic.SECTION], name)]
         if fixes.SECTION in kept:
             yield ["\n### Fixes\n", *fixes.table(kept[fixes.SECTION], name)]
-        yield ["\n## Beside other tools\n", *clinic.rivals(kept[clinic.SECTION], name)]
+        yield ["\n## Next to other tools\n", *clinic.rivals(kept[clinic.SECTION], name)]
     costs = RESULTS / f"overhead-{name}.json"
     if costs.exists():
         displayed = overhead.show(json.loads(costs.read_text(encoding="utf-8")))

@@ -3,7 +3,7 @@
     python -m benchmarks.ranks_overhead [--pairs 120] --name epyc-2cpu
 
 Writes benchmarks/results/ranks-overhead-<name>.json and .md. Blocks with the watch on and off follow one another in
-drawn order, at the same steps on both ranks. Figures are medians of pairs with the 95 % interval of the median, beside
+drawn order, at the same steps on both ranks. Figures are medians of pairs with the 95 % interval of the median, next to
 what the same method finds between two halves that do not differ (A/A).
 """
 
@@ -59,14 +59,14 @@ def row(rank: dict[str, Any], which: int) -> dict[str, Any]:
 
 
 def show(results: dict[str, Any]) -> str:
-    """The Markdown beside the JSON."""
+    """The Markdown next to the JSON."""
     about = results["machine"]
     lines = [
         "# What the watch costs two ranks\n",
         f"{about['cpu']}, {about['cpus']} CPUs, Python {about['python']}, torch {about['torch']}, {about['date']}, "
         f"load {about['load']:.1f}. {results['pairs']} pairs of blocks; medians with 95 % intervals; made by "
         "`python -m benchmarks.ranks_overhead`.\n",
-        "| rank | clock | step | watch, µs a step | share of the step | A/A, share |",
+        "| rank | clock | step | watch, µs per step | share of the step | A/A, share |",
         "|---|---|---|---|---|---|",
     ]
     for number, rank in enumerate(results["ranks"]):

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as distributed
-from overhead_job import PASSED, Watch, middle
+from overhead_job import PASSED, Monitor, middle
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -82,7 +82,7 @@ def main():
     step, order = make_step(), random.Random(0)
     for _ in range(SETTLED_STEPS):
         step()
-    watch, real, idle = Watch(), [], []
+    watch, real, idle = Monitor(), [], []
     gc.collect()
     gc.disable()
     for _ in range(pairs):

@@ -34,7 +34,7 @@ sys.path.insert(0, str(HERE.parent / "tests"))
 from preloading import python  # noqa: E402 - it lies in the tests' folder
 
 JOBS = ("red_team", "red_team_average")
-"""What the files of a job and of its changes begin with."""
+"""What the files of a job and of its changes start with."""
 SEEDS = (0, 1, 2)
 STEPS, WARM_UP = 30, 5
 TITLE = re.compile(r"^# (cheat|honest|low precision): (.*)\n", re.MULTILINE)
@@ -86,7 +86,7 @@ def changes(job: str) -> Iterator[ChangeOfJob]:
 
 
 class Judge:
-    """Runs the job as it is once, and each change beside it."""
+    """Runs the job as it is once, and each change next to it."""
 
     def __init__(self, folder: Path, job: str) -> None:
         self._folder = folder

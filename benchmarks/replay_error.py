@@ -118,7 +118,7 @@ def table(rows: list[Row]) -> str:
         "# Replay error",
         "",
         "By `python benchmarks/replay_error.py ../shared/data -o benchmarks/results/replay.md`; what the columns mean "
-        "stands at the top of that script.",
+        "is at the top of that script.",
         "",
         f"Traces with marked steps: {len(marked)}; median error {_percent(np.median([row.error for row in marked]))}, "
         f"largest {_percent(max(row.error for row in marked))}; median misplacement of an activity "
@@ -134,7 +134,7 @@ def table(rows: list[Row]) -> str:
         lines.append(f"| {' | '.join(cells)} |")
     lines += [
         "",
-        "Steps in parentheses were not marked by the profiler: found from optimisers, or the whole trace as one.",
+        "Steps in parentheses were not marked by the profiler: found from optimizers, or the whole trace as one.",
     ]
     return "\n".join(lines) + "\n"
 

@@ -3,7 +3,7 @@
     python -m benchmarks.same_reports store FOLDER     # with the old code: makes recordings, too, where FOLDER has none
     python -m benchmarks.same_reports check FOLDER     # with the new code; ends with 1 where a number differs
 
-What is reported on: every trace and snapshot beside the project (../shared/data, or $STEPTIME_DATA), and recordings of
+What is reported on: every trace and snapshot next to the project (../shared/data, or $STEPTIME_DATA), and recordings of
 a plain job, of two ranks, of a search for a NaN and of a trial, a comparison and a history. Compared are the numbers of
 the text in their order, and the numbers of the JSON whatever their names; `--words` shows the lines whose words differ.
 """

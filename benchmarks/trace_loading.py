@@ -1,4 +1,4 @@
-"""How fast and in how much memory traces are read, beside Holistic Trace Analysis.
+"""How fast and in how much memory traces are read, next to Holistic Trace Analysis.
 
     python benchmarks/trace_loading.py --trace ../shared/data/hta/ns_resolution_trace/<file> \\
         [--megabytes 100,1000,3000] [--rounds 5,3,1] [--hta-python PATH]... [--hta-up-to 100] [--name MACHINE]
@@ -110,7 +110,7 @@ def machine() -> dict[str, Any]:
 
 
 def show(results: dict[str, Any]) -> str:
-    """The Markdown beside the JSON."""
+    """The Markdown next to the JSON."""
     about = results["machine"]
     lines = [
         "# Reading traces\n",
@@ -124,7 +124,7 @@ def show(results: dict[str, Any]) -> str:
 
 
 def table(size: dict[str, Any]) -> list[str]:
-    """One size: what everything took, beside reading."""
+    """One size: what everything took, next to reading."""
     megabytes, rounds = size["bytes"] / 1e6, size["rounds"]
     idle = statistics.median(each["nothing"]["peak"] for each in rounds) / 1e6
     read = [each["read"] for each in rounds]

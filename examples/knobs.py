@@ -26,7 +26,7 @@ CLASSES, SIDE, PATCH = 10, 32, 4
 
 
 class Block(nn.Module):
-    """Attention and a perceptron, each beside its input."""
+    """Attention and a perceptron, each next to its input."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -67,7 +67,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32", help="of autocast")
     parser.add_argument("--compile", choices=["none", "default", "reduce-overhead", "max-autotune"], default="none")
     parser.add_argument("--channels-last", action="store_true")
-    parser.add_argument("--fused", action="store_true", help="the optimiser in one kernel")
+    parser.add_argument("--fused", action="store_true", help="the optimizer in one kernel")
     parser.add_argument("--workers", type=int, default=0)
     parser.add_argument("--pin-memory", action="store_true")
     parser.add_argument("--accumulate", type=int, default=1, help="micro-batches of a step")

@@ -37,7 +37,7 @@ settings.load_profile("repeatable")
 
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
-    """The folder of real traces beside the project; tests that need it are skipped where it is absent."""
+    """The folder of real traces next to the project; tests that need it are skipped where it is absent."""
     folder = Path(os.environ.get("STEPTIME_DATA", ROOT.parent / "shared" / "data"))
     if not folder.is_dir():
         pytest.skip(f"no real traces in {folder} (set STEPTIME_DATA)")

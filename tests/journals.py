@@ -13,7 +13,7 @@ from steptime.recording.load import load
 from steptime.recording.recording import Process, Recording
 
 START = 5_000_000_000_000
-"""Monotonic ns at which the built jobs begin."""
+"""Monotonic ns at which the built jobs start."""
 EPOCH = 1_700_000_000_000_000_000
 US, MS = 1_000, 1_000_000
 
@@ -74,7 +74,7 @@ class JournalBuilder:
         return self.span(Kind.BACKWARD, duration, 0, flags)
 
     def step(self, duration: int, optimizer: int = 1) -> JournalBuilder:
-        """An optimiser's step."""
+        """An optimizer's step."""
         return self.span(Kind.OPTIMIZER_STEP, duration, optimizer)
 
     def worker(self, kind: Kind, start: int, end: int, iterator: int = 1, worker: int = 0) -> JournalBuilder:

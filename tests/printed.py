@@ -231,13 +231,13 @@ def _above(what: str, part: float, whole: float) -> Iterator[str]:
 
 
 def _nearly(sentence: str, name: str, whole: float) -> Iterator[str]:
-    """A duration that is nearly a category's is another value of the same quantity; a single stretch is not, nor is the
-    making of batches, which with one worker takes about as long as the wait for them."""
+    """A duration that is nearly a category's is another value of the same quantity; a single interval is not, nor is
+    the making of batches, which with one worker takes about as long as the wait for them."""
     sentence = re.sub(rf"{DURATION} (at once|to make)", "", sentence)
     for number, unit in re.findall(DURATION, sentence):
         found = _duration(number, unit)
         if f"{number} {unit}" != format_duration(whole) and abs(found / whole - 1) < 0.015:
-            yield f"{sentence!r} beside {format_duration(whole)} of {name}"
+            yield f"{sentence!r} next to {format_duration(whole)} of {name}"
 
 
 def _parts(case: Case, spent: dict[str, float], step: float) -> Iterator[str]:

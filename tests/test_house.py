@@ -434,7 +434,7 @@ def test_every_room_has_its_floor_and_every_floor_its_room() -> None:
 
 OWN_NAMES = {
     "__init__.py": {"ending"},
-    "calls.py": {"_watched"},
+    "calls.py": {"_observed"},
     "changes/exact.py": {"drawn"},
     "changes/switching.py": {"applier"},
     "changes/trial.py": {"session", "none"},
@@ -448,7 +448,7 @@ OWN_NAMES = {
     "profiling.py": {"level"},
     "ranges.py": {"fast_path"},
     "sampling.py": {"node", "called", "caller", "call", "function"},
-    "schedule.py": {"session", "window", "root"},
+    "schedule.py": {"session", "window", "top_module"},
     "session.py": {"session"},
 }
 """Variables of the probe that hold objects of its own, by file; so do all whose names end in State."""
@@ -457,7 +457,7 @@ HELD = {"self._function", "self._iterator", "self._loader", "self._module", "sel
 FOREIGN = {
     "a function of torch's keeps its object and gets lines of ours": {"inlay.py self._function"},
     "a traceback loses the frame of ours that the error went through": {
-        "calls.py error", "inject/sitecustomize.py error", "numerics/watch.py error",
+        "calls.py error", "inject/sitecustomize.py error", "numerics/monitor.py error",
     },
     "the import of torch is told once, and the loader is as before": {
         "inject/sitecustomize.py exec_module", "inject/sitecustomize.py loader",

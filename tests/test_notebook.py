@@ -92,7 +92,7 @@ def test_what_cannot_be_loaded_is_refused_in_a_sentence(tmp_path: Path) -> None:
 
 def test_a_trace_is_loaded(shared_data: Path) -> None:
     loaded = steptime.load(shared_data / "kineto" / "resnet50_workers0.pt.trace.json.gz")
-    assert "The device idles 59.3 ms a step (33 %) for the next batch" in loaded._repr_html_()
+    assert "The device idles 59.3 ms per step (33 %) for the next batch" in loaded._repr_html_()
 
 
 def test_tables_are_columns_of_raw_values() -> None:

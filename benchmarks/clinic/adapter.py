@@ -5,7 +5,7 @@
 Started with a job's command line behind it, it prints one JSON object: `findings`, each with `cause` (the tool's own
 word, or a name from `rules` in truth.json), `line` ([file, line]) and `share` (of a step, one number or value, low and
 high); `withheld` where it will not say.
-cProfile names functions: the line of a finding is where the function begins.
+cProfile names functions: the line of a finding is where the function starts.
 """
 
 from __future__ import annotations

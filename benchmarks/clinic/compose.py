@@ -20,13 +20,13 @@ STEPS = ((900, 3000), (150, 500), (20, 60))
 """Of jobs with steps of about 2, 15 and 80 ms: thousands of short ones, or a few long ones."""
 NO_FAULT, TWO_FAULTS = 0.1, 0.15
 IN_A_FUNCTION = 0.4
-"""Of host work: it stands in a function of a module of its own, which the place calls."""
+"""Of host work: it is in a function of a module of its own, which the place calls."""
 BETWEEN_RANKS_OFTEN = 12
 """Times as often as host work: only one loop in thirteen has ranks."""
 PARTS = {
     **dict.fromkeys((*LOADED, "loader"), "input"), "hook": "model", "optimizer": "optimizer", "setting": "model",
 }  # fmt: skip
-"""Of the step; other places are beside input, model and optimiser, in the loop."""
+"""Of the step; other places are next to input, model and optimizer, in the loop."""
 HEADER = """
 import numpy as np
 import torch
@@ -53,7 +53,7 @@ class Planted:
 
     @property
     def part(self) -> str:
-        """Of the step that it stands in, as a tool says it that names no line."""
+        """Of the step that it is in, as a tool says it that names no line."""
         return PARTS.get(self.place, "loop")
 
 
@@ -105,8 +105,8 @@ def design(seed: int) -> Design:
 
 
 def fitting(loop: Loop, planted: Sequence[Planted] = ()) -> Iterator[tuple[Fault, str]]:
-    """The faults that can stand in a loop beside those that do, each as often as it has places there; host work at half
-    of the chance. None stands there twice: both would use one table."""
+    """The faults that can be in a loop next to those that do, each as often as it has places there; host work at half
+    of the chance. None is there twice: both would use one table."""
     taken, there = {each.place for each in planted}, {each.fault for each in planted}
     for fault in FAULTS:
         if fault in there:

@@ -320,7 +320,7 @@ def asked(command: Sequence[str], job: Design, script: Path) -> Reported:
 
 def is_right(fault: dict[str, Any], message: dict[str, Any], place: int) -> bool:
     """Whether a finding says the fault: by its name, by its line, or, of a tool that knows neither, by the part of the
-    step that it stands in."""
+    step that it is in."""
     cause = message["causes"][place]
     return cause in fault["rules"] or cause == f"part: {fault.get('part')}" or is_on_line(fault, message, place)
 

@@ -1,10 +1,10 @@
-"""Runs a script as `__main__`, and keeps when each of its optimiser steps ended: a stopwatch from outside.
+"""Runs a script as `__main__`, and keeps when each of its optimizer steps ended: a stopwatch from outside.
 
     python -m benchmarks.clinic.timed TIMES SECONDS SCRIPT
 
 Ends the script when SECONDS have passed since its first step, or by itself before; TIMES is written then. Of several
 ranks the first one keeps the time, and the others end once it has: a rank that ended by itself would break the others'
-next exchange. A file beside TIMES says when the script is warm, from where on it may take turns with another.
+next exchange. A file next to TIMES says when the script is warm, from where on it may take turns with another.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ SECONDS = 330.0
 @dataclass(frozen=True)
 class Phase:
     """Words that are run in a folder, for so many seconds at most; those with `companions` run at the same time.
-    recording: what they leave, to be kept. environment: variables beside ours."""
+    recording: what they leave, to be kept. environment: variables next to ours."""
 
     name: str
     words: tuple[str, ...]

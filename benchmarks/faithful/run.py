@@ -35,7 +35,7 @@ from benchmarks.started import STEPTIME
 ROOT = Path(__file__).parents[2]
 SECTION, LOOKING, ZOO_SECTION = "faithful", "looking at themselves", "zoo"
 TABLE = ROOT / "docs" / "compatibility.md"
-START, END = "<!-- made by `python -m benchmarks.faithful.run --zoo`: begin -->", "<!-- end of what was made -->"
+START, END = "<!-- made by `python -m benchmarks.faithful.run --zoo`: start -->", "<!-- end of what was made -->"
 ZOO, FAULTS, CLINIC = ROOT / "tests/probe/zoo", ROOT / "tests/jobs/faults/scripts", ROOT / "benchmarks/clinic/jobs"
 FULL = (ZOO, FAULTS, CLINIC, ROOT / "examples")
 QUICK = tuple(ZOO / f"{name}.py" for name in ("gan", "lbfgs", "numpy_batches", "spawned", "loader_schedule_eval"))
@@ -44,7 +44,7 @@ LONGEST = 600
 RANKS = {case.job: case.ranks for case in CASES}
 """Of the jobs that a launcher starts."""
 NO_JOBS = ("stopwatch", "finger")
-"""Modules that lie beside the jobs."""
+"""Modules that lie next to the jobs."""
 STATES = ("weights", "gradients", "torch random state", "numpy random state", "random state", "peak memory")
 PROPERTIES = ("exit status", "stdout", "stderr", "files", *STATES)
 

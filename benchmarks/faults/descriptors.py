@@ -20,7 +20,7 @@ from benchmarks.started import STEPTIME
 
 JOB = Path(__file__).parent / "descriptors_job.py"
 PLACES = ("job", "child", "thread")
-"""Where a job closes and opens: in the training process, in a child that it forks, in a thread beside the training."""
+"""Where a job closes and opens: in the training process, in a child that it forks, in a thread next to the training."""
 
 
 @dataclass(frozen=True)

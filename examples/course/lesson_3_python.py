@@ -15,7 +15,7 @@ VOCABULARY = 500
 
 
 def frequencies(tokens: torch.Tensor) -> torch.Tensor:
-    """How often each token stands in a batch."""
+    """How often each token is in a batch."""
     if MENDED:
         return torch.bincount(tokens.flatten(), minlength=VOCABULARY)
     counts = Counter(int(token) for row in tokens for token in row)

@@ -1,4 +1,4 @@
-"""Lesson 8, the optimiser: four hundred small parameters, updated one after the other.
+"""Lesson 8, the optimizer: four hundred small parameters, updated one after the other.
 
 steptime run -- python examples/course/lesson_8_optimizer.py
 steptime judge --args "--mended" -- python examples/course/lesson_8_optimizer.py

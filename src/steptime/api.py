@@ -190,7 +190,7 @@ class LoadedMemory(Loaded):
 
 @dataclass(frozen=True, slots=True)
 class Benched(Loaded):
-    """Callables beside each other. `result`: all of it, as data."""
+    """Callables next to each other. `result`: all of it, as data."""
 
     result: Bench
 

@@ -28,7 +28,7 @@ Scalar = TypeVar("Scalar", bound=np.generic)
 
 def give_back(rows: int) -> None:
     """Gives the memory that arrays left free in the heap back to the system, where a table has so many rows that it
-    counts: what comes next needs arrays of other sizes, and would take more beside it. Only glibc keeps that much."""
+    counts: what comes next needs arrays of other sizes, and would take more next to it. Only glibc keeps that much."""
     trim = _trim() if rows > MANY else None
     if trim is not None:
         trim(0)

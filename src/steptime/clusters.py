@@ -18,7 +18,7 @@ def import_ray(option: str) -> Any:
     except ImportError:
         raise UsageError(
             "ray-missing",
-            f"{option} needs Ray, which is not installed beside steptime: pip install 'steptime[ray]', or leave the "
+            f"{option} needs Ray, which is not installed next to steptime: pip install 'steptime[ray]', or leave the "
             "option out to work on this machine.",
         ) from None
     return ray

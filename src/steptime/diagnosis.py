@@ -63,7 +63,7 @@ MOST_PROBLEMS = 8
 @dataclass(frozen=True, slots=True)
 class CompanionFiles:
     """What other tools wrote of the same job. compile_logs: the folder of torch.compile's; counters: Nsight Compute's
-    CSV, or a folder of such. None: what lies in the recording, or beside the traces, if it has a kernel of theirs."""
+    CSV, or a folder of such. None: what lies in the recording, or next to the traces, if it has a kernel of theirs."""
 
     compile_logs: Path | None = None
     counters: Path | None = None
@@ -282,7 +282,7 @@ def diagnose(recording: Recording, source: str, companions: CompanionFiles = NO_
 
 
 SWITCHED_OFF = "switched off: "
-"""Begins the note of a probe that has failed and left the job alone."""
+"""Starts the note of a probe that has failed and left the job alone."""
 
 
 def _instead(recording: Recording) -> str:

@@ -38,7 +38,7 @@ PASSIVE = {
 }
 """Settings that are in force whatever the configuration says."""
 KEPT = ("GIT_CONFIG_", "GIT_CEILING_DIRECTORIES", "GIT_DISCOVERY_ACROSS_FILESYSTEM", "GIT_EXEC_PATH")
-"""How the names of those variables begin that reach Git."""
+"""How the names of those variables start that reach Git."""
 OURS = {
     "LC_ALL": "C",
     "GIT_OPTIONAL_LOCKS": "0",
@@ -103,7 +103,7 @@ def _environment(topmost: Path | None) -> dict[str, str]:
 
 
 def filtered(folder: Path, paths: Iterable[str]) -> frozenset[str]:
-    """Those of the paths, relative to the folder, that a filter stands before: what lies in the folder is not what Git
+    """Those of the paths, relative to the folder, that a filter is before: what lies in the folder is not what Git
     keeps. Raises what `ask_git` raises."""
     given = "".join(f"{path}\0" for path in paths).encode(errors="surrogateescape")
     reported = ask_git(folder, "check-attr", "-z", "--stdin", "filter", given=given)

@@ -1,5 +1,5 @@
 """For training scripts: `steptime.log_to(writer)` sends the step's numbers to the job's own logger, and
-`steptime.record()` begins a recording from within the job, as `steptime run` does from outside.
+`steptime.record()` starts a recording from within the job, as `steptime run` does from outside.
 
 One law: the job goes on, whatever becomes of this; what cannot be done is said in one line on standard error.
 """

@@ -1,8 +1,8 @@
-"""Intervals: the algebra of half-open stretches of time, exact to the nanosecond.
+"""Intervals: the algebra of half-open intervals of time, exact to the nanosecond.
 
 A set of intervals is sorted, disjoint, without touching neighbours and without empty members. So two sets
 are equal as sets of instants exactly when their columns are equal, and every length is a plain sum.
-All times are int64 ns; [begin, end) holds its begin and not its end.
+All times are int64 ns; [start, end) holds its start and not its end.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from steptime.arrays import PIECE, Bool, Int64
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Intervals:
-    """A set of instants as sorted, disjoint, non-touching, non-empty [begin, end). Make one with `union` or `EMPTY`.
+    """A set of instants as sorted, disjoint, non-touching, non-empty [start, end). Make one with `union` or `EMPTY`.
 
     Raises ValueError when the columns break that.
     """
@@ -28,7 +28,7 @@ class Intervals:
 
     def __post_init__(self) -> None:
         if self.start.shape != self.end.shape or np.any(self.end <= self.start):
-            raise ValueError("every interval of a set has a begin below its end")
+            raise ValueError("every interval of a set has a start below its end")
         if np.any(self.start[1:] <= self.end[:-1]):
             raise ValueError("the intervals of a set are sorted, disjoint and do not touch")
         self.start.flags.writeable = False
@@ -99,7 +99,7 @@ def instants(*columns: npt.ArrayLike) -> Int64:
 
 
 def clip(intervals: Intervals, start: int, end: int) -> Intervals:
-    """The instants of the set that lie in [begin, end)."""
+    """The instants of the set that lie in [start, end)."""
     return union(np.maximum(intervals.start, start), np.minimum(intervals.end, end))
 
 
@@ -114,7 +114,7 @@ def contains(intervals: Intervals, times: npt.ArrayLike) -> Bool:
 
 
 def touching(intervals: Intervals, start: Int64, end: Int64) -> Bool:
-    """Which of the stretches of time begin before an interval of the set ends, and end after it begins."""
+    """Which of the intervals of time start before an interval of the set ends, and end after it starts."""
     found = np.empty(len(start), np.bool_)
     for first in range(0, len(start), PIECE):
         part = slice(first, first + PIECE)
@@ -129,7 +129,7 @@ def total(intervals: Intervals) -> int:
 
 
 def measure(intervals: Intervals, start: npt.ArrayLike, end: npt.ArrayLike) -> Int64:
-    """How many ns of the set lie in each window [begin, end); 0 where a window is empty or reversed."""
+    """How many ns of the set lie in each window [start, end); 0 where a window is empty or reversed."""
     starts, stops = np.asarray(start, np.int64), np.asarray(end, np.int64)
     return _length_before(intervals, np.maximum(starts, stops)) - _length_before(intervals, starts)
 
@@ -137,8 +137,8 @@ def measure(intervals: Intervals, start: npt.ArrayLike, end: npt.ArrayLike) -> I
 def claim(start: npt.ArrayLike, end: npt.ArrayLike, sets: Sequence[Intervals]) -> Int64:
     """Gives each instant of each window to the first set that holds it.
 
-    start, end: (n,) ns, end >= begin. Returns (n, len(sets) + 1) ns: a column per set, in their order, and last what
-    none of them claimed. Rows sum to end - begin exactly.
+    start, end: (n,) ns, end >= start. Returns (n, len(sets) + 1) ns: a column per set, in their order, and last what
+    none of them claimed. Rows sum to end - start exactly.
     """
     starts, stops = np.asarray(start, np.int64), np.asarray(end, np.int64)
     claimed, columns = EMPTY, [np.zeros(len(starts), np.int64)]
@@ -151,14 +151,14 @@ def claim(start: npt.ArrayLike, end: npt.ArrayLike, sets: Sequence[Intervals]) -
 
 
 def _combine(first: Intervals, second: Intervals, *, keep_second: bool) -> Intervals:
-    """The elementary stretches between all boundaries, kept where they lie in the first and (not) in the second."""
+    """The elementary intervals between all boundaries, kept where they lie in the first and (not) in the second."""
     if not len(first):
         return EMPTY
     boundaries = np.concatenate((first.start, first.end, second.start, second.end))
     boundaries.sort(kind="stable")  # a merge sort, quick with four sorted runs
     kept = np.zeros(len(boundaries) + 1, np.bool_)
     kept[1:-1] = contains(first, boundaries[:-1]) & (contains(second, boundaries[:-1]) == keep_second)
-    # Of equal boundaries all stretches are kept or none, so the empty ones between them change no run's ends.
+    # Of equal boundaries all intervals are kept or none, so the empty ones between them change no run's ends.
     return Intervals(boundaries[kept[1:] & ~kept[:-1]], boundaries[kept[:-1] & ~kept[1:]])
 
 

@@ -4,9 +4,9 @@ One law: standard library only, because the probe writes it inside the user's pr
 reads it. The layout is documented in docs/recording-format.md; a change of it raises FORMAT_VERSION.
 
 A record is an interval on the host's monotonic clock (`time.perf_counter_ns`, shared by all processes of a Linux
-host): kind, flags, thread number, identity, begin and end in nanoseconds. What an identity means depends on
-the kind: a root module, an optimiser, a loader's iterator, a source line (see the comments below).
-Intervals are appended when they end, so a child stands before its parent, and a job killed at
+host): kind, flags, thread number, identity, start and end in nanoseconds. What an identity means depends on
+the kind: a root module, an optimizer, a loader's iterator, a source line (see the comments below).
+Intervals are appended when they end, so a child is before its parent, and a job killed at
 any instant leaves whole records and at most one torn one at the end, which readers drop.
 """
 
@@ -22,7 +22,7 @@ from enum import IntEnum, IntFlag
 
 FORMAT_VERSION = 1
 RECORD = struct.Struct("<BBHIqq")
-"""kind, flags, thread, identity, begin ns, end ns: 24 bytes, little-endian."""
+"""kind, flags, thread, identity, start ns, end ns: 24 bytes, little-endian."""
 SPAWNED = 1 << 31
 """In loader.bin: an identity with this bit is the loader's random base seed (`LoaderFacts.seed`), not its number, as
 a spawned worker is not told the number."""
@@ -32,7 +32,7 @@ so many, of the interval in which a CPU worked for it or was wanted and not free
 UNOPENED_RECORDS = 2048
 """Kept before the first sign of training."""
 WORDS = 3
-"""64-bit integers that a record is kept as: its head (kind, flags, thread, identity), begin and end."""
+"""64-bit integers that a record is kept as: its head (kind, flags, thread, identity), start and end."""
 FLUSH_NANOSECONDS = 250_000_000
 """A killed job loses at most what it did in this time: below the second that users would notice."""
 WRITING_SHARE, LONGEST_WAIT = 200, 900_000_000
@@ -59,7 +59,7 @@ class Kind(IntEnum):
     COLLATE = 4
     """Collating (and, in the main process, pinning) one batch. In loader.bin: thread = worker id."""
     QUEUE = 5
-    """A worker's wait for an index (begin..end), or, in the main process, begin = time and end = batches ready."""
+    """A worker's wait for an index (start..end), or, in the main process, begin = time and end = batches ready."""
     FORWARD = 6
     """A root module's call. identity: root."""
     BACKWARD = 7

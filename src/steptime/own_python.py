@@ -18,7 +18,7 @@ START = (
     "runpy.run_module(sys.argv.pop(1), run_name='__main__', alter_sys=True)"
 )
 WITHOUT_FOLDER = "import os, sys; sys.path = [path for path in sys.path if path not in ('', os.getcwd())]; "
-"""Begins what another interpreter, whose PYTHONPATH counts, is to run with -c."""
+"""Starts what another interpreter, whose PYTHONPATH counts, is to run with -c."""
 
 
 def own_python(module: str, *words: str) -> tuple[str, ...]:

@@ -141,7 +141,7 @@ BETWEEN_RUNS = 0.03
 """Of a step: what single runs of one job on one quiet machine are taken to differ by at most, though nothing changed,
 where it was not measured on that machine (`steptime env --between-runs`); repeated runs of the job say it better."""
 BLOCKS = 10
-"""Stretches that a series is cut into: enough for the ranks of an interval, few enough that each averages over what
+"""Intervals that a series is cut into: enough for the ranks of an interval, few enough that each averages over what
 neighbours share."""
 CONFIRMING = 2
 """Values after the first one of a new level that must agree with it."""
@@ -223,7 +223,7 @@ def difference_of(one: Estimate, other: Estimate) -> Estimate:
 
 
 def block_means(values: Numbers) -> Float64:
-    """The means of up to BLOCKS stretches of neighbours of nearly one length, in order."""
+    """The means of up to BLOCKS intervals of neighbours of nearly one length, in order."""
     means = [float(np.mean(block)) for block in np.array_split(values, min(BLOCKS, len(values)))]
     return np.array(means, np.float64)
 

@@ -79,7 +79,7 @@ class RankResult:
     memory: OverTime | None = None
 
     def report(self, ranks: RankComparison | None) -> ProcessReport:
-        """Its report, beside the other ranks of the job."""
+        """Its report, next to the other ranks of the job."""
         case = self.case if self.rank is None else companions(self.case, self.rank, ranks)
         examination = examine(case)
         case = with_savings(case, examination.findings)

@@ -79,7 +79,7 @@ def operator(
 
 
 def optimizer(duration: float, parameters: int = 12, elements: int = 200_000, **more: object) -> OptimizerUse:
-    """An optimiser; duration in ns per step."""
+    """An optimizer; duration in ns per step."""
     site = SourceLine("train.py", 20, "main", "optimizer = torch.optim.AdamW(model.parameters())")
     kind = str(more.pop("type", "AdamW"))
     return OptimizerUse(kind, about(duration), parameters, elements, site=site, **more)  # type: ignore[arg-type]

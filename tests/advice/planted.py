@@ -47,11 +47,11 @@ from steptime.advice.evidence import (
     RecomputeUse,
     RepeatedForward,
     RooflineUse,
-    RootUse,
     SegmentLine,
     SegmentUse,
     SettingsUse,
     SiteUse,
+    TopModuleUse,
 )
 from steptime.analysis.modules import ModuleUse
 from steptime.quantities import Estimate, SourceLine
@@ -86,7 +86,7 @@ _BY_HAND = replace(
         operator("sub_", 40, 2 * MS, "memory", "optimizer", bytes=24e6),
     ),
     optimizers=(),
-    roots=(RootUse("Net", 40, 8_000_000),),
+    top_modules=(TopModuleUse("Net", 40, 8_000_000),),
 )
 
 
@@ -885,7 +885,7 @@ PLANTED: dict[str, dict[str, Case]] = {
         "clean-in-the-input": replace(BASE, operators=(operator("sqrt", 4, 6 * MS, "memory", "input", bytes=2e6),)),
     },
     "optimizer-share": {
-        "fires-at-the-line-of-an-optimiser-of-the-job": replace(
+        "fires-at-the-line-of-an-optimizer-of-the-job": replace(
             BASE,
             optimizers=(optimizer(8 * MS, type="Kron"),),
             paths=(PathUse(5 * MS, "optimizer", (SourceLine("kron.py", 6, "root", "torch.linalg.eigh(m)"),)),),
@@ -1006,8 +1006,8 @@ PLANTED: dict[str, dict[str, Case]] = {
     },
     "update-by-hand": {
         "fires": _BY_HAND,
-        "fires-on-some-frozen": replace(_BY_HAND, roots=(RootUse("Net", 44, 9_000_000),)),
-        "clean-an-optimiser-of-torch": replace(_BY_HAND, optimizers=(optimizer(0.7 * MS, fused=True),)),
+        "fires-on-some-frozen": replace(_BY_HAND, top_modules=(TopModuleUse("Net", 44, 9_000_000),)),
+        "clean-an-optimizer-of-torch": replace(_BY_HAND, optimizers=(optimizer(0.7 * MS, fused=True),)),
         "clean-what-changes-in-place-is-no-model": replace(
             _BY_HAND, operators=tuple(replace(use, phase="rest") for use in _BY_HAND.operators)
         ),

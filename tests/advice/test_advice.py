@@ -42,7 +42,7 @@ def finding(rule: str, name: str) -> Finding:
         ("overhead-bound", "fires-on-several-stalls", "trace later steps"),
         ("dispatch-loop", "fires-by-a-timed-line-of-the-function", "Replace the loop"),
         ("dispatch-loop", "fires-on-a-loop-over-parameters", "torch._foreach_*"),
-        ("overhead-bound", "fires-on-many-micro-batches", "fewer, larger micro-batches (16 a step now)"),
+        ("overhead-bound", "fires-on-many-micro-batches", "fewer, larger micro-batches (16 per step now)"),
         ("allocator-stalls", "fires", "empty_cache()"),
         ("idle-matrix-units", "fires", 'set_float32_matmul_precision("high")'),
         ("idle-matrix-units", "fires-without-tf32", "float16 and a GradScaler"),
@@ -183,4 +183,4 @@ def test_gradients_for_nothing_are_those_of_the_backbone_and_not_of_the_head_abo
     assert found.source.text == "return self.head(self.backbone(rows))"
     assert found.savings is not None
     assert found.savings.value == pytest.approx(9 * MS)
-    assert finding("gradients-for-nothing", "fires-on-a-teacher").source is not None, "the optimiser's, at least"
+    assert finding("gradients-for-nothing", "fires-on-a-teacher").source is not None, "the optimizer's, at least"

@@ -234,7 +234,7 @@ def test_a_lone_stall_of_the_machine_does_not_speak_for_the_job(tmp_path: Path) 
 
 @pytest.mark.parametrize("phase", ["loader", "forward"])
 def test_a_rare_collection_of_all_objects_speaks_for_the_job(tmp_path: Path, phase: str) -> None:
-    """One of 400 ms in a hundred steps is 4 ms a step, which nobody would see if it counted as a stall."""
+    """One of 400 ms in a hundred steps is 4 ms per step, which nobody would see if it counted as a stall."""
     job = JournalBuilder()
     for number in range(101):
         collection = 400 * MS if number == 50 else 0

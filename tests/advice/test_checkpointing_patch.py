@@ -11,7 +11,7 @@ import pytest
 from advice.healthy import HEALTHY, MS, line, optimizer
 from probe.variants import JOBS, change, run
 
-from steptime.advice.evidence import Case, MemoryUse, ModuleUse, RootUse
+from steptime.advice.evidence import Case, MemoryUse, ModuleUse, TopModuleUse
 from steptime.advice.explain import find_fix
 from steptime.advice.fix import ModelEdit, Snippet
 from steptime.advice.fixes.switches import _holders
@@ -45,7 +45,7 @@ def full(file: Path, known: tuple[ModuleUse, ...]) -> Case:
         memory=MemoryUse("cpu", 95 << 20, 100 << 20),
         lines=tuple(replace(line(text, MS, role=role), source=at(file, text)) for role, text in timed),
         optimizers=(replace(optimizer(MS, type="SGD"), site=at(file, "optimizer = ")),),
-        roots=(RootUse("Net", 14, 4000),),
+        top_modules=(TopModuleUse("Net", 14, 4000),),
         modules=known,
     )
 

@@ -24,8 +24,8 @@ from steptime.advice.evidence import (
     Prediction,
     RecomputeUse,
     ReplayUse,
-    RootUse,
     SettingsUse,
+    TopModuleUse,
 )
 from steptime.advice.explain import find_fix
 from steptime.advice.fix import (
@@ -51,7 +51,7 @@ from steptime.quantities import SourceLine
 SETTINGS = SettingsUse(intra_op_threads=1, usable_cpus=8, logical_cpus=8, cudnn_benchmark=False)
 CUDA = replace(HEALTHY, step=step(device="cuda"), settings=SETTINGS)
 FAST = MachineUse("H", True, 50e12, 3e12, 5e3, (("float32", 50e12), ("bfloat16", 800e12), ("float16", 800e12)))
-DDP = RootUse("DistributedDataParallel", 12, 100_000_000, "cuda")
+DDP = TopModuleUse("DistributedDataParallel", 12, 100_000_000, "cuda")
 
 
 def options(code: str, case: Case) -> tuple[Option, ...]:
@@ -166,7 +166,7 @@ def test_advice_has_the_line_of_the_finding_and_its_upper_bound() -> None:
     assert f"At most {most:.2f}×" in proposal.option.advice
 
 
-# -- optimiser -------------------------------------------------------------------------------------------------------
+# -- optimizer -------------------------------------------------------------------------------------------------------
 
 
 def test_an_optimiser_in_8_bits_needs_its_package_and_a_device() -> None:
@@ -209,7 +209,7 @@ def test_float16_is_for_devices_that_are_slower_in_bfloat16() -> None:
 
 def test_autocast_and_compilation_are_written_where_the_loop_is_known() -> None:
     fast = replace(HEALTHY.machine or FAST, rates=(("float32", 1e11), ("bfloat16", 3e11)))
-    case = replace(HEALTHY, machine=fast, roots=(RootUse("Net", 12, 800_000),))
+    case = replace(HEALTHY, machine=fast, top_modules=(TopModuleUse("Net", 12, 800_000),))
     forward, backward = case.lines[0].source, case.lines[1].source
     source = SourceLine("train.py", forward.line + 1, "main", "loss.backward()")
     case = replace(case, lines=(case.lines[0], replace(case.lines[1], source=source)))
@@ -220,7 +220,7 @@ def test_autocast_and_compilation_are_written_where_the_loop_is_known() -> None:
     assert isinstance(compiled, ModelEdit)
     assert (compiled.prefixed, compiled.in_place) == (True, "{model}.compile()")
     assert compiled.optimizer == case.optimizers[0].site
-    own = replace(case, roots=(RootUse("Sequential", 12, 800_000, own=True),))
+    own = replace(case, top_modules=(TopModuleUse("Sequential", 12, 800_000, own=True),))
     edit = only("RM303", own).edit
     assert isinstance(edit, ModelEdit)
     assert edit.in_place == ""  # torch passes over a Sequential that is compiled in place
@@ -230,7 +230,7 @@ def test_autocast_and_compilation_are_written_where_the_loop_is_known() -> None:
 
 
 def test_what_is_compiled_is_not_compiled_again() -> None:
-    compiled = replace(CUDA, roots=(RootUse("OptimizedModule", 12, 800_000, "cuda", compiled=True),))
+    compiled = replace(CUDA, top_modules=(TopModuleUse("OptimizedModule", 12, 800_000, "cuda", compiled=True),))
     for code in ("RM303", "RM307"):
         assert options(code, CUDA)
         assert options(code, compiled) == ()
@@ -296,7 +296,7 @@ def test_compiling_on_a_cpu_makes_a_quick_tanh_slower_and_leaves_a_slow_one() ->
     assert saved("exp", slowest) == saved("tanh", slowest)
 
 
-def test_what_computes_is_reported_by_what_plain_operators_reach_alongside_it() -> None:
+def test_what_computes_is_reported_by_what_plain_operators_reach_beside_it() -> None:
     def names(rate: float) -> list[str]:
         plain = operator("mul", 4, 1e9 / rate, "memory", bytes=1.0)
         slow = operator("sigmoid", 1, 1e9 / 4.8e9, "memory", bytes=1.0)
@@ -529,7 +529,11 @@ def test_whoever_wants_memory_gets_all_that_frees_some_whatever_was_found() -> N
 
 EXCHANGE = CollectiveUse("allreduce", "0", 8, about(6 * MS), about(5 * MS), bytes=400e6)
 RANKS = replace(
-    CUDA, roots=(DDP,), collectives=(EXCHANGE,), categories=categories(communication=5 * MS), step=step(device="cuda")
+    CUDA,
+    top_modules=(DDP,),
+    collectives=(EXCHANGE,),
+    categories=categories(communication=5 * MS),
+    step=step(device="cuda"),
 )
 
 
@@ -539,7 +543,7 @@ def test_buckets_grow_where_there_are_many_collectives() -> None:
     assert change(buckets).argument("bucket_cap_mb") == 100
     few = replace(RANKS, collectives=(replace(EXCHANGE, calls=1),))
     assert change(options("RM701", few)[1]).argument("bucket_cap_mb") == 5
-    assert options("RM701", replace(RANKS, roots=())) == ()
+    assert options("RM701", replace(RANKS, top_modules=())) == ()
 
 
 def test_rows_of_like_length_come_into_one_batch() -> None:
@@ -549,12 +553,12 @@ def test_rows_of_like_length_come_into_one_batch() -> None:
     assert (option.saving, option.other_data) == (None, True)
     assert options("RM111", replace(case, loader=loader(MS, MS, iterable=True))) == ()
     assert options("RM111", replace(case, loader=loader(MS, MS, batch_size=1))) == ()
-    assert options("RM111", replace(case, roots=(replace(DDP, compiled=True),))) == ()
+    assert options("RM111", replace(case, top_modules=(replace(DDP, compiled=True),))) == ()
 
 
 def test_a_sharded_models_parameters_are_gathered_once() -> None:
     gathers = replace(EXCHANGE, name="_allgather_base", exposed=about(4 * MS))
-    case = replace(RANKS, roots=(replace(DDP, type="FSDPModel"),), collectives=(gathers, EXCHANGE))
+    case = replace(RANKS, top_modules=(replace(DDP, type="FSDPModel"),), collectives=(gathers, EXCHANGE))
     kept, early = options("RM704", case)
     assert change(kept) == Change("sharding", arguments=(("keep", True),))
     assert kept.saving is not None
@@ -576,7 +580,7 @@ def test_gradients_are_exchanged_once_an_update() -> None:
 
 def test_a_trace_tells_of_exchanges_buckets_and_searches() -> None:
     used = GradientUse(4.0, 4.0, 30.0, 10_000_000, about(1 * MS))
-    case = replace(RANKS, roots=(), gradients=used)
+    case = replace(RANKS, top_modules=(), gradients=used)
     search, views, buckets = options("RM701", case)
     assert change(search).arguments == (("find_unused_parameters", False),)
     assert search.saving == used.search
@@ -596,5 +600,5 @@ def test_what_a_step_needs_at_least_is_known_of_an_accelerator_only() -> None:
     case = replace(HEALTHY, step=step(device="cuda:0"), operators=products, machine=rates)
     assert least_step(case) == pytest.approx(10 * MS)
     recomputed = replace(case, recompute=RecomputeUse(about(MS)))
-    unknown = (recomputed, replace(case, machine=None), replace(case, machine=replace(rates, disturbed=True)))
+    unknown = (recomputed, replace(case, machine=None), replace(case, machine=replace(rates, under_load=True)))
     assert [least_step(each) for each in (*unknown, replace(case, step=step()))] == [0.0] * 4

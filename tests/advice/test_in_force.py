@@ -13,7 +13,7 @@ from advice.healthy import HEALTHY, MS, about, line, loader, operator, optimizer
 from advice.planted import PLANTED
 from probe.variants import JOBS, Variant, run
 
-from steptime.advice.evidence import Case, GarbageUse, MachineUse, RootUse, SettingsUse
+from steptime.advice.evidence import Case, GarbageUse, MachineUse, SettingsUse, TopModuleUse
 from steptime.advice.explain import find_fix
 from steptime.advice.fix import Edit, JointEdit, Option, Snippet
 from steptime.changes import Change, VariantOptions
@@ -76,7 +76,7 @@ def case_of(file: Path) -> Case:
         optimizers=tuple(
             replace(optimizer(MS, type=kind, foreach=True, fused=False), site=at(file, text)) for kind, text in made
         ),
-        roots=(RootUse("Sequential", 4, 4000, own=True),),
+        top_modules=(TopModuleUse("Sequential", 4, 4000, own=True),),
         operators=(operator("mkldnn_convolution", 1, 8 * MS, "compute", flops=1e9), *_zeroing()),
         garbage=GarbageUse(about(MS), 1.0),
         machine=MachineUse("cpu", True, 1e11, 1e10, 1e3, (("float32", 1e11), ("bfloat16", 3e11), ("tf32", 8e11))),

@@ -57,7 +57,7 @@ def test_workers_are_bounded_by_the_usable_cpus() -> None:
 
 
 def waiting(busy: float | None, batches: int | None = None) -> LoaderUse:
-    """20 ms a sample: 170, 84, 44 and 29 ms a step were measured with 1, 2, 4 and 8 workers on two CPUs."""
+    """20 ms a sample: 170, 84, 44 and 29 ms per step were measured with 1, 2, 4 and 8 workers on two CPUs."""
     return replace(loader(163 * MS, 16.3 * MS, 0, cpus=2), busy=busy, batches=batches)
 
 
@@ -208,7 +208,7 @@ def test_one_thread_moves_out_of_a_workers_way(threads: int, device: str) -> Non
 
 
 def test_what_is_measured_alongside_workers_on_the_same_cpus_is_not_taken_for_what_it_is_alone() -> None:
-    """98 ms of training beside two workers that take 51 ms a batch, measured; with one worker 107 to 120 ms were."""
+    """98 ms of training next to two workers that take 51 ms a batch, measured; with one worker 107 to 120 ms were."""
     busy = Contention(0.0, 1.9, 2, None, 0.0)
     model = supply(step(101 * MS), loader(3 * MS, 5.1 * MS, 2, cpus=2), TWO_THREADS, busy)
     assert model is not None

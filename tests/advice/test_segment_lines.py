@@ -37,7 +37,7 @@ def test_a_line_that_calls_nearly_all_gives_way_to_those_below_it() -> None:
     assert [(line.source, line.share) for line in segment_lines(paths)] == [(STEP, 0.7), (ACT, 0.27)]
 
 
-def test_the_line_that_one_of_several_leads_to_is_reported_alongside_it() -> None:
+def test_the_line_that_one_of_several_leads_to_is_reported_beside_it() -> None:
     moved = SourceLine("env.py", 14, "Env._move", "body.position += body.speed")
     paths = (
         SampledPath(55, "", (moved, INNER, STEP, MAIN)),

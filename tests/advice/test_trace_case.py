@@ -1,4 +1,4 @@
-"""A case from a bare trace: kernels, chains, optimisers, garbage and ranks, on traces made by hand."""
+"""A case from a bare trace: kernels, chains, optimizers, garbage and ranks, on traces made by hand."""
 
 from __future__ import annotations
 

@@ -128,7 +128,7 @@ def test_outliers_of_a_trace_stand_alongside_the_usual_step(tmp_path: Path) -> N
     assert process.case.step.duration.value == 100_000
     assert sum(process.steady) == 19
     assert violations(diagnosed(events, tmp_path)) == []
-    assert process.verdict.sentence.startswith("Computing takes 88 µs a step (88 %): mm 88 µs")
+    assert process.verdict.sentence.startswith("Computing takes 88 µs per step (88 %): mm 88 µs")
     assert process.verdict.sentence.endswith(
         "3 of 22 steps take 1 ms, 10 times the usual 100 µs, left out here: your own Python."
     )

@@ -87,11 +87,11 @@ def test_the_line_of_a_small_finding_stands_behind_the_category() -> None:
 
 
 def test_the_first_finding_writes_the_headline_with_its_line_once() -> None:
-    message = "Tensors in memory are read one by one, 55 ns a step (55 %)"
+    message = "Tensors in memory are read one by one, 55 ns per step (55 %)"
     why = Finding("ST105", "per-sample-fetch", Weight.FINDING, message, "y.", MUCH, "input", SourceLine("data.py", 12))
     assert verdict(case(use("input", 60, 1)), (why,)).sentence == f"{message}, at data.py:12."
-    named = replace(why, summary="data.py:12 takes 55 ns a step (55 %)")
-    assert verdict(case(use("input", 60, 1)), (named,)).sentence == "data.py:12 takes 55 ns a step (55 %)."
+    named = replace(why, summary="data.py:12 takes 55 ns per step (55 %)")
+    assert verdict(case(use("input", 60, 1)), (named,)).sentence == "data.py:12 takes 55 ns per step (55 %)."
 
 
 def test_of_several_costs_the_largest_comes_first_and_two_more_next_to_it() -> None:
@@ -100,7 +100,7 @@ def test_of_several_costs_the_largest_comes_first_and_two_more_next_to_it() -> N
         "Waiting for input: 30 ns of 100 ns per step (30 %). Next to it: operator overhead 25 ns (25 %) and your own "
         "Python 20 ns (20 %)."
     )
-    message = "`decode` reads one item after the other, 29 ns a step (29 %)"
+    message = "`decode` reads one item after the other, 29 ns per step (29 %)"
     why = Finding("ST105", "per-sample-fetch", Weight.FINDING, message, "y.", MUCH, "input", SourceLine("data.py", 12))
     reported = verdict(case(use("input", 30, 1), use("overhead", 25, 1), use("python", 20, 1)), (why,)).sentence
     assert reported.startswith(f"{message}, at data.py:12. Next to it: operator overhead 25 ns (25 %)")
@@ -253,7 +253,7 @@ def test_a_rank_that_waits_for_another_says_so_and_the_late_one_says_that_it_is_
     assert early.bottleneck == "communication"
     assert early.sentence.startswith("Waiting for rank 1: ")
     straggling = verdict(replace(late, rank=1)).sentence
-    assert straggling.startswith("Rank 1 is the straggler: the others wait 50 ns a step (50 %) for it. ")
+    assert straggling.startswith("Rank 1 is the straggler: the others wait 50 ns per step (50 %) for it. ")
     assert "rank" not in verdict(replace(late, straggler=None)).sentence
 
 
@@ -264,7 +264,7 @@ def test_that_a_rank_is_late_is_reported_once() -> None:
         "ST806",
         "late-rank",
         Weight.FINDING,
-        "Rank 1 is the straggler: the others wait 50 ns a step (50 %) for it",
+        "Rank 1 is the straggler: the others wait 50 ns per step (50 %) for it",
         "Mend it.",
         MUCH,
     )
@@ -272,13 +272,15 @@ def test_that_a_rank_is_late_is_reported_once() -> None:
 
 
 def test_what_takes_most_of_the_step_is_reported_before_what_little_of_it_could_be_saved() -> None:
-    made_of = Finding("ST908", "compute-share", Weight.NOTE, "Computing takes 78 ns a step (78 %): mm 60 ns", "Try it.",
+    made_of = Finding("ST908", "compute-share", Weight.NOTE, "Computing takes 78 ns per step (78 %): mm 60 ns", "Try it.",
                       category="compute")  # fmt: skip
     nothing = Estimate(0.0, 0.0, 0.0, 50)
     message = verdict(
         case(replace(use("compute", 78, 0), recoverable=nothing), use("python", 16, 1)), [made_of]
     ).sentence
-    assert message == "Computing takes 78 ns a step (78 %): mm 60 ns. Your own Python: 16 ns of 100 ns per step (16 %)."
+    assert (
+        message == "Computing takes 78 ns per step (78 %): mm 60 ns. Your own Python: 16 ns of 100 ns per step (16 %)."
+    )
     waits = verdict(case(replace(use("compute", 55, 0), recoverable=nothing), use("input", 45, 1)), [made_of]).sentence
     assert waits.startswith("Waiting for input")
 

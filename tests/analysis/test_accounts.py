@@ -28,7 +28,7 @@ from steptime.analysis.breakdown import breakdown_of, count_events, phase_breakd
 from steptime.analysis.categories import Category
 from steptime.analysis.step_context import step_context
 from steptime.analysis.timeline import Phase
-from steptime.analysis.trace_steps import reach, steps_of
+from steptime.analysis.trace_steps import device_step_bounds, steps_of
 from steptime.intervals import union
 from steptime.trace.reader import read
 from steptime.trace.table import Trace
@@ -259,7 +259,7 @@ def test_steps_on_the_device_reach_to_their_last_kernel_and_do_not_overlap(writt
     first = [step(0, 100, 1), launch(1, 50, 55), kernel(1, 60, 180)]
     second = [step(100, 200, 2), launch(2, 150, 155), kernel(2, 180, 190)]
     trace = written([*first, *second])
-    assert reach(trace, steps_of(trace)).tolist() == [[0, 180_000], [180_000, 200_000]]
+    assert device_step_bounds(trace, steps_of(trace)).tolist() == [[0, 180_000], [180_000, 200_000]]
     breakdown = breakdown_of(step_context(trace, steps_of(trace)))
     assert breakdown.device == "Testcard"
     assert breakdown.wall.tolist() == [180_000, 20_000]

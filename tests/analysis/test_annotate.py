@@ -60,7 +60,7 @@ def exact(path: Path) -> Any:
 
 
 def slices(events: list[Event], track: int) -> list[tuple[str, int, int, int]]:
-    """(name, begin, end, depth) of a track, from its begin and end events, which must pair."""
+    """(name, start, end, depth) of a track, from its start and end events, which must pair."""
     open_, found = [], []
     for event in (each for each in events if each.get("cat") == CATEGORY and each["tid"] == track):
         if event["ph"] == "B":

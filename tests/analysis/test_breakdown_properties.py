@@ -19,7 +19,7 @@ from steptime.analysis.recompute import recomputed
 from steptime.analysis.step_context import step_context
 from steptime.analysis.threads import during
 from steptime.analysis.timeline import Phase
-from steptime.analysis.trace_steps import reach, steps_of
+from steptime.analysis.trace_steps import device_step_bounds, steps_of
 from steptime.analysis.traffic import allocations_of, collectives_of, copies_of
 from steptime.intervals import join, union
 from steptime.trace.reader import read
@@ -69,10 +69,10 @@ def test_any_mixture_of_events_balances(folder: Path, listed: list[dict[str, Any
     steps = step_context(trace, boundaries, thread=thread)
     breakdown = breakdown_of(steps)
     assert breakdown.entries.sum() == breakdown.wall.sum()
-    moved = reach(trace, boundaries)
+    moved = device_step_bounds(trace, boundaries)
     assert (moved[1:, 0] >= moved[:-1, 1]).all()
     assert (moved[:, 1] >= moved[:, 0]).all()
-    assert not len(reach(trace, boundaries[:0]))
+    assert not len(device_step_bounds(trace, boundaries[:0]))
     phases = phase_breakdown(steps)
     assert phases[Phase.REST].sum() == (boundaries[:, 1] - boundaries[:, 0]).sum()
     assert all(each.duration > 0 for each in operator_totals(steps, {}))

@@ -85,7 +85,7 @@ def test_a_bare_trace_tells_only_what_holds_without_the_profiler_too(tmp_path: P
 
 
 def test_waits_make_both_decide(tmp_path: Path) -> None:
-    """The host launches for 100 µs, all of it before the device's 505 begin to be waited for."""
+    """The host launches for 100 µs, all of it before the device's 505 start to be waited for."""
     replay = replayed(written(tmp_path / "made.json", slow_device()), steady=530_000, shortest=530_000)
     assert calibration(replay).decides == DEVICE
     assert saved(replay, "kernels free") == pytest.approx(prediction(replay, "kernels free").cap / 1000, rel=0.2)

@@ -50,7 +50,7 @@ def test_the_device_works_as_long_in_a_steady_step_as_in_a_profiled_one(job: str
         ("dense", 0.81, "ST302"),  # no kernel's time shortens a step that the host decides
         ("graphs", 0.45, "ST302"),
         ("amp", 0.43, "ST302"),
-        ("chargpt", 0.37, "ST302"),  # 532 kernels a step, fed by four workers
+        ("chargpt", 0.37, "ST302"),  # 532 kernels per step, fed by four workers
     ],
 )
 def test_what_is_reported_of_each(job: str, compute: float, first: str) -> None:
@@ -130,7 +130,7 @@ def test_what_precision_was_measured_to_save_is_inside_of_what_is_reported(
 
 
 def test_bfloat16_with_channels_last_is_within_what_is_reported_of_images() -> None:
-    """The step took 60.5 ms, and 29.7 with both and a fused optimiser, which saves 0.57."""
+    """The step took 60.5 ms, and 29.7 with both and a fused optimizer, which saves 0.57."""
     _, findings = case_and_findings(DATA / "resnet_float32")
     saving = next(each.savings for each in findings if each.code == "ST413")
     assert saving is not None

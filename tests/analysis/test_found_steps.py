@@ -44,7 +44,7 @@ def test_updates_end_steps_and_one_inside_another_does_not(written: Written) -> 
 
 
 def test_optimisers_that_take_turns_belong_to_one_step(written: Written) -> None:
-    """A network and its adversary; the trace begins between the two."""
+    """A network and its adversary; the trace starts between the two."""
     discriminator, generator = updates(150, 350, 550, name="Adam"), updates(100, 300, 500, name="RMSprop")
     assert found(written([*generator, *discriminator, operator("aten::mm", 580, 600)])) == [[150, 350], [350, 550]]
 

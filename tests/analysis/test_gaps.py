@@ -97,7 +97,7 @@ def test_what_was_launched_long_before_it_began_waits_for_work_that_was_not_reco
 
 
 def test_a_launch_that_takes_its_time_is_the_hosts_own(written: Written) -> None:
-    """A module is loaded in it, or the queue is full: the device cannot begin before it returns."""
+    """A module is loaded in it, or the queue is full: the device cannot start before it returns."""
     slow = [launch(1, 0, 780), kernel(1, 800, 1000)]
     assert causes(written([step(0, 1000), *slow]))[("OVERHEAD", "cudaLaunchKernel")] == 800
 
@@ -141,7 +141,7 @@ def test_waits_of_one_operator_are_reported_apart_by_their_lines(written: Writte
 
 
 def test_a_blocking_copy_that_outlasts_the_queue_is_a_wait(written: Written) -> None:
-    """The device runs dry while the copy holds the host; the activity that ends the stretch was queued before."""
+    """The device runs dry while the copy holds the host; the activity that ends the interval was queued before."""
     blocking = [operator("aten::to", 50, 720), called("cudaMemcpyAsync", 60, 700, 3), copy(3, 690, 700)]
     trace = written(training(*blocking))
     gaps, totals = looked_at(trace)

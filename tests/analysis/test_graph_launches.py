@@ -79,6 +79,6 @@ def test_nothing_that_graphs_do_is_proposed_to_a_job_with_graphs() -> None:
     case, findings = case_and_findings(Path(__file__).resolve().parents[1] / "data" / "gpu" / "graphs")
     assert case.compiled
     assert not [each.fix.code for each in propose(case, findings) if each.fix.code in ("RM303", "RM307")]
-    plain = replace(case, compilations=(), roots=(), step=replace(case.step, compiled=False, graphs=None))
+    plain = replace(case, compilations=(), top_modules=(), step=replace(case.step, compiled=False, graphs=None))
     assert not plain.compiled
     assert "RM307" in {each.fix.code for each in propose(plain, findings)}

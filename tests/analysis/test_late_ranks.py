@@ -1,4 +1,4 @@
-"""Planted late ranks and nodes are named, with what they cost; equal ranks are let off."""
+"""Planted stragglers and nodes are named, with what they cost; equal ranks are let off."""
 
 from __future__ import annotations
 
@@ -203,7 +203,7 @@ def test_ranks_that_profiled_other_steps_are_compared_on_those_that_all_have() -
     assert same.late is not None
     assert same.late.ranks == (1,)
     (row,) = same.collectives
-    assert row.transfer == pytest.approx(CALLS * TRANSFER, rel=1e-6)  # each is laid beside itself
+    assert row.transfer == pytest.approx(CALLS * TRANSFER, rel=1e-6)  # each is laid next to itself
     none = compare([window(0, 0, (1, 2, 3, 4, 5)), window(1, 0, (11, 12, 13, 14, 15))])
     assert none is not None
     assert none.collectives == ()

@@ -57,7 +57,7 @@ def test_loader_with_evaluation_each_epoch(tmp_path: Path) -> None:
     assert [segment.end - segment.start for segment in evaluations] == [(10 + 3 * 8 + 1) * MS] * 3
     assert kinds(timeline).count(SegmentKind.LOADER_START) == 3
     # The 11th and the 21st hold an evaluation; of it and of the loader's start nothing is left in their duration.
-    assert np.flatnonzero(timeline.steps.disturbed).tolist() == [10, 20]
+    assert np.flatnonzero(timeline.steps.excluded).tolist() == [10, 20]
     assert timeline.steps.duration[10] == 22 * MS
     assert list(phases(timeline, 5).values()) == [3 * MS, 0, 5 * MS, 8 * MS, 2 * MS, 0, 3 * MS]
     assert timeline.steps.steady.sum() == 30 - 1 - 2
@@ -131,9 +131,9 @@ def test_adversarial_training_with_two_optimizers(tmp_path: Path, critic_steps: 
     [
         ("111222333", 9),  # layers, one trained to its end before the next
         ("111222111222", 12),
-        ("1212123434", 5),  # two optimisers hand over to two others
+        ("1212123434", 5),  # two optimizers hand over to two others
         ("12121", 2),  # the job was ended between two: the torn step is none
-        ("1112111211", 10 - 2),  # a second optimiser every third step
+        ("1112111211", 10 - 2),  # a second optimizer every third step
         ("11221122", 4),  # two each: who belongs to whom cannot be told
         ("1123112311", 6),
     ],
@@ -276,7 +276,7 @@ def test_reinforcement_learning_alternates_rollouts_and_updates(tmp_path: Path) 
     assert len(timeline.steps.end) == 20
     assert kinds(timeline) == [SegmentKind.ROLLOUT] * 4
     assert timeline.steps.duration[7] == 9 * MS
-    assert not timeline.steps.disturbed.any()
+    assert not timeline.steps.excluded.any()
 
 
 def test_a_rollout_that_follows_an_evaluation_is_reported_apart_from_it(tmp_path: Path) -> None:
@@ -369,7 +369,7 @@ def test_checkpoints_are_segments_when_rare_and_part_of_the_step_when_not(tmp_pa
                 job.span(Kind.CHECKPOINT, 50 * MS)
     timeline = laid_out(rare, tmp_path / "rare")
     assert kinds(timeline) == [SegmentKind.CHECKPOINT]
-    assert np.flatnonzero(timeline.steps.disturbed).tolist() == [10]
+    assert np.flatnonzero(timeline.steps.excluded).tolist() == [10]
     timeline = laid_out(always, tmp_path / "always")
     assert timeline.segments == ()
     assert phases(timeline, 5)[Phase.REST] == 53 * MS
@@ -410,7 +410,7 @@ def test_pauses_and_windows_disturb_and_pauses_are_subtracted(tmp_path: Path) ->
         if number == 20:
             job.record(Kind.PROFILED, start, job.now, 1)
     timeline = laid_out(job, tmp_path)
-    assert np.flatnonzero(timeline.steps.disturbed).tolist() == [3, 4, 20]
+    assert np.flatnonzero(timeline.steps.excluded).tolist() == [3, 4, 20]
     assert np.flatnonzero(timeline.steps.profiled).tolist() == [20]
     assert timeline.steps.duration[20] == 21 * MS
 
@@ -422,7 +422,7 @@ def test_a_step_stays_in_the_mean_where_the_probe_paused_for_a_moment(tmp_path: 
             job.span(Kind.PAUSE, MS // 10 if number == 10 else MS)
         usual_step(job)
     steps = laid_out(job, tmp_path).steps
-    assert np.flatnonzero(steps.disturbed).tolist() == [11]
+    assert np.flatnonzero(steps.excluded).tolist() == [11]
     assert steps.duration[10] == steps.duration[12]
 
 
@@ -438,7 +438,7 @@ def test_recompilations_are_segments_that_disturb(tmp_path: Path) -> None:
     timeline = laid_out(job, tmp_path)
     assert kinds(timeline) == [SegmentKind.COMPILATION] * 2
     assert timeline.steps.duration[12] == 7 * MS
-    assert np.flatnonzero(timeline.steps.disturbed).tolist() == [0, 12]
+    assert np.flatnonzero(timeline.steps.excluded).tolist() == [0, 12]
 
 
 def test_other_threads_do_not_take_steps(tmp_path: Path) -> None:

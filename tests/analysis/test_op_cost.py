@@ -12,7 +12,7 @@ from steptime.analysis.op_cost.call import OpCost
 from steptime.analysis.op_cost.op_cost import bound_of, work_of
 from steptime.analysis.operators import operator_totals
 from steptime.analysis.step_context import step_context
-from steptime.analysis.trace_steps import reach, steps_of
+from steptime.analysis.trace_steps import device_step_bounds, steps_of
 from steptime.analysis.traffic import collectives_of, tensor_bytes
 from steptime.intervals import contains, union
 from steptime.machine.machine import Machine, Rate
@@ -120,7 +120,7 @@ def test_on_an_accelerator_time_is_that_of_the_kernels(shared_data: Path) -> Non
     found = {(each.name, each.phase, each.differentiated): each for each in totals}
     assert len(found) == len(totals)
     device = np.isin(trace.events.event_kind, (EventKind.KERNEL, EventKind.MEMCPY, EventKind.MEMSET))
-    within = device & contains(union(*reach(trace, boundaries).T), trace.events.start)
+    within = device & contains(union(*device_step_bounds(trace, boundaries).T), trace.events.start)
     spent = sum(each.duration for each in found.values()) * len(boundaries)
     assert spent == pytest.approx(trace.events.duration[within].sum(), rel=1e-9)
     assert found["aten::cudnn_convolution", "forward", True].calls == 53

@@ -1,5 +1,6 @@
-"""FLOPs and bytes that others publish: the perf reports that TraceLens keeps beside its traces of an H100 and an MI300X
-(tests/traces/*_perf_report_csvs in its repository, MIT). Where its definition differs from ours, the test says how."""
+"""FLOPs and bytes that others publish: the perf reports that TraceLens keeps next to its traces of an H100 and an
+MI300X (tests/traces/*_perf_report_csvs in its repository, MIT). Where its definition differs from ours, the test says
+how."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from steptime.analysis.breakdown import breakdown_of
 from steptime.analysis.categories import Category
 from steptime.analysis.device_activity import device_activities, device_time
 from steptime.analysis.step_context import step_context
-from steptime.analysis.trace_steps import reach, steps_of
+from steptime.analysis.trace_steps import device_step_bounds, steps_of
 from steptime.intervals import Intervals, total, union
 from steptime.trace.links import UNKNOWN, link
 from steptime.trace.reader import read
@@ -64,7 +64,7 @@ def test_our_interval_algebra_gives_all_published_columns(shared_data: Path, fil
         union(trace.events.start[loader], trace.events.end[loader]),
         union(trace.events.start[operator], trace.events.end[operator]),
     ]
-    windows = reach(trace, steps_of(trace))
+    windows = device_step_bounds(trace, steps_of(trace))
     assert (intervals.claim(windows[:, 0], windows[:, 1], sets) // MICROSECOND).tolist() == expected.tolist()
 
 
@@ -107,7 +107,7 @@ def kinds_of(trace: Trace, rows: np.ndarray) -> list[np.ndarray]:
 
 
 def test_device_time_is_that_of_the_published_timelines(shared_data: Path) -> None:
-    """Ours is exact; TraceLens adds begin and duration as float64 microseconds, which at these traces' times hold a
+    """Ours is exact; TraceLens adds start and duration as float64 microseconds, which at these traces' times hold a
     nanosecond only just: each of its events may be off by one. The next test does as it does."""
     timelines = published_timelines(shared_data)
     assert len(timelines) >= 5
@@ -171,7 +171,7 @@ def test_input_wait_is_the_published_time_in_the_loader(shared_data: Path, file:
 def test_occupancy_and_utilisation_are_the_published_percentages(shared_data: Path, file: str) -> None:
     trace = read(shared_data / file)
     summary = published(shared_data, file, "GPU summary")
-    windows = reach(trace, steps_of(trace))
+    windows = device_step_bounds(trace, steps_of(trace))
     start, end = windows[0, 0], windows[-1, 1]
     busy = intervals.measure(of_event_kind(trace, EventKind.KERNEL), [start], [end])[0] / (end - start)
     assert f"{100 * busy:.2f} %" == summary["GPU Utilization"]
@@ -185,7 +185,7 @@ def test_occupancy_and_utilisation_are_the_published_percentages(shared_data: Pa
 
 
 def test_idle_time_is_not_inflated_by_rounding(shared_data: Path) -> None:
-    """HTA rounds every begin up and every end down to whole microseconds, and publishes 10,113 µs for four steps."""
+    """HTA rounds every start up and every end down to whole microseconds, and publishes 10,113 µs for four steps."""
     trace = read(shared_data / "hta/ns_resolution_trace/rank-0.Apr_03_18_51_38.1102.pt.trace.json.gz")
     boundaries = steps_of(trace)
     rows = device_rows(trace)

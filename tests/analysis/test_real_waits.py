@@ -23,7 +23,7 @@ JOBS = ("param/dlrm_kineto", "hta/trace_filter")
 
 
 def independent(folder: Path) -> dict[str, npt.NDArray[np.int64]]:
-    """By torch's name of the collective, (ranks, calls) ns: durations of NCCL's kernels in the order of their begin.
+    """By torch's name of the collective, (ranks, calls) ns: durations of NCCL's kernels in the order of their start.
 
     A kernel's correlation id names the call that launched it, and the annotation around that call names the collective.
     """

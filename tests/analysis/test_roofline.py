@@ -57,7 +57,7 @@ class Writer:
         *kernels: tuple[str, float, float],
         values: tuple[str, ...] = (),
     ) -> None:
-        """Launches its kernels (name, begin, duration) one after another. values: of arguments that are no tensors."""
+        """Launches its kernels (name, start, duration) one after another. values: of arguments that are no tensors."""
         concrete = {"Concrete Inputs": list(values)} if values else {}
         self._add(name, "cpu_op", start, 9, 1, {"Input Dims": shapes, "Input type": types, **concrete})
         for number, (kernel, at, duration) in enumerate(kernels):
@@ -218,7 +218,7 @@ def test_no_peak_is_below_what_the_job_reached(tmp_path: Path) -> None:
     assert raised.machine is not None
     assert raised.peak == pytest.approx(reached)
     assert raised.machine.matrix[0].reached
-    assert raised.machine.disturbed
+    assert raised.machine.under_load
     assert raised.groups[0].at_roofline == raised.groups[0].duration
     assert 0 < (raised.utilization or 0) <= 1
     assert drawn(trace, low(9e12)).machine == low(9e12)
@@ -240,9 +240,9 @@ def test_a_step_that_the_profiler_slowed_reached_more_than_it_shows(tmp_path: Pa
     displayed = machine_use(roofline.machine)
     assert displayed is not None
     assert displayed.reached == ("bfloat16",)
-    case = replace(HEALTHY, roofline=use, machine=replace(displayed, disturbed=True))
-    assert "reached by this job: above the one measured beside other load" in reached_text(case)
-    assert "beside other load" in reached_text(replace(case, machine=replace(displayed, reached=(), disturbed=True)))
+    case = replace(HEALTHY, roofline=use, machine=replace(displayed, under_load=True))
+    assert "reached by this job: above the one measured next to other load" in reached_text(case)
+    assert "next to other load" in reached_text(replace(case, machine=replace(displayed, reached=(), under_load=True)))
 
 
 def test_a_convolution_by_a_fast_algorithm_says_nothing_of_the_peak(tmp_path: Path) -> None:

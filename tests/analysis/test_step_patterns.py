@@ -101,7 +101,7 @@ def test_networks_that_take_turns_are_no_slow_steps() -> None:
     assert period is not None
 
     def updates(*identities: int) -> RecordTable:
-        """By these optimisers in turn, each at the end of a step."""
+        """By these optimizers in turn, each at the end of a step."""
         by = np.array([identities[number % len(identities)] for number in range(200)])
         of_all = np.concatenate((np.ones(200, np.int64), by))
         start = np.concatenate((steps.end, steps.end)) - MS

@@ -253,7 +253,7 @@ def test_the_critical_path_leads_through_autograds_thread_and_back(tmp_path: Pat
 
 def reduced() -> list[Event]:
     """Per step: compute 100 on stream 7, then an all-reduce of 300 on stream 20, for which compute of 200 waits that
-    does not need it, and then the optimiser's kernel of 50, which does. The host waits at the end."""
+    does not need it, and then the optimizer's kernel of 50, which does. The host waits at the end."""
     events = []
     for index in range(4):
         start, number = index * 1000, index * 10
@@ -280,7 +280,7 @@ def reduced() -> list[Event]:
 def test_overlapped_communication_hides_behind_compute_until_the_update(tmp_path: Path) -> None:
     replay = replayed(written(tmp_path / "made.json", reduced()))
     assert replay.error < 1e-3
-    # forward 100, then the all-reduce of 300 beside backward's 200, then the update: 200 are saved.
+    # forward 100, then the all-reduce of 300 next to backward's 200, then the update: 200 are saved.
     assert saved(replay, "communication overlapped") == pytest.approx(200, abs=2)
     assert path(replay)["communication"] == 300
 
@@ -299,7 +299,7 @@ def test_overlapped_communication_leaves_the_compute_of_its_stream_in_order(tmp_
         events.append(called("cudaDeviceSynchronize", since + 50, since + 792))
     replay = replayed(written(tmp_path / "made.json", events))
     assert replay.error < 0.02
-    # a 200, then the all-reduce of 300 beside b of 250: 250 and a gap are saved, not the 450 of b beside a.
+    # a 200, then the all-reduce of 300 next to b of 250: 250 and a gap are saved, not the 450 of b next to a.
     assert saved(replay, "communication overlapped") == pytest.approx(250, abs=5)
 
 
@@ -398,7 +398,7 @@ def test_a_long_wait_for_something_unseen_is_reported_and_costs_accuracy(tmp_pat
 
 
 def test_kernels_queued_before_the_steps_run_before_theirs(tmp_path: Path) -> None:
-    """The first step begins with 300 µs of work in the queue; it counts, as in the breakdown."""
+    """The first step starts with 300 µs of work in the queue; it counts, as in the breakdown."""
     events = [
         called("cudaLaunchKernel", 0, 4, 90),
         kernel(90, 6, 400, "before"),

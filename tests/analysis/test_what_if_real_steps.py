@@ -57,7 +57,7 @@ def test_the_unchanged_replay_lands_near_the_measured_steps(shared_data: Path, f
 
 @pytest.mark.parametrize("first", [1, 2])
 def test_a_replay_may_start_with_any_step(shared_data: Path, first: int) -> None:
-    """The device is two steps behind the host here: a later step begins with a full queue."""
+    """The device is two steps behind the host here: a later step starts with a full queue."""
     trace = read(shared_data / "tracelens/mi300/resnet_act_checkpoint.json.gz")
     steps = step_context(trace, steps_of(trace))
     whole = breakdown_of(steps)
@@ -89,7 +89,7 @@ def test_free_input_is_predicted_as_it_came_true_with_four_workers(shared_data: 
 
 
 def scope_over(trace: Trace, start: int, end: int) -> tuple[Scope, Graph]:
-    """The graph of any stretch of a trace, as if it were a step."""
+    """The graph of any interval of a trace, as if it were a step."""
     boundaries = np.array([[start, end]], np.int64)
     track = training_track(trace)
     assert track is not None
@@ -104,7 +104,7 @@ def named(trace: Trace, name: str) -> list[int]:
 def test_self_times_of_the_published_operators_are_theirs(shared_data: Path) -> None:
     """HTA's edges 15, 14, 17, 15, 32 µs: aten::relu_ around aten::clamp_min_ around a launch, in order of time.
 
-    Its path has a node for the begin and the end of every operator: 315, with 314 edges, over 159 events. Ours has one
+    Its path has a node for the start and the end of every operator: 315, with 314 edges, over 159 events. Ours has one
     for what a thread meets outside itself, and names the time between two of them afterwards, so its counts are others
     by intent; what both must agree on are the lengths.
     """

@@ -1,4 +1,4 @@
-"""Traces made by hand, for tests: events with begins and ends in microseconds."""
+"""Traces made by hand, for tests: events with starts and ends in microseconds."""
 
 from __future__ import annotations
 

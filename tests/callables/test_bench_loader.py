@@ -240,7 +240,7 @@ def test_what_is_stored_in_other_formats_is_read_back_whole(tmp_path: Path) -> N
 
 
 class SlowDevice(CudaCopies):
-    """4 GB/s from pageable memory, during which the host waits; 16 GB/s from pinned memory, and 10 µs to begin."""
+    """4 GB/s from pageable memory, during which the host waits; 16 GB/s from pinned memory, and 10 µs to start."""
 
     def __init__(self) -> None:
         self.pinned: list[int] = []

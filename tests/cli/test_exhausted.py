@@ -1,4 +1,4 @@
-"""Jobs for which memory ran out: killed by the kernel, whose counters stand in here, and by errors of Python."""
+"""Jobs for which memory ran out: killed by the kernel, whose counters are in here, and by errors of Python."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ for step in range(100_000):
 
 @pytest.fixture
 def counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A counter as a control group has it; the job of a test stands in its folder."""
+    """A counter as a control group has it; the job of a test is in its folder."""
     (tmp_path / "events").write_text("low 0\noom 7\noom_kill 3\n")
     monkeypatch.setattr(launching, "EVENTS", tmp_path / "events")
     monkeypatch.chdir(tmp_path)

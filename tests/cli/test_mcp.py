@@ -1,5 +1,5 @@
-"""`steptime mcp` beside the protocol's own client, over standard input and output: what an agent asks, is told, and can
-do next."""
+"""`steptime mcp` next to the protocol's own client, over standard input and output: what an agent asks, is told, and
+can do next."""
 
 from __future__ import annotations
 

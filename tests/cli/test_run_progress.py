@@ -1,4 +1,4 @@
-"""What `steptime run` says beside a running job."""
+"""What `steptime run` says next to a running job."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ def test_advice_names_the_line_and_what_it_could_save_at_most(tmp_path: Path) ->
     proposal = Proposal(whole_tensor, option, "ST301", 2.5e6)
     reported = as_text(_nothing_to_try((proposal,), tmp_path, Goal.SPEED))
     message = " ".join(reported.split())
-    assert "train.py:12: Replace the loop by one operator. It saves 2.50 ms a step at most." in message
+    assert "train.py:12: Replace the loop by one operator. It saves 2.50 ms per step at most." in message
     assert "steptime explain RM108" in message
     assert "  y = x @ w\n" in reported
     assert reported.splitlines()[-1] == f"Next:  steptime lab {tmp_path}"

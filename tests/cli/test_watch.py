@@ -1,4 +1,4 @@
-"""`steptime watch` beside real jobs: real processes, a real terminal, real signals."""
+"""`steptime watch` next to real jobs: real processes, a real terminal, real signals."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ sys.exit(3)
 
 @pytest.fixture
 def job(tmp_path: Path) -> Iterator[tuple[Path, subprocess.Popen[bytes]]]:
-    """A job that trains until the file `stop` is there, recorded; it leaves its own number beside that."""
+    """A job that trains until the file `stop` is there, recorded; it leaves its own number next to that."""
     script = tmp_path / "train.py"
     script.write_text(JOB, encoding="utf-8")
     work = tmp_path / "work"

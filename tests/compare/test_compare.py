@@ -192,7 +192,7 @@ def test_a_new_line_explains_what_no_setting_does() -> None:
     after = with_case(after, lines=(*case_of(after).lines[1:], line))
     comparison = compared(stored("quiet-1"), after)
     assert comparison.cause.piece == "metrics.update(loss)"
-    assert "the line “metrics.update(loss)” appeared (20 ms a step)" in comparison.sentence
+    assert "the line “metrics.update(loss)” appeared (20 ms per step)" in comparison.sentence
 
 
 def test_lines_that_were_timed_in_slower_steps_have_not_shrunk() -> None:

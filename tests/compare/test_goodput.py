@@ -26,7 +26,7 @@ def train(built: JournalBuilder, count: int) -> JournalBuilder:
 
 
 def write(built: JournalBuilder, folder: Path, began: int, seconds: float, status: int | None = 0) -> None:
-    """A run that began `began` seconds after the first, of so many seconds; its journal begins a second later."""
+    """A run that began `began` seconds after the first, of so many seconds; its journal starts a second later."""
     epoch = EPOCH + began * SECOND
     built.process_facts = {"epoch_ns": epoch + SECOND, "process_started_epoch_ns": epoch}
     built.write(folder)

@@ -279,7 +279,7 @@ def test_recordings_alongside_other_load_have_no_say_where_others_are_there() ->
     assert render_text(history(*entries)).count("other programs ran") == 2
 
 
-def test_where_all_were_made_alongside_other_load_that_is_reported() -> None:
+def test_where_all_were_made_beside_other_load_that_is_reported() -> None:
     entries = [entry(step, day, busy="other programs") for day, step in enumerate((20, 20, 40, 40, 40))]
     (track,) = history(*entries).tracks
     assert "It got slow with 002" in sentence_of(track)

@@ -62,7 +62,7 @@ def write(
     *,
     as_json: bool = False,
 ) -> Path:
-    """A file for each rank. groups: members by name, beside the default group of all."""
+    """A file for each rank. groups: members by name, next to the default group of all."""
     folder.mkdir(exist_ok=True)
     members = {"0": list(range(WORLD)), **(groups or {})}
     configuration = {name: {"name": name, "desc": name, "ranks": str(ranks)} for name, ranks in members.items()}

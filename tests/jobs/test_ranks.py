@@ -57,7 +57,7 @@ def run(folder: Path, *arguments: str, script: Path = SCRIPT) -> dict[str, Any]:
 
 
 def run_late(folder: Path, *arguments: str) -> dict[str, Any]:
-    """The same of a job with a late rank; once more where others used the CPUs, and steptime would name none."""
+    """The same of a job with a straggler; once more where others used the CPUs, and steptime would name none."""
     report = run(folder, *arguments)
     if report["ranks"]["late"] is None and "background-load" in names(report, "caveat"):
         return run(folder, *arguments)

@@ -1,4 +1,4 @@
-"""Which devices are the job's, and what is said of them: a job on one of eight, beside strangers."""
+"""Which devices are the job's, and what is said of them: a job on one of eight, next to strangers."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_the_loop_alongside_a_job_looks_at_its_device(tmp_path: Path, nvml: Eigh
 
 
 def test_findings_are_of_the_processs_own_devices_by_name(tmp_path: Path, nvml: EightDevices) -> None:
-    """Device 3 is well; then it is hot, and beside it device 4, which is the job's too, sits in a narrow slot."""
+    """Device 3 is well; then it is hot, and next to it device 4, which is the job's too, sits in a narrow slot."""
     job = JournalBuilder()
     job.fact("device", identity=0, uuid=uuid_of(OWN)).fact("device", identity=1, uuid=uuid_of(4))
     for _ in range(40):

@@ -1,4 +1,4 @@
-"""The launcher beside a running job: signals, ends, losses, the manifest, telemetry."""
+"""The launcher next to a running job: signals, ends, losses, the manifest, telemetry."""
 
 from __future__ import annotations
 

@@ -367,7 +367,7 @@ def test_an_inspection_keeps_what_it_saw_at_the_start_and_tells_it_once(tree: Pa
 
 
 def test_a_job_does_not_wait_for_git(slow_git: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The job begins and ends while Git is still at it; the manifest's other fields are there."""
+    """The job starts and ends while Git is still at it; the manifest's other fields are there."""
     monkeypatch.setattr(revision, "PATIENCE", 0.0)
     launch(["true"], tmp_path / "recording", ProbeOptions())
     manifest = json.loads((tmp_path / "recording" / "manifest.json").read_text())

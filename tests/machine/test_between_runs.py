@@ -17,7 +17,7 @@ from steptime.quantities import BETWEEN_RUNS
 
 
 def counting(folder: Path) -> str:
-    """A Python whose job takes 100, 101, 102 … µs a step, one run after the other."""
+    """A Python whose job takes 100, 101, 102 … µs per step, one run after the other."""
     body = f"echo >> {folder}/runs\nprintf '{{\"step\": 0.%06d}}\\n' $((99 + $(wc -l < {folder}/runs)))"
     return interpreter(folder, body)
 

@@ -120,7 +120,7 @@ def test_what_other_load_disturbed_is_measured_again_until_nothing_disturbs_it(m
 
 
 @pytest.mark.parametrize(
-    ("measured", "disturbed"),
+    ("measured", "under_load"),
     [
         ({}, False),
         ({"other_cpus": 0.3}, True),
@@ -130,8 +130,8 @@ def test_what_other_load_disturbed_is_measured_again_until_nothing_disturbs_it(m
         ({"other_cpus": 3.0, "measured": False}, False),
     ],
 )
-def test_what_disturbs_a_measurement(measured: dict[str, Any], disturbed: bool) -> None:
-    assert replace(QUIET, **measured).disturbed is disturbed
+def test_what_disturbs_a_measurement(measured: dict[str, Any], under_load: bool) -> None:
+    assert replace(QUIET, **measured).under_load is under_load
 
 
 def test_load_alongside_a_measurement_is_read_from_the_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -94,7 +94,7 @@ def test_a_matrix_unit_is_at_least_as_fast_in_narrower_formats() -> None:
 
 
 def test_no_figure_is_the_sparse_one() -> None:
-    """A matrix unit does half precision at twice its rate of TF32: a sparse figure beside a dense one would show."""
+    """A matrix unit does half precision at twice its rate of TF32: a sparse figure next to a dense one would show."""
     for sheet in DATASHEETS:
         assert sheet.title
         if sheet.half is not None:

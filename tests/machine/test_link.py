@@ -110,7 +110,7 @@ def test_what_other_programs_disturbed_is_reported_and_not_remembered(
     monkeypatch.setattr(peaks.OtherLoad, "since", lambda self: (2 * DISTURBING_CPUS, 0.0))
     found = link.link_of(interpreter(tmp_path, f"echo '{ANSWER}'"), "cpu", "gloo", 2, "9.9", lambda sentence: None)
     assert found is not None
-    assert found.disturbed
+    assert found.under_load
     assert not list(cache.glob("link-*"))
 
 

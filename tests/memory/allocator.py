@@ -123,7 +123,7 @@ class Allocator:
 
 
 def train(allocator: Allocator, steps: int, weights: tuple[int, ...] = (400_000, 100_000), *, layers: int = 3) -> None:
-    """Steps of Adam: a batch, activations of every layer, gradients, temporaries, the optimiser's state."""
+    """Steps of Adam: a batch, activations of every layer, gradients, temporaries, the optimizer's state."""
     state: list[int] = []
     for _ in range(steps):
         batch = allocator.malloc(50_000, BATCH)

@@ -100,7 +100,7 @@ def test_the_owners_of_a_training_step_are_reported_apart(tmp_path: Path) -> Non
     assert account.of(Owner.GRADIENTS) == 500_000
     assert account.of(Owner.TEMPORARIES) == 90_000
     assert account.of(Owner.KEPT) == account.of(Owner.EARLIER) == 0
-    assert (found.steps, found.boundary_source) == (4, "the optimiser's steps")
+    assert (found.steps, found.boundary_source) == (4, "the optimizer's steps")
     line = next(line for line in account.lines if line.owner is Owner.ACTIVATIONS)
     assert line.source is not None
     assert (line.source.file, line.source.line, line.blocks) == ("/home/me/model.py", 54, 3)

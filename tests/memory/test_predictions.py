@@ -61,7 +61,7 @@ def step(
     cplusplus: bool = True,
     scratch: int = 1_000,
 ) -> None:
-    """One step of Adam. cast: under autocast. cplusplus: operators are in the stacks. scratch: bytes of the optimiser's
+    """One step of Adam. cast: under autocast. cplusplus: operators are in the stacks. scratch: bytes of the optimizer's
     step."""
     half = 2 if cast else 1
     product = called(39, "bmm", "linear") if cplusplus else [LINE, MODULE, TRAIN]
@@ -131,7 +131,7 @@ def test_a_first_step_is_predicted_with_the_state_that_comes_at_its_end(tmp_path
     assert steady.fit.note == ""
     displayed = text_of(MemoryReport("snapshot.pickle", (first,)), answer_of)
     assert f"a batch {first.fit.least:.2g} times as large" in displayed
-    assert "With the optimiser's 110 MiB, which the first step allocates last." in displayed.splitlines()
+    assert "With the optimizer's 110 MiB, which the first step allocates last." in displayed.splitlines()
 
 
 def test_where_no_optimiser_was_seen_a_range_is_reported(tmp_path: Path) -> None:
@@ -154,7 +154,7 @@ def test_where_no_optimiser_was_seen_a_range_is_reported(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("scratch", [1_000, 40_000_000])
 def test_no_saving_is_more_than_the_peak_falls_by(tmp_path: Path, scratch: int) -> None:
-    """With 40 MB the optimiser's step is nearly as high as the backward: with half the batch the peak is there."""
+    """With 40 MB the optimizer's step is nearly as high as the backward: with half the batch the peak is there."""
     whole, half = (job(tmp_path, 3, cast=False, batch=each, scratch=scratch) for each in (8_000_000, 4_000_000))
     assert named(whole, "micro-batch").frees == pytest.approx(whole.peak - half.peak, abs=100)
     assert all(0 < each.frees <= whole.peak for each in whole.savings if "expandable" not in each.name)
@@ -191,8 +191,8 @@ def test_a_cut_history_is_reported_right_behind_the_answer(tmp_path: Path) -> No
     assert "max_entries was reached" in found.cut
     report = MemoryReport("snapshot.pickle", (found,))
     for displayed in (text_of(report, answer_of), markdown_of(report, answer_of)):
-        assert "Cut: the history begins in the middle" in "\n".join(displayed.splitlines()[:2])
-    assert "the history begins in the middle" in cut(tmp_path, 1017).cut  # blocks of the optimiser's state tell
+        assert "Cut: the history starts in the middle" in "\n".join(displayed.splitlines()[:2])
+    assert "the history starts in the middle" in cut(tmp_path, 1017).cut  # blocks of the optimizer's state tell
     whole = Allocator()
     train(whole, 3)
     assert triage_of(whole, tmp_path).cut == ""

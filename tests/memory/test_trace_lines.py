@@ -1,4 +1,4 @@
-"""The lines that a trace's frames can tell: where a function begins, and nothing of where it stood."""
+"""The lines that a trace's frames can tell: where a function starts, and nothing of where it stood."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def memory(time: float, address: int, size: int, total: int) -> dict[str, Any]:
 
 
 def test_what_ran_when_the_recording_began_has_no_line(tmp_path: Path) -> None:
-    """It begins in the hook of `optimizer.step()`, line 24: what another line of the loop allocates is not of that."""
+    """It starts in the hook of `optimizer.step()`, line 24: what another line of the loop allocates is not of that."""
     path = tmp_path / "trace.json"
     running = [
         event("job.py(24): <module>", 0, 1000),

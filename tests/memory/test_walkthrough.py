@@ -1,4 +1,4 @@
-"""The commands of docs/memory.md run as they stand there."""
+"""The commands of docs/memory.md run as they are there."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ def test_the_job_whose_memory_grows(tmp_path: Path) -> None:
     assert run.returncode == 0, run.stderr
     assert re.search(r"ST702 (memory-leak\n  )?Memory grows by", run.stderr), "in full, where nothing comes before it"
     assert memory.returncode == 0, memory.stderr
-    leak = "Leak: list outputs grows at kept_outputs.py:20: 130 KiB in 2 tensors a step, with their graph"
+    leak = "Leak: list outputs grows at kept_outputs.py:20: 130 KiB in 2 tensors per step, with their graph"
     assert leak in memory.stdout.splitlines()
-    grown = re.search(r"^Growth: resident memory grows by ([\d.]+) KiB a step", memory.stdout, re.MULTILINE)
+    grown = re.search(r"^Growth: resident memory grows by ([\d.]+) KiB per step", memory.stdout, re.MULTILINE)
     assert grown is not None
     assert 128 <= float(grown[1]) < 256  # 64 x 512 floats between the layers, 2.5 KiB, and what malloc adds
 

@@ -17,7 +17,7 @@ from steptime.nan.cause import cause_of  # noqa: E402
 from steptime.nan.nonfinite import NonFiniteOrigin  # noqa: E402
 from steptime.probe.numerics.batches import Batches  # noqa: E402
 from steptime.probe.numerics.instrument import _origin  # noqa: E402
-from steptime.probe.numerics.operators import OperatorWatch  # noqa: E402
+from steptime.probe.numerics.operators import OperatorObserver  # noqa: E402
 from steptime.probe.numerics.values import ModuleNames  # noqa: E402
 
 Job = Callable[[], tuple[Any, list[Any]]]
@@ -31,7 +31,7 @@ def broken(error: Exception) -> None:
 def born(job: Job) -> NonFiniteOrigin | None:
     """What the loss, or else the gradients, of a job come from; None where both are finite."""
     torch.manual_seed(0)
-    watch = OperatorWatch(Batches(), ModuleNames(), broken)
+    watch = OperatorObserver(Batches(), ModuleNames(), broken)
     watch.active, watch.step = True, 1
     with watch:
         loss, leaves = job()
@@ -352,7 +352,7 @@ def test_operators_are_looked_at_without_drawing_random_numbers_or_changing_resu
         return torch.cat([each.flatten() for each in model.parameters()]), torch.get_rng_state()
 
     plain = train()
-    watch = OperatorWatch(Batches(), ModuleNames(), broken)
+    watch = OperatorObserver(Batches(), ModuleNames(), broken)
     watch.active = True
     with watch:
         watched = train()

@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from steptime.probe.numerics.watch import LAST, SPREAD, LossHistory
+from steptime.probe.numerics.monitor import LAST, SPREAD, LossHistory
 
 
 @pytest.mark.parametrize("steps", [1, SPREAD, SPREAD + 1, 1000, 12345])

@@ -24,7 +24,7 @@ from steptime.launcher.outcome import NumericsOptions  # noqa: E402
 from steptime.nan.nonfinite import read_numerics  # noqa: E402
 from steptime.probe import backwards  # noqa: E402
 from steptime.probe.numerics.job import GrowingNumerics, Job  # noqa: E402
-from steptime.probe.numerics.watch import HOPELESS, Readings, Watch, gradient_norm  # noqa: E402
+from steptime.probe.numerics.monitor import HOPELESS, Monitor, Readings, gradient_norm  # noqa: E402
 
 JOBS = Path(__file__).parent / "jobs"
 
@@ -84,11 +84,11 @@ def kept() -> Kept:
 
 
 @pytest.fixture
-def watch(kept: Kept) -> Watch:
-    return Watch({"go_on": False}, kept, kept)  # type: ignore[arg-type]
+def watch(kept: Kept) -> Monitor:
+    return Monitor({"go_on": False}, kept, kept)  # type: ignore[arg-type]
 
 
-def test_the_job_is_ended_behind_the_step_whose_loss_is_not_finite(watch: Watch, kept: Kept) -> None:
+def test_the_job_is_ended_behind_the_step_whose_loss_is_not_finite(watch: Monitor, kept: Kept) -> None:
     for step, loss in enumerate((1.0, 0.5, math.nan), start=1):
         watch.losses(step, [torch.tensor(loss, requires_grad=True)])
         watch.boundary(step)
@@ -109,27 +109,27 @@ def test_what_cannot_be_written_down_never_reaches_the_job(tmp_path: Path, monke
     account.open()
     Path(account.folder).rename(tmp_path / "gone")
     monkeypatch.setattr(sys, "stderr", None)
-    Watch({"go_on": False}, account, Kept()).failed(OSError(28, "No space left on device"))  # type: ignore[arg-type]
+    Monitor({"go_on": False}, account, Kept()).failed(OSError(28, "No space left on device"))  # type: ignore[arg-type]
     assert account.facts["notes"] == ["the watch was switched off: OSError: [Errno 28] No space left on device"]
 
 
-def test_losses_that_can_be_gone_through_once_are_left_to_torch(watch: Watch) -> None:
+def test_losses_that_can_be_gone_through_once_are_left_to_torch(watch: Monitor) -> None:
     weight = torch.ones(3, requires_grad=True)
     job = Job(watch)
     backwards.install()
-    backwards.watch(job)
+    backwards.observe(job)
     try:
         torch.autograd.backward(each * weight[0] for each in weight)
         torch.autograd.backward([weight.sum()])
     finally:
-        backwards.unwatch(job)
+        backwards.unobserve(job)
         backwards.remove_if_idle()
     assert weight.grad is not None
     assert weight.grad.tolist() == [5.0, 2.0, 2.0]
     assert [len(values) for _, values in watch._readings.ready()] == []
 
 
-def test_updates_that_a_scaler_leaves_out_are_counted_and_end_nothing(watch: Watch, kept: Kept) -> None:
+def test_updates_that_a_scaler_leaves_out_are_counted_and_end_nothing(watch: Monitor, kept: Kept) -> None:
     optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)])
     for step in range(1, HOPELESS):
         watch.losses(step, [torch.tensor(1.0)])
@@ -141,7 +141,7 @@ def test_updates_that_a_scaler_leaves_out_are_counted_and_end_nothing(watch: Wat
     assert kept.facts["trigger"] is None
 
 
-def test_a_scaler_that_skips_every_step_hides_something(watch: Watch, kept: Kept) -> None:
+def test_a_scaler_that_skips_every_step_hides_something(watch: Monitor, kept: Kept) -> None:
     optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)])
     for step in range(1, HOPELESS + 1):
         watch.skipped(step, optimizer)
@@ -151,7 +151,7 @@ def test_a_scaler_that_skips_every_step_hides_something(watch: Watch, kept: Kept
     assert kept.facts["trigger"]["kind"] == "skipped"
 
 
-def test_a_fused_optimizer_that_skips_on_the_device_is_believed(watch: Watch, kept: Kept) -> None:
+def test_a_fused_optimizer_that_skips_on_the_device_is_believed(watch: Monitor, kept: Kept) -> None:
     parameter = torch.zeros(1, requires_grad=True)
     parameter.grad = torch.full((1,), math.inf)
     optimizer = torch.optim.SGD([parameter])

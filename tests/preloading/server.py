@@ -4,7 +4,7 @@
 
 DESCRIPTOR is of a socket that listens.
 
-Importing torch takes 1.5 s of CPU, and a first optimiser step that imports its compiler another one: more than all
+Importing torch takes 1.5 s of CPU, and a first optimizer step that imports its compiler another one: more than all
 else that most jobs of the tests do. A forked child has both in memory, but not in sys.modules: the job's own `import
 torch` finds them there in no time, through the import system, so that whatever waits for that import (steptime's
 entry) sees it as ever.
@@ -89,7 +89,7 @@ def preload() -> Preloaded:
     for name in at_once:
         del sys.modules[name]
     sys.modules.update(at_once)
-    import torch._dynamo  # what the first step of an optimiser imports
+    import torch._dynamo  # what the first step of an optimizer imports
 
     later = {name: module for name, module in _taken_since(before).items() if name not in at_once}
     for name in [*at_once, *later]:

@@ -1,4 +1,4 @@
-"""Whether a bar of tqdm's stands in the line of standard error."""
+"""Whether a bar of tqdm's is in the line of standard error."""
 
 from __future__ import annotations
 

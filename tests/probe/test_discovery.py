@@ -84,7 +84,7 @@ def nothing_was_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_root_is_the_outermost_called_module_with_parameters_outside_of_the_loader() -> None:
     net = Net()
     found = discover(net)
-    assert found.roots == [net]
+    assert found.top_modules == [net]
 
 
 def test_reads_of_tensors_are_found_by_line_and_counted() -> None:
@@ -134,7 +134,7 @@ def test_no_module_of_the_users_is_kept() -> None:
     net = Net()
     reference = weakref.ref(net)
     found = discover(net)
-    found.roots.clear()
+    found.top_modules.clear()
     del net
     gc.collect()
     assert reference() is None

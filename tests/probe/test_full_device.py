@@ -44,7 +44,7 @@ def test_the_state_is_written_with_the_request_and_its_line(
 ) -> None:
     allocator = full(history=False)
     monkeypatch.setattr(torch.cuda.memory, "_snapshot", allocator.snapshot)
-    exhausted.watch_device(str(tmp_path))
+    exhausted.observe_device(str(tmp_path))
     (observer,) = attached
     line = sys._getframe().f_lineno + 1
     observer(0, 900_000, 5 << 20, 1000)
@@ -66,7 +66,7 @@ def test_where_the_allocator_has_written_the_request_itself_it_stands_there_once
     allocator = full(history=True)
     allocator.fail(900_000, FORWARD, free=1000)
     monkeypatch.setattr(torch.cuda.memory, "_snapshot", allocator.snapshot)
-    exhausted.watch_device(str(tmp_path))
+    exhausted.observe_device(str(tmp_path))
     attached[0](0, 900_000, 5 << 20, 1000)
     (history,) = histories(read_snapshot(tmp_path / exhausted.FILE))
     assert len(history.failures) == 1
@@ -78,8 +78,8 @@ def test_one_observer_serves_a_process_and_follows_its_folder(
     monkeypatch.setattr(torch.cuda.memory, "_snapshot", full(history=False).snapshot)
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
-    exhausted.watch_device(str(tmp_path / "a"))
-    exhausted.watch_device(str(tmp_path / "b"))
+    exhausted.observe_device(str(tmp_path / "a"))
+    exhausted.observe_device(str(tmp_path / "b"))
     (observer,) = attached
     observer(0, 1, 1, 1)
     assert [path.parent.name for path in tmp_path.glob("*/*")] == ["b"]
@@ -95,7 +95,7 @@ def test_nothing_is_raised_into_the_job_and_a_failure_is_the_last_try(
         raise RuntimeError("no snapshot")
 
     monkeypatch.setattr(torch.cuda.memory, "_snapshot", broken)
-    exhausted.watch_device(str(tmp_path))
+    exhausted.observe_device(str(tmp_path))
     attached[0](0, 1, 1, 1)
     attached[0](0, 1, 1, 1)
     assert calls == [1]
@@ -107,7 +107,7 @@ def test_a_job_that_runs_out_often_is_not_held_up_for_ever(
 ) -> None:
     monkeypatch.setattr(torch.cuda.memory, "_snapshot", full(history=False).snapshot)
     monkeypatch.setattr(exhausted._FullDeviceState, "spent", exhausted.MOST_NANOSECONDS + 1)
-    exhausted.watch_device(str(tmp_path))
+    exhausted.observe_device(str(tmp_path))
     attached[0](0, 1, 1, 1)
     assert list(tmp_path.iterdir()) == []
 
@@ -116,7 +116,7 @@ def test_a_forked_child_writes_nothing_into_its_parents_folder(
     attached: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cuda.memory, "_snapshot", full(history=False).snapshot)
-    exhausted.watch_device(str(tmp_path))
+    exhausted.observe_device(str(tmp_path))
     monkeypatch.setattr(exhausted._FullDeviceState, "process", os.getppid())
     attached[0](0, 1, 1, 1)
     assert list(tmp_path.iterdir()) == []
@@ -125,7 +125,7 @@ def test_a_forked_child_writes_nothing_into_its_parents_folder(
 def test_a_torch_without_observers_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exhausted._FullDeviceState, "process", 0)
     monkeypatch.delattr(torch._C, "_cuda_attach_out_of_memory_observer", raising=False)
-    exhausted.watch_device(str(tmp_path))
+    exhausted.observe_device(str(tmp_path))
     assert exhausted._FullDeviceState.process == 0
 
 
@@ -133,5 +133,5 @@ def test_a_job_that_does_not_use_cuda_is_left_alone(
     attached: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
-    exhausted.watch_device(str(tmp_path))
+    exhausted.observe_device(str(tmp_path))
     assert attached == []

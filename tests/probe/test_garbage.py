@@ -12,12 +12,12 @@ import pytest
 pytest.importorskip("torch")
 
 from steptime.journal import Kind
-from steptime.probe.session import LEAST, GarbageWatch
+from steptime.probe.session import LEAST, GarbageObserver
 
 
 def test_collections_are_written_with_their_start_and_end() -> None:
     records: list[tuple[int, int, int, int]] = []
-    watch = GarbageWatch(lambda *record: records.append(record))
+    watch = GarbageObserver(lambda *record: records.append(record))
     garbage: list[list[int]] = [[] for _ in range(200_000)]  # enough objects for a collection to take longer than LEAST
     watch.install()
     gc.collect()
@@ -31,7 +31,7 @@ def test_collections_are_written_with_their_start_and_end() -> None:
 
 def test_no_python_function_runs_inside_the_collector() -> None:
     """One would swallow a KeyboardInterrupt: the collector can only print what is raised in a callback."""
-    watch = GarbageWatch(lambda *record: None)
+    watch = GarbageObserver(lambda *record: None)
     ran: list[types.CodeType] = []
     gc.collect()  # generators that others left behind run when they are collected
     others, gc.callbacks[:] = gc.callbacks[:], []  # those of the tests' own libraries

@@ -14,9 +14,9 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from steptime.probe import schedule  # noqa: E402
-from steptime.probe.identity import root_facts  # noqa: E402
+from steptime.probe.identity import top_module_facts  # noqa: E402
 from steptime.probe.numerics.job import Job, Role  # noqa: E402
-from steptime.probe.patches import CALLS_WITHOUT_BACKWARD, InferenceWatch  # noqa: E402
+from steptime.probe.patches import CALLS_WITHOUT_BACKWARD, InferenceObserver  # noqa: E402
 from steptime.probe.profiling import ProfilerWindow  # noqa: E402
 from steptime.probe.recorder import Recorder  # noqa: E402
 from steptime.probe.session import Session  # noqa: E402
@@ -138,13 +138,13 @@ class Unasked(torch.nn.Sequential):  # type: ignore[misc, name-defined]
 
 
 def test_a_models_own_methods_are_not_called_to_describe_it() -> None:
-    assert root_facts(Unasked(torch.nn.Embedding(3, 2)), 1)["dense_embedding_elements"] == 6
+    assert top_module_facts(Unasked(torch.nn.Embedding(3, 2)), 1)["dense_embedding_elements"] == 6
 
 
 @pytest.mark.usefixtures("handler")
 def test_what_a_handler_raises_while_a_model_is_looked_at_reaches_the_job() -> None:
     """The probe is about to take the job for one that only infers."""
-    watch = InferenceWatch(lambda _: signal.raise_signal(signal.SIGUSR1))
+    watch = InferenceObserver(lambda _: signal.raise_signal(signal.SIGUSR1))
     watch.install()
     model = torch.nn.Linear(2, 2)
     try:

@@ -236,7 +236,7 @@ def test_parameters_with_gradients_that_no_optimiser_has_are_reported() -> None:
 
 
 def test_where_copies_are_updated_no_parameter_is_reported_to_be_without_one() -> None:
-    """As with masters in single precision: the optimiser has none of the modules' own tensors, or few."""
+    """As with masters in single precision: the optimizer has none of the modules' own tensors, or few."""
     net = Net()
     net(torch.ones(ROWS, WIDTH)).mean().backward()
     named = list(named_modules([net]))

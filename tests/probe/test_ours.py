@@ -100,7 +100,7 @@ def test_no_function_of_ours_runs_while_objects_of_the_jobs_go(capsys: pytest.Ca
     table: SideTable[int] = SideTable()
     model = torch.nn.Linear(1, 1)
     model.itself = [model]
-    calls.watch(model, calls.CallWatch())
+    calls.observe(model, calls.CallObserver())
     table.keep(model, 1)
     number = id(model)
     called: list[str] = []
@@ -111,9 +111,9 @@ def test_no_function_of_ours_runs_while_objects_of_the_jobs_go(capsys: pytest.Ca
     assert not [name for name in called if name.startswith(str(Path(probe.__file__).parent))]
     other = torch.nn.Linear(1, 1)
     table.keep(other, 2)
-    calls.watch(other, calls.CallWatch())
+    calls.observe(other, calls.CallObserver())
     assert number not in table._known or id(other) == number
-    assert number not in calls._watched or id(other) == number
+    assert number not in calls._observed or id(other) == number
     assert capsys.readouterr().err == ""
 
 

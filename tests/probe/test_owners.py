@@ -12,7 +12,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from steptime.probe.objects import (  # noqa: E402
-    ConstructionWatch,
+    ConstructionObserver,
     Owners,
 )
 
@@ -62,7 +62,7 @@ def test_what_cannot_be_counted_makes_nobody_the_only_one() -> None:
 def test_every_optimizer_is_reported_of_and_the_class_is_restored() -> None:
     before = dict(vars(torch.optim.Optimizer))
     made: list[Any] = []
-    watch = ConstructionWatch(made.append)
+    watch = ConstructionObserver(made.append)
     watch.install()
     try:
         optimizer = torch.optim.Adam([torch.nn.Parameter(torch.ones(2))])

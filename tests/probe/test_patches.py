@@ -26,8 +26,8 @@ from steptime.probe.inputs import InputCheck, Inputs  # noqa: E402
 from steptime.probe.patches import (  # noqa: E402
     BackwardTimer,
     FastPath,
-    InferenceWatch,
-    RootTimer,
+    InferenceObserver,
+    TopModuleTimer,
     save_timers,
 )
 from steptime.probe.ranges import RangePatch  # noqa: E402
@@ -75,9 +75,9 @@ class Heard:
         assert start <= end
         self.backwards.append(flags)
 
-    def forward_ends(self, root: int, start: int, end: int, flags: int) -> None:
+    def forward_ends(self, top_module: int, start: int, end: int, flags: int) -> None:
         assert start <= end
-        self.forwards.append((root, flags))
+        self.forwards.append((top_module, flags))
 
     def interval(self, kind: int, number: int, start: int, end: int) -> None:
         assert start <= end
@@ -91,10 +91,10 @@ def heard() -> Iterator[Heard]:
     calls.install()
     backwards.install()
     timer = BackwardTimer(found)
-    backwards.watch(timer)
+    backwards.observe(timer)
     yield found
-    backwards.unwatch(timer)
-    calls._watched.clear()
+    backwards.unobserve(timer)
+    calls._observed.clear()
     calls.remove_if_idle()
     backwards.remove_if_idle()
 
@@ -141,17 +141,17 @@ def test_what_a_root_is_called_with_is_looked_at_only_while_somebody_waits(heard
         def look(self, start: int, arguments: tuple[Any, ...], named: Any) -> None:
             looks.append(tuple(arguments[0].shape))
 
-    root = RootTimer(heard, model, 3)
-    root.install()
+    top_module = TopModuleTimer(heard, model, 3)
+    top_module.install()
     model(torch.ones(4, 2))
-    root.check = Check(Inputs(lambda: model, "Linear", 4, None), lambda: None)
+    top_module.check = Check(Inputs(lambda: model, "Linear", 4, None), lambda: None)
     with torch.no_grad():
         model(torch.ones(9, 2))
     model(torch.ones(4, 2))
     heard.fast_path.until = 1 << 62
     model(torch.ones(5, 2))
     heard.fast_path.until = 0
-    root.check.due = 1 << 62
+    top_module.check.due = 1 << 62
     model(torch.ones(6, 2))
     assert looks == [(4, 2)]
 
@@ -159,8 +159,8 @@ def test_what_a_root_is_called_with_is_looked_at_only_while_somebody_waits(heard
 def test_while_nobody_waits_for_a_boundary_intervals_are_only_kept(ranges: Heard) -> None:
     ranges.fast_path.until = 1 << 62
     model = torch.nn.Linear(2, 2)
-    root = RootTimer(ranges, model, 9)
-    root.install()
+    top_module = TopModuleTimer(ranges, model, 9)
+    top_module.install()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     backward = torch.autograd.backward
     for (batch,) in torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.ones(2, 2))):
@@ -184,7 +184,7 @@ def test_while_nobody_waits_for_a_boundary_intervals_are_only_kept(ranges: Heard
 def test_what_is_kept_names_the_thread_that_it_happened_in(heard: Heard) -> None:
     heard.fast_path.until = 1 << 62
     model = torch.nn.Linear(2, 2)
-    RootTimer(heard, model, 5).install()
+    TopModuleTimer(heard, model, 5).install()
     backward = torch.autograd.backward
 
     def learn() -> None:
@@ -328,7 +328,7 @@ def test_an_error_in_forward_shows_no_frame_of_ours(heard: Heard) -> None:
     model = Failing()
     with pytest.raises(ValueError, match="own mistake") as bare:
         model(1)
-    RootTimer(heard, model, 1).install()
+    TopModuleTimer(heard, model, 1).install()
     with pytest.raises(ValueError, match="own mistake") as watched:
         model(1)
     assert frames_of(watched.value) == frames_of(bare.value)
@@ -358,7 +358,7 @@ def test_anomaly_detection_is_seen_on_the_backward(heard: Heard) -> None:
 def test_a_watched_root_pickles_and_copies_as_before(heard: Heard) -> None:
     model = torch.nn.Linear(2, 2)
     bare = pickle.dumps(model)
-    RootTimer(heard, model, 1).install()
+    TopModuleTimer(heard, model, 1).install()
     assert pickle.dumps(model) == bare
     assert "_compiled_call_impl" not in vars(copy.deepcopy(model))
     file = io.BytesIO()
@@ -370,7 +370,7 @@ def test_a_watched_root_is_freed_as_soon_as_the_user_lets_go(heard: Heard) -> No
     gc.disable()
     try:
         model = torch.nn.Linear(2, 2)
-        patch = RootTimer(heard, model, 1)
+        patch = TopModuleTimer(heard, model, 1)
         patch.install()
         model(torch.ones(1, 2))
         gone = weakref.ref(model)
@@ -384,7 +384,7 @@ def test_a_watched_root_is_freed_as_soon_as_the_user_lets_go(heard: Heard) -> No
 
 def test_a_root_that_the_user_compiles_afterwards_is_timed_as_it_is_called(heard: Heard) -> None:
     model = torch.nn.Linear(2, 2)
-    patch = RootTimer(heard, model, 1)
+    patch = TopModuleTimer(heard, model, 1)
     patch.install()
     model._compiled_call_impl = users = lambda x: "compiled"
     assert model(1) == "compiled"
@@ -397,24 +397,24 @@ def test_a_root_that_the_user_compiles_afterwards_is_timed_as_it_is_called(heard
 def test_a_compiled_root_is_timed_from_outside(heard: Heard) -> None:
     model = torch.nn.Linear(2, 2)
     model._compiled_call_impl = users = lambda x: "compiled"
-    patch = RootTimer(heard, model, 7)
+    patch = TopModuleTimer(heard, model, 7)
     patch.install()
     assert model(1) == "compiled"
-    assert [root for root, _ in heard.forwards] == [7]
+    assert [top_module for top_module, _ in heard.forwards] == [7]
     patch.remove()
     assert model._compiled_call_impl is users
 
 
 def test_a_root_that_was_compiled_while_the_watch_was_off_stays_compiled(heard: Heard) -> None:
     model = torch.nn.Linear(2, 2)
-    patch = RootTimer(heard, model, 7)
+    patch = TopModuleTimer(heard, model, 7)
     patch.install()
     patch.remove()
     model._compiled_call_impl = users = lambda x: "compiled"
     patch.install()
-    RootTimer(heard, model, 7).install()  # as where its roots are looked for once more
+    TopModuleTimer(heard, model, 7).install()  # as where its roots are looked for once more
     assert model(1) == "compiled"
-    assert [root for root, _ in heard.forwards] == [7]
+    assert [top_module for top_module, _ in heard.forwards] == [7]
     patch.remove()
     assert model._compiled_call_impl is users
 
@@ -422,7 +422,7 @@ def test_a_root_that_was_compiled_while_the_watch_was_off_stays_compiled(heard: 
 def test_a_compiled_root_is_freed_with_all_that_its_compiled_call_holds(heard: Heard) -> None:
     model = torch.nn.Linear(2, 2)
     model._compiled_call_impl = functools.partial(torch.nn.Linear.forward, model)
-    patch = RootTimer(heard, model, 7)
+    patch = TopModuleTimer(heard, model, 7)
     patch.install()
     gone = weakref.ref(model)
     del model
@@ -456,7 +456,7 @@ def test_what_torch_saves_is_timed_below_the_function_that_pickle_looks_up(heard
 def test_a_job_that_only_infers_is_known_at_the_fourth_call_without_a_frame(heard: Heard) -> None:
     found: list[Any] = []
     original = torch.nn.Module.__call__
-    watch = InferenceWatch(found.append)
+    watch = InferenceObserver(found.append)
     model = Failing()
     with pytest.raises(ValueError, match="own mistake") as bare:
         model(1)

@@ -1,4 +1,4 @@
-"""Where loaders and optimisers were built, without a trace in what was built."""
+"""Where loaders and optimizers were built, without a trace in what was built."""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ def test_unwatched_updates_keep_the_length_of_the_cycle() -> None:
     assert [update(counter, 1), update(counter, 2), update(counter, 1), update(counter, 2)] == [False, True] * 2
 
 
-def test_ends_whose_start_was_not_reported_are_passed_over() -> None:
+def test_ends_whose_start_was_not_told_are_passed_over() -> None:
     counter = StepCounter()
     update(counter, 1)
     assert not counter.update_ends()
@@ -117,7 +117,7 @@ def test_the_next_rollout_is_expected_as_far_away_as_the_last_one_was() -> None:
         untrained.now = 30 if step % 8 == 1 else 1
         untrained.boundary(step)
     assert (untrained.latest, untrained.distance) == (17, 8)
-    assert untrained.steps_to_next(19) == 5  # step 25 begins when step 24 has ended
+    assert untrained.steps_to_next(19) == 5  # step 25 starts when step 24 has ended
 
 
 def test_steps_that_became_slower_are_reported_once() -> None:
@@ -196,7 +196,7 @@ def test_the_step_before_the_last_one_is_known_from_its_records(tmp_path: Path) 
 
 def test_what_is_usual_holds_where_most_steps_are_passed_over() -> None:
     step_timer, time, steps = StepTimer(), 0, 0
-    for number in range(40):  # each visit makes its step longer, and an evaluation lies in one stretch of three
+    for number in range(40):  # each visit makes its step longer, and an evaluation lies in one interval of three
         time, steps = time + 5000 + (900 if number % 3 == 0 else 0), steps + 50
         step_timer.boundary(time, steps)
         time, steps = time + 160, steps + 1

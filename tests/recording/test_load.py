@@ -59,7 +59,7 @@ def test_columns_are_read_only_and_parents_come_first(tmp_path: Path) -> None:
     with job.within(Kind.OPTIMIZER_STEP, 1):
         job.step(MS, 2)
     table = job.process(tmp_path / "recording").intervals
-    assert table.identity.tolist() == [1, 2]  # both begin and end at the same time; the parent was written last
+    assert table.identity.tolist() == [1, 2]  # both start and end at the same time; the parent was written last
     with pytest.raises(ValueError, match="read-only"):
         table.start[0] = 0
 
@@ -94,7 +94,7 @@ def test_records_that_make_no_sense_are_left_out_and_counted(tmp_path: Path) -> 
     job = built()
     job.records += [
         RECORD.pack(99, 0, 0, 1, START, START + 1),  # a kind of the future
-        RECORD.pack(Kind.FORWARD, 0, 0, 1, START + 5, START),  # ends before it begins
+        RECORD.pack(Kind.FORWARD, 0, 0, 1, START + 5, START),  # ends before it starts
         RECORD.pack(Kind.FORWARD, 0, 0, 1, 7, START),  # long before the process
         RECORD.pack(Kind.FORWARD, 0, 0, 1, START, 2**62),  # never
         RECORD.pack(Kind.FORWARD, 0, 0, 1, -5, START),
@@ -119,7 +119,7 @@ def test_facts_that_cannot_be_read_are_left_out_and_counted(tmp_path: Path) -> N
         facts.write(b'{"fact": "padding", "share": 5, "batches": 2}\n')
     recording = load(path)
     assert recording.problems == ("process-17/facts.jsonl: 8 of 12 lines cannot be read and were left out.",)
-    assert recording.processes[0].roots == ()
+    assert recording.processes[0].top_modules == ()
     assert recording.processes[0].settings is not None
 
 
@@ -162,7 +162,7 @@ def test_a_trace_is_found_compressed_and_never_outside_of_its_folder(tmp_path: P
 
 
 def test_of_two_windows_that_were_written_over_one_another_the_last_is_meant(tmp_path: Path) -> None:
-    """As where a job evaluates for long before it trains: what ends its steps changes, and the windows begin again."""
+    """As where a job evaluates for long before it trains: what ends its steps changes, and the windows start again."""
     job = built()
     for start in (1, 5):
         times = {"start": start, "end": start + 1, "steps": 1, "stacks": False, "epoch_ns": 1, "monotonic_ns": 1}

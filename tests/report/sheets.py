@@ -18,7 +18,7 @@ class Sheet:
     requests: list[str] = field(default_factory=list)
 
     def words(self, locator: Any) -> str:
-        """What stands there, once it has been scrolled to: Chromium has no words for what is three screens away, as
+        """What is there, once it has been scrolled to: Chromium has no words for what is three screens away, as
         the page leaves its parts there undrawn. A space before a unit, at which no line breaks, is a space."""
         locator.scroll_into_view_if_needed()
         words: str = locator.inner_text()

@@ -1,6 +1,6 @@
 """Reports of real runs of examples/slow_input.py, and what a changed job would have made of them.
 
-quiet-1 and quiet-2: one job twice, on a quiet machine of two CPUs. busy-1 and busy-2: the same beside other programs
+quiet-1 and quiet-2: one job twice, on a quiet machine of two CPUs. busy-1 and busy-2: the same next to other programs
 that used most of both.
 """
 

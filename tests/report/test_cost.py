@@ -25,7 +25,7 @@ from steptime.report.sentences import cost_text, throughput_text
 
 LOADER = LoaderUse("Images", 32, 0, Estimate(1e6, 1e6, 1e6, 9))
 MANIFEST = Manifest(1, "0", ("job",), "/", "box", 0)
-WATCH = 40 * US
+INSTRUMENTATION = 40 * US
 """What each watched step of the built job takes longer."""
 
 
@@ -41,7 +41,7 @@ def cost(folder: Path, *, turns: int, slow_end: int = 0, levels: random.Random |
             extra = level + (100 * US if (10 * block + step) % 11 == 0 else 0)
             extra += slow_end if block > 2 * turns + 2 else 0
             if watched:
-                job.next(2 * MS).forward(3 * MS + extra).backward(4 * MS).step(1 * MS + WATCH)
+                job.next(2 * MS).forward(3 * MS + extra).backward(4 * MS).step(1 * MS + INSTRUMENTATION)
             else:
                 job.wait(10 * MS + extra).record(Kind.BOUNDARY, job.now, job.now)
         if not watched:
@@ -53,31 +53,31 @@ def cost(folder: Path, *, turns: int, slow_end: int = 0, levels: random.Random |
 
 def test_the_watch_is_measured_against_steps_without_it(tmp_path: Path) -> None:
     found = cost(tmp_path / "r", turns=4)
-    assert found.watch is not None
-    assert found.watch.value == pytest.approx(WATCH, rel=0.1)
-    assert found.watch.low <= WATCH <= found.watch.high
+    assert found.instrumentation is not None
+    assert found.instrumentation.value == pytest.approx(INSTRUMENTATION, rel=0.1)
+    assert found.instrumentation.low <= INSTRUMENTATION <= found.instrumentation.high
 
 
 def test_a_machine_whose_pace_changes_from_turn_to_turn_does_not_feign_precision(tmp_path: Path) -> None:
     levels = random.Random(1)
     right = 0
     for number in range(60):
-        found = cost(tmp_path / str(number), turns=6, levels=levels).watch
+        found = cost(tmp_path / str(number), turns=6, levels=levels).instrumentation
         assert found is not None
         assert found.samples == 6
-        right += found.low <= WATCH <= found.high
+        right += found.low <= INSTRUMENTATION <= found.high
     assert right >= 54
 
 
 def test_steps_far_from_the_turns_do_not_count(tmp_path: Path) -> None:
     found = cost(tmp_path / "r", turns=2, slow_end=4 * MS)
-    assert found.watch is not None
-    assert found.watch.value == pytest.approx(WATCH, rel=0.1)
+    assert found.instrumentation is not None
+    assert found.instrumentation.value == pytest.approx(INSTRUMENTATION, rel=0.1)
 
 
 def test_without_such_steps_the_cost_is_computed_and_not_called_measured(tmp_path: Path) -> None:
     found = cost(tmp_path / "r", turns=0)
-    assert found.watch is None
+    assert found.instrumentation is None
     assert found.bytes_per_step == pytest.approx(4 * RECORD.size, rel=0.1)
     assert found.computed is not None
     assert 10 * US < found.computed < 30 * US
@@ -171,7 +171,7 @@ def test_records_between_the_steps_count_for_what_lies_from_step_to_step(tmp_pat
 
 
 def in_turns(*, starts: bool = False) -> JournalBuilder:
-    """Blocks of ten steps of 10 ms, and of 9 ms without a watch. starts: epochs begin in these, and their start is told
+    """Blocks of ten steps of 10 ms, and of 9 ms without a watch. starts: epochs start in these, and their start is told
     when somebody watches again."""
     job = JournalBuilder()
     for block in range(11):
@@ -191,17 +191,17 @@ def in_turns(*, starts: bool = False) -> JournalBuilder:
 def test_alongside_other_load_no_difference_passes_for_our_cost(tmp_path: Path) -> None:
     process = in_turns().process(tmp_path)
     steps = lay_out_whole(process).timeline.steps
-    assert cost_of(process, steps).watch is not None
+    assert cost_of(process, steps).instrumentation is not None
     assert HEALTHY.contention is not None
     busy = replace(HEALTHY.contention, other_cpu=1.2, job_cpu=0.8, usable_cpus=2, pressure=75.0)
-    assert cost_of(process, steps, None, busy).watch is None
+    assert cost_of(process, steps, None, busy).instrumentation is None
 
 
 def test_epochs_that_start_without_a_watch_do_not_pass_for_its_cost(tmp_path: Path) -> None:
     process = in_turns(starts=True).process(tmp_path)
     steps = lay_out_whole(process).timeline.steps
     assert (steps.duration[~steps.watched] > 8 * MS).all()
-    watch = cost_of(process, steps).watch
+    watch = cost_of(process, steps).instrumentation
     assert watch is not None
     assert watch.value == pytest.approx(MS, rel=0.2)
 

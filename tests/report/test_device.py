@@ -1,4 +1,4 @@
-"""What is said of a device and of several ranks: roofline, what-if, one step, the late rank."""
+"""What is said of a device and of several ranks: roofline, what-if, one step, the straggler."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_kernels_are_reported_by_name_before_their_shapes(report: Report, traced
     assert displayed_rows["kernel-names"] == ["gemm<64>", "relu"]
     assert displayed_rows["kernels"] == ["relu", "gemm<64>", "gemm<64>"]
     assert 'id="kernel-names"' in page.render(displayed)
-    assert "Kernels: gemm 9 ms, relu 6 ms a step" in text_of(displayed)
+    assert "Kernels: gemm 9 ms, relu 6 ms per step" in text_of(displayed)
 
 
 def ranks_of(process: ProcessReport, count: int, late: int) -> tuple[ProcessReport, ...]:

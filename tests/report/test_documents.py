@@ -80,7 +80,7 @@ def test_markdown_tells_everything(report: Report) -> None:
         "python train.py",
         "- Step 96.2 ms",
         "| input |",
-        "### Doubt: ST801 other programs use 1.1 of 2 CPUs",
+        "### Caveat: ST801 other programs use 1.1 of 2 CPUs",
         "`train.py:88:",
     ):
         assert part in text

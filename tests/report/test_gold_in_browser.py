@@ -45,10 +45,10 @@ def displayed(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 
 def in_view(sheet: Any) -> list[int]:
-    """What the timeline shows: begin and end, ns, once it has drawn."""
+    """What the timeline shows: start and end, ns, once it has drawn."""
     sheet.page.evaluate("() => new Promise((done) => requestAnimationFrame(() => setTimeout(done, 0)))")
-    seen = "(canvas) => [Number(canvas.dataset.begin), Number(canvas.dataset.end)]"
-    found: list[int] = sheet.page.locator("#lanes-canvas").evaluate(seen)
+    seen = "(canvas) => [Number(canvas.dataset.start), Number(canvas.dataset.end)]"
+    found: list[int] = sheet.page.locator("#tracks-canvas").evaluate(seen)
     return found
 
 
@@ -114,22 +114,22 @@ def test_folds_open_by_mouse_and_by_keys(kind: str, displayed: Any) -> None:
 def test_the_timeline_zooms_by_mouse_and_by_keys(kind: str, displayed: Any) -> None:
     step_view = stored(kind).processes[0].step_view
     sheet = displayed(kind)
-    assert (sheet.page.locator("#lanes-canvas").count() == 1) == (step_view is not None and step_view.events > 0)
+    assert (sheet.page.locator("#tracks-canvas").count() == 1) == (step_view is not None and step_view.events > 0)
     if step_view is None or not step_view.events:
         return
-    sheet.page.locator("#lanes-canvas").scroll_into_view_if_needed()
-    sheet.page.wait_for_selector("#lanes-canvas[data-begin]")
+    sheet.page.locator("#tracks-canvas").scroll_into_view_if_needed()
+    sheet.page.wait_for_selector("#tracks-canvas[data-start]")
     whole = in_view(sheet)
     assert whole[1] - whole[0] >= step_view.end - step_view.start
-    box = sheet.page.locator("#lanes-canvas").bounding_box()
+    box = sheet.page.locator("#tracks-canvas").bounding_box()
     sheet.page.mouse.move(box["x"] + 0.5 * box["width"], box["y"] + 60)
     sheet.page.keyboard.down("Control")
     sheet.page.mouse.wheel(0, -300)
     sheet.page.keyboard.up("Control")
-    sheet.page.wait_for_function(f"Number(document.getElementById('lanes-canvas').dataset.begin) > {whole[0]}")
+    sheet.page.wait_for_function(f"Number(document.getElementById('tracks-canvas').dataset.start) > {whole[0]}")
     by_mouse = in_view(sheet)
     assert whole[0] < by_mouse[0] < by_mouse[1] < whole[1]
-    sheet.page.locator("#lanes-canvas").focus()
+    sheet.page.locator("#tracks-canvas").focus()
     sheet.page.keyboard.press("Home")
     assert in_view(sheet) == whole
     sheet.page.keyboard.press("+")

@@ -71,7 +71,7 @@ def test_a_label_does_not_break_the_table() -> None:
 
 
 def paired(*runs: Run, agreement: Agreement = Agreement.SAME_CURVE) -> Results:
-    """A candidate with the runs given, beside those of the job as it is."""
+    """A candidate with the runs given, next to those of the job as it is."""
     judgement = replace(FASTER, agreement=agreement)
     return replace(RESULTS, runs=(*RUNS, *runs), judgements=((0, judgement),))
 

@@ -1,4 +1,4 @@
-"""The machine over time: what the launcher saw beside the job, in the page."""
+"""The machine over time: what the launcher saw next to the job, in the page."""
 
 from __future__ import annotations
 

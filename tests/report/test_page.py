@@ -200,7 +200,7 @@ def test_points_lie_where_their_figures_put_them(report: Report) -> None:
     roof, slope = chart.peaks
     assert roof.words == "float32 10 TFLOP/s"
     assert slope.words == "1 TB/s"
-    assert (roof.x1, roof.y1) == pytest.approx((slope.x2, slope.y2)), "the roof begins at the ridge"
+    assert (roof.x1, roof.y1) == pytest.approx((slope.x2, slope.y2)), "the roof starts at the ridge"
     assert "[[64, 64]]" in " ".join(matrix.lines)
 
 

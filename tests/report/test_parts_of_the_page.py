@@ -36,11 +36,11 @@ def steps(durations: list[int], **masks: list[int]) -> Steps:
     count = len(durations)
     length = np.array(durations, np.int64)
     end = np.cumsum(length)
-    names = ("warm_up", "disturbed", "profiled", "off", "lined")
+    names = ("warm_up", "excluded", "profiled", "off", "lined")
     flags = {name: np.isin(np.arange(count), masks.get(name, [])) for name in names}
     phases = np.zeros((count, 6), np.int64)
     phases[:, 5] = length
-    return Steps(end - length, end, length, phases, np.ones(count, np.int64), flags["warm_up"], flags["disturbed"],
+    return Steps(end - length, end, length, phases, np.ones(count, np.int64), flags["warm_up"], flags["excluded"],
                  ~flags["off"], flags["profiled"], flags["lined"])  # fmt: skip
 
 
@@ -56,13 +56,13 @@ def breakdown_of(durations: list[int]) -> Breakdown:
 def test_each_kind_of_step_is_reported_apart() -> None:
     durations = [300] + [100] * 30
     durations[20] = 400
-    known = steps(durations, warm_up=[0], disturbed=[3, 5, 6, 7], profiled=[3], off=[8], lined=[7])
+    known = steps(durations, warm_up=[0], excluded=[3, 5, 6, 7], profiled=[3], off=[8], lined=[7])
     segments = (Segment(SegmentKind.EVALUATION, int(known.start[5]), int(known.start[5]) + 50),)
     timeline = Timeline(Mode.OPTIMIZER, known, segments, (), "the first")
     found = series_of_process(timeline, breakdown_of([durations[at] for at in np.flatnonzero(known.steady)]))
     names = [found.names[kind] for kind in found.kinds]
     assert (names[0], names[3], names[5], names[6], names[7], names[8]) == (
-        "warm-up", "profiled", "with evaluation", "disturbed", "line-timed", "timers off",
+        "warm-up", "profiled", "with evaluation", "excluded", "line-timed", "timers off",
     )  # fmt: skip
     assert names[20] == "outlier"
     assert set(names) <= set(KINDS)
@@ -91,7 +91,7 @@ def test_the_categories_of_a_step_fill_its_bar(report: Report) -> None:
     (compute,) = (block for block in blocks["compute"] if block[0] == pytest.approx(bar.x * 10, abs=0.1))
     (wait,) = (block for block in blocks["input"] if block[0] == pytest.approx(bar.x * 10, abs=0.1))
     assert compute[3] + wait[3] == pytest.approx(bar.height * 10, abs=0.3)
-    assert wait[1] + wait[3] == pytest.approx(compute[1], abs=0.2), "one stands on the other"
+    assert wait[1] + wait[3] == pytest.approx(compute[1], abs=0.2), "one is on the other"
     assert compute[3] / wait[3] == pytest.approx(45 / 135, rel=0.01)
     assert [(sign.kind, sign.letter) for sign in drawn.signs] == [("slow", "△"), ("evaluation", "E")]
     assert {name: count for _, name, count in drawn.kinds} == {"warm-up": 1, "steady": 18, "with evaluation": 1}
@@ -196,7 +196,7 @@ def test_a_lab_draws_items_a_second_over_batch_sizes(report: Report) -> None:
     assert [tick.words for tick in drawn.sizes.across] == ["16", "32", "64"]
     heights = {point.partition(",")[2] for point in drawn.sizes.curves[0].points.split()}
     assert len(heights) == 1, "twice the size at half the speed is as many items a second"
-    assert not any("batch" in row.label for row in drawn.rows), "steps of other batches are not beside the job's"
+    assert not any("batch" in row.label for row in drawn.rows), "steps of other batches are not next to the job's"
     assert "Items a second over batch sizes" in page.render(replace(with_trials(report), trials=known))
     without = forest(trials, 32)
     assert without is not None
@@ -252,7 +252,7 @@ def test_the_late_rank_is_marked_among_all(report: Report) -> None:
     assert drawn is not None
     assert [row.late for row in drawn.rows] == [False, False, True, False]
     assert drawn.categories == ("compute", "communication"), "what nobody spent is no column"
-    assert drawn.sentence.startswith("Rank 2 is late since step 41: the others wait 30 ms a step, 90 %")
+    assert drawn.sentence.startswith("Rank 2 is late since step 41: the others wait 30 ms per step, 90 %")
     assert drawn.straggler is not None
     fields = BLOCK.findall(drawn.straggler.shades[-1].path)
     assert len(fields) == 15

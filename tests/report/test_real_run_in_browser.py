@@ -1,4 +1,4 @@
-"""The page of a real run: what is on the screen is what the JSON beside it says."""
+"""The page of a real run: what is on the screen is what the JSON next to it says."""
 
 from __future__ import annotations
 

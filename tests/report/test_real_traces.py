@@ -64,7 +64,7 @@ VERDICTS = {
 of 2021 and an annotation in the one of 2025; without a memory pool each tensor is a hipMalloc and a hipFree. Of the
 graphs of HTA's rank0 only a memset at the end of each was recorded: a person who believes that the device idled takes
 the copies for the cause. Collectives that run alone while a host-bound step launches on shorten nothing, nor does most
-of a recomputation that runs beside collectives."""
+of a recomputation that runs next to collectives."""
 
 
 @pytest.mark.parametrize("file", VERDICTS)

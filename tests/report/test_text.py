@@ -37,9 +37,9 @@ def test_it_says_step_bottleneck_findings_source_lines_cost_and_the_recording(re
         "mean of 58 steps (left out: 3 warm-up, 19 disturbed)",
         "Bound by waiting for input: without it a step would be 71 %",
         "ST102 too-few-workers",
-        "up to 60 ms a step (62 %)",
+        "up to 60 ms per step (62 %)",
         "train.py:88: for images, labels in loader:",
-        "Doubt: ST801 other programs use 1.1 of 2 CPUs",
+        "Caveat: ST801 other programs use 1.1 of 2 CPUs",
         "Note: ST901 evaluation takes 12 % of the run",
         "Left out: trace 2 is cut",
         "Cost: 6 µs/step always (< 0.1 %); 120 ms once, for 3 profiled steps",
@@ -148,7 +148,7 @@ def test_a_cost_that_noise_hides_is_computed_and_never_negative(
 ) -> None:
     cost = report.processes[0].cost
     assert cost is not None
-    line = cost_text(replace(cost, watch=watch), 96e6)
+    line = cost_text(replace(cost, instrumentation=watch), 96e6)
     assert text in line
     assert not line.startswith("-")
 

@@ -17,16 +17,16 @@ from steptime.report.report import Report
 
 def timeline(sheet: Any) -> Any:
     """The canvas, once it is drawn."""
-    canvas = sheet.page.locator("#lanes-canvas")
+    canvas = sheet.page.locator("#tracks-canvas")
     canvas.scroll_into_view_if_needed()
-    sheet.page.wait_for_selector("#lanes-canvas[data-begin]")
+    sheet.page.wait_for_selector("#tracks-canvas[data-start]")
     return canvas
 
 
 def in_view(sheet: Any) -> tuple[int, int]:
-    """What the timeline shows: begin and end, ns."""
+    """What the timeline shows: start and end, ns."""
     sheet.page.evaluate("() => new Promise((done) => requestAnimationFrame(() => setTimeout(done, 0)))")
-    data = sheet.page.locator("#lanes-canvas").evaluate("(canvas) => [canvas.dataset.begin, canvas.dataset.end]")
+    data = sheet.page.locator("#tracks-canvas").evaluate("(canvas) => [canvas.dataset.start, canvas.dataset.end]")
     return int(data[0]), int(data[1])
 
 
@@ -38,7 +38,7 @@ def colour(sheet: Any, x: float, y: float) -> tuple[int, ...]:
       pen.drawImage(canvas, -Math.round(x * canvas.width), -Math.round(y * devicePixelRatio));
       return Array.from(pen.getImageData(0, 0, 1, 1).data);
     }"""
-    return tuple(sheet.page.locator("#lanes-canvas").evaluate(script, [x, y])[:3])
+    return tuple(sheet.page.locator("#tracks-canvas").evaluate(script, [x, y])[:3])
 
 
 def test_the_category_is_drawn_in_its_colours(report: Report, open_page: Any) -> None:
@@ -82,7 +82,7 @@ def test_zoom_and_pan_by_mouse(report: Report, open_page: Any) -> None:
     sheet.page.keyboard.down("Control")
     sheet.page.mouse.wheel(0, -400)
     sheet.page.keyboard.up("Control")
-    sheet.page.wait_for_function("Number(document.getElementById('lanes-canvas').dataset.begin) > 0")
+    sheet.page.wait_for_function("Number(document.getElementById('tracks-canvas').dataset.start) > 0")
     start, end = in_view(sheet)
     assert end - start < 60 * MS
     assert abs((start + end) / 2 - 50 * MS) < MS, "what is under the pointer stays there"
@@ -114,7 +114,7 @@ def test_two_fingers_zoom_and_one_moves(report: Report, open_page: Any) -> None:
     start, end = in_view(sheet)
     assert end - start == pytest.approx(25 * MS, rel=0.05), "four times as far apart"
     assert (start + end) / 2 == pytest.approx(50 * MS, abs=MS), "what was between the fingers stays there"
-    assert sheet.page.locator("#lanes-event").inner_text() == "", "to pinch is not to choose"
+    assert sheet.page.locator("#tracks-event").inner_text() == "", "to pinch is not to choose"
     fingers("touchStart", 0.7)
     for at in (0.6, 0.5, 0.45):
         fingers("touchMove", at)
@@ -135,7 +135,7 @@ def test_the_wheel_alone_scrolls_the_page(report: Report, open_page: Any) -> Non
 def test_arrow_keys_go_from_event_to_event(report: Report, open_page: Any) -> None:
     sheet = open_page(with_timeline(report))
     timeline(sheet).focus()
-    reported = sheet.page.locator("#lanes-event")
+    reported = sheet.page.locator("#tracks-event")
     sheet.page.keyboard.press("ArrowRight")
     assert reported.inner_text().startswith("input")
     sheet.page.keyboard.press("ArrowRight")
@@ -156,15 +156,15 @@ def test_a_search_finds_names_operators_and_lines(report: Report, open_page: Any
     timeline(sheet)
     field = sheet.page.get_by_label("Search the timeline")
     field.fill("aten::mm")
-    assert sheet.page.locator("#lanes-found").inner_text() == "3 found, 64 ms", "kernel, operator and launch"
+    assert sheet.page.locator("#tracks-found").inner_text() == "3 found, 64 ms", "kernel, operator and launch"
     in_view(sheet)
     assert colour(sheet, 0.60, 22 + 21 + 20) != (0, 114, 178), "what was not sought is pale"
     field.press("Enter")
-    assert sheet.page.locator("#lanes-event").inner_text().startswith("aten::mm")
+    assert sheet.page.locator("#tracks-event").inner_text().startswith("aten::mm")
     field.fill("loss.backward")
-    assert sheet.page.locator("#lanes-found").inner_text().startswith("2 found")
+    assert sheet.page.locator("#tracks-found").inner_text().startswith("2 found")
     field.fill("")
-    assert sheet.page.locator("#lanes-found").inner_text() == ""
+    assert sheet.page.locator("#tracks-found").inner_text() == ""
 
 
 def test_the_step_is_saved_as_a_trace_that_can_be_read(report: Report, open_page: Any, tmp_path: Path) -> None:
@@ -203,7 +203,7 @@ def test_perfettos_window_is_handed_the_step(report: Report, open_page: Any) -> 
     taken = opened.value.evaluate("window.taken")
     assert taken["title"] == "One step of python train.py"
     assert any(event.get("name") == "gemm" for event in json.loads(taken["text"])["traceEvents"])
-    assert "Handed to Perfetto" in sheet.page.locator("#lanes-status").inner_text()
+    assert "Handed to Perfetto" in sheet.page.locator("#tracks-status").inner_text()
 
 
 def test_hostile_names_are_drawn_and_reported_as_text(report: Report, open_page: Any) -> None:
@@ -214,7 +214,7 @@ def test_hostile_names_are_drawn_and_reported_as_text(report: Report, open_page:
     for _ in range(6):
         sheet.page.keyboard.press("ArrowDown")
     sheet.page.keyboard.press("ArrowDown")
-    reported = sheet.page.locator("#lanes-event")
+    reported = sheet.page.locator("#tracks-event")
     for _ in range(len(HOSTILE)):
         sheet.page.keyboard.press("ArrowLeft")
     assert HOSTILE[0] in reported.inner_text()
@@ -238,7 +238,7 @@ def test_no_source_leaves_lines_out_of_the_timeline(report: Report, open_page: A
     assert "loss.backward()" not in whole
     assert "/home/ada" not in whole
     sheet.page.get_by_label("Search the timeline").fill("gemm")
-    assert sheet.page.locator("#lanes-found").inner_text() == "1 found, 40 ms"
+    assert sheet.page.locator("#tracks-found").inner_text() == "1 found, 40 ms"
 
 
 def test_a_step_tells_its_categories_and_what_lay_in_it(report: Report, open_page: Any) -> None:
@@ -265,7 +265,7 @@ def test_the_step_of_the_timeline_leads_to_it(report: Report, open_page: Any) ->
     for _ in range(5):
         sheet.page.keyboard.press("ArrowRight")
     sheet.page.get_by_role("link", name="See this step as a timeline").click()
-    assert sheet.page.locator("#lanes-canvas").evaluate("(canvas) => canvas.getBoundingClientRect().top < innerHeight")
+    assert sheet.page.locator("#tracks-canvas").evaluate("(canvas) => canvas.getBoundingClientRect().top < innerHeight")
 
 
 def test_trials_stand_where_their_speed_is(report: Report, open_page: Any) -> None:
@@ -313,5 +313,5 @@ def test_a_real_step_opens_with_what_its_trace_holds(shared_data: Path, open_pag
         sheet.page.locator("#timeline .note").first
     )
     sheet.page.get_by_label("Search the timeline").fill("scudnn")
-    found = sheet.page.locator("#lanes-found").inner_text()
+    found = sheet.page.locator("#tracks-found").inner_text()
     assert int(found.split()[0]) > 10

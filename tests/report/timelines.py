@@ -18,7 +18,7 @@ Event = tuple[float, float, str, str, Detail]
 
 
 def strip(name: str, kind: str, events: list[Event]) -> Strip:
-    """Events as (begin ms, end ms, name, kind, detail)."""
+    """Events as (start ms, end ms, name, kind, detail)."""
     start = np.array([each[0] * MS for each in events], np.int64)
     end = np.array([each[1] * MS for each in events], np.int64)
     numbers = np.arange(len(events), dtype=np.int64)

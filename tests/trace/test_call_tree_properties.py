@@ -29,7 +29,7 @@ def columns(pairs: Pairs) -> tuple[np.ndarray, np.ndarray]:
 
 
 def stacked(pairs: Pairs) -> list[tuple[int, int, int]]:
-    """(parent, begin, end) with a stack; a child ends with its parent."""
+    """(parent, start, end) with a stack; a child ends with its parent."""
     made: list[tuple[int, int, int]] = []
     stack: list[int] = []
     for start, end in sorted(((b, b + length) for b, length in pairs), key=lambda pair: (pair[0], -pair[1])):

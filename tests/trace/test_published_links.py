@@ -24,7 +24,7 @@ def name(trace: Trace, row: int) -> str:
 
 
 def test_kernels_know_the_annotation_around_their_launch(shared_data: Path) -> None:
-    """HTA drops the last step and counts 27 kernels of the optimiser: the annotation of the fourth update begins on the
+    """HTA drops the last step and counts 27 kernels of the optimizer: the annotation of the fourth update starts on the
     device after the last step does on the host, and falls with it. By their launches there are 9 in each of 4 steps."""
     trace = read(shared_data / "hta/ns_resolution_trace/rank-0.Apr_03_18_51_38.1102.pt.trace.json.gz")
     boundaries = steps_of(trace)
@@ -92,7 +92,7 @@ def test_counters_of_the_sixth_kernel_are_the_published_ones(shared_data: Path) 
 
 
 def test_what_runs_below_an_operator_has_the_published_count(shared_data: Path) -> None:
-    """Host events of its first call with the kernels that they launched; and the events of a stretch of time."""
+    """Host events of its first call with the kernels that they launched; and the events of an interval of time."""
     trace = read(shared_data / "hta/trace_filter/sampled_rank-0.json.gz")
     links, events = link(trace, steps_of(trace)), trace.events
     first = np.flatnonzero(matching(trace, "forward".__eq__))[0]

@@ -130,7 +130,7 @@ def compare(path: Path) -> None:
 
 
 def test_the_real_traces_are_not_all_alike(shared_data: Path) -> None:
-    """What the comparison above stands on: these peculiarities are in the files, and so compared."""
+    """What the comparison above is on: these peculiarities are in the files, and so compared."""
     found = {path.name: read(path) for path in traces(shared_data) if not is_large(path)}
     seen = {
         name: {EventKind(value).name for value in np.unique(trace.events.event_kind)} for name, trace in found.items()

@@ -1,4 +1,4 @@
-"""A function beside the model, compiled where it is defined: what is written runs, and only where that is plain."""
+"""A function next to the model, compiled where it is defined: what is written runs, and only where that is plain."""
 
 from __future__ import annotations
 

@@ -341,7 +341,7 @@ def test_lines_that_have_changed_since_are_left_alone() -> None:
     ("source", "reason"),
     [
         ("import torch\ndef f(model):\n    return torch.optim.SGD(model.parameters())\n"
-         "def g(model):\n    for x in y:\n        model(x).backward()\n", "the optimiser's function only borrows it"),
+         "def g(model):\n    for x in y:\n        model(x).backward()\n", "the optimizer's function only borrows it"),
         ("import torch\nclass M:\n    def fit(self):\n        o = torch.optim.SGD(self.model.parameters())\n"
          "        for x in y:\n            self.model(x).backward()\n", "an attribute is part of another module"),
         ("import torch\ndef train(model):\n    model.parameters()\n    for x in y:\n        model(x).backward()\n"
@@ -470,7 +470,7 @@ def test_a_form_feed_in_a_file_does_not_break_the_diff(tmp_path: Path) -> None:
 def test_every_order_of_edits_gives_one_patch(tmp_path: Path, shape: str) -> None:
     source = Style(shape, "    ", "\n", False, True).text()
     (tmp_path / "train.py").write_text(source)
-    # What is not asked for is never run here: a keyword of the optimiser, on the line that the model's edit needs, too.
+    # What is not asked for is never run here: a keyword of the optimizer, on the line that the model's edit needs, too.
     more = CallEdit("SGD", (("lr", "0.1"),), line(source, "SGD("))
     edits: list[Edit] = [autocast(source), compiled(source), frozen(source), more]
     for order in list(itertools.permutations(edits))[:: 4 if shape == "plain" else 11]:

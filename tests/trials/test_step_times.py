@@ -16,15 +16,15 @@ def timeline(count: int, segments: Sequence[Segment]) -> Timeline:
     """Steps of 10 ms each, one behind the other; segments lie in them, and are no part of their duration."""
     start = np.arange(count, dtype=np.int64) * 10 * MS
     inside = np.zeros(count, np.int64)
-    disturbed = np.zeros(count, bool)
+    excluded = np.zeros(count, bool)
     for segment in segments:
         number = segment.start // (10 * MS)
         inside[number] += segment.end - segment.start
-        disturbed[number] |= segment.kind is not SegmentKind.LOADER_START
+        excluded[number] |= segment.kind is not SegmentKind.LOADER_START
     off = np.zeros(count, bool)
     steps = Steps(
         start, start + 10 * MS, 10 * MS - inside, np.zeros((count, len(Phase)), np.int64), np.ones(count, np.int64),
-        off, disturbed, ~off, off, off,
+        off, excluded, ~off, off, off,
     )  # fmt: skip
     return Timeline(Mode.OPTIMIZER, steps, tuple(segments), (), "")
 

@@ -120,7 +120,7 @@ def test_what_bears_no_stop_is_run_alone_from_there_on(tmp_path: Path) -> None:
 def test_a_job_on_a_device_rests_when_the_device_has_done_its_work(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What it has launched would go on beside the next one's."""
+    """What it has launched would go on next to the next one's."""
     pytest.importorskip("torch")
     monkeypatch.setattr(executor, "SLICE", 0.03)
     text = textwrap.dedent(DEVICE) + textwrap.dedent(JOB) + "    work.put(None)\n"
@@ -226,7 +226,7 @@ def test_a_run_is_compared_with_the_baseline_of_its_own_round() -> None:
     runs = [*round_of(0, 10 * MS), *round_of(1, 20 * MS)]
     assert [float(each.log_ratio()) for each in comparisons_of("RM1", runs)] == [0.0, 0.0]
     alone = [run(BASELINE, 6, [5 * MS] * 30, round=2), run("RM1", 7, [5 * MS] * 30, round=2)]
-    assert len(comparisons_of("RM1", [*runs, *alone])) == 2, "no baseline stands behind it yet"
+    assert len(comparisons_of("RM1", [*runs, *alone])) == 2, "no baseline is behind it yet"
 
 
 @given(st.integers(1, 12), st.booleans())

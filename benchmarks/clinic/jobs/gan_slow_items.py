@@ -1,4 +1,4 @@
-"""A GAN with two optimisers, whose pictures are slow to read; healthy: in memory."""
+"""A GAN with two optimizers, whose pictures are slow to read; healthy: in memory."""
 
 import zlib
 

@@ -1,4 +1,4 @@
-"""The optimiser updates many small tensors one by one; healthy: few tensors, all at once. No loader at all."""
+"""The optimizer updates many small tensors one by one; healthy: few tensors, all at once. No loader at all."""
 
 import torch
 from stopwatch import amount, lap, steps

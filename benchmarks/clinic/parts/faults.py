@@ -19,7 +19,7 @@ LOADED = ("item", "collate", "sampler", "generator")
 @dataclass(frozen=True)
 class Fault:
     """cause: in the field's words. setup: module-level code that both have. faulty, twin: the lines at the place.
-    places: where it can stand. rules: names of steptime's rules that say it, beside those of its place; a finding on a
+    places: where it can stand. rules: names of steptime's rules that say it, next to those of its place; a finding on a
     marked line that says host time says it too. known: whether some rule is about it. dosed: AMOUNT changes its cost.
     most: largest AMOUNT. batch: it reads the
     batch and the model's output, which rollouts do not have."""
@@ -314,7 +314,7 @@ SETTINGS = (
           dosed=False, known=True, rules=("detect-anomaly",)),
     Fault("threads", "more threads than CPUs", "torch.set_num_threads(8)  #!", places=ONCE, dosed=False, known=True,
           rules=("thread-oversubscription",)),
-    Fault("one optimiser at a time", "single-tensor optimiser", places=("optimizer",), dosed=False, known=True,
+    Fault("one optimizer at a time", "single-tensor optimizer", places=("optimizer",), dosed=False, known=True,
           faulty="optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, foreach=False)  #!",
           rules=("single-tensor-optimizer", "optimizer-share")),
     Fault("workers", "workers started again for each epoch", ", num_workers=2", places=("loader",), dosed=False,
@@ -322,7 +322,7 @@ SETTINGS = (
 )  # fmt: skip
 
 BETWEEN_RANKS = (
-    Fault("late rank", "one rank has more to do", places=("before",), ranks=2, known=True,
+    Fault("straggler", "one rank has more to do", places=("before",), ranks=2, known=True,
           faulty="""
 if rank == 1:
     for _ in range(200 * AMOUNT):  #!

@@ -11,7 +11,7 @@ from benchmarks.clinic.rivals.rival import INPUT, Rival, profiled
 ROWS = 3
 MEANINGS = {
     "DataLoader": INPUT,
-    "Optimizer.": ("single-tensor optimiser", "dense embedding gradient"),
+    "Optimizer.": ("single-tensor optimizer", "dense embedding gradient"),
     "aten::item": ("metrics", "logging", "leak", "Python loop"),
     "aten::_local_scalar_dense": ("metrics", "logging", "leak", "Python loop"),
     "aten::copy_": ("casts",),
@@ -35,8 +35,8 @@ MEANINGS = {
     "aten::bmm": ("naive attention",),
     "aten::mul": ("unfused pointwise", "Python loop", "denormals"),
     "aten::add": ("unfused pointwise", "Python loop", "denormals"),
-    "aten::add_": ("Python loop", "single-tensor optimiser"),
-    "aten::mul_": ("Python loop", "single-tensor optimiser"),
+    "aten::add_": ("Python loop", "single-tensor optimizer"),
+    "aten::mul_": ("Python loop", "single-tensor optimizer"),
     "aten::tanh": ("unfused pointwise",),
     "aten::pow": ("unfused pointwise",),
     "aten::sigmoid": ("Python loop",),
@@ -44,9 +44,9 @@ MEANINGS = {
     "Torch-Compiled": ("recompilation",),
     "CompiledFunction": ("recompilation",),
     "checkpoint": ("recomputation",),
-    "gloo": ("late rank", "missing no_sync"),
+    "gloo": ("straggler", "missing no_sync"),
 }
-"""Name of a row, or how it begins or what it holds, and what the textbook reads in it."""
+"""Name of a row, or how it starts or what it holds, and what the textbook reads in it."""
 HEALTHY = ("aten::mm", "aten::addmm", "aten::linear", "aten::mkldnn_convolution", "aten::convolution_backward")
 """Matrix products at the top are what training should be doing."""
 

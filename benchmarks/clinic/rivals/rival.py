@@ -26,13 +26,13 @@ AROUND = (
     "logging", "metrics", "checkpointing", "garbage collection", "batch preparation", "list conversion", "Python loop",
     "profiler left on", "leak",
 )  # fmt: skip
-"""Causes beside forward, backward and optimiser."""
+"""Causes next to forward, backward and optimizer."""
 MODEL = (
-    "Python loop", "anomaly detection", "deterministic", "dense embedding gradient", "single-tensor optimiser",
+    "Python loop", "anomaly detection", "deterministic", "dense embedding gradient", "single-tensor optimizer",
     "unfused pointwise", "naive attention", "recomputation", "casts", "oversubscription", "denormals",
     "recompilation", "padding", "missing no_sync",
 )  # fmt: skip
-"""Causes in forward, backward and optimiser."""
+"""Causes in forward, backward and optimizer."""
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ def main():
 """
 MEANINGS = {
     "overhead": (
-        "Python loop", "metrics", "per-sample fetch", "list conversion", "slow collate", "single-tensor optimiser",
+        "Python loop", "metrics", "per-sample fetch", "list conversion", "slow collate", "single-tensor optimizer",
         "anomaly detection", "unfused pointwise",
     ),
     "memory": ("unfused pointwise", "casts", "naive attention", "dense embedding gradient", "denormals"),

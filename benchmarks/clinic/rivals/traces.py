@@ -12,16 +12,16 @@ from benchmarks.clinic.diagnosed import Reported
 from benchmarks.clinic.rivals.rival import AROUND, INPUT, MODEL, SCRIPTS, Rival, profiled, run
 
 COLUMNS = {
-    "idle_time_pctg": (*INPUT, *AROUND, "single-tensor optimiser"),
+    "idle_time_pctg": (*INPUT, *AROUND, "single-tensor optimizer"),
     "compute_time_pctg": MODEL,
-    "non_compute_time_pctg": ("casts", "late rank", "missing no_sync"),
+    "non_compute_time_pctg": ("casts", "straggler", "missing no_sync"),
 }
 """Of HTA's temporal breakdown."""
 PARTS = {
     "DataLoader": INPUT,
-    "Communication": ("late rank", "missing no_sync"),
+    "Communication": ("straggler", "missing no_sync"),
     "CPU Exec": MODEL,
-    "Other": (*AROUND, "single-tensor optimiser"),
+    "Other": (*AROUND, "single-tensor optimizer"),
 }
 """Of a step, by the plugin."""
 

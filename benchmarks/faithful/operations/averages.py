@@ -1,4 +1,4 @@
-"""Averages, targets and best models: copies that live beside the training, and are compared with it."""
+"""Averages, targets and best models: copies that live next to the training, and are compared with it."""
 
 import copy
 import io

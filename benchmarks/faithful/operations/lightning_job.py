@@ -1,4 +1,4 @@
-"""Lightning: a module with its own __getstate__ is copied and saved by a callback, beside the framework's own ones."""
+"""Lightning: a module with its own __getstate__ is copied and saved by a callback, next to the framework's own ones."""
 
 import copy
 import logging

@@ -76,7 +76,7 @@ def trained_in_a_pool_of_a_fork_server(model, optimizer, step, batch):
 
 @operation()
 def trained_in_a_thread(model, optimizer, step, batch):
-    """A model that is made, trained and copied in a thread of its own beside the training."""
+    """A model that is made, trained and copied in a thread of its own next to the training."""
     found = []
     thread = threading.Thread(target=lambda: found.append(nets.trained(step, 3)))
     thread.start()

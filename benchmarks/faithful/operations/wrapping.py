@@ -65,7 +65,7 @@ def pruning(model, optimizer, step, batch):
 
 
 class Adapter(torch.nn.Module):
-    """A layer with a low-rank update beside it, by hand."""
+    """A layer with a low-rank update next to it, by hand."""
 
     def __init__(self, base):
         super().__init__()

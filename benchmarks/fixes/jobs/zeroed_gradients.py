@@ -1,4 +1,4 @@
-"""Gradients of a large model are filled with zeros, and then added to, beside a small batch."""
+"""Gradients of a large model are filled with zeros, and then added to, next to a small batch."""
 
 import torch
 from torch import nn

@@ -20,9 +20,9 @@ from steptime.advice.evidence import (
     OptimizerUse,
     PathUse,
     RecomputeUse,
-    RootUse,
     SettingsUse,
     SiteUse,
+    TopModuleUse,
     record_of,
 )
 from steptime.advice.line_evidence import (
@@ -94,11 +94,11 @@ def assemble(
         operators = in_steady_steps(operators, categories, phases, peaks)
     paths = (*_paths(process), *_worker_paths(process, layout, loader))
     operators = at_calling_lines(operators, process.called, paths)
-    roots = tuple(record_of(RootUse, root) for root in process.roots)
+    top_modules = tuple(record_of(TopModuleUse, model) for model in process.top_modules)
     step = step_summary(process, layout.timeline, usual, len(with_tracer) - len(usual))
     step = replace(step, gpu_busy=gpu_busy(steps, usual, telemetry, process.devices))
     if step.mode == "backward":
-        operators = with_updates_by_hand(operators, roots)
+        operators = with_updates_by_hand(operators, top_modules)
     return Case(
         step=step,
         categories=categories,
@@ -121,7 +121,7 @@ def assemble(
         segments=segment_uses(process, layout),
         contention=contention,
         machine=peaks,
-        roots=roots,
+        top_modules=top_modules,
         padding=process.padding,
         change=change_use(process, layout),
         period=period_use(process, layout),
@@ -134,7 +134,7 @@ def assemble(
 
 
 NEARLY = 0.05
-"""Of the wait for the loader: where the step's input takes no more beside it, both are one quantity."""
+"""Of the wait for the loader: where the step's input takes no more next to it, both are one quantity."""
 
 
 def _one_wait(loader: LoaderUse | None, categories: Sequence[CategoryUse]) -> LoaderUse | None:
@@ -169,10 +169,10 @@ def _settings(process: Process, layout: Layout, usual: Int64, trainers: int) -> 
 def _optimizers(
     process: Process, layout: Layout, usual: Int64, operators: Sequence[OperatorUse]
 ) -> tuple[OptimizerUse, ...]:
-    """The optimisers that stepped, the longest first. The largest one is taken to update the embeddings."""
+    """The optimizers that stepped, the longest first. The largest one is taken to update the embeddings."""
     steps, work, updates = layout.timeline.steps, layout.work, layout.records.of(*UPDATES)
     known = {fact.identity: fact for fact in process.optimizers}
-    embeddings = sum(root.dense_embedding_elements for root in process.roots)
+    embeddings = sum(model.dense_embedding_elements for model in process.top_modules)
     largest = max((fact.elements for fact in process.optimizers), default=0)
     numbers = unique(updates.identity).tolist()
     calls = None

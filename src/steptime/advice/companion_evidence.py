@@ -124,7 +124,7 @@ def kernel_function(name: str) -> str:
 
 
 def words_of(name: str) -> Counter[str]:
-    """What tells a kernel from others of its function: types, functors and numbers, as often as they stand there."""
+    """What tells a kernel from others of its function: types, functors and numbers, as often as they are there."""
     plain = SUFFIX.sub(r"\1", FALSE.sub("0", TRUE.sub("1", name)))
     return Counter(word for word in WORD.findall(plain) if not SAYS_NOTHING.fullmatch(word))
 

@@ -7,7 +7,7 @@ step holds.
 A chain is two or more kernels in a row on one stream, launched in one step by pointwise operators of at least two kinds
 on tensors of one size: a fused kernel would not write and read the tensors in between. That each takes what the one
 before made is not in a trace; rows of one operator (gradients that are scaled, buffers that are cleared) are left out
-for that, and so is the optimiser, which has a rule of its own.
+for that, and so is the optimizer, which has a rule of its own.
 """
 
 from __future__ import annotations
@@ -311,7 +311,7 @@ def chain_uses(trace: Trace, links: Links, steps: int) -> tuple[ChainUse, ...]:
 
 
 def _of_operators(trace: Trace, links: Links) -> Int64:
-    """Rows of the kernels of steps that an operator launched, the optimiser's left out, by stream and time."""
+    """Rows of the kernels of steps that an operator launched, the optimizer's left out, by stream and time."""
     events = trace.events
     rows: Int64 = np.flatnonzero((events.event_kind == EventKind.KERNEL) & (links.step != UNKNOWN))
     rows = rows[links.operator[rows] != UNKNOWN]
@@ -357,7 +357,7 @@ def _runs(trace: Trace, links: Links, rows: Int64, size: Int64) -> list[Int64]:
 
 
 def _between(trace: Trace, rows: Int64) -> Int64:
-    """Which stretch without another kernel on its stream each of the rows lies in. rows: by stream and time."""
+    """Which interval without another kernel on its stream each of the rows lies in. rows: by stream and time."""
     events = trace.events
     everything = np.flatnonzero(events.event_kind == EventKind.KERNEL)
     everything = everything[
@@ -401,7 +401,7 @@ Use = TypeVar("Use", KernelUse, ChainUse, GapUse)
 def with_device(
     case: Case, steps: StepContext, breakdown: Breakdown, sources: Mapping[str, SourceLine] | None = None
 ) -> Case:
-    """The case with kernels, roofline, chains, optimisers and replay. breakdown: of the steps. sources: lines by
+    """The case with kernels, roofline, chains, optimizers and replay. breakdown: of the steps. sources: lines by
     operator name, where the trace itself has no stacks."""
     trace, links = steps.trace, steps.links
     roofline = draw(steps, case.step.duration.value)
@@ -499,7 +499,7 @@ def _bound_as_kernels(operators: Sequence[OperatorUse], groups: Sequence[KernelG
 
 
 def with_processor(case: Case, steps: StepContext) -> Case:
-    """The case of a trace without a device, with its roofline and optimisers."""
+    """The case of a trace without a device, with its roofline and optimizers."""
     return _on_machine(case, steps, draw(steps, case.step.duration.value))
 
 
@@ -514,13 +514,13 @@ def _on_machine(case: Case, steps: StepContext, roofline: Roofline) -> Case:
 
 def with_graphs(step: StepSummary, steps: StepContext) -> StepSummary:
     """The step with what its trace says of generated code and of graphs, which is the same evidence with a recording
-    beside it and without."""
+    next to it and without."""
     generated = bool(of_symbols(steps.trace, is_compiled).any())
     return replace(step, compiled=generated, graphs=graph_use(steps))
 
 
 def _on_device(optimizers: tuple[OptimizerUse, ...], steps: StepContext, decides: str) -> tuple[OptimizerUse, ...]:
-    """Optimisers that were timed on the host, with the time of their kernels where the device decides the step: the
+    """Optimizers that were timed on the host, with the time of their kernels where the device decides the step: the
     host only launches these, or waits for room in the driver's queue. Where both decide, the shorter time counts. Those
     of one type share their kernels' time as they share the host's."""
     if decides == HOST:

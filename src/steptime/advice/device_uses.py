@@ -265,6 +265,6 @@ class MachineUse:
     rates: tuple[tuple[str, float], ...] = ()
     source: str = ""
     updates: tuple[tuple[int, float], ...] = ()
-    disturbed: bool = False
+    under_load: bool = False
     reached: tuple[str, ...] = ()
     between_runs: float | None = None

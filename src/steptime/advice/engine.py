@@ -129,7 +129,7 @@ GROUP = "steptime.rules"
 QUICKER_BY_SAVING, QUICKER_OF_REST = 0.25, 0.1
 """By how much of a saving, and of what stays, a step on a CPU gets quicker besides, at the most: what goes no longer
 takes caches from what stays. In 16 pairs of jobs with and without a fault the 58 phases that it was not in took 4.7 %
-longer beside it in the median, half of them 0 to 13 %, the extremes -25 and 50 % (Xeon, 2 CPUs, torch 2.13)."""
+longer next to it in the median, half of them 0 to 13 %, the extremes -25 and 50 % (Xeon, 2 CPUs, torch 2.13)."""
 LEAST_SHARE = 0.03
 """Of the step: a finding worth less is not worth an edit, and is within what two runs of one job differ by."""
 FEWEST_FOR_NOTHING = 6
@@ -218,7 +218,7 @@ def all_rules() -> tuple[tuple[Rule, ...], tuple[tuple[str, str], ...]]:
 
 
 def examine(case: Case, rules: Iterable[Rule] | None = None) -> Examination:
-    """All findings of a case, by savings; notes, then doubts after them. What is said of most of the run comes first:
+    """All findings of a case, by savings; notes, then caveats after them. What is said of most of the run comes first:
     no saving in a step is worth as much.
 
     A rule whose needed signals are missing is listed as not examined with the reason, one that raises as failed.

@@ -90,7 +90,7 @@ class RepeatedForward:
 
 
 @dataclass(frozen=True, slots=True)
-class RootUse:
+class TopModuleUse:
     """A module that the job calls. type: its class; own: that is torch's (Sequential, …). device: its parameters'."""
 
     type: str
@@ -103,7 +103,7 @@ class RootUse:
 
 @dataclass(frozen=True, slots=True)
 class OptimizerUse:
-    """An optimiser. duration: ns per step in its step(). dense_embedding_elements: elements of embedding weights whose
+    """An optimizer. duration: ns per step in its step(). dense_embedding_elements: elements of embedding weights whose
     gradient is dense and mostly zero. kernels: that it launches per step, where the duration is the device's, from its
     first kernel to the end of its last; None where it is the host's. parameters, elements: 0 where not known."""
 
@@ -251,14 +251,18 @@ class Signal(Enum):
         "the settings of torch were not recorded",
         "a trace does not hold the settings of torch (steptime run reads them)",
     )
-    OPTIMIZERS = "optimizers", "no torch optimiser took a step", "the trace marks no optimiser"
-    ROOTS = "roots", "no model of the job was seen", "a trace does not tell the models (steptime run finds them)"
+    OPTIMIZERS = "optimizers", "no torch optimizer took a step", "the trace marks no optimizer"
+    TOP_MODULES = (
+        "top_modules",
+        "no model of the job was seen",
+        "a trace does not tell the models (steptime run finds them)",
+    )
     COMPILATIONS = (
         "compilations",
         "nothing was compiled, as far as was recorded",
         "a trace does not hold the reasons of compilations (steptime run keeps them)",
     )
-    COMPILER = "compiler", "torch.compile's own records are not beside it (TORCH_TRACE, diagnose --compile-logs)"
+    COMPILER = "compiler", "torch.compile's own records are not next to it (TORCH_TRACE, diagnose --compile-logs)"
     SITES = "sites", "no call that can wait for a device was seen"
     GARBAGE = (
         "garbage",
@@ -349,7 +353,7 @@ class Case:
     straggler: Straggler | None = None
     gradients: GradientUse | None = None
     memory: MemoryUse | None = None
-    roots: tuple[RootUse, ...] = ()
+    top_modules: tuple[TopModuleUse, ...] = ()
     paths: tuple[PathUse, ...] = ()
     functions: tuple[FunctionUse, ...] = ()
     repeated: RepeatedForward | None = None
@@ -367,7 +371,12 @@ class Case:
     def compiled(self) -> bool:
         """Whether torch.compile or a captured graph is in use already, by the recording or by its trace."""
         replays = self.step.graphs is not None and self.step.graphs.launches > 0
-        return bool(self.compilations) or any(root.compiled for root in self.roots) or self.step.compiled or replays
+        return (
+            bool(self.compilations)
+            or any(model.compiled for model in self.top_modules)
+            or self.step.compiled
+            or replays
+        )
 
     @property
     def between_runs(self) -> float:

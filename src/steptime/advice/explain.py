@@ -20,7 +20,7 @@ RULE_FAMILIES = {
     "2": "Host",
     "3": "Dispatch, synchronisation, compilation",
     "4": "Memory traffic",
-    "5": "Optimiser",
+    "5": "Optimizer",
     "6": "Debugging switches",
     "7": "Recomputation and memory",
     "8": "The machine and the network",
@@ -29,7 +29,7 @@ RULE_FAMILIES = {
 """What the first digit of a rule's code stands for."""
 FIX_FAMILIES = {
     "1": "Input and host",
-    "2": "Optimiser",
+    "2": "Optimizer",
     "3": "Precision, layout, compilation",
     "4": "The machine",
     "5": "Switches",

@@ -35,7 +35,7 @@ class Goal(Enum):
 
 @dataclass(frozen=True, slots=True)
 class CallEdit:
-    """Keywords of a call in the user's source, set where the call stands at `site`; without one, at the only call of
+    """Keywords of a call in the user's source, set where the call is at `site`; without one, at the only call of
     that name in the script that was started. callee: the last name of what is called ("DataLoader", "AdamW").
     keywords: (name, expression as source)."""
 
@@ -84,7 +84,7 @@ class SwitchEdit:
 @dataclass(frozen=True, slots=True)
 class AutocastEdit:
     """Forward and loss inside of `with torch.autocast(…)`: the statements from the one at `forward` to the one before
-    `backward`, which stand in one block. example: what to write where they do not."""
+    `backward`, which are in one block. example: what to write where they do not."""
 
     forward: SourceLine
     backward: SourceLine
@@ -95,7 +95,7 @@ class AutocastEdit:
 
 @dataclass(frozen=True, slots=True)
 class ModelEdit:
-    """A statement about the model, behind its construction: before the optimiser is made of its parameters, or before
+    """A statement about the model, behind its construction: before the optimizer is made of its parameters, or before
     the training loop. forward: where the loop calls it, which has its name; optimizer: where that is made.
 
     statement: with {model} for the name, and {torch} for that of torch. batch: a statement before the forward, with
@@ -312,8 +312,8 @@ def model_edit(
     """A statement about the model where the loop that calls it is known; else its example. in_place: see `ModelEdit`;
     None where the statement keeps the parameters' names. A module of torch's own is not compiled in place."""
     forward, _ = training_lines(case)
-    if forward is None or sum(root.parameters > 0 for root in case.roots) > 1:  # the change acts on all of them
+    if forward is None or sum(model.parameters > 0 for model in case.top_modules) > 1:  # the change acts on all of them
         return Snippet(example)
     site = case.optimizers[0].site if case.optimizers else None
-    usable = in_place if in_place and not any(root.own for root in case.roots) else ""
+    usable = in_place if in_place and not any(model.own for model in case.top_modules) else ""
     return ModelEdit(statement, forward, site, example, batch, in_place is not None, usable)

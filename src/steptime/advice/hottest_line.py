@@ -27,7 +27,7 @@ long as the lines below it hold so much of the saving together."""
 
 
 def at_hottest_line(finding: Finding, case: Case) -> Finding:
-    """The finding with the hottest line below the one that it knows, which then stands in its evidence. A late rank's
+    """The finding with the hottest line below the one that it knows, which then is in its evidence. A straggler's
     line is known from its own case: this rank may never run it."""
     if finding.weight is Weight.CAVEAT or (finding.savings is None and finding.source is None):
         return finding
@@ -48,7 +48,7 @@ def at_hottest_line(finding: Finding, case: Case) -> Finding:
 
 def hottest_line(known: SourceLine | None, category: str, saved: float, case: Case) -> SourceLine | None:
     """The line that holds most of a category's time below the known one; the known one where it runs itself and no
-    other stands out. saved: ns a step, what a finding about it could save."""
+    other stands out. saved: ns per step, what a finding about it could save."""
     below = _below(known, category, case)
     inside = [path for path in below if is_user_file(path.lines[0].file)] or below
     spent: dict[tuple[str, int], float] = {}
@@ -78,7 +78,7 @@ def _runs(known: SourceLine, case: Case) -> bool:
 def _below(known: SourceLine | None, category: str, case: Case) -> list[PathUse]:
     """The paths through the known line, else those that the loader runs where it is about the input, else those
     through its function, unless that is the training loop, or calls it: everything runs through that. What a model runs
-    is no input, though a framework's loop may begin at the known line. What is no time of the host alone stays in the
+    is no input, though a framework's loop may start at the known line. What is no time of the host alone stays in the
     function that its operators have told."""
     paths = [path for path in case.paths if path.lines and not (category == INPUT and path.part in OF_MODELS)]
     through = [path for path in paths if known is not None and any(_same_line(line, known) for line in path.lines)]

@@ -187,7 +187,7 @@ def short_kernel(name: str) -> str:
 
 
 def moving(operators: Iterable[OperatorUse], machine: MachineUse | None) -> list[OperatorUse]:
-    """Those of the model that wait for memory. The optimiser's are not the model's.
+    """Those of the model that wait for memory. The optimizer's are not the model's.
 
     The bandwidth is that of a copy, or what the plain ones reach here, where that is less: tensors whose memory is new
     each time are slow to write (4 to 8 GB/s where a copy reached 41), whatever is computed.
@@ -216,7 +216,7 @@ def least_step(case: Case) -> float:
     threads, which a change may change; what is computed twice (checkpointing) need not be; rates that other load
     disturbed may be too low."""
     machine = case.machine
-    if machine is None or case.step.device == "cpu" or machine.disturbed or case.recompute is not None:
+    if machine is None or case.step.device == "cpu" or machine.under_load or case.recompute is not None:
         return 0.0
     rate = max([machine.matrix_flops or 0.0, *(rate for _, rate in machine.rates)])
     needed = sum(use.flops or 0.0 for use in case.operators if plain_name(use.name) in MATRIX)

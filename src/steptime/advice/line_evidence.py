@@ -15,7 +15,15 @@ from enum import Enum
 
 import numpy as np
 
-from steptime.advice.evidence import CategoryUse, LineUse, MachineUse, OperatorUse, PathUse, RepeatedForward, RootUse
+from steptime.advice.evidence import (
+    CategoryUse,
+    LineUse,
+    MachineUse,
+    OperatorUse,
+    PathUse,
+    RepeatedForward,
+    TopModuleUse,
+)
 from steptime.advice.kernels import COPIES, plain_name
 from steptime.advice.memory_evidence import memory_rate
 from steptime.advice.savings import named, ratio, scaled, total
@@ -46,8 +54,8 @@ def function_of(source: SourceLine) -> tuple[str, str]:
 
 def function_around(lines: Iterable[SourceLine], source: SourceLine) -> str | None:
     """The name with its class of the function that a source stands for: of those with the source's name in its file
-    the same one, else the first that begins at its line or below. A trace knows no class, and of a function the line
-    where it begins; many classes of a file have a forward()."""
+    the same one, else the first that starts at its line or below. A trace knows no class, and of a function the line
+    where it starts; many classes of a file have a forward()."""
     same = [line for line in lines if function_of(line) == function_of(source)]
     if any(line.function == source.function for line in same):
         return source.function
@@ -111,10 +119,12 @@ UPDATED = 0.8
 """Of a model's parameters and their bytes: some layers may be frozen."""
 
 
-def with_updates_by_hand(operators: Iterable[OperatorUse], roots: Iterable[RootUse]) -> tuple[OperatorUse, ...]:
-    """The operators of steps that no optimiser ends: those outside of the model that pass over its parameters are the
+def with_updates_by_hand(
+    operators: Iterable[OperatorUse], top_modules: Iterable[TopModuleUse]
+) -> tuple[OperatorUse, ...]:
+    """The operators of steps that no optimizer ends: those outside of the model that pass over its parameters are the
     update's, where one of them changes as many bytes in place."""
-    model = max(roots, key=lambda root: root.parameter_bytes, default=None)
+    model = max(top_modules, key=lambda top_module: top_module.parameter_bytes, default=None)
     operators = tuple(operators)
     if model is None or not model.parameters:
         return operators
@@ -350,7 +360,7 @@ def _sources(process: Process) -> Iterator[tuple[int, SourceLine]]:
 
 
 def _by_line(lines: Int64, starts: Int64, ends: Int64, identity: Int64, start: Int64, value: Int64) -> Int64:
-    """(lines, steps): values summed by line and by the step, from `starts` to `ends`, that they begin in."""
+    """(lines, steps): values summed by line and by the step, from `starts` to `ends`, that they start in."""
     step = np.minimum(np.searchsorted(ends, start, side="right"), len(ends) - 1)
     inside = (start >= starts[step]) & (start < ends[step])
     cell = np.searchsorted(lines, identity[inside]) * len(ends) + step[inside]

@@ -134,8 +134,8 @@ def _of(records: RecordTable, iterators: Iterable[int]) -> RecordTable:
 
 
 def _between_epochs(asked: RecordTable, facts: LoaderFacts) -> tuple[Int64, Int64]:
-    """What workers cost beside the usual wait: by how much each iterator's first wait exceeds the median of the others,
-    and how long its last one took, which ends them. 0 for all other waits."""
+    """What workers cost next to the usual wait: by how much each iterator's first wait exceeds the median of the
+    others, and how long its last one took, which ends them. 0 for all other waits."""
     late, ended = np.zeros(len(asked), np.int64), np.zeros(len(asked), np.int64)
     if not facts.workers:
         return late, ended

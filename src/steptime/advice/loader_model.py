@@ -7,7 +7,7 @@ CPU time was not measured (recordings of older versions), each is given a whole 
 
 With w workers a step takes at least (1) its own time without the wait, and with receiving its batches, (2) the time to
 produce its batches divided by w and to hand them over, (3) what the job's CPUs do per step, done by all usable CPUs at
-once, and (4) what a CPU has to do that a worker shares with a thread of the training process; and each epoch begins
+once, and (4) what a CPU has to do that a worker shares with a thread of the training process; and each epoch starts
 with a batch that is not there yet. Without workers (1) and (2) add up.
 
 A batch is fetched out of its worker's memory by several questions, which a thread of that worker answers (a file
@@ -32,7 +32,7 @@ HANDOVER = 1_000_000.0
 measured: 1.0 to 1.5 ms on two virtual CPUs with torch 2.13 and batches of 0.5 KB to 3 MB that were ready when asked
 for; 2 to 2.5 ms on another day."""
 UNHIDDEN = 0.25
-"""Of the handover: what workers cost the training beside its wait. A thread of it feeds their queues and takes the
+"""Of the handover: what workers cost the training next to its wait. A thread of it feeds their queues and takes the
 interpreter's lock for that, its caches are cold when it wakes, and a worker collates into shared memory, which takes
 longer. By hand (torch 2.13, two virtual CPUs, a handover of 1.17 ms, four runs) a step of 0.3 ms took 0.13 to 0.32 ms
 longer with one or two workers, and collating in a worker 0.14 ms longer."""
@@ -69,7 +69,7 @@ class Supply:
     """production: ns that one process needs to make a step's batches. consumption: the step without its wait; both as
     if neither disturbed the other. worked: ns of the production that take a CPU; it sleeps in the others. handover: ns
     to receive a step's batches from workers that have them ready. delay: ns that it takes longer where they are at
-    their next ones. opening: ns a step that the first batch of each epoch takes, which workers begin with only when
+    their next ones. opening: ns per step that the first batch of each epoch takes, which workers start with only when
     they are asked: nothing hides it. unhidden: ns a step of all this that none of it takes without workers.
 
     processor: ns that the CPUs need for a step at full use. threads, cpus: of the training process, where it computes
@@ -201,8 +201,8 @@ def _places(step: StepSummary, settings: SettingsUse | None, usable: int) -> tup
 
 def _works(step: StepSummary, loader: LoaderUse, training: float, contention: Contention | None) -> float:
     """The share of making a batch in which a CPU works, not sleeps: that of the wait for it, as far as the CPU time of
-    the job exceeds that of its `training`, ns a step (which kept one of its threads busy, or all: the middle is taken).
-    What other processes took, the job may have wanted. 1 where there is no wait to tell it from."""
+    the job exceeds that of its `training`, ns per step (which kept one of its threads busy, or all: the middle is
+    taken). What other processes took, the job may have wanted. 1 where there is no wait to tell it from."""
     wait = min(loader.wait.value, step.duration.value)
     if contention is None or contention.job_cpu <= 0 or wait < INFORMATIVE * step.duration.value or wait <= 0:
         return 1.0
@@ -234,7 +234,7 @@ def _delay(received: float, produced: float, consumed: float, switch: float) -> 
 
 
 def _opening(loader: LoaderUse, produced: float, works: float) -> float:
-    """ns a step. Where there are workers already, the step as it was measured holds it."""
+    """ns per step. Where there are workers already, the step as it was measured holds it."""
     again = loader.steps_per_start if loader.starts and not loader.workers else None
     if not again or not loader.demand:
         return 0.0

@@ -39,7 +39,7 @@ def has_room(memory: MemoryUse) -> bool:
 
 SLOTS = {"Adam": 2, "AdamW": 2, "NAdam": 2, "RAdam": 2, "Adamax": 2, "Adadelta": 2, "Adagrad": 1, "RMSprop": 1,
          "Rprop": 2, "Lion": 1}  # fmt: skip
-"""Tensors of a parameter's size that torch's optimisers keep for it by default."""
+"""Tensors of a parameter's size that torch's optimizers keep for it by default."""
 ELEMENT = 4
 """Bytes of float32, in which they are kept."""
 RANKING = ("allocated", "resident", "reserved")

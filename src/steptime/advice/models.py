@@ -1,4 +1,4 @@
-"""Small models and readings that several rules share: threads, optimisers, gradients, staging copies, stragglers."""
+"""Small models and readings that several rules share: threads, optimizers, gradients, staging copies, stragglers."""
 
 from __future__ import annotations
 
@@ -81,12 +81,12 @@ STREAMS = {
 """Reads and writes of one number per element and update, by the update rules: SGD reads parameter and gradient and
 writes the parameter; Adam does so with two moments as well (4 reads, 3 writes)."""
 USUAL_STREAMS = 5
-"""For an optimiser that is not in STREAMS: one state besides parameter and gradient."""
+"""For an optimizer that is not in STREAMS: one state besides parameter and gradient."""
 BYTES_PER_SECOND = 5e9
 """Copy bandwidth assumed where the machine was not measured: a slow CPU's, so that the floor is high and the promise
 small."""
 ITERATIVE = frozenset({"LBFGS"})
-"""Optimisers of torch whose update is no pass over memory: LBFGS goes through up to `history_size` pairs of vectors
+"""Optimizers of torch whose update is no pass over memory: LBFGS goes through up to `history_size` pairs of vectors
 twice in each of its iterations (Nocedal, Mathematics of Computation 35, 1980), so nothing says how long that may take
 at best."""
 HOST_CALLS = {"SGD": 2.0}
@@ -95,15 +95,15 @@ USUAL_HOST_CALLS = 4.0
 fused update. By hand (torch 2.13, where a tiny operator takes 0.9 µs) a fused step takes 0.7 µs a tensor with SGD and
 2.9 with Adam and AdamW where nothing else runs, 3.2 and 3.6 between two backwards. A device works meanwhile."""
 FUSABLE = frozenset({"Adam", "AdamW", "SGD", "Adagrad"})
-"""Optimisers of torch with a fused implementation on CPU and CUDA (torch 2.4 to 2.13)."""
+"""Optimizers of torch with a fused implementation on CPU and CUDA (torch 2.4 to 2.13)."""
 FOREACH = frozenset({"Adadelta", "Adamax", "ASGD", "NAdam", "RAdam", "RMSprop", "Rprop"})
-"""Optimisers of torch with a foreach implementation but no fused one."""
+"""Optimizers of torch with a foreach implementation but no fused one."""
 
 
 def floor(use: OptimizerUse, machine: MachineUse | None) -> float:
     """ns that a single pass over parameters, gradients and state takes: at the rate of updates in place of as many
     bytes where it was measured, else of a large copy. All but the gradient are read and written. On a CPU with what
-    each tensor costs beside its memory."""
+    each tensor costs next to its memory."""
     streams = STREAMS.get(use.type, USUAL_STREAMS)
     each = use.elements * BYTES_PER_ELEMENT
     copying = machine.copy_bytes if machine is not None and machine.copy_bytes else BYTES_PER_SECOND
@@ -119,12 +119,12 @@ def _collecting(use: OptimizerUse, machine: MachineUse | None) -> float:
 
 
 def hand_made_update(signals: Signals) -> list[LineTime]:
-    """The lines of a function that apply the gradients, one parameter after the other, where no optimiser of torch's
+    """The lines of a function that apply the gradients, one parameter after the other, where no optimizer of torch's
     does: of the lines outside of the model that run for each parameter, those with most time."""
     updates = any(use.phase == "optimizer" for use in signals.operators)
-    if signals.optimizers or not signals.roots or not updates:
+    if signals.optimizers or not signals.top_modules or not updates:
         return []
-    often = max(1.0, UPDATED * max(root.parameters for root in signals.roots))
+    often = max(1.0, UPDATED * max(model.parameters for model in signals.top_modules))
     timed = line_times(signals.lines, signals.phases)
     times = [time for time in timed if time.line.role == "python" and time.line.hits >= often]
     function = max(times, key=lambda time: time.duration.value).line.source if times else None
@@ -167,13 +167,13 @@ INSIDE = frozenset({"forward", "backward", "input"})
 BYTES = 4.0
 """Of an element of a gradient: those in half precision are not found, which errs on the safe side."""
 MOST_OF_THEM = 0.8
-"""Of the parameters' bytes must be filled: what an optimiser or a metric fills besides is small."""
+"""Of the parameters' bytes must be filled: what an optimizer or a metric fills besides is small."""
 
 
 def zeroing(
     operators: Sequence[OperatorUse], categories: Sequence[CategoryUse], elements: int, micro_batches: float
 ) -> tuple[float, float]:
-    """(ns a step to fill gradients with zeros, ns a step to add to them in backward); (0, 0) where the operators
+    """(ns per step to fill gradients with zeros, ns per step to add to them in backward); (0, 0) where the operators
     outside of forward and backward do not fill as many bytes as the gradients of so many elements have.
 
     Over several backwards gradients are added anyway: then only the filling counts.
@@ -257,8 +257,8 @@ def straggler_name(late: Straggler) -> str:
 
 
 def straggler_text(late: Straggler, step: StepSummary) -> str:
-    """What a late rank costs, the same words in the headline and in its finding: "Rank 3 is the straggler: the others
-    wait 6.50 ms a step (12 %) for it"."""
+    """What a straggler costs, the same words in the headline and in its finding: "Rank 3 is the straggler: the others
+    wait 6.50 ms per step (12 %) for it"."""
     who, share = straggler_name(late), format_share(min(1.0, ratio(late.waiting, step.duration.value)))
     per = "of this step" if step.steady == 1 else "a step"
     waits = f"the others wait {format_duration(late.waiting)} {per} ({share}) for it"

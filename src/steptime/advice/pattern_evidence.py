@@ -121,7 +121,7 @@ def _by_line(facts: SampleFacts) -> dict[SourceLine, float]:
 
 
 def period_use(process: Process, layout: Layout) -> PeriodUse | None:
-    """Every how many steps one is slow, None where none is, or where an optimiser steps in these alone: then the models
+    """Every how many steps one is slow, None where none is, or where an optimizer steps in these alone: then the models
     take turns, as the networks of a GAN do."""
     period = find_period(layout.timeline.steps)
     if period is None or take_turns(layout.timeline.steps, layout.records.of(*UPDATES), period.slow):
@@ -137,7 +137,7 @@ def period_use(process: Process, layout: Layout) -> PeriodUse | None:
 
 
 def take_turns(steps: Steps, updates: RecordTable, slow: Int64) -> bool:
-    """Whether an optimiser steps in nearly all of these steps, and in nearly none of the others; of the steady ones
+    """Whether an optimizer steps in nearly all of these steps, and in nearly none of the others; of the steady ones
     that were watched, as updates are not seen otherwise."""
     number = np.minimum(np.searchsorted(steps.end, updates.start, side="right"), len(steps.end) - 1)
     chosen = np.zeros(len(steps.end), np.bool_)

@@ -76,7 +76,7 @@ def _proposals(fix: Fix, case: Case, findings: Sequence[Finding]) -> list[Propos
 
 def _acts_on(fix: Fix, finding: Finding, case: Case) -> bool:
     """Whether a finding is about something that a fix can change: a compiled model does nothing for a line of the
-    dataset or of the optimiser. Where no operator is known of the line's function, it may be."""
+    dataset or of the optimizer. Where no operator is known of the line's function, it may be."""
     source, loader = finding.source, case.loader
     if not fix.phases or source is None:
         return True

@@ -35,14 +35,14 @@ def rank_uses(comparison: RankComparison | None) -> tuple[RankUse, ...]:
 
 
 def companions(case: Case, rank: int, comparison: RankComparison | None) -> Case:
-    """The case of one rank with the others beside it."""
+    """The case of one rank with the others next to it."""
     uses = rank_uses(comparison)
     late = comparison.late if comparison is not None else None
     return replace(case, ranks=uses, rank=rank, straggler=late) if uses else replace(case, rank=rank)
 
 
 def with_straggler_site(comparison: RankComparison | None, cases: Mapping[int, Case]) -> RankComparison | None:
-    """The comparison with the line behind the late rank's excess, where its case (by rank) knows it."""
+    """The comparison with the line behind the straggler's excess, where its case (by rank) knows it."""
     late = comparison.late if comparison is not None else None
     if comparison is None or late is None or late.ranks[0] not in cases:
         return comparison

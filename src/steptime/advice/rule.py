@@ -61,7 +61,7 @@ class Weight(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """savings: ns per step that a perfect fix of this alone could save, None for notes and doubts, and for what is a
+    """savings: ns per step that a perfect fix of this alone could save, None for notes and caveats, and for what is a
     part of another finding's (`sharing`). summary: one line with the numbers. advice: what helps *given the
     configuration in force*, one or two sentences, naming no fix object. evidence: further sentences. category: name of
     the category that it explains."""

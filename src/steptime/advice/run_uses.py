@@ -28,7 +28,7 @@ class MemoryUse:
     """The memory of a process. peak: the most that was held: reserved on a device, resident on a CPU. allocated_peak:
     of tensors on a device, by its allocator. capacity: of the device or the machine. retries: of the allocator, per
     steady step; None on a CPU. growth: per step, `grows` where it is beyond doubt, `grown` in all. optimizer_state: by
-    the optimisers' types and their elements."""
+    the optimizers' types and their elements."""
 
     device: str
     peak: int

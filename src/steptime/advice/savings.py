@@ -19,7 +19,7 @@ def scaled(estimate: Estimate, factor: float) -> Estimate:
 
 
 def more(estimate: Estimate, amount: float) -> Estimate:
-    """An estimate with an amount >= 0 beside it, which is known."""
+    """An estimate with an amount >= 0 next to it, which is known."""
     return _each(estimate, lambda bound: bound + amount)
 
 
@@ -114,7 +114,7 @@ def share_of_step(spent: float, step: StepSummary) -> str:
 
 
 def in_step(spent: float, step: StepSummary) -> str:
-    """So many ns per step, for a sentence: "12.3 ms a step (23 %)"; of a single step, "12.3 ms of this step (23 %)".
+    """So many ns per step, for a sentence: "12.3 ms per step (23 %)"; of a single step, "12.3 ms of this step (23 %)".
     Times of kernels that overlap may add up to more than the step, and no part is larger than its whole."""
     spent = min(spent, step.duration.value)
     per = "of this step" if step.steady == 1 else "a step"

@@ -82,7 +82,7 @@ def _use(kind: str, held: list[Segment], run: int, process: Process, layout: Lay
 
 
 def _lines(process: Process, layout: Layout, held: Intervals) -> tuple[tuple[SegmentLine, ...], int]:
-    """Lines of these instants, and ns of the one stretch of them in which all functions were timed; 0 where the lines
+    """Lines of these instants, and ns of the one interval of them in which all functions were timed; 0 where the lines
     are those of the loop, which timing hardly slows.
 
     The window in which all functions are timed reaches to the end of the step that follows. What runs in that step is
@@ -174,7 +174,7 @@ def _within(paths: Taken, depth: int, line: SourceLine) -> SourceLine | None:
 
 
 def _outside_of_forward(lines: tuple[SourceLine, ...]) -> tuple[SourceLine, ...]:
-    """A path, the outermost line first, up to the first line of a model's forward; all where it begins in one."""
+    """A path, the outermost line first, up to the first line of a model's forward; all where it starts in one."""
     inside = (number for number, line in enumerate(lines) if number and line.function.rpartition(".")[2] == "forward")
     return lines[: next(inside, None)]
 

@@ -40,7 +40,6 @@ from steptime.advice.evidence import (
     RepeatedForward,
     ReplayUse,
     RooflineUse,
-    RootUse,
     ScalingUse,
     SegmentUse,
     SettingsUse,
@@ -48,6 +47,7 @@ from steptime.advice.evidence import (
     SiteUse,
     StepSummary,
     Straggler,
+    TopModuleUse,
     WrittenNormUse,
 )
 from steptime.analysis.modules import ModuleUse
@@ -95,7 +95,7 @@ class Signals:
     operators = Declared[tuple[OperatorUse, ...]]()
     settings = Declared[SettingsUse]()
     optimizers = Declared[tuple[OptimizerUse, ...]]()
-    roots = Declared[tuple[RootUse, ...]]()
+    top_modules = Declared[tuple[TopModuleUse, ...]]()
     modules = Declared[tuple[ModuleUse, ...]]()
     compilations = Declared[tuple[CompilationUse, ...]]()
     compiler = Declared[CompilerUse]()

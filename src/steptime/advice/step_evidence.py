@@ -1,4 +1,4 @@
-"""The step as rules see it: duration, phases, categories, what lies between steps; and optimisers of a bare trace."""
+"""The step as rules see it: duration, phases, categories, what lies between steps; and optimizers of a bare trace."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ NAME = "Optimizer.step#"
 
 
 def optimizer_uses(trace: Trace, links: Links, windows: Int64, *, gapless: bool = False) -> tuple[OptimizerUse, ...]:
-    """One for each kind of optimiser that stepped in the windows, (n, 2) ns; empty without annotations. Of a wrapper
+    """One for each kind of optimizer that stepped in the windows, (n, 2) ns; empty without annotations. Of a wrapper
     around several, what those do is theirs alone. gapless: kernels count without the time between them, which the
     profiler's slow host may have made."""
     events = trace.events
@@ -117,7 +117,7 @@ too."""
 LEAST_FOR_DRIFT = 15
 """Steps: a third of fewer has no median to speak of."""
 CALIBRATION = 24
-"""Updates in which a gradient scaler looks for its scale: GradScaler begins at 2**16 and halves it at each overflow."""
+"""Updates in which a gradient scaler looks for its scale: GradScaler starts at 2**16 and halves it at each overflow."""
 UNSPLIT = {Phase.INPUT: Category.INPUT, Phase.TRANSFER: Category.COPY, Phase.REST: Category.PYTHON}
 """Categories of the phases in which the model does nothing, where there is no breakdown: how much of the other phases
 could be saved, no phase tells."""
@@ -153,7 +153,7 @@ def step_summary(process: Process, timeline: Timeline, usual: Int64, behind: int
 
 
 def scaled_updates(table: IntervalTable) -> tuple[int, int]:
-    """Steps of a gradient scaler behind the first ones, and those without an optimiser's step in them: skipped."""
+    """Steps of a gradient scaler behind the first ones, and those without an optimizer's step in them: skipped."""
     records = records_of(table, table.thread == training_thread(table))
     scaler = records.where(records.kind == int(Kind.SCALER_STEP))
     updates = np.sort(records.start[records.kind == int(Kind.OPTIMIZER_STEP)])

@@ -1,4 +1,4 @@
-"""A case from a bare trace: what a file of torch's profiler says without a recording beside it.
+"""A case from a bare trace: what a file of torch's profiler says without a recording next to it.
 
 Its steps were all profiled, so its times hold for the profiled job; what only the watch knows (loader internals, lines,
 settings, other load) is not in the case, and the rules that need it say so.

@@ -64,10 +64,10 @@ WORDS = {
     "unexplained": "time that nothing explains",
     "forward": "the forward pass",
     "backward": "the backward pass",
-    "optimizer": "the optimiser",
+    "optimizer": "the optimizer",
     "evaluation": "evaluation in the step",
     "transfer": "moving the batch",
-    "rest": "code outside of forward, backward and optimiser",
+    "rest": "code outside of forward, backward and optimizer",
 }
 """What a category is called in a sentence."""
 

@@ -6,7 +6,7 @@ not fed by a loader that evaluates. Bursts of forwards without gradients, betwee
   samples. They belong to the step's forward; those of a model that trains and was switched to evaluation mode, and
   those of the only model between the update and the next batch, to its evaluation.
 * *rollout*: no loader, and either many forwards in at least half of the steps, or top modules that were not switched to
-  evaluation mode, in a job without any training loader or one that begins with such a burst: reinforcement learning
+  evaluation mode, in a job without any training loader or one that starts with such a burst: reinforcement learning
   gathers experience with the model as it trains, and before it trains.
 * *evaluation*: everything else, from its first event to its last one, its loader and the loader's start included.
 
@@ -98,7 +98,7 @@ def _trains(records: RecordTable, forwards: RecordTable, loaders: tuple[int, ...
 
 
 def _count(times: Int64, start: Int64, end: Int64) -> Int64:
-    """How many of the sorted times lie in each [begin, end)."""
+    """How many of the sorted times lie in each [start, end)."""
     counts: Int64 = np.searchsorted(times, end) - np.searchsorted(times, start)
     return counts
 
@@ -160,7 +160,7 @@ def _is_check(training: RecordTable, signs: Int64) -> Bool:
 
 
 def is_recurring(start: Int64, ends: Int64) -> bool:
-    """Whether what begins at these times happens in at least half of the steps."""
+    """Whether what starts at these times happens in at least half of the steps."""
     steps = unique(np.searchsorted(ends, start))
     steps = steps[steps < len(ends)]
     return len(ends) >= LEAST_STEPS and len(steps) >= RECURRING * len(ends)
@@ -265,7 +265,7 @@ def find_work(records: RecordTable, activity: Activity, starts: Intervals) -> Tr
 
 
 def split(start: Int64, end: Int64, claims: SegmentClaims, work: TrainingWork) -> tuple[Int64, Int64]:
-    """(duration, phases) of the steps [begin, end); see `timeline.Steps`. Each instant goes to the first of the sets
+    """(duration, phases) of the steps [start, end); see `timeline.Steps`. Each instant goes to the first of the sets
     that holds it, a segment's is subtracted; REST is what remains, so rows sum exactly."""
     order = (
         claims.all, work.loader, work.updates_in_backward, work.backward, work.forward, work.updates, work.evaluation,
@@ -282,8 +282,8 @@ def split(start: Int64, end: Int64, claims: SegmentClaims, work: TrainingWork) -
 
 
 def _hoisted(updates: RecordTable, backward: RecordTable) -> RecordTable:
-    """Updates with a closure of exactly one backward (Lightning) begin when that backward has ended: what stands before
-    is the step's own code. With more (LBFGS) the closure is the optimiser's own doing."""
+    """Updates with a closure of exactly one backward (Lightning) start when that backward has ended: what is before
+    is the step's own code. With more (LBFGS) the closure is the optimizer's own doing."""
     full = backward.where(~backward.flagged(Flag.PARTIAL))
     first = np.searchsorted(full.start, updates.start)
     one = np.searchsorted(full.start, updates.end) - first == 1

@@ -4,7 +4,7 @@ On an accelerator: what the device did and, while it idled, why (`idle.py`). Str
 one: idle means that all of them are.
 
 On a CPU: what the training thread did. *communication*: in a collective, or idle while one ran. *input*: in the
-loader's next(), or what the caller knows to be batch preparation; it stands before compute, unlike on an accelerator,
+loader's next(), or what the caller knows to be batch preparation; it is before compute, unlike on an accelerator,
 because the same thread prepares batches with the same operators, and nothing of that overlaps the model's work. *copy*:
 moving the batch, as the caller knows.
 """
@@ -130,8 +130,8 @@ def _work_of(operations: Operations, spans: ExclusiveSpans, dispatch: int) -> tu
     """Where a CPU thread computes, and where it dispatches.
 
     In a computing operator it computes all its own time but the first `dispatch` ns; in an operator around others only
-    in stretches too long for dispatching; never in a view or a frame of autograd. All other time in operators is
-    dispatching, but for long stretches in a frame of autograd: those are Python, a hook or the backward of a custom
+    in intervals too long for dispatching; never in a view or a frame of autograd. All other time in operators is
+    dispatching, but for long intervals in a frame of autograd: those are Python, a hook or the backward of a custom
     function.
     """
     length = spans.end - spans.start
@@ -145,7 +145,7 @@ def _work_of(operations: Operations, spans: ExclusiveSpans, dispatch: int) -> tu
 
 
 def _spent_before(spans: ExclusiveSpans) -> Int64:
-    """For each stretch, how many ns its owner has had in earlier ones."""
+    """For each interval, how many ns its owner has had in earlier ones."""
     order = np.argsort(spans.owner, kind="stable")
     owners, lengths = spans.owner[order], (spans.end - spans.start)[order]
     before = np.cumsum(lengths) - lengths

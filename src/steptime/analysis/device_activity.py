@@ -9,7 +9,7 @@ import numpy as np
 from steptime.analysis.threads import during
 from steptime.arrays import Bool, Int32, Int64, unique
 from steptime.intervals import EMPTY, Intervals, contains, join, union
-from steptime.trace.cached_per_trace import once
+from steptime.trace.cached_per_trace import cached_per_trace
 from steptime.trace.links import DEVICE, UNKNOWN, host_forest, launches_of, none_of, roles_of
 from steptime.trace.table import EventKind, Trace
 from steptime.trace.vendors import (
@@ -28,7 +28,7 @@ from steptime.trace.vendors import (
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Activities:
-    """What ran on the device. rows: positions in the event table, by begin. launch: position of the runtime call with
+    """What ran on the device. rows: positions in the event table, by start. launch: position of the runtime call with
     the same correlation, UNKNOWN where the trace holds none."""
 
     rows: Int32
@@ -45,13 +45,13 @@ class DeviceTime:
     busy: Intervals
 
 
-@once
+@cached_per_trace
 def has_kernels(trace: Trace) -> bool:
     """Whether a device did something."""
     return bool(np.any(trace.events.event_kind == EventKind.KERNEL))
 
 
-@once
+@cached_per_trace
 def unseen_work(trace: Trace) -> Bool:
     """Which events ask a device for work, in a trace without kernels: launches, else collectives of libraries, else
     operators, that work on devices only. The job ran on a device then, and the profiler recorded the host alone."""
@@ -106,7 +106,7 @@ def host_alone(trace: Trace) -> Trace:
     return replace(trace, events=replace(trace.events, event_kind=kinds))
 
 
-@once
+@cached_per_trace
 def captures(trace: Trace) -> tuple[Int64, Intervals]:
     """When recordings of graphs began, ns, and the time in them: to the next end on the same thread."""
     events, found, begun = trace.events, [EMPTY], [np.empty(0, np.int64)]
@@ -136,7 +136,7 @@ def nothing_in(trace: Trace) -> str:
     return f"holds {held if len(kinds) else 'no event that took time'}, no operator and no kernel"
 
 
-@once
+@cached_per_trace
 def device_activities(trace: Trace) -> Activities:
     """Kernels, copies and memsets with the calls that launched them."""
     rows = np.flatnonzero(trace.events.are(*DEVICE))
@@ -144,7 +144,7 @@ def device_activities(trace: Trace) -> Activities:
     return Activities(rows.astype(np.int32), launches_of(trace)[rows])
 
 
-@once
+@cached_per_trace
 def communication_kernels(trace: Trace) -> Bool:
     """Which events are kernels that communicate: by their names, or because a collective's own operator launched
     them."""
@@ -161,7 +161,7 @@ def communication_kernels(trace: Trace) -> Bool:
     return chosen if chosen.any() else none_of(len(chosen))
 
 
-@once
+@cached_per_trace
 def device_time(trace: Trace) -> DeviceTime:
     """Of all devices and streams together."""
     events = trace.events

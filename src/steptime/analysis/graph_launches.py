@@ -1,5 +1,5 @@
 """Graphs of work that a job records once (captures) and launches as one, as CUDA graphs and HIP graphs are, and what
-the host still does one by one beside them."""
+the host still does one by one next to them."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ class EagerUse:
 class GraphUse:
     """All per step. launches: calls that launch a graph; empty: of them, those none of whose kernels was recorded;
     kernels: that the others ran; share: of the kernels' time, 0 to 1. captures: graphs that were recorded; capturing:
-    ns between the begin and the end of these recordings, in which calls launch nothing. single: calls that launch one
-    kernel. eager: what the host does beside graphs that it launches, the longest first."""
+    ns between the start and the end of these recordings, in which calls launch nothing. single: calls that launch one
+    kernel. eager: what the host does next to graphs that it launches, the longest first."""
 
     launches: float
     empty: float

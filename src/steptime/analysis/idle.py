@@ -1,10 +1,10 @@
-"""Idle stretches of the device and what the threads that end them were doing.
+"""Idle intervals of the device and what the threads that end them were doing.
 
-An idle stretch ends with a device activity, which a thread of the host launched; what that thread was doing explains
-the stretch. Autograd's engine works for the training thread, which waits meanwhile: what one ends, both explain. What
+An idle interval ends with a device activity, which a thread of the host launched; what that thread was doing explains
+the interval. Autograd's engine works for the training thread, which waits meanwhile: what one ends, both explain. What
 nothing in the trace launched, and the idle time at the very end, is explained by the training thread.
 
-*unrecorded*: the activity that ends the stretch had been launched, and the host was done with it, for longer than
+*unrecorded*: the activity that ends the interval had been launched, and the host was done with it, for longer than
 launching takes; or a call that waits for the device began while the device idled, and waited. So the device was at
 work, or waited for something, that the trace does not hold: nobody on the host is to blame, whatever it was at.
 *input*: in the loader's next(), or batch preparation that the caller knows of. *sync*:
@@ -31,7 +31,7 @@ from steptime.analysis.threads import autograd_tracks, compile_time, during, inp
 from steptime.arrays import PIECE, Bool, Int8, Int32, Int64, Numbers, distinct, give_back, unique
 from steptime.intervals import EMPTY, Intervals, contains, instants, intersect, join, subtract, touching, union
 from steptime.quantities import SourceLine
-from steptime.trace.cached_per_trace import once
+from steptime.trace.cached_per_trace import cached_per_trace
 from steptime.trace.call_tree import ROOT, CallTree, enclosing, innermost_at, nesting_order
 from steptime.trace.links import FRAME, UNKNOWN, Links, host_events, host_forest, running_before
 from steptime.trace.table import EventKind, EventTable, Trace
@@ -53,7 +53,7 @@ CATEGORIES = (
 WORTH_A_NAME = 10
 """One part in so many of the idle time: a function with less is not named."""
 NEARLY_ALL = 0.9
-"""A function that spends so much of its time in one that it calls is not named beside it."""
+"""A function that spends so much of its time in one that it calls is not named next to it."""
 LONGEST_RETURN = 1_000_000
 """ns: a call that waits for an idle device returns in microseconds; on a host whose CPUs are taken, within this."""
 BY_LINE = (Category.SYNC, Category.PYTHON)
@@ -62,9 +62,9 @@ BY_LINE = (Category.SYNC, Category.PYTHON)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Idle:
-    """Idle stretches in time order, ns. launch: row of the call that ends each, UNKNOWN for none. records: of
+    """Idle intervals in time order, ns. launch: row of the call that ends each, UNKNOWN for none. records: of
     the thread that ends it. staged: that call is a copy which held the host for longer than launching
-    takes. threads: by lane, the lanes that explain what it ends, those whose word counts first first.
+    takes. threads: by track, the tracks that explain what it ends, those whose word counts first first.
     """
 
     start: Int64
@@ -80,11 +80,11 @@ class Idle:
         return np.clip(np.where(self.launch == UNKNOWN, before, events.start[self.launch]), self.start, self.end)
 
     def queued(self, events: EventTable) -> Int64:
-        """When that call had returned and the device could begin; the stretch's end without a call."""
+        """When that call had returned and the device could start; the interval's end without a call."""
         return np.where(self.launch == UNKNOWN, self.end, np.clip(events.ends(self.launch), self.start, self.end))
 
 
-@once
+@cached_per_trace
 def idle_of(trace: Trace, track: int | None) -> Idle:
     """All idle time of the recording. records: the training thread's."""
     activities = device_activities(trace)
@@ -104,18 +104,18 @@ def idle_of(trace: Trace, track: int | None) -> Idle:
     return Idle(idle.start, idle.end, launch, tracks, staged, threads)
 
 
-@once
+@cached_per_trace
 def idle_claims(trace: Trace, track: int | None, input_ranges: Intervals, compile_ranges: Intervals) -> Claims:
-    """Who claims the idle time; lane as for `idle_of`, ranges: what the caller knows beside the trace."""
+    """Who claims the idle time; track as for `idle_of`, ranges: what the caller knows next to the trace."""
     idle = idle_of(trace, track)
     give_back(len(trace.events))
     explained = [_explain(trace, idle, each, input_ranges, compile_ranges) for each in idle.threads if each != UNKNOWN]
     return tuple((category, join(*(each[at] for each in explained))) for at, category in enumerate(CATEGORIES))
 
 
-@once
+@cached_per_trace
 def waiting_calls(trace: Trace, track: int) -> Int64:
-    """Rows of the runtime calls of a lane that return when the device is done, by start: those that do by their name,
+    """Rows of the runtime calls of a track that return when the device is done, by start: those that do by their name,
     and copies that held the host for longer than launching takes."""
     events = trace.events
     blocking = matching(trace, COPY_CALL.match) & (events.duration > DISPATCH_GAP)
@@ -127,7 +127,7 @@ def waiting_calls(trace: Trace, track: int) -> Int64:
 def _explain(
     trace: Trace, idle: Idle, track: int, input_ranges: Intervals, compile_ranges: Intervals
 ) -> tuple[Intervals, ...]:
-    """By CATEGORIES, what was done in the stretches that the thread on `records` ended."""
+    """By CATEGORIES, what was done in the intervals that the thread on `records` ended."""
     events, threads = trace.events, idle.threads[track]
     mine = idle.track == track
     start, end, staged = (each[mine] for each in (idle.start, idle.end, idle.staged))
@@ -189,7 +189,7 @@ class IdleGaps:
     """Pieces of device-idle time of one category each, in time order; all columns of one length, read-only.
 
     start, end: ns. step: index of the window. category: a `Category` from UNRECORDED on. launch: row of the call that
-    ends the stretch. records: of the thread that made it. wait: of a piece of SYNC, row of the call that waited.
+    ends the interval. records: of the thread that made it. wait: of a piece of SYNC, row of the call that waited.
     cause: row of the event that held that thread for most of the piece: an operator, a runtime call, an annotation
     or a Python function. inside: row of the innermost event alike, whatever the category: what the
     loader was at. Rows are UNKNOWN where there is none.
@@ -213,11 +213,11 @@ class IdleGaps:
 
     @property
     def duration(self) -> Int64:
-        """end - begin, ns."""
+        """end - start, ns."""
         return self.end - self.start
 
 
-@once
+@cached_per_trace
 def gaps_of(steps: StepContext) -> IdleGaps:
     """The idle time of the steps. Step by step and to the nanosecond, the pieces sum to the entries of the breakdown
     from UNRECORDED on."""
@@ -248,7 +248,7 @@ def gaps_of(steps: StepContext) -> IdleGaps:
 
 
 def pieces_of(windows: Int64, busy: Intervals, claims: Claims) -> tuple[Int64, Int64, Int32, Int8]:
-    """begin, end, step and category of the windows' time outside `busy`: each instant to the first claim that holds it.
+    """start, end, step and category of the windows' time outside `busy`: each instant to the first claim that holds it.
     windows: (n, 2) ns, disjoint. Some of them at once, so that what is only on the way takes no memory for all."""
     found = [_pieces_of(windows[:0], EMPTY, ())]
     at_once = max(1, len(windows) * PIECE // max(len(busy), 1))
@@ -286,8 +286,8 @@ def _pieces_of(windows: Int64, busy: Intervals, claims: Claims) -> tuple[Int64, 
 
 
 def _waits(trace: Trace, idle: Idle, drained: Int64, start: Int64, track: Int32) -> Int64:
-    """By piece: the call in which the host waited when the device ran dry, else when the piece begins; UNKNOWN where it
-    did not. drained: when the stretch of each piece began, ns."""
+    """By piece: the call in which the host waited when the device ran dry, else when the piece starts; UNKNOWN where it
+    did not. drained: when the interval of each piece began, ns."""
     events = trace.events
     found = np.full(len(start), UNKNOWN)
     for ending, threads in idle.threads.items():
@@ -376,8 +376,9 @@ def _most_specific(trace: Trace, held: tuple[Numbers, Int64, Int64, Int64], dura
 
 
 def _thread_on(trace: Trace, track: int, pieces: Intervals) -> CallTree:
-    """What happened on a lane of the host in pieces of time, the profiler's own ranges of steps left out; what outlasts
-    its parent does so here, too. Whatever is open in a piece overlaps it, so that the others need not be nested."""
+    """What happened on a track of the host in pieces of time, the profiler's own ranges of steps left out; what
+    outlasts its parent does so here, too. Whatever is open in a piece overlaps it, so that the others need not be
+    nested."""
     events = trace.events
     found, marks, host = [np.empty(0, np.int32)], of_symbols(trace, STEP.match), host_events(trace)
     for first in range(0, len(events), PIECE):
@@ -392,8 +393,8 @@ def _thread_on(trace: Trace, track: int, pieces: Intervals) -> CallTree:
 
 
 def _held_by(start: Int64, end: Int64, threads: list[CallTree]) -> tuple[Int32, Int32, Int64]:
-    """What held the threads in pieces of time, stretch by interval: number of the piece, row of the event, ns.
-    Stretches in which nothing did are left out.
+    """What held the threads in pieces of time, interval by interval: number of the piece, row of the event, ns.
+    Intervals in which nothing did are left out.
 
     start, end: ns, disjoint and in time order. threads: that explain the pieces; a later one counts where the earlier
     ones did nothing.
@@ -493,7 +494,7 @@ def _in_library(trace: Trace, rows: Int64) -> Int64:
 @dataclass(frozen=True, slots=True, eq=False)
 class GapTotal:
     """Idle time of one category with one cause ("" where the trace shows none). duration: (n,) ns of each step; count:
-    (n,) pieces; longest: ns. source: where the user's function begins that has most of it; of input, the one in the
+    (n,) pieces; longest: ns. source: where the user's function starts that has most of it; of input, the one in the
     loader, if the trace shows one there. inside: of input, what the loader was at for most of it ("" if not known).
     functions: of Python, functions with more than a tenth of it and the ns of each with all that it calls, the longest
     first; torch's own are left out."""

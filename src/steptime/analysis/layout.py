@@ -35,7 +35,7 @@ from steptime.recording.recording import Process
 OF_THE_PROBE = [Kind.UNWATCHED, Kind.PAUSE, Kind.PROFILED, Kind.DISCOVERY, Kind.LINES, Kind.BOUNDARY, Kind.THINNED]
 """Windows and stamps that concern the process, whatever thread wrote them."""
 PART = 0.05
-"""A step counts as touched by a window (profiler, discovery …) that holds this share of it: windows begin and end a few
+"""A step counts as touched by a window (profiler, discovery …) that holds this share of it: windows start and end a few
 microseconds after a boundary."""
 SHORT_PAUSE = 0.01
 """Of a step: a shorter pause of the probe, as for a look at gradients on the CPU, does not disturb it. The pause itself
@@ -116,18 +116,18 @@ def _steps(
     forwards = activity.forwards.start
     untimed = end <= forwards[0] if len(forwards) else np.zeros(len(end), np.bool_)  # before the first timed forward
     looked = (inside(Kind.DISCOVERY) > slack) | untimed
-    disturbed = profiled | looked | (measure(claims.disturbing, start, end) > 0) | _kept_for_slowness(probe, start)
+    excluded = profiled | looked | (measure(claims.disturbing, start, end) > 0) | _kept_for_slowness(probe, start)
     paused = measure(claims.sets[SegmentKind.PAUSE], start, end) > SHORT_PAUSE * length
     watched = inside(Kind.UNWATCHED) * 2 <= length
     compiled = measure(records.of(Kind.COMPILE).intervals, start, end) > 0
-    touched = disturbed | paused | (inside(Kind.LINES) > slack)
+    touched = excluded | paused | (inside(Kind.LINES) > slack)
     warm, reason = find_warm_up(duration - phases[:, Phase.INPUT], ~touched & watched, compiled)
     warm_up = np.arange(len(end)) < warm
     if (~(warm_up | touched) & watched).sum() >= LEAST_STEADY:
-        disturbed = touched
+        excluded = touched
     signs = (activity.forwards if boundaries.mode is Mode.FORWARD else full_backwards(records)).start
     batches = np.searchsorted(signs, end) - np.searchsorted(signs, start)
-    columns = (start, end, duration, phases, batches, warm_up, disturbed, watched, profiled, lined)
+    columns = (start, end, duration, phases, batches, warm_up, excluded, watched, profiled, lined)
     for column in columns:
         column.flags.writeable = False
     return Steps(*columns), reason

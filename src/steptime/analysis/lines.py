@@ -146,7 +146,7 @@ MOST = 0.9
 @dataclass(frozen=True, slots=True, eq=False)
 class StepGaps:
     """What lies between the instrumented parts of the steps: step's index, (kind before, kind after) as one number,
-    begin and end; segments are not taken out yet."""
+    start and end; segments are not taken out yet."""
 
     step: Int64
     neighbours: Int64
@@ -183,7 +183,7 @@ def _guess(gaps: StepGaps, gap: Int64, exact: Int64, lined: Bool) -> Int64:
 
 
 def find_gaps(top: RecordTable, start: Int64, end: Int64) -> StepGaps:
-    """Gaps between the top intervals, cut at the boundaries of the steps [begin, end)."""
+    """Gaps between the top intervals, cut at the boundaries of the steps [start, end)."""
     if not len(start):
         nothing = np.zeros(0, np.int64)
         return StepGaps(nothing, nothing, nothing, nothing)
@@ -217,7 +217,7 @@ TRANSFER_TEXT = re.compile(r"\.(?:to|cuda|copy_)\(")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LineTimes:
-    """When each line was the innermost one: identity, begin, end (columns). hit_identity, hit_start: executions;
+    """When each line was the innermost one: identity, start, end (columns). hit_identity, hit_start: executions;
     hit_cost: ns of each that timing it took."""
 
     identity: Int64

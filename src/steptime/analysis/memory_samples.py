@@ -34,10 +34,10 @@ BLOCKS = 400
 LEAST_GROWTH = 1 << 20
 """Bytes in all: less is what an arena of malloc grows by."""
 STEADY_SHARE = 0.75
-"""Of the stretches of a series, as many must rise for its slope to be growth: a sawtooth rises and falls back, a cache
+"""Of the intervals of a series, as many must rise for its slope to be growth: a sawtooth rises and falls back, a cache
 that fills up rises once."""
 LEAST_RISE = 0.25
-"""Of what the slope promises for a stretch, as much must it rise by."""
+"""Of what the slope promises for an interval, as much must it rise by."""
 INTERVALS = 8
 NAMES = {RESIDENT: "resident", ALLOCATED: "allocated", RESERVED: "reserved"}
 
@@ -108,9 +108,9 @@ class Growth:
             grown = f"{format_bytes(self.total)} in {self.steps} steps"
             return f"{self.memory} memory grew by {grown}, too little for a leak"
         if not self.leaks:
-            return f"{self.memory} memory does not grow with the steps ({reach} a step over {self.steps} steps)"
+            return f"{self.memory} memory does not grow with the steps ({reach} per step over {self.steps} steps)"
         return (
-            f"{self.memory} memory grows by {format_bytes(value.value)} a step ({reach}), "
+            f"{self.memory} memory grows by {format_bytes(value.value)} per step ({reach}), "
             f"{format_bytes(self.total)} in {self.steps} steps"
         )
 
@@ -119,7 +119,7 @@ def growth_of(process: str, memory: str, step: Int64, size: Int64) -> Growth | N
     """The slope of a memory over steps; None where there are too few samples. step: the step of each sample, rising.
 
     Theil and Sen's: the median slope of all pairs, which a few outliers do not move, with the 95 % interval of a
-    bootstrap of blocks as long as neighbours are alike. A sawtooth has stretches that fall, and is no growth.
+    bootstrap of blocks as long as neighbours are alike. A sawtooth has intervals that fall, and is no growth.
     """
     first = int(WARM_UP * len(step))
     step, size = step[first:], size[first:]
@@ -175,7 +175,7 @@ class OverTime:
 
 
 def highest_points(values: Int64, most: int = MOST_POINTS) -> Int64:
-    """Indexes of values for a picture: the highest of each stretch, so that no peak is lost."""
+    """Indexes of values for a picture: the highest of each interval, so that no peak is lost."""
     edges = unique(np.linspace(0, len(values), min(most, len(values)) + 1).astype(np.int64))
     pairs = zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True)
     return np.array([start + int(np.argmax(values[start:end])) for start, end in pairs], np.int64)

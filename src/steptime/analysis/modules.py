@@ -33,7 +33,7 @@ class ModuleUse:
     """A module and all below it, per step. path: "Net.layer1.0"; depth: of it in the tree. forward, backward: ns, of
     the device where there is one. share: of the step. flops: of both passes, of the operators that have a model; None
     without any. parameters: numbers; kept: bytes that a call's forward allocated and still holds at its end, None where
-    allocations were not recorded. without_update: of the numbers, those that get gradients and are in no optimiser."""
+    allocations were not recorded. without_update: of the numbers, those that get gradients and are in no optimizer."""
 
     path: str
     type: str

@@ -20,7 +20,7 @@ from steptime.analysis.timeline import Phase
 from steptime.arrays import PIECE, Bool, Float64, Int8, Int32, Int64, Numbers, among, distinct, give_back, unique
 from steptime.intervals import EMPTY, Intervals, contains, union
 from steptime.quantities import SourceLine
-from steptime.trace.cached_per_trace import once
+from steptime.trace.cached_per_trace import cached_per_trace
 from steptime.trace.call_tree import (
     ROOT,
     CallTree,
@@ -48,7 +48,7 @@ from steptime.trace.vendors import (
 
 DISPATCH_GAP = 50_000
 """ns. Dispatching one operator and the Python of a module around it take a few to a few tens of microseconds; a longer
-stretch is work of its own: the user's Python between operators, computing inside one."""
+interval is work of its own: the user's Python between operators, computing inside one."""
 NEARLY_ALL = 0.8
 """Of the sequence numbers of forward, for backward to be there: a branch that the loss does not use has some."""
 FEWEST_DURING_A_STALL = 2
@@ -85,7 +85,7 @@ def step_at(windows: Int64, times: Int64) -> Int64:
 
 
 def time_inside(start: Int64, end: Int64, windows: Int64) -> Int64:
-    """(n,) ns of the intervals, each counted for itself, that lie in each window. begin <= end; windows: (n, 2) ns."""
+    """(n,) ns of the intervals, each counted for itself, that lie in each window. start <= end; windows: (n, 2) ns."""
     if not len(start):
         return np.zeros(len(windows), np.int64)
     origin = start.min()  # sums of absolute times would not fit
@@ -195,15 +195,15 @@ class Operations:
         return union(tree.start, tree.end)
 
 
-@once
+@cached_per_trace
 def operator_events(trace: Trace) -> Bool:
     """Which events are operators; files of 2021 list annotations among them, and compiled code is only annotated."""
     return roles_of(trace).operator
 
 
-@once
+@cached_per_trace
 def operations_on(trace: Trace, track: int) -> Operations:
-    """The operators of one lane."""
+    """The operators of one track."""
     events = trace.events
     rows = np.flatnonzero(operator_events(trace) & (events.track == track)).astype(np.int32)
     rows = rows[nesting_order(events.start[rows], events.duration[rows])]
@@ -217,13 +217,13 @@ def operations_on(trace: Trace, track: int) -> Operations:
     return Operations(events, rows, parent, duration, moving & ~around, engine, free)
 
 
-@once
+@cached_per_trace
 def spans_on(trace: Trace, track: int) -> ExclusiveSpans:
     """The time of each of its operators outside those within it: on an accelerator nobody asks for it."""
     return exclusive_spans(operations_on(trace, track).tree)
 
 
-@once
+@cached_per_trace
 def without_backward(steps: StepContext) -> Bool:
     """By row of the event table: operators that backward has nothing to do with although gradients are on, as they have
     a sequence number then. What an operator calls counts with it. Each number is that of an operator that records
@@ -269,7 +269,7 @@ def in_recurrent_layers(steps: StepContext, rows: Numbers) -> Bool:
     return inside
 
 
-@once
+@cached_per_trace
 def sources_of(steps: StepContext) -> Sources:
     """By operator name and whether backward goes through it, the user's function that most of its time was called from;
     empty without stacks. What backward runs is traced to its forward operator."""
@@ -315,7 +315,7 @@ def operator_calls(steps: StepContext) -> OperatorCalls:
 
 
 def _calls_on(steps: StepContext, track: int, inside: Intervals, known: int) -> tuple[npt.NDArray[Any], ...]:
-    """The columns of `OperatorCalls` for one lane. known: how many calls stand before them."""
+    """The columns of `OperatorCalls` for one track. known: how many calls are before them."""
     trace, operations = steps.trace, operations_on(steps.trace, track)
     duration = _device_time(trace, operations, track) if steps.on_device else _processor_time(trace, operations, track)
     kept = (duration > 0) & contains(inside, trace.events.start[operations.rows])
@@ -450,7 +450,7 @@ def operator_totals(steps: StepContext, sources: Sources, usual: bool = False) -
 
 
 def _without_a_stall(steps: StepContext, rows: Numbers, duration: Int64) -> float:
-    """ns of these calls in all steps. On a CPU, where a program beside the job may hold up any of them, the step in
+    """ns of these calls in all steps. On a CPU, where a program next to the job may hold up any of them, the step in
     which they took longest counts as much as the second."""
     if steps.on_device or len(steps) <= FEWEST_DURING_A_STALL:
         return float(duration.sum())

@@ -43,13 +43,13 @@ def recomputed(steps: StepContext) -> Int64:
 
 
 def forward_again(steps: StepContext) -> Iterator[tuple[int, Intervals]]:
-    """By lane, when it was in forward operators inside backward."""
+    """By track, when it was in forward operators inside backward."""
     for track, tree, _, again in _again(steps):
         yield track, union(tree.start[again], tree.end[again])
 
 
 def _again(steps: StepContext) -> Iterator[tuple[int, CallTree, Bool, Bool]]:
-    """By lane that has some, its tree, the frames of autograd that run forward operators, and these operators."""
+    """By track that has some, its tree, the frames of autograd that run forward operators, and these operators."""
     for track in steps.tracks:
         operations = operations_on(steps.trace, track)
         rows, engine = operations.rows, operations.engine
@@ -93,7 +93,7 @@ def backward_again(steps: StepContext) -> Int64:
 
 def _with_python(host: Intervals, tree: CallTree, frames: Bool, again: Bool) -> Intervals:
     """What runs again, and what stands around it up to the frame's other operators: random numbers put back, modules
-    called, the forward left where its last tensor is known. Beside layers of 1.2 ms it took 0.5 to 0.7."""
+    called, the forward left where its last tensor is known. Next to layers of 1.2 ms it took 0.5 to 0.7."""
     others = ~again & ~has_descendant(tree.parent, again)
     other = subtract(union(tree.start[others], tree.end[others]), host)
     around = subtract(union(tree.start[frames], tree.end[frames]), other)

@@ -14,7 +14,7 @@ the events of long operators cost the profiler time too. On an accelerator the p
 device, which runs behind it; there the whole step is split as the profiled steps were, but for one thing: the profiler
 slows the host alone. What the device worked in a step stays as it was, and idle time gives what the profiler took.
 
-Journal and trace have different clocks; a pair read together when the profiler stopped lays one beside the other.
+Journal and trace have different clocks; a pair read together when the profiler stopped lays one next to the other.
 """
 
 from __future__ import annotations
@@ -239,7 +239,7 @@ def _window(trace: Trace, facts: TraceFacts, process: Process, layout: Layout, m
 
 def _boundaries(timeline: Timeline, facts: TraceFacts, alone: bool) -> Int64:
     """Steps that lie in the window, without a segment in them, and without those that the profiler spoilt, unless other
-    ranks profiled them too. The profiler starts behind a boundary, so the first one begins with the window, or with the
+    ranks profiled them too. The profiler starts behind a boundary, so the first one starts with the window, or with the
     end of the probe's pause that this lies in."""
     steps = timeline.steps
     pauses = [each for each in timeline.segments if each.kind is SegmentKind.PAUSE]

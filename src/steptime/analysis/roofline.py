@@ -180,8 +180,8 @@ class _Members:
 
 def draw(steps: StepContext, step: float | None = None) -> Roofline:
     """The roofline of the steps. Groups hold the kernels that the steps launched, and those without a launch in the
-    trace that begin in a window; the split is about time, as the breakdown is: whatever ran in a window. Without a
-    device, groups hold the calls of an operator with arguments of one kind, and what the caller knows beside the trace
+    trace that start in a window; the split is about time, as the breakdown is: whatever ran in a window. Without a
+    device, groups hold the calls of an operator with arguments of one kind, and what the caller knows next to the trace
     counts for nothing. step: ns of the reported step, which the profiler did not slow; None: of these.
 
     The roofline's machine has peaks that are no lower than what was reached.
@@ -237,7 +237,7 @@ def _group_at_peaks(
     """The groups, the bound of each kernel (a number in BOUNDS), and the machine with peaks that are no lower than what
     the groups themselves reached.
 
-    What was measured beside other load, or with a worse kernel than the job's, is less than the peak. A datasheet's
+    What was measured next to other load, or with a worse kernel than the job's, is less than the peak. A datasheet's
     peak is only raised to what the whole step reached: a single kernel beyond it does other work than is counted, or
     in a format that its name does not say.
     """

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from steptime.analysis.device_activity import has_kernels
 from steptime.analysis.threads import autograd_tracks, training_track
 from steptime.analysis.timeline import Phase
-from steptime.analysis.trace_steps import reach
+from steptime.analysis.trace_steps import device_step_bounds
 from steptime.arrays import Int64
 from steptime.intervals import EMPTY, Intervals
 from steptime.machine.machine import Machine
@@ -22,7 +22,7 @@ class StepContext(Referable):
 
     boundaries: (n, 2), the steps as the host sees them, in time order, without overlap. windows: (n, 2), as the
     breakdown has them: on an accelerator each ends where the device ends it. phases, compiling: what a recording knows
-    beside the trace; phases is empty for a bare trace. thread: the system's id of the training thread, None or 0 if
+    next to the trace; phases is empty for a bare trace. thread: the system's id of the training thread, None or 0 if
     unknown. machine: whose peaks count. stacks: whether Python functions were recorded, which slows the steps. shift:
     from the journal's clock to the trace's.
     """
@@ -52,12 +52,12 @@ class StepContext(Referable):
 
     @property
     def track(self) -> int | None:
-        """The training thread's lane; None when nothing ran on a host."""
+        """The training thread's track; None when nothing ran on a host."""
         return training_track(self.trace, self.thread)
 
     @property
     def tracks(self) -> tuple[int, ...]:
-        """The training thread's lane and those of autograd's engine; empty when nothing ran on a host."""
+        """The training thread's track and those of autograd's engine; empty when nothing ran on a host."""
         return () if self.track is None else (self.track, *autograd_tracks(self.trace, self.track))
 
     @property
@@ -82,5 +82,5 @@ def step_context(
     shift: int = 0,
 ) -> StepContext:
     """The steps of a trace as host and device have them; parameters as the fields of `StepContext`."""
-    windows = reach(trace, boundaries) if has_kernels(trace) else boundaries
+    windows = device_step_bounds(trace, boundaries) if has_kernels(trace) else boundaries
     return StepContext(trace, boundaries, windows, phases or {}, compiling, thread, machine, stacks, shift)

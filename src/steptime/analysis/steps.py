@@ -1,8 +1,8 @@
 """Where steps end, and how many of the first ones are warm-up.
 
-A step ends with the last update of a cycle: the end of the burst of updates before an optimiser that has already
-stepped in this cycle steps again. So several optimisers, accumulation, closures and skipped updates (the scaler's step
-counts) all make one step. Without optimisers a step ends with a backward, without backwards with a forward.
+A step ends with the last update of a cycle: the end of the burst of updates before an optimizer that has already
+stepped in this cycle steps again. So several optimizers, accumulation, closures and skipped updates (the scaler's step
+counts) all make one step. Without optimizers per step ends with a backward, without backwards with a forward.
 
 The first step always is warm-up; more are only where they were compiled in or where leaving them out makes the mean of
 the others surer; and what lasts longer than a quarter of the run is no warm-up but how the job runs.
@@ -24,7 +24,7 @@ UPDATES = (Kind.OPTIMIZER_STEP, Kind.SCALER_STEP)
 
 @dataclass(frozen=True, slots=True)
 class Boundaries:
-    """Ends of the steps in time order, ns; a step begins where the one before it ends, the first at `start`."""
+    """Ends of the steps in time order, ns; a step starts where the one before it ends, the first at `start`."""
 
     mode: Mode
     start: int
@@ -43,9 +43,7 @@ def find_boundaries(records: RecordTable, unwatched: RecordTable, stamps: Int64)
         mode, ends = Mode.FORWARD, _forward_ends(records)
     ends = unique(ends if mode is Mode.FORWARD else np.concatenate((ends, stamps)))
     kinds = (Kind.LOADER_START, Kind.LOADER_NEXT, Kind.FORWARD, Kind.BACKWARD, *UPDATES)
-    signs = records.of(
-        *kinds
-    ).start  # of training: the first is the first step's begin, where no boundary stands before it
+    signs = records.of(*kinds).start  # of training: the first is the first step's start, where no boundary is before it
     start = min(ends[0], *signs[:1]) if len(ends) else 0
     return Boundaries(mode, int(start), ends)
 
@@ -68,7 +66,7 @@ def _reaches(updates: RecordTable, backwards: RecordTable) -> Int64:
 
 @dataclass(frozen=True, slots=True)
 class _Cycle:
-    """Updates of one step: the optimisers in their order, and the end of each update. whole: an update of the next
+    """Updates of one step: the optimizers in their order, and the end of each update. whole: an update of the next
     cycle ended it, and neither the run nor a window without watch."""
 
     optimizers: tuple[int, ...]
@@ -77,15 +75,15 @@ class _Cycle:
 
     @property
     def members(self) -> frozenset[int]:
-        """The optimisers, in whatever order."""
+        """The optimizers, in whatever order."""
         return frozenset(self.optimizers)
 
 
 def _cycle_ends(updates: RecordTable, reaches: Int64, unwatched: RecordTable) -> Int64:
     """The cyclic-set rule, run anew after each window without watch: what stepped in there is not known.
 
-    The last cycle of a run may be torn (the job was ended between two optimisers): it counts if it updated the same
-    optimisers as some whole cycle.
+    The last cycle of a run may be torn (the job was ended between two optimizers): it counts if it updated the same
+    optimizers as some whole cycle.
     """
     cycles = _handed_over(_cycles(updates, reaches, unwatched))
     known = {cycle.members for cycle in cycles if cycle.whole}
@@ -107,7 +105,7 @@ def _cycles(updates: RecordTable, reaches: Int64, unwatched: RecordTable) -> lis
 
 
 def _handed_over(cycles: list[_Cycle]) -> list[_Cycle]:
-    """Cuts a cycle that holds the last step of some optimisers and the first of others: those before it stepped alone,
+    """Cuts a cycle that holds the last step of some optimizers and the first of others: those before it stepped alone,
     these step alone after it (layers trained one after the other)."""
     found = cycles[:1]
     for before, cycle, after in zip(cycles, cycles[1:], cycles[2:], strict=False):

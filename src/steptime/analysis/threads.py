@@ -1,4 +1,4 @@
-"""Which lane of a trace is the training thread, and what its annotations say."""
+"""Which track of a trace is the training thread, and what its annotations say."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ import numpy as np
 
 from steptime.arrays import PIECE, Bool, Int32, Int64, unique
 from steptime.intervals import Intervals, join, union
-from steptime.trace.cached_per_trace import once
+from steptime.trace.cached_per_trace import cached_per_trace
 from steptime.trace.links import host_events
 from steptime.trace.table import EventKind, Trace
 from steptime.trace.vendors import COMPILING, LOADER, OPTIMIZER_STEP, STEP, is_engine, matching
 
 
-@once
+@cached_per_trace
 def training_track(trace: Trace, thread: int | None = None) -> int | None:
-    """The lane that takes the steps. thread: the system's id, when the caller knows it (0 and None: it does not).
+    """The track that takes the steps. thread: the system's id, when the caller knows it (0 and None: it does not).
 
-    Else the lane with the most annotations of steps, optimisers and loaders; else the one with the most operators
+    Else the track with the most annotations of steps, optimizers and loaders; else the one with the most operators
     outside autograd's engine. None when nothing ran on a host.
     """
     if thread:
@@ -38,7 +38,7 @@ def training_track(trace: Trace, thread: int | None = None) -> int | None:
 
 
 def autograd_tracks(trace: Trace, training: int) -> list[int]:
-    """The other lanes on which autograd's engine ran operators."""
+    """The other tracks on which autograd's engine ran operators."""
     engine = (trace.events.event_kind == EventKind.OPERATOR) & matching(trace, is_engine)
     return [track for track in unique(trace.events.track[engine]).tolist() if track != training]
 
@@ -54,12 +54,12 @@ def during(
 
 
 def input_time(trace: Trace, track: int) -> Intervals:
-    """Inside the next() of a DataLoader, as annotated on a lane."""
+    """Inside the next() of a DataLoader, as annotated on a track."""
     return _annotated(trace, track, matching(trace, LOADER.match))
 
 
 def compile_time(trace: Trace, track: int) -> Intervals:
-    """Inside TorchDynamo and Inductor, as annotated on a lane."""
+    """Inside TorchDynamo and Inductor, as annotated on a track."""
     return _annotated(trace, track, matching(trace, COMPILING.search))
 
 

@@ -59,7 +59,7 @@ class SegmentKind(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A stretch of the training thread that is charged to no step. start, end: monotonic ns."""
+    """An interval of the training thread that is charged to no step. start, end: monotonic ns."""
 
     kind: SegmentKind
     start: int
@@ -70,10 +70,10 @@ class Segment:
 class Steps:
     """All steps of a process; arrays of length n, read-only, in time order; times: monotonic ns.
 
-    start, end: boundaries. duration: end - begin minus the segments inside. phases: (n, len(Phase)) ns, rows sum to
+    start, end: boundaries. duration: end - start minus the segments inside. phases: (n, len(Phase)) ns, rows sum to
     duration.
     micro_batches: backwards (forwards when inferring) in the step. warm_up: left out at the start.
-    disturbed: the probe slowed it (discovery, profiler, lines, a long pause) or an evaluation, a checkpoint or a
+    excluded: the probe slowed it (discovery, profiler, lines, a long pause) or an evaluation, a checkpoint or a
     compilation lies in it, or it was kept for being slow, or steps are left out in it; a rollout or a loader's start is
     subtracted and does not disturb.
     watched: False for steps without the always-on timers (their phases are all REST).
@@ -86,7 +86,7 @@ class Steps:
     phases: Int64
     micro_batches: Int64
     warm_up: Bool
-    disturbed: Bool
+    excluded: Bool
     watched: Bool
     profiled: Bool
     lined: Bool
@@ -94,7 +94,7 @@ class Steps:
     @property
     def steady(self) -> Bool:
         """Mask of the steps that statistics are made from."""
-        steady: Bool = ~(self.warm_up | self.disturbed) & self.watched
+        steady: Bool = ~(self.warm_up | self.excluded) & self.watched
         return steady
 
 
@@ -131,7 +131,7 @@ class Timeline:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RecordTable:
-    """Records sorted by (begin, -end), parents before children. identity is int64 so that sums cannot overflow."""
+    """Records sorted by (start, -end), parents before children. identity is int64 so that sums cannot overflow."""
 
     kind: npt.NDArray[np.uint8]
     flags: npt.NDArray[np.uint8]
@@ -156,7 +156,7 @@ class RecordTable:
         return mask
 
     def outermost(self) -> RecordTable:
-        """The records that lie in no other one of this lane."""
+        """The records that lie in no other one of this track."""
         if not len(self):
             return self
         reach = np.maximum.accumulate(self.end)

@@ -43,11 +43,11 @@ Rows: TypeAlias = npt.NDArray[Any]
 
 
 def repetitions(name: Int64, start: Int64, span: int, *, marks: bool) -> Int64 | None:
-    """Positions of the events that the repetitions, and what follows the last one, begin with. name, start: of events
+    """Positions of the events that the repetitions, and what follows the last one, start with. name, start: of events
     in order of time. span: ns of the whole trace.
 
-    marks: the events are outermost ranges, of which one name that begins at an even pace will do; of several such names
-    the rarest, of those the one that begins first. Else the shortest run of events that comes again and again is looked
+    marks: the events are outermost ranges, of which one name that starts at an even pace will do; of several such names
+    the rarest, of those the one that starts first. Else the shortest run of events that comes again and again is looked
     for, with each name as its first, the rarest first: what happens once in a step is the best mark of it.
     """
     if not marks:
@@ -89,7 +89,7 @@ def _nothing_else(name: Int64, places: Int64) -> bool:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FoundSteps:
-    """boundaries: (n, 2) begins and ends in ns, in time order, without overlap. how: what they were found by, in
+    """boundaries: (n, 2) starts and ends in ns, in time order, without overlap. how: what they were found by, in
     words. lost: a sentence on what is left out because the profiler lost it, or ""."""
 
     boundaries: Int64
@@ -98,12 +98,12 @@ class FoundSteps:
 
 
 def steps_of(trace: Trace) -> Int64:
-    """(n, 2) begins and ends in ns; see `find_steps`."""
+    """(n, 2) starts and ends in ns; see `find_steps`."""
     return find_steps(trace).boundaries
 
 
 def find_steps(trace: Trace) -> FoundSteps:
-    """The steps, by the first of these that the trace has: the profiler's own marks, the ends of optimiser updates, the
+    """The steps, by the first of these that the trace has: the profiler's own marks, the ends of optimizer updates, the
     calls of zero_grad, the loader's batches, a range, the operators or the kernels that repeat at an even pace; else
     the whole trace as one step. None without events. A trace that was put together from several recordings has no step
     across two of them.
@@ -132,11 +132,11 @@ def whole_steps(trace: Trace) -> tuple[Trace, FoundSteps]:
     return host_alone(trace), FoundSteps(found.boundaries, found.how, f"the device's side of {lost}.")
 
 
-def reach(trace: Trace, boundaries: Int64) -> Int64:
-    """Steps on the device: each ends with the last kernel that was launched in it, and the next begins there.
+def device_step_bounds(trace: Trace, boundaries: Int64) -> Int64:
+    """Steps on the device: each ends with the last kernel that was launched in it, and the next starts there.
 
     The host runs ahead of the device, so a step's kernels outlast the host's step. Kernels of a step that ran before
-    its begin as moved here still count as compute, in the step in whose time they ran: a breakdown is about time, not
+    its start as moved here still count as compute, in the step in whose time they ran: a breakdown is about time, not
     about work. boundaries: (n, 2) ns on the host, in time order; of no step there is none on the device.
     """
     if not len(boundaries):
@@ -156,7 +156,7 @@ def reach(trace: Trace, boundaries: Int64) -> Int64:
 
 def _ways(trace: Trace) -> Iterator[FoundSteps | None]:
     yield FoundSteps(_apart(_ranges(trace, STEP.match)[0]), "the profiler's own marks (ProfilerStep#)")
-    yield FoundSteps(_between(trace, _updates(trace)), "from the end of one optimiser update to the end of the next")
+    yield FoundSteps(_between(trace, _updates(trace)), "from the end of one optimizer update to the end of the next")
     cleared = _ranges(trace, ZERO_GRAD.match)[0]
     yield FoundSteps(_between(trace, cleared[:, 0]), "from one Optimizer.zero_grad to the next")
     batches = _ranges(trace, LOADER.match)[0]
@@ -165,8 +165,8 @@ def _ways(trace: Trace) -> Iterator[FoundSteps | None]:
 
 
 def _updates(trace: Trace) -> Int64:
-    """The end of each step's last update. Several optimisers that take turns belong to one step: it ends where the
-    longest way to the next update begins. An update may hold another."""
+    """The end of each step's last update. Several optimizers that take turns belong to one step: it ends where the
+    longest way to the next update starts. An update may hold another."""
     ranges, names = _ranges(trace, OPTIMIZER_STEP.match)
     reached = np.maximum.accumulate(ranges[:, 1])
     outer = np.append(True, np.diff(reached) > 0)[: len(reached)]
@@ -183,7 +183,7 @@ def _updates(trace: Trace) -> Int64:
 
 
 def _turns(names: Int64, operators: Int64) -> int:
-    """How many updates make a step: the period of their names or, of optimisers of one name, of the numbers of
+    """How many updates make a step: the period of their names or, of optimizers of one name, of the numbers of
     operators between them (a network and its adversary). operators: one less than names."""
     distinct = len(unique(names))
     if distinct > 1:
@@ -235,7 +235,7 @@ def _one_by_one(trace: Trace, roles: Roles, rows: Rows) -> bool:
 
 
 def _outermost(trace: Trace, track: int, chosen: Bool) -> Rows:
-    """Rows of the chosen events of a lane that no other of them encloses, in time order."""
+    """Rows of the chosen events of a track that no other of them encloses, in time order."""
     events = trace.events
     rows = np.flatnonzero(chosen & host_events(trace) & (events.track == track)).astype(np.int32)
     rows = rows[forest_of(events, rows).parent[rows] == UNKNOWN]
@@ -265,7 +265,7 @@ def _ranges(trace: Trace, test: Callable[[str], object]) -> tuple[Int64, Int64]:
 
 
 def _apart(ranges: Int64) -> Int64:
-    """Ranges that overlap (several profilers, rounding) begin where the one before ends; what is left empty goes."""
+    """Ranges that overlap (several profilers, rounding) start where the one before ends; what is left empty goes."""
     ends = np.maximum.accumulate(ranges[:, 1])
     starts = np.maximum(ranges[:, 0], np.concatenate((ranges[:1, 0], ends[:-1])))
     kept = ends > starts

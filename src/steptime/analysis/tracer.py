@@ -17,7 +17,7 @@ from steptime.arrays import Bool, Int64
 from steptime.quantities import Estimate, difference_of_series
 
 SOON = 8
-"""Steady steps within which a change is told: it is found where the level is best split, not where it begins."""
+"""Steady steps within which a change is told: it is found where the level is best split, not where it starts."""
 FEWEST = 16
 """Steps before the first window, for a mean of them alone."""
 
@@ -38,7 +38,7 @@ def slowed_by_tracer(layout: Layout, usual: Int64) -> Estimate | None:
 
 
 def starts_with_tracer(layout: Layout, step: int) -> bool:
-    """Whether what begins with a step may be the tracer's doing: it is one of the first steady ones behind it."""
+    """Whether what starts with a step may be the tracer's doing: it is one of the first steady ones behind it."""
     if layout.traced is None:
         return False
     steps = layout.timeline.steps

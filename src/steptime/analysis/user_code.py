@@ -27,7 +27,7 @@ from steptime.trace.vendors import TORCH_FRAME, matching
 @dataclass(frozen=True, slots=True)
 class FunctionUse:
     """A function of the user's in one phase, without what it calls of the user's; None stands for all that is in none.
-    source: where it begins. python: ns per step outside operators, for longer than dispatching takes, in it and in
+    source: where it starts. python: ns per step outside operators, for longer than dispatching takes, in it and in
     what it calls but torch; operators: ns in operators that it calls, in backward in what autograd runs for these."""
 
     source: SourceLine | None
@@ -54,7 +54,7 @@ def function_uses(windows: Iterable[StepContext]) -> tuple[FunctionUse, ...]:
 def _add(window: StepContext, track: int, spent: dict[tuple[SourceLine | None, Phase], Int64]) -> None:
     trace, links = window.trace, window.links
     calls = operator_events(trace) | (trace.events.event_kind == EventKind.PYTHON)  # an annotation outlasts the call
-    rows = np.flatnonzero(calls & (trace.events.track == track))  # that begins it
+    rows = np.flatnonzero(calls & (trace.events.track == track))  # that starts it
     tree = call_tree(trace.events.start[rows], trace.events.ends(rows))
     spans = exclusive_spans(tree)
     owner, length = rows[tree.rows][spans.owner], spans.end - spans.start
@@ -71,7 +71,7 @@ def _add(window: StepContext, track: int, spent: dict[tuple[SourceLine | None, P
 
 
 def _outside_operators(window: StepContext, track: int) -> Intervals:
-    """Stretches of the steps in no operator that are longer than dispatching takes."""
+    """Intervals of the steps in no operator that are longer than dispatching takes."""
     trace = window.trace
     busy = during(trace, operator_events(trace) & (trace.events.track == track))
     free = subtract(union(window.boundaries[:, 0], window.boundaries[:, 1]), busy)

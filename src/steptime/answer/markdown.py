@@ -95,7 +95,7 @@ def prose(text: str) -> str:
 
 
 def code(text: str) -> str:
-    """A stranger's string as a code span that also stands in a table."""
+    """A stranger's string as a code span that also is in a table."""
     line = one_line(text).replace("|", "\\|")
     ticks = "`" * (max(map(len, re.findall("`+", line)), default=0) + 1)
     space = " " if line.startswith("`") or line.endswith("`") else ""

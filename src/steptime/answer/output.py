@@ -94,7 +94,7 @@ def write(answer: Answer, destination: str, formats: Sequence[str] = FORMATS, *,
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Beside its place first, then moved there in one instant. Raises OSError."""
+    """Next to its place first, then moved there in one instant. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:

@@ -13,7 +13,7 @@ from steptime.answer.printable import plain, printable
 USUAL, NARROWEST, WIDEST = 80, 40, 110
 """Columns: where none are known, and those that bars and titles are laid out for."""
 HANGING = re.compile(r"\s*(?:→ |[A-Z][\w ]{1,12}: +)?")
-"""What further lines of a sentence stand behind."""
+"""What further lines of a sentence are behind."""
 PASTED = re.compile(r"\s*(?:Next|Apply it)\b")
 """Commands: a line of them is never broken, so that it can be copied whole."""
 

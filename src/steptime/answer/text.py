@@ -56,7 +56,7 @@ def and_more(count: int, command: str, indent: str = "") -> Iterator[str]:
 
 
 def in_columns(table: Table, more: str = "", columns: int = COLUMNS) -> Iterator[str]:
-    """A table under its title; a bar behind rows that have one, and under a row what is too long to stand in it."""
+    """A table under its title; a bar behind rows that have one, and under a row what is too long to be in it."""
     first = len(table.rows) if table.first is None else table.first
     rows = table.rows[:first]
     places = [place for place, column in enumerate(table.columns) if not column.room]

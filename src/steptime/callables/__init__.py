@@ -1,1 +1,1 @@
-"""Callables beside each other: `steptime bench`, and `steptime.bench`."""
+"""Callables next to each other: `steptime bench`, and `steptime.bench`."""

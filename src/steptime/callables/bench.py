@@ -1,4 +1,4 @@
-"""Callables beside each other: what each takes, how they compare, and whether they still do the same.
+"""Callables next to each other: what each takes, how they compare, and whether they still do the same.
 
 The blocks come from `machine/bench_script.py`, of a few fresh processes: two processes of one program differ (where its
 memory lies, what its libraries chose), and an interval that another run would respect must hold that as well.
@@ -42,7 +42,7 @@ OVER_PEAK = 1.15
 
 
 class Standing(Enum):
-    """Of a callable beside the first one."""
+    """Of a callable next to the first one."""
 
     FIRST = "first"
     FASTER = "faster"
@@ -189,7 +189,7 @@ class BenchSetting:
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """Callables beside each other. processes: fresh ones that were timed. machine: the device that ran them with its
+    """Callables next to each other. processes: fresh ones that were timed. machine: the device that ran them with its
     peaks, None where they are not known or other load disturbed them. other_cpus: that other programs kept busy
     meanwhile, on average. options: what was asked for."""
 
@@ -209,7 +209,7 @@ class Bench:
         return tuple(each for setting in self.settings for each in setting.contenders)
 
     @property
-    def disturbed(self) -> bool:
+    def under_load(self) -> bool:
         """Whether other programs took so much of the machine that times are longer than they need be."""
         return self.other_cpus > DISTURBING_CPUS
 
@@ -230,7 +230,7 @@ def that_ran(answer: _Answer, machines: Sequence[Machine]) -> Machine | None:
     own = [each for each in machines if each.device == answer.device]
     if answer.device != "cpu":  # of which a host may have several kinds
         own = [each for each in own if each.name == answer.name] or list(filter(None, (known(answer.name),)))
-    return next((each for each in own if not each.disturbed), None)
+    return next((each for each in own if not each.under_load), None)
 
 
 def bench_here(callables: dict[str, Any], inputs: Any, options: BenchOptions) -> Bench:
@@ -261,7 +261,7 @@ def answer_of(script: Path, request: Mapping[str, Any], executable: str, kind: t
         except OSError:
             raise NothingMeasuredError(
                 "bench-failed",
-                f"The process that timed them ended with {run.returncode} and no answer; what it printed stands above.",
+                f"The process that timed them ended with {run.returncode} and no answer; what it printed is above.",
             ) from None
 
 

@@ -120,7 +120,7 @@ def _several(bench: Bench) -> str:
         times = [each.contenders[0].time for each in bench.settings if each.contenders]
         low, high = (pick(each.value for each in times if each) for pick in (min, max))
         return f"{first} takes {format_duration(low)} to {format_duration(high)} on {count} inputs."
-    return f"Beside {first}: {'; '.join(reported)}." if reported else f"Nothing can be compared with {first}."
+    return f"Next to {first}: {'; '.join(reported)}." if reported else f"Nothing can be compared with {first}."
 
 
 def _time(contender: Contender) -> str:
@@ -133,7 +133,7 @@ def badge(bench: Bench) -> str:
     if not times:
         return "Unclear: nothing was timed."
     blocks = format_count(min(each.samples for each in times), "block")
-    busy = f"other programs kept {bench.other_cpus:.1f} CPUs busy meanwhile" if bench.disturbed else ""
+    busy = f"other programs kept {bench.other_cpus:.1f} CPUs busy meanwhile" if bench.under_load else ""
     basis = f"{blocks} each in {format_count(bench.processes, 'process')}"
     return confidence(times, basis, busy, enough=bench.processes > 1)
 
@@ -216,7 +216,7 @@ def notes(bench: Bench) -> Iterator[str]:
 
 
 def _of_calls(bench: Bench) -> Iterator[str]:
-    """What calls do beside their work."""
+    """What calls do next to their work."""
     changing = dict.fromkeys(each.name for each in bench.contenders if each.changes)
     if changing:
         yield one_line(

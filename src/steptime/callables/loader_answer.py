@@ -55,7 +55,7 @@ def _takes(bench: LoaderBench, setting: LoaderSetting) -> str:
 def badge(bench: LoaderBench) -> str:
     """How sure it is, and why."""
     times = [each.batch for each in bench.settings if each.batch is not None]
-    busy = f"other programs kept {bench.other_cpus:.1f} CPUs busy meanwhile" if bench.disturbed else ""
+    busy = f"other programs kept {bench.other_cpus:.1f} CPUs busy meanwhile" if bench.under_load else ""
     return confidence(times, f"{format_count(times[0].samples, 'block')} each in 2 processes", busy)
 
 

@@ -54,7 +54,7 @@ class LoaderBenchOptions:
     seconds: float = 1.0
 
     def variants(self, best: int, fewest: int) -> list[dict[str, Any]]:
-        """What is changed beside the number of workers, one thing at a time, with the best number; what only workers
+        """What is changed next to the number of workers, one thing at a time, with the best number; what only workers
         have, with the fewest that were tried where none are best."""
         found: list[dict[str, Any]] = [{"workers": best, "batch_size": each} for each in self.batch_sizes]
         with_workers: list[dict[str, Any]] = [
@@ -153,7 +153,7 @@ Ask = Callable[[Mapping[str, Any]], _LoaderAnswer]
 
 @dataclass(frozen=True, slots=True)
 class LoaderJob:
-    """A training job whose loader is meant. executable: its interpreter; words: what stands behind that, "train.py" or
+    """A training job whose loader is meant. executable: its interpreter; words: what is behind that, "train.py" or
     "-m", "package", then arguments. workspace: where it is run. dataset: the class of the loader's dataset, "" for the
     first loader that is asked. seconds: after which a process is taken to hang."""
 
@@ -213,7 +213,7 @@ class LoaderBench:
     no_transfer: str = ""
 
     @property
-    def disturbed(self) -> bool:
+    def under_load(self) -> bool:
         """Whether other programs took so much of the machine that times are longer than they need be."""
         return self.other_cpus > DISTURBING_CPUS
 

@@ -1,4 +1,4 @@
-"""A machine's ceilings as work of rising size meets them: where overhead ends, and bandwidth, and arithmetic begins.
+"""A machine's ceilings as work of rising size meets them: where overhead ends, and bandwidth, and arithmetic starts.
 
 The points come from `machine/sweep_script.py`. Arithmetic intensity is FLOPs over the bytes that must at least be moved
 (Williams, Waterman, Patterson: Roofline, CACM 52 (2009), 65).
@@ -278,7 +278,7 @@ def _head(sweep: Sweep) -> str:
 
 
 def answer_of_sweep(sweep: Sweep) -> Answer:
-    """Where overhead ends, and bandwidth, and arithmetic begins."""
+    """Where overhead ends, and bandwidth, and arithmetic starts."""
     message, sure, found = headline(sweep), badge(sweep), tuple(knees(sweep))
     return Answer(
         f"Ceilings of {sweep.name or sweep.device}", message, sure, (_head(sweep),),
@@ -314,7 +314,7 @@ def chart(sweep: Sweep) -> CurveChart | None:
             PlacedPoint(
                 across.place(each.intensity),
                 100 - up.place(each.rate),
-                f"{each.name}: {format_duration(each.duration)} a step, {_rate(each.rate, 'FLOP/s')}",
+                f"{each.name}: {format_duration(each.duration)} per step, {_rate(each.rate, 'FLOP/s')}",
             )
             for each in sweep.operators
         ),

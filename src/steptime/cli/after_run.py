@@ -1,6 +1,6 @@
 """What verbs do between the end of a job and its diagnosis: why it failed or was not measured, and the machine's peaks.
 
-The job's own traceback stands above what is said of a job that ran out of memory: what was asked for, who held what,
+The job's own traceback is above what is said of a job that ran out of memory: what was asked for, who held what,
 what to do first.
 """
 
@@ -81,8 +81,8 @@ def _first(process: Process, facts: OutOfMemoryFacts) -> str:
         return f"make the request{_at(facts.site)} smaller, no memory of this machine could serve it."
     if process.leaks:
         return f"{_let_go(process.leaks[0])}."
-    if facts.held.get("optimiser state", 0) > sum(facts.held.values()) / 2:
-        return "use an optimiser with less state (8-bit, or without momentum), or shard it over ranks."
+    if facts.held.get("optimizer state", 0) > sum(facts.held.values()) / 2:
+        return "use an optimizer with less state (8-bit, or without momentum), or shard it over ranks."
     return "halve the batch and accumulate two of them, or checkpoint activations."
 
 
@@ -111,7 +111,7 @@ def _of_kill(
 
 
 MOST_EVENTS = 12
-"""Of the compiler that are told one by one: what a screen holds beside the report."""
+"""Of the compiler that are told one by one: what a screen holds next to the report."""
 
 
 def compiled_text(report: Report) -> Iterator[str]:
@@ -163,8 +163,8 @@ def nothing_measured(outcome: Outcome, folder: Path) -> NothingMeasuredError | N
 
 
 def made_since(report: Report, start: int) -> Report:
-    """The report with what making it has taken since `start` (`time.perf_counter_ns`), beside the peaks, which are told
-    by themselves."""
+    """The report with what making it has taken since `start` (`time.perf_counter_ns`), next to the peaks, which are
+    told by themselves."""
     took = time.perf_counter_ns() - start
     processes = []
     for process in report.processes:
@@ -175,7 +175,7 @@ def made_since(report: Report, start: int) -> Report:
 
 
 def measure_peaks(folder: Path, *, quiet: bool) -> None:
-    """Puts this machine's peaks beside the recording, measured with the job's own interpreter if they are not known
+    """Puts this machine's peaks next to the recording, measured with the job's own interpreter if they are not known
     yet. A failure is said and costs the peaks, not the diagnosis."""
     trainer = next(walk(folder), None)
     if trainer is None:
@@ -190,7 +190,7 @@ def measure_peaks(folder: Path, *, quiet: bool) -> None:
         if machine is None:
             notify("measuring this machine's peaks, once (some seconds; --no-peaks skips it)")
             machine = peaks(facts.executable, device, facts.torch, threads=threads, name=facts.device_name)
-            if machine.disturbed:
+            if machine.under_load:
                 notify(
                     "other load slowed that: the peaks are at least what was measured, which is done again next time"
                 )

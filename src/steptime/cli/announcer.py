@@ -47,7 +47,7 @@ class Announcer:
 
 
 def say_above(sentence: str) -> None:
-    """In a terminal, on the line that a progress bar of the job may stand in: the bar draws itself again below. In a
+    """In a terminal, on the line that a progress bar of the job may be in: the bar draws itself again below. In a
     file, on a line of its own, which its last byte tells."""
     if sys.stderr.isatty():
         sys.stderr.write("\r\x1b[K")

@@ -82,7 +82,7 @@ def call(tool: str, **arguments: Any) -> Call:
 NEEDED = frozenset({"input", "transfer", "forward", "backward", "optimizer"})
 """Roles of lines that a training cannot do without."""
 MOST_LINES = 2
-"""That are named beside what was found."""
+"""That are named next to what was found."""
 LEAST_SHARE = 0.05
 """Of a step: a line that takes less is not worth an edit."""
 CHANGE = "change.patch"
@@ -130,7 +130,7 @@ def of_report(report: Report, job: Mapping[str, Any], path: str) -> dict[str, An
 
 
 def dear_lines(process: ProcessReport) -> list[tuple[SourceLine, float]]:
-    """Lines that take a considerable part of a step beside input, model and optimiser, and that no finding names, with
+    """Lines that take a considerable part of a step next to input, model and optimizer, and that no finding names, with
     their ns per step, the longest first: those of the loop, and those below it in functions that run no operators."""
     case, spent = process.case, dict[SourceLine, float]()
     working = {function_of(use.source) for use in case.operators if use.source is not None}
@@ -189,10 +189,10 @@ def _sure(process: ProcessReport) -> str:
 
 
 def _saving(taken: float, process: ProcessReport) -> str:
-    """ "57.5 ms a step (72 %)", of ns per step."""
+    """ "57.5 ms per step (72 %)", of ns per step."""
     step = process.case.step.duration.value
     share = f" ({format_share(taken / step)})" if step else ""
-    return f"{format_duration(taken)} a step{share}"
+    return f"{format_duration(taken)} per step{share}"
 
 
 def place(source: SourceLine | None) -> str:
@@ -236,7 +236,7 @@ def _after_diagnosis(
 
 
 def of_page(code: str, page: str, report: Report | None, job: Mapping[str, Any], path: str) -> dict[str, Any]:
-    """What a finding, a fix or a message means, and where it stands in a recording, if there is one."""
+    """What a finding, a fix or a message means, and where it is in a recording, if there is one."""
     fix, rule = find_fix(code), find_rule(code)
     about = fix.addresses if fix is not None else {rule.code} if rule is not None else set()
     process = report.processes[0] if report is not None else None
@@ -307,7 +307,7 @@ def _prediction(proposal: Proposal, step: float) -> dict[str, Any]:
     saves = ""
     if saving is not None and 0 < saving.value <= saving.high < step:
         low, high = step / (step - saving.low), step / (step - saving.high)
-        saves = f"{format_duration(saving.value)} a step, {step / (step - saving.value):.2f}× ({low:.2f}–{high:.2f})"
+        saves = f"{format_duration(saving.value)} per step, {step / (step - saving.value):.2f}× ({low:.2f}–{high:.2f})"
     edit = option.edit.example if isinstance(option.edit, JointEdit) else option.edit
     return {
         "code": fix.code,
@@ -487,12 +487,12 @@ def of_comparison(comparison: Comparison, after: Report, path: str) -> dict[str,
         comparison.sentence,
         f"{_SURE[step.outcome]}: {step.reason or comparison.noise.sentence}",
         line,
-        f"{format_duration(-change.value)} a step" if change is not None and change.value < 0 else "",
+        f"{format_duration(-change.value)} per step" if change is not None and change.value < 0 else "",
         list(dict.fromkeys(code for fixes in codes.values() for code in fixes)),
         call("explain", code=first, path=path) if first else call("what_if", path=path),
         cause=comparison.cause.sentence,
         parts=[
-            f"{each.name}: {each.outcome.value}, {format_duration(each.change.value)} a step"
+            f"{each.name}: {each.outcome.value}, {format_duration(each.change.value)} per step"
             for each in comparison.parts
             if each.change is not None and each.outcome in (DifferenceOutcome.MORE, DifferenceOutcome.LESS)
         ],

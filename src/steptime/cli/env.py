@@ -51,9 +51,9 @@ def _table(identity: str, title: str, rows: Sequence[Row]) -> Table:
 
 def _peaks(machine: Machine) -> Table:
     threads = f", {machine.threads} threads" if machine.device == "cpu" and machine.threads else ""
-    loaded = f" beside other load ({machine.other_cpus:.1f} CPUs): at least this, measured again next time"
+    loaded = f" next to other load ({machine.other_cpus:.1f} CPUs): at least this, measured again next time"
     origin = (
-        f"measured{loaded if machine.disturbed else ''}"
+        f"measured{loaded if machine.under_load else ''}"
         if machine.measured
         else f"from a datasheet ({machine.source}), not measured"
     )
@@ -108,7 +108,7 @@ def _scaled(value: float, unit: str) -> str:
     "--sweep",
     "sweeps",
     is_flag=True,
-    help="Measure work of rising size: where overhead ends, and bandwidth, and arithmetic begins. A minute or two.",
+    help="Measure work of rising size: where overhead ends, and bandwidth, and arithmetic starts. A minute or two.",
 )
 @click.option("--place", "recording", metavar="RECORDING", help="With --sweep: where the operators of a recording lie.")
 @click.option("--python", metavar="PATH", help="Interpreter whose torch measures. Default: the first that has torch.")

@@ -85,7 +85,7 @@ class Candidates:
             if first is not None and (
                 len(self.revisions) > 1 or found or self.variables or self.words or self.commands
             ):
-                raise UsageError("usage", "--ref A..B has a baseline of its own: give no other candidate beside it.")
+                raise UsageError("usage", "--ref A..B has a baseline of its own: give no other candidate next to it.")
             baseline = first or baseline
             found.append(variant)
         if self.variables:

@@ -40,7 +40,7 @@ from steptime.trials.trial import TrialVerdict
 LONGEST_COMMAND = 2000
 """Characters: it is a part of the answers, which are short."""
 INSTRUCTIONS = (
-    "steptime measures PyTorch training jobs. Begin with diagnose(command=[…]), follow the `next` call of each answer, "
+    "steptime measures PyTorch training jobs. Start with diagnose(command=[…]), follow the `next` call of each answer, "
     "and run `apply` yourself where there is one: the patch was run by itself and judged faster and the same training."
 )
 SLUG = re.compile(r"(?P<sentence>.+) \((?P<slug>[a-z0-9-]+)\)")
@@ -68,7 +68,7 @@ class Diagnose(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 class Explain(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """What a finding (ST101), a fix (RM101) or a message means, how it is known, what helps, when to ignore it; with a
-    path also where it stands in that recording."""
+    path also where it is in that recording."""
 
     code: str
     path: Annotated[str, msgspec.Meta(description="A recording or a trace that has the finding.")] = ""
@@ -307,7 +307,7 @@ def _resumed(given: Judge) -> tuple[str, list[str], list[str]]:
     if not is_our_trial(Path(path)):
         raise UsageError(
             "trial-foreign",
-            f"{path} was not planned by this account, or too long ago, and what it changes is code: begin anew, or let "
+            f"{path} was not planned by this account, or too long ago, and what it changes is code: start anew, or let "
             f"the user look at it and run steptime judge --resume {shlex.quote(path)}.",
         )
     own = any(variant.proposal for variant in plan.variants)
@@ -376,7 +376,7 @@ def import_mcp() -> Any:
     except ImportError:
         raise UsageError(
             "mcp-missing",
-            "steptime mcp needs the package mcp, which is not installed beside steptime: pip install 'steptime[mcp]'",
+            "steptime mcp needs the package mcp, which is not installed next to steptime: pip install 'steptime[mcp]'",
         ) from None
 
 

@@ -176,7 +176,7 @@ def companion_options(function: Function) -> Function:
         type=click.Path(path_type=Path),
         metavar="FILE",
         help="What Nsight Compute measured of kernels: a CSV of ncu --csv, or a folder of such. Occupancy, throughput "
-        "and what warps wait for then stand beside the kernels of that name and grid. Default: what lies beside the "
+        "and what warps wait for then stand next to the kernels of that name and grid. Default: what lies next to the "
         "trace.",
     )(function)
     return click.option(
@@ -184,7 +184,7 @@ def companion_options(function: Function) -> Function:
         metavar="FOLDER",
         callback=lambda context, parameter, value: _compile_logs_in(value),
         help="What torch.compile wrote down: the folder of TORCH_TRACE, or torch_compile_debug. It names the lines "
-        "that generated kernels compute, graph breaks, and guards that failed. Default: what lies beside the trace.",
+        "that generated kernels compute, graph breaks, and guards that failed. Default: what lies next to the trace.",
     )(function)
 
 

@@ -90,7 +90,7 @@ from steptime.trials.working_copy import offline_environment
 
 
 class TrialAnnouncer:
-    """Tells each process that begins, and, in a terminal, draws the step that it is at in place: the variants' own
+    """Tells each process that starts, and, in a terminal, draws the step that it is at in place: the variants' own
     output goes to files."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
@@ -98,7 +98,7 @@ class TrialAnnouncer:
         self._drawn = 0
 
     def show(self, notice: Notice | None) -> None:
-        """Called when a process begins, twice a second, and with None when none runs any more."""
+        """Called when a process starts, twice a second, and with None when none runs any more."""
         if notice is not None and not notice.starts:
             if sys.stderr.isatty():
                 endless = notice.scheduled.options.until_loss is not None or notice.scheduled.options.switched
@@ -188,7 +188,7 @@ def measure(
     the system permits no overlays it runs in its own folder, with --uncontained only: source lines of a copy would
     belong to no file of the user's. peaks: whether the machine's are measured behind it.
 
-    Its input is empty and its output goes beside the recording. Raises what `run_variant` raises, and
+    Its input is empty and its output goes next to the recording. Raises what `run_variant` raises, and
     NothingMeasuredError.
     """
     folder = (recording or default_recording(command)).absolute()
@@ -492,7 +492,7 @@ def advice_of(proposal: Proposal) -> str:
     place = f"{place_text(edit.site)}: " if isinstance(edit, Snippet) and edit.site is not None else ""
     advice, most = proposal.option.advice, ""
     if proposal.upper_bound and "at most" not in advice.lower():
-        most = f" It saves {format_duration(proposal.upper_bound)} a step at most."
+        most = f" It saves {format_duration(proposal.upper_bound)} per step at most."
     return f"{place}{advice}{most} steptime explain {proposal.fix.code} shows how."
 
 

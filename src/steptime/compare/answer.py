@@ -53,7 +53,7 @@ def _gate(comparison: Comparison) -> Table:
 
 
 def with_reason_once(check: Check, comparison: Comparison) -> Check:
-    """A bound beside the comparison's sentence: a reason that this gives is not given again."""
+    """A bound next to the comparison's sentence: a reason that this gives is not given again."""
     return replace(check, sentence="for the same reason") if check.sentence in comparison.sentence else check
 
 

@@ -50,7 +50,7 @@ EFFECTS = {
     "collate function": Effect(_INPUT),
     "pinned memory": Effect(frozenset({"copy", "transfer", "input", "sync"})),
     "batch size": Effect(ALL - {"overhead", "compile"}, 1),
-    "micro-batches a step": Effect(ALL, 1),
+    "micro-batches per step": Effect(ALL, 1),
     "another profiler": Effect(ALL, 1),
     "anomaly detection": Effect(HOST, 1),
     "deterministic algorithms": Effect(MODEL, 1),
@@ -120,7 +120,7 @@ def _setting(category: str, settings: Sequence[Setting], whole: float) -> Settin
     able: list[tuple[int, Setting]] = []
     for setting in settings:
         base = re.sub(r" \d+$", "", setting.name)
-        effect = Effect(MODEL) if base in ("optimiser", "parameters") else EFFECTS.get(setting.name)
+        effect = Effect(MODEL) if base in ("optimizer", "parameters") else EFFECTS.get(setting.name)
         if effect is not None and category in effect.categories and _agrees(effect, setting, whole):
             able.append((0 if setting.name == "device" else len(effect.categories), setting))
     return min(able, key=lambda each: each[0])[1] if able else None
@@ -163,9 +163,9 @@ def _piece(pieces: Sequence[Piece], whole: float, category: str) -> Piece | None
 def _piece_words(piece: Piece) -> str:
     named = f"the {piece.kind} “{piece.name}”" if piece.kind != "idle" else f"idle time, {piece.name},"
     if piece.fate in (Fate.APPEARED, Fate.VANISHED):
-        return f"{named} {piece.fate.value} ({format_duration(abs(piece.change))} a step)"
+        return f"{named} {piece.fate.value} ({format_duration(abs(piece.change))} per step)"
     before, after = format_duration(piece.before or 0.0), format_duration(piece.after or 0.0)
-    return f"{named} {piece.fate.value} from {before} to {after} a step"
+    return f"{named} {piece.fate.value} from {before} to {after} per step"
 
 
 def sentence_of(comparison: Comparison) -> str:

@@ -263,7 +263,7 @@ Key = tuple[str, str]
 
 def settings_between(before: Report, after: Report) -> tuple[Setting, ...]:
     """What differs, by kind. What only one of the reports knows of (a trace knows no versions) is left out; what
-    belongs to a loader, an optimiser or a list of facts that both know is not."""
+    belongs to a loader, an optimizer or a list of facts that both know is not."""
     one, other = dict(_values(before)), dict(_values(after))
     groups = {kind for kind, _ in one} & {kind for kind, _ in other}
     found = [
@@ -355,14 +355,14 @@ def _batch(case: Case) -> Iterator[tuple[Key, str]]:
     if case.loader is not None and case.loader.batch_size:
         yield ("batch", "batch size"), str(case.loader.batch_size)
     if case.step.mode != "trace":
-        yield ("batch", "micro-batches a step"), f"{case.step.micro_batches:.3g}"
+        yield ("batch", "micro-batches per step"), f"{case.step.micro_batches:.3g}"
 
 
 def _optimizers(optimizers: tuple[OptimizerUse, ...]) -> Iterator[tuple[Key, str]]:
     for number, use in enumerate(optimizers, 1):
         place = f" {number}" if len(optimizers) > 1 else ""
         kind = "fused" if use.fused else "foreach" if use.foreach else "single-tensor" if use.foreach is False else ""
-        yield ("model", f"optimiser{place}"), " ".join(filter(None, (use.type, kind)))
+        yield ("model", f"optimizer{place}"), " ".join(filter(None, (use.type, kind)))
         if use.elements:
             yield ("model", f"parameters{place}"), str(use.elements)
 
@@ -429,7 +429,7 @@ def _noise(before: Report, repeats: Sequence[Report], noise_floor: float) -> Noi
 
 
 def step_between(one: ProcessReport, other: ProcessReport, noise_floor: float) -> Difference:
-    """The step's difference. Its value is that of the two reports' figures; what it may be off by, from how stretches
+    """The step's difference. Its value is that of the two reports' figures; what it may be off by, from how intervals
     of the steady steps differ."""
     before, after = one.case.step.duration, other.case.step.duration
     change = _widened(difference_of(after, before), _steady(one), _steady(other))

@@ -182,7 +182,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The last of the runs against the first, and all of them beside each other. by: "categories", or "phases" where
+    """The last of the runs against the first, and all of them next to each other. by: "categories", or "phases" where
     only those are known of both. sentence: the whole in one sentence. pieces: the largest change first. caveats: what
     limits the comparison. next_command: ready to paste."""
 
@@ -207,7 +207,7 @@ class Comparison:
 
 
 def is_comparison(path: Path) -> bool:
-    """Whether a file begins as the JSON of a comparison does. False where it cannot be read."""
+    """Whether a file starts as the JSON of a comparison does. False where it cannot be read."""
     if path.is_fifo():
         return False
     try:

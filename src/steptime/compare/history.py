@@ -45,7 +45,7 @@ class Entry:
 @dataclass(frozen=True, slots=True)
 class JobHistory:
     """The recordings of one job on one machine, the oldest first. levels: where the step's level changed; a jump's `at`
-    is a place in `reported`: those that have a step, without those made beside other load where enough others are."""
+    is a place in `reported`: those that have a step, without those made next to other load where enough others are."""
 
     job: str
     machine: str

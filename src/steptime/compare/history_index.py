@@ -154,7 +154,7 @@ def _step(case: Case) -> Estimate:
 
 
 def _look(process: Process, telemetry: Sequence[TelemetrySample]) -> _KnownProcess:
-    """A process's step and the load beside it."""
+    """A process's step and the load next to it."""
     layout = lay_out_whole(process)
     timeline, usual = layout.timeline, without_tracer(layout, usual_steps(layout))
     case = None

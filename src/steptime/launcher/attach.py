@@ -1,5 +1,5 @@
-"""Brings the probe into processes that run already, and stays beside them until they are measured. Nothing of theirs is
-restarted; they go on when we leave, and when we are killed.
+"""Brings the probe into processes that run already, and stays next to them until they are measured. Nothing of theirs
+is restarted; they go on when we leave, and when we are killed.
 
 A process is entered by a signal where it stands by (`probe/standby.py`), by sys.remote_exec where it and we are the
 same Python from 3.14 on (PEP 768), else by gdb (`attach_script.py`).

@@ -2,7 +2,7 @@
 
     gdb -nx -batch -iex "set auto-solib-add off" -x attach_script.py        (STEPTIME_PID, STEPTIME_LINE)
 
-The process is stopped for some milliseconds at a time. Only where its main thread stands in no allocator, loader or
+The process is stopped for some milliseconds at a time. Only where its main thread is in no allocator, loader or
 lock is anything called in it: malloc, and Py_AddPendingCall (Python/C API), which takes a C function and its argument
 and is there for threads that hold nothing. The line is run by PyRun_SimpleString in the main thread, between two
 bytecodes. Prints "entered", or "busy" where no such moment came.

@@ -1,4 +1,4 @@
-"""Stays beside a job that records itself (`steptime.record`), as `steptime run` does beside one that it has started.
+"""Stays next to a job that records itself (`steptime.record`), as `steptime run` does next to one that it has started.
 
     python -m steptime.launcher.companion FOLDER PID ROOT
 

@@ -16,7 +16,7 @@ from steptime.recording.inventory import files_of_processes
 from steptime.recording.packed import MAGIC, SUFFIX, pack
 
 LONGEST = 1 << 28
-"""Bytes of one that fits into memory beside its packed form, several times over; a longer one stays as it is."""
+"""Bytes of one that fits into memory next to its packed form, several times over; a longer one stays as it is."""
 LEVEL = 1
 """isal's levels are 0 to 3; 1 writes Kineto's JSON at a third of a gigabyte a second and better, to a tenth of its
 size."""

@@ -55,7 +55,7 @@ def part_of_launcher() -> str:
 
 
 def join(path: Path, part: str = "") -> RecordingPlace:
-    """Goes into the recording that several share, or begins it. part: what no other launcher of the same run has; "":
+    """Goes into the recording that several share, or starts it. part: what no other launcher of the same run has; "":
     any number of them may come. Raises OutputError."""
     number = 1
     try:

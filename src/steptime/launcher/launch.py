@@ -1,4 +1,5 @@
-"""Starts the user's job with the probe in its environment, and stays beside it until it ends. The room's main function.
+"""Starts the user's job with the probe in its environment, and stays next to it until it ends. The room's main
+function.
 
 One law: nothing in the job depends on this process. Its input and output are the user's own, it finds the recording by
 itself, and it goes on undisturbed when we are killed. Few modules are imported before the job starts: its start must
@@ -83,7 +84,7 @@ PLAN = "STEPTIME_PROBE"
 START = "STEPTIME_INJECT"
 """Says to steptime-start.pth, which is in every environment that has steptime, where the probe's door is."""
 WRITTEN_BY_COMPILER = {"INDUCTOR_PROVENANCE": "1"}
-"""Beside TORCH_TRACE: the lines of kernels in C++, too."""
+"""Next to TORCH_TRACE: the lines of kernels in C++, too."""
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -175,7 +176,7 @@ def _chosen(options: ProbeOptions) -> dict[str, str]:
 
 
 def _inspect(folder: Path, manifest: Mapping[str, Any]) -> Inspection:
-    """Asks for the commit beside the running job. The manifest has it at once, for a launcher that is killed."""
+    """Asks for the commit next to the running job. The manifest has it at once, for a launcher that is killed."""
 
     def notify(revision: Revision) -> None:
         with contextlib.suppress(OSError):  # the end of the job will say so

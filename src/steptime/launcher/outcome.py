@@ -63,7 +63,7 @@ WAITING = "waiting for the first training step"
 @dataclass(frozen=True, slots=True)
 class Progress:
     """How far the job has come. steps: of the process that has most. processes: those that train. notice: why one that
-    uses torch is not measured, "" where that is not so. bar: a progress bar stands in the line of standard error."""
+    uses torch is not measured, "" where that is not so. bar: a progress bar is in the line of standard error."""
 
     elapsed_seconds: float
     steps: int

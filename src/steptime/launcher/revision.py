@@ -1,7 +1,8 @@
 """The commit that a job's folder has checked out, and whether its tracked files differ from it, as `git` itself says.
 
-Git is asked beside the running job, never before its start, and runs nothing that the repository names (`git`). It ends
-when its time is up; where it refuses or is not there, nothing is known, nor whether a file with a filter has changed.
+Git is asked next to the running job, never before its start, and runs nothing that the repository names (`git`). It
+ends when its time is up; where it refuses or is not there, nothing is known, nor whether a file with a filter has
+changed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Stays beside a running job: passes on signals, takes telemetry, shows progress; and packs its recording.
+"""Stays next to a running job: passes on signals, takes telemetry, shows progress; and packs its recording.
 
 What is heavy to import (psutil, numpy) comes in when the job has been running for a moment: a short job never waits
 for it.
@@ -146,7 +146,7 @@ HEAD_START = 0.3
 PROGRESS_PERIOD = 0.5
 """Seconds between two calls of the user's progress function."""
 BARS = "process-*/bar-open"
-"""Files of the recording that say that a progress bar stands in a line (`probe.bars`)."""
+"""Files of the recording that say that a progress bar is in a line (`probe.bars`)."""
 LONG_JOURNAL = 1 << 18
 """Bytes that are worth packing: thousands of steps."""
 PATIENCE = 3600.0
@@ -166,7 +166,7 @@ class Timer(Protocol):
 
 class Pause(Protocol):
     """How the time until the next look is spent: `Switchboard`, or `variant.JobDeadline`. kept: whether what it waits
-    for is the job's keeper."""
+    for is the job's watchdog."""
 
     kept: bool
 

@@ -61,8 +61,8 @@ class Telemetry:
 
 class CpuLoad:
     """CPU seconds per second since the last look, of the job's process tree and of everything else. alternating: roots
-    of jobs that take turns with it, whose work counts as its own. kept: whether roots are keepers, which are no part of
-    their jobs."""
+    of jobs that take turns with it, whose work counts as its own. kept: whether roots are watchdogs, which are no part
+    of their jobs."""
 
     def __init__(self, pid: int, alternating: Callable[[], Iterable[int]] = lambda: (), *, kept: bool = False) -> None:
         self._without = 1 if kept else 0

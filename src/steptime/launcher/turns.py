@@ -4,10 +4,10 @@ The speed of a shared machine changes from second to second. Jobs that run one a
 jobs that take turns of a fraction of a second meet the same one, and what is left between them is their own (measured:
 benchmarks/results/turns.md).
 
-A job begins when it is its turn for the first time, and keeps the turn until its warm-up is over; from then on it is
+A job starts when it is its turn for the first time, and keeps the turn until its warm-up is over; from then on it is
 stopped, with all that it has started, when a slice of time is over. Nothing of it runs while it is stopped: neither
 loader workers nor threads. What it has launched on a device would: such a job is asked to rest, and is stopped when it
-has come to the end of a step and the device to that of its work. Its slices are longer, as each begins with an idle
+has come to the end of a step and the device to that of its work. Its slices are longer, as each starts with an idle
 device.
 """
 
@@ -99,12 +99,12 @@ class Turn:
             turns.changed.notify_all()
 
     def starts(self, watchdog: int, recording: Path) -> None:
-        """Its job has been started, and all that comes of it is the keeper's (`watchdog`)."""
+        """Its job has been started, and all that comes of it is the watchdog's (`watchdog`)."""
         self._watchdog = watchdog
         self._request, self._answers = recording / REST, recording / RESTS
 
     def others(self) -> Iterable[int]:
-        """The keepers of the jobs that it takes turns with."""
+        """The watchdogs of the jobs that it takes turns with."""
         return [turn._watchdog for turn in tuple(self._turns.order) if turn is not self and turn._watchdog]
 
     def over(self, recording: Path) -> bool:
@@ -168,7 +168,7 @@ def stamps_in(file: Path) -> list[int]:
 
 def _warm(marker: Path, watchdog: int) -> tuple[bool, bool]:
     """Whether a process has said that its warm-up is over, and whether it is to be asked. Raises CannotAlternateError
-    for one that the keeper's job has not started (a service has, on request), or that has another number here."""
+    for one that the watchdog's job has not started (a service has, on request), or that has another number here."""
     try:
         number, namespace, asked = map(int, marker.read_text(encoding="ascii").split())
     except (OSError, ValueError):  # not there, or not whole yet
@@ -180,7 +180,7 @@ def _warm(marker: Path, watchdog: int) -> tuple[bool, bool]:
 
 
 def _job_of(watchdog: int) -> list[psutil.Process]:
-    """All that a keeper's job has started, the parents first."""
+    """All that a watchdog's job has started, the parents first."""
     with contextlib.suppress(psutil.Error):
         return psutil.Process(watchdog).children(recursive=True)
     return []

@@ -35,11 +35,11 @@ ERRORS = "errors.log"
 PATIENCE = 0.1
 """Seconds between two looks at whether the job has ended."""
 DEADLINE_PASSED = "It was ended after"
-"""How the first problem of an outcome begins where the job had to be ended."""
+"""How the first problem of an outcome starts where the job had to be ended."""
 LOOKS = 0.5
 """Seconds between two looks at whether a job must be ended."""
 LONGEST_END = watchdog.GRACE + watchdog.PATIENCE + 5.0
-"""Seconds in which a keeper has ended a job, and itself."""
+"""Seconds in which a watchdog has ended a job, and itself."""
 OPEN = (sys.executable, "-I", "-S", contain.__file__, contain.NOT_CONTAINED)
 """The entry of a process that nothing contains."""
 
@@ -113,7 +113,7 @@ def run_variant(
     progress: Callable[[Progress], bool | None] | None = None,
     turn: Turn | None = None,
 ) -> Outcome:
-    """Runs the command to the end of its variant, and leaves a recording with its output beside it. turn: the job's
+    """Runs the command to the end of its variant, and leaves a recording with its output next to it. turn: the job's
     among others, which it has.
 
     `progress` is called twice a second; where it returns True, the job is ended, which then counts as an end of its
@@ -198,7 +198,7 @@ def start_kept(
     output: IO[bytes] | int,
     errors: IO[bytes] | int,
 ) -> subprocess.Popen[bytes]:
-    """The keeper of a new process, which ends as that does, with all that it has started. Raises CommandError."""
+    """The watchdog of a new process, which ends as that does, with all that it has started. Raises CommandError."""
     with open(os.memfd_create("steptime"), "w+", encoding="ascii") as variables:  # noqa: PTH123 - it has no path
         json.dump(dict(environment), variables)
         variables.seek(0)
@@ -218,7 +218,7 @@ def start_kept(
 
 
 def end_job(job: subprocess.Popen[bytes]) -> None:
-    """Ends a job and all that it has started, wherever that is. job: its keeper."""
+    """Ends a job and all that it has started, wherever that is. job: its watchdog."""
     assert job.stdin is not None
     with contextlib.suppress(OSError, ValueError):  # it has ended, or is being ended already
         if job.poll() is None:

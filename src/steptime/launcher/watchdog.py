@@ -1,18 +1,18 @@
 """Ends all that a process of a trial has started, and removes its workspace, whatever becomes of steptime.
 
-    python -I -S keeper.py HELD COMMAND [ARGUMENT]...
-    python -I -S keeper.py
+    python -I -S watchdog.py HELD COMMAND [ARGUMENT]...
+    python -I -S watchdog.py
 
 A script of its own, of the standard library alone, in two parts that nobody but steptime holds by a pipe:
 
-The **keeper** starts a command in a session of its own, and is the parent of all that comes of it: a process that has
+The **watchdog** starts a command in a session of its own, and is the parent of all that comes of it: a process that has
 left its session, or whose parent has ended, falls to it and to no other (Linux's "child subreaper", since 3.4). When
 the command has ended it kills the rest, and ends as the command did. Where its standard input ends, steptime is gone,
 and all is killed at once; a line asks the command to end first. It is never stopped itself, so that what is stopped
 does not stay so.
 
-The **janitor** reads names of folders and removes them when its standard input ends. Keepers hold the other end of that
-pipe as well (HELD): nothing runs in a folder any more when it is removed.
+The **janitor** reads names of folders and removes them when its standard input ends. Watchdogs hold the other end of
+that pipe as well (HELD): nothing runs in a folder any more when it is removed.
 
 What another service starts on request (a container of Docker's, a batch system's job) is no descendant, and stays.
 """
@@ -52,7 +52,7 @@ STATUS_SHIFT = 128
 """Of a shell: added to the number of the signal that ended a command."""
 
 
-# -- the keeper --------------------------------------------------------------------------------------------------------
+# -- the watchdog ------------------------------------------------------------------------------------------------------
 
 
 def keep(words: Sequence[str]) -> int:
@@ -237,7 +237,7 @@ class Janitor:
             os.write(self._pipe, self._reported)
 
     def held(self) -> tuple[int, ...]:
-        """The descriptor that a keeper holds, where there is anything to remove."""
+        """The descriptor that a watchdog holds, where there is anything to remove."""
         return () if self._pipe is None else (self._pipe,)
 
     def close(self) -> None:

@@ -255,7 +255,7 @@ class Diagnosis:
 
     def look(self, now: float, *, start: bool) -> tuple[str, ...]:
         """The diagnosis in a sentence, then the first finding, its place and what helps; () while there is none.
-        start: whether one may begin."""
+        start: whether one may start."""
         if self._process is not None and self._process.poll() is not None:
             self._due = now + max(DIAGNOSIS_PERIOD, (now - self._started) / DIAGNOSIS_SHARE)
             self._reported = self._read() or self._reported

@@ -401,7 +401,7 @@ class Candidate:
         self._flush.add_(1)
 
     def check_values(self) -> None:
-        """Whether its result follows its arguments, and what a call with new values takes beside one with the old."""
+        """Whether its result follows its arguments, and what a call with new values takes next to one with the old."""
         words, named = self.arguments
         floats = [each for each in (*words, *named.values()) if isinstance(each, torch.Tensor) and each.numel() > 1]
         self.answer["follows"] = None
@@ -554,7 +554,7 @@ def results_on(candidate: Candidate, arguments: Arguments) -> list[Any]:
 
 
 def exact_results(target: Any, arguments: Arguments, request: Any, first: list[Any]) -> list[Any] | None:
-    """Of the first callable in float64, beside its own; None where it does not run so, or gives something else."""
+    """Of the first callable in float64, next to its own; None where it does not run so, or gives something else."""
     if request["device"] != "cpu" and request["device"] != "cuda":
         return None
     with contextlib.suppress(Exception):  # many functions know one dtype only

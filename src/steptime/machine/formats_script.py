@@ -31,7 +31,7 @@ ROW_GROUP = 32
 PASSES = 3
 """At random from memory, of which the shortest counts."""
 LMDB_ROOM = 16 << 20
-"""Bytes of a data base beside four times what is stored: its file is as long as what is used of it."""
+"""Bytes of a data base next to four times what is stored: its file is as long as what is used of it."""
 
 
 class StoredFormat(ABC):

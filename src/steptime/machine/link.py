@@ -64,7 +64,7 @@ def link_of(
         link = Link(done.answer.backend, done.answer.ranks, peak(done.answer.rate, "B/s"), done.other_cpus)
     except MeasurementError as error:
         notify(f"it could not be measured ({error}): collectives are shown without their share of it")
-    if link is None or not link.disturbed:
+    if link is None or not link.under_load:
         with contextlib.suppress(OSError):  # where the cache cannot be written to it is measured again next time
             store(_Outcome(link), path)
     return link

@@ -25,7 +25,7 @@ import torch
 import torch.distributed as dist
 
 BYTES = {"gloo": 64 * 2**20, "nccl": 256 * 2**20}
-"""Large enough for the latency to be nothing beside it."""
+"""Large enough for the latency to be nothing next to it."""
 WARM_UP, TIMED = 2, 12
 PATIENCE = timedelta(seconds=20)
 """Nobody is left behind waiting for one that has failed."""

@@ -9,7 +9,7 @@ batches), "parts" (whether items and collating are timed, too), "cold" (whether 
 the page cache, too), "formats" (whether samples are stored in other formats and read back), "answer" (the file that the
 answer is written to, so that whatever the dataset prints stays its own).
 
-Batches never end: where a sampler is used up it begins again, so that no worker is started anew within a measurement.
+Batches never end: where a sampler is used up it starts again, so that no worker is started anew within a measurement.
 """
 
 from __future__ import annotations
@@ -170,7 +170,7 @@ def is_dataset(target: Any) -> bool:
 
 
 class Endless:
-    """A sampler that begins again where it is used up."""
+    """A sampler that starts again where it is used up."""
 
     def __init__(self, sampler: Iterable[Any]) -> None:
         self.sampler = sampler

@@ -52,7 +52,7 @@ class Link:
     other_cpus: float = 0.0
 
     @property
-    def disturbed(self) -> bool:
+    def under_load(self) -> bool:
         """Whether other programs took so much of the machine that the link does more than what was measured."""
         return self.other_cpus > DISTURBING_CPUS
 
@@ -72,8 +72,8 @@ class Machine:
     time in which some task waited for a CPU. link: between the processes of a job of several ranks (None where it was
     not measured). profiler: ns that torch's profiler takes for one event of an operator with two arguments, shapes
     included (None where it was not measured). between_runs: share of a step that runs of one job differ by though
-    nothing changed (None until `steptime env --between-runs`). spent_ns: that measuring took after the job beside whose
-    recording this lies, 0 where it was known.
+    nothing changed (None until `steptime env --between-runs`). spent_ns: that measuring took after the job next to
+    whose recording this lies, 0 where it was known.
     """
 
     device: str
@@ -102,19 +102,19 @@ class Machine:
         """CPUs' worth of work that all usable CPUs do at once, None where its rounds do not agree."""
         found = self.together
         agreed = found is not None and found.low > 0 and found.high <= AGREEING * found.low
-        return found.low if found is not None and agreed and not self.disturbed else None
+        return found.low if found is not None and agreed and not self.under_load else None
 
     @property
     def handover_usual(self) -> float | None:
         """ns that the median handover takes, None where it was not measured or other programs disturbed it."""
-        return self.handover.high if self.handover is not None and not self.disturbed else None
+        return self.handover.high if self.handover is not None and not self.under_load else None
 
     def matrix_rate(self, name: str = "float32") -> float | None:
         """FLOP/s of a matrix product in a dtype, None where it is unknown."""
         return next((rate.rate.value for rate in self.matrix if rate.name == name), None)
 
     @property
-    def disturbed(self) -> bool:
+    def under_load(self) -> bool:
         """Whether other load took so much of the machine that its peaks are higher than what was measured."""
         if not self.measured:
             return False

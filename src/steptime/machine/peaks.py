@@ -1,6 +1,6 @@
 """Peak FLOP/s and bandwidth: measured by a short run of the user's own torch, remembered in the user's cache folder.
 
-What all measurements of a machine share stands here: a script that runs with the user's own torch, what others took of
+What all measurements of a machine share is here: a script that runs with the user's own torch, what others took of
 the CPUs meanwhile, and the files that remember what came out. A peak that could not be measured is a datasheet's or
 None, and says so; it never stops a diagnosis.
 """
@@ -97,7 +97,7 @@ def store(value: object, path: Path) -> None:
 
 
 class OtherLoad:
-    """What the machine does from now on beside this process and its children."""
+    """What the machine does from now on next to this process and its children."""
 
     def __init__(self) -> None:
         self._start = time.monotonic()
@@ -175,7 +175,7 @@ def peaks(executable: str, device: str, torch: str, *, threads: int | None = Non
     """
     path = cache_path(device, name, torch, threads)
     machine = load(path)
-    if machine is None or machine.disturbed:
+    if machine is None or machine.under_load:
         machine = remember(measure(executable, device, threads=threads), path)
     return machine
 
@@ -183,7 +183,7 @@ def peaks(executable: str, device: str, torch: str, *, threads: int | None = Non
 def remembered(device: str, torch: str, *, threads: int | None = None, name: str = "") -> Machine | None:
     """What an earlier run has measured here, if any has and nothing disturbed it."""
     machine = load(cache_path(device, name, torch, threads))
-    return None if machine is None or machine.disturbed else machine
+    return None if machine is None or machine.under_load else machine
 
 
 def known(name: str) -> Machine | None:
@@ -196,7 +196,7 @@ def known(name: str) -> Machine | None:
         files = []
     machines = (load(path) for path in files)
     measured = [each for each in machines if each is not None and each.name == name and each.device != "cpu"]
-    return min(measured, key=lambda each: each.disturbed, default=None) or look_up(name)
+    return min(measured, key=lambda each: each.under_load, default=None) or look_up(name)
 
 
 def measure(executable: str, device: str, *, threads: int | None = None) -> Machine:
@@ -207,7 +207,7 @@ def measure(executable: str, device: str, *, threads: int | None = None) -> Mach
     except MeasurementError as error:
         raise SteptimeError(
             "peaks-failed",
-            f"The peaks of this machine cannot be measured with {executable}: {error}. Datasheets stand in where they "
+            f"The peaks of this machine cannot be measured with {executable}: {error}. Datasheets are in where they "
             "can; `steptime env --remeasure --python PATH` tries another interpreter.",
         ) from None
     answer = done.answer
@@ -247,8 +247,8 @@ def remember(machine: Machine, path: Path) -> Machine:
     """Stores a machine in the cache, where it can be written to, and returns it. One that other load disturbed is
     measured again next time, and only takes the place of one that was disturbed more: that one is then returned."""
     before = load(path)
-    if machine.disturbed and before is not None:
-        loads = [(each.disturbed, each.other_cpus + each.pressure) for each in (before, machine)]
+    if machine.under_load and before is not None:
+        loads = [(each.under_load, each.other_cpus + each.pressure) for each in (before, machine)]
         if loads[0] <= loads[1]:
             return before
     with contextlib.suppress(OSError):

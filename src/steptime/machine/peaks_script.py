@@ -34,7 +34,7 @@ COPY_BYTES = {"cpu": 256 * 2**20, "cuda": 2**30}
 """Larger than any cache."""
 UPDATE_BYTES = tuple(2**power for power in (20, 22, 24, 26, 28))
 """Of the two tensors together that an update in place goes through: from a core's own cache to memory. What a model
-and its optimiser keep is often in a last-level cache, which is two to four times as quick as memory."""
+and its optimizer keep is often in a last-level cache, which is two to four times as quick as memory."""
 TINY_OPERATORS = 1000
 BLOCK_SECONDS = 0.01
 """The wait for a device costs some 20 µs: a fifth of a percent of this."""
@@ -141,7 +141,7 @@ def copy_rate(device: str) -> dict[str, float]:
 
 def update_rate(size: int) -> dict[str, float]:
     """Bytes read plus bytes written per second by an update in place on a CPU, where all that it goes through is of a
-    size in bytes. Two tensors are read and one is written: like an optimiser's step it writes only what it has read."""
+    size in bytes. Two tensors are read and one is written: like an optimizer's step it writes only what it has read."""
     left, right = torch.zeros(size // 8), torch.zeros(size // 8)
     times = time_blocks("cpu", lambda: left.add_(right), SECONDS / 4)
     return {"size": size, **summary([3 * size / 2 / seconds for seconds in times], best=max)}
@@ -245,7 +245,7 @@ def handover() -> dict[str, float] | None:
 
 
 def time_blocks(device: str, work: Callable[[], object], seconds: float = SECONDS) -> list[float]:
-    """Seconds of one call of `work`, block by block. A block is long beside the wait for the device at its end."""
+    """Seconds of one call of `work`, block by block. A block is long next to the wait for the device at its end."""
     warm_up = timed(device, work, 1, seconds / 4)  # clocks rise, libraries choose their kernels
     repeats = math.ceil(BLOCK_SECONDS / min(warm_up))
     return timed(device, work, repeats, seconds)

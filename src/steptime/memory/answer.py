@@ -224,7 +224,7 @@ def kept_text(holder: ReferenceHolder) -> str:
     named = f"{holder.kind} {holder.name}" if holder.kind and holder.name else "something that was not found"
     where = f" grows at {place_text(holder.source)}" if holder.source is not None else " grows"
     size = f"{format_bytes(holder.bytes)} in " if holder.bytes else ""
-    count = f"{holder.tensors:.3g} tensor{'s' if holder.tensors > 1 else ''} a step"
+    count = f"{holder.tensors:.3g} tensor{'s' if holder.tensors > 1 else ''} per step"
     graph = f", with {'their' if holder.tensors > 1 else 'its'} graph" if holder.graph else ""
     return f"{named}{where}: {size}{count}{graph}" if holder.tensors >= 1 else f"{named}{where}: a sum{graph}"
 

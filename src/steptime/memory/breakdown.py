@@ -19,7 +19,7 @@ from steptime.quantities import SourceLine
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pieces:
-    """Free stretches of segments. segment: row of the segments. whole: the segment holds nothing at all."""
+    """Free intervals of segments. segment: row of the segments. whole: the segment holds nothing at all."""
 
     segment: Int64
     size: Int64
@@ -57,7 +57,7 @@ def _segments_at(history: AllocationHistory, event: int) -> Segments | None:
 
 
 def _cut(there: dict[int, int], address: int, size: int) -> None:
-    """Takes a mapped stretch out of the expandable segment that holds it."""
+    """Takes a mapped interval out of the expandable segment that holds it."""
     for start, length in there.items():
         if start <= address and address + size <= start + length:
             del there[start]
@@ -80,7 +80,7 @@ def _free_pieces(segments: Segments, address: Int64, taken: Int64) -> Pieces:
     since, end, home = since[inside], end[inside], home[inside]
     used = np.zeros(len(start), bool)
     used[home] = True
-    # Each segment's begin, and each block's end, starts a gap that reaches to the next block, or to the segment's end.
+    # Each segment's start, and each block's end, starts a gap that reaches to the next block, or to the segment's end.
     segment = np.concatenate((np.arange(len(start)), home))
     gap_start = np.concatenate((start, np.minimum(end, stop[home])))
     rank = np.lexsort((gap_start, segment))

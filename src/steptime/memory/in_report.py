@@ -131,7 +131,7 @@ def kept_by_module(steps: StepContext) -> Mapping[str, float] | None:
 
 
 def _spans(steps: StepContext) -> Mapping[str, list[tuple[int, int]]]:
-    """When each module was called in the forward pass, (begin, end) ns; a container that nobody calls (a ModuleList),
+    """When each module was called in the forward pass, (start, end) ns; a container that nobody calls (a ModuleList),
     when those in it were."""
     calls, events, links = module_calls(steps), steps.trace.events, steps.links
     first = (links.forward[calls.rows] == UNKNOWN) & (links.step[calls.rows] != UNKNOWN)

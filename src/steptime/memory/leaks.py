@@ -32,7 +32,7 @@ def leaks_of(history: AllocationHistory, signs: Signs, owners: Codes, boundaries
     """The lines that leave memory behind in every step, the largest first; none where fewer than LEAST_STEPS whole
     steps are followed by another whole one.
 
-    What a step made and what is alive at the end, a whole step later, is left behind: parameters and the optimiser's
+    What a step made and what is alive at the end, a whole step later, is left behind: parameters and the optimizer's
     state are not meant, and a cache that is emptied now and then has steps of which nothing is left.
     """
     lives = history.lives

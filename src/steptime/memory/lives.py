@@ -15,7 +15,7 @@ from steptime.trace.links import source_line
 from steptime.trace.table import HOST_CATEGORIES, UNSAID, AllocationEvents, Trace
 
 BEFORE = -1
-"""Born before the history begins."""
+"""Born before the history starts."""
 ROUNDING = 512
 """Bytes: the CUDA caching allocator hands out multiples of it (kMinBlockSize, c10/cuda/CUDACachingAllocator.h)."""
 LEAST_LIMIT = 1000
@@ -162,7 +162,7 @@ def _cut(snapshot: Snapshot, lives: Lives, events: int, disagreements: int) -> s
     if events and (recorded or (full and bool(old.any()))):
         known = f"{recorded} blocks were recorded before its first event" if recorded else f"it has {events:,} events"
         why = "max_entries was reached" if full else "max_entries was reached, or the history was cleared"
-        parts.append(f"the history begins in the middle ({known}: {why}), and a peak before it is not known")
+        parts.append(f"the history starts in the middle ({known}: {why}), and a peak before it is not known")
     if disagreements:
         parts.append(
             f"the history ends before the snapshot ({disagreements} blocks differ), and a peak behind it is not known"
@@ -365,7 +365,7 @@ def _frame(symbol: str, entered: bool) -> SourceLine:
 
 
 def _running_at_first(parent: list[int], names: list[int]) -> set[int]:
-    """The names of the first event of a thread, of the first inside it, and so on: when torch begins to record, it
+    """The names of the first event of a thread, of the first inside it, and so on: when torch starts to record, it
     enters everything that runs, down to its own call that began the recording."""
     chain = set(names[:1])
     for index in range(1, len(parent)):

@@ -30,7 +30,7 @@ class Owner(IntEnum):
     TEMPORARIES = 6
     """Freed in the part of the step that made it."""
     KEPT = 7
-    """Made in one step, still there a whole step later, and neither a parameter nor the optimiser's."""
+    """Made in one step, still there a whole step later, and neither a parameter nor the optimizer's."""
     EARLIER = 8
     """There before anybody recorded, and of no owner that is known."""
     AWAITING = 9
@@ -44,11 +44,11 @@ class Owner(IntEnum):
 
 
 MOST_SLOTS = 3
-"""Tensors of a parameter's size that an optimiser keeps for it: Adam two, with amsgrad three."""
+"""Tensors of a parameter's size that an optimizer keeps for it: Adam two, with amsgrad three."""
 LABELS = {
     Owner.PARAMETERS: "parameters",
     Owner.GRADIENTS: "gradients",
-    Owner.OPTIMIZER_STATE: "optimiser state",
+    Owner.OPTIMIZER_STATE: "optimizer state",
     Owner.ACTIVATIONS: "activations",
     Owner.COPIES: "autocast copies",
     Owner.INPUTS: "inputs",
@@ -153,7 +153,7 @@ def owners_of(history: AllocationHistory, signs: Signs, boundaries: tuple[int, .
 
 def parameter_sizes(history: AllocationHistory, signs: Signs, owner: Codes) -> dict[int, int]:
     """How many parameters there are of each size in bytes, of those that products use: the sizes of their gradients or
-    of the optimiser's state; else of what was seen to be built; else of all that was there before and stays."""
+    of the optimizer's state; else of what was seen to be built; else of all that was there before and stays."""
     lives = history.lives
     found = _unit(history, owner)
     for wanted in (Owner.PARAMETERS, Owner.EARLIER):
@@ -243,11 +243,11 @@ def _between(marked: Bool, after: Int64, until: Int64) -> Bool:
 
 def _assign_earlier(history: AllocationHistory, owner: Codes) -> None:
     """What was there before the recording, by sizes: a model's parameters, its gradients and each slot of
-    the optimiser's state are as many blocks of the same sizes.
+    the optimizer's state are as many blocks of the same sizes.
 
-    The sizes of one such set are those of the gradients, else of a slot of the optimiser's state. The first of what
+    The sizes of one such set are those of the gradients, else of a slot of the optimizer's state. The first of what
     was there before that fits is the parameters', the second the gradients' (where none were seen to be made), the
-    others the optimiser's.
+    others the optimizer's.
     """
     lives = history.lives
     unit = _unit(history, owner)
@@ -266,7 +266,7 @@ def _assign_earlier(history: AllocationHistory, owner: Codes) -> None:
 
 
 def _unit(history: AllocationHistory, owner: Codes) -> dict[int, int]:
-    """How many blocks of each size a set of the parameters' sizes has; empty where nothing tells. An optimiser may make
+    """How many blocks of each size a set of the parameters' sizes has; empty where nothing tells. An optimizer may make
     all its slots in one line; the gradients, where they were seen too, say how many of a size are one slot."""
     state, gradients = (_set_of(history, owner, wanted) for wanted in (Owner.OPTIMIZER_STATE, Owner.GRADIENTS))
     if not state:
@@ -275,7 +275,7 @@ def _unit(history: AllocationHistory, owner: Codes) -> dict[int, int]:
 
 
 def _set_of(history: AllocationHistory, owner: Codes, wanted: Owner) -> dict[int, int]:
-    """Of what an owner made, what lived at once; of an optimiser's state what one line of its made."""
+    """Of what an owner made, what lived at once; of an optimizer's state what one line of its made."""
     lives = history.lives
     rows = np.flatnonzero((owner == wanted) & (lives.born > BEFORE))
     if not len(rows):

@@ -46,7 +46,7 @@ def checked(kind: str) -> str:
 
 
 LEAST_SCALING = 0.05
-"""Of the most at once: a few bytes of a loss in the optimiser's step say nothing of a larger batch."""
+"""Of the most at once: a few bytes of a loss in the optimizer's step say nothing of a larger batch."""
 HEADROOM = 0.9
 """Of the device, for the largest batch: cuBLAS, NCCL and the context live outside of the allocator."""
 
@@ -99,7 +99,7 @@ the public pairs (0.34 to 0.37 of 5 to 27 GiB), whose operators are known."""
 @dataclass(frozen=True, slots=True, eq=False)
 class Autocasting:
     """What autocast would do to a job that is without it: some results half as large, and copies of weights.
-    Parameters, gradients and the optimiser's state stay in float32, and so do exponentials, normalisations, losses and
+    Parameters, gradients and the optimizer's state stay in float32, and so do exponentials, normalisations, losses and
     the residual stream.
 
     change: (events + 1,) bytes that autocast would add (or take off, below 0) at each instant. copies: bytes of the
@@ -286,15 +286,15 @@ def _of_the_optimizer(peak: Peak) -> Iterator[Saving]:
     state = peak.of(Owner.OPTIMIZER_STATE) + peak.missing
     held = int(state[peak.moment + 1])
     yield Saving(
-        "an 8-bit optimiser",
+        "an 8-bit optimizer",
         peak.falls((state * (1 - STATE_OF_8_BITS)).astype(np.int64)),
         "about none; the numbers change",
-        f"three quarters of the optimiser's {format_bytes(held)}, if they are float32",
+        f"three quarters of the optimizer's {format_bytes(held)}, if they are float32",
         error=checked("8-bit"),
     )
     of_optimizer = peak.signs.at(peak.signs.optimizer, peak.history.lives.stack)
     yield Saving(
-        "an optimiser that works in place (fused=True)",
+        "an optimizer that works in place (fused=True)",
         peak.falls(allocated(peak.history, of_optimizer & (peak.owners == Owner.TEMPORARIES))),
         "none: as a rule it is faster",
         "the temporaries of its step",
@@ -339,9 +339,9 @@ def _of_precision(peak: Peak) -> Iterator[Saving]:
 def _of_sharding(peak: Peak) -> Iterator[Saving]:
     held = peak.of(Owner.PARAMETERS, Owner.GRADIENTS, Owner.OPTIMIZER_STATE) + peak.missing
     yield Saving(
-        f"sharding parameters, gradients and optimiser over {RANKS} ranks (FSDP)",
+        f"sharding parameters, gradients and optimizer over {RANKS} ranks (FSDP)",
         peak.falls(held * (RANKS - 1) // RANKS),
-        "communication of the parameters twice a step",
+        "communication of the parameters twice per step",
         f"{RANKS - 1} of {RANKS} parts of {format_bytes(int(held[peak.moment + 1]))}; N ranks free (N - 1)/N",
     )
 

@@ -1,7 +1,7 @@
 """What a call stack says of an allocation: whose code asked for it, in which part of the step, and what autocast does
 with the operator that asked.
 
-All that this room knows of PyTorch's own files by name stands here. Operators are known from the C++ frames of a
+All that this room knows of PyTorch's own files by name is here. Operators are known from the C++ frames of a
 snapshot (`context="all"`, `stacks="all"`) and from a trace; a stack of Python alone tells of torch's own modules and
 functions by their names.
 """
@@ -72,8 +72,8 @@ def policies_of(stacks: Stacks, cpu: bool) -> Int8:
     """The policy of every stack. cpu: it is a CPU's, whose autocast leaves norms, softmax and exponentials to what
     comes in.
 
-    A model that begins with an embedding has its residual stream in float32, and the sums and norms on it; in one that
-    begins with a product they are in 16 bits."""
+    A model that starts with an embedding has its residual stream in float32, and the sums and norms on it; in one that
+    starts with a product they are in 16 bits."""
     names = tuple(map(operator_name, stacks.frames))
     kept = HOLDERS - (ROUNDED_ON_CPU if cpu else frozenset())
     if LOOKUPS.isdisjoint(names):
@@ -189,7 +189,7 @@ NO_PYTHON = re.compile(r"^<|^$|^\?\?$|\.(c|cc|cpp|cu|cuh|h|hpp)$")
 class Signs:
     """What is known of each stack.
 
-    python: it holds a frame of Python. optimizer: inside an optimiser's step. backward: run by autograd. module: inside
+    python: it holds a frame of Python. optimizer: inside an optimizer's step. backward: run by autograd. module: inside
     a module's call. build: a module is made or moved. operators: it holds an operator of torch's, in C++ or in a trace.
     cast: autocast converts a tensor. gather: an embedding, or its gradient. made: inside an `__init__`. line: the
     innermost of the user's code, else of a library's outside torch, else an operator without file or line. module_path:

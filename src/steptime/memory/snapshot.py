@@ -68,9 +68,9 @@ STATES = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stacks:
-    """Call stacks, each once. Stack i is frames[member[begin[i]:begin[i + 1]]], the innermost first.
+    """Call stacks, each once. Stack i is frames[member[start[i]:start[i + 1]]], the innermost first.
 
-    frames: as torch wrote them; a C++ frame has no line (0). definitions: a frame's line is where its function begins,
+    frames: as torch wrote them; a C++ frame has no line (0). definitions: a frame's line is where its function starts,
     not the one that was running; 0 where even that is not known.
     """
 
@@ -167,7 +167,7 @@ RECORD_LESS = (
 
 
 def is_snapshot(path: Path) -> bool:
-    """Whether a file begins like a pickle of protocol 2 to 5, is named like one, or is JSON that names its parts."""
+    """Whether a file starts like a pickle of protocol 2 to 5, is named like one, or is JSON that names its parts."""
     if path.is_fifo():
         return False
     try:

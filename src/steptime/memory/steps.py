@@ -1,4 +1,4 @@
-"""Where steps begin in a history: optimiser's steps, else what repeats."""
+"""Where steps start in a history: optimizer's steps, else what repeats."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def boundaries_of(history: AllocationHistory, signs: Signs) -> tuple[tuple[int, 
     inside = signs.at(signs.optimizer, history.stack)
     if inside.any():
         working = signs.at(signs.module | signs.backward, history.stack)
-        return _ends_of_bursts(inside, working & ~inside), "the optimiser's steps"
+        return _ends_of_bursts(inside, working & ~inside), "the optimizer's steps"
     period = [] if signs.python.any() else _period(history)  # layers repeat, too: only where nothing better is known
     return tuple(period), "requests that repeat" if period else ""
 
 
 def _ends_of_bursts(inside: Bool, working: Bool) -> tuple[int, ...]:
-    """Last events of the optimiser before other work, a forward or a backward: an optimiser's bursts without work
+    """Last events of the optimizer before other work, a forward or a backward: an optimizer's bursts without work
     between them are one step."""
     marks = np.flatnonzero(inside | working)
     following = np.append(inside[marks][1:], False)
@@ -38,10 +38,10 @@ def _ends_of_bursts(inside: Bool, working: Bool) -> tuple[int, ...]:
 
 
 def _period(history: AllocationHistory) -> list[int]:
-    """Events at which a sequence of requests begins again, by the sizes asked for; none where it never does.
+    """Events at which a sequence of requests starts again, by the sizes asked for; none where it never does.
 
-    The second half says with which period: first steps ask for more (the optimiser's state). From there it is followed
-    back to where it begins.
+    The second half says with which period: first steps ask for more (the optimizer's state). From there it is followed
+    back to where it starts.
     """
     lives = history.lives
     asked = np.flatnonzero(lives.born > BEFORE)
@@ -79,10 +79,10 @@ def _agreement(sizes: Int64, period: int) -> float:
 SLOTS = 2
 """Tensors of a parameter's size that Adam keeps for it; plain SGD keeps none, and more than Adam keeps hardly any."""
 SEEN = 0.9
-"""Of the most activations: as many again behind the first optimiser's step are a whole step, which tells by itself."""
+"""Of the most activations: as many again behind the first optimizer's step are a whole step, which tells by itself."""
 UNSEEN = "unseen"
-"""No pair was run of what is predicted without a step of the optimiser."""
-FORWARD = "of a forward alone: gradients and the optimiser's state come on top"
+"""No pair was run of what is predicted without a step of the optimizer."""
+FORWARD = "of a forward alone: gradients and the optimizer's state come on top"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -99,7 +99,7 @@ class Steady:
 
 
 def steady_of(history: AllocationHistory, signs: Signs, owners: Codes) -> Steady:
-    """From what the optimiser keeps behind its step; where none was seen, from the size of the parameters."""
+    """From what the optimizer keeps behind its step; where none was seen, from the size of the parameters."""
     state = allocated(history, owners == Owner.OPTIMIZER_STATE)
     none = np.zeros(len(state), np.int64)
     steps = np.flatnonzero(signs.at(signs.optimizer, history.stack))
@@ -114,7 +114,7 @@ def steady_of(history: AllocationHistory, signs: Signs, owners: Codes) -> Steady
     if not missing.any() or activations[last:].max() >= SEEN * activations.max() or _again(activations, missing):
         return Steady(none, none, none)
     gradients = _kept_through_forward(history, owners, last)
-    note = f"with the optimiser's {format_bytes(int(missing.max()))}, which the first step allocates last"
+    note = f"with the optimizer's {format_bytes(int(missing.max()))}, which the first step allocates last"
     if gradients.any():
         note += f", and {format_bytes(int(gradients.max()))} of gradients at most, which zero_grad may free earlier"
     return Steady(missing + gradients, missing, missing + gradients, note, "steady")
@@ -127,7 +127,7 @@ def _again(activations: Int64, missing: Int64) -> bool:
 
 
 def _kept_through_forward(history: AllocationHistory, owners: Codes, last: int) -> Int64:
-    """Gradients that are there behind the optimiser's step stay until zero_grad: as a rule that is called before
+    """Gradients that are there behind the optimizer's step stay until zero_grad: as a rule that is called before
     backward, and so behind the next forward. In the first forward there were none."""
     lives = history.lives
     mine = owners == Owner.GRADIENTS
@@ -139,11 +139,11 @@ def _kept_through_forward(history: AllocationHistory, owners: Codes, last: int) 
 
 
 def _unseen(history: AllocationHistory, signs: Signs, owners: Codes, missing: Int64) -> Steady:
-    """No whole step of the optimiser was seen: what it keeps is between nothing and twice the parameters."""
+    """No whole step of the optimizer was seen: what it keeps is between nothing and twice the parameters."""
     weights = sum(size * count for size, count in parameter_sizes(history, signs, owners).items())
     if not (owners == Owner.GRADIENTS).any():
         return Steady(missing, missing, missing, FORWARD, UNSEEN)
     if not weights:
-        return Steady(missing, missing, missing, "no optimiser step was seen, and its state comes on top", UNSEEN)
-    note = f"no optimiser step was seen: its state is 0 with plain SGD, {format_bytes(SLOTS * weights)} with Adam"
+        return Steady(missing, missing, missing, "no optimizer step was seen, and its state comes on top", UNSEEN)
+    note = f"no optimizer step was seen: its state is 0 with plain SGD, {format_bytes(SLOTS * weights)} with Adam"
     return Steady(missing, missing, np.maximum(missing, SLOTS * weights), note, UNSEEN)

@@ -241,7 +241,7 @@ def _division(origin: NonFiniteOrigin, name: str) -> Cause | None:
     if origin.phase == "optimizer":
         return Cause(
             "update-divides-by-zero",
-            f"The optimiser divides by 0: the denominator is 0 in {below.zeros} of {below.elements} elements of "
+            f"The optimizer divides by 0: the denominator is 0 in {below.zeros} of {below.elements} elements of "
             f"{below.dtype}, in which squares below {LEAST.get(below.dtype, '1e-45')} and a small eps vanish.",
             "Keep the parameters that are updated in float32 (autocast instead of .half()), or raise eps.",
         )

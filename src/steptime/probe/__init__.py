@@ -26,7 +26,7 @@ _asked: list[str] = []
 
 
 def start(plan: str = "") -> bool:
-    """Begins the watch in this process, by this plan or by that of the environment. Raises nothing: a failure is one
+    """Starts the watch in this process, by this plan or by that of the environment. Raises nothing: a failure is one
     line on stderr."""
     _asked.append(plan or os.environ.get(PLAN, ""))
     begun = True
@@ -118,19 +118,19 @@ def _start(plan: dict[str, Any]) -> bool:
 
 
 def _start_numerics(plan: dict[str, Any]) -> None:
-    """`steptime nan`: a role that looks at the job's numbers stands in the place of the session."""
+    """`steptime nan`: a role that looks at the job's numbers is in the place of the session."""
     from steptime.probe import compiler
     from steptime.probe.changes import seeds
     from steptime.probe.changes.variant import ProcessVariant
     from steptime.probe.numerics.instrument import Instrument
     from steptime.probe.numerics.job import GrowingNumerics, Job
-    from steptime.probe.numerics.watch import Watch
+    from steptime.probe.numerics.monitor import Monitor
     from steptime.probe.recorder import finish_as_child
 
     options = plan["numerics"]
     account = GrowingNumerics(plan["recording"], options["mode"])
     ending = ProcessVariant(plan["recording"], steps=FOR_EVER, warm_up=0, limit_seconds=float(FOR_EVER))
-    role = (Instrument if options["mode"] == "instrument" else Watch)(options, account, ending)
+    role = (Instrument if options["mode"] == "instrument" else Monitor)(options, account, ending)
     job = Job(role)
     ending.finish = job.finish  # a rank that another one ends has an account, too
     ending.install()

@@ -11,11 +11,11 @@ import torch
 from steptime.probe.inlay import Inlay, Reported
 
 
-class BackwardWatch:
+class BackwardObserver:
     """Told of backward passes, nested ones too. What it raises reaches the user's program: it guards itself."""
 
     def starts(self, tensors: Any, partial: bool) -> tuple[Any, Any]:
-        """A pass begins on `tensors`; partial: for torch.autograd.grad. Returns the tensors that it is to begin on, and
+        """A pass starts on `tensors`; partial: for torch.autograd.grad. Returns the tensors that it is to start on, and
         what `ends` is to get; None where it is not to be told."""
         return tensors, None
 
@@ -23,11 +23,11 @@ class BackwardWatch:
         """The pass has ended, or raised."""
 
 
-_watches: list[BackwardWatch] = []
+_observers: list[BackwardObserver] = []
 
 
 class _Pass(Reported):
-    """A pass that is under way. Entered, it is the tensors to begin on."""
+    """A pass that is under way. Entered, it is the tensors to start on."""
 
     __slots__ = ("_partial", "_tensors")
 
@@ -36,9 +36,9 @@ class _Pass(Reported):
         self._begun = None
 
     def __enter__(self) -> Any:
-        for watch in reversed(_watches):  # who came last lies outside
-            self._tensors, begun = watch.starts(self._tensors, self._partial)
-            self._add(watch, begun)
+        for observer in reversed(_observers):  # who came last lies outside
+            self._tensors, begun = observer.starts(self._tensors, self._partial)
+            self._add(observer, begun)
         return self._tensors
 
 
@@ -62,15 +62,15 @@ def install() -> None:
 
 def remove_if_idle() -> None:
     """torch's function is as it was before, if nobody is told of anything any more."""
-    if not _watches:
+    if not _observers:
         _INLAY.remove()
 
 
-def watch(watch: BackwardWatch) -> None:
-    if watch not in _watches:
-        _watches.append(watch)
+def observe(observer: BackwardObserver) -> None:
+    if observer not in _observers:
+        _observers.append(observer)
 
 
-def unwatch(watch: BackwardWatch) -> None:
-    if watch in _watches:
-        _watches.remove(watch)
+def unobserve(observer: BackwardObserver) -> None:
+    if observer in _observers:
+        _observers.remove(observer)

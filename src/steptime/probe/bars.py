@@ -1,4 +1,4 @@
-"""Whether a progress bar of tqdm's stands in the line of standard error that is written to: without a terminal nothing
+"""Whether a progress bar of tqdm's is in the line of standard error that is written to: without a terminal nothing
 but the bar itself knows that."""
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import sys
 from steptime.probe.ours import pass_on
 
 OPEN = "bar-open"
-"""A file of this name in a process's folder, while one stands there."""
+"""A file of this name in a process's folder, while one is there."""
 STANDARD_ERROR = 2
 PERIOD = 200_000_000
 """ns between two looks."""

@@ -1,6 +1,6 @@
 """Calls of the user's modules, seen inside of torch's own `nn.Module.__call__`: nothing of ours lies in a module.
 
-Who is to be looked at stands in tables of ours, by identity; modules are held weakly. What a look needs is done before
+Who is to be looked at is in tables of ours, by identity; modules are held weakly. What a look needs is done before
 and after the call, by lines inside of torch's function (see `inlay`): no frame of ours lies around it, and no copy and
 no pickle of a module can hold anything of ours.
 
@@ -25,32 +25,32 @@ Call = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
 """Calls a module with arguments."""
 
 
-class CallWatch:
+class CallObserver:
     """Told of calls of modules. What it raises reaches the user's program: it guards itself."""
 
     def starts(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """A call begins. Returns what `ends` is to get; None where it is not to be told."""
+        """A call starts. Returns what `ends` is to get; None where it is not to be told."""
 
     def ends(self, begun: Any) -> None:
         """The call has ended, or raised."""
 
 
-class _Watched(LaidTable[int, tuple[CallWatch, ...]]):
+class _Observed(LaidTable[int, tuple[CallObserver, ...]]):
     """Who is told of the calls of one module, by its identity."""
 
 
-class _Everyone(_Watched):
+class _Everyone(_Observed):
     """The same table while somebody is told of all modules: `id(module) in table` is all that torch's code asks."""
 
     def __contains__(self, key: object) -> bool:
         return True
 
 
-_watched = _Watched()
-_everyone: list[CallWatch] = []
+_observed = _Observed()
+_everyone: list[CallObserver] = []
 """Who is told of the calls of all modules."""
 _changed: LaidTable[int, Call] = LaidTable()
-"""What is called in the place of a module: changes of a trial. Its identity is in `_watched`, too."""
+"""What is called in the place of a module: changes of a trial. Its identity is in `_observed`, too."""
 _known: dict[int, weakref.ref[torch.nn.Module]] = {}
 _gone = Gone()
 
@@ -64,10 +64,10 @@ class _OpenCall(Reported):
         self._begun = None
         if _gone:  # a module may have the identity of one that is no more
             _forget()
-        for watch in _everyone.copy() if _everyone else ():
-            self._add(watch, watch.starts(module, args, kwargs))
-        for watch in _watched.get(id(module), ()):  # which those before may have filled
-            self._add(watch, watch.starts(module, args, kwargs))
+        for observer in _everyone.copy() if _everyone else ():
+            self._add(observer, observer.starts(module, args, kwargs))
+        for observer in _observed.get(id(module), ()):  # which those before may have filled
+            self._add(observer, observer.starts(module, args, kwargs))
 
     def __enter__(self) -> None:
         return None
@@ -84,7 +84,7 @@ if not torch.compiler.is_dynamo_compiling() and "id"(self) in "watched":
 else:
     BODY
 """,
-    id=id, watched=_watched, changed=_changed, Open=_OpenCall,
+    id=id, watched=_observed, changed=_changed, Open=_OpenCall,
 )  # fmt: skip
 
 
@@ -96,44 +96,44 @@ def install() -> None:
 def remove_if_idle() -> None:
     """torch's function is as it was before, if nobody is told of anything any more."""
     _forget()
-    if not _everyone and not _changed and not any(_watched.values()):
+    if not _everyone and not _changed and not any(_observed.values()):
         _INLAY.remove()
 
 
-def watch_all(watch: CallWatch) -> None:
-    """From now on `watch` is told of the calls of all modules."""
+def observe_all(observer: CallObserver) -> None:
+    """From now on `observer` is told of the calls of all modules."""
     install()
-    if watch not in _everyone:
-        _everyone.append(watch)
-    _watched.__class__ = _Everyone
+    if observer not in _everyone:
+        _everyone.append(observer)
+    _observed.__class__ = _Everyone
 
 
-def unwatch_all(watch: CallWatch) -> None:
-    if watch in _everyone:
-        _everyone.remove(watch)
-    _watched.__class__ = _Everyone if _everyone else _Watched
+def unobserve_all(observer: CallObserver) -> None:
+    if observer in _everyone:
+        _everyone.remove(observer)
+    _observed.__class__ = _Everyone if _everyone else _Observed
 
 
-def watch(module: torch.nn.Module, watch: CallWatch) -> None:
-    """From now on `watch` is told of this module's calls, as the innermost of those who are, unless one of its kind is
-    already."""
+def observe(module: torch.nn.Module, observer: CallObserver) -> None:
+    """From now on `observer` is told of this module's calls, as the innermost of those who are, unless one of its kind
+    is already."""
     install()
     _know(module)
-    if not any(type(each) is type(watch) for each in _watched[id(module)]):
-        _watched[id(module)] += (watch,)
+    if not any(type(each) is type(observer) for each in _observed[id(module)]):
+        _observed[id(module)] += (observer,)
 
 
-def unwatch(module: torch.nn.Module, watch: CallWatch) -> None:
+def unobserve(module: torch.nn.Module, observer: CallObserver) -> None:
     number = id(module)
     if number in _known and _known[number]() is module:
-        _watched[number] = left = tuple(each for each in _watched[number] if each is not watch)
+        _observed[number] = left = tuple(each for each in _observed[number] if each is not observer)
         if not left and number not in _changed:
-            del _watched[number], _known[number]
+            del _observed[number], _known[number]
 
 
-def is_watched(module: torch.nn.Module, watch: CallWatch) -> bool:
+def is_observed(module: torch.nn.Module, observer: CallObserver) -> bool:
     known = _known.get(id(module))
-    return known is not None and known() is module and watch in _watched[id(module)]
+    return known is not None and known() is module and observer in _observed[id(module)]
 
 
 def change(module: torch.nn.Module, around: Callable[[Call], Call]) -> None:
@@ -157,12 +157,12 @@ def _as_torch(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
 def _know(module: torch.nn.Module) -> None:
     _forget()
     if id(module) not in _known:
-        _known[id(module)], _watched[id(module)] = _gone.reference(module), ()
+        _known[id(module)], _observed[id(module)] = _gone.reference(module), ()
 
 
 def _forget() -> None:
     """What is known of modules that are no more."""
     for reference in _gone.taken():
         if _known.get(reference.key) is reference:
-            for table in (_known, _watched, _changed):
+            for table in (_known, _observed, _changed):
                 table.pop(reference.key, None)

@@ -53,7 +53,7 @@ def _chain(known: Collection[int], latest: int, apart: int) -> int:
 
 
 def next_one(latest: int, distance: int, ended: int, lead: int) -> int:
-    """The first slow step that begins `lead` steps from now or later, where `ended` have. latest: a slow one."""
+    """The first slow step that starts `lead` steps from now or later, where `ended` have. latest: a slow one."""
     return latest + distance * max(1, -(-(ended + 1 + lead - latest) // distance))
 
 
@@ -85,7 +85,7 @@ class Occurrences:
             self.step = self._named()
 
     def near(self, ended: int, steps: int) -> bool:
-        """Whether it begins within so many steps."""
+        """Whether it starts within so many steps."""
         return bool(self.step) and self.step - 1 - ended <= steps
 
     def over(self) -> None:
@@ -174,9 +174,9 @@ class LookingThread:
         self._looks, self._over, self._done = Looks(get_ident()), allocate_lock(), allocate_lock()
         self._over.acquire()
         self._done.acquire()
-        start_new_thread(self._watch, ())
+        start_new_thread(self._look_on, ())
 
-    def _watch(self) -> None:
+    def _look_on(self) -> None:
         try:
             while not self._over.acquire(timeout=LOOK_NS / 1e9) and self._looks.count < MOST_LOOKS:
                 self._looks.look()
@@ -210,7 +210,7 @@ def ends_behind(blocks: Iterable[list[int]], closing: int, start: int) -> int:
     return sum(head == closing and end > start for head, end in heads_and_ends)
 
 
-class SlowStepWatch(Follower):
+class SlowStepObserver(Follower):
     """limits: "times" the usual step or "ns" that a step must exceed, or "every" so many steps one that is looked into
     whole. thread: the training thread's identity.
 
@@ -232,7 +232,7 @@ class SlowStepWatch(Follower):
         self._over.acquire()
 
     def start(self) -> None:
-        start_new_thread(self._watch, ())
+        start_new_thread(self._look_on, ())
 
     def boundary(self, steps: int) -> None:
         """In the training thread: a step has ended; `steps`: how many there were."""
@@ -257,7 +257,7 @@ class SlowStepWatch(Follower):
                 self.numbers.append(steps + 1 - behind)
             self._session.recorder.fact("caught", **caught)
 
-    def _watch(self) -> None:
+    def _look_on(self) -> None:
         try:
             while self._left and self._session.active and not self._over.acquire(timeout=self._wait() / 1e9):
                 start = self._last_end()

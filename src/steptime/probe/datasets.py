@@ -168,7 +168,7 @@ MOST_NUMBERS = 1 << 20
 MOST_PARTS = 16
 KINDS = {torch.int64: "int64", torch.int32: "int32", torch.int16: "int16"}
 ELSEWHERE = 0.01
-"""Of the places that are not filled: the filler may stand there once in a while and is no filler when more often."""
+"""Of the places that are not filled: the filler may be there once in a while and is no filler when more often."""
 DEPTH = 3
 """Of dictionaries, lists and tuples in a batch."""
 
@@ -243,7 +243,7 @@ def _filled(tokens: Any) -> float:
 
 
 def _filled_with(filler: int, tokens: Any) -> float:
-    """The share; 0 where it stands elsewhere, too, or where a row holds nothing else."""
+    """The share; 0 where it is elsewhere, too, or where a row holds nothing else."""
     is_filler = tokens == filler
     if is_filler.all(axis=1).any():
         return 0.0

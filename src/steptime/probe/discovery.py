@@ -22,7 +22,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from steptime.probe import sites
 from steptime.probe.datasets import Padded, padded_share, reads_tokens
-from steptime.probe.inputs import Inputs, InputWatch
+from steptime.probe.inputs import InputObserver, Inputs
 from steptime.probe.modules import named_modules
 from steptime.probe.objects import being_traced, parameters_of, unasked
 from steptime.probe.ours import pass_on, suppressed
@@ -57,13 +57,14 @@ now = time.perf_counter_ns
 
 @dataclass
 class Found:
-    """roots: modules called from outside of other modules and of the loader, owning parameters. sites: `SiteFacts`
-    without `steps`. functions: code of user functions whose lines are worth timing, the most expensive first. calls:
-    of Python and C functions, all that a trace with stacks would hold; torch_calls: of torch's in C. padded: of each
-    batch of tokens, which an embedding reads, the share that only fills it up, and how many there are. called:
-    `CalledFacts`. inputs: of a model, where the first dimension of what it is called with is surely the batch's."""
+    """top_modules: modules called from outside of other modules and of the loader, owning parameters. sites:
+    `SiteFacts` without `steps`. functions: code of user functions whose lines are worth timing, the most expensive
+    first. calls: of Python and C functions, all that a trace with stacks would hold; torch_calls: of torch's in C.
+    padded: of each batch of tokens, which an embedding reads, the share that only fills it up, and how many there are.
+    called: `CalledFacts`. inputs: of a model, where the first dimension of what it is called with is surely the
+    batch's."""
 
-    roots: list[torch.nn.Module] = field(default_factory=list)
+    top_modules: list[torch.nn.Module] = field(default_factory=list)
     sites: list[dict[str, Any]] = field(default_factory=list)
     functions: tuple[CodeType, ...] = ()
     calls: int = 0
@@ -76,7 +77,7 @@ class Found:
 CALLS = frozenset({"call", "c_call"})
 """Events of Python's profile function."""
 OTHER, USER, MODULE, LOADER, UPDATE, PACKAGE, EMBEDDING = range(7)
-"""What a code object is: of no interest, the user's, nn.Module's call, the loader's next, an optimiser's step, an
+"""What a code object is: of no interest, the user's, nn.Module's call, the loader's next, an optimizer's step, an
 installed package's, the function that reads an embedding."""
 
 
@@ -134,7 +135,7 @@ class Discovery:
             torch.nn.functional.embedding.__code__: EMBEDDING,
         }
         self._stack: list[tuple[_Use, int]] = []
-        self._roots: dict[int, weakref.ref[torch.nn.Module]] = {}
+        self._top_modules: dict[int, weakref.ref[torch.nn.Module]] = {}
         self._sites: dict[tuple[str, str, str, int], list[Any]] = {}
         self._module_depth = self._loader_depth = 0
         self._start = self._end = 0
@@ -143,7 +144,7 @@ class Discovery:
         self._embedded: set[tuple[int, ...]] = set()
         self._seen: set[tuple[int, int, int]] = set()
         self._called: dict[tuple[str, int], dict[str, None]] = {}
-        self._inputs = InputWatch()
+        self._inputs = InputObserver()
         self._profile = self._make()
 
     def start(self) -> bool:
@@ -161,7 +162,7 @@ class Discovery:
 
     def give_up(self) -> None:
         """Takes everything away somewhere in the user's program, if a root was found: the rest is worth no waiting."""
-        if self._roots:
+        if self._top_modules:
             self._take_away()
 
     def _take_away(self) -> None:
@@ -175,15 +176,17 @@ class Discovery:
     def stop(self) -> Found:
         self._take_away()
         window = self._end - self._start
-        roots = [module for module in (reference() for reference in self._roots.values()) if module is not None]
+        top_modules = [
+            module for module in (reference() for reference in self._top_modules.values()) if module is not None
+        ]
         called = [
             {"name": name, "device": device, "count": count, "site": sites.line_at(place)}
             for (name, device, _, _), (count, place) in self._sites.items()
         ]
         lines = [{"file": file, "line": line, "names": list(names)} for (file, line), names in self._called.items()]
-        tokens = _read_tokens(self._padded, self._embedded, roots)
+        tokens = _read_tokens(self._padded, self._embedded, top_modules)
         functions, inputs = _worth_timing(self._uses.values(), window), self._inputs.found
-        found = Found(roots, called, functions, self._calls, self._torch_calls, tokens, lines, inputs)
+        found = Found(top_modules, called, functions, self._calls, self._torch_calls, tokens, lines, inputs)
         self._stack.clear()
         self._uses.clear()
         return found
@@ -323,9 +326,9 @@ class Discovery:
     def _module(self, frame: FrameType) -> None:
         if not self._module_depth and not self._loader_depth:
             module = frame.f_locals["self"]
-            if id(module) not in self._roots and next(parameters_of(module), None) is not None:
-                self._roots[id(module)] = weakref.ref(module)
-            if id(module) in self._roots:
+            if id(module) not in self._top_modules and next(parameters_of(module), None) is not None:
+                self._top_modules[id(module)] = weakref.ref(module)
+            if id(module) in self._top_modules:
                 self._look(self._inputs.called, module, frame.f_locals["args"], frame.f_locals["kwargs"])
             self._holds()
         self._module_depth += 1
@@ -359,12 +362,12 @@ class Discovery:
 
 
 def _read_tokens(
-    padded: list[Padded], embedded: set[tuple[int, ...]], roots: list[torch.nn.Module]
+    padded: list[Padded], embedded: set[tuple[int, ...]], top_modules: list[torch.nn.Module]
 ) -> list[tuple[float, int]]:
     """Of what looks like tokens, what an embedding reads. Compiled code calls no function of Python: then, what one of
     the models could read."""
     sizes = [] if embedded else [
-        int(module.__dict__.get("num_embeddings", 0)) for _, module in named_modules(roots)
+        int(module.__dict__.get("num_embeddings", 0)) for _, module in named_modules(top_modules)
         if isinstance(module, torch.nn.Embedding)
     ]  # fmt: skip
     return [

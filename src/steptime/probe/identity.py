@@ -1,4 +1,4 @@
-"""What a process, its rank, its memory, its optimisers and its modules are, as facts. Asking initialises nothing."""
+"""What a process, its rank, its memory, its optimizers and its modules are, as facts. Asking initialises nothing."""
 
 from __future__ import annotations
 
@@ -78,9 +78,9 @@ def process_group() -> Any:
     return distributed if ready else None
 
 
-def device_of(roots: Iterable[torch.nn.Module]) -> tuple[str, str]:
+def device_of(top_modules: Iterable[torch.nn.Module]) -> tuple[str, str]:
     """Kind and name of the device of the first parameter; ("cpu", "") without."""
-    parameter = next((parameter for root in roots for parameter in parameters_of(root)), None)
+    parameter = next((parameter for top_module in top_modules for parameter in parameters_of(top_module)), None)
     kind = parameter.device.type if parameter is not None else "cpu"
     return kind, torch.cuda.get_device_name(parameter.device) if parameter is not None and kind == "cuda" else ""
 
@@ -204,7 +204,7 @@ def optimizer_facts(optimizer: Any, number: int) -> dict[str, Any]:
     }
 
 
-def root_facts(module: torch.nn.Module, number: int) -> dict[str, Any]:
+def top_module_facts(module: torch.nn.Module, number: int) -> dict[str, Any]:
     parameters = list(parameters_of(module))
     return {
         "identity": number,

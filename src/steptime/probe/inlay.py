@@ -3,7 +3,7 @@
 What must be timed in torch cannot be wrapped: user code holds references to functions, TorchScript compiles them by
 name from their source, pickle looks them up, TorchDynamo compares them. So a function keeps its object, name, signature
 and source, and gets a code object that is compiled from that very source (torch 2.4 to 2.13) with a few lines of ours
-at its begin. They stand in no line of their own, so tracebacks are the same, and no frame of ours lies around the call.
+at its start. They are in no line of their own, so tracebacks are the same, and no frame of ours lies around the call.
 
 TorchDynamo, where it traces such a function, folds `torch.compiler.is_dynamo_compiling()` and never meets the rest. It
 guards on the code of a function that it has traced: lines are laid in once, and stay.
@@ -42,22 +42,22 @@ class LaidTable(dict[K, V]):
 
 
 class Reported:
-    """Who has been told that something begins, with what each is to get when it ends: as a context manager, which lines
+    """Who has been told that something starts, with what each is to get when it ends: as a context manager, which lines
     of ours put around it."""
 
     __slots__ = ("_begun",)
     _begun: Any
 
-    def _add(self, watch: Any, begun: Any) -> None:
+    def _add(self, observer: Any, begun: Any) -> None:
         if begun is not None:
-            self._begun = watch, begun, self._begun
+            self._begun = observer, begun, self._begun
 
     def __exit__(self, *_: Any) -> None:
-        """The last who was told of the begin is told of the end first."""
+        """The last who was told of the start is told of the end first."""
         begun = self._begun
         while begun is not None:
-            watch, token, begun = begun
-            watch.ends(token)
+            observer, token, begun = begun
+            observer.ends(token)
 
 
 class Inlay:

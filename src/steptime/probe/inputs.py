@@ -1,4 +1,4 @@
-"""How many samples and tokens a step trains on, by what its model is called with: for a job that makes its batches by
+"""How many samples and tokens per step trains on, by what its model is called with: for a job that makes its batches by
 hand, of which no loader says how large they are.
 
 One law: nothing rather than a wrong number. The steps of the discovery are looked at call by call, and what is found is
@@ -106,7 +106,7 @@ class Inputs:
 
 
 @dataclass
-class InputWatch:
+class InputObserver:
     """Told of the training thread's calls, backwards and updates in the steps of the discovery."""
 
     spoilt: bool = False
@@ -144,7 +144,7 @@ class InputWatch:
             self._open = None
 
     def backward(self, starts: bool) -> None:
-        """A pass through autograd's engine begins or ends."""
+        """A pass through autograd's engine starts or ends."""
         self.in_backward, self._open = starts, None
         if starts and self._passes[-1]:
             self._passes.append([])
@@ -153,7 +153,7 @@ class InputWatch:
                 self.spoilt = self.spoilt or self._in_update > 2  # a closure that is called again and again
 
     def update(self, starts: bool) -> None:
-        """An optimiser's step begins or ends."""
+        """An optimizer's step starts or ends."""
         self._in_update = int(starts)
         if not starts:
             self._tensors.clear()
@@ -238,7 +238,7 @@ class InputCheck:
         """ns: when it is to look next."""
 
     def look(self, start: int, arguments: tuple[Any, ...], named: Mapping[str, Any]) -> None:
-        """A call of the model with gradients begins."""
+        """A call of the model with gradients starts."""
         self.due = start + PERIOD
         if being_traced():
             return

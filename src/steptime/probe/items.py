@@ -20,7 +20,7 @@ from steptime.probe.ours import pass_on
 LOOKED = 2
 """Batches of an iterator."""
 MOST_ITERATORS = 8
-"""In a process: an epoch begins another one, and so does an evaluation."""
+"""In a process: an epoch starts another one, and so does an evaluation."""
 DEPTH = 4
 """Of dictionaries, lists and tuples in an item."""
 MOST_PARTS = 4096
@@ -29,7 +29,7 @@ OBJECT = 56
 """Bytes of a small object of Python's (CPython 3.10 to 3.14: 28 of an int, 24 of a float, 49 and more of a str), with
 the pointer to it."""
 TENSOR = 400
-"""Bytes of a tensor beside its numbers: the object of Python, TensorImpl, StorageImpl and its allocation (torch
+"""Bytes of a tensor next to its numbers: the object of Python, TensorImpl, StorageImpl and its allocation (torch
 2.13)."""
 SMALL = (int, float, bool, complex, type(None))
 AVAILABLE = b"MemAvailable:"

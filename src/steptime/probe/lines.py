@@ -93,7 +93,7 @@ class _Open:
 
 
 class LineClock:
-    """Turns the events of traced functions into records (identity, begin, end, calls): one per execution of a line.
+    """Turns the events of traced functions into records (identity, start, end, calls): one per execution of a line.
 
     The line that called a traced function goes on while that runs, so its record encloses the function's.
     """
@@ -109,7 +109,7 @@ class LineClock:
         self._calls: dict[int, int] = {}
 
     def enter(self, code: CodeType, line: int = 0) -> None:
-        """A traced function begins, or a generator goes on; with `line`, it runs already and is in the middle of it."""
+        """A traced function starts, or a generator goes on; with `line`, it runs already and is in the middle of it."""
         self._stack.append(_Open(code, self._bases[id(code)] + line if line else 0, now()))
 
     def at(self, code: CodeType, line: int) -> None:
@@ -335,7 +335,7 @@ class _Monitor:
 class LineTimeline:
     """Times the lines of some functions from `start` to `stop`, both called at a boundary in the training thread.
 
-    `append(kind, flags, identity, begin, end)` appends a record, whose flags are the calls in it that the tracer was
+    `append(kind, flags, identity, start, end)` appends a record, whose flags are the calls in it that the tracer was
     told of, MOST_REPORTED at most; `fact(kind, **fields)` writes `CodeFacts` and `LineCostFacts`, `note(text)` a
     sentence. Records are written at `stop`: appending costs more than the lines that it would time.
     """
@@ -356,7 +356,7 @@ class LineTimeline:
         """Whether the loop ran too many lines to be timed one by one."""
 
     def start(self, loop: CodeType | None, functions: Iterable[CodeType], frame: FrameType | None) -> bool:
-        """Begins with `frame` at a boundary; False when there is nothing to time or another tracer is on."""
+        """Starts with `frame` at a boundary; False when there is nothing to time or another tracer is on."""
         codes = {id(code): code for code in (*functions, *((loop,) if loop else ())) if _traceable(code)}
         if not codes:
             return False

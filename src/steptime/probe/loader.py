@@ -104,7 +104,7 @@ KEPT_BYTES = 3 * 1024 * RECORD.size
 LARGEST_NUMBER = 65535
 _starts: SideTable[list[int]] = SideTable()
 """Of an iterator, from its construction, or a further epoch of its workers, to the first batch that we see asked for:
-[begin, end, batches that were ordered]."""
+[start, end, batches that were ordered]."""
 
 now = time.perf_counter_ns
 pack = RECORD.pack
@@ -312,8 +312,8 @@ class _Collate:
 def install(recording: str, append: Callable[[int, int, int, int, int], None], number_of: Callable[[Any], int]) -> None:
     """Puts the descriptors in place, once per process.
 
-    `append(kind, flags, identity, begin, end)` writes into the journal, `number_of(iterator)` numbers an iterator that
-    begins, also if not for the first time. Raises AttributeError or KeyError where torch's layout is another.
+    `append(kind, flags, identity, start, end)` writes into the journal, `number_of(iterator)` numbers an iterator that
+    starts, also if not for the first time. Raises AttributeError or KeyError where torch's layout is another.
     """
     _LoaderState.recording, _LoaderState.append, _LoaderState.number_of = recording, append, number_of
     for fetcher in (torch_fetch._MapDatasetFetcher, torch_fetch._IterableDatasetFetcher):
@@ -383,7 +383,7 @@ def _constructed(iterator: Any) -> None:
 
 
 def _reset(iterator: Any) -> None:
-    """A further epoch of persistent workers begins (in the construction, which also asks, a start has begun)."""
+    """A further epoch of persistent workers starts (in the construction, which also asks, a start has begun)."""
     start = _starts.of(iterator)
     if start is None or start[1]:  # or one that went by unwatched
         _starts.keep(iterator, [now(), 0, 0])

@@ -23,10 +23,12 @@ RANGE = "nn.Module: {} ({})"
 """The name of a range: path and class."""
 
 
-def named_modules(roots: Iterable[torch.nn.Module]) -> Iterator[tuple[str, torch.nn.Module]]:
+def named_modules(top_modules: Iterable[torch.nn.Module]) -> Iterator[tuple[str, torch.nn.Module]]:
     """The modules of these trees with their paths ("Net.layer1.0"), each once, from the tables in which nn.Module keeps
     them: `named_modules()` may be the user's own method. The root with most modules comes first."""
-    trees = sorted((list(_tree(type(root).__name__, root)) for root in roots), key=len, reverse=True)
+    trees = sorted(
+        (list(_tree(type(top_module).__name__, top_module)) for top_module in top_modules), key=len, reverse=True
+    )
     seen: set[int] = set()
     for path, module in (each for tree in trees for each in tree):
         if id(module) not in seen:
@@ -60,9 +62,9 @@ def module_facts(named: Iterable[tuple[str, torch.nn.Module]]) -> list[list[Any]
 
 
 def without_update(named: Iterable[tuple[str, torch.nn.Module]], optimizers: Iterable[Any]) -> list[list[Any]]:
-    """Path and numbers of the modules' own parameters that have a gradient and that none of the optimisers has. Nothing
-    where that does not say that they are not trained: where no optimiser has any of the modules' parameters, or mostly
-    others (copies in single precision, flat ones), or where there are optimisers that are none of torch's."""
+    """Path and numbers of the modules' own parameters that have a gradient and that none of the optimizers has. Nothing
+    where that does not say that they are not trained: where no optimizer has any of the modules' parameters, or mostly
+    others (copies in single precision, flat ones), or where there are optimizers that are none of torch's."""
     updated = {id(each): each for optimizer in optimizers for each in updated_by(optimizer)}
     owned, found = set[int](), []
     for path, module in named:
@@ -82,7 +84,7 @@ def _has_gradient(parameter: Any) -> bool:
     return bool(LEAF.__get__(parameter)) and GRADIENT.__get__(parameter) is not None
 
 
-class ModuleRanges(calls.CallWatch):
+class ModuleRanges(calls.CallObserver):
     """The ranges of one window. `end` closes what is open: the profiler frees its events when it stops."""
 
     def __init__(self, named: Iterable[tuple[str, torch.nn.Module]]) -> None:
@@ -94,13 +96,13 @@ class ModuleRanges(calls.CallWatch):
 
     def start(self) -> None:
         if self._names:
-            calls.watch_all(self)
+            calls.observe_all(self)
 
     def end(self) -> None:
-        calls.unwatch_all(self)
+        calls.unobserve_all(self)
         calls.remove_if_idle()
         while self._open:
-            with suppressed(RuntimeError):  # one that was about to begin
+            with suppressed(RuntimeError):  # one that was about to start
                 self._open.pop().__exit__(None, None, None)
 
     def starts(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

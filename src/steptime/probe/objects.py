@@ -1,7 +1,7 @@
-"""The user's objects, held weakly: parameters, read without asking anything of them; optimisers and iterators.
+"""The user's objects, held weakly: parameters, read without asking anything of them; optimizers and iterators.
 
-Where only one optimiser or iterator can have opened a range, nobody needs to be asked: to ask the frame that opened it
-for its `self` costs 2 microseconds at every step. All optimisers pass through `Optimizer._patch_step_function` when
+Where only one optimizer or iterator can have opened a range, nobody needs to be asked: to ask the frame that opened it
+for its `self` costs 2 microseconds at every step. All optimizers pass through `Optimizer._patch_step_function` when
 they are made (also unpickled and copied ones), all iterators through `loader._constructed`; torch 2.4 to 2.13.
 """
 
@@ -68,7 +68,7 @@ def parameters_of(module: torch.nn.Module) -> Iterator[Any]:
 
 
 def updated_by(optimizer: Any) -> Iterator[Any]:
-    """Parameters of an optimiser, from the groups in which torch keeps them; what is none of torch's types is passed
+    """Parameters of an optimizer, from the groups in which torch keeps them; what is none of torch's types is passed
     over."""
     groups = getattr(optimizer, "__dict__", {}).get("param_groups")
     for group in groups if type(groups) is list else ():
@@ -79,7 +79,7 @@ def updated_by(optimizer: Any) -> Iterator[Any]:
 
 
 def torch_optimizer(owner: Any) -> Any:
-    """The torch optimiser behind a wrapper such as Accelerate's, so that scaler and step agree on one."""
+    """The torch optimizer behind a wrapper such as Accelerate's, so that scaler and step agree on one."""
     inner = getattr(owner, "optimizer", None)
     return inner if isinstance(inner, torch.optim.Optimizer) else owner
 
@@ -183,8 +183,8 @@ class Owners:
         return [found for reference in list(self._known.values()) if (found := reference()) is not None]
 
 
-class ConstructionWatch:
-    """Tells `made` of every optimiser, by a descriptor that hands out the original method: no frame of ours."""
+class ConstructionObserver:
+    """Tells `made` of every optimizer, by a descriptor that hands out the original method: no frame of ours."""
 
     def __init__(self, made: Callable[[Any], None]) -> None:
         self._original = torch.optim.Optimizer.__dict__["_patch_step_function"]

@@ -18,8 +18,8 @@ import torch
 
 from steptime.journal import Flag, Kind
 from steptime.probe import calls
-from steptime.probe.backwards import BackwardWatch
-from steptime.probe.calls import CallWatch
+from steptime.probe.backwards import BackwardObserver
+from steptime.probe.calls import CallObserver
 from steptime.probe.inlay import Inlay
 from steptime.probe.inputs import InputCheck
 from steptime.probe.objects import being_traced, modules_of, parameters_of
@@ -63,7 +63,7 @@ class Listener(Protocol):
     """What the patches go by while nobody waits for a boundary."""
 
     def range_starts(self, kind: int, owner: Any, start: int) -> int:
-        """A loader's next or an optimiser's step begins; `owner`: iterator or optimiser. Returns its number."""
+        """A loader's next or an optimizer's step starts; `owner`: iterator or optimizer. Returns its number."""
 
     def range_ends(self, kind: int, number: int, start: int, end: int, failed: bool) -> None:
         """The range has ended, outside of torch's own record."""
@@ -75,12 +75,12 @@ class Listener(Protocol):
         """Something of ours has raised: the watch ends. Raises nothing itself."""
 
     def backward_starts(self, start: int) -> None:
-        """A backward pass begins."""
+        """A backward pass starts."""
 
     def backward_ends(self, start: int, end: int, flags: int) -> None:
         """A backward pass has ended."""
 
-    def forward_ends(self, root: int, start: int, end: int, flags: int) -> None:
+    def forward_ends(self, top_module: int, start: int, end: int, flags: int) -> None:
         """A root module's call has ended."""
 
     def interval(self, kind: int, identity: int, start: int, end: int) -> None:
@@ -88,7 +88,7 @@ class Listener(Protocol):
 
 
 class Follower:
-    """Told of every step's end; of a plain run nobody is. See `changes.trial.Trial`, `catching.SlowStepWatch`,
+    """Told of every step's end; of a plain run nobody is. See `changes.trial.Trial`, `catching.SlowStepObserver`,
     `step_metrics.StepMetrics`."""
 
     every = 0
@@ -134,7 +134,7 @@ def _tracing() -> bool:
     return context is not None and context.try_get() is not None
 
 
-class BackwardTimer(BackwardWatch):
+class BackwardTimer(BackwardObserver):
     """Times every way into the autograd engine: torch.autograd.backward, and torch.autograd.grad ("partial")."""
 
     def __init__(self, listener: Listener) -> None:
@@ -169,7 +169,7 @@ class BackwardTimer(BackwardWatch):
 
 
 class _Interval:
-    """A call of a function that is under way. ends: told of its begin."""
+    """A call of a function that is under way. ends: told of its start."""
 
     __slots__ = ("_begun", "_ends")
 
@@ -208,7 +208,7 @@ else:
 
 
 def scaler_timer(listener: Listener) -> Inlay:
-    """Times GradScaler.step(optimizer), which leaves the optimiser's own step out when gradients overflowed."""
+    """Times GradScaler.step(optimizer), which leaves the optimizer's own step out when gradients overflowed."""
 
     def ends(begun: tuple[int, int]) -> None:
         number, start = begun
@@ -221,7 +221,7 @@ def scaler_timer(listener: Listener) -> Inlay:
     return Inlay(torch.amp.GradScaler.step, OPENED_WITH_OPTIMIZER, opened=opened)
 
 
-class RootTimer(CallWatch):
+class TopModuleTimer(CallObserver):
     """Times the calls of one root module, which is held weakly: a model that the user deletes must be freed at once, as
     without us."""
 
@@ -256,11 +256,11 @@ class RootTimer(CallWatch):
 
     def install(self) -> None:
         if (module := self._module()) is not None:
-            calls.watch(module, self)
+            calls.observe(module, self)
 
     def remove(self) -> None:
         if (module := self._module()) is not None:
-            calls.unwatch(module, self)
+            calls.unobserve(module, self)
 
     @property
     def module(self) -> torch.nn.Module | None:
@@ -270,10 +270,10 @@ class RootTimer(CallWatch):
     def alive(self) -> bool:
         """False once the module is gone, or while it is not timed."""
         module = self._module()
-        return module is not None and calls.is_watched(module, self)
+        return module is not None and calls.is_observed(module, self)
 
 
-class InferenceWatch(CallWatch):
+class InferenceObserver(CallObserver):
     """Sees module calls before the first backward, to find jobs that only infer: `inferring` is told the first module
     with parameters when it is called for the fourth time. It leaves at the first backward."""
 
@@ -297,14 +297,14 @@ class InferenceWatch(CallWatch):
                 raise
 
     def install(self) -> None:
-        calls.watch_all(self)
+        calls.observe_all(self)
 
     def remove(self) -> None:
-        calls.unwatch_all(self)
+        calls.unobserve_all(self)
 
 
-class NewModelWatch(CallWatch):
-    """Finds the models of optimisers that come after the first steps (folds, sweeps, layers trained one by one):
+class NewModelObserver(CallObserver):
+    """Finds the models of optimizers that come after the first steps (folds, sweeps, layers trained one by one):
     `found` is told of each module with parameters that lies in no known one when it is called, for BOUNDARIES
     boundaries of steps."""
 
@@ -333,18 +333,18 @@ class NewModelWatch(CallWatch):
             if next(parameters_of(module), None) is not None:
                 self._found(module)
 
-    def _know(self, root: torch.nn.Module) -> None:
-        self._known |= {id(module): weakref.ref(module) for module in modules_of(root)}
+    def _know(self, top_module: torch.nn.Module) -> None:
+        self._known |= {id(module): weakref.ref(module) for module in modules_of(top_module)}
 
-    def install(self, roots: Sequence[RootTimer]) -> None:
+    def install(self, top_modules: Sequence[TopModuleTimer]) -> None:
         """Looks for modules that lie in none of these. Before there are any, discovery is still to come."""
-        if not 0 < len(roots) < self.MOST_MODELS:
+        if not 0 < len(top_modules) < self.MOST_MODELS:
             return
-        for root in roots:
-            if (module := root.module) is not None:
+        for top_module in top_modules:
+            if (module := top_module.module) is not None:
                 self._know(module)
         self._left = self.BOUNDARIES
-        calls.watch_all(self)
+        calls.observe_all(self)
 
     def boundary(self) -> None:
         """A step has ended."""
@@ -355,4 +355,4 @@ class NewModelWatch(CallWatch):
 
     def remove(self) -> None:
         self._known.clear()
-        calls.unwatch_all(self)
+        calls.unobserve_all(self)

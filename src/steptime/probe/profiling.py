@@ -390,7 +390,7 @@ class ProfilerWindow:
         }
 
     def give_way(self, other: Any) -> None:
-        """Ends the recording before one of the job's own begins."""
+        """Ends the recording before one of the job's own starts."""
         if self._profile is not None and self._profile.profiler is not other:
             self._recorder.note("the profiler ended early: the job began to profile itself")
             self.abandon()

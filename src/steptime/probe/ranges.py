@@ -1,4 +1,4 @@
-"""Listening to the ranges that torch opens itself, around a loader's next, an optimiser's step and zero_grad.
+"""Listening to the ranges that torch opens itself, around a loader's next, an optimizer's step and zero_grad.
 
 They are entered whether a profiler runs or not (torch 2.4 to 2.13), so listening costs no frame and no hook. Every call
 in here is paid for by each step of the job, out of a cold cache: hence so few of them.
@@ -67,7 +67,7 @@ class RangePatch:
         self._known: dict[str, int] = {}
         self._short: set[str] = set()
         self._opened: LaidTable[int, tuple[int, int]] = LaidTable()
-        """Ranges of ours that are open: (head, begin) by the identity of their object."""
+        """Ranges of ours that are open: (head, start) by the identity of their object."""
         target = torch.autograd.profiler.record_function
         self._inlays = (
             Inlay(target.__enter__, ENTER, entered=self._entered),
@@ -84,7 +84,7 @@ class RangePatch:
         self._opened.clear()
 
     def forget(self) -> None:
-        """A name may mean another one from now on: there is a new loader's iterator or optimiser."""
+        """A name may mean another one from now on: there is a new loader's iterator or optimizer."""
         self._known.clear()
         self._short.clear()
 

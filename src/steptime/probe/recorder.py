@@ -18,7 +18,7 @@ from steptime.probe.ours import pass_on
 PAUSE = int(Kind.PAUSE)
 MOST_THREADS = 65535
 PENDING_FACTS = 256
-"""Facts kept before the first sign of training: loaders and optimisers are made before."""
+"""Facts kept before the first sign of training: loaders and optimizers are made before."""
 
 
 class ThreadNumbers(dict[int, int]):
@@ -52,7 +52,7 @@ class Recorder:
         """How often the job was held, and for how many ns in all; until when, ns."""
 
     def open(self, folder: str) -> None:
-        """Begins to write into `folder`. Raises OSError."""
+        """Starts to write into `folder`. Raises OSError."""
         self.folder = folder
         self._facts = os.path.join(folder, "facts.jsonl")
         self.journal.open(os.path.join(folder, "journal.bin"))

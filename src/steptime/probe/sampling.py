@@ -1,6 +1,6 @@
 """Times of the lines in all functions of the user's that run below the training loop, for a few steps.
 
-The line timeline gives up a function that runs thousands of lines a step. Here any function may run, wherever it is
+The line timeline gives up a function that runs thousands of lines per step. Here any function may run, wherever it is
 called from (a loader, a hook): of one that is called often some calls are timed by line, and tell how the time of all
 of them is spent, which is taken of each; of a long call its first lines tell how the rest is spent. What is called in a
 call that is not timed by line is told by that of the others, too. No frame of the user's is kept.

@@ -28,7 +28,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from steptime.journal import EARLY_WINDOW, Kind
 from steptime.probe import device, identity
 from steptime.probe.allowance import DISCOVERED_CALL, LEAST, SECOND, SHARE, Form, graph_nodes
-from steptime.probe.catching import LookingThread, Occurrences, SlowStepWatch, written_once
+from steptime.probe.catching import LookingThread, Occurrences, SlowStepObserver, written_once
 from steptime.probe.deadline import Deadline
 from steptime.probe.discovery import Discovery, Found
 from steptime.probe.gradients import GradientNorm
@@ -115,7 +115,7 @@ now = time.perf_counter_ns
 def run(session: Session) -> Stage:
     """The whole script; every `yield` ends at the next boundary of a step. Closed early when the boundaries change
     their kind."""
-    exhausted.watch_device(session.recorder.folder)
+    exhausted.observe_device(session.recorder.folder)
     yield  # resumed at the first boundary
     stage = _stages(session)
     try:
@@ -135,7 +135,7 @@ def _stages(session: Session) -> Stage:
     frames = LoopFrame()
     frames.mark(sys._getframe())
     yield from _steps(UNTOUCHED_STEPS)
-    exhausted.watch_device(session.recorder.folder)
+    exhausted.observe_device(session.recorder.folder)
     if session.plan.get("variant"):
         # A process of a trial is watched at every boundary to its end, and nothing else: no window may slow its steps.
         yield
@@ -187,7 +187,7 @@ def _until(session: Session, steps: int, at_least: int, limit: int) -> Stage:
 
 
 def _under(session: Session, give_up: Callable[[], None], patience: int, steps: range, limit: int) -> Stage:
-    """Waits for as many steps as `steps` ends with; after `limit` ns for as many as it begins with. `give_up` is called
+    """Waits for as many steps as `steps` ends with; after `limit` ns for as many as it starts with. `give_up` is called
     after `patience` ns, wherever the job is then."""
     start, first = now(), session.steps
     with Deadline(patience, give_up, session.failed):
@@ -213,8 +213,8 @@ def _discover(session: Session, frames: LoopFrame, steps: int) -> Generator[None
         session.recorder.interval(int(Kind.DISCOVERY), 0, start, end)
     _expect(session, graph_nodes() - nodes, found, max(1, session.steps - first))
     frames.look(sys._getframe())
-    for module in found.roots:
-        session.add_root(module)
+    for module in found.top_modules:
+        session.add_top_module(module)
     for number, site in enumerate(found.sites):
         session.recorder.fact("site", **{"identity": number, "steps": session.steps - first, **site})
     for called in found.called:
@@ -224,9 +224,9 @@ def _discover(session: Session, frames: LoopFrame, steps: int) -> Generator[None
         share = sum(each for each, _ in found.padded) / batches
         tokens = sum(count for _, count in found.padded) / batches
         session.recorder.fact("padding", share=share, batches=batches, tokens=tokens)
-    identity.write_process(session.recorder.folder, *identity.device_of(found.roots))
+    identity.write_process(session.recorder.folder, *identity.device_of(found.top_modules))
     _note_inputs(session, found, session.steps - first)
-    found.roots.clear()  # the script lives as long as the job, and would keep its models alive
+    found.top_modules.clear()  # the script lives as long as the job, and would keep its models alive
     session.recorder.pause(end)
     return found
 
@@ -251,9 +251,9 @@ def _note_inputs(session: Session, found: Found, steps: int) -> None:
     def changed() -> None:
         session.recorder.fact("inputs", changed=True, **facts)
 
-    for root in session.roots:
-        if root.identity == number:
-            root.check = InputCheck(inputs, changed)
+    for top_module in session.top_modules:
+        if top_module.identity == number:
+            top_module.check = InputCheck(inputs, changed)
 
 
 def _sampled(session: Session) -> Stage:
@@ -344,11 +344,11 @@ def _turns(session: Session, duration: int) -> Stage:
     try:
         for _ in range(TURNS):
             start = now()
-            session.watch_off()
+            session.uninstrument()
             try:
                 yield from _steps(steps)
             finally:
-                session.watch_on()
+                session.instrument()
                 session.recorder.interval(int(Kind.UNWATCHED), 0, start, now())
             until = session.steps + steps
             while session.steps < until:
@@ -445,7 +445,7 @@ def _window(
 
 
 def _modules(session: Session) -> list[Any]:
-    return [module for root in session.roots if (module := root.module) is not None]
+    return [module for top_module in session.top_modules if (module := top_module.module) is not None]
 
 
 def _trained(session: Session) -> Iterator[Any]:
@@ -511,8 +511,8 @@ def _keep_watching(session: Session, duration: int, stacks: bool, due: bool) -> 
     one is taken once it may be."""
     request = os.path.join(session.plan["recording"], REQUEST)
     gradients = GradientNorm(session.recorder, lambda: _trained(session))
-    if (limits := session.plan.get("catch")) is not None and not isinstance(session.catching, SlowStepWatch):
-        catching = SlowStepWatch(limits, get_ident(), session)
+    if (limits := session.plan.get("catch")) is not None and not isinstance(session.catching, SlowStepObserver):
+        catching = SlowStepObserver(limits, get_ident(), session)
         session.catching = catching
         catching.start()
     number, again, look = STEADY_WINDOW + 2, now() + AGAIN_AFTER, 0
@@ -651,7 +651,7 @@ ASKED_AHEAD = REQUEST_PERIOD + FAST_PATH_TIME + AHEAD_TIME
 
 @dataclass(frozen=True)
 class Agreed:
-    """step: after which window `number` begins; steps: in it, 0 where it must wait; detailed: with shapes and modules;
+    """step: after which window `number` starts; steps: in it, 0 where it must wait; detailed: with shapes and modules;
     stacks: whether one with stacks follows, `apart` steps later; every: that with shapes and allocations, too. late: it
     could not be taken at its time."""
 

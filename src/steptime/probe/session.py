@@ -1,7 +1,7 @@
 """The session: what the probe knows of the job while it runs.
 
 One law: it listens, counts steps and writes the journal; whatever fails in it switches the whole probe off, says so
-once, and training goes on. What is done at which step stands in `schedule`.
+once, and training goes on. What is done at which step is in `schedule`.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from steptime.probe.bars import BarMark
 from steptime.probe.inlay import Inlay
 from steptime.probe.memory import exhausted
 from steptime.probe.messages import switched_off
-from steptime.probe.objects import ConstructionWatch, ObjectNumbers, Owners, torch_optimizer, unasked
+from steptime.probe.objects import ConstructionObserver, ObjectNumbers, Owners, torch_optimizer, unasked
 from steptime.probe.ours import pass_on, suppressed
 from steptime.probe.patches import (
     BackwardTimer,
     FastPath,
     Follower,
-    InferenceWatch,
-    NewModelWatch,
-    RootTimer,
+    InferenceObserver,
+    NewModelObserver,
+    TopModuleTimer,
     save_timers,
     scaler_timer,
 )
@@ -52,8 +52,8 @@ KEPT = 8192
 """Readings kept between two boundaries; of more, the oldest are dropped. Even: readings come in pairs."""
 
 
-class GarbageWatch:
-    """Times Python's collections without a Python function of ours among gc.callbacks. `interval(kind, identity, begin,
+class GarbageObserver:
+    """Times Python's collections without a Python function of ours among gc.callbacks. `interval(kind, identity, start,
     end)` takes them at every `write`; the generation is not told.
 
     A signal that arrives while the collector runs is handled at the first bytecode that follows. If that lies in a
@@ -61,7 +61,7 @@ class GarbageWatch:
     callback is made of C functions alone: `getattr(stamps, "start", info)` reads a property whose getter is `next`,
     which takes a reading of the clock and appends it.
 
-    The job can see it there: of a collection Python tells nobody else when it begins and how long it takes (`gc`'s
+    The job can see it there: of a collection Python tells nobody else when it starts and how long it takes (`gc`'s
     statistics only count, `sys.monitoring` has no such event). It stands first, so that who appends and pops again
     takes away what is theirs.
     """
@@ -134,7 +134,7 @@ class Session:
         self.numbers = ObjectNumbers()
         self.saves, self.steps, self.ended = 0, 0, StepNumber(self.recorder.journal)
         self.step_timer, self.untrained = StepTimer(), Untrained()
-        self.roots: list[RootTimer] = []
+        self.top_modules: list[TopModuleTimer] = []
         self.watching = self.slowed = False  # slowed: the probe itself makes steps longer
         self.trial, self.catching = Follower(), Follower()
         self.logging: list[Follower] = []
@@ -149,33 +149,33 @@ class Session:
         self._ranges = RangePatch(self)
         self.iterators = Owners(self._ranges.forget)
         self.optimizers = Owners(self._ranges.forget)
-        self._constructions = ConstructionWatch(self._optimizer_made)
+        self._constructions = ConstructionObserver(self._optimizer_made)
         self._steady: list[RangePatch | Inlay] = [self._ranges, scaler_timer(self), *save_timers(self)]
         self._backwards = BackwardTimer(self)
-        self._garbage = GarbageWatch(self.recorder.interval)
-        self._inference = InferenceWatch(self.inferring)
-        self._new_models = NewModelWatch(self.add_root, self.fast_path)
+        self._garbage = GarbageObserver(self.recorder.interval)
+        self._inference = InferenceObserver(self.inferring)
+        self._new_models = NewModelObserver(self.add_top_module, self.fast_path)
 
     def install(self) -> None:
         """Starts listening. Raises whatever torch's layout makes fail; the caller switches off."""
-        self.watch_on()
+        self.instrument()
         for patch in (self._inference, self._constructions):
             patch.install()
         self._garbage.install()
 
-    def watch_on(self) -> None:
+    def instrument(self) -> None:
         calls.install()
         backwards.install()
-        for patch in (*self._steady, *self.roots):
+        for patch in (*self._steady, *self.top_modules):
             patch.install()
-        backwards.watch(self._backwards)
+        backwards.observe(self._backwards)
         self.watching = True
 
-    def watch_off(self) -> None:
-        """Takes all patches away; steps go unseen until `watch_on`."""
-        for patch in (*self._steady, *self.roots):
+    def uninstrument(self) -> None:
+        """Takes all patches away; steps go unseen until `instrument`."""
+        for patch in (*self._steady, *self.top_modules):
             patch.remove()
-        backwards.unwatch(self._backwards)
+        backwards.unobserve(self._backwards)
         calls.remove_if_idle()
         backwards.remove_if_idle()
         self.watching = False
@@ -193,7 +193,7 @@ class Session:
     def stop_listening(self) -> None:
         for patch in (self._inference, self._new_models, self._constructions, self._garbage):
             patch.remove()
-        self.watch_off()
+        self.uninstrument()
 
     def failed(self, error: Exception) -> None:
         """Something of ours has raised `error`, which who tries us out wants to see."""
@@ -204,7 +204,7 @@ class Session:
 
     def _open(self) -> None:
         """At the first sign of training: the process gets its folder, its thread and its script."""
-        if self.recorder.folder or not self._opening.acquire(blocking=False):  # two threads begin at once
+        if self.recorder.folder or not self._opening.acquire(blocking=False):  # two threads start at once
             return
         self.fast_path.follow(get_ident())
         folder = identity.make_folder(self.plan["recording"], self._pid)
@@ -231,7 +231,7 @@ class Session:
             with unasked():
                 facts = identity.optimizer_facts(optimizer, number)
             self.recorder.fact("optimizer", **facts)
-            self._new_models.install(self.roots)
+            self._new_models.install(self.top_modules)
         if start >= self.fast_path.until and get_ident() == self.fast_path.trainer:
             self.counter.update_starts(number)
         return number
@@ -247,7 +247,7 @@ class Session:
         return (self.iterators if kind == LOADER_NEXT else self.optimizers).only(owner)
 
     def iterator_made(self, iterator: Any) -> int:
-        """A loader's iterator is made, or begins again: its first batch is looked at. Returns its number."""
+        """A loader's iterator is made, or starts again: its first batch is looked at. Returns its number."""
         self.iterators.add(iterator)
         return self.numbers.of(iterator)[0]
 
@@ -279,12 +279,12 @@ class Session:
         if get_ident() == self.fast_path.trainer and self.counter.backward_ends():
             self._boundary(end, BACKWARD, 0, flags)
 
-    def forward_ends(self, root: int, start: int, end: int, flags: int) -> None:
-        self.recorder.append(FORWARD, flags, root, start, end)
+    def forward_ends(self, top_module: int, start: int, end: int, flags: int) -> None:
+        self.recorder.append(FORWARD, flags, top_module, start, end)
         if not flags & GRADIENT:
             self.untrained.now += 1
         if get_ident() == self.fast_path.trainer and self.counter.forward_ends():
-            self._boundary(end, FORWARD, root, flags)
+            self._boundary(end, FORWARD, top_module, flags)
 
     def interval(self, kind: int, number: int, start: int, end: int) -> None:
         self.saves += 1
@@ -293,14 +293,14 @@ class Session:
     @guarding
     def _optimizer_made(self, optimizer: Any) -> None:
         self.optimizers.add(optimizer)
-        self._new_models.install(self.roots)
+        self._new_models.install(self.top_modules)
 
     @guarding
     def inferring(self, module: torch.nn.Module) -> None:
-        """See patches.InferenceWatch: a module is called again and again, and nothing learns."""
+        """See patches.InferenceObserver: a module is called again and again, and nothing learns."""
         self._inference.remove()
         self._open()
-        self.add_root(module)
+        self.add_top_module(module)
         self.counter.infer()
 
     # -- steps -----------------------------------------------------------------------------------------------------
@@ -328,20 +328,20 @@ class Session:
 
     @guarding
     def unwatched_update(self, *_: Any) -> None:
-        """The optimiser's post hook while the watch is off: only the boundary is stamped."""
+        """The optimizer's post hook while the watch is off: only the boundary is stamped."""
         if not self.watching and get_ident() == self.fast_path.trainer and self.counter.unwatched_update():
             self._boundary(time.perf_counter_ns())
 
-    def add_root(self, module: torch.nn.Module) -> None:
+    def add_top_module(self, module: torch.nn.Module) -> None:
         number, new = self.numbers.of(module)
-        if not new and any(root.alive and root.identity == number for root in self.roots):
+        if not new and any(top_module.alive and top_module.identity == number for top_module in self.top_modules):
             return
         with unasked():
-            facts = identity.root_facts(module, number)
+            facts = identity.top_module_facts(module, number)
         self.recorder.fact("root", **facts)
-        patch = RootTimer(self, module, number)
+        patch = TopModuleTimer(self, module, number)
         patch.install()
-        self.roots[:] = [*(root for root in self.roots if root.module is not None), patch]
+        self.top_modules[:] = [*(top_module for top_module in self.top_modules if top_module.module is not None), patch]
 
     def finish(self) -> None:
         """At the end of the process: the rest of the journal is written."""

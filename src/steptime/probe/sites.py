@@ -1,4 +1,4 @@
-"""Source lines of the user: whose code a frame runs, where a loader or an optimiser was built, and what the lines of a
+"""Source lines of the user: whose code a frame runs, where a loader or an optimizer was built, and what the lines of a
 function bind and read, from its bytecode (Python 3.10 to 3.14).
 
 No frame and no object of the user is kept; what was built where is remembered weakly.
@@ -95,7 +95,7 @@ def line_at(place: tuple[str, int, str]) -> dict[str, Any]:
 
 
 def site_of(built: Any) -> dict[str, Any] | None:
-    """The `SourceLine` where a DataLoader or an optimiser was built; None when that went unseen."""
+    """The `SourceLine` where a DataLoader or an optimizer was built; None when that went unseen."""
     return _built.of(built)
 
 
@@ -122,7 +122,7 @@ def _first_line(dataset: Any, line: dict[str, Any], outer: FrameType | None) -> 
 
 
 def install() -> None:
-    """Begins to remember where loaders and optimisers are built, which torch's log of API use is told first of all.
+    """Starts to remember where loaders and optimizers are built, which torch's log of API use is told first of all.
 
     That leaves their classes as they are: libraries that look into or replace `__init__` (Lightning does) find torch's.
     nn.Module logs too: a name that is not ours costs one look into a tuple.
@@ -144,7 +144,7 @@ def install() -> None:
 
 READS = ("LOAD_FAST", "LOAD_NAME", "LOAD_GLOBAL", "LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_FROM_DICT")
 INLINE = ("<listcomp>", "<dictcomp>", "<setcomp>", "<genexpr>", "<lambda>")
-"""Functions that the compiler makes of a part of a line: their names are read by the line that they stand in."""
+"""Functions that the compiler makes of a part of a line: their names are read by the line that they are in."""
 
 
 def code_facts(code: CodeType, loop: bool) -> dict[str, Any]:
@@ -191,7 +191,7 @@ def _accesses(code: CodeType) -> Iterator[tuple[int, bool, str]]:
     for instruction in dis.get_instructions(code):
         line = starts.get(instruction.offset, line)
         if instruction.opname in ("RESUME", "COPY_FREE_VARS", "MAKE_CELL", "RETURN_GENERATOR"):
-            continue  # they stand on the line of the `def`, which never runs as a line
+            continue  # they are on the line of the `def`, which never runs as a line
         yield line, False, ""
         yield from ((line, stored, name) for stored, name in _names(instruction))
         inner = instruction.argval

@@ -81,7 +81,7 @@ class StepTally:
         self._seen = 0
 
     def spoil(self, until: int) -> None:
-        """Steps that begin before `until`, ns, are no sample."""
+        """Steps that start before `until`, ns, are no sample."""
         self._clean_from = until
 
     def learn(self, steps: int) -> None:
@@ -120,7 +120,7 @@ class StepTally:
         del opened[:-MOST_OPEN]
 
     def _charged(self, head: int, start: int, end: int) -> tuple[str, int]:
-        """Where a record belongs, and what it holds that its children, which stand before it, do not."""
+        """Where a record belongs, and what it holds that its children, which are before it, do not."""
         kind, inner, passes, passed = head & KIND, 0, 0, start
         while self._open and self._open[-1][0] >= start:
             child_start, child_end, child = self._open.pop()
@@ -128,7 +128,7 @@ class StepTally:
             if child == PASS:
                 passes, passed = passes + 1, child_end
         own = max(0, end - start - inner)
-        if kind in UPDATES and passes == 1:  # a closure with the step in it: the update begins behind its backward
+        if kind in UPDATES and passes == 1:  # a closure with the step in it: the update starts behind its backward
             own = min(own, end - passed)
         if kind == CALL and not head >> 8 & GRADIENT and self._closing & KIND != CALL:
             self._untrained += 1

@@ -1,7 +1,7 @@
 """Counting steps while the job runs. The exact boundaries are found from the journal later.
 
-A step ends with the last optimiser of a cycle. How many updates a cycle has is learnt from the last one: an optimiser
-that steps again has begun the next cycle. Without optimisers the end of a backward counts, without backwards the end of
+A step ends with the last optimizer of a cycle. How many updates a cycle has is learnt from the last one: an optimizer
+that steps again has begun the next cycle. Without optimizers the end of a backward counts, without backwards the end of
 a root's forward.
 """
 
@@ -43,7 +43,7 @@ class StepNumber:
         return self._steps
 
     def step_before(self) -> tuple[int, int]:
-        """Begin and end of the step before the last one, ns, which nobody of us had to be told of; (0, 0) where its
+        """Start and end of the step before the last one, ns, which nobody of us had to be told of; (0, 0) where its
         records are written, or were too many."""
         ends = []
         for block in (self._journal.records[-WORDS * NEWEST :], self._journal.newest):
@@ -126,7 +126,7 @@ class Untrained:
         self.now = 0
 
     def steps_to_next(self, step: int) -> int:
-        """Steps that will end before the next one begins, after step `step`; 0 where that is not known."""
+        """Steps that will end before the next one starts, after step `step`; 0 where that is not known."""
         return max(0, self.latest + self.distance - 1 - step) if self.distance else 0
 
 
@@ -158,7 +158,7 @@ class StepCounter:
         self._depth += 1
 
     def update_ends(self) -> bool:
-        """The step has ended, nested or not. One whose begin was not told is passed over."""
+        """The step has ended, nested or not. One whose start was not told is passed over."""
         if not self._depth:
             return False
         self._depth -= 1
@@ -172,7 +172,7 @@ class StepCounter:
         return self._updates == self._cycle_length and self._boundary(OPTIMIZER)
 
     def unwatched_update(self) -> bool:
-        """An update seen by the optimiser's hook only, while the watch is off."""
+        """An update seen by the optimizer's hook only, while the watch is off."""
         if self._updates >= self._cycle_length:
             self._updates = 0
         self._updates += 1
@@ -187,7 +187,7 @@ class StepCounter:
         self.backwards += 1
 
     def backward_ends(self) -> bool:
-        """A backward pass, or a partial one (autograd.grad), has ended. One whose begin was not told is passed over."""
+        """A backward pass, or a partial one (autograd.grad), has ended. One whose start was not told is passed over."""
         if not self._backward_depth:
             return False
         self._backward_depth -= 1

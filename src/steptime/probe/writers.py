@@ -52,7 +52,7 @@ def _function(target: Any) -> Write:
 
 
 class _TensorBoard:
-    """A SummaryWriter; one that was closed would begin a new file, so it gets nothing."""
+    """A SummaryWriter; one that was closed would start a new file, so it gets nothing."""
 
     def __init__(self, writer: Any) -> None:
         self.writer = writer
@@ -81,7 +81,7 @@ class _Wandb:
 
 
 class _MLflow:
-    """A run of MLflow, or its module, which knows the run that is active: without one it would begin one. The network
+    """A run of MLflow, or its module, which knows the run that is active: without one it would start one. The network
     is left to a thread of MLflow's."""
 
     def __init__(self, run: Any) -> None:

@@ -32,7 +32,7 @@ ESCAPE = re.compile(rb"\\(?:ud[89ab]..\\ud[c-f]..|(?P<half>ud[89a-f]..)|.)", re.
 FACT_TYPES: dict[str, type[Any]] = {
     "device": rec.DeviceFacts,
     "optimizer": rec.OptimizerFacts,
-    "root": rec.RootFacts,
+    "root": rec.TopModuleFacts,
     "loader": rec.LoaderFacts,
     "code": rec.CodeFacts,
     "site": rec.SiteFacts,
@@ -148,7 +148,7 @@ def decode_fact(line: bytes) -> object:
 
 def decode_sample(line: bytes) -> rec.TelemetrySample:
     """One line of telemetry.jsonl. Raises ValueError. Old recordings have the figures of all devices of the
-    machine as one, in fields of the sample that begin with "gpu_"."""
+    machine as one, in fields of the sample that start with "gpu_"."""
     sample = decode_document(line, rec.TelemetrySample)
     if b'"gpu_' not in line:
         return sample

@@ -65,7 +65,7 @@ class StepCount:
 
     @property
     def steps(self) -> int:
-        """Updates of the busiest optimiser, else backward passes, else forwards; and the boundaries while the watch was
+        """Updates of the busiest optimizer, else backward passes, else forwards; and the boundaries while the watch was
         off."""
         trained = max(self._optimizers.values(), default=0) or self._kinds[Kind.BACKWARD]
         return (trained or self._kinds[Kind.FORWARD]) + self._kinds[Kind.BOUNDARY] + self._left_out

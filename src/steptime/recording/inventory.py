@@ -51,7 +51,7 @@ PROCESS_FILES = re.compile(
 VARIANTS = "variants"
 """The folder in a trial's that holds the recordings of its variants."""
 CLAIM = re.compile(rb'^\s*\{\s*"format_version":\s*\d')
-"""How steptime's manifests begin; other programs have a manifest.json, too."""
+"""How steptime's manifests start; other programs have a manifest.json, too."""
 COMPILE_LOGS = "compile-logs"
 """The folder that TORCH_TRACE names in a job that was asked to explain its compilations."""
 HERE, EXCHANGE = -100, 2

@@ -339,7 +339,7 @@ def assemble_process(
         intervals=intervals,
         workers=replace(workers, identity=identity),
         settings=settings[-1] if settings else None,
-        roots=_newest(_of(found, rec.RootFacts), "identity"),
+        top_modules=_newest(_of(found, rec.TopModuleFacts), "identity"),
         optimizers=_newest(_of(found, rec.OptimizerFacts), "identity"),
         loaders=loaders,
         codes=_newest(_of(found, rec.CodeFacts), "base"),
@@ -430,7 +430,7 @@ def _blocks(path: Path, problems: list[str]) -> Iterator[bytes]:
 def _traces(folder: Path, traces: list[rec.TraceFacts], problems: list[str]) -> tuple[rec.TraceFacts, ...]:
     """Traces whose files are there, compressed since or not; a path that leads out of the folder is not followed. The
     early one is left out where a later one does its service. Where a job changes what ends its steps (it evaluated, and
-    trains now), its windows begin again and are written over: of several with one name the last is meant."""
+    trains now), its windows start again and are written over: of several with one name the last is meant."""
     present = []
     for trace in {trace.path: trace for trace in traces}.values():
         names = (trace.path, trace.path + ".gz") if Path(trace.path).name == trace.path else ()

@@ -1,6 +1,6 @@
 """A journal at a quarter of its size: the same records, column by column, in blocks that can be read one by one.
 
-Times are kept as differences: of a record's begin to that of the record before it, and of its end to its begin. So most
+Times are kept as differences: of a record's start to that of the record before it, and of its end to its start. So most
 of their bytes are zero, and the columns' bytes, laid side by side, compress well. Nothing is lost, the order neither.
 
 Columns from the bytes of a journal. One law: any bytes give a table; what makes no sense is counted and left out.
@@ -53,7 +53,7 @@ class Decoded:
 
 
 def decode(blocks: Iterable[bytes], life: Life | None) -> Decoded:
-    """Reads records, of which each block but the last holds whole ones. Kinds that are unknown, ends before begins and
+    """Reads records, of which each block but the last holds whole ones. Kinds that are unknown, ends before starts and
     times outside of `life` are left out; those of another life are kept where they are most: the machine's clock was
     set while the process ran, and its life is not known."""
     kept, total, torn = [np.empty(0, LAYOUT)], 0, 0
@@ -70,7 +70,7 @@ def decode(blocks: Iterable[bytes], life: Life | None) -> Decoded:
 
 
 def as_table(records: npt.NDArray[np.void]) -> IntervalTable:
-    """Columns sorted by (begin, -end). Of equal intervals the one written later is the parent and comes first."""
+    """Columns sorted by (start, -end). Of equal intervals the one written later is the parent and comes first."""
     last_first = records[::-1]
     ordered = last_first[np.lexsort((-last_first["end"], last_first["start"]))]
     columns: dict[str, Any] = {

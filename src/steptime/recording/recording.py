@@ -15,9 +15,9 @@ from steptime.quantities import SourceLine
 
 @dataclass(frozen=True, slots=True)
 class IntervalTable:
-    """Columns of a journal, sorted by (begin, -end): parents before their children. All arrays are read-only.
+    """Columns of a journal, sorted by (start, -end): parents before their children. All arrays are read-only.
 
-    kind: uint8 (`journal.Kind`), flags: uint8, thread: uint16, identity: uint32, begin and end: int64 ns.
+    kind: uint8 (`journal.Kind`), flags: uint8, thread: uint16, identity: uint32, start and end: int64 ns.
     """
 
     kind: npt.NDArray[np.uint8]
@@ -66,7 +66,7 @@ class DeviceFacts:
 
 @dataclass(frozen=True, slots=True)
 class OptimizerFacts:
-    """One optimiser object. parameters: tensors; elements: numbers in them."""
+    """One optimizer object. parameters: tensors; elements: numbers in them."""
 
     identity: int
     type: str
@@ -79,7 +79,7 @@ class OptimizerFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class RootFacts:
+class TopModuleFacts:
     """A module that the user's code calls itself. parameter_bytes: of its own tree. dense_embedding_elements: of the
     embeddings in it whose gradient is dense and whose table no other module shares. own: its class is torch's."""
 
@@ -98,7 +98,7 @@ class RootFacts:
 class ModuleFacts:
     """The modules when a window of the profiler began: path ("Net.layer1.0"), class, numbers and bytes of the
     parameters that are the module's own. without_update: path and numbers of those that have a gradient and are in no
-    optimiser."""
+    optimizer."""
 
     modules: tuple[tuple[str, str, int, int], ...]
     without_update: tuple[tuple[str, int], ...] = ()
@@ -301,7 +301,7 @@ class GraphBreakFacts:
 @dataclass(frozen=True, slots=True)
 class TraceFacts:
     """One window of torch's profiler. path: relative to the process folder. epoch_ns and monotonic_ns: one clock pair
-    read together, to lay the trace (epoch) beside the journal (monotonic). thread: the system's id of the training
+    read together, to lay the trace (epoch) next to the journal (monotonic). thread: the system's id of the training
     thread, as the trace has it; 0 when unknown. memory: with every allocation (profile_memory). caught: of one step
     that was to be a slow one (`steptime run --catch`), which says nothing of the usual step."""
 
@@ -579,7 +579,7 @@ class Process:
     intervals: IntervalTable
     workers: IntervalTable
     settings: SettingsFacts | None
-    roots: tuple[RootFacts, ...]
+    top_modules: tuple[TopModuleFacts, ...]
     optimizers: tuple[OptimizerFacts, ...]
     loaders: tuple[LoaderFacts, ...]
     codes: tuple[CodeFacts, ...]

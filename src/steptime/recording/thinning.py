@@ -21,7 +21,7 @@ MINUTE = 60 * SECOND
 BYTES_PER_SECOND = 10_000_000 / 86_400
 """Packed, of a rank's journal and its loader's together: 10 MB a day."""
 LEAST_BYTES = 4096
-"""That any stretch may take: what lasts in it must have room."""
+"""That any interval may take: what lasts in it must have room."""
 SLOW = 2.0
 """Times the median: steps that are kept first."""
 LASTING = (
@@ -54,7 +54,7 @@ class Thinned:
 
 
 def thin(journal: Records, loader: Records, sign: Kind | None = None, rate: float = BYTES_PER_SECOND) -> Thinned:
-    """The records of a stretch of the run in no more bytes than its length allows, whole where they fit. The first
+    """The records of an interval of the run in no more bytes than its length allows, whole where they fit. The first
     record of each stays the first, by which a reader knows whether it has seen the rest. sign: what steps were told by
     in earlier intervals: in one that only evaluates, calls are no steps."""
     journal, loader = (records[plausible(records, None)] for records in (journal, loader))
@@ -120,7 +120,7 @@ LEFT_OUT, SAMPLE, FOR_SLOWNESS = 0, 1, 2
 
 def _labels(journal: Records, marks: Int64, kept: int) -> Int64:
     """What becomes of each step: of a minute the first ones are its sample, and those that were looked at closely; the
-    slowest, and those beside them, stay for being slow."""
+    slowest, and those next to them, stay for being slow."""
     duration = np.diff(marks)
     minute = (marks[1:] - marks[0]) // MINUTE
     place = np.arange(len(duration)) - np.searchsorted(minute, minute)
@@ -133,7 +133,7 @@ def _labels(journal: Records, marks: Int64, kept: int) -> Int64:
         worst = mine[np.argsort(-duration[mine], kind="stable")][: max(1, kept // SHARE_OF_SLOW)]
         neighbours = np.clip(np.add.outer(worst, (-1, 0, 1)).ravel(), 0, len(duration) - 1)
         label[neighbours] = np.where(label[neighbours] == SAMPLE, SAMPLE, FOR_SLOWNESS)
-    label[-1] = max(label[-1], SAMPLE)  # what follows begins where it ends
+    label[-1] = max(label[-1], SAMPLE)  # what follows starts where it ends
     return label
 
 

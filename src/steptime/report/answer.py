@@ -210,7 +210,7 @@ def _asides(report: Report, process: ProcessReport) -> Iterator[Item]:
     message = f"{verdict.reason} {verdict.sentence}".lower()
     asides = [each for each in process.findings if each.weight is not Weight.FINDING and each not in reported
               and not (verdict.bottleneck == UNRECORDED and each.name == NOT_IN_TRACE)]  # fmt: skip
-    for weight, word_ in ((Weight.CAVEAT, "Doubt"), (Weight.NOTE, "Note")):
+    for weight, word_ in ((Weight.CAVEAT, "Caveat"), (Weight.NOTE, "Note")):
         displayed = [each for each in asides if each.weight is weight and each.summary.lower() not in message]
         for aside in sorted(displayed, key=lambda each: each.name != ASKED_FOR):
             yield Item(f"{word_}: {aside.code} {aside.summary}", details=(aside.advice, *aside.evidence))

@@ -1,6 +1,6 @@
 """The report in short, for programs: what a person is shown, as a document of a few kilobytes.
 
-It is the public document: its records stand here alone, so that a type within steptime may be renamed without a change
+It is the public document: its records are here alone, so that a type within steptime may be renamed without a change
 of it, and a field goes, or gets another meaning, with another version only. Its JSON Schema is
 docs/compact-schema.json. Only `steptime watch` reads it back: it does not hold what a page or a comparison needs.
 """
@@ -69,7 +69,7 @@ class CompactCategory:
 
 @dataclass(frozen=True, slots=True)
 class CompactLine:
-    """text: as it stands in the file, "" where it could not be read."""
+    """text: as it is in the file, "" where it could not be read."""
 
     file: str
     line: int

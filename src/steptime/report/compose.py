@@ -61,12 +61,16 @@ _ITERATOR = re.compile(r"^enumerate\(DataLoader\)#_(SingleProcess|MultiProcessin
 
 def facts_of_process(process: Process) -> Facts:
     """Of a recorded process: its switches, its modules and the changes of a trial that were live in it."""
-    roots = ", ".join(
-        f"{root.type} of {root.parameters} parameter tensors{', compiled' if root.compiled else ''}"
-        for root in process.roots
-        if root.parameters
+    top_modules = ", ".join(
+        f"{model.type} of {model.parameters} parameter tensors{', compiled' if model.compiled else ''}"
+        for model in process.top_modules
+        if model.parameters
     )
-    found = [*_switches(process.settings), ("model", roots), ("changes of a trial", ", ".join(process.facts.changes))]
+    found = [
+        *_switches(process.settings),
+        ("model", top_modules),
+        ("changes of a trial", ", ".join(process.facts.changes)),
+    ]
     return tuple((name, value) for name, value in found if value)
 
 
@@ -164,14 +168,14 @@ def cost_of(
     steady = np.flatnonzero(steps.steady)
     if tracer is not None:
         steady = steady[steady < steps.profiled.argmax()]
-    unwatched = ~(steps.watched | steps.warm_up | steps.disturbed | steps.profiled | steps.lined)
+    unwatched = ~(steps.watched | steps.warm_up | steps.excluded | steps.profiled | steps.lined)
     alike = find_period(steps) is None and (contention is None or not others_took_cpus(contention))
     turns = _turns(steps, unwatched) if alike else np.zeros(0)
     starts = np.sort(process.intervals.start)
     inside = np.searchsorted(starts, steps.end[steady]) - np.searchsorted(starts, steps.start[steady])
     records = float(inside.mean()) if len(steady) else None
     return Cost(
-        watch=mean_of(turns) if len(turns) >= LEAST_TURNS else None,
+        instrumentation=mean_of(turns) if len(turns) >= LEAST_TURNS else None,
         computed=records * each if records is not None else None,
         profiled_steps=int(steps.profiled.sum()),
         profile_ns=_time_of(process, Kind.PROFILED),

@@ -22,7 +22,7 @@ COMPACT = "steptime-compact"
 """What a document says that it is where it is no whole report (`report.compact`)."""
 LEFT_OUT = "…"
 _SHORTEST = 5
-"""Characters: a shorter line of source ("pass") says nothing of its program, but may stand in many sentences."""
+"""Characters: a shorter line of source ("pass") says nothing of its program, but may be in many sentences."""
 _PATH = re.compile(
     r"(?<![\w:.])(?:~|\.{1,2}|[A-Za-z]:)?(?:[\\/][^\s\\/:;,()\[\]<>\"'|]+){2,}[\\/]?(?:[:(]\d+\)?)?"  # /home/ada/x:12
     r"|(?<![\w./\\-])[\w./\\-]{1,300}\.(?:pyx?|ipynb|sh)\b(?:[:(]\d+\)?)?"  # train.py:12, models/net.py(12)
@@ -161,7 +161,7 @@ def content(path: Path, name: str) -> bytes:
 
 
 def is_report(path: Path) -> bool:
-    """Whether a file begins as a report does: a trace is a JSON object too. False where it cannot be read."""
+    """Whether a file starts as a report does: a trace is a JSON object too. False where it cannot be read."""
     if path.is_fifo():
         return False
     try:

@@ -1,7 +1,7 @@
 """The second look at a large trace: what was said of it, in the user's cache folder, so that nothing is analysed again.
 
 An answer counts only for the same question: the very file, called by the same name, asked of the very same code with
-the same peaks, while no other tool's records lie beside it. It is a checksum and the report as JSON; where it is
+the same peaks, while no other tool's records lie next to it. It is a checksum and the report as JSON; where it is
 damaged, or no report, the trace is diagnosed anew.
 """
 
@@ -50,7 +50,7 @@ class _KeptReport(msgspec.Struct, frozen=True):
 
 def question_about(path: str, *, pictures: bool, max_size: int) -> Question | None:
     """What is asked about a trace; None where nothing is remembered: of what is no file, and where records of other
-    tools lie beside it, which may change."""
+    tools lie next to it, which may change."""
     try:
         stamp = stamp_of(Path(path)) if Path(path).is_file() else None
         if stamp is None or find_logs(Path(path)) is not None or find_counters(Path(path)):

@@ -28,13 +28,13 @@ class Cost:
     slowed_ns, by which steps took longer than a steady one while functions were looked for, lines timed and
     operators profiled. The job was held in its start and its end, too. profile_ns: of the profiled windows in all.
     run_ns: from the start of the job to its end; of a job that steptime did not start, from the first step to the
-    end of the last. Beside the job: before_ns, by which steptime has put off its start, after_ns, of packing the
+    end of the last. Next to the job: before_ns, by which steptime has put off its start, after_ns, of packing the
     recording and of making this report after its end, peaks_ns, of measuring the machine's peaks then. span_ns: from
     the end of one steady step to the end of the next, with what lies between them (a rollout): its records count,
     too. tracer: ns by which steps are longer since a device's tracer was attached, which it stays. 0 or None where
     it is not known."""
 
-    watch: Estimate | None
+    instrumentation: Estimate | None
     computed: float | None
     profiled_steps: int
     profile_ns: int
@@ -52,12 +52,12 @@ class Cost:
     @property
     def measured(self) -> bool:
         """Whether the always-on timers' cost is more than noise in this run."""
-        return self.watch is not None and self.watch.low > 0
+        return self.instrumentation is not None and self.instrumentation.low > 0
 
     @property
     def always_ns(self) -> float | None:
         """Of the always-on timers, ns per step: measured, else from the number of records."""
-        return self.watch.value if self.watch is not None and self.measured else self.computed
+        return self.instrumentation.value if self.instrumentation is not None and self.measured else self.computed
 
     @property
     def once_ns(self) -> int:
@@ -158,7 +158,7 @@ class ProcessReport:
 class Report:
     """What a recording or a set of traces says. processes: the first is the one shown first (rank 0, or the slowest
     trainer); of a large job those that tell most. next_command: ready to paste. problems: what was damaged or left out.
-    ranks: all ranks of the job beside one another, None for a single one. trials: the newest one of the recording.
+    ranks: all ranks of the job next to one another, None for a single one. trials: the newest one of the recording.
     price: $ an hour for each GPU (process), None where none was given."""
 
     schema_version: int

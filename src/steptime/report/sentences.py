@@ -104,13 +104,13 @@ def left_out_text(process: ProcessReport) -> str:
     where it leaves out none."""
     step, series = process.case.step, process.series
     outliers = process.case.outliers.left_out if process.case.outliers is not None else 0
-    disturbed = step.total - step.steady - step.warm_up - outliers - step.behind
-    job, rest = list[tuple[int, str]](), "disturbed"
+    excluded = step.total - step.steady - step.warm_up - outliers - step.behind
+    job, rest = list[tuple[int, str]](), "excluded"
     if series is not None and len(series.marks) < MOST_MARKS and THINNED not in series.names:
         kinds = Counter(series.names[kind] for kind in series.kinds)
         job = [(kinds[name], name) for name in DISTURBING]
         rest = "for measurements of steptime"
-    ours = disturbed - sum(count for count, _ in job)
+    ours = excluded - sum(count for count, _ in job)
     aside = "outlier" if outliers == 1 else "outliers"
     counts = ((step.warm_up, "warm-up"), (ours, rest), *job, (outliers, aside), (step.behind, "behind the profiler"))
     return ", ".join(f"{count} {what}" for count, what in counts if count > 0)
@@ -276,14 +276,14 @@ def origin(machine: MachineUse | None) -> str:
         return "unknown"
     if not machine.measured:
         return "datasheet"
-    return "measured beside other load, so at least this" if machine.disturbed else "measured"
+    return "measured next to other load, so at least this" if machine.under_load else "measured"
 
 
 def _peak_origin(machine: MachineUse | None, dtype: str) -> str:
     if machine is None or dtype not in machine.reached:
         return origin(machine)
     source = "the datasheet's" if not machine.measured else "the one measured"
-    return f"reached by this job: above {source}{' beside other load' if machine.disturbed else ''}"
+    return f"reached by this job: above {source}{' next to other load' if machine.under_load else ''}"
 
 
 def predictions(replay: ReplayUse | None, step: float) -> list[Prediction]:
@@ -310,7 +310,7 @@ NOTABLE = 0.1
 
 
 def elsewhere_text(prediction: Elsewhere, step: float) -> str:
-    """ "On AMD Instinct MI300X: 42.5 ms a step, 14 % shorter (36 to 52 ms); kernels 45.1 to 29.8 ms". Where kernels
+    """ "On AMD Instinct MI300X: 42.5 ms per step, 14 % shorter (36 to 52 ms); kernels 45.1 to 29.8 ms". Where kernels
     communicate, that no more ranks than here are meant: what more would cost could be checked on no traces."""
     times, kernels = prediction.step, prediction.kernels
     faster = f"a link {prediction.link:.3g} times as fast" if prediction.link != 1 else ""
@@ -326,4 +326,6 @@ def elsewhere_text(prediction: Elsewhere, step: float) -> str:
     caveat = "" if prediction.checked else "; how far such a prediction is off was not measured"
     reported = f"{format_duration(prediction.here)} to {format_duration(kernels.value)}"
     ranks = "; as many ranks as here, more are not predicted" if prediction.communication else ""
-    return f"{where}: {format_duration(times.value)} a step, {change}{between}; kernels {reported}{host}{ranks}{caveat}"
+    return (
+        f"{where}: {format_duration(times.value)} per step, {change}{between}; kernels {reported}{host}{ranks}{caveat}"
+    )

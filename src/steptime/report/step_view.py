@@ -133,7 +133,7 @@ class Strip:
 def assemble(
     strips: Sequence[Strip], displayed: tuple[int, int], step: tuple[int, int], number: int, how: str, left_out: int = 0
 ) -> StepView:
-    """The step view of these tracks, in their order. displayed, step: (begin, end) in ns, absolute; number, how: see
+    """The step view of these tracks, in their order. displayed, step: (start, end) in ns, absolute; number, how: see
     `Step view`; left_out: events that the strips lack already. The shortest events go where there are too many of them
     or too many bytes."""
     count = sum(map(len, strips)) + left_out
@@ -148,7 +148,7 @@ def assemble(
 
 
 def rows_of(start: Int64, end: Int64) -> Int64:
-    """The row of each event, by begin and then by the longest: the first one that is free. A call lies below its
+    """The row of each event, by start and then by the longest: the first one that is free. A call lies below its
     caller; streams whose kernels overlap get further rows. MOST_ROWS for what finds no free one among so many."""
     rows = np.empty(len(start), np.int64)
     ends: list[int] = []
@@ -296,7 +296,7 @@ def _category(steps: StepContext, at: int, sources: Sources) -> Strip:
 
 
 def _causes(steps: StepContext, start: Int64, sources: Sources) -> tuple[tuple[Detail, ...], Int64]:
-    """What is behind the pieces that begin at these times."""
+    """What is behind the pieces that start at these times."""
     gaps = gaps_of(steps)
     details: dict[Detail, int] = {Detail(): 0}
     known = {gaps.start[at].item(): details.setdefault(_cause(steps, gaps, at, sources), len(details))

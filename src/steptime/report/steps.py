@@ -1,6 +1,6 @@
 """What a report says of each step: what kind it was, and what its time was posted to.
 
-One law: categories stand only beside steps whose categories are known; of the others the duration is all that is told.
+One law: categories stand only next to steps whose categories are known; of the others the duration is all that is told.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from steptime.analysis.timeline import SegmentKind, Steps, Timeline
 from steptime.arrays import Bool, Int64, quartiles, unique
 
 DISTURBING = ("with evaluation", "with checkpoint", "with compilation")
-"""What the job does beside training leaves a step out of the mean; its rollouts and starts of a loader do not."""
+"""What the job does next to training leaves a step out of the mean; its rollouts and starts of a loader do not."""
 THINNED = "several, left out"
 KINDS = (
     "steady", "outlier", "warm-up", "profiled", "with evaluation", "with checkpoint", "with compilation",
-    "with rollout", "with loader start", "paused", "timers off", "line-timed", "disturbed", THINNED,
+    "with rollout", "with loader start", "paused", "timers off", "line-timed", "excluded", THINNED,
 )  # fmt: skip
 """Of steps. An outlier is marked, whether it is far enough out to be left out of the mean or not. "timers off": steps
 without the always-on timers, which tell what those cost. "disturbed": by whatever else steptime did, as looking for
@@ -68,12 +68,12 @@ def series_of_process(timeline: Timeline, breakdown: Breakdown) -> StepSeries:
     """Of a recording. breakdown: of its steady steps."""
     steps = timeline.steps
     kinds = np.full(len(steps.start), KINDS.index("steady"), np.int64)
-    kinds[steps.disturbed] = KINDS.index("disturbed")
+    kinds[steps.excluded] = KINDS.index("excluded")
     marks = _marks(timeline)
     for mark in marks:
-        if steps.disturbed[mark.step]:
+        if steps.excluded[mark.step]:
             kinds[mark.step] = KINDS.index(_OF_SEGMENT[SegmentKind[mark.kind.replace(" ", "_").upper()]])
-    kinds[steps.lined & steps.disturbed] = KINDS.index("line-timed")
+    kinds[steps.lined & steps.excluded] = KINDS.index("line-timed")
     kinds[~steps.watched] = KINDS.index("timers off")
     kinds[steps.profiled] = KINDS.index("profiled")
     kinds[steps.warm_up] = KINDS.index("warm-up")
@@ -82,7 +82,7 @@ def series_of_process(timeline: Timeline, breakdown: Breakdown) -> StepSeries:
 
 
 def series_of_trace(breakdown: Breakdown, warm_up: int) -> StepSeries:
-    """Of the steps of a trace. breakdown: of all of them; warm_up: how many are left out of statistics at its begin."""
+    """Of the steps of a trace. breakdown: of all of them; warm_up: how many are left out of statistics at its start."""
     kinds = np.full(len(breakdown.wall), KINDS.index("steady"), np.int64)
     kinds[:warm_up] = KINDS.index("warm-up")
     kinds[_outliers(breakdown.wall, np.arange(len(breakdown.wall)) >= warm_up)] = KINDS.index("outlier")

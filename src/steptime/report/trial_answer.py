@@ -205,7 +205,7 @@ def _patch(results: Results) -> Iterator[Item]:
     if patch.diff:
         gained = gain_text(patch.judgement, results.plan.goal) if patch.judgement is not None else ""
         ran = f"ran {AT[results.plan.goal]} {gained}" if gained else "was not timed"
-        yield Item(f"Patch: this diff {ran}: patch.diff beside the results", lines=patch.replaced)
+        yield Item(f"Patch: this diff {ran}: patch.diff next to the results", lines=patch.replaced)
     elif patch.judgement is not None and patch.judgement.verdict in (TrialVerdict.FAILED, TrialVerdict.BROKE_PROMISE):
         yield Item(f"Patch: none, as it failed when it ran by itself: {patch.judgement.sentence}")
     if patch.environment:

@@ -103,7 +103,7 @@ def trial_report(results: Results, folder: str) -> TrialReport:
     base = [run for run in timed if run.variant in (BASELINE, CONTROL)]
     first = min((run.stage for run in base), default=0)
     sized = any(batch_of(judgement.variant) is not None for _, judgement in results.judgements)
-    base = [run for run in base if sized or run.stage == first]  # later ones of a trial stand beside what was taken
+    base = [run for run in base if sized or run.stage == first]  # later ones of a trial are next to what was taken
     step, patch = usual_step([run for run in results.runs if sized or run.stage == first]), results.patch
     judged = list(results.judgements)
     if patch is not None and patch.judgement is not None:

@@ -1,4 +1,4 @@
-"""What was found out about a trace once, for all who ask: several rooms need the same launches, lanes and operators.
+"""What was found out about a trace once, for all who ask: several rooms need the same launches, tracks and operators.
 
 Results are kept for as long as the trace itself lives, or until they are forgotten. They are read-only: whoever
 changed one would change it for all.
@@ -23,7 +23,7 @@ _FORGETTING: dict[Callable[..., object], Callable[[int], object]] = {}
 """By function under `once`."""
 
 
-def once(
+def cached_per_trace(
     function: Callable[Concatenate[Owner, Parameters], Result],
 ) -> Callable[Concatenate[Owner, Parameters], Result]:
     """For a pure function of a trace (or of some steps of it) and more: the same arguments give the same result without

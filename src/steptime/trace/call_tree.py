@@ -36,7 +36,7 @@ class CallTree:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ExclusiveSpans:
-    """Stretches of time in which one interval of a call tree is innermost, in time order, without overlap. owner: its
+    """Intervals of time in which one interval of a call tree is innermost, in time order, without overlap. owner: its
     position in the tree."""
 
     owner: Int64
@@ -45,7 +45,7 @@ class ExclusiveSpans:
 
 
 def call_tree(start: Int64, end: Int64) -> CallTree:
-    """Nests intervals of one thread; begin and end in ns, in any order. A child that outlasts its parent (old traces
+    """Nests intervals of one thread; start and end in ns, in any order. A child that outlasts its parent (old traces
     round to microseconds) ends with it."""
     rows = nesting_order(start, end)
     start, end = start[rows], end[rows]
@@ -54,7 +54,7 @@ def call_tree(start: Int64, end: Int64) -> CallTree:
 
 
 def nested(start: Int64, duration: npt.NDArray[Width]) -> tuple[Int32, npt.NDArray[Width]]:
-    """The parents of intervals that stand before their children, and their durations, as in `call_tree`."""
+    """The parents of intervals that are before their children, and their durations, as in `call_tree`."""
     end = start + duration
     parent = enclosing(start, end)
     end = _within_parents(parent, end)
@@ -63,10 +63,10 @@ def nested(start: Int64, duration: npt.NDArray[Width]) -> tuple[Int32, npt.NDArr
 
 
 def nesting_order(start: Int64, end: Numbers) -> Int32:
-    """Positions by begin, and the longest first, so that parents stand before their children; what is equal in both
-    stays in its order. end: durations will do, which put what begins at one time into the same order.
+    """Positions by start, and the longest first, so that parents are before their children; what is equal in both
+    stays in its order. end: durations will do, which put what starts at one time into the same order.
 
-    A stable sort by time (files are almost in that order, which makes it cheap); only runs of equal begins are then
+    A stable sort by time (files are almost in that order, which makes it cheap); only runs of equal starts are then
     sorted by their ends.
     """
     order = np.argsort(start, kind="stable").astype(np.int32)
@@ -84,7 +84,7 @@ def exclusive_spans(tree: CallTree) -> ExclusiveSpans:
     """The time of each interval outside its children, piece by piece. No interval may outlast its parent."""
     lasting = np.flatnonzero(tree.end > tree.start)
     closing = lasting[::-1]
-    # At one time, what ends comes before what begins, and inner before outer: a stable sort keeps that.
+    # At one time, what ends comes before what starts, and inner before outer: a stable sort keeps that.
     times = np.concatenate((tree.end[closing], tree.start[lasting]))
     owners = np.concatenate((tree.parent[closing], lasting))
     order = np.argsort(times, kind="stable")
@@ -149,10 +149,10 @@ def innermost_at(tree: CallTree, times: Int64) -> Int64:
 
 
 def enclosing(start: Int64, end: Int64) -> Int32:
-    """By position, that of the nearest earlier interval which is still open at each begin, ROOT for none, by pointer
+    """By position, that of the nearest earlier interval which is still open at each start, ROOT for none, by pointer
     jumping. start, end: ns, parents before their children.
 
-    Everything between an interval and its candidate has ended before it begins; so has everything between the candidate
+    Everything between an interval and its candidate has ended before it starts; so has everything between the candidate
     and the candidate's own candidate, once the candidate itself has.
     """
     candidate = np.arange(-1, len(start) - 1, dtype=np.int32)
@@ -169,7 +169,7 @@ def enclosing(start: Int64, end: Int64) -> Int32:
 
 
 def _within_parents(parent: Int32, ends: Int64) -> Int64:
-    """The ends, none behind that of an ancestor; they are written over. What stands before a piece is done with, and in
+    """The ends, none behind that of an ancestor; they are written over. What is before a piece is done with, and in
     it each round looks twice as many ancestors up as the one before."""
     for first in range(0, len(parent), PIECE):
         mine, above = ends[first : first + PIECE], parent[first : first + PIECE].copy()

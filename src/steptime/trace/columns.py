@@ -2,8 +2,8 @@
 of Python objects is alive.
 
 The events are typed structs: the parser skips what is not named here without building it, which is worth a factor of
-three. Types are as wide as what real files hold: ROCm writes streams and byte counts as strings, lanes are strings on a
-few events.
+three. Types are as wide as what real files hold: ROCm writes streams and byte counts as strings, tracks are strings on
+a few events.
 """
 
 from __future__ import annotations
@@ -90,11 +90,11 @@ RAW_FIELDS = {name for name in KEYS if getattr(Detailed(), name) is NOTHING}
 DETAILS = ("collective", "kernel_file", *(name for name in KEYS if name not in Arguments.__struct_fields__))
 ALL_DETAILS = msgspec.json.Decoder(Detailed)
 ATTEMPTS = 16
-"""Braces that are tried as the begin of an event's arguments, and as their end."""
+"""Braces that are tried as the start of an event's arguments, and as their end."""
 
 
 class Complete(msgspec.Struct, tag="X", tag_field="ph", gc=False, kw_only=True):
-    """An event with a begin and a duration, microseconds as floats."""
+    """An event with a start and a duration, microseconds as floats."""
 
     cat: str = ""
     name: str
@@ -198,7 +198,7 @@ def _add_details(events: Sequence[Event], block: memoryview | bytes) -> None:
 
 
 def _around(text: bytes, position: int) -> Detailed | None:
-    """The arguments in which a detail is written: from one of the last braces that can begin them to one of the next
+    """The arguments in which a detail is written: from one of the last braces that can start them to one of the next
     that can end them."""
     start = position
     for _ in range(ATTEMPTS):
@@ -250,7 +250,7 @@ def nanoseconds(microseconds: Float64) -> Int64:
 
 
 def starts(events: Sequence[Event | Mark], *, exactly: bool) -> tuple[Int64, Bool]:
-    """The begins of events in ns, as the file has them, and which of them are times at all."""
+    """The starts of events in ns, as the file has them, and which of them are times at all."""
     if exactly:
         return _exact_starts([event.ts for event in events])
     times = np.fromiter([event.ts for event in events], np.float64, len(events))
@@ -349,7 +349,7 @@ PIECE = 1 << 18
 WIDER: dict[type[np.integer[Any]], type[np.integer[Any]]] = {np.int8: np.int16, np.int16: np.int32, np.int32: np.int64}
 
 
-class Growing:
+class ColumnBuilder:
     """A column of the type `kind`, or of the narrowest that holds all values from `kind` on where it is `growing`.
     absent: the value of rows without one.
 
@@ -399,11 +399,11 @@ class Growing:
         return column
 
 
-class GrowingFew:
+class SparseColumnBuilder:
     """A column of `Few`, alike."""
 
     def __init__(self) -> None:
-        self._rows, self._values = Growing(np.int32, 0), Growing(np.int8, ABSENT, growing=True)
+        self._rows, self._values = ColumnBuilder(np.int32, 0), ColumnBuilder(np.int8, ABSENT, growing=True)
         self._size = 0
 
     def skip(self, count: int) -> None:
@@ -464,19 +464,19 @@ MOST_THREADS = 1024
 """Of a block, on all devices of NVIDIA and AMD."""
 
 
-def growing_columns() -> dict[str, Growing | GrowingFew]:
+def column_builders() -> dict[str, ColumnBuilder | SparseColumnBuilder]:
     """Of an `EventTable`, by name. Durations have at least 32 bits, so that two of them can be added in their type."""
-    found: dict[str, Growing | GrowingFew] = {
-        field.name: GrowingFew() if field.name in FEW else Growing(np.int8, ABSENT, growing=True)
+    found: dict[str, ColumnBuilder | SparseColumnBuilder] = {
+        field.name: SparseColumnBuilder() if field.name in FEW else ColumnBuilder(np.int8, ABSENT, growing=True)
         for field in fields(EventTable)
     }
-    found["event_kind"], found["start"] = Growing(np.uint8, 0), Growing(np.int64, 0)
-    found["duration"] = Growing(np.int32, 0, growing=True)
+    found["event_kind"], found["start"] = ColumnBuilder(np.uint8, 0), ColumnBuilder(np.int64, 0)
+    found["duration"] = ColumnBuilder(np.int32, 0, growing=True)
     return found
 
 
-def table_of(columns: dict[str, Growing | GrowingFew], base_ns: int = 0) -> EventTable:
-    """What has grown, read-only. base_ns: added to the begins."""
+def table_of(columns: dict[str, ColumnBuilder | SparseColumnBuilder], base_ns: int = 0) -> EventTable:
+    """What has grown, read-only. base_ns: added to the starts."""
     joined: dict[str, Any] = {name: column.finished() for name, column in columns.items()}
     if base_ns and len(joined["start"]):
         joined["start"] += base_ns
@@ -526,7 +526,7 @@ class Columns:
     """Grows the columns of an `EventTable`. refused, negative: see `Damage`."""
 
     def __init__(self) -> None:
-        self._columns = growing_columns()
+        self._columns = column_builders()
         self._event_kinds = _Codes()
         self.names: Numbering[str] = Numbering()
         self._tracks: Numbering[tuple[Number, Number]] = Numbering()
@@ -558,7 +558,7 @@ class Columns:
         self._add_arguments(events)
 
     def _tracks_of(self, processes: list[Number], threads: list[Number]) -> Int32:
-        """The number of each event's lane. Lanes come in runs, and only the first of each is looked up."""
+        """The number of each event's track. Tracks come in runs, and only the first of each is looked up."""
         try:
             pids, tids = _integers(processes), _integers(threads)
         except struct.error:  # a name, or none

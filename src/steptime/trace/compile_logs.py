@@ -1,4 +1,4 @@
-"""What torch.compile wrote down beside a trace: kernels with the user's lines they compute, graph breaks, guards.
+"""What torch.compile wrote down next to a trace: kernels with the user's lines they compute, graph breaks, guards.
 
 Two folders hold it: the one that `TORCH_TRACE` names (structured log lines, as tlparse reads them: one JSON object a
 line, its payload on the lines behind it, indented by a tab) and `torch_compile_debug/` (TORCH_COMPILE_DEBUG=1), which
@@ -47,7 +47,7 @@ class CompiledKernel:
 @dataclass(frozen=True, slots=True)
 class CompilerEvent:
     """Something that happened to a function while it was compiled, so many times. source: the line that broke the
-    graph; of a recompilation and a limit, where the function begins. reason: in the compiler's words, the guard that
+    graph; of a recompilation and a limit, where the function starts. reason: in the compiler's words, the guard that
     failed. hint: what it says that helps."""
 
     source: SourceLine
@@ -84,7 +84,7 @@ class _Graph:
 
 
 def find_logs(path: Path) -> Path | None:
-    """The folder of such records at or beside a trace or a recording, None where there is none."""
+    """The folder of such records at or next to a trace or a recording, None where there is none."""
     folder = path if path.is_dir() else path.parent
     if (folder / DEBUG).is_dir() or next(folder.glob(LOGS), None) is not None:
         return folder
@@ -309,7 +309,7 @@ def _innermost(stack: str) -> SourceLine | None:
 
 
 def _lines_of_nodes(graph: str) -> dict[str, SourceLine]:
-    """Of a graph that is printed as Python: each node's line, which stands in a comment above it."""
+    """Of a graph that is printed as Python: each node's line, which is in a comment above it."""
     nodes, place = {}, None
     for line in graph.splitlines():
         if line.lstrip().startswith(FILE):

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from steptime.arrays import Int32, Int64
-from steptime.trace.cached_per_trace import once
+from steptime.trace.cached_per_trace import cached_per_trace
 from steptime.trace.table import Trace
 
 Details = dict[str, Any]
@@ -18,7 +18,7 @@ def details_of(trace: Trace, rows: Int64 | Int32) -> tuple[Details, ...]:
     return tuple(known[max(number, -1)] for number in trace.events.details[rows].tolist())
 
 
-@once
+@cached_per_trace
 def _decoded(trace: Trace) -> tuple[Details, ...]:
     return tuple(map(_parsed, trace.details))
 

@@ -31,7 +31,7 @@ QUIET_NS = 2 * 10**9
 systems tick up to every two seconds."""
 ABANDONED_NS = 3600 * 10**9
 ENDS = 1 << 16
-"""Bytes at a file's begin and end that must be the same, too."""
+"""Bytes at a file's start and end that must be the same, too."""
 
 
 class EntryError(Exception):

@@ -56,7 +56,7 @@ class Gathered:
 
 @dataclass(frozen=True, slots=True)
 class _Head:
-    """What the begin of a file says. process: the id of the process that made most of the first events of a host.
+    """What the start of a file says. process: the id of the process that made most of the first events of a host.
     guessed: the rank is that of the folder's name."""
 
     path: Path
@@ -156,7 +156,7 @@ def _may_be_trace(file: Path) -> bool:
 
 
 def _without_copies(files: Iterable[Path]) -> list[Path]:
-    """x.json.gz beside x.json is the same trace, packed; x.json beside x.db is what rocprofv3 wrote, once more."""
+    """x.json.gz next to x.json is the same trace, packed; x.json next to x.db is what rocprofv3 wrote, once more."""
     listed = list(dict.fromkeys(files))
     names = set(listed)
     packed = {file for file in listed if file.suffix == ".gz" and file.with_suffix("") in names}

@@ -1,9 +1,9 @@
 """How the events of a trace hang together: who encloses, launched, computed or caused whom. The room's central type.
 
-The host's events are nested once, all lanes together; what else they are asked (the innermost operator, annotation,
+The host's events are nested once, all tracks together; what else they are asked (the innermost operator, annotation,
 user's function) are walks up that forest. No loop goes over events.
 
-Kineto names a Python function (with_stack) by its file and the line where it begins, "train.py(12): forward", not the
+Kineto names a Python function (with_stack) by its file and the line where it starts, "train.py(12): forward", not the
 line that was running.
 """
 
@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from steptime.arrays import PIECE, Bool, Few, Int32, Int64, Numbers, Row, Rows, few, looked_up
 from steptime.quantities import SourceLine
-from steptime.trace.cached_per_trace import once
+from steptime.trace.cached_per_trace import cached_per_trace
 from steptime.trace.call_tree import ROOT, enclosing, nearest_ancestor, nesting_order
 from steptime.trace.table import ABSENT, HOST_CATEGORIES, EventKind, EventTable, Launched, Trace
 from steptime.trace.vendors import ANNOTATION, PROFILER, QUEUEING, STEP, is_compiled, is_engine, matching, of_symbols
@@ -137,12 +137,12 @@ class Links:
     parent: of a host event, the innermost operator, annotation or runtime call of its thread that encloses it.
     operator: the innermost operator: of a host event the enclosing one or itself, of a device activity the one around
     its launch (by "External id" where the trace holds no launch).
-    annotation: the innermost annotation, alike (a module's, a user's, the optimiser's; not ProfilerStep).
+    annotation: the innermost annotation, alike (a module's, a user's, the optimizer's; not ProfilerStep).
     function: the innermost Python function of the user's (with_stack), alike; for what backward runs, that of the
     forward operator.
     forward: of an operator that the autograd engine runs, the operator of the forward pass with its sequence number.
     module: call of a module around it, or around its forward operator.
-    step: index of the step in which a host event begins, or a device activity was launched; UNKNOWN outside all steps.
+    step: index of the step in which a host event starts, or a device activity was launched; UNKNOWN outside all steps.
     """
 
     launch: Few
@@ -233,7 +233,7 @@ def is_user_file(file: str) -> bool:
 
 
 def source_line(symbol: str) -> SourceLine | None:
-    """Where the function of a frame begins; None for what is no Python function in a file."""
+    """Where the function of a frame starts; None for what is no Python function in a file."""
     found = FRAME.match(symbol)
     return SourceLine(found["file"], int(found["line"]), found["function"]) if found else None
 
@@ -250,13 +250,13 @@ def host_events(trace: Trace) -> Bool:
     return trace.events.are(*HOST_CATEGORIES)
 
 
-@once
+@cached_per_trace
 def host_forest(trace: Trace) -> Forest:
     """All of them, nested."""
     return forest_of(trace.events, np.flatnonzero(host_events(trace)).astype(np.int32))
 
 
-@once
+@cached_per_trace
 def running_before(trace: Trace) -> Bool:
     """Which Python functions had called the profiler's start when it began to record. Kineto enters them then, one
     within the other, and names each by the line at which it stood (profiler_python.cpp of torch): one that has nothing
@@ -275,7 +275,7 @@ def running_before(trace: Trace) -> Bool:
 
 
 def forest_of(events: EventTable, rows: Int32) -> Forest:
-    """Nests some events, each lane for itself. rows: in order."""
+    """Nests some events, each track for itself. rows: in order."""
     parent = np.full(len(events), UNKNOWN, np.int32)
     for nested in by_track(events, rows):
         above = enclosing(events.start[nested], events.ends(nested))
@@ -284,7 +284,7 @@ def forest_of(events: EventTable, rows: Int32) -> Forest:
 
 
 def by_track(events: EventTable, rows: Int32) -> Iterator[Int32]:
-    """The rows of one lane after the other, parents before their children: only one lane's times are copied at once.
+    """The rows of one track after the other, parents before their children: only one track's times are copied at once.
     rows: in order."""
     if not len(rows):
         return
@@ -312,7 +312,7 @@ class Roles:
     module: Bool
 
 
-@once
+@cached_per_trace
 def link(trace: Trace, boundaries: Int64, *, is_user: Callable[[str], bool] = is_user_file) -> Links:
     """Links all events of a trace. boundaries: (n, 2) ns, the steps on the host in time order, without overlap; may be
     empty. is_user: tells files of the user's, as the trace spells them, from libraries'.
@@ -333,7 +333,7 @@ def link(trace: Trace, boundaries: Int64, *, is_user: Callable[[str], bool] = is
     )
 
 
-@once
+@cached_per_trace
 def roles_of(trace: Trace, is_user: Callable[[str], bool] = is_user_file) -> Roles:
     """Sorts the host's events. Files of 2021 list annotations among the operators; compiled code is only annotated."""
     event_kind, name = trace.events.event_kind, trace.events.name
@@ -373,7 +373,7 @@ def no_launch(size: int) -> Few:
     return few(nowhere(size), UNKNOWN)
 
 
-@once
+@cached_per_trace
 def launches_of(trace: Trace) -> Few:
     """Of each activity of a device, the runtime call with its correlation: one that launches by its name, before others
     (HIP gives the calls around a launch its number too). Where neither has a correlation, their "External id" is it
@@ -399,7 +399,7 @@ def launches_of(trace: Trace) -> Few:
     return Few(len(events), UNKNOWN, rows[found != UNKNOWN], found[found != UNKNOWN])
 
 
-@once
+@cached_per_trace
 def origins_of(trace: Trace) -> Few:
     """Of each activity of a device the event of the host that says where it comes from: its launch or, where the trace
     holds none, the operator with its "External id"."""
@@ -478,7 +478,7 @@ def _called_from(trace: Trace, made: Forest, callers: Bool, forwards: Forward) -
     called = (frame != UNKNOWN) & (forward != UNKNOWN) & ((around == UNKNOWN) | (start[around] < start[frame]))
     source = np.where(called, forward, np.arange(len(forward), dtype=np.int32))
     walking = np.flatnonzero(called)
-    while len(walking):  # a forward operator begins before its frame, so this ends
+    while len(walking):  # a forward operator starts before its frame, so this ends
         reached = source[source[walking]]
         moved = reached != source[walking]
         source[walking] = reached
@@ -487,7 +487,7 @@ def _called_from(trace: Trace, made: Forest, callers: Bool, forwards: Forward) -
 
 
 def _steps(trace: Trace, boundaries: Int64, *, launched: bool) -> Numbers:
-    """The step in which each event begins. On a device that is not the step it belongs to, and only counts where the
+    """The step in which each event starts. On a device that is not the step it belongs to, and only counts where the
     trace holds none of the launches."""
     events = trace.events
     known = host_events(trace) if launched else host_events(trace) | events.are(*DEVICE)

@@ -101,7 +101,7 @@ class _ProcessTables:
         events.add_ranges(kept, message, self._threads(kept))
 
     def _mine(self, table: str, owner: str, *columns: str, text: str = "") -> list[Row]:
-        """begin, end, owner and more of the process's events. text: a last column, as it is."""
+        """start, end, owner and more of the process's events. text: a last column, as it is."""
         rows = timed_rows(self._database, table, owner, *columns, text=text)
         return [row for row in rows if row[2] >> 24 & 0xFFFFFF == self._process]
 

@@ -22,10 +22,10 @@ from steptime.errors import UsageError, no_such_file
 NAME, VALUE = "Kernel Name", "Metric Value"
 EXPECTED = "Expected the details page: ncu --import report.ncu-rep --csv > kernels.csv"
 HEAD = 400
-"""Lines in which the header must come: ncu's own, and what the job printed, stand before it."""
+"""Lines in which the header must come: ncu's own, and what the job printed, are before it."""
 MOST_FILES, MOST_LINES, LONGEST_LINE = 4_000, 20_000_000, 1 << 20
 MOST_COMPANIONS = 50
-"""Files beside a trace that are looked at, unasked."""
+"""Files next to a trace that are looked at, unasked."""
 METRICS = {
     "occupancy": ("Achieved Occupancy", "sm__warps_active.avg.pct_of_peak_sustained_active"),
     "possible": ("Theoretical Occupancy", "sm__maximum_warps_per_active_cycle_pct"),
@@ -103,7 +103,7 @@ class _Launch:
 
 
 def find_counters(path: Path) -> tuple[Path, ...]:
-    """The files of Nsight Compute beside a trace or a recording."""
+    """The files of Nsight Compute next to a trace or a recording."""
     folder = path if path.is_dir() else path.parent
     return tuple(file for file in islice(sorted(folder.glob("*.csv")), MOST_COMPANIONS) if _header(file))
 

@@ -24,9 +24,9 @@ from steptime.arrays import Int64
 from steptime.errors import TraceError
 from steptime.trace.columns import (
     PRECISE_TIME,
+    ColumnBuilder,
     Columns,
     Event,
-    Growing,
     Mark,
     Number,
     OfInstant,
@@ -49,7 +49,9 @@ class Allocations:
     """Grows the columns of `AllocationEvents`."""
 
     def __init__(self) -> None:
-        self._columns = {field.name: Growing(np.int32, UNSAID, growing=True) for field in fields(AllocationEvents)}
+        self._columns = {
+            field.name: ColumnBuilder(np.int32, UNSAID, growing=True) for field in fields(AllocationEvents)
+        }
 
     def add(self, marks: Sequence[Mark], *, exactly: bool) -> None:
         """Appends those of a block that are of memory and have a time."""
@@ -246,7 +248,7 @@ class _Reading:
         self._truncated = self._source.cut_short or not closes(self._header, self._trailer)
 
     def _salvage_rest(self) -> bool:
-        """The last stretch does not parse: it is damaged, or the file was cut short."""
+        """The last interval does not parse: it is damaged, or the file was cut short."""
         text = bytes(self._buffer[1 : self._filled])
         ends = [match.start(1) for match in EVENTS_END.finditer(text)]
         for end in ends[: -END_ATTEMPTS - 1 : -1]:
@@ -324,7 +326,7 @@ LONGEST_JOIN = 16
 def salvage(text: bytes, *, exactly: bool) -> tuple[list[Event | Mark], int, int]:
     """Reads events separated by commas one by one. `text` starts and ends with an event, brackets stripped.
 
-    Returns those that could be kept, how many stretches were given up, and how many were JSON, but without a usable
+    Returns those that could be kept, how many intervals were given up, and how many were JSON, but without a usable
     time or name.
     """
     events: list[Event | Mark] = []
@@ -352,7 +354,7 @@ def salvage(text: bytes, *, exactly: bool) -> tuple[list[Event | Mark], int, int
 
 def _leniently(part: bytes, *, exactly: bool) -> tuple[Event | Mark | None, bool, bool]:
     """JSON that the typed parser refused (NaN, an odd type, invalid UTF-8), or none at all: the event, whether the
-    stretch is damaged, and whether it is useless."""
+    interval is damaged, and whether it is useless."""
     try:
         value = json.loads(part.decode("utf-8", "replace"), parse_float=Decimal)
     except (ValueError, RecursionError):

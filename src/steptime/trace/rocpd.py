@@ -2,7 +2,7 @@
 rocmProfileData does (`trace.rpd`, schema 2).
 
 Kernels, copies, fills, calls of HIP and ranges of roctx become the events that Kineto would have written. Written by
-rocprofiler-sdk's source/lib/output/generateRocpd.cpp; what its rows mean is said by the views that it writes beside
+rocprofiler-sdk's source/lib/output/generateRocpd.cpp; what its rows mean is said by the views that it writes next to
 them, and by rpd_tracer of ROCm/rocmProfileData.
 """
 
@@ -38,7 +38,7 @@ BLOCKS = tuple(f"{of}_size_{axis}" for of in ("grid", "workgroup") for axis in "
 FILLING, COPYING = "__amd_rocclr_fill", "__amd_rocclr_copy"
 """How kernels are named that HIP itself launches to fill and to copy memory."""
 RUNTIME, MARKED = ("HIP_RUNTIME", "HIP_COMPILER"), "MARKER"
-"""How categories of regions begin; others (HSA, RCCL, KFD) lie inside of these, and are left out."""
+"""How categories of regions start; others (HSA, RCCL, KFD) lie inside of these, and are left out."""
 OWN = re.compile(r"::writeRows$|^rpdflush$|^hcc_activity_callback$")
 """What rocmProfileData does itself."""
 PLACES = {"CPU": "H", "GPU": "D"}
@@ -240,7 +240,7 @@ class _Profile:
 
 
 def own_kernel(name: str) -> str:
-    """How the name of a kernel that HIP itself launches begins; "" for one of the job."""
+    """How the name of a kernel that HIP itself launches starts; "" for one of the job."""
     return next((start for start in (FILLING, COPYING) if name.startswith(start)), "")
 
 

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from steptime.errors import TraceError
-from steptime.trace.columns import Array, Numbering, growing_columns, table_of
+from steptime.trace.columns import Array, Numbering, column_builders, table_of
 from steptime.trace.source import too_large
 from steptime.trace.table import ABSENT, Device, EventKind, Trace, Track
 
@@ -38,10 +38,10 @@ def is_database(path: Path) -> bool:
 
 
 class EventColumns:
-    """Grows the columns of an `EventTable` from rows that begin with start and end."""
+    """Grows the columns of an `EventTable` from rows that start with start and end."""
 
     def __init__(self) -> None:
-        self._columns = growing_columns()
+        self._columns = column_builders()
         self._names: Numbering[str] = Numbering()
         self._tracks: Numbering[tuple[int, int]] = Numbering()
 

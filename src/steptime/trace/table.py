@@ -40,7 +40,7 @@ class EventKind(IntEnum):
     PYTHON = 8
     """A Python function (with_stack)."""
     SYNC = 9
-    """A wait as the device's tracer reports it, beside the runtime call."""
+    """A wait as the device's tracer reports it, next to the runtime call."""
     OVERHEAD = 10
     """The profiler's own work: flushing buffers, instrumenting."""
     SPAN = 11
@@ -68,7 +68,7 @@ class EventTable:
     bytes: of a copy or a memset. blocks: of a kernel's grid (some
     calls of HIP give its threads instead, which are more).
 
-    Columns but begin are as narrow as their values allow, 8 to 64 bits, and a duration has at least 32: widen them
+    Columns but start are as narrow as their values allow, 8 to 64 bits, and a duration has at least 32: widen them
     before arithmetic. A column that no event fills is one broadcast ABSENT; those that few events fill are `Few`.
     """
 
@@ -94,7 +94,7 @@ class EventTable:
 
     @property
     def end(self) -> Int64:
-        """begin + duration of all, ns. Computed anew each time: nobody keeps 8 bytes for each event."""
+        """start + duration of all, ns. Computed anew each time: nobody keeps 8 bytes for each event."""
         return self.start + self.duration
 
     def are(self, *kinds: EventKind) -> Bool:
@@ -164,7 +164,7 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """What was lost. truncated: the file ends before its list of events does. damaged: stretches that are no JSON (each
+    """What was lost. truncated: the file ends before its list of events does. damaged: intervals that are no JSON (each
     costs an event or two). refused: events without a usable time or name. negative: durations below zero, read as 0.
     """
 
@@ -199,7 +199,7 @@ class Trace(Referable):
     symbols: names of events. shapes, dtypes, inputs: the raw JSON of "Input Dims", "Input type" and "Concrete Inputs".
     details: what collectives and compiled kernels carry beyond, JSON objects. allocations: of one file only.
     base_ns: added to the file's times (baseTimeNanoseconds). rank, world_size: None where the file does not say.
-    windows: begins and ends in ns of the recordings that it was put together from, in time order; none for one file.
+    windows: starts and ends in ns of the recordings that it was put together from, in time order; none for one file.
     parts: their files with the number of events of each, likewise.
     launched: None where nobody has looked yet; else the events have lost correlation and external, which say no more.
     """
@@ -257,7 +257,7 @@ def facts_of(header: bytes, trailer: bytes) -> dict[str, Any]:
 
 
 def closes(header: bytes, trailer: bytes) -> bool:
-    """True when header and trailer are one JSON document: the list of events ends where the trailer begins."""
+    """True when header and trailer are one JSON document: the list of events ends where the trailer starts."""
     try:
         json.loads((header + trailer).decode("utf-8-sig", "replace"))
     except (ValueError, RecursionError):

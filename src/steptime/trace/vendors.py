@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from steptime.arrays import Bool, looked_up
-from steptime.trace.cached_per_trace import once
+from steptime.trace.cached_per_trace import cached_per_trace
 from steptime.trace.table import EventKind, Trace
 
 _FREE = """
@@ -39,7 +39,7 @@ ENGINE = re.compile(r"^(autograd::engine::|(struct )?torch::(autograd|jit)::|[A-
 EVALUATED = re.compile(
     r"^(autograd::engine::evaluate_function: )?((struct )?torch::autograd::|aten::)?(Optimizer\.(step|zero_grad)#)?"
 )
-"""What stands before the name of a function of autograd, an operator or an optimizer's method."""
+"""What is before the name of a function of autograd, an operator or an optimizer's method."""
 GUARDS = re.compile(r"^(TorchDynamo Cache Lookup|Pregraph bytecode|AOTDispatcher Runtime Wrapper)")
 """What torch.compile does before and after its code at each call: checks, no work."""
 COMPILED = re.compile(r"^(Compiled\w*$|## Call CompiledFxGraph|(graph_\d+_)?cpp_fused_)|Torch-Compiled Region")
@@ -320,7 +320,7 @@ def matching(trace: Trace, test: Callable[[str], object]) -> Bool:
     return looked_up(passed, trace.events.name) if len(passed) else np.zeros(len(trace.events), np.bool_)
 
 
-@once
+@cached_per_trace
 def of_symbols(trace: Trace, test: Callable[[str], object]) -> Bool:
     """Which of the names in a trace pass the test."""
     return np.fromiter((bool(test(symbol)) for symbol in trace.symbols), np.bool_, len(trace.symbols))

@@ -1,6 +1,6 @@
 """The trace of one process from all that was recorded of it: its files one after another in one table.
 
-torch.profiler's schedule writes a file for each of its cycles. Ids begin anew in each file, or may, so those of later
+torch.profiler's schedule writes a file for each of its cycles. Ids start anew in each file, or may, so those of later
 files are moved behind those of the ones before.
 """
 
@@ -15,7 +15,7 @@ import numpy as np
 
 from steptime.errors import TraceError
 from steptime.trace.cache import read_remembered
-from steptime.trace.columns import Numbering, growing_columns, table_of
+from steptime.trace.columns import Numbering, column_builders, table_of
 from steptime.trace.databases import read_database
 from steptime.trace.gather import RankFiles, host_process, mixed
 from steptime.trace.reader import DEFAULT_MAX_SIZE
@@ -70,7 +70,7 @@ class _Joined:
     """Grows one table from many; a trace that was added need not be kept."""
 
     def __init__(self) -> None:
-        self._columns = growing_columns()
+        self._columns = column_builders()
         self._numbers: dict[str, Numbering[Any]] = {name: Numbering() for name in DICTIONARIES}
         self._moved = dict.fromkeys(LINKING, 0)
         self._first: Trace | None = None

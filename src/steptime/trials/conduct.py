@@ -280,7 +280,7 @@ class TrialRunner:
             self.reported(None, None)
 
     def reported(self, scheduled: ScheduledRun | None, progress: Progress | None) -> None:
-        """A turn begins, or is that far; None when none runs any more."""
+        """A turn starts, or is that far; None when none runs any more."""
         if scheduled is None:
             return self._notify(None)
         steps = scheduled.options.steps + scheduled.options.warm_up
@@ -405,7 +405,7 @@ def usual_seconds(recorded: float, runs: Sequence[Run]) -> float:
 
 
 def deadline_of(plan: Plan, runs: Sequence[Run]) -> float:
-    """Seconds beside the steps after which a process is taken to hang."""
+    """Seconds next to the steps after which a process is taken to hang."""
     took = max((run.seconds for run in runs if run.variant == BASELINE), default=0.0)
     if plan.metric is not None and not took:
         return inf  # nobody knows how long it takes: the budget ends it

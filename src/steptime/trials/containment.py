@@ -255,7 +255,7 @@ def _copied(
 
 
 def _in_copy(place: Path, path: Path, copy: Path) -> Path:
-    """From a file relative to the job's place in a copy, which may lie beside or above it, to one in the copy."""
+    """From a file relative to the job's place in a copy, which may lie next to or above it, to one in the copy."""
     inside = Path(os.path.normpath(place / path))
     if not inside.is_relative_to(copy):
         raise UsageError(
@@ -301,7 +301,7 @@ def _cache_places() -> tuple[str, ...]:
 
 
 def _expanded(path: str) -> tuple[Path, ...]:
-    """A path that may begin with the user's home; nothing where the user has none."""
+    """A path that may start with the user's home; nothing where the user has none."""
     try:
         return (Path(path).expanduser(),)
     except RuntimeError:

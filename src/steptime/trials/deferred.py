@@ -156,7 +156,7 @@ def _now_and_then(around: list[libcst.CSTNode]) -> bool:
 
 
 def _zeroed(around: list[libcst.CSTNode]) -> libcst.CSTNode | None:
-    """The plain assignment of zero that a name stands on the left of; None for any other."""
+    """The plain assignment of zero that a name is on the left of; None for any other."""
     target, *more = around
     if isinstance(target, libcst.AssignTarget) and isinstance(more[0], libcst.Assign):
         plain = all(isinstance(each.target, libcst.Name) for each in more[0].targets)

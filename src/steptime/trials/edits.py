@@ -35,7 +35,7 @@ from steptime.trials.deferred import deferred
 from steptime.trials.source import SourceFile, Statement, StatementPlace, nodes_in, parameters, statements_of
 
 USUAL_POSITIONAL = 5
-"""Arguments without a name: the sixth of DataLoader is num_workers, optimisers take theirs by name only from about
+"""Arguments without a name: the sixth of DataLoader is num_workers, optimizers take theirs by name only from about
 there on."""
 MOST_POSITIONAL = {"zero_grad": 0, "torch.compile": 1}
 """Of calls whose next argument is the one to be set."""
@@ -302,7 +302,7 @@ def _without_comment(comma: libcst.Comma) -> libcst.Comma:
 
 
 def _commented(space: libcst.BaseParenthesizableWhitespace) -> libcst.TrailingWhitespace | None:
-    """The end of the line that the space begins on, if there is a comment."""
+    """The end of the line that the space starts on, if there is a comment."""
     first = space.first_line if isinstance(space, libcst.ParenthesizedWhitespace) else None
     return first if first is not None and first.comment is not None else None
 
@@ -347,7 +347,7 @@ def with_autocast(module: libcst.Module, edit: AutocastEdit) -> libcst.Module | 
 
 
 def with_model(module: libcst.Module, edit: ModelEdit) -> libcst.Module | None:
-    """A statement about the model before its optimiser is made, or else before the training loop."""
+    """A statement about the model before its optimizer is made, or else before the training loop."""
     source = SourceFile(module)
     torch = source.name_of(TORCH)
     forward = source.statement_at(edit.forward.line)
@@ -389,7 +389,7 @@ def with_loop(module: libcst.Module, edit: LoopEdit) -> libcst.Module | None:
 
 
 def _import_of(source: SourceFile, name: str) -> dict[libcst.CSTNode, Sequence[str]] | None:
-    """The import of a module, by the line that it stands before; empty where it is there, or none is needed ("").
+    """The import of a module, by the line that it is before; empty where it is there, or none is needed ("").
     None where there is no plain import that it could stand beside."""
     if not name or source.name_of(name) == name:
         return {}
@@ -488,7 +488,7 @@ def _model_call(source: SourceFile, forward: StatementPlace) -> libcst.Call | No
 def _before_optimizer(
     source: SourceFile, edit: ModelEdit, model: str, forward: StatementPlace
 ) -> StatementPlace | None:
-    """The statement that makes the optimiser of the model's parameters, if both names mean the same module."""
+    """The statement that makes the optimizer of the model's parameters, if both names mean the same module."""
     site = edit.optimizer
     if site is None or Path(site.file).name != Path(edit.forward.file).name or not _is_current(source, site):
         return None

@@ -274,7 +274,7 @@ def other_modes(run: Run, references: Sequence[Run]) -> str:
     steady = all((other.dropout or 0.0) >= usual for _, _, other in looked)
     constant = len({other.training for _, _, other in looked}) == 1
     for number, one, other in looked:
-        # Beside modules that stay in evaluation mode, a candidate with fewer modules has another share of them.
+        # Next to modules that stay in evaluation mode, a candidate with fewer modules has another share of them.
         usual_share = 1.0 if other.training == 1 else (looked[0][1].training or 0.0) if constant else 0.0
         if (one.training or 0.0) < usual_share - 1e-3:
             own = 100 * (one.training or 0.0)

@@ -46,9 +46,9 @@ def free_bytes(folder: Path) -> int:
 
 
 OUTSIDE = "changed outside of its folder: "
-"""How the probe's notes begin on what a process changed outside of its workspace (probe/changes/outside)."""
+"""How the probe's notes start on what a process changed outside of its workspace (probe/changes/outside)."""
 REPLACED = "replaced: "
-"""How they begin on clocks and functions of torch's that are somebody else's (probe/changes/work)."""
+"""How they start on clocks and functions of torch's that are somebody else's (probe/changes/work)."""
 CLOCKS = 0.1
 """Seconds by which the clock of the budget and the one of a process may differ."""
 NEARLY = 0.9
@@ -242,7 +242,7 @@ def _with_numbers(
 
 def passes_of(process: Process) -> tuple[tuple[str, int, int], ...]:
     """The most samples that a whole pass over each dataset took, by the class and the length of the dataset. A pass
-    ends where the loader has no more batches, or another one over the same dataset begins."""
+    ends where the loader has no more batches, or another one over the same dataset starts."""
     loaders = {each.identity: each for each in process.loaders if each.dataset_length and each.batch_size}
     table = process.intervals
     asked = table.kind == int(Kind.LOADER_NEXT)
@@ -269,7 +269,7 @@ def _samples(process: Process, timeline: Timeline) -> int:
 
 
 def _noted(processes: Sequence[Process], start: str) -> tuple[str, ...]:
-    """What follows in the probe's notes that begin so."""
+    """What follows in the probe's notes that start so."""
     notes = (note for process in processes for note in process.notes)
     return tuple(note.removeprefix(start) for note in notes if note.startswith(start))
 
@@ -298,7 +298,7 @@ def sliced_times(
     timeline: Timeline, warm_up: int, rests: Sequence[tuple[int, int]], stamps: Sequence[int]
 ) -> list[int]:
     """Steady steps of a process that was asked to rest, ns: each as the mean of its slice, from the first rest on. A
-    slice begins and ends with an idle device, so that all of it is its steps', but for what `_steady` leaves out; how
+    slice starts and ends with an idle device, so that all of it is its steps', but for what `_steady` leaves out; how
     they follow each other on the host says little, which runs ahead of the device. A slice with an evaluation or a
     checkpoint, whose own work the device may have done in a later step, counts only where there is no other.
 
@@ -338,7 +338,7 @@ def _steady(timeline: Timeline, warm_up: int, on_device: bool) -> tuple[Bool, In
     alone = (compiling > 0) & apart & (paused == 0)
     looked = (paused > 0) & apart & (compiling == 0) & on_device
     added = _spent_in(timeline, SegmentKind.LOADER_START) + compiling * goes_on
-    return (~steps.disturbed | (alone & goes_on) | looked) & steps.watched & late, steps.duration + added
+    return (~steps.excluded | (alone & goes_on) | looked) & steps.watched & late, steps.duration + added
 
 
 def _rested(steps: Steps, rests: Sequence[tuple[int, int]]) -> Bool:

@@ -30,7 +30,7 @@ CONTEXT = 1 << 30
 Block = Sequence[ScheduledRun]
 """Turns that run one after the other on one device: a variant is compared with the baselines of its own block."""
 Notify = Callable[[ScheduledRun, Progress | None], None]
-"""Called when a turn begins, and where it is known how far it has come."""
+"""Called when a turn starts, and where it is known how far it has come."""
 
 
 class Executor(Protocol):

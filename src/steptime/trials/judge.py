@@ -264,7 +264,7 @@ def comparisons_of(name: str, runs: Sequence[Run], of: Callable[[Run], Series] =
         comparison = compared(of(before), of(run), of(after), place)
         all_of_them.append(comparison)
         quietest = min(each.load.other_cpu for each in runs if each.place == run.place and _timed(each))
-        if not any(disturbed(each, quietest) for each in (before, run, after)):
+        if not any(under_load(each, quietest) for each in (before, run, after)):
             calm.append(comparison)
     return tuple(calm if len(calm) >= LEAST_ROUNDS else all_of_them)
 
@@ -282,7 +282,7 @@ def _enclosing(run: Run, usable: Sequence[Run]) -> tuple[Run, Run] | None:
     return (before, after) if before is not None and after is not None else None
 
 
-def disturbed(run: Run, quietest: float) -> bool:
+def under_load(run: Run, quietest: float) -> bool:
     """Whether somebody else used the machine while the run's steps were taken. quietest: the least foreign load, in
     CPUs, that any run of the trial had there."""
     load = run.load

@@ -2,7 +2,7 @@
 way, the same evaluation, all of the steps, and clocks that nobody has replaced.
 
 Pure functions on runs. What is the same training is compared in rehearsals, where dropout is off and so gradients of
-the first steps are equal but for rounding; what is left out later is seen in the timed runs, each beside runs of the
+the first steps are equal but for rounding; what is left out later is seen in the timed runs, each next to runs of the
 job as it is from the same seed.
 """
 
@@ -368,7 +368,7 @@ def _same_batches(run: Run, before: Run, precision: Precision) -> list[bool]:
 
 
 def _first(run: Run, which: str) -> Sketches:
-    """Of the first step: an update is seen when the next one begins."""
+    """Of the first step: an update is seen when the next one starts."""
     return dict(next((found for step in run.work if (found := getattr(step, which))), ()))
 
 

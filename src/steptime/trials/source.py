@@ -16,7 +16,7 @@ Scope = libcst.Module | libcst.FunctionDef
 
 @dataclass(frozen=True, slots=True)
 class StatementPlace:
-    """A statement in the block that it stands in."""
+    """A statement in the block that it is in."""
 
     block: Block
     index: int

@@ -27,7 +27,7 @@ is adopted in 98 of 100 trials, after six rounds on average; what changes nothin
 PATCH = "patch"
 """Name of the variant that runs the patch by itself."""
 BATCH = "batch-"
-"""Names of those that set a batch size begin so, and end with it."""
+"""Names of those that set a batch size start so, and end with it."""
 
 
 class TrialVerdict(Enum):

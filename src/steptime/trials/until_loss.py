@@ -165,7 +165,7 @@ def numbers_until(target: LossTarget, variant: Variant, own: Sequence[Run], plai
 
 
 def _starts_ahead(target: LossTarget, own: Sequence[Run], plain: Sequence[Run]) -> str:
-    """Whether it begins more than half of the way there: weights that were trained before, or a loss that is scaled.
+    """Whether it starts more than half of the way there: weights that were trained before, or a loss that is scaled.
     What the first batches of the job as it is differ by is no head start."""
     mine, theirs = ([run.losses[0] for run in runs if run.losses] for runs in (own, plain))
     ahead, usual = ([loss for loss in losses if loss is not None] for losses in (mine, theirs))
@@ -176,7 +176,7 @@ def _starts_ahead(target: LossTarget, own: Sequence[Run], plain: Sequence[Run]) 
         return ""
     return (
         f"Its first loss is {min(ahead):.4g}, more than half of the way from {median(usual):.4g}, where the job as it "
-        f"is begins, to {target.loss:g}: weights that were trained before, or another loss"
+        f"is starts, to {target.loss:g}: weights that were trained before, or another loss"
     )
 
 

@@ -76,7 +76,7 @@ def make_copy(
     folder: Path, copy: Path, outputs: Outputs, without: tuple[Path, ...] = (), *, linking: bool = False
 ) -> Path:
     """Makes a folder below `copy`, a new one, that stands for `folder`; returns it. linking: what is large is a link,
-    and what lies beside `folder` and beside its parent is linked beside it, so that `../data` means what it meant.
+    and what lies next to `folder` and next to its parent is linked next to it, so that `../data` means what it meant.
 
     Raises UsageError where that would copy more than MOST_BYTES, and OSError.
     """

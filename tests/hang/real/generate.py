@@ -2,7 +2,7 @@
 
 Each mode is a job of three ranks, forked from a process that has torch: all of them take a few seconds. A rank writes
 its dump when as many of its calls are left as the mode leaves for ever, so that no load of the machine changes what is
-written, and lives on until all have. The bytes are torch's but for the paths, which begin with /venv and /job. The
+written, and lives on until all have. The bytes are torch's but for the paths, which start with /venv and /job. The
 version of torch that wrote what is stored here is in torch.txt.
 """
 

@@ -1,4 +1,4 @@
-"""Loops as frameworks write them: a closure handed to the optimiser, gradients accumulated, a wrapped optimiser."""
+"""Loops as frameworks write them: a closure handed to the optimizer, gradients accumulated, a wrapped optimizer."""
 
 import sys
 
@@ -7,7 +7,7 @@ from planted import LATER, Network
 
 
 class Wrapped:
-    """An optimiser inside of another object, as Accelerate and Lightning have it."""
+    """An optimizer inside of another object, as Accelerate and Lightning have it."""
 
     def __init__(self, optimizer):
         self.optimizer = optimizer

@@ -63,7 +63,7 @@ def test_the_fused_optimiser_steps_and_more_threads_work(tmp_path: Path, images:
     assert variant.process.optimizers[0].fused is True
     assert (images.seen[-1]["threads"], variant.seen[-1]["threads"]) == (1, 2)
     assert variant.losses == pytest.approx(images.losses, rel=1e-5)
-    assert variant.change("optimizer").detail == "fused=True in 1 optimiser (AdamW)"
+    assert variant.change("optimizer").detail == "fused=True in 1 optimizer (AdamW)"
     assert variant.change("threads").exercised
 
 
@@ -137,7 +137,7 @@ def test_blocks_are_computed_again_and_switches_are_off(tmp_path: Path, blocks: 
     assert variant.losses == blocks.losses
     assert all(each.exercised for each in variant.process.changes), variant.process.changes
     assert variant.change("checkpointing").detail == "3 blocks"
-    assert len(variant.process.roots) == 1  # what is computed again in the backward is none
+    assert len(variant.process.top_modules) == 1  # what is computed again in the backward is none
 
 
 def test_what_cannot_be_exercised_says_why(tmp_path: Path, blocks: Variant) -> None:
@@ -173,7 +173,7 @@ def test_what_cannot_be_exercised_says_why(tmp_path: Path, blocks: Variant) -> N
 def test_both_roots_of_two_optimisers_are_under_autocast(tmp_path: Path) -> None:
     variant = run(tmp_path, ZOO / "gan.py", change("autocast"), change("optimizer", fused=True))
     assert variant.change("autocast").detail == "bfloat16 in 2 root modules"
-    assert variant.change("optimizer").detail == "fused=True in 2 optimisers (Adam)"
+    assert variant.change("optimizer").detail == "fused=True in 2 optimizers (Adam)"
     assert variant.process.parity is not None
     assert set(variant.process.parity.backwards.tolist()[2:]) == {3}  # the first cycle is not known as one
 

@@ -44,7 +44,7 @@ def model() -> Iterator[Any]:
     torch.manual_seed(0)
     yield Blocks()
     calls._changed.clear()
-    calls._watched.clear()
+    calls._observed.clear()
     calls.remove_if_idle()
 
 
@@ -62,7 +62,7 @@ def test_a_copy_of_a_changed_model_is_torchs_own_and_computes_by_itself(model: A
     keys = [sorted(vars(each)) for each in model.modules()]
     applier = APPLIERS[kind]()
     applier.install()
-    applier.root(model)
+    applier.top_module(model)
     model(x).sum().backward()
     applier.boundary(1)
     assert applier.applied

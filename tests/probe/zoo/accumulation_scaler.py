@@ -1,4 +1,5 @@
-"""Four micro-batches a step, a GradScaler and two workers; 40 batches make ten steps, the third of which overflows."""
+"""Four micro-batches per step, a GradScaler and two workers; 40 batches make ten steps, the third of which
+overflows."""
 
 import torch
 from finger import Finger

@@ -1,4 +1,4 @@
-"""The whole step, optimiser included, under torch.compile; argv: backend. 20 steps."""
+"""The whole step, optimizer included, under torch.compile; argv: backend. 20 steps."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Three folds of eighty steps: each with a model and an optimiser of its own, made when it begins."""
+"""Three folds of eighty steps: each with a model and an optimizer of its own, made when it starts."""
 
 import torch
 from finger import Finger

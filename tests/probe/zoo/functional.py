@@ -1,4 +1,4 @@
-"""torch.func all the way: grad of a functional call, no optimiser, no Tensor.backward; 30 steps."""
+"""torch.func all the way: grad of a functional call, no optimizer, no Tensor.backward; 30 steps."""
 
 import torch
 from finger import Finger

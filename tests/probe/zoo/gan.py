@@ -1,4 +1,4 @@
-"""Two optimisers and three backwards a step; 24 batches."""
+"""Two optimizers and three backwards a step; 24 batches."""
 
 import torch
 from finger import Finger

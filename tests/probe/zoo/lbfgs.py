@@ -1,4 +1,4 @@
-"""LBFGS: the optimiser calls forward and backward itself, several times a step; ten steps."""
+"""LBFGS: the optimizer calls forward and backward itself, several times per step; ten steps."""
 
 import torch
 from finger import Finger

@@ -1,4 +1,4 @@
-"""No optimiser object: parameters are moved by hand; 30 steps."""
+"""No optimizer object: parameters are moved by hand; 30 steps."""
 
 import torch
 from finger import Finger

@@ -1,4 +1,4 @@
-"""Two optimisers a step, one of which calls the step of its base class inside its own; 25 steps."""
+"""Two optimizers per step, one of which calls the step of its base class inside its own; 25 steps."""
 
 import torch
 from finger import Finger

@@ -1,4 +1,4 @@
-"""Each parameter has its own optimiser, which steps in the middle of the backward; 25 steps."""
+"""Each parameter has its own optimizer, which steps in the middle of the backward; 25 steps."""
 
 import torch
 from finger import Finger

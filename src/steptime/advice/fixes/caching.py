@@ -51,7 +51,7 @@ def cached_items(case: Case) -> Option | None:
     """Items that are made once and kept in memory
 
     What it changes: The training DataLoader gets a list of all items instead of the dataset: each is made once, before
-    training begins. In the source: DataLoader([dataset[index] for index in range(len(dataset))], …).
+    training starts. In the source: DataLoader([dataset[index] for index in range(len(dataset))], …).
 
     What it promises: Equal losses, as long as an item is always the same. It is not proposed where the first batches
     drew random numbers of torch, numpy or Python to make their items (augmentation). The trial asks for some items a
@@ -104,7 +104,7 @@ def _room(case: Case, available: int | None) -> float | None:
 
 
 def _saving(case: Case, loader: LoaderUse) -> Estimate | None:
-    """ns a step, by the model of the loader: the step with items that are there."""
+    """ns per step, by the model of the loader: the step with items that are there."""
     now = supply(case.step, loader, case.settings, case.contention)
     there = replace(loader, item=Estimate(LOOKED_UP, LOOKED_UP, LOOKED_UP, loader.item.samples if loader.item else 1))
     kept = supply(case.step, there, case.settings, case.contention)

@@ -25,7 +25,7 @@ from steptime.quantities import Estimate, SourceLine
 
 LIKELY_COMPILED_MODEL = 2 / 3
 """Of the dispatching: fused code still launches, and a graph break leaves all of it. And of the pointwise operators:
-three in one save two writes and two reads of six (the optimiser's stay outside). By the profiler, 0.65 and 0.72 of what
+three in one save two writes and two reads of six (the optimizer's stay outside). By the profiler, 0.65 and 0.72 of what
 they took went on a CPU (the planted jobs `pointwise_chain` and `large_tensors`, torch 2.13); a job that compiles each
 length of its sequences anew lost a third of its speed (benchmarks/results/remedies-epyc-2cpu.md)."""
 LIKELY_ON_CPU = 0.9
@@ -44,8 +44,8 @@ STATEMENT_COMPILED_MODEL = "{model} = {torch}.compile({model})"
 MASKS = "dropout masks"
 TUNED = "max-autotune"
 STATEMENT_TUNED_MODEL = f'{{model}} = {{torch}}.compile({{model}}, mode="{TUNED}")'
-EXAMPLE_TUNED_MODEL = f'model = torch.compile(model, mode="{TUNED}")  # before the optimiser is made'
-EXAMPLE_COMPILED_MODEL = "model = torch.compile(model)  # before the optimiser is made from its parameters"
+EXAMPLE_TUNED_MODEL = f'model = torch.compile(model, mode="{TUNED}")  # before the optimizer is made'
+EXAMPLE_COMPILED_MODEL = "model = torch.compile(model)  # before the optimizer is made from its parameters"
 LIKELY_CHANNELS_LAST = 0.2
 """Of the convolutions' time: 14 to 25 % were measured on networks of images on CPUs."""
 LEAST_SHARE = 0.2
@@ -55,7 +55,7 @@ BATCH = "{batch} = {batch}.to(memory_format={torch}.channels_last)"
 EXAMPLE_CHANNELS_LAST = "model = model.to(memory_format=torch.channels_last)"
 IMAGES = "images = images.to(memory_format=torch.channels_last)"
 LIKELY_CUDA_GRAPHS = 0.6
-"""Of what a step in one launch would save by the replay: the optimiser and the loss stay outside."""
+"""Of what a step in one launch would save by the replay: the optimizer and the loss stay outside."""
 LEAST_CUDA_GRAPHS = 0.03
 """Of the step: with less to gain they are not worth a process, which compiles for half a minute."""
 STATEMENT_CUDA_GRAPHS = '{model} = {torch}.compile({model}, mode="reduce-overhead")'
@@ -100,7 +100,7 @@ def compiled_model(case: Case) -> Iterator[Option]:
 
     What it promises: A curve as another seed would give: dropout masks come from another generator. The gradients of
     the first step are compared parameter by parameter, with dropout off, because compilers have returned zero gradients
-    beside a right loss.
+    next to a right loss.
 
     What it should gain: Two thirds of the time that goes into dispatching small operators (nine tenths on a CPU), and
     two thirds of what chains of pointwise operators take: fused, they read and write memory once. On a device whose
@@ -125,7 +125,7 @@ def compiled_model(case: Case) -> Iterator[Option]:
 
 
 def _saving(case: Case) -> tuple[Estimate | None, float]:
-    """(what compiling saves, the time of all that it acts on), ns a step."""
+    """(what compiling saves, the time of all that it acts on), ns per step."""
     calibration = case.replay.calibration if case.replay is not None else None
     if calibration is not None and calibration.known:
         fused = _in_chains(case)
@@ -159,7 +159,7 @@ def _in_chains(case: Case) -> float:
 
 
 def _slower(case: Case) -> float:
-    """ns a step that code compiled for a CPU takes longer for what torch's own kernels do quicker."""
+    """ns per step that code compiled for a CPU takes longer for what torch's own kernels do quicker."""
     if case.step.device != "cpu":
         return 0.0
     kernels = [use for use in case.operators if plain_name(use.name) == TANH]
@@ -255,7 +255,7 @@ def cuda_graphs(case: Case) -> Option | None:
     first step are compared parameter by parameter.
 
     What it should gain: Of the time in which the device waits for launches, what the replay of the step as one launch
-    saves; three fifths of that are likely, because optimiser and loss stay outside.
+    saves; three fifths of that are likely, because optimizer and loss stay outside.
 
     When to leave it: When memory is short (graphs keep their own), when shapes change, or when outputs of a step are
     kept beyond the next one without a copy.
@@ -336,7 +336,7 @@ def dynamic_shapes(case: Case) -> Option | None:
     phases=("rest",),
 )
 def compiled_function(case: Case) -> Option | None:
-    """A function beside the model compiled by torch.compile
+    """A function next to the model compiled by torch.compile
 
     What it changes: The function of yours outside of the model in which pointwise operators take most of the step, a
     loss as a rule, gets the decorator @torch.compile. This is written into the source and tried so. Its first calls
@@ -394,7 +394,7 @@ def ready_made_activation(case: Case) -> Option | None:
 
     When to leave it: When the model is compiled, which fuses the formula as well.
     """
-    if any(root.compiled for root in case.roots):
+    if any(model.compiled for model in case.top_modules):
         return None
     lines = [use.place for use in case.operators if use.place is not None] + [each.source for each in case.lines]
     known: dict[SourceLine, Activation] = {}

@@ -84,7 +84,7 @@ EXAMPLE_WHOLE_TENSOR = """# for i in range(len(x)): y[i] = x[i] @ w          -> 
 STRATEGY = "file_system"
 LIKELY_FILE_SYSTEM_SHARING = 0.5
 """Of the wait that the making of batches does not explain. By hand, on two CPUs, with one worker, items of 20 ms in
-pure Python and 18 ms of training beside them, a wait of 10.5 ms became one of 4.3 ms; with items that let the lock go
+pure Python and 18 ms of training next to them, a wait of 10.5 ms became one of 4.3 ms; with items that let the lock go
 (zlib), 2.5 to 3.5 ms became 1.1 to 1.5 ms."""
 
 EXAMPLE_SIMILAR_LENGTHS = '''class LengthSampler(torch.utils.data.Sampler):
@@ -216,7 +216,7 @@ def persistent_workers(case: Case) -> Option | None:
 
     What it should gain: The time that the workers take to end, and from the making of an iterator to its first batch,
     and what the two steps behind that take longer than others, divided by the steps between two such starts. All are
-    measured. The making of that batch is left out: a worker that lives on begins with it no sooner.
+    measured. The making of that batch is left out: a worker that lives on starts with it no sooner.
 
     When to leave it: When the dataset must be made anew in the workers for each epoch, or when the workers' memory is
     needed between. It is not tried where each epoch makes another DataLoader, as the workers end with theirs.
@@ -406,7 +406,7 @@ def file_system_sharing(case: Case) -> Option | None:
     What it promises: Equal losses: the batches are the same.
 
     What it should gain: About half of what the training still waits although batches are made quickly enough: what is
-    left of the wait beside the making of batches by so many workers. Less where the items let the lock go.
+    left of the wait next to the making of batches by so many workers. Less where the items let the lock go.
 
     When to leave it: Where jobs are often killed: torch's manager process (torch_shm_manager) frees what a dead process
     shared, and where that is killed too, the memory stays in /dev/shm.
@@ -436,7 +436,7 @@ def similar_lengths(case: Case) -> Option | None:
 
     What it promises: A curve as another seed would give: each row is trained on as often as before, in other company.
 
-    What it should gain: Padding that stands there because rows of a batch differ in length. How much of it goes depends
+    What it should gain: Padding that is there because rows of a batch differ in length. How much of it goes depends
     on the lengths, which nobody has looked at before the trial; where the dataset itself pads all rows to one length,
     nothing does, and the trial says so.
 

@@ -25,7 +25,7 @@ VARIABLES = (("MALLOC_MMAP_MAX_", "0"), ("MALLOC_TRIM_THRESHOLD_", "68719476736"
 LIBRARIES = ("jemalloc", "tcmalloc")
 NAME, VALUE = "PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True"
 UNCACHED = 100.0
-"""Calls a step, from which on nothing is cached at all (ST306): segments cannot help there."""
+"""Calls per step, from which on nothing is cached at all (ST306): segments cannot help there."""
 LIKELY_EXPANDABLE_SEGMENTS = 0.5
 LEAST_SHARE_CUDNN_BENCHMARK = 0.2
 """Of the step in convolutions."""
@@ -106,8 +106,8 @@ def _makes_large_tensors(use: OperatorUse) -> bool:
 def expandable_segments(case: Case) -> Option | None:
     """Device memory in segments that grow
 
-    What it changes: PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, beside what is set there: the allocator maps more
-    pages to a segment instead of asking the driver for another one, so that sizes that change leave no holes.
+    What it changes: PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, next to what is set there: the allocator maps
+    more pages to a segment instead of asking the driver for another one, so that sizes that change leave no holes.
 
     What it promises: Equal losses: only addresses change.
 

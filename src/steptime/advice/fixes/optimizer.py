@@ -1,4 +1,4 @@
-"""RM2xx: fixes of the optimiser's step."""
+"""RM2xx: fixes of the optimizer's step."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ On a CPU six trials of planted jobs reached 0.6, 0.9, 1.0, 1.2, 1.4 and 1.6 time
 quicker, too, where no temporary tensors are made (benchmarks/results/)."""
 CLASSES = frozenset({"Adam", "AdamW"})
 SPARSE = frozenset({"SGD", "Adagrad"})
-"""Optimisers of torch that take a sparse gradient and do with it what they do with a dense one."""
+"""Optimizers of torch that take a sparse gradient and do with it what they do with a dense one."""
 LIKELY_SPARSE, SURE_SPARSE = 0.9, 0.4
 """Of the update of embeddings and of the filling of their gradient. By hand (torch 2.13, a table of 200,000 rows of 32,
-256 pairs a step, one thread of a CPU) a step of 9.8 ms took 0.86 with SGD, 18.5 took 2.9 with momentum, and 64.8 took
+256 pairs per step, one thread of a CPU) a step of 9.8 ms took 0.86 with SGD, 18.5 took 2.9 with momentum, and 64.8 took
 1.35 with Adagrad: what is left is the sorting and the adding of the rows that were looked up."""
 LOOKED_UP = "embedding_dense_backward"
 EXAMPLE_SPARSE = "nn.Embedding(…, sparse=True)"
@@ -34,14 +34,14 @@ SMALL = 1_000_000
 
 @fix("RM201", "fused-optimizer", addresses={"ST501", "ST503"}, promise=Promise.SAME_CURVE, risk=1, frees=0.03)
 def fused_optimizer(case: Case) -> Option | None:
-    """An optimiser that updates in one pass
+    """An optimizer that updates in one pass
 
-    What it changes: fused=True of the torch optimiser where it has that (Adam, AdamW, SGD, Adagrad), else foreach=True.
+    What it changes: fused=True of the torch optimizer where it has that (Adam, AdamW, SGD, Adagrad), else foreach=True.
 
     What it promises: A curve as another seed would give: the update is the same formula in another order of operations,
     and differs in the last bits.
 
-    What it should gain: The optimiser's measured time, less one pass over parameters, gradients and state at the
+    What it should gain: The optimizer's measured time, less one pass over parameters, gradients and state at the
     machine's bandwidth. On a CPU less what Python spends on each tensor all the same; on a device, whose kernels reach
     half of the bandwidth on small tensors, 0.6 of that.
 
@@ -62,7 +62,7 @@ def fused_optimizer(case: Case) -> Option | None:
 
 
 def _edit_fused_optimizer(uses: Sequence[OptimizerUse], name: str, example: str) -> Edit:
-    """Each optimiser that the change acts on, once; torch takes one of the two implementations by name."""
+    """Each optimizer that the change acts on, once; torch takes one of the two implementations by name."""
     other = "foreach" if name == "fused" else "fused"
     keywords = ((name, "True"), (other, "None"))
     sites = {(each.site.file, each.site.line): each for each in uses if each.site is not None}
@@ -91,7 +91,7 @@ def _better(use: OptimizerUse, device: str) -> str:
     frees=0.3,
 )
 def eight_bit_optimizer(case: Case) -> Option | None:
-    """Optimiser state in 8 bits
+    """Optimizer state in 8 bits
 
     What it changes: Adam and AdamW of torch become those of bitsandbytes or torchao whose two moments take a byte each,
     where one of the two is installed, on a CUDA device.
@@ -120,10 +120,10 @@ def eight_bit_optimizer(case: Case) -> Option | None:
 def dropped_gradients(case: Case) -> Option | None:
     """Gradients that are dropped instead of filled with zeros
 
-    What it changes: zero_grad(set_to_none=False) of optimisers and modules becomes zero_grad(): the gradients are let
+    What it changes: zero_grad(set_to_none=False) of optimizers and modules becomes zero_grad(): the gradients are let
     go, and the next backward puts its result in their place.
 
-    What it promises: Equal losses, unless a parameter gets no gradient in some step: an optimiser with momentum or
+    What it promises: Equal losses, unless a parameter gets no gradient in some step: an optimizer with momentum or
     weight decay skips it then, where it would have moved it by a zero gradient.
 
     What it should gain: The measured time of filling with zeros, and of adding to them in backward.
@@ -153,17 +153,17 @@ def sparse_embeddings(case: Case) -> Option | None:
     """Embeddings whose gradient has only the rows that were looked up
 
     What it changes: The Embedding gets sparse=True: backward returns the rows that were looked up instead of a table
-    that is zero but for these, and the optimiser updates them alone. This is written into the source, where the script
+    that is zero but for these, and the optimizer updates them alone. This is written into the source, where the script
     makes one Embedding, and tried so.
 
     What it promises: A curve as another seed would give, with SGD and Adagrad: a row without a gradient stays as it is
     either way, and sums of rows that were looked up twice are taken in another order. With Adam it would be another
     training (its moments move rows that nobody looked up; SparseAdam's do not), so that it is only advised there.
 
-    What it should gain: Nine tenths of the optimiser's time for the embeddings, as the finding has it, and of what
+    What it should gain: Nine tenths of the optimizer's time for the embeddings, as the finding has it, and of what
     backward takes to make the dense gradient.
 
-    When to leave it: With weight_decay or maximize, a fused optimiser or clipped gradients, which torch refuses or does
+    When to leave it: With weight_decay or maximize, a fused optimizer or clipped gradients, which torch refuses or does
     not support for sparse gradients: the trial fails then, and says so. When an output layer shares the table. When
     most rows are looked up in each batch.
     """

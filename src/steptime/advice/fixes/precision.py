@@ -53,7 +53,7 @@ scaler.update()"""
 def bfloat_autocast(case: Case) -> Option | None:
     """Matrix products in bfloat16
 
-    What it changes: Forward and loss run under torch.autocast with bfloat16; parameters, gradients and the optimiser
+    What it changes: Forward and loss run under torch.autocast with bfloat16; parameters, gradients and the optimizer
     stay in float32.
 
     What it promises: A curve as another seed would give: products are rounded to 8 bits of mantissa, sums are kept in

@@ -14,7 +14,7 @@ from steptime.trace.vendors import BUCKET_TO_GRADIENT
 WRAPPER = "DistributedDataParallel"
 FIRST_MEGABYTES, LAST_MEGABYTES = 100, 5
 """Buckets larger than torch's 25 MB: fewer collectives, for a network with a high latency; and smaller ones, which
-begin earlier in the backward."""
+start earlier in the backward."""
 SHARDED_WRAPPER, SHARDED = "FullyShardedDataParallel", "FSDP"
 """The class of a sharded model, and what fully_shard puts before the name of the model's own class."""
 GATHERED_TWICE = 0.5
@@ -55,7 +55,7 @@ def data_parallel_settings(case: Case) -> Iterator[Option]:
 
     What it changes: static_graph=True and gradient_as_bucket_view=True (the order of gradients is learned once, and
     they are not copied into the buckets); another size of the buckets: larger where there are many collectives, smaller
-    where there are few and they begin late; and find_unused_parameters=False where each step looks for them.
+    where there are few and they start late; and find_unused_parameters=False where each step looks for them.
 
     What it promises: A curve as another seed would give: gradients are summed in other groups.
 
@@ -66,7 +66,7 @@ def data_parallel_settings(case: Case) -> Iterator[Option]:
     then, and the trial says so). The view: when gradients are replaced instead of written to.
     """
     used = case.gradients
-    if used is None and not any(root.type == WRAPPER for root in case.roots):
+    if used is None and not any(model.type == WRAPPER for model in case.top_modules):
         return
     predictions = case.replay.predictions if case.replay is not None else ()
     hidden = next((each.saved for each in predictions if each.change == "communication overlapped"), None)
@@ -124,9 +124,9 @@ def _each_time(case: Case) -> bool:
     used = case.gradients
     if used is not None:
         return used.synchronised >= ONCE
-    wrapped = [root for root in case.roots if root.type == WRAPPER]
+    wrapped = [model for model in case.top_modules if model.type == WRAPPER]
     exchanged = [use.bytes for use in case.collectives if use.bytes is not None]
-    once = sum(root.parameter_bytes for root in wrapped)
+    once = sum(model.parameter_bytes for model in wrapped)
     return bool(wrapped) and not (exchanged and sum(exchanged) < ONCE * once)
 
 
@@ -135,11 +135,11 @@ def fewer_updates(case: Case) -> Option | None:
     """Gradients accumulated over several batches
 
     What it changes: Nothing by itself: one update for several batches is a larger batch, and the learning rate belongs
-    to that. What is paid for each update (the optimiser, the exchange of gradients) is then paid less often.
+    to that. What is paid for each update (the optimizer, the exchange of gradients) is then paid less often.
 
     What it promises: Nothing: it is another training, for you to decide on.
 
-    What it should gain: Over two batches, at most half of the optimiser's time and of the exposed communication.
+    What it should gain: Over two batches, at most half of the optimizer's time and of the exposed communication.
 
     When to leave it: When the batch must not grow, or the loss does not bear it.
     """
@@ -164,9 +164,9 @@ def sharding_settings(case: Case) -> Iterator[Option]:
     predicted: it helps where the host is late in asking.
 
     When to leave it: When memory is short: all parameters that a rank gathers are there at once, as without sharding
-    them; gradients and the optimiser's state stay sharded.
+    them; gradients and the optimizer's state stay sharded.
     """
-    if not any(root.type == SHARDED_WRAPPER or root.type.startswith(SHARDED) for root in case.roots):
+    if not any(model.type == SHARDED_WRAPPER or model.type.startswith(SHARDED) for model in case.top_modules):
         return
     gathered = sum(use.exposed.value for use in case.collectives if "gather" in use.name)
     saving = modelled(GATHERED_TWICE * gathered, 0.0, gathered, case.step.steady) if gathered else None

@@ -77,7 +77,7 @@ SCALING = ("forward", "backward")
 def input_wait(signals: Signals) -> Finding | None:
     """The training step waits for the next batch
 
-    What it means: The training thread stands in the loader's next() and does nothing else. No faster model, no lower
+    What it means: The training thread is in the loader's next() and does nothing else. No faster model, no lower
     precision and no better device shortens this time.
 
     How we know: The wait inside the training loader's next() is timed in every step; the time per item and per collated
@@ -131,7 +131,7 @@ def _from_trace(signals: Signals) -> Finding | None:
     inside = f", mostly in {gap.inside}" if gap and gap.inside else ""
     evidence: tuple[str, ...] = ()
     if gap:
-        gaps_a_step = f"{format_count(gap.count, 'gap')} a step, the longest {format_duration(gap.longest)}"
+        gaps_a_step = f"{format_count(gap.count, 'gap')} per step, the longest {format_duration(gap.longest)}"
         evidence = (f"{gap.cause}: {gaps_a_step}",)
     return input_wait.finding(
         f"{what} for the next batch{inside}",
@@ -203,7 +203,7 @@ def too_few_workers(signals: Signals) -> Finding | None:
     measured. The predicted step is the largest of: the step without its wait, the making of the batches divided by the
     workers, the CPU time of the whole job divided by the usable CPUs, and, where the training's own threads leave the
     workers no CPU of their own, the step without its wait and what the workers do there. The number advised is the
-    smallest that comes within 3 % of the best prediction. The CPU time of making a batch is measured beside its time:
+    smallest that comes within 3 % of the best prediction. The CPU time of making a batch is measured next to its time:
     where items wait (disk, network, sleep), a worker needs only a part of a CPU, and so many workers are considered as
     the usable CPUs have parts, 64 on a host and one for every eight batches of an epoch at most. A recording without
     CPU times (of an older version) gives each worker a CPU of its own. The savings is what the prediction saves; its
@@ -242,7 +242,7 @@ def _advice_on_more(loader: LoaderUse, model: Supply) -> str:
         text += " and persistent_workers=True"
     text += f" ({_room(loader, model)})"
     if (left := model.step(model.best) - model.consumption) > MOSTLY_HIDDEN * loader.wait.value:
-        text += f"; that leaves {format_duration(left)} a step, which only a cheaper item saves"
+        text += f"; that leaves {format_duration(left)} per step, which only a cheaper item saves"
     if loader.iterable and loader.workers == 0:
         text += ". The dataset is iterable: split it by torch.utils.data.get_worker_info() or every worker repeats it"
     return text + "."
@@ -436,7 +436,7 @@ def slow_collate(signals: Signals) -> Finding | None:
 def slow_transfer(signals: Signals) -> Finding | None:
     """Moving the batch to the device takes time
 
-    What it means: The copy of each batch from the host's to the device's memory stands in the way of training: it is
+    What it means: The copy of each batch from the host's to the device's memory is in the way of training: it is
     blocking, it comes from pageable memory, or it carries more bytes than the model needs.
 
     How we know: The lines that move the batch are timed in the steps; where a device trace exists, the copies that no
@@ -520,7 +520,7 @@ def _copy(copy: CopyUse) -> str:
     """Copies of one kind, as evidence."""
     rate = f" at {format_bytes(ratio(copy.bytes, copy.duration.value) * 1e9)}/s" if copy.bytes else ""
     return (
-        f"{copy.calls:.3g} {copy.memory} copies a step by {copy.operator or 'no operator'}: "
+        f"{copy.calls:.3g} {copy.memory} copies per step by {copy.operator or 'no operator'}: "
         f"{format_duration(copy.duration.value)}{rate}, {format_duration(copy.exposed.value)} exposed"
     )
 
@@ -571,7 +571,7 @@ def batch_preparation(signals: Signals) -> Finding | None:
 
 def _line(time: LineTime) -> str:
     """A line, as evidence."""
-    return f"{format_duration(time.host.value)} a step: {time.line.source.text or time.line.source.line}"
+    return f"{format_duration(time.host.value)} per step: {time.line.source.text or time.line.source.line}"
 
 
 @rule(

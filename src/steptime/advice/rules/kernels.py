@@ -33,12 +33,12 @@ from steptime.quantities import SourceLine, format_bytes, format_count, format_d
 from steptime.trace.vendors import BUCKET_TO_GRADIENT, is_compiled
 
 LEAST_SHARE_POINTWISE = 0.2
-"""Of the step: plain activations beside small matrix products reach a sixth on a CPU, and there is little to fuse; five
-recordings of a planted chain showed 23 to 37 %."""
+"""Of the step: plain activations next to small matrix products reach a sixth on a CPU, and there is little to fuse;
+five recordings of a planted chain showed 23 to 37 %."""
 FILL = "fill"
 """Of every new tensor under deterministic algorithms: theirs to answer for (ST603), and no link of a chain."""
 FEWEST_CALLS = 4.0
-"""Fewer pointwise operators a step are no chain."""
+"""Fewer pointwise operators per step are no chain."""
 FUSION_SAVES = 0.5
 """Of the bytes: the shortest chain, two operators in one, saves one write and one read of four. Longer chains save
 more: (k - 1) / k."""
@@ -129,7 +129,7 @@ MOST_NAMES = 3
 LEAST_AGAIN = 0.05
 """Of the step: a small head that two losses share is no matter."""
 TWICE = 2.0
-"""Of a parametrized weight in one forward: what is saved by keeping it begins there."""
+"""Of a parametrized weight in one forward: what is saved by keeping it starts there."""
 AGAIN_AT_LEAST = 0.8
 """Of the time of a parametrization in profiled steps, where many small operators take longer than in others."""
 LEAST_HAD, LEAST_HAD_TOGETHER = 0.25, 0.75
@@ -153,10 +153,10 @@ def memory_bound_pointwise(signals: Signals) -> Finding | None:
     whole tensor each; the memory is busy, the arithmetic units are idle.
 
     How we know: Each operator's floating-point operations and bytes are computed from its shapes and set against the
-    peaks of this machine. Those that are pointwise and below the machine's balance are added up, without the optimiser.
+    peaks of this machine. Those that are pointwise and below the machine's balance are added up, without the optimizer.
     Fusing a chain of k keeps one of k passes over memory; half of the time is the promise, 30 % to all of it the
     interval. A transcendental function (tanh, exp, gelu) or random numbers (dropout) that a processor makes at less
-    than a quarter of its bandwidth, or of what plain operators reach beside it, are bound by arithmetic, which fusing
+    than a quarter of its bandwidth, or of what plain operators reach next to it, are bound by arithmetic, which fusing
     leaves, and do not count. A device's trace shows the chains themselves: kernels in a row on tensors of one size.
     There the bytes of the tensors in between, which a fused kernel neither writes nor reads, are at saving.
 
@@ -242,7 +242,7 @@ def copies_and_casts(signals: Signals) -> Finding | None:
     What it means: Tensors are copied to another layout or type between the operators that use them: contiguous() after
     a transpose, float64 from NumPy, half and single precision in turns.
 
-    How we know: The profile times the copying operators in forward and backward (not the optimiser, not the move to the
+    How we know: The profile times the copying operators in forward and backward (not the optimizer, not the move to the
     device); on a device, their kernels.
 
     What helps: Convert once, at the input; keep one type and one layout through the model; use reshape and views; let
@@ -518,12 +518,12 @@ def slow_arithmetic(signals: Signals) -> Finding | None:
 
     What it means: Additions, products and roots should take as long as memory needs to bring their tensors. Two things
     make a processor ten to a hundred times slower: numbers so near to zero that they are denormal (below 1.2e-38 in
-    float32: squares of faint activations, an optimiser's averages of vanished gradients), and operands whose layouts
+    float32: squares of faint activations, an optimizer's averages of vanished gradients), and operands whose layouts
     differ (x + y.t()), which are read element by element.
 
     How we know: The operator's bytes, computed from its shapes, at the copy bandwidth of this machine with as many
     threads: most calls took more than ten times that (a single one may have waited for a processor), with 20 us a
-    call at least and 16 MB at most; a fused or foreach call has 20 us for each of the optimiser's parameters. Of a
+    call at least and 16 MB at most; a fused or foreach call has 20 us for each of the optimizer's parameters. Of a
     job that shares its processors, the part counts in which it had one; where that is less than a quarter, or three
     quarters with several threads, nothing is said, as a call is over when its last thread has had its turn. A small
     tensor, which torch gives to fewer threads, has their part of the bandwidth. What lies above three times and
@@ -531,7 +531,7 @@ def slow_arithmetic(signals: Signals) -> Finding | None:
     of denormals only, others in products, too.
 
     What helps: torch.set_flush_denormal(True) at the start of the script takes denormals for zero; `try` measures it.
-    Better: keep values away from zero (an epsilon inside of the root, a larger eps of the optimiser, normalised
+    Better: keep values away from zero (an epsilon inside of the root, a larger eps of the optimizer, normalised
     inputs). Where layouts differ, .contiguous() once, outside of the loop.
 
     When to ignore it: When the values below 1.2e-38 matter.
@@ -582,7 +582,7 @@ def _share_of_processors(contention: Contention, threads: int) -> float:
 
 def _line_that_names(operator: str, signals: Signals) -> SourceLine | None:
     """The only line of the training loop that calls a function of the operator's name: the stack of an operator that
-    the loop itself calls begins above the loop."""
+    the loop itself calls starts above the loop."""
     naming = [use.source for use in signals.lines if calls_function(use.calls, operator, f"{operator}_")]
     return naming[0] if len(naming) == 1 else None
 
@@ -634,7 +634,7 @@ def work_without_gradient(signals: Signals) -> Finding | None:
     How we know: Operators that run while gradients are on have a number, and backward's frames have the numbers of the
     operators that they differentiate; what nobody differentiates is counted, with all that it calls. Work under
     torch.no_grad() has no number and is left out. Whether it depends on the batch is not known: all of it is the
-    upper bound, and the interval begins at a tenth. Where the model is called several times a step and the same
+    upper bound, and the interval starts at a tenth. Where the model is called several times per step and the same
     operators of the same lines run both with and without a backward, it is a call of the model that the loss does not
     use.
 
@@ -654,7 +654,7 @@ def work_without_gradient(signals: Signals) -> Finding | None:
     names = ", ".join(dict.fromkeys(use.name for use in longest_first[:MOST_NAMES]))
     saving = partly(spent, 1.0, CONSTANT, signals.step)
     if (model := _called_besides(signals, alone)) is not None:
-        summary = f"{model.path} is called {model.calls:.3g} times a step, not always for the loss: "
+        summary = f"{model.path} is called {model.calls:.3g} times per step, not always for the loss: "
         summary += f"{in_step(spent, signals.step)} that backward does not go through"
         advice = "For a metric use the outputs that the loss is made of, or look every n-th step under torch.no_grad()."
         return work_without_gradient.finding(summary, advice, saving, category="compute", source=source)
@@ -666,7 +666,7 @@ def work_without_gradient(signals: Signals) -> Finding | None:
 
 
 def _called_besides(signals: Signals, alone: Sequence[OperatorUse]) -> ModuleUse | None:
-    """The model that is called several times a step, where most of what has no backward has one in another call."""
+    """The model that is called several times per step, where most of what has no backward has one in another call."""
     models = [use for use in signals.modules if use.depth == 0 and use.calls >= TWICE and use.parameters]
     trained = {(use.name, use.place) for use in signals.operators if use.differentiated and use.phase == "forward"}
     same = sum(use.duration for use in alone if (use.name, use.place) in trained)

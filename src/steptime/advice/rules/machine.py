@@ -333,7 +333,7 @@ def too_few_threads(signals: Signals) -> Finding | None:
     upper_bound = spent * (1 - at_once(threads, contention) / at_once(best, contention))
     if not upper_bound:
         return None
-    held = f"operators of {format_duration(spent)} a step to {threads} of {best} CPUs"
+    held = f"operators of {format_duration(spent)} per step to {threads} of {best} CPUs"
     saving = partly(upper_bound, LIKELY, SURE, signals.step)
     summary = f"OMP_NUM_THREADS={threads} holds {held}"
     return too_few_threads.finding(summary, f"Set OMP_NUM_THREADS={best}.", saving, category="compute")

@@ -13,7 +13,7 @@ from steptime.quantities import format_bytes, format_count, format_duration, for
 SPARE_MEMORY = 0.7
 """Of the device's memory at the peak: below it there is room to keep some of what is computed twice."""
 CHECKPOINTING = "torch.utils.checkpoint.checkpoint"
-"""Names of its functions begin with it."""
+"""Names of its functions start with it."""
 LEAST_FRAGMENTED, LEAST_BYTES_FRAGMENTED = 0.3, 1 << 30
 """Of what is reserved at the peak: below it the cache of a healthy job moves about."""
 NEAR = 0.92
@@ -77,10 +77,10 @@ def memory_leak(signals: Signals) -> Finding | None:
     if not use.grows or use.growth is None:
         return None
     growth = use.growth
-    summary = f"Memory grows by {format_bytes(growth.value)} a step, {format_bytes(use.grown)} so far"
+    summary = f"Memory grows by {format_bytes(growth.value)} per step, {format_bytes(use.grown)} so far"
     if holder is not None and holder.name:
         summary += f": {holder.kind} {holder.name}"
-    interval = f"The growth lies between {format_bytes(growth.low)} and {format_bytes(growth.high)} a step."
+    interval = f"The growth lies between {format_bytes(growth.low)} and {format_bytes(growth.high)} per step."
     source = holder.source if holder is not None else None
     return memory_leak.finding(summary, _advice(holder), source=source, evidence=(interval, *map(_kept, use.holders)))
 
@@ -92,7 +92,7 @@ def _found_keeping(holder: HolderUse, holders: Sequence[HolderUse]) -> Finding:
 
 
 def _kept(holder: HolderUse) -> str:
-    """What one keeper holds on to, as evidence."""
+    """What one holder holds on to, as evidence."""
     named = f"The {holder.kind} {holder.name}" if holder.kind else "Something that was not found"
     kept = f"keeps {holder.tensors:.3g} tensors more with every step" if holder.tensors >= 1 else "is a sum that grows"
     return f"{named} {kept}{', with their graphs of autograd' if holder.graph else ''}."
@@ -142,7 +142,7 @@ def memory_near_capacity(signals: Signals) -> Finding | None:
     How we know: The most that the process held (reserved on a device, resident on a CPU) is compared with what it may
     have: the device's memory, its container's limit, or the machine's memory. The rule fires from 92 % on.
 
-    What helps: Activation checkpointing, bfloat16, a smaller micro-batch with accumulation, an optimiser with less
+    What helps: Activation checkpointing, bfloat16, a smaller micro-batch with accumulation, an optimizer with less
     state. `steptime memory` says how much each would free.
 
     When to ignore it: When all steps are of one size and the job has run for long: then it fits.
@@ -172,21 +172,21 @@ def allocator_retries(signals: Signals) -> Finding | None:
     retries = signals.memory.retries
     if retries is None or retries < LEAST_RETRIES:
         return None
-    summary = f"The allocator emptied its cache {format_count(retries, 'time')} a step to serve a request"
+    summary = f"The allocator emptied its cache {format_count(retries, 'time')} per step to serve a request"
     return allocator_retries.finding(summary, "Use less memory at the peak, or set expandable_segments:True.")
 
 
 @rule("ST706", "optimizer-memory", needs={Signal.MEMORY}, weight=Weight.NOTE)
 def optimizer_memory(signals: Signals) -> Finding | None:
-    """The optimiser's state is a large part of the memory
+    """The optimizer's state is a large part of the memory
 
     What it means: Adam keeps two numbers for each parameter. With small activations they are most of the memory, and
     what a smaller batch would save is little.
 
-    How we know: The elements of the optimisers' parameters times the tensors that their type keeps, in float32, against
+    How we know: The elements of the optimizers' parameters times the tensors that their type keeps, in float32, against
     the peak. The rule fires from 35 % and a quarter of a gigabyte on.
 
-    What helps: An 8-bit optimiser, one without second moments per parameter (Adafactor, Lion, SGD), or sharding over
+    What helps: An 8-bit optimizer, one without second moments per parameter (Adafactor, Lion, SGD), or sharding over
     ranks (ZeroRedundancyOptimizer, FSDP).
 
     When to ignore it: When memory is plentiful.
@@ -195,5 +195,5 @@ def optimizer_memory(signals: Signals) -> Finding | None:
     if state < max(LEAST_BYTES_OPTIMIZER, LEAST_OPTIMIZER * peak):
         return None
     share = format_share(min(1.0, state / peak))
-    summary = f"The optimiser's state takes {format_bytes(state)}, {share} of the memory at the peak"
-    return optimizer_memory.finding(summary, "Try an 8-bit optimiser, or shard its state over the ranks.")
+    summary = f"The optimizer's state takes {format_bytes(state)}, {share} of the memory at the peak"
+    return optimizer_memory.finding(summary, "Try an 8-bit optimizer, or shard its state over the ranks.")

@@ -1,4 +1,4 @@
-"""ST5xx: the optimiser and the gradients."""
+"""ST5xx: the optimizer and the gradients."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ LEAST_SHARE = 0.15
 LEAST_SHARE_OF_FUSED = 0.3
 """Of the step, where nothing faster is left to switch on: then less of it is the model's price."""
 LEAST_EMBEDDINGS = 0.3
-"""Of an optimiser's elements: below this the rest of the model is what it updates."""
+"""Of an optimizer's elements: below this the rest of the model is what it updates."""
 FEWEST_ELEMENTS = 250_000
 """Of embeddings, a megabyte: an update passes over fewer in microseconds, and batches look up most rows of them."""
 FEWEST_TENSORS = 20
 """With fewer parameters there is little to batch."""
 LEAST_SHARE_OF_SINGLE_TENSORS = 0.05
-"""Of the step: below this the optimiser is not what to look at."""
+"""Of the step: below this the optimizer is not what to look at."""
 LEAST_SAVINGS = 0.03
 """Of the step: a trial takes no smaller gain. Many small tensors cost Python as much in one pass."""
 LEAST_OWN = 0.3
-"""Of the optimiser's time, in one line of the user's."""
+"""Of the optimizer's time, in one line of the user's."""
 LEAST_UNUSED = 0.05
 """Of the step, in backward."""
 ALL_BUT = 0.95
@@ -47,20 +47,20 @@ LEAST_SHARE_OF_ZEROS = 0.03
 
 @rule("ST501", "optimizer-share", needs={Signal.OPTIMIZERS}, uses={Signal.MACHINE, Signal.PATHS})
 def optimizer_share(signals: Signals) -> Finding | None:
-    """The optimiser takes a large part of the step
+    """The optimizer takes a large part of the step
 
     What it means: Updating the parameters takes long in comparison with forward and backward: the batch is small for
     the number of parameters, or the update is done tensor by tensor.
 
-    How we know: The optimiser's step() is timed in every step; where a device decides how long the step is, its kernels
+    How we know: The optimizer's step() is timed in every step; where a device decides how long the step is, its kernels
     are, as the host only launches them, or waits for room in the driver's queue. What remains at best is reading and
     writing parameters, gradients and state once at the measured bandwidth, and on a CPU what Python spends on each
     tensor; the rest is to be saved.
 
     What helps: fused=True (one pass over memory), foreach=True (fewer dispatches); stepping less often by accumulating
-    gradients; a larger batch; freezing what does not train; an optimiser with less state.
+    gradients; a larger batch; freezing what does not train; an optimizer with less state.
 
-    When to ignore it: When the batch size is fixed by the method and the optimiser is fused already: then this is its
+    When to ignore it: When the batch size is fixed by the method and the optimizer is fused already: then this is its
     price. LBFGS, which iterates over its history, is left out: no floor of it is known.
     """
     optimizers = signals.optimizers
@@ -89,7 +89,7 @@ def _category(use: OptimizerUse) -> str:
 
 
 def _own_line(signals: Signals) -> SourceLine | None:
-    """The line of the user's own optimiser that takes longest; None where it is torch's."""
+    """The line of the user's own optimizer that takes longest; None where it is torch's."""
     spent: dict[SourceLine, float] = {}
     for path in signals.paths:
         if path.part == "optimizer" and path.lines and path.lines[0].function.rpartition(".")[2] != "<module>":
@@ -116,13 +116,13 @@ def dense_embedding_gradient(signals: Signals) -> Finding | None:
     """The gradient of a large embedding is dense, and almost all of it is zero
 
     What it means: Only a few rows of the table were looked up, but the gradient has the size of the whole table: it is
-    filled with zeros, and the optimiser updates every row, every step.
+    filled with zeros, and the optimizer updates every row, every step.
 
-    How we know: Embedding weights with a dense gradient are counted among the optimiser's elements; their part of the
-    optimiser's time is to be saved (making the zeros in backward comes on top).
+    How we know: Embedding weights with a dense gradient are counted among the optimizer's elements; their part of the
+    optimizer's time is to be saved (making the zeros in backward comes on top).
 
     What helps: Embedding(..., sparse=True) with SparseAdam, SGD or Adagrad for that table (the moments of untouched
-    rows then stay as they are, which changes Adam's curve slightly); or the table in an optimiser of its own that steps
+    rows then stay as they are, which changes Adam's curve slightly); or the table in an optimizer of its own that steps
     less often.
 
     When to ignore it: When most rows are looked up in each batch (a small vocabulary), or when the output layer shares
@@ -151,18 +151,18 @@ def dense_embedding_gradient(signals: Signals) -> Finding | None:
     supersedes=("optimizer-share", "overhead-bound"),
 )
 def single_tensor_optimizer(signals: Signals) -> Finding | None:
-    """The optimiser updates its parameters one tensor at a time
+    """The optimizer updates its parameters one tensor at a time
 
     What it means: Each parameter tensor is updated by a dozen small operators of its own. With hundreds of tensors that
-    is thousands of dispatches a step, and several passes over memory where one would do.
+    is thousands of dispatches per step, and several passes over memory where one would do.
 
-    How we know: The optimiser was made with foreach=False, or on a CPU, where torch does not choose foreach by itself,
+    How we know: The optimizer was made with foreach=False, or on a CPU, where torch does not choose foreach by itself,
     and without fused. Its step() is timed; one pass over parameters, gradients and state at the machine's bandwidth is
     what would remain, and on a CPU what Python spends on each tensor all the same. A trace shows it by the operators
-    inside the optimiser's annotation (none of foreach, none fused); there its time is the device's, from its first
+    inside the optimizer's annotation (none of foreach, none fused); there its time is the device's, from its first
     kernel to the end of its last.
 
-    What helps: fused=True where the optimiser has it (Adam, AdamW, SGD, Adagrad), else foreach=True on CUDA. The
+    What helps: fused=True where the optimizer has it (Adam, AdamW, SGD, Adagrad), else foreach=True on CUDA. The
     numbers change in the last bits.
 
     When to ignore it: When memory is short on CUDA: foreach needs a temporary copy of the gradients' size.
@@ -223,7 +223,7 @@ def zeroed_gradients(signals: Signals) -> Finding | None:
     if ratio(both, step.duration.value) < LEAST_SHARE_OF_ZEROS:
         return None
     summary = (
-        f"Filling {elements:,} gradients with zeros takes {format_duration(filling)} a step, adding to them "
+        f"Filling {elements:,} gradients with zeros takes {format_duration(filling)} per step, adding to them "
         f"{format_duration(adding)} ({share_of_step(both, step)} together)"
     )
     saving = modelled(both, filling, both, step.steady)
@@ -235,20 +235,20 @@ def zeroed_gradients(signals: Signals) -> Finding | None:
 @rule(
     "ST505",
     "update-by-hand",
-    needs={Signal.OPERATORS, Signal.ROOTS, Signal.LINES, Signal.PHASES},
+    needs={Signal.OPERATORS, Signal.TOP_MODULES, Signal.LINES, Signal.PHASES},
     uses={Signal.OPTIMIZERS, Signal.MACHINE},
 )
 def update_by_hand(signals: Signals) -> Finding | None:
     """The loop updates the parameters itself, one tensor at a time
 
-    What it means: No optimiser of torch steps: a loop over the parameters, or a class of the job's own, applies the
+    What it means: No optimizer of torch steps: a loop over the parameters, or a class of the job's own, applies the
     gradients. Each tensor costs several small operators and, where a product is made first, a temporary of its size.
 
-    How we know: Steps end with backward, as no optimiser's step() was seen. Outside of forward and backward, operators
+    How we know: Steps end with backward, as no optimizer's step() was seen. Outside of forward and backward, operators
     change as many bytes in place as the model's parameters have, and lines that run at least once for each parameter
     take the time. One pass over parameters, gradients and one state at the machine's bandwidth is what would remain.
 
-    What helps: The optimiser of torch.optim that does the same, with fused=True where it has it; for an update of your
+    What helps: The optimizer of torch.optim that does the same, with fused=True where it has it; for an update of your
     own torch._foreach_add_ and the like on the lists of parameters and gradients, under torch.no_grad().
 
     When to ignore it: When the update is the subject of the work, and each tensor needs another one.
@@ -256,13 +256,13 @@ def update_by_hand(signals: Signals) -> Finding | None:
     own = hand_made_update(signals)
     if not own:
         return None
-    model = max(signals.roots, key=lambda root: root.parameter_bytes)
+    model = max(signals.top_modules, key=lambda top_module: top_module.parameter_bytes)
     spent = total(time.duration for time in own)
     if ratio(spent.value, signals.step.duration.value) < LEAST_SHARE_OF_SINGLE_TENSORS:
         return None
     use = OptimizerUse("", spent, model.parameters, model.parameter_bytes // BYTES_PER_ELEMENT)
     summary = f"The loop updates {model.parameters} parameters itself, one by one: {in_step(spent.value, signals.step)}"
-    advice = "Use the optimiser of torch.optim with fused=True, or torch._foreach_add_ on lists of tensors."
+    advice = "Use the optimizer of torch.optim with fused=True, or torch._foreach_add_ on lists of tensors."
     source = max(own, key=lambda time: time.duration.value).line.source
     return update_by_hand.finding(summary, advice, _above_lower_bound(spent, [use], signals), source=source)
 
@@ -275,13 +275,13 @@ def update_by_hand(signals: Signals) -> Finding | None:
     supersedes=("dominant-operator",),
 )
 def gradients_for_nothing(signals: Signals) -> Finding | None:
-    """Gradients are computed for parameters that no optimiser has
+    """Gradients are computed for parameters that no optimizer has
 
-    What it means: A backbone that is frozen by leaving it out of the optimiser, or a teacher that is called without
+    What it means: A backbone that is frozen by leaving it out of the optimizer, or a teacher that is called without
     torch.no_grad(), is gone through by backward all the same. Its gradients take time and memory, and as zero_grad() of
-    the optimiser does not reach them, they are added up step by step.
+    the optimizer does not reach them, they are added up step by step.
 
-    How we know: Between two steps each parameter that has a gradient is looked for in the optimisers of the job; those
+    How we know: Between two steps each parameter that has a gradient is looked for in the optimizers of the job; those
     that none has are counted to their modules, whose backward the profile times. Where mostly other tensors are updated
     than the modules' own (copies in single precision, flat shards), nothing is told. Where a trained module is called
     before, gradients may have to flow through: then half of the module's backward is taken for that of its parameters.
@@ -304,17 +304,17 @@ def gradients_for_nothing(signals: Signals) -> Finding | None:
     if ratio(share * spent, signals.step.duration.value) < LEAST_UNUSED:
         return None
     where = first.path + (f" and {format_count(len(unused) - 1, 'other module')}" if len(unused) > 1 else "")
-    summary = f"Backward computes gradients of {where}, which no optimiser has: {in_step(share * spent, signals.step)}"
+    summary = f"Backward computes gradients of {where}, which no optimizer has: {in_step(share * spent, signals.step)}"
     advice = "Set requires_grad_(False) on them"
     advice += "; gradients still flow through." if trained_before else ", or call it under torch.no_grad()."
     saving = modelled(share * spent, least * spent, spent, signals.step.steady)
-    evidence = (f"{numbers:,} numbers have a gradient and are in no optimiser.",)
+    evidence = (f"{numbers:,} numbers have a gradient and are in no optimizer.",)
     source = _called_at(first, signals)
     return gradients_for_nothing.finding(summary, advice, saving, category="compute", source=source, evidence=evidence)
 
 
 def _called_at(module: ModuleUse, signals: Signals) -> SourceLine | None:
-    """The line of forward that calls the module by its name; else where the optimiser is made, without it."""
+    """The line of forward that calls the module by its name; else where the optimizer is made, without it."""
     call = re.compile(rf"\b{re.escape(module.path.rpartition('.')[2])}\(")
     calling = [line for line in signals.lines if line.role == "forward" and call.search(line.source.text)]
     if calling:
@@ -350,10 +350,10 @@ def single_tensor_clipping(signals: Signals) -> Finding | None:
 
     How we know: As many kernels of a norm as there are parameters, and as many products in place behind them; torch's
     batched form has a handful (_foreach_norm, _foreach_mul_). To be saved is what the device idles while these are
-    launched, and what the kernels take beyond their bytes; the interval begins at the idle time alone.
+    launched, and what the kernels take beyond their bytes; the interval starts at the idle time alone.
 
     What helps: torch.nn.utils.clip_grad_norm_(model.parameters(), limit, foreach=True), which is the default on CUDA;
-    in a loop of your own torch._foreach_norm and torch._foreach_mul_. A fused optimiser can take the scale itself.
+    in a loop of your own torch._foreach_norm and torch._foreach_mul_. A fused optimizer can take the scale itself.
 
     When to ignore it: When every gradient is to be clipped by its own norm.
     """

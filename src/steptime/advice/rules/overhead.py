@@ -62,7 +62,7 @@ LEAST_OVERHEAD = 0.2
 LEAST_OF_HOST_BOUND = 0.1
 """The same where the host decides the step: no change of the device's work saves anything then."""
 FEWEST_KERNELS = 10.0
-"""A step on a device: beside fewer launches idle time has another cause, and compiling has little to fuse. On a CPU
+"""A step on a device: next to fewer launches idle time has another cause, and compiling has little to fuse. On a CPU
 the same of operators."""
 STALLED = 0.5
 """Of the idle time: where a few long gaps are half of it, the host stalled, and did not dispatch slowly."""
@@ -86,7 +86,7 @@ FUSES_AT_LEAST, FUSES = 0.3, 0.6
 """Of the kernels: every third is gone when pairs of a chain of pointwise operators are fused here and there; compiling
 a whole model commonly leaves less than half of them."""
 UNCACHED = 100.0
-"""Calls a step: the caching allocator asks for large blocks, a few at a time; this many are one for each tensor."""
+"""Calls per step: the caching allocator asks for large blocks, a few at a time; this many are one for each tensor."""
 TAKEN_APART = frozenset({"select_backward", "slice_backward"})
 """Derivatives of x[i] and x[a:b]: zeros of x's size with the gradient in one place (torch's derivatives.yaml)."""
 BEHIND = (frozenset({"fill", "zero"}), frozenset({"add"}))
@@ -261,8 +261,8 @@ def overhead_bound(signals: Signals) -> Finding | None:
     that it was dispatching in the largest gaps.
 
     What helps: torch.compile; on CUDA its mode "reduce-overhead" (graphs); a larger batch, which carries more work per
-    dispatch; fused optimisers; fewer, larger operators. Where graphs are launched already, the operators outside of
-    them are named: compile the loss with the model, and the optimiser's step by itself. AccumulateGrad runs once for
+    dispatch; fused optimizers; fewer, larger operators. Where graphs are launched already, the operators outside of
+    them are named: compile the loss with the model, and the optimizer's step by itself. AccumulateGrad runs once for
     each parameter; torch._dynamo.config.compiled_autograd takes it in. A recurrent layer of torch runs a dozen
     operators for each time step on a CPU, and torch.compile leaves it as it is: a larger batch, or fewer time steps.
 
@@ -294,7 +294,7 @@ def overhead_bound(signals: Signals) -> Finding | None:
     graphs = ' (mode="reduce-overhead")' if step.device != "cpu" else ""
     larger = f"enlarge the batch{_free_memory(signals)}"
     if step.micro_batches >= FEWEST_MICRO_BATCHES:
-        larger = f"accumulate over fewer, larger micro-batches ({step.micro_batches:.0f} a step now)"
+        larger = f"accumulate over fewer, larger micro-batches ({step.micro_batches:.0f} per step now)"
     advice = f"Compile the model{graphs}, or {larger} so that each operator does more."
     if compiles(signals):
         advice = f"Part of the job is compiled: {_left_eager(signals)}{graphs}; or {larger}."
@@ -326,7 +326,7 @@ def _replays(signals: Signals) -> bool:
 
 
 def _launches(signals: Signals, kernels: float) -> str:
-    """What the host launches: kernels, or graphs and the kernels beside them."""
+    """What the host launches: kernels, or graphs and the kernels next to them."""
     graphs = signals.step.graphs
     if graphs is None or not graphs.launches:
         return f"launches {format_count(kernels, 'kernel')}"
@@ -335,12 +335,12 @@ def _launches(signals: Signals, kernels: float) -> str:
 
 
 def _outside_graphs(signals: Signals) -> str:
-    """What to do about what the host does beside the graphs, by its names."""
+    """What to do about what the host does next to the graphs, by its names."""
     eager = signals.step.graphs.eager if signals.step.graphs is not None else ()
     if not eager:
         return "put more of the step into them"
     names = (f"{use.name} ({use.calls:.0f} calls)" if use.calls >= 2 else use.name for use in eager[:MOST_NAMED])
-    return f"take in what runs eagerly beside them, {', '.join(names)}"
+    return f"take in what runs eagerly next to them, {', '.join(names)}"
 
 
 def _idlest(gaps: Sequence[GapUse]) -> SourceLine | None:
@@ -438,7 +438,7 @@ def _after_gap(signals: Signals, gap: GapUse) -> Finding:
     source = gap.source or (max(sites, key=lambda site: site.calls).source if sites else None)
     where = f" at {format_source(source)}" if source else ""
     summary = f"The device idles {in_step(gap.duration.value, signals.step)} after {gap.cause}{where} waited for it"
-    evidence = (f"{format_count(gap.count, 'gap')} a step, the longest {format_duration(gap.longest)}",)
+    evidence = (f"{format_count(gap.count, 'gap')} per step, the longest {format_duration(gap.longest)}",)
     advice = _advice_on_call(call)
     return host_sync.finding(summary, advice, gap.duration, category="sync", source=source, evidence=evidence)
 
@@ -524,7 +524,7 @@ def _events(events: Sequence[CompilerEventUse]) -> tuple[str, ...]:
 def graph_break(signals: Signals) -> Finding | None:
     """torch.compile cuts the model in pieces
 
-    What it means: At a graph break the compiled code ends, the line runs in Python, and another graph begins behind it.
+    What it means: At a graph break the compiled code ends, the line runs in Python, and another graph starts behind it.
     Nothing is fused across it, its results go through memory, and each piece has guards and a launch of its own.
 
     How we know: TorchDynamo keeps each break with its line and its reason in the job, where they are read while it
@@ -584,7 +584,7 @@ def tiny_kernels(signals: Signals) -> Finding | None:
     kernel without any work takes too, for as many kernels as fusing usually removes. The rule is silent where the host
     cannot launch them fast enough anyhow, which is ST302.
 
-    What helps: torch.compile, which fuses neighbours; foreach and fused optimisers; one batched operator for a loop
+    What helps: torch.compile, which fuses neighbours; foreach and fused optimizers; one batched operator for a loop
     over small ones; a larger batch, which makes kernels longer and not more.
 
     When to ignore it: When the batch is small by design (inference for one request, reinforcement learning).
@@ -598,7 +598,7 @@ def tiny_kernels(signals: Signals) -> Finding | None:
         return None
     each = format_duration(ratio(busy, calls))
     empty = sum(use.calls * min(EMPTY_KERNEL, ratio(use.duration, use.calls)) for use in tiny)
-    advice = "Compile the model, and use a fused or foreach optimiser, so that neighbours become one kernel."
+    advice = "Compile the model, and use a fused or foreach optimizer, so that neighbours become one kernel."
     if compiles(signals):
         advice = "Part of the job is compiled: bring what runs eagerly into it, or batch small operators into one."
     return tiny_kernels.finding(

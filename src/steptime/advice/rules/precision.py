@@ -36,7 +36,7 @@ FOLLOWING = frozenset(
     }
 )  # fmt: skip
 """Operators that compute in the format of what they are given under autocast (torch's documentation of amp lists those
-that do not, layer_norm and softmax among them), and that no optimiser calls."""
+that do not, layer_norm and softmax among them), and that no optimizer calls."""
 NARROWER = 0.5
 """Of the bytes."""
 SURE_NARROWER = 0.3
@@ -117,7 +117,7 @@ def single_precision(signals: Signals) -> Finding | None:
     operators behind them (batch norms, activations, pooling) that memory bounds, or behind convolutions latency. The
     most to be saved is what lies above the machine's peaks in bfloat16 with half of the bytes, the least a third of
     what the ratio of the two rates and half of the bytes give. Layer norms, softmax and losses stay in float32 under
-    autocast, and so does the optimiser: they do not count.
+    autocast, and so does the optimizer: they do not count.
 
     What helps: torch.autocast("cuda", dtype=torch.bfloat16) around forward and loss; parameters stay in float32. For
     convolutions channels_last besides, which their half-precision kernels want.
@@ -154,7 +154,7 @@ def loss_scaling(signals: Signals) -> Finding | None:
     range of float32 and needs none of this; devices from Ampere on (AMD: MI200) multiply it as fast.
 
     How we know: The scaler's kernels are in the trace, with the time that the device idles while they are launched, and
-    while it waits behind the read after which the update begins. All of that is saved. The rates of the device's matrix
+    while it waits behind the read after which the update starts. All of that is saved. The rates of the device's matrix
     units in both formats are known.
 
     What helps: torch.autocast with dtype=torch.bfloat16, and backward and step without the scaler; clipping needs no

@@ -93,7 +93,7 @@ def python_time(signals: Signals) -> Iterator[Finding]:
     to run no operators, and to the others in the proportion in which a step with stacks saw them outside of operators;
     without one, to lines that were seen to run no operators. Where no step
     was profiled, what lies in operators is not known, and the lines are said to be outside of forward, backward and
-    optimiser. Where lines could not be timed, the breakdown's Python stands for all of them; a trace with stacks names
+    optimizer. Where lines could not be timed, the breakdown's Python stands for all of them; a trace with stacks names
     the functions that ran while the device idled.
 
     What helps: Move it out of the loop, do it every n-th step, do it on whole arrays instead of item by item, or hand
@@ -240,7 +240,7 @@ def _host(time: LineTime) -> float:
 def _finding(signals: Signals, group: list[LineTime], saving: Estimate, unprofiled: bool) -> Finding:
     source = group[0].line.source
     where = format_source(source) + _behind(group)
-    inside = "outside of forward, backward and optimiser" if unprofiled else "in Python"
+    inside = "outside of forward, backward and optimizer" if unprofiled else "in Python"
     summary = f"{where}: {in_step(saving.value, signals.step)} {inside}"
     advice = "Move this out of the step, do it less often, or do it on whole arrays."
     evidence = tuple(time.line.source.text for time in group[:3] if time.line.source.text)
@@ -261,7 +261,7 @@ def _whole_breakdown(signals: Signals) -> Iterator[Finding]:
     gaps = [gap for gap in signals.gaps if gap.category == "python" and gap.cause]
     gaps.sort(key=lambda gap: gap.duration.value, reverse=True)
     idle = [f"{format_duration(gap.duration.value)} idle a step behind {gap.cause}" for gap in gaps[:MOST_LINES]]
-    held = [f"{format_duration(spent)} a step in {name}" for gap in gaps[:1] for name, spent in gap.functions]
+    held = [f"{format_duration(spent)} per step in {name}" for gap in gaps[:1] for name, spent in gap.functions]
     yield python_time.finding(
         f"Python outside torch takes {in_step(host.duration.value, signals.step)}",
         "Look for loops, logging and conversions in the step.",
@@ -273,7 +273,7 @@ def _whole_breakdown(signals: Signals) -> Iterator[Finding]:
 
 
 def _own_lines(signals: Signals) -> dict[SourceLine, float]:
-    """ns per step of the lines of the user's that nothing of torch stands above, of a loop whose lines could not be
+    """ns per step of the lines of the user's that nothing of torch is above, of a loop whose lines could not be
     timed one by one: they were looked at now and then."""
     spent: defaultdict[SourceLine, float] = defaultdict(float)
     for path in signals.paths:
@@ -296,7 +296,7 @@ def garbage_collection(signals: Signals) -> Finding:
     samples, a vocabulary, a graph of Python objects) each one takes tens of milliseconds, at moments that nothing in
     the loop shows.
 
-    How we know: Python calls back at the begin and end of each collection; those in the training thread are timed.
+    How we know: Python calls back at the start and end of each collection; those in the training thread are timed.
 
     What helps: gc.freeze() after set-up takes the long-lived objects out of every later collection; keep data in arrays
     instead of lists of objects; or gc.disable() and a gc.collect() every few hundred steps. A gc.collect() that stands
@@ -360,7 +360,7 @@ def _line(made: Rule, line: LineUse, does: str, advice: str, saving: Estimate, c
 def checkpoint_in_step(signals: Signals) -> Finding | None:
     """A checkpoint is written every few steps
 
-    What it means: torch.save serialises parameters and optimiser state in the training thread and writes them to disk,
+    What it means: torch.save serialises parameters and optimizer state in the training thread and writes them to disk,
     so often that every step pays for it.
 
     How we know: Each torch.save in the training thread is timed as a segment of its own; their total, spread over the
@@ -368,7 +368,7 @@ def checkpoint_in_step(signals: Signals) -> Finding | None:
     loop that holds the call.
 
     What helps: Save less often; copy the state to the host and write it from another thread or process
-    (torch.distributed.checkpoint.async_save does both); save the optimiser's state less often than the parameters.
+    (torch.distributed.checkpoint.async_save does both); save the optimizer's state less often than the parameters.
 
     When to ignore it: When the machine may vanish at any time and a step is expensive.
     """
@@ -482,13 +482,13 @@ def list_conversion(signals: Signals) -> Iterator[Finding]:
         Signal.CATEGORIES,
         Signal.FUNCTIONS,
         Signal.REPEATED,
-        Signal.ROOTS,
+        Signal.TOP_MODULES,
         Signal.OPTIMIZERS,
     },
     by_line=True,
 )
 def outside_model(signals: Signals) -> Iterator[Finding]:
-    """Code beside the model and the optimiser takes part of the step
+    """Code next to the model and the optimizer takes part of the step
 
     What it means: A line of the loop, or a function that it calls (a loss, a callback, a logger), takes a good part of
     each step, in Python or in operators of its own. No other rule says what it does; here is where it is.
@@ -595,7 +595,7 @@ def _outside(signals: Signals, group: Sequence[LineTime], spent: Estimate, advic
     source = group[0].line.source
     where = format_source(source) + (f" `{source.text}`" if 0 < len(source.text) <= SHORT_TEXT else "")
     where += _behind(group)
-    summary = f"{where}: {in_step(spent.value, signals.step)}, outside of model and optimiser"
+    summary = f"{where}: {in_step(spent.value, signals.step)}, outside of model and optimizer"
     return outside_model.finding(
         summary, advice, spent, source=source, evidence=(source.text,) if len(source.text) > SHORT_TEXT else ()
     )

@@ -39,7 +39,7 @@ SURE_FEWER_BUCKETS = 0.3
 LEAST_SHARE_IN_TURNS = 0.15
 """Of the step: equal ranks wait some percent for one another, as the last of many is a little late."""
 MOST_OF_ONE = 0.75
-"""Of the waiting: behind more of it is one rank, whose lateness did not last beyond the profiled steps if it is no
+"""Of the waiting: behind more of it is one rank, whose delay did not last beyond the profiled steps if it is no
 straggler."""
 BETWEEN_STAGES = re.compile(r"^(i?send|i?recv|coalesced)( |$)", re.IGNORECASE)
 """Collectives between two stages of a pipeline. A kernel named SendRecv says less: NCCL's all-to-all is one, too."""
@@ -68,7 +68,7 @@ def exposed_communication(signals: Signals) -> Iterator[Finding]:
     """Collectives run while nothing hides them
 
     What it means: The ranks exchange gradients, weights or activations, and no computation runs meanwhile. A collective
-    also waits inside its kernel for the rank that arrives last, so this is the network's time and the others' lateness
+    also waits inside its kernel for the rank that arrives last, so this is the network's time and the others' delay
     together; traces of all ranks tell them apart (ST806).
 
     How we know: On a device the kernels of the collectives are in the trace, and exposed is the time in which nothing
@@ -78,7 +78,7 @@ def exposed_communication(signals: Signals) -> Iterator[Finding]:
     flag) are told by themselves there, as they were timed.
 
     What helps: Exchange less often (no_sync() under gradient accumulation) or less (bfloat16 gradients through a
-    communication hook, sharding that fits the network); begin earlier (smaller first buckets, static_graph=True); a
+    communication hook, sharding that fits the network); start earlier (smaller first buckets, static_graph=True); a
     larger batch per rank, which computes longer for the same exchange.
 
     When to ignore it: When the ranks share one machine for a test that will run elsewhere.
@@ -99,7 +99,7 @@ def exposed_communication(signals: Signals) -> Iterator[Finding]:
     rest = "Further communication" if left is not category.recoverable else "Communication"
     spent = category.duration.value if left is category.recoverable else left.value
     summary = f"{rest} that nothing hides takes {in_step(spent, signals.step)}{most}"
-    advice = "Diagnose the traces of all ranks together, to tell a slow network from a late rank."
+    advice = "Diagnose the traces of all ranks together, to tell a slow network from a straggler."
     if signals.has(Signal.RANKS):
         advice = "Compute more for each exchange (a larger batch, accumulation under no_sync), or exchange bfloat16."
     evidence = tuple(map(_collective, longest[:3]))
@@ -137,7 +137,7 @@ def _collective(use: CollectiveUse) -> str:
     exposed = f"{format_duration(use.duration.value)}, of it {format_duration(use.exposed.value)} exposed"
     carried = f", {format_rate(use.bus_bandwidth)}B/s over the bus" if use.bus_bandwidth else ""
     share = f" ({format_share(use.link_share)} of {use.link})" if carried and use.link_share is not None else ""
-    return f"{use.name}: {use.calls:.4g} a step{size}, {exposed}{carried}{share}"
+    return f"{use.name}: {use.calls:.4g} per step{size}, {exposed}{carried}{share}"
 
 
 @rule("ST806", "late-rank", needs={Signal.RANKS}, uses={Signal.STRAGGLER}, supersedes=("exposed-communication",))
@@ -151,10 +151,10 @@ def straggler(signals: Signals) -> Finding | None:
     How we know: The collectives are matched across all ranks, one by one within each process group. In each collective
     a rank waits as much longer as it lasts there than on the last rank to come; clocks of different hosts need not
     agree for that. A rank that came last because it had waited elsewhere itself is not counted: the one that it waited
-    for is. The excess is the late rank's own time beyond the median of the others'. The gain is a replay of the job
-    from its collectives, with the late rank's own times at the median of the others'.
+    for is. The excess is the straggler's own time beyond the median of the others'. The gain is a replay of the job
+    from its collectives, with the straggler's own times at the median of the others'.
 
-    What helps: What helps the late rank alone: the line that is named, its input, its share of the work (uneven
+    What helps: What helps the straggler alone: the line that is named, its input, its share of the work (uneven
     batches, an embedding table), its own host or device (thermal limits, another job).
 
     When to ignore it: When the work is uneven by design (pipeline stages) and balanced elsewhere.
@@ -234,7 +234,7 @@ def missing_no_sync(signals: Signals) -> Finding | None:
         return None
     saving, spent = scaled(category.duration, 1 - 1 / use.synchronised), category.duration.value
     summary = (
-        f"Gradients are exchanged {use.synchronised:.3g} times a step, for {use.micro_batches:.3g} micro-batches: "
+        f"Gradients are exchanged {use.synchronised:.3g} times per step, for {use.micro_batches:.3g} micro-batches: "
         f"{format_duration(spent)} ({share_of_step(spent, signals.step)})"
     )
     advice = "Run all micro-batches of a step but the last in model.no_sync()."
@@ -263,7 +263,7 @@ def small_buckets(signals: Signals) -> Finding | None:
     How we know: The all-reduces behind each backward are counted, and their sizes are in the trace. The gain is
     modelled: the exposed communication times the share of collectives that buckets of 25 MiB would do without.
 
-    What helps: Leave bucket_cap_mb at its default of 25 or raise it; too large buckets begin late, so try some sizes.
+    What helps: Leave bucket_cap_mb at its default of 25 or raise it; too large buckets start late, so try some sizes.
 
     When to ignore it: When communication hides behind backward anyway.
     """
@@ -327,7 +327,7 @@ def rank_imbalance(signals: Signals) -> Finding | None:
     share = ratio(waiting, sum(rank.step for rank in ranks) / len(ranks))
     if share < LEAST_SHARE_IN_TURNS or max(rank.last for rank in ranks) > MOST_OF_ONE:
         return None
-    summary = f"The ranks wait {format_duration(waiting)} a step ({format_share(share)}) in turns"
+    summary = f"The ranks wait {format_duration(waiting)} per step ({format_share(share)}) in turns"
     advice = "Give all ranks batches of one cost: sort by length, or fill them by tokens."
     return rank_imbalance.finding(summary, advice, _waiting(waiting, ranks, signals))
 
@@ -337,7 +337,7 @@ def pipeline_bubble(signals: Signals) -> Finding | None:
     """A pipeline stage waits for the activations of another
 
     What it means: The model's layers lie on several ranks, and this one waits in a receive while it has nothing to
-    compute: at the begin and the end of each step (the bubble), or for a slower stage.
+    compute: at the start and the end of each step (the bubble), or for a slower stage.
 
     How we know: Sends and receives between two ranks are in the trace; exposed is the time in which nothing but them
     ran.

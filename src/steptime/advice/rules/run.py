@@ -66,7 +66,7 @@ def slow_checkpoint(signals: Signals) -> Finding | None:
     warm-up.
 
     What helps: Save less often; write from another thread or process (torch.distributed.checkpoint.async_save); keep
-    fewer optimiser states.
+    fewer optimizer states.
 
     When to ignore it: When this run is short and the interval between checkpoints will be longer in production.
     """
@@ -396,7 +396,7 @@ def compute_share(signals: Signals) -> Finding | None:
 
 
 _Part = tuple[str, float, SourceLine | None]
-"""An operator's name, ns a step, and the line behind most of it."""
+"""An operator's name, ns per step, and the line behind most of it."""
 
 
 def _on_device(signals: Signals) -> list[_Part]:

@@ -35,7 +35,7 @@ def few_tiles(signals: Signals) -> Finding | None:
 
     How we know: The grid of the kernel, or for kernels that fill any device with blocks (cuBLAS's nvjet) the tile in
     its name and the operator's shapes, against the device's number of multiprocessors. To be saved is what full waves
-    would take less, down to the roofline; the interval begins at what tiles of half the size would save.
+    would take less, down to the roofline; the interval starts at what tiles of half the size would save.
 
     What helps: More rows in one product (a larger batch, sequences packed together, several products of one input as
     one); sizes that give full waves; kernels that split the sum (torch.compile with mode="max-autotune" tries them).
@@ -72,7 +72,7 @@ def padded_heads(signals: Signals) -> Finding | None:
 
     How we know: The head dimension in the operator's shapes, and the one in the kernel's name (of NVIDIA's flash
     attention) or the next that the library has (AOTriton: powers of two). The products of attention are saved in the
-    proportion of the two; the interval begins at that part of their arithmetic at the device's peak.
+    proportion of the two; the interval starts at that part of their arithmetic at the device's peak.
 
     What helps: Another number of heads for the same width: heads of 64 or 128.
 

@@ -133,8 +133,8 @@ def overflow_skipped(signals: Signals) -> Finding | None:
     the first steps that is how it finds its scale; later each skipped update is a step that was computed for nothing,
     and many of them mean that gradients overflow at any scale.
 
-    How we know: A scaler's step without an optimiser's step inside of it is one that was skipped; the first 24 do not
-    count. Fused optimisers are called in any case and decide on the device: theirs are not seen.
+    How we know: A scaler's step without an optimizer's step inside of it is one that was skipped; the first 24 do not
+    count. Fused optimizers are called in any case and decide on the device: theirs are not seen.
 
     What helps: Train in bfloat16, which needs no scaler, where the device has it. Otherwise steptime nan names the
     operator that overflows; keep it out of autocast (torch.autocast(…, enabled=False)), or clip what goes in.

@@ -157,7 +157,7 @@ Model = Callable[[Call], OpCost]
 
 
 def item_of(call: Call, position: int, usual: int) -> int:
-    """Bytes of an element of the dtype that stands at a position; `usual` where it is not recorded."""
+    """Bytes of an element of the dtype that is at a position; `usual` where it is not recorded."""
     known = position < len(call.texts) and call.texts[position].isdigit()
     return ELEMENT_BYTES[SCALAR_TYPES[int(call.texts[position])]] if known else usual
 

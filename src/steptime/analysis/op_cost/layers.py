@@ -30,7 +30,7 @@ def _channels(weight: Tensor, groups: int, *, transposed: bool = False) -> tuple
 
 
 def _convolved(call: Call, stride: int, padding: int, dilation: int | None, *read: int) -> OpCost:
-    """Argument 0 with argument 1. The numbers are positions of the settings; read: of inputs beside these two."""
+    """Argument 0 with argument 1. The numbers are positions of the settings; read: of inputs next to these two."""
     image, weight = call.tensor(0), call.tensor(1)
     spatial = len(weight.shape) - 2
     settings = (_setting(call, each, spatial, usual) for each, usual in ((stride, 1), (padding, 0), (dilation, 1)))

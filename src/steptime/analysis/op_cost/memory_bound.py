@@ -1,4 +1,4 @@
-"""The cost of operators whose arithmetic never binds: pointwise ones, data movement, optimisers over lists of tensors,
+"""The cost of operators whose arithmetic never binds: pointwise ones, data movement, optimizers over lists of tensors,
 reductions, normalisations, losses and pooling. FLOPs are zero, and torch's counter does not count them either.
 
 Elementwise operators read every input once at its own size (a broadcast one is small) and write every output once. A

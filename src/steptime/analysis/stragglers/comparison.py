@@ -1,4 +1,4 @@
-"""Many ranks beside one another: rows by rank, rows by collective, and the late one. The room's central type.
+"""Many ranks next to one another: rows by rank, rows by collective, and the late one. The room's central type.
 
 One law: durations decide, never times of day, because clocks of different hosts differ. A collective ends on all ranks
 together, so the rank that is in it the shortest arrived last, and the others waited the difference.
@@ -94,7 +94,7 @@ class Straggler:
 
     def __post_init__(self) -> None:
         if not self.ranks:
-            raise ValueError("somebody is late, or there is no late rank")
+            raise ValueError("somebody is late, or there is no straggler")
 
     @property
     def node(self) -> bool:

@@ -152,7 +152,7 @@ LEAST_STEPS = 3
 
 @dataclass(frozen=True, slots=True)
 class ProcessTask:
-    """One process folder. machine: the peaks that were measured beside the recording, if any."""
+    """One process folder. machine: the peaks that were measured next to the recording, if any."""
 
     folder: Path
     manifest: Manifest
@@ -214,7 +214,7 @@ def hosts(found: Iterable[ReducedProcess | Process]) -> Counter[str]:
 
 
 def machine_of(recording: Recording) -> Machine | None:
-    """The peaks that were measured beside the recording, else the datasheet's, else none."""
+    """The peaks that were measured next to the recording, else the datasheet's, else none."""
     name = recording.processes[0].facts.device_name if recording.processes else ""
     return load_machine(recording.path / FILE_NAME) or look_up(name)
 

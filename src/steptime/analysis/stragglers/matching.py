@@ -5,7 +5,7 @@ their clocks plus what the ranks end apart: the median is the offset, and the sc
 
 The chain of all collectives runs the job again with one rank like the others: between two collectives a rank does its
 own work, and a collective ends when its last rank is there, plus the transfer. The times between a collective's end and
-the next begin of each rank are kept, those of the late rank are replaced by the median of the others', and the ends
+the next start of each rank are kept, those of the straggler are replaced by the median of the others', and the ends
 follow anew.
 """
 
@@ -196,7 +196,7 @@ def _before(members: Sequence[Int64], start: Sequence[Int64], end: Sequence[Int6
     for rank in range(ranks):
         mine = order[bounds[rank] : bounds[rank + 1]]
         found = np.searchsorted(ends[mine], starts[mine], side="right") - 1
-        # A call of no length ends where it begins, and is not its own predecessor.
+        # A call of no length ends where it starts, and is not its own predecessor.
         found = np.where((found >= 0) & (mine[np.maximum(found, 0)] == mine), found - 1, found)
         earlier = np.where(found >= 0, number[mine[np.maximum(found, 0)]], NONE)
         for at, which in zip(mine.tolist(), earlier.tolist(), strict=True):
@@ -209,7 +209,7 @@ def blamed(found: Chain) -> tuple[Int64, Int64, Bool]:
     """(index of the rank that each collective waited for, ns of its longest wait, whether the rank was late anew).
 
     A rank that came last because it had itself waited elsewhere is not to blame: the one it had waited for is, and it
-    is the same lateness.
+    is the same delay.
     """
     culprit = np.zeros(len(found.members), np.int64)
     anew = np.ones(len(found.members), np.bool_)
@@ -229,7 +229,7 @@ def blamed(found: Chain) -> tuple[Int64, Int64, Bool]:
 
 
 def saved_without(found: Chain, late: Int64) -> Int64:
-    """(steps,) ns that each step would be shorter with the late ranks at the median of the others."""
+    """(steps,) ns that each step would be shorter with the stragglers at the median of the others."""
     unchanged, changed = _ends(found, np.zeros(0, np.int64)), _ends(found, late)
     steps = unique(found.step)
     last = [np.flatnonzero(found.step == step)[-1] for step in steps.tolist()]
@@ -239,7 +239,7 @@ def saved_without(found: Chain, late: Int64) -> Int64:
 
 
 def _ends(found: Chain, late: Int64) -> Int64:
-    """(calls,) ns: when each collective ends; those of `late` begin as the median of the other members does."""
+    """(calls,) ns: when each collective ends; those of `late` start as the median of the other members does."""
     ends = np.zeros(len(found.members), np.int64)
     for number, (ranks, start, end) in enumerate(zip(found.members, found.start, found.end, strict=True)):
         before = found.before[number]

@@ -2,7 +2,7 @@
 
 Ranks that train together end their steps together. What a rank does of its own in a step (input, host, forward) is what
 the others wait for behind it. A recording has it of all its steps (the series); the phases in which a rank waits
-itself, backward as a rule, are left out there: a lateness inside backward shows in the collectives of the profiled
+itself, backward as a rule, are left out there: a delay inside backward shows in the collectives of the profiled
 steps only.
 """
 
@@ -82,25 +82,25 @@ OFTEN = 0.5
 chance alone makes a half: there it takes OFTEN_OF_TWO)."""
 OFTEN_OF_TWO = 0.75
 RATHER_LATE = 2.0
-"""Times the late rank's own waiting: how much longer the others wait on average. Ranks that are late in turns wait
+"""Times the straggler's own waiting: how much longer the others wait on average. Ranks that are late in turns wait
 about equally."""
 MOST_CHANCE = 0.003
 """Chance of a false name that each of three tests takes: together below a hundredth."""
 LEAST_STEPS = 3
 """Steps whose spread is known."""
 LARGE = 0.2
-"""Of the step: one or two steps cannot tell lateness from chance, and so much waiting is told all the same."""
+"""Of the step: one or two steps cannot tell delay from chance, and so much waiting is told all the same."""
 LEAST_OTHERS, FAR = 7, 2.0
 """Ranks whose spread is known, and how many times their interquartile range a rank must stand apart: of equal ranks
 whose work varies normally, the last of a thousand does in less than one of a thousand cases."""
 LEAST_WAITING = 0.03
 """Of the step: less is within what equal ranks differ by, and worth nobody's time."""
 EXPLAINS = 0.25
-"""Of the waiting: a smaller excess is not why the others wait (a short trace may begin with the ranks apart)."""
+"""Of the waiting: a smaller excess is not why the others wait (a short trace may start with the ranks apart)."""
 LATE_STEP = 0.5
 """Of the usual straggler: a step in which the rank was at least so much behind counts as late."""
 WINDOW = 5
-"""Columns: the lateness begins with the first of so many of which most are late."""
+"""Columns: the delay starts with the first of so many of which most are late."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -122,7 +122,7 @@ def find_stragglers(
     series: StragglerSeries | None,
     watched: Waiting | None = None,
 ) -> Straggler | None:
-    """The late rank, or the late node; None where there is no one that is late. watched: the same from the table of
+    """The straggler, or the late node; None where there is no one that is late. watched: the same from the table of
     steps, where there is one: it has more of them."""
     late = _node(summaries, waiting)
     late = late if late is not None else _one(waiting, len(summaries))
@@ -161,7 +161,7 @@ def find_stragglers(
 
 
 def _lasts(summaries: Sequence[RankSummary], late: Int64, others: Int64, watched: Waiting, waited: float) -> bool:
-    """Whether the lateness is that of any step, as far as the watch sees it: what it saw in the profiled steps, it sees
+    """Whether the delay is that of any step, as far as the watch sees it: what it saw in the profiled steps, it sees
     in the others. Profiled are a few in a row, in which a processor may have been slow for a while. What the watch does
     not see, inside backward, is not doubted."""
     known = [summary.in_profiled for summary in summaries]
@@ -245,7 +245,7 @@ def tail_of_student(values: Float64) -> float:
 
 
 def _excesses(summaries: Sequence[RankSummary], late: Int64, others: Int64) -> tuple[tuple[str, float], ...]:
-    """Categories of the late ranks beyond the median of the others', the largest excess first."""
+    """Categories of the stragglers beyond the median of the others', the largest excess first."""
     table = np.array([summary.categories for summary in summaries])
     beyond = np.median(table[late], axis=0) - np.median(table[others], axis=0)
     found = [
@@ -274,7 +274,7 @@ def _since(behind: Float64 | None, series: StragglerSeries | None) -> tuple[int 
 def _behind(
     summaries: Sequence[RankSummary], late: Int64, series: StragglerSeries | None
 ) -> tuple[Float64 | None, Float64 | float]:
-    """(columns,) ns that the late ranks, and the last of the others, are behind the first; None where the series does
+    """(columns,) ns that the stragglers, and the last of the others, are behind the first; None where the series does
     not have them."""
     if series is None:
         return None, 0.0
@@ -288,8 +288,8 @@ def _behind(
 
 
 def _gain(ahead: Float64 | None, links: Chain, late: Int64, waited: float) -> Estimate:
-    """By replay of the collectives; of a recording, where the watch sees the lateness too, by its steps, of which there
-    are more and which nothing slowed. ahead: ns by which the late ranks are later than all others, by column."""
+    """By replay of the collectives; of a recording, where the watch sees the delay too, by its steps, of which there
+    are more and which nothing slowed. ahead: ns by which the stragglers are later than all others, by column."""
     if ahead is not None and len(ahead) >= WINDOW:
         saved = np.maximum(0.0, ahead)
         if float(saved.mean()) >= LATE_STEP * waited:
@@ -305,7 +305,7 @@ def with_link(ranks: RankComparison | None, machine: Machine | None) -> RankComp
     are of several hosts, between which lies another link, or where other programs disturbed the measurement. The link
     does no less than the quickest of the collectives."""
     link = machine.link if machine is not None else None
-    if ranks is None or link is None or link.disturbed or len({row.host for row in ranks.rows}) != 1:
+    if ranks is None or link is None or link.under_load or len({row.host for row in ranks.rows}) != 1:
         return ranks
     rate = max(link.rate.value, *(row.bus_bandwidth or 0.0 for row in ranks.collectives), 0.0)
     return replace(
@@ -324,7 +324,7 @@ CONSIDERABLE = 0.1
 
 
 def compare(summaries: Sequence[RankSummary]) -> RankComparison | None:
-    """The ranks beside one another, in their order; None for fewer than two."""
+    """The ranks next to one another, in their order; None for fewer than two."""
     ordered = sorted(summaries, key=lambda summary: summary.rank)
     if len(ordered) < 2:
         return None

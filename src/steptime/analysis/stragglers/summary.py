@@ -134,7 +134,7 @@ def _block_means(values: Int64, width: int) -> Int64:
 
 
 def exchanges_of(steps: StepContext) -> tuple[Exchange, ...]:
-    """The collectives that begin in the steps, at least one.
+    """The collectives that start in the steps, at least one.
 
     On a CPU `exposed` is not known from the spans and stays 0: the breakdown's account has it.
     """
@@ -153,7 +153,7 @@ def exchanges_of(steps: StepContext) -> tuple[Exchange, ...]:
 
 
 def _in_steps(trace: Trace, rows: Int64, windows: Int64) -> Int64:
-    """Those that begin in a step, in time order."""
+    """Those that start in a step, in time order."""
     inside = rows[step_at(windows, trace.events.start[rows]) != UNKNOWN]
     ordered: Int64 = inside[np.argsort(trace.events.start[inside], kind="stable")]
     return ordered

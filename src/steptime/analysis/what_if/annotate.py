@@ -1,7 +1,7 @@
 """Writing a trace again with tracks of ours: the breakdown of its steps, why the device idled, and the critical path.
 
 The original's text is passed through as it is, block by block, and the tracks are put in front of its first event: a
-trace of any size takes no more memory than its columns. The tracks are begin and end events ("B", "E"), where Kineto
+trace of any size takes no more memory than its columns. The tracks are start and end events ("B", "E"), where Kineto
 writes complete ones ("X"): readers that look for kernels, operators or steps, ours among them, pass them over.
 """
 
@@ -56,8 +56,8 @@ TITLES = {
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """A stretch of a track. start, end: ns on the trace's clock. arrow: the number of an arrow that leads from here to
-    the next slice of the critical path, and arrived: the one that ends here; NONE for none."""
+    """An interval of a track. start, end: ns on the trace's clock. arrow: the number of an arrow that leads from here
+    to the next slice of the critical path, and arrived: the one that ends here; NONE for none."""
 
     track: int
     name: str
@@ -69,7 +69,7 @@ class Slice:
 
 
 def intervals_of(windows: Int64, claims: Claims) -> tuple[Int64, Int64, Int64]:
-    """The steps cut into stretches of one account each: account, begin, end; in time order, without gap or overlap
+    """The steps cut into intervals of one account each: account, start, end; in time order, without gap or overlap
     inside a step. Summed by step and account they are the breakdown."""
     steps = union(windows[:, 0], windows[:, 1])
     claimed, parts = EMPTY, []
@@ -84,7 +84,7 @@ def intervals_of(windows: Int64, claims: Claims) -> tuple[Int64, Int64, Int64]:
 
 
 def _cut(intervals: Intervals, windows: Int64) -> tuple[Int64, Int64]:
-    """The intervals, cut where one step ends and the next begins."""
+    """The intervals, cut where one step ends and the next starts."""
     boundaries = windows[:, 0]
     inside = np.searchsorted(intervals.start, boundaries, side="right") - 1
     cutting = (inside >= 0) & (len(intervals) > 0)
@@ -108,7 +108,7 @@ def _breakdown(windows: Int64, category: Int64, since: Int64, end: Int64) -> Ite
 
 
 def _idle(trace: Trace, gaps: IdleGaps) -> Iterator[Slice]:
-    """Stretches without device work, each with its account and with what held the thread that ended it."""
+    """Intervals without device work, each with its account and with what held the thread that ended it."""
     names = trace.events.name
     rows = zip(*(column.tolist() for column in (gaps.start, gaps.end, gaps.category, gaps.cause)), strict=True)
     for start, end, category, cause in rows:
@@ -230,7 +230,7 @@ def _splice(source: TraceSource, output: IO[bytes], events: Iterator[str], path:
 
 
 def _head(source: TraceSource) -> tuple[bytes, int]:
-    """The text up to somewhere behind the list's "[", and where the first event may begin."""
+    """The text up to somewhere behind the list's "[", and where the first event may start."""
     text = b""
     while len(text) < LARGEST_BLOCK:
         block = _read(source)

@@ -2,8 +2,8 @@
 
 The host's part is each thread as a chain of points. A point is where a thread meets something outside itself: a launch,
 a wait, a boundary of a step, autograd's engine. Between two points lies the thread's own work, whatever it is. While
-autograd's engine works, the training thread has no event: such a stretch is the engine's, entered by a fork and left by
-a join.
+autograd's engine works, the training thread has no event: such an interval is the engine's, entered by a fork and left
+by a join.
 
 A trace names the calls that wait and rarely what they wait for. What is certain is the order of the calls on the host
 and that a wait did not return before its activity had ended: the last activity that was launched before a wait, and
@@ -63,13 +63,13 @@ class ThreadPoint(IntEnum):
     BURST_START = 5
     FORK = 6
     CALL_START = 7
-    """A call that launches or waits begins."""
+    """A call that launches or waits starts."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Points:
-    """Columns, by lane and, on a lane, in program order. row: the runtime call of a call's points, else NONE. mark: the
-    step of a boundary, the number of a burst or of a fork and its join, else NONE."""
+    """Columns, by track and, on a track, in program order. row: the runtime call of a call's points, else NONE. mark:
+    the step of a boundary, the number of a burst or of a fork and its join, else NONE."""
 
     track: Int64
     time: Int64
@@ -83,9 +83,9 @@ class Points:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Bursts:
-    """Stretches of work of autograd's engine inside one stretch of the training thread that holds no event of its own.
+    """Intervals of work of autograd's engine inside one interval of the training thread that holds no event of its own.
 
-    fork, join: ns, the ends of that stretch; interval: its number.
+    fork, join: ns, the ends of that interval; interval: its number.
     """
 
     track: Int64
@@ -100,7 +100,7 @@ class Bursts:
 
 
 def bursts_of(scope: Scope) -> Bursts:
-    """The bursts of all engine lanes, by begin."""
+    """The bursts of all engine tracks, by start."""
     events = scope.trace.events
     # Python functions of the training thread stay open while the engine works.
     listed = np.isin(events.event_kind, (EventKind.OPERATOR, EventKind.ANNOTATION, EventKind.RUNTIME))
@@ -117,7 +117,7 @@ def bursts_of(scope: Scope) -> Bursts:
 
 
 def points_of(scope: Scope, waits: Waits, bursts: Bursts) -> Points:
-    """The points of all lanes."""
+    """The points of all tracks."""
     calls = scope.activities.call
     calls = unique(calls[(calls != NONE) & (scope.trace.events.start[calls] >= scope.start)])
     events = scope.trace.events
@@ -154,7 +154,8 @@ def _part(
 
 
 def _bursts_on(scope: Scope, track: int, times: Int64) -> Int64:
-    """(n, 4): lane, begin, end, stretch. What overlaps an event of the training thread is no burst: it runs beside."""
+    """(n, 4): track, start, end, interval. What overlaps an event of the training thread is no burst: it runs
+    beside."""
     events = scope.trace.events
     chosen = (operator_events(scope.trace) | (events.event_kind == EventKind.RUNTIME)) & (events.track == track)
     chosen &= (events.start >= scope.start) & (events.end <= scope.end)
@@ -390,7 +391,7 @@ def _made_of(parts: Parts, source: Int64, target: Int64) -> dict[str, Int64]:
 
 
 def _hand_overs(parts: Parts) -> Edges:
-    """Fork to the first burst of a stretch, burst to burst on other threads, last burst to join."""
+    """Fork to the first burst of an interval, burst to burst on other threads, last burst to join."""
     points, bursts = parts.points, parts.bursts
     at = {(kind, mark): index for index, (kind, mark) in enumerate(zip(points.kind.tolist(), points.mark.tolist(),
                                                                        strict=True))}  # fmt: skip
@@ -410,7 +411,7 @@ def _hand_overs(parts: Parts) -> Edges:
 
 
 def _launches(parts: Parts) -> Edges:
-    """From the begin of the launching call; what nothing launched and was not queued hangs on the training thread."""
+    """From the start of the launching call; what nothing launched and was not queued hangs on the training thread."""
     activities, events, streams = parts.scope.activities, parts.scope.trace.events, parts.streams
     begun = _points_by_row(parts, ThreadPoint.CALL_START)
     called = np.flatnonzero((activities.call != NONE) & streams.first)

@@ -238,7 +238,7 @@ _WORK = {
 
 
 def _parts(graph: Graph, found: GraphRun) -> Parts:
-    """ns per step of the longest paths of a run's usual steps, each from its end back to its begin, by the graph's own
+    """ns per step of the longest paths of a run's usual steps, each from its end back to its start, by the graph's own
     weights."""
     source, walked = graph.edges.source, list[int]()
     finish, through, steps = found.finish.tolist(), found.through.tolist(), usual_of(found).tolist()

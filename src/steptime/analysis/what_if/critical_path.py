@@ -1,4 +1,4 @@
-"""The critical path: what a step's end waited for, back to its begin, piece by piece.
+"""The critical path: what a step's end waited for, back to its start, piece by piece.
 
 It is the path of the replayed step, on the replay's clock, so that its pieces join without overlap and sum to it.
 """
@@ -49,7 +49,7 @@ class PathKind(IntEnum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Path:
-    """Pieces in time order. kind: `PathKind`. start, end: ns since the first step's begin, replayed. step: index. edge:
+    """Pieces in time order. kind: `PathKind`. start, end: ns since the first step's start, replayed. step: index. edge:
     NONE for the time of a device activity. node: at which the piece ends. A thread's own work, which `named` tells
     apart, has the kind HOST so far."""
 
@@ -62,7 +62,7 @@ class Path:
 
 
 def path_of(graph: Graph, found: GraphRun) -> Path:
-    """The paths of all steps; each one's pieces reach from the step's begin to its end."""
+    """The paths of all steps; each one's pieces reach from the step's start to its end."""
     source = np.where(found.through == NONE, NONE, graph.edges.source[found.through])
     nodes, counts = [], []
     for last, lowest in zip(found.last.tolist(), found.start.tolist(), strict=True):
@@ -129,7 +129,7 @@ _OF_EDGE: dict[int, PathKind] = {
 @dataclass(frozen=True, slots=True, eq=False)
 class NamedPath:
     """Pieces in time order. kind: `PathKind`; name: number of the trace's symbols, NONE for none; start, end: ns since
-    the first step's begin, replayed; step: index; on_device: where it lies."""
+    the first step's start, replayed; step: index; on_device: where it lies."""
 
     kind: Int64
     name: Int64
@@ -169,7 +169,7 @@ _ON_HOST = (EdgeKind.PROGRAM, EdgeKind.HAND_OVER, EdgeKind.WAIT, EdgeKind.QUEUE)
 
 
 def _cut(scope: Scope, graph: Graph, found: GraphRun, path: Path, pieces: Int64, track: int) -> tuple[Int64, ...]:
-    """A lane's own work, by what it was when it was observed, in proportion where it is scaled (`Graph.host`)."""
+    """A track's own work, by what it was when it was observed, in proportion where it is scaled (`Graph.host`)."""
     node = path.node[pieces]
     seen = graph.nodes.observed[node]
     start, end = path.start[pieces], path.end[pieces]

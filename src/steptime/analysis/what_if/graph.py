@@ -16,7 +16,7 @@ import numpy as np
 from steptime.arrays import Bool, Int64
 
 NONE = -1
-"""No such row, lane, node or edge."""
+"""No such row, track, node or edge."""
 
 
 class NodeKind(IntEnum):
@@ -99,8 +99,8 @@ class Edges:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Graph:
-    """start, end: (n,) nodes at which the host begins and ends each step. before: the activity that ended the step
-    before the first one, which begins no earlier; NONE where the host begins it. host: how many times as long the
+    """start, end: (n,) nodes at which the host starts and ends each step. before: the activity that ended the step
+    before the first one, which starts no earlier; NONE where the host starts it. host: how many times as long the
     host's own work is as it was observed (`calibrated`)."""
 
     nodes: Nodes
@@ -194,10 +194,10 @@ NO_SOURCE = -(2**62)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GraphRun:
-    """finish: ns since the first step's begin, by node. through: the edge that decided it, NONE where none leads here.
+    """finish: ns since the first step's start, by node. through: the edge that decided it, NONE where none leads here.
 
     start, end: (n,) ns of the steps: a step ends when the host has ended it and all that it launched has ended, and
-    begins when the host does and the step before has ended (as `breakdown.trace_steps.reach` has it for measured
+    starts when the host does and the step before has ended (as `breakdown.trace_steps.reach` has it for measured
     steps). last: (n,) the node that ends each step.
     """
 

@@ -39,7 +39,7 @@ ROUNDING = 1_000
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ReplayedActivities:
-    """Device activities by begin. row, call: of the event table, call NONE where the trace holds no launch. stream:
+    """Device activities by start. row, call: of the event table, call NONE where the trace holds no launch. stream:
     numbers of (device, stream) pairs. communicates: collectives. step: that launched it, NONE outside."""
 
     row: Int64
@@ -56,9 +56,9 @@ class ReplayedActivities:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scope:
-    """The steps and all that belongs to them. training: lane; tracks: the training lane and those that launch; engines:
-    those of them on which autograd runs. boundaries: (n, 2) ns. started: when the first step begins as the breakdown
-    has it, ns: when the host begins it, or when the device has ended the step before."""
+    """The steps and all that belongs to them. training: track; tracks: the training track and those that launch;
+    engines: those of them on which autograd runs. boundaries: (n, 2) ns. started: when the first step starts as the
+    breakdown has it, ns: when the host starts it, or when the device has ended the step before."""
 
     trace: Trace
     boundaries: Int64
@@ -71,7 +71,7 @@ class Scope:
 
     @property
     def start(self) -> int:
-        """Where the first step begins, ns."""
+        """Where the first step starts, ns."""
         return int(self.boundaries[0, 0])
 
     @property
@@ -84,7 +84,7 @@ def scope_of(
     trace: Trace, boundaries: Int64, launch: Int64, training: int, input_ranges: Intervals, wall: int | None = None
 ) -> Scope:
     """All that the steps launched or that still ran when they began. launch: `Links.launch`. wall: ns that the first
-    step takes in the breakdown; None: from where the host begins it."""
+    step takes in the breakdown; None: from where the host starts it."""
     activities = _activities(trace, boundaries, launch)
     calls = activities.call[activities.call != NONE]
     inside = calls[trace.events.start[calls] >= boundaries[0, 0]]
@@ -121,7 +121,7 @@ def _steps(trace: Trace, boundaries: Int64, call: Int64) -> Int64:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Waits:
-    """Calls that may hold the host until the device has done something, by begin. row: the runtime call. copies: the
+    """Calls that may hold the host until the device has done something, by start. row: the runtime call. copies: the
     activity (index) that the call itself made, NONE for a call that only waits. frees: it gives memory back. full: it
     launches, and the driver's queue has no room."""
 
@@ -132,7 +132,7 @@ class Waits:
 
 
 def waits_of(scope: Scope) -> Waits:
-    """Synchronising calls, frees, copies that held the host and launches that were held back, on the scope's lanes."""
+    """Synchronising calls, frees, copies that held the host and launches that were held back, on the scope's tracks."""
     events, activities = scope.trace.events, scope.activities
     inside = (events.start >= scope.start) & (events.end <= scope.end) & np.isin(events.track, scope.tracks)
     chosen = (events.event_kind == EventKind.RUNTIME) & inside
@@ -167,7 +167,7 @@ def _held_back(scope: Scope, activities: ReplayedActivities) -> Int64:
 
 
 def host_time(scope: Scope, track: int) -> tuple[Intervals, Intervals, Intervals]:
-    """When a lane waits for input, dispatches, and allocates or frees in the driver; without overlap."""
+    """When a track waits for input, dispatches, and allocates or frees in the driver; without overlap."""
     events = scope.trace.events
     on_track = events.track == track
     runtime = on_track & (events.event_kind == EventKind.RUNTIME)
@@ -199,7 +199,7 @@ SURE = 5_000
 @dataclass(frozen=True, slots=True)
 class Delays:
     """ns. launch: from the end of the launching call to the start, by `Category` (negative where kernels start before
-    their call returns). copy: from the begin of a copying call that waits to the start of its copy. gap: between
+    their call returns). copy: from the start of a copying call that waits to the start of its copy. gap: between
     activities of one stream, by `Category` of the later. wait: the return of a wait. call: a wait that waits for
     nothing."""
 
@@ -221,7 +221,7 @@ class Streams:
 
 
 def streams_of(scope: Scope) -> Streams:
-    """Stream order, by begin."""
+    """Stream order, by start."""
     activities = scope.activities
     order = np.lexsort((np.arange(len(activities)), activities.start, activities.stream))
     before = np.full(len(activities), NONE)

@@ -44,7 +44,7 @@ class Replay:
     """Some consecutive steps. steps: their indices among the boundaries that were given. measured, replayed, modelled:
     (n,) ns, the steps as the breakdown has them (or the steady step that they are calibrated to), as the graph gives
     them again, and as it gives them when nothing is replayed that it cannot explain (PathKind.UNEXPLAINED). path: the
-    critical path of each, on the replay's clock; origin: ns on the trace's clock where that begins. symbols: the
+    critical path of each, on the replay's clock; origin: ns on the trace's clock where that starts. symbols: the
     trace's. calibration: None without kernels.
     """
 
@@ -142,7 +142,7 @@ def _before_collectives(graph: Graph, collective: Bool, nodes: Int64) -> Int64:
 
 def _last_collective(graph: Graph, collective: Bool) -> Int64:
     """Of each node the last collective before it on its stream, NONE without one: who waits for the node waits for it
-    too, beside which it now runs."""
+    too, next to which it now runs."""
     last = [NONE] * len(collective)
     is_one, ordered = collective.tolist(), graph.edges.kind == EdgeKind.STREAM
     pairs = zip(graph.edges.source[ordered].tolist(), graph.edges.target[ordered].tolist(), strict=True)
@@ -317,7 +317,7 @@ def _saved(base: Replay, cap: float, shorter: Int64) -> Estimate:
 
 
 def _updates(scope: Scope, graph: Graph) -> Int64:
-    """The first activity of each step that was launched inside the optimiser's step()."""
+    """The first activity of each step that was launched inside the optimizer's step()."""
     events, nodes = scope.trace.events, graph.nodes
     listed = np.isin(events.event_kind, (EventKind.ANNOTATION, EventKind.OPERATOR))
     chosen = listed & matching(scope.trace, OPTIMIZER_STEP.match) & (events.track == scope.training)

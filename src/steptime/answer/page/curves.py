@@ -10,7 +10,7 @@ from steptime.answer.page.axes import BOX, Decades, Tick
 from steptime.quantities import Estimate
 
 COLOURS = 9
-"""Further curves begin again."""
+"""Further curves start again."""
 
 
 @dataclass(frozen=True, slots=True)

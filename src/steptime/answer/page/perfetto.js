@@ -119,5 +119,5 @@
     what: "the step", name: "step.pt.trace.json", type: "application/json",
     content: () => new TextEncoder().encode(traceOf(stepView, rows)),
     get title() { return `One step of ${job()}`; },
-  }, byId("lanes-perfetto"), byId("lanes-save"), byId("lanes-status"));
+  }, byId("tracks-perfetto"), byId("tracks-save"), byId("tracks-status"));
 })();

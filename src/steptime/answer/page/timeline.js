@@ -2,11 +2,11 @@
 // of what shares a pixel only one event is drawn, so that fifty thousand stay fluid. Names are drawn or set as text.
 sheet.later(() => {
   const { byId, data, duration, exact, factsAbout, firstAfter, hideTip, printable, root, rowsOf, showTip, sourceWords } = sheet;
-  const box = byId("lanes");
+  const box = byId("tracks");
   if (!box) return;
-  const canvas = byId("lanes-canvas");
-  const inner = byId("lanes-inner");
-  const strip = byId("lanes-overview");
+  const canvas = byId("tracks-canvas");
+  const inner = byId("tracks-inner");
+  const strip = byId("tracks-overview");
   const pen = canvas.getContext("2d");
   const AXIS = 22, HEAD = 21, ROW = 17, TALL = 24, CROWD = 40;
   const CATEGORIES = ["compute", "communication", "copy", "unrecorded", "input", "sync", "compile", "overhead", "python", "unexplained"];
@@ -190,7 +190,7 @@ sheet.later(() => {
     drawOverview();
     canvas.dataset.start = String(Math.round(view.start));
     canvas.dataset.end = String(Math.round(view.end));
-    byId("lanes-range").textContent =
+    byId("tracks-range").textContent =
       `${duration(view.end - view.start)} in view, from ${exact(view.start - stepView.start, (view.end - view.start) / 100)}`;
   };
   const draw = () => {
@@ -246,7 +246,7 @@ sheet.later(() => {
   };
   const choose = (hit) => {
     chosen = hit;
-    const panel = byId("lanes-event");
+    const panel = byId("tracks-event");
     if (!hit) {
       panel.replaceChildren();
       draw();
@@ -287,7 +287,7 @@ sheet.later(() => {
   };
 
   // Searching: in names, operators, shapes and lines.
-  const field = byId("lanes-search");
+  const field = byId("tracks-search");
   const search = () => {
     const words = field.value.toLowerCase().split(/\s+/).filter(Boolean);
     const searching = words.length > 0;
@@ -306,7 +306,7 @@ sheet.later(() => {
         if (hit) { count += 1; sum += row.end[event] - row.start[event]; }
       }
     });
-    byId("lanes-found").textContent = !searching ? "" : count ? `${count} found, ${duration(sum)}` : "Nothing matches";
+    byId("tracks-found").textContent = !searching ? "" : count ? `${count} found, ${duration(sum)}` : "Nothing matches";
     draw();
   };
   const go = (by) => {
@@ -407,8 +407,8 @@ sheet.later(() => {
     keys[event.key]();
     event.preventDefault();
   });
-  const buttons = { "lanes-in": () => zoom(0.5), "lanes-out": () => zoom(2), "lanes-all": keys.Home,
-    "lanes-left": () => pan(-0.3), "lanes-right": () => pan(0.3), "lanes-next": () => go(1) };
+  const buttons = { "tracks-in": () => zoom(0.5), "tracks-out": () => zoom(2), "tracks-all": keys.Home,
+    "tracks-left": () => pan(-0.3), "tracks-right": () => pan(0.3), "tracks-next": () => go(1) };
   Object.entries(buttons).forEach(([name, act]) => byId(name).addEventListener("click", act));
   const seek = (event) => {
     if (!event.buttons && event.type === "pointermove") return;

@@ -20,7 +20,7 @@ from steptime.probe.objects import SideTable, being_traced, parameters_of
 
 
 class Applier:
-    """One change. Subclasses override what they need; what they learn stands in the fields.
+    """One change. Subclasses override what they need; what they learn is in the fields.
 
     applied: it was put in force. exercised: a training step ran under it. detail: one sentence: how much, or why not.
     seconds: what it took to prepare (compilation). order: of those that wrap a root, the larger one lies outside.
@@ -56,7 +56,7 @@ class Applier:
         """Takes it back, between two steps."""
         self.in_force = False
 
-    def root(self, module: torch.nn.Module) -> None:
+    def top_module(self, module: torch.nn.Module) -> None:
         """Before the first training forward of a root module."""
 
     def before_backward(self, tensors: Any) -> Any:
@@ -67,7 +67,7 @@ class Applier:
         """After an outermost backward."""
 
     def before_update(self, optimizer: torch.optim.Optimizer) -> None:
-        """Before an optimiser's step."""
+        """Before an optimizer's step."""
 
     def boundary(self, steps: int) -> None:
         """After a training step; `steps`: how many there were."""
@@ -100,7 +100,7 @@ def with_arguments(
     return changed
 
 
-def wrap_root(module: torch.nn.Module, wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+def wrap_top_module(module: torch.nn.Module, wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
     """Puts `wrap(call)` around every later call of a module, outside of its hooks, and never in the module: a copy of
     it is called as torch calls it, and so is the module itself inside compiled regions. `wrap` must not hold it."""
     reference = weakref.ref(module)
@@ -134,12 +134,12 @@ def keep_unscaled(seen: Callable[[Any], None] | None = None) -> None:
 
 
 def losses_of(tensors: Any) -> list[torch.Tensor]:
-    """What a backward begins on. None of what torch can go through once only."""
+    """What a backward starts on. None of what torch can go through once only."""
     found = [tensors] if isinstance(tensors, torch.Tensor) else tensors
     return [each for each in found if isinstance(each, torch.Tensor)] if isinstance(found, list | tuple) else []
 
 
-class RootWatch(calls.CallWatch):
+class TopModuleObserver(calls.CallObserver):
     """Tells `found` of each outermost called module with parameters to learn, right before it is called with gradients
     for the first time, in no loader's worker: what acts on a model must be there by then. Only for the first steps."""
 
@@ -166,7 +166,7 @@ class RootWatch(calls.CallWatch):
         self._depth[begun] -= 1
 
     def install(self) -> None:
-        calls.watch_all(self)
+        calls.observe_all(self)
 
     def remove(self) -> None:
-        calls.unwatch_all(self)
+        calls.unobserve_all(self)

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from steptime.probe.changes.applier import wrap_root
+from steptime.probe.changes.applier import wrap_top_module
 from steptime.probe.objects import modules_of
 
 DRAWING = ("rand", "randn", "randint", "bernoulli", "normal", "multinomial", "rand_like", "randn_like", "randint_like")
@@ -67,7 +67,7 @@ def _form(value: Any) -> Any:
     return tuple(value.shape) if isinstance(value, torch.Tensor) else repr(value)
 
 
-def root(module: torch.nn.Module) -> None:
+def top_module(module: torch.nn.Module) -> None:
     """Before the first training forward of a root module: what the job made in float32 all the same becomes float64,
     and so does what the module is called with."""
     for each in modules_of(module):
@@ -78,7 +78,7 @@ def root(module: torch.nn.Module) -> None:
     def wrap(call: Callable[..., Any]) -> Callable[..., Any]:
         return lambda *args, **kwargs: call(*map(_double, args), **{name: _double(v) for name, v in kwargs.items()})
 
-    wrap_root(module, wrap)
+    wrap_top_module(module, wrap)
 
 
 def _double(value: Any) -> Any:

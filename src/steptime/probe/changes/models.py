@@ -13,7 +13,7 @@ from torch.utils import checkpoint as torch_checkpoint
 
 from steptime.probe import calls
 from steptime.probe.changes import traceable
-from steptime.probe.changes.applier import Applier, count, with_arguments, wrap_root
+from steptime.probe.changes.applier import Applier, count, with_arguments, wrap_top_module
 from steptime.probe.objects import parameters_of
 from steptime.probe.ours import pass_on
 
@@ -34,7 +34,7 @@ class CudnnBenchmark(Applier):
         torch.backends.cudnn.benchmark = True
         self.applied = True
 
-    def root(self, module: torch.nn.Module) -> None:
+    def top_module(self, module: torch.nn.Module) -> None:
         """Sets it once more, and looks whether there is anything to choose."""
         theirs = bool(torch.backends.cudnn.benchmark)
         torch.backends.cudnn.benchmark = True
@@ -84,7 +84,7 @@ class AttentionBackend(Applier):
         for name, _, enable in _switches():
             enable(self._before[name])
 
-    def root(self, module: torch.nn.Module) -> None:
+    def top_module(self, module: torch.nn.Module) -> None:
         """The switches are of CUDA."""
         self._cuda = self._cuda or _on_cuda(module)
 
@@ -97,7 +97,7 @@ class AttentionBackend(Applier):
         elif not self._calls:
             self.detail = "scaled_dot_product_attention was not called, or from compiled code"
         else:
-            self.works(f"{self.arguments['backend']}, {len(self._calls)} calls a step")
+            self.works(f"{self.arguments['backend']}, {len(self._calls)} calls per step")
 
 
 def _switches() -> Iterator[tuple[str, Callable[[], bool], Callable[[bool], None]]]:
@@ -113,7 +113,7 @@ IMAGE = 4
 
 
 class ChannelsLast(Applier):
-    """The parameters stay the same objects. The optimiser's state of them, and their gradients, have their layout."""
+    """The parameters stay the same objects. The optimizer's state of them, and their gradients, have their layout."""
 
     switchable = True
     order = 1
@@ -124,7 +124,7 @@ class ChannelsLast(Applier):
         self._weights: list[Any] = []
         self._before: dict[int, tuple[int, ...]] = {}
 
-    def root(self, module: torch.nn.Module) -> None:
+    def top_module(self, module: torch.nn.Module) -> None:
         """Converts the weights, and the inputs from now on."""
         weights = [each for each in parameters_of(module) if each.dim() == IMAGE and each.shape[2:].numel() > 1]
         changed = [each for each in weights if not each.is_contiguous(memory_format=torch.channels_last)]
@@ -135,7 +135,7 @@ class ChannelsLast(Applier):
         self._weights += changed
         if self.in_force:
             self._convert()
-        wrap_root(module, self._with_images)
+        wrap_top_module(module, self._with_images)
         self.applied = True
         self.works(f"{count(len(self._weights), 'weight')} of convolutions")
 
@@ -222,7 +222,7 @@ class Checkpointing(Applier):
         torch_checkpoint.checkpoint = checkpoint
         self.applied = True
 
-    def root(self, module: torch.nn.Module) -> None:
+    def top_module(self, module: torch.nn.Module) -> None:
         if not self._on:
             return
         for block in _blocks(module):
@@ -238,10 +238,10 @@ class Checkpointing(Applier):
             self.works(f"{count(self._plain, 'call')} of checkpoint made plain")
 
 
-def _blocks(root: torch.nn.Module) -> Iterator[torch.nn.Module]:
+def _blocks(top_module: torch.nn.Module) -> Iterator[torch.nn.Module]:
     """Outermost blocks only: one inside another would be computed twice again."""
     inside: set[int] = set()
-    for holder in root.modules():
+    for holder in top_module.modules():
         if id(holder) in inside or not isinstance(holder, torch.nn.ModuleList | torch.nn.Sequential):
             continue
         children = [each for each in holder.children() if any(True for _ in each.children())]
@@ -265,7 +265,7 @@ class Compile(Applier):
 
     switchable = True
     detail = UNTRAINED
-    _roots = _known = 0
+    _top_modules = _known = 0
     _failed = False
 
     def on(self) -> None:
@@ -273,7 +273,7 @@ class Compile(Applier):
         if not self.exercised:
             self._known = _graphs()
 
-    def root(self, module: torch.nn.Module) -> None:
+    def top_module(self, module: torch.nn.Module) -> None:
         if type(module).__name__ == "OptimizedModule" or module._compiled_call_impl is not None:
             if not self.applied:
                 self.detail = "the job compiles this model itself"
@@ -284,7 +284,7 @@ class Compile(Applier):
         compiled = torch.compile(traceable.called, **chosen)
         calls.change(module, lambda call: self._otherwise_as_before(compiled, call))
         self.applied = True
-        self._roots += 1
+        self._top_modules += 1
 
     def _otherwise_as_before(self, compiled: Callable[..., Any], before: calls.Call) -> calls.Call:
         """Where the compiler gives up, and where nothing is learned, the module is called as ever."""
@@ -313,7 +313,9 @@ class Compile(Applier):
         metrics: Any = getattr(sys.modules.get("torch._dynamo.utils"), "get_compilation_metrics", tuple)()
         self.seconds = round(sum(int(getattr(metric, "duration_us", 0) or 0) for metric in metrics) / 1e6, 3)
         if graphs:
-            self.detail = f"{count(graphs, 'graph')}, {count(breaks, 'break')}, in {count(self._roots, 'root module')}"
+            self.detail = (
+                f"{count(graphs, 'graph')}, {count(breaks, 'break')}, in {count(self._top_modules, 'root module')}"
+            )
         else:
             self.detail = NOTHING_COMPILED
 

@@ -8,7 +8,7 @@ without torch.
 
 Where no overlay holds it, what is a link in its private copy of the job's folder becomes a file of its own first, and
 what changes outside is told: a place is remembered as it is before something is done to it, and compared at the next
-boundaries, so that what was only tried is not told. Each is told once, as a note of the recording that begins with
+boundaries, so that what was only tried is not told. Each is told once, as a note of the recording that starts with
 OUTSIDE; temporary files, caches and devices do not count.
 """
 

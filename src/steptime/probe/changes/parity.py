@@ -34,7 +34,7 @@ the gradients costs a step that is then not timed."""
 MOST_SCANS = 8
 """Looks for modules that average the weights: they are made before the first steps, or soon after."""
 ROOTS = 0
-"""Owner of norms that were taken of the root modules' parameters; others are an optimiser's id."""
+"""Owner of norms that were taken of the root modules' parameters; others are an optimizer's id."""
 
 
 class ParityRecorder:
@@ -79,11 +79,11 @@ class ParityRecorder:
 
     # -- what is told ----------------------------------------------------------------------------------------------
 
-    def root(self, module: torch.nn.Module) -> None:
+    def top_module(self, module: torch.nn.Module) -> None:
         for name, parameter in module.named_parameters():
             # Without what wrappers put before a name (DistributedDataParallel, torch.compile).
             self._names.setdefault(id(parameter), name.removeprefix("module.").replace("_orig_mod.", ""))
-        self.work.root(module, self._name)
+        self.work.top_module(module, self._name)
 
     def _name(self, parameter: Any) -> str:
         return self._names.get(id(parameter), "")
@@ -98,16 +98,16 @@ class ParityRecorder:
             # A copy: a captured graph, or the user, may write over the original before it is read.
             self._losses.append(loss.clone() if loss.dim() == 0 else loss.float().mean())
 
-    def after_backward(self, roots: list[torch.nn.Module]) -> None:
+    def after_backward(self, top_modules: list[torch.nn.Module]) -> None:
         """An outermost backward has ended. The last one of a step counts: gradients are whole, nothing is clipped."""
         if self._is_due():
-            parameters = list(each_once(*map(parameters_of, roots)))
+            parameters = list(each_once(*map(parameters_of, top_modules)))
             if any(parameter.grad is not None for parameter in parameters):
                 scale = float(self._scaler.get_scale()) if self._scaled and self._scaler is not None else 1.0
                 self._look(parameters, ROOTS, scale)
 
     def updated(self, optimizer: torch.optim.Optimizer) -> None:
-        """An optimiser's step is done; where it was made inside the backward, its gradients are only here."""
+        """An optimizer's step is done; where it was made inside the backward, its gradients are only here."""
         if self._is_due():
             self._options += options_of(optimizer)
         if self._is_due() and ROOTS not in self._norms:

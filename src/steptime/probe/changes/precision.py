@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from steptime.probe.changes import traceable
-from steptime.probe.changes.applier import Applier, count, wrap_root
+from steptime.probe.changes.applier import Applier, count, wrap_top_module
 from steptime.probe.objects import parameters_of
 from steptime.probe.ours import pass_on
 
@@ -85,10 +85,10 @@ class Autocast(Applier):
         self._dtype = PRECISIONS[str(arguments.get("dtype", "bfloat16"))]
         self._scale = LossScale() if self._dtype is torch.float16 else None
         self._open: Any = None
-        self._roots: set[int] = set()
+        self._top_modules: set[int] = set()
         self._refused = False
 
-    def root(self, module: torch.nn.Module) -> None:
+    def top_module(self, module: torch.nn.Module) -> None:
         """Wraps its calls, unless the job has autocast or lower precision of its own."""
         parameters = list(parameters_of(module))
         device = parameters[0].device.type
@@ -104,7 +104,7 @@ class Autocast(Applier):
             self.applied = True
             if self._scale is not None:
                 self._scale.parameters.extend(parameters)
-            wrap_root(module, functools.partial(self._around, device, id(module), weakref.ref(module)))
+            wrap_top_module(module, functools.partial(self._around, device, id(module), weakref.ref(module)))
 
     def _around(self, device: str, key: int, module: Any, inner: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -116,7 +116,7 @@ class Autocast(Applier):
             if torch.is_grad_enabled() and module().training:
                 self._open = torch.autocast(device, self._dtype)
                 self._open.__enter__()
-                self._roots.add(key)
+                self._top_modules.add(key)
             return inner(*args, **kwargs)
 
         return call
@@ -151,10 +151,10 @@ class Autocast(Applier):
         """The same; and says what was seen."""
         self._leave()
         if self.applied and not self._refused:
-            self.exercised = bool(self._roots)
+            self.exercised = bool(self._top_modules)
             skipped = f", {self._scale.overflows} overflows" if self._scale is not None else ""
             dtype = str(self._dtype).removeprefix("torch.")
-            self.detail = f"{dtype} in {count(len(self._roots), 'root module')}{skipped}"
+            self.detail = f"{dtype} in {count(len(self._top_modules), 'root module')}{skipped}"
 
 
 AMPERE = (8, 0)
@@ -184,7 +184,7 @@ class MatmulPrecision(Applier):
         super().off()
         torch.set_float32_matmul_precision(self._before)
 
-    def root(self, module: torch.nn.Module) -> None:
+    def top_module(self, module: torch.nn.Module) -> None:
         """Looks for a device that knows it, and sets it once more where it is in force."""
         try:
             theirs = torch.get_float32_matmul_precision()
@@ -222,8 +222,8 @@ def switch_off() -> None:
     )
 
 
-def switch_off_in(root: torch.nn.Module) -> None:
+def switch_off_in(top_module: torch.nn.Module) -> None:
     """Recurrent layers drop out inside of their kernels."""
-    for module in root.modules():
+    for module in top_module.modules():
         if isinstance(module, torch.nn.RNNBase):
             module.dropout = 0.0

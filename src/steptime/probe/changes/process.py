@@ -106,7 +106,7 @@ class DeterministicOff(Applier):
         asked, warns, torch.backends.cudnn.deterministic = self._before
         self._set(asked, warn_only=warns)
 
-    def root(self, module: torch.nn.Module) -> None:
+    def top_module(self, module: torch.nn.Module) -> None:
         """What was switched on by another way."""
         self._cuda = self._cuda or any(each.is_cuda for each in parameters_of(module))
         if self.in_force:
@@ -137,7 +137,7 @@ class FlushDenormal(Applier):
 
 
 FROZEN_AFTER = 2
-"""Steps: model, optimiser state and workers are there by then."""
+"""Steps: model, optimizer state and workers are there by then."""
 THRESHOLD = 50_000
 """Objects made until the youngest generation is collected; Python's own is 700 (2000 from 3.13 on)."""
 

@@ -1,5 +1,5 @@
 """A trial in one process: several variants' changes are switched on and off at the boundaries of steps, in blocks that
-begin and end with an idle device. What processes on a shared machine differ by, blocks a tenth of a second apart do
+start and end with an idle device. What processes on a shared machine differ by, blocks a tenth of a second apart do
 not.
 
 The job's own loop goes on and draws new batches; parameters, buffers, optimizer state and random streams are those of
@@ -20,7 +20,7 @@ from steptime.probe import device
 from steptime.probe.changes.applier import Applier
 from steptime.probe.changes.models import Compile
 from steptime.probe.changes.trained_state import NoRoomError, TrainedState
-from steptime.probe.changes.trial import ROOT_STEPS, Trial, make_applier
+from steptime.probe.changes.trial import TOP_MODULE_STEPS, Trial, make_applier
 from steptime.probe.identity import process_group
 from steptime.probe.loader import ready
 from steptime.probe.ours import pass_on
@@ -28,7 +28,7 @@ from steptime.probe.ours import pass_on
 BLOCKS, GOING = "blocks.jsonl", "going"
 """Files in the recording: what was measured, and which variants go on, a line each (a bit for each that is on)."""
 BLOCK = 150_000_000
-"""ns of a block: long beside a switch, short beside the seconds in which a shared machine changes its speed."""
+"""ns of a block: long next to a switch, short next to the seconds in which a shared machine changes its speed."""
 FEWEST = 4
 """Steps of one."""
 SETTLING, LONG = 2, 100_000_000
@@ -73,8 +73,8 @@ class SwitchingTrial(Trial):
         if steps <= self.variant.warm_up:
             for applier in self.appliers:
                 self._ask(applier, "boundary", steps)
-        if steps == max(ROOT_STEPS, self.variant.warm_up):
-            self._watch.remove()
+        if steps == max(TOP_MODULE_STEPS, self.variant.warm_up):
+            self._observer.remove()
             self._script = self._run()
         try:
             if self._script is not None:
@@ -88,7 +88,7 @@ class SwitchingTrial(Trial):
         self.variant.boundary(steps)
 
     def _write_facts(self, final: bool) -> None:
-        """What became of a change stands beside its blocks."""
+        """What became of a change is next to its blocks."""
 
     def _write(self, **row: Any) -> None:
         append_to(self._path, json.dumps(row).encode() + b"\n")
@@ -96,11 +96,11 @@ class SwitchingTrial(Trial):
     # -- blocks ----------------------------------------------------------------------------------------------------
 
     def _run(self) -> Script:
-        if (reason := self._refusal()) or not self.roots:
+        if (reason := self._refusal()) or not self.top_modules:
             self._write(refused=reason or "no module was called that learns")
             return
         try:
-            self._kept = TrainedState(self.roots, self._living())
+            self._kept = TrainedState(self.top_modules, self._living())
         except NoRoomError as error:
             self._write(refused=str(error))
             return

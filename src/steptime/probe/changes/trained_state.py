@@ -1,4 +1,4 @@
-"""What a job has trained, kept and restored: each block of a trial in one process begins with the same."""
+"""What a job has trained, kept and restored: each block of a trial in one process starts with the same."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from steptime.probe.objects import each_once, modules_of, parameters_of, tensors
 from steptime.probe.ours import pass_on
 
 ROOM = 2.0
-"""Times what is kept must be free where it is kept: the job goes on beside it."""
+"""Times what is kept must be free where it is kept: the job goes on next to it."""
 RESERVE = 1 << 30
 """Bytes of it that stay free in any case."""
 
@@ -31,8 +31,8 @@ class TrainedState:
     A generator that the job made for itself, and what is no tensor of a module, go on.
     """
 
-    def __init__(self, roots: Sequence[torch.nn.Module], optimizers: Sequence[Any]) -> None:
-        self._tensors = list(each_once(*map(_tensors_of, roots), *map(updated_by, optimizers)))
+    def __init__(self, top_modules: Sequence[torch.nn.Module], optimizers: Sequence[Any]) -> None:
+        self._tensors = list(each_once(*map(_tensors_of, top_modules), *map(updated_by, optimizers)))
         states = [(each, dict(each.state)) for each in optimizers]
         size = sum(each.nbytes for each in self._tensors)
         size += sum(each.nbytes for _, state in states for each in tensors_in(state))
@@ -57,9 +57,9 @@ class TrainedState:
         self._streams.restore()
 
 
-def _tensors_of(root: torch.nn.Module) -> Iterator[Any]:
-    yield from parameters_of(root)
-    for module in modules_of(root):
+def _tensors_of(top_module: torch.nn.Module) -> Iterator[Any]:
+    yield from parameters_of(top_module)
+    for module in modules_of(top_module):
         own = (
             module.buffers()
             if isinstance(module, torch.jit.ScriptModule)
@@ -76,7 +76,7 @@ def _place(size: int) -> str:
         if free >= needed:
             return ""
     if size and _free_on_host() < needed:
-        raise NoRoomError(f"no room to keep {size / 1e9:.1f} GB of what is trained beside the job")
+        raise NoRoomError(f"no room to keep {size / 1e9:.1f} GB of what is trained next to the job")
     return "cpu"
 
 

@@ -13,13 +13,13 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from steptime.probe import backwards, identity
-from steptime.probe.backwards import BackwardWatch
+from steptime.probe.backwards import BackwardObserver
 from steptime.probe.changes import exact, lengths, loading, models, precision, process, seeds, updates
-from steptime.probe.changes.applier import Applier, RootWatch
+from steptime.probe.changes.applier import Applier, TopModuleObserver
 from steptime.probe.changes.outside import OutsideWrites
 from steptime.probe.changes.parity import ParityRecorder
 from steptime.probe.changes.variant import ProcessVariant
-from steptime.probe.objects import ConstructionWatch
+from steptime.probe.objects import ConstructionObserver
 from steptime.probe.ours import pass_on
 from steptime.probe.patches import Follower
 from steptime.probe.steps import BACKWARD, FORWARD, OPTIMIZER
@@ -56,9 +56,9 @@ APPLIERS: dict[str, type[Applier]] = {
 }
 """Appliers by the kind of their change. "environment" and "preload" are made by the launch."""
 MOST_BACKWARDS = 64
-"""Backwards that are waited for before the first update; an optimiser inside a compiled step is never seen."""
+"""Backwards that are waited for before the first update; an optimizer inside a compiled step is never seen."""
 NEWS = ("applied", "exercised")
-ROOT_STEPS = 2
+TOP_MODULE_STEPS = 2
 """Steps in which roots are looked for, at least; in a variant all of the warm-up: a generator may learn at every
 fifth."""
 
@@ -72,8 +72,8 @@ class Trial(Follower):
         self.acting = self.appliers
         self.variant = ProcessVariant(plan["recording"], **plan["variant"]) if plan.get("variant") else None
         self.parity = ParityRecorder(self.variant) if self.variant else None
-        self.roots: list[torch.nn.Module] = []
-        self._watch = RootWatch(self._root_found)
+        self.top_modules: list[torch.nn.Module] = []
+        self._observer = TopModuleObserver(self._top_module_found)
         self._steps = self._mode = 0
         self._optimizers = False
         self._written: dict[int, dict[str, Any]] = {}
@@ -93,12 +93,12 @@ class Trial(Follower):
             if self.plan.get("contained") != "overlay":
                 self._guard(self._listen)
         self._prepare()
-        self._watch.install()
+        self._observer.install()
         backwards.install()
-        backwards.watch(_Gate(self))
+        backwards.observe(_Gate(self))
         if self.parity is not None:
             self.parity.install()
-        ConstructionWatch(self._made).install()
+        ConstructionObserver(self._made).install()
         register_optimizer_step_pre_hook(self._before_update)
         register_optimizer_step_post_hook(self._after_update)
 
@@ -125,15 +125,15 @@ class Trial(Follower):
     # -- what is told ----------------------------------------------------------------------------------------------
 
     def backward_starts(self, tensors: Any) -> Any:
-        """An outermost backward. Returns the tensors that it begins on."""
+        """An outermost backward. Returns the tensors that it starts on."""
         changed = self._before_backward(tensors)
-        self._watch.in_backward = True
+        self._observer.in_backward = True
         return changed if changed is tensors else tuple(changed)
 
     def backward_ends(self) -> None:
-        self._watch.in_backward = False
+        self._observer.in_backward = False
         self._notify("after_backward")
-        self._keep("after_backward", self.roots)
+        self._keep("after_backward", self.top_modules)
 
     def _before_backward(self, tensors: Any) -> Any:
         self._keep("backward", tensors)
@@ -153,16 +153,18 @@ class Trial(Follower):
     def _made(self, _: Any) -> None:
         self._optimizers = True
 
-    def _root_found(self, module: torch.nn.Module) -> None:
-        self.roots.append(module)
+    def _top_module_found(self, module: torch.nn.Module) -> None:
+        self.top_modules.append(module)
         for applier in sorted(self.appliers, key=lambda each: each.order):
-            self._ask(applier, "root", module)
+            self._ask(applier, "top_module", module)
         if self.variant is not None and not self.variant.dropout:
             self._guard(precision.switch_off_in, module)
         if self.variant is not None and self.variant.exact:
-            self._guard(exact.root, module)
-        self._keep("root", module)  # beneath the session's own wrapper, which would not know itself under another one
-        self._guard(self._session.add_root, module)
+            self._guard(exact.top_module, module)
+        self._keep(
+            "top_module", module
+        )  # beneath the session's own wrapper, which would not know itself under another one
+        self._guard(self._session.add_top_module, module)
 
     def boundary(self, steps: int) -> None:
         """A step has ended. Does not return where the variant ends here."""
@@ -172,7 +174,7 @@ class Trial(Follower):
 
     def _is_step(self) -> bool:
         """Whether a boundary that the session sees ends a step. Before the first update every backward may look like
-        one (long accumulation); where there is an optimiser, an update is waited for."""
+        one (long accumulation); where there is an optimizer, an update is waited for."""
         counter = self._session.counter
         if counter.mode == BACKWARD and self._optimizers and counter.backwards < MOST_BACKWARDS:
             return False
@@ -187,8 +189,8 @@ class Trial(Follower):
     def _stepped(self, steps: int) -> None:
         if steps == 1:
             self._guard(self._describe)
-        if steps == max(ROOT_STEPS, self.variant.warm_up if self.variant is not None else 0):
-            self._watch.remove()
+        if steps == max(TOP_MODULE_STEPS, self.variant.warm_up if self.variant is not None else 0):
+            self._observer.remove()
         self._notify("boundary", steps)
         self._guard(self._write_facts, False)
         if self._outside is not None:
@@ -208,7 +210,7 @@ class Trial(Follower):
 
     def _describe(self) -> None:
         kinds = [str(change["kind"]) for change in self.plan.get("changes") or ()]
-        identity.write_process(self._session.recorder.folder, *identity.device_of(self.roots), kinds)
+        identity.write_process(self._session.recorder.folder, *identity.device_of(self.top_modules), kinds)
 
     def _write_facts(self, final: bool) -> None:
         """Counts in the sentences grow with every step: on the way only what is in force is news."""
@@ -256,7 +258,7 @@ class Trial(Follower):
             pass_on(error)
 
 
-class _Gate(BackwardWatch):
+class _Gate(BackwardObserver):
     """Tells a trial of outermost backwards."""
 
     def __init__(self, trial: Trial) -> None:

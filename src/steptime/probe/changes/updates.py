@@ -1,4 +1,4 @@
-"""Changes of the optimiser's step and of what leads to it: gradients and their exchange."""
+"""Changes of the optimizer's step and of what leads to it: gradients and their exchange."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ VARIANTS = ("fused", "foreach")
 
 
 class OptimizerVariant(Applier):
-    """arguments: fused or foreach, True. Optimisers of a class of the user's own are left alone."""
+    """arguments: fused or foreach, True. Optimizers of a class of the user's own are left alone."""
 
     switchable = True
 
@@ -28,11 +28,11 @@ class OptimizerVariant(Applier):
         self._name = next(name for name in VARIANTS if arguments.get(name))
         self._made: SideTable[bool] = SideTable()
         self._used: dict[int, str] = {}
-        self._reason = f"no optimiser of torch's own with the option {self._name}"
+        self._reason = f"no optimizer of torch's own with the option {self._name}"
         self._switched: list[tuple[Any, list[dict[str, Any]], list[tuple[Any, Any]]]] = []
 
     def on(self) -> None:
-        """Of optimisers that are there: their groups, and where they keep the number of their updates, say so."""
+        """Of optimizers that are there: their groups, and where they keep the number of their updates, say so."""
         super().on()
         for optimizer in self.optimizers():
             if (reason := _unfit(optimizer, self._name)) is not None:
@@ -107,11 +107,11 @@ class OptimizerVariant(Applier):
         self.exercised, self.detail = bool(self._used), self._reason
         if self._used:
             names = ", ".join(sorted(set(self._used.values())))
-            self.detail = f"{self._name}=True in {count(len(self._used), 'optimiser')} ({names})"
+            self.detail = f"{self._name}=True in {count(len(self._used), 'optimizer')} ({names})"
 
 
 def _unfit(optimizer: Any, name: str) -> str | None:
-    """Why an optimiser cannot be switched to the variant, "" for the usual reason; None where it can."""
+    """Why an optimizer cannot be switched to the variant, "" for the usual reason; None where it can."""
     cls = type(optimizer)
     own = cls.__module__.startswith("torch.optim") and name in inspect.signature(cls.__init__).parameters
     if not own or any(name not in group or group.get("differentiable") for group in optimizer.param_groups):
@@ -127,7 +127,7 @@ def _unfit(optimizer: Any, name: str) -> str | None:
 
 
 def _move_counts(optimizer: Any, fused: bool) -> list[tuple[Any, Any]]:
-    """The numbers of updates lie beside the parameters for fused kernels, and where they were for the others. Returns
+    """The numbers of updates lie next to the parameters for fused kernels, and where they were for the others. Returns
     each state that was changed with what it held."""
     moved = []
     for parameter, state in optimizer.state.items():
@@ -184,7 +184,7 @@ class Optimizer8Bit(Applier):
             given = inspect.signature(original).bind(params, *args, **kwargs).arguments
             known = inspect.signature(cls).parameters
             made = cls(**{key: value for key, value in given.items() if key in known})
-        except Exception as error:  # noqa: BLE001 - the probe's boundary: the job gets the optimiser that it asked for
+        except Exception as error:  # noqa: BLE001 - the probe's boundary: the job gets the optimizer that it asked for
             pass_on(error)
             self.failed(error)
             return None
@@ -240,7 +240,7 @@ class FewerExchanges(Applier):
         super().__init__(target, arguments)
         self._models: list[Any] = []
 
-    def root(self, module: torch.nn.Module) -> None:
+    def top_module(self, module: torch.nn.Module) -> None:
         self._models += [each for each in module.modules() if isinstance(each, Distributed)]
         if self._models:
             self.detail = "no update has been made"
@@ -259,7 +259,7 @@ class FewerExchanges(Applier):
         self._set(self._every > 1 and (self._backwards + 1) % self._every != 0)
 
     def before_update(self, optimizer: torch.optim.Optimizer) -> None:
-        """The first optimiser of a step; the others find no backward since."""
+        """The first optimizer of a step; the others find no backward since."""
         if not self._backwards or self._refused:
             return
         if not self._every:
@@ -310,7 +310,7 @@ class DistributedSettings(Applier):
 
         Distributed.__init__ = with_arguments(self, Distributed.__init__, edit)
 
-    def root(self, module: torch.nn.Module) -> None:
+    def top_module(self, module: torch.nn.Module) -> None:
         if self.applied and isinstance(module, Distributed):
             self.works(", ".join(f"{name}={value}" for name, value in self.arguments.items()))
 
@@ -358,7 +358,7 @@ class ShardingSettings(Applier):
         bound.arguments[name] = value
         self.applied = True
 
-    def root(self, module: torch.nn.Module) -> None:
+    def top_module(self, module: torch.nn.Module) -> None:
         from torch.distributed import fsdp
 
         sharded = getattr(fsdp, "FSDPModule", ())

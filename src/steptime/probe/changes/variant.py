@@ -101,7 +101,7 @@ class ProcessVariant:
     def _rest(self, drain: Callable[[], None]) -> None:
         """What was launched on a device goes on while its process is stopped. So it comes to its end first, at the
         boundary of a step, and belongs to the time of the steps that launched it. Where nobody asks, it goes on at
-        once: all that begins and ends with an idle device is one measurement."""
+        once: all that starts and ends with an idle device is one measurement."""
         drain()
         with suppressed(OSError):  # without a first time the job is not asked
             self._say_when()

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from steptime.probe.changes.applier import wrap_root
+from steptime.probe.changes.applier import wrap_top_module
 from steptime.probe.changes.carried import CarriedState, active_dropout, random_state, rows_of, training_share
 from steptime.probe.changes.sketches import sketch
 from steptime.probe.changes.traceable import dropped
@@ -29,7 +29,7 @@ CARRIED_AT = (17, 34, 51, 68)
 """Steps behind which a timed run looks at what it carries on: of what is left out in some steps of four, eight or 16,
 one of them shows it."""
 REPLACED = "replaced: "
-"""How notes begin on functions that are no longer Python's or torch's own."""
+"""How notes start on functions that are no longer Python's or torch's own."""
 CLOCKS = ("time", "time_ns", "perf_counter", "perf_counter_ns", "monotonic", "monotonic_ns", "process_time")
 NUMBERS = ("randn", "rand", "randint", "randperm", "normal")
 HERE = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
@@ -52,12 +52,12 @@ class WorkRecorder:
         self._weights: dict[str, Any] = {}
         self._moves: dict[str, Any] = {}
         self.carried = CarriedState()
-        self._roots: list[weakref.ref[torch.nn.Module]] = []
+        self._top_modules: list[weakref.ref[torch.nn.Module]] = []
         self._others: SideTable[bool] = SideTable()
         self._state: dict[str, Any] = {}
         self._drawn: Any = None
 
-    def root(self, module: torch.nn.Module, names: Callable[[Any], str]) -> None:
+    def top_module(self, module: torch.nn.Module, names: Callable[[Any], str]) -> None:
         """Before a root module is called for the first time."""
         for parameter in parameters_of(module):
             name = names(parameter)
@@ -65,21 +65,24 @@ class WorkRecorder:
                 self._parameters[name] = parameter
         if self.in_full:
             self.carried.first(self._parameters)
-        self._roots.append(weakref.ref(module))
+        self._top_modules.append(weakref.ref(module))
         self._others.keep(module, True)
-        wrap_root(module, self._around)
+        wrap_top_module(module, self._around)
 
     def find_others(self) -> None:
         """Modules of the same class as a root that is trained, and what holds one (averages of weights): their
         evaluations are counted, too."""
-        roots = [each for reference in self._roots if (each := reference()) is not None]
-        kinds, inside = {type(each) for each in roots}, {id(part) for root in roots for part in modules_of(root)}
+        top_modules = [each for reference in self._top_modules if (each := reference()) is not None]
+        kinds, inside = (
+            {type(each) for each in top_modules},
+            {id(part) for top_module in top_modules for part in modules_of(top_module)},
+        )
         for each in gc.get_objects():
             if not issubclass(type(each), torch.nn.Module) or id(each) in inside or self._others.of(each):
                 continue
             if any(type(part) in kinds for part in (each, *each.__dict__.get("_modules", {}).values())):
                 self._others.keep(each, True)
-                wrap_root(each, self._around_other)
+                wrap_top_module(each, self._around_other)
 
     def _around_other(self, call: Callable[..., Any]) -> Callable[..., Any]:
         counted = self._around(call)
@@ -126,8 +129,12 @@ class WorkRecorder:
         """Of the first call of a step: modes of the modules, and where random numbers stand; of each: its samples."""
         try:
             if not self._state:
-                roots = [each for reference in self._roots if (each := reference()) is not None]
-                self._state = {"dropout": active_dropout(roots), "training": training_share(roots), "samples": []}
+                top_modules = [each for reference in self._top_modules if (each := reference()) is not None]
+                self._state = {
+                    "dropout": active_dropout(top_modules),
+                    "training": training_share(top_modules),
+                    "samples": [],
+                }
                 self._drawn = random_state()
             self._state["samples"] += rows_of(arguments)
         except Exception:  # noqa: BLE001 - the probe's boundary: what is not seen is not compared

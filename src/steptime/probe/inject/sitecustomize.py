@@ -157,7 +157,7 @@ def load(root):  # type: ignore[no-untyped-def]
 
 def mark(what):
     # type: (str) -> None
-    """Adds this process to the file `seen-<what>` of the recording. The plan is JSON that begins with its path."""
+    """Adds this process to the file `seen-<what>` of the recording. The plan is JSON that starts with its path."""
     name, _, rest = os.environ[PLAN].partition(': "')
     if name == '{"recording"':
         try:

@@ -21,7 +21,7 @@ MOST_FREED = 900
 """Blocks from before that may be freed while torch's profiler counts memory, in all windows of a process together: it
 warns at the first and at every thousandth, on the user's stderr (c10/core/CPUAllocator.cpp)."""
 OTHERS = 100
-"""Such blocks that a step frees beside its gradients: the batch, the loss, what a loop keeps of the step before."""
+"""Such blocks that a step frees next to its gradients: the batch, the loss, what a loop keeps of the step before."""
 MOST_ENTRIES = 100_000
 """Of the allocator's history: a few kilobytes each."""
 

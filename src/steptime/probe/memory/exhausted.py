@@ -102,7 +102,7 @@ def held(device: str) -> dict[str, int]:
         living = [each for each in tensors() if each.device.type == device]
         parameters = [each for each in living if type(each) is torch.nn.Parameter]
         gradients = [gradient for each in parameters if (gradient := GRADIENT.__get__(each)) is not None]
-        owned = {"parameters": parameters, "gradients": gradients, "optimiser state": _states()}
+        owned = {"parameters": parameters, "gradients": gradients, "optimizer state": _states()}
         owned["other tensors"] = living
         for owner, each in ((owner, each) for owner, several in owned.items() for each in several):
             place = storage_of(each)
@@ -150,7 +150,7 @@ class _FullDeviceState:
     spent = 0
 
 
-def watch_device(folder: str) -> None:
+def observe_device(folder: str) -> None:
     """From now on the newest state in which memory ran out lies in `folder`. An observer cannot be taken away again, so
     there is one for a process, which follows the folder. Does nothing until CUDA is in use."""
     attach = getattr(torch._C, "_cuda_attach_out_of_memory_observer", None)

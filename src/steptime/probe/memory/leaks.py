@@ -4,7 +4,7 @@ What was made between the first two looks and lives at the third has outlived se
 the garbage collector. A running sum of losses keeps no tensors of Python alive, but a graph that grows.
 
 What was made in a few steps is young to the garbage collector, so only its young generations are looked through; where
-it promotes some of them meanwhile, the hunt begins again and looks at all.
+it promotes some of them meanwhile, the hunt starts again and looks at all.
 
 Who keeps an object alive (a list, a dictionary, a hook, a closure, a variable) is told by name and line. Types are
 asked, never objects: `isinstance` asks an object for its class, which makes a lazy one do its work.

@@ -14,9 +14,9 @@ import torch
 from steptime.probe.changes.variant import ProcessVariant
 from steptime.probe.numerics.batches import Batches
 from steptime.probe.numerics.job import GrowingNumerics, Role
-from steptime.probe.numerics.operators import FirstNonFinite, OperatorWatch
+from steptime.probe.numerics.monitor import gradient_norm
+from steptime.probe.numerics.operators import FirstNonFinite, OperatorObserver
 from steptime.probe.numerics.values import ModuleNames, is_finite, is_floating, storage_of
-from steptime.probe.numerics.watch import gradient_norm
 from steptime.probe.objects import local_values
 from steptime.probe.recorder import json_number
 
@@ -36,7 +36,7 @@ class Instrument(Role):
         self._scaled, self._left = plan.get("kind") == SKIPPED, plan.get("kind") == READ
         self._account, self._ending = account, ending
         self._names, self._batches = ModuleNames(), Batches()
-        self._watch = OperatorWatch(self._batches, self._names, self.failed)
+        self._observer = OperatorObserver(self._batches, self._names, self.failed)
         self._entered = False
         self._found = False
         self._history: list[tuple[int, Any]] = []
@@ -49,21 +49,21 @@ class Instrument(Role):
             self._enter(1)
 
     def _enter(self, step: int) -> None:
-        self._watch.next_step(step)
+        self._observer.next_step(step)
         if not self._entered:
             self._entered = True
             _uncompiled(self._account)
-            self._watch.__enter__()
-        self._watch.active = True
+            self._observer.__enter__()
+        self._observer.active = True
         self._learn_parameters()
 
     def _learn_parameters(self) -> None:
-        self._watch.parameters = {storage_of(each): name for name, each in self._parameters.values()}
+        self._observer.parameters = {storage_of(each): name for name, each in self._parameters.values()}
 
     # -- what is told ----------------------------------------------------------------------------------------------
 
-    def root(self, module: torch.nn.Module) -> None:
-        self._names.root(module)
+    def top_module(self, module: torch.nn.Module) -> None:
+        self._names.top_module(module)
         for part in module.modules():
             for name, each in part._parameters.items():
                 if each is not None:
@@ -78,10 +78,10 @@ class Instrument(Role):
     def update(self, step: int, optimizer: Any) -> None:
         if not isinstance(getattr(optimizer, "found_inf", None), torch.Tensor):
             self._gradients(step, optimizer)
-        self._watch.updating = True
+        self._observer.updating = True
 
     def updated(self, step: int, optimizer: Any) -> None:
-        self._watch.updating = False
+        self._observer.updating = False
         if step >= self._first - HISTORY:
             self._measure(step, optimizer)
 
@@ -92,7 +92,7 @@ class Instrument(Role):
     def boundary(self, step: int) -> None:
         self._account.facts["steps"] = step
         self._ending.boundary(step)
-        self._watch.read = self._watch.scalar = ()
+        self._observer.read = self._observer.scalar = ()
         if step >= self._last:
             self._leave(step)
         elif step + 1 >= self._first:
@@ -100,25 +100,25 @@ class Instrument(Role):
 
     def finish(self) -> None:
         # The job may have read a loss that is not finite and have left because of it.
-        carried = self._watch.read or (self._watch.scalar if self._left else ())
+        carried = self._observer.read or (self._observer.scalar if self._left else ())
         if carried and not self._found:
             self._account.open()
-            self._notify(self._watch.step, READ, None, "", carried)
+            self._notify(self._observer.step, READ, None, "", carried)
         self._write()
 
     def failed(self, error: Exception) -> None:
-        self._watch.active = False
+        self._observer.active = False
         self._count()
         self._account.give_up("the look at operators was given up", error)
 
     def forked(self) -> None:
-        self._watch.active = False
+        self._observer.active = False
         self._account.forget()
 
     def _measure(self, step: int, optimizer: Any) -> None:
-        active, self._watch.active = self._watch.active, False  # our own operators are none of the job's
+        active, self._observer.active = self._observer.active, False  # our own operators are none of the job's
         norm = gradient_norm([each.grad for group in optimizer.param_groups for each in group["params"]])
-        self._watch.active = active
+        self._observer.active = active
         if norm is not None:
             self._history.append((step, float(norm)))
             del self._history[: -4 * HISTORY]
@@ -133,24 +133,24 @@ class Instrument(Role):
             for owner, gradient in zip(owners, gradients, strict=True)
             if is_floating(gradient) and not is_finite(gradient)
         ]
-        if bad and self._watch.active:
+        if bad and self._observer.active:
             self._account.facts["bad_gradients"] = [name for name, _ in bad[:MOST_PARAMETERS]]
             self._account.facts["gradients"] = {"not_finite": len(bad), "all": len(gradients)}
             self._decide(step, GRADIENT, [gradient for _, gradient in bad])
 
     def _decide(self, step: int, kind: str, tensors: list[Any]) -> None:
-        if not self._watch.active or self._found:
+        if not self._observer.active or self._found:
             return
         bad = [tensor for tensor in tensors if is_floating(tensor) and not is_finite(tensor)]
         if bad:
             value = float(bad[0].sum())
             name = next(iter(self._account.facts.get("bad_gradients", ())), "") if kind == GRADIENT else ""
-            self._notify(step, kind, value, name, self._watch.origins_of(bad))
+            self._notify(step, kind, value, name, self._observer.origins_of(bad))
             self._leave(step)
 
     def _notify(self, step: int, kind: str, value: float | None, name: str, carried: tuple[int, ...]) -> None:
         self._found = True
-        origins = [self._watch.origins[each] for each in carried]
+        origins = [self._observer.origins[each] for each in carried]
         facts = self._account.facts
         facts["trigger"] = {"kind": kind, "step": step, "value": json_number(value), "name": name}
         origin = _origin(origins)
@@ -159,7 +159,7 @@ class Instrument(Role):
         facts["batch"] = self._batches.describe()
 
     def _leave(self, step: int) -> None:
-        self._watch.active = False
+        self._observer.active = False
         self._write()
         self._ending.end(step)
 
@@ -168,7 +168,7 @@ class Instrument(Role):
         self._account.write()
 
     def _count(self) -> None:
-        self._account.facts["operators"] = self._watch.looked_at
+        self._account.facts["operators"] = self._observer.looked_at
         self._account.facts["history"] = [[step, None, json_number(norm)] for step, norm in self._history]
 
 

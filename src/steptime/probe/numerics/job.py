@@ -16,11 +16,11 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from steptime.probe import backwards, identity
-from steptime.probe.backwards import BackwardWatch
-from steptime.probe.changes.applier import RootWatch, keep_unscaled, losses_of, unscaled
+from steptime.probe.backwards import BackwardObserver
+from steptime.probe.changes.applier import TopModuleObserver, keep_unscaled, losses_of, unscaled
 from steptime.probe.inlay import Inlay
 from steptime.probe.messages import switched_off
-from steptime.probe.objects import ConstructionWatch, ObjectNumbers, torch_optimizer
+from steptime.probe.objects import ConstructionObserver, ObjectNumbers, torch_optimizer
 from steptime.probe.ours import pass_on, suppressed
 from steptime.probe.patches import OPENED_WITH_OPTIMIZER
 from steptime.probe.recorder import finish_as_child, write_whole
@@ -69,8 +69,8 @@ class GrowingNumerics:
 
 
 MOST_BACKWARDS = 64
-"""Backwards that are waited for before the first update; an optimiser inside a compiled step is never seen."""
-ROOT_STEPS = 3
+"""Backwards that are waited for before the first update; an optimizer inside a compiled step is never seen."""
+TOP_MODULE_STEPS = 3
 """Steps in which modules that are called from outside of all others are looked for."""
 
 
@@ -80,14 +80,14 @@ class Role:
     def install(self) -> None:
         """Before the user's program goes on."""
 
-    def root(self, module: torch.nn.Module) -> None:
+    def top_module(self, module: torch.nn.Module) -> None:
         """A module that learns is called from outside of all others for the first time."""
 
     def losses(self, step: int, tensors: list[Any]) -> None:
-        """An outermost backward begins on these, before any scaling."""
+        """An outermost backward starts on these, before any scaling."""
 
     def update(self, step: int, optimizer: Any) -> None:
-        """An optimiser's step begins; its gradients are what it will use."""
+        """An optimizer's step starts; its gradients are what it will use."""
 
     def updated(self, step: int, optimizer: Any) -> None:
         """It has ended: here gradients are whole also where a closure, or a backward's hook, has made the update."""
@@ -108,7 +108,7 @@ class Role:
         """Something of ours has raised; nothing more will be told. Raises nothing."""
 
     def forked(self) -> None:
-        """In a child: a loader's worker, or a trainer that begins at its own step 1."""
+        """In a child: a loader's worker, or a trainer that starts at its own step 1."""
 
 
 class _ScalerStep:
@@ -128,7 +128,7 @@ class _ScalerStep:
             self._job.scaler_ends(self._optimizer, self._before)
 
 
-class Job(BackwardWatch):
+class Job(BackwardObserver):
     """Listens in this process and tells a role."""
 
     def __init__(self, role: Role) -> None:
@@ -141,15 +141,15 @@ class Job(BackwardWatch):
         self._updates = 0
         self._counter = StepCounter()
         self._numbers = ObjectNumbers()
-        self._roots = RootWatch(functools.partial(self._notify, role.root))
-        self._constructions = ConstructionWatch(self._made)
+        self._top_modules = TopModuleObserver(functools.partial(self._notify, role.top_module))
+        self._constructions = ConstructionObserver(self._made)
         self._optimizers = False
 
     def install(self) -> None:
-        self._roots.install()
+        self._top_modules.install()
         self._constructions.install()
         backwards.install()
-        backwards.watch(self)
+        backwards.observe(self)
         keep_unscaled()
         Inlay(torch.amp.GradScaler.step, OPENED_WITH_OPTIMIZER, opened=functools.partial(_ScalerStep, self)).install()
         register_optimizer_step_pre_hook(self._update_starts)
@@ -201,7 +201,7 @@ class Job(BackwardWatch):
         self._thread = self._thread or get_ident()
         if get_ident() != self._thread:
             return
-        self._roots.in_backward = True
+        self._top_modules.in_backward = True
         self._counter.backward_starts()
         if losses := losses_of(tensors):
             before = [(loss, unscaled.of(loss)) for loss in losses]
@@ -209,16 +209,16 @@ class Job(BackwardWatch):
 
     def _backward_ends(self) -> None:
         if self._mine():
-            self._roots.in_backward = False
+            self._top_modules.in_backward = False
             ended = self._counter.backward_ends()
             # Before the first update every backward may look like a step (long accumulation); where there is an
-            # optimiser, its update is waited for.
+            # optimizer, its update is waited for.
             waits = self._optimizers and self._counter.backwards < MOST_BACKWARDS
             if ended and (self._counter.updated or not waits):
                 self._boundary()
 
     def scaler_starts(self, optimizer: Any) -> int | None:
-        """GradScaler.step begins. Returns how many updates there were; None in another thread than the one that
+        """GradScaler.step starts. Returns how many updates there were; None in another thread than the one that
         trains."""
         if not self._mine():
             return None
@@ -252,5 +252,5 @@ class Job(BackwardWatch):
     def _boundary(self) -> None:
         self.role.boundary(self.step)
         self.step += 1
-        if self.step > ROOT_STEPS:
-            self._roots.remove()
+        if self.step > TOP_MODULE_STEPS:
+            self._top_modules.remove()

@@ -95,7 +95,7 @@ class _Before:
     described: dict[str, Any]
 
 
-class OperatorWatch(TorchDispatchMode):  # type: ignore[misc]
+class OperatorObserver(TorchDispatchMode):  # type: ignore[misc]
     """Looks at the outputs of every operator while `active`. failed: told of an error of ours, once."""
 
     def __init__(self, batches: Batches, names: ModuleNames, failed: Callable[[Exception], None]) -> None:

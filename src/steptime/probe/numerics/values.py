@@ -159,11 +159,11 @@ class ModuleNames:
     """Paths of modules below the roots that were called, such as "Net.layers.3.attention"."""
 
     def __init__(self) -> None:
-        self._roots: list[weakref.ref[torch.nn.Module]] = []
+        self._top_modules: list[weakref.ref[torch.nn.Module]] = []
         self._names: dict[int, str] = {}
 
-    def root(self, module: torch.nn.Module) -> None:
-        self._roots.append(weakref.ref(module))
+    def top_module(self, module: torch.nn.Module) -> None:
+        self._top_modules.append(weakref.ref(module))
         self._learn(module)
 
     def of(self, module: Any) -> str:
@@ -171,22 +171,22 @@ class ModuleNames:
         if module is None:
             return ""
         if id(module) not in self._names:
-            for reference in self._roots:  # modules that were added since
-                root = reference()
-                if root is not None:
-                    self._learn(root)
+            for reference in self._top_modules:  # modules that were added since
+                top_module = reference()
+                if top_module is not None:
+                    self._learn(top_module)
         return self._names.get(id(module), type(module).__name__)
 
-    def _learn(self, root: torch.nn.Module) -> None:
-        for name, module in root.named_modules():
+    def _learn(self, top_module: torch.nn.Module) -> None:
+        for name, module in top_module.named_modules():
             parts = [part for part in name.split(".") if part and part not in WRAPPERS]
-            if type(root).__name__ in PARALLEL and parts[:1] == ["module"]:
+            if type(top_module).__name__ in PARALLEL and parts[:1] == ["module"]:
                 del parts[0]
-            self._names.setdefault(id(module), ".".join((_class_of(root), *parts)))
+            self._names.setdefault(id(module), ".".join((_class_of(top_module), *parts)))
 
 
-def _class_of(root: Any) -> str:
-    inner = root
+def _class_of(top_module: Any) -> str:
+    inner = top_module
     while True:
         wrapped = getattr(inner, "_orig_mod", None)
         if wrapped is None and type(inner).__name__ in PARALLEL:

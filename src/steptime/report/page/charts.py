@@ -269,7 +269,7 @@ class RooflinePoint:
 
 @dataclass(frozen=True, slots=True)
 class UpperBound:
-    """A line of the roof; ends in percent, y from the top. label_x, label_y: where its words begin or end ("start",
+    """A line of the roof; ends in percent, y from the top. label_x, label_y: where its words start or end ("start",
     "end": anchor)."""
 
     x1: float
@@ -423,8 +423,8 @@ def _point(
 
 def _words(use: KernelUse | OperatorUse, step: float) -> Iterable[str]:
     share = f" ({format_share(use.duration / step)})" if step else ""
-    yield f"{format_duration(use.duration)} a step{share}, {format_count(use.calls, 'call')}"
-    yield f"{format_rate(_rate(use))}FLOP/s, {_intensity(use):.3g} FLOP a byte, {format_bytes(use.bytes or 0.0)} a step"
+    yield f"{format_duration(use.duration)} per step{share}, {format_count(use.calls, 'call')}"
+    yield f"{format_rate(_rate(use))}FLOP/s, {_intensity(use):.3g} FLOP a byte, {format_bytes(use.bytes or 0.0)} per step"
     if isinstance(use, KernelUse):
         if use.operator:
             yield f"launched by {shorten(use.operator, _TITLE)}" + (f" in {use.dtype}" if use.dtype else "")
@@ -450,7 +450,7 @@ MOST_BOXES = 700
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """start, width: percent. row: from the top. words: what is said beside the pointer."""
+    """start, width: percent. row: from the top. words: what is said next to the pointer."""
 
     name: str
     kind: str

@@ -1,4 +1,4 @@
-"""Pictures of a run over time: its memory by owner, and what the launcher saw of the machine beside the job."""
+"""Pictures of a run over time: its memory by owner, and what the launcher saw of the machine next to the job."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from steptime.quantities import format_bytes, format_duration
 from steptime.report.report import MachineOverTime
 
 TONES = 9
-"""Colours; further owners begin again."""
+"""Colours; further owners start again."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,9 +48,9 @@ from steptime.report.tables import case_tables, category_tables, replay_tables
 from steptime.report.trace_files import TraceFile
 
 MARKUP = 1_000
-"""Bytes that a trace takes on the page beside what is in it."""
+"""Bytes that a trace takes on the page next to what is in it."""
 OPENS = ("<", ":")
-"""The one sign of base 85 (RFC 1924) that could begin markup, and one that stands for it, which base 85 has not."""
+"""The one sign of base 85 (RFC 1924) that could start markup, and one that stands for it, which base 85 has not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +117,8 @@ class FindingView:
 
 @dataclass(frozen=True, slots=True)
 class DisplayedStepView:
-    """What is said beside the timeline. categories: that the step's time is posted to. device: whether something ran on
-    one."""
+    """What is said next to the timeline. categories: that the step's time is posted to. device: whether something ran
+    on one."""
 
     step: int
     how: str
@@ -175,7 +175,7 @@ def render(report: Report) -> str:
 
 
 def _subject(process: ProcessReport) -> str:
-    """The category that the headline is about: of what it begins with; "" where that is none alone."""
+    """The category that the headline is about: of what it starts with; "" where that is none alone."""
     verdict = process.verdict
     begun = next((each for each in process.findings if verdict.sentence.startswith(each.summary)), None)
     if begun is not None:

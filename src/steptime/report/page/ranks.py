@@ -62,7 +62,7 @@ class StragglerChart:
 
 @dataclass(frozen=True, slots=True)
 class HeatMap:
-    """rows by rank. hidden: ranks that were left out. sentence: about the late rank, "" without one."""
+    """rows by rank. hidden: ranks that were left out. sentence: about the straggler, "" without one."""
 
     categories: tuple[str, ...]
     rows: tuple[RankRowView, ...]
@@ -123,7 +123,7 @@ def _sentence(ranks: RankComparison) -> str:
     who = f"Host {late.host}" if late.node and late.host else f"Rank {late.ranks[0]}"
     since = f" since step {late.since + 1}" if late.since else ""
     return (
-        f"{who} is late{since}: the others wait {format_duration(late.waiting)} a step, {format_share(late.share)} of "
+        f"{who} is late{since}: the others wait {format_duration(late.waiting)} per step, {format_share(late.share)} of "
         f"all waiting is for it. {_excess(late)}, a step would be {format_duration(late.gain.value)} shorter."
     )
 

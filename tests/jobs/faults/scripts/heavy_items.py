@@ -1,5 +1,5 @@
 """Items are so expensive that no number of workers helps on this machine; healthy: they were made once, for a larger
-model beside which collating them is nothing."""
+model next to which collating them is nothing."""
 
 import argparse
 import os

@@ -1,4 +1,4 @@
-"""A change that is switched on, trained under, and off again, beside a twin that never knew of it: prints what
+"""A change that is switched on, trained under, and off again, next to a twin that never knew of it: prints what
 of the two is not the same afterwards, bit by bit, and whether the change was felt while it was on.
 
     python switched.py KIND ARGUMENTS(JSON)
@@ -94,7 +94,7 @@ def main():
     model, optimizer = job()
     applier.optimizers = lambda: [optimizer]
     seen = [steps(model, optimizer, 1, applier)]
-    applier.root(model)
+    applier.top_module(model)
     seen[0] += steps(model, optimizer, 1, applier)
     kept, before = TrainedState([model], [optimizer]), looks(model, optimizer)
     applier.on()

@@ -30,7 +30,7 @@ FIRST_STRIDE = MOST_MODULES
 """A look out of a cold cache takes up to 40 us on a CPU: one a step until it is known how long steps are."""
 
 
-class OutputWatch:
+class OutputObserver:
     """Adds one value to the readings for each output that is looked at. spent: ns since it was last asked.
 
     stride: of the modules every so manieth is looked at in a step, in turns; 0 switches the look off.
@@ -43,7 +43,7 @@ class OutputWatch:
         self._spent = 0
         self._count = 0
 
-    def root(self, module: torch.nn.Module, name_of: Callable[[Any], str]) -> None:
+    def top_module(self, module: torch.nn.Module, name_of: Callable[[Any], str]) -> None:
         """Puts the look around modules of a root. A compiled root is looked at as a whole."""
         for each in _chosen(module):
             self._wrap(each, name_of(each), self._count)
@@ -88,10 +88,10 @@ def _tensor_of(output: Any) -> Any:
     return output if plain and is_floating(output) and not output.is_complex() else None
 
 
-def _chosen(root: torch.nn.Module) -> list[torch.nn.Module]:
+def _chosen(top_module: torch.nn.Module) -> list[torch.nn.Module]:
     """The modules nearest to the root, itself among them; none inside of a compiled or scripted one."""
     found: list[torch.nn.Module] = []
-    waiting = deque([root])
+    waiting = deque([top_module])
     while waiting and len(found) < MOST_MODULES:
         module = waiting.popleft()
         if isinstance(module, torch.jit.ScriptModule) or any(module is each for each in found):
@@ -197,20 +197,20 @@ PERIOD = 8
 FIRST_STRIDE, LARGEST_STRIDE = 4, 64
 """Of every so manieth step the gradients are looked at. What is missed shows in the next step's loss."""
 HOPELESS = 20
-"""Steps in a row that a scaler skips: GradScaler begins at 2**16 and halves at each, so that by then the scale is a
+"""Steps in a row that a scaler skips: GradScaler starts at 2**16 and halves at each, so that by then the scale is a
 sixteenth, and what overflows still does so by itself."""
 LOSS, GRADIENT, FOUND, SKIPPED = "loss", "gradient", "found_inf", "skipped"
 MODULE = "module "
 
 
-class Watch(Role):
+class Monitor(Role):
     """Looks until something is not finite, then ends the job unless `go_on`."""
 
     def __init__(self, plan: dict[str, Any], account: GrowingNumerics, ending: ProcessVariant) -> None:
         self._go_on = bool(plan["go_on"])
         self._account, self._ending = account, ending
         self._readings = Readings()
-        self._outputs = OutputWatch(self._readings, self._guarded)
+        self._outputs = OutputObserver(self._readings, self._guarded)
         self._names = ModuleNames()
         self._history = LossHistory()
         self._skips: set[int] = set()
@@ -237,9 +237,9 @@ class Watch(Role):
 
     # -- what is told ----------------------------------------------------------------------------------------------
 
-    def root(self, module: torch.nn.Module) -> None:
-        self._names.root(module)
-        self._outputs.root(module, lambda each: MODULE + self._names.of(each))
+    def top_module(self, module: torch.nn.Module) -> None:
+        self._names.top_module(module)
+        self._outputs.top_module(module, lambda each: MODULE + self._names.of(each))
 
     def losses(self, step: int, tensors: list[Any]) -> None:
         self._account.open()
@@ -249,7 +249,7 @@ class Watch(Role):
 
     def updated(self, step: int, optimizer: Any) -> None:
         found = getattr(optimizer, "found_inf", None)
-        if isinstance(found, torch.Tensor):  # an optimiser that leaves updates out by itself (fused)
+        if isinstance(found, torch.Tensor):  # an optimizer that leaves updates out by itself (fused)
             self._readings.add(FOUND, found.detach())
         elif not self._clipped and self._gradient_stride and step % self._gradient_stride == 0:
             start = now()

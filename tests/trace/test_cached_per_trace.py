@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pytest
 from traces import event, trace_file
 
-from steptime.trace.cached_per_trace import forget, once
+from steptime.trace.cached_per_trace import cached_per_trace, forget
 from steptime.trace.reader import read
 from steptime.trace.table import Trace
 
@@ -23,7 +23,7 @@ def a_trace(folder: Path, count: int = 3) -> Trace:
 def test_the_same_question_about_the_same_trace_is_answered_once(tmp_path: Path) -> None:
     asked = []
 
-    @once
+    @cached_per_trace
     def rows(trace: Trace, least: int, chosen: npt.NDArray[np.int64] | None = None) -> npt.NDArray[np.int64]:
         asked.append(least)
         return np.arange(least, len(trace.events)) if chosen is None else chosen + least
@@ -42,7 +42,7 @@ def test_the_same_question_about_the_same_trace_is_answered_once(tmp_path: Path)
 
 
 def test_nobody_can_change_an_answer_for_the_others(tmp_path: Path) -> None:
-    @once
+    @cached_per_trace
     def rows(trace: Trace) -> npt.NDArray[np.int64]:
         return np.arange(len(trace.events))
 
@@ -54,7 +54,7 @@ def test_answers_go_with_their_trace(tmp_path: Path) -> None:
     class Answer:
         """Can be watched."""
 
-    @once
+    @cached_per_trace
     def answer(trace: Trace) -> Answer:
         return Answer()
 
@@ -69,7 +69,7 @@ def test_answers_go_with_their_trace(tmp_path: Path) -> None:
 def test_a_failure_is_not_remembered(tmp_path: Path) -> None:
     asked = []
 
-    @once
+    @cached_per_trace
     def fails(trace: Trace) -> int:
         asked.append(1)
         raise ValueError("no")
@@ -82,7 +82,7 @@ def test_a_failure_is_not_remembered(tmp_path: Path) -> None:
 
 
 def test_what_is_forgotten_is_found_out_anew_for_that_trace_only(tmp_path: Path) -> None:
-    @once
+    @cached_per_trace
     def rows(trace: Trace) -> npt.NDArray[np.int64]:
         return np.arange(len(trace.events))
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from steptime.trace import columns
-from steptime.trace.columns import Growing
+from steptime.trace.columns import ColumnBuilder
 from steptime.trace.table import ABSENT
 
 WIDTHS = (8, 16, 32, 64)
@@ -19,7 +19,7 @@ numbers = st.sampled_from(WIDTHS).flatmap(
 @given(parts=st.lists(st.integers(0, 9) | numbers, max_size=12))
 @settings(max_examples=300)
 def test_values_and_gaps_stay_in_their_order(parts: list[int | list[int]]) -> None:
-    column, expected = Growing(np.int8, ABSENT, growing=True), []
+    column, expected = ColumnBuilder(np.int8, ABSENT, growing=True), []
     piece, columns.PIECE = columns.PIECE, 8
     try:
         for part in parts:
@@ -39,14 +39,14 @@ def test_values_and_gaps_stay_in_their_order(parts: list[int | list[int]]) -> No
 
 @pytest.mark.parametrize("count", [0, 1, columns.PIECE - 1, columns.PIECE, columns.PIECE + 1, 3 * columns.PIECE])
 def test_pieces_are_joined_without_a_seam(count: int) -> None:
-    column = Growing(np.int64, 0)
+    column = ColumnBuilder(np.int64, 0)
     column.extend(np.arange(count))
     column.skip(2)
     assert np.array_equal(column.finished(), [*range(count), 0, 0])
 
 
 def test_a_column_without_a_value_takes_no_memory() -> None:
-    column = Growing(np.int8, ABSENT, growing=True)
+    column = ColumnBuilder(np.int8, ABSENT, growing=True)
     column.skip(10**12)
     found = column.finished()
     assert len(found) == 10**12
@@ -55,6 +55,6 @@ def test_a_column_without_a_value_takes_no_memory() -> None:
 
 
 def test_a_type_that_is_never_narrowed_stays() -> None:
-    column = Growing(np.uint8, 0)
+    column = ColumnBuilder(np.uint8, 0)
     column.extend(np.array([3, 4], np.uint8))
     assert column.finished().dtype == np.uint8
