@@ -2,7 +2,7 @@
 are, and does the patch run? A few steps each; other work on the machine makes no difference.
 
     python -m benchmarks.fixes.rehearse FOLDER [--only NAME,…]
-    python -m benchmarks.fixes.rehearse FOLDER --report benchmarks/results/remedies-rehearsed.md
+    python -m benchmarks.fixes.rehearse FOLDER --report benchmarks/results/fixes-rehearsed.md
 """
 
 from __future__ import annotations

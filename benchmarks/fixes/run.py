@@ -2,7 +2,7 @@
 are predicted speed-ups from measured ones?
 
     python -m benchmarks.fixes.run FOLDER [--only NAME,…] [--budget 2m] [--most 2]
-    python -m benchmarks.fixes.run FOLDER --report benchmarks/results/remedies-<machine>
+    python -m benchmarks.fixes.run FOLDER --report benchmarks/results/fixes-<machine>
 
 Recordings, trials and a line of results for each job go into FOLDER; jobs that are in it already are not run again.
 """

@@ -16,6 +16,7 @@ from steptime.advice.evidence import (
     SiteUse,
     StepSummary,
 )
+from steptime.analysis.lines import LineRoleName
 from steptime.quantities import Estimate, SourceLine
 
 MS = 1e6
@@ -46,7 +47,7 @@ def phases(**parts: float) -> tuple[CategoryUse, ...]:
 
 
 def line(
-    text: str, duration: float, host: float | None = None, role: str = "python", calls: str = "", **more: float
+    text: str, duration: float, host: float | None = None, role: LineRoleName = "python", calls: str = "", **more: float
 ) -> LineUse:
     """A line of the loop; number 40 to 99 by its text, so that different lines differ. calls: functions, with spaces
     between them."""

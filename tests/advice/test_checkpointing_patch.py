@@ -15,6 +15,7 @@ from steptime.advice.evidence import Case, MemoryUse, ModuleUse, TopModuleUse
 from steptime.advice.explain import find_fix
 from steptime.advice.fix import ModelEdit, Snippet
 from steptime.advice.fixes.switches import _holders
+from steptime.analysis.lines import LineRoleName
 from steptime.quantities import SourceLine
 from steptime.trials.patch import make_patch
 
@@ -39,7 +40,9 @@ def at(file: Path, text: str) -> SourceLine:
 
 def full(file: Path, known: tuple[ModuleUse, ...]) -> Case:
     """A recording of the job on a machine whose memory is nearly full."""
-    timed = (("forward", "loss = net("), ("backward", "scaler.scale(loss).backward()"))
+    timed: tuple[tuple[LineRoleName, str], ...] = (
+        ("forward", "loss = net("), ("backward", "scaler.scale(loss).backward()")
+    )  # fmt: skip
     return replace(
         HEALTHY,
         memory=MemoryUse("cpu", 95 << 20, 100 << 20),

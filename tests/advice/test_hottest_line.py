@@ -7,7 +7,7 @@ from dataclasses import replace
 from steptime.advice.evidence import Case, LineUse, OperatorUse, PathUse, StepSummary, Straggler
 from steptime.advice.hottest_line import at_hottest_line
 from steptime.advice.line_evidence import at_calling_lines
-from steptime.advice.rule import Finding, Weight
+from steptime.advice.rule import Finding, Part, Weight
 from steptime.quantities import Estimate, SourceLine
 from steptime.recording.recording import CalledFacts
 
@@ -24,7 +24,7 @@ def case(*paths: PathUse) -> Case:
     return Case(STEP, paths=paths, lines=(LineUse(BACKWARD, "backward", SOME, SOME, 1.0),))
 
 
-def finding(category: str, source: SourceLine | None) -> Finding:
+def finding(category: Part, source: SourceLine | None) -> Finding:
     return Finding(
         "ST101", "a-rule", Weight.FINDING, "It takes long", "Do less.", Estimate(50.0, 49.0, 51.0, 5), category, source
     )

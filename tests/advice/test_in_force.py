@@ -16,6 +16,7 @@ from probe.variants import JOBS, Variant, run
 from steptime.advice.evidence import Case, GarbageUse, MachineUse, SettingsUse, TopModuleUse
 from steptime.advice.explain import find_fix
 from steptime.advice.fix import Edit, JointEdit, Option, Snippet
+from steptime.analysis.lines import LineRoleName
 from steptime.changes import Change, VariantOptions
 from steptime.quantities import SourceLine
 from steptime.trials.patch import make_patch
@@ -64,7 +65,7 @@ def at(file: Path, text: str) -> SourceLine:
 
 def case_of(file: Path) -> Case:
     """What a recording of the job would tell, as far as fixes ask for it."""
-    timed = [("forward", "out = model(batch)"), ("backward", "loss.backward()")]
+    timed: list[tuple[LineRoleName, str]] = [("forward", "out = model(batch)"), ("backward", "loss.backward()")]
     timed += [("optimizer", f"{name}.zero_grad(") for name in ("weights", "head")]
     made = (("AdamW", "weights = "), ("SGD", "head = "))
     return replace(

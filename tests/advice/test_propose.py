@@ -17,6 +17,7 @@ from steptime.advice.fixes import CATALOGUE
 from steptime.advice.fixes.input import worker_option
 from steptime.advice.propose import propose
 from steptime.advice.savings import modelled
+from steptime.analysis.timeline import PhaseName
 from steptime.changes import Change
 
 CASES = [(rule, name) for rule, cases in PLANTED.items() for name in cases]
@@ -129,7 +130,10 @@ def test_no_model_is_compiled_for_a_line_of_the_dataset_or_the_optimiser() -> No
     compiled = next(each for each in proposals(case) if each.fix.name == "compiled-model")
     (finding,) = (each for each in examine(case).findings if each.code == compiled.finding)
     assert finding.source is not None
-    for phase, proposed in (("input", False), ("optimizer", False), ("forward", True), ("backward", True)):
+    cases: tuple[tuple[PhaseName, bool], ...] = (
+        ("input", False), ("optimizer", False), ("forward", True), ("backward", True)
+    )  # fmt: skip
+    for phase, proposed in cases:
         elsewhere = tuple(replace(each, phase=phase, source=finding.source) for each in case.operators)
         found = propose(replace(case, operators=elsewhere), [finding])
         assert any(each.fix is compiled.fix for each in found) is proposed, phase

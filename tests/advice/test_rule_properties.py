@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from typing import Any
+from typing import Any, get_args
 
 from hypothesis import HealthCheck, given, settings, strategies as st
 
@@ -17,7 +17,9 @@ from steptime.advice.rule import Weight
 from steptime.advice.rules import CATALOGUE
 from steptime.advice.savings import named
 from steptime.advice.verdict import verdict
+from steptime.analysis.categories import CategoryName
 from steptime.analysis.stragglers.comparison import Straggler
+from steptime.analysis.timeline import PhaseName
 from steptime.quantities import Estimate, SourceLine
 
 likely = st.sampled_from([0.0, 0.3, 2.0, 64.0, 300.0, 2e4, 3e5, 1e6, 4e6, 2e7, 2.5e7, 4e7])
@@ -26,8 +28,8 @@ shares = st.floats(min_value=0, max_value=1)
 counts = st.one_of(st.sampled_from([0, 1, 2, 8, 40, 128]), st.integers(min_value=0, max_value=500))
 words = st.sampled_from(
     """|loss.backward()|print(loss.item())|gc.collect()|torch.save(state, path)|x = torch.tensor(rows)|ünïcode # µ
-x = x.to(device, non_blocking=True)|hits += accuracy(a, b)|input|transfer|host|forward|evaluation|default_collate
-cpu|cuda|aten::add_|aten::copy_|memory|latency|launch|AdamW|checkpoint|rollout
+x = x.to(device, non_blocking=True)|hits += accuracy(a, b)|default_collate
+cpu|cuda|aten::add_|aten::copy_|AdamW|checkpoint|rollout
 aten::mm|aten::bmm|aten::_softmax|[[8, 64, 64], [8, 64, 64]]|[[]]|float32|tf32|bfloat16|HtoD|DtoH|pageable|sync
 cudaFree|trace|compute|communication|aten::to""".replace("\n", "|").split("|")
 )
@@ -84,13 +86,12 @@ PARTS: tuple[type, ...] = (case_module.StepSummary, case_module.SettingsUse, Loa
 for part in PARTS:
     st.register_type_strategy(part, every(part))
 
-categories = st.builds(
-    CategoryUse, name=st.sampled_from(["compute", "input", "python", "overhead", "copy", "sync", "transfer"])
-)
+categories = st.builds(CategoryUse, name=st.sampled_from(get_args(CategoryName)))
+phases = st.builds(CategoryUse, name=st.sampled_from(get_args(PhaseName)))
 cases = every(
     Case,
     categories=st.lists(categories, max_size=5, unique_by=lambda use: use.name).map(tuple),
-    phases=st.lists(categories, max_size=3, unique_by=lambda use: use.name).map(tuple),
+    phases=st.lists(phases, max_size=3, unique_by=lambda use: use.name).map(tuple),
 )
 loading = st.builds(
     Case,

@@ -31,9 +31,9 @@ def with_hostile_strings(report: Report) -> Report:
     case = replace(
         process.case,
         kernels=kernels,
-        operators=tuple(replace(process.case.operators[0], name=text, bound=text, source=source) for text in HOSTILE),
+        operators=tuple(replace(process.case.operators[0], name=text, source=source) for text in HOSTILE),
         categories=(*process.case.categories, replace(process.case.categories[0], name=bad)),
-        lines=(replace(process.case.lines[0], source=source, role=bad),),
+        lines=(replace(process.case.lines[0], source=source),),
     )
     findings = tuple(
         replace(finding, code=bad, name=bad, summary=bad, advice=bad, source=source, evidence=HOSTILE)

@@ -11,6 +11,7 @@ from advice.healthy import HEALTHY, MS, line, operator
 from steptime.advice.evidence import Case
 from steptime.advice.explain import find_fix
 from steptime.advice.fix import DecoratorEdit, JointEdit, Proposal, Snippet
+from steptime.analysis.lines import LineRoleName
 from steptime.quantities import SourceLine
 from steptime.trials.edits import apply_edit
 from steptime.trials.plan import plan_variants, writable
@@ -71,7 +72,7 @@ def test_a_function_in_a_function_is_made_anew_each_time_and_not_compiled() -> N
     assert compiled(nested, "x.exp()", "contrast") is None
 
 
-def case(*phases: str, share: float = 1.0, function: str = "contrast", role: str = "python") -> Case:
+def case(*phases: str, share: float = 1.0, function: str = "contrast", role: LineRoleName = "python") -> Case:
     """Of a job whose loss takes 8 of 20 ms in pointwise operators."""
     place = SourceLine("train.py", 6, function)
     chain = tuple(operator("mul", 9, share * 4 * MS, "memory", phase, bytes=1e6, source=place) for phase in phases)

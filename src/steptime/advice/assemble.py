@@ -46,7 +46,7 @@ from steptime.advice.step_evidence import (
     phase_uses,
     step_summary,
 )
-from steptime.analysis.categories import Breakdown
+from steptime.analysis.categories import Breakdown, CategoryName
 from steptime.analysis.layout import Layout
 from steptime.analysis.operators import OperatorUse
 from steptime.analysis.steps import UPDATES
@@ -258,5 +258,5 @@ def _garbage(layout: Layout) -> GarbageUse:
     seen = ~steps.warm_up
     spent = measure(collections.intervals, steps.start, steps.end)[seen]
     fetching = measure(intersect(collections.intervals, layout.work.loader), steps.start, steps.end)[seen]
-    category = "input" if 2 * fetching.sum() > spent.sum() else "python"
+    category: CategoryName = "input" if 2 * fetching.sum() > spent.sum() else "python"
     return GarbageUse(mean_of_series(spent), float(counts[seen].mean()), category)

@@ -62,7 +62,7 @@ from steptime.analysis.graph_launches import graph_use
 from steptime.analysis.idle import gap_totals, gaps_of
 from steptime.analysis.kernel_names import multiplies
 from steptime.analysis.op_cost.call import ELEMENT_BYTES
-from steptime.analysis.op_cost.op_cost import UNMODELLED
+from steptime.analysis.op_cost.op_cost import UNMODELLED, Bound
 from steptime.analysis.operators import DISPATCH_GAP, OperatorUse
 from steptime.analysis.recorded_breakdown import RecordedBreakdown
 from steptime.analysis.roofline import BOUNDS, COMMUNICATION, KernelGroup, Roofline, draw
@@ -138,7 +138,7 @@ def gap_uses(steps: StepContext) -> tuple[GapUse, ...]:
         record_of(
             GapUse,
             each,
-            category=each.category.name.lower(),
+            category=each.category.title,
             cause=each.cause or (PAUSE if each.category is Category.OVERHEAD and own.any() else ""),
             inside=function_name(each.inside)[:LONGEST_TEXT],
             functions=tuple((name[:LONGEST_TEXT], ns / len(steps)) for name, ns in each.functions[:MOST_FUNCTIONS]),
@@ -148,7 +148,7 @@ def gap_uses(steps: StepContext) -> tuple[GapUse, ...]:
 
 
 def _allocation(each: AllocationTotal) -> AllocationUse:
-    within = tuple((category.name.lower(), mean_of_series(spent)) for category, spent in each.within)
+    within = tuple((category.title, mean_of_series(spent)) for category, spent in each.within)
     return record_of(AllocationUse, each, within=within)
 
 
@@ -488,7 +488,7 @@ def generated_sources(trace: Trace, links: Links) -> dict[str, SourceLine]:
 def _bound_as_kernels(operators: Sequence[OperatorUse], groups: Sequence[KernelGroup]) -> tuple[OperatorUse, ...]:
     """The operators, each bound by what bounds most of the time of its kernels, of those with a model where they are
     the longer part."""
-    spent: dict[str, Counter[str]] = defaultdict(Counter)
+    spent: dict[str, Counter[Bound]] = defaultdict(Counter)
     for group in groups:
         spent[group.operator][group.bound] += round(group.duration)
     for each in spent.values():

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from steptime.analysis.categories import CategoryName
+from steptime.analysis.op_cost.op_cost import Bound
 from steptime.analysis.what_if.calibrated import Calibration
 from steptime.analysis.what_if.elsewhere import Elsewhere
 from steptime.analysis.what_if.what_if import Prediction
@@ -27,7 +29,7 @@ class KernelUse:
     operator: str
     calls: float
     duration: float
-    bound: str
+    bound: Bound
     shapes: str = ""
     dtype: str = ""
     flops: float | None = None
@@ -49,7 +51,7 @@ class GapUse:
     inside: what the loader was at for more than half of it ("" for other categories, or not known).
     functions: of Python, functions with more than a tenth of it: name, and ns per step with all that it calls."""
 
-    category: str
+    category: CategoryName
     cause: str
     duration: Estimate
     count: float
@@ -105,7 +107,7 @@ class AllocationUse:
     duration: Estimate
     idle: Estimate
     source: SourceLine | None = None
-    within: tuple[tuple[str, Estimate], ...] = ()
+    within: tuple[tuple[CategoryName, Estimate], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,6 +51,7 @@ from steptime.advice.run_uses import (
     SettingsUse as SettingsUse,
     StepSummary as StepSummary,
 )
+from steptime.analysis.lines import LineRoleName
 from steptime.analysis.modules import ModuleUse as ModuleUse
 from steptime.analysis.operators import OperatorUse as OperatorUse
 from steptime.analysis.stragglers.comparison import Straggler as Straggler
@@ -71,7 +72,7 @@ class LineUse:
     to call, "logging.Logger.info", "torch.Tensor.item"."""
 
     source: SourceLine
-    role: str
+    role: LineRoleName
     duration: Estimate
     host: Estimate
     hits: float

@@ -252,7 +252,7 @@ class Fix:
 @dataclass(frozen=True, slots=True)
 class Proposal:
     """A fix as it fits a case. finding: code of the finding that it answers ("" where it is worth a try without
-    one). upper bound: ns per step that a perfect fix could save, None where nothing is known to be to be saved."""
+    one). upper bound: ns per step that a perfect fix could save, None where nothing is known to be saved."""
 
     fix: Fix
     option: Option

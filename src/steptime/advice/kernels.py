@@ -13,6 +13,7 @@ from itertools import starmap
 from steptime.advice.evidence import Case, KernelUse, MachineUse, OperatorUse
 from steptime.advice.rule import Finding, Rule
 from steptime.advice.savings import ratio
+from steptime.analysis.op_cost.op_cost import Bound
 from steptime.quantities import Estimate, SourceLine, format_count, format_duration, format_share
 from steptime.trace.nsight_compute import KernelCounters
 
@@ -114,7 +115,7 @@ class KernelName:
     kinds: int
     calls: float
     duration: float
-    bound: str
+    bound: Bound
 
 
 def by_name(uses: Iterable[KernelUse]) -> tuple[KernelName, ...]:
@@ -126,7 +127,7 @@ def by_name(uses: Iterable[KernelUse]) -> tuple[KernelName, ...]:
 
 
 def _named(name: str, same: list[KernelUse]) -> KernelName:
-    bounds = Counter[str]()
+    bounds = Counter[Bound]()
     for use in same:
         bounds[use.bound] += round(use.duration)
     operators = tuple(dict.fromkeys(use.operator for use in same if use.operator))

@@ -297,7 +297,7 @@ def line_uses(process: Process, layout: Layout, usual: Int64, in_operators: Inte
     return tuple(
         LineUse(
             source=(source := sources[int(identities[row])]),
-            role=roles[row].value,
+            role=roles[row].title,
             duration=mean_of_series(turns.levelled(duration[row])),
             host=mean_of_series(turns.levelled(np.minimum(host[row], duration[row]))),
             hits=float(hits[row].mean()),
@@ -432,7 +432,9 @@ def in_steady_steps(
     categories that hold them, and in each phase no more than the phase."""
     steady = [replace(use, duration=steady_time([use], operators, categories, machine)) for use in operators]
     spent = {phase.name: sum(use.duration for use in steady if use.phase == phase.name) for phase in phases}
-    held = {phase.name: min(1.0, ratio(phase.duration.value, spent[phase.name]) or 1.0) for phase in phases}
+    held: dict[str, float] = {
+        phase.name: min(1.0, ratio(phase.duration.value, spent[phase.name]) or 1.0) for phase in phases
+    }
     return tuple(
         _scaled(before, ratio(held.get(use.phase, 1.0) * use.duration, before.duration))
         for use, before in zip(steady, operators, strict=True)

@@ -47,7 +47,7 @@ def change_use(process: Process, layout: Layout) -> ChangeUse | None:
         step=change.step + 1,
         steps=len(steps.start),
         epoch=_epoch(process, layout, int(steps.end[change.step])),
-        phase=change.phase.name.lower(),
+        phase=change.phase.title,
         before=change.before,
         now=change.now,
         growth=change.growth,
@@ -129,7 +129,7 @@ def period_use(process: Process, layout: Layout) -> PeriodUse | None:
     slow = mean_of_series(layout.timeline.steps.phases[period.slow, period.phase])
     reach, saved = (slow.high - slow.value) / period.every, period.cost
     cost = modelled(saved, saved - reach, saved + reach, slow.samples)
-    use = PeriodUse(period.every, len(period.slow), period.extra, cost, period.phase.name.lower())
+    use = PeriodUse(period.every, len(period.slow), period.extra, cost, period.phase.title)
     if (grown := grown_line(process, layout)) is not None:
         return replace(use, line=grown[0], line_share=grown[1])
     line = _turn(process, period.every) or (_only_call(process) if period.phase is Phase.REST else None)

@@ -7,10 +7,12 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import TypeVar, cast
+from typing import Literal, TypeAlias, TypeVar, cast
 
 from steptime.advice.evidence import Signal
 from steptime.advice.signals import Signals
+from steptime.analysis.categories import CategoryName
+from steptime.analysis.timeline import PhaseName
 from steptime.quantities import Estimate, SourceLine
 
 LONGEST_SUMMARY = 110
@@ -48,6 +50,10 @@ def as_tuple(outcome: Iterable[Made] | Made | None, kind: type[Made]) -> tuple[M
     return (outcome,) if isinstance(outcome, kind) else tuple(cast(Iterable[Made], outcome))
 
 
+Part: TypeAlias = CategoryName | PhaseName | Literal[""]
+"""Of a step, what a finding explains: a category; a phase, where no step was profiled; "" for none alone."""
+
+
 class Weight(Enum):
     """How a finding is shown."""
 
@@ -72,7 +78,7 @@ class Finding:
     summary: str
     advice: str
     savings: Estimate | None = None
-    category: str = ""
+    category: Part = ""
     source: SourceLine | None = None
     evidence: tuple[str, ...] = ()
 
@@ -137,7 +143,7 @@ class Rule:
         advice: str,
         savings: Estimate | None = None,
         *,
-        category: str = "",
+        category: Part = "",
         source: SourceLine | None = None,
         evidence: tuple[str, ...] = (),
         weight: Weight | None = None,

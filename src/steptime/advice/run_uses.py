@@ -5,7 +5,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from steptime.analysis.categories import CategoryName
 from steptime.analysis.graph_launches import GraphUse
+from steptime.analysis.timeline import PhaseName
 from steptime.quantities import Estimate, SourceLine
 from steptime.recording.recording import ItemFacts
 
@@ -90,7 +92,7 @@ class StepSummary:
 
 @dataclass(frozen=True, slots=True)
 class CategoryUse:
-    """A category's share of the step. recoverable: what a perfect fix of this category alone could save."""
+    """A category's or a phase's share of the step. recoverable: what a perfect fix of it alone could save."""
 
     name: str
     duration: Estimate
@@ -178,7 +180,7 @@ class GarbageUse:
 
     duration: Estimate
     collections: float
-    category: str = "python"
+    category: CategoryName = "python"
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +221,7 @@ class ChangeUse:
     step: int
     steps: int
     epoch: int | None
-    phase: str
+    phase: PhaseName
     before: float
     now: float
     growth: float
@@ -239,7 +241,7 @@ class PeriodUse:
     count: int
     extra: float
     cost: Estimate
-    phase: str
+    phase: PhaseName
     line: SourceLine | None = None
     line_share: float = 1.0
 

@@ -166,7 +166,7 @@ def phase_uses(steps: Steps, usual: Int64) -> tuple[CategoryUse, ...]:
     """The phases; they sum to the step."""
     durations = {phase: mean_of_series(steps.phases[usual, phase]) for phase in Phase}
     return tuple(
-        CategoryUse(phase.name.lower(), duration, duration if phase in UNSPLIT else NOTHING)
+        CategoryUse(phase.title, duration, duration if phase in UNSPLIT else NOTHING)
         for phase, duration in durations.items()
         if duration.value > 0
     )
@@ -195,7 +195,7 @@ def category_uses(
             recoverable = scaled(duration, waste(operators, machine, left))
         elif category in (Category.UNRECORDED, Category.UNEXPLAINED):
             recoverable = NOTHING
-        uses.append(CategoryUse(category.name.lower(), duration, recoverable))
+        uses.append(CategoryUse(category.title, duration, recoverable))
     return tuple(use for use in uses if use.duration.value > 0)
 
 

@@ -111,7 +111,7 @@ def categories_of(breakdown: Breakdown, recoverable_compute: float, *, seen: boo
         part = {Category.COMPUTE: recoverable_compute, Category.UNRECORDED: 0.0, Category.UNEXPLAINED: 0.0}.get(
             category, 1.0
         )
-        uses.append(CategoryUse(category.name.lower(), duration, scaled(duration, part if seen else 0.0)))
+        uses.append(CategoryUse(category.title, duration, scaled(duration, part if seen else 0.0)))
     return tuple(use for use in uses if use.duration.value > 0)
 
 

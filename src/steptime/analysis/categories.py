@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 
 from steptime.arrays import Int64
 from steptime.errors import ImbalanceError
 from steptime.intervals import Intervals
+
+CategoryName: TypeAlias = Literal[
+    "compute", "communication", "copy", "unrecorded", "input", "sync", "compile", "overhead", "python", "unexplained"
+]  # fmt: skip
+"""Names of the categories in records. A closed set of words is a `Literal`: mypy refuses another one, where it is made,
+compared and looked for (tests/test_words.py), and so does reading a document."""
 
 
 class Category(IntEnum):
@@ -26,6 +32,14 @@ class Category(IntEnum):
     OVERHEAD = 7
     PYTHON = 8
     UNEXPLAINED = 9
+
+    @property
+    def title(self) -> CategoryName:
+        """Its name in records."""
+        return _CATEGORY_NAMES[self]
+
+
+_CATEGORY_NAMES: tuple[CategoryName, ...] = get_args(CategoryName)
 
 
 DEFINITIONS = {

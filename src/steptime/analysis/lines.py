@@ -18,6 +18,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Literal, TypeAlias
 
 import numpy as np
 
@@ -197,8 +198,12 @@ def find_gaps(top: RecordTable, start: Int64, end: Int64) -> StepGaps:
     return StepGaps(step, neighbours, starts, np.minimum(stops, end[step]))
 
 
+LineRoleName: TypeAlias = Literal["input", "transfer", "forward", "backward", "optimizer", "evaluation", "python"]
+"""What a line is for, in records."""
+
+
 class LineRole(Enum):
-    """What a line is for. Values: those of `LineUse.role`."""
+    """What a line is for."""
 
     INPUT = "input"
     TRANSFER = "transfer"
@@ -207,6 +212,12 @@ class LineRole(Enum):
     OPTIMIZER = "optimizer"
     EVALUATION = "evaluation"
     PYTHON = "python"
+
+    @property
+    def title(self) -> LineRoleName:
+        """Its name in records."""
+        name: LineRoleName = self.value
+        return name
 
 
 SLIVER = 0.01

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -13,10 +13,10 @@ import numpy.typing as npt
 from steptime.analysis.device_activity import device_activities
 from steptime.analysis.kernel_names import complete
 from steptime.analysis.op_cost.call import OpCost
-from steptime.analysis.op_cost.op_cost import Modelled, bound_of, model
+from steptime.analysis.op_cost.op_cost import Bound, Modelled, bound_of, model
 from steptime.analysis.step_context import StepContext
 from steptime.analysis.threads import input_time
-from steptime.analysis.timeline import Phase
+from steptime.analysis.timeline import Phase, PhaseName
 from steptime.arrays import PIECE, Bool, Float64, Int8, Int32, Int64, Numbers, among, distinct, give_back, unique
 from steptime.intervals import EMPTY, Intervals, contains, union
 from steptime.quantities import SourceLine
@@ -407,8 +407,8 @@ class OperatorUse:
     name: str
     calls: float
     duration: float
-    bound: str
-    phase: str = ""
+    bound: Bound
+    phase: PhaseName | Literal[""] = ""
     flops: float | None = None
     bytes: float | None = None
     source: SourceLine | None = None
@@ -475,7 +475,7 @@ def _operator_total(
     middle = np.cumsum(counts) - counts // 2 - 1
     usual = (duration[np.lexsort((duration, kind))][middle] * counts).sum()
     works = [modelled.works[each] for each in kinds.tolist()]
-    bounds: dict[str, float] = defaultdict(float)
+    bounds: dict[Bound, float] = defaultdict(float)
     for work, spent in zip(works, np.bincount(kind, duration, len(kinds)).tolist(), strict=True):
         bounds[bound_of(work, steps.machine)] += spent
 
@@ -489,7 +489,7 @@ def _operator_total(
         duration=(_without_a_stall(steps, calls.rows[chosen], duration) if usual else float(duration.sum()))
         / len(steps),
         bound=max(bounds, key=lambda bound: bounds[bound]),
-        phase=Phase(int(calls.phase[chosen[0]])).name.lower(),
+        phase=Phase(int(calls.phase[chosen[0]])).title,
         flops=mean([work.flops if work else None for work in works]),
         bytes=mean([work.bytes if work else None for work in works]),
         source=sources.get((name, differentiated)) or sources.get((name, True)),

@@ -12,6 +12,7 @@ import re
 from collections import defaultdict
 from dataclasses import dataclass
 from itertools import takewhile
+from typing import Final
 
 import numpy as np
 
@@ -25,6 +26,7 @@ from steptime.analysis.op_cost.op_cost import (
     LATENCY,
     MEMORY,
     UNMODELLED,
+    Bound,
     Modelled,
     bound_of_times,
     model,
@@ -43,7 +45,7 @@ from steptime.trace.links import UNKNOWN
 from steptime.trace.table import ABSENT, EventKind, Trace
 from steptime.trace.vendors import matching
 
-COMMUNICATION = "communication"
+COMMUNICATION: Final = "communication"
 """The bound of a kernel that moves data between devices; the others are those of `BOUNDS`."""
 
 
@@ -65,7 +67,7 @@ class KernelGroup:
     dtype: str
     calls: float
     duration: float
-    bound: str
+    bound: Bound
     flops: float | None
     bytes: float | None
     at_roofline: float | None
@@ -111,7 +113,7 @@ class Roofline:
         return sum(group.duration for group in known if group.matrix_unit) / spent if spent else None
 
 
-BOUNDS = (COMPUTE, MEMORY, LATENCY, UNMODELLED)
+BOUNDS: tuple[Bound, ...] = (COMPUTE, MEMORY, LATENCY, UNMODELLED)
 """In the order in which they claim time that kernels share."""
 TILE = {"float16": 8, "bfloat16": 8, "tf32": 4, "float32": 4, "float8": 16, "int8": 16, "float64": 2}
 """Sides of a matrix product that are no multiple of these do not fill the matrix units' tiles: NVIDIA's guide (Matrix
@@ -311,7 +313,7 @@ def _group(
     shapes = "" if operator < 0 or events.shapes[operator] == ABSENT else trace.shapes[events.shapes[operator]]
     shapes = re.sub(r"\s*\n\s*", "", shapes)  # some writers of traces put line breaks between numbers
     if members.communicates[longest]:
-        bound = COMMUNICATION
+        bound: Bound = COMMUNICATION
     elif steps.on_device:
         bound = bound_of_kernel(times, usual, filling)
     else:
@@ -333,7 +335,7 @@ def _group(
     )
 
 
-def bound_of_kernel(times: tuple[float, float] | None, duration: float, filling: float) -> str:
+def bound_of_kernel(times: tuple[float, float] | None, duration: float, filling: float) -> Bound:
     """By the ns that its arithmetic and its bytes take at the peaks, the ns that it took, and how far its blocks
     fill the device."""
     if filling < LEAST_FILLING:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +23,10 @@ class Mode(IntEnum):
     FORWARD = 3
 
 
+PhaseName: TypeAlias = Literal["input", "transfer", "forward", "backward", "optimizer", "evaluation", "rest"]
+"""Names of the phases in records."""
+
+
 class Phase(IntEnum):
     """The phases of a step, in the order of the columns of `Steps.phases`. They sum to the step's duration."""
 
@@ -37,7 +42,13 @@ class Phase(IntEnum):
     REST = 6
     """Everything else of the training thread."""
 
+    @property
+    def title(self) -> PhaseName:
+        """Its name in records."""
+        return _PHASE_NAMES[self]
 
+
+_PHASE_NAMES: tuple[PhaseName, ...] = get_args(PhaseName)
 UNSPLIT_PHASES = ("forward", "backward", "optimizer", "evaluation", "rest")
 """Names of the phases that only a profile can split into categories."""
 

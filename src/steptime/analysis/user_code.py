@@ -14,7 +14,7 @@ import numpy as np
 from steptime.analysis.operators import DISPATCH_GAP, operator_events, step_at
 from steptime.analysis.step_context import StepContext
 from steptime.analysis.threads import during
-from steptime.analysis.timeline import Phase
+from steptime.analysis.timeline import Phase, PhaseName
 from steptime.arrays import Bool, Int64
 from steptime.intervals import Intervals, contains, measure, subtract, union
 from steptime.quantities import SourceLine
@@ -31,7 +31,7 @@ class FunctionUse:
     what it calls but torch; operators: ns in operators that it calls, in backward in what autograd runs for these."""
 
     source: SourceLine | None
-    phase: str
+    phase: PhaseName
     python: float
     operators: float
 
@@ -45,7 +45,7 @@ def function_uses(windows: Iterable[StepContext]) -> tuple[FunctionUse, ...]:
             steps += len(window)
             _add(window, window.track, spent)
     uses = (
-        FunctionUse(source, phase.name.lower(), float(python) / steps, float(operators) / steps)
+        FunctionUse(source, phase.title, float(python) / steps, float(operators) / steps)
         for (source, phase), (python, operators) in spent.items()
     )
     return tuple(sorted(uses, key=lambda use: -use.python - use.operators))

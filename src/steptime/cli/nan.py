@@ -63,7 +63,7 @@ class WatchedRun:
 def _hunt(options: NanOptions, folder: Path) -> int:
     """The exit status. Does not return where the job failed by itself."""
     seed = secrets.randbelow(1 << 31)
-    watched = _watch(options, folder, seed)
+    watched = _monitored(options, folder, seed)
     sign = _sign(options, watched)
     instrumented: tuple[ProcessNumerics, ...] = ()
     if sign is not None and not options.no_replay:
@@ -89,7 +89,7 @@ def _hunt(options: NanOptions, folder: Path) -> int:
     return 0 if outcome is None or outcome.status == 0 else exit_as(outcome)
 
 
-def _watch(options: NanOptions, folder: Path, seed: int) -> WatchedRun:
+def _monitored(options: NanOptions, folder: Path, seed: int) -> WatchedRun:
     started = time.time_ns()
     if options.at is not None:
         return WatchedRun(None, (), started, started)

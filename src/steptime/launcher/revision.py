@@ -40,7 +40,7 @@ class Inspection:
     def __init__(self, folder: Path, delay: float, notify: Callable[[Revision], None]) -> None:
         self._folder = folder
         self._notify = notify
-        self._telling = threading.Lock()
+        self._reporter = threading.Lock()
         self._seen: Revision | None = None
         self._now, self._over = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._look, args=(delay,), daemon=True)
@@ -49,7 +49,7 @@ class Inspection:
     def _look(self, delay: float) -> None:
         self._now.wait(delay)
         seen = revision_of(self._folder, self._over)
-        with self._telling:
+        with self._reporter:
             if not self._over.is_set():
                 self._seen = seen
                 self._notify(seen)
@@ -59,7 +59,7 @@ class Inspection:
         now. Unknown where it takes too long: then Git is ended."""
         self._now.set()
         self._thread.join(PATIENCE)
-        with self._telling:
+        with self._reporter:
             self._over.set()
         self._thread.join(3 * git.LOOK)
         return self._seen or Revision()

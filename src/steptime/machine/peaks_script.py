@@ -44,13 +44,13 @@ WORK = """
 import sys, time
 print(flush=True)
 sys.stdin.readline()
-begin = now = time.perf_counter()
-done, number, end = 0, 1, begin + float(sys.argv[1])
+start = now = time.perf_counter()
+done, number, end = 0, 1, start + float(sys.argv[1])
 while now < end:
     for _ in range(1000):
         number = (number * 1103515245 + 12345) & 0x7FFFFFFF
     done, now = done + 1, time.perf_counter()
-print(done / (now - begin), flush=True)
+print(done / (now - start), flush=True)
 """
 """What a loader's worker mostly is: a process of Python."""
 BATCHES, BATCH_ITEMS, ITEM_VALUES = 60, 32, 512

@@ -30,7 +30,7 @@ SURE_FITTING_WORKERS = 0.6
 """Of the predicted saving: what is left of it where items vary and the CPUs are not idle (the lower bound)."""
 AS_GOOD = 1.15
 """A predicted step so much longer than the best one is within the model's error of it (it was 6 to 19 % off in trials,
-benchmarks/results/remedies-epyc-2cpu.md); another number of workers that is predicted to be worse costs the trial a
+benchmarks/results/fixes-epyc-2cpu.md); another number of workers that is predicted to be worse costs the trial a
 quarter of its rounds."""
 NEIGHBOUR = 4
 """Of so many workers, one: the step to the other number that is tried."""

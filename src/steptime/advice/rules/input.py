@@ -82,7 +82,7 @@ def input_wait(signals: Signals) -> Finding | None:
 
     How we know: The wait inside the training loader's next() is timed in every step; the time per item and per collated
     batch is timed where it happens, in the workers if there are any, with the CPU time that it takes: the rest is
-    waiting (disk, network, sleep), which needs no CPU. The savings is the wait, without the time that it takes to
+    waiting (disk, network, sleep), which needs no CPU. The savings are the wait, without the time that it takes to
     receive a batch that is ready from a worker (measured once on a machine, else a millisecond). Where the training
     thread reads a batch at once already, only a worker could hide that: the same is left out, but for your own code in
     there. A bare trace shows the loader's next() as an annotation: there the breakdown's input category is to be saved,
@@ -206,7 +206,7 @@ def too_few_workers(signals: Signals) -> Finding | None:
     smallest that comes within 3 % of the best prediction. The CPU time of making a batch is measured next to its time:
     where items wait (disk, network, sleep), a worker needs only a part of a CPU, and so many workers are considered as
     the usable CPUs have parts, 64 on a host and one for every eight batches of an epoch at most. A recording without
-    CPU times (of an older version) gives each worker a CPU of its own. The savings is what the prediction saves; its
+    CPU times (of an older version) gives each worker a CPU of its own. The savings are what the prediction saves; its
     upper end is the whole wait, which items that cost next to nothing would save.
 
     What helps: Set num_workers as advised, with persistent_workers=True when there are several epochs. If the dataset
@@ -329,7 +329,7 @@ def workers_restarted(signals: Signals) -> Finding | None:
     How we know: The end of an iterator whose batches are used up is measured each time, and the time from the making of
     the next one to its first batch, and the number of steps between two; and how much longer than others the two steps
     behind a start train (forked workers share the memory of the training, which copies each page that it writes to
-    next). The savings is all of these, divided by the steps between two starts.
+    next). The savings are all of these, divided by the steps between two starts.
 
     What helps: persistent_workers=True keeps the workers for the next epoch. The order of a shuffled dataset changes
     from the second epoch on (one random number fewer is drawn), which is another seed, not another training. The
@@ -401,7 +401,7 @@ def slow_collate(signals: Signals) -> Finding | None:
     lists of numbers, conversions item by item.
 
     How we know: Reading and collating are timed apart, in the process that does them. The rule fires when collating is
-    at least half of the two; the savings is its share of the wait, and at most the collating of a step.
+    at least half of the two; the savings are its share of the wait, and at most the collating of a step.
 
     What helps: Make one array or tensor for the whole batch (torch.nn.utils.rnn.pad_sequence, np.stack, one
     torch.from_numpy) instead of one per item; pad into a preallocated tensor; sort by length so that there is less

@@ -9,7 +9,7 @@ from steptime.advice.evidence import ModuleUse, OptimizerUse, Signal
 from steptime.advice.kernels import plain_name
 from steptime.advice.line_evidence import calls_function
 from steptime.advice.models import BYTES_PER_ELEMENT, FOREACH, FUSABLE, ITERATIVE, floor, hand_made_update, zeroing
-from steptime.advice.rule import Finding, rule
+from steptime.advice.rule import Finding, Part, rule
 from steptime.advice.savings import in_step, modelled, named, ratio, scaled, share_of_step, total
 from steptime.advice.signals import Signals
 from steptime.quantities import Estimate, SourceLine, format_count, format_duration
@@ -83,7 +83,7 @@ def optimizer_share(signals: Signals) -> Finding | None:
     return optimizer_share.finding(summary, advice, saving, category=_category(top), source=own or top.site)
 
 
-def _category(use: OptimizerUse) -> str:
+def _category(use: OptimizerUse) -> Part:
     """Kernels' time is the device's computing; the host's is of no category alone."""
     return "compute" if use.kernels else ""
 
@@ -373,5 +373,5 @@ def single_tensor_clipping(signals: Signals) -> Finding | None:
     advice = "Call clip_grad_norm_ with foreach=True; in a loop of your own use torch._foreach_norm and _foreach_mul_."
     clipping = [line.source for line in signals.lines if calls_function(line.calls, "clip_grad_norm_")]
     source = clipping[0] if len(clipping) == 1 else None
-    category = "overhead" if idle.value > beyond else "compute"
+    category: Part = "overhead" if idle.value > beyond else "compute"
     return single_tensor_clipping.finding(summary, advice, saving, category=category, source=source)

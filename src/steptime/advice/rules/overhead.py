@@ -159,10 +159,12 @@ def dispatch_loop(signals: Signals) -> Iterator[Finding]:
         whole = max(everything, site.calls)
         summary = f"{where} {site.calls:,.0f} of the step's {whole:,.0f} operators: "
         summary += in_step(saving.value, signals.step)
-        category, text = "overhead" if on_device else "", (source.text,) if source.text else ()
+        text = (source.text,) if source.text else ()
         companions = any(line.source == source and line.role == "python" for line in signals.lines)
         reported = ON_A_LIST if companions and not compiles(signals) else advice
-        yield dispatch_loop.finding(summary, reported, saving, category=category, source=source, evidence=text)
+        yield dispatch_loop.finding(
+            summary, reported, saving, category="overhead" if on_device else "", source=source, evidence=text
+        )
 
 
 def _with_the_loop(dispatch: Estimate, site: _Site) -> Estimate:

@@ -6,6 +6,7 @@ import re
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import PurePath
+from typing import Final
 
 from steptime.advice.evidence import LineUse, Signal
 from steptime.advice.kernels import plain_name
@@ -22,7 +23,7 @@ from steptime.advice.line_evidence import (
     sampled_lines,
 )
 from steptime.advice.models import hand_made_update
-from steptime.advice.rule import Finding, Rule, rule
+from steptime.advice.rule import Finding, Part, Rule, rule
 from steptime.advice.savings import capped, in_step, less, modelled, more, named, ratio, scaled, share_of_step, total
 from steptime.advice.signals import Signals
 from steptime.quantities import Estimate, SourceLine, format_count, format_duration, format_source
@@ -50,7 +51,7 @@ LOSSES = frozenset(
 LOSS_CALL = re.compile(r"torch\.nn\.functional\.(\w*loss\w*|\w*cross_entropy\w*|kl_div)")
 LIGHTNING_LOG = re.compile(r"(?:lightning|pytorch_lightning)\..*LightningModule\.log(?:_dict)?")
 """What a line was seen to call: a loss function of torch's; what a LightningModule logs with."""
-UNPROFILED = "rest"
+UNPROFILED: Final = "rest"
 """Stands for the category of Python, and of operators outside of the model, where no step was profiled."""
 IN_PHASES = ("forward", "backward", "optimizer")
 """Roles of lines inside of what the always-on timers call forward, backward and update."""
@@ -244,7 +245,7 @@ def _finding(signals: Signals, group: list[LineTime], saving: Estimate, unprofil
     summary = f"{where}: {in_step(saving.value, signals.step)} {inside}"
     advice = "Move this out of the step, do it less often, or do it on whole arrays."
     evidence = tuple(time.line.source.text for time in group[:3] if time.line.source.text)
-    category = UNPROFILED if unprofiled else "python"
+    category: Part = UNPROFILED if unprofiled else "python"
     return python_time.finding(summary, advice, saving, category=category, source=source, evidence=evidence)
 
 
@@ -349,7 +350,7 @@ def logging_in_step(signals: Signals) -> Iterator[Finding]:
             yield _line(logging_in_step, time.line, does, advice, saving)
 
 
-def _line(made: Rule, line: LineUse, does: str, advice: str, saving: Estimate, category: str = "") -> Finding:
+def _line(made: Rule, line: LineUse, does: str, advice: str, saving: Estimate, category: Part = "") -> Finding:
     """A finding about one line. does: what the line does, and what that takes."""
     summary = f"{format_source(line.source)} {does}"
     text = (line.source.text,)
@@ -464,12 +465,11 @@ def list_conversion(signals: Signals) -> Iterator[Finding]:
         line, spent = time.line, scaled(time.duration, own_share(signals.paths, time.line.source))
         slow = spent.value >= LEAST_CONVERSION * max(line.hits, 1.0)
         if slow and line.role != "evaluation" and converts_lists(line.calls):
-            category = "input" if line.role == "input" else ""
             does = f"makes a tensor of lists: {in_step(spent.value, signals.step)}"
             advice = "Use torch.from_numpy(np.stack(arrays)), or keep the data as one array."
             if line.role == "forward":
                 advice = "Make it once (register_buffer) if no batch changes it, else with operators on whole tensors."
-            yield _line(list_conversion, line, does, advice, spent, category)
+            yield _line(list_conversion, line, does, advice, spent, "input" if line.role == "input" else "")
 
 
 @rule(

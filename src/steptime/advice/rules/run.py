@@ -11,7 +11,7 @@ from typing import Any
 from steptime.advice.evidence import CaughtUse, KernelUse, OperatorUse, SegmentUse, Signal
 from steptime.advice.kernels import first_source, plain_name, short_kernel
 from steptime.advice.line_evidence import steady_time
-from steptime.advice.rule import LONGEST_SUMMARY, Finding, Weight, rule
+from steptime.advice.rule import LONGEST_SUMMARY, Finding, Part, Weight, rule
 from steptime.advice.rules.python import OFTEN
 from steptime.advice.savings import in_step, modelled, named, ratio, scaled
 from steptime.advice.segment_evidence import MOST, MOST_SLOWED, in_environment, line_place, only_calls
@@ -140,7 +140,7 @@ def _times(use: SegmentUse) -> str:
 
 LEAST_PERIOD = 0.02
 """Of the step, spread over all of them."""
-CATEGORY = {"input": "input", "transfer": "copy"}
+CATEGORY: dict[str, Part] = {"input": "input", "transfer": "copy"}
 """Of the phases that are one; the others hold several."""
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import Final, Literal, TypeAlias
 
 import numpy as np
 
@@ -22,7 +23,12 @@ from steptime.quantities import Estimate
 from steptime.trace.table import ABSENT, Trace
 from steptime.trace.vendors import of_symbols
 
-COMPUTE, MEMORY, LATENCY, UNMODELLED = "compute", "memory", "latency", "unmodelled"
+Bound: TypeAlias = Literal["compute", "memory", "latency", "communication", "unmodelled"]
+"""What bounds an operator or a kernel; latency: its work takes less time than dispatching it."""
+COMPUTE: Final = "compute"
+MEMORY: Final = "memory"
+LATENCY: Final = "latency"
+UNMODELLED: Final = "unmodelled"
 
 
 def time_at_peaks(work: OpCost | None, machine: Machine | None) -> tuple[float, float] | None:
@@ -37,14 +43,14 @@ def time_at_peaks(work: OpCost | None, machine: Machine | None) -> tuple[float, 
     return arithmetic, work.bytes / machine.copy.value * 1e9
 
 
-def bound_of(work: OpCost | None, machine: Machine | None) -> str:
+def bound_of(work: OpCost | None, machine: Machine | None) -> Bound:
     """What bounds a call: the slower of arithmetic and movement; when both would be done in less time than dispatching
     takes, the call is too small for either to matter."""
     overhead = (machine.launch or machine.dispatch) if machine is not None else None
     return bound_of_times(time_at_peaks(work, machine), overhead)
 
 
-def bound_of_times(times: tuple[float, float] | None, overhead: Estimate | None) -> str:
+def bound_of_times(times: tuple[float, float] | None, overhead: Estimate | None) -> Bound:
     """From the ns of arithmetic and of movement at the peaks, and the ns of dispatching, None where unknown."""
     if times is None:
         return UNMODELLED

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
+from steptime.analysis.categories import CategoryName
 from steptime.quantities import Estimate, SourceLine
 
 
@@ -83,9 +85,9 @@ class Straggler:
     host: str
     waiting: float
     share: float
-    category: str
+    category: CategoryName | Literal[""]
     excess: float
-    excesses: tuple[tuple[str, float], ...]
+    excesses: tuple[tuple[CategoryName, float], ...]
     gain: Estimate
     arithmetic: float | None = None
     since: int | None = None

@@ -14,7 +14,7 @@ from math import erfc, exp, lgamma, log, sqrt
 
 import numpy as np
 
-from steptime.analysis.categories import Category
+from steptime.analysis.categories import Category, CategoryName
 from steptime.analysis.stragglers.comparison import CollectiveRow, RankComparison, RankRow, Straggler, StragglerSeries
 from steptime.analysis.stragglers.matching import (
     Chain,
@@ -244,12 +244,12 @@ def tail_of_student(values: Float64) -> float:
     return erfc(normal / sqrt(2)) / 2
 
 
-def _excesses(summaries: Sequence[RankSummary], late: Int64, others: Int64) -> tuple[tuple[str, float], ...]:
+def _excesses(summaries: Sequence[RankSummary], late: Int64, others: Int64) -> tuple[tuple[CategoryName, float], ...]:
     """Categories of the stragglers beyond the median of the others', the largest excess first."""
     table = np.array([summary.categories for summary in summaries])
     beyond = np.median(table[late], axis=0) - np.median(table[others], axis=0)
     found = [
-        (category.name.lower(), float(beyond[category]))
+        (category.title, float(beyond[category]))
         for category in Category
         if category != Category.COMMUNICATION and beyond[category] > 0  # that is where waiting itself lies
     ]
