@@ -95,6 +95,9 @@ def test_no_name_that_was_given_up_returns() -> None:
 
 def prose_in(path: Path) -> Iterator[tuple[int, str]]:
     """Comments, and strings of more than one word: docstrings and messages. Lines, and what is in them."""
+    text = path.read_text(encoding="utf-8")
+    if not any(re.search(pattern, text) for pattern, _ in IN_PROSE):
+        return  # nothing to take apart
     with tokenize.open(path) as file:
         for token in tokenize.generate_tokens(file.readline):
             if token.type == tokenize.COMMENT or (token.type != tokenize.NAME and " " in token.string.strip()):

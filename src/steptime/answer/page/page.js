@@ -116,7 +116,7 @@ const sheet = (() => {
     });
     refresh();
   });
-  // A name that begins like a formula must not become one in a spreadsheet.
+  // A name that starts like a formula must not become one in a spreadsheet.
   const field = (text, number) => {
     const safe = !number && /^[=+\-@\t\r]/.test(text) ? `'${text}` : text;
     return /[",\n\r]/.test(safe) ? `"${safe.replaceAll('"', '""')}"` : safe;
@@ -153,7 +153,7 @@ const sheet = (() => {
     const [size, unit] = ns < 1e3 ? [1, "ns"] : ns < 1e6 ? [1e3, "µs"] : ns < 1e9 ? [1e6, "ms"] : [1e9, "s"];
     return `${Number((ns / size).toPrecision(4))} ${unit}`;
   };
-  // Words beside the pointer, for what has a title inside a picture.
+  // Words next to the pointer, for what has a title inside a picture.
   const tip = byId("tip");
   const showTip = (words, x, y) => {
     tip.textContent = words;
