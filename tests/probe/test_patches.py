@@ -216,13 +216,13 @@ def test_what_is_kept_is_none_of_the_garbage_collectors_business(heard: Heard) -
     gc.disable()
     try:
         for watched in (False, True, False, True):
-            timers, backwards._watches[:] = backwards._watches[:], backwards._watches if watched else []
+            timers, backwards._observers[:] = backwards._observers[:], backwards._observers if watched else []
             for number in range(200):
                 if number == 100:  # tuples that were freed are made anew from a store of their own, which fills first
                     gc.collect()
                 backward(parameter.sum())
             tracked[watched] = gc.get_count()[0]
-            backwards._watches[:] = timers
+            backwards._observers[:] = timers
     finally:
         gc.enable()
     assert len(heard.kept) == 400

@@ -71,7 +71,7 @@ def accumulated(built: JournalBuilder) -> None:
 
 def two_models(built: JournalBuilder) -> None:
     with built.within(Kind.FORWARD, 1, Flag.GRADIENT | Flag.TRAINING):
-        built.wait(MS).forward(2 * MS, top_module=2)
+        built.wait(MS).forward(2 * MS, root=2)
     built.backward(4 * MS).step(MS)
 
 
