@@ -250,7 +250,7 @@ def test_a_window_that_would_cost_too_much_waits_until_the_run_is_long_enough(se
 
 
 def test_plain_watching_takes_the_window_that_waits(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(schedule, "QUIET", 0)
+    monkeypatch.setattr(schedule, "FAST_PATH_TIME", 0)
     monkeypatch.setattr(schedule, "REQUEST_PERIOD", 0)
     session.allowance.events, session.allowance.detailed = 600_000, True
     session._script = schedule._keep_watching(session, MS, False, True)

@@ -48,7 +48,7 @@ def test_no_python_function_runs_inside_the_collector() -> None:
 
 INTERRUPTED = """
 import _thread, functools, gc
-from steptime.probe.session import GarbageWatch
+from steptime.probe.session import GarbageObserver
 
 class Interrupt:  # a callback in C: it sets the signal and handles nothing
     start = stop = property(next)
@@ -69,7 +69,7 @@ except KeyboardInterrupt:
 @pytest.mark.parametrize(
     ("watch", "seen"),
     [
-        ("GarbageWatch(lambda *record: None).install()", "came through"),
+        ("GarbageObserver(lambda *record: None).install()", "came through"),
         ("gc.callbacks.append(lambda phase, information: None)", "swallowed"),  # what a function in Python would do
     ],
 )

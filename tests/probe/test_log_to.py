@@ -24,7 +24,7 @@ PARTS = ("input", "forward", "backward", "optimizer", "other")
 JOB = """
 import sys, torch, steptime
 from torch.utils.data import DataLoader, TensorDataset
-{begin}
+{start}
 model = torch.nn.Linear(64, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
 for epoch in range(3):

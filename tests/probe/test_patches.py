@@ -268,7 +268,7 @@ def test_after_a_short_batch_only_its_next_is_kept(heard: Heard, monkeypatch: py
     import time
 
     asked: list[bool] = []
-    monkeypatch.setattr("steptime.probe.ranges.tell_apart", asked.append)
+    monkeypatch.setattr("steptime.probe.ranges.distinguish", asked.append)
     patch = RangePatch(heard)
     patch.install()
     heard.fast_path.until = 1 << 62

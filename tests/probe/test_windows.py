@@ -75,14 +75,14 @@ def two_steps(session: Session) -> None:
         session._boundary(time)
 
 
-@pytest.mark.parametrize("where", ["begin_history", "end_history"])
+@pytest.mark.parametrize("where", ["start_history", "end_history"])
 def test_a_history_of_allocations_that_fails_leaves_no_profiler_on(
     session: Session, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
     def fails(*_: Any) -> bool:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(allocations, "begin_history", lambda: True)
+    monkeypatch.setattr(allocations, "start_history", lambda: True)
     monkeypatch.setattr(allocations, "end_history", lambda path: None)
     monkeypatch.setattr(allocations, where, fails)
     with pytest.raises(OSError, match="No space left"):

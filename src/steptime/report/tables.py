@@ -542,7 +542,7 @@ def _collectives_over_ranks(ranks: RankComparison) -> Table:
         number("algorithm bandwidth", "algorithm_bytes_per_s", lambda row: row.algorithm_bandwidth, bandwidth),
         number("bus bandwidth", "bus_bytes_per_s", lambda row: row.bus_bandwidth, bandwidth),
         share("of the link", "link_share", lambda row: row.link_share),
-        word("waited for", "late_rank",
+        word("waited for", "straggler",
              lambda row: f"rank {row.late} ({format_share(row.straggler_share)})" if row.late is not None else ""),
     )  # fmt: skip
 

@@ -243,7 +243,7 @@ class RayExecutor:
 
     def close(self) -> None:
         """See Executor."""
-        for worker in getattr(self, "_lanes", {}).values():
+        for worker in getattr(self, "_workers", {}).values():
             self._ray.kill(worker)
         self._workers = {}
         if self._started:
