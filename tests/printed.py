@@ -42,7 +42,7 @@ NEVER = {
     rf"(?<![\d.,])\b1 (?:{WHOLES})\b": "a plural of one",
     r"\b(?:in|at|by|of|for|with|to) [;.,](?!\w)(?!\.)": "an empty slot",
     r"(?<= )\(\s*\)": "empty brackets",
-    r"\b(?:None|nan|inf) (?:ns|µs|ms|s|%|B|KiB|MiB|GiB|of|a step|to|times)(?!\w)": "a value that is none",
+    r"\b(?:None|nan|inf) (?:ns|µs|ms|s|%|B|KiB|MiB|GiB|of|per step|to|times)(?!\w)": "a value that is none",
     r";\s*;|,\s*,|:\s*\.(?!\w)": "an empty slot",
     r"up to -": "a saving below nothing",
     r"[-−+]<": "a sign of what is too small to print",
@@ -162,7 +162,7 @@ def _wrong_figures(line: str) -> Iterator[str]:
         if abs(100 * one / other - float(share)) > 0.6 + ROUNDING * float(share):
             yield "a share that does not multiply out"
     for count, each, unit, took, of in re.findall(
-        r"([\d.]+) \w+ (?:a step, |of )([\d.]+) (ns|µs|ms|s) each(?: take|:) ([\d.]+) (ns|µs|ms|s)", line
+        r"([\d.]+) \w+ (?:per step, |of )([\d.]+) (ns|µs|ms|s) each(?: take|:) ([\d.]+) (ns|µs|ms|s)", line
     ):
         if _differs(float(count) * _duration(each, unit), _duration(took, of), 0.02):
             yield "a product that does not multiply out"

@@ -34,7 +34,7 @@ def test_it_says_step_bottleneck_findings_source_lines_cost_and_the_recording(re
     text = render(report)
     for part in (
         "Step 96.2 ms ± 2.89 ms",
-        "mean of 58 steps (left out: 3 warm-up, 19 disturbed)",
+        "mean of 58 steps (left out: 3 warm-up, 19 interrupted)",
         "Bound by waiting for input: without it a step would be 71 %",
         "ST102 too-few-workers",
         "up to 60 ms per step (62 %)",
@@ -161,7 +161,7 @@ def test_steps_are_left_out_with_the_reason(report: Report) -> None:
     assert left_out_text(replace(process, case=case, series=series)) == (
         "1 warm-up, 3 for measurements of steptime, 2 with evaluation"
     )
-    assert left_out_text(replace(process, case=case, series=None)) == "1 warm-up, 5 disturbed"
+    assert left_out_text(replace(process, case=case, series=None)) == "1 warm-up, 5 interrupted"
 
 
 def test_a_note_is_reported_with_what_to_do_where_nothing_else_is(

@@ -105,7 +105,7 @@ def left_out_text(process: ProcessReport) -> str:
     step, series = process.case.step, process.series
     outliers = process.case.outliers.left_out if process.case.outliers is not None else 0
     excluded = step.total - step.steady - step.warm_up - outliers - step.behind
-    job, rest = list[tuple[int, str]](), "excluded"
+    job, rest = list[tuple[int, str]](), "interrupted"
     if series is not None and len(series.marks) < MOST_MARKS and THINNED not in series.names:
         kinds = Counter(series.names[kind] for kind in series.kinds)
         job = [(kinds[name], name) for name in DISTURBING]

@@ -176,7 +176,7 @@ def _counts(kinds: list[str], fine: list[str]) -> Iterator[tuple[str, str, int]]
     for name in dict.fromkeys(fine):
         places = [coarse for coarse, each in zip(kinds, fine, strict=False) if each == name]
         colour = "steady" if name == "outlier" else max(set(places), key=places.count) if places else "aside"
-        yield colour, "excluded (slowed by steptime, profiled, or an outlier)" if name == "aside" else name, len(places)
+        yield colour, "excluded (interrupted, profiled, or an outlier)" if name == "aside" else name, len(places)
 
 
 def _layered(bars: tuple[Bar, ...], known: StepSeries) -> tuple[tuple[Bar, ...], tuple[BarLayer, ...]]:
