@@ -198,7 +198,7 @@ def test_a_damaged_trace_is_diagnosed_and_the_damage_reported(steptime: Steptime
     trace.write_text(trace.read_text()[:-300].replace('"ProfilerStep#20"', '"Profiler"Step#20"'))
     report = json.loads(steptime("diagnose", trace, "--json", "--full").stdout)
     message = " ".join(report["processes"][0]["notes"])
-    assert "it ends in the middle, as of a job killed while writing it; 1 interval could not be understood" in message
+    assert "it ends in the middle, as of a job killed while writing it; 1 part could not be understood" in message
 
 
 def test_a_second_look_comes_from_the_cache_unless_it_is_not_wanted(
