@@ -1,4 +1,4 @@
-"""The pages of rules and fixes are their docstrings: the same text in `steptime explain`, in the report, on the site."""
+"""Pages of rules and fixes, made of their docstrings: the same text in `steptime explain`, the report and the site."""
 
 from __future__ import annotations
 
