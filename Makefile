@@ -42,10 +42,8 @@ lint: .test/ready
 	.test/bin/ruff check
 	.test/bin/mypy
 
-# What is generated from the code; the tests fail when it is not current.
+# The schemas, the only files in git that are generated from the code; the tests fail when they are not current.
 docs: .test/ready
-	.test/bin/python -m steptime.advice.explain docs
-	.test/bin/python -m steptime.cli.pages >docs/commands.md
 	.test/bin/python -c 'from steptime.report.json import schema_text; print(schema_text(), end="")' >docs/report-schema.json
 	.test/bin/python -c 'from steptime.report.compact import CompactReport; from steptime.report.json import schema_text; print(schema_text(CompactReport), end="")' >docs/compact-schema.json
 	.test/bin/python -c 'from steptime.compare.comparison import Comparison; from steptime.report.json import schema_text; print(schema_text(Comparison), end="")' >docs/comparison-schema.json
@@ -91,5 +89,5 @@ clean:
 .site/ready: pyproject.toml
 	$(PYTHON) -m venv .site
 	.site/bin/python -m pip install --quiet --upgrade 'pip>=25.1'
-	.site/bin/python -m pip install --quiet --group docs
+	.site/bin/python -m pip install --quiet --editable . --group docs # pages of rules, fixes and commands are made of it
 	touch $@
