@@ -3,6 +3,7 @@
 # make test-all   the slow ones, too: every planted fault, the compiler
 # make lint   ruff and mypy
 # make site   the documentation as a site, with search: .site/out
+# make package  the wheel and the source archive, checked, installed into an empty environment and run there
 # make picture   the picture in the README, from the page of `make demo`
 # make bench  the quick benchmarks, some 15 minutes on two CPUs: benchmarks/results/<NAME>.json and docs/proof.md
 # make bench-full   all of them: hours
@@ -27,7 +28,7 @@ endef
 # Half of the tests wait for a process of theirs. The slow ones measure, one at a time.
 TWO ?= -n 2 --dist worksteal
 
-.PHONY: demo test test-all lint docs site picture bench bench-full clean
+.PHONY: demo test test-all lint docs site package picture bench bench-full clean
 
 demo: .demo/ready
 	.demo/bin/steptime run --force --recording runs/demo -o runs/demo.html -- .demo/bin/python examples/slow_input.py
@@ -52,6 +53,15 @@ docs: .test/ready
 site: .site/ready
 	NO_MKDOCS_2_WARNING=1 .site/bin/mkdocs build --quiet
 
+# As a user has it: steptime in an environment of its own, torch in the job's.
+package: .test/ready
+	rm -rf .package && $(PYTHON) -m venv .package && $(PYTHON) -m venv .package/tool
+	.package/bin/python -m pip install --quiet build twine
+	.package/bin/python -m build --outdir .package/dist . >.package/build.log || { cat .package/build.log; exit 1; }
+	.package/bin/twine check --strict .package/dist/*
+	.package/tool/bin/python -m pip install --quiet .package/dist/*.whl
+	cd .package && tool/bin/steptime run --recording run -- ../.test/bin/python ../examples/nan_distance.py && tool/bin/steptime explain ST101 >explained
+
 picture: .test/ready
 	.test/bin/python .ci/picture.py runs/demo.html docs
 
@@ -70,7 +80,7 @@ bench bench-full: .test/ready
 	.test/bin/python -m benchmarks.proof --name $(NAME)
 
 clean:
-	rm -rf .demo .test .site
+	rm -rf .demo .test .site .package
 
 # The stamps make a second call start at once.
 .demo/ready: pyproject.toml
