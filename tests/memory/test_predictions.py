@@ -191,7 +191,7 @@ def test_a_cut_history_is_told_right_behind_the_answer(tmp_path: Path) -> None:
     assert "max_entries was reached" in found.cut
     report = MemoryReport("snapshot.pickle", (found,))
     for shown in (text_of(report, answer_of), markdown_of(report, answer_of)):
-        assert "Cut: the history begins in the middle" in "\n".join(shown.splitlines()[:2])
+        assert "Cut: the history begins in the middle" in "\n".join(shown.splitlines()[:4])
     assert "the history begins in the middle" in cut(tmp_path, 1017).cut  # blocks of the optimiser's state tell
     whole = Allocator()
     train(whole, 3)
