@@ -148,7 +148,7 @@ def test_the_late_rank_is_displayed_first(report: Report) -> None:
 def test_a_job_of_a_thousand_ranks_is_a_short_table(report: Report) -> None:
     composed = compose("traces", report.environment, ranks_of(report.processes[0], 1000, late=700))
     page = markdown_of(composed)
-    rows = [line for line in page.splitlines() if line.startswith("| rank ") and "a step" not in line]
+    rows = [line for line in page.splitlines() if line.startswith("| rank ") and "per step" not in line]
     assert len(rows) == MOST_RANKS + 1
     assert rows[1].startswith("| rank 700 |")
     assert page.count("## rank ") == MOST_RANKS

@@ -99,7 +99,7 @@ def test_tables_sort_filter_and_copy(report: Report, open_page: Any) -> None:
     sheet = open_page(report, permissions=["clipboard-read", "clipboard-write"])
     column = sheet.page.locator("#operators tbody tr td:first-child")
     assert sheet.words(column.first) == "aten::op29", "the longest first"
-    head = sheet.page.locator("#operators th", has_text="a step")
+    head = sheet.page.locator("#operators th", has_text="per step")
     head.get_by_role("button").click()
     head.get_by_role("button").click()
     assert head.get_attribute("aria-sort") == "ascending"

@@ -260,7 +260,7 @@ def straggler_text(late: Straggler, step: StepSummary) -> str:
     """What a straggler costs, the same words in the headline and in its finding: "Rank 3 is the straggler: the others
     wait 6.50 ms per step (12 %) for it"."""
     who, share = straggler_name(late), format_share(min(1.0, ratio(late.waiting, step.duration.value)))
-    per = "of this step" if step.steady == 1 else "a step"
+    per = "of this step" if step.steady == 1 else "per step"
     waits = f"the others wait {format_duration(late.waiting)} {per} ({share}) for it"
     return f"{who[:1].upper()}{who[1:]} is the straggler: {waits}"
 

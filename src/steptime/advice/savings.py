@@ -117,10 +117,10 @@ def in_step(spent: float, step: StepSummary) -> str:
     """So many ns per step, for a sentence: "12.3 ms per step (23 %)"; of a single step, "12.3 ms of this step (23 %)".
     Times of kernels that overlap may add up to more than the step, and no part is larger than its whole."""
     spent = min(spent, step.duration.value)
-    per = "of this step" if step.steady == 1 else "a step"
+    per = "of this step" if step.steady == 1 else "per step"
     return f"{format_duration(spent)} {per} ({share_of_step(spent, step)})"
 
 
 def per_step(step: StepSummary) -> str:
     """Behind a count: "a step"; of a single step, "in this step"."""
-    return "in this step" if step.steady == 1 else "a step"
+    return "in this step" if step.steady == 1 else "per step"

@@ -249,7 +249,7 @@ def _operators(sweep: Sweep) -> Table:
         "operators", f"operators of {sweep.recording}", "", sweep.operators,
         word("operator", "operator", lambda each: each.name, kind="code"),
         word("shapes", "shapes", lambda each: shorten(each.shapes, LONGEST_SHAPES)),
-        duration("a step", "step_ns", lambda each: each.duration, barred=True),
+        duration("per step", "step_ns", lambda each: each.duration, barred=True),
         number("FLOP/B", "flop_per_byte", lambda each: each.intensity, lambda value: f"{value:.3g}"),
         number("FLOP/s", "flop_per_second", lambda each: each.rate, lambda value: _rate(value, "FLOP/s")),
         number("of the roofline", "share", lambda each: each.rate / attainable(sweep, each.intensity), format_share),

@@ -339,7 +339,7 @@ def of_trial(
     saves = ""
     if best is not None and best.speed is not None and best.speed.value > 1 and usual is not None:
         saved = usual.value * unit * (1 - 1 / best.speed.value)
-        whole = f"{format_duration(usual.value * unit)} {f'to a loss of {target.loss:g}' if target else 'a step'}"
+        whole = f"{format_duration(usual.value * unit)} {f'to a loss of {target.loss:g}' if target else 'per step'}"
         saves = f"{format_duration(saved)} of {whole}, {speed_text(best.speed)}"
     won = best is not None and best.verdict is TrialVerdict.ADOPT
     diff = patch.diff if patch is not None else ""

@@ -39,7 +39,7 @@ def runs_table(comparison: Comparison) -> Table:
         word("run", "run", lambda run: run[1].label),
         word("commit", "commit", lambda run: run[1].commit),
         integer("steps", "steps", lambda run: run[1].steady),
-        duration("a step", "step_ns", lambda run: run[1].step.value),
+        duration("per step", "step_ns", lambda run: run[1].step.value),
         number("throughput", "samples_per_s", lambda run: run[1].samples_per_s, format_samples),
         word("against the first", "against_the_first", lambda run: _against(run[1]) if several else ""),
         word("bound by", "bottleneck", lambda run: run[1].bottleneck, room="document"),
