@@ -3,6 +3,7 @@
 # make test-all   the slow ones, too: every planted fault, the compiler
 # make lint   ruff and mypy
 # make site   the documentation as a site, with search: .site/out
+# make package  the wheel and the source archive, checked, installed into an empty environment and run there
 # make picture   the picture in the README, from the page of `make demo`
 # make bench  the quick benchmarks, some 15 minutes on two CPUs: benchmarks/results/<NAME>.json and docs/proof.md
 # make bench-full   all of them: hours
@@ -27,7 +28,7 @@ endef
 # Half of the tests wait for a process of theirs. The slow ones measure, one at a time.
 TWO ?= -n 2 --dist worksteal
 
-.PHONY: demo test test-all lint docs site picture bench bench-full clean
+.PHONY: demo test test-all lint docs site package picture bench bench-full clean
 
 demo: .demo/ready
 	.demo/bin/steptime run --force --recording runs/demo -o runs/demo.html -- .demo/bin/python examples/slow_input.py
@@ -42,10 +43,8 @@ lint: .test/ready
 	.test/bin/ruff check
 	.test/bin/mypy
 
-# What is generated from the code; the tests fail when it is not current.
+# The schemas, the only files in git that are generated from the code; the tests fail when they are not current.
 docs: .test/ready
-	.test/bin/python -m steptime.advice.explain docs
-	.test/bin/python -m steptime.cli.pages >docs/commands.md
 	.test/bin/python -c 'from steptime.report.json import schema_text; print(schema_text(), end="")' >docs/report-schema.json
 	.test/bin/python -c 'from steptime.report.compact import CompactReport; from steptime.report.json import schema_text; print(schema_text(CompactReport), end="")' >docs/compact-schema.json
 	.test/bin/python -c 'from steptime.compare.comparison import Comparison; from steptime.report.json import schema_text; print(schema_text(Comparison), end="")' >docs/comparison-schema.json
@@ -53,6 +52,15 @@ docs: .test/ready
 
 site: .site/ready
 	NO_MKDOCS_2_WARNING=1 .site/bin/mkdocs build --quiet
+
+# As a user has it: steptime in an environment of its own, torch in the job's.
+package: .test/ready
+	rm -rf .package && $(PYTHON) -m venv .package && $(PYTHON) -m venv .package/tool
+	.package/bin/python -m pip install --quiet build twine
+	.package/bin/python -m build --outdir .package/dist . >.package/build.log || { cat .package/build.log; exit 1; }
+	.package/bin/twine check --strict .package/dist/*
+	.package/tool/bin/python -m pip install --quiet .package/dist/*.whl
+	cd .package && tool/bin/steptime run --recording run -- ../.test/bin/python ../examples/nan_distance.py && tool/bin/steptime explain ST101 >explained
 
 picture: .test/ready
 	.test/bin/python .ci/picture.py runs/demo.html docs
@@ -72,7 +80,7 @@ bench bench-full: .test/ready
 	.test/bin/python -m benchmarks.proof --name $(NAME)
 
 clean:
-	rm -rf .demo .test .site
+	rm -rf .demo .test .site .package
 
 # The stamps make a second call start at once.
 .demo/ready: pyproject.toml
@@ -91,5 +99,5 @@ clean:
 .site/ready: pyproject.toml
 	$(PYTHON) -m venv .site
 	.site/bin/python -m pip install --quiet --upgrade 'pip>=25.1'
-	.site/bin/python -m pip install --quiet --group docs
+	.site/bin/python -m pip install --quiet --editable . --group docs # pages of rules, fixes and commands are made of it
 	touch $@

@@ -134,6 +134,20 @@ def test_every_input_is_used_and_documented(action: Any) -> None:
         assert "${{" not in step["run"], "what a stranger writes must not become a program"
 
 
+@pytest.mark.parametrize(("version", "installed"), [("", str(ROOT)), ("steptime==0.1.0", "steptime==0.1.0")])
+def test_the_action_installs_itself_unless_reported_otherwise(
+    action: Any, tmp_path: Path, version: str, installed: str
+) -> None:
+    """A release may not be on any index: the runner has the action's own clone at hand."""
+    program = tmp_path / "python3"
+    program.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n', encoding="utf-8")
+    program.chmod(0o755)
+    environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", "GITHUB_ACTION_PATH": str(ROOT), "INPUT_VERSION": version}
+    step = action["runs"]["steps"][0]["run"]
+    done = subprocess.run(["bash", "-ec", step], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["-m", "pip", "install", "--quiet", installed]
+
+
 JOB = """
 import torch
 model = torch.nn.Linear(64, 64)

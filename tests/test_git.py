@@ -10,7 +10,7 @@ from threading import Event
 import pytest
 
 from steptime.errors import UsageError
-from steptime.git import ask_git, filtered
+from steptime.git import LOOK, ask_git, filtered
 from steptime.launcher.revision import revision_of
 from steptime.trials.candidates import from_diff, from_revision
 from steptime.trials.patch import is_dirty
@@ -123,3 +123,21 @@ def test_a_partial_clone_is_not_completed(tmp_path: Path, hostile: Path) -> None
     reported = ask_git(clone, "cat-file", "blob", "HEAD:train.py")
     assert reported.returncode
     assert not (tmp_path / "ran").exists()
+
+
+def test_a_git_that_starts_slowly_gets_all_of_its_input(
+    tmp_path: Path, hostile: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Longer than a look at whether its answer is still wanted, and more than a pipe holds."""
+    slow = tmp_path / "bin" / "git"
+    slow.parent.mkdir()
+    slow.write_text(f'#!/bin/sh\nsleep {3 * LOOK}\nPATH="{os.environ["PATH"]}" exec git "$@"\n')
+    slow.chmod(0o755)
+    monkeypatch.setenv("PATH", str(slow.parent), prepend=os.pathsep)
+    paths = [f"folder/file-{number}.py" for number in range(9_999)]
+    assert filtered(hostile, [*paths, "data.bin"]) == {"data.bin"}
+
+
+def test_a_git_whose_answer_nobody_wants_any_more_is_ended(hostile: Path) -> None:
+    with pytest.raises(subprocess.TimeoutExpired):
+        ask_git(hostile, "status", over=lambda: True)

@@ -12,9 +12,11 @@ import os
 import re
 import signal
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import IO
 
 COMMIT = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 """SHA-1, or SHA-256."""
@@ -79,22 +81,33 @@ def _run(
 ) -> subprocess.CompletedProcess[bytes]:
     command = ["git", "--no-pager", "--literal-pathspecs", "-C", str(folder)]
     command += [word for name, value in {**PASSIVE, **settings}.items() for word in ("-c", f"{name}={value}")]
-    with subprocess.Popen(
-        [*command, *words],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=_environment(topmost),
-        start_new_session=True,  # a Ctrl-C is meant for the job
-    ) as git:
+    with (
+        _input(given) as read,
+        subprocess.Popen(
+            [*command, *words],
+            stdin=read,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=_environment(topmost),
+            start_new_session=True,  # a Ctrl-C is meant for the job
+        ) as git,
+    ):
         until = time.monotonic() + PATIENCE
         while time.monotonic() < until and not over():
             with contextlib.suppress(subprocess.TimeoutExpired):
-                printed, message = git.communicate(given, timeout=LOOK)
+                printed, message = git.communicate(timeout=LOOK)
                 return subprocess.CompletedProcess(command, git.returncode, printed, message)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(git.pid, signal.SIGKILL)
     raise subprocess.TimeoutExpired(command, PATIENCE)
+
+
+def _input(given: bytes) -> IO[bytes]:
+    """A file at its start. After a timeout `communicate` takes no input again, and may have written a part of it."""
+    file = tempfile.TemporaryFile()  # noqa: SIM115 - who asks closes it
+    file.write(given)
+    file.seek(0)
+    return file
 
 
 def _environment(topmost: Path | None) -> dict[str, str]:

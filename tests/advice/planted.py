@@ -1,6 +1,6 @@
 """The planted case of each rule: `PLANTED[rule][name]`, names beginning with "fires" or "clean".
 
-Written out as JSON by `write_cases.py`; the clean ones hold the traps.
+The clean ones hold the traps.
 """
 
 from __future__ import annotations

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import msgspec
 import pytest
 from advice.healthy import MS
+from advice.planted import PLANTED
 
 from steptime.advice.engine import examine
-from steptime.advice.evidence import Case
 from steptime.advice.rule import Finding
 from steptime.advice.rules import CATALOGUE
 
-CASES = Path(__file__).parent / "cases"
-
 
 def finding(rule: str, name: str) -> Finding:
-    case = msgspec.json.decode((CASES / rule / f"{name}.json").read_bytes(), type=Case)
-    return next(found for found in examine(case, CATALOGUE).findings if found.name == rule)
+    return next(found for found in examine(PLANTED[rule][name], CATALOGUE).findings if found.name == rule)
 
 
 @pytest.mark.parametrize(

@@ -181,7 +181,7 @@ def test_a_sweep_has_a_page_with_throughput_over_batch_size(steptime: Steptime, 
     rates = [[float(number) for number in each.split(",")] for each in points.split()]
     assert [x for x, _ in rates] == sorted(x for x, _ in rates)
     assert [y for _, y in rates] == sorted((y for _, y in rates), reverse=True), "more samples a second is higher"
-    assert table.read_text().startswith("**Batches of 64 reach")
+    assert table.read_text().startswith("# steptime: A sweep over batch sizes\n\n**Batches of 64 reach")
 
 
 def test_a_diagnosis_in_text_imports_nothing_that_is_for_pages_trials_or_masked_arrays(tmp_path: Path) -> None:

@@ -46,12 +46,36 @@ print("whole", steps, bool(model.weight.detach().isfinite().all()), sorted(
 LINE = JOB.splitlines().index("    return sum(number % 7 for number in range(count))") + 1
 
 
+WORKER = """
+import os, sys, threading
+import steptime.probe.standby
+import torch
+until = threading.Timer(60, os._exit, (1,))
+until.start()
+print("ready", flush=True)
+sys.stdin.readline()
+until.cancel()
+print("worked", float(torch.ones(3).sum()), flush=True)
+"""
+"""Waits for work in a system call that is begun again behind a signal, as a worker of a pool does."""
+WITH_A_WORKER = f"""
+import subprocess
+words = [sys.executable, "-c", {WORKER!r}]
+worker = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+worker.stdout.readline()
+"""
+WITH_ITS_WORK = """
+print(worker.poll(), worker.communicate("work\\n")[0].strip(), worker.returncode, flush=True)
+"""
+
+
 class Job:
     """A job that trains until it is told to end. pid: of what trains."""
 
-    def __init__(self, folder: Path, standby: bool) -> None:
+    def __init__(self, folder: Path, standby: bool, worker: bool = False) -> None:
         script, self.stop = folder / "train.py", folder / "stop"
-        script.write_text(JOB, encoding="utf-8")
+        text = JOB.replace("import torch\n", f"import torch\n{WITH_A_WORKER}", 1) + WITH_ITS_WORK if worker else JOB
+        script.write_text(text, encoding="utf-8")
         start = ["-c", f"import runpy, sys, steptime.probe.standby; sys.argv[:] = sys.argv[1:]; "
                  f"runpy.run_path({str(script)!r}, run_name='__main__')", script] if standby else [script]  # fmt: skip
         words = [python() if standby else sys.executable, *start, self.stop]
@@ -110,6 +134,22 @@ def test_a_job_that_stands_by_is_measured_left_and_measured_again(
     assert out.startswith("whole")
     assert out.endswith("True []\n")
     assert err == ""
+
+
+def test_a_worker_that_waits_for_work_holds_nothing_up(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    job = Job(tmp_path, True, worker=True)
+    try:
+        report = attached(job, tmp_path / "r", capfd)
+        assert report["findings"]
+        out, err = job.end()
+    finally:
+        job.process.kill()
+        job.process.communicate()
+    whole, worked = out.splitlines()
+    assert whole.startswith("whole")
+    assert worked == "None worked 3.0 0"
+    assert err == ""
+    assert f"left-{job.pid}" in {each.name for each in (tmp_path / "r").iterdir()}
 
 
 def can_trace() -> bool:
@@ -210,7 +250,7 @@ def test_one_that_is_interrupted_at_once_says_so_and_keeps_nothing(
     start: Callable[[bool], Job], tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job, before = start(True), set(tmp_path.iterdir())
-    monkeypatch.setattr(attach, "_wait_for", lambda *_: os.kill(os.getpid(), signal.SIGINT))
+    monkeypatch.setattr(attach, "_wait_for_one", lambda *_: os.kill(os.getpid(), signal.SIGINT))
     assert main(["attach", str(job.pid), "--recording", str(tmp_path / "r")]) == 130
     message = "steptime: interrupted before a step was measured: nothing is kept, and the job goes on\n"
     assert capfd.readouterr() == ("", f"{message}\n"), "behind ^C the shell's prompt is on a line of its own"

@@ -321,7 +321,7 @@ def test_telemetry_sees_the_jobs_work_and_memory(tmp_path: Path) -> None:
     job = f"import os\nblock = b'x' * 100_000_000\nwhile not os.path.exists({str(file)!r}): sum(range(10000))"
     launch(python(job), tmp_path / "recording", ProbeOptions())
     samples = [msgspec.json.decode(line, type=TelemetrySample) for line in file.read_bytes().splitlines()]
-    assert samples[0].job_cpu > 0.1
+    assert samples[0].job_cpu > 0.01, "it computes all the time, on however small a part of a CPU"
     assert samples[0].resident_bytes > 100_000_000
     assert samples[0].other_cpu >= 0.0
 

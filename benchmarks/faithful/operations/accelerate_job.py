@@ -8,7 +8,7 @@ warnings.simplefilter("ignore")
 
 import accelerate  # noqa: E402
 import torch  # noqa: E402
-from training import STEPS, Net, do, halved, loaded, notify, pace, saved  # noqa: E402
+from training import STEPS, Net, do, halved, loaded, notify, objects_of_the_job, pace, saved  # noqa: E402
 
 
 def states(accelerator, model, optimizer, step, rows):
@@ -40,6 +40,7 @@ def main():
     torch.set_num_threads(1)
     accelerate.utils.set_seed(0)
     accelerator = accelerate.Accelerator(cpu=True, gradient_accumulation_steps=2)
+    accelerator.scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
     model = Net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, 10)
@@ -62,6 +63,7 @@ def main():
         do("accelerate save_state and load_state", step, states, accelerator, model, optimizer, step, rows)
         do("accelerate unwrap_model", step, unwrapped, accelerator, model, rows)
         do("accelerate save", step, stored, accelerator, model, step, rows)
+        do("accelerate objects of the job", step, objects_of_the_job)
         pace(step)
         step += 1
     notify("accelerate training", STEPS, "weights", dict(model.state_dict()))

@@ -8,7 +8,7 @@ import warnings
 import lightning
 import torch
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint, StochasticWeightAveraging
-from training import STEPS, digest, do, halved, loaded, notify, pace, saved
+from training import STEPS, digest, do, halved, loaded, notify, objects_of_the_job, pace, saved
 
 warnings.simplefilter("ignore")
 logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
@@ -41,6 +41,7 @@ class Operations(Callback):
         do("lightning save of the module", step, self.stored, module, batch)
         do("lightning best model in a callback", step, self.kept, module, batch, outputs["loss"])
         do("lightning checkpoint", step, self.checkpointed, trainer, step)
+        do("lightning objects of the job", step, objects_of_the_job)
         pace(step)
 
     def copied(self, module, batch):

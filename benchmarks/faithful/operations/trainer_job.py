@@ -11,7 +11,7 @@ warnings.simplefilter("ignore")
 import torch  # noqa: E402
 import transformers  # noqa: E402
 from accelerate.utils import extract_model_from_parallel  # noqa: E402
-from training import STEPS, do, halved, loaded, notify, pace, saved  # noqa: E402
+from training import STEPS, do, halved, loaded, notify, objects_of_the_job, pace, saved  # noqa: E402
 
 
 class Rows(torch.utils.data.Dataset):
@@ -34,6 +34,7 @@ class Operations(transformers.TrainerCallback):
         do("trainer unwrap_model", step, self.unwrapped, model, rows)
         do("trainer save of the model", step, self.stored, model, rows)
         do("trainer save_pretrained", step, self.pretrained, model, step)
+        do("trainer objects of the job", step, objects_of_the_job)
         pace(step)
 
     def copied(self, model, rows):

@@ -6,14 +6,17 @@ returns is told on standard output, as one digest for each part, step by step: e
 """
 
 import functools
+import gc
 import hashlib
 import io
 import os
 import re
 import sys
 import time
+import types
 
 import torch
+import torch.utils.data
 
 STEPS, STEP_SECONDS = 61, 0.025
 """Steps of this length reach every state of a watch, the one with the watch off in turns among them."""
@@ -183,6 +186,31 @@ def pace(step):
         while not os.path.exists(path) and time.monotonic() < until:  # noqa: PTH110
             time.sleep(0.01)
     _paced[0] = time.monotonic()
+
+
+KINDS = (torch.nn.Module, torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler, torch.amp.GradScaler,
+         torch.utils.data.DataLoader, torch.utils.data.Sampler, torch.utils.data.Dataset,
+         torch.utils.data.dataloader._BaseDataLoaderIter)  # fmt: skip
+"""Of what a training consists of."""
+
+
+def objects_of_the_job():
+    """What every object of a training's own that is alive has in its `vars()`, and which of steptime's refers to one or
+    to what refers to one: no names and none, whatever framework has made them."""
+    objects = [each for each in gc.get_objects() if issubclass(type(each), KINDS)]
+    first = gc.get_referrers(*objects)
+    holders = [*first, *gc.get_referrers(*(each for each in first if not isinstance(each, types.FrameType)))]
+    names = {(type(each).__name__, tuple(sorted(vars(each)))) for each in objects}
+    return {"names": sorted(names), "held by steptime": sorted({*filter(None, map(_of_steptime, holders))})}
+
+
+def _of_steptime(holder):
+    """Says what of steptime's this is: an object, a function, the globals of a module; "" of any other."""
+    kind = type(holder)
+    home = holder.get("__name__") if kind is dict else getattr(holder, "__module__", "") or kind.__module__
+    home = home if isinstance(home, str) else kind.__module__
+    ours = home.partition(".")[0] == "steptime" or kind.__module__.partition(".")[0] == "steptime"
+    return f"{home}: {kind.__name__}" if ours else ""
 
 
 # -- the loop --------------------------------------------------------------------------------------------------------

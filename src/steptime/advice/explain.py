@@ -1,13 +1,8 @@
-"""The pages of rules and fixes are their docstrings: the same text in `steptime explain`, in docs and in the report.
-
-`python -m steptime.advice.explain docs` writes docs/rules and docs/fixes.
-"""
+"""Pages of rules and fixes, made of their docstrings: the same text in `steptime explain`, the report and the site."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from steptime.advice.engine import all_rules
 from steptime.advice.fix import Fix
@@ -67,8 +62,8 @@ def page_of(entry: Rule | Fix) -> str:
     return "\n\n".join([*parts, f"*{last}*"]) + "\n"
 
 
-def wanted_pages() -> dict[str, str]:
-    """All pages by their paths in docs."""
+def site_pages() -> dict[str, str]:
+    """Text of the pages of all rules and fixes, with an index of each, by their paths on the site."""
     pages = {f"rules/{each.name}.md": page_of(each) for each in RULES}
     pages |= {f"fixes/{each.name}.md": page_of(each) for each in FIXES}
     pages["rules/README.md"] = _index("Rules", "What steptime looks for.", RULE_FAMILIES, RULES)
@@ -86,22 +81,3 @@ def _index(title: str, what: str, families: Mapping[str, str], entries: Sequence
 
 def _row(entry: Rule | Fix) -> str:
     return f"- [{entry.code} {entry.name}]({entry.name}.md): {entry.page.title}."
-
-
-def present_pages(docs: Path) -> dict[str, str]:
-    """The pages that are there, as `wanted_pages` has them."""
-    found = [path for folder in ("rules", "fixes") for path in (docs / folder).glob("*.md")]
-    return {path.relative_to(docs).as_posix(): path.read_text(encoding="utf-8") for path in found}
-
-
-def write_pages(docs: Path) -> None:
-    """Writes all pages and removes the others."""
-    for name in present_pages(docs):
-        (docs / name).unlink()
-    for name, text in wanted_pages().items():
-        (docs / name).parent.mkdir(parents=True, exist_ok=True)
-        (docs / name).write_text(text, encoding="utf-8")
-
-
-if __name__ == "__main__":
-    write_pages(Path(sys.argv[1]))

@@ -149,8 +149,8 @@ def nothing_measured(outcome: Outcome, folder: Path) -> NothingMeasuredError | N
     if not outcome.python_seen:
         return NothingMeasuredError(
             "no-python",
-            f"The job ended {ended} and no Python in it loaded steptime: it measures Python programs that use "
-            "torch, in an environment that has steptime, or with PYTHONPATH left as it is and without -I, -E and -S.",
+            f"The job ended {ended} and no Python in it loaded steptime: it measures Python programs that use torch, "
+            "with PYTHONPATH left as it is and without -I, -E and -S; or install steptime in their environment.",
         )
     if not outcome.torch_seen:
         advice = "its own output may say why" if failed else "give the command that trains, as python train.py"

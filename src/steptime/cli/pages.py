@@ -1,10 +1,9 @@
-"""Writes docs/commands.md, the help of every verb: `python -m steptime.cli.pages >docs/commands.md`."""
+"""The page of the site with the help of every verb."""
 
 from __future__ import annotations
 
 import click
 
-from steptime.answer.screen import notify
 from steptime.cli.main import VERBS, steptime
 
 _HEAD = """# Commands
@@ -57,7 +56,3 @@ def _block(name: str, command: click.Command, parent: click.Context | None = Non
     settings = {**command.context_settings, "terminal_width": 100}
     with click.Context(command, info_name=name, parent=parent, **settings) as context:
         return f"```text\n{command.get_help(context)}\n```\n"
-
-
-if __name__ == "__main__":
-    notify(page())

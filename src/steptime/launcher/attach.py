@@ -139,14 +139,13 @@ def _attach(
     manifest = start_manifest(folder, command_of(pids[0]), {"attached": ",".join(map(str, pids))})
     with contextlib.suppress(OSError):
         manifest["directory"] = str((PROC / str(pids[0]) / "cwd").readlink())
-    entered: list[int] = []
     try:
         for pid in pids:
-            _enter(pid, folder, options, show)
-            entered.append(pid)
+            _enter(pid, folder, options)
+        _wait_for_one(pids, folder, show)
     except BaseException:  # all of a job or none of it
-        _leave(folder, entered)
-        for mark in (LEAVE, *(f"left-{pid}" for pid in entered)):
+        _leave(folder, pids)
+        for mark in (LEAVE, *(f"left-{pid}" for pid in pids)):
             (folder / mark).unlink(missing_ok=True)
         raise
     telemetry = Telemetry(folder, pids[0])
@@ -165,7 +164,7 @@ def _attach(
                 break
         except KeyboardInterrupt:
             break
-    left = _leave(folder, living) if living else True
+    left = _leave(folder, pids)
     extend_manifest(folder, manifest, ended_epoch_ns=time.time_ns(), torch_imported=True)
     return Attached(tuple(pids), not living, left, tuple(pack_recording(folder)))
 
@@ -190,28 +189,37 @@ def _is_measured(folder: Path) -> bool:
     return bool(newest) and all(each is not None and time.time() - each > SETTLE_SECONDS for each in newest)
 
 
-def _leave(folder: Path, living: Sequence[int]) -> bool:
-    """Asks the probe to go, and waits for its last records. Whether all have left: one that never trains, or is not
-    measured yet, does later."""
+def _leave(folder: Path, pids: Sequence[int]) -> bool:
+    """Asks the probe to go, where it has come or is still to come, and waits for its last records. Whether all have
+    left: one that never trains, or is not measured yet, does later."""
     (folder / LEAVE).touch()
+    for pid in pids:
+        _close_entry(pid, folder)
+    living = [pid for pid in pids if pid in _come(folder) and lives(pid)]
     end = time.monotonic() + LEAVING_SECONDS
     while time.monotonic() < end and not all((folder / f"left-{pid}").exists() for pid in living):
         time.sleep(PERIOD / 5)
     return all((folder / f"left-{pid}").exists() for pid in living)
 
 
-def _enter(pid: int, folder: Path, options: ProbeOptions, show: Callable[[Progress], None] | None) -> None:
-    """Raises CommandError."""
+def _enter(pid: int, folder: Path, options: ProbeOptions) -> None:
+    """Asks the process to run its entry, which it does as soon as it runs Python. Raises CommandError."""
     entry = _write_entry(pid, folder, options)
-    try:
-        if _in_standby(pid):
-            os.kill(pid, NUMBER)
-        elif hasattr(sys, "remote_exec") and _same_python(pid):
-            sys.remote_exec(pid, str(entry))
-        else:
-            _enter_by_gdb(pid, entry)
-        _wait_for(pid, folder, show)
-    finally:
+    if _in_standby(pid):
+        os.kill(pid, NUMBER)
+    elif hasattr(sys, "remote_exec") and _same_python(pid):
+        sys.remote_exec(pid, str(entry))
+    else:
+        _enter_by_gdb(pid, entry)
+
+
+def _close_entry(pid: int, folder: Path) -> None:
+    """Nobody comes in any more. One that was asked and has not come yet (an idle worker of a pool) finds nothing to run
+    whenever it does, rather than no file, which it would complain of."""
+    entry = Path(entry_of(str(_shelter()), pid))
+    if lives(pid) and entry.exists() and pid not in _come(folder):
+        entry.write_text("", encoding="utf-8")
+    else:
         entry.unlink(missing_ok=True)
 
 
@@ -222,6 +230,9 @@ def _shelter() -> Path:
     status = shelter.lstat()
     if status.st_uid != os.getuid() or status.st_mode & SHELTERED:
         raise SteptimeError("attach-refused", f"{shelter} is not this user's alone: remove it.")
+    for entry in shelter.glob("attach*-*"):  # of processes that ended meanwhile
+        if not lives(int(entry.stem.rpartition("-")[2])):
+            entry.unlink(missing_ok=True)
     return shelter
 
 
@@ -331,18 +342,22 @@ def _refusal(pid: int, message: str, touched: bool) -> str:
     )
 
 
-def _wait_for(pid: int, folder: Path, show: Callable[[Progress], None] | None) -> None:
-    """Until the process says that the probe has come, or ends. One that is in a long call says it after that."""
+def _wait_for_one(pids: Sequence[int], folder: Path, show: Callable[[Progress], None] | None) -> None:
+    """Until all processes that live have said that the probe has come, or one has and the others have been given some
+    seconds: one that is in a long call says it after that, and one that waits for work (of a pool) may never."""
     start = time.monotonic()
-    while lives(pid):
+    while missing := [pid for pid in pids if lives(pid) and pid not in _come(folder)]:
         elapsed = time.monotonic() - start
-        if show is not None and elapsed > LONG_CALL_SECONDS:
-            show(Progress(elapsed, 0, 0, f"waiting for process {pid}, which is in a long call"))
-        if any(number == pid for number in _numbers(folder / "seen-torch")):
-            return
+        if elapsed > LONG_CALL_SECONDS:
+            if len(missing) < len(pids):
+                return
+            if show is not None:
+                show(Progress(elapsed, 0, 0, f"waiting for process {missing[0]}, which is in a long call"))
         time.sleep(PERIOD / 5)
 
 
-def _numbers(path: Path) -> Iterator[int]:
+def _come(folder: Path) -> frozenset[int]:
+    """The processes in which the probe is."""
     with contextlib.suppress(OSError):
-        yield from (int(word) for word in path.read_text(encoding="ascii").split() if word.isdigit())
+        return frozenset(int(word) for word in (folder / "seen-torch").read_text("ascii").split() if word.isdigit())
+    return frozenset()
