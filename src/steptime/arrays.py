@@ -15,7 +15,7 @@ Int8 = npt.NDArray[np.int8]
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
 Numbers = npt.NDArray[np.signedinteger[Any]]
-"""Of a width that the values decide."""
+"""A width that the values decide."""
 Float64 = npt.NDArray[np.float64]
 Row: TypeAlias = int | np.integer[Any]
 Rows: TypeAlias = npt.NDArray[Any] | slice | list[int]

@@ -45,7 +45,7 @@ it chooses for a shape stays chosen. Nor the garbage collector's: to freeze is t
 
 
 def is_switchable(change: Change) -> bool:
-    """Whether it can be. Checkpointing of the job's own only: blocks that are computed again take less memory, which
+    """True if it can be. Checkpointing of the job's own only: blocks that are computed again take less memory, which
     one process cannot show of two."""
     return change.kind in SWITCHABLE and (change.kind != "checkpointing" or change.argument("enabled") is False)
 

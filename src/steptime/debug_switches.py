@@ -24,11 +24,11 @@ class DebugSwitch:
     backend: str = ""
 
     def is_on(self, value: str) -> bool:
-        """Whether a value of the variable switches it on."""
+        """True if a value of the variable switches it on."""
         return value.lower() in self.on if self.on else value not in OFF
 
     def acts(self, device: str, backend: str | None) -> bool:
-        """Whether it makes a difference to steps on a device, and to a process group of a backend (None: there is
+        """True if it makes a difference to steps on a device, and to a process group of a backend (None: there is
         none)."""
         if self.device not in ("", device):
             return False

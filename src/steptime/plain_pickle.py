@@ -36,7 +36,7 @@ BASE_MEMORY = 256 << 20
 """Bytes that the process may take in any case: the interpreter takes 20 MiB."""
 
 MOST_ELEMENTS = 50_000_000
-"""Of a value that is turned into JSON: a dump of a hundred thousand calls with their stacks has 20 million."""
+"""Elements of a value that is turned into JSON: a dump of a hundred thousand calls with their stacks has 20 million."""
 
 
 class NotPlainError(Exception):

@@ -138,8 +138,9 @@ TO_DEVIATION = 1.4826
 NORMAL_OF_LOOKS = 2.497705
 """The 99.375 % quantile: for 98.75 % intervals, ten of which miss together in 5 % (they resemble each other)."""
 BETWEEN_RUNS = 0.03
-"""Of a step: what single runs of one job on one quiet machine are taken to differ by at most, though nothing changed,
-where it was not measured on that machine (`steptime env --between-runs`); repeated runs of the job say it better."""
+"""Fraction of a step: what single runs of one job on one quiet machine are taken to differ by at most, though nothing
+changed, where it was not measured on that machine (`steptime env --between-runs`); repeated runs of the job say it
+better."""
 BLOCKS = 10
 """Intervals that a series is cut into: enough for the ranks of an interval, few enough that each averages over what
 neighbours share."""

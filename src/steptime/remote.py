@@ -24,7 +24,7 @@ PROCESS = re.compile(r"process-\d+")
 
 
 def is_url(path: str) -> bool:
-    """Whether a path is meant for fsspec."""
+    """True if a path is meant for fsspec."""
     return URL.match(path) is not None
 
 

@@ -38,7 +38,7 @@ def remember(content: bytes) -> None:
 
 
 def is_ours(content: bytes) -> bool:
-    """Whether steptime wrote exactly these bytes."""
+    """True if steptime wrote exactly these bytes."""
     try:
         return _digest(content).encode() in (cache_folder() / NAME).read_bytes().split()
     except OSError:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 POINTS = tuple(number / 4 for number in range(-24, 25))
 CLOSE = 1e-6
-"""Of a value, or of one: as near as formulas with constants of seven digits are to each other."""
+"""Fraction of a value, or of one: as near as formulas with constants of seven digits are to each other."""
 LONGEST = 400
 """Characters of a formula: longer ones are none of these."""
 
@@ -40,7 +40,7 @@ FUNCTIONS: Mapping[str, Function] = {
     "square": lambda x: x * x,
     "sigmoid": _sigmoid,
 }
-"""Of math's, numpy's and torch's, and methods of a tensor."""
+"""Functions of math's, numpy's and torch's, and methods of a tensor."""
 CONSTANTS = {"pi": math.pi}
 OF_NUMBERS = frozenset({"math", "np", "numpy"})
 """Modules whose functions take no tensor."""

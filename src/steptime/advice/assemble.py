@@ -134,7 +134,7 @@ def assemble(
 
 
 NEARLY = 0.05
-"""Of the wait for the loader: where the step's input takes no more next to it, both are one quantity."""
+"""Fraction of the wait for the loader: where the step's input takes no more next to it, both are one quantity."""
 
 
 def _one_wait(loader: LoaderUse | None, categories: Sequence[CategoryUse]) -> LoaderUse | None:

@@ -174,7 +174,7 @@ def collective_uses(steps: StepContext) -> tuple[CollectiveUse, ...]:
 
 
 def on_one_machine(size: int, members: str, devices: int) -> bool:
-    """Whether all ranks of a group are on one machine of so many devices, where each machine has as many ranks in a
+    """True if all ranks of a group are on one machine of so many devices, where each machine has as many ranks in a
     row. members: the ranks, as a trace spells them ("[0, 1, 2, 3]"), "" where it does not."""
     ranks = [int(number) for number in RANK.findall(members)]
     if not 0 < size <= devices:

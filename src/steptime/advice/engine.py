@@ -75,7 +75,7 @@ def _left(finding: Finding, earlier: Iterable[Finding], case: Case) -> float:
 
 
 def _overlap(finding: Finding, other: Finding) -> bool:
-    """Whether both may be about the same time: what categories keep apart is not."""
+    """True if both may be about the same time: what categories keep apart is not."""
     return not finding.category or not other.category or finding.category == other.category
 
 
@@ -131,15 +131,15 @@ QUICKER_BY_SAVING, QUICKER_OF_REST = 0.25, 0.1
 takes caches from what stays. In 16 pairs of jobs with and without a fault the 58 phases that it was not in took 4.7 %
 longer next to it in the median, half of them 0 to 13 %, the extremes -25 and 50 % (Xeon, 2 CPUs, torch 2.13)."""
 LEAST_SHARE = 0.03
-"""Of the step: a finding worth less is not worth an edit, and is within what two runs of one job differ by."""
+"""Fraction of the step: a finding worth less is not worth an edit, and is within what two runs of one job differ by."""
 FEWEST_FOR_NOTHING = 6
 """Values: an interval of fewer often reaches down to nothing although each of them is large; that says more about their
 number than about the fault, so that a finding is kept, and said to rest on so few."""
 OF_A_CATEGORY = frozenset({"overhead-bound", "exposed-communication"})
 """Rules that tell a whole category of the step."""
 COVERED = 0.15
-"""Of the step: a finding that saves so much says what to do; where none does, it is said what most of the step is made
-of. As much as the verdict asks of a category that it names."""
+"""Fraction of the step: a finding that saves so much says what to do; where none does, it is said what most of the step
+is made of. As much as the verdict asks of a category that it names."""
 REPLACES_FROM = 0.5
 """A particular finding replaces the general one about the same category when it explains at least half of it."""
 
@@ -245,7 +245,7 @@ def examine(case: Case, rules: Iterable[Rule] | None = None) -> Examination:
 
 
 def _covered(remainder: Finding, findings: Iterable[Finding], case: Case) -> bool:
-    """Whether a finding about what a remainder is made of, or about no category alone, saves a good part of the
+    """True if a finding about what a remainder is made of, or about no category alone, saves a good part of the
     step."""
     about = {remainder.category, ""}
     found = [each for each in findings if each.weight is Weight.FINDING and each.category in about]
@@ -291,7 +291,7 @@ def _lines_first(findings: Sequence[Finding]) -> tuple[Finding, ...]:
 
 
 def _yields(general: Finding, line: Finding) -> bool:
-    """Whether one is of a category and one of a line, and neither's interval excludes what the other saves."""
+    """True if one is of a category and one of a line, and neither's interval excludes what the other saves."""
     if general.name not in OF_A_CATEGORY or line.name in OF_A_CATEGORY or line.source is None:
         return False
     if general.savings is None or line.savings is None or general.weight is not line.weight:
@@ -377,7 +377,7 @@ def _without_generalities(findings: list[Finding], rules: dict[str, Rule]) -> li
 
 
 def _replaces(finding: Finding, general: Finding, rules: dict[str, Rule]) -> bool:
-    """Whether a particular finding stands for a general one: same category, same line where both are about lines."""
+    """True if a particular finding stands for a general one: same category, same line where both are about lines."""
     rule = rules.get(finding.name)
     if rule is None or general.name not in rule.supersedes:
         return False

@@ -370,7 +370,7 @@ class Case:
 
     @property
     def compiled(self) -> bool:
-        """Whether torch.compile or a captured graph is in use already, by the recording or by its trace."""
+        """True if torch.compile or a captured graph is in use already, by the recording or by its trace."""
         replays = self.step.graphs is not None and self.step.graphs.launches > 0
         return (
             bool(self.compilations)

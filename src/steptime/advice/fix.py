@@ -261,7 +261,7 @@ class Proposal:
 
     @property
     def advice_only(self) -> bool:
-        """Whether only the user can apply it."""
+        """True if only the user can apply it."""
         return not (self.option.changes or self.option.as_written)
 
 

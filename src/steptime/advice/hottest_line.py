@@ -21,8 +21,8 @@ OF_MODELS = ("forward", "backward", "optimizer")
 ON_HOST = (INPUT, "python", "overhead", "rest")
 """Categories that are time of the host wherever it runs; of others, operators have told the function."""
 LEAST_SHARE = 0.3
-"""Of what the finding could save, and of all lines below the line that it knows: another one does not stand out
-otherwise. What is no line that runs in a step (a function's first one, where a loader is made) gives way to any, as
+"""Fraction of what the finding could save, and of all lines below the line that it knows: another one does not stand
+out otherwise. What is no line that runs in a step (a function's first one, where a loader is made) gives way to any, as
 long as the lines below it hold so much of the saving together."""
 
 
@@ -70,7 +70,7 @@ def hottest_line(known: SourceLine | None, category: str, saved: float, case: Ca
 
 
 def _runs(known: SourceLine, case: Case) -> bool:
-    """Whether a line was timed in the steps."""
+    """True if a line was timed in the steps."""
     timed = (*(line.source for line in case.lines), *(line for path in case.paths for line in path.lines))
     return any(_same_line(line, known) for line in timed)
 

@@ -40,8 +40,8 @@ LABORIOUS = frozenset(
 """Of these, functions that take tens of instructions an element, and random numbers (4.7 ns for each of dropout's on
 a CPU, by a profile): on a processor they may be bound by arithmetic."""
 ARITHMETIC = 0.25
-"""Of the bandwidth: below it an operator that takes tens of instructions an element waits for its own arithmetic, which
-fusing leaves."""
+"""Fraction of the bandwidth: below it an operator that takes tens of instructions an element waits for its own
+arithmetic, which fusing leaves."""
 MATRIX = frozenset(
     {
         "mm", "addmm", "bmm", "baddbmm", "addbmm", "matmul", "linear", "einsum", "_scaled_mm", "_addmm_activation",
@@ -56,7 +56,8 @@ COPIES = frozenset({"copy", "_to_copy", "to", "clone", "contiguous"})
 """Operators of ATen that only move data to another layout or type. Joins and gathers (cat, index) are left out: models
 need them."""
 REACHABLE = 0.8
-"""Of an upper bound: what a good kernel reaches of it (a large matrix product of a vendor's library, 75 to 85 %)."""
+"""Fraction of an upper bound: what a good kernel reaches of it (a large matrix product of a vendor's library, 75 to 85
+%)."""
 EMPTY_KERNEL = 1_500.0
 """ns that a kernel without work lasts by the device's own clock (1.2 to 2.2 microseconds on V100 to H100 traces: the
 shortest fills of one number in them)."""
@@ -81,7 +82,7 @@ def matrix_units(device: str) -> str:
 
 
 def is_matrix_product(use: KernelUse) -> bool:
-    """Whether an operator that multiplies matrices launched it, or is named in it (a compiled region's own)."""
+    """True if an operator that multiplies matrices launched it, or is named in it (a compiled region's own)."""
     return plain_name(use.operator) in MATRIX
 
 

@@ -116,7 +116,7 @@ def at_calling_lines(
 
 
 UPDATED = 0.8
-"""Of a model's parameters and their bytes: some layers may be frozen."""
+"""Fraction of a model's parameters and their bytes: some layers may be frozen."""
 
 
 def with_updates_by_hand(
@@ -230,12 +230,12 @@ def line_kind(calls: Iterable[str]) -> LineKind:
 
 
 def calls_function(calls: Iterable[str], *names: str) -> bool:
-    """Whether one of these functions is among the called ones, by the last of its names."""
+    """True if one of these functions is among the called ones, by the last of its names."""
     return any(each.rpartition(".")[2] in names for each in calls)
 
 
 def converts_lists(calls: Iterable[str]) -> bool:
-    """Whether a line makes a tensor, and not of one NumPy array that it has made itself."""
+    """True if a line makes a tensor, and not of one NumPy array that it has made itself."""
     names = tuple(calls)
     return line_kind(names) is LineKind.ARRAYS and not any(each.startswith("numpy.") for each in names)
 

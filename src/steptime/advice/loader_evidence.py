@@ -124,7 +124,7 @@ def _groups(process: Process, layout: Layout) -> dict[int, list[LoaderFacts]]:
 
 
 def _are_made_anew(iterators: Sequence[LoaderFacts]) -> bool:
-    """Whether none of several has the DataLoader of another."""
+    """True if none of several has the DataLoader of another."""
     makers = {each.made_by for each in iterators}
     return None not in makers and len(makers) == len(iterators) > 1
 

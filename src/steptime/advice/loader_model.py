@@ -32,10 +32,10 @@ HANDOVER = 1_000_000.0
 measured: 1.0 to 1.5 ms on two virtual CPUs with torch 2.13 and batches of 0.5 KB to 3 MB that were ready when asked
 for; 2 to 2.5 ms on another day."""
 UNHIDDEN = 0.25
-"""Of the handover: what workers cost the training next to its wait. A thread of it feeds their queues and takes the
-interpreter's lock for that, its caches are cold when it wakes, and a worker collates into shared memory, which takes
-longer. By hand (torch 2.13, two virtual CPUs, a handover of 1.17 ms, four runs) a step of 0.3 ms took 0.13 to 0.32 ms
-longer with one or two workers, and collating in a worker 0.14 ms longer."""
+"""Fraction of the handover: what workers cost the training next to its wait. A thread of it feeds their queues and
+takes the interpreter's lock for that, its caches are cold when it wakes, and a worker collates into shared memory,
+which takes longer. By hand (torch 2.13, two virtual CPUs, a handover of 1.17 ms, four runs) a step of 0.3 ms took 0.13
+to 0.32 ms longer with one or two workers, and collating in a worker 0.14 ms longer."""
 SWITCH = 5_000_000.0
 """ns that a thread waits before it demands the interpreter's lock (sys.getswitchinterval): a batch that takes no
 longer is done by then."""
@@ -44,16 +44,16 @@ LOCKED = 45_000_000.0
 and items in pure Python 28 to 31 ms where a batch took 25, 46 where it took 52 (torch 2.13, Python 3.11; 5 where the
 items release the lock)."""
 OUT_OF_STEP = 0.5
-"""Of the time by which workers that share the CPUs of an operator's threads may delay it one after the other instead of
-at once. Their order is the scheduler's, so the middle is taken. On two virtual CPUs with two threads, steps with two
-workers took 0.95 to 1.20 times what it predicts in eight trials of three jobs; more CPUs were not tried."""
+"""Fraction of the time by which workers that share the CPUs of an operator's threads may delay it one after the other
+instead of at once. Their order is the scheduler's, so the middle is taken. On two virtual CPUs with two threads, steps
+with two workers took 0.95 to 1.20 times what it predicts in eight trials of three jobs; more CPUs were not tried."""
 INFORMATIVE = 0.05
-"""Of the step: a shorter wait does not tell whether a CPU works or sleeps in it."""
+"""Fraction of the step: a shorter wait does not tell whether a CPU works or sleeps in it."""
 MORE_WORKERS_MUST_BRING = 0.03
 """A further worker that gains less than this share of the step is not worth its memory."""
 MOST_WORKERS = 64
-"""Of all training processes of a host together, where CPUs would allow more as items wait. Each takes memory of its
-own: 25 MB where it was forked, 170 MB where it was spawned (torch 2.13, batches of 2.4 MB), so that 64 take 2 to 11
+"""Workers of all training processes of a host together, where CPUs would allow more as items wait. Each takes memory of
+its own: 25 MB where it was forked, 170 MB where it was spawned (torch 2.13, batches of 2.4 MB), so that 64 take 2 to 11
 GB."""
 EACH = 8
 """Batches of an epoch that each worker makes at least. The first two of each are made in one wave before anybody asks:

@@ -29,11 +29,11 @@ def memory_rate(machine: MachineUse | None, size: float) -> float | None:
 
 
 FREE = 0.5
-"""Of a device's memory: with so much of it free the batch can be twice as large."""
+"""Fraction of a device's memory: with so much of it free the batch can be twice as large."""
 
 
 def has_room(memory: MemoryUse) -> bool:
-    """Whether a batch of twice the size has room in the memory of a device."""
+    """True if a batch of twice the size has room in the memory of a device."""
     return memory.device != "cpu" and memory.capacity is not None and 0 < memory.peak <= FREE * memory.capacity
 
 

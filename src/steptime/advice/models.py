@@ -165,9 +165,9 @@ FILLING = frozenset({"fill", "zero", "_foreach_zero"})
 INSIDE = frozenset({"forward", "backward", "input"})
 """Phases whose zeros are the model's, autograd's or the batch's own."""
 BYTES = 4.0
-"""Of an element of a gradient: those in half precision are not found, which errs on the safe side."""
+"""Bytes of an element of a gradient: those in half precision are not found, which errs on the safe side."""
 MOST_OF_THEM = 0.8
-"""Of the parameters' bytes must be filled: what an optimizer or a metric fills besides is small."""
+"""Fraction of the parameters' bytes must be filled: what an optimizer or a metric fills besides is small."""
 
 
 def zeroing(
@@ -190,12 +190,12 @@ def zeroing(
 
 
 OTHER = 0.1
-"""Of the operators of two steps: where more have no match, by name and shapes, the steps are taken for different. Of
-equal steps none has; a metric that is computed now and then is a few."""
+"""Fraction of the operators of two steps: where more have no match, by name and shapes, the steps are taken for
+different. Of equal steps none has; a metric that is computed now and then is a few."""
 
 
 def changing_work(trace: Trace, boundaries: Int64, forward: Intervals) -> bool | None:
-    """Whether most steps run other operators in their forward than the one before; None where there are fewer than two
+    """True if most steps run other operators in their forward than the one before; None where there are fewer than two
     to compare. boundaries: (n, 2) ns. forward: when the model ran, on the trace's clock."""
     events = trace.events
     chosen = operator_events(trace) & contains(forward, events.start)
@@ -274,7 +274,7 @@ def straggler_reason(late: Straggler) -> str:
 
 
 def uneven(late: Straggler) -> bool:
-    """Whether it is late because it has more to compute."""
+    """True if it is late because it has more to compute."""
     return late.arithmetic is not None and late.arithmetic >= UNEVEN and late.category in ("compute", "overhead")
 
 

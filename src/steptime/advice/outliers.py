@@ -28,7 +28,7 @@ MODEL = (Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER)
 """The same operators on the same shapes take the same time, unless the machine was busy with something else. (Shapes
 that vary widen the interquartile range.)"""
 MOST_NUMBERS = 8
-"""Of outliers that are told."""
+"""Outliers that are told."""
 
 
 def usual_steps(layout: Layout) -> Int64:

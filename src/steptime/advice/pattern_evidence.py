@@ -24,13 +24,13 @@ from steptime.quantities import SourceLine, mean_of_series
 from steptime.recording.recording import Process, SampleFacts
 
 LEAST_OF_GROWTH = 0.3
-"""Of what the lines grew by, for one to be named."""
+"""Fraction of what the lines grew by, for one to be named."""
 LEAST_SLOW = 1.5
 """Times the usual step, of a step that was profiled because it should be slow."""
 MOST_NUMBERS = 8
-"""Of slow steps that are told one by one."""
+"""Slow steps that are told one by one."""
 NEARLY_ALL = 0.9
-"""Of the steps: a few are taken for others where the watch began or ended."""
+"""Fraction of the steps: a few are taken for others where the watch began or ended."""
 
 
 def change_use(process: Process, layout: Layout) -> ChangeUse | None:
@@ -137,7 +137,7 @@ def period_use(process: Process, layout: Layout) -> PeriodUse | None:
 
 
 def take_turns(steps: Steps, updates: RecordTable, slow: Int64) -> bool:
-    """Whether an optimizer steps in nearly all of these steps, and in nearly none of the others; of the steady ones
+    """True if an optimizer steps in nearly all of these steps, and in nearly none of the others; of the steady ones
     that were watched, as updates are not seen otherwise."""
     number = np.minimum(np.searchsorted(steps.end, updates.start, side="right"), len(steps.end) - 1)
     chosen = np.zeros(len(steps.end), np.bool_)

@@ -16,7 +16,7 @@ from steptime.analysis.what_if.calibrated import HOST
 from steptime.quantities import format_duration
 
 UNKNOWN = 0.25
-"""Of the savings, or of the step where that is not known: what a fix without a model is taken to gain when
+"""Fraction of the savings, or of the step where that is not known: what a fix without a model is taken to gain when
 they are put in order; it is not printed."""
 
 MEMORY_NOTES = frozenset({"ST703", "ST704", "ST705"})
@@ -75,7 +75,7 @@ def _proposals(fix: Fix, case: Case, findings: Sequence[Finding]) -> list[Propos
 
 
 def _acts_on(fix: Fix, finding: Finding, case: Case) -> bool:
-    """Whether a finding is about something that a fix can change: a compiled model does nothing for a line of the
+    """True if a finding is about something that a fix can change: a compiled model does nothing for a line of the
     dataset or of the optimizer. Where no operator is known of the line's function, it may be."""
     source, loader = finding.source, case.loader
     if not fix.phases or source is None:

@@ -12,7 +12,7 @@ from steptime.analysis.stragglers.comparison import RankComparison, Straggler
 from steptime.quantities import SourceLine
 
 ROLES = {"input": "input", "python": "python", "copy": "transfer"}
-"""Of the lines that make up a category."""
+"""Roles of the lines that make up a category."""
 MOST_OF_IT = 0.5
 MOST_RANKS = 64
 """Ranks that a case holds: of a larger job the late one, and others at even distances."""

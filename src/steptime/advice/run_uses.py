@@ -268,7 +268,7 @@ class OutlierUse:
 
     @property
     def longer(self) -> bool:
-        """Whether they take notably longer as a whole: steps that are left out for their model's time alone may have
+        """True if they take notably longer as a whole: steps that are left out for their model's time alone may have
         waited so much less for input."""
         return self.duration >= LONGER * self.usual
 

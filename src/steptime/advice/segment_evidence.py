@@ -32,7 +32,7 @@ MOST_REPORTED = 3
 MOST_SLOWED = 3.0
 """Times as long as usual while its lines were timed: beyond it what calls much of torch is told too long."""
 MOST = 0.5
-"""Of what was seen: the line that has it is the one to look at, however much slower that was."""
+"""Fraction of what was seen: the line that has it is the one to look at, however much slower that was."""
 TRANSFER = "in transfers "
 PARTS = (
     ("in the environment ", re.compile(r"(?<!optimizer)(?<!optim)(?<!opt)\.(?:step|reset)\(")),
@@ -40,7 +40,7 @@ PARTS = (
 )
 """What a line of a rollout is, by its text: environments have the methods of Gymnasium (and of Gym before it)."""
 CALLS_ALONE = 0.95
-"""Of a rollout: where the models' forward takes so much of it, nothing acts between the calls."""
+"""Fraction of a rollout: where the models' forward takes so much of it, nothing acts between the calls."""
 
 
 def segment_uses(process: Process, layout: Layout) -> tuple[SegmentUse, ...]:
@@ -180,7 +180,7 @@ def _outside_of_forward(lines: tuple[SourceLine, ...]) -> tuple[SourceLine, ...]
 
 
 def only_calls(use: SegmentUse) -> bool:
-    """Whether a rollout is calls of the models alone: no environment takes time, and no line is one by its text."""
+    """True if a rollout is calls of the models alone: no environment takes time, and no line is one by its text."""
     return use.kind == "rollout" and use.forward >= CALLS_ALONE and not any(map(_is_environment, use.lines))
 
 

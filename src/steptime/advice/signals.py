@@ -61,7 +61,7 @@ class UndeclaredSignalError(LookupError):
 
 
 def measured(case: Case, signal: Signal) -> bool:
-    """Whether a case holds a signal: not None and not empty."""
+    """True if a case holds a signal: not None and not empty."""
     return getattr(case, signal.value) not in (None, ())
 
 
@@ -135,7 +135,7 @@ class Signals:
         self._declared = declared
 
     def has(self, signal: Signal) -> bool:
-        """Whether a declared signal was measured."""
+        """True if a declared signal was measured."""
         return self.read(signal) not in (None, ())
 
     def read(self, signal: Signal) -> Any:
@@ -146,5 +146,5 @@ class Signals:
 
 
 def compiles(signals: Signals) -> bool:
-    """Whether torch.compile is at work already, by the recording or by the trace."""
+    """True if torch.compile is at work already, by the recording or by the trace."""
     return signals.has(Signal.COMPILATIONS) or signals.step.compiled

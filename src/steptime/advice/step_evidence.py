@@ -107,10 +107,10 @@ def _kernels(trace: Trace, links: Links, inside: Intervals, gapless: bool) -> tu
 
 
 FULL = 0.85
-"""Of the usable CPUs, used by the job and others together: below it they do not meet."""
+"""Fraction of the usable CPUs, used by the job and others together: below it they do not meet."""
 OTHERS, LEAST_CPU = 0.1, 0.2
-"""Of the usable CPUs, and CPUs at least: what other processes may take before they are worth a word. Daemons and the
-shell together stay below."""
+"""Fraction of the usable CPUs, and CPUs at least: what other processes may take before they are worth a word. Daemons
+and the shell together stay below."""
 PRESSURE_BY_OTHERS = 10.0
 """Percent of time that some task waited for a CPU. Only asked when others run: the job's own threads cause pressure
 too."""
@@ -124,7 +124,7 @@ could be saved, no phase tells."""
 
 
 def others_took_cpus(contention: Contention) -> bool:
-    """Whether other programs took CPUs that the job would have used."""
+    """True if other programs took CPUs that the job would have used."""
     usable, pressure = max(1, contention.usable_cpus), contention.pressure
     few = contention.other_cpu < max(LEAST_CPU, OTHERS * usable)
     free = contention.job_cpu + contention.other_cpu < FULL * usable
@@ -308,7 +308,7 @@ def _mean(values: Sequence[float]) -> float | None:
 
 
 FEWEST_SAMPLES = 3
-"""Of the driver."""
+"""Samples of the driver."""
 
 
 def gpu_busy(
@@ -327,7 +327,7 @@ def gpu_busy(
 
 
 SMALLEST_PART = 0.1
-"""Of the CPUs: what a job has had at least, whatever the samples say."""
+"""Fraction of the CPUs: what a job has had at least, whatever the samples say."""
 
 
 def left_to(contention: Contention | None) -> float:

@@ -22,16 +22,16 @@ BALANCED = "balanced"
 UNKNOWN = "unknown"
 CONFIDENT, LIKELY, UNCLEAR = "confident", "likely", "unclear"
 LEAST_SHARE = 0.15
-"""Of the step: when no category can give back more, the step is not bound by any of them. Of the run: what else takes
-so much is said behind."""
+"""Fraction of the step: when no category can give back more, the step is not bound by any of them. Of the run: what
+else takes so much is said behind."""
 MOST_OF_IT = 0.5
-"""Of the step: when computing takes this much and nothing else can give back LEAST_SHARE, computing is the
+"""Fraction of the step: when computing takes this much and nothing else can give back LEAST_SHARE, computing is the
 bottleneck."""
 COMPUTE = "compute"
 COMMUNICATION = "communication"
 UNRECORDED, UNEXPLAINED = "unrecorded", "unexplained"
 WIDEST = 0.3
-"""Of the step: an interval wider than this decides nothing when another category's interval overlaps it."""
+"""Fraction of the step: an interval wider than this decides nothing when another category's interval overlaps it."""
 CLEARLY = 2
 """Times the second category: the first one is the largest then, however much the steps differ."""
 NOT_IN_TRACE = "unrecorded-work"
@@ -47,7 +47,7 @@ FEWEST, EVEN = 6, 0.2
 """Steps, and of the step: an interval of fewer steps, or a wider one, leaves the answer likely. Six are the fewest of
 which a binomial interval of the median exists at 95 %."""
 MOST_OF_A_LINE = 0.4
-"""Of the forward pass, in one line: a model of equal layers has none such."""
+"""Fraction of the forward pass, in one line: a model of equal layers has none such."""
 MOST_NAMED = 3
 """Categories that are named together where several matter."""
 
@@ -80,7 +80,7 @@ def part_words(name: str) -> str:
 LEAST_DECIDING = 0.03
 """The same where the host decides the step, and nothing of the device's can give back anything."""
 LEAST_REPORTED = 0.005
-"""Of the step: a faster host or GPU that saves less saves nothing."""
+"""Fraction of the step: a faster host or GPU that saves less saves nothing."""
 RUN = {"rollout": "Rollouts take", "evaluation": "Evaluation takes", "checkpoint": "Writing checkpoints takes"}
 """What a run can be spent on besides training."""
 NOTES = {"rollout": "rollout-share", "evaluation": "slow-evaluation", "checkpoint": "slow-checkpoint"}
@@ -351,7 +351,7 @@ def _reported(finding: Finding) -> str:
 
 
 def _most_of(uses: list[CategoryUse], findings: tuple[Finding, ...]) -> bool:
-    """Whether the first finding is about no category alone, and saves most of what they could give back together."""
+    """True if the first finding is about no category alone, and saves most of what they could give back together."""
     first = next((each for each in findings if each.weight is Weight.FINDING), None)
     saved = first.savings.value if first is not None and first.savings is not None and not first.category else 0.0
     return saved >= MOST_OF_IT * sum(use.recoverable.value for use in uses)

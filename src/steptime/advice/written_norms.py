@@ -152,6 +152,6 @@ class _Kernels:
 
 
 def _over_last(whole: Shape, reduced: Shape) -> bool:
-    """Whether a tensor is another one summed over its last dimension, which may stay as 1."""
+    """True if a tensor is another one summed over its last dimension, which may stay as 1."""
     kept: tuple[Shape, Shape] = (whole[:-1], (*whole[:-1], 1))
     return len(whole) > 1 and reduced in kept

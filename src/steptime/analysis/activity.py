@@ -160,7 +160,7 @@ def _is_check(training: RecordTable, signs: Int64) -> Bool:
 
 
 def is_recurring(start: Int64, ends: Int64) -> bool:
-    """Whether what starts at these times happens in at least half of the steps."""
+    """True if what starts at these times happens in at least half of the steps."""
     steps = unique(np.searchsorted(ends, start))
     steps = steps[steps < len(ends)]
     return len(ends) >= LEAST_STEPS and len(steps) >= RECURRING * len(ends)

@@ -47,7 +47,7 @@ class DeviceTime:
 
 @cached_per_trace
 def has_kernels(trace: Trace) -> bool:
-    """Whether a device did something."""
+    """True if a device did something."""
     return bool(np.any(trace.events.event_kind == EventKind.KERNEL))
 
 
@@ -66,8 +66,8 @@ def unseen_work(trace: Trace) -> Bool:
 
 
 MOST_LOST = 0.1
-"""Of a step's launches: so many may miss what they ran. Of 40 published traces and recordings on A100, H100, H200, B200
-and MI300, 39 miss none and one misses all."""
+"""Fraction of a step's launches: so many may miss what they ran. Of 40 published traces and recordings on A100, H100,
+H200, B200 and MI300, 39 miss none and one misses all."""
 
 
 def held_whole(trace: Trace, boundaries: Int64) -> Bool:

@@ -48,14 +48,14 @@ ITEMS = {"BFloat16": 2, "Half": 2, "__nv_bfloat16": 2, "__half": 2, "double": 8,
 
 
 def matrix_unit(name: str) -> bool | None:
-    """Whether a kernel multiplies on tensor cores or matrix cores; None where its name does not say."""
+    """True if a kernel multiplies on tensor cores or matrix cores; None where its name does not say."""
     if MATRIX_UNIT.search(name):
         return True
     return False if VECTOR_UNIT.search(name) else None
 
 
 def multiplies(name: str) -> bool:
-    """Whether a kernel is the one that does the FLOPs of a matrix product, a convolution or attention."""
+    """True if a kernel is the one that does the FLOPs of a matrix product, a convolution or attention."""
     function = FUNCTION.match(name.replace("(anonymous namespace)", ""))
     return MATRIX_WORK.search(name) is not None and HELPING.search(function[0] if function else name) is None
 

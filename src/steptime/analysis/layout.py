@@ -38,8 +38,8 @@ PART = 0.05
 """A step counts as touched by a window (profiler, discovery …) that holds this share of it: windows start and end a few
 microseconds after a boundary."""
 SHORT_PAUSE = 0.01
-"""Of a step: a shorter pause of the probe, as for a look at gradients on the CPU, does not disturb it. The pause itself
-is no part of the step; left out for it, every second step of a slow job would be missing from the mean."""
+"""Fraction of a step: a shorter pause of the probe, as for a look at gradients on the CPU, does not disturb it. The
+pause itself is no part of the step; left out for it, every second step of a slow job would be missing from the mean."""
 LEAST_STEADY = 5
 """With fewer untouched steps those count as steady too that the line timeline slows by 1 to 19 %, and those behind a
 pause of the probe, which is no part of them."""

@@ -128,14 +128,14 @@ def _is_called_to_prepare(
 
 
 def _is_comprehension(code: CodeFacts) -> bool:
-    """Whether it is no function of the user's but, up to Python 3.11, a part of a line."""
+    """True if it is no function of the user's but, up to Python 3.11, a part of a line."""
     return _name(code) in ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
 
 
 def _makes_arguments(
     code: CodeFacts, codes: tuple[CodeFacts, ...], calling: set[int], evaluating: set[int], leading: frozenset[int]
 ) -> bool:
-    """Whether a function ran before the forward of a target that calls it. calling: targets and preparing lines."""
+    """True if a function ran before the forward of a target that calls it. calling: targets and preparing lines."""
     ran = any(identity_of(code, line) in leading for line in code.lines)
     return ran and _is_called_to_prepare(code, codes, calling, evaluating)
 

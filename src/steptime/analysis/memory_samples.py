@@ -26,7 +26,7 @@ LEVEL = 3
 """Samples on either side of a window whose medians are laid at one level."""
 LEAST_SAMPLES = 12
 WARM_UP = 0.25
-"""Of the samples: caches, arenas and the allocator's pools fill up first."""
+"""Fraction of the samples: caches, arenas and the allocator's pools fill up first."""
 MOST_SAMPLES = 400
 """Pairs grow with the square; more samples are thinned evenly."""
 BLOCKS = 400
@@ -34,10 +34,10 @@ BLOCKS = 400
 LEAST_GROWTH = 1 << 20
 """Bytes in all: less is what an arena of malloc grows by."""
 STEADY_SHARE = 0.75
-"""Of the intervals of a series, as many must rise for its slope to be growth: a sawtooth rises and falls back, a cache
-that fills up rises once."""
+"""Fraction of the intervals of a series, as many must rise for its slope to be growth: a sawtooth rises and falls back,
+a cache that fills up rises once."""
 LEAST_RISE = 0.25
-"""Of what the slope promises for an interval, as much must it rise by."""
+"""Fraction of what the slope promises for an interval, as much must it rise by."""
 INTERVALS = 8
 NAMES = {RESIDENT: "resident", ALLOCATED: "allocated", RESERVED: "reserved"}
 

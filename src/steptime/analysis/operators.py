@@ -50,7 +50,8 @@ DISPATCH_GAP = 50_000
 """ns. Dispatching one operator and the Python of a module around it take a few to a few tens of microseconds; a longer
 interval is work of its own: the user's Python between operators, computing inside one."""
 NEARLY_ALL = 0.8
-"""Of the sequence numbers of forward, for backward to be there: a branch that the loss does not use has some."""
+"""Fraction of the sequence numbers of forward, for backward to be there: a branch that the loss does not use has
+some."""
 FEWEST_DURING_A_STALL = 2
 """Steps: of two nobody can tell which one is the usual."""
 OWN = 2
@@ -249,7 +250,7 @@ def without_backward(steps: StepContext) -> Bool:
 
 
 def _leaves_some_out_in_each_step(steps: StepContext, operators: Bool) -> bool:
-    """Whether what backward runs belongs to forwards of this trace, and not only the last step's are without one."""
+    """True if what backward runs belongs to forwards of this trace, and not only the last step's are without one."""
     trace, number, found = steps.trace, steps.trace.events.sequence, steps.links.forward.found
     if not len(found) or (found != UNKNOWN).mean() < NEARLY_ALL:
         return False

@@ -62,7 +62,7 @@ was slowed by something else, such as a busy machine, which slows computing as m
 DEARER = 1.5
 """An event of a job has more arguments than the one of two numbers that was measured on its machine."""
 PART = 0.05
-"""Of a step: what may miss at the window's edges."""
+"""Fraction of a step: what may miss at the window's edges."""
 SPOILT, USUAL = 2, 90
 """A profiled step is left out that takes so many times as long as the shortest of its window and as that percentage of
 the steady steps do not exceed: the profiler spoilt it, and shares of it are no shares of a steady one. Shapes are kept

@@ -42,7 +42,7 @@ class StepContext(Referable):
 
     @property
     def on_device(self) -> bool:
-        """Whether a device did something: then the accelerator's definition of the categories applies."""
+        """True if a device did something: then the accelerator's definition of the categories applies."""
         return has_kernels(self.trace)
 
     @property

@@ -21,20 +21,21 @@ LEAST_CHANGE, APART = 0.15, 0.8
 """A change is at least so much of the step before it, and of all pairs of a step before it and one behind it the second
 is longer in so many, however wide one side scatters."""
 AT_ONCE = 0.5
-"""Of a change that lies between the steps just before and just behind it: what grows bit by bit is a drift."""
+"""Fraction of a change that lies between the steps just before and just behind it: what grows bit by bit is a drift."""
 MOSTLY = 0.6
-"""Of what the step grew by: the part of one phase. Where all phases grow, the machine is slower and not the job."""
+"""Fraction of what the step grew by: the part of one phase. Where all phases grow, the machine is slower and not the
+job."""
 
 
 PARTS = 5
-"""Of the run: what grows bit by bit does so from each to the next."""
+"""Parts of the run: what grows bit by bit does so from each to the next."""
 LEAST_GROWTH = 0.3
-"""Of the step in the first part: less is the machine's, which becomes warm."""
+"""Fraction of the step in the first part: less is the machine's, which becomes warm."""
 BACK = 0.05
-"""Of the whole growth: a part may lie below the one before it by so much."""
+"""Fraction of the whole growth: a part may lie below the one before it by so much."""
 UNHIDDEN = 0.5
-"""Of the growth of the phase, as a ratio: what the other phases grew by at most. A machine that becomes slower slows
-all of them."""
+"""Fraction of the growth of the phase, as a ratio: what the other phases grew by at most. A machine that becomes slower
+slows all of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +114,7 @@ def _of_phase(steps: Steps, steady: Int64, phase: Phase) -> LastingChange | None
 
 
 def _stays(before: Float64, after: Float64) -> bool:
-    """Whether each third of either side lies on its own side of the middle, and the change comes at once."""
+    """True if each third of either side lies on its own side of the middle, and the change comes at once."""
     low, high = float(np.median(before)), float(np.median(after))
     middle = (low + high) / 2
     thirds = [float(np.median(part)) for side in (before, after) for part in np.array_split(side, 3)]
@@ -127,7 +128,7 @@ LEAST_SLOW = 4
 SLOWER, SLOW_SPREADS = 0.25, 6.0
 """A slow step's phase is longer than it usually is by so much of a usual step, and by so many standard deviations."""
 IN_TIME = 0.75
-"""Of the slow steps that come in time, and of the steps of that time that are slow."""
+"""Fraction of the slow steps that come in time, and of the steps of that time that are slow."""
 TRIED = 5
 """Distances between slow steps that are tried, the most frequent ones: other load makes slow steps, too."""
 

@@ -28,9 +28,9 @@ EVEN = 0.25
 """How far a repetition may be from the median length. Real steps of one job stay within it but for the first and what
 lies between two epochs; without a mark that much looseness would find steps in anything."""
 FILLED = 0.5
-"""Of the trace's time, so that a loop inside one part of a step is not taken for the steps."""
+"""Fraction of the trace's time, so that a loop inside one part of a step is not taken for the steps."""
 ALIKE = 0.9
-"""Of the names in a repetition that must be those of the one before."""
+"""Fraction of the names in a repetition that must be those of the one before."""
 LONGEST = 200_000
 """Events that are compared; a period shows in fewer."""
 NOWHERE = np.empty(0, np.int64)
@@ -71,7 +71,7 @@ def _even(starts: Int64, span: int) -> bool:
 
 
 def _same(name: Int64, places: Int64) -> bool:
-    """Whether the runs between the places hold the same names in the same order, but for a few."""
+    """True if the runs between the places hold the same names in the same order, but for a few."""
     lengths = np.diff(places)
     period = int(lengths.min())
     if period < 2 or lengths.max() > period / ALIKE:
@@ -81,7 +81,7 @@ def _same(name: Int64, places: Int64) -> bool:
 
 
 def _nothing_else(name: Int64, places: Int64) -> bool:
-    """Whether before and after the repetitions there is only what they are made of. The layers of one forward pass
+    """True if before and after the repetitions there is only what they are made of. The layers of one forward pass
     repeat, too, but an embedding comes before them and a head behind."""
     outside = np.concatenate((name[: places[0]], name[places[-1] :]))
     return bool(np.isin(outside, name[places[0] : places[-1]]).all())
@@ -226,7 +226,7 @@ def _repeating(trace: Trace, roles: Roles) -> Iterator[tuple[str, Rows]]:
 
 
 def _one_by_one(trace: Trace, roles: Roles, rows: Rows) -> bool:
-    """Whether no launch and no range of the host holds two of these events: else they repeat within one step, as layers
+    """True if no launch and no range of the host holds two of these events: else they repeat within one step, as layers
     do."""
     known = rows[rows != UNKNOWN]
     around = host_forest(trace).around(known, roles.annotation, itself=False)

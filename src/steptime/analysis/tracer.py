@@ -38,7 +38,7 @@ def slowed_by_tracer(layout: Layout, usual: Int64) -> Estimate | None:
 
 
 def starts_with_tracer(layout: Layout, step: int) -> bool:
-    """Whether what starts with a step may be the tracer's doing: it is one of the first steady ones behind it."""
+    """True if what starts with a step may be the tracer's doing: it is one of the first steady ones behind it."""
     if layout.traced is None:
         return False
     steps = layout.timeline.steps

@@ -30,7 +30,7 @@ COLOURS = (
     (r"(?m) (?:(?P<good>shorter|less|adopt)|(?P<bad>longer|more))$", {"good": "green", "bad": "red"}),
     (r"(?m)^ .* (?P<late>late: .+)$", {"late": "bold red"}),
 )
-"""Of what is found in a text: patterns, and the styles of their groups."""
+"""Colours of what is found in a text: patterns, and the styles of their groups."""
 UNIT, NO_BREAK = re.compile(r"(?<=\d) (?=%|(?:[nµm]?s|min|[kMGT]?i?B|[kMGT]FLOP)\b)|(?<=±) "), "\xa0"
 """Between a number and its unit no line ends."""
 

@@ -31,12 +31,12 @@ Answer = TypeVar("Answer")
 LIKE = 0.02
 """What two callables may differ by and still be called alike: less is of use to nobody."""
 NEARLY_ALL = 0.8
-"""Of the pairs of calls: noise takes either side."""
+"""Fraction of the pairs of calls: noise takes either side."""
 KEPT_RESULT = 2.0
 """A call with new values over one with the old: beyond, something is kept from call to call. Sorting, branches and
 sparsity do not care for a shuffle; caches of the processor meet both alike."""
 MOST_BLOCKS = 120
-"""Of a callable that are kept: a plot shows no more."""
+"""Blocks of a callable that are kept: a plot shows no more."""
 OVER_PEAK = 1.15
 """FLOP/s over the measured peak that no clock and no better kernel explains."""
 
@@ -210,7 +210,7 @@ class Bench:
 
     @property
     def under_load(self) -> bool:
-        """Whether other programs took so much of the machine that times are longer than they need be."""
+        """True if other programs took so much of the machine that times are longer than they need be."""
         return self.other_cpus > DISTURBING_CPUS
 
 

@@ -18,7 +18,7 @@ LONG_FIRST_CALL = 3.0
 NEAR_ONE, MOST_DECIMALS = 0.5, 4
 """A ratio between this and its inverse is written with decimals, so many at the most."""
 LAUNCH_BOUND = 0.9
-"""Of a call's time on a device, for which the host launches it: the device waits for the host."""
+"""Fraction of a call's time on a device, for which the host launches it: the device waits for the host."""
 
 
 def answer_of(bench: Bench) -> Answer:

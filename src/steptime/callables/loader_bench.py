@@ -27,7 +27,8 @@ from steptime.trials.execute import last_lines
 SCRIPT = SCRIPTS / "loader_script.py"
 PROCESSES = 2
 PLATEAU = 0.03
-"""Of the shortest time of a batch: a setting that comes so near is as good. Each further worker takes memory."""
+"""Fraction of the shortest time of a batch: a setting that comes so near is as good. Each further worker takes
+memory."""
 MOST_WORKERS = 16
 """Tried unasked."""
 
@@ -214,7 +215,7 @@ class LoaderBench:
 
     @property
     def under_load(self) -> bool:
-        """Whether other programs took so much of the machine that times are longer than they need be."""
+        """True if other programs took so much of the machine that times are longer than they need be."""
         return self.other_cpus > DISTURBING_CPUS
 
 

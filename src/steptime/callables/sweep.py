@@ -27,7 +27,7 @@ SCRIPT = SCRIPTS / "sweep_script.py"
 MOST_PLACED, LONGEST_SHAPES = 12, 40
 """Operators of a recording, and letters of their shapes."""
 HALF = 0.5
-"""Of the best rate: from here on a knee is passed."""
+"""Fraction of the best rate: from here on a knee is passed."""
 TITLES = {
     "repeated": "pointwise work, one operator each time",
     "compiled": "pointwise work, compiled into one",

@@ -111,7 +111,7 @@ def _of_kill(
 
 
 MOST_EVENTS = 12
-"""Of the compiler that are told one by one: what a screen holds next to the report."""
+"""Events of the compiler that are told one by one: what a screen holds next to the report."""
 
 
 def compiled_text(report: Report) -> Iterator[str]:

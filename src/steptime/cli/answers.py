@@ -33,7 +33,7 @@ from steptime.trials.results import PatchResult, Results
 from steptime.trials.trial import Judgement, TrialVerdict
 
 MOST_BYTES = 4000
-"""Of an answer: 1,500 tokens where a token is 2.7 bytes, which is little for JSON."""
+"""Bytes of an answer: 1,500 tokens where a token is 2.7 bytes, which is little for JSON."""
 SIZES = ((8, 1600), (6, 800), (5, 400), (4, 240), (3, 160), (2, 120), (1, 80))
 """Entries of a list and characters of a sentence, cut one after the other until the answer fits."""
 WHOLE = frozenset({"next", "recording", "folder", "apply", "patch_file", "code", "fixes"})
@@ -84,7 +84,7 @@ NEEDED = frozenset({"input", "transfer", "forward", "backward", "optimizer"})
 MOST_LINES = 2
 """That are named next to what was found."""
 LEAST_SHARE = 0.05
-"""Of a step: a line that takes less is not worth an edit."""
+"""Fraction of a step: a line that takes less is not worth an edit."""
 CHANGE = "change.patch"
 """Where an agent is told to write a change of its own."""
 HOW = f"Edit the line, `git diff > {CHANGE}`, take it back with `git apply -R {CHANGE}`, and judge the change."

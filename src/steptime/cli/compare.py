@@ -101,7 +101,7 @@ def command(
 
 
 def _on_one_screen() -> bool:
-    """Whether standard error goes where the text on standard output has said it already."""
+    """True if standard error goes where the text on standard output has said it already."""
     try:
         return os.path.sameopenfile(sys.stdout.fileno(), sys.stderr.fileno())
     except (OSError, ValueError):

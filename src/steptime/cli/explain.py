@@ -89,7 +89,7 @@ def message_pages() -> dict[str, str]:
 
 
 ALIKE = 0.75
-"""Of two words (difflib's ratio), at least: a letter or two of a word were mistyped."""
+"""Fraction of two words (difflib's ratio), at least: a letter or two of a word were mistyped."""
 
 
 def _unknown(code: str, words: list[str]) -> UsageError:

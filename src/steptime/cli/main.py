@@ -105,7 +105,7 @@ VERBS = (
 LOST = 1
 """Exit status where standard output took no more, as that of a report that cannot be written."""
 MODULES = {"try": "trial", "bench-loader": "bench_loader"}
-"""Of verbs that are no names in Python."""
+"""Modules of verbs that are no names in Python."""
 READING = frozenset({"diagnose", "explain", "report", "compare", "history", "memory", "hang"})
 """Verbs that start no job: what their environment says is theirs alone."""
 

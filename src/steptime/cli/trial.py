@@ -161,7 +161,7 @@ class TrialOptions:
 MEASURED_STEPS, MEASURED_SECONDS = 20, 8.0
 """After the profile: steps without it, and the time in which the watch measures its own cost."""
 SHARE = 0.5
-"""Of the budget: a job that has not come to its steady steps then leaves no time to try anything."""
+"""Fraction of the budget: a job that has not come to its steady steps then leaves no time to try anything."""
 
 
 def enough(announcer: Announcer | None) -> Callable[[Progress], bool]:
@@ -397,7 +397,7 @@ def trial_runner(folder: Path, options: TrialOptions) -> Iterator[TrialRunner]:
 
 
 def _one_process(recording: Recording) -> bool:
-    """Whether a single process trains, on a device that says when it has nothing to do."""
+    """True if a single process trains, on a device that says when it has nothing to do."""
     return len(recording.processes) == 1 and recording.processes[0].facts.device in ("", "cpu", "cuda")
 
 

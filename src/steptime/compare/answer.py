@@ -14,7 +14,7 @@ from steptime.quantities import format_share
 from steptime.report.page.waterfall import Moves, moves_of
 
 SMALLEST = 0.002
-"""Of the longer step: categories that moved by less share a row."""
+"""Fraction of the longer step: categories that moved by less share a row."""
 
 
 def answer_of(comparison: Comparison) -> Answer:

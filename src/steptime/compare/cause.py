@@ -17,7 +17,7 @@ from steptime.report.compose import IN_WORKERS, WORKERS
 
 NEARLY_ALL = 0.9
 EXPLAINS = 0.4
-"""Of the step's change: a category that moved by less does not carry it alone."""
+"""Fraction of the step's change: a category that moved by less does not carry it alone."""
 ALL = frozenset(WORDS)
 MODEL = frozenset({"compute", "overhead", "forward", "backward", "optimizer", "evaluation", "compile", "sync"})
 HOST = frozenset({"overhead", "python", "input", "compute", "forward", "backward", "optimizer", "rest", "sync"})

@@ -59,8 +59,8 @@ from steptime.report.report import JobEnvironment, ProcessReport, Report
 LEAST_NOISE = 0.005
 """Clocks, temperature and the layout of memory move a step by this much, however alike a few runs happened to be."""
 PART = 0.005
-"""Of the step: the floor of a category is that of its own time, and at least this much: what a boundary between
-categories can shift."""
+"""Fraction of the step: the floor of a category is that of its own time, and at least this much: what a boundary
+between categories can shift."""
 WIDEST = 0.1
 """Relative: an interval that reaches further than this from no difference cannot say that there is none."""
 FOR_MEASURED = 3
@@ -144,10 +144,10 @@ def _sentence(found: Sequence[Jump], slope: Estimate | None, steps: Sequence[flo
 
 
 TRIFLE = 0.01
-"""Of the longer step: a part that moved by less is not worth a row."""
+"""Fraction of the longer step: a part that moved by less is not worth a row."""
 OWN = 0.1
-"""Of the part itself, for one that is on both sides: no interval of a single part is known, and a tenth is more than
-steady parts vary by."""
+"""Fraction of the part itself, for one that is on both sides: no interval of a single part is known, and a tenth is
+more than steady parts vary by."""
 MOST = 40
 """Pieces that are kept, those that changed most."""
 
@@ -172,7 +172,7 @@ def pieces_between(before: Case, after: Case, noise: float) -> tuple[Piece, ...]
 
 
 def _was_looked_for(before: Case, after: Case, kind: str) -> bool:
-    """Whether an empty list means that there was nothing: idle time and copies may be gone, kernels may not."""
+    """True if an empty list means that there was nothing: idle time and copies may be gone, kernels may not."""
     return kind in ("idle", "copy") and bool(before.kernels) and bool(after.kernels)
 
 
@@ -276,7 +276,7 @@ def settings_between(before: Report, after: Report) -> tuple[Setting, ...]:
 
 
 def _known(key: Key, one: dict[Key, str], other: dict[Key, str], groups: set[str]) -> bool:
-    """Whether a value that only one side has was looked for on the other side, too."""
+    """True if a value that only one side has was looked for on the other side, too."""
     return (key in one and key in other) or (key[0] in ("loader", "flag") and key[0] in groups)
 
 
@@ -382,9 +382,9 @@ def _switch(value: bool) -> str:
 
 
 LEAST_ALLOCATED_CHANGE = 0.01
-"""Of the peak of a device's allocator: what samples every tenth of a second leave open."""
+"""Fraction of the peak of a device's allocator: what samples every tenth of a second leave open."""
 LEAST_RESIDENT_CHANGE = 0.1
-"""Of the peak of resident memory: runs of one job differ by this much, by when the system takes pages back."""
+"""Fraction of the peak of resident memory: runs of one job differ by this much, by when the system takes pages back."""
 Series = Int64
 
 
@@ -502,7 +502,7 @@ def _parts_compare(
 
 
 def _unsplit(case: Case) -> bool:
-    """Whether the model's phases stand for their categories: no step was profiled."""
+    """True if the model's phases stand for their categories: no step was profiled."""
     return bool({use.name for use in case.categories} & {"forward", "backward", "optimizer"})
 
 

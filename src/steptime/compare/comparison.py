@@ -207,7 +207,7 @@ class Comparison:
 
 
 def is_comparison(path: Path) -> bool:
-    """Whether a file starts as the JSON of a comparison does. False where it cannot be read."""
+    """True if a file starts as the JSON of a comparison does. False where it cannot be read."""
     if path.is_fifo():
         return False
     try:

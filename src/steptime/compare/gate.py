@@ -68,7 +68,7 @@ def judged(comparison: Comparison, bounds: Sequence[Bound]) -> Comparison:
 
 
 def fails(comparison: Comparison, *, strict: bool) -> bool:
-    """Whether a build is to fail. strict: an undecided bound fails, too."""
+    """True if a build is to fail. strict: an undecided bound fails, too."""
     fatal = {Ruling.BREACHED, Ruling.UNDECIDED} if strict else {Ruling.BREACHED}
     return any(check.ruling in fatal for check in comparison.checks)
 
@@ -111,7 +111,7 @@ def _quantity(comparison: Comparison, name: str) -> Difference | None:
 
 
 def _belongs(name: str, by: str) -> bool:
-    """Whether a name is one of the categories, or of the phases, whichever were compared."""
+    """True if a name is one of the categories, or of the phases, whichever were compared."""
     return name in {each.name.lower() for each in (Category if by == "categories" else Phase)}
 
 

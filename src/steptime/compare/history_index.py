@@ -165,7 +165,7 @@ def _look(process: Process, telemetry: Sequence[TelemetrySample]) -> _KnownProce
 
 
 VERSION = 2
-"""Of the table and of what an entry says: another one, and the index is made anew."""
+"""Version of the table and of what an entry says: another one, and the index is made anew."""
 PATIENCE = 5.0
 """Seconds to wait for another process that writes the index."""
 _TABLE = """
@@ -243,7 +243,7 @@ def _keep(folder: Path, found: dict[str, Fingerprint], fresh: dict[str, Entry | 
 
 
 def _fits(entry: Entry) -> bool:
-    """Whether neither its path nor a name in it is other than Unicode, which SQLite and JSON cannot hold: such a
+    """True if neither its path nor a name in it is other than Unicode, which SQLite and JSON cannot hold: such a
     recording is read each time."""
     try:
         msgspec.json.encode(entry)

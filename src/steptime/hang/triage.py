@@ -40,7 +40,7 @@ class Group:
 
     @property
     def whole(self) -> bool:
-        """Whether no other rank can belong to it."""
+        """True if no other rank can belong to it."""
         return not (self.possible or self.open)
 
 
@@ -230,7 +230,7 @@ def first_suspects(ranks: Sequence[int]) -> str:
 
 
 def has_root(operation: str) -> bool:
-    """Whether one rank, which no dump names, gives to all or gets from all."""
+    """True if one rank, which no dump names, gives to all or gets from all."""
     kind = operation.strip("_")
     return kind.startswith(ROOTED) and not kind.startswith("reduce_scatter")
 
@@ -359,7 +359,7 @@ def _element_type(call: CollectiveCall) -> object:
 def _swapped(
     sequence: int, here: Mapping[int, CollectiveCall], calls: Mapping[int, Mapping[int, CollectiveCall]]
 ) -> bool:
-    """Whether each rank calls soon what the others call now: the same collectives in another order."""
+    """True if each rank calls soon what the others call now: the same collectives in another order."""
     wanted = {call.operation for call in here.values()}
     soon = range(sequence, sequence + NEIGHBOURHOOD + 1)  # what came before agrees
     return all(wanted <= {calls[rank][number].operation for number in soon if number in calls[rank]} for rank in here)

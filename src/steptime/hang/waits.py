@@ -55,12 +55,12 @@ class Wait:
 
     @property
     def held(self) -> bool:
-        """Whether other ranks keep the call from ending, as far as is known or for all that is known."""
+        """True if other ranks keep the call from ending, as far as is known or for all that is known."""
         return bool(self.held_by) or self.unknown
 
     @property
     def stuck(self) -> bool:
-        """Whether the rank's own device is what the call waits for: it has ended on others, and nobody holds it."""
+        """True if the rank's own device is what the call waits for: it has ended on others, and nobody holds it."""
         return bool(self.ended_on) and not self.held
 
 

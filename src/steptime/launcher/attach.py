@@ -182,7 +182,7 @@ SETTLE_SECONDS = 2.0
 
 
 def _is_measured(folder: Path) -> bool:
-    """Whether all that train have the profile of their steady steps, and some seconds since for what follows."""
+    """True if all that train have the profile of their steady steps, and some seconds since for what follows."""
     processes = [each for each in folder.glob("process-*") if each.is_dir()]
     newest = [max((file.stat().st_mtime for name in STEADY_WINDOWS for file in each.glob(name)), default=None)
               for each in processes]  # fmt: skip
@@ -260,7 +260,7 @@ def _write_entry(pid: int, folder: Path, options: ProbeOptions) -> Path:
 
 
 def _in_standby(pid: int) -> bool:
-    """Whether it was started with STEPTIME_STANDBY, and has a handler for our signal."""
+    """True if it was started with STEPTIME_STANDBY, and has a handler for our signal."""
     if not _environment(pid).get("STEPTIME_STANDBY"):
         return False
     lines = (PROC / str(pid) / "status").read_text(encoding="ascii", errors="replace").splitlines()
@@ -269,7 +269,7 @@ def _in_standby(pid: int) -> bool:
 
 
 def has_way_in(pid: int) -> bool:
-    """Whether a process can be entered, as far as can be known before it is tried."""
+    """True if a process can be entered, as far as can be known before it is tried."""
     script = hasattr(sys, "remote_exec") and _same_python(pid)
     return _in_standby(pid) or script or shutil.which("gdb") is not None
 

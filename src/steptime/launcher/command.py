@@ -56,7 +56,7 @@ def resolve(command: Sequence[str], directory: Path = Path()) -> tuple[str, ...]
 
 
 def _is_program(name: str, directory: Path) -> bool:
-    """Whether a .py is executed by itself: found on PATH, or named by a path, executable, with an interpreter line."""
+    """True if a .py is executed by itself: found on PATH, or named by a path, executable, with an interpreter line."""
     if os.sep not in name:
         return shutil.which(name) is not None
     path = directory / name
@@ -130,7 +130,7 @@ def make_recording(path: Path, *, keep_earlier: bool = False) -> Path:
 
 
 def _taken(folder: Path) -> bool:
-    """Whether a folder was empty and is ours now: of several who come at once, for one."""
+    """True if a folder was empty and is ours now: of several who come at once, for one."""
     folder.mkdir(parents=True, exist_ok=True)
     if any(folder.iterdir()):
         return False
@@ -150,7 +150,7 @@ def numbered(path: Path, number: int) -> Path:
 
 
 def is_recording(folder: Path) -> bool:
-    """Whether steptime has recorded into a folder: nothing but its manifest is looked at."""
+    """True if steptime has recorded into a folder: nothing but its manifest is looked at."""
     try:
         return "format_version" in json.loads((folder / MANIFEST).read_bytes())
     except (OSError, ValueError, TypeError, RecursionError):

@@ -81,7 +81,7 @@ def pack_journals(journals: Iterable[Path]) -> None:
 
 
 def _ended(process: Path) -> bool:
-    """Whether the process that the folder belongs to is known to have ended. Raises OSError, ValueError, KeyError where
+    """True if the process that the folder belongs to is known to have ended. Raises OSError, ValueError, KeyError where
     nothing is known of it."""
     facts = json.loads((process / "process.json").read_bytes())
     return facts["host"] == os.uname().nodename and not psutil.pid_exists(int(facts["pid"]))

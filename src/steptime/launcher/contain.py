@@ -242,7 +242,7 @@ def seen(own: int) -> str:
 
 
 def _overlay(path: str, lower: int, scratch: int, name: str, ways: Sequence[str] = ()) -> bool:
-    """Whether it could be made. name: of a new folder in the scratch; "" for the scratch itself."""
+    """True if it could be made. name: of a new folder in the scratch; "" for the scratch itself."""
     home = os.path.join(seen(scratch), name)
     for folder in (home, os.path.join(home, "upper"), os.path.join(home, "work")):
         with contextlib.suppress(FileExistsError):

@@ -79,7 +79,7 @@ class Devices:
                 self._handles |= self._found(uuid)
 
     def known(self, uuids: Iterable[str]) -> bool:
-        """Whether NVML has all of these."""
+        """True if NVML has all of these."""
         return all(uuid in self._handles for uuid in uuids)
 
     def look(self, pids: frozenset[int]) -> list[dict[str, Any]]:
@@ -92,7 +92,7 @@ class Devices:
         return min((int(each.free) if each is not None else 0 for each in memory), default=0)
 
     def _loaded(self) -> bool:
-        """Whether NVML is there; asked once."""
+        """True if NVML is there; asked once."""
         if self._nvml is None and not self._missing:
             try:
                 import pynvml

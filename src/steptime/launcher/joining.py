@@ -103,7 +103,7 @@ def _created(path: Path) -> bool:
 
 
 def _is_over(folder: Path, mark: Path) -> bool:
-    """Whether the run that a folder holds has ended, or its leader was killed. mark: a file made just now, whose time
+    """True if the run that a folder holds has ended, or its leader was killed. mark: a file made just now, whose time
     is by the same clock as those of the leader's files."""
     words = (folder / LEADER).read_text(errors="replace").split()
     if ENDED in words or _manifest_has_end(folder):

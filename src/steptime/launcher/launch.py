@@ -58,7 +58,7 @@ def find_library(name: str) -> str:
 
 
 EVENTS = Path("/sys/fs/cgroup/memory.events")
-"""Of our own control group (version 2), which a container sees as the root."""
+"""Events of our own control group (version 2), which a container sees as the root."""
 MACHINE = Path("/proc/vmstat")
 """Of the whole machine; in a container, too: its counter may have risen for a stranger."""
 

@@ -75,7 +75,7 @@ class Overlooked:
 
 
 def _is_entered(pid: int, entered: frozenset[int]) -> bool:
-    """Whether it was entered, or forked by one that was: then its stack starts where that one's does. A system that
+    """True if it was entered, or forked by one that was: then its stack starts where that one's does. A system that
     does not say where (0) is given the benefit of the doubt."""
     stack = _stat(pid)[1]
     while pid not in entered:
@@ -92,13 +92,13 @@ def _stat(pid: int) -> tuple[int, int]:
 
 
 def same_stack(pid: int, other: int) -> bool:
-    """Whether both start their stack at one place: then one was forked by the other, and started no program since."""
+    """True if both start their stack at one place: then one was forked by the other, and started no program since."""
     stack = _stat(pid)[1]
     return stack != 0 and stack == _stat(other)[1]
 
 
 def uses_torch(pid: int) -> bool:
-    """Whether it is a Python that has loaded torch."""
+    """True if it is a Python that has loaded torch."""
     folder = PROC / str(pid)
     try:
         if "python" not in (folder / "exe").readlink().name:

@@ -28,7 +28,7 @@ ENDING_SECONDS = 10.0
 FRAME = re.compile(r"(?P<function>.*) \((?P<file>.+?)(?::(?P<line>\d{1,9}))?\)")
 MAIN = ": MainThread"
 MOST_LINES = 1 << 20
-"""Of py-spy's file, one for each stack."""
+"""Lines of py-spy's file, one for each stack."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ PERIOD, LONGEST_PERIOD, RARER = 1.0, 10.0, 1 / 1800
 """Seconds between two samples: more as the job gets on, by this share of its time, so that a day takes 2 MB."""
 PRESSURE = Path("/proc/pressure/cpu")
 LARGEST_SHARE = 0.005
-"""Of one CPU: where a look is dear (thousands of processes), the looks become rarer."""
+"""Fraction of one CPU: where a look is dear (thousands of processes), the looks become rarer."""
 
 
 class Telemetry:

@@ -54,7 +54,7 @@ class JournalThinner:
         self.due = time.monotonic() + THINNING_PERIOD
 
     def _pack(self, process: Path) -> bool:
-        """Whether there was anything. Raises OSError."""
+        """True if there was anything. Raises OSError."""
         aside = [process / f"{name}{ASIDE}" for name in NAMES]
         if not any(path.exists() for path in aside):
             return False

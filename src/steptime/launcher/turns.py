@@ -108,7 +108,7 @@ class Turn:
         return [turn._watchdog for turn in tuple(self._turns.order) if turn is not self and turn._watchdog]
 
     def over(self, recording: Path) -> bool:
-        """Whether it must rest: it is warm, its slice is over, others wait, and its device has nothing to do. Raises
+        """True if it must rest: it is warm, its slice is over, others wait, and its device has nothing to do. Raises
         CannotAlternateError."""
         if self._turns.ended:
             raise TurnsEndedError("turns-ended", "The round was ended.")

@@ -24,7 +24,7 @@ from steptime.recording.load import name_of
 from steptime.recording.recording import Process, TelemetrySample
 
 POINTS = 30
-"""Of the curve of step times over the last minute."""
+"""Points of the curve of step times over the last minute."""
 QUEUE_TIME = 10_000_000_000
 """ns: the loader's queue is told as of the last ten seconds."""
 RESIDENT, ALLOCATED, ALLOCATED_PEAK = 1, 2, 6

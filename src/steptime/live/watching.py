@@ -33,7 +33,7 @@ from steptime.report.sentences import from_here, source_text
 PERIOD = 1.0
 """Seconds between two looks."""
 LARGEST_SHARE = 0.02
-"""Of one CPU, for looking: with many ranks the looks become rarer."""
+"""Fraction of one CPU, for looking: with many ranks the looks become rarer."""
 DIAGNOSIS_PERIOD, DIAGNOSIS_SHARE = 120.0, 0.01
 """Seconds between two diagnoses, and the share of a CPU that they may take together."""
 STEPS_TO_DIAGNOSE = 20
@@ -110,7 +110,7 @@ def _recording_of(pid: int) -> Path:
 
 
 def still_recorded(folder: Path) -> bool:
-    """Whether a process runs that records into the folder (absolute), or would as soon as it imports torch."""
+    """True if a process runs that records into the folder (absolute), or would as soon as it imports torch."""
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
             if _planned(process) == folder:
@@ -187,7 +187,7 @@ class Watcher:
             ) from None
 
     def _is_gone(self, now: float) -> bool:
-        """Whether nothing will come any more, though nobody has written the end: the launcher was killed, too."""
+        """True if nothing will come any more, though nobody has written the end: the launcher was killed, too."""
         quiet = now - self._grown
         known = [process.known for process in self._recording.processes.values()]
         here = [each for each in known if each is not None and each.host == os.uname().nodename]

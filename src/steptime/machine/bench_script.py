@@ -38,7 +38,7 @@ from torch.utils.flop_counter import FlopCounterMode
 BLOCK_SECONDS = 0.02
 """Reading the clock and waiting for a device cost some 20 µs: a thousandth of this."""
 LEAST_ROUNDS = 6
-"""Of which an interval of a median can be made."""
+"""Rounds of which an interval of a median can be made."""
 WARM_SECONDS = 0.5
 """At most, for a callable to settle after its first calls: clocks rise, caches fill, libraries choose their kernels."""
 SETTLED = 0.05
@@ -292,7 +292,7 @@ class Candidate:
         self.repeats = {True: 1, False: 1}
 
     def survives(self, step: Callable[[], object]) -> bool:
-        """Whether a step of its measuring came to its end; else why not is in the answer."""
+        """True if a step of its measuring came to its end; else why not is in the answer."""
         try:
             step()
         except (Exception, SystemExit) as error:  # noqa: BLE001 - the user's own code runs here, and may do anything

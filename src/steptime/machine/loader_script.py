@@ -34,7 +34,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from transfer_script import CudaCopies, transfers_of  # type: ignore[import-not-found]
 
 BLOCKS = 8
-"""Of a setting: so many means, of which an interval can be made."""
+"""Blocks of a setting: so many means, of which an interval can be made."""
 LEAST_BATCHES = 2
 """In a block, of which one may have waited in a queue."""
 SETTLING = 2
@@ -412,7 +412,7 @@ def waited_ns() -> int:
 
 
 def same(one: Any, other: Any) -> bool:
-    """Whether two batches hold the same tensors; False where they hold none."""
+    """True if two batches hold the same tensors; False where they hold none."""
     left, right = tensors_of(one), tensors_of(other)
     alike = len(left) == len(right) and all(a.shape == b.shape for a, b in zip(left, right, strict=True))
     return bool(left) and alike and all(torch.equal(a, b) for a, b in zip(left, right, strict=True))

@@ -53,7 +53,7 @@ class Link:
 
     @property
     def under_load(self) -> bool:
-        """Whether other programs took so much of the machine that the link does more than what was measured."""
+        """True if other programs took so much of the machine that the link does more than what was measured."""
         return self.other_cpus > DISTURBING_CPUS
 
 
@@ -115,7 +115,7 @@ class Machine:
 
     @property
     def under_load(self) -> bool:
-        """Whether other load took so much of the machine that its peaks are higher than what was measured."""
+        """True if other load took so much of the machine that its peaks are higher than what was measured."""
         if not self.measured:
             return False
         loaded = self.other_cpus > DISTURBING_CPUS or self.pressure > DISTURBING_PRESSURE

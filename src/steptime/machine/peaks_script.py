@@ -33,8 +33,8 @@ CUDA_ORDER = 8192
 COPY_BYTES = {"cpu": 256 * 2**20, "cuda": 2**30}
 """Larger than any cache."""
 UPDATE_BYTES = tuple(2**power for power in (20, 22, 24, 26, 28))
-"""Of the two tensors together that an update in place goes through: from a core's own cache to memory. What a model
-and its optimizer keep is often in a last-level cache, which is two to four times as quick as memory."""
+"""Update bytes of the two tensors together that an update in place goes through: from a core's own cache to memory.
+What a model and its optimizer keep is often in a last-level cache, which is two to four times as quick as memory."""
 TINY_OPERATORS = 1000
 BLOCK_SECONDS = 0.01
 """The wait for a device costs some 20 µs: a fifth of a percent of this."""

@@ -24,7 +24,7 @@ from peaks_script import BLOCK_SECONDS, timed  # type: ignore[import-not-found]
 LONGEST = 1.0
 """Seconds of one call: larger work is left out."""
 FLOPS = 2
-"""Of each value and repetition: a product and a sum."""
+"""Flops of each value and repetition: a product and a sum."""
 MOST_IN_A_GRAPH = 256
 """Repetitions that are compiled: a graph of twice as many nodes takes a minute of the compiler's."""
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 COPIES = 20
-"""Of each kind, of which the median counts."""
+"""Copies of each kind, of which the median counts."""
 SECONDS = 2.0
 """At most, of each kind."""
 WAYS = (("pageable", False, False), ("pinned", True, False), ("pinned, non_blocking=True", True, True))

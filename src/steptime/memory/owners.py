@@ -61,8 +61,8 @@ LABELS = {
     Owner.CACHED: "free, in whole segments",
 }
 LEAST_MATCHED = 0.5
-"""Of the parameters' bytes: as much must have a copy of half its size for the sizes alone to tell of autocast. Biases,
-norms and embeddings have none."""
+"""Fraction of the parameters' bytes: as much must have a copy of half its size for the sizes alone to tell of autocast.
+Biases, norms and embeddings have none."""
 SMALLEST = 4096
 """Bytes of a parameter whose copy is looked for: a few hundred bytes are the size of many things."""
 
@@ -234,7 +234,7 @@ class _Looks:
 
 
 def _between(marked: Bool, after: Int64, until: Int64) -> Bool:
-    """Whether a marked event lies in (after, until]."""
+    """True if a marked event lies in (after, until]."""
     total = np.concatenate(([0], np.cumsum(marked, dtype=np.int32)), dtype=np.int32)
     upper = np.minimum(until, len(marked) - 1) + 1
     found: Bool = total[np.maximum(upper, 0)] > total[np.minimum(after + 1, len(marked))]

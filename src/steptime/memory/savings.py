@@ -23,7 +23,7 @@ from steptime.memory.steps import Steady
 from steptime.quantities import SourceLine, format_bytes, format_share, format_source
 
 LEAST = 0.001
-"""Of a peak: the smallest error that is shown."""
+"""Fraction of a peak: the smallest error that is shown."""
 
 
 CHECKED = {
@@ -46,9 +46,9 @@ def checked(kind: str) -> str:
 
 
 LEAST_SCALING = 0.05
-"""Of the most at once: a few bytes of a loss in the optimizer's step say nothing of a larger batch."""
+"""Fraction of the most at once: a few bytes of a loss in the optimizer's step say nothing of a larger batch."""
 HEADROOM = 0.9
-"""Of the device, for the largest batch: cuBLAS, NCCL and the context live outside of the allocator."""
+"""Fraction of the device, for the largest batch: cuBLAS, NCCL and the context live outside of the allocator."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,7 @@ class Autocasting:
 
 
 def autocast_on(history: AllocationHistory, signs: Signs, owners: Codes) -> bool:
-    """Whether the history shows that autocast is on."""
+    """True if the history shows that autocast is on."""
     return bool((owners == Owner.COPIES).any() or signs.at(signs.cast, history.lives.stack).any())
 
 
@@ -139,11 +139,12 @@ def autocasting(history: AllocationHistory, signs: Signs, owners: Codes) -> Auto
 
 
 RANKS = 8
-"""Of the example of sharding: one host's devices."""
+"""Ranks of the example of sharding: one host's devices."""
 STATE_OF_8_BITS = 0.25
-"""Of float32: a byte and the block's scale (Dettmers et al., 8-bit Optimizers via Block-wise Quantization, 2022)."""
+"""Fraction of float32: a byte and the block's scale (Dettmers et al., 8-bit Optimizers via Block-wise Quantization,
+2022)."""
 LEAST_SHARE = 0.01
-"""Of what is reserved: less is not worth a line."""
+"""Fraction of what is reserved: less is not worth a line."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -167,7 +167,7 @@ RECORD_LESS = (
 
 
 def is_snapshot(path: Path) -> bool:
-    """Whether a file starts like a pickle of protocol 2 to 5, is named like one, or is JSON that names its parts."""
+    """True if a file starts like a pickle of protocol 2 to 5, is named like one, or is JSON that names its parts."""
     if path.is_fifo():
         return False
     try:

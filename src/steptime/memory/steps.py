@@ -14,7 +14,7 @@ from steptime.quantities import format_bytes
 
 LEAST_PERIOD, MOST_EVENTS = 8, 1 << 20
 REPEATS = 0.98
-"""Of the requests, as many must be the same a period later for the history to repeat."""
+"""Fraction of the requests, as many must be the same a period later for the history to repeat."""
 
 
 def boundaries_of(history: AllocationHistory, signs: Signs) -> tuple[tuple[int, ...], str]:
@@ -79,7 +79,8 @@ def _agreement(sizes: Int64, period: int) -> float:
 SLOTS = 2
 """Tensors of a parameter's size that Adam keeps for it; plain SGD keeps none, and more than Adam keeps hardly any."""
 SEEN = 0.9
-"""Of the most activations: as many again behind the first optimizer's step are a whole step, which tells by itself."""
+"""Fraction of the most activations: as many again behind the first optimizer's step are a whole step, which tells by
+itself."""
 UNSEEN = "unseen"
 """No pair was run of what is predicted without a step of the optimizer."""
 FORWARD = "of a forward alone: gradients and the optimizer's state come on top"
@@ -121,7 +122,7 @@ def steady_of(history: AllocationHistory, signs: Signs, owners: Codes) -> Steady
 
 
 def _again(activations: Int64, missing: Int64) -> bool:
-    """Whether a whole step was seen with the state in place."""
+    """True if a whole step was seen with the state in place."""
     resident = missing < max(1, int(missing.max()) // 2)
     return bool(resident.any()) and int(activations[resident].max()) >= SEEN * int(activations.max())
 

@@ -19,10 +19,10 @@ from steptime.memory.steps import boundaries_of, steady_of
 from steptime.quantities import SourceLine, format_bytes
 
 POINTS = 120
-"""Of the timeline: a line on a screen."""
+"""Points of the timeline: a line on a screen."""
 MOST_SEGMENTS = 20
 CONSIDERABLE = 0.05
-"""Of a device: a context and its kernels take up to some hundred MiB without any fault."""
+"""Fraction of a device: a context and its kernels take up to some hundred MiB without any fault."""
 
 
 @dataclass(frozen=True, slots=True)

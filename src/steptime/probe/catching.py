@@ -85,7 +85,7 @@ class Occurrences:
             self.step = self._named()
 
     def near(self, ended: int, steps: int) -> bool:
-        """Whether it starts within so many steps."""
+        """True if it starts within so many steps."""
         return bool(self.step) and self.step - 1 - ended <= steps
 
     def over(self) -> None:
@@ -223,7 +223,7 @@ class SlowStepObserver(Follower):
         self._session, self._signs = session, SIGNS.get(session.counter.mode, SIGNS[OPTIMIZER])
         self._usual, self._ended, self._reported = session.step_timer.usual(), now(), 0
         self.numbers: deque[int] = deque(maxlen=KEPT)
-        """Of the latest slow steps."""
+        """The latest slow steps."""
         self._caught: deque[dict[str, Any]] = deque()
         self._blocks: deque[list[int]] = deque(maxlen=BLOCKS)
         session.recorder.journal.readers.append(self._blocks.append)

@@ -37,7 +37,7 @@ def hide_from_dynamo() -> None:
 
 
 def in_compiled_call() -> bool:
-    """Whether a compiled function runs in this thread, and Dynamo looks at the frames that are called. torch keeps a
+    """True if a compiled function runs in this thread, and Dynamo looks at the frames that are called. torch keeps a
     range of its own open around it, which no window of the profiler may outlast (see `profiling`)."""
     frames: Any = getattr(getattr(torch._C, "_dynamo", None), "eval_frame", None)
     switch = getattr(frames, "set_eval_frame", None)

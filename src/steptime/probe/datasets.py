@@ -110,14 +110,14 @@ def _length(dataset: Any) -> int | None:
 
 
 def _fetches_batches(dataset: Any) -> bool:
-    """Whether one call reads a batch. Subset has __getitems__ too, which falls back to one call an item."""
+    """True if one call reads a batch. Subset has __getitems__ too, which falls back to one call an item."""
     if isinstance(dataset, Subset):
         return _fetches_batches(dataset.dataset)
     return bool(getattr(type(dataset), "__getitems__", None))
 
 
 def _in_memory(dataset: Any) -> bool:
-    """Whether an item is only an index into tensors that are there: TensorDataset, or views of such."""
+    """True if an item is only an index into tensors that are there: TensorDataset, or views of such."""
     if isinstance(dataset, Subset):
         return _in_memory(dataset.dataset)
     if isinstance(dataset, ConcatDataset):
@@ -164,13 +164,14 @@ def _item_site(dataset: Any) -> dict[str, Any] | None:
 
 LEAST_ROWS, LEAST_LENGTH = 2, 8
 MOST_NUMBERS = 1 << 20
-"""Of a batch: 8 MB, a few milliseconds."""
+"""Numbers in a batch: 8 MB, a few milliseconds."""
 MOST_PARTS = 16
 KINDS = {torch.int64: "int64", torch.int32: "int32", torch.int16: "int16"}
 ELSEWHERE = 0.01
-"""Of the places that are not filled: the filler may be there once in a while and is no filler when more often."""
+"""Fraction of the places that are not filled: the filler may be there once in a while and is no filler when more
+often."""
 DEPTH = 3
-"""Of dictionaries, lists and tuples in a batch."""
+"""Depth of dictionaries, lists and tuples in a batch."""
 
 
 Padded = tuple[float, tuple[int, int], tuple[int, int]]
@@ -190,7 +191,7 @@ def padded_share(batch: Any) -> Padded | None:
 
 
 def reads_tokens(shape: tuple[int, int], read: tuple[int, ...]) -> bool:
-    """Whether an embedding that reads numbers of a shape reads such a batch: whole, its part on one device, in one row,
+    """True if an embedding that reads numbers of a shape reads such a batch: whole, its part on one device, in one row,
     or without the last number of each row, which is only to be predicted."""
     rows, length = shape
     whole = len(read) > 1 and read[0] >= LEAST_ROWS and read[-1] in (length, length - 1)

@@ -24,7 +24,7 @@ MEMORY = int(Kind.MEMORY)
 
 
 def in_use() -> bool:
-    """Whether the job works on a CUDA device by now. The driver is not asked: that could initialise it."""
+    """True if the job works on a CUDA device by now. The driver is not asked: that could initialise it."""
     return bool(torch.cuda.is_initialized())
 
 

@@ -21,8 +21,8 @@ from steptime.probe.ours import pass_on
 from steptime.probe.recorder import Recorder
 
 MOST_ELEMENTS = 1 << 20
-"""Of the parameters whose gradients are looked at, the smallest ones first, which lie in all layers: what explodes does
-so in all of them. A megabyte or four is read in less than a millisecond."""
+"""Elements of the parameters whose gradients are looked at, the smallest ones first, which lie in all layers: what
+explodes does so in all of them. A megabyte or four is read in less than a millisecond."""
 REST = 5000
 """So many times as long as a look takes must pass before the next: 0.02 % of the job's time."""
 SPAN = 3

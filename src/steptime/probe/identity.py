@@ -67,7 +67,7 @@ class RankPlace:
 
     @property
     def alone(self) -> bool:
-        """Whether it trains with nobody else, as far as is known."""
+        """True if it trains with nobody else, as far as is known."""
         return self.rank is None or (self.world_size or 1) < 2
 
 
@@ -98,7 +98,7 @@ def place() -> RankPlace:
 
 
 def traces(here: RankPlace, wanted: Sequence[str]) -> bool:
-    """Whether this rank records traces. wanted: numbers of ranks, "auto" for a sample of a large job, "all"."""
+    """True if this rank records traces. wanted: numbers of ranks, "auto" for a sample of a large job, "all"."""
     if here.alone or here.rank is None or not wanted or "all" in wanted or str(here.rank) in wanted:
         return True
     world = here.world_size or 1
@@ -255,7 +255,7 @@ def settings_facts() -> dict[str, Any]:
 
 
 def flushes_denormals() -> bool:
-    """Whether the processor takes denormal results for zero in this thread. Seen by Python's own arithmetic: torch sets
+    """True if the processor takes denormal results for zero in this thread. Seen by Python's own arithmetic: torch sets
     the mode and does not tell it, and an operator of ours would be seen by who watches them."""
     return sys.float_info.min * 0.5 == 0.0
 

@@ -19,9 +19,9 @@ import torch
 from steptime.probe.objects import being_traced, modules_of, unasked
 
 MOST_CALLS = 1_000
-"""Of models in the steps that are looked at."""
+"""Calls of models in the steps that are looked at."""
 LEAST_LENGTH = 2
-"""Of a row of tokens."""
+"""Length of a row of tokens."""
 PERIOD = 200_000_000
 """ns between two looks at a model's inputs, once their size is known."""
 ODD_SHARE, LEAST_ODD = 8, 3
@@ -208,7 +208,7 @@ def _length(call: _ModelCall) -> int | None:
 
 
 def _batch_first(module: torch.nn.Module, calls: Iterable[_ModelCall]) -> bool:
-    """Whether the first dimension can be the batch's, by the modules in it."""
+    """True if the first dimension can be the batch's, by the modules in it."""
     sequential = False
     for each in modules_of(module):
         if type(each).__module__.startswith(GRAPHS):

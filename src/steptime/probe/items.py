@@ -22,7 +22,7 @@ LOOKED = 2
 MOST_ITERATORS = 8
 """In a process: an epoch starts another one, and so does an evaluation."""
 DEPTH = 4
-"""Of dictionaries, lists and tuples in an item."""
+"""Depth of dictionaries, lists and tuples in an item."""
 MOST_PARTS = 4096
 """Entries of one of them."""
 OBJECT = 56
@@ -45,7 +45,7 @@ class ItemLook:
         self._pending: dict[int, dict[str, Any]] = {}
 
     def wanted(self, iterator: int) -> bool:
-        """Whether an iterator's next batch is to be looked at."""
+        """True if an iterator's next batch is to be looked at."""
         known = self._found.get(iterator)
         return known["batches"] < LOOKED if known is not None else len(self._found) < MOST_ITERATORS
 

@@ -222,7 +222,7 @@ class _Worker:
         return os.path.join(os.path.dirname(self._path), "facts.jsonl")
 
     def _wanted(self) -> bool:
-        """Whether lines are to be timed, as they were not in enough workers before."""
+        """True if lines are to be timed, as they were not in enough workers before."""
         if not self._find():
             return True
         with open(self._facts_path(), "rb") as file:

@@ -174,7 +174,7 @@ class Owners:
         self._changed()
 
     def only(self, owner: Any) -> bool:
-        """Whether no other of a class of this name is alive: names are all that ranges say."""
+        """True if no other of a class of this name is alive: names are all that ranges say."""
         name = type(owner).__name__
         alike = [found for found in self.living() if type(found).__name__ == name]
         return self._countable and len(alike) == 1 and alike[0] is owner

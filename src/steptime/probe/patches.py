@@ -69,7 +69,7 @@ class Listener(Protocol):
         """The range has ended, outside of torch's own record."""
 
     def only(self, kind: int, owner: Any) -> bool:
-        """Whether nobody else can open a range of this name, until `RangePatch.forget` is called."""
+        """True if nobody else can open a range of this name, until `RangePatch.forget` is called."""
 
     def failed(self, error: Exception) -> None:
         """Something of ours has raised: the watch ends. Raises nothing itself."""
@@ -130,7 +130,7 @@ def _backward_flags() -> int:
 
 
 def _tracing() -> bool:
-    """Whether a graph is being made: the backward of an operator that is traced is none of the job's."""
+    """True if a graph is being made: the backward of an operator that is traced is none of the job's."""
     context = getattr(sys.modules.get("torch._guards"), "TracingContext", None)
     return context is not None and context.try_get() is not None
 

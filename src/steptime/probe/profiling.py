@@ -125,7 +125,7 @@ def notify_kineto(detach: bool) -> None:
 
 
 def comes_back() -> bool:
-    """Whether the tracer can be attached again in a job with CUDA graphs: before CUDA 12.6 the job may crash then
+    """True if the tracer can be attached again in a job with CUDA graphs: before CUDA 12.6 the job may crash then
     (torch.profiler.profiler says so where it keeps the tracer itself)."""
     version = re.match(r"(\d+)\.(\d+)", torch.version.cuda or "")
     return version is not None and (int(version[1]), int(version[2])) >= (12, 6)
@@ -342,7 +342,7 @@ class ProfilerWindow:
         self.opened = self._boundary = now()
 
     def spoils(self, usual: int) -> bool:
-        """Whether the profiler spoilt the step that ends now. usual: ns of a step without it."""
+        """True if the profiler spoilt the step that ends now. usual: ns of a step without it."""
         end = now()
         took, self._boundary = end - self._boundary, end
         self._shortest = min(self._shortest or took, took)

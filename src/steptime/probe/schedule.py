@@ -75,7 +75,8 @@ over LONG_STEP, which launch many kernels each, fewer."""
 LONG_STEP = 50_000_000
 """ns. A job of such steps may end after eight of them: it is profiled before anything that takes more steps."""
 EARLY_STEPS = 2
-"""Of the window for a job that ends before the usual ones, which replace it (`steptime.journal.EARLY_WINDOW`)."""
+"""Early steps of the window for a job that ends before the usual ones, which replace it
+(`steptime.journal.EARLY_WINDOW`)."""
 STEADY_WINDOW = EARLY_WINDOW + 2
 """The usual window; one with stacks has the number behind its plain one's."""
 PROFILE_STEPS, PROFILE_TIME, PROFILE_LIMIT = 5, 2 * SECOND, 10 * SECOND
@@ -561,7 +562,7 @@ def _fast_path(session: Session, until: int) -> Stage:
 
 
 def _is_near(session: Session, slow: Occurrences) -> bool:
-    """Whether the slow step that is named comes soon: from now on we want to be told of every step."""
+    """True if the slow step that is named comes soon: from now on we want to be told of every step."""
     return slow.step > 0 and slow.near(session.steps, 2 * FAST_PATH_TIME // max(1, session.step_timer.usual()) + 1)
 
 
@@ -694,6 +695,6 @@ def agree(recording: str, mine: Agreed) -> Agreed:
 
 
 def _agreed(session: Session, number: int) -> bool:
-    """Whether another rank has named the steps of a late window."""
+    """True if another rank has named the steps of a late window."""
     path = os.path.join(session.plan["recording"], Agreed(number, 0, 0, False, 0, late=True).file_name)
     return not place().alone and os.path.exists(path)

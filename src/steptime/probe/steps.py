@@ -91,7 +91,7 @@ class Slower:
 
     @property
     def looking(self) -> bool:
-        """Whether anybody wants to know."""
+        """True if anybody wants to know."""
         return self._left > 0
 
     def step(self, duration: int) -> bool:

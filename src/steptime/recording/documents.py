@@ -161,7 +161,7 @@ def decode_sample(line: bytes) -> rec.TelemetrySample:
 
 
 def _bounded(value: Any) -> bool:
-    """Whether all numbers inside fit: JSON knows no limits, columns do. Identities and counts are never negative."""
+    """True if all numbers inside fit: JSON knows no limits, columns do. Identities and counts are never negative."""
     if isinstance(value, bool | str) or value is None:
         return True
     if isinstance(value, int | float):

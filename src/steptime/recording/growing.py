@@ -32,15 +32,15 @@ SECOND = 1_000_000_000
 WINDOW = 60 * SECOND
 """ns of each process that are kept."""
 MOST_RECORDS = 1 << 17
-"""Of one process that are kept: 3 MB. Steps of a millisecond fill them in a dozen seconds, and the window is shorter
-then."""
+"""Records of one process that are kept: 3 MB. Steps of a millisecond fill them in a dozen seconds, and the window is
+shorter then."""
 BLOCK = RECORD.size << 16
 LARGEST_PACKED = 1 << 30
 """Bytes of records that are counted of a packed journal."""
 MOST_PROCESSES = 64
 """That are read: of more ranks the first ones."""
 MOST_SAMPLES = 600
-"""Of the machine, the newest."""
+"""Samples of the machine, the newest."""
 MOST_FACTS = 1 << 16
 """Lines: more than any job has written."""
 

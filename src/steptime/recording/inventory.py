@@ -22,7 +22,7 @@ FILES = re.compile(
     r"manifest\.json\.partial|telemetry\.jsonl|machine\.json|(profile|slow-step)-\d+\.json(\..+-\d+-\d+)?"
     r"|arm-end-\d+|output\.log|blocks\.jsonl"
 )
-"""Of the recording itself."""
+"""Files of the recording itself."""
 REQUEST = "profile-request"
 """Asks every process for one more window of the profiler; the probe looks for it once a second."""
 LEAVE = "leave-request"
@@ -38,8 +38,8 @@ BLOCKS, GOING = "blocks.jsonl", "going"
 MARKS = re.compile(
     rf"seen-python|seen-torch|{REQUEST}|{LEAVE}|{WARM}|{REST}|{RESTS}|{GOING}|left-\d+|leader|joined-(.+-\d+|task-\d+)(\.ended)?|arm-ended-\d+"
 )
-"""Of the recording itself, too: files that say something by being there. One that says anything else than MARK_TEXT is
-somebody else's."""
+"""Marks of the recording itself, too: files that say something by being there. One that says anything else than
+MARK_TEXT is somebody else's."""
 MARK_TEXT = re.compile(rb"(\d+\n)*|(\S+ \d+ \d*\n)?(ended\n)?")
 """Nothing; numbers of processes; or who leads, and that the run has ended."""
 MOST_MARK_BYTES = 1 << 20
@@ -116,7 +116,7 @@ def _is_mark(path: Path) -> bool:
 
 
 def claimed(folder: Path) -> bool:
-    """Whether a folder, no link to one, has a manifest as steptime writes it: what may be listed, and removed."""
+    """True if a folder, no link to one, has a manifest as steptime writes it: what may be listed, and removed."""
     path = folder / MANIFEST
     try:
         if folder.is_symlink() or path.is_symlink() or not path.is_file():
@@ -128,7 +128,7 @@ def claimed(folder: Path) -> bool:
 
 
 def replaceable(folder: Path) -> bool:
-    """Whether a folder is a recording and holds nothing else: one that another may take the place of."""
+    """True if a folder is a recording and holds nothing else: one that another may take the place of."""
     try:
         return claimed(folder) and not take_inventory(folder).strange
     except OSError:
@@ -147,7 +147,7 @@ def take_place(new: Path, old: Path) -> None:
 
 
 def _exchange(one: Path, other: Path) -> bool:
-    """Whether the file system can exchange two names in one instant (Linux's renameat2)."""
+    """True if the file system can exchange two names in one instant (Linux's renameat2)."""
     rename = getattr(ctypes.CDLL(None), "renameat2", None)
     return rename is not None and rename(HERE, os.fsencode(one), HERE, os.fsencode(other), EXCHANGE) == 0
 

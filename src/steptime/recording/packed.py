@@ -26,7 +26,7 @@ LAYOUT = np.dtype(
 )
 """`journal.RECORD` as a numpy type: the same 24 bytes."""
 Records = npt.NDArray[np.void]
-"""Of LAYOUT."""
+"""Records of LAYOUT."""
 VALUE_KINDS = (Kind.MEMORY, Kind.GRADIENT_NORM)
 """Their second time is a value. QUEUE is one too where it is shorter than a clock reading: see `plausible`."""
 CLOCK_SLACK = 120_000_000_000
@@ -96,7 +96,7 @@ SUFFIX, ASIDE = ".packed", ".aside"
 """Of a journal that was packed, and of one that is about to be, while a new one is written in its place."""
 MAGIC = b"STJ1"
 HEAD = struct.Struct("<II")
-"""Of a block: records in it, bytes that follow."""
+"""Head of a block: records in it, bytes that follow."""
 BLOCK = 1 << 16
 """Records."""
 LEVEL = 6

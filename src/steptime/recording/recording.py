@@ -522,7 +522,7 @@ class DeviceSample:
         return f"GPU{number}" + (f" ({'-'.join(self.uuid.split('-')[:2])})" if self.uuid else "")
 
     def of(self, devices: Sequence[DeviceFacts]) -> bool:
-        """Whether it is of one of a process's own; an old sample, of which nobody knows it, is."""
+        """True if it is of one of a process's own; an old sample, of which nobody knows it, is."""
         return not self.uuid or self.uuid.partition("-")[2] in {device.uuid for device in devices}
 
 

@@ -53,11 +53,11 @@ PROFILER = "ProfilerStep"
 FIRST, FIRST_ASIDES, FIRST_KERNELS = 5, 4, 3
 """Findings, notes and kernels that a terminal shows."""
 LEAST_COMPUTE = 0.2
-"""Of the step: where the device computes less, its roofline is not what to look at."""
+"""Fraction of the step: where the device computes less, its roofline is not what to look at."""
 
 
 def show_pictures(outputs: Iterable[str], *, full: bool) -> bool:
-    """Whether one of the formats shows a step's timeline and memory over time."""
+    """True if one of the formats shows a step's timeline and memory over time."""
     return full or any(each.lower().endswith(PICTURES) for each in outputs)
 
 

@@ -147,7 +147,7 @@ of the interpreter. Measured: 10.1 µs for the three of a small model's step, 15
 RECORD_COST = 3500.0
 """The same in ns, where the machine was not measured."""
 LEAST_SAMPLES = 3
-"""Of the machine over time, for a plot."""
+"""Samples of the machine over time, for a plot."""
 LEAST_TURNS = 2
 """For a difference with an interval."""
 
@@ -213,7 +213,7 @@ def _slowed(process: Process, steps: Steps, steady: Int64) -> int:
 
 
 MOST_SAMPLES = 240
-"""Of the machine over time: a plot is no wider."""
+"""Samples of the machine over time: a plot is no wider."""
 
 
 def machine_over_time(
@@ -375,7 +375,7 @@ def next_command(source: str, environment: JobEnvironment, process: ProcessRepor
 
 
 def _can_be_tried(process: ProcessReport) -> bool:
-    """Whether there is a job to run again and a fix that steptime can apply to it by itself."""
+    """True if there is a job to run again and a fix that steptime can apply to it by itself."""
     if process.case.step.mode == "trace":
         return False
     from steptime.advice.propose import propose  # and with it all fixes, which a trace has no use for
@@ -384,6 +384,6 @@ def _can_be_tried(process: ProcessReport) -> bool:
 
 
 def _alike(processes: tuple[ProcessReport, ...]) -> bool:
-    """Whether the steps take equally long, as far as their intervals tell: then rank 0 is the one that people know."""
+    """True if the steps take equally long, as far as their intervals tell: then rank 0 is the one that people know."""
     durations = [process.case.step.duration for process in processes]
     return max(each.low for each in durations) <= min(each.high for each in durations)

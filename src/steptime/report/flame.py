@@ -24,7 +24,7 @@ from steptime.trace.table import EventKind, Trace
 from steptime.trace.vendors import COMMUNICATION_KERNEL
 
 MOST_STACKS = 3_000
-"""Of a thread: what is in smaller ones counts as the time of whoever called them."""
+"""Stacks of a thread: what is in smaller ones counts as the time of whoever called them."""
 MOST_THREADS = 8
 
 

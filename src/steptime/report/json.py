@@ -161,7 +161,7 @@ def content(path: Path, name: str) -> bytes:
 
 
 def is_report(path: Path) -> bool:
-    """Whether a file starts as a report does: a trace is a JSON object too. False where it cannot be read."""
+    """True if a file starts as a report does: a trace is a JSON object too. False where it cannot be read."""
     if path.is_fifo():
         return False
     try:

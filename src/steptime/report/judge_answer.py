@@ -26,7 +26,7 @@ from steptime.trials.results import PatchResult, Results
 from steptime.trials.trial import Judgement, Run, batch_of
 
 VERSION = 1
-"""Of the document."""
+"""Version of the document."""
 LONG_COMPILATION = 0.5
 """Seconds."""
 

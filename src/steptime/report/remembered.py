@@ -101,7 +101,7 @@ def remember(question: Question, report: Report) -> None:
 
 
 def _same(one: Question, other: Question) -> bool:
-    """Whether both ask the same, whenever it was."""
+    """True if both ask the same, whenever it was."""
     return msgspec.structs.replace(one, started=other.started) == other
 
 

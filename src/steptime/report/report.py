@@ -51,7 +51,7 @@ class Cost:
 
     @property
     def measured(self) -> bool:
-        """Whether the always-on timers' cost is more than noise in this run."""
+        """True if the always-on timers' cost is more than noise in this run."""
         return self.instrumentation is not None and self.instrumentation.low > 0
 
     @property

@@ -29,11 +29,11 @@ from steptime.report.report import Cost, ProcessReport, Report, Throughput
 from steptime.report.steps import DISTURBING, MOST_MARKS, THINNED
 
 MENTIONED = 0.05
-"""Of the kernels' time: what is left out of the models for one reason is said from a twentieth on."""
+"""Fraction of the kernels' time: what is left out of the models for one reason is said from a twentieth on."""
 NEARLY_ALL = 0.95
-"""Of the kernels' time: where less has a model, the sum of what has one is a lower bound only."""
+"""Fraction of the kernels' time: where less has a model, the sum of what has one is a lower bound only."""
 ONE_HALF = 0.5
-"""Of the kernels' time, from which on graphs are why nothing has a model."""
+"""Fraction of the kernels' time, from which on graphs are why nothing has a model."""
 BETWEEN = 1.1
 """Times the step: from here on what lies between the steps has its own part of what steptime costs."""
 SMALLEST = 0.005
@@ -306,7 +306,8 @@ def prediction_text(prediction: Prediction, step: float) -> str:
 
 
 NOTABLE = 0.1
-"""Of the kernels' time: where they gain so much, and most of it does not shorten the step, a reader asks why."""
+"""Fraction of the kernels' time: where they gain so much, and most of it does not shorten the step, a reader asks
+why."""
 
 
 def elsewhere_text(prediction: Elsewhere, step: float) -> str:

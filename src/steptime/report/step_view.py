@@ -94,11 +94,11 @@ Named = TypeVar("Named", Label, Detail)
 MOST_EVENTS = 50_000
 """More would not be told apart, and would outgrow the page."""
 MOST_BYTES = 1_150_000
-"""Of the step view as JSON, about: a page is to stay below 2.5 MB with it."""
+"""Bytes of the step view as JSON, about: a page is to stay below 2.5 MB with it."""
 LONGEST = 300
 """Characters of a name."""
 MOST_ROWS = 64
-"""Of one track: deeper stacks are left out."""
+"""Rows of one track: deeper stacks are left out."""
 _TRIES = 4
 FIRST = np.int64(1) << 60
 """More than any duration in ns: what is weighed with it stays before what is not."""
@@ -247,7 +247,7 @@ KINDS = ("operator", "range", "call", "python", "compute", "communication", "cop
 MOST_PIECES = 12_000
 """Of the category: a step on a CPU alternates between computing and dispatching at every operator."""
 MOST_TRACKS = 64
-"""Of streams, and of threads."""
+"""Tracks of streams, and of threads."""
 _CATEGORIES = {
     EventKind.OPERATOR: "operator",
     EventKind.ANNOTATION: "range",

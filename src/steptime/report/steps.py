@@ -20,9 +20,9 @@ KINDS = (
     "steady", "outlier", "warm-up", "profiled", "with evaluation", "with checkpoint", "with compilation",
     "with rollout", "with loader start", "paused", "timers off", "line-timed", "excluded", THINNED,
 )  # fmt: skip
-"""Of steps. An outlier is marked, whether it is far enough out to be left out of the mean or not. "timers off": steps
-without the always-on timers, which tell what those cost. "disturbed": by whatever else steptime did, as looking for
-modules, or kept of a long run because they were slow."""
+"""Kinds of steps. An outlier is marked, whether it is far enough out to be left out of the mean or not. "timers off":
+steps without the always-on timers, which tell what those cost. "disturbed": by whatever else steptime did, as looking
+for modules, or kept of a long run because they were slow."""
 _OF_SEGMENT = {
     SegmentKind.EVALUATION: "with evaluation",
     SegmentKind.CHECKPOINT: "with checkpoint",

@@ -12,7 +12,7 @@ from steptime.answer.tables import Table, duration, integer, number, share, tabl
 from steptime.quantities import Estimate, format_samples, format_share
 
 NEARLY_BEST = 0.95
-"""Of the best throughput: from there on a larger batch brings little."""
+"""Fraction of the best throughput: from there on a larger batch brings little."""
 
 
 @dataclass(frozen=True, slots=True)

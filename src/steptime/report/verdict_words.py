@@ -164,7 +164,7 @@ def seconds_to_start(results: Results) -> float | None:
 
 
 def may_go_on(judgement: Judgement) -> bool:
-    """Whether further rounds would be run."""
+    """True if further rounds would be run."""
     return judgement.verdict is TrialVerdict.UNDECIDED and judgement.rounds < MAX_ROUNDS
 
 

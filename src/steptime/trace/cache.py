@@ -181,7 +181,7 @@ def _read_column(file: BinaryIO, column: _Column) -> Array:
 
 
 def _is_sound(columns: dict[str, Array], rows: int, facts: dict[str, Any]) -> bool:
-    """Whether each column has its length, each number points somewhere, and each type is what the table promises."""
+    """True if each column has its length, each number points somewhere, and each type is what the table promises."""
     if any(len(columns[name]) != len(columns.get(f"{name}.rows", columns["start"])) for name in COLUMNS["events"]):
         return False
     if len(columns["start"]) != rows or not all(_is_rising(columns[name], rows) for name in ROWS_OF):
@@ -197,12 +197,12 @@ def _is_sound(columns: dict[str, Array], rows: int, facts: dict[str, Any]) -> bo
 
 
 def _is_rising(column: Array, rows: int) -> bool:
-    """Whether it holds numbers of different rows, in order."""
+    """True if it holds numbers of different rows, in order."""
     return column.dtype == np.int32 and _within(column, rows) and bool((column[1:] > column[:-1]).all())
 
 
 def _within(column: Array, end: int, *, absent: bool = False) -> bool:
-    """Whether all values are in [0, end), or ABSENT where that is allowed."""
+    """True if all values are in [0, end), or ABSENT where that is allowed."""
     if absent or not len(column):
         return bool(((column == ABSENT) | ((column >= 0) & (column < end))).all())
     return bool(column.min() >= 0 and column.max() < end)

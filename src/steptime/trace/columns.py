@@ -461,7 +461,7 @@ class _Codes(dict[str, int]):
 Key = TypeVar("Key")
 LONGEST = 2.0**50
 MOST_THREADS = 1024
-"""Of a block, on all devices of NVIDIA and AMD."""
+"""Threads of a block, on all devices of NVIDIA and AMD."""
 
 
 def column_builders() -> dict[str, ColumnBuilder | SparseColumnBuilder]:

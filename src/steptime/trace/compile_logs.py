@@ -110,7 +110,7 @@ def read_compile_logs(folder: Path, rank: int | None = None) -> CompileLogs:
 
 
 def _readable(path: Path) -> bool:
-    """Whether it is a file: a pipe would never end."""
+    """True if it is a file: a pipe would never end."""
     return path.is_file() and os.access(path, os.R_OK)
 
 
@@ -264,7 +264,7 @@ class _Reader:
 
 
 def is_limit(failed: str) -> bool:
-    """Whether a function is given up as it was compiled too often."""
+    """True if a function is given up as it was compiled too often."""
     return LIMIT.search(failed) is not None
 
 

@@ -15,7 +15,7 @@ PROCESSES_AS_RANKS = "{} names no ranks: the {} processes with work of a device 
 
 
 def holds_processes(path: Path) -> bool:
-    """Whether a file may hold several processes, which its profiler numbers: a database, or what rocprofv3 wrote."""
+    """True if a file may hold several processes, which its profiler numbers: a database, or what rocprofv3 wrote."""
     return is_database(path) or is_of_rocprof(path)
 
 

@@ -51,7 +51,7 @@ class Stamp(msgspec.Struct, frozen=True):
     ends: str
 
     def settled(self, started: int) -> bool:
-        """Whether the file had been left alone for long enough when it began to be read, at time.time_ns()."""
+        """True if the file had been left alone for long enough when it began to be read, at time.time_ns()."""
         return max(self.modified_ns, self.changed_ns) < started - QUIET_NS
 
 

@@ -29,7 +29,7 @@ COPIES, FILLS = "CUPTI_ACTIVITY_KIND_MEMCPY", "CUPTI_ACTIVITY_KIND_MEMSET"
 CALLS, RANGES = "CUPTI_ACTIVITY_KIND_RUNTIME", "NVTX_EVENTS"
 OF_DEVICE = ("deviceId", "streamId", "correlationId")
 VERSION = re.compile(r"_v\d+(_pt[sd][zs])?$")
-"""Of a call, which CUPTI adds to its name: cudaLaunchKernel_v7000."""
+"""Version suffix of a call, which CUPTI adds to its name: cudaLaunchKernel_v7000."""
 PUSHED, STARTED = 59, 60
 """Kinds of NVTX events that last; of the others, marks and names are left out."""
 DIRECTIONS = {1: "HtoD", 2: "DtoH", 8: "DtoD", 9: "HtoH", 10: "PtoP", 11: "HtoD", 12: "DtoH", 13: "DtoD"}
@@ -37,7 +37,7 @@ MEMORY = {0: "Pageable", 1: "Pinned", 2: "Device", 3: "Array", 4: "Managed", 5: 
 
 
 def is_of_nsight(database: Database) -> bool:
-    """Whether Nsight Systems exported it."""
+    """True if Nsight Systems exported it."""
     return any(columns_of(database, table) for table in (KERNELS, CALLS, RANGES))
 
 

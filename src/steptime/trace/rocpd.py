@@ -34,7 +34,7 @@ from steptime.trace.table import ABSENT, Device, EventKind, Trace
 DISPATCHES, REGIONS = "rocpd_kernel_dispatch", "rocpd_region"
 OPERATIONS, CALLS = "rocpd_op", "rocpd_api"
 BLOCKS = tuple(f"{of}_size_{axis}" for of in ("grid", "workgroup") for axis in "xyz")
-"""Of a dispatch: the grid is counted in threads."""
+"""Blocks of a dispatch: the grid is counted in threads."""
 FILLING, COPYING = "__amd_rocclr_fill", "__amd_rocclr_copy"
 """How kernels are named that HIP itself launches to fill and to copy memory."""
 RUNTIME, MARKED = ("HIP_RUNTIME", "HIP_COMPILER"), "MARKER"
@@ -45,7 +45,7 @@ PLACES = {"CPU": "H", "GPU": "D"}
 
 
 def is_of_rocm(database: Database) -> bool:
-    """Whether rocprofv3 or rocmProfileData wrote it."""
+    """True if rocprofv3 or rocmProfileData wrote it."""
     return {"start", "end"} <= columns_of(database, CALLS) or bool(_suffixes(database))
 
 

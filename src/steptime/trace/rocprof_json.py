@@ -138,7 +138,7 @@ Timed = TypeVar("Timed", bound=_ToolRecord)
 
 
 def is_of_rocprof(path: Path) -> bool:
-    """Whether a file starts as such a document does."""
+    """True if a file starts as such a document does."""
     start = bytearray(START)
     try:
         with TraceSource(path, LATEST) as source:

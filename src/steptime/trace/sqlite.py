@@ -27,7 +27,7 @@ LATEST = 1 << 60
 
 
 def is_database(path: Path) -> bool:
-    """Whether the file is one of SQLite. A pipe, which would be waited for, is none."""
+    """True if the file is one of SQLite. A pipe, which would be waited for, is none."""
     try:
         if not path.is_file():
             return False

@@ -201,7 +201,7 @@ def _winsorized(values: Float64) -> Float64:
 
 
 def outruns_loader(blocks: Sequence[Block], mask: int) -> bool:
-    """Whether a variant takes batches faster than its loader makes them: blocks that live on a queue prove nothing."""
+    """True if a variant takes batches faster than its loader makes them: blocks that live on a queue prove nothing."""
     taken = [each.taken for each in blocks if each.block == mask and not each.control]
     plain = [each.taken for each in blocks if not each.block]
     return bool(taken and plain) and float(np.mean(taken)) > DRAINING + max(0.0, float(np.mean(plain)))
@@ -277,7 +277,7 @@ def course(record: BlockRecord, rivals: Sequence[int], late: int, min_gain: floa
 
 
 def exercised(first: FirstSteps) -> bool:
-    """Whether all changes of a variant acted."""
+    """True if all changes of a variant acted."""
     return all(each.applied and each.exercised for each in first.changes)
 
 

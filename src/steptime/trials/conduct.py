@@ -92,20 +92,20 @@ def together(one: Variant, other: Variant) -> Variant:
 
 
 SEEDS = tuple(range(13))
-"""Of the rounds in order, so that each variant is compared with baselines and a control of its own seed; the last one
-is that of the first baseline of all, which is one more for the band of losses."""
+"""Seeds of the rounds in order, so that each variant is compared with baselines and a control of its own seed; the last
+one is that of the first baseline of all, which is one more for the band of losses."""
 REHEARSED_STEPS = 5
 FINGERPRINTS = 2
 """Steps of a rehearsal, and those of them whose gradients are written."""
 SECONDS = 5.0
-"""Of steady steps in a timed process."""
+"""Seconds of steady steps in a timed process."""
 FEWEST, MOST = 24, 120
 """Steady steps of a timed process: enough for a loss curve, and no more than a curve needs."""
 MOST_SLICED = 600
 """Steady steps of a process that takes turns, or is long in starting: the machine's changes average out in them."""
 START_SHARE = 0.5
-"""Of what a process takes to its first step: so long it may well be timed. On a virtual machine with an H200 processes
-that started for 9 s were timed for 0.6, in which the host alone made them differ by 6 %."""
+"""Fraction of what a process takes to its first step: so long it may well be timed. On a virtual machine with an H200
+processes that started for 9 s were timed for 0.6, in which the host alone made them differ by 6 %."""
 ELSEWHERE = 2.0
 """Times as long as recorded is a step of another machine: on one, a rehearsal's five differ by less."""
 LIMIT = 60.0
@@ -115,7 +115,7 @@ DEADLINE = 300.0
 DEADLINE_FACTOR = 10.0
 DECIDED = frozenset({TrialVerdict.ADOPT, TrialVerdict.NO_EFFECT, TrialVerdict.SLOWER, TrialVerdict.MORE_MEMORY})
 SHARE = 1 / 3
-"""Of the budget, at most: what the fixes one by one leave to their combination and to the patch."""
+"""Fraction of the budget, at most: what the fixes one by one leave to their combination and to the patch."""
 PROOF = 9
 """Processes that the patch is proved with, at least: two rehearsals and two rounds."""
 
@@ -292,7 +292,7 @@ class TrialRunner:
         self._notify(Notice(scheduled, steps, done, eta, progress is None))
 
     def _alternating(self, variants: int) -> bool:
-        """Whether the processes of a round of so many variants take turns."""
+        """True if the processes of a round of so many variants take turns."""
         if self.plan.compared is not None:
             return False
         peak = max((run.peak_bytes or 0 for run in self.runs), default=0)
@@ -321,7 +321,7 @@ class TrialRunner:
         return ScheduledRun(variant, stage, 0, self.next_position(stage) + ahead, options, True, *ends)
 
     def _known(self, stage: int, variant: str) -> bool:
-        """Whether its rehearsal is over; a baseline that failed may go well the next time."""
+        """True if its rehearsal is over; a baseline that failed may go well the next time."""
         own = (run for run in self.of(stage) if run.variant == variant and run.rehearsal and not run.exact)
         return any(variant != BASELINE or not run.failure for run in own)
 

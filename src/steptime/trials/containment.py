@@ -115,7 +115,7 @@ def _ground(folder: Path, directory: Path) -> Ground:
 
 
 def overlays_work(base: Path, directory: Path, janitor: Janitor) -> bool:
-    """Whether a process can have overlays whose workspace lies in a folder; tried with one that does what jobs do."""
+    """True if a process can have overlays whose workspace lies in a folder; tried with one that does what jobs do."""
     trial = _workspace(base, f"check-{_process()}", janitor)
     try:
         (trial / "real").mkdir(parents=True, exist_ok=True)
@@ -139,7 +139,7 @@ def _workspace(base: Path, name: str, janitor: Janitor) -> OwnFolder:
 
 
 def guards() -> bool:
-    """Whether this kernel has Landlock, in a version that lets files move between folders."""
+    """True if this kernel has Landlock, in a version that lets files move between folders."""
     return contain.landlock_version() >= contain.OLDEST_LANDLOCK
 
 

@@ -139,7 +139,7 @@ def _reads(
 
 
 def _is_anothers(source: SourceFile, node: libcst.CSTNode, name: str, scope: Scope) -> bool:
-    """Whether a name is a variable of another function, which is not in this one."""
+    """True if a name is a variable of another function, which is not in this one."""
     other = source.scope_of(node)
     if not isinstance(other, libcst.FunctionDef) or (scope in source.around(other) and scope is not source.module):
         return False
@@ -148,7 +148,7 @@ def _is_anothers(source: SourceFile, node: libcst.CSTNode, name: str, scope: Sco
 
 
 def _now_and_then(around: list[libcst.CSTNode]) -> bool:
-    """Whether a node lies in what only every so manieth step runs."""
+    """True if a node lies in what only every so manieth step runs."""
     for inner, outer in pairwise(around):
         if isinstance(outer, libcst.If) and inner is outer.body:
             return any(matchers.matches(node, NOW_AND_THEN) for node in nodes_in(outer.test))

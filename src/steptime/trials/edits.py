@@ -96,7 +96,7 @@ def with_argument(module: libcst.Module, edit: ArgumentEdit) -> libcst.Module | 
 
 
 def _asks_for(source: SourceFile, node: libcst.CSTNode, names: Sequence[str]) -> bool:
-    """Whether a node is an attribute with one of these names, of which more is asked than its length. The options of a
+    """True if a node is an attribute with one of these names, of which more is asked than its length. The options of a
     command line may have such names, too."""
     if not isinstance(node, libcst.Attribute) or node.attr.value not in names:
         return False
@@ -572,4 +572,4 @@ EDITORS: Mapping[type, Callable[[libcst.Module, Any], libcst.Module | None]] = {
     ArgumentEdit: with_argument,
     ActivationEdit: with_activation,
 }
-"""Of edits that are written into a source; a snippet is only shown, and variables belong to the environment."""
+"""Editors by type, of edits that are written into a source; a snippet is only shown, and variables belong to the environment."""

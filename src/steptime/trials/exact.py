@@ -25,7 +25,8 @@ from steptime.trials.trial import BASELINE, Run, Variant
 
 FLOAT64 = "torch.float64"
 EXACT = 1e-8
-"""Of the way: between what rounding explains in float64 and the least that was seen of another training, 1e5 each."""
+"""Fraction of the way: between what rounding explains in float64 and the least that was seen of another training, 1e5
+each."""
 EXACT_EACH = 1e-5
 """The same for one parameter by itself, whose way may be short."""
 SINGLE = 1e-3
@@ -34,11 +35,11 @@ OTHER_DRAWS = 10 * SINGLE
 """So far apart in float64, and not in float32: not the training differs but the random numbers that it got, as float64
 draws them by function and shape."""
 ROUNDED = 1e-13
-"""Of the weights' length: what their sum's rounding leaves of a way."""
+"""Fraction of the weights' length: what their sum's rounding leaves of a way."""
 NEGLIGIBLE = 1e-5
-"""Of the whole gradient's length: where it is less, it is rounding, and Adam makes full steps of it."""
+"""Fraction of the whole gradient's length: where it is less, it is rounding, and Adam makes full steps of it."""
 CARRIED = 0.2
-"""Of the numbers that are trained: so much that was carried on, and is not, is an average of the weights."""
+"""Fraction of the numbers that are trained: so much that was carried on, and is not, is an average of the weights."""
 ALIKE = {True: 1e-6, False: 1e-3}
 """Relative distance of two carried tensors that are the same, by whether they are in float64."""
 FEW_REPEATS, MANY_REPEATS, LEAST_REPEATS = 0.01, 0.05, 8
@@ -123,7 +124,7 @@ def apart(run: Run, before: Run) -> tuple[float, tuple[str, float]] | None:
 
 
 def in_float64(run: Run) -> bool:
-    """Whether it is a rehearsal that computed in float64 to its end."""
+    """True if it is a rehearsal that computed in float64 to its end."""
     rows = run.work[-1].ways if run.exact and not run.failure and run.work else ()
     return bool(rows) and all(dtype == FLOAT64 for _, dtype, *_ in rows)
 

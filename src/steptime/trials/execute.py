@@ -52,14 +52,14 @@ REPLACED = "replaced: "
 CLOCKS = 0.1
 """Seconds by which the clock of the budget and the one of a process may differ."""
 NEARLY = 0.9
-"""Of the time that a process has, from which on it was the time that ended it."""
+"""Fraction of the time that a process has, from which on it was the time that ended it."""
 FORBIDDEN = ("Read-only file system", "Permission denied")
 """Errors that a process of a trial may get where it writes."""
 NOT_FORBIDDEN = "where a process of a trial may not write that, --uncontained lets it"
 FILLED = "It was ended before what it writes filled the disk of its workspace: a trial takes the room that the job does"
 NO_INPUT = "in a trial a job's input is empty: give what it asks for in its options"
 LAST_LINES = 3
-"""Of a failed job's output that the failure quotes."""
+"""Last lines of a failed job's output that the failure quotes."""
 LAST_BYTES = 4000
 LASTING = 2
 """Compilations in the later half of a variant's steps: the job compiles again and again, and waits for it."""
@@ -275,7 +275,7 @@ def _noted(processes: Sequence[Process], start: str) -> tuple[str, ...]:
 
 
 def _ended_early(scheduled: ScheduledRun, steps: Steps) -> bool:
-    """Whether neither the steps were taken nor their time was up."""
+    """True if neither the steps were taken nor their time was up."""
     options = scheduled.options
     if len(steps.end) >= options.warm_up + options.steps:
         return False

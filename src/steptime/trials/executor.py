@@ -41,7 +41,7 @@ class Executor(Protocol):
         """How many blocks run at the same time, each on a device of its own."""
 
     def alternates(self, workspace: Workspace, step_seconds: float, peak: int, processes: int) -> bool:
-        """Whether so many processes of a block take turns with one another (`launcher.turns`). peak: bytes of one, as
+        """True if so many processes of a block take turns with one another (`launcher.turns`). peak: bytes of one, as
         in `Run.peak_bytes`."""
 
     def run(self, workspace: Workspace, blocks: Sequence[Block], notify: Notify) -> Generator[Run, None, None]:
@@ -60,7 +60,7 @@ def may_alternate(
     resident: int | None,
     devices: Sequence[str] = (),
 ) -> bool:
-    """Whether so many processes may take turns: where a slice holds enough of their steps, memory has room for them,
+    """True if so many processes may take turns: where a slice holds enough of their steps, memory has room for them,
     and they are not told apart by what has changed when they end. peak: bytes of one; of its tensors on a device where
     `resident` says what it takes besides of the host's memory. devices: UUIDs of those that the job works on."""
     room = psutil.virtual_memory().available > ROOM * processes * (peak if resident is None else resident)

@@ -35,11 +35,12 @@ from steptime.trials.until_loss import LossTarget, numbers_until
 Series = Sequence[int] | Sequence[float] | Int64 | Float64
 
 REPLICATES = 2000
-"""Of the bootstrap: the 2.5 % quantile then rests on fifty of them."""
+"""Replicates of the bootstrap: the 2.5 % quantile then rests on fifty of them."""
 LOOK = 0.0125
-"""Of the 5 % by which an interval may miss, what each look spends. A trial is looked at after each of its rounds, ten
-times at most, and ends when it is decided: an interval of 95 % at every look would be wrong in 18 of 100 trials at the
-least gain itself, this one in less than 5 (Pocock, Biometrika 64, 1977; simulated: benchmarks/results/rounds.md)."""
+"""Fraction of the 5 % by which an interval may miss, what each look spends. A trial is looked at after each of its
+rounds, ten times at most, and ends when it is decided: an interval of 95 % at every look would be wrong in 18 of 100
+trials at the least gain itself, this one in less than 5 (Pocock, Biometrika 64, 1977; simulated:
+benchmarks/results/rounds.md)."""
 QUANTILES = (LOOK / 2, 1 - LOOK / 2)
 LEAST_ROUNDS = 2
 """One round shows no spread between rounds, which is where a shared machine's noise is."""
@@ -207,7 +208,7 @@ def not_exercised(variant: Variant, own: Sequence[Run]) -> str:
 
 
 def cannot_win(judgement: Judgement, *, min_gain: float = MIN_GAIN, goal: Goal = Goal.SPEED) -> bool:
-    """Whether more rounds of the variant are a waste: it failed, changed nothing, broke its promise, or the whole
+    """True if more rounds of the variant are a waste: it failed, changed nothing, broke its promise, or the whole
     interval of what it gains lies below the least gain."""
     if judgement.verdict in NEVER:
         return True
@@ -283,7 +284,7 @@ def _enclosing(run: Run, usable: Sequence[Run]) -> tuple[Run, Run] | None:
 
 
 def under_load(run: Run, quietest: float) -> bool:
-    """Whether somebody else used the machine while the run's steps were taken. quietest: the least foreign load, in
+    """True if somebody else used the machine while the run's steps were taken. quietest: the least foreign load, in
     CPUs, that any run of the trial had there."""
     load = run.load
     crowded = load.other_cpu > quietest + OTHER_CPU or (load.steal or 0.0) > OTHER_CPU
@@ -361,7 +362,7 @@ def _plain(runs: Sequence[Run]) -> list[Run]:
 
 
 def asks_for_rehearsal(variants: Sequence[Variant], runs: Sequence[Run]) -> bool:
-    """Whether the job as it is must be rehearsed once more to tell a variant's gradients from what differs by
+    """True if the job as it is must be rehearsed once more to tell a variant's gradients from what differs by
     itself."""
     done = sum(run.variant == BASELINE and run.rehearsal and not run.exact for run in runs)
     if done == 1 and any(each.foreign and not is_proved(each, runs) for each in variants):
@@ -398,7 +399,7 @@ def next_in_float64(variants: Sequence[Variant], runs: Sequence[Run], baseline: 
 
 
 def is_proved(variant: Variant, runs: Sequence[Run]) -> bool:
-    """Whether it came to the job's own parameters in float64."""
+    """True if it came to the job's own parameters in float64."""
     exact = exactness([run for run in runs if run.variant == variant.name], _plain(runs))
     return exact is not None and exact.same
 

@@ -44,12 +44,12 @@ JUDGEABLE = log(2)
 """Of the median's tolerance: a gradient that is twice as large everywhere, a sum in place of a mean, must not lie in
 it."""
 NEGLIGIBLE = 1e-6
-"""Of the whole gradient's norm: a parameter with less is rounding itself (a bias before a batch normalisation has a
-gradient of exactly zero in exact arithmetic)."""
+"""Fraction of the whole gradient's norm: a parameter with less is rounding itself (a bias before a batch normalisation
+has a gradient of exactly zero in exact arithmetic)."""
 EIGHTY_PERCENT = 0.8416
 """Standard deviations below which 80 % of a normal distribution lie."""
 ROUNDING = 1e-12
-"""Of a mean: what adding up the same losses may differ by."""
+"""Fraction of a mean: what adding up the same losses may differ by."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class GradientParity:
     median: float
 
     def within(self, tolerance: tuple[float, float]) -> bool:
-        """Whether no difference is beyond a (largest, median) tolerance."""
+        """True if no difference is beyond a (largest, median) tolerance."""
         return self.largest <= tolerance[0] and self.median <= tolerance[1]
 
 
@@ -107,7 +107,7 @@ def dead_in_all(rehearsals: Sequence[Norms], variant: Norms) -> tuple[str, ...]:
 
 
 def equal_bits(one: Losses, other: Losses) -> bool:
-    """Whether all steps that both took have the very same losses (a NaN equals a NaN)."""
+    """True if all steps that both took have the very same losses (a NaN equals a NaN)."""
     count = min(len(one), len(other))
     return count >= LEAST_LOSSES and first_difference(one, other) is None
 
@@ -121,12 +121,12 @@ def first_difference(one: Losses, other: Losses) -> int | None:
 
 
 def seen(losses: Losses) -> bool:
-    """Whether there are losses enough to compare: LEAST_LOSSES, whatever their values."""
+    """True if there are losses enough to compare: LEAST_LOSSES, whatever their values."""
     return sum(loss is not None for loss in losses) >= LEAST_LOSSES
 
 
 def within_band(variant: Mapping[int, Losses], baselines: Mapping[int, Losses]) -> bool:
-    """Whether the variant's mean losses over the last quarter are those that the job has, too, by their means over the
+    """True if the variant's mean losses over the last quarter are those that the job has, too, by their means over the
     same steps. Both: losses by seed.
 
     Of one seed the loss must lie in the 95 % prediction interval of the baselines'. Of several the means must not

@@ -279,7 +279,7 @@ def _check(path: Path, old: str) -> None:
 
 
 def is_dirty(path: Path) -> bool:
-    """Whether git knows of changes in the file, or does not know the file: then it could not be brought back."""
+    """True if git knows of changes in the file, or does not know the file: then it could not be brought back."""
     if path.is_symlink():  # git knows where it leads, and not what is there
         return True
     try:

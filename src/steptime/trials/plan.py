@@ -200,7 +200,7 @@ def ours_in(folder: Path) -> tuple[Path, ...]:
 NO_INPUT = "no-input"
 _MASKS = "dropout masks"
 MODES = ("default", "reduce-overhead", "max-autotune")
-"""Of torch.compile, as its documentation lists them."""
+"""Modes of torch.compile, as its documentation lists them."""
 
 
 def lab_variants(compile_modes: bool = False, on_cuda: bool = False) -> tuple[Variant, ...]:
@@ -253,7 +253,7 @@ class BatchSizePoint:
 
     @property
     def out_of_memory(self) -> bool:
-        """Whether that is why."""
+        """True if that is why."""
         return any(words in self.failure for words in OUT_OF_MEMORY)
 
 
@@ -290,7 +290,7 @@ def plateau(points: Sequence[BatchSizePoint]) -> int | None:
 
 
 def over(points: Sequence[BatchSizePoint], go_on: bool) -> bool:
-    """Whether larger sizes are not tried: what is smaller has failed or could not be timed, or, where they go on, the
+    """True if larger sizes are not tried: what is smaller has failed or could not be timed, or, where they go on, the
     plateau is reached."""
     return any(point.rate is None for point in points) or (go_on and plateau(points) is not None)
 

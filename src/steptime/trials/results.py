@@ -23,7 +23,7 @@ from steptime.trials.until_loss import LossTarget
 from steptime.written import is_ours, remember
 
 LAST_BYTES = 4 << 20
-"""Of an output that are searched: the last match counts."""
+"""Last bytes of an output that are searched: the last match counts."""
 
 
 def end_of(path: Path, most: int) -> str:
@@ -194,7 +194,7 @@ def read_results(folder: Path) -> Results:
 
 
 def is_our_trial(folder: Path) -> bool:
-    """Whether this account has planned the trial in a folder: nobody else's words are run then."""
+    """True if this account has planned the trial in a folder: nobody else's words are run then."""
     try:
         with (folder / NAME).open("rb") as file:
             return is_ours(file.readline())
@@ -228,7 +228,7 @@ def _decode(line: bytes) -> dict[str, Any]:
 
 
 def is_trial(folder: Path) -> bool:
-    """Whether a folder holds the results of a trial."""
+    """True if a folder holds the results of a trial."""
     return (folder / NAME).is_file()
 
 

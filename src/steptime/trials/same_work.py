@@ -34,11 +34,12 @@ from steptime.trials.trial import Agreement, NumbersCheck, Run, Variant
 Sketches = Mapping[str, Sequence[float]]
 
 NEGLIGIBLE = 1e-5
-"""Of the whole gradient's length: the direction of less is rounding."""
+"""Fraction of the whole gradient's length: the direction of less is rounding."""
 ATTAINABLE = 0.9
-"""Of the time that the largest rate asks for: that rate is a measurement, and counts of FLOPs are a model's."""
+"""Fraction of the time that the largest rate asks for: that rate is a measurement, and counts of FLOPs are a
+model's."""
 SLACK = 0.99
-"""Of what the job as it is evaluates, and of its dropout: beneath it there is less."""
+"""Fraction of what the job as it is evaluates, and of its dropout: beneath it there is less."""
 
 OTHER_SAMPLES = "trains on other samples than the job as it is: --any-training judges the speed alone"
 
@@ -142,7 +143,7 @@ def other_training(variant: Variant, own: Sequence[Run], plain: Sequence[Run]) -
 
 
 def repeats(rehearsals: Sequence[Run], precision: Precision) -> bool:
-    """Whether the job as it is does the same from the same seed, as far as rounding goes."""
+    """True if the job as it is does the same from the same seed, as far as rounding goes."""
     return not any(any(_values(one, other, precision)) for one, other in combinations(rehearsals, 2))
 
 
@@ -378,7 +379,7 @@ def _other_batch(run: Run, before: Run, precision: Precision) -> str:
 
 
 def same_batch(one: StepWork, other: StepWork, precision: Precision) -> bool:
-    """Whether what both got is alike, as far as both were looked at."""
+    """True if what both got is alike, as far as both were looked at."""
     mine, theirs = ([_array(each) for call in step.batches for each in call] for step in (one, other))
     if not mine or not theirs:
         return True

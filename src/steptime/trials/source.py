@@ -36,7 +36,7 @@ class SourceFile:
         self.aliases = dict(_aliases(module))
 
     def is_line(self, line: int, text: str) -> bool:
-        """Whether the file still has that text (stripped) there; any text is right where none is known."""
+        """True if the file still has that text (stripped) there; any text is right where none is known."""
         return 0 < line <= len(self._lines) and text in ("", self._lines[line - 1].strip())
 
     def statement_at(self, line: int) -> StatementPlace | None:

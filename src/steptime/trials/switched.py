@@ -30,7 +30,7 @@ ONE_PROCESS = "one-process"
 FOR_EVER = 10**9
 """Steps: what ends it is told by its blocks."""
 SHARE = 0.45
-"""Of the budget that is left, at most: the rest is for what processes must prove."""
+"""Fraction of the budget that is left, at most: the rest is for what processes must prove."""
 STARTS, GRACE = 2.0, 15.0
 """Times the job's way to its first step, and seconds, beyond which a process is ended that has not come to an end of
 its own: a compiler may hold it."""
@@ -59,7 +59,7 @@ class Switched:
         return blocks.settled(blocks.ratios(self.record.blocks, mask), control, 1 + self.min_gain)
 
     def proved(self, variant: Variant) -> bool:
-        """Whether no process needs to try it: it acted, and it did not outrun its loader; or another setting of the
+        """True if no process needs to try it: it acted, and it did not outrun its loader; or another setting of the
         same is taken, and no time was left to compile this one."""
         mask = 1 << self.variants.index(variant)
         if mask not in self.record.begun:

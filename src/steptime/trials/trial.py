@@ -103,17 +103,17 @@ class Variant:
 
     @property
     def foreign(self) -> bool:
-        """Whether it is somebody else's change (of files, or another command), and none of ours: those of a lab repeat
+        """True if it is somebody else's change (of files, or another command), and none of ours: those of a lab repeat
         a batch, or make larger ones, and say so."""
         return not (self.proposal or self.changes or self.name in (BASELINE, CONTROL))
 
     @property
     def as_it_is(self) -> bool:
-        """Whether it is the job itself."""
+        """True if it is the job itself."""
         return not (self.changes or self.sources or self.command)
 
     def rivals(self, other: Variant) -> bool:
-        """Whether both set the same thing, or write the same file, so that only one of them can be taken."""
+        """True if both set the same thing, or write the same file, so that only one of them can be taken."""
         mine, theirs = (
             {each.kind for each in variant.changes} | {path for path, _ in variant.sources} for variant in (self, other)
         )

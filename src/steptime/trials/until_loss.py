@@ -41,9 +41,10 @@ NO_END = 1 << 40
 LONGER = 2.0
 """Times what the job as it is takes at most, in which a candidate must have reached the loss."""
 FEWER = 0.9
-"""Of the samples in a pass over the data: beneath it, no last batch that was dropped explains the difference."""
+"""Fraction of the samples in a pass over the data: beneath it, no last batch that was dropped explains the
+difference."""
 FEW = 0.5
-"""Of the samples that differ among those that were looked at."""
+"""Fraction of the samples that differ among those that were looked at."""
 LOSSES_DIFFER = (1e-3, 2e-2)
 """Relative, of one batch from one set of weights, by rounding: in float32, and where products have 16 bits."""
 

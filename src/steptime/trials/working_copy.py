@@ -156,7 +156,7 @@ def outputs_outside(command: Sequence[str], folder: Path, start_epoch_ns: int, e
 
 
 def _changed(path: Path, start: int, end: int) -> bool:
-    """Whether a file did, or anything that lies in a folder, as far as one looks."""
+    """True if a file did, or anything that lies in a folder, as far as one looks."""
     below = itertools.chain([path], (Path(root, name) for root, _, names in os.walk(path) for name in names))
     return any(
         os.path.lexists(each) and start <= each.lstat().st_mtime_ns <= end and "__pycache__" not in each.parts
@@ -230,7 +230,7 @@ class _Filler:
                 self._copy_file(entry, place)
 
     def _is_left(self, entry: Path, inside: Path) -> bool:
-        """Whether it is no copy: large, or a data set, a folder of many files into which the job wrote none."""
+        """True if it is no copy: large, or a data set, a folder of many files into which the job wrote none."""
         if not entry.is_dir():
             return self._linking and inside not in self._files and entry.lstat().st_size > LARGE
         if _is_environment(entry):
@@ -274,7 +274,7 @@ def _too_large(what: str) -> UsageError:
 
 
 def clone(source: Path, place: Path) -> bool:
-    """Whether the file system could make a file of the same blocks. Raises OSError for a disk that is full."""
+    """True if the file system could make a file of the same blocks. Raises OSError for a disk that is full."""
     with source.open("rb") as old, place.open("wb") as new:
         try:
             fcntl.ioctl(new.fileno(), CLONE, old.fileno())

@@ -12,14 +12,14 @@ from steptime.changes import Change
 from steptime.quantities import Estimate, format_bytes, format_duration
 
 LIKELY, SURE = 0.95, 0.5
-"""Of the making of items: looking one up in a list takes a tenth of a microsecond, and its numbers come out of memory
-instead of a cache."""
+"""Fraction of the making of items: looking one up in a list takes a tenth of a microsecond, and its numbers come out of
+memory instead of a cache."""
 LOOKED_UP = 1_000.0
 """ns of an item that is there: an index into a list, and a tensor's first touch."""
 DEAR = 20_000.0
 """ns of an item from which on it may be worth keeping: below, what makes it is an index itself."""
 MEMORY = 0.5
-"""Of the memory that was to be had when training began: the rest is for what training itself comes to hold."""
+"""Fraction of the memory that was to be had when training began: the rest is for what training itself comes to hold."""
 LONGEST = 60e9
 """ns of making all items in which a trial can still be taken: each of its processes makes them anew."""
 PLAIN = "[{value}[index] for index in range(len({value}))]"

@@ -24,12 +24,12 @@ from steptime.changes import Change
 from steptime.quantities import Estimate, SourceLine
 
 LIKELY_COMPILED_MODEL = 2 / 3
-"""Of the dispatching: fused code still launches, and a graph break leaves all of it. And of the pointwise operators:
-three in one save two writes and two reads of six (the optimizer's stay outside). By the profiler, 0.65 and 0.72 of what
-they took went on a CPU (the planted jobs `pointwise_chain` and `large_tensors`, torch 2.13); a job that compiles each
-length of its sequences anew lost a third of its speed (benchmarks/results/fixes-epyc-2cpu.md)."""
+"""Fraction of the dispatching: fused code still launches, and a graph break leaves all of it. And of the pointwise
+operators: three in one save two writes and two reads of six (the optimizer's stay outside). By the profiler, 0.65 and
+0.72 of what they took went on a CPU (the planted jobs `pointwise_chain` and `large_tensors`, torch 2.13); a job that
+compiles each length of its sequences anew lost a third of its speed (benchmarks/results/fixes-epyc-2cpu.md)."""
 LIKELY_ON_CPU = 0.9
-"""Of the dispatching on a CPU, which is all that small operators take there: four trials of the planted job
+"""Fraction of the dispatching on a CPU, which is all that small operators take there: four trials of the planted job
 `small_operators` reached 0.94 to 1.13 of it."""
 TANH = "tanh"
 COMPILED_TANH, TANH_BYTES = 1.65, 8.0
@@ -47,17 +47,17 @@ STATEMENT_TUNED_MODEL = f'{{model}} = {{torch}}.compile({{model}}, mode="{TUNED}
 EXAMPLE_TUNED_MODEL = f'model = torch.compile(model, mode="{TUNED}")  # before the optimizer is made'
 EXAMPLE_COMPILED_MODEL = "model = torch.compile(model)  # before the optimizer is made from its parameters"
 LIKELY_CHANNELS_LAST = 0.2
-"""Of the convolutions' time: 14 to 25 % were measured on networks of images on CPUs."""
+"""Fraction of the convolutions' time: 14 to 25 % were measured on networks of images on CPUs."""
 LEAST_SHARE = 0.2
-"""Of the step: with fewer convolutions the layout does not matter."""
+"""Fraction of the step: with fewer convolutions the layout does not matter."""
 STATEMENT_CHANNELS_LAST = "{model} = {model}.to(memory_format={torch}.channels_last)"
 BATCH = "{batch} = {batch}.to(memory_format={torch}.channels_last)"
 EXAMPLE_CHANNELS_LAST = "model = model.to(memory_format=torch.channels_last)"
 IMAGES = "images = images.to(memory_format=torch.channels_last)"
 LIKELY_CUDA_GRAPHS = 0.6
-"""Of what a step in one launch would save by the replay: the optimizer and the loss stay outside."""
+"""Fraction of what a step in one launch would save by the replay: the optimizer and the loss stay outside."""
 LEAST_CUDA_GRAPHS = 0.03
-"""Of the step: with less to gain they are not worth a process, which compiles for half a minute."""
+"""Fraction of the step: with less to gain they are not worth a process, which compiles for half a minute."""
 STATEMENT_CUDA_GRAPHS = '{model} = {torch}.compile({model}, mode="reduce-overhead")'
 IN_PLACE = '{model}.compile(mode="reduce-overhead")'
 HALF = frozenset({"float16", "bfloat16", "half"})
@@ -70,16 +70,17 @@ WRITTEN = """# softmax(q @ k.transpose(-2, -1) / sqrt(d) + mask) @ v  ->
 torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)"""
 BACKENDS = {"efficient": "EFFICIENT_ATTENTION", "flash": "FLASH_ATTENTION"}
 LIKELY_READY_MADE = 0.5
-"""Of forward and backward of a formula, by hand on two CPUs (torch 2.13, 131,072 and 2,097,152 numbers): gelu by tanh
-0.45 to 0.58, exact 0.59 to 0.77, silu 0.03 to 0.47."""
+"""Fraction of forward and backward of a formula, by hand on two CPUs (torch 2.13, 131,072 and 2,097,152 numbers): gelu
+by tanh 0.45 to 0.58, exact 0.59 to 0.77, silu 0.03 to 0.47."""
 LEAST_OF_FUNCTION = 0.05
-"""Of the step, in pointwise operators of one function: what two thirds of less gain is lost in noise."""
+"""Fraction of the step, in pointwise operators of one function: what two thirds of less gain is lost in noise."""
 RANDOM = frozenset(
     {"bernoulli", "native_dropout", "_fused_dropout", "dropout", "uniform", "normal", "random", "exponential"}
 )
 FUSED = POINTWISE | {"where", "clamp_max", "sub"}
 LIKELY_DYNAMIC_SHAPES, SURE_DYNAMIC_SHAPES = 0.8, 0.3
-"""Of the compilations after warm-up: each is paid a last time for a size of its own, and some reasons are no sizes."""
+"""Fraction of the compilations after warm-up: each is paid a last time for a size of its own, and some reasons are no
+sizes."""
 
 
 @fix(

@@ -27,7 +27,7 @@ from steptime.changes import Change, Scalar
 from steptime.quantities import Estimate
 
 SURE_FITTING_WORKERS = 0.6
-"""Of the predicted saving: what is left of it where items vary and the CPUs are not idle (the lower bound)."""
+"""Fraction of the predicted saving: what is left of it where items vary and the CPUs are not idle (the lower bound)."""
 AS_GOOD = 1.15
 """A predicted step so much longer than the best one is within the model's error of it (it was 6 to 19 % off in trials,
 benchmarks/results/fixes-epyc-2cpu.md); another number of workers that is predicted to be worse costs the trial a
@@ -51,11 +51,12 @@ FACTOR = 4
 DEEPEST = 16
 """Batches of a worker in store, beyond which memory is all that grows."""
 ENOUGH = 0.95
-"""Of the step: workers whose mean production takes longer are too few, and a store runs empty whatever its size."""
+"""Fraction of the step: workers whose mean production takes longer are too few, and a store runs empty whatever its
+size."""
 LIKELY_DEEPER_PREFETCH = 0.5
 EXAMPLE_PINNED_MEMORY = "DataLoader(…, pin_memory=True), and batch.to(device, non_blocking=True)"
 LIKELY_PINNED_MEMORY = 0.7
-"""Of the exposed copies: the first one of a step cannot be hidden behind anything."""
+"""Fraction of the exposed copies: the first one of a step cannot be hidden behind anything."""
 EXAMPLE_BATCHED_FETCH = """def __getitems__(self, indices: list[int]):
     return [(self.images[i], self.labels[i]) for i in indices]  # one vectorised read for the whole batch"""
 SUM = re.compile(r"\w+ \+= .*\.item\(\)")
@@ -68,10 +69,10 @@ for step, (images, labels) in enumerate(loader):
         print(total.item() / 50)    # one wait in 50 steps
         total.zero_()"""
 LIKELY_FROZEN_OBJECTS, SURE_FROZEN_OBJECTS = 1.0, 0.2
-"""Of the collector's time. Objects that live on are passed over, and young ones are looked at seventy times less often
-(700 to 50 000): in seven trials of the planted job, which spends nine tenths of a step on them, 96 to 103 % went, as
-the training finds its caches warm, too (benchmarks/results/). Only a job whose every step makes cycles keeps most of
-it: they have to be taken apart all the same."""
+"""Fraction of the collector's time. Objects that live on are passed over, and young ones are looked at seventy times
+less often (700 to 50 000): in seven trials of the planted job, which spends nine tenths of a step on them, 96 to 103 %
+went, as the training finds its caches warm, too (benchmarks/results/). Only a job whose every step makes cycles keeps
+most of it: they have to be taken apart all the same."""
 STATEMENTS = ("gc.collect()", "gc.freeze()", "gc.set_threshold(50_000)")
 """As the change does it, which waits for the first steps."""
 EXAMPLE_FROZEN_OBJECTS = "\n".join(("import gc", "", *STATEMENTS)) + "  # before the training loop"
@@ -83,9 +84,9 @@ EXAMPLE_WHOLE_TENSOR = """# for i in range(len(x)): y[i] = x[i] @ w          -> 
 # [[table[c] for c in text] for text in batch]     ->  table_tensor[codes]  (an index of a whole batch)"""
 STRATEGY = "file_system"
 LIKELY_FILE_SYSTEM_SHARING = 0.5
-"""Of the wait that the making of batches does not explain. By hand, on two CPUs, with one worker, items of 20 ms in
-pure Python and 18 ms of training next to them, a wait of 10.5 ms became one of 4.3 ms; with items that let the lock go
-(zlib), 2.5 to 3.5 ms became 1.1 to 1.5 ms."""
+"""Fraction of the wait that the making of batches does not explain. By hand, on two CPUs, with one worker, items of 20
+ms in pure Python and 18 ms of training next to them, a wait of 10.5 ms became one of 4.3 ms; with items that let the
+lock go (zlib), 2.5 to 3.5 ms became 1.1 to 1.5 ms."""
 
 EXAMPLE_SIMILAR_LENGTHS = '''class LengthSampler(torch.utils.data.Sampler):
     """Batches of rows of like length. lengths: of all rows of the dataset."""

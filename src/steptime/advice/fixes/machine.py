@@ -19,7 +19,7 @@ earlier ones (DEFAULT_MMAP_THRESHOLD_MAX of malloc/malloc.c on 64 bits)."""
 TENSORS = 3.0
 """Read and written by a pointwise operator, at most, of one size: its result has a third of its bytes at least."""
 LEAST_SHARE_KEPT_MEMORY = 0.1
-"""Of the step in operators with such results."""
+"""Fraction of the step in operators with such results."""
 VARIABLES = (("MALLOC_MMAP_MAX_", "0"), ("MALLOC_TRIM_THRESHOLD_", "68719476736"))
 """No block comes from the system directly, and the heap is not trimmed below 64 GiB (mallopt(3))."""
 LIBRARIES = ("jemalloc", "tcmalloc")
@@ -28,9 +28,9 @@ UNCACHED = 100.0
 """Calls per step, from which on nothing is cached at all (ST306): segments cannot help there."""
 LIKELY_EXPANDABLE_SEGMENTS = 0.5
 LEAST_SHARE_CUDNN_BENCHMARK = 0.2
-"""Of the step in convolutions."""
+"""Fraction of the step in convolutions."""
 LIKELY_CUDNN_BENCHMARK, MOST = 0.1, 0.4
-"""Of their time: the heuristic is mostly right, and now and then far off."""
+"""Fraction of their time: the heuristic is mostly right, and now and then far off."""
 
 
 @fix("RM401", "fitting-threads", addresses={"ST801", "ST808"}, promise=Promise.SAME_CURVE, risk=1)

@@ -12,16 +12,16 @@ from steptime.advice.savings import as_decided, modelled, partly
 from steptime.changes import Change
 
 LIKELY, LIKELY_ON_CPU, SURE = 0.6, 1.0, 0.2
-"""Of what a single pass at full bandwidth would save: a device's kernels reach half of the bandwidth on small tensors.
-On a CPU six trials of planted jobs reached 0.6, 0.9, 1.0, 1.2, 1.4 and 1.6 times all of it, as the rest of the step is
-quicker, too, where no temporary tensors are made (benchmarks/results/)."""
+"""Fraction of what a single pass at full bandwidth would save: a device's kernels reach half of the bandwidth on small
+tensors. On a CPU six trials of planted jobs reached 0.6, 0.9, 1.0, 1.2, 1.4 and 1.6 times all of it, as the rest of the
+step is quicker, too, where no temporary tensors are made (benchmarks/results/)."""
 CLASSES = frozenset({"Adam", "AdamW"})
 SPARSE = frozenset({"SGD", "Adagrad"})
 """Optimizers of torch that take a sparse gradient and do with it what they do with a dense one."""
 LIKELY_SPARSE, SURE_SPARSE = 0.9, 0.4
-"""Of the update of embeddings and of the filling of their gradient. By hand (torch 2.13, a table of 200,000 rows of 32,
-256 pairs per step, one thread of a CPU) a step of 9.8 ms took 0.86 with SGD, 18.5 took 2.9 with momentum, and 64.8 took
-1.35 with Adagrad: what is left is the sorting and the adding of the rows that were looked up."""
+"""Fraction of the update of embeddings and of the filling of their gradient. By hand (torch 2.13, a table of 200,000
+rows of 32, 256 pairs per step, one thread of a CPU) a step of 9.8 ms took 0.86 with SGD, 18.5 took 2.9 with momentum,
+and 64.8 took 1.35 with Adagrad: what is left is the sorting and the adding of the rows that were looked up."""
 LOOKED_UP = "embedding_dense_backward"
 EXAMPLE_SPARSE = "nn.Embedding(…, sparse=True)"
 EXAMPLE_TWO = """# the table: nn.Embedding(…, sparse=True)

@@ -11,13 +11,14 @@ from steptime.changes import Change
 from steptime.quantities import Estimate
 
 LIKELY_BFLOAT_AUTOCAST, SURE_BFLOAT_AUTOCAST = 0.5, 0.1
-"""Of the saving by the ratio of the peaks: small products reach less of a higher upper bound, and casts cost."""
+"""Fraction of the saving by the ratio of the peaks: small products reach less of a higher upper bound, and casts
+cost."""
 PRODUCTS, MOVING = 0.9, 0.45
 """The same on a CPU, whose products and pointwise operators are told apart (the planted job `pointwise_chain`, torch
 2.13). By hand products of 31 ms took 8.4 where the rates promise 7. Of what the pointwise operators were expected to
 save 0.65 came on one processor and a quarter on another: the middle is taken."""
 NARROWER = 0.5
-"""Of the bytes of a pointwise operator whose input a product in bfloat16 has made."""
+"""Fraction of the bytes of a pointwise operator whose input a product in bfloat16 has made."""
 EXAMPLE_BFLOAT_AUTOCAST = """with torch.autocast("{device}", dtype=torch.bfloat16):
     output = model(batch)
     loss = criterion(output, target)
@@ -103,7 +104,8 @@ def _by_operators(case: Case, faster: float) -> tuple[Estimate, float] | None:
 
 
 KNOWN = 0.5
-"""Of the products' time: the format is not told of every kernel, as of one that adds up the parts of a product."""
+"""Fraction of the products' time: the format is not told of every kernel, as of one that adds up the parts of a
+product."""
 NOTHING_WIDE, LEAST_WIDE = (0.0, 0.0), 0.1
 """Of the products' time: under autocast some stay in float32, as those of a loss do."""
 

@@ -18,7 +18,7 @@ start earlier in the backward."""
 SHARDED_WRAPPER, SHARDED = "FullyShardedDataParallel", "FSDP"
 """The class of a sharded model, and what fully_shard puts before the name of the model's own class."""
 GATHERED_TWICE = 0.5
-"""Of the gathering of parameters: once for the forward, and once more for the backward."""
+"""Fraction of the gathering of parameters: once for the forward, and once more for the backward."""
 EXAMPLE_KEPT = """fully_shard(block, reshard_after_forward=False)
 # with the wrapper: FullyShardedDataParallel(model, sharding_strategy=ShardingStrategy.SHARD_GRAD_OP)"""
 EXAMPLE_PREFETCHED = """for block, following in zip(blocks[:-1], blocks[1:]):
@@ -27,7 +27,7 @@ EXAMPLE_PREFETCHED = """for block, following in zip(blocks[:-1], blocks[1:]):
 MANY = 4.0
 """Collectives a step, from which on there is something to put together."""
 LIKELY = 0.25
-"""Of what perfect overlap would save."""
+"""Fraction of what perfect overlap would save."""
 ONCE = 1.5
 """Exchanges a step, or times the model's size in bytes that is exchanged: below it, that is done once already."""
 EXAMPLE_FEWER_EXCHANGES = """last = (micro_batch + 1) % accumulation == 0
@@ -120,7 +120,7 @@ def fewer_exchanges(case: Case) -> Option | None:
 
 
 def _each_time(case: Case) -> bool:
-    """Whether gradients are exchanged behind nearly every backward: by the trace's marks, else by the bytes."""
+    """True if gradients are exchanged behind nearly every backward: by the trace's marks, else by the bytes."""
     used = case.gradients
     if used is not None:
         return used.synchronised >= ONCE

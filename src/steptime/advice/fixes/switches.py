@@ -20,7 +20,7 @@ for block in self.blocks:
 FREES = "Free"
 """In the name of a call to the driver: memory was given back in order to be asked for again, so it is nearly full."""
 NEARLY = 0.9
-"""Of the device's memory: little is left for a larger batch."""
+"""Fraction of the device's memory: little is left for a larger batch."""
 
 
 @fix("RM501", "no-anomaly-detection", addresses={"ST601"}, promise=Promise.SAME_BITS, risk=1)

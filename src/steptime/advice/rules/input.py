@@ -27,15 +27,15 @@ from steptime.advice.signals import Signals
 from steptime.quantities import Estimate, SourceLine, format_bytes, format_count, format_duration, format_share
 
 COLLECTOR_REPORTED = 0.1
-"""Of the wait: below that the garbage collector's part in it is left out."""
+"""Fraction of the wait: below that the garbage collector's part in it is left out."""
 MOSTLY_WAITING = 0.5
 """Share of the making of a batch in which a CPU works: below, it is said that the rest is spent waiting."""
 LEAST_GAIN_OF_MORE = 0.05
-"""Of the step: workers cost memory and start-up, a smaller gain is not worth advising them."""
+"""Fraction of the step: workers cost memory and start-up, a smaller gain is not worth advising them."""
 MOSTLY_HIDDEN = 0.1
-"""Of the wait: where the advised workers are predicted to leave less of it, nothing more is asked for."""
+"""Fraction of the wait: where the advised workers are predicted to leave less of it, nothing more is asked for."""
 LEAST_GAIN_OF_NONE = 0.03
-"""Of the wait: below this the prediction without workers is no better than noise."""
+"""Fraction of the wait: below this the prediction without workers is no better than noise."""
 BYTES_DOMINATE = 0.9
 """Collating over reading: from here on a sample is so large that copying it is the price, and one indexing copies as
 much. On a CPU with torch 2.13 indexing whole batches left 0.03 to 0.2 of reading and collating where this ratio was
@@ -43,17 +43,17 @@ much. On a CPU with torch 2.13 indexing whole batches left 0.03 to 0.2 of readin
 FEWEST_SAMPLES = 4
 """Below this batch size a batched read has nothing to gain."""
 COLLATE_SHARE = 0.5
-"""Of the making of a batch: from half on, collating is the first thing to mend."""
+"""Fraction of the making of a batch: from half on, collating is the first thing to mend."""
 OWN = 0.5
-"""Of a line's time outside of the loader: what reads less waits for a DataLoader, or runs inside one."""
+"""Fraction of a line's time outside of the loader: what reads less waits for a DataLoader, or runs inside one."""
 SAMPLER_SHARE = 0.5
-"""Of the wait: from half on, drawing the indices is the first thing to mend."""
+"""Fraction of the wait: from half on, drawing the indices is the first thing to mend."""
 SENDS, FILLS = ("to", "cuda"), ("copy_",)
 """Tensor methods that copy from the host: called on the host's tensor, and on the device's."""
 LEAST_PADDING = 0.25
-"""Of the tokens: what remains after sorting by length, as a rule."""
+"""Fraction of the tokens: what remains after sorting by length, as a rule."""
 LIKELY_PADDING, SURE_PADDING = 0.8, 0.4
-"""Of the padding: what shorter batches leave out of it; at most all."""
+"""Fraction of the padding: what shorter batches leave out of it; at most all."""
 PACKING = "_pack_padded_sequence"
 """The operator that takes the padding out of a batch, before a recurrent layer."""
 SCALING = ("forward", "backward")
@@ -109,7 +109,7 @@ def input_wait(signals: Signals) -> Finding | None:
 
 
 def _is_one_read(loader: LoaderUse) -> bool:
-    """Whether a batch is read at once already, so that only a worker could hide the reading."""
+    """True if a batch is read at once already, so that only a worker could hide the reading."""
     return loader.batched_fetch or loader.in_memory_tensors or (loader.iterable and loader.batch_size is None)
 
 

@@ -33,33 +33,35 @@ from steptime.quantities import SourceLine, format_bytes, format_count, format_d
 from steptime.trace.vendors import BUCKET_TO_GRADIENT, is_compiled
 
 LEAST_SHARE_POINTWISE = 0.2
-"""Of the step: plain activations next to small matrix products reach a sixth on a CPU, and there is little to fuse;
-five recordings of a planted chain showed 23 to 37 %."""
+"""Fraction of the step: plain activations next to small matrix products reach a sixth on a CPU, and there is little to
+fuse; five recordings of a planted chain showed 23 to 37 %."""
 FILL = "fill"
 """Of every new tensor under deterministic algorithms: theirs to answer for (ST603), and no link of a chain."""
 FEWEST_CALLS = 4.0
 """Fewer pointwise operators per step are no chain."""
 FUSION_SAVES = 0.5
-"""Of the bytes: the shortest chain, two operators in one, saves one write and one read of four. Longer chains save
-more: (k - 1) / k."""
+"""Fraction of the bytes: the shortest chain, two operators in one, saves one write and one read of four. Longer chains
+save more: (k - 1) / k."""
 FUSION_SAVES_AT_LEAST = 0.3
 """Lower bound: operators with two inputs and values that backward needs have to be read or written all the same."""
 NOT_FOR_BACKWARD = 0.75
-"""Of what tensors in between cost: every other one is kept for backward, where a fused kernel still writes it once and
-only saves the reading."""
+"""Fraction of what tensors in between cost: every other one is kept for backward, where a fused kernel still writes it
+once and only saves the reading."""
 LEAST_SHARE_COPIES = 0.1
-"""Of the step: some copies are part of every model (layouts, gradients); from a tenth on one of them can go."""
+"""Fraction of the step: some copies are part of every model (layouts, gradients); from a tenth on one of them can
+go."""
 SHORTEST_COPY = 10_000.0
 """ns of a copy: a shorter one costs its dispatch, which is the matter of ST301 and ST302."""
 AVOIDABLE, SURELY_AVOIDABLE = 0.5, 0.2
-"""Of their time: which copies are needed is not seen from here, so half is promised and a fifth is the lower bound."""
+"""Fraction of their time: which copies are needed is not seen from here, so half is promised and a fifth is the lower
+bound."""
 CAST = re.compile(
     r"(bfloat16|float16|half|float8|float|double)_?copy_kernel|load_with_cast|store_with_cast", re.IGNORECASE
 )
 """Kernels of copy_ that convert on the way, as torch 1.13 to 2.13 name them."""
 LIKELY_ALIGNED, SURE_ALIGNED = 0.5, 0.1
-"""Of what lies between the kernels and their roofline: padding removes the copies and the narrow loads of misaligned
-rows, not what small sizes or a bad tile lose; how much is which, no name tells."""
+"""Fraction of what lies between the kernels and their roofline: padding removes the copies and the narrow loads of
+misaligned rows, not what small sizes or a bad tile lose; how much is which, no name tells."""
 HALF = frozenset({"float16", "bfloat16"})
 """Formats that go to the matrix units, where alignment counts most."""
 SOFTMAX = frozenset({"_softmax", "softmax", "_safe_softmax", "_softmax_backward_data", "_masked_softmax"})
@@ -88,9 +90,9 @@ COPIES_OF = {
 }
 """Kinds of copies that are examined here, in words, and what to do; those to the device are the batch's, ST107."""
 LEAST_PART = 0.4
-"""Of the kernels' time: below it no single operator decides how long the step is."""
+"""Fraction of the kernels' time: below it no single operator decides how long the step is."""
 LEAST_STEP = 0.2
-"""Of the step: a device that idles has other troubles."""
+"""Fraction of the step: a device that idles has other troubles."""
 ARITHMETIC = frozenset(
     {
         "add", "addcdiv", "addcmul", "div", "lerp", "mul", "reciprocal", "rsqrt", "rsub", "sqrt", "square", "sub",
@@ -113,30 +115,34 @@ GRAIN = 8.0 * 32768
 """Bytes that one thread reads and writes at least: at::internal::GRAIN_SIZE elements of a float32 tensor. A smaller
 operator has fewer threads than the copy had that measured the bandwidth."""
 LEAST_SHARE_ARITHMETIC = 0.05
-"""Of the step."""
+"""Fraction of the step."""
 INPUT = ("input", "transfer")
 """Phases whose time the rules of the input report."""
 SURE_ARITHMETIC, LIKELY_ARITHMETIC = 0.3, 0.9
-"""Of what lies above three times the copy: which of the two causes it is, and whether it can go, is not seen here."""
+"""Fraction of what lies above three times the copy: which of the two causes it is, and whether it can go, is not seen
+here."""
 NEEDED = 3.0
 LEAST_WITHOUT_GRADIENT = 0.1
-"""Of the step: masks and positions are cheap, and not worth a buffer."""
+"""Fraction of the step: masks and positions are cheap, and not worth a buffer."""
 CONSTANT = 0.1
-"""Of the work without gradients: what is the same in each step at least. How much is so does not show in shapes."""
+"""Fraction of the work without gradients: what is the same in each step at least. How much is so does not show in
+shapes."""
 MOSTLY_THE_SAME = 0.8
-"""Of the work without gradients: what another call of the model does with them, for it to be a call of the model."""
+"""Fraction of the work without gradients: what another call of the model does with them, for it to be a call of the
+model."""
 MOST_NAMES = 3
 LEAST_AGAIN = 0.05
-"""Of the step: a small head that two losses share is no matter."""
+"""Fraction of the step: a small head that two losses share is no matter."""
 TWICE = 2.0
 """Of a parametrized weight in one forward: what is saved by keeping it starts there."""
 AGAIN_AT_LEAST = 0.8
-"""Of the time of a parametrization in profiled steps, where many small operators take longer than in others."""
+"""Fraction of the time of a parametrization in profiled steps, where many small operators take longer than in
+others."""
 LEAST_HAD, LEAST_HAD_TOGETHER = 0.25, 0.75
-"""Of its time, that a thread of the job had a processor; of several threads, each. Where it is less, some thread of a
-call nearly always waits for its turn, the others for it, and the turns of other processes are milliseconds long: with
-two threads on two processors of which others used one, _fused_adamw took 3000 times a copy of its 44 KiB, without a
-denormal number."""
+"""Fraction of its time, that a thread of the job had a processor; of several threads, each. Where it is less, some
+thread of a call nearly always waits for its turn, the others for it, and the turns of other processes are milliseconds
+long: with two threads on two processors of which others used one, _fused_adamw took 3000 times a copy of its 44 KiB,
+without a denormal number."""
 
 
 @rule(
@@ -381,7 +387,7 @@ def _product(use: KernelUse) -> tuple[int, int, int]:
 
 
 def _passes_over(use: KernelUse, weights: frozenset[tuple[int, int]]) -> bool:
-    """Whether a kernel that multiplies no matrices works on a whole matrix of weights."""
+    """True if a kernel that multiplies no matrices works on a whole matrix of weights."""
     name = plain_name(use.operator)
     shapes = shapes_of(use.shapes)
     whole = bool(shapes) and len(shapes[0]) >= 3 and shapes[0][-2:] in weights

@@ -17,11 +17,11 @@ from steptime.quantities import format_count, format_duration, format_share
 TOLERATED = 1.5
 """Threads per CPU: up to here the scheduler copes (workers sleep part of the time)."""
 BUSY = 0.85
-"""Of the usable CPUs that other processes leave: below it, threads are more than CPUs but do not meet."""
+"""Fraction of the usable CPUs that other processes leave: below it, threads are more than CPUs but do not meet."""
 BUSY_ALONE = 0.6
 """Where the threads of one operator exceed the CPUs: they wait for one another, asleep for a third of the time."""
 WHOLE = 0.9
-"""Of its time: a worker that needs a CPU for less counts with its share, and that is said."""
+"""Fraction of its time: a worker that needs a CPU for less counts with its share, and that is said."""
 NEED_ONE = 0.5
 """CPUs that workers need together: from here on one is left to them."""
 PRESSURE_BY_THREADS = 20.0
@@ -32,7 +32,7 @@ SPREAD = 0.3
 DRIFT = 0.2
 """Change of the step from the first to the last part of the run, over the median: growth beyond noise."""
 LEAST_CAPTURING, LEAST_IN_GRAPHS = 0.1, 0.1
-"""Of the step, and of the kernels' time: below, a graph changes nothing that is told."""
+"""Fraction of the step, and of the kernels' time: below, a graph changes nothing that is told."""
 FEWEST = 8
 """Steady steps: the interval of a median from fewer spans nearly their whole range (binomial 95 % needs six at
 least)."""
@@ -40,7 +40,7 @@ FEWEST_IN_TRACE = 2
 """In a bare trace: its steps were chosen, a few of a job that ran steadily, and there are no more to come; two have
 an interval, as wide as two steps deserve (12.7 standard errors)."""
 LEAST_UNRECORDED = LEAST_COPYING = 0.05
-"""Of the step."""
+"""Fraction of the step."""
 SPEEDUP = 2
 """So many times as many threads must fit, and so many must there be CPUs idle for: less is lost again at the boundaries
 of each operator."""
@@ -48,8 +48,8 @@ SPREADING = ("compute", "memory")
 """What bounds an operator that spreads over threads: one thread does not fill the memory's bandwidth. Those bound by
 their own latency are too small to be shared."""
 LIKELY, SURE = 0.5, 0.1
-"""Of the upper bound: how much threads without a CPU cost, and how well an operator spreads over threads, is not known
-before it is tried."""
+"""Fraction of the upper bound: how much threads without a CPU cost, and how well an operator spreads over threads, is
+not known before it is tried."""
 
 
 @rule("ST801", "thread-oversubscription", needs={Signal.SETTINGS, Signal.CONTENTION}, uses={Signal.LOADER})
@@ -340,11 +340,12 @@ def too_few_threads(signals: Signals) -> Finding | None:
 
 
 LEAST_HELD = 0.25
-"""Of the samples: a GPU touches its limits now and then."""
+"""Fraction of the samples: a GPU touches its limits now and then."""
 LEAST_SLOWER = 0.1
-"""Of its highest clock: what a lower clock must cost before it is worth a word. Boards seldom run at the highest."""
+"""Fraction of its highest clock: what a lower clock must cost before it is worth a word. Boards seldom run at the
+highest."""
 LIKELY_CLOCK, SURE_CLOCK = 0.5, 0.1
-"""Of the computing that a full clock would save: what waits for memory does not follow the clock."""
+"""Fraction of the computing that a full clock would save: what waits for memory does not follow the clock."""
 
 
 def _too(held: Sequence[GpuUse], worst: GpuUse) -> str:

@@ -11,13 +11,13 @@ from steptime.advice.signals import Signals
 from steptime.quantities import format_bytes, format_count, format_duration, format_share
 
 SPARE_MEMORY = 0.7
-"""Of the device's memory at the peak: below it there is room to keep some of what is computed twice."""
+"""Fraction of the device's memory at the peak: below it there is room to keep some of what is computed twice."""
 CHECKPOINTING = "torch.utils.checkpoint.checkpoint"
 """Names of its functions start with it."""
 LEAST_FRAGMENTED, LEAST_BYTES_FRAGMENTED = 0.3, 1 << 30
 """Of what is reserved at the peak: below it the cache of a healthy job moves about."""
 NEAR = 0.92
-"""Of the capacity: libraries and fragmentation take a few percent more at times."""
+"""Fraction of the capacity: libraries and fragmentation take a few percent more at times."""
 LEAST_RETRIES = 0.01
 """A step: one in a hundred steps is no accident of the first ones."""
 LEAST_OPTIMIZER, LEAST_BYTES_OPTIMIZER = 0.35, 256 << 20

@@ -15,34 +15,38 @@ from steptime.advice.signals import Signals
 from steptime.quantities import Estimate, SourceLine, format_count, format_duration
 
 LEAST_SHARE = 0.15
-"""Of the step: an update reads and writes every parameter; up to here that is usual for small batches."""
+"""Fraction of the step: an update reads and writes every parameter; up to here that is usual for small batches."""
 LEAST_SHARE_OF_FUSED = 0.3
-"""Of the step, where nothing faster is left to switch on: then less of it is the model's price."""
+"""Fraction of the step, where nothing faster is left to switch on: then less of it is the model's price."""
 LEAST_EMBEDDINGS = 0.3
-"""Of an optimizer's elements: below this the rest of the model is what it updates."""
+"""Fraction of an optimizer's elements: below this the rest of the model is what it updates."""
 FEWEST_ELEMENTS = 250_000
-"""Of embeddings, a megabyte: an update passes over fewer in microseconds, and batches look up most rows of them."""
+"""Elements of embeddings, a megabyte: an update passes over fewer in microseconds, and batches look up most rows of
+them."""
 FEWEST_TENSORS = 20
 """With fewer parameters there is little to batch."""
 LEAST_SHARE_OF_SINGLE_TENSORS = 0.05
-"""Of the step: below this the optimizer is not what to look at."""
+"""Fraction of the step: below this the optimizer is not what to look at."""
 LEAST_SAVINGS = 0.03
-"""Of the step: a trial takes no smaller gain. Many small tensors cost Python as much in one pass."""
+"""Fraction of the step: a trial takes no smaller gain. Many small tensors cost Python as much in one pass."""
 LEAST_OWN = 0.3
-"""Of the optimizer's time, in one line of the user's."""
+"""Fraction of the optimizer's time, in one line of the user's."""
 LEAST_UNUSED = 0.05
-"""Of the step, in backward."""
+"""Fraction of the step, in backward."""
 ALL_BUT = 0.95
-"""Of a module's numbers, without an update, for its backward to be for nothing: a few may get no gradient at all."""
+"""Fraction of a module's numbers, without an update, for its backward to be for nothing: a few may get no gradient at
+all."""
 OF_WEIGHTS, OF_WEIGHTS_AT_LEAST = 0.5, 0.25
-"""Of a module's backward, for its own parameters: a product has one for them and one of that size for its input."""
+"""Fraction of a module's backward, for its own parameters: a product has one for them and one of that size for its
+input."""
 SURELY_UNUSED = 0.8
-"""Of a module's backward, where nothing that is trained comes before it: profiled, short operators take longer."""
+"""Fraction of a module's backward, where nothing that is trained comes before it: profiled, short operators take
+longer."""
 NORM_OF_ONE = frozenset({"linalg_vector_norm", "norm"})
 """Operators that take the norm of one tensor."""
 SCALED_IN_PLACE = "aten::mul_"
 LEAST_SHARE_OF_ZEROS = 0.03
-"""Of the step: below it the difference is not noticed."""
+"""Fraction of the step: below it the difference is not noticed."""
 
 
 @rule("ST501", "optimizer-share", needs={Signal.OPTIMIZERS}, uses={Signal.MACHINE, Signal.PATHS})
@@ -184,7 +188,7 @@ def single_tensor_optimizer(signals: Signals) -> Finding | None:
 
 
 def _single_tensor(use: OptimizerUse, device: str) -> bool:
-    """Whether it works tensor by tensor though torch offers something better for this device."""
+    """True if it works tensor by tensor though torch offers something better for this device."""
     if use.fused or use.foreach or use.parameters < FEWEST_TENSORS:
         return False
     if use.kernels is not None and use.foreach is None:
@@ -334,7 +338,7 @@ def _without_update(modules: Sequence[ModuleUse]) -> list[ModuleUse]:
 
 
 def _is_trained_before(module: ModuleUse, modules: Sequence[ModuleUse]) -> bool:
-    """Whether a module with parameters of another kind is called before this one, which may be what its input comes
+    """True if a module with parameters of another kind is called before this one, which may be what its input comes
     from. Those around it are no such."""
     before = modules[: modules.index(module)]
     return any(use.parameters > use.without_update and not module.path.startswith(f"{use.path}.") for use in before)

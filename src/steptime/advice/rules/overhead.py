@@ -36,7 +36,7 @@ FEWEST_OPERATORS = 100
 LARGEST_OPERATOR = 15_000.0
 """ns: an operator that takes longer on a CPU does enough work to be worth its dispatch (3 to 10 µs in eager mode)."""
 LEAST_PART_OF_OPERATORS = 0.25
-"""Of all operators of the step: one line that calls fewer is not why the step is bound by dispatch."""
+"""Fraction of all operators of the step: one line that calls fewer is not why the step is bound by dispatch."""
 MOST_OF_OPERATORS = 0.5
 """A function that calls fewer is not where a step's dispatch is."""
 FEWEST_MICRO_BATCHES = 2
@@ -48,8 +48,8 @@ ON_A_LIST = "Use one operator on the whole tensor, or on all tensors (torch._for
 CALLERS = frozenset({"forward", "python"})
 """Roles of lines that call the operators of a loop themselves."""
 GAINED_BY_SIZE = 0.5
-"""Of what small matrix products take beyond their arithmetic: one large product does not reach the machine's rate
-either, and one of torch's own loops (nn.LSTM) only in part. How much is gained is not known before it is tried."""
+"""Fraction of what small matrix products take beyond their arithmetic: one large product does not reach the machine's
+rate either, and one of torch's own loops (nn.LSTM) only in part. How much is gained is not known before it is tried."""
 LONGEST_HINT = 160
 MOST_NAMED = 4
 """Operators outside of graphs that the advice names."""
@@ -58,14 +58,15 @@ MOST_EVENTS = 5
 MOST_SITES = 3
 """A fourth line would not be read."""
 LEAST_OVERHEAD = 0.2
-"""Of the step: every eager model dispatches; from a fifth on it is worth the trouble of compiling or batching."""
+"""Fraction of the step: every eager model dispatches; from a fifth on it is worth the trouble of compiling or
+batching."""
 LEAST_OF_HOST_BOUND = 0.1
 """The same where the host decides the step: no change of the device's work saves anything then."""
 FEWEST_KERNELS = 10.0
 """A step on a device: next to fewer launches idle time has another cause, and compiling has little to fuse. On a CPU
 the same of operators."""
 STALLED = 0.5
-"""Of the idle time: where a few long gaps are half of it, the host stalled, and did not dispatch slowly."""
+"""Fraction of the idle time: where a few long gaps are half of it, the host stalled, and did not dispatch slowly."""
 STALL = 5e6
 """ns of such a gap: loading a library, allocating, tuning take milliseconds and more, launches never do."""
 HARMLESS = frozenset({"to", "cuda", "copy_"})
@@ -79,12 +80,13 @@ they are a considerable part of it."""
 FEWEST_TINY = 100.0
 """A step: fewer kernels cost less than anybody will notice."""
 LEAST_PART_TINY = 0.3
-"""Of the device's busy time: else the large kernels are what to look at."""
+"""Fraction of the device's busy time: else the large kernels are what to look at."""
 HELD_BACK = 0.2
-"""Of the step: from here on the host launches too slowly, and overhead-bound says so with what is to be saved there."""
+"""Fraction of the step: from here on the host launches too slowly, and overhead-bound says so with what is to be saved
+there."""
 FUSES_AT_LEAST, FUSES = 0.3, 0.6
-"""Of the kernels: every third is gone when pairs of a chain of pointwise operators are fused here and there; compiling
-a whole model commonly leaves less than half of them."""
+"""Fraction of the kernels: every third is gone when pairs of a chain of pointwise operators are fused here and there;
+compiling a whole model commonly leaves less than half of them."""
 UNCACHED = 100.0
 """Calls per step: the caching allocator asks for large blocks, a few at a time; this many are one for each tensor."""
 TAKEN_APART = frozenset({"select_backward", "slice_backward"})
@@ -323,7 +325,7 @@ def _free_memory(signals: Signals) -> str:
 
 
 def _replays(signals: Signals) -> bool:
-    """Whether the step launches kernels as graphs: then launches and kernels are two numbers."""
+    """True if the step launches kernels as graphs: then launches and kernels are two numbers."""
     return signals.step.graphs is not None and signals.step.graphs.launches > 0
 
 

@@ -10,9 +10,9 @@ from steptime.advice.signals import Signals
 from steptime.quantities import format_count, format_duration
 
 SURE_UNITS = 0.4
-"""Of the saving by the ratio of the peaks, which is the most that can come: products reach less of a higher upper
-bound, small ones much less. A GPT of 10.7 M parameters and linear layers of 2048 reached 0.92 and 0.96 of it in TF32
-(H200, torch 2.11)."""
+"""Fraction of the saving by the ratio of the peaks, which is the most that can come: products reach less of a higher
+upper bound, small ones much less. A GPT of 10.7 M parameters and linear layers of 2048 reached 0.92 and 0.96 of it in
+TF32 (H200, torch 2.11)."""
 FORMATS = (
     ("tf32", 'torch.set_float32_matmul_precision("high")', "10 bits of mantissa in the products, same range"),
     ("bfloat16", "torch.autocast with bfloat16", "8 bits of mantissa, same range"),
@@ -21,7 +21,7 @@ FORMATS = (
 """What a matrix unit takes in place of float32: the gentlest first, with what it does to the numbers."""
 DOUBLE = "float64"
 DOUBLE_SAVES, DOUBLE_SAVES_AT_LEAST = 0.5, 0.3
-"""Of the computing: half of the bytes and of the vector instructions, less where operators are small."""
+"""Fraction of the computing: half of the bytes and of the vector instructions, less where operators are small."""
 FOLLOWING = frozenset(
     {
         "native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm", "_batch_norm_with_update",
@@ -38,17 +38,18 @@ FOLLOWING = frozenset(
 """Operators that compute in the format of what they are given under autocast (torch's documentation of amp lists those
 that do not, layer_norm and softmax among them), and that no optimizer calls."""
 NARROWER = 0.5
-"""Of the bytes."""
+"""Fraction of the bytes."""
 SURE_NARROWER = 0.3
-"""Of the saving by rates and bytes. Of twenty training scripts on one A100 (NVIDIA's DeepLearningExamples for PyTorch),
-mixed precision made nineteen faster than TF32, 1.05 to 2.65 times, 1.5 in the median: a third of the step, where rates
-and bytes promise up to a half of the kernels. An embedding model lost. Convolutions gain more with channels_last, where
-they stop changing layouts and norms have better kernels: so what a perfect kernel saves is the most."""
+"""Fraction of the saving by rates and bytes. Of twenty training scripts on one A100 (NVIDIA's DeepLearningExamples for
+PyTorch), mixed precision made nineteen faster than TF32, 1.05 to 2.65 times, 1.5 in the median: a third of the step,
+where rates and bytes promise up to a half of the kernels. An embedding model lost. Convolutions gain more with
+channels_last, where they stop changing layouts and norms have better kernels: so what a perfect kernel saves is the
+most."""
 AUTOCAST = "Use torch.autocast with bfloat16 (8 bits of mantissa, same range), and channels_last for convolutions."
 AS_FAST = 1.1
 """Times the rate of bfloat16: measured rates of the two differ by some percent where the units are the same."""
 LEAST_WIDE = 0.1
-"""Of the step in kernels that would gain."""
+"""Fraction of the step in kernels that would gain."""
 
 
 @rule(

@@ -32,12 +32,13 @@ from steptime.trace.links import is_user_file
 MOST_LINES = 3
 """A fourth line would not be read."""
 LEAST_SHARE = 0.1
-"""Of the step, for the category as a whole: below it is what every loop has, and a profile with stacks adds some."""
+"""Fraction of the step, for the category as a whole: below it is what every loop has, and a profile with stacks adds
+some."""
 LEAST_LINE = 0.05
-"""Of the step, for a line: below it is what zero_grad, a schedule or a loss cost in any loop. A package's own
+"""Fraction of the step, for a line: below it is what zero_grad, a schedule or a loss cost in any loop. A package's own
 line, which nobody edits, must hold LEAST_SHARE."""
 LEAST_OUTSIDE = 0.08
-"""Of the step, for code that may be needed: a loss of the user's own, a schedule, an average of weights."""
+"""Fraction of the step, for code that may be needed: a loss of the user's own, a schedule, an average of weights."""
 SHORT_TEXT = 40
 """Characters of a line that a sentence holds."""
 LOSSES = frozenset(
@@ -58,9 +59,9 @@ IN_PHASES = ("forward", "backward", "optimizer")
 LOOP_ROLES = ("python", *IN_PHASES)
 """Roles whose Python is examined here; input, transfer and evaluation have rules of their own."""
 MOST_OF_IT = 0.5
-"""Of the step's Python, for one line that was looked at now and then to be told."""
+"""Fraction of the step's Python, for one line that was looked at now and then to be told."""
 TRAINED_THROUGH = 0.1
-"""Of the time of a function outside of the model, in backward: from here on the loss goes through it."""
+"""Fraction of the time of a function outside of the model, in backward: from here on the loss goes through it."""
 OFTEN = 50
 """Steps between two checkpoints: when more lie between, saving is an event between steps (ST902), not part of them."""
 LEAST_CONVERSION = 200_000.0
@@ -145,7 +146,7 @@ def _by_function(times: list[LineTime], loops: frozenset[tuple[str, str]]) -> li
 
 
 def _only_calls(time: LineTime, function: tuple[str, str]) -> bool:
-    """Whether a line was seen to call this function, and nothing else."""
+    """True if a line was seen to call this function, and nothing else."""
     file, name = function
     modules = (PurePath(file).stem, *(["__main__"] if file == time.line.source.file else []))
     called = f".{time.line.calls[0]}" if len(time.line.calls) == 1 else ""

@@ -25,26 +25,26 @@ from steptime.quantities import (
 )
 
 SURE_WAITING = 0.5
-"""Of the waiting: other ranks may be the next late ones when this one is in time."""
+"""Fraction of the waiting: other ranks may be the next late ones when this one is in time."""
 ACCUMULATES = 1.5
 """Forwards per step from which on a step has micro-batches, and exchanges from which on there is more than one."""
 MOST_EXCHANGE = 0.5
-"""Of the micro-batches must exchange: a few more than one may be of another model."""
+"""Fraction of the micro-batches must exchange: a few more than one may be of another model."""
 BUCKET_BYTES = 25 << 20
 """DistributedDataParallel's default bucket_cap_mb; its first bucket is 1 MiB."""
 SMALL_BYTES, MANY_BUCKETS = 4 << 20, 8
 """On average: below this the fixed cost of a collective is most of it on usual networks."""
 SURE_FEWER_BUCKETS = 0.3
-"""Of the modelled gain: how much of a collective is fixed cost, only the network knows."""
+"""Fraction of the modelled gain: how much of a collective is fixed cost, only the network knows."""
 LEAST_SHARE_IN_TURNS = 0.15
-"""Of the step: equal ranks wait some percent for one another, as the last of many is a little late."""
+"""Fraction of the step: equal ranks wait some percent for one another, as the last of many is a little late."""
 MOST_OF_ONE = 0.75
-"""Of the waiting: behind more of it is one rank, whose delay did not last beyond the profiled steps if it is no
-straggler."""
+"""Fraction of the waiting: behind more of it is one rank, whose delay did not last beyond the profiled steps if it is
+no straggler."""
 BETWEEN_STAGES = re.compile(r"^(i?send|i?recv|coalesced)( |$)", re.IGNORECASE)
 """Collectives between two stages of a pipeline. A kernel named SendRecv says less: NCCL's all-to-all is one, too."""
 LEAST_SHARE_OF_BUBBLE = 0.05
-"""Of the step."""
+"""Fraction of the step."""
 
 
 OWN_EXCHANGE = re.compile(
@@ -53,7 +53,7 @@ OWN_EXCHANGE = re.compile(
 )
 """Functions by which a line of the user's exchanges itself, as a step was seen to call them."""
 LEAST_EXCHANGE = 0.05
-"""Of the step, for such a line."""
+"""Fraction of the step, for such a line."""
 
 
 @rule(

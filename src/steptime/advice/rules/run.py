@@ -21,15 +21,16 @@ from steptime.advice.verdict import outliers_text, part_words
 from steptime.quantities import SourceLine, format_count, format_duration, format_share, format_source, format_times
 
 LEAST_EVALUATION = 0.1
-"""Of the run after the warm-up."""
+"""Fraction of the run after the warm-up."""
 LEAST_CHECKPOINTS = 0.05
-"""Of the run after the warm-up: saving is idle time for every device of the job."""
+"""Fraction of the run after the warm-up: saving is idle time for every device of the job."""
 NO_LONGER = 1.5
 """Times the usual step: steps that take less were caught by their number, not by their length."""
 REPORTED_SLOWED = 1.5
 """Times as long as usual while lines were timed: from here on it is said, as shares of lines are off then."""
 LEAST_ROLLOUTS = 0.2
-"""Of the run after the warm-up: a job that learns by acting spends some of it on that; less is worth no change."""
+"""Fraction of the run after the warm-up: a job that learns by acting spends some of it on that; less is worth no
+change."""
 
 
 @rule("ST901", "slow-evaluation", needs={Signal.SEGMENTS}, weight=Weight.NOTE)
@@ -139,9 +140,9 @@ def _times(use: SegmentUse) -> str:
 
 
 LEAST_PERIOD = 0.02
-"""Of the step, spread over all of them."""
+"""Fraction of the step, spread over all of them."""
 CATEGORY: dict[str, Part] = {"input": "input", "transfer": "copy"}
-"""Of the phases that are one; the others hold several."""
+"""Category of the phases that are one; the others hold several."""
 
 
 @rule("ST904", "steps-changed", needs={Signal.CHANGE}, uses={Signal.CONTENTION}, supersedes=("unstable-steps",))
@@ -190,7 +191,7 @@ def steps_changed(signals: Signals) -> Finding:
 
 
 WHOLE_LINE = 0.9
-"""Of what the slow steps take longer: a line that takes so much is what makes them slow."""
+"""Fraction of what the slow steps take longer: a line that takes so much is what makes them slow."""
 
 
 @rule(
@@ -234,7 +235,7 @@ def periodic_steps(signals: Signals) -> Finding | None:
 
 
 LEAST_OUTLYING = 0.05
-"""Of the time of the steady steps: less is no matter."""
+"""Fraction of the time of the steady steps: less is no matter."""
 
 
 @rule("ST906", "outlier-steps", needs={Signal.OUTLIERS}, uses={Signal.CAUGHT}, weight=Weight.NOTE)
@@ -327,22 +328,22 @@ def ordinal(number: int) -> str:
 
 
 LEAST_COMPUTING = 0.5
-"""Of the step: from half on computing is what it is made of."""
+"""Fraction of the step: from half on computing is what it is made of."""
 LEAST_PART = 0.05
-"""Of the computing: a smaller part is not named."""
+"""Fraction of the computing: a smaller part is not named."""
 MOST_PARTS = 3
 """Parts that are named in the sentence."""
 MODELLED = 0.5
-"""Of the kernels' time: where less has a model, nothing is said of the roofline."""
+"""Fraction of the kernels' time: where less has a model, nothing is said of the roofline."""
 CONVOLUTIONS = 0.2
-"""Of the computing: with fewer convolutions the layout does not matter."""
+"""Fraction of the computing: with fewer convolutions the layout does not matter."""
 SINGLE = "float32"
 LOWER = ("bfloat16", "float16")
 """Formats that autocast computes in, the one to be tried first before the other: it needs no scaled loss."""
 IN_LOWER = re.compile(r"half|bf16|bfloat16|fp16|(?<![a-z])f16|[hs]884|16816|1688|_[HB][HB]S_", re.IGNORECASE)
 """How kernels of PyTorch, cuDNN, cuBLAS and Tensile name 16-bit formats and the units for them."""
 LOWER_BY_NAME = 0.1
-"""Of the computing: from a tenth on in such kernels, the job uses a lower format already."""
+"""Fraction of the computing: from a tenth on in such kernels, the job uses a lower format already."""
 LIBRARIES = ("cudnn_", "miopen_", "native_", "mkldnn_")
 """How ATen says whose kernel an operator is: the operator is the same."""
 
@@ -487,7 +488,7 @@ def _what_to_try(signals: Signals, parts: list[_Part]) -> str:
 
 
 def _lower_by_name(signals: Signals) -> bool:
-    """Whether names of kernels say that a good part of the computing is in a lower format, where nothing else does."""
+    """True if names of kernels say that a good part of the computing is in a lower format, where nothing else does."""
     uses = [use for use in signals.kernels if use.bound != "communication"] if signals.has(Signal.KERNELS) else []
     lower = [use for use in uses if IN_LOWER.search(use.name)]
     return not _dtype(signals) and _sum(lower) >= LOWER_BY_NAME * _sum(uses) > 0

@@ -13,7 +13,7 @@ from steptime.analysis.tiles import filled, padded_head
 from steptime.quantities import format_bytes, format_count, format_share, format_source
 
 MOST_FILLED = 0.75
-"""Of the multiprocessors: a product that keeps so many of them busy is not what to change."""
+"""Fraction of the multiprocessors: a product that keeps so many of them busy is not what to change."""
 FUSED_ATTENTION = frozenset(
     {
         "_flash_attention_forward", "_flash_attention_backward", "_scaled_dot_product_flash_attention",
@@ -22,7 +22,7 @@ FUSED_ATTENTION = frozenset(
 )  # fmt: skip
 """Operators whose kernels are made for few head dimensions, and compute with the next larger one."""
 SMALL_WORK = 0.3
-"""Of the step in kernels that are too small for the device."""
+"""Fraction of the step in kernels that are too small for the device."""
 
 
 @rule("ST414", "few-tiles", needs={Signal.KERNELS}, supersedes=("dominant-operator",))

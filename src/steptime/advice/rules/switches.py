@@ -29,7 +29,7 @@ and the fill of uninitialised memory that comes with it."""
 FILL = "fill"
 """Goes away whole, but for fills of the job's own; of the slower ways a part remains."""
 LEAST_SHARE_DETERMINISTIC = 0.03
-"""Of the step: less is not worth a finding, only a note."""
+"""Fraction of the step: less is not worth a finding, only a note."""
 LEAST_SKIPPED, FEWEST_SKIPPED = 0.02, 2
 """Of the updates behind the first ones. GradScaler doubles its scale every 2000 updates and so loses 0.05 % by trying:
 forty times that is no trying. And a single one may be a batch."""

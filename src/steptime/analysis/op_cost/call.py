@@ -71,7 +71,7 @@ class Call:
         return self.tensors[position][0]
 
     def has(self, position: int) -> bool:
-        """Whether there is a tensor at a position."""
+        """True if there is a tensor at a position."""
         return position < len(self.tensors) and bool(self.tensors[position])
 
     def text(self, position: int) -> str:

@@ -96,7 +96,7 @@ def work_of(name: str, shapes: str, types: str, inputs: str, *, list_item: int =
 
 
 def depends_on_values(name: str) -> bool:
-    """Whether an operator's work depends on more than shapes and types: strides, masks, dimensions to sum over.
+    """True if an operator's work depends on more than shapes and types: strides, masks, dimensions to sum over.
 
     What changes from call to call without changing the work (a learning rate, a seed) need not be looked at.
     """

@@ -100,7 +100,7 @@ class Straggler:
 
     @property
     def node(self) -> bool:
-        """Whether it is a whole node."""
+        """True if it is a whole node."""
         return len(self.ranks) > 1
 
 

@@ -78,8 +78,8 @@ def straggler_series(summaries: Sequence[RankSummary]) -> tuple[StragglerSeries,
 
 
 OFTEN = 0.5
-"""Of the waiting: a rank that the others wait for half of the time, or more, is not last by chance (with two ranks,
-chance alone makes a half: there it takes OFTEN_OF_TWO)."""
+"""Fraction of the waiting: a rank that the others wait for half of the time, or more, is not last by chance (with two
+ranks, chance alone makes a half: there it takes OFTEN_OF_TWO)."""
 OFTEN_OF_TWO = 0.75
 RATHER_LATE = 2.0
 """Times the straggler's own waiting: how much longer the others wait on average. Ranks that are late in turns wait
@@ -89,16 +89,17 @@ MOST_CHANCE = 0.003
 LEAST_STEPS = 3
 """Steps whose spread is known."""
 LARGE = 0.2
-"""Of the step: one or two steps cannot tell delay from chance, and so much waiting is told all the same."""
+"""Fraction of the step: one or two steps cannot tell delay from chance, and so much waiting is told all the same."""
 LEAST_OTHERS, FAR = 7, 2.0
 """Ranks whose spread is known, and how many times their interquartile range a rank must stand apart: of equal ranks
 whose work varies normally, the last of a thousand does in less than one of a thousand cases."""
 LEAST_WAITING = 0.03
-"""Of the step: less is within what equal ranks differ by, and worth nobody's time."""
+"""Fraction of the step: less is within what equal ranks differ by, and worth nobody's time."""
 EXPLAINS = 0.25
-"""Of the waiting: a smaller excess is not why the others wait (a short trace may start with the ranks apart)."""
+"""Fraction of the waiting: a smaller excess is not why the others wait (a short trace may start with the ranks
+apart)."""
 LATE_STEP = 0.5
-"""Of the usual straggler: a step in which the rank was at least so much behind counts as late."""
+"""Fraction of the usual straggler: a step in which the rank was at least so much behind counts as late."""
 WINDOW = 5
 """Columns: the delay starts with the first of so many of which most are late."""
 
@@ -161,7 +162,7 @@ def find_stragglers(
 
 
 def _lasts(summaries: Sequence[RankSummary], late: Int64, others: Int64, watched: Waiting, waited: float) -> bool:
-    """Whether the delay is that of any step, as far as the watch sees it: what it saw in the profiled steps, it sees
+    """True if the delay is that of any step, as far as the watch sees it: what it saw in the profiled steps, it sees
     in the others. Profiled are a few in a row, in which a processor may have been slow for a while. What the watch does
     not see, inside backward, is not doubted."""
     known = [summary.in_profiled for summary in summaries]
@@ -202,7 +203,7 @@ def _node(summaries: Sequence[RankSummary], waiting: Waiting) -> Int64 | None:
 
 
 def _sure(waiting: Waiting, late: Int64) -> bool:
-    """Whether it is no chance that just these wait so little: by how often, by how much, or by how far apart. In a
+    """True if it is no chance that just these wait so little: by how often, by how much, or by how far apart. In a
     single step only the last can show it: what they wait less than the next one is beyond what the others differ by."""
     ranks = len(waiting.waiting)
     if by_chance(int(waiting.times[late].sum()), waiting.trials, len(late) / ranks) * ranks <= MOST_CHANCE:
@@ -320,7 +321,7 @@ def with_link(ranks: RankComparison | None, machine: Machine | None) -> RankComp
 NOTICEABLE = 10_000
 """ns: ranks that arrive within ten microseconds of one another arrive together (a network's round trip)."""
 CONSIDERABLE = 0.1
-"""Of the longest wait: who is last in a shorter one says nothing about who is late."""
+"""Fraction of the longest wait: who is last in a shorter one says nothing about who is late."""
 
 
 def compare(summaries: Sequence[RankSummary]) -> RankComparison | None:

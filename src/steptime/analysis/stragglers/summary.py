@@ -32,7 +32,7 @@ from steptime.trace.vendors import COLLECTIVE_ON_HOST, matching
 MOST_CALLS = 512
 """Collectives that a summary keeps, 32 bytes each: the first ones of each kind, in proportion to how many it has."""
 LEAST_CALLS = 8
-"""Of each kind."""
+"""Calls of each kind."""
 MOST_BLOCKS = 256
 """Columns of the series over all steps of a recording: blocks of 1, 2, 4 … steps."""
 
@@ -219,7 +219,7 @@ SIDE = re.compile(r"(?<!\d)\d{1,12}(?!\d)")
 LARGEST = 1 << 50
 """Elements of a tensor: a petabyte."""
 LEAST_ELEMENTS = 256
-"""Of an all-reduce: less is a counter, a loss or the map of unused parameters, and no bucket."""
+"""Elements of an all-reduce: less is a counter, a loss or the map of unused parameters, and no bucket."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

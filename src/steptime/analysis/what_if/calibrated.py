@@ -26,19 +26,21 @@ HOST_WORK = frozenset(
     kind.title for kind in (PathKind.INPUT, PathKind.SYNC, PathKind.DISPATCH, PathKind.ALLOCATION, PathKind.HOST)
 )
 LITTLE = 0.05
-"""Of the step: what saves less when it costs nothing does not decide the step. Runs of one job differ by as much."""
+"""Fraction of the step: what saves less when it costs nothing does not decide the step. Runs of one job differ by as
+much."""
 LARGEST_ERROR = 0.1
-"""Of the step: a replay that misses it by more says nothing about it. Kernels of a profiled step last up to 6 % longer
-than in a steady one (a job of 2.8 ms in DistributedDataParallel on an H100)."""
+"""Fraction of the step: a replay that misses it by more says nothing about it. Kernels of a profiled step last up to 6
+% longer than in a steady one (a job of 2.8 ms in DistributedDataParallel on an H100)."""
 UNPROFILED = 0.3
-"""Of the host's work as torch's profiler sees it: what it takes without, 0.29 to 0.66 in ten recordings of jobs on an
-H100 and an H200 (torch 2.11), each calibrated to its steady or its shortest step."""
+"""Fraction of the host's work as torch's profiler sees it: what it takes without, 0.29 to 0.66 in ten recordings of
+jobs on an H100 and an H200 (torch 2.11), each calibrated to its steady or its shortest step."""
 CLOSE = 1e-3
-"""Of the step: as near as the host is scaled to it."""
+"""Fraction of the step: as near as the host is scaled to it."""
 MOST_ROUNDS = 20
-"""Of Newton's method, kept between bounds, on a function of straight pieces: two to four in all recordings at hand."""
+"""Rounds of Newton's method, kept between bounds, on a function of straight pieces: two to four in all recordings at
+hand."""
 ALIKE = 0.1
-"""Of the median: steps that differ by no more count."""
+"""Fraction of the median: steps that differ by no more count."""
 HOST, DEVICE, BOTH = "host", "device", "both"
 
 
@@ -63,7 +65,7 @@ class Calibration:
 
     @property
     def known(self) -> bool:
-        """Whether it comes near enough for a claim."""
+        """True if it comes near enough for a claim."""
         return bool(self.paths) and self.error <= LARGEST_ERROR
 
     def on(self, step: float) -> Calibration:

@@ -142,7 +142,7 @@ def edges_of(kind: EdgeKind, source: Int64, target: Int64, weight: Int64 | int, 
 UNEXPLAINED = 1_000_000
 """ns. No launch and no event takes as long; what a device waits beyond is none of its delays."""
 ROUNDS = 200
-"""Of untying nodes of one time; longer chains at one instant do not occur."""
+"""Rounds of untying nodes of one time; longer chains at one instant do not occur."""
 
 
 def in_order(nodes: Nodes, edges: Edges, start: Int64, end: Int64, before: int) -> Graph:

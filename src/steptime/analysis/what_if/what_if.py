@@ -163,7 +163,7 @@ def _before_updates(graph: Graph, updates: Int64) -> tuple[Int64, Int64]:
 MOST_STEPS = 5
 LONGEST_DISPLAYED = 10
 MOST_EVENTS = 1_500_000
-"""Of all replayed steps together: a second or two of work. One step is replayed, however long it is."""
+"""Events of all replayed steps together: a second or two of work. One step is replayed, however long it is."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -25,7 +25,7 @@ def as_page(answer: Answer) -> str:
 
 
 ROWS = 12
-"""Of a table or a list in a notebook."""
+"""Rows of a table or a list in a notebook."""
 
 
 def as_piece(answer: Answer) -> str:

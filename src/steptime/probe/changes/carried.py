@@ -19,7 +19,7 @@ from steptime.probe.ours import pass_on
 MOST_CARRIED = 4096
 """Tensors of which sketches are taken: of more, none."""
 FLAT = 0.2
-"""Of all numbers that are trained: a vector of so many may be an average of the weights in one piece."""
+"""Fraction of all numbers that are trained: a vector of so many may be an average of the weights in one piece."""
 IGNORED_OPTIONS = frozenset({"params", "foreach", "fused", "capturable", "differentiable", "initial_lr", "maximize"})
 """Of an optimizer's groups: how it computes, or what a scheduler keeps there."""
 
@@ -70,7 +70,7 @@ class CarriedState:
 
 
 def _is_like(tensor: torch.Tensor, shapes: set[tuple[int, ...]], flat: float) -> bool:
-    """Whether a tensor may be an average of parameters of these shapes, and there is something to read."""
+    """True if a tensor may be an average of parameters of these shapes, and there is something to read."""
     try:
         if tuple(tensor.shape) not in shapes and not (tensor.dim() == 1 and tensor.numel() >= flat > 0):
             return False

@@ -54,7 +54,7 @@ class SimilarLengths(LoaderChange):
         return ""
 
     def is_known(self, settings: Arguments) -> bool:
-        """Whether its rows are sorted already."""
+        """True if its rows are sorted already."""
         batches = getattr(settings["batch_sampler"], "batch_sampler", settings["batch_sampler"])  # accelerate's
         return any(type(each) is LengthSampler for each in (settings["sampler"], getattr(batches, "sampler", None)))
 

@@ -50,11 +50,11 @@ class LoaderChange(Applier, ABC):
         return original(loader)
 
     def is_known(self, settings: Arguments) -> bool:
-        """Whether a loader is made from one that was changed."""
+        """True if a loader is made from one that was changed."""
         return False
 
     def is_for(self, settings: Arguments) -> bool:
-        """Whether a loader of these arguments is meant where no site is named: one that trains. One that evaluates goes
+        """True if a loader of these arguments is meant where no site is named: one that trains. One that evaluates goes
         through its items in their order; that of an IterableDataset, which cannot be shuffled, says nothing."""
         if isinstance(settings["dataset"], IterableDataset):
             return True
@@ -363,7 +363,7 @@ class CachedItems(LoaderChange):
         return ""
 
     def _stay(self, arguments: Arguments, items: KeptItems) -> bool:
-        """Whether items are equal when they are made again, and those of a batch once a collate function of the job's
+        """True if items are equal when they are made again, and those of a batch once a collate function of the job's
         has had them, which may run in workers later on, where nobody compares."""
         dataset, seen = arguments["dataset"], spread(len(items))
         if arguments["collate_fn"] is not None and arguments["batch_size"]:
@@ -412,7 +412,7 @@ def spread(length: int) -> list[int]:
 
 
 def same(one: Any, other: Any) -> bool:
-    """Whether two items are equal, bit by bit where they are numbers. What cannot be compared is not."""
+    """True if two items are equal, bit by bit where they are numbers. What cannot be compared is not."""
     if type(one) is not type(other):
         return False
     if isinstance(one, torch.Tensor):

@@ -31,7 +31,7 @@ OUTSIDE = "changed outside of its folder: "
 MOST = 64
 """Places that are compared, and told."""
 MOST_LINKS = 5000
-"""Of one folder; one with more entries is a data set."""
+"""Links of one folder; one with more entries is a data set."""
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 HARMLESS = ("/dev", "/proc", "/sys", "/run", "~/.cache", "~/.config", "~/.triton", "~/.nv", "~/.local/share")
 CACHES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "XDG_CACHE_HOME")
@@ -208,7 +208,7 @@ def install(plan: dict[str, Any]) -> None:
 
 
 def is_large_and_old(path: Any, began: int) -> bool:
-    """Whether it is a large file that this trial has not written."""
+    """True if it is a large file that this trial has not written."""
     try:
         known = os.stat(path) if isinstance(path, str | bytes | os.PathLike) else None
     except (OSError, ValueError) as error:

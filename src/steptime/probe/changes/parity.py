@@ -152,7 +152,7 @@ class ParityRecorder:
             os.truncate(self._path, 0)
 
     def reached(self) -> bool:
-        """Whether the mean loss has come down to what was asked for, as far as losses have been read."""
+        """True if the mean loss has come down to what was asked for, as far as losses have been read."""
         return self._reached
 
     # -- reading and writing ---------------------------------------------------------------------------------------

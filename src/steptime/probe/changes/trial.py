@@ -173,7 +173,7 @@ class Trial(Follower):
             self._stepped(self._steps)
 
     def _is_step(self) -> bool:
-        """Whether a boundary that the session sees ends a step. Before the first update every backward may look like
+        """True if a boundary that the session sees ends a step. Before the first update every backward may look like
         one (long accumulation); where there is an optimizer, an update is waited for."""
         counter = self._session.counter
         if counter.mode == BACKWARD and self._optimizers and counter.backwards < MOST_BACKWARDS:

@@ -218,7 +218,7 @@ def replaced() -> list[str]:
 
 
 def _is_torchs(function: Any) -> bool:
-    """Whether the code of a function, and of what it wraps, is torch's own or ours."""
+    """True if the code of a function, and of what it wraps, is torch's own or ours."""
     while function is not None:
         code = getattr(function, "__code__", None)
         if code is not None and not code.co_filename.startswith((TORCH, HERE)):

@@ -23,7 +23,7 @@ warns at the first and at every thousandth, on the user's stderr (c10/core/CPUAl
 OTHERS = 100
 """Such blocks that a step frees next to its gradients: the batch, the loss, what a loop keeps of the step before."""
 MOST_ENTRIES = 100_000
-"""Of the allocator's history: a few kilobytes each."""
+"""Entries of the allocator's history: a few kilobytes each."""
 
 
 def _level() -> Any:
@@ -43,7 +43,7 @@ class _AllocationsState:
 
 
 def claim(trained: Iterable[Any]) -> bool:
-    """Whether memory can be recorded for a step without a warning of torch's on the user's stderr; if so, the blocks
+    """True if memory can be recorded for a step without a warning of torch's on the user's stderr; if so, the blocks
     that the step may free are counted as freed. trained: the parameters that are known; where none are, all tensors are
     looked through, which takes a tenth of a second."""
     gradients = _gradients(list(trained))

@@ -176,7 +176,7 @@ def _function(function: FunctionType, path: list[Any]) -> Holder:
 
 
 def _is_hook(function: FunctionType) -> bool:
-    """Whether a module's or a tensor's table of hooks holds it: numbers to functions."""
+    """True if a module's or a tensor's table of hooks holds it: numbers to functions."""
     for referrer in gc.get_referrers(function):
         if issubclass(type(referrer), dict) and referrer and all(type(key) is int for key in list(referrer)[:4]):
             return True

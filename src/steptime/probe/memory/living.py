@@ -15,7 +15,7 @@ GRADIENT_FUNCTION = TENSOR.grad_fn
 MOST_OBJECTS = 3_000_000
 """Objects of a process that are looked through: half a second; beyond, nothing is looked for."""
 MOST_NODES = 20_000
-"""Of one graph that are counted."""
+"""Nodes of one graph that are counted."""
 
 
 def tensors(*, young: bool = False) -> Iterator[Any]:

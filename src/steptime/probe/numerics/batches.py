@@ -90,7 +90,7 @@ class Batches:
                 self._storages[storage_of(tensor)] = (f"tensor {position}", weakref.ref(tensor))
 
     def holds(self, tensor: Any) -> bool:
-        """Whether a tensor lies in the memory of one that a loader has delivered."""
+        """True if a tensor lies in the memory of one that a loader has delivered."""
         known = self._storages.get(storage_of(tensor))
         return known is not None and known[1]() is not None
 
@@ -124,7 +124,7 @@ class Batches:
 
 
 def is_mask(tensor: Any) -> bool:
-    """Whether it holds nothing but zeros and -inf: a mask that is to be added to scores."""
+    """True if it holds nothing but zeros and -inf: a mask that is to be added to scores."""
     return bool(((tensor == 0) | (tensor == -math.inf)).all())
 
 

@@ -178,7 +178,7 @@ class Job(BackwardObserver):
             pass_on(error)
 
     def _mine(self) -> bool:
-        """Whether this thread is the one that trains."""
+        """True if this thread is the one that trains."""
         return self._active and get_ident() == self._thread
 
     # -- what torch calls ------------------------------------------------------------------------------------------

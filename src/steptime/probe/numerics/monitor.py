@@ -191,7 +191,8 @@ def _sent(tensors: list[Any]) -> tuple[Any, Any]:
 
 
 MOST_SHARE, LEAST_SHARE = 0.015, 0.004
-"""Of the step time, for what a step leaves us to do: above the first the looks become fewer, below the second more."""
+"""Fraction of the step time, for what a step leaves us to do: above the first the looks become fewer, below the second
+more."""
 PERIOD = 8
 """Steps between two such decisions."""
 FIRST_STRIDE, LARGEST_STRIDE = 4, 64

@@ -24,7 +24,7 @@ MOST_DIMENSIONS = 12
 
 
 def is_floating(tensor: Any) -> bool:
-    """Whether it can hold something that is not finite, and its values can be read."""
+    """True if it can hold something that is not finite, and its values can be read."""
     return (
         (tensor.is_floating_point() or tensor.is_complex())
         and tensor.layout is torch.strided
@@ -34,7 +34,7 @@ def is_floating(tensor: Any) -> bool:
 
 
 def is_finite(tensor: Any) -> bool:
-    """Whether all elements are. Waits for the device.
+    """True if all elements are. Waits for the device.
 
     By the least and the greatest, which a NaN takes over: one pass and no copy. Measured on a CPU with torch 2.13,
     isfinite().all() takes 19 times as long, the norm of infinite order 25 times.
@@ -57,7 +57,7 @@ def storage_of(tensor: Any) -> int:
 
 
 def fills_storage(tensor: Any) -> bool:
-    """Whether no other element lies in its memory."""
+    """True if no other element lies in its memory."""
     try:
         return bool(tensor.untyped_storage().nbytes() == tensor.numel() * tensor.element_size())
     except (RuntimeError, NotImplementedError) as error:

@@ -340,7 +340,7 @@ def _bound(use: KernelUse | OperatorUse) -> str:
 
 
 def _is_above(use: KernelUse | OperatorUse, machine: MachineUse | None) -> bool:
-    """Whether it is clearly faster than a matrix product in its format can be."""
+    """True if it is clearly faster than a matrix product in its format can be."""
     if machine is None:
         return False
     named = dict(machine.rates).get(use.dtype if isinstance(use, KernelUse) else "float32")
@@ -446,7 +446,7 @@ def _words(use: KernelUse | OperatorUse, step: float) -> Iterable[str]:
 NARROWEST = 0.1
 """Percent: what is narrower is not drawn."""
 MOST_BOXES = 700
-"""Of a thread: the widest ones."""
+"""Boxes of a thread: the widest ones."""
 
 
 @dataclass(frozen=True, slots=True)

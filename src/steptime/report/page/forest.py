@@ -16,7 +16,7 @@ from steptime.trials.trial import BASELINE, BATCH
 
 MOST_ROWS = 60
 MOST_CURVES = 8
-"""Of variants; the band of the baselines comes next to them."""
+"""Curves of variants; the band of the baselines comes next to them."""
 _RATIOS = (0.05, 0.1, 0.2, 0.5, 0.7, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0, 20.0, 50.0, 100.0)
 _ROOM = 8.0
 """Percent between ticks."""

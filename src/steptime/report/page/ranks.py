@@ -13,7 +13,7 @@ from steptime.report.report import ProcessReport, Report
 MOST_RANKS = 128
 """Rows: the slowest of a larger job."""
 MOST_COLUMNS = 200
-"""Of the series: more would be narrower than a few pixels."""
+"""Columns of the series: more would be narrower than a few pixels."""
 SHADES = 9
 """Levels of the heat map."""
 

@@ -14,7 +14,7 @@ from steptime.quantities import Estimate, format_duration, format_share, with_si
 from steptime.report.sentences import interval_text, step_text
 
 SMALLEST = 0.0005
-"""Of the step: what is shorter would be no pixel wide; such categories are summed up in one row."""
+"""Fraction of the step: what is shorter would be no pixel wide; such categories are summed up in one row."""
 
 
 @dataclass(frozen=True, slots=True)
