@@ -51,8 +51,8 @@ __all__ = ["Benched", "Loaded", "LoadedComparison", "LoadedMemory", "LoadedRepor
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """What was loaded. `str()`: its text; last in a notebook's cell: its picture. `tables`: names for `to_dict`,
-    `to_pandas` and `to_polars`, which give columns or a data frame. Times are ns, sizes bytes."""
+    """Something that was loaded. `str()`: its text; last in a notebook's cell: its picture. `tables`: names for
+    `to_dict`, `to_pandas` and `to_polars`, which give columns or a data frame. Times are ns, sizes bytes."""
 
     def _answer(self) -> Answer:
         raise NotImplementedError
@@ -102,7 +102,7 @@ class Loaded:
 
 @dataclass(frozen=True, slots=True)
 class LoadedReport(Loaded):
-    """What a recording, traces or a saved report say. `report`: all of it, as data."""
+    """Report of a recording, of traces, or a saved one. `report`: all of it, as data."""
 
     report: Report
 
@@ -139,7 +139,7 @@ class LoadedReport(Loaded):
 
 @dataclass(frozen=True, slots=True)
 class LoadedTrial(Loaded):
-    """What a trial or a lab proved. `results`: all that was kept of it; `report`: of the recording that it is of."""
+    """Result of a trial or a lab. `results`: all that was kept of it; `report`: of the recording that it is of."""
 
     folder: str
     results: Results
@@ -161,7 +161,7 @@ class LoadedTrial(Loaded):
 
 @dataclass(frozen=True, slots=True)
 class LoadedComparison(Loaded):
-    """What differs between runs. `comparison`: all of it, as data."""
+    """Differences between runs. `comparison`: all of it, as data."""
 
     comparison: Comparison
 

@@ -26,8 +26,8 @@ Folder = str | os.PathLike[str] | None
 
 
 class Recorded:
-    """What all of them do. folder: of the recording, runs/<script>-<time> for None. every: seconds between two times
-    that numbers are sent. profile: whether a few steps are profiled."""
+    """Behaviour that all of them share. folder: of the recording, runs/<script>-<time> for None. every: seconds between
+    two times that numbers are sent. profile: whether a few steps are profiled."""
 
     def __init__(self, folder: Folder = None, *, every: float = 10.0, profile: bool = True) -> None:
         super().__init__()

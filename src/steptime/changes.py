@@ -1,4 +1,4 @@
-"""What is changed about a job that stays unedited, as data: written into the plan, resolved by name by the probe.
+"""Changes to a job that stays unedited, as data: written into the plan, resolved by name by the probe.
 
 Standard library only: the probe's side reads the same fields from JSON.
 """

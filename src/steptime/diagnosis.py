@@ -62,7 +62,7 @@ MOST_PROBLEMS = 8
 
 @dataclass(frozen=True, slots=True)
 class CompanionFiles:
-    """What other tools wrote of the same job. compile_logs: the folder of torch.compile's; counters: Nsight Compute's
+    """Files of other tools about the same job. compile_logs: the folder of torch.compile's; counters: Nsight Compute's
     CSV, or a folder of such. None: what lies in the recording, or next to the traces, if it has a kernel of theirs."""
 
     compile_logs: Path | None = None

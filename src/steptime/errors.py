@@ -1,4 +1,4 @@
-"""What steptime refuses, and in which words: one clear sentence for the user, never a traceback.
+"""Errors, and their words: one clear sentence for the user, never a traceback.
 
 Every error carries a slug; each slug has a paragraph in docs/messages.md. The text says what was seen, what was
 expected, and what to run next.

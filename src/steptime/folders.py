@@ -1,4 +1,4 @@
-"""Where steptime keeps what it may lose: the user's cache folder."""
+"""Folders for what steptime may lose: the user's cache folder."""
 
 from __future__ import annotations
 

@@ -32,8 +32,8 @@ _reported: list[Path] = []
 
 @dataclass(frozen=True, slots=True)
 class OwnRecording:
-    """Of this process. folder: None where nothing is recorded. begun: by `record`, which therefore ends it; else
-    `steptime run` has begun it. leads: speaks for all ranks. pid: of the process."""
+    """Recording of this process. folder: None where nothing is recorded. begun: by `record`, which therefore ends it;
+    else `steptime run` has begun it. leads: speaks for all ranks. pid: of the process."""
 
     folder: Path | None
     begun: bool = False

@@ -47,7 +47,7 @@ EARLY_WINDOW = 1
 
 
 class Kind(IntEnum):
-    """What an interval of the journal is. Values are part of the format: never reuse one."""
+    """Kind of an interval of the journal. Values are part of the format: never reuse one."""
 
     LOADER_NEXT = 1
     """DataLoader iterator's __next__. identity: iterator; thread high byte unused; flags: see Flag.EXHAUSTED."""

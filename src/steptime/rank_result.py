@@ -52,7 +52,7 @@ from steptime.trace.table import Trace
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RankResult:
-    """What is kept of a rank: its recording or trace, which may be large, is forgotten before the next is read."""
+    """Result of a rank: its recording or trace, which may be large, is forgotten before the next is read."""
 
     name: str
     rank: int | None

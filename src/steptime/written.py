@@ -1,4 +1,5 @@
-"""What steptime has written on this account, by digest: that may be overwritten, or gone on with, without being asked.
+"""Files that steptime has written for this user, by digest: that may be overwritten, or gone on with, without being
+asked.
 
 The digests lie in the cache. Where they are lost, what steptime wrote counts as somebody else's.
 """

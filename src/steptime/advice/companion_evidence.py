@@ -1,4 +1,4 @@
-"""What other tools wrote of the same job, joined to a case: the records of torch.compile by the names of kernels and
+"""Files of other tools about the same job, joined to a case: the records of torch.compile by the names of kernels and
 operators, the counters of Nsight Compute by the names and grids of kernels."""
 
 from __future__ import annotations

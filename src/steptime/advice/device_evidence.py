@@ -1,4 +1,4 @@
-"""What a device did in the steps of a trace, or of a recording's profiled steps, added to a case.
+"""Evidence about the device: its work in the steps of a trace, or of a recording's profiled steps, added to a case.
 
 Times are those of the traced steps, but for gaps: a recording's categories are of steps that nobody profiled, in which
 the device idles less. A finding's saving is cut to its category, so that no kernel's time promises more than the steady

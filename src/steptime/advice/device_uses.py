@@ -1,4 +1,4 @@
-"""What a device and the ranks of a job did, as rules see it: records of a case. All times are nanoseconds per training
+"""Records about the device and the ranks, as rules see them: records of a case. All times are nanoseconds per training
 step unless a name says otherwise."""
 
 from __future__ import annotations
@@ -192,7 +192,7 @@ class WrittenNormUse:
 
 @dataclass(frozen=True, slots=True)
 class ScalingUse:
-    """What a gradient scaler costs, ns per step: kernels that look through the gradients and scale them back;
+    """Cost of a gradient scaler, ns per step: kernels that look through the gradients and scale them back;
     launching: the device idles while the host launches these; waiting: it idles after the scaler has read whether a
     gradient overflowed."""
 

@@ -154,7 +154,7 @@ class CompilerEventUse:
 
 @dataclass(frozen=True, slots=True)
 class CompilerUse:
-    """What torch.compile wrote down in a folder; "" where breaks and limits alone are known, as the job itself was seen
+    """Folder of torch.compile's own records; "" where breaks and limits alone are known, as the job itself was seen
     to have them. limits: functions compiled too often, which run uncompiled."""
 
     folder: str

@@ -18,7 +18,7 @@ SECTIONS = ("What it changes", "What it promises", "What it should gain", "When 
 
 
 class Promise(Enum):
-    """What a fix promises about the numbers of the training."""
+    """Promise of a fix about the numbers of the training."""
 
     SAME_BITS = "the same losses, bit by bit"
     SAME_CURVE = "a loss curve as another seed would give"
@@ -27,7 +27,7 @@ class Promise(Enum):
 
 
 class Goal(Enum):
-    """What a change is wanted for."""
+    """Goal of a change."""
 
     SPEED = "speed"
     MEMORY = "memory"
@@ -165,7 +165,7 @@ class EnvironmentEdit:
 
 @dataclass(frozen=True, slots=True)
 class Snippet:
-    """What we do not dare to write: an example, and the line that it is about."""
+    """Code to paste, which steptime does not dare to write: an example, and the line that it is about."""
 
     text: str
     site: SourceLine | None = None

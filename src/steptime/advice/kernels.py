@@ -1,4 +1,4 @@
-"""What kernels and operators are about, by the operator's name. One that is in none of these sets is of no kind, and
+"""Kinds of kernels and operators, by the operator's name. One that is in none of these sets is of no kind, and
 nothing is concluded about it."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a gradient scaler costs in a step, as a trace of a device shows it."""
+"""Cost of a gradient scaler per step, from a trace of a device."""
 
 from __future__ import annotations
 

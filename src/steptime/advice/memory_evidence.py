@@ -1,4 +1,4 @@
-"""What rules are told of memory: from the samples of a recording, and from who keeps what."""
+"""Evidence about memory: from the samples of a recording, and from who keeps what."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What changes within a run, as rules see it: since when, what grew, by which line; and what every k-th step does."""
+"""Changes within a run, as rules see them: since when, what grew, by which line; and what every k-th step does."""
 
 from __future__ import annotations
 

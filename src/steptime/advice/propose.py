@@ -1,4 +1,4 @@
-"""What to try for a case: the fixes that answer its findings, in the order of predicted gain per risk."""
+"""Proposals for a case: the fixes that answer its findings, in the order of predicted gain per risk."""
 
 from __future__ import annotations
 

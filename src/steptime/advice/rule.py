@@ -85,7 +85,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Examination:
-    """What examining a case gave. not_examined: (code, reason); failed: (code, message of the exception)."""
+    """Result of examining a case. not_examined: (code, reason); failed: (code, message of the exception)."""
 
     findings: tuple[Finding, ...]
     not_examined: tuple[tuple[str, str], ...] = ()

@@ -101,7 +101,7 @@ class CategoryUse:
 
 @dataclass(frozen=True, slots=True)
 class InputUse:
-    """What a step trains on, by what its model is called with: `steps` steps were looked at call by call. module: the
+    """Training data of a step, from the inputs of its model: `steps` steps were looked at call by call. module: the
     model's class. samples: rows of the first dimension of its inputs, in a step; tokens likewise, None where it reads
     none."""
 
@@ -195,8 +195,8 @@ class SegmentLine:
 
 @dataclass(frozen=True, slots=True)
 class SegmentUse:
-    """What is no training step. kind: "evaluation", "checkpoint", "rollout", … duration: total ns; share: of the run
-    after warm-up, without what steptime held it for. forward: share of it in which models that the job calls run.
+    """Time that is no training step. kind: "evaluation", "checkpoint", "rollout", … duration: total ns; share: of the
+    run after warm-up, without what steptime held it for. forward: share of it in which models that the job calls run.
     lines: of the user's, with the share of it that each takes, what it calls included; the longest first, all at one
     level of calls; where they were timed, which slowed it so many times. every: steps from one to the next, in the
     median; 0 where there is one."""

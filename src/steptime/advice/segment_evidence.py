@@ -1,4 +1,4 @@
-"""What lies between the training steps, as rules see it: how long, how much of it the models run, and which lines."""
+"""Time between the training steps, as rules see it: how long, how much of it the models run, and which lines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a rule gets to see of a case: the signals that it declared, and nothing else.
+"""View of a case that a rule gets: the signals that it declared, and nothing else.
 
 A rule that reads what it did not declare fails at once, so that "not examined" is always true.
 """

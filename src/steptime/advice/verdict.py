@@ -91,7 +91,7 @@ MOST_OF_THE_RUN = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What the step is bound by."""
+    """Bottleneck of the step."""
 
     bottleneck: str
     """Name of a category, "balanced", or "unknown" without a breakdown."""

@@ -1,4 +1,4 @@
-"""What the training thread was at: training or evaluating, what belongs to no step, and the phases of each step.
+"""Activity of the training thread: training or evaluating, what belongs to no step, and the phases of each step.
 
 A loader trains when a backward or an update follows its batches, and a forward trains when gradients are on and it is
 not fed by a loader that evaluates. Bursts of forwards without gradients, between two signs of training, are
@@ -227,8 +227,8 @@ def _rare(found: Intervals, ends: Int64) -> Intervals:
 
 @dataclass(frozen=True, slots=True)
 class TrainingWork:
-    """What the training thread was in. updates: closures hoisted out (see `_hoisted`). evaluation: in the steps. Sets
-    of instants.
+    """Instrumented intervals of the training thread. updates: closures hoisted out (see `_hoisted`). evaluation: in the
+    steps. Sets of instants.
 
     top: the same as disjoint intervals in time order, kinds LOADER_NEXT, FORWARD, BACKWARD and OPTIMIZER_STEP: the
     gaps between them are what is not instrumented.

@@ -1,4 +1,4 @@
-"""What ran on the devices of a trace."""
+"""Activity of the devices of a trace."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from steptime.trace.vendors import (
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Activities:
-    """What ran on the device. rows: positions in the event table, by start. launch: position of the runtime call with
+    """Activities of the device. rows: positions in the event table, by start. launch: position of the runtime call with
     the same correlation, UNKNOWN where the trace holds none."""
 
     rows: Int32

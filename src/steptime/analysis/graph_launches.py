@@ -30,7 +30,7 @@ MOST_EAGER = 5
 
 @dataclass(frozen=True, slots=True)
 class EagerUse:
-    """What the host does outside of graphs. name: the outermost operator's or annotation's ("AdamW.step"). Per step:
+    """Work of the host outside of CUDA graphs. name: the outermost operator's or annotation's ("AdamW.step"). Per step:
     calls, and duration, ns of the host in the traced steps."""
 
     name: str

@@ -1,5 +1,5 @@
-"""What the name of a kernel says of how it computes. Vendors' names follow habits, not a grammar: what is not sure is
-None."""
+"""Names of kernels, and what they say about how a kernel computes. Vendors' names follow habits, not a grammar: what is
+not sure is None."""
 
 from __future__ import annotations
 

@@ -146,7 +146,7 @@ MOST = 0.9
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StepGaps:
-    """What lies between the instrumented parts of the steps: step's index, (kind before, kind after) as one number,
+    """Gaps between the instrumented parts of the steps: step's index, (kind before, kind after) as one number,
     start and end; segments are not taken out yet."""
 
     step: Int64
@@ -203,7 +203,7 @@ LineRoleName: TypeAlias = Literal["input", "transfer", "forward", "backward", "o
 
 
 class LineRole(Enum):
-    """What a line is for."""
+    """Role of a line."""
 
     INPUT = "input"
     TRANSFER = "transfer"
@@ -386,7 +386,7 @@ def line_table(steps: Steps, lines: LineRoles, claims: SegmentClaims, work: Trai
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LinedTurns:
-    """What the line-timed steps stand for. period: every how many steps one is slow, None where none is. slow: (m,),
+    """Weights of the line-timed steps. period: every how many steps one is slow, None where none is. slow: (m,),
     those that are slow in their turn. weights: (m,), 1 on the average: of a few steps too many are slow, or too few."""
 
     period: Period | None

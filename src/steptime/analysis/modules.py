@@ -1,4 +1,4 @@
-"""What each module of the model took in the steps of a trace, as a tree: its calls in forward, and what autograd ran
+"""Time of each module of the model in the steps of a trace, as a tree: its calls in forward, and what autograd ran
 for them.
 
 A module's time is that of its whole subtree, counted once, so no part is larger than its whole. On a device it is the
@@ -51,7 +51,7 @@ class ModuleUse:
 
 @dataclass(slots=True, eq=False)
 class _ModuleTime:
-    """Of a module and all below it, over all steps. first: ns, when it was first called."""
+    """Time of a module and all below it, over all steps. first: ns, when it was first called."""
 
     first: int = np.iinfo(np.int64).max
     forward: list[Intervals] = field(default_factory=list)

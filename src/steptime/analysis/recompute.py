@@ -1,4 +1,4 @@
-"""What backward does again: forward operators (activation checkpointing), and derivatives that it has taken before."""
+"""Recomputation in backward: forward operators (activation checkpointing), and derivatives that it has taken before."""
 
 from __future__ import annotations
 

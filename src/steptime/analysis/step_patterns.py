@@ -1,4 +1,5 @@
-"""What no mean of the steps shows: a level that changes once and stays, and steps that are slow every k-th time."""
+"""Patterns that no mean of the steps shows: a level that changes once and stays, and steps that are slow every k-th
+time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where steps end, and how many of the first ones are warm-up.
+"""Boundaries of the steps, and the number of warm-up steps.
 
 A step ends with the last update of a cycle: the end of the burst of updates before an optimizer that has already
 stepped in this cycle steps again. So several optimizers, accumulation, closures and skipped updates (the scaler's step

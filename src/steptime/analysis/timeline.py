@@ -16,7 +16,7 @@ from steptime.recording.recording import IntervalTable
 
 
 class Mode(IntEnum):
-    """What the boundaries of the steps were found from."""
+    """Source of the step boundaries."""
 
     OPTIMIZER = 1
     BACKWARD = 2
@@ -54,7 +54,7 @@ UNSPLIT_PHASES = ("forward", "backward", "optimizer", "evaluation", "rest")
 
 
 class SegmentKind(IntEnum):
-    """What lies between training steps, or in them without belonging to them."""
+    """Kinds of time between training steps, or in them without belonging to them."""
 
     EVALUATION = 1
     CHECKPOINT = 2

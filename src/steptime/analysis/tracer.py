@@ -1,4 +1,4 @@
-"""What a profile leaves behind on a device.
+"""Slowdown that a profile leaves behind on a device.
 
 CUPTI, by which torch's profiler sees kernels, costs each launch 1.9 microseconds as long as it is attached: 28 % of one
 on an H200's host (torch 2.11, CUDA 13.0; benchmarks/results/gpu/h200-left-behind.md). The probe has it detached at its

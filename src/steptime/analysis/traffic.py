@@ -208,7 +208,7 @@ def bus_factor(name: str, ranks: int) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class Parameters:
-    """What one collective was called with. bytes: None where the trace does not say. members: ranks of the group as the
+    """Arguments of one collective. bytes: None where the trace does not say. members: ranks of the group as the
     file spells them, "" where it does not."""
 
     name: str

@@ -42,7 +42,7 @@ OVER_PEAK = 1.15
 
 
 class Standing(Enum):
-    """Of a callable next to the first one."""
+    """Verdict on a callable, compared with the first one."""
 
     FIRST = "first"
     FASTER = "faster"
@@ -59,7 +59,7 @@ NOT_TO_BE_TAKEN = (Standing.SUSPICIOUS, Standing.OTHER_RESULT, Standing.FAILED)
 
 @dataclass(frozen=True, slots=True)
 class BenchOptions:
-    """What is asked for. callables, inputs: "file.py:name" or "module:name" (inputs "" for none). shapes: of each
+    """Options of a bench. callables, inputs: "file.py:name" or "module:name" (inputs "" for none). shapes: of each
     setting, a shape for each argument. seconds: for one callable of one setting, all processes together."""
 
     callables: tuple[str, ...]
@@ -91,7 +91,7 @@ class BenchOptions:
 
 
 class _Timed(msgspec.Struct, frozen=True):
-    """Of a callable, as the script answers."""
+    """Times of a callable, as the script answers."""
 
     place: str
     mode: str

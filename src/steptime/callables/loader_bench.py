@@ -35,9 +35,9 @@ MOST_WORKERS = 16
 
 @dataclass(frozen=True, slots=True)
 class LoaderBenchOptions:
-    """What is asked for. loader: "file.py:name" or "module:name", or a job's command in words. step: ns that the
-    training is away between two batches. workers: counts to try, empty for 0 to twice the usable CPUs. The others are
-    tried with the best count: batch_sizes, prefetch (factors), contexts (how workers are started), sharing
+    """Options of a loader's bench. loader: "file.py:name" or "module:name", or a job's command in words. step: ns that
+    the training is away between two batches. workers: counts to try, empty for 0 to twice the usable CPUs. The others
+    are tried with the best count: batch_sizes, prefetch (factors), contexts (how workers are started), sharing
     (strategies); kept: with the items in memory. cold: items are read with their files out of the page cache, too.
     formats: samples are stored in other formats and read back. seconds: of each setting in each process."""
 
@@ -88,7 +88,7 @@ class _TimedSetting(msgspec.Struct, frozen=True):
 
 
 class LoaderParts(msgspec.Struct, frozen=True):
-    """What one batch takes in the process that makes it. batches: that were read. item_ns: of an item; again_ns: of
+    """Time of one batch in the process that makes it. batches: that were read. item_ns: of an item; again_ns: of
     the same one, read a second time, None where that cannot be; cold_ns: with its files out of the page cache, None
     where that was not asked for or no file was read; cold_busy, fetched: the CPU's share and the bytes from a disk of
     that. collate_ns: of a batch. busy: share in which both had or wanted a CPU. length: items of the dataset."""

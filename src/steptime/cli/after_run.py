@@ -1,4 +1,4 @@
-"""What verbs do between the end of a job and its diagnosis: why it failed or was not measured, and the machine's peaks.
+"""Work of verbs between the end of a job and its diagnosis: why it failed or was not measured, and the machine's peaks.
 
 The job's own traceback is above what is said of a job that ran out of memory: what was asked for, who held what,
 what to do first.

@@ -1,4 +1,4 @@
-"""What is told of a job while it runs, in the terminal that the job writes to."""
+"""Progress of a job, in the terminal that the job writes to."""
 
 from __future__ import annotations
 

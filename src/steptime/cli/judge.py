@@ -66,7 +66,7 @@ def _target(loss: float | None) -> LossTarget | None:
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """What is to be judged, as the command line has it."""
+    """Candidates to judge, from the command line."""
 
     diffs: tuple[Path, ...]
     revisions: tuple[str, ...]

@@ -35,7 +35,7 @@ LONGEST, SLOWER = 900.0, 3.0
 
 @dataclass(frozen=True, slots=True)
 class NanOptions:
-    """What the command line asks for."""
+    """Options of the command line."""
 
     job: tuple[str, ...]
     at: int | None

@@ -101,7 +101,7 @@ OF_A_REPORT = (
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """Where a report goes, and what is in it. full: JSON has everything that is known. price: $ an hour of a GPU."""
+    """Destinations and contents of a report. full: JSON has everything that is known. price: $ an hour of a GPU."""
 
     outputs: tuple[str, ...]
     as_json: bool

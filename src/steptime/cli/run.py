@@ -82,7 +82,7 @@ AFTERWARDS = (
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """What the command line asks for."""
+    """Options of the command line."""
 
     job: tuple[str, ...]
     delivery: Delivery

@@ -140,7 +140,7 @@ def _to_go(notice: Notice) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TrialOptions:
-    """What the command line asks for. min_gain: a fraction. executor: "local" or "ray". goal: of a new trial.
+    """Options of the command line. min_gain: a fraction. executor: "local" or "ray". goal: of a new trial.
     fixes: codes or names of those to try, () for what answers the findings. workers: numbers to try instead. separate:
     nothing is switched within a process."""
 
@@ -246,7 +246,7 @@ def _reason(outcome: Outcome, folder: Path, seconds: float) -> NothingMeasuredEr
 
 @dataclass(frozen=True, slots=True)
 class TrialOutput:
-    """What a trial came to. folder: None where there was nothing to try. by_steps: whether steps were compared, of
+    """Outcome of a trial. folder: None where there was nothing to try. by_steps: whether steps were compared, of
     which a report can be made."""
 
     folder: Path | None

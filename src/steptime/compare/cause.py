@@ -34,7 +34,8 @@ class _Moved:
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """What a setting can move. sign: 1 where more of it makes the step longer, -1 shorter, 0 where either may be."""
+    """Effects that a setting can have. sign: 1 where more of it makes the step longer, -1 shorter, 0 where either may
+    be."""
 
     categories: frozenset[str]
     sign: int = 0

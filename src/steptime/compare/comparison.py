@@ -18,7 +18,7 @@ _START = re.compile(rb'\s*\{\s*"schema_version":\s*\d+,\s*"steptime":')
 
 
 class DifferenceOutcome(Enum):
-    """What became of a quantity."""
+    """Outcome of comparing a quantity."""
 
     MORE = "more"
     """It grew, beyond noise."""
@@ -31,7 +31,7 @@ class DifferenceOutcome(Enum):
 
 
 class Fate(Enum):
-    """What became of an operator, a kernel, a line, a cause of idle time or a finding."""
+    """Fate of an operator, a kernel, a line, a cause of idle time or a finding."""
 
     APPEARED = "appeared"
     VANISHED = "vanished"
@@ -143,8 +143,8 @@ class Level:
 
 @dataclass(frozen=True, slots=True)
 class Trend:
-    """Of three runs or more, in the order given. slope: of the step's time, per run, relative to the first run (unit
-    "1"); None for fewer than four. levels: where its level changed."""
+    """Trend of three runs or more, in the order given. slope: of the step's time, per run, relative to the first run
+    (unit "1"); None for fewer than four. levels: where its level changed."""
 
     slope: Estimate | None
     levels: tuple[Level, ...]
@@ -153,7 +153,7 @@ class Trend:
 
 @dataclass(frozen=True, slots=True)
 class Noise:
-    """What two runs of one job may differ by though nothing changed. noise_floor: of the step. measured: from repeated
+    """Difference between two runs of one job though nothing changed. noise_floor: of the step. measured: from repeated
     runs, not assumed. sentence: what that means, for a reader."""
 
     noise_floor: float
@@ -162,7 +162,7 @@ class Noise:
 
 
 class Ruling(Enum):
-    """What a gate says of a bound."""
+    """Ruling of a gate on a bound."""
 
     PASSED = "passed"
     BREACHED = "breached"

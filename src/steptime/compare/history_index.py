@@ -87,7 +87,8 @@ def fingerprint(folder: Path) -> Fingerprint:
 
 @dataclass(frozen=True, slots=True)
 class _KnownProcess:
-    """What is kept of a process; its journal is forgotten before the next one is read. case: None for too few steps."""
+    """Known facts about a process; its journal is forgotten before the next one is read. case: None for too few
+    steps."""
 
     place: tuple[bool, int, int, int]
     facts: ProcessFacts

@@ -74,7 +74,7 @@ class CollectiveCall:
 
 @dataclass(frozen=True, slots=True)
 class Dump:
-    """What one rank had called last, the oldest first. groups: members (ranks of the whole job) by the group's name, as
+    """Last calls of one rank, the oldest first. groups: members (ranks of the whole job) by the group's name, as
     far as the backend lists them (gloo does not)."""
 
     path: str

@@ -120,7 +120,7 @@ CIRCLE = "a circle: these ranks wait for one another, as they call the collectiv
 
 
 class Fault(Enum):
-    """What keeps a collective from ending."""
+    """Reason why a collective does not end."""
 
     MISSING = "missing"
     """Some ranks have not called it."""
@@ -242,7 +242,7 @@ def no_dump(ranks: Iterable[int]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class HangTriage:
-    """What dumps say. stalls: what waits, the cause first. ranks: whose dumps were given; absent: ranks of the job
+    """Findings from dumps. stalls: what waits, the cause first. ranks: whose dumps were given; absent: ranks of the job
     without a dump. whole: the job has no others, by what the dumps or the user say. checked: compared collectives."""
 
     stalls: tuple[Stall, ...]

@@ -31,7 +31,7 @@ LOOK = 0.2
 
 @dataclass(frozen=True, slots=True)
 class RecordingPlace:
-    """Where a launcher records. mark: the file that says so while its part of the job runs. leads: see above."""
+    """Place where a launcher records. mark: the file that says so while its part of the job runs. leads: see above."""
 
     folder: Path
     mark: Path

@@ -1,4 +1,4 @@
-"""What a launch is asked for, what it tells on the way, and how it ended."""
+"""Options, progress and outcome of a launch."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class CatchOptions:
 
 @dataclass(frozen=True, slots=True)
 class ProbeOptions:
-    """What the probe is asked for. profile_steps: None lets it choose from the step time. Limits of 0: the probe's
+    """Options of the probe. profile_steps: None lets it choose from the step time. Limits of 0: the probe's
     own. changes: what is changed about the job. variant: None for a job that runs to its own end. numerics: looked for
     instead of time. trace_ranks: numbers of the ranks that trace, "auto" for a sample of a large job, "all". contained:
     what keeps it from the user's files, "overlay", "landlock" or "copy", since began_epoch_ns; "" for nothing.

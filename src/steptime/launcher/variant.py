@@ -46,10 +46,10 @@ OPEN = (sys.executable, "-I", "-S", contain.__file__, contain.NOT_CONTAINED)
 
 @dataclass(frozen=True, slots=True)
 class VariantPlace:
-    """Where a variant runs. directory: its working folder. environment: variables besides the user's own. deadline:
-    seconds from its start after which it is ended; while it rests, none pass. until: seconds of time.monotonic after
-    which it is ended in any case. entry: words before the command, which become it (`contain`). contained: see
-    ProbeOptions. janitor: of the trial."""
+    """Place where a variant runs. directory: its working folder. environment: variables besides the user's own.
+    deadline: seconds from its start after which it is ended; while it rests, none pass. until: seconds of
+    time.monotonic after which it is ended in any case. entry: words before the command, which become it (`contain`).
+    contained: see ProbeOptions. janitor: of the trial."""
 
     directory: Path
     environment: tuple[tuple[str, str], ...] = ()

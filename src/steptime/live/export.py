@@ -93,7 +93,7 @@ def _of_device(device: DeviceSample) -> Iterator[Number]:
 
 
 class Exporter(Protocol):
-    """What is told each view in turn."""
+    """Receiver of each view in turn."""
 
     def show(self, view: LiveView) -> None:
         """Tells it."""

@@ -1,4 +1,4 @@
-"""What is known of a running job, now: the last minute of each rank, the machine, who is late. The room's central type.
+"""State of a running job, now: the last minute of each rank, the machine, who is late. The room's central type.
 
 One law: the parts of the last minute sum to its wall clock, to the nanosecond, as those of a step do.
 """

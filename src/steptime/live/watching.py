@@ -311,7 +311,7 @@ class _Finding(msgspec.Struct):
 
 
 class _Short(msgspec.Struct):
-    """What is read of the compact report."""
+    """Fields that are read of the compact report."""
 
     headline: str
     findings: list[_Finding]

@@ -1,4 +1,4 @@
-"""What runs of one job differ by on this machine though nothing changed: a small job in fresh processes, whose memory,
+"""Noise between runs of one job on this machine: a small job in fresh processes, whose memory,
 caches and CPUs are others each time. Measured when it is asked for, and remembered."""
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PATIENCE_SECONDS = 60
 
 
 class _StepAnswer(msgspec.Struct, frozen=True):
-    """What the script prints, in seconds."""
+    """Output of the script, in seconds."""
 
     step: float
 

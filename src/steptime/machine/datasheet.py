@@ -88,7 +88,7 @@ DATASHEETS = (
 
 @dataclass(frozen=True, slots=True)
 class Interconnect:
-    """What joins devices of one kind within a machine. pattern: as of `Datasheet`. both: GB/s of one device, both
+    """Link between devices of one kind within a machine. pattern: as of `Datasheet`. both: GB/s of one device, both
     directions together, as datasheets print it; rate: B/s in one direction, which a bus bandwidth is compared with."""
 
     pattern: str

@@ -1,4 +1,4 @@
-"""What this machine is, as its operating system and drivers say."""
+"""Identity of this machine, from its operating system and drivers."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ FAILURE_KEPT_SECONDS = 86_400
 
 
 class _LinkAnswer(msgspec.Struct, frozen=True):
-    """What the script prints, B/s."""
+    """Output of the script, B/s."""
 
     backend: str
     ranks: int
@@ -34,7 +34,7 @@ class _LinkAnswer(msgspec.Struct, frozen=True):
 
 
 class _Outcome(msgspec.Struct, frozen=True):
-    """What is remembered of a try; no link: it failed."""
+    """Remembered outcome of a try; no link: it failed."""
 
     link: Link | None
 

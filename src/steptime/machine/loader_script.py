@@ -279,7 +279,7 @@ def measured(loader: Any, request: dict[str, Any]) -> dict[str, Any]:
 
 
 class EpochBatches:
-    """Of a loader, epoch after epoch. An epoch that holds nothing raises ValueError."""
+    """Batches of a loader, epoch after epoch. An epoch that holds nothing raises ValueError."""
 
     def __init__(self, loader: Any) -> None:
         self.loader, self.iterator = loader, iter(loader)

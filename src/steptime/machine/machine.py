@@ -21,7 +21,7 @@ DISTURBED_SPREAD = 1.5
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """What one kind of work reaches at best. name: "float32", "tf32", "bfloat16", "float16".
+    """Best rate of one kind of work. name: "float32", "tf32", "bfloat16", "float16".
 
     rate: FLOP/s; from a datasheet, an interval of no width. reached: it is what a job has done, which was more than was
     measured.
@@ -34,7 +34,7 @@ class Rate:
 
 @dataclass(frozen=True, slots=True)
 class MemoryRate:
-    """What an update in place reaches at best, B/s read and written, where all that it goes through is of a size in
+    """Best rate of an update in place, B/s read and written, where all that it goes through is of a size in
     bytes: a cache holds the smaller ones."""
 
     size: int
@@ -43,8 +43,8 @@ class MemoryRate:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """What so many processes of one machine exchange at best. rate: bus bandwidth of a large all-reduce, B/s.
-    other_cpus: CPUs that other programs kept busy meanwhile, on average."""
+    """Best rate of an exchange between so many processes of one machine. rate: bus bandwidth of a large all-reduce,
+    B/s. other_cpus: CPUs that other programs kept busy meanwhile, on average."""
 
     backend: str
     ranks: int

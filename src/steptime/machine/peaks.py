@@ -29,7 +29,7 @@ PRESSURE = Path("/proc/pressure/cpu")
 
 
 class Summary(msgspec.Struct, frozen=True):
-    """Of the timed blocks of a script, in its own unit."""
+    """Summary of the timed blocks of a script, in its own unit."""
 
     best: float
     median: float
@@ -37,7 +37,7 @@ class Summary(msgspec.Struct, frozen=True):
 
 
 class Measured(msgspec.Struct, Generic[Kept], frozen=True):
-    """What a script answered. other_cpus: CPUs that other programs, or other machines on the same host, kept busy
+    """Answer of a script. other_cpus: CPUs that other programs, or other machines on the same host, kept busy
     meanwhile, on average. pressure: share of that time in which some task waited for a CPU, 0 where the system does not
     tell."""
 
@@ -97,7 +97,7 @@ def store(value: object, path: Path) -> None:
 
 
 class OtherLoad:
-    """What the machine does from now on next to this process and its children."""
+    """Load on the machine from now on, without this process and its children."""
 
     def __init__(self) -> None:
         self._start = time.monotonic()
@@ -144,13 +144,13 @@ measured anew."""
 
 
 class _Update(Summary, frozen=True):
-    """Of an update in place. size: bytes of all that it goes through."""
+    """Rate of an update in place. size: bytes of all that it goes through."""
 
     size: int = 0
 
 
 class _PeaksAnswer(msgspec.Struct, frozen=True):
-    """What the script prints: seconds, and rates per second."""
+    """Output of the script: seconds, and rates per second."""
 
     device: str
     name: str

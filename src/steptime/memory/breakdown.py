@@ -101,7 +101,8 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """What one line of the code held. source: None where no frame of Python was recorded. blocks: allocations."""
+    """Memory that one line of the code held. source: None where no frame of Python was recorded. blocks:
+    allocations."""
 
     owner: Owner
     source: SourceLine | None
@@ -111,8 +112,8 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class ModuleMemory:
-    """What a module's calls had made and was held. path: the modules that were being called, from the outermost, as
-    torch's profiler numbers them: "Sequential_0/Linear_1"."""
+    """Memory that a module's calls had made and was held. path: the modules that were being called, from the outermost,
+    as torch's profiler numbers them: "Sequential_0/Linear_1"."""
 
     owner: Owner
     path: str

@@ -1,4 +1,4 @@
-"""What a report shows of memory: over time by owner, and what the forward of each module leaves allocated."""
+"""Memory in a report: over time by owner, and what the forward of each module leaves allocated."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AllocationHistory:
-    """What happened on one device.
+    """History of allocations on one device.
 
     kind: "snapshot" (every live byte is known) or "trace" (only those that were handed out while somebody looked).
     time: ns of each event, 0 where unknown. stack: of each event. reserved: (events + 1,) bytes that the process held

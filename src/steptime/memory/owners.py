@@ -194,7 +194,7 @@ def _made_once(size: Int64, born: Int64, chosen: Bool) -> Bool:
 
 
 class _Looks:
-    """What is known of each life, as masks; born: the step in which it was made."""
+    """Facts about each life, as masks; born: the step in which it was made."""
 
     def __init__(self, history: AllocationHistory, signs: Signs, boundaries: tuple[int, ...]) -> None:
         lives, count, at = history.lives, history.events, signs.at

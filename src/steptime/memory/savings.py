@@ -1,4 +1,4 @@
-"""What would free memory: by how much the peak of a steady step would fall, at what cost, and how that was estimated.
+"""Ways to free memory: by how much the peak of a steady step would fall, at what cost, and how that was estimated.
 
 Each fix is a curve, the bytes that it frees at each instant: where another instant becomes the highest, the peak falls
 by less than what was freed. The error that is printed with a prediction is how far its kind was off where the change
@@ -98,7 +98,7 @@ the public pairs (0.34 to 0.37 of 5 to 27 GiB), whose operators are known."""
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Autocasting:
-    """What autocast would do to a job that is without it: some results half as large, and copies of weights.
+    """Effect of autocast on the memory of a job that is without it: some results half as large, and copies of weights.
     Parameters, gradients and the optimizer's state stay in float32, and so do exponentials, normalisations, losses and
     the residual stream.
 

@@ -1,4 +1,4 @@
-"""What a call stack says of an allocation: whose code asked for it, in which part of the step, and what autocast does
+"""Signs in a call stack about an allocation: whose code asked for it, in which part of the step, and what autocast does
 with the operator that asked.
 
 All that this room knows of PyTorch's own files by name is here. Operators are known from the C++ frames of a
@@ -24,7 +24,7 @@ from steptime.trace.links import is_user_file
 
 
 class Policy(IntEnum):
-    """Of an allocation under autocast. UNKNOWN: no operator and no module of torch's is in its stack."""
+    """Policy of autocast for an allocation. UNKNOWN: no operator and no module of torch's is in its stack."""
 
     UNKNOWN = 0
     HALVED = 1
@@ -187,7 +187,7 @@ NO_PYTHON = re.compile(r"^<|^$|^\?\?$|\.(c|cc|cpp|cu|cuh|h|hpp)$")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Signs:
-    """What is known of each stack.
+    """Signs of each stack.
 
     python: it holds a frame of Python. optimizer: inside an optimizer's step. backward: run by autograd. module: inside
     a module's call. build: a module is made or moved. operators: it holds an operator of torch's, in C++ or in a trace.

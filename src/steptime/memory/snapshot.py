@@ -23,7 +23,7 @@ NO_STACK = -1
 
 
 class Action(IntEnum):
-    """What an event of the history is: `action` of c10::cuda::CUDACachingAllocator::TraceEntry (torch 2.1 to 2.13)."""
+    """Kind of an event of the history: `action` of c10::cuda::CUDACachingAllocator::TraceEntry (torch 2.1 to 2.13)."""
 
     OTHER = 0
     ALLOC = 1
@@ -50,7 +50,7 @@ ACTIONS = {action.name.lower(): action for action in Action} | {
 
 
 class State(IntEnum):
-    """What a block of a segment is."""
+    """State of a block of a segment."""
 
     INACTIVE = 0
     """Free: in the cache."""
@@ -91,7 +91,7 @@ class Stacks:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Segments:
-    """What the driver gave and the process held at one instant. Bytes."""
+    """Segments that the driver gave and the process held at one instant. Bytes."""
 
     device: Int32
     address: Int64

@@ -1,4 +1,4 @@
-"""Where steps start in a history: optimizer's steps, else what repeats."""
+"""Starts of steps in a history: optimizer's steps, else what repeats."""
 
 from __future__ import annotations
 

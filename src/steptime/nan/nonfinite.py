@@ -1,4 +1,4 @@
-"""What is not finite in a training job, where it came from, and what is likely to blame: what a process wrote
+"""Values that are not finite, where they came from, and what is likely to blame: what a process wrote
 (`ProcessNumerics`), and what is concluded from it (`NonFinite`)."""
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ FORMAT_VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class ValueRange:
-    """What a tensor holds. low, high: of its finite elements, None where there are none. nan, infinite,
+    """Range of a tensor's values. low, high: of its finite elements, None where there are none. nan, infinite,
     negative_infinite, zeros: elements."""
 
     name: str = ""
@@ -59,9 +59,9 @@ class ValueRange:
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """Where an operator was called. phase: "forward", "backward", "optimizer" or "input". site: the innermost line that
-    is neither torch's nor the language's; caller: the user's own, where that is another. For one of the backward
-    `module` is where its forward ran, node autograd's name of it, and the forward_* its operator and lines."""
+    """Place where an operator was called. phase: "forward", "backward", "optimizer" or "input". site: the innermost
+    line that is neither torch's nor the language's; caller: the user's own, where that is another. For one of the
+    backward `module` is where its forward ran, node autograd's name of it, and the forward_* its operator and lines."""
 
     operator: str = ""
     phase: str = ""
@@ -145,7 +145,7 @@ class ProcessNumerics:
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """What is likely to blame. name: one of those in docs/nan.md. sentence: with the numbers that speak for it. advice:
+    """Likely cause. name: one of those in docs/nan.md. sentence: with the numbers that speak for it. advice:
     what helps."""
 
     name: str
@@ -155,10 +155,11 @@ class Cause:
 
 @dataclass(frozen=True, slots=True)
 class NonFinite:
-    """Of one job. directory: that it ran in. trigger: None where all stayed finite. reproduced: whether the
-    instrumented run came to it; origin and cause are None where not. growth: (step, gradient norm) of the last steps,
-    where all stayed finite of the whole run; diverging: how many times it has grown over that, 1 where not greatly.
-    ranks: processes that trained. rank: the one that it was born on, None where several have seen it at once."""
+    """Non-finite values of one job. directory: that it ran in. trigger: None where all stayed finite. reproduced:
+    whether the instrumented run came to it; origin and cause are None where not. growth: (step, gradient norm) of the
+    last steps, where all stayed finite of the whole run; diverging: how many times it has grown over that, 1 where not
+    greatly. ranks: processes that trained. rank: the one that it was born on, None where several have seen it at
+    once."""
 
     command: tuple[str, ...]
     steps: int

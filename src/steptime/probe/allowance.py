@@ -1,4 +1,4 @@
-"""What measuring may cost a job, and what it has cost so far.
+"""Cost that measuring may have, and has had so far.
 
 All measurements of a process together may take LEAST, or a SHARE of the run so far where that is more: a short job
 ends a few seconds later at most, and a long one pays for each window within a minute or two of its own time. One
@@ -53,8 +53,8 @@ class Form:
 
 
 class Allowance:
-    """Of one process. slowed: ns by which measured steps were longer than usual. fixed: ns of the time held that no
-    smaller measurement would have saved, as a device's tracer takes for its first start. events, calls: of the
+    """Allowance of one process. slowed: ns by which measured steps were longer than usual. fixed: ns of the time held
+    that no smaller measurement would have saved, as a device's tracer takes for its first start. events, calls: of the
     profiler, and of functions with stacks, in a step, as far as is known. detailed: whether a window with shapes was
     taken."""
 

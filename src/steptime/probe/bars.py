@@ -1,4 +1,4 @@
-"""Whether a progress bar of tqdm's is in the line of standard error that is written to: without a terminal nothing
+"""Detection of a tqdm progress bar in the current line of standard error: without a terminal nothing
 but the bar itself knows that."""
 
 from __future__ import annotations

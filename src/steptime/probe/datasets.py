@@ -1,4 +1,4 @@
-"""What a loader reads: its dataset and settings as facts, and how much of a batch is padding.
+"""Datasets of a loader: its dataset and settings as facts, and how much of a batch is padding.
 
 Rows of numbers (tokens) are padded at their ends, or at their fronts, with one number that stands nowhere else in them.
 A batch on the CPU is looked at in memory with numpy, if torch has imported it: nothing of the user's is asked, and no

@@ -1,4 +1,4 @@
-"""What a process, its rank, its memory, its optimizers and its modules are, as facts. Asking initialises nothing."""
+"""Facts about a process, its rank, its memory, its optimizers and its modules. Asking initialises nothing."""
 
 from __future__ import annotations
 

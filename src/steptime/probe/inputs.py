@@ -43,9 +43,9 @@ loops over the cells of a recurrent network may have either first."""
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """Of one call. rows: the first dimension of all its tensors. length: the second one of its integers, where they are
-    all of two dimensions and alike. named: some of them are called tokens; several: there are more than one. least:
-    the fewest dimensions of its tensors of floating-point numbers; None where it has none."""
+    """Size of one call. rows: the first dimension of all its tensors. length: the second one of its integers, where
+    they are all of two dimensions and alike. named: some of them are called tokens; several: there are more than one.
+    least: the fewest dimensions of its tensors of floating-point numbers; None where it has none."""
 
     rows: int
     length: int | None
@@ -96,7 +96,7 @@ class _ModelCall:
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """What the calls of the steps that were looked at have in common. module: whose calls are to be counted, at any
+    """Common shape of the calls in the steps that were looked at. module: whose calls are to be counted, at any
     time. rows, tokens: of each call; tokens None where it reads none."""
 
     module: Callable[[], torch.nn.Module | None]
@@ -229,7 +229,7 @@ def _results(result: Any) -> Iterator[torch.Tensor]:
 
 
 class InputCheck:
-    """Whether a model's inputs stay as large as they were found to be. Asked where the probe comes by anyway."""
+    """Check that a model's inputs stay as large as they were found to be. Asked where the probe comes by anyway."""
 
     def __init__(self, inputs: Inputs, changed: Callable[[], None]) -> None:
         self._inputs, self._changed = inputs, changed

@@ -1,4 +1,4 @@
-"""What the items of a dataset are like: the bytes that each takes, and whether making it draws random numbers.
+"""Sizes and contents of a dataset's items: the bytes that each takes, and whether making it draws random numbers.
 
 A few batches are looked at, right before and right behind the reading of their items. Nothing of the user's is asked
 again: of the generators of torch, numpy and Python the states are compared, of items that are of well-known types the

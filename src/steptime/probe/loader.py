@@ -47,7 +47,7 @@ SCHEDULED = "/proc/thread-self/schedstat"
 
 
 class _BusyState:
-    """Of this process."""
+    """State of this process."""
 
     due = 0
     clock: Callable[[], int] = time.thread_time_ns
@@ -111,7 +111,7 @@ pack = RECORD.pack
 
 
 class _LoaderState:
-    """Of this process; a forked worker inherits it."""
+    """State of this process; a forked worker inherits it."""
 
     recording = ""
     append: Callable[[int, int, int, int, int], None] | None = None

@@ -1,4 +1,4 @@
-"""What the probe says on the job's standard error: few lines, and never an error of its own."""
+"""Messages of the probe on the job's standard error: few lines, and never an error of its own."""
 
 from __future__ import annotations
 

@@ -127,7 +127,7 @@ class Gone:
 
 
 class SideTable(Generic[T]):
-    """What we know of single objects of the user's, as long as they live: by identity, and never in the objects."""
+    """Side table about single objects of the user's, as long as they live: by identity, and never in the objects."""
 
     def __init__(self) -> None:
         self._known: dict[int, tuple[weakref.ref[Any], T]] = {}

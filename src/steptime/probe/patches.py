@@ -1,4 +1,4 @@
-"""What the probe times in torch, how it leaves it, and the session as they see it.
+"""Timers of the probe in torch, and the session as they see it.
 
 The user's program must not notice: functions stay the objects that they are, and get lines of ours (`inlay`); calls of
 modules are seen in tables of ours (`calls`), backward passes where torch enters its engine (`backwards`), ranges that
@@ -57,7 +57,8 @@ class FastPath:
 
 
 class Listener(Protocol):
-    """What the patches tell the session. Times: ns of the monotonic clock. What raises in it is handed to `failed`."""
+    """Callbacks from the patches to the session. Times: ns of the monotonic clock. What raises in it is handed to
+    `failed`."""
 
     fast_path: FastPath
     """What the patches go by while nobody waits for a boundary."""

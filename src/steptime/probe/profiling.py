@@ -147,7 +147,7 @@ def kineto_silenced() -> Iterator[None]:
 
 
 class _KinetoState:
-    """Of this process."""
+    """State of this process."""
 
     known: Any = None
 

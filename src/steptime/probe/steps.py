@@ -78,7 +78,7 @@ class StepTimer:
 
 
 class Slower:
-    """Whether steps have become slower for good, by single ones that are looked at now and then."""
+    """Detector of steps that have become slower for good, from single ones that are looked at now and then."""
 
     SINGLE, TIMES, OFTEN = 8, 1.3, 2
     """Steps that are compared; how much longer the latest of them are; how often it is told."""

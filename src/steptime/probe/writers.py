@@ -1,4 +1,4 @@
-"""What steptime.log_to can write to: loggers as the job has them open. None of them is imported here, and none gets a
+"""Writers of steptime.log_to: loggers as the job has them open. None of them is imported here, and none gets a
 row, a file or a run that it would not have without us.
 """
 

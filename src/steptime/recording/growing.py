@@ -77,7 +77,7 @@ def _counted(values: npt.NDArray[np.unsignedinteger]) -> dict[int, int]:
 
 
 class Following:
-    """What is appended to a file, which may not be there yet, or be replaced by a new one of its name."""
+    """Data appended to a file, which may not be there yet, or be replaced by a new one of its name."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

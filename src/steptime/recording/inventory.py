@@ -1,4 +1,4 @@
-"""What steptime writes into a recording, by name, and its removal: nothing else in one is ever removed.
+"""Inventory of a recording, by name, and its removal: nothing else in one is ever removed.
 
 A recording is a folder of the user's, who may keep notes, plots or checkpoints anywhere in it. docs/recording-format.md
 lists the same names. `.partial` is the name of a file while it is written; a process that was killed leaves one.

@@ -160,7 +160,7 @@ LONGEST_EVENT = 1_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class LineCostFacts:
-    """What timing the lines took: ns for a call of a function that is not timed, and for a line. A LINE record's flags
+    """Cost of timing the lines: ns for a call of a function that is not timed, and for a line. A LINE record's flags
     are such calls in it (255 stands for more)."""
 
     call: int
@@ -185,7 +185,7 @@ class SiteFacts:
 
 @dataclass(frozen=True, slots=True)
 class CalledFacts:
-    """What a line of the user's called in the discovery steps, C functions too: "logging.Logger.info",
+    """Functions that a line of the user's called in the discovery steps, C functions too: "logging.Logger.info",
     "builtins.print"."""
 
     file: str
@@ -320,7 +320,7 @@ class TraceFacts:
 
 @dataclass(frozen=True, slots=True)
 class ChangeFacts:
-    """What became of one change of a trial in this process. identity: its place in the plan. applied: it was put in
+    """Outcome of one change of a trial in this process. identity: its place in the plan. applied: it was put in
     force; exercised: a training step ran under it. detail: one sentence: how much, or why not. seconds: what it took to
     prepare (compilation)."""
 
@@ -335,7 +335,7 @@ class ChangeFacts:
 
 @dataclass(frozen=True, slots=True)
 class InputFacts:
-    """What a root is called with, in `steps` steps that were looked at call by call. identity, module: the root and its
+    """Inputs of a top module, in `steps` steps that were looked at call by call. identity, module: the root and its
     class. rows: the first dimension of all its tensors, which is the batch's. tokens: of a call; None where it reads
     none. changed: other sizes were seen later, often enough that these hold no more.
 
@@ -393,9 +393,10 @@ class ItemFacts:
 
 @dataclass(frozen=True, slots=True)
 class LeakFacts:
-    """What steps leave behind in Python, by who keeps it. kind: "list", "dict", …, "variable", "attribute", "closure",
-    "hook"; "" where nobody was found. tensors, bytes (of their storages), graphs (tensors with a graph of autograd) and
-    nodes (by which the deepest graph grew): per step, over `steps` steps. site: the line that makes it grow."""
+    """Objects that steps leave behind in Python, by who keeps them. kind: "list", "dict", …, "variable", "attribute",
+    "closure", "hook"; "" where nobody was found. tensors, bytes (of their storages), graphs (tensors with a graph of
+    autograd) and nodes (by which the deepest graph grew): per step, over `steps` steps. site: the line that makes it
+    grow."""
 
     kind: str
     name: str
@@ -425,7 +426,7 @@ class OutOfMemoryFacts:
 
 @dataclass(frozen=True, slots=True)
 class StepWork:
-    """What a step of a variant did. Tensors are told by sketches: sums of all their numbers with fixed signs.
+    """Work of a step of a variant. Tensors are told by sketches: sums of all their numbers with fixed signs.
 
     inputs: shapes of what a root module got, of each call with gradients. batches: the sketches of it, in the steps
     that are looked at. evaluated: shapes without their first dimension, and how many of them went through a root
@@ -466,7 +467,7 @@ class StepWork:
 
 @dataclass(frozen=True, slots=True)
 class Parity:
-    """What a variant of a trial computed, by step, in order. All arrays are read-only and of one length.
+    """Numbers that a variant of a trial computed, by step, in order. All arrays are read-only and of one length.
 
     step: int64, from 1. loss: float64, the mean over the step's backwards as they were called (before a scaler). norm:
     float64, the 2-norm of all gradients behind the last backward, before clipping. Both may be infinite or not a number

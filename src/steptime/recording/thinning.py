@@ -1,4 +1,4 @@
-"""What is kept of the journals of a long run, and in how many bytes: whole steps of each minute, and its slowest ones.
+"""Thinning of the journals of a long run: whole steps of each minute, and its slowest ones.
 
 One law: what is left out is said. Each gap is a record (`Kind.THINNED`) with the number of steps in it, so that readers
 neither take a gap for a long step nor count too few. Evaluations, checkpoints, compilations, profiles and pauses stay,

@@ -38,7 +38,7 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class CompactJob:
-    """What ran, and where. ranks: processes that trained; shown: the one that the document is about."""
+    """The job, and where it ran. ranks: processes that trained; shown: the one that the document is about."""
 
     command: str
     device: str
@@ -111,9 +111,9 @@ class CompactModule:
 
 @dataclass(frozen=True, slots=True)
 class CompactCost:
-    """Of steptime itself. per_step_ns: of the always-on timers, measured, else from the number of records; measured
-    says which. once_ns: of looking closely at some steps; once_share: of the run; peaks_ns: of measuring the machine's
-    peaks after it."""
+    """Cost of steptime itself. per_step_ns: of the always-on timers, measured, else from the number of records;
+    measured says which. once_ns: of looking closely at some steps; once_share: of the run; peaks_ns: of measuring the
+    machine's peaks after it."""
 
     per_step_ns: int | None
     measured: bool
@@ -137,9 +137,9 @@ class CompactThroughput:
 
 @dataclass(frozen=True, slots=True)
 class CompactGpu:
-    """Of one GPU in a steady step. busy: share of the time in which the driver saw a kernel run. mfu, hfu: model and
-    hardware FLOPs utilization by the device's datasheet, 0 to 1. price: $ per 1,000 steps of the job, where a price an
-    hour was given. None: not known."""
+    """Use of one GPU in a steady step. busy: share of the time in which the driver saw a kernel run. mfu, hfu: model
+    and hardware FLOPs utilization by the device's datasheet, 0 to 1. price: $ per 1,000 steps of the job, where a price
+    an hour was given. None: not known."""
 
     busy: float | None = None
     mfu: float | None = None

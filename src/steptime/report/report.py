@@ -23,7 +23,7 @@ ENDED = "ended with"
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What steptime itself cost. Always: watch, ns per step, on minus off, measured in this run (None: too few steps);
+    """Cost of steptime itself. Always: watch, ns per step, on minus off, measured in this run (None: too few steps);
     computed, ns per step from the number of records. Once: pause_ns, that the probe held the job between steps, and
     slowed_ns, by which steps took longer than a steady one while functions were looked for, lines timed and
     operators profiled. The job was held in its start and its end, too. profile_ns: of the profiled windows in all.
@@ -67,10 +67,10 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class MachineOverTime:
-    """What the launcher saw of the machine, about once a second. times: ns from the first step on. series: names and
-    percent of their own whole at each time: CPUs of the job and of other programs, of those that the job may use; time
-    in which a task waited for a CPU; utilisation of the GPUs, their clock against its highest, memory, power against
-    its limit, and 100 while the driver held them back for heat or power."""
+    """The machine over time, as the launcher saw it about once a second. times: ns from the first step on. series:
+    names and percent of their own whole at each time: CPUs of the job and of other programs, of those that the job may
+    use; time in which a task waited for a CPU; utilisation of the GPUs, their clock against its highest, memory, power
+    against its limit, and 100 while the driver held them back for heat or power."""
 
     times: tuple[int, ...]
     series: tuple[tuple[str, tuple[float, ...]], ...]
@@ -97,7 +97,7 @@ class Throughput:
 
 @dataclass(frozen=True, slots=True)
 class JobEnvironment:
-    """Where the job ran, and what it was. commit: of the job's working tree, "" outside of one; dirty: whether tracked
+    """The job, and where it ran. commit: of the job's working tree, "" outside of one; dirty: whether tracked
     files differed from it, None where that is not known. facts: what else may differ between two runs, (name, value),
     for comparisons."""
 
@@ -156,7 +156,7 @@ class ProcessReport:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a recording or a set of traces says. processes: the first is the one shown first (rank 0, or the slowest
+    """Report of a recording or a set of traces. processes: the first is the one shown first (rank 0, or the slowest
     trainer); of a large job those that tell most. next_command: ready to paste. problems: what was damaged or left out.
     ranks: all ranks of the job next to one another, None for a single one. trials: the newest one of the recording.
     price: $ an hour for each GPU (process), None where none was given."""

@@ -31,7 +31,7 @@ from steptime.trace.vendors import LOADER, SYNCHRONISATION, of_symbols
 
 @dataclass(frozen=True, slots=True)
 class ViewTrack:
-    """What happened in one place. kind: "category" (what the time is posted to), "phase", "stream", "thread" or
+    """Events in one place. kind: "category" (what the time is posted to), "phase", "stream", "thread" or
     "worker" (of a loader). rows: how many events lie in each row from the top; those of a row do not overlap."""
 
     name: str
@@ -41,7 +41,7 @@ class ViewTrack:
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """What an event is called. kind: a category's name for what is posted to one, else "operator", "range", "call",
+    """Name of an event. kind: a category's name for what is posted to one, else "operator", "range", "call",
     "python", "phase" or "other"."""
 
     name: str
@@ -50,7 +50,7 @@ class Label:
 
 @dataclass(frozen=True, slots=True)
 class Detail:
-    """What else is known of events. operator: that launched it, or in which it was called; shapes, formats: of the
+    """Further facts about events. operator: that launched it, or in which it was called; shapes, formats: of the
     operator's inputs; source: the user's line; note: a cause, in words."""
 
     operator: str = ""

@@ -1,4 +1,4 @@
-"""What a report says of each step: what kind it was, and what its time was posted to.
+"""Series of steps in a report: what kind it was, and what its time was posted to.
 
 One law: categories stand only next to steps whose categories are known; of the others the duration is all that is told.
 """
@@ -43,7 +43,7 @@ MOST_MARKS = 500
 
 @dataclass(frozen=True, slots=True)
 class StepMark:
-    """What lay in a step, or before it, and is charged to none: "evaluation", "checkpoint", … duration: ns."""
+    """Time in a step, or before it, that is charged to none: "evaluation", "checkpoint", … duration: ns."""
 
     step: int
     kind: str

@@ -1,4 +1,4 @@
-"""What a report holds of trials: every variant with its speed, its promise and its losses, as plain data."""
+"""Trials in a report: every variant with its speed, its promise and its losses, as plain data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was found out about a trace once, for all who ask: several rooms need the same launches, tracks and operators.
+"""Results about a trace, computed once for all who ask: several rooms need the same launches, tracks and operators.
 
 Results are kept for as long as the trace itself lives, or until they are forgotten. They are read-only: whoever
 changed one would change it for all.

@@ -1,4 +1,4 @@
-"""What torch.compile wrote down next to a trace: kernels with the user's lines they compute, graph breaks, guards.
+"""Logs that torch.compile wrote next to a trace: kernels with the user's lines they compute, graph breaks, guards.
 
 Two folders hold it: the one that `TORCH_TRACE` names (structured log lines, as tlparse reads them: one JSON object a
 line, its payload on the lines behind it, indented by a tab) and `torch_compile_debug/` (TORCH_COMPILE_DEBUG=1), which
@@ -68,7 +68,7 @@ class CompileLogs:
 
 @dataclass(slots=True)
 class _Graph:
-    """What is known of one compilation so far. nodes: lines by node of the graph; traced: lines by kernel, as the
+    """Facts about one compilation so far. nodes: lines by node of the graph; traced: lines by kernel, as the
     compiler itself says; of_kernel: nodes by kernel."""
 
     nodes: dict[str, SourceLine] = field(default_factory=dict)
@@ -119,7 +119,7 @@ class _Artifact(msgspec.Struct):
 
 
 class _Metrics(msgspec.Struct):
-    """Of a compilation that ended, well or not."""
+    """Metrics of a compilation that ended, well or not."""
 
     co_filename: str | None = None
     co_firstlineno: int | None = None

@@ -1,4 +1,5 @@
-"""What few events carry beyond the columns: what a collective was called with, where a compiled kernel comes from."""
+"""Details that few events carry beyond the columns: what a collective was called with, where a compiled kernel comes
+from."""
 
 from __future__ import annotations
 

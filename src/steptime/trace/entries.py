@@ -39,7 +39,7 @@ class EntryError(Exception):
 
 
 class Stamp(msgspec.Struct, frozen=True):
-    """What the trace's file was like when it was read: any difference means another file."""
+    """Stamp of the trace's file when it was read: any difference means another file."""
 
     reader: str
     path: str

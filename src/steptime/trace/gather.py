@@ -56,7 +56,7 @@ class Gathered:
 
 @dataclass(frozen=True, slots=True)
 class _Head:
-    """What the start of a file says. process: the id of the process that made most of the first events of a host.
+    """Facts from the start of a file. process: the id of the process that made most of the first events of a host.
     guessed: the rank is that of the folder's name."""
 
     path: Path

@@ -302,7 +302,7 @@ MODULE = re.compile("nn.Module: ")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Roles:
-    """What the events of the host are, one mask each over the whole table. engine: a frame of autograd's. module: a
+    """Roles of the host's events, one mask each over the whole table. engine: a frame of autograd's. module: a
     module's call, by our own ranges where there are some."""
 
     operator: Bool

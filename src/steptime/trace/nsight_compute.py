@@ -1,4 +1,5 @@
-"""What Nsight Compute measured of kernels: the details page as CSV (`ncu --csv`, `ncu --import report.ncu-rep --csv`).
+"""Measurements of kernels by Nsight Compute: the details page as CSV (`ncu --csv`, `ncu --import report.ncu-rep
+--csv`).
 
 A row is one metric of one launch, or what one of ncu's rules says of it. Versions differ in their columns (the grid of
 a launch is one, or a metric) and in metrics' names, of which each has two. Names of kernels are not those of a trace:
@@ -53,7 +54,7 @@ STALL = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class KernelCounters:
-    """Of launches of one kernel with one grid, their means. Shares are 0 to 1, None where they were not measured.
+    """Mean counters of the launches of one kernel with one grid. Shares are 0 to 1, None where they were not measured.
 
     occupancy: warps on a multiprocessor of the most that it holds, while it works. possible: what the kernel's needs
     leave of them; limit: which of its needs, "" for none. memory: of the busiest part of the way to memory; dram: of

@@ -96,7 +96,7 @@ OPEN, CLOSE = b"[]"
 
 
 class BlockOutcome(Enum):
-    """What came of decoding a block."""
+    """Outcome of decoding a block."""
 
     READ = 1
     UNCLOSED = 2

@@ -43,7 +43,7 @@ class _Size(msgspec.Struct, frozen=True, gc=False):
 
 
 class _ToolRecord(msgspec.Struct, gc=False):
-    """What every record has."""
+    """Fields that every record has."""
 
     start_timestamp: int
     end_timestamp: int

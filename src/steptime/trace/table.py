@@ -25,7 +25,7 @@ it."""
 
 
 class EventKind(IntEnum):
-    """What an event is, whatever the file's year calls it."""
+    """Kind of an event, whatever the file's year calls it."""
 
     OTHER = 0
     OPERATOR = 1
@@ -164,8 +164,9 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """What was lost. truncated: the file ends before its list of events does. damaged: intervals that are no JSON (each
-    costs an event or two). refused: events without a usable time or name. negative: durations below zero, read as 0.
+    """Losses of a damaged trace. truncated: the file ends before its list of events does. damaged: intervals that are
+    no JSON (each costs an event or two). refused: events without a usable time or name. negative: durations below zero,
+    read as 0.
     """
 
     truncated: bool = False
@@ -194,7 +195,7 @@ class Referable:
 
 @dataclass(frozen=True, slots=True)
 class Trace(Referable):
-    """What Kineto or Nsight Systems recorded of a process. size: bytes of JSON, or of the database, that were read.
+    """Trace of a process by Kineto or Nsight Systems. size: bytes of JSON, or of the database, that were read.
 
     symbols: names of events. shapes, dtypes, inputs: the raw JSON of "Input Dims", "Input type" and "Concrete Inputs".
     details: what collectives and compiled kernels carry beyond, JSON objects. allocations: of one file only.

@@ -1,4 +1,4 @@
-"""What the names in a trace mean: PyTorch's own, the runtime calls of every vendor, and the collective libraries.
+"""Names in a trace, and what they mean: PyTorch's own, the runtime calls of every vendor, and the collective libraries.
 
 A new vendor is a row of `VENDORS`, a category of its trace events, or both; no other module knows a vendor's names.
 """
@@ -207,8 +207,8 @@ COLLECTIVE = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class CommunicationLibrary:
-    """What moves data between devices with kernels of its own. kernels: a regular expression that is found in their
-    names, in any case."""
+    """Library that moves data between devices with kernels of its own. kernels: a regular expression that is found in
+    their names, in any case."""
 
     library: str
     kernels: str

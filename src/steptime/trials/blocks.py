@@ -1,4 +1,4 @@
-"""What a process has measured that runs several variants in blocks of steps, and what follows from it.
+"""Measurements of a process that runs several variants in blocks of steps, and verdicts from them.
 
 A variant is a bit of a mask: 1 the first one, 2 the second, 3 both together, 0 the job as it is. All that decides is a
 pure function of the blocks, so that who follows a process and who reads it later come to the same.
@@ -53,7 +53,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class SwitchedChange:
-    """What became of a change at its first steps."""
+    """Outcome of a change at its first steps."""
 
     applied: bool
     exercised: bool
@@ -76,7 +76,7 @@ class FirstSteps:
 
 @dataclass(frozen=True, slots=True)
 class BlockRecord:
-    """What a process has left. begun: the variants that were switched on, the last one where it may have failed.
+    """Record that a process has left. begun: the variants that were switched on, the last one where it may have failed.
     refused: why there are no blocks."""
 
     blocks: tuple[Block, ...] = ()
@@ -209,7 +209,7 @@ def outruns_loader(blocks: Sequence[Block], mask: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """What is known of a variant at the look that settled it, or at the last that there was. won: faster beyond noise
+    """State of a variant at the look that settled it, or at the last that there was. won: faster beyond noise
     and the least gain; None while that is open."""
 
     won: bool | None
@@ -232,7 +232,7 @@ def settled(found: Float64, control: Float64, needed: float) -> Settled:
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """Where a process stands. going: what it is to run on, nothing where all is settled. taken: the variants that pay
+    """Progress of a process. going: what it is to run on, nothing where all is settled. taken: the variants that pay
     together, as a mask."""
 
     going: tuple[int, ...]

@@ -51,7 +51,7 @@ DETACHED = "--detached"
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What is to be run, and where."""
+    """Run to execute, and its place."""
 
     workspace: Workspace
     scheduled: ScheduledRun
@@ -59,7 +59,7 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class ClusterReply:
-    """What came of an order: a run; or the budget was spent; or why no turn can be run, as (slug, sentence)."""
+    """Reply to an order: a run; or the budget was spent; or why no turn can be run, as (slug, sentence)."""
 
     run: Run | None = None
     spent: bool = False

@@ -122,8 +122,9 @@ PROOF = 9
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """What is about to run, or runs: `done` of `steps` steps are over. eta: seconds, as far as is known, until every
-    variant has been through the rounds that it needs to be decided; after those, until the end of this round."""
+    """Notice about a run that starts or goes on: `done` of `steps` steps are over. eta: seconds, as far as is known,
+    until every variant has been through the rounds that it needs to be decided; after those, until the end of this
+    round."""
 
     scheduled: ScheduledRun
     steps: int

@@ -1,4 +1,5 @@
-"""What keeps the processes of a trial from changing the user's files: overlays, else a copy and Landlock, else a copy.
+"""Containment of a trial's processes, so that the user's files stay as they are: overlays, else a copy and Landlock,
+else a copy.
 
 One law: what the system can be made to prevent is prevented; what it cannot is said before anything is started, and
 takes --uncontained.
@@ -48,7 +49,7 @@ MOST_NAMED = 3
 
 
 class Layer(Enum):
-    """What keeps a process from the user's files."""
+    """Layer that keeps a process from the user's files."""
 
     OVERLAY = "overlay"
     """It sees its own paths; every write on the machine lands in the workspace."""
@@ -60,8 +61,8 @@ class Layer(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Workspace:
-    """Where processes of a trial are run. folder: of the trial; directory: the job's own working folder. outputs: what
-    the job wrote there while it was recorded; outside: what it wrote elsewhere. uncontained: whether processes run
+    """Place where processes of a trial run. folder: of the trial; directory: the job's own working folder. outputs:
+    what the job wrote there while it was recorded; outside: what it wrote elsewhere. uncontained: whether processes run
     although they cannot be kept from something."""
 
     command: tuple[str, ...]
@@ -76,8 +77,8 @@ class Workspace:
 
 @dataclass(frozen=True, slots=True)
 class Ground:
-    """What this system permits a trial. base: the folder in which its workspaces lie. janitor: removes all that lies
-    there when the trial is over, or killed."""
+    """Containment that this system permits. base: the folder in which its workspaces lie. janitor: removes all that
+    lies there when the trial is over, or killed."""
 
     layer: Layer
     base: Path

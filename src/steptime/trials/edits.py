@@ -572,4 +572,4 @@ EDITORS: Mapping[type, Callable[[libcst.Module, Any], libcst.Module | None]] = {
     ArgumentEdit: with_argument,
     ActivationEdit: with_activation,
 }
-"""Editors by type, of edits that are written into a source; a snippet is only shown, and variables belong to the environment."""
+"""Editors by type, of edits that are written into a source; a snippet is only shown, and variables are the shell's."""

@@ -1,4 +1,4 @@
-"""Where and when the processes of a trial run: on this machine one at any time, several of a round in turns where the
+"""Place and time of a trial's processes: on this machine one at any time, several of a round in turns where the
 job bears that."""
 
 from __future__ import annotations

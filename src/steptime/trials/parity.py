@@ -1,4 +1,4 @@
-"""Whether a variant trains as the baseline does: its losses, and the gradients of its first steps.
+"""Check that a variant trains as the baseline does: its losses, and the gradients of its first steps.
 
 Pure functions on arrays. The tolerances were measured on twelve scripts (docs/trials.md has the table).
 """

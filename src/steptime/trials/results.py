@@ -78,7 +78,7 @@ MOST_FOLDERS = 2000
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is to be tried, and for what. recording: the one whose findings are answered. step_seconds, start_seconds: a
+    """Variants to try, and the goal. recording: the one whose findings are answered. step_seconds, start_seconds: a
     step of it, and the time to the end of its first one; 0 where that is not known. warm_up: steps that each process
     takes before it is timed. baseline: what the variants are compared with, where that is not the job as it is. metric:
     what is compared in place of steps; recording is "" then. until_loss: the loss by the time to which runs are judged.

@@ -1,4 +1,4 @@
-"""Whether a candidate's steps do the work of the job's: the same batches, every parameter moved as far and the same
+"""Check that a candidate's steps do the work of the job's: the same batches, every parameter moved as far and the same
 way, the same evaluation, all of the steps, and clocks that nobody has replaced.
 
 Pure functions on runs. What is the same training is compared in rehearsals, where dropout is off and so gradients of
@@ -46,8 +46,8 @@ OTHER_SAMPLES = "trains on other samples than the job as it is: --any-training j
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
-    """Of tensors: (least, median) cosine, and by how much of itself (the one that differs most, the median of all) may
-    be longer or shorter."""
+    """Tolerance for tensors: (least, median) cosine, and by how much of itself (the one that differs most, the median
+    of all) may be longer or shorter."""
 
     cosines: tuple[float, float]
     lengths: tuple[float, float]
@@ -55,7 +55,7 @@ class Tolerance:
 
 @dataclass(frozen=True, slots=True)
 class Precision:
-    """What rounding explains. rounded: relative distance of two sketches of what is the same tensor."""
+    """Difference that rounding explains. rounded: relative distance of two sketches of what is the same tensor."""
 
     gradients: Tolerance
     updates: Tolerance

@@ -41,7 +41,7 @@ UNCONFIRMED = "Faster, and not adopted: no time was left to compare its training
 
 @dataclass(frozen=True, slots=True)
 class Switched:
-    """What one process has shown. variants: those that it ran, in the order of their bits; record: its blocks; taken:
+    """Result of one process. variants: those that it ran, in the order of their bits; record: its blocks; taken:
     those that pay together, as a mask."""
 
     variants: tuple[Variant, ...]

@@ -31,7 +31,7 @@ BATCH = "batch-"
 
 
 class TrialVerdict(Enum):
-    """What a variant proved."""
+    """Verdict on a variant."""
 
     ADOPT = "adopt"
     """Better at the trial's goal beyond noise and the least gain, and its promise about the numbers was kept."""
@@ -68,7 +68,7 @@ class Agreement(Enum):
 
 @dataclass(frozen=True, slots=True)
 class NumbersCheck:
-    """What is known of a variant's training, and why in words."""
+    """Check of a variant's training, with the reason in words."""
 
     agreement: Agreement
     sentence: str
@@ -76,11 +76,12 @@ class NumbersCheck:
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """What is tried. proposal: code of the fix ("" for a baseline). streams: words for the random numbers that the
-    change may draw in another order ("" for none); other_data: the batches are among what they decide. low_precision:
-    gradients may differ by a low format's rounding. predicted: speed-up, unit "1". sources: files with other text, by
-    their path relative to the job's folder; command: another one, empty for the job's. suspicion: a sentence on what it
-    does that no honest change does, "" for nothing. speed_alone: its training is not judged, as the user asked for."""
+    """Variant of the job to try. proposal: code of the fix ("" for a baseline). streams: words for the random numbers
+    that the change may draw in another order ("" for none); other_data: the batches are among what they decide.
+    low_precision: gradients may differ by a low format's rounding. predicted: speed-up, unit "1". sources: files with
+    other text, by their path relative to the job's folder; command: another one, empty for the job's. suspicion: a
+    sentence on what it does that no honest change does, "" for nothing. speed_alone: its training is not judged, as the
+    user asked for."""
 
     name: str
     changes: tuple[Change, ...] = ()
@@ -130,7 +131,7 @@ AS_IT_IS = Variant(BASELINE)
 
 @dataclass(frozen=True, slots=True)
 class AppliedChange:
-    """What became of a change in a process: applied, and exercised (it acted on something); detail in words."""
+    """Outcome of a change in a process: applied, and exercised (it acted on something); detail in words."""
 
     kind: str
     applied: bool
@@ -207,7 +208,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """What a variant proved. speed: baseline's time over the variant's, with a 95 % interval; memory: the same of their
+    """Verdict on a variant. speed: baseline's time over the variant's, with a 95 % interval; memory: the same of their
     peaks, None where none was seen. noise: the factor, 1 at least, by which the control may seem better or worse at the
     trial's goal. sentence: why, for a person."""
 

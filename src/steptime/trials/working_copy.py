@@ -51,8 +51,8 @@ OFFLINE = (
 
 @dataclass(frozen=True, slots=True)
 class Outputs:
-    """What a job wrote under its working folder: files whose content, and folders whose list of entries, changed while
-    it ran. Relative paths."""
+    """Files that a job wrote under its working folder: files whose content, and folders whose list of entries, changed
+    while it ran. Relative paths."""
 
     files: frozenset[Path]
     folders: frozenset[Path]

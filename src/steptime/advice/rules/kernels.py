@@ -595,8 +595,8 @@ def _line_that_names(operator: str, signals: Signals) -> SourceLine | None:
 
 @dataclass(frozen=True, slots=True)
 class _Rate:
-    """Of copies. bandwidth: B/s, read and written together, by so many threads. together: tensors in a fused or foreach
-    call."""
+    """Rate of copies. bandwidth: B/s, read and written together, by so many threads. together: tensors in a fused or
+    foreach call."""
 
     bandwidth: float
     threads: int

@@ -130,7 +130,7 @@ FORWARD, BACKWARD = 2, 5
 
 @dataclass(frozen=True, slots=True)
 class ArgumentPositions:
-    """Where an operator has its arguments. causal: position of the flag, or of the number of a mask (0 is none).
+    """Positions of an operator's arguments. causal: position of the flag, or of the number of a mask (0 is none).
 
     bias: position of what is added to the scores. packed: of cumulative lengths. length: dimension of the sequence.
     window: of how far back a query sees (-1: to the first key). last: a causal mask is aligned with the last keys.

@@ -44,7 +44,8 @@ AHEAD = 4
 
 @dataclass(frozen=True, slots=True)
 class Reduced:
-    """What comes back of a rank. summary: None where it could not be read or has no step. reported: sentences on it."""
+    """Summary of a rank, sent back by a worker. summary: None where it could not be read or has no step. reported:
+    sentences on it."""
 
     number: int
     summary: RankSummary | None
@@ -161,8 +162,8 @@ class ProcessTask:
 
 @dataclass(frozen=True, slots=True)
 class ReducedProcess:
-    """What comes back of a process. steps: how many it took, steady: of these. trains: False where it only infers.
-    summary: None where it has no rank or too few steps to say anything. reported: sentences on it."""
+    """Summary of a process, sent back by a worker. steps: how many it took, steady: of these. trains: False where it
+    only infers. summary: None where it has no rank or too few steps to say anything. reported: sentences on it."""
 
     folder: Path
     facts: ProcessFacts

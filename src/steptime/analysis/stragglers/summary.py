@@ -66,7 +66,7 @@ class Exchange:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RankSeries:
-    """What a rank did of its own in each step, by the watch alone: ns outside of the phases that wait for others.
+    """A rank's own time in each step, from the timers alone: ns outside of the phases that wait for others.
 
     width: steps of one column; own: (k,) mean of the column's steady steps, -1 where it has none.
     """

@@ -52,7 +52,7 @@ from steptime.trace.vendors import STREAM_WAIT, WAITED_FOR, matching
 
 
 class ThreadPoint(IntEnum):
-    """What a thread meets at a point; at one time on one thread they come in this order."""
+    """Kind of a point on a thread; at one time on one thread they come in this order."""
 
     CALL_END = 0
     """A waiting call returns."""
@@ -297,7 +297,7 @@ queue: the training thread launched it about then."""
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Parts:
-    """What a graph is put together from. Nodes: first the points, then the activities."""
+    """Parts of a graph under construction. Nodes: first the points, then the activities."""
 
     scope: Scope
     waits: Waits

@@ -23,7 +23,7 @@ STAGING = 50_000
 
 
 class PathKind(IntEnum):
-    """What a piece of the path is."""
+    """Kind of a piece of the path."""
 
     KERNEL = 0
     COMMUNICATION = 1

@@ -36,7 +36,7 @@ MOST_WRONG = 1.45
 
 @dataclass(frozen=True, slots=True)
 class Elsewhere:
-    """What another device or link would make of a step. device: its name, "" for the same; link: how many times as fast
+    """Predicted step on another device or link. device: its name, "" for the same; link: how many times as fast
     it is. step, kernels: predicted, ns per step; here: what the kernels take in the trace. sources: of the peaks.
     checked: whether predictions between these two devices were held against traces; their interval is as wide as the
     error that was found, and otherwise only as wide as if it held there, too. communication: share of `here` in

@@ -20,7 +20,7 @@ NONE = -1
 
 
 class NodeKind(IntEnum):
-    """What happens at a node."""
+    """Kind of a node."""
 
     HOST = 0
     """A thread gets to a point of its program: a launch, the end of a wait, a boundary of a step."""

@@ -212,7 +212,7 @@ class Delays:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Streams:
-    """What precedes each activity on its stream: index of the activity before (NONE for the first), when it had ended
+    """Predecessors of each activity on its stream: index of the activity before (NONE for the first), when it had ended
     (ns, far past for the first), and whether the activity is the first that its call launched."""
 
     before: Int64

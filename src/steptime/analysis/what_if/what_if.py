@@ -29,7 +29,7 @@ from steptime.trace.vendors import ALLOCATION, OPTIMIZER_STEP, matching
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """What a change would save. change: "input free", "syncs free", "one graph launch", "communication overlapped",
+    """Predicted saving of a change. change: "input free", "syncs free", "one graph launch", "communication overlapped",
     "allocation free", "roofline: <kernel>"; "kernels free", "kernels halved", and so on for copies, communication and
     the host. saved: ns per step, never above cap: what the breakdown has in the account that the change relieves, ns
     per step."""

@@ -1,4 +1,4 @@
-"""What every page has around its content: one file, a style, our one script, and a policy that lets nothing else run.
+"""Frame of every page: one file, a style, our one script, and a policy that lets nothing else run.
 
 One law: what strangers wrote (names of kernels, paths, lines of source) is text. The templates escape everything, and
 the page's own policy lets nothing run but our one script and asks no network for anything.

@@ -1,5 +1,6 @@
-"""What a job carries from step to step, apart from the parameters of its top modules: averages of weights, statistics,
-an optimizer's options, modes of modules, random numbers. A candidate that leaves some of it out is no faster."""
+"""State that a job carries from step to step, apart from the parameters of its top modules: averages of weights,
+statistics, an optimizer's options, modes of modules, random numbers. A candidate that leaves some of it out is no
+faster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What a variant computes: losses, gradient norms and peak memory by step, for a comparison with the baseline's.
+"""Numbers that a variant computes: losses, gradient norms and peak memory by step, for a comparison with the
+baseline's.
 
 Nothing waits for the device between steps: losses stay where they are, as copies, and are read together. Reading, and
 norms of gradients, lie in a PAUSE of the journal: the step that holds one is no step to time.

@@ -1,4 +1,4 @@
-"""What TorchDynamo shall look into: the few functions of ours that run inside a compiled region.
+"""Functions that TorchDynamo shall look into: the few functions of ours that run inside a compiled region.
 
 All other code of the probe is hidden from it (`compiler.hide_from_dynamo`); hidden code would break the graph here.
 """

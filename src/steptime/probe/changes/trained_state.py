@@ -1,4 +1,4 @@
-"""What a job has trained, kept and restored: each block of a trial in one process starts with the same."""
+"""Trained state of a job, kept and restored: each block of a trial in one process starts with the same."""
 
 from __future__ import annotations
 

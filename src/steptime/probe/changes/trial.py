@@ -64,7 +64,7 @@ fifth."""
 
 
 class Trial(Follower):
-    """What the plan changes in this process, from the import of torch to the end of the job or of the variant."""
+    """Changes of the plan in this process, from the import of torch to the end of the job or of the variant."""
 
     def __init__(self, plan: dict[str, Any]) -> None:
         self.plan = plan

@@ -1,4 +1,4 @@
-"""What a variant's steps do, so that less work is not taken for faster work: which batches the model gets, how each
+"""Work of a variant's steps, so that less work is not taken for faster work: which batches the model gets, how each
 parameter moves, what is evaluated, and whether clocks and torch's own functions are what they were.
 
 Tensors are kept as sketches, which are taken in the steps that are not timed, stay on the device, and are read

@@ -37,7 +37,7 @@ def _level() -> Any:
 
 
 class _AllocationsState:
-    """Of this process. freed: blocks from before that windows may have freed so far."""
+    """State of this process. freed: blocks from before that windows may have freed so far."""
 
     freed = 0
 

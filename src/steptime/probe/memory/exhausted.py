@@ -46,7 +46,7 @@ def _reserved() -> mmap.mmap | None:
 
 
 class _ExhaustedState:
-    """Of this process."""
+    """State of this process."""
 
     reserve = _reserved()
 
@@ -143,7 +143,7 @@ MOST_FRAMES = 64
 
 
 class _FullDeviceState:
-    """Of this process. path: of the file, "" while nobody watches; spent: ns so far."""
+    """State of this process. path: of the file, "" while nobody watches; spent: ns so far."""
 
     path = ""
     process = 0

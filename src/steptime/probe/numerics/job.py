@@ -1,4 +1,4 @@
-"""What happens in the job, told to a role that looks at its numbers: losses, updates, skipped steps, boundaries.
+"""Events of the job, for a role that looks at its numbers: losses, updates, skipped steps, boundaries.
 
 Steps are counted as everywhere in the probe (`steps.StepCounter`), so that a step has the same number in every run of
 the job. Nothing of ours reaches the user: what fails is told to `failed`, once, and then the job runs unwatched.

@@ -110,7 +110,7 @@ SPREAD = 48
 
 
 class LossHistory:
-    """Of one process. Entries: (step, loss, gradient norm), None where it was not looked at."""
+    """Losses of one process. Entries: (step, loss, gradient norm), None where it was not looked at."""
 
     def __init__(self) -> None:
         self._last: deque[list[Any]] = deque(maxlen=LAST)

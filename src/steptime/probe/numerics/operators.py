@@ -64,7 +64,7 @@ _current_node = getattr(torch._C, "_current_autograd_node", None)
 
 @dataclass
 class FirstNonFinite:
-    """Where something that is not finite came from. facts: `FirstNonFinite` of the recording."""
+    """Origin of a value that is not finite. facts: `FirstNonFinite` of the recording."""
 
     number: int
     kind: str
@@ -77,7 +77,7 @@ class FirstNonFinite:
 
 @dataclass
 class _OperatorKind:
-    """What is known of an operator by its schema. mutated: positions of the arguments that it writes to."""
+    """Facts about an operator from its schema. mutated: positions of the arguments that it writes to."""
 
     name: str
     skipped: bool

@@ -1,4 +1,4 @@
-"""What a tensor holds: whether all of it is finite, its range, and where it is not finite.
+"""Values of a tensor: whether all of it is finite, its range, and where it is not finite.
 
 And where an operator was called from: the user's line, the innermost module, and whether autograd called it. Frames are
 only read, never kept; module names are looked up in the roots that the job has called.

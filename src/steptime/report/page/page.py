@@ -117,7 +117,7 @@ class FindingView:
 
 @dataclass(frozen=True, slots=True)
 class DisplayedStepView:
-    """What is said next to the timeline. categories: that the step's time is posted to. device: whether something ran
+    """Words next to the timeline. categories: that the step's time is posted to. device: whether something ran
     on one."""
 
     step: int

@@ -48,7 +48,7 @@ SQUARE = "M-4.5-4.5h9v9h-9z"
 
 @dataclass(frozen=True, slots=True)
 class PictureView:
-    """What the template draws, and where; tops and height: pixels."""
+    """Positions of what the template draws; tops and height: pixels."""
 
     title: str
     sentence: tuple[str, ...]

@@ -131,8 +131,8 @@ def _saved(use: CategoryUse) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """What a category's change did to the step. start, width: percent of the plot; grown: the step became longer by it;
-    certain: beyond noise; low, high: percent, the interval of where the block ends."""
+    """Effect of a category's change on the step. start, width: percent of the plot; grown: the step became longer by
+    it; certain: beyond noise; low, high: percent, the interval of where the block ends."""
 
     name: str
     start: float
