@@ -62,7 +62,7 @@ def targets(folder: Path) -> tuple[Target, ...]:
     parity = (
         b'{"step":0,"loss":0.5,"backwards":1,"gradient_norm":1.5,"peak_bytes":9,"gradients":[["0.bias",1.0]]}\n' * 3
     )
-    numerics = b'{"mode":"watch","steps":12,"notes":["seen"],"pid":7,"rank":0,"history":[[1,0.5,1.5]],"births":[]}'
+    numerics = b'{"mode":"watch","steps":12,"notes":["seen"],"pid":7,"rank":0,"history":[[1,0.5,1.5]],"origins":[]}'
 
     def file(reader: Callable[[Path], object], suffix: str) -> Callable[[str, bytes], object]:
         def read(_: str, data: bytes) -> object:

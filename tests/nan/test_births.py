@@ -41,7 +41,7 @@ def born(job: Job) -> NonFiniteOrigin | None:
             bad = [leaf.grad for leaf in leaves if not torch.isfinite(leaf.grad).all()]
     if not bad:
         return None
-    found = _origin([watch.births[each] for each in watch.origins_of(bad)])
+    found = _origin([watch.origins[each] for each in watch.origins_of(bad)])
     assert found is not None
     return msgspec.convert(found.facts, NonFiniteOrigin)
 

@@ -1,4 +1,4 @@
-"""The instrumented run: from a step that the watch has named on, every operator is looked at until the birth of what is
+"""The instrumented run: from a step that the watch has named on, every operator is looked at until the origin of what is
 not finite is known; then the job ends.
 
 Up to that step the job runs as it is. From it on compiled code runs uncompiled, because only operators can be seen.
@@ -155,7 +155,7 @@ class Instrument(Role):
         facts["trigger"] = {"kind": kind, "step": step, "value": json_number(value), "name": name}
         origin = _origin(origins)
         facts["origin"] = origin.facts if origin is not None else None
-        facts["births"] = [found.facts for found in origins[:MOST_REPORTED]]
+        facts["origins"] = [found.facts for found in origins[:MOST_REPORTED]]
         facts["batch"] = self._batches.describe()
 
     def _leave(self, step: int) -> None:

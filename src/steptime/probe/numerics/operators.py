@@ -2,7 +2,7 @@
 
 Every value that is not finite has a origin: the operator that made it of finite ones, a constant that the user wrote,
 a batch, a parameter, another rank. Births are carried on from inputs to outputs by the memory that they lie in, so that
-of a loss, or a gradient, that is not finite the birth is known; infinities that do no harm (masks) are never at issue.
+of a loss, or a gradient, that is not finite the origin is known; infinities that do no harm (masks) are never at issue.
 """
 
 from __future__ import annotations
@@ -248,7 +248,7 @@ class OperatorObserver(TorchDispatchMode):  # type: ignore[misc]
         return origin
 
     def _became_nan(self, carried: tuple[int, ...], kind: _OperatorKind) -> None:
-        """An infinity has turned into NaN here: told with its birth."""
+        """An infinity has turned into NaN here: told with its origin."""
         for each in carried:
             origin = self.origins[each]
             if not origin.deliberate and "became_nan" not in origin.facts:
