@@ -233,7 +233,7 @@ def bench(
 
 
 def load(path: str | os.PathLike[str], *more: str | os.PathLike[str]) -> Any:
-    """What `path` holds, a `Loaded`: of a recording, a trace or a report that was saved with --full, of a trial's
+    """Content of `path`, a `Loaded`: of a recording, a trace or a report that was saved with --full, of a trial's
     folder, a comparison as JSON, or a snapshot of PyTorch's allocator. Several paths are traces of one job's ranks.
     Raises SteptimeError, in one sentence, where it cannot be read."""
     name = os.fspath(path)

@@ -286,7 +286,7 @@ SWITCHED_OFF = "switched off: "
 
 
 def _instead(recording: Recording) -> str:
-    """What helps where too few steps were seen, or why there are no more."""
+    """Advice where too few steps were seen, or why there are no more."""
     notes = [note for process in recording.processes for note in process.notes if note.startswith(SWITCHED_OFF)]
     return f"steptime was {notes[0].rstrip('.')}." if notes else "let it run longer."
 

@@ -60,7 +60,7 @@ def ask_git(
     over: Callable[[], bool] = lambda: False,
     topmost: Path | None = None,
 ) -> subprocess.CompletedProcess[bytes]:
-    """What Git answers in a folder. given: to its standard input. over: whether nobody wants the answer any more.
+    """Answer of Git in a folder. given: to its standard input. over: whether nobody wants the answer any more.
     topmost: a folder in which, and above which, no repository counts. Raises OSError where it cannot be asked, and
     subprocess.TimeoutExpired."""
     listed = _run(folder, ("config", "--null", "--name-only", "--list"), {}, b"", over, topmost)

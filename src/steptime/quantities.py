@@ -117,7 +117,7 @@ def format_rate(rate: float) -> str:
 
 
 def format_source(source: SourceLine) -> str:
-    """Where a line is, short: "train.py:12"; the file alone where the line is not known (0)."""
+    """Location of a line, short: "train.py:12"; the file alone where the line is not known (0)."""
     file = source.file.replace(chr(92), "/").rsplit("/", 1)[-1]
     return f"{file}:{source.line}" if source.line else file
 
@@ -241,7 +241,7 @@ class Jump:
 
 
 def jumps(values: Float64, least: float, spreads: Sequence[float] = ()) -> tuple[Jump, ...]:
-    """Where the level of a series changes, beyond noise, by a rule that a person can follow by hand.
+    """Positions where the level of a series changes, beyond noise, by a rule that a person can follow by hand.
 
     A level is the median of its values so far. Its noise is the largest of `least` (relative to it), of `spreads` (half
     of each value's own interval: that of the next value, and the median of the level's), and of LEVEL_SPREADS times the

@@ -19,7 +19,7 @@ from steptime.trace.compile_logs import CompiledKernel, CompileLogs, CompilerEve
 from steptime.trace.nsight_compute import KernelCounters, MeasuredKernel
 
 PREFIX = re.compile(r"^graph_\d+_")
-"""That a C++ kernel's name has in a trace, and in generated code only where it is profiled."""
+"""Prefix of a C++ kernel's name in a trace, and in generated code only where it is profiled."""
 Use = TypeVar("Use", KernelUse, OperatorUse)
 
 DISPLAYED_CODE = 3
@@ -124,7 +124,7 @@ def kernel_function(name: str) -> str:
 
 
 def words_of(name: str) -> Counter[str]:
-    """What tells a kernel from others of its function: types, functors and numbers, as often as they are there."""
+    """Words that tell a kernel from others of its function: types, functors and numbers, as often as they are there."""
     plain = SUFFIX.sub(r"\1", FALSE.sub("0", TRUE.sub("1", name)))
     return Counter(word for word in WORD.findall(plain) if not SAYS_NOTHING.fullmatch(word))
 

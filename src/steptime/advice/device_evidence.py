@@ -244,8 +244,8 @@ def _within(prediction: Prediction, categories: tuple[CategoryUse, ...]) -> Pred
 
 
 def at_roofline(trace: Trace, links: Links, roofline: Roofline) -> dict[str, dict[int, int]]:
-    """What the kernels that lose most would last at the machine's peaks, for the replay: by "operator (kernel)", ns
-    by row of the event table."""
+    """Time that the kernels that lose most would take at the machine's peaks, for the replay: by "operator (kernel)",
+    ns by row of the event table."""
     lost: dict[tuple[str, str], tuple[float, float]] = {}
     for group in roofline.groups:
         if group.at_roofline is not None and group.bound != COMMUNICATION:

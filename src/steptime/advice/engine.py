@@ -176,7 +176,7 @@ def plugin_rules(
 
 
 def _loaded(entry: EntryPoint) -> object:
-    """What an entry point stands for. What its module prints goes to standard error: standard output may be a report.
+    """Object that an entry point names. What its module prints goes to standard error: standard output may be a report.
 
     Raises ImportError, in words, whatever the module raises, an exit too; KeyboardInterrupt where it was the user's.
     """

@@ -21,7 +21,7 @@ RULE_FAMILIES = {
     "8": "The machine and the network",
     "9": "Notes",
 }
-"""What the first digit of a rule's code stands for."""
+"""Meaning of the first digit of a rule's code."""
 FIX_FAMILIES = {
     "1": "Input and host",
     "2": "Optimizer",
@@ -31,7 +31,7 @@ FIX_FAMILIES = {
     "6": "Memory",
     "7": "Several ranks",
 }
-"""What the first digit of a fix's code stands for."""
+"""Meaning of the first digit of a fix's code."""
 RISKS = ("", "cannot hurt", "low", "medium", "considerable", "high")
 
 

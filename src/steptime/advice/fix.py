@@ -198,8 +198,8 @@ class JointEdit:
 
 
 Edit = SingleEdit | JointEdit
-"""What is written into the user's source: all that the change has put in force, or nothing. A `Snippet` is written
-by the user alone."""
+"""Change that is written into the user's source: all that the change has put in force, or nothing. A `Snippet` is
+written by the user alone."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,7 +75,7 @@ def plain_name(name: str) -> str:
 
 
 def matrix_units(device: str) -> str:
-    """What the maker of a device calls its units that multiply matrices. device: its name."""
+    """Name that the maker of a device gives its matrix units. device: its name."""
     if re.search(r"AMD|Instinct|Radeon", device):
         return "matrix cores"
     return "Tensor Cores" if re.search(r"NVIDIA|Tesla|GeForce|Quadro", device) else "matrix units"

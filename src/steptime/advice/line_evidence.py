@@ -392,7 +392,7 @@ AT_WORK = ("compute", "communication", "copy", "overhead")
 
 
 def profile_scale(operators: Iterable[OperatorUse], categories: Iterable[CategoryUse]) -> float:
-    """What a profiled nanosecond inside operators is in a steady step: at most 1; 1 without categories."""
+    """Length of a profiled nanosecond inside operators in a steady step: at most 1; 1 without categories."""
     profiled = sum(use.duration for use in operators)
     steady = _at_work(categories)
     return min(1.0, ratio(steady, profiled)) if steady > 0 and profiled > 0 else 1.0

@@ -84,7 +84,7 @@ def loader_use(process: Process, layout: Layout, usual: Int64) -> LoaderUse | No
 
 
 def input_use(process: Process, layout: Layout, usual: Int64) -> InputUse | None:
-    """What the model reads in a usual step; None where nobody knows its inputs' size, where that has changed, and where
+    """Inputs of the model in a usual step; None where nobody knows its inputs' size, where that has changed, and where
     a usual step does without that model."""
     facts, steps = process.inputs, layout.timeline.steps
     if facts is None or facts.changed:
@@ -134,7 +134,7 @@ def _of(records: RecordTable, iterators: Iterable[int]) -> RecordTable:
 
 
 def _between_epochs(asked: RecordTable, facts: LoaderFacts) -> tuple[Int64, Int64]:
-    """What workers cost next to the usual wait: by how much each iterator's first wait exceeds the median of the
+    """Cost of workers next to the usual wait: by how much each iterator's first wait exceeds the median of the
     others, and how long its last one took, which ends them. 0 for all other waits."""
     late, ended = np.zeros(len(asked), np.int64), np.zeros(len(asked), np.int64)
     if not facts.workers:

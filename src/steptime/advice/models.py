@@ -50,7 +50,7 @@ def idle_cpus(contention: Contention) -> float:
 
 
 def at_once(busy: float, contention: Contention) -> float:
-    """What so many busy CPUs do, in CPUs of which one works alone: as many where it was not measured.
+    """Work that so many busy CPUs do, in CPUs of which one works alone: as many where it was not measured.
 
     The usable ones together do what was measured. Cores have two hyperthreads at most (Intel, AMD), and a scheduler
     fills cores first: half of the CPUs work as if alone where all together do no less than that.
@@ -243,7 +243,7 @@ UNEVEN = 1.1
 
 
 def how_to_record(step: StepSummary) -> str:
-    """What helps where the trace does not hold what the device did."""
+    """Advice where the trace does not hold what the device did."""
     if step.steady > 1:
         return "Profile fewer steps at once, alone on the device, so that the tracer loses no event."
     return "Record several steps behind a warm-up: torch.profiler.schedule(wait=1, warmup=1, active=3)."
@@ -257,7 +257,7 @@ def straggler_name(late: Straggler) -> str:
 
 
 def straggler_text(late: Straggler, step: StepSummary) -> str:
-    """What a straggler costs, the same words in the headline and in its finding: "Rank 3 is the straggler: the others
+    """Cost of a straggler, the same words in the headline and in its finding: "Rank 3 is the straggler: the others
     wait 6.50 ms per step (12 %) for it"."""
     who, share = straggler_name(late), format_share(min(1.0, ratio(late.waiting, step.duration.value)))
     per = "of this step" if step.steady == 1 else "per step"
@@ -266,7 +266,7 @@ def straggler_text(late: Straggler, step: StepSummary) -> str:
 
 
 def straggler_reason(late: Straggler) -> str:
-    """Where its excess lies: "its input takes 21.0 ms longer, at train.py:43"; "" where nothing exceeds the others'."""
+    """Place of its excess: "its input takes 21.0 ms longer, at train.py:43"; "" where nothing exceeds the others'."""
     if not late.category or late.excess <= 0:
         return ""
     longer = f"{CATEGORIES.get(late.category, f'{late.category} takes')} {format_duration(late.excess)} longer"

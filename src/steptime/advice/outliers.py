@@ -75,7 +75,7 @@ def _far(values: Int64) -> Bool:
 
 
 def outliers_of(layout: Layout, usual: Int64) -> OutlierUse | None:
-    """What is far out among the steady steps of a recording, left out of the usual ones or not; None where nothing is.
+    """Outliers among the steady steps of a recording, left out of the usual ones or not; None where nothing is.
     Steps whose turn it is to be slow are no outliers."""
     steps = layout.timeline.steps
     steady = np.flatnonzero(steps.steady & ~_own(layout))

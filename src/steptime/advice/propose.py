@@ -48,7 +48,7 @@ def propose(
 
 
 def _freeing(fix: Fix, case: Case) -> list[Proposal]:
-    """What a fix offers where memory is full."""
+    """Options of a fix where memory is full."""
     if case.memory is not None:
         case = replace(case, memory=replace(case.memory, capacity=case.memory.peak))
     return [Proposal(fix, replace(option, saving=None), "") for option in fix(case)]

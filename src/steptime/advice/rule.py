@@ -62,7 +62,7 @@ class Weight(Enum):
     NOTE = "note"
     """Worth knowing, charged to no training step (a slow evaluation)."""
     CAVEAT = "caveat"
-    """What the measurement suffered from outside of the job: the verdict is less sure (background load)."""
+    """Disturbance of the measurement from outside of the job: the verdict is less sure (background load)."""
 
 
 @dataclass(frozen=True, slots=True)

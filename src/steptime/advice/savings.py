@@ -63,7 +63,7 @@ def as_decided(saving: Estimate, category: str, replay: ReplayUse | None) -> Est
 
 
 def of_kernels(saving: Estimate, replay: ReplayUse | None, casts: float = 1.0) -> Estimate:
-    """What of a saving in kernels the step gets shorter by. casts: by what dispatching grows besides."""
+    """Part of a saving in kernels by which the step gets shorter. casts: by what dispatching grows besides."""
     calibration = replay.calibration if replay is not None else None
     if calibration is None or not calibration.known:
         return saving
@@ -86,7 +86,7 @@ def modelled(value: float, low: float, high: float, samples: int = 0) -> Estimat
 
 
 def partly(whole: float, likely: float, sure: float, step: StepSummary) -> Estimate:
-    """What goes of so many ns per step by a model: a likely share of them, a sure one, all at most."""
+    """Part of so many ns per step that goes by a model: a likely share of them, a sure one, all at most."""
     return modelled(likely * whole, sure * whole, whole, step.steady)
 
 

@@ -44,8 +44,8 @@ CALLS_ALONE = 0.95
 
 
 def segment_uses(process: Process, layout: Layout) -> tuple[SegmentUse, ...]:
-    """What is no training step, the longest kind first. The share is of the run from the end of the warm-up, without
-    what steptime itself held it for, as `Cost` tells it: a job that nobody looks at spends that share."""
+    """Segments that are no training step, the longest kind first. The share is of the run from the end of the warm-up,
+    without what steptime itself held it for, as `Cost` tells it: a job that nobody looks at spends that share."""
     steps, segments = layout.timeline.steps, layout.timeline.segments
     if not len(steps.start):
         return ()
@@ -100,8 +100,8 @@ def _lines(process: Process, layout: Layout, held: Intervals) -> tuple[tuple[Seg
 
 
 def loop_paths(process: Process, layout: Layout, held: Intervals) -> list[SampledPath]:
-    """What the line-timed steps show of these instants, by path of calls: where a step and what lies before it are
-    about as long, the window between two steps holds too much of the step to tell."""
+    """Paths that the line-timed steps show of these instants, by path of calls: where a step and what lies before it
+    are about as long, the window between two steps holds too much of the step to tell."""
     records = layout.records.of(Kind.LINE)
     tree = call_tree(records.start, records.end)
     spans = exclusive_spans(tree)
@@ -165,7 +165,7 @@ def _followed(paths: Taken, least: float) -> tuple[int, Taken]:
 
 
 def _within(paths: Taken, depth: int, line: SourceLine) -> SourceLine | None:
-    """Where most of the time of a line at this depth goes, if that is one line of a function that it calls."""
+    """Line to which most of the time of a line at this depth goes, if that is one line of a function that it calls."""
     below = [(duration, lines[depth + 1 :]) for duration, lines in paths if lines[depth : depth + 1] == (line,)]
     whole = sum(duration for duration, _ in below)
     innermost, below = _followed(below, MOST)

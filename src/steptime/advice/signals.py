@@ -139,7 +139,7 @@ class Signals:
         return self.read(signal) not in (None, ())
 
     def read(self, signal: Signal) -> Any:
-        """What the case holds for a signal. Raises UndeclaredSignalError for one that was not declared."""
+        """Value that the case holds for a signal. Raises UndeclaredSignalError for one that was not declared."""
         if signal not in self._declared:
             raise UndeclaredSignalError(f"the rule reads {signal.value} without declaring Signal.{signal.name}")
         return getattr(self._case, signal.value)

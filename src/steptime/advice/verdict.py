@@ -69,7 +69,7 @@ WORDS = {
     "transfer": "moving the batch",
     "rest": "code outside of forward, backward and optimizer",
 }
-"""What a category is called in a sentence."""
+"""Words for a category in a sentence."""
 
 
 def part_words(name: str) -> str:
@@ -82,7 +82,7 @@ LEAST_DECIDING = 0.03
 LEAST_REPORTED = 0.005
 """Fraction of the step: a faster host or GPU that saves less saves nothing."""
 RUN = {"rollout": "Rollouts take", "evaluation": "Evaluation takes", "checkpoint": "Writing checkpoints takes"}
-"""What a run can be spent on besides training."""
+"""Words for what a run can be spent on besides training."""
 NOTES = {"rollout": "rollout-share", "evaluation": "slow-evaluation", "checkpoint": "slow-checkpoint"}
 """Rules that say what to do about it."""
 MOST_OF_THE_RUN = 0.5
@@ -114,7 +114,7 @@ class Verdict:
 
 
 def with_savings(case: Case, findings: Iterable[Finding]) -> Case:
-    """What computing could give back, no breakdown knows: there it is the largest saving that a finding has in it."""
+    """Savings within computing, no breakdown knows: there it is the largest saving that a finding has in it."""
     savings = [finding.savings for finding in findings if finding.savings and finding.category == COMPUTE]
     best = max(savings, key=lambda saving: saving.value, default=None)
     if best is None:
@@ -188,7 +188,7 @@ def outliers_text(use: OutlierUse) -> str:
 
 
 def _run_text(case: Case) -> str:
-    """What most of the run goes to, where that is no training: "Rollouts take 91 % of the run: …."."""
+    """Sentence about what most of the run goes to, where that is no training: "Rollouts take 91 % of the run: …."."""
     most = most_of_the_run(case)
     if most is None:
         return ""
@@ -201,19 +201,19 @@ def _takes(use: SegmentUse) -> str:
 
 
 def most_of_the_run(case: Case) -> SegmentUse | None:
-    """What most of the run goes to besides training, if anything does."""
+    """Segments that most of the run goes to besides training, if anything does."""
     return next((use for use in case.segments if use.kind in RUN and use.share >= MOST_OF_THE_RUN), None)
 
 
 def _besides(case: Case) -> str:
-    """What else a good part of the run goes to: "Writing checkpoints takes 23 % of the run besides."."""
+    """Further segments that a good part of the run goes to: "Writing checkpoints takes 23 % of the run besides."."""
     parts = [f"{_takes(use)} {format_share(use.share)} of the run besides{_at(use)}." for use in case.segments
              if use.kind in RUN and use.share >= LEAST_SHARE]  # fmt: skip
     return " ".join(parts)
 
 
 def _at(use: SegmentUse) -> str:
-    """Where most of it is spent, if that is one line: ", most of it at ppo.py:21"."""
+    """Line where most of it is spent, if that is one line: ", most of it at ppo.py:21"."""
     return f", most of it at {line_place(use.lines[0])}" if use.lines and use.lines[0].share >= MOST else ""
 
 
@@ -283,7 +283,7 @@ def _confidence(case: Case, findings: tuple[Finding, ...], varying: str) -> tupl
 
 
 def steps_text(step: StepSummary) -> str:
-    """What the step is the mean of: "58 steps, ± 3.1 ms"; of few steps the shortest and the longest one."""
+    """Steps that the mean is made of: "58 steps, ± 3.1 ms"; of few steps the shortest and the longest one."""
     if step.steady == 1:
         return "one step: others may differ"
     if step.steady < FEWEST and step.longest:
@@ -305,7 +305,7 @@ def _grade(caveat: Finding, case: Case) -> str:
 
 
 def _made_of(findings: tuple[Finding, ...]) -> str:
-    """What computing is made of, where a note says that; else ""."""
+    """Parts of computing, where a note says that; else ""."""
     return next((each.summary for each in findings if each.name == MADE_OF), "")
 
 
@@ -345,7 +345,7 @@ def _worth_more(findings: tuple[Finding, ...], recoverable: Estimate, case: Case
 
 
 def _reported(finding: Finding) -> str:
-    """What a finding says, with its line."""
+    """Sentence of a finding, with its line."""
     place = format_source(finding.source) if finding.source is not None else ""
     return f"{finding.summary}{f', at {place}' if place and place not in finding.summary else ''}."
 
@@ -358,7 +358,7 @@ def _most_of(uses: list[CategoryUse], findings: tuple[Finding, ...]) -> bool:
 
 
 def _headline(use: CategoryUse, findings: tuple[Finding, ...], case: Case) -> str:
-    """What the first finding in the category says, with its line, where that is most of it; else the category."""
+    """Sentence of the first finding in the category, with its line, where that is most of it; else the category."""
     about = [each for each in findings if each.category in (use.name, "") and each.weight is Weight.FINDING]
     about += [each for each in findings if each.category == use.name and each.weight is Weight.NOTE]
     first = next(iter(about), None)
@@ -426,7 +426,7 @@ def _share(part: Estimate, case: Case) -> Estimate:
 
 
 def _words(use: CategoryUse, case: Case) -> str:
-    """What a category is called; communication of a rank that mostly waits for a straggler is that waiting."""
+    """Words for a category; communication of a rank that mostly waits for a straggler is that waiting."""
     if use.name == COMMUNICATION and case.straggler is not None and case.rank not in case.straggler.ranks:
         return f"waiting for {straggler_name(case.straggler)}"
     return WORDS.get(use.name, use.name)

@@ -124,7 +124,7 @@ def captures(trace: Trace) -> tuple[Int64, Intervals]:
 
 
 def nothing_in(trace: Trace) -> str:
-    """What a trace holds that says nothing about a job, in words; "" for one with an operator, a function, a range of
+    """Content of a trace that says nothing about a job, in words; "" for one with an operator, a function, a range of
     the user's or work of a device."""
     kinds = trace.events.event_kind
     informative = np.isin(kinds, (EventKind.OPERATOR, EventKind.PYTHON, *DEVICE))

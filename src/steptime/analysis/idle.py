@@ -376,7 +376,7 @@ def _most_specific(trace: Trace, held: tuple[Numbers, Int64, Int64, Int64], dura
 
 
 def _thread_on(trace: Trace, track: int, pieces: Intervals) -> CallTree:
-    """What happened on a track of the host in pieces of time, the profiler's own ranges of steps left out; what
+    """Events on a track of the host in pieces of time, the profiler's own ranges of steps left out; what
     outlasts its parent does so here, too. Whatever is open in a piece overlaps it, so that the others need not be
     nested."""
     events = trace.events
@@ -393,7 +393,7 @@ def _thread_on(trace: Trace, track: int, pieces: Intervals) -> CallTree:
 
 
 def _held_by(start: Int64, end: Int64, threads: list[CallTree]) -> tuple[Int32, Int32, Int64]:
-    """What held the threads in pieces of time, interval by interval: number of the piece, row of the event, ns.
+    """Events that held the threads in pieces of time, interval by interval: number of the piece, row of the event, ns.
     Intervals in which nothing did are left out.
 
     start, end: ns, disjoint and in time order. threads: that explain the pieces; a later one counts where the earlier
@@ -447,7 +447,7 @@ def _causes_while_compiling(trace: Trace, links: Links, rows: Int64) -> Int64:
 
 
 def _causes_of_input(trace: Trace, links: Links, rows: Int64) -> Int64:
-    """What holds up the input: the loader, else the user's function, else the event itself."""
+    """Cause of a wait for input: the loader, else the user's function, else the event itself."""
     annotation, function = links.annotation[rows], links.function[rows]
     loading = (annotation != UNKNOWN) & _named(trace, annotation, LOADER.match)
     return np.where(loading, annotation, np.where(function != UNKNOWN, function, rows))
@@ -458,7 +458,7 @@ STANDING_FOR = {
     Category.COMPILE: _causes_while_compiling,
     Category.OVERHEAD: _causes_while_launching,
 }
-"""What is said in place of the event that held the thread; of Python it is that event."""
+"""Words in place of the event that held the thread; of Python it is that event."""
 
 
 def _named(trace: Trace, rows: Int32 | Int64, test: Callable[[str], object]) -> Bool:

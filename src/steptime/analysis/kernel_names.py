@@ -77,7 +77,7 @@ def list_item(name: str) -> int:
 
 FORWARD = {f"aten::{name}" for name in ("cudnn_convolution", "miopen_convolution", "mkldnn_convolution", "convolution")}
 GRADIENT_AT = {"aten::convolution_backward": 0, "aten::cudnn_convolution_backward": 1}
-"""Where these have the gradient of the output."""
+"""Position of the output's gradient among their arguments."""
 WEIGHT_GRADIENT = "aten::cudnn_convolution_backward_weight"
 WITHOUT_SETTINGS = {*FORWARD, WEIGHT_GRADIENT}
 DEPTH = 4

@@ -199,7 +199,7 @@ def find_gaps(top: RecordTable, start: Int64, end: Int64) -> StepGaps:
 
 
 LineRoleName: TypeAlias = Literal["input", "transfer", "forward", "backward", "optimizer", "evaluation", "python"]
-"""What a line is for, in records."""
+"""Role of a line, in records."""
 
 
 class LineRole(Enum):

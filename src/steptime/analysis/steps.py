@@ -183,7 +183,7 @@ def _slow_steps(work: Int64, usable: Bool, most: int) -> int:
 
 
 def _truncation(values: Float64, usable: Bool, most: int) -> int:
-    """Where to cut a series, from 1 to `most`, so that the standard error of the mean of the rest is least.
+    """Position at which to cut a series, from 1 to `most`, so that the standard error of the mean of the rest is least.
 
     This is MSER (White, An effective truncation heuristic for bias reduction in simulation output, Simulation 69, 1997;
     compared with others by Hoad, Robinson and Davies, Automating warm-up length estimation, Journal of the Operational

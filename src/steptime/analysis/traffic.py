@@ -254,7 +254,7 @@ def collectives_of(steps: StepContext) -> tuple[CollectiveTotal, ...]:
 
 
 def parameters_of(trace: Trace, links: Links, kernels: Int64) -> tuple[Parameters, ...]:
-    """What the collective of each kernel was called with."""
+    """Arguments of each kernel's collective."""
     events = trace.events
     noted = of_symbols(trace, RECORD.__eq__)
     record = np.where(links.operator[kernels] == UNKNOWN, UNKNOWN, links.operator[kernels])

@@ -30,7 +30,7 @@ RENDERERS: dict[str, Callable[[Answer], str | bytes]] = {
     ".json": as_json,
     ".html": _as_page,
 }
-"""What every answer can be shown as, by file extension; `Answer.exports` has what one answer can, too."""
+"""Formats of every answer, by file extension; `Answer.exports` has what one answer can, too."""
 FORMATS = tuple(RENDERERS)
 
 

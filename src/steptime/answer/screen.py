@@ -13,7 +13,7 @@ from steptime.answer.printable import plain, printable
 USUAL, NARROWEST, WIDEST = 80, 40, 110
 """Columns: where none are known, and those that bars and titles are laid out for."""
 HANGING = re.compile(r"\s*(?:→ |[A-Z][\w ]{1,12}: +)?")
-"""What further lines of a sentence are behind."""
+"""Indent of a sentence's further lines."""
 PASTED = re.compile(r"\s*(?:Next|Apply it)\b")
 """Commands: a line of them is never broken, so that it can be copied whole."""
 
@@ -36,7 +36,7 @@ UNIT, NO_BREAK = re.compile(r"(?<=\d) (?=%|(?:[nµm]?s|min|[kMGT]?i?B|[kMGT]FLOP
 
 
 def columns(*, error: bool = False) -> int:
-    """That text is laid out for: the terminal's own, within reason."""
+    """Columns that text is laid out for: the terminal's own, within reason."""
     return min(max(_width(sys.stderr if error else sys.stdout), NARROWEST), WIDEST)
 
 

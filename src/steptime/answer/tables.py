@@ -11,7 +11,7 @@ from steptime.quantities import format_bytes, format_duration, format_share
 Row = TypeVar("Row")
 
 MOST_ROWS = 400
-"""What takes longer to scroll through than to filter in the JSON."""
+"""Rows that take longer to scroll through than to filter in the JSON."""
 LONGEST = 300
 """Characters of a name: templates of C++ have kilobytes of them."""
 

@@ -29,7 +29,7 @@ SCRIPTS = Path(__file__).parent.parent / "machine"
 SCRIPT = SCRIPTS / "bench_script.py"
 Answer = TypeVar("Answer")
 LIKE = 0.02
-"""What two callables may differ by and still be called alike: less is of use to nobody."""
+"""Difference between two callables that are still called alike: less is of use to nobody."""
 NEARLY_ALL = 0.8
 """Fraction of the pairs of calls: noise takes either side."""
 KEPT_RESULT = 2.0
@@ -245,7 +245,7 @@ def bench_here(callables: dict[str, Any], inputs: Any, options: BenchOptions) ->
 
 
 def answer_of(script: Path, request: Mapping[str, Any], executable: str, kind: type[Answer]) -> Answer:
-    """What a script answers to a request, in a fresh process. Raises NothingMeasuredError."""
+    """Answer of a script to a request, in a fresh process. Raises NothingMeasuredError."""
     with tempfile.TemporaryDirectory(prefix="steptime-bench-") as folder:
         path = Path(folder) / "answer.json"
         words = json.dumps({**request, "answer": str(path)})
@@ -337,7 +337,7 @@ def thinned(blocks: Sequence[float]) -> tuple[float, ...]:
 
 
 def short_names(places: Sequence[str]) -> dict[str, str]:
-    """What each callable is called: its own name where no other has the same."""
+    """Name of each callable: its own name where no other has the same."""
     own = [place.rpartition(":")[2] for place in places]
     return {place: name if own.count(name) == 1 else place for place, name in zip(places, own, strict=True)}
 
@@ -359,7 +359,7 @@ def over_processes(values: Sequence[Float64], unit: str = "ns") -> Estimate:
 def _standing(
     own: Sequence[_Timed], base: Sequence[_Timed], speed: Estimate | None, time: Estimate, machine: Machine | None
 ) -> tuple[Standing, str]:
-    """Where it stands, and why: what is wrong with its result comes before how fast it gives it."""
+    """Standing of a callable, and why: what is wrong with its result comes before how fast it gives it."""
     trick = _trick(own, base, time, machine)
     if trick:
         return Standing.SUSPICIOUS, trick

@@ -205,7 +205,7 @@ def _of(bench: Bench) -> str:
 
 
 def notes(bench: Bench) -> Iterator[str]:
-    """What the table does not say."""
+    """Notes beyond the table."""
     for setting in bench.settings:
         if setting.failed:
             yield one_line(f"Left out: {setting.inputs or setting.dtype or 'a setting'}: {setting.failed}.")
@@ -216,7 +216,7 @@ def notes(bench: Bench) -> Iterator[str]:
 
 
 def _of_calls(bench: Bench) -> Iterator[str]:
-    """What calls do next to their work."""
+    """Overhead of calls."""
     changing = dict.fromkeys(each.name for each in bench.contenders if each.changes)
     if changing:
         yield one_line(
@@ -242,7 +242,7 @@ def _listed(names: Iterable[str]) -> str:
 
 
 def _first_calls(contenders: Iterable[Contender]) -> Iterator[str]:
-    """What compiling costs, and when it is paid back."""
+    """Cost of compiling, and when it is paid back."""
     for each in contenders:
         if each.mode == "eager" or each.first_call is None or each.time is None:
             continue
@@ -271,7 +271,7 @@ def chart(bench: Bench) -> CurveChart | None:
 
 
 def over_blocks(setting: BenchSetting) -> CurveChart | None:
-    """What a call took in each block: clocks that rise and other programs show as steps that all curves have."""
+    """Time of a call in each block: clocks that rise and other programs show as steps that all curves have."""
     drawn = [(number, each) for number, each in enumerate(setting.contenders) if each.blocks]
     axis = decades([max(block, 1.0) for _, each in drawn for block in each.blocks])
     curves = tuple(

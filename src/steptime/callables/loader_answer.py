@@ -60,7 +60,7 @@ def badge(bench: LoaderBench) -> str:
 
 
 def notes(bench: LoaderBench) -> Iterator[str]:
-    """What the tables do not say."""
+    """Notes beyond the tables."""
     if (parts := bench.parts) is not None:
         yield (
             f"An item takes {format_duration(parts.item_ns)}, collating a batch {format_duration(parts.collate_ns)}"
@@ -99,7 +99,7 @@ def notes(bench: LoaderBench) -> Iterator[str]:
 
 
 def _of_memory(bench: LoaderBench) -> Iterator[str]:
-    """What keeping items takes, and what stored samples are."""
+    """Memory that keeping items takes, and what stored samples are."""
     length, best = bench.parts.length if bench.parts is not None else None, bench.best
     if bench.options.kept and length and best.samples and best.bytes:
         size = format_bytes(round(length * best.bytes / best.samples))
@@ -169,7 +169,7 @@ def _transfers(bench: LoaderBench) -> Table:
 
 
 def _of_transfers(bench: LoaderBench) -> Iterator[str]:
-    """What pinned memory and copies behind the host's back save the training thread."""
+    """Time that pinned memory and asynchronous copies save the training thread."""
     if bench.no_transfer:
         yield f"The way of a batch to the device was not timed: {bench.no_transfer}."
     if not bench.transfers:

@@ -55,7 +55,7 @@ class LoaderBenchOptions:
     seconds: float = 1.0
 
     def variants(self, best: int, fewest: int) -> list[dict[str, Any]]:
-        """What is changed next to the number of workers, one thing at a time, with the best number; what only workers
+        """Changes next to the number of workers, one thing at a time, with the best number; what only workers
         have, with the fewest that were tried where none are best."""
         found: list[dict[str, Any]] = [{"workers": best, "batch_size": each} for each in self.batch_sizes]
         with_workers: list[dict[str, Any]] = [

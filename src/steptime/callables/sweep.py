@@ -179,7 +179,7 @@ def half_of_the_peak(sweep: Sweep) -> SweepPoint:
 
 
 def knees(sweep: Sweep) -> Iterator[str]:
-    """Where this machine turns from overhead to bandwidth to compute, a sentence each."""
+    """Sizes at which this machine turns from overhead to bandwidth to compute, a sentence each."""
     copies, products, fused = sweep.of("copy"), sweep.of("product"), sweep.of("compiled")
     if copies:
         grown, cached = end_of_overhead(sweep), largest_cached(sweep)

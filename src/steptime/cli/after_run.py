@@ -87,7 +87,7 @@ def _first(process: Process, facts: OutOfMemoryFacts) -> str:
 
 
 def _let_go(leak: LeakFacts) -> str:
-    """What to do about a leak."""
+    """Advice about a leak."""
     if leak.graphs or leak.nodes:
         what = f"keep {leak.name or 'it'}{_at(leak.site)} without its graph (.detach() or .item())"
     else:
@@ -115,7 +115,7 @@ MOST_EVENTS = 12
 
 
 def compiled_text(report: Report) -> Iterator[str]:
-    """What torch.compile did, an event a line, those that came most often first."""
+    """Summary of torch.compile's work, an event a line, those that came most often first."""
     reported = [each.case.compiler for each in report.processes if each.case.compiler is not None]
     if not reported:
         return

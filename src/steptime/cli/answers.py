@@ -82,7 +82,7 @@ def call(tool: str, **arguments: Any) -> Call:
 NEEDED = frozenset({"input", "transfer", "forward", "backward", "optimizer"})
 """Roles of lines that a training cannot do without."""
 MOST_LINES = 2
-"""That are named next to what was found."""
+"""Lines that are named next to the findings."""
 LEAST_SHARE = 0.05
 """Fraction of a step: a line that takes less is not worth an edit."""
 CHANGE = "change.patch"
@@ -100,8 +100,8 @@ OPEN = frozenset({TrialVerdict.ADOPT.value, TrialVerdict.UNDECIDED.value})
 
 
 def of_report(report: Report, job: Mapping[str, Any], path: str) -> dict[str, Any]:
-    """Where the time goes. job: arguments that name the job in a further call (its command, its folder), empty where
-    the client gave no command. path: of the recording or the trace."""
+    """Report of where the time goes. job: arguments that name the job in a further call (its command, its folder),
+    empty where the client gave no command. path: of the recording or the trace."""
     process = report.processes[0]
     codes = to_try(report, job)
     found = [_finding(each, process, codes) for each in process.findings]
@@ -176,7 +176,7 @@ def to_try(report: Report, job: Mapping[str, Any]) -> dict[str, list[str]]:
 
 
 def _proposals(process: ProcessReport, job: Mapping[str, Any]) -> tuple[Proposal, ...]:
-    """What is proposed, with what is tried as it is written only where the job's sources can be written so."""
+    """Proposals, with what is tried as it is written only where the job's sources can be written so."""
     found = propose(process.case, process.findings)
     if not job:
         return found
@@ -273,7 +273,7 @@ def of_page(code: str, page: str, report: Report | None, job: Mapping[str, Any],
 
 
 def of_what_if(report: Report, job: Mapping[str, Any], path: str) -> dict[str, Any]:
-    """What each fix is predicted to save, and what the step would be with one kind of delay gone."""
+    """Predicted saving of each fix, and what the step would be with one kind of delay gone."""
     process = report.processes[0]
     step = process.case.step.duration.value
     proposals = _proposals(process, job)
@@ -326,7 +326,7 @@ def _prediction(proposal: Proposal, step: float) -> dict[str, Any]:
 def of_trial(
     results: Results, folder: str, job: Mapping[str, Any], finding: str, applies: str = "", *, resumed: bool = False
 ) -> dict[str, Any]:
-    """What was proved of each change, and what to do with it. finding: code of the job's first one, "" for none.
+    """Result of each change, and what to do with it. finding: code of the job's first one, "" for none.
     applies: the command that applies a change of the client's own, if it is a diff. resumed: the trial had been ended
     before, and went on."""
     judged = [judgement for stage, judgement in results.judgements if stage == 0]
@@ -426,7 +426,7 @@ def _touched(diff: str) -> str:
 
 
 def patch_command(patch: PatchResult | None) -> str:
-    """What puts a patch in force, as a shell takes it."""
+    """Command that applies a patch, as a shell takes it."""
     if patch is None:
         return ""
     variables = [f"export {shlex.join(f'{name}={value}' for name, value in patch.environment)}"]
@@ -477,7 +477,7 @@ _SURE = {
 
 
 def of_comparison(comparison: Comparison, after: Report, path: str) -> dict[str, Any]:
-    """What differs between runs, beyond noise, and the likely cause. after: the last of them."""
+    """Differences between runs, beyond noise, and the likely cause. after: the last of them."""
     step = comparison.step
     change = step.change
     line = next((each.name for each in comparison.pieces if each.kind == "line"), "")

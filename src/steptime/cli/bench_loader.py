@@ -161,7 +161,7 @@ def asked(
 
 
 def script_of(words: Sequence[str]) -> tuple[str, ...]:
-    """What is behind the interpreter and its options: a script or "-m" and a module, then arguments. Raises
+    """Words behind the interpreter and its options: a script or "-m" and a module, then arguments. Raises
     UsageError for what is no Python of that kind."""
     rest = list(words[1:])
     while rest and rest[0].startswith("-") and rest[0] != "-m":

@@ -17,7 +17,7 @@ MESSAGES = (Path(__file__).with_name("messages.md"), Path(__file__).parents[3] /
 
 
 def codes(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """What a shell completes: codes of rules and fixes, with their titles where it shows any."""
+    """Completions for a shell: codes of rules and fixes, with their titles where it shows any."""
     from steptime.advice.engine import all_rules
     from steptime.advice.fixes import CATALOGUE
 

@@ -45,7 +45,7 @@ NOT_SURE = 3
 
 
 def _pattern(pattern: str | None) -> str | None:
-    """What --metric takes. Raises UsageError."""
+    """Value of --metric. Raises UsageError."""
     if pattern is None:
         return None
     try:
@@ -58,7 +58,7 @@ def _pattern(pattern: str | None) -> str | None:
 
 
 def _target(loss: float | None) -> LossTarget | None:
-    """What --until-loss takes. Raises UsageError."""
+    """Value of --until-loss. Raises UsageError."""
     if loss is not None and not isfinite(loss):
         raise UsageError("usage", f"--until-loss takes a finite number, not {loss}.")
     return LossTarget(loss) if loss is not None else None

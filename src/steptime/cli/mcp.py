@@ -331,7 +331,7 @@ async def _report(path: str) -> Report:
 
 
 async def _steptime(words: Sequence[str], directory: str, notify: Notify, wanted: Path | None = None) -> str:
-    """What our own command line prints. wanted: a folder in which it leaves its answer, whatever its exit status. Each
+    """Output of our own command line. wanted: a folder in which it leaves its answer, whatever its exit status. Each
     sentence of it is told. Raises UsageError with its last sentence where there is no answer; where the client waits no
     longer, it is interrupted, and with it the job."""
     anyio = importlib.import_module("anyio")

@@ -65,7 +65,7 @@ def numbers_of(text: str, option: str, least: int = 1) -> tuple[int, ...]:
 
 
 def files(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """What a shell completes where a path or a command is expected: names of files."""
+    """Completions for a shell where a path or a command is expected: names of files."""
     return [CompletionItem(incomplete, type="file")]
 
 

@@ -77,7 +77,7 @@ AFTERWARDS = (
     "numpy.fft",
     "numpy.random",
 )
-"""What the end of a run needs. numpy loads its own of these when they are first asked for."""
+"""Modules that the end of a run needs. numpy loads its own of these when they are first asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,7 +321,7 @@ def _copy(outcome: Outcome, url: str) -> int:
 
 
 def _meanwhile(announcer: Announcer | None) -> Callable[[Progress], None]:
-    """What to do while the job runs: to say how far it is, and, once it trains, to load what its end needs. That takes
+    """Work while the job runs: to say how far it is, and, once it trains, to load what its end needs. That takes
     0.4 s, for which the user would have to wait then."""
 
     def show(progress: Progress) -> None:

@@ -402,7 +402,7 @@ def _one_process(recording: Recording) -> bool:
 
 
 def _executor(recording: Recording | None, options: TrialOptions) -> Executor:
-    """Where the variants run."""
+    """Executor of the variants."""
     if options.executor != "ray":
         if recording is None or len(recording.processes) != 1:
             return LocalExecutor()
@@ -440,7 +440,7 @@ def longer(plan: Plan, budget: Budget) -> int:
 
 
 def go_on_command(verb: str, folder: Path, options: TrialOptions, minutes: int | None = None) -> str:
-    """What goes on with a trial. minutes: of the budget."""
+    """Command that goes on with a trial. minutes: of the budget."""
     lifted = "--uncontained " if options.uncontained else ""
     budget = f"--budget {minutes}m " if minutes is not None else ""
     return f"steptime {verb} {lifted}{budget}--resume {shlex.quote(str(folder))}"
@@ -464,7 +464,7 @@ def recording_of(target: Sequence[str], options: TrialOptions) -> Path:
 
 
 def case_and_findings(recording: Path) -> tuple[Case, tuple[Finding, ...]]:
-    """What is known of the first process of a recording."""
+    """Case and findings of the first process of a recording."""
     from steptime.diagnosis import diagnose_paths
 
     displayed = diagnose_paths((str(recording),)).processes[0]
@@ -487,7 +487,8 @@ def _nothing_to_try(proposals: Sequence[Proposal], recording: Path, goal: Goal) 
 
 
 def advice_of(proposal: Proposal) -> str:
-    """What only the user can do: the line, what to do there, and the most that it could save (Amdahl's upper bound)."""
+    """Advice that only the user can follow: the line, what to do there, and the most that it could save (Amdahl's upper
+    bound)."""
     edit = proposal.option.edit
     place = f"{place_text(edit.site)}: " if isinstance(edit, Snippet) and edit.site is not None else ""
     advice, most = proposal.option.advice, ""

@@ -58,7 +58,7 @@ def with_reason_once(check: Check, comparison: Comparison) -> Check:
 
 
 def _moves(comparison: Comparison) -> Moves:
-    """Where the blocks of the waterfall lie."""
+    """Positions of the waterfall's blocks."""
     step = comparison.step
     before, after = (each.value if each is not None else 0.0 for each in (step.before, step.after))
     least = SMALLEST * max(before, after)

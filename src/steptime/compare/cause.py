@@ -218,7 +218,7 @@ def relative(difference: Difference) -> Estimate | None:
 
 
 def _inside(comparison: Comparison) -> str:
-    """What moved within a step that did not, and why; "" for nothing."""
+    """Time that moved within a step that did not, and why; "" for nothing."""
     moved = next((part for part in comparison.parts if part.name == comparison.cause.category), None)
     if moved is None or moved.change is None:
         return ""

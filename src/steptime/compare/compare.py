@@ -99,7 +99,7 @@ def beyond(change: Estimate, noise_floor: float) -> Estimate:
 
 
 def outcome_of(change: Estimate, scale: float, widest: float = WIDEST) -> DifferenceOutcome:
-    """What an interval says. scale: what a relative difference is taken of; widest: relative, how far an interval may
+    """Outcome of an interval. scale: what a relative difference is taken of; widest: relative, how far an interval may
     reach that still rules out a difference."""
     if change.low > 0:
         return DifferenceOutcome.MORE
@@ -161,7 +161,7 @@ class _Part:
 
 
 def pieces_between(before: Case, after: Case, noise: float) -> tuple[Piece, ...]:
-    """What changed by more than a trifle, the largest change first. noise: of the step, between runs."""
+    """Pieces that changed by more than a trifle, the largest change first. noise: of the step, between runs."""
     step = max(before.step.duration.value, after.step.duration.value)
     found = []
     for kind in ("kernel", "operator", "line", "idle", "copy"):
@@ -263,8 +263,8 @@ Key = tuple[str, str]
 
 
 def settings_between(before: Report, after: Report) -> tuple[Setting, ...]:
-    """What differs, by kind. What only one of the reports knows of (a trace knows no versions) is left out; what
-    belongs to a loader, an optimizer or a list of facts that both know is not."""
+    """Settings that differ, by kind. What only one of the reports knows of (a trace knows no versions) is left out;
+    what belongs to a loader, an optimizer or a list of facts that both know is not."""
     one, other = dict(_values(before)), dict(_values(after))
     groups = {kind for kind, _ in one} & {kind for kind, _ in other}
     found = [
@@ -450,7 +450,7 @@ def _widened(change: Estimate, base: Series, values: Series) -> Estimate:
 
 
 def _spent(process: ProcessReport, category: str) -> Series:
-    """What a category had in each of the steady steps in time order, as far as it is known; ns."""
+    """Time of a category in each of the steady steps in time order, as far as it is known; ns."""
     known = process.series
     if known is None or category not in known.categories:
         return np.zeros(0, np.int64)
@@ -588,7 +588,7 @@ def _run(report: Report, label: str, first: Report, noise_floor: float) -> Compa
 
 
 def _caveats(one: ProcessReport, other: ProcessReport) -> list[str]:
-    """What limits the comparison."""
+    """Limits of the comparison."""
     found = []
     modes = {one.case.step.mode == "trace", other.case.step.mode == "trace"}
     if len(modes) == 2:

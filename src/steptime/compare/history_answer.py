@@ -103,7 +103,7 @@ def _change(jump: Jump) -> str:
 
 
 def _since(track: JobHistory, jump: Jump) -> str:
-    """What else changed with it."""
+    """Other changes with it."""
     before, after = track.reported[jump.at - 1], track.reported[jump.at]
     changed = [
         name
@@ -120,7 +120,8 @@ def _since(track: JobHistory, jump: Jump) -> str:
 
 
 def next_command(history: History) -> str:
-    """What tells most: the comparison around the newest change for the worse; "" where there is nothing to compare."""
+    """Command that tells most: the comparison around the newest change for the worse; "" where there is nothing to
+    compare."""
     for track in history.tracks:
         jump = slowed(track)
         if jump is not None:

@@ -202,7 +202,7 @@ def read_history(folder: Path, *, noise_floor: float = BETWEEN_RUNS) -> History:
 
 
 def index_path(folder: Path) -> Path:
-    """Where the index of a folder is kept."""
+    """Path of a folder's index."""
     name = hashlib.sha256(str(folder.resolve()).encode("utf-8", "surrogateescape")).hexdigest()[:24]
     return cache_folder() / "history" / f"{name}.sqlite"
 
@@ -215,7 +215,7 @@ def rebuild(folder: Path) -> None:
 
 
 def _known(folder: Path, found: dict[str, Fingerprint]) -> dict[str, Entry]:
-    """What the index says of recordings that did not change. A damaged index says nothing, and goes."""
+    """Entries of recordings that did not change. A damaged index says nothing, and goes."""
     try:
         with _opened(folder) as connection:
             rows = connection.execute("SELECT path, size, written, entry, checksum FROM recordings").fetchall()

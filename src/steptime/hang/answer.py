@@ -53,7 +53,8 @@ def _one_of_each_cause(stalls: Sequence[Stall]) -> list[Stall]:
 
 
 def _nobody_waits(found: HangTriage) -> str:
-    """Where to look instead: at a rank that left no dump first, as gloo ends the calls of the others when one dies."""
+    """Advice where nobody waits: at a rank that left no dump first, as gloo ends the calls of the others when one
+    dies."""
     if found.absent:
         return (
             f"No rank with a dump waits in a collective. The {first_suspects(found.absent)}, of which there is no "

@@ -177,7 +177,7 @@ class Stall:
 
     @property
     def _seen(self) -> str:
-        """What the dumps that were given say."""
+        """Summary of the dumps."""
         place = f"{self.operation} #{self.sequence} of {self.group}"
         who, several = counted_ranks(self.culprits), len(self.culprits) != 1
         wait = f"{counted_ranks(self.waiting)} {'wait' if len(self.waiting) != 1 else 'waits'} in {place}"
@@ -201,7 +201,7 @@ class Stall:
 
     @property
     def _held(self) -> str:
-        """What may hold a call that no rank is missing from."""
+        """Possible cause of a call that no rank is missing from."""
         roots = "their roots differ, or " if has_root(self.operation) else ""
         ended = set(self.members) - set(self.waiting)
         if not ended:
@@ -342,7 +342,7 @@ def _kind(call: CollectiveCall) -> str:
 
 
 def _size(call: CollectiveCall) -> object:
-    """What must be equal on all ranks: nothing, for operations that are uneven by design."""
+    """Size, which must be equal on all ranks: nothing, for operations that are uneven by design."""
     kind = _kind(call)
     if any(each in kind for each in (*UNEVEN, NO_DATA)):
         return ()
@@ -528,7 +528,7 @@ def _causes_first(stalls: Sequence[Stall], waits: Mapping[int, Wait]) -> tuple[S
 
 
 def _group_name(name: str, calls: Iterable[CollectiveCall]) -> str:
-    """What a reader knows a group by: its description where it has one."""
+    """Name by which a reader knows a group: its description where it has one."""
     described = next((call.description for call in calls if call.description), "")
     return f"group {described or name}" if described or name else "a group without a name"
 

@@ -237,7 +237,7 @@ def _shelter() -> Path:
 
 
 def _lock_of(pid: int) -> Path:
-    """What an attach holds as long as it lives."""
+    """Lock that an attach holds as long as it lives."""
     return _shelter() / f"attached-{pid}"
 
 

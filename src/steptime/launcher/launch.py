@@ -50,7 +50,7 @@ def changed_variables(changes: Iterable[Change]) -> dict[str, str]:
 
 
 def find_library(name: str) -> str:
-    """What the dynamic loader knows the library by; "" where it is not found."""
+    """Name by which the dynamic loader knows the library; "" where it is not found."""
     if os.sep in name:
         return name if Path(name).exists() else ""
     short = [name, f"{name}_minimal"] if name == "tcmalloc" else [name]

@@ -24,7 +24,7 @@ from steptime.trace.links import is_user_file
 SECONDS, RATE = 20, 100
 """How long, and looks per second; each stops the process for less than a millisecond."""
 ENDING_SECONDS = 10.0
-"""That py-spy is given to write at Ctrl-C."""
+"""Seconds that py-spy is given to write at Ctrl-C."""
 FRAME = re.compile(r"(?P<function>.*) \((?P<file>.+?)(?::(?P<line>\d{1,9}))?\)")
 MAIN = ": MainThread"
 MOST_LINES = 1 << 20

@@ -88,7 +88,7 @@ def _root(folder: Path, over: threading.Event) -> Path:
 
 
 def _ask(folder: Path, words: Sequence[str], over: threading.Event) -> bytes | None:
-    """What Git prints; None where it refuses, is not there, or takes too long."""
+    """Output of Git; None where it refuses, is not there, or takes too long."""
     with contextlib.suppress(OSError, subprocess.TimeoutExpired):
         reported = ask_git(folder, *words, over=over.is_set)
         return reported.stdout if reported.returncode == 0 else None

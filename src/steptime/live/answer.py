@@ -63,7 +63,7 @@ def curve_line(rank: RankView) -> str:
 
 
 def answer_of(view: LiveView) -> Answer:
-    """What the last minute was like: the front rank's step, where it went, every rank, and the diagnosis so far."""
+    """Answer about the last minute: the front rank's step, where it went, every rank, and the diagnosis so far."""
     rank = view.front
     curve = curve_line(rank) if rank is not None else ""
     left_out = f"{format_count(view.left_out, 'further rank')} not read." if view.left_out else ""

@@ -46,7 +46,7 @@ def _environment() -> jinja2.Environment:
 
 
 def fragment(view: LiveView) -> str:
-    """What of the page changes with each look."""
+    """Part of the page that changes with each look."""
     answer = answer_of(view)
     return (
         _environment()

@@ -39,7 +39,7 @@ BETWEEN = {
     SegmentKind.LOADER_START: "loader start",
     SegmentKind.THINNED: "left out of the recording",
 }
-"""What lies between steps and is charged to none."""
+"""Kinds of records between steps, charged to none."""
 
 
 @dataclass(frozen=True, slots=True)

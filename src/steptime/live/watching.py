@@ -119,7 +119,7 @@ def still_recorded(folder: Path) -> bool:
 
 
 def _planned(process: psutil.Process) -> Path | None:
-    """Where a process records; None where it does not. Raises psutil.AccessDenied."""
+    """Folder in which a process records; None where it does not. Raises psutil.AccessDenied."""
     try:
         plan = msgspec.json.decode(process.environ().get(PLAN, "{}"))
     except (psutil.NoSuchProcess, psutil.ZombieProcess, OSError, ValueError):
@@ -227,7 +227,7 @@ def ask_for_profile(recording: Path) -> None:
 
 
 def _notice(recording: Path) -> str:
-    """What became of the last request for a profile; "" where nobody has asked lately."""
+    """Outcome of the last request for a profile; "" where nobody has asked lately."""
     try:
         asked = (recording / REQUEST).stat().st_mtime
         taken = max((path.stat().st_mtime for path in recording.glob("process-*/trace-*.json*")), default=0.0)

@@ -333,7 +333,7 @@ class Candidate:
             leaf.grad = None
 
     def leaves(self) -> list[Any]:
-        """What gets a gradient: arguments and parameters."""
+        """Tensors that get a gradient: arguments and parameters."""
         words, named = self.arguments
         return [each for each in (*words, *named.values(), *self._owned()) if getattr(each, "requires_grad", False)]
 

@@ -46,7 +46,7 @@ def measure(executable: str, device: str, torch: str) -> float:
 
 
 def remembered(device: str, torch: str) -> float | None:
-    """What an earlier measurement has found here."""
+    """Result of an earlier measurement here."""
     return load_as(float, _path(device, torch))
 
 

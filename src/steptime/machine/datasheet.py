@@ -121,7 +121,7 @@ INTERCONNECTS = (
 
 
 def interconnect_of(name: str) -> Interconnect | None:
-    """What joins devices of this name within a machine; None where the table does not have it, and for a part of one
+    """Link between devices of this name within a machine; None where the table does not have it, and for a part of one
     (MIG)."""
     wanted = name.lower()
     found = (each for each in INTERCONNECTS if re.search(each.pattern, wanted))

@@ -79,7 +79,7 @@ def remembered_at(subject: str, *key: str) -> Path:
 
 
 def load_as(kind: type[Kept], path: Path) -> Kept | None:
-    """What a file holds; None where there is none, or none that this version can read."""
+    """Content of a file; None where there is none, or none that this version can read."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=kind)
     except (OSError, msgspec.DecodeError, ValueError, RecursionError):
@@ -181,7 +181,7 @@ def peaks(executable: str, device: str, torch: str, *, threads: int | None = Non
 
 
 def remembered(device: str, torch: str, *, threads: int | None = None, name: str = "") -> Machine | None:
-    """What an earlier run has measured here, if any has and nothing disturbed it."""
+    """Peaks that an earlier run has measured here, if any has and nothing disturbed it."""
     machine = load(cache_path(device, name, torch, threads))
     return None if machine is None or machine.under_load else machine
 
@@ -233,7 +233,7 @@ def measure(executable: str, device: str, *, threads: int | None = None) -> Mach
 
 
 def cache_path(device: str, name: str, torch: str, threads: int | None) -> Path:
-    """Where a measurement is remembered: one file for a device, a version of torch and a number of threads. The build
+    """Path of a remembered measurement: one file for a device, a version of torch and a number of threads. The build
     behind a plus sign (2.11.0+cu130) does not count: a wheel of PyPI has it in torch only, not in its metadata."""
     return remembered_at(f"peaks-{device}", MEASURED, device, name, torch.partition("+")[0], str(threads))
 

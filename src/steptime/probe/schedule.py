@@ -240,7 +240,7 @@ def _expect(session: Session, nodes: int, found: Found, steps: int) -> None:
 
 
 def _note_inputs(session: Session, found: Found, steps: int) -> None:
-    """What the model is called with in a step, checked from then on. steps: that were looked at."""
+    """Inputs of the model in a step, checked from then on. steps: that were looked at."""
     inputs = found.inputs(len(list(session.optimizers.living())))
     module = inputs.module() if inputs is not None else None
     if inputs is None or module is None:

@@ -18,7 +18,7 @@ SHELTERED = 0o077
 
 
 def folder_of(user: int) -> str:
-    """Where `steptime attach` leaves what a job is to run."""
+    """Folder in which `steptime attach` leaves what a job is to run."""
     return f"/tmp/steptime-{user}"
 
 

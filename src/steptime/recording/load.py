@@ -239,7 +239,7 @@ def load_whole(contents: Contents) -> rec.Recording:
 
 
 def place(process: rec.Process) -> tuple[bool, int, int, int]:
-    """Where a process stands among those of its recording: by rank, those without one last."""
+    """Position of a process among those of its recording: by rank, those without one last."""
     facts = process.facts
     return facts.rank is None, facts.rank or 0, facts.pid, _program(process)
 

@@ -218,7 +218,7 @@ def _asides(report: Report, process: ProcessReport) -> Iterator[Item]:
 
 
 def _trials(report: Report) -> Iterator[Part]:
-    """What was tried on the job, and the patch."""
+    """Trials of the job, and the patch."""
     trials = report.trials
     if trials is None:
         return

@@ -116,7 +116,7 @@ def facts_of_trace(trace: Trace) -> Facts:
 
 
 def environment_of(recording: Recording) -> JobEnvironment:
-    """Where the job of a recording ran."""
+    """Environment of a recording's job."""
     facts, manifest = recording.processes[0].facts, recording.manifest
     return JobEnvironment(
         command=shlex.join(manifest.command),
@@ -141,7 +141,7 @@ def end_of(manifest: Manifest) -> Facts:
 
 
 RECORD_OPERATORS = 3.3
-"""What one record costs the job, patches and clock readings included, in tiny operators of the machine: both are steps
+"""Cost of one record for the job, patches and clock readings included, in tiny operators of the machine: both are steps
 of the interpreter. Measured: 10.1 µs for the three of a small model's step, 15.1 µs for the four with a loader
 (benchmarks/results/overhead-epyc-2cpu.md), where an operator takes 1.05 µs."""
 RECORD_COST = 3500.0
@@ -358,9 +358,9 @@ def of_copies(report: Report, source: str) -> Report:
 
 
 def next_command(source: str, environment: JobEnvironment, process: ProcessReport) -> str:
-    """What helps most now, ready to paste: a search for the first value that is lost, where the gradients run away;
-    trials of the fixes for what was found, or the page of the finding with the most to be saved, or of what most of
-    the step is made of; the page of what makes the measurement doubtful; else the whole report."""
+    """Command that helps most now, ready to paste: a search for the first value that is lost, where the gradients run
+    away; trials of the fixes for what was found, or the page of the finding with the most to be saved, or of what most
+    of the step is made of; the page of what makes the measurement doubtful; else the whole report."""
     if environment.command and any(finding.code == EXPLODING for finding in process.findings):
         return f"steptime nan -- {environment.command}"
     if _can_be_tried(process):

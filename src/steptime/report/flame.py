@@ -211,7 +211,7 @@ def _stacks(tree: CallTree, named: _Names, merged: _Merged) -> list[int]:
 def _streams(
     steps: StepContext, at: int, trees: dict[int, CallTree], named: _Names, labels: dict[FlameLabel, int]
 ) -> Iterator[FlameThread]:
-    """What the step launched, stream by stream."""
+    """Activities that the step launched, stream by stream."""
     trace = steps.trace
     events, launch = trace.events, launches_of(trace)
     rows = np.flatnonzero(np.isin(events.event_kind, DEVICE) & (steps.links.step == at))

@@ -119,7 +119,7 @@ def _compared(results: Results) -> list[str]:
 
 
 def _patch(patch: PatchResult) -> dict[str, Any]:
-    """What was adopted of our own fixes, as it was run by itself."""
+    """Patch of the adopted fixes, as it was run by itself."""
     proved = patch.judgement
     return {
         "diff": patch.diff,

@@ -149,7 +149,7 @@ def _spread(values: Sequence[int]) -> float:
 
 
 def _compilation(judgements: Sequence[Judgement], timed: Sequence[Run]) -> list[str]:
-    """What compiling costs once, and after how many steps that is paid back."""
+    """One-time cost of compiling, and after how many steps that is paid back."""
     base = usual_step(timed)
     lines = []
     for judgement in judgements:

@@ -48,7 +48,7 @@ def source_text(source: SourceLine) -> str:
 
 
 def place_text(source: SourceLine) -> str:
-    """Where a line is, as an editor opens it from where the user stands: "deep/train.py:12"."""
+    """Location of a line, as an editor opens it from where the user stands: "deep/train.py:12"."""
     return from_here(format_source(source), (source,))
 
 
@@ -154,7 +154,7 @@ def cost_text(cost: Cost, step: float) -> str:
 
 
 def roofline_sentences(case: Case) -> tuple[str, ...]:
-    """What the computing is bound by, what it reached, and whose peaks these are."""
+    """Bounds of the computing, what it reached, and whose peaks these are."""
     roofline, machine = case.roofline, case.machine
     if roofline is None:
         return ()
@@ -206,8 +206,8 @@ def _why_unmodelled(case: Case) -> str:
 
 
 def reached_text(case: Case) -> str:
-    """What the step reached: "12.3 TFLOP/s, 4 % of the bfloat16 peak (312 TFLOP/s, datasheet)"; "" where no kernel has
-    a model."""
+    """Rate that the step reached: "12.3 TFLOP/s, 4 % of the bfloat16 peak (312 TFLOP/s, datasheet)"; "" where no kernel
+    has a model."""
     roofline, step = case.roofline, case.step.duration.value
     if roofline is None or not roofline.flops or not step:
         return ""
@@ -271,7 +271,7 @@ def format_price(dollars: float) -> str:
 
 
 def origin(machine: MachineUse | None) -> str:
-    """Where the peaks come from."""
+    """Source of the peaks."""
     if machine is None:
         return "unknown"
     if not machine.measured:

@@ -296,7 +296,7 @@ def _category(steps: StepContext, at: int, sources: Sources) -> Strip:
 
 
 def _causes(steps: StepContext, start: Int64, sources: Sources) -> tuple[tuple[Detail, ...], Int64]:
-    """What is behind the pieces that start at these times."""
+    """Causes of the pieces that start at these times."""
     gaps = gaps_of(steps)
     details: dict[Detail, int] = {Detail(): 0}
     known = {gaps.start[at].item(): details.setdefault(_cause(steps, gaps, at, sources), len(details))
@@ -336,7 +336,7 @@ def _phases(displayed: tuple[int, int], phases: Mapping[Phase, Intervals]) -> li
 
 
 def _rows(trace: Trace, displayed: tuple[int, int]) -> tuple[Rows, int]:
-    """What happened on threads and streams between two times, and how much of it is left out already: a step that is a
+    """Events on threads and streams between two times, and how much of it is left out already: a step that is a
     whole trace has millions of events."""
     events = trace.events
     rows = np.flatnonzero(
@@ -474,7 +474,7 @@ def step_view_of_process(process: Process, series: Steps, recorded: RecordedBrea
 
 
 def _workers(table: IntervalTable, shift: int, start: int, end: int) -> Iterator[Strip]:
-    """What each worker of a loader did between two times."""
+    """Work of each loader worker between two times."""
     starts, stops = table.start + shift, table.end + shift
     inside = (starts < end) & (stops > start) & np.isin(table.kind, [int(kind) for kind in _WORK])
     loaders = np.stack((table.identity.astype(np.int64), table.thread.astype(np.int64)), axis=1)

@@ -149,7 +149,7 @@ WHO_DECIDES = frozenset({"device free", "device halved", "host free", "host halv
 
 
 def replay_tables(case: Case) -> tuple[Table, ...]:
-    """What a change would save, and what the step's length hangs on."""
+    """Predicted savings of changes, and what the step's length hangs on."""
     replay, step = case.replay, case.step.duration.value
     if replay is None:
         return ()

@@ -85,7 +85,7 @@ class TrialReport:
 
     @property
     def next_command(self) -> str:
-        """What applies a patch that was timed by itself, else what goes on where something is undecided; "" for
+        """Command that applies a patch that was timed by itself, else what goes on where something is undecided; "" for
         nothing."""
         timed = any(each.name == PATCH and each.rounds >= LEAST_ROUNDS for each in self.variants)
         if self.apply and timed:

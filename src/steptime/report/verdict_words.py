@@ -69,7 +69,7 @@ def memory_text(memory: Estimate) -> str:
 
 
 def gain_text(judgement: Judgement, goal: Goal) -> str:
-    """What was gained at the goal, "" where that is not known."""
+    """Gain at the goal, "" where that is not known."""
     gain = judgement.gain(goal)
     if gain is None:
         return ""
@@ -84,7 +84,7 @@ def reason_text(judgement: Judgement) -> str:
 
 
 def trial_headline(trials: TrialReport, variants: Sequence[Tried]) -> str:
-    """What a trial came to: the patch where it pays, else each of these with its word, those of one stage."""
+    """Headline of a trial: the patch where it pays, else each of these with its word, those of one stage."""
     patch = next((each for each in variants if each.name == PATCH and each.speed is not None), None)
     if patch is not None and patch.verdict == TrialVerdict.ADOPT.value and patch.speed is not None:
         return f"The patch pays: {speed_text(patch.speed)} as fast, proved by itself."

@@ -31,7 +31,7 @@ OF_DATABASES = (".db", ".rpd")
 """Others use them too: what lies in a folder counts where a profiler wrote it."""
 BELOW = ("*.json", "*.json.gz", "*.sqlite", "*.db", "*.rpd")
 MANIFEST = "manifest.json"
-"""What makes a folder a recording of ours."""
+"""File that makes a folder a recording of ours."""
 NAMED_AT_MOST = 3
 RANKS_UNKNOWN = "Not all traces say their rank, nor do their names; each process counts as one, in order of time."
 

@@ -233,7 +233,7 @@ def is_user_file(file: str) -> bool:
 
 
 def source_line(symbol: str) -> SourceLine | None:
-    """Where the function of a frame starts; None for what is no Python function in a file."""
+    """Line where the function of a frame starts; None for what is no Python function in a file."""
     found = FRAME.match(symbol)
     return SourceLine(found["file"], int(found["line"]), found["function"]) if found else None
 

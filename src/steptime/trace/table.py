@@ -48,7 +48,7 @@ class EventKind(IntEnum):
 
 
 HOST_CATEGORIES = (EventKind.OPERATOR, EventKind.ANNOTATION, EventKind.RUNTIME, EventKind.PYTHON)
-"""What a thread of the host did itself."""
+"""Categories of a host thread's own work."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,7 +54,7 @@ LOADER = re.compile(r"^enumerate\((DataLoader|DataPipe)\)#")
 STEP = re.compile(r"^ProfilerStep[#*]\d*$")
 OPTIMIZER_STEP = re.compile(r"^Optimizer\.step(#|$)")
 SCALER = re.compile(r"^aten::_amp_(foreach_non_finite_check_and_unscale_|update_scale_)$")
-"""What torch.amp.GradScaler runs on a device."""
+"""Kernels of torch.amp.GradScaler."""
 ZERO_GRAD = re.compile(r"^Optimizer\.zero_grad(#|$)")
 COMPILING = re.compile(r"\(dynamo_timed\)|^(compile_fx|compile_inner|_compile|TorchDynamo compile)", re.IGNORECASE)
 """Annotations of TorchDynamo's dynamo_timed, which wraps every part of a compilation."""

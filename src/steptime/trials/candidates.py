@@ -142,7 +142,7 @@ def _suspicion(sources: Sources, directory: Path) -> str:
 
 
 def _git(folder: Path, *words: str, what: str = "", topmost: Path | None = None) -> str:
-    """What git prints. Raises UsageError."""
+    """Output of Git. Raises UsageError."""
     try:
         done = ask_git(folder, *words, topmost=topmost)
     except (OSError, subprocess.TimeoutExpired) as error:

@@ -358,8 +358,8 @@ class TrialRunner:
         return len({run.round for run in self.of(stage) if run.variant == CONTROL and not run.rehearsal})
 
     def _seconds(self, stage: int, variant: str = BASELINE) -> float:
-        """That a timed process of a variant takes: as the last that was run, else as its rehearsal lets expect, else as
-        the job as it is."""
+        """Seconds that a timed process of a variant takes: as the last that was run, else as its rehearsal lets expect,
+        else as the job as it is."""
         for runs in (self.of(stage), self.runs):
             own = [run for run in runs if run.variant == variant]
             timed = [run.seconds for run in own if not run.rehearsal]

@@ -164,7 +164,7 @@ def refuse_uncontained(workspace: Workspace) -> None:
 
 
 def explain(workspace: Workspace) -> str:
-    """What keeps the processes of this trial from the user's files, in words."""
+    """Containment of this trial's processes, in words."""
     layer = ground_of(workspace).layer
     if layer is Layer.OVERLAY:
         return f"contained: what they write to any file goes to a workspace ({SAYS})"

@@ -64,7 +64,8 @@ LAST_BYTES = 4000
 LASTING = 2
 """Compilations in the later half of a variant's steps: the job compiles again and again, and waits for it."""
 BESIDES = (SegmentKind.EVALUATION, SegmentKind.CHECKPOINT)
-"""What disturbs a step, besides a compilation, a look of the probe's, and the profiler, which no variant has."""
+"""Kinds of records that disturb a step, besides a compilation, a look of the probe's, and the profiler, which no
+variant has."""
 ON_DEVICE = "cuda"
 SETTLING = 10_000_000
 """ns after a stop in which caches fill again: 30 MB come in that time at the rate of a slow memory, 3 GB/s."""
@@ -159,7 +160,8 @@ def _unguarded(workspace: Workspace) -> Tree:
 
 
 def read_run(scheduled: ScheduledRun, outcome: Outcome, seconds: float, rests: Sequence[tuple[int, int]] = ()) -> Run:
-    """What a process left. rests: as of `Turn`. Raises nothing: what cannot be read is the run's `failure`."""
+    """Run of a process, from what it left. rests: as of `Turn`. Raises nothing: what cannot be read is the run's
+    `failure`."""
     run = Run(
         scheduled.variant.name,
         scheduled.stage,

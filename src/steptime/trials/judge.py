@@ -316,7 +316,7 @@ _position = attrgetter("position")
 
 
 def agreement_of(variant: Variant, runs: Sequence[Run], target: LossTarget | None = None) -> NumbersCheck:
-    """What is known of the variant's numbers: its gradients first, whatever the losses say. target: of a variant that
+    """Agreement of the variant's numbers: its gradients first, whatever the losses say. target: of a variant that
     may train otherwise, as long as it reaches that loss."""
     if target is not None and not variant.suspicion:
         own = [run for run in runs if run.variant == variant.name and not run.failure]

@@ -105,7 +105,7 @@ class Patch:
         return "".join(unified_diff(path, old, new) for path, old, new in named)
 
     def apply_command(self, file: Path) -> str:
-        """What applies the diff that was written to a file, from whatever folder it is given."""
+        """Command that applies the diff that was written to a file, from whatever folder it is given."""
         return shlex.join(["git", "-C", str(self.base), "apply", str(file.absolute())])
 
 

@@ -155,7 +155,7 @@ def next_stage(bench: TrialRunner) -> int:
 def workspace_for(
     manifest: Manifest, recording: Path, folder: Path, *, uncontained: bool, keep: bool = False
 ) -> Workspace:
-    """Where the job of a recording is tried. folder: of the trial. Raises UsageError where the job's own folder is gone
+    """Workspace for the job of a recording. folder: of the trial. Raises UsageError where the job's own folder is gone
     or too large to be copied."""
     directory = Path(manifest.directory)
     if not directory.is_dir():
@@ -173,7 +173,7 @@ def workspace_for(
 
 
 def plain_workspace(plan: Plan, folder: Path, *, uncontained: bool, keep: bool = False) -> Workspace:
-    """Where a job that was not recorded is tried. Raises UsageError where its folder is gone."""
+    """Workspace for a job that was not recorded. Raises UsageError where its folder is gone."""
     directory = Path(plan.directory)
     if not directory.is_dir():
         raise UsageError("folder-gone", f"The job is run in {directory}, which is not there any more.")

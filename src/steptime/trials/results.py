@@ -59,7 +59,7 @@ class Metric:
         return value, ""
 
     def cost(self, run: Run) -> tuple[float, ...]:
-        """What is better the smaller it is."""
+        """Cost, the smaller the better."""
         if run.metric is None:
             return ()
         return (run.metric if self.lower_is_better else 1 / run.metric,)
@@ -73,7 +73,7 @@ NOT_A_NUMBER = float("nan")
 SKETCHES = ("batches", "weights", "updates", "directions", "samples", "ways", "carried")
 """Of `StepWork`: numbers in lists."""
 MOST_FOLDERS = 2000
-"""That are looked into: `runs` of a long project."""
+"""Folders that are looked into: `runs` of a long project."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ class Plan:
 
     @property
     def compared(self) -> Metric | LossTarget | None:
-        """What is compared in place of steps."""
+        """Quantity that is compared in place of steps."""
         return self.until_loss or self.metric
 
 

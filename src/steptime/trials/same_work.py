@@ -63,11 +63,11 @@ class Precision:
 
 
 FULL_PRECISION = Precision(Tolerance((0.99, 0.999), (0.05, 0.05)), Tolerance((0.5, 0.99), (0.5, 0.05)), 1e-4)
-"""Where arithmetic stays in float32. Seen for harmless changes: cosines of gradients above 0.9999; for a batch that
-differs in a quarter of its samples, 0.5 to 0.97. Adam makes full steps of gradients that are rounding themselves (the
-bias of a key in an attention), so single updates may differ."""
+"""Precision where arithmetic stays in float32. Seen for harmless changes: cosines of gradients above 0.9999; for a
+batch that differs in a quarter of its samples, 0.5 to 0.97. Adam makes full steps of gradients that are rounding
+themselves (the bias of a key in an attention), so single updates may differ."""
 LOW_PRECISION = Precision(Tolerance((0.8, 0.98), (0.5, 0.1)), Tolerance((-1.0, 0.9), (1.0, 0.2)), 2e-2)
-"""Where products are rounded to 16 bits."""
+"""Precision where products are rounded to 16 bits."""
 
 
 def precision_of(variant: Variant) -> Precision:

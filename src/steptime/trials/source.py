@@ -97,7 +97,7 @@ class SourceFile:
         return self.place_of(loop) if loop is not None else None
 
     def name_of(self, module: str) -> str | None:
-        """What the file calls a module; None where it is not imported at its top under a single name."""
+        """Name by which the file knows a module; None where it is not imported at its top under a single name."""
         return next((local for local, full in self.aliases.items() if full == module), None)
 
     def full_name(self, function: libcst.BaseExpression) -> str:

@@ -50,7 +50,7 @@ class Switched:
     min_gain: float
 
     def found(self, variant: Variant) -> Settled:
-        """What its blocks say."""
+        """Verdict from its blocks."""
         return self.found_of(1 << self.variants.index(variant))
 
     def found_of(self, mask: int) -> Settled:

@@ -24,7 +24,7 @@ SOURCES = frozenset({".py", ".pyi", ".yaml", ".yml", ".toml", ".json", ".cfg", "
 SOURCE_BYTES = 4 << 20
 """A larger one is data."""
 MOST_BYTES = 2 << 30
-"""That are copied for a variant, blocks that are shared not counted."""
+"""Bytes that are copied for a variant, blocks that are shared not counted."""
 LARGE = 64 << 20
 """A larger file is linked where that is guarded, unless the job wrote it while it was recorded."""
 CLONE = 0x40049409
@@ -62,7 +62,7 @@ NO_OUTPUTS = Outputs(frozenset(), frozenset())
 
 
 def find_outputs(folder: Path, start_epoch_ns: int, end_epoch_ns: int, without: tuple[Path, ...] = ()) -> Outputs:
-    """What changed in a folder between two instants, our own recordings (`without`) excepted.
+    """Changes in a folder between two instants, our own recordings (`without`) excepted.
 
     Raises UsageError for a folder with too many entries to look at.
     """

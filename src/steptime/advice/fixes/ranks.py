@@ -82,7 +82,7 @@ def data_parallel_settings(case: Case) -> Iterator[Option]:
 
 
 def _copied(case: Case) -> Estimate | None:
-    """What copies out of the buckets cost; None where the trace shows none."""
+    """Cost of copies out of the buckets; None where the trace shows none."""
     alone = [use.exposed for use in case.copies if use.operator == BUCKET_TO_GRADIENT]
     idle = [gap.duration for gap in case.gaps if gap.cause == BUCKET_TO_GRADIENT]
     return total(alone + idle) if alone else None

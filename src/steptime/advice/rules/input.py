@@ -120,7 +120,7 @@ def _own(signals: Signals) -> float:
 
 
 def _from_trace(signals: Signals) -> Finding | None:
-    """What a trace alone can tell: the category, and the annotation of the loader."""
+    """Findings from a trace alone: the category, and the annotation of the loader."""
     category = named(signals.categories, "input")
     if category is None:
         return None

@@ -67,7 +67,7 @@ HALF = frozenset({"float16", "bfloat16"})
 SOFTMAX = frozenset({"_softmax", "softmax", "_safe_softmax", "_softmax_backward_data", "_masked_softmax"})
 """Forward and backward, with or without a mask."""
 BETWEEN = POINTWISE | {"copy", "clone", "_to_copy", "masked_fill", "tril", "triu"}
-"""What stands between the two products: scale, mask, dropout, casts."""
+"""Operators between the two products: scale, mask, dropout, casts."""
 SHORTEST_SEQUENCE = 32
 """Of a sequence: a softmax over fewer is the one of a classifier, or too small to matter."""
 SURE_PASSES, MOST_PASSES = 0.5, 1.3
@@ -429,7 +429,7 @@ def exposed_copies(signals: Signals) -> Iterator[Finding]:
 
 
 def _out_of_buckets(signals: Signals) -> Iterator[Finding]:
-    """What DistributedDataParallel copies from its buckets into .grad, in the category that has more of its time: the
+    """Copies by DistributedDataParallel from its buckets into .grad, in the category that has more of its time: the
     copies alone, or idle time while the host launches them."""
     copied = [use for use in signals.copies if use.operator == BUCKET_TO_GRADIENT]
     waited = [gap for gap in signals.gaps if gap.cause == BUCKET_TO_GRADIENT and gap.category == "overhead"]

@@ -104,7 +104,7 @@ def _own_line(signals: Signals) -> SourceLine | None:
 
 
 def _above_lower_bound(duration: Estimate, optimizers: Iterable[OptimizerUse], signals: Signals) -> Estimate:
-    """What their updates take beyond the least that they need."""
+    """Time of their updates beyond the least that they need."""
     machine = signals.machine if signals.has(Signal.MACHINE) else None
     best = sum(floor(use, machine) for use in optimizers)
     return scaled(duration, 1 - min(1.0, ratio(best, duration.value)))

@@ -330,7 +330,7 @@ def _replays(signals: Signals) -> bool:
 
 
 def _launches(signals: Signals, kernels: float) -> str:
-    """What the host launches: kernels, or graphs and the kernels next to them."""
+    """Launches of the host: kernels, or graphs and the kernels next to them."""
     graphs = signals.step.graphs
     if graphs is None or not graphs.launches:
         return f"launches {format_count(kernels, 'kernel')}"
@@ -339,7 +339,7 @@ def _launches(signals: Signals, kernels: float) -> str:
 
 
 def _outside_graphs(signals: Signals) -> str:
-    """What to do about what the host does next to the graphs, by its names."""
+    """Advice about the host's work next to the graphs, by its names."""
     eager = signals.step.graphs.eager if signals.step.graphs is not None else ()
     if not eager:
         return "put more of the step into them"
@@ -366,7 +366,7 @@ def _busiest(operators: Sequence[OperatorUse]) -> SourceLine | None:
 
 
 def _left_eager(signals: Signals) -> str:
-    """What to do about what the compiler has left: where it wrote down its breaks, they are known (ST308)."""
+    """Advice about operators that the compiler has left: where it wrote down its breaks, they are known (ST308)."""
     if not signals.has(Signal.COMPILER):
         return "look for graph breaks and what is left eager"
     return "mend its graph breaks (ST308) and compile the rest" if _breaks(signals) else "compile what is left eager"

@@ -167,7 +167,7 @@ def straggler(signals: Signals) -> Finding | None:
 
 
 def _waiting(mean: float, ranks: list[RankUse], signals: Signals) -> Estimate:
-    """What ranks would save that wait so many ns per step on average."""
+    """Saving of ranks that wait so many ns per step on average."""
     return modelled(mean, SURE_WAITING * mean, max(rank.waiting for rank in ranks), signals.step.steady)
 
 

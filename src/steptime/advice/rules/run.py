@@ -131,7 +131,7 @@ def _where(use: SegmentUse) -> dict[str, Any]:
 
 
 def _segment(signals: Signals, kind: str, least: float) -> SegmentUse | None:
-    """What the run spent on something, where that is so much of it."""
+    """Time that the run spent on something, where that is so much of it."""
     return next((use for use in signals.segments if use.kind == kind and use.share >= least), None)
 
 
@@ -309,7 +309,7 @@ def caught_steps(signals: Signals) -> Finding | None:
 
 
 def _profiled(use: CaughtUse) -> Iterator[str]:
-    """What became of the steps that were named in advance."""
+    """Outcome of the steps that were named in advance."""
     if use.profiled:
         yield f"{_named(use.profiled)} named in advance and profiled, on every rank that traces: see the trace files."
     if use.as_usual:

@@ -24,7 +24,7 @@ from steptime.trace.table import ABSENT, Trace
 from steptime.trace.vendors import of_symbols
 
 Bound: TypeAlias = Literal["compute", "memory", "latency", "communication", "unmodelled"]
-"""What bounds an operator or a kernel; latency: its work takes less time than dispatching it."""
+"""Bound of an operator or a kernel; latency: its work takes less time than dispatching it."""
 COMPUTE: Final = "compute"
 MEMORY: Final = "memory"
 LATENCY: Final = "latency"
@@ -44,7 +44,7 @@ def time_at_peaks(work: OpCost | None, machine: Machine | None) -> tuple[float, 
 
 
 def bound_of(work: OpCost | None, machine: Machine | None) -> Bound:
-    """What bounds a call: the slower of arithmetic and movement; when both would be done in less time than dispatching
+    """Bound of a call: the slower of arithmetic and movement; when both would be done in less time than dispatching
     takes, the call is too small for either to matter."""
     overhead = (machine.launch or machine.dispatch) if machine is not None else None
     return bound_of_times(time_at_peaks(work, machine), overhead)

@@ -134,7 +134,7 @@ class RankComparison:
 
 
 def missing_ranks(worlds: Sequence[int | None]) -> tuple[str, ...]:
-    """What some ranks of a larger job leave open. worlds: what each of them says of the job's size."""
+    """Caveat where only some ranks of a larger job are known. worlds: what each of them says of the job's size."""
     world = max((each or 0 for each in worlds), default=0)
     if len(worlds) < 2 or world <= len(worlds):
         return ()

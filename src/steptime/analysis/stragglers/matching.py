@@ -87,7 +87,7 @@ def _of_steps(exchange: Exchange, numbers: Int64, common: Int64) -> Exchange:
 
 
 def match(summaries: Sequence[RankSummary]) -> tuple[tuple[Shared, ...], tuple[str, ...]]:
-    """What at least two ranks have called equally often, and a sentence for what was left out."""
+    """Collectives that at least two ranks have called equally often, and a sentence for what was left out."""
     found: dict[tuple[str, str, int, str], list[tuple[int, Exchange]]] = {}
     for index, summary in enumerate(summaries):
         for exchange in summary.exchanges:

@@ -60,7 +60,7 @@ class Exchange:
 
     @property
     def key(self) -> tuple[str, str, int, str]:
-        """What is the same collective on all ranks."""
+        """Key of a collective, the same on all ranks."""
         return self.name, self.group, self.size, self.members
 
 

@@ -190,7 +190,7 @@ def _scale_to(graph: Graph, target: float, duration: Int64 | None = None) -> flo
 def calibration_of(
     graph: Graph, found: GraphRun, others: Iterable[GraphRun], step: float, *, profiled: bool
 ) -> Calibration:
-    """What a calibrated graph says. found: its run; others: its runs with cheaper work. profiled: as of
+    """Calibration of a graph. found: its run; others: its runs with cheaper work. profiled: as of
     `Calibration`."""
     nodes, replayed = graph.nodes, per_step(found)
     spent = [(kind.title, float(nodes.duration[(nodes.kind == node) & (nodes.step >= 0)].sum()) / len(graph.start))

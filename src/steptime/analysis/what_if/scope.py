@@ -71,12 +71,12 @@ class Scope:
 
     @property
     def start(self) -> int:
-        """Where the first step starts, ns."""
+        """Start of the first step, ns."""
         return int(self.boundaries[0, 0])
 
     @property
     def end(self) -> int:
-        """Where the host ends the last step, ns."""
+        """End of the last step on the host, ns."""
         return int(self.boundaries[-1, 1])
 
 

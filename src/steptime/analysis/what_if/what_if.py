@@ -302,7 +302,7 @@ RELIEVED = {
     "device": DEVICE,
     "host": tuple(each for each in Category if each not in (*DEVICE, Category.UNRECORDED)),
 }
-"""What each kind of work has in the breakdown."""
+"""Categories of each kind of work in the breakdown."""
 
 
 def _saved(base: Replay, cap: float, shorter: Int64) -> Estimate:

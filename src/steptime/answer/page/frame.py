@@ -29,7 +29,7 @@ _BOUNDS = {"memory", "compute", "latency"}
 _UNIT = re.compile(r"(?<=\d) (?=(?:%|[nµm]?s|min|h|[KMGT]?i?B(?:/s)?|[kMGTP]?FLOP/s)(?!\w))")
 """The space before a unit: a line does not end there."""
 _DANGEROUS = {ord(sign): f"\\u{ord(sign):04x}" for sign in "<>&\u2028\u2029"}
-"""What could end a script element, or a line of script: JSON may spell it otherwise."""
+"""Text that could end a script element, or a line of script: JSON may spell it otherwise."""
 
 
 def whole(template: str, *, title: str, data: str, **names: object) -> str:

@@ -29,6 +29,6 @@ ROWS = 12
 
 
 def as_piece(answer: Answer) -> str:
-    """What a notebook shows: HTML without script, style sheet and request, as it is on other people's page."""
+    """The answer in a notebook: HTML without script, style sheet and request, as it is on other people's page."""
     displayed = tuple(part for part in answer.parts if (part.items if isinstance(part, Section) else part.rows))
     return piece("notebook.html", answer=answer, parts=displayed, rows=ROWS)

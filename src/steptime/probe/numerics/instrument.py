@@ -1,5 +1,5 @@
-"""The instrumented run: from a step that the watch has named on, every operator is looked at until the origin of what is
-not finite is known; then the job ends.
+"""The instrumented run: from a step that the watch has named on, every operator is looked at until the origin of what
+is not finite is known; then the job ends.
 
 Up to that step the job runs as it is. From it on compiled code runs uncompiled, because only operators can be seen.
 """

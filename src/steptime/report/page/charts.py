@@ -488,7 +488,7 @@ KINDS = (
 
 
 def kinds_of(graph: FlameGraph | None) -> tuple[tuple[str, str, str], ...]:
-    """What the legend has: those of KINDS that are in the picture."""
+    """Entries of the legend: those of KINDS that are in the picture."""
     present = {label.kind for label in graph.labels} if graph is not None else set()
     return tuple(each for each in KINDS if each[0] in present)
 

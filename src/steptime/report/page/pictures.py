@@ -41,7 +41,7 @@ MARKS = {
 }
 FONTS = ("/usr/share/fonts", "/usr/local/share/fonts", "~/.fonts", "~/.local/share/fonts", "/Library/Fonts",
          "/System/Library/Fonts")  # fmt: skip
-"""Where systems keep fonts."""
+"""Folders in which systems keep fonts."""
 SQUARE = "M-4.5-4.5h9v9h-9z"
 """Shapes, besides colours: not everybody can tell those apart."""
 
