@@ -7,6 +7,7 @@ import ast
 import importlib
 import re
 import shlex
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -76,11 +77,11 @@ def test_every_rule_and_every_fix_has_its_current_page() -> None:
 
 def test_every_verb_and_option_has_its_words() -> None:
     assert (ROOT / "docs" / "commands.md").read_text(encoding="utf-8") == page(), "make docs writes it anew"
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    prose = "\n".join(path.read_text(encoding="utf-8") for path in DOCUMENTS if path.name != "commands.md")
     for verb in VERBS:
         command = steptime.get_command(click.Context(steptime), verb)
         assert command is not None
-        assert f"steptime {verb}" in readme
+        assert f"steptime {verb}" in prose
         assert command.help
         assert [option.name for option in command.params if isinstance(option, click.Option) and not option.help] == []
 
@@ -120,7 +121,9 @@ def test_every_command_in_the_docs_can_be_followed(monkeypatch: pytest.MonkeyPat
                 monkeypatch.setattr(sys, "argv", words[2:])
                 importlib.import_module(words[2]).arguments()  # ends where the words are wrong
             else:
-                assert words[:2] == ["pip", "install"], f"{place}: not a command that this test knows how to check"
+                assert words[:2] in (["pip", "install"], ["pipx", "install"]), (
+                    f"{place}: not a command that this test knows how to check"
+                )
 
 
 def assert_it_parses(words: list[str], place: str) -> None:
@@ -154,7 +157,7 @@ def test_rules_and_messages_share_no_name() -> None:
 
 
 def test_the_readme_is_short() -> None:
-    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 150
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 120
 
 
 def test_samples_of_output_have_the_categories_of_today() -> None:
@@ -168,3 +171,28 @@ def test_news_fragments_say_their_kind() -> None:
     for path in (ROOT / "news").iterdir():
         assert path.name == "README.md" or re.fullmatch(r"[a-z0-9-]+\.(feature|fix|change|removal)\.md", path.name)
         assert path.read_text(encoding="utf-8").strip()
+
+
+def test_the_readmes_gpu_example_is_what_diagnose_prints() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    words = ["-m", "steptime", "diagnose", "tests/data/gpu/chargpt"]
+    told = subprocess.run(
+        [sys.executable, *words], cwd=ROOT, capture_output=True, text=True, check=True, timeout=120
+    ).stdout
+    assert f"```text\n{told.strip()}\n```" in readme
+
+
+def test_symptoms_name_rules_and_commands_that_exist() -> None:
+    text = (ROOT / "docs" / "symptoms.md").read_text(encoding="utf-8")
+    names = set(re.findall(r"`([a-z]+(?:-[a-z]+)+)`", text))
+    assert len(names) > 5
+    assert names <= {rule.name for rule in all_rules()[0]}
+    lines = re.findall(r"`(steptime [^`]+)`", text)
+    assert len(lines) > 10
+    for line in lines:
+        assert_it_parses(shlex.split(line)[1:], f"symptoms: {line}")
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    navigation = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:")[2]
+    assert [page.name for page in sorted((ROOT / "docs").glob("*.md")) if f": {page.name}" not in navigation] == []
