@@ -15,13 +15,14 @@ from report.report_variants import HOSTILE, of_kernels, with_hostile_strings
 
 from steptime.advice.engine import all_rules
 from steptime.advice.evidence import Case, KernelUse, LateRank, RankUse
+from steptime.answer.page.axes import decades, even_ticks
 from steptime.diagnosis import diagnose_paths
 from steptime.quantities import Estimate
 from steptime.report import json
 from steptime.report.page import page
 from steptime.report.page.charts import roofline_chart, series
 from steptime.report.page.ranks import heat_map
-from steptime.report.page.waterfall import decades, even_ticks, waterfall
+from steptime.report.page.waterfall import waterfall
 from steptime.report.report import Report
 from steptime.report.tables import case_tables
 

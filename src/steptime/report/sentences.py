@@ -13,6 +13,7 @@ from steptime.advice.evidence import Case, MachineUse, Prediction, ReplayUse, Ro
 from steptime.advice.kernels import matrix_units
 from steptime.advice.verdict import steps_text
 from steptime.analysis.what_if.elsewhere import Elsewhere
+from steptime.answer.printable import one_line, reachable
 from steptime.quantities import (
     Estimate,
     SourceLine,
@@ -24,7 +25,6 @@ from steptime.quantities import (
     format_source,
 )
 from steptime.report.json import sources_of
-from steptime.report.printable import one_line, reachable
 from steptime.report.report import Cost, ProcessReport, Report, Throughput
 from steptime.report.steps import DISTURBING, MOST_MARKS, THINNED
 
