@@ -68,8 +68,8 @@ FRESH_ROWS = RESULTS / "fresh-jobs.jsonl"
 FRESH = """\
 Composed from seeds that had never been run, scored once ([how](../../docs/clinic.md)). A verdict that is withheld
 counts as not right. A finding is right where it names the cause, or stands on the faulty line. What is said of a twin,
-which has no planted fault, may be true all the same: the last column is what a reader should look at. Seed 9027 is left out: one
-fault stood in it twice, and what was planted was no truth. The second row leaves
+which has no planted fault, may be true all the same: the last column is what a reader should look at. Seed 9027 is
+left out: one fault stood in it twice, and what was planted was no truth. The second row leaves
 aside what the twin is told, too: it is true of both, and may be larger than what was planted. The newest batch comes
 first; beside seeds 9149 to 9151 other programs ran. With seed 9210 steptime itself failed, which counts as withheld
 and is mended since. A share is of a step; of jobs with rollouts what was planted is a
