@@ -160,6 +160,13 @@ def test_the_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 120
 
 
+def test_the_docs_stay_short() -> None:
+    """ARCHITECTURE.md is read in ten minutes, at 200 words a minute."""
+    pages = [path for path in (ROOT / "docs").glob("*.md") if path.name != "commands.md"]
+    assert sum(len(path.read_text(encoding="utf-8").split()) for path in pages) <= 34_000
+    assert len((ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8").split()) <= 2_000
+
+
 def test_samples_of_output_have_the_categories_of_today() -> None:
     known = {category.name.lower() for category in Category} | {"other"}
     for path in DOCUMENTS:
