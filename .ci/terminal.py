@@ -68,11 +68,13 @@ def lines_of(command: str, chunks: list[tuple[float, str]]) -> tuple[list[Shown]
             elif part == "\r":
                 buffer = ""
             elif part:
-                buffer += part
-                if current is not None:
+                again, buffer = not buffer, buffer + part
+                if current is not None and again:
                     current.end = now
-                current = Shown(row, buffer, now)
-                shown.append(current)
+                if current is None or again:
+                    current = Shown(row, "", now)
+                    shown.append(current)
+                current.text = buffer
     return [each for each in shown if each.end is None or each.end > each.start], now
 
 
@@ -111,7 +113,8 @@ def picture(shown: list[Shown], whole: float) -> str:
         f"<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {width:.0f} {height:.0f}' role='img'>"
         "<title>steptime run in a terminal</title><style>"
         "text{font:13px ui-monospace,SFMono-Regular,Menlo,Consolas,monospace;fill:#d6dae0;white-space:pre}"
-        f".b{{font-weight:700;fill:#fff}}.d{{fill:#8b949e}}{''.join(rules)}</style>"
+        f".b{{font-weight:700;fill:#fff}}.d{{fill:#8b949e}}{''.join(rules)}"
+        "@media (prefers-reduced-motion: reduce){text{animation:none !important}}</style>"
         f"<rect width='100%' height='100%' rx='8' fill='#161b22'/>{''.join(texts)}</svg>\n"
     )
 
