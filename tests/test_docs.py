@@ -160,6 +160,12 @@ def test_the_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 120
 
 
+def test_how_it_works_defines_every_category_in_the_order_of_an_accelerator() -> None:
+    text = (ROOT / "docs" / "how-it-works.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (\w+) \| (\d+): ", text.partition("## The breakdown")[2], re.MULTILINE)
+    assert rows == [(category.name.lower(), str(category + 1)) for category in Category]
+
+
 def test_the_docs_stay_short() -> None:
     """ARCHITECTURE.md is read in ten minutes, at 200 words a minute."""
     pages = [path for path in (ROOT / "docs").glob("*.md") if path.name != "commands.md"]
