@@ -1,6 +1,6 @@
 """Whether a variant trains as the baseline does: its losses, and the gradients of its first steps.
 
-Pure functions on arrays. The tolerances were measured on twelve scripts (docs/trials.md has the table).
+Pure functions on arrays. The tolerances were measured on twelve scripts (docs/statistics.md has the table).
 """
 
 from __future__ import annotations
