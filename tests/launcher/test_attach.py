@@ -17,7 +17,9 @@ from preloading import python
 
 from steptime.cli.main import main
 from steptime.launcher import attach
+from steptime.launcher.outcome import ProbeOptions
 from steptime.probe.standby import entry_of, folder_of
+from steptime.recording.load import load
 
 pytest.importorskip("torch")
 
@@ -50,7 +52,7 @@ WORKER = """
 import os, sys, threading
 import steptime.probe.standby
 import torch
-until = threading.Timer(60, os._exit, (1,))
+until = threading.Timer(300, os._exit, (1,))
 until.start()
 print("ready", flush=True)
 sys.stdin.readline()
@@ -150,6 +152,16 @@ def test_a_worker_that_waits_for_work_holds_nothing_up(tmp_path: Path, capfd: py
     assert worked == "None worked 3.0 0"
     assert err == ""
     assert f"left-{job.pid}" in {each.name for each in (tmp_path / "r").iterdir()}
+
+
+def test_a_worker_that_ends_before_it_is_entered_holds_nothing_up(start: Callable[[bool], Job], tmp_path: Path) -> None:
+    job, ended = start(True), subprocess.Popen(["true"])
+    ended.wait()
+    (tmp_path / "r").mkdir()
+    found = attach.attach([job.pid, ended.pid], tmp_path / "r", ProbeOptions(True), None, stay=False)
+    assert (found.ended, found.left, found.problems) == (False, True, ())
+    assert load(tmp_path / "r").processes[0].facts.pid == job.pid
+    assert job.end()[0].startswith("whole")
 
 
 def can_trace() -> bool:

@@ -105,7 +105,8 @@ def attach(
     stay: bool,
 ) -> Attached:
     """Enters the processes, and leaves them once their steps are profiled, or at Ctrl-C; with `stay` at their end.
-    folder: of the recording, made and empty. Raises CommandError where one cannot be entered, and nothing was."""
+    folder: of the recording, made and empty. Raises CommandError where one that lives cannot be entered, and nothing
+    was."""
     with _alone(pids):
         return _attach(pids, folder, options, show, stay=stay)
 
@@ -203,14 +204,20 @@ def _leave(folder: Path, pids: Sequence[int]) -> bool:
 
 
 def _enter(pid: int, folder: Path, options: ProbeOptions) -> None:
-    """Asks the process to run its entry, which it does as soon as it runs Python. Raises CommandError."""
+    """Asks the process to run its entry, which it does as soon as it runs Python. One that has ended meanwhile, as a
+    worker of a pool may, holds nobody up. Raises CommandError, or OSError."""
     entry = _write_entry(pid, folder, options)
-    if _stands_by(pid):
-        os.kill(pid, NUMBER)
-    elif hasattr(sys, "remote_exec") and _same_python(pid):
-        sys.remote_exec(pid, str(entry))
-    else:
-        _enter_by_gdb(pid, entry)
+    try:
+        if _stands_by(pid):
+            os.kill(pid, NUMBER)
+        elif hasattr(sys, "remote_exec") and _same_python(pid):
+            sys.remote_exec(pid, str(entry))
+        else:
+            _enter_by_gdb(pid, entry)
+    except (OSError, CommandError):
+        entry.unlink(missing_ok=True)
+        if lives(pid):
+            raise
 
 
 def _close_entry(pid: int, folder: Path) -> None:
