@@ -43,9 +43,7 @@ def shield(action: Callable[[], int]) -> int:
     except OSError as error:
         if error.errno in OUTSIDE:
             what = f"{error.strerror}: {error.filename}" if error.filename else error.strerror
-            say(
-                f"The system refused what this command needs ({what}): give it that, or another folder. (system-refused)"
-            )
+            say(f"The system refused what this command needs ({what}): give it, or another folder. (system-refused)")
             return 1
         if error.errno != errno.ENAMETOOLONG:
             return _bug(error)
