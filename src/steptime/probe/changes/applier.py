@@ -17,6 +17,7 @@ import torch
 from steptime.probe import calls
 from steptime.probe.inlay import THROUGH, Inlay
 from steptime.probe.objects import SideTable, being_traced, parameters_of
+from steptime.probe.ours import pass_on
 
 
 class Applier:
@@ -94,6 +95,7 @@ def with_arguments(
             decide(bound)
             args, kwargs = bound.args, bound.kwargs
         except Exception as error:  # noqa: BLE001 - the probe's boundary: the call goes on as the user wrote it
+            pass_on(error)
             applier.failed(error)
         return original(*args, **kwargs)
 
