@@ -155,6 +155,7 @@ def _attach(
     while living := [pid for pid in pids if lives(pid)]:
         try:
             time.sleep(PERIOD)
+            _ask_again(living, folder)
             progress = Progress(time.monotonic() - begin, *journals.look())
             if show is not None:
                 show(progress)
@@ -361,10 +362,23 @@ def _wait_for_one(pids: Sequence[int], folder: Path, show: Callable[[Progress], 
             if show is not None:
                 show(Progress(elapsed, 0, 0, f"waiting for process {missing[0]}, which is in a long call"))
         time.sleep(PERIOD / 5)
+        _ask_again(pids, folder)
+
+
+def _ask_again(pids: Sequence[int], folder: Path) -> None:
+    """Those that were asked in the midst of importing torch, and have let nobody in."""
+    for pid in (_numbers(folder / "seen-python") - _come(folder)).intersection(pids):
+        with contextlib.suppress(OSError):  # it has ended
+            if _stands_by(pid):
+                os.kill(pid, NUMBER)
 
 
 def _come(folder: Path) -> frozenset[int]:
     """The processes in which the probe is."""
+    return _numbers(folder / "seen-torch")
+
+
+def _numbers(path: Path) -> frozenset[int]:
     with contextlib.suppress(OSError):
-        return frozenset(int(word) for word in (folder / "seen-torch").read_text("ascii").split() if word.isdigit())
+        return frozenset(int(word) for word in path.read_text("ascii").split() if word.isdigit())
     return frozenset()
