@@ -92,7 +92,7 @@ def _names(command: str) -> str:
     return " ".join(re.sub(r"^.*[\\/](?=[^\\/'\"])", "", word) for word in command.split())
 
 
-FARTHEST = 1e100
+FARTHEST = 1e140
 """Of a number from 1, as a factor: what a report says is far nearer, whatever the unit."""
 LARGEST = 256 << 20
 """Bytes of a report; that of a large job has a few million."""
