@@ -148,6 +148,11 @@ class LoaderUse:
     items: ItemFacts | None = None
     made_anew: bool = False
 
+    def __post_init__(self) -> None:
+        """Raises ValueError where it has less than nothing: a report's file may be anybody's."""
+        if min(self.workers, self.demand, self.collector, self.starts) < 0:
+            raise ValueError("a loader has less than nothing")
+
 
 @dataclass(frozen=True, slots=True)
 class SettingsUse:

@@ -105,7 +105,8 @@ def attach(
     stay: bool,
 ) -> Attached:
     """Enters the processes, and leaves them once their steps are profiled, or at Ctrl-C; with `stay` at their end.
-    folder: of the recording, made and empty. Raises CommandError where one cannot be entered, and nothing was."""
+    folder: of the recording, made and empty. Raises CommandError where one that lives cannot be entered, and nothing
+    was."""
     with _alone(pids):
         return _attach(pids, folder, options, show, stay=stay)
 
@@ -154,6 +155,7 @@ def _attach(
     while living := [pid for pid in pids if lives(pid)]:
         try:
             time.sleep(PERIOD)
+            _ask_again(living, folder)
             progress = Progress(time.monotonic() - begin, *journals.look())
             if show is not None:
                 show(progress)
@@ -203,14 +205,20 @@ def _leave(folder: Path, pids: Sequence[int]) -> bool:
 
 
 def _enter(pid: int, folder: Path, options: ProbeOptions) -> None:
-    """Asks the process to run its entry, which it does as soon as it runs Python. Raises CommandError."""
+    """Asks the process to run its entry, which it does as soon as it runs Python. One that has ended meanwhile, as a
+    worker of a pool may, holds nobody up. Raises CommandError, or OSError."""
     entry = _write_entry(pid, folder, options)
-    if _stands_by(pid):
-        os.kill(pid, NUMBER)
-    elif hasattr(sys, "remote_exec") and _same_python(pid):
-        sys.remote_exec(pid, str(entry))
-    else:
-        _enter_by_gdb(pid, entry)
+    try:
+        if _stands_by(pid):
+            os.kill(pid, NUMBER)
+        elif hasattr(sys, "remote_exec") and _same_python(pid):
+            sys.remote_exec(pid, str(entry))
+        else:
+            _enter_by_gdb(pid, entry)
+    except (OSError, CommandError):
+        entry.unlink(missing_ok=True)
+        if lives(pid):
+            raise
 
 
 def _close_entry(pid: int, folder: Path) -> None:
@@ -354,10 +362,23 @@ def _wait_for_one(pids: Sequence[int], folder: Path, show: Callable[[Progress], 
             if show is not None:
                 show(Progress(elapsed, 0, 0, f"waiting for process {missing[0]}, which is in a long call"))
         time.sleep(PERIOD / 5)
+        _ask_again(pids, folder)
+
+
+def _ask_again(pids: Sequence[int], folder: Path) -> None:
+    """Those that were asked in the midst of importing torch, and have let nobody in."""
+    for pid in (_numbers(folder / "seen-python") - _come(folder)).intersection(pids):
+        with contextlib.suppress(OSError):  # it has ended
+            if _stands_by(pid):
+                os.kill(pid, NUMBER)
 
 
 def _come(folder: Path) -> frozenset[int]:
     """The processes in which the probe is."""
+    return _numbers(folder / "seen-torch")
+
+
+def _numbers(path: Path) -> frozenset[int]:
     with contextlib.suppress(OSError):
-        return frozenset(int(word) for word in (folder / "seen-torch").read_text("ascii").split() if word.isdigit())
+        return frozenset(int(word) for word in path.read_text("ascii").split() if word.isdigit())
     return frozenset()

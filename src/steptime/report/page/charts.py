@@ -369,7 +369,7 @@ def _rates(machine: MachineUse | None, uses: list[KernelUse | OperatorUse]) -> l
     used = used or {"float32"} & set(known) or set(known)
     by_rate: dict[float, list[str]] = {}
     for name, rate in known.items():
-        if name in used and rate:
+        if name in used and rate > 0:
             by_rate.setdefault(rate, []).append(name)
     return [(", ".join(names), rate) for rate, names in sorted(by_rate.items(), reverse=True)]
 
