@@ -26,35 +26,35 @@ from advice.healthy import (
 )
 from advice.planted_traces import PLANTED_TRACES
 
+from steptime.advice.device_uses import GapUse, GpuUse, RooflineUse
 from steptime.advice.evidence import (
     Case,
+    CompilationUse,
+    LineUse,
+    PathUse,
+    RecomputeUse,
+    RepeatedForward,
+    RootUse,
+    SiteUse,
+)
+from steptime.advice.run_uses import (
     CategoryUse,
     CaughtUse,
     ChangeUse,
-    CompilationUse,
-    FunctionUse,
-    GapUse,
     GarbageUse,
-    GpuUse,
     KeeperUse,
-    LineUse,
     MemoryUse,
     NormUse,
     OutlierUse,
-    PaddingFacts,
-    PathUse,
     PeriodUse,
-    RecomputeUse,
-    RepeatedForward,
-    RooflineUse,
-    RootUse,
     SegmentLine,
     SegmentUse,
     SettingsUse,
-    SiteUse,
 )
 from steptime.analysis.modules import ModuleUse
+from steptime.analysis.user_code import FunctionUse
 from steptime.quantities import Estimate, SourceLine
+from steptime.recording.recording import PaddingFacts
 
 _DROPOUT = SourceLine("model.py", 57, "forward")
 BASE = replace(HEALTHY, contention=contention(job=0.9))

@@ -9,31 +9,24 @@ from dataclasses import replace
 
 from advice.healthy import MS, US, about, categories, line
 
-from steptime.advice.evidence import (
+from steptime.advice.device_uses import (
     AllocationUse,
-    Case,
     ChainUse,
     CollectiveUse,
-    CompilationUse,
-    CompilerEventUse,
-    CompilerUse,
     CopyUse,
     GapUse,
-    GarbageUse,
     GradientUse,
     KernelUse,
     MachineUse,
-    MemoryUse,
-    OperatorUse,
-    OptimizerUse,
     RankUse,
     RooflineUse,
     ScalingUse,
-    SiteUse,
-    StepSummary,
     WrittenNormUse,
 )
+from steptime.advice.evidence import Case, CompilationUse, CompilerEventUse, CompilerUse, OptimizerUse, SiteUse
+from steptime.advice.run_uses import GarbageUse, MemoryUse, StepSummary
 from steptime.analysis.graph_launches import EagerUse, GraphUse
+from steptime.analysis.operators import OperatorUse
 from steptime.analysis.stragglers.comparison import LateRank
 from steptime.quantities import Estimate, SourceLine
 from steptime.trace.vendors import BUCKET_TO_GRADIENT

@@ -11,8 +11,9 @@ import pytest
 from journals import MS, US, JournalBuilder
 
 from steptime.advice.assemble import assemble
+from steptime.advice.device_uses import GpuUse
 from steptime.advice.engine import examine
-from steptime.advice.evidence import Case, GpuUse, LineUse
+from steptime.advice.evidence import Case, LineUse
 from steptime.advice.outliers import usual_steps
 from steptime.advice.step_evidence import waste
 from steptime.analysis.categories import Breakdown, Category

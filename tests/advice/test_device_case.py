@@ -11,8 +11,10 @@ import pytest
 from traces import MAIN, Event, Events, Written, called, happened, kernel, launch, operator, python, write
 
 from steptime.advice.device_evidence import on_one_machine, with_recorded_device
-from steptime.advice.evidence import Case, CategoryUse, KernelUse, RooflineUse, StepSummary
+from steptime.advice.device_uses import KernelUse, RooflineUse
+from steptime.advice.evidence import Case
 from steptime.advice.propose import propose
+from steptime.advice.run_uses import CategoryUse, StepSummary
 from steptime.analysis.categories import Breakdown, Category
 from steptime.analysis.graph_launches import GraphUse
 from steptime.analysis.recorded_breakdown import RecordedBreakdown

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, strategies as st
 
-from steptime.advice.evidence import Contention, LoaderUse, SettingsUse, StepSummary
 from steptime.advice.loader_model import HANDOVER, LOCKED, MEMORY_BOUND, MOST_WORKERS, production, supply
 from steptime.advice.models import at_once
+from steptime.advice.run_uses import Contention, LoaderUse, SettingsUse, StepSummary
 from steptime.quantities import Estimate
 
 MS = 1e6

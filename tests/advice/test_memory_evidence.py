@@ -7,8 +7,8 @@ from pathlib import Path
 from journals import MS, JournalBuilder
 
 from steptime.advice.assemble import assemble
-from steptime.advice.evidence import MemoryUse
 from steptime.advice.memory_evidence import with_memory
+from steptime.advice.run_uses import MemoryUse
 from steptime.analysis.layout import lay_out_whole
 from steptime.analysis.memory_samples import most_held
 from steptime.journal import Kind

@@ -9,16 +9,39 @@ from typing import Any
 
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-import steptime.advice.evidence as case_module
+from steptime.advice.device_uses import (
+    AllocationUse,
+    ChainUse,
+    CollectiveUse,
+    CopyUse,
+    GapUse,
+    KernelUse,
+    MachineUse,
+    RankUse,
+    ReplayUse,
+    RooflineUse,
+)
 from steptime.advice.engine import examine
-from steptime.advice.evidence import Case, CategoryUse, LineUse, LoaderUse, OperatorUse, SiteUse
+from steptime.advice.evidence import Case, CompilationUse, LineUse, OptimizerUse, RecomputeUse, SiteUse
 from steptime.advice.loader_model import supply
 from steptime.advice.rule import Weight
 from steptime.advice.rules import CATALOGUE
+from steptime.advice.run_uses import (
+    CategoryUse,
+    Contention,
+    GarbageUse,
+    LoaderUse,
+    SegmentUse,
+    SettingsUse,
+    StepSummary,
+)
 from steptime.advice.savings import named
 from steptime.advice.verdict import verdict
+from steptime.analysis.operators import OperatorUse
 from steptime.analysis.stragglers.comparison import LateRank
+from steptime.analysis.what_if.what_if import Prediction
 from steptime.quantities import Estimate, SourceLine
+from steptime.recording.recording import PaddingFacts
 
 likely = st.sampled_from([0.0, 0.3, 2.0, 64.0, 300.0, 2e4, 3e5, 1e6, 4e6, 2e7, 2.5e7, 4e7])
 numbers = st.one_of(likely, likely, st.floats(min_value=1e-3, max_value=1e12))
@@ -51,36 +74,36 @@ def every(kind: type, **fields_of_its_own: object) -> st.SearchStrategy[Any]:
 
 for leaf, strategy in ((Estimate, estimates()), (SourceLine, sources), (float, numbers), (int, counts), (str, words)):
     st.register_type_strategy(leaf, strategy)
-st.register_type_strategy(case_module.PaddingFacts, every(case_module.PaddingFacts, share=shares))
+st.register_type_strategy(PaddingFacts, every(PaddingFacts, share=shares))
 st.register_type_strategy(LateRank, every(LateRank, ranks=st.lists(counts, min_size=1, max_size=3).map(tuple)))
 SINGLE = (
-    case_module.GarbageUse,
-    case_module.Contention,
-    case_module.MachineUse,
-    case_module.RecomputeUse,
-    case_module.RooflineUse,
-    case_module.Prediction,
-    case_module.ReplayUse,
+    GarbageUse,
+    Contention,
+    MachineUse,
+    RecomputeUse,
+    RooflineUse,
+    Prediction,
+    ReplayUse,
 )
 DEVICE = (
-    case_module.KernelUse,
-    case_module.GapUse,
-    case_module.CopyUse,
-    case_module.CollectiveUse,
-    case_module.AllocationUse,
-    case_module.ChainUse,
-    case_module.RankUse,
+    KernelUse,
+    GapUse,
+    CopyUse,
+    CollectiveUse,
+    AllocationUse,
+    ChainUse,
+    RankUse,
 )
 REPEATED = (
     *DEVICE,
-    case_module.OptimizerUse,
-    case_module.CompilationUse,
-    case_module.SegmentUse,
+    OptimizerUse,
+    CompilationUse,
+    SegmentUse,
     OperatorUse,
     SiteUse,
     LineUse,
 )
-PARTS: tuple[type, ...] = (case_module.StepSummary, case_module.SettingsUse, LoaderUse, *SINGLE, *REPEATED)
+PARTS: tuple[type, ...] = (StepSummary, SettingsUse, LoaderUse, *SINGLE, *REPEATED)
 for part in PARTS:
     st.register_type_strategy(part, every(part))
 
@@ -94,10 +117,10 @@ cases = every(
 )
 loading = st.builds(
     Case,
-    step=every(case_module.StepSummary),
+    step=every(StepSummary),
     loader=every(LoaderUse, usable_cpus=st.integers(min_value=1, max_value=64)),
-    settings=st.none() | every(case_module.SettingsUse),
-    contention=st.none() | every(case_module.Contention),
+    settings=st.none() | every(SettingsUse),
+    contention=st.none() | every(Contention),
 )
 many = settings(max_examples=50, deadline=None, suppress_health_check=list(HealthCheck))
 

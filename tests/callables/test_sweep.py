@@ -9,7 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from steptime.advice.evidence import Case, KernelUse, OperatorUse, StepSummary
+from steptime.advice.device_uses import KernelUse
+from steptime.advice.evidence import Case
+from steptime.advice.run_uses import StepSummary
+from steptime.analysis.operators import OperatorUse
 from steptime.callables.sheet import as_json, as_markdown, as_page, as_text
 from steptime.callables.sweep import (
     Sweep,

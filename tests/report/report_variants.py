@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from steptime.advice.evidence import KernelUse, MachineUse
+from steptime.advice.device_uses import KernelUse, MachineUse
 from steptime.quantities import SourceLine
 from steptime.report.report import Report
 

@@ -6,18 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from steptime.advice.evidence import (
-    Case,
-    CategoryUse,
-    GapUse,
-    KernelUse,
-    LateRank,
-    MachineUse,
-    Prediction,
-    RankUse,
-    ReplayUse,
-    RooflineUse,
-)
+from steptime.advice.device_uses import GapUse, KernelUse, MachineUse, RankUse, ReplayUse, RooflineUse
+from steptime.advice.evidence import Case
+from steptime.advice.run_uses import CategoryUse
+from steptime.analysis.stragglers.comparison import LateRank
+from steptime.analysis.what_if.what_if import Prediction
 from steptime.quantities import Estimate
 from steptime.report import markdown, text
 from steptime.report.compose import compose

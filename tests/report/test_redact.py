@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from report.timelines import with_trials
 
-from steptime.advice.evidence import KernelUse
+from steptime.advice.device_uses import KernelUse
 from steptime.quantities import SourceLine
 from steptime.report import json, markdown, text
 from steptime.report.json import without_sources

@@ -11,17 +11,13 @@ import numpy as np
 from steptime.advice.device_evidence import machine_use
 from steptime.advice.evidence import (
     Case,
-    CategoryUse,
     CompilationUse,
     CompilerEventUse,
     CompilerUse,
-    GarbageUse,
-    LoaderUse,
     OptimizerUse,
     PathUse,
     RecomputeUse,
     RootUse,
-    SettingsUse,
     SiteUse,
     record_of,
 )
@@ -35,6 +31,7 @@ from steptime.advice.line_evidence import (
 from steptime.advice.loader_evidence import input_use, loader_use
 from steptime.advice.outliers import outliers_of, usual_steps
 from steptime.advice.pattern_evidence import caught_use, change_use, period_use
+from steptime.advice.run_uses import CategoryUse, GarbageUse, LoaderUse, SettingsUse
 from steptime.advice.savings import ratio
 from steptime.advice.segment_evidence import segment_uses
 from steptime.advice.step_evidence import (

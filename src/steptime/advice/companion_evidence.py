@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import TypeVar
 
 from steptime.advice.device_evidence import LONGEST_TEXT
-from steptime.advice.evidence import Case, CompiledKernelUse, CompilerEventUse, CompilerUse, KernelUse, OperatorUse
+from steptime.advice.device_uses import KernelUse
+from steptime.advice.evidence import Case, CompiledKernelUse, CompilerEventUse, CompilerUse
 from steptime.advice.kernels import spent
 from steptime.advice.savings import ratio
+from steptime.analysis.operators import OperatorUse
 from steptime.quantities import SourceLine, format_count, format_share
 from steptime.trace.compile_logs import CompiledKernel, CompileLogs, CompilerEvent
 from steptime.trace.nsight_compute import KernelCounters, MeasuredKernel

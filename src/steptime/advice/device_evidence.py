@@ -21,25 +21,20 @@ from typing import TypeVar
 
 import numpy as np
 
-from steptime.advice.evidence import (
+from steptime.advice.device_uses import (
     AllocationUse,
-    Case,
-    CategoryUse,
     ChainUse,
     CollectiveUse,
     CopyUse,
     GapUse,
     KernelUse,
     MachineUse,
-    OptimizerUse,
-    Prediction,
     ReplayUse,
     RooflineUse,
     ScalingUse,
-    StepSummary,
     WrittenNormUse,
-    record_of,
 )
+from steptime.advice.evidence import Case, OptimizerUse, record_of
 from steptime.advice.kernels import (
     COPIES,
     MATRIX,
@@ -53,6 +48,7 @@ from steptime.advice.kernels import (
 )
 from steptime.advice.loss_scaling import scaling_use
 from steptime.advice.models import changing_work, gradient_use
+from steptime.advice.run_uses import CategoryUse, StepSummary
 from steptime.advice.savings import IDLE, as_decided, at_most, named, of_usual_steps, ratio, scaled
 from steptime.advice.step_evidence import optimizer_uses
 from steptime.advice.written_norms import written_norms
@@ -71,7 +67,7 @@ from steptime.analysis.tiles import waves_of
 from steptime.analysis.timeline import Phase
 from steptime.analysis.traffic import AllocationTotal, allocations_of, collectives_of, copies_of
 from steptime.analysis.what_if.calibrated import DEVICE, FACTORS, HOST
-from steptime.analysis.what_if.what_if import RELIEVED as BY_WORK, Replay, rerun
+from steptime.analysis.what_if.what_if import RELIEVED as BY_WORK, Prediction, Replay, rerun
 from steptime.arrays import Int32, Int64, distinct, give_back
 from steptime.intervals import contains, union
 from steptime.machine.datasheet import interconnect_of, look_up

@@ -28,7 +28,6 @@ from steptime.advice.hottest_line import at_hottest_line
 from steptime.advice.rule import Examination, Finding, Rule, Weight
 from steptime.advice.rules import CATALOGUE
 from steptime.advice.savings import WORKING, as_decided, capped, named
-from steptime.advice.signals import Signals, measured
 from steptime.advice.verdict import NOTES, most_of_the_run
 from steptime.analysis.what_if.calibrated import HOST
 from steptime.quantities import Estimate, SourceLine, format_duration
@@ -221,7 +220,7 @@ def examine(case: Case, rules: Iterable[Rule] | None = None) -> Examination:
     """All findings of a case, by savings; notes, then doubts after them. What is said of most of the run comes first:
     no saving in a step is worth as much.
 
-    A rule whose needed signals are missing is listed as not examined with the reason, one that raises as failed.
+    A rule whose needed evidence is missing is listed as not examined with the reason, one that raises as failed.
     """
     chosen, problems = all_rules() if rules is None else (tuple(rules), ())
     findings: list[Finding] = []
@@ -266,12 +265,10 @@ def _each_line_once(findings: Iterable[Finding]) -> Iterator[Finding]:
 def _outcome(rule: Rule, case: Case) -> tuple[tuple[Finding, ...], str, str]:
     """(findings, why it was not examined, why it failed)."""
     try:
-        missing = [signal for signal in rule.needs if not measured(case, signal)]
+        missing = rule.evidence.missing_in(case)
         if missing:
-            bare = case.step.mode == "trace"
-            reasons = sorted(signal.not_in_trace if bare else signal.absent for signal in missing)
-            return (), "; ".join(reasons), ""
-        return rule(Signals(case, rule.needs | rule.uses)), "", ""
+            return (), "; ".join(sorted(map(case.why_absent, missing))), ""
+        return rule(case), "", ""
     except (Exception, SystemExit) as error:  # noqa: BLE001 - some rules are not ours: one row, not the diagnosis
         return (), "", f"{type(error).__name__}: {error}"
 

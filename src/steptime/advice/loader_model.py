@@ -23,8 +23,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from steptime.advice.evidence import Case, Contention, LoaderUse, SettingsUse, StepSummary
+from steptime.advice.evidence import Case
 from steptime.advice.models import at_once
+from steptime.advice.run_uses import Contention, LoaderUse, SettingsUse, StepSummary
 from steptime.quantities import format_count
 
 HANDOVER = 1_000_000.0

@@ -9,8 +9,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from steptime.advice.evidence import CaughtUse, ChangeUse, PeriodUse
 from steptime.advice.line_evidence import grown_line
+from steptime.advice.run_uses import CaughtUse, ChangeUse, PeriodUse
 from steptime.advice.savings import modelled
 from steptime.advice.segment_evidence import segment_lines
 from steptime.analysis.layout import Layout

@@ -7,9 +7,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from steptime.advice.evidence import CategoryUse, Contention, GpuUse, OptimizerUse, StepSummary
+from steptime.advice.device_uses import GpuUse
+from steptime.advice.evidence import OptimizerUse
 from steptime.advice.kernels import REACHABLE, elements, shapes_of
 from steptime.advice.models import norm_use
+from steptime.advice.run_uses import CategoryUse, Contention, StepSummary
 from steptime.advice.savings import NOTHING, ratio, scaled
 from steptime.analysis.categories import Breakdown, Category
 from steptime.analysis.operators import OperatorUse

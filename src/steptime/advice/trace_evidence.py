@@ -11,9 +11,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from steptime.advice.device_evidence import machine_use, with_device, with_graphs, with_processor
-from steptime.advice.evidence import Case, CategoryUse, GarbageUse, RecomputeUse, StepSummary
+from steptime.advice.evidence import Case, RecomputeUse
 from steptime.advice.models import gradient_use
 from steptime.advice.outliers import outliers_of_trace, usual_of_trace
+from steptime.advice.run_uses import CategoryUse, GarbageUse, StepSummary
 from steptime.advice.savings import scaled
 from steptime.advice.step_evidence import waste
 from steptime.analysis.breakdown import breakdown_of

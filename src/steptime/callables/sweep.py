@@ -12,7 +12,9 @@ from typing import Any
 
 import msgspec
 
-from steptime.advice.evidence import Case, KernelUse, OperatorUse
+from steptime.advice.device_uses import KernelUse
+from steptime.advice.evidence import Case
+from steptime.analysis.operators import OperatorUse
 from steptime.callables.bench import SCRIPTS, answer_of
 from steptime.callables.sheet import Sheet, renderers_of
 from steptime.machine.machine import DISTURBING_CPUS, Machine

@@ -7,8 +7,11 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
-from steptime.advice.evidence import Case, CategoryUse, CompilerEventUse, KernelUse, ModuleUse
+from steptime.advice.device_uses import KernelUse
+from steptime.advice.evidence import Case, CompilerEventUse
 from steptime.advice.kernels import by_name, short_kernel
+from steptime.advice.run_uses import CategoryUse
+from steptime.analysis.modules import ModuleUse
 from steptime.analysis.stragglers.comparison import RankComparison
 from steptime.quantities import SourceLine, format_bytes, format_change, format_duration, format_rate, format_share
 from steptime.report.report import ProcessReport, Report

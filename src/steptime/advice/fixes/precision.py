@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from steptime.advice.evidence import Case
+from steptime.advice.device_uses import KernelUse, MachineUse, ReplayUse
+from steptime.advice.evidence import LineUse
 from steptime.advice.fix import AutocastEdit, Option, Promise, Snippet, StatementEdit, fix, training_lines
 from steptime.advice.kernels import is_matrix_product, moving, spent
 from steptime.advice.line_evidence import steady_time
+from steptime.advice.run_uses import CategoryUse, SettingsUse, StepSummary
 from steptime.advice.savings import modelled, named, of_kernels, partly
+from steptime.analysis.operators import OperatorUse
 from steptime.changes import Change
 from steptime.quantities import Estimate
 
@@ -50,7 +53,15 @@ scaler.update()"""
     low_precision=True,
     frees=0.3,
 )
-def bfloat_autocast(case: Case) -> Option | None:
+def bfloat_autocast(
+    step: StepSummary,
+    categories: tuple[CategoryUse, ...] = (),
+    lines: tuple[LineUse, ...] = (),
+    operators: tuple[OperatorUse, ...] = (),
+    machine: MachineUse | None = None,
+    kernels: tuple[KernelUse, ...] = (),
+    replay: ReplayUse | None = None,
+) -> Option | None:
     """Matrix products in bfloat16
 
     What it changes: Forward and loss run under torch.autocast with bfloat16; parameters, gradients and the optimiser
@@ -68,38 +79,47 @@ def bfloat_autocast(case: Case) -> Option | None:
     When to leave it: When the job is not limited by matrix products, or its loss is sensitive (then keep that part in
     float32).
     """
-    rates = dict(case.machine.rates) if case.machine is not None else {}
-    low, full = rates.get("bfloat16"), rates.get("float32") or (case.machine.matrix_flops if case.machine else None)
+    rates = dict(machine.rates) if machine is not None else {}
+    low, full = rates.get("bfloat16"), rates.get("float32") or (machine.matrix_flops if machine else None)
     faster = 1 - full / low if low and full and low > full else 0.0
-    products = not case.operators or any(use.flops for use in case.operators)
-    if case.step.device == "cpu" and not (faster and products):
+    products = not operators or any(use.flops for use in operators)
+    if step.device == "cpu" and not (faster and products):
         return None
-    wide = _wide_products(case, "bfloat16")
+    wide = _wide_products(machine, kernels, "bfloat16")
     if wide == NOTHING_WIDE:
         return None  # they are in 16 bits already
     saving, reach = None, 0.0
-    if faster and (compute := named(case.categories, "compute")) is not None:
+    if faster and (compute := named(categories, "compute")) is not None:
         reach = compute.duration.value
-        saving = partly(faster * reach, LIKELY_BFLOAT_AUTOCAST, SURE_BFLOAT_AUTOCAST, case.step)
+        saving = partly(faster * reach, LIKELY_BFLOAT_AUTOCAST, SURE_BFLOAT_AUTOCAST, step)
         if wide is not None:
-            saving, reach = partly(wide[0], LIKELY_BFLOAT_AUTOCAST, SURE_BFLOAT_AUTOCAST, case.step), wide[1]
-        saving, reach = _by_operators(case, faster) or (of_kernels(saving, case.replay, CASTS), reach)
+            saving, reach = partly(wide[0], LIKELY_BFLOAT_AUTOCAST, SURE_BFLOAT_AUTOCAST, step), wide[1]
+        saving, reach = _by_operators(step, categories, operators, machine, faster) or (
+            of_kernels(saving, replay, CASTS),
+            reach,
+        )
     change = Change("autocast", arguments=(("dtype", "bfloat16"),))
-    return Option("bfloat16 autocast", (change,), saving, _edit(case), reach=reach)
+    return Option("bfloat16 autocast", (change,), saving, _edit(step, lines), reach=reach)
 
 
-def _by_operators(case: Case, faster: float) -> tuple[Estimate, float] | None:
+def _by_operators(
+    step: StepSummary,
+    categories: tuple[CategoryUse, ...],
+    operators: tuple[OperatorUse, ...],
+    machine: MachineUse | None,
+    faster: float,
+) -> tuple[Estimate, float] | None:
     """(saving, what is acted on) on a CPU, ns per step; None where its operators are not known. faster: the share of a
     product that a higher upper bound makes less of. Products that wait for memory read weights in single precision all
     the same, to cast them."""
-    if case.step.device != "cpu" or not case.operators:
+    if step.device != "cpu" or not operators:
         return None
-    at = (case.operators, case.categories, case.machine)
-    products = steady_time([use for use in case.operators if use.flops and use.bound == "compute"], *at)
-    moved = steady_time(moving(case.operators, case.machine), *at)
+    at = (operators, categories, machine)
+    products = steady_time([use for use in operators if use.flops and use.bound == "compute"], *at)
+    moved = steady_time(moving(operators, machine), *at)
     gain, less = faster * products, NARROWER * moved
     likely = PRODUCTS * gain + MOVING * less
-    return modelled(likely, SURE_BFLOAT_AUTOCAST * (gain + less), gain + less, case.step.steady), products + moved
+    return modelled(likely, SURE_BFLOAT_AUTOCAST * (gain + less), gain + less, step.steady), products + moved
 
 
 KNOWN = 0.5
@@ -108,11 +128,13 @@ NOTHING_WIDE, LEAST_WIDE = (0.0, 0.0), 0.1
 """Of the products' time: under autocast some stay in float32, as those of a loss do."""
 
 
-def _wide_products(case: Case, dtype: str) -> tuple[float, float] | None:
+def _wide_products(
+    machine: MachineUse | None, kernels: tuple[KernelUse, ...], dtype: str
+) -> tuple[float, float] | None:
     """(what they would take less, what they take), ns per step, of a device's products in formats with a lower rate
     than that of dtype; None where the kernels or the machine do not tell."""
-    products = [use for use in case.kernels if is_matrix_product(use)]
-    rates = dict(case.machine.rates) if case.machine is not None else {}
+    products = [use for use in kernels if is_matrix_product(use)]
+    rates = dict(machine.rates) if machine is not None else {}
     fast = rates.get(dtype)
     known = [use for use in products if use.dtype]
     if not fast or not products or spent(known) < KNOWN * spent(products):
@@ -124,17 +146,24 @@ def _wide_products(case: Case, dtype: str) -> tuple[float, float] | None:
     return sum(duration * (1 - rate / fast) for duration, rate in wide), sum(duration for duration, _ in wide)
 
 
-def _edit(case: Case) -> AutocastEdit | Snippet:
-    device = case.step.device.partition(":")[0]
+def _edit(step: StepSummary, lines: tuple[LineUse, ...]) -> AutocastEdit | Snippet:
+    device = step.device.partition(":")[0]
     example = EXAMPLE_BFLOAT_AUTOCAST.format(device=device)
-    forward, backward = training_lines(case)
+    forward, backward = training_lines(lines)
     if forward is None or backward is None or forward == backward:
         return Snippet(example)
     return AutocastEdit(forward, backward, device, "bfloat16", example)
 
 
 @fix("RM302", "tensor-float", addresses={"ST403", "ST908"}, promise=Promise.SAME_CURVE, risk=1, low_precision=True)
-def tensor_float(case: Case) -> Option | None:
+def tensor_float(
+    step: StepSummary,
+    categories: tuple[CategoryUse, ...] = (),
+    settings: SettingsUse | None = None,
+    machine: MachineUse | None = None,
+    kernels: tuple[KernelUse, ...] = (),
+    replay: ReplayUse | None = None,
+) -> Option | None:
     """TensorFloat-32 for products in float32
 
     What it changes: torch.set_float32_matmul_precision("high") before training: matrix units take float32 products with
@@ -147,29 +176,39 @@ def tensor_float(case: Case) -> Option | None:
 
     When to leave it: When products must be exact to float32 (physics, solvers).
     """
-    if not case.step.device.startswith("cuda"):
+    if not step.device.startswith("cuda"):
         return None
-    if case.settings is not None and case.settings.matmul_precision != "highest":
+    if settings is not None and settings.matmul_precision != "highest":
         return None
-    if _wide_products(case, "tf32") == NOTHING_WIDE:
+    if _wide_products(machine, kernels, "tf32") == NOTHING_WIDE:
         return None
-    saving = _by_rate(case, "tf32", LIKELY_TENSOR_FLOAT, SURE_TENSOR_FLOAT, 1.0)
+    saving = _by_rate(step, categories, machine, kernels, replay, "tf32", LIKELY_TENSOR_FLOAT, SURE_TENSOR_FLOAT, 1.0)
     statement = 'torch.set_float32_matmul_precision("high")'
     change = Change("matmul-precision", arguments=(("precision", "high"),))
     return Option(statement.removeprefix("torch."), (change,), saving, StatementEdit(statement, "torch"))
 
 
-def _by_rate(case: Case, dtype: str, likely: float, sure: float, casts: float) -> Estimate | None:
+def _by_rate(
+    step: StepSummary,
+    categories: tuple[CategoryUse, ...],
+    machine: MachineUse | None,
+    kernels: tuple[KernelUse, ...],
+    replay: ReplayUse | None,
+    dtype: str,
+    likely: float,
+    sure: float,
+    casts: float,
+) -> Estimate | None:
     """Of the products, by their rates in a format and in their own, or of all computing where the kernels do not tell;
     as far as the step gets shorter by it. None where the format is no faster. casts: as of `of_kernels`."""
-    rates = dict(case.machine.rates) if case.machine is not None else {}
-    fast, full, compute = rates.get(dtype), rates.get("float32"), named(case.categories, "compute")
-    if (wide := _wide_products(case, dtype)) is not None:
-        return of_kernels(partly(wide[0], likely, sure, case.step), case.replay, casts)
+    rates = dict(machine.rates) if machine is not None else {}
+    fast, full, compute = rates.get(dtype), rates.get("float32"), named(categories, "compute")
+    if (wide := _wide_products(machine, kernels, dtype)) is not None:
+        return of_kernels(partly(wide[0], likely, sure, step), replay, casts)
     if compute is None or not fast or not full or fast <= full:
         return None
-    saving = partly(compute.duration.value * (1 - full / fast), likely, sure, case.step)
-    return of_kernels(saving, case.replay, casts)
+    saving = partly(compute.duration.value * (1 - full / fast), likely, sure, step)
+    return of_kernels(saving, replay, casts)
 
 
 @fix(
@@ -181,7 +220,13 @@ def _by_rate(case: Case, dtype: str, likely: float, sure: float, casts: float) -
     low_precision=True,
     frees=0.3,
 )
-def half_autocast(case: Case) -> Option | None:
+def half_autocast(
+    step: StepSummary,
+    categories: tuple[CategoryUse, ...] = (),
+    machine: MachineUse | None = None,
+    kernels: tuple[KernelUse, ...] = (),
+    replay: ReplayUse | None = None,
+) -> Option | None:
     """Matrix products in float16, with a scaled loss
 
     What it changes: Forward and loss run under torch.autocast with float16, and the loss is scaled so that small
@@ -196,12 +241,14 @@ def half_autocast(case: Case) -> Option | None:
     When to leave it: When bfloat16 is as fast (RM301): it needs no scaling. When gradients are used otherwise between
     backward and step (clipping must unscale first).
     """
-    rates = dict(case.machine.rates) if case.machine is not None else {}
+    rates = dict(machine.rates) if machine is not None else {}
     half, brain, full = rates.get("float16"), rates.get("bfloat16", 0.0), rates.get("float32")
-    if not case.step.device.startswith("cuda") or not half or not full or half <= max(full, WORTH_IT * brain):
+    if not step.device.startswith("cuda") or not half or not full or half <= max(full, WORTH_IT * brain):
         return None
-    if _wide_products(case, "float16") == NOTHING_WIDE:
+    if _wide_products(machine, kernels, "float16") == NOTHING_WIDE:
         return None
-    saving = _by_rate(case, "float16", LIKELY_HALF_AUTOCAST, SURE_HALF_AUTOCAST, CASTS)
+    saving = _by_rate(
+        step, categories, machine, kernels, replay, "float16", LIKELY_HALF_AUTOCAST, SURE_HALF_AUTOCAST, CASTS
+    )
     change = Change("autocast", arguments=(("dtype", "float16"), ("device", "cuda")))
     return Option("float16 autocast, scaled loss", (change,), saving, Snippet(EXAMPLE_HALF_AUTOCAST))

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from steptime.advice.evidence import Case, ModuleUse
+from steptime.advice.device_uses import AllocationUse
+from steptime.advice.evidence import LineUse, OptimizerUse, RecomputeUse, RootUse
 from steptime.advice.fix import Edit, EnvironmentEdit, ModelEdit, Option, Promise, Snippet, SwitchEdit, fix, model_edit
+from steptime.advice.run_uses import MemoryUse, SettingsUse, StepSummary
+from steptime.analysis.modules import ModuleUse
 from steptime.changes import Change
 from steptime.debug_switches import acting
 
@@ -24,7 +27,7 @@ NEARLY = 0.9
 
 
 @fix("RM501", "no-anomaly-detection", addresses={"ST601"}, promise=Promise.SAME_BITS, risk=1)
-def no_anomaly_detection(case: Case) -> Option | None:
+def no_anomaly_detection(settings: SettingsUse) -> Option | None:
     """Autograd's anomaly detection switched off
 
     What it changes: torch.autograd.set_detect_anomaly(True) and the context manager of that name switch nothing on.
@@ -36,14 +39,14 @@ def no_anomaly_detection(case: Case) -> Option | None:
 
     When to leave it: While you are hunting a NaN.
     """
-    if case.settings is None or not case.settings.detect_anomaly:
+    if not settings.detect_anomaly:
         return None
     edit = SwitchEdit("set_detect_anomaly", "torch.autograd.set_detect_anomaly(False)", others=("detect_anomaly",))
     return Option("no anomaly detection", (Change("anomaly-off"),), None, edit)
 
 
 @fix("RM502", "not-deterministic", addresses={"ST603"}, promise=Promise.SAME_CURVE, risk=2)
-def not_deterministic(case: Case) -> Option | None:
+def not_deterministic(settings: SettingsUse) -> Option | None:
     """Deterministic algorithms switched off
 
     What it changes: Requests for torch.use_deterministic_algorithms and cudnn.deterministic are passed over.
@@ -55,7 +58,7 @@ def not_deterministic(case: Case) -> Option | None:
 
     When to leave it: When the run must repeat bit by bit.
     """
-    if case.settings is None or not case.settings.deterministic:
+    if not settings.deterministic:
         return None
     name = "use_deterministic_algorithms"
     others = ("set_deterministic_debug_mode",)
@@ -64,7 +67,7 @@ def not_deterministic(case: Case) -> Option | None:
 
 
 @fix("RM503", "no-profiler", addresses={"ST602"}, promise=Promise.SAME_BITS, risk=1)
-def no_profiler(case: Case) -> Option | None:
+def no_profiler(settings: SettingsUse) -> Option | None:
     """The job's own profiler records nothing
 
     What it changes: torch.profiler.profile and torch.autograd.profiler.profile of the job are entered and left, and
@@ -78,14 +81,14 @@ def no_profiler(case: Case) -> Option | None:
     When to leave it: While you are looking at its traces. A schedule (wait, warmup, active, repeat) records a few steps
     of a run.
     """
-    if case.settings is None or not case.settings.profiler:
+    if not settings.profiler:
         return None
     snippet = Snippet("torch.profiler.profile(schedule=torch.profiler.schedule(wait=10, warmup=2, active=3, repeat=1))")
     return Option("no profiler", (Change("profiler-off"),), None, snippet)
 
 
 @fix("RM504", "no-debug-switches", addresses={"ST606"}, promise=Promise.SAME_BITS, risk=1)
-def no_debug_switches(case: Case) -> Option | None:
+def no_debug_switches(step: StepSummary, settings: SettingsUse) -> Option | None:
     """Debugging variables of the environment switched off
 
     What it changes: CUDA_LAUNCH_BLOCKING, TORCH_DISTRIBUTED_DEBUG, ONEDNN_VERBOSE, PYTHONDEVMODE and others that are on
@@ -99,10 +102,7 @@ def no_debug_switches(case: Case) -> Option | None:
 
     When to leave it: While the fault is being looked for, and where the switch works around one.
     """
-    settings = case.settings
-    if settings is None:
-        return None
-    found = acting(settings.debug_switches, case.step.device, settings.distributed_backend)
+    found = acting(settings.debug_switches, step.device, settings.distributed_backend)
     variables = tuple((switch.name, switch.off) for switch, _ in found)
     if not variables:
         return None
@@ -118,7 +118,15 @@ def no_debug_switches(case: Case) -> Option | None:
     risk=4,
     frees=0.6,
 )
-def activation_checkpointing(case: Case) -> Option | None:
+def activation_checkpointing(
+    lines: tuple[LineUse, ...] = (),
+    optimizers: tuple[OptimizerUse, ...] = (),
+    recompute: RecomputeUse | None = None,
+    allocations: tuple[AllocationUse, ...] = (),
+    memory: MemoryUse | None = None,
+    roots: tuple[RootUse, ...] = (),
+    modules: tuple[ModuleUse, ...] = (),
+) -> Option | None:
     """Activations computed again instead of kept
 
     What it changes: Each of the model's repeated blocks (children of one class in a ModuleList or Sequential) keeps
@@ -133,22 +141,31 @@ def activation_checkpointing(case: Case) -> Option | None:
 
     When to leave it: When memory is to spare (then see RM305).
     """
-    if case.recompute is not None:
+    if recompute is not None:
         return None
-    memory = case.memory
     full = memory is not None and bool(memory.retries or (memory.capacity and memory.peak > NEARLY * memory.capacity))
-    if not full and not any(FREES in use.name for use in case.allocations):
+    if not full and not any(FREES in use.name for use in allocations):
         return None
-    return Option("activation checkpointing", (Change("checkpointing"),), None, _edit_checkpointing(case))
+    return Option(
+        "activation checkpointing",
+        (Change("checkpointing"),),
+        None,
+        _edit_checkpointing(lines, optimizers, roots, modules),
+    )
 
 
-def _edit_checkpointing(case: Case) -> Edit:
+def _edit_checkpointing(
+    lines: tuple[LineUse, ...],
+    optimizers: tuple[OptimizerUse, ...],
+    roots: tuple[RootUse, ...],
+    modules: tuple[ModuleUse, ...],
+) -> Edit:
     """In a loop over the blocks, where all that are known to repeat lie in one holder and are of one class."""
-    holders = _holders(case.modules)
+    holders = _holders(modules)
     if len(holders) != 1:
         return Snippet(EXAMPLE)
     statement = STATEMENT.format(holder=".".join(["{model}", *holders[0]]))
-    edit = model_edit(case, statement, EXAMPLE)
+    edit = model_edit(lines, optimizers, roots, statement, EXAMPLE)
     return replace(edit, module="functools") if isinstance(edit, ModelEdit) else edit
 
 

@@ -6,8 +6,10 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from steptime.advice.evidence import Case, KernelUse, MachineUse, OperatorUse
+from steptime.advice.device_uses import KernelUse, MachineUse
+from steptime.advice.evidence import Case
 from steptime.advice.kernels import counter_words
+from steptime.analysis.operators import OperatorUse
 from steptime.quantities import format_bytes, format_count, format_duration, format_rate, format_share
 from steptime.report.flame import FlameGraph, FlameLabel, FlameThread, stacks_of
 from steptime.report.page.waterfall import BOX, Decades, Tick, decades, even_ticks

@@ -9,7 +9,8 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from steptime.advice.evidence import Case, CategoryUse
+from steptime.advice.evidence import Case
+from steptime.advice.run_uses import CategoryUse
 from steptime.quantities import PREFIXES, Estimate, format_duration, format_share, with_sign
 from steptime.report.sentences import interval_text, step_text
 
