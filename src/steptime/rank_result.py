@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from steptime._version import __version__
 from steptime.advice.assemble import assemble
-from steptime.advice.device_evidence import with_recorded_device
 from steptime.advice.engine import examine
 from steptime.advice.evidence import Case, record_of
-from steptime.advice.memory_evidence import with_memory
 from steptime.advice.outliers import usual_steps
 from steptime.advice.rank_evidence import beside
 from steptime.advice.trace_evidence import look_at_trace
@@ -21,8 +19,7 @@ from steptime.analysis.breakdown import device_of
 from steptime.analysis.device_activity import has_kernels, nothing_in, unseen_work
 from steptime.analysis.layout import Layout
 from steptime.analysis.memory_samples import OverTime, most_held, sampled_memory
-from steptime.analysis.modules import module_uses
-from steptime.analysis.recorded_breakdown import breakdown_of_process, operator_time
+from steptime.analysis.recorded_breakdown import breakdown_of_process
 from steptime.analysis.step_context import StepContext
 from steptime.analysis.stragglers.comparison import RankComparison
 from steptime.analysis.stragglers.fleet import machine_of
@@ -103,27 +100,19 @@ def analyse_process(
     case = assemble(
         process,
         layout,
-        breakdown=recorded.breakdown,
-        operators=recorded.operators,
-        recompute=recorded.recompute,
-        backward_again=recorded.backward_again,
+        recorded,
         telemetry=recording.telemetry,
         machine=machine,
         trainers_on_host=on_host,
-        in_operators=operator_time(recorded),
-        functions=recorded.functions,
+        kept=_kept_by_module(process, recorded.windows) if detailed and recorded.profiled is not None else None,
     )
     usual = usual_steps(layout)
-    profiled = recorded.profiled
-    if profiled is not None:
-        kept = _kept_by_module(process, recorded.windows) if detailed else None
-        case = replace(case, modules=module_uses(profiled, process.modules, kept, process.without_update))
     return RankResult(
         name=name_of(process),
         rank=rank,
         place=process.facts.system_number if rank is None else rank,
         environment=environment_of(recording),
-        case=with_memory(with_recorded_device(case, recorded), process, timeline),
+        case=case,
         summary=summarise_process(process, layout, recorded),
         step_ns=tuple(steps.duration.tolist()),
         steady=tuple(np.isin(np.arange(len(steps.begin)), without_tracer(layout, usual)).tolist()),
@@ -169,7 +158,7 @@ def analyse_trace(trace: Trace, number: int, *, detailed: bool) -> RankResult | 
         rank=rank,
         place=rank,
         environment=JobEnvironment("", "", seen, "", "", __version__, 1, facts=facts_of_trace(trace)),
-        case=replace(looked.case, modules=module_uses(looked.steps)),
+        case=looked.case,
         summary=summarise(looked.later, looked.whole.only(np.arange(warm_up, len(walls))), rank),
         step_ns=tuple(walls.tolist()),
         steady=tuple(np.isin(np.arange(len(walls)), looked.numbers).tolist()),

@@ -47,24 +47,20 @@ from steptime.advice.kernels import (
     spent,
 )
 from steptime.advice.loss_scaling import scaling_use
-from steptime.advice.models import changing_work, gradient_use
-from steptime.advice.run_uses import CategoryUse, StepSummary
+from steptime.advice.run_uses import CategoryUse
 from steptime.advice.savings import IDLE, as_decided, at_most, named, of_usual_steps, ratio, scaled
 from steptime.advice.step_evidence import optimizer_uses
 from steptime.advice.written_norms import written_norms
-from steptime.analysis.breakdown import breakdown_of, device_of
+from steptime.analysis.breakdown import device_of
 from steptime.analysis.categories import Breakdown, Category
-from steptime.analysis.graph_launches import graph_use
 from steptime.analysis.idle import gap_totals, gaps_of
 from steptime.analysis.kernel_names import multiplies
 from steptime.analysis.op_cost.call import ELEMENT_BYTES
 from steptime.analysis.op_cost.op_cost import UNMODELLED
 from steptime.analysis.operators import DISPATCH_GAP, OperatorUse
-from steptime.analysis.recorded_breakdown import RecordedBreakdown
 from steptime.analysis.roofline import BOUNDS, COMMUNICATION, KernelGroup, Roofline, draw
 from steptime.analysis.step_context import StepContext
 from steptime.analysis.tiles import waves_of
-from steptime.analysis.timeline import Phase
 from steptime.analysis.traffic import AllocationTotal, allocations_of, collectives_of, copies_of
 from steptime.analysis.what_if.calibrated import DEVICE, FACTORS, HOST
 from steptime.analysis.what_if.what_if import RELIEVED as BY_WORK, Prediction, Replay, rerun
@@ -76,7 +72,7 @@ from steptime.quantities import SourceLine, format_rate, mean_of_series
 from steptime.trace.details import details_of
 from steptime.trace.links import UNKNOWN, Links, function_name, source_line
 from steptime.trace.table import ABSENT, EventKind, Trace
-from steptime.trace.vendors import OPTIMIZER_STEP, is_compiled, matching, of_symbols
+from steptime.trace.vendors import OPTIMIZER_STEP, matching
 
 MOST_REPLAYED = 3
 """Groups of kernels that the replay speeds up: each is a replay of its own, and a fourth would not be read."""
@@ -508,13 +504,6 @@ def _on_machine(case: Case, steps: StepContext, roofline: Roofline) -> Case:
     )
 
 
-def with_graphs(step: StepSummary, steps: StepContext) -> StepSummary:
-    """The step with what its trace says of generated code and of graphs, which is the same evidence with a recording
-    beside it and without."""
-    generated = bool(of_symbols(steps.trace, is_compiled).any())
-    return replace(step, compiled=generated, graphs=graph_use(steps))
-
-
 def _on_device(optimizers: tuple[OptimizerUse, ...], steps: StepContext, decides: str) -> tuple[OptimizerUse, ...]:
     """Optimisers that were timed on the host, with the time of their kernels where the device decides the step: the
     host only launches these, or waits for room in the driver's queue. Where both decide, the shorter time counts. Those
@@ -537,20 +526,6 @@ def _on_device(optimizers: tuple[OptimizerUse, ...], steps: StepContext, decides
             use = replace(use, duration=spent, kernels=part * seen.kernels)
         found.append(use)
     return tuple(found)
-
-
-def with_recorded_device(case: Case, recorded: RecordedBreakdown) -> Case:
-    """The case of a recording with what the device did in its profiled steps; without kernels, with the roofline of the
-    processor; as it was where nothing was profiled."""
-    steps = recorded.profiled
-    if steps is None:
-        return case
-    changing = changing_work(steps.trace, steps.boundaries, steps.phases[Phase.FORWARD])
-    gradients, step = gradient_use(steps.trace, steps.boundaries), with_graphs(case.step, steps)
-    case = replace(case, step=step, gradients=gradients, changing_work=changing)
-    if not steps.on_device:
-        return with_processor(case, steps)
-    return with_device(case, steps, breakdown_of(steps), recorded.sources)
 
 
 def _with_recoverable(categories: tuple[CategoryUse, ...], part: float) -> tuple[CategoryUse, ...]:
